@@ -1,0 +1,72 @@
+# Minutehand's commands. `make help` lists them.
+SHELL := /bin/bash
+MODULES := schemas libs services/job-api services/bucket-loader services/scheduler-worker services/executor \
+	services/retry-manager services/audit-writer services/all-in-one loadtest infra/tools
+BIN := $(CURDIR)/.bin
+GOLANGCI_VERSION := v2.15.0
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -X main.version=$(VERSION)
+PACKAGES := $(addsuffix /...,$(addprefix ./,$(filter-out infra/tools,$(MODULES))))
+
+# A stage prints its name, runs its commands and prints its time; the first that fails ends the whole.
+define stage
+@printf '\n== %s\n' '$(1)'; began=$$(date +%s); { $(2); } || { echo "FAILED: $(1)"; exit 1; }; \
+	echo "== $(1): $$(( $$(date +%s) - began )) s"
+endef
+
+.PHONY: help
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: build
+build: ## build the minutehand binary into .bin
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o $(BIN)/minutehand ./services/all-in-one/cmd/minutehand
+
+.PHONY: run
+run: build ## build and start Minutehand in one process, with an echo target to try it on
+	@$(BIN)/minutehand run --data .data --echo
+
+.PHONY: demo
+demo: build ## register 2,000 jobs, fire them at a sink, and account for every one
+	@$(BIN)/minutehand demo
+
+.PHONY: test
+test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end tests, with the race detector
+	$(call stage,build,go build work && $(MAKE) -s build)
+	$(call stage,vet,go vet work)
+	$(call stage,verify generated code,$(MAKE) -s verify)
+	$(call stage,lint,$(MAKE) -s lint)
+	$(call stage,unit and conformance,go test -race $(filter-out ./loadtest/...,$(PACKAGES)))
+	$(call stage,end to end,go test -race -timeout 30m ./loadtest/...)
+
+.PHONY: test-fast
+test-fast: ## the Go tests that take under three minutes together, with the race detector
+	go test -race -short $(PACKAGES)
+
+.PHONY: lint
+lint: $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## golangci-lint, with the import rules of the architecture
+	@$< run $$(go list -m -f '{{.Dir}}/...' | grep -v infra/tools)
+
+$(BIN)/golangci-lint-$(GOLANGCI_VERSION):
+	@mkdir -p $(BIN)
+	@echo 'building golangci-lint $(GOLANGCI_VERSION), once (a few minutes)'
+	@GOWORK=off GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	@mv $(BIN)/golangci-lint $@
+
+.PHONY: generate
+generate: ## generate code from schemas/proto
+	@cd infra/tools && GOWORK=off go run ./protogen ../../schemas/proto minutehand/v1/log.proto
+
+.PHONY: verify
+verify: generate ## fail if generated code or go.mod files are not what is committed
+	@git diff --exit-code -- schemas/proto
+	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy -diff) || { echo "$$m: run make tidy"; exit 1; }; done
+
+.PHONY: tidy
+tidy: ## tidy every module
+	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
+
+.PHONY: bench
+bench: build ## measure on this machine, beside a bare net/http client
+	@go run ./loadtest/bench -minutehand $(BIN)/minutehand

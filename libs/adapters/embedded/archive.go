@@ -1,0 +1,178 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"sort"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/minutehand/minutehand/libs/archive"
+)
+
+// Archive keeps objects as files below a folder. An object is written under a temporary name, synced, and then linked
+// to its own, which fails where that exists: so it is there whole or not at all, and never replaced.
+type Archive struct {
+	fs  vfs.FS
+	dir string
+}
+
+var _ archive.Archive = (*Archive)(nil)
+
+// temporaryFolder holds what is being written.
+const temporaryFolder = ".partial"
+
+// NewArchive returns the archive in dir on fsys (vfs.Default if nil) and drops what an earlier process left half written.
+func NewArchive(fsys vfs.FS, dir string) (*Archive, error) {
+	if fsys == nil {
+		fsys = vfs.Default
+	}
+	a := &Archive{fs: fsys, dir: dir}
+	partial := fsys.PathJoin(dir, temporaryFolder)
+	if err := fsys.RemoveAll(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("embedded: archive: %w", err)
+	}
+	if err := a.makeFolders(partial); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// makeFolders makes a folder durable together with its parents below the archive.
+func (a *Archive) makeFolders(dir string) error {
+	if err := a.fs.MkdirAll(dir, 0o750); err != nil {
+		return fmt.Errorf("embedded: archive: %w", err)
+	}
+	for d := dir; strings.HasPrefix(d, a.dir); d = a.fs.PathDir(d) {
+		if err := a.syncFolder(d); err != nil {
+			return err
+		}
+		if d == a.dir {
+			return a.syncFolder(a.fs.PathDir(a.dir))
+		}
+	}
+	return nil
+}
+
+func (a *Archive) syncFolder(dir string) error {
+	f, err := a.fs.OpenDir(dir)
+	if err != nil {
+		return fmt.Errorf("embedded: archive: %w", err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("embedded: archive: %w", err)
+	}
+	return nil
+}
+
+// PutIfAbsent implements archive.Archive.
+func (a *Archive) PutIfAbsent(_ context.Context, name string, body []byte) error {
+	final := a.path(name)
+	temporary := a.fs.PathJoin(a.dir, temporaryFolder, strings.ReplaceAll(name, "/", "_"))
+	if _, err := a.fs.Stat(final); err == nil {
+		return fmt.Errorf("embedded: archive: %w", archive.ErrExists)
+	}
+	if err := a.makeFolders(a.fs.PathDir(final)); err != nil {
+		return err
+	}
+	f, err := a.fs.Create(temporary, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return fmt.Errorf("embedded: archive: %w", err)
+	}
+	_, err = f.Write(body)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("embedded: archive: %w", err)
+	}
+	err = a.fs.Link(temporary, final)
+	if errors.Is(err, fs.ErrExist) {
+		err = archive.ErrExists
+	}
+	if err := errors.Join(err, a.fs.Remove(temporary)); err != nil {
+		return fmt.Errorf("embedded: archive: %w", err)
+	}
+	return a.syncFolder(a.fs.PathDir(final))
+}
+
+func (a *Archive) path(name string) string {
+	return a.fs.PathJoin(append([]string{a.dir}, strings.Split(path.Clean("/" + name)[1:], "/")...)...)
+}
+
+// Open implements archive.Archive.
+func (a *Archive) Open(_ context.Context, name string) (archive.Object, error) {
+	f, err := a.fs.Open(a.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("embedded: archive: %w", archive.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("embedded: archive: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("embedded: archive: %w", err), f.Close())
+	}
+	return object{f, info.Size()}, nil
+}
+
+type object struct {
+	file vfs.File
+	size int64
+}
+
+func (o object) ReadAt(p []byte, off int64) (int, error) {
+	if off >= o.size {
+		return 0, io.EOF
+	}
+	n, err := o.file.ReadAt(p[:min(int64(len(p)), o.size-off)], off)
+	if err == nil && n < len(p) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (o object) Close() error { return o.file.Close() }
+func (o object) Size() int64  { return o.size }
+
+// List implements archive.Archive.
+func (a *Archive) List(_ context.Context, prefix string) ([]string, error) {
+	var names []string
+	if err := a.walk(a.dir, "", prefix, &names); err != nil {
+		return nil, fmt.Errorf("embedded: archive: %w", err)
+	}
+	sort.Strings(names)
+	return names, nil
+}
+
+func (a *Archive) walk(dir, name, prefix string, names *[]string) error {
+	children, err := a.fs.List(dir)
+	if err != nil {
+		return err
+	}
+	for _, c := range children {
+		full, file := path.Join(name, c), a.fs.PathJoin(dir, c)
+		if c == temporaryFolder || !strings.HasPrefix(full, prefix) && !strings.HasPrefix(prefix, full) {
+			continue
+		}
+		info, err := a.fs.Stat(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if info.IsDir() {
+			err = a.walk(file, full, prefix, names)
+		} else if strings.HasPrefix(full, prefix) {
+			*names = append(*names, full)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

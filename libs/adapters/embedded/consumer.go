@@ -1,0 +1,133 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/minutehand/minutehand/libs/dispatch"
+)
+
+// consumer reads all partitions of a topic: in one process a group has one member.
+type consumer struct {
+	log   *Log
+	topic *topic
+	group string
+
+	mu   sync.Mutex
+	next [logPartitions]int64
+	turn int
+}
+
+// Subscribe implements dispatch.Log.
+func (l *Log) Subscribe(_ context.Context, name, group string) (dispatch.Consumer, error) {
+	t, ok := l.topics[name]
+	if !ok {
+		return nil, fmt.Errorf("embedded: no topic %q", name)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	committed, ok := t.committed[group]
+	if !ok {
+		return nil, fmt.Errorf("embedded: topic %q has no group %q", name, group)
+	}
+	c := &consumer{log: l, topic: t, group: group}
+	for p := range logPartitions {
+		c.next[p] = max(committed[p], t.start[p])
+	}
+	return c, nil
+}
+
+// Poll implements dispatch.Consumer.
+func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		c.topic.mu.Lock()
+		end, grown := c.topic.end, c.topic.grown
+		c.topic.mu.Unlock()
+		messages, err := c.read(ctx, end, limit)
+		if err != nil || len(messages) > 0 {
+			return messages, err
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-c.log.stop:
+			return nil, dispatch.ErrClosed
+		}
+	}
+}
+
+// read takes what is there, beginning with another partition at each call so that none waits for the others.
+func (c *consumer) read(ctx context.Context, end [logPartitions]int64, limit int) ([]dispatch.Message, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var messages []dispatch.Message
+	c.turn++
+	for i := range logPartitions {
+		p := (c.turn + i) % logPartitions
+		if c.next[p] >= end[p] || len(messages) >= limit {
+			continue
+		}
+		lower, upper := logKey(c.topic.name, p, c.next[p]), logKey(c.topic.name, p, end[p])
+		err := c.log.db.scan(ctx, lower, upper, func(k, v []byte) (bool, error) {
+			m, err := decodeMessage(p, k, v)
+			if err != nil {
+				return false, err
+			}
+			messages = append(messages, m)
+			c.next[p] = m.Offset + 1
+			return len(messages) < limit, nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("embedded: consume: %w", err)
+		}
+	}
+	return messages, nil
+}
+
+// Commit implements dispatch.Consumer.
+func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
+	b := c.log.db.pebble.NewBatch()
+	defer b.Close()
+	c.topic.mu.Lock()
+	forward := map[int]int64{}
+	for p, offset := range offsets {
+		if offset > c.topic.committed[c.group][p] {
+			forward[p] = offset
+		}
+	}
+	c.topic.mu.Unlock()
+	if len(forward) == 0 {
+		return nil
+	}
+	for p, offset := range forward {
+		if err := setNumber(b, offsetKey(c.topic.name, c.group, p), offset); err != nil {
+			return fmt.Errorf("embedded: commit offsets: %w", err)
+		}
+	}
+	if err := b.Commit(c.log.db.write); err != nil {
+		return fmt.Errorf("embedded: commit offsets: %w", err)
+	}
+	c.topic.mu.Lock()
+	defer c.topic.mu.Unlock()
+	maps.Copy(c.topic.committed[c.group], forward)
+	return nil
+}
+
+// Seek implements dispatch.Consumer.
+func (c *consumer) Seek(partition int, offset int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next[partition] = offset
+}
+
+// LogID implements dispatch.Consumer.
+func (c *consumer) LogID() string { return c.topic.logID }
+
+// Close implements dispatch.Consumer.
+func (c *consumer) Close() error { return nil }

@@ -1,0 +1,237 @@
+// Package embedded keeps every kind of state in this process: the cold store, the log and the coordinator's numbers in
+// one Pebble database with group-committed fsync, the hot buckets and the leases in memory, the archive in a folder.
+//
+// It promises what the ports promise, for a single process: what was acknowledged survives kill -9 and the loss of
+// power (on a disk that keeps what it said it synced); what is in memory is rebuilt by the same sweeps that rebuild a
+// lost Redis. A directory belongs to one process at a time and says which format it has.
+package embedded
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// FormatVersion is the version of the layout that this build writes and reads.
+const FormatVersion = 1
+
+// Errors that an operator sees when a directory cannot be opened.
+var (
+	// ErrInUse means: another process has the directory open.
+	ErrInUse = errors.New("data directory is in use by another process")
+	// ErrFormat means: the directory was written by a build with another layout.
+	ErrFormat = errors.New("data directory has a format that this build does not know")
+)
+
+// Options says where the database lives and how large it may grow in memory.
+type Options struct {
+	// Dir is the database's folder; it is made if missing.
+	Dir string
+	// FS is the file system, vfs.Default if nil.
+	FS vfs.FS
+	// Partitions is the partition count of a new store; an existing one must agree. 0 means the store's own, or
+	// bucket.DefaultPartitions for a new one.
+	Partitions int
+	// CacheBytes bounds the block cache, MemTableBytes each of at most four memtables.
+	CacheBytes, MemTableBytes int64
+	// SetupMinute is the low-water mark that a new store gets: the minute of its set-up.
+	SetupMinute int64
+	Log         *slog.Logger
+
+	// withoutSync drops every fsync. Only the durability suite sets it, to show that it would notice.
+	withoutSync bool
+}
+
+// DB is the one database behind the embedded adapters.
+type DB struct {
+	pebble     *pebble.DB
+	write      *pebble.WriteOptions
+	partitions int
+}
+
+// Open opens or sets up the database.
+func Open(o Options) (*DB, error) {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = 32 << 20
+	}
+	if o.MemTableBytes == 0 {
+		o.MemTableBytes = 16 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	p, err := openPebble(o)
+	if err != nil {
+		return nil, err
+	}
+	db := &DB{pebble: p, write: pebble.Sync}
+	if o.withoutSync {
+		db.write = pebble.NoSync
+	}
+	if err := db.setUp(o); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return db, nil
+}
+
+func openPebble(o Options) (*pebble.DB, error) {
+	cache := pebble.NewCache(o.CacheBytes)
+	defer cache.Unref()
+	opts := &pebble.Options{
+		FS: o.FS, Cache: cache, MemTableSize: uint64(o.MemTableBytes), MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold: 4, L0StopWritesThreshold: 24, Logger: storeLog{o.Log},
+		FormatMajorVersion: pebble.FormatNewest,
+	}
+	for i := range opts.Levels {
+		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	if err := o.FS.MkdirAll(o.Dir, 0o750); err != nil {
+		return nil, fmt.Errorf("embedded: make %s: %w", o.Dir, err)
+	}
+	// Pebble would only say that a lock could not be had; asking for it first tells this from any other failure.
+	lock, err := pebble.LockDirectory(o.Dir, o.FS)
+	if err != nil {
+		return nil, fmt.Errorf("embedded: %s: %w", o.Dir, ErrInUse)
+	}
+	opts.Lock = lock
+	p, err := pebble.Open(o.Dir, opts)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("embedded: open %s: %w", o.Dir, err), lock.Close())
+	}
+	return p, nil
+}
+
+// setUp writes what a new store needs in one batch, or checks what an old one says.
+func (db *DB) setUp(o Options) error {
+	format, found, err := db.getNumber(metaKey("format"))
+	if err != nil {
+		return fmt.Errorf("embedded: read format: %w", err)
+	}
+	if !found {
+		return db.initialise(o)
+	}
+	if format != FormatVersion {
+		return fmt.Errorf("embedded: %s has format %d, this build knows %d: %w", o.Dir, format, FormatVersion, ErrFormat)
+	}
+	count, _, err := db.getNumber(metaKey("partitions"))
+	if err != nil {
+		return fmt.Errorf("embedded: read partition count: %w", err)
+	}
+	if o.Partitions != 0 && int64(o.Partitions) != count {
+		return fmt.Errorf("embedded: store has %d partitions, %d were asked for: %w", count, o.Partitions,
+			jobstore.ErrPartitions)
+	}
+	db.partitions = int(count)
+	return nil
+}
+
+func (db *DB) initialise(o Options) error {
+	db.partitions = o.Partitions
+	if db.partitions == 0 {
+		db.partitions = bucket.DefaultPartitions
+	}
+	b := db.pebble.NewBatch()
+	defer b.Close()
+	for p := range db.partitions {
+		if err := setNumber(b, progressKey(p), o.SetupMinute); err != nil {
+			return err
+		}
+	}
+	if err := setNumber(b, metaKey("partitions"), int64(db.partitions)); err != nil {
+		return err
+	}
+	if err := setNumber(b, metaKey("format"), FormatVersion); err != nil {
+		return err
+	}
+	if err := b.Commit(db.write); err != nil {
+		return fmt.Errorf("embedded: set up: %w", err)
+	}
+	return nil
+}
+
+// Partitions is the store's partition count.
+func (db *DB) Partitions() int { return db.partitions }
+
+// Close closes the database. Nothing may use it any more.
+func (db *DB) Close() error { return db.pebble.Close() }
+
+// Metrics is a line for people about the state of the store.
+func (db *DB) Metrics() *pebble.Metrics { return db.pebble.Metrics() }
+
+// get copies a value. found is false where there is none.
+func (db *DB) get(key []byte) (value []byte, found bool, err error) {
+	v, closer, err := db.pebble.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	value = append([]byte(nil), v...)
+	return value, true, closer.Close()
+}
+
+func (db *DB) getNumber(key []byte) (int64, bool, error) {
+	v, found, err := db.get(key)
+	if err != nil || !found {
+		return 0, false, err
+	}
+	if len(v) != 8 {
+		return 0, false, fmt.Errorf("number of %s bytes", strconv.Itoa(len(v)))
+	}
+	return int64(binary.BigEndian.Uint64(v)), true, nil
+}
+
+type setter interface {
+	Set(key, value []byte, o *pebble.WriteOptions) error
+}
+
+func setNumber(s setter, key []byte, n int64) error {
+	return s.Set(key, binary.BigEndian.AppendUint64(nil, uint64(n)), nil)
+}
+
+// scan calls fn for the keys of [lower, upper) in order until it says stop; key and value are only valid within fn.
+func (db *DB) scan(ctx context.Context, lower, upper []byte, fn func(key, value []byte) (more bool, err error)) error {
+	it, err := db.pebble.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return err
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		more, err := fn(it.Key(), it.Value())
+		if err != nil {
+			return errors.Join(err, it.Close())
+		}
+		if !more {
+			break
+		}
+	}
+	return errors.Join(it.Error(), it.Close())
+}
+
+// storeLog passes on what the store says of itself: its routine is not for people, its errors are.
+type storeLog struct{ log *slog.Logger }
+
+func (storeLog) Infof(string, ...any) {}
+
+func (l storeLog) Errorf(format string, args ...any) {
+	l.log.Error("store error", "error", fmt.Sprintf(format, args...))
+}
+
+// Fatalf is called where the store cannot go on, such as after a failed write of its log. Whatever was acknowledged is
+// on disk; going on would acknowledge what is not.
+func (l storeLog) Fatalf(format string, args ...any) {
+	panic("embedded store cannot go on: " + fmt.Sprintf(format, args...))
+}

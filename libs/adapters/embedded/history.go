@@ -1,0 +1,175 @@
+package embedded
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// History is the history rows and dead letters on the embedded database. They are grouped by day, so that a day is
+// dropped with one range delete when its time is over.
+type History struct{ db *DB }
+
+var _ jobstore.History = (*History)(nil)
+
+// NewHistory returns the history of db.
+func NewHistory(db *DB) *History { return &History{db: db} }
+
+// Record implements jobstore.History. The rows are copies of what stands in the log, which is only truncated behind
+// what was committed, so one sync for the batch is all that is needed.
+func (s *History) Record(_ context.Context, events []job.Event) error {
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	for i := range events {
+		e := &events[i]
+		at, exec := e.Entry.NominalAt, e.Entry.ExecutionID
+		if e.Type == job.EventSkipped {
+			at = e.Skipped.From
+			exec = job.ScheduleExecutionID(e.Entry.JobID, at)
+		}
+		k := historyKey(e.Entry.JobID, at, exec, e.Entry.Attempt, e.ID)
+		if err := b.Set(k, wire.MarshalEvent(e), nil); err != nil {
+			return fmt.Errorf("embedded: history: %w", err)
+		}
+	}
+	if err := b.Commit(s.db.write); err != nil {
+		return fmt.Errorf("embedded: history: %w", err)
+	}
+	return nil
+}
+
+// Executions implements jobstore.History: one seek for each day that it looks back over.
+func (s *History) Executions(
+	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+) ([]job.Event, error) {
+	newest, err := s.newestDay(before)
+	if err != nil {
+		return nil, err
+	}
+	var events []job.Event
+	for d := newest; d >= day(oldest) && len(events) < limit && d != ^uint32(0); d-- {
+		prefix := historyDayKey(d, jobID)
+		lower := prefix
+		if !before.NominalAt.IsZero() && day(before.NominalAt) == d {
+			lower = after(historyExecutionKey(jobID, before.NominalAt, before.ExecutionID))
+		}
+		page, err := s.events(ctx, lower, after(prefix), limit-len(events))
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, page...)
+	}
+	return events, nil
+}
+
+// newestDay is the day in which a look-back begins: the position's, or the newest that has any row.
+func (s *History) newestDay(before jobstore.Position) (uint32, error) {
+	if !before.NominalAt.IsZero() {
+		return day(before.NominalAt), nil
+	}
+	prefix := []byte{tableHistory}
+	it, err := s.db.pebble.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return 0, fmt.Errorf("embedded: history: %w", err)
+	}
+	var d uint32
+	if it.Last() {
+		k := it.Key()
+		d = uint32(k[1])<<24 | uint32(k[2])<<16 | uint32(k[3])<<8 | uint32(k[4])
+	}
+	return d, errors.Join(it.Error(), it.Close())
+}
+
+// Execution implements jobstore.History.
+func (s *History) Execution(ctx context.Context, executionID string) ([]job.Event, error) {
+	ref, err := job.ParseExecutionID(executionID)
+	if err != nil {
+		return nil, fmt.Errorf("embedded: history: %w", err)
+	}
+	prefix := historyExecutionKey(ref.JobID, ref.NominalAt, executionID)
+	return s.events(ctx, prefix, after(prefix), maxExecutionEvents)
+}
+
+// maxExecutionEvents bounds what is told of one execution.
+const maxExecutionEvents = 2000
+
+func (s *History) events(ctx context.Context, lower, upper []byte, limit int) ([]job.Event, error) {
+	var events []job.Event
+	err := s.db.scan(ctx, lower, upper, func(_, v []byte) (bool, error) {
+		e, err := wire.UnmarshalEvent(v)
+		if err != nil {
+			return false, err
+		}
+		events = append(events, e)
+		return len(events) < limit, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("embedded: history: %w", err)
+	}
+	return events, nil
+}
+
+// PutDeadLetter implements jobstore.History. It lies under the day of the occurrence, which never changes.
+func (s *History) PutDeadLetter(_ context.Context, d job.DeadLetter) error {
+	e := &d.Event.Entry
+	k := deadLetterKey(day(e.NominalAt), d.Event.TenantID, e.ExecutionID)
+	if err := s.db.pebble.Set(k, wire.MarshalDeadLetter(&d), s.db.write); err != nil {
+		return fmt.Errorf("embedded: dead letter: %w", err)
+	}
+	return nil
+}
+
+// DeadLetters implements jobstore.History.
+func (s *History) DeadLetters(
+	ctx context.Context, tenantID, cursor string, limit int,
+) (page []job.DeadLetter, next string, err error) {
+	lower := []byte{tableDeadLetter}
+	if cursor != "" {
+		key, err := base64.RawURLEncoding.DecodeString(cursor)
+		if err != nil || len(key) == 0 || key[0] != tableDeadLetter {
+			return nil, "", fmt.Errorf("embedded: dead letters: cursor: %w", jobstore.ErrNotFound)
+		}
+		lower = append(key, 0)
+	}
+	err = s.db.scan(ctx, lower, after([]byte{tableDeadLetter}), func(k, v []byte) (bool, error) {
+		d, err := wire.UnmarshalDeadLetter(v)
+		if err != nil {
+			return false, err
+		}
+		if d.Event.TenantID != tenantID {
+			return true, nil
+		}
+		page = append(page, d)
+		if len(page) == limit {
+			next = base64.RawURLEncoding.EncodeToString(k)
+		}
+		return len(page) < limit, nil
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("embedded: dead letters: %w", err)
+	}
+	return page, next, nil
+}
+
+// expire drops the days before the instant.
+func (s *History) expire(before time.Time) error {
+	d := day(before)
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	err := errors.Join(
+		b.DeleteRange(historyDayKey(0, "")[:5], historyDayKey(d, "")[:5], nil),
+		b.DeleteRange(deadLetterKey(d-1, "", "")[:5], after([]byte{tableDeadLetter}), nil),
+	)
+	if err != nil {
+		return err
+	}
+	return b.Commit(pebble.NoSync)
+}

@@ -1,0 +1,213 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/btree"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+const (
+	// DefaultMaxHotEntries bounds the entries of all hot buckets; about 500 bytes each.
+	DefaultMaxHotEntries = 500_000
+	// claimsKept is how long a claim is kept, maxClaims how many are kept at most; the oldest go first.
+	claimsKept = time.Hour
+	maxClaims  = 500_000
+)
+
+// HotBuckets is the hot tier in this process. It starts empty, under a new incarnation.
+type HotBuckets struct {
+	incarnation string
+	maxEntries  int64
+	entries     atomic.Int64
+	hints       chan struct{}
+	partitions  []hotPartition
+	claims      *expiring[string, job.Decision]
+}
+
+var _ hotbucket.Buckets = (*HotBuckets)(nil)
+
+type hotPartition struct {
+	mu      sync.Mutex
+	due     *btree.BTreeG[*job.Entry]
+	epoch   map[hotbucket.Role]int64
+	horizon time.Time
+}
+
+// NewHotBuckets returns an empty hot tier; maxEntries 0 means DefaultMaxHotEntries.
+func NewHotBuckets(partitions int, maxEntries int64) *HotBuckets {
+	if maxEntries == 0 {
+		maxEntries = DefaultMaxHotEntries
+	}
+	h := &HotBuckets{
+		incarnation: ulid.Make().String(), maxEntries: maxEntries, hints: make(chan struct{}, 1),
+		partitions: make([]hotPartition, partitions), claims: newExpiring[string, job.Decision](claimsKept, maxClaims),
+	}
+	for i := range h.partitions {
+		h.partitions[i].due = btree.NewG(32, dueBefore)
+		h.partitions[i].epoch = map[hotbucket.Role]int64{}
+	}
+	return h
+}
+
+// dueBefore orders by due instant, then by the rest of the occurrence.
+func dueBefore(a, b *job.Entry) bool {
+	if !a.DueAt.Equal(b.DueAt) {
+		return a.DueAt.Before(b.DueAt)
+	}
+	if a.ExecutionID != b.ExecutionID {
+		return a.ExecutionID < b.ExecutionID
+	}
+	if a.Attempt != b.Attempt {
+		return a.Attempt < b.Attempt
+	}
+	return a.DefinitionID < b.DefinitionID
+}
+
+// Add implements hotbucket.Buckets.
+func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
+	for i := range entries {
+		e := &entries[i]
+		if h.entries.Load() >= h.maxEntries {
+			return fmt.Errorf("embedded: %w", hotbucket.ErrFull)
+		}
+		p := &h.partitions[e.Partition]
+		p.mu.Lock()
+		if !p.due.Has(e) {
+			own := *e
+			p.due.ReplaceOrInsert(&own)
+			h.entries.Add(1)
+		}
+		p.mu.Unlock()
+	}
+	if len(entries) > 0 {
+		select {
+		case h.hints <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// Due implements hotbucket.Buckets.
+func (h *HotBuckets) Due(
+	_ context.Context, owners []hotbucket.Owner, until time.Time, limit int,
+) ([]job.Entry, error) {
+	var due []job.Entry
+	for _, o := range owners {
+		p := &h.partitions[o.Partition]
+		p.mu.Lock()
+		if err := p.check(o); err != nil {
+			p.mu.Unlock()
+			return nil, err
+		}
+		p.due.Ascend(func(e *job.Entry) bool {
+			if e.DueAt.After(until) || len(due) >= limit {
+				return false
+			}
+			due = append(due, *e)
+			return true
+		})
+		p.mu.Unlock()
+	}
+	return due, nil
+}
+
+// check refuses an owner whose epoch is not the one that stands.
+func (p *hotPartition) check(o hotbucket.Owner) error {
+	if epoch, ok := p.epoch[o.Role]; !ok || epoch != o.Epoch {
+		return fmt.Errorf("embedded: partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
+	}
+	return nil
+}
+
+// Remove implements hotbucket.Buckets.
+func (h *HotBuckets) Remove(_ context.Context, locators []job.Locator) error {
+	for _, l := range locators {
+		p := &h.partitions[l.Partition]
+		p.mu.Lock()
+		if _, ok := p.due.Delete(&job.Entry{Locator: l}); ok {
+			h.entries.Add(-1)
+		}
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+// Absent implements hotbucket.Buckets.
+func (h *HotBuckets) Absent(_ context.Context, locators []job.Locator) ([]job.Locator, error) {
+	var absent []job.Locator
+	for _, l := range locators {
+		p := &h.partitions[l.Partition]
+		p.mu.Lock()
+		if !p.due.Has(&job.Entry{Locator: l}) {
+			absent = append(absent, l)
+		}
+		p.mu.Unlock()
+	}
+	return absent, nil
+}
+
+// Hints implements hotbucket.Buckets.
+func (h *HotBuckets) Hints() <-chan struct{} { return h.hints }
+
+// Claim implements hotbucket.Buckets.
+func (h *HotBuckets) Claim(_ context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+	p := &h.partitions[o.Partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.check(o); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	standing := make([]job.Decision, len(claims))
+	for i, c := range claims {
+		standing[i] = h.claims.getOrAdd(now, c.ExecutionID, c.Decision)
+	}
+	return standing, nil
+}
+
+// Horizon implements hotbucket.Buckets.
+func (h *HotBuckets) Horizon(_ context.Context, partition int) (time.Time, error) {
+	p := &h.partitions[partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.horizon, nil
+}
+
+// SetHorizon implements hotbucket.Buckets.
+func (h *HotBuckets) SetHorizon(_ context.Context, o hotbucket.Owner, horizon time.Time) error {
+	p := &h.partitions[o.Partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.check(o); err != nil {
+		return err
+	}
+	p.horizon = horizon
+	return nil
+}
+
+// SetEpoch implements hotbucket.Buckets.
+func (h *HotBuckets) SetEpoch(_ context.Context, o hotbucket.Owner) error {
+	p := &h.partitions[o.Partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.epoch[o.Role] > o.Epoch {
+		return fmt.Errorf("embedded: partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
+	}
+	p.epoch[o.Role] = o.Epoch
+	return nil
+}
+
+// Incarnation implements hotbucket.Buckets.
+func (h *HotBuckets) Incarnation(context.Context) (string, error) { return h.incarnation, nil }
+
+// Entries is how many entries all hot buckets hold.
+func (h *HotBuckets) Entries() int64 { return h.entries.Load() }

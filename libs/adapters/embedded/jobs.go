@@ -1,0 +1,283 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// lockStripes is how many job rows may be in a compare-and-set at once.
+const lockStripes = 256
+
+// JobStore is the cold store's job rows on the embedded database.
+type JobStore struct {
+	db *DB
+	// rows and keys serialise the compare-and-sets of one row or key.
+	rows, keys stripes
+}
+
+var _ jobstore.Jobs = (*JobStore)(nil)
+
+// NewJobStore returns the job rows of db.
+func NewJobStore(db *DB) *JobStore { return &JobStore{db: db} }
+
+type stripes [lockStripes]sync.Mutex
+
+func (s *stripes) of(key string) *sync.Mutex {
+	var h uint32 = 2166136261
+	for i := range len(key) {
+		h = (h ^ uint32(key[i])) * 16777619
+	}
+	return &s[h%lockStripes]
+}
+
+// Get implements jobstore.Jobs.
+func (s *JobStore) Get(_ context.Context, jobID string) (job.Job, error) {
+	v, found, err := s.db.get(jobKey(jobID))
+	if err != nil {
+		return job.Job{}, fmt.Errorf("embedded: job: %w", err)
+	}
+	if !found {
+		return job.Job{}, fmt.Errorf("embedded: job: %w", jobstore.ErrNotFound)
+	}
+	var j job.Job
+	if err := json.Unmarshal(v, &j); err != nil {
+		return job.Job{}, fmt.Errorf("embedded: job row: %w", err)
+	}
+	return j, nil
+}
+
+// GetSerial implements jobstore.Jobs. Holding the row's lock waits for a write in flight.
+func (s *JobStore) GetSerial(ctx context.Context, jobID string) (job.Job, error) {
+	lock := s.rows.of(jobID)
+	lock.Lock()
+	defer lock.Unlock()
+	return s.Get(ctx, jobID)
+}
+
+// GetMany implements jobstore.Jobs.
+func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]job.Job, error) {
+	rows := make(map[string]job.Job, len(jobIDs))
+	for _, id := range jobIDs {
+		j, err := s.Get(ctx, id)
+		if errors.Is(err, jobstore.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		rows[id] = j
+	}
+	return rows, nil
+}
+
+// Create implements jobstore.Jobs.
+func (s *JobStore) Create(ctx context.Context, j job.Job, exclusive bool) error {
+	lock := s.rows.of(j.ID)
+	lock.Lock()
+	defer lock.Unlock()
+	_, found, err := s.db.get(jobKey(j.ID))
+	if err != nil {
+		return fmt.Errorf("embedded: create job: %w", err)
+	}
+	if found {
+		if exclusive {
+			return fmt.Errorf("embedded: create job: %w", jobstore.ErrExists)
+		}
+		return nil
+	}
+	return s.putJob(j)
+}
+
+// Replace implements jobstore.Jobs.
+func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
+	lock := s.rows.of(j.ID)
+	lock.Lock()
+	defer lock.Unlock()
+	old, err := s.Get(ctx, j.ID)
+	if err != nil {
+		return err
+	}
+	if old.Version != j.Version-1 {
+		return fmt.Errorf("embedded: replace job: %w", jobstore.ErrConflict)
+	}
+	return s.putJob(j)
+}
+
+func (s *JobStore) putJob(j job.Job) error {
+	v, err := json.Marshal(j)
+	if err != nil {
+		return fmt.Errorf("embedded: job row: %w", err)
+	}
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	if err := errors.Join(b.Set(listingKey(j.TenantID, j.ID), nil, nil), b.Set(jobKey(j.ID), v, nil)); err != nil {
+		return fmt.Errorf("embedded: job: %w", err)
+	}
+	if err := b.Commit(s.db.write); err != nil {
+		return fmt.Errorf("embedded: job: %w", err)
+	}
+	return nil
+}
+
+// PutDefinition implements jobstore.Jobs.
+func (s *JobStore) PutDefinition(_ context.Context, jobID string, d job.Definition) error {
+	v, err := json.Marshal(d)
+	if err != nil {
+		return fmt.Errorf("embedded: definition: %w", err)
+	}
+	if err := s.db.pebble.Set(definitionKey(jobID, d.ID), v, s.db.write); err != nil {
+		return fmt.Errorf("embedded: definition: %w", err)
+	}
+	return nil
+}
+
+// Definition implements jobstore.Jobs.
+func (s *JobStore) Definition(
+	ctx context.Context, jobID, definitionID string,
+) (d job.Definition, next *job.Definition, err error) {
+	var found []job.Definition
+	prefix := text([]byte{tableDefinition}, jobID)
+	err = s.db.scan(ctx, definitionKey(jobID, definitionID), after(prefix), func(_, v []byte) (bool, error) {
+		var d job.Definition
+		if err := json.Unmarshal(v, &d); err != nil {
+			return false, err
+		}
+		found = append(found, d)
+		return len(found) < 2, nil
+	})
+	if err != nil {
+		return d, nil, fmt.Errorf("embedded: definition: %w", err)
+	}
+	if len(found) == 0 || found[0].ID != definitionID {
+		return d, nil, fmt.Errorf("embedded: definition: %w", jobstore.ErrNotFound)
+	}
+	if len(found) == 2 {
+		next = &found[1]
+	}
+	return found[0], next, nil
+}
+
+// List implements jobstore.Jobs.
+func (s *JobStore) List(ctx context.Context, tenantID, cursor string, limit int) ([]job.Job, string, error) {
+	prefix := text([]byte{tableListing}, tenantID)
+	upper := after(prefix)
+	if cursor != "" {
+		upper = listingKey(tenantID, cursor)
+	}
+	it, err := s.db.pebble.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: prefix, UpperBound: upper})
+	if err != nil {
+		return nil, "", fmt.Errorf("embedded: list jobs: %w", err)
+	}
+	var page []job.Job
+	var next string
+	for ok := it.Last(); ok; ok = it.Prev() {
+		if len(page) == limit {
+			next = page[limit-1].ID
+			break
+		}
+		j, err := s.Get(ctx, string(it.Key()[len(prefix):]))
+		if err != nil {
+			return nil, "", errors.Join(err, it.Close())
+		}
+		page = append(page, j)
+	}
+	if err := errors.Join(it.Error(), it.Close()); err != nil {
+		return nil, "", fmt.Errorf("embedded: list jobs: %w", err)
+	}
+	return page, next, nil
+}
+
+// ClaimKey implements jobstore.Jobs. A claim older than jobstore.KeyTTL counts as none.
+func (s *JobStore) ClaimKey(_ context.Context, tenantID, key string, c jobstore.Claim) (jobstore.Claim, bool, error) {
+	k := claimKey(tenantID, key)
+	lock := s.keys.of(tenantID + "\x00" + key)
+	lock.Lock()
+	defer lock.Unlock()
+	standing, found, err := s.claim(k)
+	if err != nil {
+		return jobstore.Claim{}, false, err
+	}
+	if found && c.AcceptedAt.Sub(standing.AcceptedAt) < jobstore.KeyTTL {
+		return standing, false, nil
+	}
+	return c, true, s.putClaim(k, c)
+}
+
+// FinishKey implements jobstore.Jobs.
+func (s *JobStore) FinishKey(_ context.Context, tenantID, key string, answer jobstore.Answer) error {
+	k := claimKey(tenantID, key)
+	lock := s.keys.of(tenantID + "\x00" + key)
+	lock.Lock()
+	defer lock.Unlock()
+	c, found, err := s.claim(k)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("embedded: claim: %w", jobstore.ErrNotFound)
+	}
+	if c.Answer != nil {
+		return nil
+	}
+	c.Answer = &answer
+	return s.putClaim(k, c)
+}
+
+func (s *JobStore) claim(k []byte) (jobstore.Claim, bool, error) {
+	v, found, err := s.db.get(k)
+	if err != nil || !found {
+		return jobstore.Claim{}, false, err
+	}
+	var c jobstore.Claim
+	if err := json.Unmarshal(v, &c); err != nil {
+		return jobstore.Claim{}, false, fmt.Errorf("embedded: claim: %w", err)
+	}
+	return c, true, nil
+}
+
+func (s *JobStore) putClaim(k []byte, c jobstore.Claim) error {
+	v, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("embedded: claim: %w", err)
+	}
+	if err := s.db.pebble.Set(k, v, s.db.write); err != nil {
+		return fmt.Errorf("embedded: claim: %w", err)
+	}
+	return nil
+}
+
+// expireClaims deletes claims that were accepted before the instant.
+func (s *JobStore) expireClaims(ctx context.Context, before time.Time) error {
+	prefix := []byte{tableClaim}
+	var old [][]byte
+	err := s.db.scan(ctx, prefix, after(prefix), func(k, v []byte) (bool, error) {
+		var c jobstore.Claim
+		if err := json.Unmarshal(v, &c); err != nil || c.AcceptedAt.Before(before) {
+			old = append(old, append([]byte(nil), k...))
+		}
+		return len(old) < expireBatch, nil
+	})
+	if err != nil {
+		return err
+	}
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	for _, k := range old {
+		if err := b.Delete(k, nil); err != nil {
+			return err
+		}
+	}
+	return b.Commit(pebble.NoSync)
+}
+
+// expireBatch bounds what one round of expiry deletes.
+const expireBatch = 10_000

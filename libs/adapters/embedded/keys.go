@@ -1,0 +1,126 @@
+package embedded
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// Each table has a prefix byte; numbers are big-endian, so that byte order is the order wanted.
+const (
+	tableMeta       = 'm' // name
+	tableJob        = 'j' // job id
+	tableDefinition = 'd' // job id, definition id
+	tableListing    = 't' // tenant 0 job id
+	tableClaim      = 'k' // tenant 0 key
+	tablePending    = 'p' // partition, minute, due, execution id 0, attempt, definition id 0, cell
+	tableProgress   = 'w' // partition
+	tableHistory    = 'h' // day, job id 0, ^nominal, execution id 0, attempt, event id
+	tableDeadLetter = 'x' // ^day, tenant 0, execution id
+	tableLog        = 'l' // topic 0 partition, offset
+	tableOffset     = 'o' // topic 0 group 0 partition
+	tableStarted    = 'e' // execution id 0 attempt
+)
+
+// The cells of a pending row, side by side so that a scan meets them together and each is written blindly.
+const (
+	cellEntry    = 0
+	cellDecision = 1
+	cellDone     = 2
+)
+
+func metaKey(name string) []byte { return append([]byte{tableMeta}, name...) }
+
+func jobKey(jobID string) []byte { return append([]byte{tableJob}, jobID...) }
+
+func definitionKey(jobID, definitionID string) []byte {
+	return append(text([]byte{tableDefinition}, jobID), definitionID...)
+}
+
+func listingKey(tenantID, jobID string) []byte {
+	return append(text([]byte{tableListing}, tenantID), jobID...)
+}
+
+func claimKey(tenantID, key string) []byte { return append(text([]byte{tableClaim}, tenantID), key...) }
+
+func progressKey(partition int) []byte {
+	return binary.BigEndian.AppendUint32([]byte{tableProgress}, uint32(partition))
+}
+
+func bucketKey(partition int, minute int64) []byte {
+	k := make([]byte, 0, 96)
+	k = append(k, tablePending)
+	k = binary.BigEndian.AppendUint32(k, uint32(partition))
+	return binary.BigEndian.AppendUint64(k, uint64(minute))
+}
+
+// rowKey is the prefix of a pending row's cells.
+func rowKey(l job.Locator) []byte {
+	k := bucketKey(l.Partition, l.Minute)
+	k = instant(k, l.DueAt)
+	k = text(k, l.ExecutionID)
+	k = binary.BigEndian.AppendUint32(k, uint32(l.Attempt))
+	return text(k, l.DefinitionID)
+}
+
+func cell(row []byte, kind byte) []byte { return append(row[:len(row):len(row)], kind) }
+
+func day(t time.Time) uint32 { return uint32(t.UnixMilli() / 86_400_000) }
+
+func historyDayKey(d uint32, jobID string) []byte {
+	return text(binary.BigEndian.AppendUint32([]byte{tableHistory}, d), jobID)
+}
+
+// historyKey sorts a job's events of a day newest instant first, an execution's by attempt.
+func historyKey(jobID string, nominalAt time.Time, executionID string, attempt int, eventID string) []byte {
+	k := historyExecutionKey(jobID, nominalAt, executionID)
+	k = binary.BigEndian.AppendUint32(k, uint32(attempt))
+	return append(k, eventID...)
+}
+
+func historyExecutionKey(jobID string, nominalAt time.Time, executionID string) []byte {
+	k := historyDayKey(day(nominalAt), jobID)
+	k = binary.BigEndian.AppendUint64(k, ^uint64(nominalAt.UnixMilli()))
+	return text(k, executionID)
+}
+
+func deadLetterKey(d uint32, tenantID, executionID string) []byte {
+	k := binary.BigEndian.AppendUint32([]byte{tableDeadLetter}, ^d)
+	return append(text(k, tenantID), executionID...)
+}
+
+func logPartitionKey(topic string, partition int) []byte {
+	return binary.BigEndian.AppendUint32(text([]byte{tableLog}, topic), uint32(partition))
+}
+
+func logKey(topic string, partition int, offset int64) []byte {
+	return binary.BigEndian.AppendUint64(logPartitionKey(topic, partition), uint64(offset))
+}
+
+func offsetKey(topic, group string, partition int) []byte {
+	return binary.BigEndian.AppendUint32(text(text([]byte{tableOffset}, topic), group), uint32(partition))
+}
+
+func startedKey(executionID string, attempt int) []byte {
+	return binary.BigEndian.AppendUint32(text([]byte{tableStarted}, executionID), uint32(attempt))
+}
+
+// text appends s and a zero byte; no identifier holds one (they are checked at the edge).
+func text(k []byte, s string) []byte { return append(append(k, s...), 0) }
+
+func instant(k []byte, t time.Time) []byte {
+	return binary.BigEndian.AppendUint64(k, uint64(t.UnixMilli()))
+}
+
+// after is the smallest key behind every key that begins with prefix.
+func after(prefix []byte) []byte {
+	end := append([]byte(nil), prefix...)
+	for i := len(end) - 1; i >= 0; i-- {
+		end[i]++
+		if end[i] != 0 {
+			return end[:i+1]
+		}
+	}
+	return nil
+}

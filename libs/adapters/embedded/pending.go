@@ -1,0 +1,199 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// Pending is the minute buckets on the embedded database.
+type Pending struct {
+	db *DB
+	// rowsRead and bytesRead count what scans took from the store.
+	rowsRead, bytesRead atomic.Int64
+}
+
+var _ jobstore.Pending = (*Pending)(nil)
+
+// NewPending returns the minute buckets of db.
+func NewPending(db *DB) *Pending { return &Pending{db: db} }
+
+// Put implements jobstore.Pending. Entry, decision and done are cells of their own, so a second Put of a row writes
+// the same cell with the same bytes.
+func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	for i := range entries {
+		e := &entries[i]
+		if err := b.Set(cell(rowKey(e.Locator), cellEntry), wire.MarshalEntry(e), nil); err != nil {
+			return fmt.Errorf("embedded: put entries: %w", err)
+		}
+	}
+	if err := b.Commit(s.db.write); err != nil {
+		return fmt.Errorf("embedded: put entries: %w", err)
+	}
+	return nil
+}
+
+// MarkDone implements jobstore.Pending. It marks rows that are there: a mark without a row would outlive its bucket.
+func (s *Pending) MarkDone(_ context.Context, locators []job.Locator) error {
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	for _, l := range locators {
+		row := rowKey(l)
+		_, found, err := s.db.get(cell(row, cellEntry))
+		if err != nil {
+			return fmt.Errorf("embedded: mark done: %w", err)
+		}
+		if !found {
+			continue
+		}
+		if err := b.Set(cell(row, cellDone), nil, nil); err != nil {
+			return fmt.Errorf("embedded: mark done: %w", err)
+		}
+	}
+	if err := b.Commit(s.db.write); err != nil {
+		return fmt.Errorf("embedded: mark done: %w", err)
+	}
+	return nil
+}
+
+// Decide implements jobstore.Pending.
+func (s *Pending) Decide(_ context.Context, l job.Locator, d job.Decision) error {
+	if err := s.db.pebble.Set(cell(rowKey(l), cellDecision), wire.MarshalDecision(d), s.db.write); err != nil {
+		return fmt.Errorf("embedded: decide: %w", err)
+	}
+	return nil
+}
+
+// Row implements jobstore.Pending.
+func (s *Pending) Row(ctx context.Context, l job.Locator) (job.PendingRow, error) {
+	prefix := rowKey(l)
+	rows, err := s.rows(ctx, prefix, after(prefix), 1)
+	if err != nil {
+		return job.PendingRow{}, err
+	}
+	if len(rows) == 0 {
+		return job.PendingRow{}, fmt.Errorf("embedded: entry: %w", jobstore.ErrNotFound)
+	}
+	return rows[0], nil
+}
+
+// Scan implements jobstore.Pending.
+func (s *Pending) Scan(
+	ctx context.Context, partition int, minute int64, from *job.Locator, limit int,
+) ([]job.PendingRow, error) {
+	lower := bucketKey(partition, minute)
+	upper := after(lower)
+	if from != nil {
+		lower = after(rowKey(*from))
+	}
+	return s.rows(ctx, lower, upper, limit)
+}
+
+// rows puts the cells of [lower, upper) together to at most limit rows. Cells without an entry are not a row.
+func (s *Pending) rows(ctx context.Context, lower, upper []byte, limit int) ([]job.PendingRow, error) {
+	var rows []job.PendingRow
+	var current []byte // row key of the last element of rows
+	err := s.db.scan(ctx, lower, upper, func(k, v []byte) (bool, error) {
+		s.rowsRead.Add(1)
+		s.bytesRead.Add(int64(len(k) + len(v)))
+		row, kind := k[:len(k)-1], k[len(k)-1]
+		if kind == cellEntry {
+			if len(rows) == limit {
+				return false, nil
+			}
+			e, err := wire.UnmarshalEntry(v)
+			if err != nil {
+				return false, err
+			}
+			rows = append(rows, job.PendingRow{Entry: e})
+			current = append(current[:0], row...)
+			return true, nil
+		}
+		if len(rows) == 0 || !bytes.Equal(row, current) {
+			return true, nil
+		}
+		last := &rows[len(rows)-1]
+		if kind == cellDone {
+			last.Done = true
+			return true, nil
+		}
+		d, err := wire.UnmarshalDecision(v)
+		last.Decision = &d
+		return true, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("embedded: read entries: %w", err)
+	}
+	return rows, nil
+}
+
+// FirstOpen implements jobstore.Pending.
+func (s *Pending) FirstOpen(ctx context.Context, partition int, from, to int64) (minute int64, ok bool, err error) {
+	if from >= to {
+		return 0, false, nil
+	}
+	err = s.db.scan(ctx, bucketKey(partition, from), bucketKey(partition, to), func(k, _ []byte) (bool, error) {
+		minute, ok = int64(binary.BigEndian.Uint64(k[5:13])), true
+		return false, nil
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("embedded: first open bucket: %w", err)
+	}
+	return minute, ok, nil
+}
+
+// LowWater implements jobstore.Pending.
+func (s *Pending) LowWater(_ context.Context, partition int) (int64, error) {
+	n, found, err := s.db.getNumber(progressKey(partition))
+	if err != nil {
+		return 0, fmt.Errorf("embedded: low-water mark: %w", err)
+	}
+	if !found {
+		return 0, fmt.Errorf("embedded: partition %d: %w", partition, jobstore.ErrNoProgress)
+	}
+	return n, nil
+}
+
+// Close implements jobstore.Pending, in one batch: the buckets are gone exactly when the mark has moved.
+func (s *Pending) Close(ctx context.Context, partition int, minute int64) error {
+	low, err := s.LowWater(ctx, partition)
+	if err != nil || low >= minute {
+		return err
+	}
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	// Most partitions have no rows in most minutes; a range tombstone for nothing would still cost every later scan.
+	_, any, err := s.FirstOpen(ctx, partition, low, minute)
+	if err != nil {
+		return err
+	}
+	if any {
+		if err := b.DeleteRange(bucketKey(partition, low), bucketKey(partition, minute), nil); err != nil {
+			return fmt.Errorf("embedded: close: %w", err)
+		}
+	}
+	if err := setNumber(b, progressKey(partition), minute); err != nil {
+		return fmt.Errorf("embedded: close: %w", err)
+	}
+	// Not synced: a mark that is lost stands lower than it could, and the buckets are closed again.
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("embedded: close: %w", err)
+	}
+	return nil
+}
+
+// Reads is how many cells and bytes scans have taken from the store.
+func (s *Pending) Reads() (cells, size int64) { return s.rowsRead.Load(), s.bytesRead.Load() }

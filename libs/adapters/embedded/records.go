@@ -1,0 +1,254 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// DefaultMaxRecords bounds the leases and outcomes that are kept, and the stop records likewise.
+const DefaultMaxRecords = 400_000
+
+// Records is the leases, outcomes and stop records in this process.
+//
+// A record that was started is also written to the database (without waiting for a sync: it must survive the process,
+// not the machine, for it is the process that a poisonous fire kills) and loaded at the next start as a lapsed lease;
+// so takeovers are counted across restarts and tokens keep growing. An outcome needs no durable copy of its own: its
+// durable form is its event in the log. After a restart the incarnation differs, so that an executor waits for the
+// settlers and asks the entry's row before it invokes what it finds again.
+type Records struct {
+	db  *DB
+	max int
+
+	mu      sync.Mutex
+	records map[dedupe.Key]*dedupe.Record
+	stops   map[string]stop
+	// ended and stopped queue what may be evicted, oldest first.
+	ended   fifo[dedupe.Key]
+	stopped fifo[string]
+	// keptSince grows with every eviction.
+	keptSince time.Time
+}
+
+var _ dedupe.Records = (*Records)(nil)
+
+// stop is a job's stop record and when it was stored.
+type stop struct {
+	state job.State
+	at    time.Time
+}
+
+// started is the durable form of a record that was started.
+type started struct {
+	Key       dedupe.Key `json:"key"`
+	Holder    string     `json:"holder"`
+	Token     job.Token  `json:"token"`
+	Takeovers int        `json:"takeovers"`
+}
+
+// NewRecords loads the records that were started and have no outcome. maxRecords 0 means DefaultMaxRecords.
+func NewRecords(ctx context.Context, db *DB, maxRecords int) (*Records, error) {
+	if maxRecords == 0 {
+		maxRecords = DefaultMaxRecords
+	}
+	r := &Records{db: db, max: maxRecords, records: map[dedupe.Key]*dedupe.Record{}, stops: map[string]stop{}}
+	prefix := []byte{tableStarted}
+	err := db.scan(ctx, prefix, after(prefix), func(_, v []byte) (bool, error) {
+		var s started
+		if err := json.Unmarshal(v, &s); err != nil {
+			return false, err
+		}
+		r.records[s.Key] = &dedupe.Record{
+			Exists: true, Holder: s.Holder, Token: s.Token, Running: true, Takeovers: s.Takeovers,
+		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("embedded: load started records: %w", err)
+	}
+	return r, nil
+}
+
+// Acquire implements dedupe.Records.
+func (r *Records) Acquire(
+	_ context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time,
+) (dedupe.Record, bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec, ok := r.records[k]
+	if !ok {
+		rec = &dedupe.Record{}
+		r.records[k] = rec
+	}
+	if rec.Outcome != nil || rec.Alive(now) {
+		return *rec, false, nil
+	}
+	if rec.Exists && !rec.Released {
+		rec.Takeovers++
+	}
+	rec.Exists, rec.Released = true, false
+	rec.Holder, rec.LapsesAt = h.Name, lapsesAt
+	rec.Token = job.Token{Counter: rec.Token.Counter + 1, Start: h.Start}
+	return *rec, true, nil
+}
+
+// Start implements dedupe.Records.
+func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec, ok := r.records[k]
+	if !ok || rec.Token != t || rec.Outcome != nil {
+		return 0, fmt.Errorf("embedded: start: %w", dedupe.ErrFenced)
+	}
+	if stop, ok := r.stops[e.JobID]; ok {
+		if v := stop.state.Judge(e); v != job.Proceed {
+			return v, nil
+		}
+	}
+	v, err := json.Marshal(started{Key: k, Holder: rec.Holder, Token: rec.Token, Takeovers: rec.Takeovers})
+	if err != nil {
+		return 0, fmt.Errorf("embedded: start: %w", err)
+	}
+	if err := r.db.pebble.Set(startedKey(k.ExecutionID, k.Attempt), v, pebble.NoSync); err != nil {
+		return 0, fmt.Errorf("embedded: start: %w", err)
+	}
+	rec.Running = true
+	return job.Proceed, nil
+}
+
+// Renew implements dedupe.Records.
+func (r *Records) Renew(_ context.Context, k dedupe.Key, h dedupe.Holder, t job.Token, lapsesAt time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec, ok := r.records[k]
+	if !ok {
+		r.records[k] = &dedupe.Record{Exists: true, Holder: h.Name, Token: t, LapsesAt: lapsesAt, Running: true}
+		return nil
+	}
+	if rec.Token != t || rec.Outcome != nil {
+		return fmt.Errorf("embedded: renew: %w", dedupe.ErrFenced)
+	}
+	rec.LapsesAt = lapsesAt
+	return nil
+}
+
+// Release implements dedupe.Records.
+func (r *Records) Release(_ context.Context, k dedupe.Key, t job.Token) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec, ok := r.records[k]; ok && rec.Token == t && rec.Outcome == nil {
+		rec.Released = true
+		if !rec.Running {
+			delete(r.records, k) // nothing was ever invoked under it, so a later lease may begin anew
+		}
+	}
+	return nil
+}
+
+// Finish implements dedupe.Records.
+func (r *Records) Finish(
+	_ context.Context, k dedupe.Key, t job.Token, o job.Outcome, now time.Time,
+) (dedupe.Record, bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec, ok := r.records[k]
+	if !ok {
+		rec = &dedupe.Record{Token: t}
+		r.records[k] = rec
+	}
+	if rec.Outcome != nil || rec.Alive(now) && rec.Token != t {
+		return *rec, false, nil
+	}
+	return *rec, true, r.end(k, rec, o, now)
+}
+
+// Refuse implements dedupe.Records.
+func (r *Records) Refuse(
+	_ context.Context, k dedupe.Key, o job.Outcome, now time.Time,
+) (dedupe.Record, bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec, ok := r.records[k]
+	if !ok {
+		rec = &dedupe.Record{}
+		r.records[k] = rec
+	}
+	if rec.Outcome != nil || rec.Running || rec.Exists && !rec.Released {
+		return *rec, false, nil
+	}
+	return *rec, true, r.end(k, rec, o, now)
+}
+
+// end stores the outcome and drops the durable mark of the start. If the process dies before the event of the outcome
+// is durable, the fire is found again and the attempt is made again; that is the crash that invariant I2 allows.
+func (r *Records) end(k dedupe.Key, rec *dedupe.Record, o job.Outcome, now time.Time) error {
+	if rec.Running {
+		if err := r.db.pebble.Delete(startedKey(k.ExecutionID, k.Attempt), pebble.NoSync); err != nil {
+			return fmt.Errorf("embedded: outcome: %w", err)
+		}
+	}
+	rec.Exists, rec.Outcome = true, &o
+	r.ended.push(k, now)
+	r.evict(now)
+	return nil
+}
+
+// Lookup implements dedupe.Records.
+func (r *Records) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	records := make([]dedupe.Record, len(keys))
+	for i, k := range keys {
+		if rec, ok := r.records[k]; ok {
+			records[i] = *rec
+		}
+	}
+	return records, nil
+}
+
+// KeptSince implements dedupe.Records.
+func (r *Records) KeptSince(context.Context) (time.Time, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.keptSince, nil
+}
+
+// SetStop implements dedupe.Records.
+func (r *Records) SetStop(_ context.Context, jobID string, s job.State) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old, ok := r.stops[jobID]
+	if ok && old.state.Version >= s.Version {
+		return nil
+	}
+	now := time.Now()
+	r.stops[jobID] = stop{s, now}
+	r.stopped.push(jobID, now)
+	r.evict(now)
+	return nil
+}
+
+// evict drops what is older than the retention or over the bound. What was evicted may be missed by a fire that was
+// taken before it was stored, so keptSince moves behind it and such a fire goes the slow way: settlers, then rows.
+func (r *Records) evict(now time.Time) {
+	old := func(n int, at time.Time) bool { return n > r.max || now.Sub(at) > dedupe.Retention }
+	for r.ended.len() > 0 && old(r.ended.len(), r.ended.first().at) {
+		a := r.ended.pop()
+		delete(r.records, a.key)
+		r.keptSince = job.Later(r.keptSince, a.at)
+	}
+	for r.stopped.len() > 0 && old(r.stopped.len(), r.stopped.first().at) {
+		a := r.stopped.pop()
+		if r.stops[a.key].at.Equal(a.at) {
+			delete(r.stops, a.key)
+		}
+		r.keptSince = job.Later(r.keptSince, a.at)
+	}
+}

@@ -1,0 +1,37 @@
+// Package admin serves what operators ask a process: /metrics, /healthz and /readyz.
+package admin
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Paths are the paths that Handler answers.
+func Paths() []string { return []string{"/metrics", "/healthz", "/readyz"} }
+
+// Handler answers the admin paths. missing names what the process still lacks before it is ready.
+func Handler(metrics prometheus.Gatherer, missing func() []string) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]any{"status": "ok"})
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if lacks := missing(); len(lacks) > 0 {
+			answer(w, http.StatusServiceUnavailable, map[string]any{"status": "not ready", "missing": lacks})
+			return
+		}
+		answer(w, http.StatusOK, map[string]any{"status": "ready"})
+	})
+	return mux
+}
+
+func answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	// The client is gone if this fails; there is nobody left to tell.
+	_ = json.NewEncoder(w).Encode(body)
+}

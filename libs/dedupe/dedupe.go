@@ -1,0 +1,89 @@
+// Package dedupe is the port that makes executions run once: the record of each (execution, attempt), which is a lease
+// while the attempt is under way and its outcome afterwards, and the stop record of each job.
+//
+// What every adapter promises:
+//   - Every call on one record is atomic.
+//   - A record outlives its lease: takeovers are counted for as long as the record is kept. The embedded adapter keeps
+//     started records across a restart, so that a fire that kills its process ends.
+//   - Outcomes are kept for Retention, or until a named bound evicts the oldest; KeptSince says which are still there.
+//   - A stop record is only ever replaced by one of a greater version.
+package dedupe
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// ErrFenced means: the record is no longer this token's.
+var ErrFenced = errors.New("lease was taken over")
+
+// Retention is how long an outcome is kept.
+const Retention = time.Hour
+
+// Key names an attempt.
+type Key struct {
+	ExecutionID string
+	Attempt     int
+}
+
+// KeyOf names the attempt of an entry.
+func KeyOf(e *job.Entry) Key { return Key{ExecutionID: e.ExecutionID, Attempt: e.Attempt} }
+
+// Record is what stands for an attempt.
+type Record struct {
+	Exists bool
+	Holder string
+	Token  job.Token
+	// LapsesAt is when the lease ends unless it is renewed; in the past, or Released, it counts as not held.
+	LapsesAt time.Time
+	Released bool
+	// Running is set by the last check: the target was called, or may have been.
+	Running bool
+	// Takeovers counts how often a lapsed lease was taken over.
+	Takeovers int
+	// Outcome is the end of the attempt, nil while there is none.
+	Outcome *job.Outcome
+}
+
+// Alive tells whether someone holds the lease.
+func (r *Record) Alive(now time.Time) bool {
+	return r.Exists && r.Outcome == nil && !r.Released && now.Before(r.LapsesAt)
+}
+
+// Holder is a process that takes leases.
+type Holder struct {
+	// Name is new at each start of the process.
+	Name string
+	// Start is the number drawn from the coordinator at the start; it breaks ties between tokens.
+	Start int64
+}
+
+// Records holds leases, outcomes and stop records.
+type Records interface {
+	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
+	// every one seen before. ok tells whether it did; the record returned is the one that stands now.
+	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
+	// Start is the last check and the step lease → running, in one: it judges e by the stop record, and only for
+	// job.Proceed marks the record as running. ErrFenced if the lease is not the token's.
+	Start(ctx context.Context, k Key, t job.Token, e *job.Entry) (job.Verdict, error)
+	// Renew moves the end of a lease; it re-creates a record that was lost. ErrFenced if another's stands.
+	Renew(ctx context.Context, k Key, h Holder, t job.Token, lapsesAt time.Time) error
+	// Release gives a lease up without an outcome. The record stays.
+	Release(ctx context.Context, k Key, t job.Token) error
+	// Finish stores the outcome if the record is the token's, released, lapsed at now or gone. ok tells whether it
+	// did; the record returned is the one that stands now.
+	Finish(ctx context.Context, k Key, t job.Token, o job.Outcome, now time.Time) (rec Record, ok bool, err error)
+	// Refuse stores the outcome of an attempt that will never be invoked, if no lease or outcome is there (a released
+	// record that never ran counts as nothing); the record returned is the one that stands now.
+	Refuse(ctx context.Context, k Key, o job.Outcome, now time.Time) (rec Record, ok bool, err error)
+	// Lookup reads records.
+	Lookup(ctx context.Context, keys []Key) ([]Record, error)
+	// KeptSince is the instant from which on every outcome stored is still there.
+	KeptSince(ctx context.Context) (time.Time, error)
+
+	// SetStop stores the state of a job over a smaller version only.
+	SetStop(ctx context.Context, jobID string, s job.State) error
+}

@@ -1,0 +1,108 @@
+// Package dispatch is the port of the log: topics of partitions of records, and consumer groups with committed
+// positions. Fires travel on it from the workers to the executors, events from there to everyone else.
+//
+// What every adapter promises:
+//   - Publish returns nil once all its records are durable. Records with one key keep their order.
+//   - A consumer without a committed position starts at the earliest record there is.
+//   - Delivery is at least once: after a crash it goes on from the committed position.
+//   - A topic that was created anew has another log id; positions of the old one say nothing about it.
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// The topics.
+const (
+	TopicFires  = "fires.default"
+	TopicEvents = "events"
+	TopicDLQ    = "dlq"
+)
+
+// Topics lists them all.
+func Topics() []string { return []string{TopicFires, TopicEvents, TopicDLQ} }
+
+// The consumer groups.
+const (
+	GroupExecutor = "executor"
+	GroupSettle   = "retry-manager"
+	GroupHistory  = "audit-history"
+	GroupArchive  = "audit-archive"
+)
+
+// MaxRecordBytes bounds one record: a fire with its payload and headers fits.
+const MaxRecordBytes = 1 << 20
+
+// Sentinel errors.
+var (
+	// ErrTooLarge means: a record is larger than MaxRecordBytes.
+	ErrTooLarge = errors.New("record is too large for the log")
+	// ErrClosed means: the log was closed.
+	ErrClosed = errors.New("log is closed")
+)
+
+// Record is one record to publish.
+type Record struct {
+	Key   string
+	Value []byte
+}
+
+// Message is one record as a consumer sees it.
+type Message struct {
+	Partition int
+	Offset    int64
+	Key       string
+	Value     []byte
+	// AppendedAt is when the log took it; it never decreases within a partition.
+	AppendedAt time.Time
+}
+
+// Position is, per partition of one topic, the offset of the next record: to consume, or to be written.
+type Position struct {
+	LogID   string
+	Offsets map[int]int64
+}
+
+// Passed tells whether p has passed end. A position beyond the end counts as passed, one of another log id does not
+// count at all: the caller notes the end again.
+func (p Position) Passed(end Position) bool {
+	if p.LogID != end.LogID {
+		return false
+	}
+	for partition, offset := range end.Offsets {
+		if p.Offsets[partition] < offset {
+			return false
+		}
+	}
+	return true
+}
+
+// Log is the log.
+type Log interface {
+	// Publish appends records to a topic, each to the partition of its key.
+	Publish(ctx context.Context, topic string, records []Record) error
+	// Subscribe joins a group's consumption of a topic.
+	Subscribe(ctx context.Context, topic, group string) (Consumer, error)
+	// End is the position after the last durable record of the topic.
+	End(ctx context.Context, topic string) (Position, error)
+	// Committed is the group's committed position. Partitions without one stand at 0.
+	Committed(ctx context.Context, topic, group string) (Position, error)
+}
+
+// Consumer reads the partitions that its group gives it. It is used by one goroutine, except for Commit.
+type Consumer interface {
+	// Poll waits for records and gives at most limit of them; offsets within a partition ascend. It returns ctx's error
+	// when ctx ends.
+	Poll(ctx context.Context, limit int) ([]Message, error)
+	// Commit stores that everything below the offset was handled, per partition. It is durable when it returns.
+	// A smaller offset than the stored one is ignored.
+	Commit(ctx context.Context, offsets map[int]int64) error
+	// Seek makes the next Poll go on from the offset.
+	Seek(partition int, offset int64)
+	// LogID names this incarnation of the topic.
+	LogID() string
+	// Close leaves the group.
+	Close() error
+}

@@ -1,0 +1,100 @@
+package job
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Status is what a client set a job to; "completed" is derived from its schedule and never stored.
+type Status string
+
+// The stored states of a job.
+const (
+	Active    Status = "active"
+	Paused    Status = "paused"
+	Cancelled Status = "cancelled"
+)
+
+// Job is one registered job: its row in the cold store.
+type Job struct {
+	ID       string            `json:"id"`
+	TenantID string            `json:"tenant_id"`
+	Name     string            `json:"name"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Status   Status            `json:"status"`
+	// Deleted hides a cancelled job from reads and lists.
+	Deleted bool `json:"deleted,omitempty"`
+	// Version grows by one at every write; it is the ETag.
+	Version   int64     `json:"version"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	// PausedAt is the instant up to which occurrences are skipped by the last pause; a resume keeps it.
+	PausedAt   time.Time  `json:"paused_at,omitzero"`
+	Definition Definition `json:"definition"`
+}
+
+// State is the part of the row that decides whether an attempt may begin.
+func (j *Job) State() State {
+	return State{
+		Version: j.Version, Status: j.Status, PausedAt: j.PausedAt,
+		DefinitionID: j.Definition.ID, EffectiveAt: j.Definition.EffectiveAt,
+	}
+}
+
+// Definition is what stands under one definition id and never changes: schedule, target and policies.
+type Definition struct {
+	ID string `json:"id"`
+	// EffectiveAt begins the definition: every nominal instant from here on belongs to it, until the next one begins.
+	EffectiveAt time.Time `json:"effective_at"`
+	// FirstOrdinal is the ordinal of the definition's first occurrence, 1 unless an earlier one's count is carried on.
+	FirstOrdinal int         `json:"first_ordinal"`
+	Schedule     Schedule    `json:"schedule"`
+	Target       Target      `json:"target"`
+	Retry        RetryPolicy `json:"retry_policy"`
+	MissedRun    MissedRun   `json:"missed_run_policy"`
+	// CatchUpWindow is how late an occurrence may be taken before the missed-run policy applies to it.
+	CatchUpWindow time.Duration `json:"catch_up_window"`
+	// MaxBackfill bounds how many missed occurrences one run of MissedBackfill fires.
+	MaxBackfill int `json:"max_backfill"`
+	// Overlap is always "allow_all" until the other policies are built.
+	Overlap  string `json:"overlap_policy"`
+	Priority string `json:"priority"`
+}
+
+// MissedRun says what happens to occurrences that were missed.
+type MissedRun string
+
+// The missed-run policies.
+const (
+	MissedSkip     MissedRun = "skip"
+	MissedFireOnce MissedRun = "fire_once"
+	MissedBackfill MissedRun = "backfill"
+)
+
+// TargetWebhook is the one target kind that is built.
+const TargetWebhook = "http_webhook"
+
+// Target is what a fire invokes.
+type Target struct {
+	Kind    string            `json:"kind"`
+	URL     string            `json:"url"`
+	Method  string            `json:"method"`
+	Headers map[string]string `json:"headers,omitempty"`
+	// Body is sent as it stands: JSON text.
+	Body    json.RawMessage `json:"body,omitempty"`
+	Timeout time.Duration   `json:"timeout"`
+}
+
+// Defaults and limits of a definition; the OpenAPI document states the same numbers.
+const (
+	DefaultCatchUpWindow = time.Minute
+	DefaultMaxBackfill   = 100
+	DefaultTimeout       = 30 * time.Second
+	MaxTimeout           = 5 * time.Minute
+	MaxPayloadBytes      = 256 << 10
+	MaxHeaders           = 64
+	MaxHeaderBytes       = 8 << 10
+	MaxHorizon           = 10 * 365 * 24 * time.Hour
+	// MaxResponseBytes is how much of a target's answer is kept.
+	MaxResponseBytes = 4 << 10
+)

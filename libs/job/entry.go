@@ -1,0 +1,79 @@
+package job
+
+import "time"
+
+// Locator is the full key of a pending entry's row. It travels with everything that follows from the entry, and only
+// the row it names is ever marked done.
+type Locator struct {
+	Partition    int
+	Minute       int64
+	DueAt        time.Time
+	ExecutionID  string
+	Attempt      int
+	DefinitionID string
+}
+
+// Entry is the cold-store row "attempt N of execution E is due at D". What is in it never changes; whether it is done,
+// and a decision taken for it, stand beside it (see [PendingRow]).
+type Entry struct {
+	Locator
+	JobID        string
+	Trigger      Trigger
+	NominalAt    time.Time
+	ScheduledFor time.Time
+	// Ordinal counts the schedule's nominal occurrences from 1.
+	Ordinal int
+	// BackfillFired is how many missed occurrences were fired in the run of backfill that led to this entry; the
+	// successor of one that was fired by backfill inherits it plus one.
+	BackfillFired int
+	WrittenAt     time.Time
+	// Chained marks an entry that carries on an attempt that was taken before: no late rule applies, no successor follows.
+	Chained bool
+}
+
+// FirstOfSchedule tells whether the entry stands for an occurrence of the schedule itself, so that the rules for
+// outdated, paused and late entries apply and a successor follows from it.
+func (e *Entry) FirstOfSchedule() bool { return e.Attempt == 1 && e.Trigger == TriggerSchedule }
+
+// Late tells whether the entry is taken so late that the missed-run policy applies.
+func (e *Entry) Late(now time.Time, window time.Duration) bool {
+	return e.FirstOfSchedule() && !e.Chained && now.Sub(e.ScheduledFor) > window
+}
+
+// PendingRow is an entry as it stands in the cold store.
+type PendingRow struct {
+	Entry
+	Done     bool
+	Decision *Decision
+}
+
+// Decision is what was decided once for an occurrence and is carried out by whoever finds it.
+type Decision struct {
+	// Fire is false when the occurrence itself is skipped as missed.
+	Fire bool
+	// Skipped is the run of missed occurrences after (and, without Fire, including) this one.
+	Skipped *SkippedRange
+	// Next is the nominal instant of the successor; zero when the schedule ends here.
+	Next        time.Time
+	NextOrdinal int
+	// NextBackfillFired is what the successor inherits.
+	NextBackfillFired int
+}
+
+// SkippedRange is a run of nominal instants that share one disposition, both ends included.
+type SkippedRange struct {
+	From, To time.Time
+	// Count is how many instants the range holds, at most [MaxSkipCount].
+	Count int
+}
+
+// MaxSkipCount bounds the counting of a skipped range; a range that says so holds that many or more.
+const MaxSkipCount = 100_000
+
+// NewEntry places an entry: in the minute of its due time, or of floor when that is later. floor is now for an API
+// write and the start of the parent's bucket for everything that follows from an entry, so that a child's key is a
+// pure function of its parent.
+func NewEntry(e Entry, floor time.Time) Entry {
+	e.Minute = Minute(Later(e.DueAt, floor))
+	return e
+}

@@ -1,0 +1,173 @@
+package job
+
+import (
+	"strconv"
+	"time"
+)
+
+// Fire is the message that tells the executors to run an attempt. It carries the whole invocation, so that the fire
+// path needs no read of the job row.
+type Fire struct {
+	Entry
+	TenantID string
+	Target   Target
+	Retry    RetryPolicy
+	// Incarnation of the hot tier, read before the job row was.
+	Incarnation string
+	// Epoch under which the owner took the entry.
+	Epoch       int64
+	TakenAt     time.Time
+	PublishedAt time.Time
+}
+
+// Token is a fencing token. A greater one was given out later for the same attempt.
+type Token struct {
+	Counter int64
+	// Start is drawn from the coordinator when the holder's process starts.
+	Start int64
+}
+
+// String is the form in which targets and clients see a token.
+func (t Token) String() string {
+	return strconv.FormatInt(t.Counter, 10) + "." + strconv.FormatInt(t.Start, 10)
+}
+
+// Less orders tokens.
+func (t Token) Less(o Token) bool {
+	return t.Counter < o.Counter || t.Counter == o.Counter && t.Start < o.Start
+}
+
+// OutcomeKind is how an attempt ended.
+type OutcomeKind string
+
+// The outcomes. Skipped is the end of an occurrence that was never invoked.
+const (
+	Succeeded  OutcomeKind = "succeeded"
+	Failed     OutcomeKind = "failed"
+	TimedOut   OutcomeKind = "timed_out"
+	WorkerLost OutcomeKind = "worker_lost"
+	Stopped    OutcomeKind = "cancelled"
+	Skipped    OutcomeKind = "skipped"
+)
+
+// Outcome is the end of one attempt.
+type Outcome struct {
+	Kind OutcomeKind
+	// Retryable tells a failure that a later attempt may mend from one that it cannot.
+	Retryable bool
+	// Disposition that the occurrence gets by this outcome.
+	Disposition Disposition
+	Token       Token
+	StatusCode  int
+	// ResponseBody is the start of the answer, at most [MaxResponseBytes].
+	ResponseBody      []byte
+	ResponseTruncated bool
+	// Error says what went wrong, without any submitted value.
+	Error string
+	// RetryAfter is the target's own wish, 0 if it had none.
+	RetryAfter time.Duration
+	// PauseJob is set when the target answered that it is gone for good (410).
+	PauseJob bool
+	Timeline Timeline
+}
+
+// Invoked tells whether the target was called, or may have been.
+func (o *Outcome) Invoked() bool { return o.Kind != Skipped && o.Kind != Stopped }
+
+// Timeline is the way of one attempt; zero where it did not come by.
+type Timeline struct {
+	Taken, Published, Consumed, Invoked, Completed time.Time
+}
+
+// Disposition is what became of an occurrence.
+type Disposition string
+
+// The dispositions that are built.
+const (
+	Fired         Disposition = "fired"
+	SkippedMissed Disposition = "skipped_missed"
+	SkippedPaused Disposition = "skipped_paused"
+	WasCancelled  Disposition = "cancelled"
+)
+
+// EventType says what happened.
+type EventType string
+
+// The events. Each stands for one or more transitions of an execution; an attempt's carries its whole timeline.
+const (
+	// EventAttempt means: an attempt ended, or was refused with a disposition.
+	EventAttempt EventType = "attempt"
+	// EventDeferred means: the attempt will be fired again later, its target's queue was full.
+	EventDeferred EventType = "deferred"
+	// EventReleased means: the attempt was refused without a disposition; its instant belongs to another definition.
+	EventReleased EventType = "released"
+	// EventSkipped means: a run of occurrences was skipped.
+	EventSkipped EventType = "skipped"
+)
+
+// Event is one record of the events log.
+type Event struct {
+	// ID follows from (execution, attempt, transition, token): the same event told twice has the same id.
+	ID       string
+	Type     EventType
+	At       time.Time
+	TenantID string
+	Entry    Entry
+	Outcome  Outcome
+	// Retry is the policy under which the attempt was invoked.
+	Retry RetryPolicy
+	// DeferUntil is when a deferred attempt is due again.
+	DeferUntil time.Time
+	// Skipped is the range of EventSkipped.
+	Skipped     *SkippedRange
+	Disposition Disposition
+}
+
+// AttemptEvent tells the end of an attempt. now is the publishing process's clock.
+func AttemptEvent(f *Fire, o Outcome, now time.Time) Event {
+	return Event{
+		ID:   eventID(f.ExecutionID, f.Attempt, string(o.Kind), o.Token),
+		Type: EventAttempt, At: now, TenantID: f.TenantID, Entry: f.Entry, Outcome: o, Retry: f.Retry,
+		Disposition: o.Disposition,
+	}
+}
+
+// DeferredEvent tells that the attempt is due again at until.
+func DeferredEvent(f *Fire, until, now time.Time) Event {
+	return Event{
+		ID:   eventID(f.ExecutionID, f.Attempt, "deferred@"+strconv.FormatInt(f.DueAt.UnixMilli(), 36), Token{}),
+		Type: EventDeferred, At: now, TenantID: f.TenantID, Entry: f.Entry, DeferUntil: until,
+	}
+}
+
+// ReleasedEvent tells that the attempt was refused and another definition's entry stands for its instant.
+func ReleasedEvent(f *Fire, now time.Time) Event {
+	return Event{
+		ID:   eventID(f.ExecutionID, f.Attempt, "released@"+f.DefinitionID, Token{}),
+		Type: EventReleased, At: now, TenantID: f.TenantID, Entry: f.Entry,
+	}
+}
+
+// SkippedEvent tells a run of skipped occurrences that begins with or follows on e.
+func SkippedEvent(e *Entry, tenantID string, r SkippedRange, d Disposition, now time.Time) Event {
+	return Event{
+		ID: eventID(ScheduleExecutionID(e.JobID, r.From), 1, string(d)+"@"+strconv.FormatInt(r.To.UnixMilli(), 36),
+			Token{}),
+		Type: EventSkipped, At: now, TenantID: tenantID, Entry: *e, Skipped: &r, Disposition: d,
+	}
+}
+
+func eventID(executionID string, attempt int, transition string, t Token) string {
+	id := executionID + "/" + strconv.Itoa(attempt) + "/" + transition
+	if t != (Token{}) {
+		id += "/" + t.String()
+	}
+	return id
+}
+
+// DeadLetter is an execution that was given up: its last event and why.
+type DeadLetter struct {
+	Event  Event
+	Reason string
+	At     time.Time
+}

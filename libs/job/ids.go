@@ -1,0 +1,125 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The prefixes of identifiers; each is followed by a ULID, except in an execution id.
+const (
+	JobPrefix        = "job_"
+	DefinitionPrefix = "def_"
+	ExecutionPrefix  = "exe_"
+)
+
+// ulidLen is the length of a ULID in text.
+const ulidLen = 26
+
+// Trigger says why an execution exists.
+type Trigger string
+
+// The triggers that are built; "backfill", "replay" and "redrive" are reserved words of the design.
+const (
+	TriggerSchedule Trigger = "schedule"
+	TriggerManual   Trigger = "manual"
+)
+
+// ErrBadID is returned for a text that is not an identifier of the expected kind.
+var ErrBadID = errors.New("not a valid identifier")
+
+// ExecutionRef is what an execution id says: which job, why, and which instant or request.
+type ExecutionRef struct {
+	JobID   string
+	Trigger Trigger
+	// NominalAt is the occurrence's nominal instant; for a request the instant at which it was accepted.
+	NominalAt time.Time
+	// Request is the ULID of the request; empty for trigger schedule.
+	Request string
+}
+
+// ScheduleExecutionID names the execution of one occurrence. It is a pure function, so that every process that sees
+// the occurrence names it alike.
+func ScheduleExecutionID(jobID string, nominalAt time.Time) string {
+	return fmt.Sprintf("%s%s-s%013d", ExecutionPrefix, strings.TrimPrefix(jobID, JobPrefix), nominalAt.UnixMilli())
+}
+
+// ManualExecutionID names the execution of one trigger request; the ULID's time is the instant of the request.
+func ManualExecutionID(jobID, requestULID string) string {
+	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-m" + requestULID
+}
+
+// ParseExecutionID reads back what an execution id was made of.
+func ParseExecutionID(id string) (ExecutionRef, error) {
+	rest, ok := strings.CutPrefix(id, ExecutionPrefix)
+	job, tail, found := strings.Cut(rest, "-")
+	if !ok || !found || !isULID(job) || len(tail) < 2 {
+		return ExecutionRef{}, ErrBadID
+	}
+	ref := ExecutionRef{JobID: JobPrefix + job}
+	switch tail[0] {
+	case 's':
+		ms, err := strconv.ParseUint(tail[1:], 10, 53)
+		if err != nil || len(tail) != 14 {
+			return ExecutionRef{}, ErrBadID
+		}
+		ref.Trigger, ref.NominalAt = TriggerSchedule, time.UnixMilli(int64(ms)).UTC()
+	case 'm':
+		if !isULID(tail[1:]) {
+			return ExecutionRef{}, ErrBadID
+		}
+		ref.Trigger, ref.Request, ref.NominalAt = TriggerManual, tail[1:], ULIDTime(tail[1:])
+	default:
+		return ExecutionRef{}, ErrBadID
+	}
+	return ref, nil
+}
+
+// ValidID tells whether id is prefix followed by a ULID.
+func ValidID(id, prefix string) bool {
+	rest, ok := strings.CutPrefix(id, prefix)
+	return ok && isULID(rest)
+}
+
+const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+func isULID(s string) bool {
+	if len(s) != ulidLen || s[0] > '7' {
+		return false
+	}
+	for i := range len(s) {
+		if strings.IndexByte(crockford, s[i]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// ULIDTime is the instant in the first 48 bits of a ULID, which must be valid.
+func ULIDTime(ulid string) time.Time {
+	var ms int64
+	for i := range 10 {
+		ms = ms<<5 | int64(strings.IndexByte(crockford, ulid[i]))
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+// NextDefinitionID returns candidate if it is greater than previous, else the next id after previous: definition ids
+// must grow at every change even when two changes fall into one millisecond or a clock steps back.
+func NextDefinitionID(previous, candidate string) string {
+	if candidate > previous {
+		return candidate
+	}
+	b := []byte(previous)
+	for i := len(b) - 1; i >= len(DefinitionPrefix); i-- {
+		at := strings.IndexByte(crockford, b[i])
+		if at < len(crockford)-1 {
+			b[i] = crockford[at+1]
+			break
+		}
+		b[i] = crockford[0]
+	}
+	return string(b)
+}

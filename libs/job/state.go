@@ -1,0 +1,76 @@
+package job
+
+import "time"
+
+// State is what decides whether an attempt may begin: the part of a job row that the stop record carries too.
+type State struct {
+	Version      int64
+	Status       Status
+	PausedAt     time.Time
+	DefinitionID string
+	EffectiveAt  time.Time
+}
+
+// Verdict says what becomes of an entry or a fire.
+type Verdict int
+
+// The verdicts of [State.Judge].
+const (
+	// Proceed means: the attempt may be dispatched or invoked.
+	Proceed Verdict = iota
+	// AheadOfRow means: the definition is newer than the row; its row is on its way.
+	AheadOfRow
+	// Outdated means: the instant belongs to a newer definition, which fires it. No disposition.
+	Outdated
+	// StoppedByPause means: the instant lies at or before paused_at; its disposition is skipped_paused.
+	StoppedByPause
+	// AfterPause means: the instant lies behind paused_at of a paused job; it gets its disposition at resume.
+	AfterPause
+	// StoppedByCancel means: the job was cancelled or deleted; the disposition is cancelled.
+	StoppedByCancel
+)
+
+// HasDisposition tells whether a refusal ends the occurrence on record.
+func (v Verdict) HasDisposition() bool { return v == StoppedByPause || v == StoppedByCancel }
+
+// Judge applies the rules of the design (§3, steps 4 and 6) to an entry. The worker asks with the job row, the
+// executor with the stop record; one function keeps the two alike.
+//
+// Retries and manual executions carry on under the definition they began with: only cancel and delete stop them.
+func (s State) Judge(e *Entry) Verdict {
+	if e.DefinitionID > s.DefinitionID {
+		return AheadOfRow
+	}
+	if s.Status == Cancelled {
+		return StoppedByCancel
+	}
+	if !e.FirstOfSchedule() {
+		return Proceed
+	}
+	older := e.DefinitionID < s.DefinitionID
+	pausedBefore := !s.PausedAt.IsZero() && !e.NominalAt.After(s.PausedAt)
+	switch {
+	case s.Status == Paused && pausedBefore:
+		return StoppedByPause
+	case s.Status == Paused:
+		return AfterPause
+	case older && !e.NominalAt.Before(s.EffectiveAt):
+		return Outdated
+	case older && pausedBefore:
+		return StoppedByPause
+	}
+	return Proceed
+}
+
+// Refusal is the outcome of an attempt that is refused with a disposition. Only a first attempt decides what becomes of
+// its occurrence; a later one follows a call that was made, so the occurrence stays fired.
+func Refusal(v Verdict, e *Entry) Outcome {
+	o := Outcome{Kind: Stopped, Disposition: WasCancelled}
+	if v == StoppedByPause {
+		o.Kind, o.Disposition = Skipped, SkippedPaused
+	}
+	if e.Attempt > 1 {
+		o.Disposition = Fired
+	}
+	return o
+}

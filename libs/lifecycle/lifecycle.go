@@ -1,0 +1,81 @@
+// Package lifecycle changes a job so that the change holds from the moment at which it is acknowledged: first the row,
+// by compare-and-set on its version, then the stop record, which every attempt is judged by when it begins.
+//
+// A crash between the two leaves a change that was never acknowledged, and that still takes effect as entries are
+// judged by the row. A change that was acknowledged outlives the loss of the hot tier: fires of an older incarnation
+// are judged by the row again.
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// maxTries bounds the compare-and-sets of one change.
+const maxTries = 10
+
+// Lookahead is how far ahead of its instant a worker may take an entry, ClockDifference by how much two clocks may
+// differ. A pause reaches as far as both together: past everything that a worker can have taken from the unpaused row.
+const (
+	Lookahead       = 2 * time.Second
+	ClockDifference = time.Second
+)
+
+// ErrNoChange is returned by a change function that finds nothing to do; Change then returns the row as it stands.
+var ErrNoChange = errors.New("nothing to change")
+
+// Changer changes jobs.
+type Changer struct {
+	Jobs    jobstore.Jobs
+	Records dedupe.Records
+}
+
+// Change applies fn to the job's row and stores it with the next version, again from the start when another change
+// came first, then writes the stop record. fn may be called more than once.
+func (c Changer) Change(
+	ctx context.Context, jobID string, fn func(ctx context.Context, j *job.Job) error,
+) (job.Job, error) {
+	for range maxTries {
+		j, err := c.Jobs.Get(ctx, jobID)
+		if err != nil {
+			return job.Job{}, err
+		}
+		err = fn(ctx, &j)
+		if errors.Is(err, ErrNoChange) {
+			// The stop record is written all the same: the one who changed the row may have died before it did.
+			return j, c.Records.SetStop(ctx, j.ID, j.State())
+		}
+		if err != nil {
+			return job.Job{}, err
+		}
+		j.Version++
+		err = c.Jobs.Replace(ctx, j)
+		if errors.Is(err, jobstore.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return job.Job{}, err
+		}
+		return j, c.Records.SetStop(ctx, j.ID, j.State())
+	}
+	return job.Job{}, fmt.Errorf("lifecycle: %d changes came between: %w", maxTries, jobstore.ErrConflict)
+}
+
+// Pause pauses an active job; pausing a paused one changes nothing.
+func (c Changer) Pause(ctx context.Context, jobID string, now time.Time) (job.Job, error) {
+	return c.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
+		if j.Status != job.Active {
+			return ErrNoChange
+		}
+		j.Status = job.Paused
+		j.PausedAt = job.Later(j.PausedAt, job.Instant(now.Add(Lookahead+ClockDifference)))
+		j.UpdatedAt = now
+		return nil
+	})
+}

@@ -1,0 +1,164 @@
+// Package occurrence says which entry follows from which: the first entry of a definition, the successor of an entry,
+// and what the missed-run policy makes of a late one. It is pure; every process that computes the same thing gets the
+// same key, so that writing it twice is writing it once.
+package occurrence
+
+import (
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/schedule"
+)
+
+// Line is a definition with its compiled schedule: the line of occurrences that it makes for its job.
+type Line struct {
+	JobID string
+	Def   *job.Definition
+	Plan  *schedule.Plan
+	// EndsAt is where the definition that superseded this one begins; zero while none did.
+	EndsAt time.Time
+}
+
+// First is the entry of the first occurrence at or after the definition's beginning; ok is false when the schedule has
+// none. partition is the job's, now the clock of the writer.
+func (l *Line) First(partition int, now time.Time) (e job.Entry, ok bool) {
+	from := l.Def.EffectiveAt
+	at, ok := l.Plan.First(from)
+	if !ok || l.beyond(l.Def.FirstOrdinal) {
+		return job.Entry{}, false
+	}
+	e = l.entry(partition, at, l.Def.FirstOrdinal)
+	e.WrittenAt = now
+	return job.NewEntry(e, now), true
+}
+
+// OnTime is the decision for an occurrence that is not late: it fires, and the next instant follows.
+func (l *Line) OnTime(e *job.Entry) job.Decision {
+	d := job.Decision{Fire: true}
+	if next, ok := l.next(e.NominalAt, e.Ordinal+1); ok {
+		d.Next, d.NextOrdinal = next, e.Ordinal+1
+	}
+	return d
+}
+
+// Late is the decision of the missed-run policy for an entry that is taken at now, more than the catch-up window
+// behind its time. Missed are the instants that are themselves that late.
+//
+//   - skip: none of the missed ones fires.
+//   - fire_once: this one fires, the missed ones after it are skipped.
+//   - backfill: this one fires and the next instant follows, missed or not, until max_backfill were fired.
+func (l *Line) Late(e *job.Entry, now time.Time) job.Decision {
+	if l.Def.MissedRun == job.MissedBackfill && e.BackfillFired < l.Def.MaxBackfill {
+		d := l.OnTime(e)
+		d.NextBackfillFired = e.BackfillFired + 1
+		return d
+	}
+	d := job.Decision{Fire: l.Def.MissedRun == job.MissedFireOnce}
+	// An instant is missed when instant + jitter + window < now; the jitter moves all of them alike.
+	cutoff := now.Add(-l.Def.CatchUpWindow).Add(-e.ScheduledFor.Sub(e.NominalAt))
+	if !l.EndsAt.IsZero() && cutoff.After(l.EndsAt) {
+		cutoff = l.EndsAt
+	}
+	first, ok := l.next(e.NominalAt, e.Ordinal+1)
+	if !ok {
+		return d
+	}
+	if !first.Before(cutoff) {
+		d.Next, d.NextOrdinal = first, e.Ordinal+1
+		return d
+	}
+	skipped, ordinal := l.skip(e, first, cutoff)
+	d.Skipped = &skipped
+	if next, ok := l.next(skipped.To, ordinal); ok {
+		d.Next, d.NextOrdinal = next, ordinal
+	}
+	return d
+}
+
+// skip is the range of instants from first up to the cutoff, and the ordinal that follows it.
+func (l *Line) skip(e *job.Entry, first, cutoff time.Time) (job.SkippedRange, int) {
+	limit := job.MaxSkipCount
+	if most := l.Def.Schedule.MaxOccurrences; most > 0 {
+		limit = most - e.Ordinal
+	}
+	count := l.Plan.Count(first, cutoff, limit)
+	last, _ := l.Plan.Prev(cutoff)
+	if most := l.Def.Schedule.MaxOccurrences; most > 0 && count == limit {
+		// The schedule ends within the range: its last occurrence is the one with the greatest ordinal.
+		last = first
+		for range count - 1 {
+			last, _ = l.Plan.Next(last)
+		}
+	}
+	return job.SkippedRange{From: first, To: last, Count: min(count, job.MaxSkipCount)}, e.Ordinal + 1 + count
+}
+
+// PausedRange is the run of instants after e up to pausedAt that a pause skips together with it; ok is false when
+// there is none.
+func (l *Line) PausedRange(e *job.Entry, pausedAt time.Time) (r job.SkippedRange, ok bool) {
+	first, ok := l.next(e.NominalAt, e.Ordinal+1)
+	if !ok || first.After(pausedAt) {
+		return job.SkippedRange{}, false
+	}
+	end := pausedAt.Add(time.Millisecond)
+	if !l.EndsAt.IsZero() && end.After(l.EndsAt) {
+		end = l.EndsAt
+	}
+	r, _ = l.skip(e, first, end)
+	return r, true
+}
+
+// Successor is the entry that follows from parent by its decision; ok is false when the schedule ends there. Its key
+// follows from the parent's alone.
+func (l *Line) Successor(parent *job.Entry, d job.Decision, now time.Time) (e job.Entry, ok bool) {
+	if d.Next.IsZero() {
+		return job.Entry{}, false
+	}
+	e = l.entry(parent.Partition, d.Next, d.NextOrdinal)
+	e.BackfillFired = d.NextBackfillFired
+	e.WrittenAt = now
+	return job.NewEntry(e, job.MinuteStart(parent.Minute)), true
+}
+
+func (l *Line) entry(partition int, at time.Time, ordinal int) job.Entry {
+	due := l.Plan.ScheduledFor(at)
+	return job.Entry{
+		Locator: job.Locator{
+			Partition: partition, DueAt: due, ExecutionID: job.ScheduleExecutionID(l.JobID, at), Attempt: 1,
+			DefinitionID: l.Def.ID,
+		},
+		JobID: l.JobID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: ordinal,
+	}
+}
+
+// next is the instant after at, unless the definition has ended by then or its occurrences are used up.
+func (l *Line) next(at time.Time, ordinal int) (time.Time, bool) {
+	next, ok := l.Plan.Next(at)
+	if !ok || l.beyond(ordinal) || !l.EndsAt.IsZero() && !next.Before(l.EndsAt) {
+		return time.Time{}, false
+	}
+	return next, true
+}
+
+func (l *Line) beyond(ordinal int) bool {
+	most := l.Def.Schedule.MaxOccurrences
+	return most > 0 && ordinal > most
+}
+
+// OrdinalAt is the ordinal that the first instant at or after t has under this definition.
+func (l *Line) OrdinalAt(t time.Time) int {
+	limit := job.MaxSkipCount
+	if most := l.Def.Schedule.MaxOccurrences; most > 0 {
+		limit = most + 1
+	}
+	return l.Def.FirstOrdinal + l.Plan.Count(l.Def.EffectiveAt, t, limit)
+}
+
+// NextRun is the first instant after now that will fire if nothing changes; ok is false when the schedule has ended.
+func (l *Line) NextRun(now time.Time) (time.Time, bool) {
+	at, ok := l.Plan.First(job.Later(now, l.Def.EffectiveAt))
+	if !ok || l.Def.Schedule.MaxOccurrences > 0 && l.beyond(l.OrdinalAt(at)) {
+		return time.Time{}, false
+	}
+	return at, true
+}

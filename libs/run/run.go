@@ -1,0 +1,103 @@
+// Package run holds what every loop of every service needs: patience with servers that are away, and a stop that
+// follows the flow of work.
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// The pauses between tries of Patiently, doubling from the first to the last.
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = 5 * time.Second
+)
+
+// Patiently does something until it succeeds or ctx ends; then it returns ctx's error. It says once that it waits, and
+// once that it is over. what is a constant phrase for the log.
+func Patiently(ctx context.Context, log *slog.Logger, what string, do func(context.Context) error) error {
+	pause := firstPause
+	told := false
+	for {
+		err := do(ctx)
+		if err == nil {
+			if told {
+				log.Info("server answers again", "operation", what)
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !told {
+			log.Warn("waiting for a server", "operation", what, "error", err)
+			told = true
+		}
+		if err := Sleep(ctx, pause); err != nil {
+			return err
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// Sleep waits for d, or less when ctx ends; then it returns ctx's error.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Runner is a service.
+type Runner interface {
+	Run(ctx context.Context) error
+}
+
+// Stage is a service of a process, with a name for the log.
+type Stage struct {
+	Name    string
+	Service Runner
+}
+
+// InOrder runs all stages until ctx ends or one of them fails, then stops them one after the other in the order given,
+// which is the order in which work flows: whoever drains finds everyone downstream alive.
+func InOrder(ctx context.Context, log *slog.Logger, stages ...Stage) error {
+	type running struct {
+		stop context.CancelFunc
+		done chan error
+	}
+	all := make([]running, len(stages))
+	failed := make(chan struct{}, len(stages))
+	for i, s := range stages {
+		sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+		r := running{stop: stop, done: make(chan error, 1)}
+		all[i] = r
+		go func() {
+			err := s.Service.Run(sctx)
+			r.done <- err
+			if err != nil {
+				failed <- struct{}{}
+			}
+		}()
+	}
+	select {
+	case <-ctx.Done():
+	case <-failed:
+	}
+	var errs []error
+	for i, s := range stages {
+		all[i].stop()
+		if err := <-all[i].done; err != nil && !errors.Is(err, context.Canceled) {
+			errs = append(errs, fmt.Errorf("%s: %w", s.Name, err))
+		}
+		log.Debug("service stopped", "service", s.Name)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,136 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// Plan is a compiled schedule.
+type Plan struct {
+	kind   job.ScheduleType
+	lo, hi int64 // nominal instants lie in [lo, hi), in milliseconds
+
+	runAt  int64 // one_shot
+	anchor int64 // interval: its instants are anchor + k*every
+	every  int64
+	cron   resolver
+
+	zone   *zone
+	jitter int64  // milliseconds
+	seed   uint64 // hash of the job id
+}
+
+// Next returns the first nominal instant strictly after a time, or false if there is none.
+func (p *Plan) Next(after time.Time) (time.Time, bool) { return instant(p.first(floorMS(after) + 1)) }
+
+// First returns the first nominal instant at or after a time, or false if there is none.
+func (p *Plan) First(from time.Time) (time.Time, bool) { return instant(p.first(ceilMS(from))) }
+
+// Prev returns the last nominal instant strictly before a time, or false if there is none.
+func (p *Plan) Prev(before time.Time) (time.Time, bool) { return instant(p.last(ceilMS(before) - 1)) }
+
+// ScheduledFor returns the instant at which a nominal instant of this job is to fire: later by an offset in
+// [0, jitter) that is a hash of the job id, so that it is the same for each occurrence and on every machine. If the next
+// nominal instant is nearer than the jitter, the hash is taken over the time until then: the result is before the next
+// instant, and jobs stay spread out instead of meeting just before it. The result may lie after end_at.
+func (p *Plan) ScheduledFor(nominal time.Time) time.Time {
+	at := floorMS(nominal)
+	spread := p.jitter
+	if spread == 0 {
+		return toTime(at)
+	}
+	if next, ok := p.first(at + 1); ok {
+		spread = min(spread, next-at)
+	}
+	return toTime(at + int64(p.seed%uint64(spread)))
+}
+
+// Count returns how many nominal instants lie in [from, to), or limit if there are more. It takes constant time for an
+// interval and time proportional to the result for cron.
+func (p *Plan) Count(from, to time.Time, limit int) int {
+	lo, hi := max(ceilMS(from), p.lo), min(ceilMS(to), p.hi)
+	if lo >= hi || limit <= 0 {
+		return 0
+	}
+	if p.kind == job.Interval {
+		first, ok := p.first(lo)
+		if !ok || first >= hi {
+			return 0
+		}
+		return int(min(int64(limit), (hi-1-first)/p.every+1))
+	}
+	n := 0
+	for at, ok := p.first(lo); ok && at < hi && n < limit; at, ok = p.first(at + 1) {
+		n++
+	}
+	return n
+}
+
+// first returns the first nominal instant at or after ms.
+func (p *Plan) first(ms int64) (int64, bool) {
+	ms = max(ms, p.lo)
+	if ms >= p.hi {
+		return 0, false
+	}
+	at, ok := int64(0), true
+	switch p.kind {
+	case job.OneShot:
+		at, ok = p.runAt, p.runAt >= ms
+	case job.Interval:
+		at = p.anchor + (ms-p.anchor+p.every-1)/p.every*p.every
+	case job.Cron:
+		at, ok = p.cron.first((ms + 999) / 1000)
+		at *= 1000
+	}
+	return at, ok && at < p.hi
+}
+
+// last returns the last nominal instant at or before ms.
+func (p *Plan) last(ms int64) (int64, bool) {
+	ms = min(ms, p.hi-1)
+	if ms < p.lo {
+		return 0, false
+	}
+	at, ok := int64(0), true
+	switch p.kind {
+	case job.OneShot:
+		at, ok = p.runAt, p.runAt <= ms
+	case job.Interval:
+		at = ms - (ms-p.anchor)%p.every
+	case job.Cron:
+		at, ok = p.cron.last(ms / 1000)
+		at *= 1000
+	}
+	return at, ok && at >= p.lo
+}
+
+// floorMS returns the last whole millisecond at or before t; times outside 1970 to 2199 become the nearest millisecond
+// that is still outside, so that no arithmetic on the result overflows.
+func floorMS(t time.Time) int64 {
+	switch sec := t.Unix(); {
+	case sec < minSec:
+		return minMS - 1
+	case sec >= maxSec:
+		return maxMS
+	}
+	return t.UnixMilli()
+}
+
+// ceilMS returns the first whole millisecond at or after t, limited as floorMS limits it.
+func ceilMS(t time.Time) int64 {
+	ms := floorMS(t)
+	if ms >= minMS && ms < maxMS && t.Nanosecond()%int(time.Millisecond) != 0 {
+		ms++
+	}
+	return ms
+}
+
+func toTime(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+func instant(ms int64, ok bool) (time.Time, bool) {
+	if !ok {
+		return time.Time{}, false
+	}
+	return toTime(ms), true
+}

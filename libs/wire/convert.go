@@ -1,0 +1,131 @@
+package wire
+
+import (
+	"strings"
+
+	"github.com/minutehand/minutehand/libs/job"
+	pb "github.com/minutehand/minutehand/schemas/proto/minutehand/v1"
+)
+
+func entryToPB(e *job.Entry) *pb.Entry {
+	return &pb.Entry{
+		Partition: uint32(e.Partition), Minute: e.Minute, DueAtMs: ms(e.DueAt), ExecutionId: e.ExecutionID,
+		Attempt: uint32(e.Attempt), DefinitionId: e.DefinitionID, JobId: e.JobID, Trigger: string(e.Trigger),
+		NominalAtMs: ms(e.NominalAt), ScheduledForMs: ms(e.ScheduledFor), Ordinal: int64(e.Ordinal),
+		BackfillFired: int64(e.BackfillFired), WrittenAtMs: ms(e.WrittenAt), Chained: e.Chained,
+	}
+}
+
+func entryFromPB(m *pb.Entry) job.Entry {
+	return job.Entry{
+		Locator: job.Locator{
+			Partition: int(m.GetPartition()), Minute: m.GetMinute(), DueAt: at(m.GetDueAtMs()),
+			ExecutionID: m.GetExecutionId(), Attempt: int(m.GetAttempt()), DefinitionID: m.GetDefinitionId(),
+		},
+		JobID: m.GetJobId(), Trigger: job.Trigger(m.GetTrigger()), NominalAt: at(m.GetNominalAtMs()),
+		ScheduledFor: at(m.GetScheduledForMs()), Ordinal: int(m.GetOrdinal()), BackfillFired: int(m.GetBackfillFired()),
+		WrittenAt: at(m.GetWrittenAtMs()), Chained: m.GetChained(),
+	}
+}
+
+func rangeToPB(r *job.SkippedRange) *pb.SkippedRange {
+	if r == nil {
+		return nil
+	}
+	return &pb.SkippedRange{FromMs: ms(r.From), ToMs: ms(r.To), Count: int64(r.Count)}
+}
+
+func rangeFromPB(m *pb.SkippedRange) *job.SkippedRange {
+	if m == nil {
+		return nil
+	}
+	return &job.SkippedRange{From: at(m.FromMs), To: at(m.ToMs), Count: int(m.Count)}
+}
+
+func targetToPB(t job.Target) *pb.Target {
+	return &pb.Target{
+		Kind: t.Kind, Url: t.URL, Method: t.Method, Headers: t.Headers, Body: t.Body, TimeoutMs: t.Timeout.Milliseconds(),
+	}
+}
+
+func targetFromPB(m *pb.Target) job.Target {
+	return job.Target{
+		Kind: m.GetKind(), URL: m.GetUrl(), Method: m.GetMethod(), Headers: m.GetHeaders(), Body: m.GetBody(),
+		Timeout: dur(m.GetTimeoutMs()),
+	}
+}
+
+func retryToPB(r job.RetryPolicy) *pb.RetryPolicy {
+	m := &pb.RetryPolicy{
+		Backoff: string(r.Backoff), MaxAttempts: int64(r.MaxAttempts), BaseDelayMs: r.BaseDelay.Milliseconds(),
+		MaxDelayMs: r.MaxDelay.Milliseconds(), Jitter: r.Jitter, WindowMs: r.Window.Milliseconds(),
+	}
+	for _, d := range r.Delays {
+		m.DelaysMs = append(m.DelaysMs, d.Milliseconds())
+	}
+	return m
+}
+
+func retryFromPB(m *pb.RetryPolicy) job.RetryPolicy {
+	r := job.RetryPolicy{
+		Backoff: job.Backoff(m.GetBackoff()), MaxAttempts: int(m.GetMaxAttempts()), BaseDelay: dur(m.GetBaseDelayMs()),
+		MaxDelay: dur(m.GetMaxDelayMs()), Jitter: m.GetJitter(), Window: dur(m.GetWindowMs()),
+	}
+	for _, d := range m.GetDelaysMs() {
+		r.Delays = append(r.Delays, dur(d))
+	}
+	return r
+}
+
+func outcomeToPB(o *job.Outcome) *pb.Outcome {
+	return &pb.Outcome{
+		Kind: string(o.Kind), Retryable: o.Retryable, Disposition: string(o.Disposition),
+		Token: &pb.Token{Counter: o.Token.Counter, Start: o.Token.Start}, StatusCode: int32(o.StatusCode),
+		ResponseBody: o.ResponseBody, ResponseTruncated: o.ResponseTruncated,
+		// An error text may hold foreign bytes (a name from a certificate, a header); Protobuf wants UTF-8.
+		Error: strings.ToValidUTF8(o.Error, "?"), RetryAfterMs: o.RetryAfter.Milliseconds(), PauseJob: o.PauseJob,
+		Timeline: &pb.Timeline{
+			TakenMs: ms(o.Timeline.Taken), PublishedMs: ms(o.Timeline.Published), ConsumedMs: ms(o.Timeline.Consumed),
+			InvokedMs: ms(o.Timeline.Invoked), CompletedMs: ms(o.Timeline.Completed),
+		},
+	}
+}
+
+func outcomeFromPB(m *pb.Outcome) job.Outcome {
+	tl := m.GetTimeline()
+	return job.Outcome{
+		Kind: job.OutcomeKind(m.GetKind()), Retryable: m.GetRetryable(), Disposition: job.Disposition(m.GetDisposition()),
+		Token:      job.Token{Counter: m.GetToken().GetCounter(), Start: m.GetToken().GetStart()},
+		StatusCode: int(m.GetStatusCode()), ResponseBody: m.GetResponseBody(), ResponseTruncated: m.GetResponseTruncated(),
+		Error: m.GetError(), RetryAfter: dur(m.GetRetryAfterMs()), PauseJob: m.GetPauseJob(),
+		Timeline: job.Timeline{
+			Taken: at(tl.GetTakenMs()), Published: at(tl.GetPublishedMs()), Consumed: at(tl.GetConsumedMs()),
+			Invoked: at(tl.GetInvokedMs()), Completed: at(tl.GetCompletedMs()),
+		},
+	}
+}
+
+func eventToPB(e *job.Event) *pb.Event {
+	m := &pb.Event{
+		EventId: e.ID, Type: string(e.Type), AtMs: ms(e.At), TenantId: e.TenantID, Entry: entryToPB(&e.Entry),
+		DeferUntilMs: ms(e.DeferUntil), Skipped: rangeToPB(e.Skipped), Disposition: string(e.Disposition),
+	}
+	if e.Type == job.EventAttempt {
+		m.Outcome = outcomeToPB(&e.Outcome)
+		m.Retry = retryToPB(e.Retry)
+	}
+	return m
+}
+
+func eventFromPB(m *pb.Event) job.Event {
+	e := job.Event{
+		ID: m.GetEventId(), Type: job.EventType(m.GetType()), At: at(m.GetAtMs()), TenantID: m.GetTenantId(),
+		Entry: entryFromPB(m.GetEntry()), DeferUntil: at(m.GetDeferUntilMs()), Skipped: rangeFromPB(m.GetSkipped()),
+		Disposition: job.Disposition(m.GetDisposition()),
+	}
+	if e.Type == job.EventAttempt {
+		e.Outcome = outcomeFromPB(m.GetOutcome())
+		e.Retry = retryFromPB(m.GetRetry())
+	}
+	return e
+}

@@ -1,0 +1,107 @@
+package world
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Call is one invocation as a target saw it.
+type Call struct {
+	Host, JobID, ExecutionID string
+	Attempt                  int
+	ScheduledFor             time.Time
+	Token                    string
+	At                       time.Time
+}
+
+// Behaviour answers a call: a status, or an error. It may block until the request's context ends.
+type Behaviour func(r *http.Request, c Call) (status int, err error)
+
+// Targets is a virtual network of webhook targets, by host name. It records every call.
+type Targets struct {
+	mu         sync.Mutex
+	behaviours map[string]Behaviour
+	calls      []Call
+	cut        bool
+}
+
+// NewTargets makes a network in which every host answers 200.
+func NewTargets() *Targets { return &Targets{behaviours: map[string]Behaviour{}} }
+
+// Set gives a host a behaviour.
+func (t *Targets) Set(host string, b Behaviour) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.behaviours[host] = b
+}
+
+// Cut lets no further call through, and Join lets them through again.
+func (t *Targets) Cut() { t.set(true) }
+
+// Join ends Cut.
+func (t *Targets) Join() { t.set(false) }
+
+func (t *Targets) set(cut bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cut = cut
+}
+
+// Calls are all calls so far, in order.
+func (t *Targets) Calls() []Call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]Call(nil), t.calls...)
+}
+
+// CallsOf are the calls of one job.
+func (t *Targets) CallsOf(jobID string) []Call {
+	var calls []Call
+	for _, c := range t.Calls() {
+		if c.JobID == jobID {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+var errCut = errors.New("network is cut")
+
+// RoundTrip implements http.RoundTripper.
+func (t *Targets) RoundTrip(r *http.Request) (*http.Response, error) {
+	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
+	scheduled, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
+	c := Call{
+		Host: r.URL.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"),
+		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(),
+	}
+	t.mu.Lock()
+	if t.cut {
+		t.mu.Unlock()
+		return nil, errCut
+	}
+	t.calls = append(t.calls, c)
+	behave := t.behaviours[r.URL.Host]
+	t.mu.Unlock()
+	status := http.StatusOK
+	if behave != nil {
+		var err error
+		if status, err = behave(r, c); err != nil {
+			return nil, err
+		}
+	}
+	return &http.Response{
+		StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ok")), Request: r,
+	}, nil
+}
+
+// Hang never answers.
+func Hang(r *http.Request, _ Call) (int, error) {
+	<-r.Context().Done()
+	return 0, r.Context().Err()
+}

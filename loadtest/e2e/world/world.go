@@ -1,0 +1,171 @@
+// Package world runs the whole platform, embedded adapters and all, on an in-memory file system inside a
+// testing/synctest bubble, where fake days pass in real seconds. It keeps the ledger of what was promised and what the
+// targets saw, which package ledger checks.
+package world
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	platform "github.com/minutehand/minutehand/services/all-in-one"
+)
+
+// Partitions is the partition count of a world.
+const Partitions = 8
+
+// World is a platform in a bubble. It is used inside synctest.Test only.
+type World struct {
+	T *testing.T
+	// FS outlives the platform's processes.
+	FS *vfs.MemFS
+	// Targets is what webhooks reach.
+	Targets *Targets
+	// Configure may change the configuration before each start.
+	Configure func(*platform.Config)
+
+	Platform *platform.Platform
+	stop     context.CancelFunc
+	stopped  chan error
+}
+
+// New makes a world that has not started.
+func New(t *testing.T) *World {
+	return &World{T: t, FS: vfs.NewCrashableMem(), Targets: NewTargets()}
+}
+
+// Start starts a process.
+func (w *World) Start() {
+	w.T.Helper()
+	cfg := platform.DefaultConfig("/data")
+	cfg.FS, cfg.Partitions = w.FS, Partitions
+	if w.Configure != nil {
+		w.Configure(&cfg)
+	}
+	p, err := platform.Open(cfg, platform.Outside{
+		Transport: w.Targets, Logger: slog.New(slog.NewTextHandler(w.T.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Metrics: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(w.T.Context())
+	w.Platform, w.stop, w.stopped = p, stop, make(chan error, 1)
+	go func() { w.stopped <- p.Run(ctx) }()
+	synctest.Wait()
+}
+
+// Stop stops the process gracefully.
+func (w *World) Stop() {
+	w.T.Helper()
+	w.stop()
+	if err := <-w.stopped; err != nil {
+		w.T.Error("stop:", err)
+	}
+	if err := w.Platform.Close(); err != nil {
+		w.T.Error("close:", err)
+	}
+}
+
+// Crash kills the process: what was not synced is lost, nothing it still does has any effect.
+func (w *World) Crash() {
+	w.T.Helper()
+	clone := w.FS.CrashClone(vfs.CrashCloneCfg{})
+	w.Targets.Cut() // the dead process reaches nobody any more
+	w.Stop()
+	w.FS = clone
+	w.Targets.Join()
+}
+
+// Do makes a request to the API and decodes the answer.
+func (w *World) Do(method, path string, body any, headers ...string) (status int, answer map[string]any) {
+	w.T.Helper()
+	var reader io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		reader = bytes.NewReader(text)
+	}
+	r := httptest.NewRequestWithContext(w.T.Context(), method, "/api/v1"+path, reader)
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	rec := httptest.NewRecorder()
+	w.Platform.API.Handler().ServeHTTP(rec, r)
+	if rec.Body.Len() > 0 {
+		if err := json.Unmarshal(rec.Body.Bytes(), &answer); err != nil {
+			w.T.Fatalf("%s %s: %v in %q", method, path, err, rec.Body.String())
+		}
+	}
+	if rec.Code >= http.StatusInternalServerError {
+		w.T.Errorf("%s %s answered %d: %s", method, path, rec.Code, rec.Body.String())
+	}
+	return rec.Code, answer
+}
+
+// Must is Do that fails the test unless the status is as wanted.
+func (w *World) Must(want int, method, path string, body any, headers ...string) map[string]any {
+	w.T.Helper()
+	status, answer := w.Do(method, path, body, headers...)
+	if status != want {
+		w.T.Fatalf("%s %s answered %d, want %d: %v", method, path, status, want, answer)
+	}
+	return answer
+}
+
+// Create creates a job and returns its id.
+func (w *World) Create(body map[string]any) string {
+	w.T.Helper()
+	id, _ := w.Must(http.StatusCreated, http.MethodPost, "/jobs", body)["job_id"].(string)
+	return id
+}
+
+// Executions reads all executions of a job, newest first.
+func (w *World) Executions(jobID string) []map[string]any {
+	w.T.Helper()
+	var all []map[string]any
+	cursor := ""
+	for {
+		path := "/jobs/" + jobID + "/executions?limit=500"
+		if cursor != "" {
+			path += "&cursor=" + cursor
+		}
+		page := w.Must(http.StatusOK, http.MethodGet, path, nil)
+		items, _ := page["items"].([]any)
+		for _, item := range items {
+			x, _ := item.(map[string]any)
+			all = append(all, x)
+		}
+		var ok bool
+		if cursor, ok = page["next_cursor"].(string); !ok {
+			return all
+		}
+	}
+}
+
+// Job is a job body with a webhook to a host of the world.
+func Job(name, host string, members map[string]any) map[string]any {
+	body := map[string]any{"name": name, "target": map[string]any{"kind": "http_webhook", "url": "http://" + host + "/hook"}}
+	for k, v := range members {
+		body[k] = v
+	}
+	return body
+}
+
+// Until sleeps until an instant.
+func Until(t time.Time) { time.Sleep(time.Until(t)) }

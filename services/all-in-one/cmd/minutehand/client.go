@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/problem"
+)
+
+// maxAnswer bounds an answer of the API.
+const maxAnswer = 64 << 20
+
+// client is what every command that talks to an API has in common.
+type client struct {
+	Server    string `default:"http://127.0.0.1:8080" env:"MINUTEHAND_SERVER" help:"Where the API is (${env})." placeholder:"URL"`
+	TokenFile string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the bearer token (${env})." placeholder:"FILE"`
+	Output    string `short:"o" default:"table" enum:"table,json" help:"table for people, json for scripts."`
+}
+
+// do makes a request and decodes the answer into answer (nil for none). A problem document becomes an error that says
+// everything that is wrong.
+func (c *client) do(ctx context.Context, method, path string, body, answer any, headers ...string) (http.Header, error) {
+	var reader io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		reader = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.Server, "/")+"/api/v1"+path, reader)
+	if err != nil {
+		return nil, usageError{errors.New("--server is not a URL")}
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	if c.TokenFile != "" {
+		token, err := os.ReadFile(c.TokenFile)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("cannot read the token file: %w", cause(err))}
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no answer from %s: %w; is `minutehand run` running there?", c.Server, cause(err))
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return nil, complain(text, resp.Status)
+	}
+	if answer == nil || len(text) == 0 {
+		return resp.Header, nil
+	}
+	return resp.Header, json.Unmarshal(text, answer)
+}
+
+func complain(text []byte, status string) error {
+	var p problem.Problem
+	if json.Unmarshal(text, &p) != nil || p.Detail == "" {
+		return errors.New("the server answered " + status)
+	}
+	var b strings.Builder
+	b.WriteString(p.Detail)
+	for _, f := range p.Errors {
+		fmt.Fprintf(&b, "\n  %s: %s", f.Pointer, f.Message)
+	}
+	return errors.New(b.String())
+}
+
+// print writes an answer as JSON, or lets a table be written.
+func (c *client) print(answer any, table func(w io.Writer)) error {
+	if c.Output == "json" {
+		e := json.NewEncoder(os.Stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(answer)
+	}
+	table(os.Stdout)
+	return nil
+}
+
+// since shows a step of a timeline as the time after it was due.
+func since(timeline map[string]any, step string) string {
+	due, _ := timeline["due"].(string)
+	at, _ := timeline[step].(string)
+	from, err1 := time.Parse(time.RFC3339Nano, due)
+	to, err2 := time.Parse(time.RFC3339Nano, at)
+	if err1 != nil || err2 != nil {
+		return "-"
+	}
+	return fmt.Sprintf("%+d ms", to.Sub(from).Milliseconds())
+}
+
+// when shows an instant to a person.
+func when(v any) string {
+	s, _ := v.(string)
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return "-"
+	}
+	return t.Local().Format("2006-01-02 15:04:05.000")
+}

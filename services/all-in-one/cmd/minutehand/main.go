@@ -1,0 +1,78 @@
+// Command minutehand is Minutehand in one binary: the platform in one process, and a client for its API.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set when the binary is built.
+var version = "dev"
+
+// cli is the command line.
+type cli struct {
+	Run         runCmd         `cmd:"" help:"Run Minutehand in this process, with nothing beside it."`
+	Demo        demoCmd        `cmd:"" help:"Register jobs, fire them at a sink, and account for every one."`
+	Sink        sinkCmd        `cmd:"" help:"Run a webhook target that answers 200 and counts."`
+	Jobs        jobsCmd        `cmd:"" help:"Create, look at and change jobs."`
+	Executions  executionsCmd  `cmd:"" help:"Show what became of a job's occurrences, with their timelines."`
+	Schedule    scheduleCmd    `cmd:"" help:"Preview schedules."`
+	DeadLetters deadLettersCmd `cmd:"" help:"Show executions that were given up."`
+	Version     versionCmd     `cmd:"" help:"Print the version of the binary, of Go and of the time zone data."`
+}
+
+// usageError is a mistake of whoever started the command: one sentence, exit code 2.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := execute(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+func execute(ctx context.Context, args []string) (code int) {
+	parser, err := kong.New(&cli{},
+		kong.Name("minutehand"),
+		kong.Description("A distributed job scheduler. `minutehand run` starts it in one process; the other commands talk to it."),
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Exit(func(c int) { code = c; panic(exited{}) }),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+	)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "minutehand:", err)
+		return 1
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			if _, ok := v.(exited); !ok {
+				panic(v)
+			}
+		}
+	}()
+	command, err := parser.Parse(args)
+	if err == nil {
+		err = command.Run()
+	} else {
+		err = usageError{err}
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "minutehand:", err)
+		code = 1
+		if errors.As(err, new(usageError)) {
+			code = 2
+		}
+	}
+	return code
+}
+
+// exited unwinds a parser that has printed its help.
+type exited struct{}

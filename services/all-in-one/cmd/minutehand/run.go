@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	platform "github.com/minutehand/minutehand/services/all-in-one"
+)
+
+type runCmd struct {
+	Data       string `default:".data" env:"MINUTEHAND_DATA" help:"Folder of the store and the archive (${env})." placeholder:"DIR"`
+	Listen     string `default:"127.0.0.1:8080" env:"MINUTEHAND_LISTEN" help:"Address of the API (${env})." placeholder:"HOST:PORT"`
+	TokenFile  string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the bearer token that requests must carry (${env})." placeholder:"FILE"`
+	Insecure   bool   `env:"MINUTEHAND_INSECURE" help:"Listen beyond loopback without a token (${env})."`
+	Private    *bool  `name:"allow-private-targets" negatable:"" env:"MINUTEHAND_ALLOW_PRIVATE_TARGETS" help:"Call loopback and private addresses; on by default only while the API listens on loopback (${env})."`
+	Partitions int    `env:"MINUTEHAND_PARTITIONS" help:"Partition count of a new store; fixed from then on (${env}). Default 1024." placeholder:"N"`
+	Echo       bool   `help:"Also run an echo target on loopback, and print a curl line that uses it."`
+	LogLevel   string `default:"info" enum:"debug,info,warn,error" env:"MINUTEHAND_LOG_LEVEL" help:"Least level that is logged (${env})."`
+}
+
+// Help implements kong.HelpProvider.
+func (runCmd) Help() string {
+	return `Everything is kept in the data folder; kill the process at any time and start it again.
+
+  minutehand run --data ./data --listen 127.0.0.1:8080
+  minutehand run --echo        also start a target to try it on, and print a curl line`
+}
+
+// Run implements the command.
+func (c *runCmd) Run(ctx context.Context) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return usageError{err}
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	listener, err := net.Listen("tcp", c.Listen) //nolint:noctx // the listener lives as long as the process
+	if err != nil {
+		return usageError{fmt.Errorf("cannot listen on %s: %w; choose another address with --listen", c.Listen, cause(err))}
+	}
+	cfg := platform.DefaultConfig(c.Data)
+	cfg.Partitions = c.Partitions
+	if err := c.secure(&cfg, listener.Addr()); err != nil {
+		return usageError{errors.Join(err, listener.Close())}
+	}
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p, err := platform.Open(cfg, platform.Outside{Listener: listener, Logger: logger, Metrics: metrics})
+	if err != nil {
+		return explain(c.Data, errors.Join(err, listener.Close()))
+	}
+	fmt.Printf("Minutehand listens on http://%s and keeps its data in %s\n", listener.Addr(), c.Data)
+	if c.Echo {
+		stop, err := startEcho(listener.Addr().String())
+		if err != nil {
+			return errors.Join(err, p.Close())
+		}
+		defer stop()
+	}
+	return errors.Join(p.Run(ctx), p.Close())
+}
+
+// secure demands a token, or an explicit word, for a listener that others can reach, and keeps targets inside the
+// network out of reach there.
+func (c *runCmd) secure(cfg *platform.Config, addr net.Addr) error {
+	tcp, ok := addr.(*net.TCPAddr)
+	loopback := ok && tcp.IP.IsLoopback()
+	if c.TokenFile != "" {
+		token, err := os.ReadFile(c.TokenFile)
+		if err != nil {
+			return fmt.Errorf("cannot read the token file: %w", cause(err))
+		}
+		cfg.API.AuthToken = strings.TrimSpace(string(token))
+		if len(cfg.API.AuthToken) < 16 {
+			return errors.New("the token file holds fewer than 16 characters; use a long random token")
+		}
+	}
+	if !loopback && cfg.API.AuthToken == "" && !c.Insecure {
+		return fmt.Errorf("%s is not a loopback address: give --auth-token-file, or --insecure to let everyone in", c.Listen)
+	}
+	cfg.Executor.AllowPrivateTargets = loopback
+	if c.Private != nil {
+		cfg.Executor.AllowPrivateTargets = *c.Private
+	}
+	return nil
+}
+
+// cause is the innermost error: what a person needs to know.
+func cause(err error) error {
+	var number syscall.Errno
+	if errors.As(err, &number) {
+		return number
+	}
+	return err
+}
+
+// explain turns what can be wrong with a data folder into one sentence.
+func explain(dir string, err error) error {
+	switch {
+	case errors.Is(err, embedded.ErrInUse):
+		return usageError{fmt.Errorf("another process uses %s; stop it, or give this one its own folder with --data", dir)}
+	case errors.Is(err, embedded.ErrFormat):
+		return usageError{fmt.Errorf("%s was written by another version of Minutehand with a data format that this one does not know", dir)}
+	case errors.Is(err, jobstore.ErrPartitions):
+		return usageError{fmt.Errorf("%s was set up with another partition count, which never changes; leave --partitions out", dir)}
+	}
+	return err
+}
+
+// startEcho runs the echo target and prints a command to try it with.
+func startEcho(api string) (stop func(), err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the listener lives as long as the process
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(io.LimitReader(r.Body, 1024))
+		late := ""
+		if due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For")); err == nil {
+			late = fmt.Sprintf(", %s after its time", time.Since(due).Round(time.Millisecond/10))
+		}
+		fmt.Printf("echo: received %s%s: %s\n", r.Header.Get("Webhook-Id"), late, bytes.TrimSpace(body))
+		_, _ = w.Write(body)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	fmt.Printf(`
+Try it: this job fires in two seconds at a target in this process, which prints what it receives.
+
+  curl -sS http://%s/api/v1/jobs -H 'Content-Type: application/json' -d '{"name":"hello","type":"one_shot","delay":"2s","target":{"kind":"http_webhook","url":"http://%s/hook","body":{"hello":"world"}}}'
+
+Then look at it with: .bin/minutehand executions JOB
+
+`, api, listener.Addr())
+	return func() { _ = server.Close() }, nil
+}

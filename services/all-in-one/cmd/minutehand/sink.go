@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+type sinkCmd struct {
+	Listen string        `default:"127.0.0.1:9000" env:"MINUTEHAND_SINK_LISTEN" help:"Address to listen on (${env})." placeholder:"HOST:PORT"`
+	Status int           `default:"200" help:"Status to answer."`
+	Delay  time.Duration `help:"Wait this long before answering."`
+}
+
+// Run implements the command.
+func (c *sinkCmd) Run(ctx context.Context) error {
+	listener, err := net.Listen("tcp", c.Listen) //nolint:noctx // the listener lives as long as the process
+	if err != nil {
+		return usageError{fmt.Errorf("cannot listen on %s: %w; choose another address with --listen", c.Listen, cause(err))}
+	}
+	var received atomic.Int64
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		received.Add(1)
+		select {
+		case <-time.After(c.Delay):
+		case <-r.Context().Done():
+		}
+		w.WriteHeader(c.Status)
+	})}
+	fmt.Printf("the sink listens on http://%s\n", listener.Addr())
+	go func() {
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	var last int64
+	for {
+		select {
+		case <-tick.C:
+			if n := received.Load(); n != last {
+				fmt.Printf("received %d (%d in the last second)\n", n, n-last)
+				last = n
+			}
+		case <-served:
+			fmt.Printf("received %d in all\n", received.Load())
+			return nil
+		}
+	}
+}

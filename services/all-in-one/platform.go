@@ -1,0 +1,193 @@
+// Package platform is all six services in one process, wired onto the embedded adapters. There is nothing else in it:
+// the services are the ones that the cluster runs, and know ports only.
+package platform
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	loader "github.com/minutehand/minutehand/services/bucket-loader"
+	"github.com/minutehand/minutehand/services/executor"
+	api "github.com/minutehand/minutehand/services/job-api"
+	settler "github.com/minutehand/minutehand/services/retry-manager"
+	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+)
+
+// Config says where the platform keeps its state and how its services run.
+type Config struct {
+	// Dir holds the store in DIR/store and the archive in DIR/archive.
+	Dir string
+	// FS is the file system, the machine's if nil.
+	FS vfs.FS
+	// Partitions is the partition count of a new store; 0 means the default, or what the store has.
+	Partitions int
+
+	API      api.Config
+	Loader   loader.Config
+	Worker   worker.Config
+	Executor executor.Config
+	Settler  settler.Config
+	Auditor  auditor.Config
+}
+
+// DefaultConfig is the configuration of `minutehand run`.
+func DefaultConfig(dir string) Config {
+	return Config{
+		Dir: dir, API: api.DefaultConfig(), Loader: loader.DefaultConfig(), Worker: worker.DefaultConfig(),
+		Executor: executor.DefaultConfig(), Settler: settler.DefaultConfig(), Auditor: auditor.DefaultConfig(),
+	}
+}
+
+// Outside is what the process gives the platform.
+type Outside struct {
+	// Listener is where the API listens; nil when only Handler is used.
+	Listener net.Listener
+	// Transport carries webhooks; nil means the executor's own.
+	Transport http.RoundTripper
+	Logger    *slog.Logger
+	Metrics   *prometheus.Registry
+}
+
+// Platform is an opened platform.
+type Platform struct {
+	db     *embedded.DB
+	log    *embedded.Log
+	logger *slog.Logger
+	stages []run.Stage
+
+	// API answers requests, with or without a listener.
+	API *api.Service
+	// Adapters are what the services work on, for those who look behind them: tests, the demo, metrics.
+	Adapters Adapters
+}
+
+// Adapters are the embedded adapters of a platform.
+type Adapters struct {
+	Jobs    *embedded.JobStore
+	Pending *embedded.Pending
+	History *embedded.History
+	Hot     *embedded.HotBuckets
+	Records *embedded.Records
+	Log     *embedded.Log
+	Coord   *embedded.Coordinator
+	Archive *embedded.Archive
+}
+
+// Open opens the store and makes the services; nothing runs yet. Close it, whether it ran or not.
+func Open(cfg Config, out Outside) (*Platform, error) {
+	db, err := embedded.Open(embedded.Options{
+		Dir: filepath.Join(cfg.Dir, "store"), FS: cfg.FS, Partitions: cfg.Partitions, SetupMinute: job.Minute(time.Now()),
+		Log: out.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p := &Platform{db: db, logger: out.Logger}
+	if err := p.wire(cfg, out); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+func (p *Platform) wire(cfg Config, out Outside) (err error) {
+	db := p.db
+	if p.log, err = embedded.NewLog(db); err != nil {
+		return err
+	}
+	records, err := embedded.NewRecords(context.Background(), db, 0)
+	if err != nil {
+		return err
+	}
+	store, err := embedded.NewArchive(cfg.FS, filepath.Join(cfg.Dir, "archive"))
+	if err != nil {
+		return err
+	}
+	p.Adapters = Adapters{
+		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db),
+		Hot: embedded.NewHotBuckets(db.Partitions(), 0), Records: records, Log: p.log,
+		Coord: embedded.NewCoordinator(db), Archive: store,
+	}
+	return p.serve(cfg, out)
+}
+
+// serve makes the services, in the order in which work flows, which is the order in which they stop.
+func (p *Platform) serve(cfg Config, out Outside) error {
+	a, logger, metrics := p.Adapters, out.Logger, out.Metrics
+	loading, err := loader.New(cfg.Loader, loader.Deps{
+		Pending: a.Pending, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
+		Logger: logger.With("service", "bucket-loader"), Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	cfg.API.Partitions = p.db.Partitions()
+	p.API, err = api.New(cfg.API, api.Deps{
+		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Hot: a.Hot, Records: a.Records, Listener: out.Listener,
+		Admin: admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	working, err := worker.New(cfg.Worker, worker.Deps{
+		Jobs: a.Jobs, Pending: a.Pending, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
+		Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	executing, err := executor.New(cfg.Executor, executor.Deps{
+		Jobs: a.Jobs, Pending: a.Pending, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
+		Transport: out.Transport, Logger: logger.With("service", "executor"), Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	settling, err := settler.New(cfg.Settler, settler.Deps{
+		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Hot: a.Hot, Records: a.Records, Log: a.Log,
+		Logger: logger.With("service", "retry-manager"), Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	auditing, err := auditor.New(cfg.Auditor, auditor.Deps{
+		History: a.History, Archive: a.Archive, Log: a.Log, Logger: logger.With("service", "audit-writer"), Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	metrics.MustRegister(lag{a.Log})
+	p.stages = []run.Stage{
+		{Name: "job-api", Service: p.API},
+		{Name: "bucket-loader", Service: loading},
+		{Name: "scheduler-worker", Service: working},
+		{Name: "executor", Service: executing},
+		{Name: "retry-manager", Service: settling},
+		{Name: "audit-writer", Service: auditing},
+		{Name: "housekeeper", Service: &embedded.Housekeeper{Jobs: a.Jobs, History: a.History, Log: logger}},
+	}
+	return nil
+}
+
+// Run runs the six services until ctx ends, then stops them one after the other.
+func (p *Platform) Run(ctx context.Context) error { return run.InOrder(ctx, p.logger, p.stages...) }
+
+// Close closes the store.
+func (p *Platform) Close() error {
+	if p.log != nil {
+		p.log.Close()
+	}
+	return p.db.Close()
+}

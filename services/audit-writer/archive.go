@@ -1,0 +1,230 @@
+package auditor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// buffer is the object that is being filled from one log partition.
+type buffer struct {
+	partition   int
+	first, last int64
+	hour        time.Time
+	openedAt    time.Time
+	bytes       int64
+	rows        []row
+}
+
+// row is an event with its place in the log.
+type row struct {
+	event  job.Event
+	offset int64
+	at     time.Time
+}
+
+// archiveLoop fills an object for each log partition and puts it when it is old or large enough, when its hour ends,
+// or when ctx does. The position is committed after the put; a crash in between finds the object there.
+func (s *Service) archiveLoop(ctx context.Context) error {
+	consumer, err := s.deps.Log.Subscribe(ctx, dispatch.TopicEvents, dispatch.GroupArchive)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	a := &archiver{s: s, consumer: consumer, open: map[int]*buffer{}}
+	for ctx.Err() == nil {
+		messages, err := a.poll(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.deps.Logger.Warn("cannot consume events", "error", err)
+			_ = run.Sleep(ctx, time.Second)
+			continue
+		}
+		if err := a.take(ctx, messages); err != nil {
+			break
+		}
+	}
+	// What is open is closed, so that a stop leaves nothing out of the archive that the log held. A put that fails now
+	// is made good by the next process, which reads on from the committed position.
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	return errors.Join(a.drain(closing), consumer.Close())
+}
+
+// closeLimit bounds the closing of open objects at a stop.
+const closeLimit = 20 * time.Second
+
+type archiver struct {
+	s        *Service
+	consumer dispatch.Consumer
+	open     map[int]*buffer
+}
+
+// poll waits for records, but not longer than the oldest open object may stay open.
+func (a *archiver) poll(ctx context.Context) ([]dispatch.Message, error) {
+	deadline := time.Time{}
+	for _, b := range a.open {
+		if end := a.closesAt(b); deadline.IsZero() || end.Before(deadline) {
+			deadline = end
+		}
+	}
+	a.observeAge()
+	if deadline.IsZero() {
+		return a.consumer.Poll(ctx, a.s.cfg.Batch)
+	}
+	pctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	messages, err := a.consumer.Poll(pctx, a.s.cfg.Batch)
+	if err != nil && ctx.Err() == nil && pctx.Err() != nil {
+		return nil, nil // an object is due to be closed
+	}
+	return messages, err
+}
+
+func (a *archiver) closesAt(b *buffer) time.Time {
+	end := b.openedAt.Add(a.s.cfg.CloseAfter)
+	if hourEnd := b.hour.Add(time.Hour); hourEnd.Before(end) {
+		return hourEnd
+	}
+	return end
+}
+
+func (a *archiver) observeAge() {
+	age := 0.0
+	for _, b := range a.open {
+		age = max(age, time.Since(b.rows[0].at).Seconds())
+	}
+	a.s.metrics.age.Set(age)
+}
+
+// take adds records to their objects and puts those that are complete.
+func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error {
+	for _, m := range messages {
+		e, err := wire.UnmarshalEvent(m.Value)
+		if err != nil {
+			a.s.deps.Logger.Error("an event cannot be decoded, it is archived without its content",
+				"partition", m.Partition, "offset", m.Offset, "error", err)
+			e = job.Event{ID: "undecodable/" + strconv.FormatInt(m.Offset, 10), Type: "undecodable", At: m.AppendedAt}
+		}
+		hour := m.AppendedAt.Truncate(time.Hour)
+		b := a.open[m.Partition]
+		if b != nil && !b.hour.Equal(hour) {
+			if err := a.close(ctx, b); err != nil {
+				return err
+			}
+			b = a.open[m.Partition]
+		}
+		if b == nil {
+			b = &buffer{partition: m.Partition, first: m.Offset, hour: hour, openedAt: time.Now()}
+			a.open[m.Partition] = b
+		} else if m.Offset <= b.last {
+			continue
+		}
+		b.rows = append(b.rows, row{event: e, offset: m.Offset, at: m.AppendedAt})
+		b.last = m.Offset
+		b.bytes += int64(len(m.Value))
+	}
+	now := time.Now()
+	for _, b := range a.open {
+		if b.bytes >= a.s.cfg.CloseBytes || !now.Before(a.closesAt(b)) {
+			if err := a.close(ctx, b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// close puts an object. If another put one of that name first, the buffer is discarded and reading goes on from the
+// end of that one.
+func (a *archiver) close(ctx context.Context, b *buffer) error {
+	body, err := encode(b, a.consumer.LogID())
+	if err != nil {
+		return err
+	}
+	name := a.name(b)
+	err = run.Patiently(ctx, a.s.deps.Logger, "put an object", func(ctx context.Context) error {
+		err := a.s.deps.Archive.PutIfAbsent(ctx, name, body)
+		if !errors.Is(err, archive.ErrExists) {
+			return err
+		}
+		last, err := a.lastOf(ctx, name)
+		if err != nil {
+			return err
+		}
+		a.s.metrics.lost.Inc()
+		b.rows = nil
+		b.last = last
+		a.consumer.Seek(b.partition, last+1)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	delete(a.open, b.partition)
+	if b.rows != nil {
+		a.s.metrics.objects.Inc()
+		a.s.metrics.archived.Add(float64(len(b.rows)))
+	}
+	return run.Patiently(ctx, a.s.deps.Logger, "commit archived events", func(ctx context.Context) error {
+		return a.consumer.Commit(ctx, map[int]int64{b.partition: b.last + 1})
+	})
+}
+
+// name of an object: it follows from where it begins, so that two writers that begin at one place collide.
+func (a *archiver) name(b *buffer) string {
+	return fmt.Sprintf("audit/region=%s/dt=%s/hour=%s/%s-%05d-%020d.parquet", a.s.cfg.Region,
+		b.hour.Format("2006-01-02"), b.hour.Format("15"), a.consumer.LogID(), b.partition, b.first)
+}
+
+func (a *archiver) lastOf(ctx context.Context, name string) (int64, error) {
+	o, err := a.s.deps.Archive.Open(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	last, err := LastOffset(o)
+	return last, errors.Join(err, o.Close())
+}
+
+// drain takes what the log still holds and closes every object.
+func (a *archiver) drain(ctx context.Context) error {
+	end, err := a.s.deps.Log.End(ctx, dispatch.TopicEvents)
+	if err != nil {
+		return err
+	}
+	for !a.reached(ctx, end) {
+		pctx, cancel := context.WithTimeout(ctx, time.Second)
+		messages, err := a.consumer.Poll(pctx, a.s.cfg.Batch)
+		cancel()
+		if err != nil {
+			break // nothing more came
+		}
+		if err := a.take(ctx, messages); err != nil {
+			return err
+		}
+	}
+	for _, b := range a.open {
+		if err := a.close(ctx, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *archiver) reached(ctx context.Context, end dispatch.Position) bool {
+	for p, offset := range end.Offsets {
+		if b := a.open[p]; offset > 0 && (b == nil || b.last+1 < offset) {
+			committed, err := a.s.deps.Log.Committed(ctx, dispatch.TopicEvents, dispatch.GroupArchive)
+			if err != nil || committed.Offsets[p] < offset {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,124 @@
+// Package auditor is the audit-writer: it writes every event to the history, which the API reads, and to Parquet
+// objects in the archive, which Athena reads.
+//
+// It promises: the archive holds every record that the log kept exactly once (I8), an object is there whole or not at
+// all, and the history shows an event within a second or two.
+package auditor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// Config is what an operator may change.
+type Config struct {
+	// Region is the first part of an object's name.
+	Region string
+	// CloseAfter is how long an object takes records at most, CloseBytes how large what it takes may be.
+	CloseAfter time.Duration
+	CloseBytes int64
+	// Batch is how many events are handled at once.
+	Batch int
+}
+
+// DefaultConfig is what an audit-writer runs with unless told otherwise.
+func DefaultConfig() Config {
+	return Config{Region: "local", CloseAfter: time.Minute, CloseBytes: 64 << 20, Batch: 2000}
+}
+
+// Validate tells everything that is wrong with c.
+func (c Config) Validate() error {
+	if c.Region == "" || c.CloseAfter <= 0 || c.CloseBytes <= 0 || c.Batch <= 0 {
+		return errors.New("audit-writer: region, close after, close bytes and batch must be set")
+	}
+	return nil
+}
+
+// Deps are the ports that an audit-writer works on.
+type Deps struct {
+	History jobstore.History
+	Archive archive.Archive
+	Log     dispatch.Log
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Service is an audit-writer.
+type Service struct {
+	cfg     Config
+	deps    Deps
+	metrics *metrics
+}
+
+// New returns an audit-writer that has not started.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}, nil
+}
+
+// Run writes until ctx ends, then everything that the log holds by then, and closes the objects that are open.
+func (s *Service) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	errs := make([]error, 2)
+	wg.Go(func() { errs[0] = s.recordLoop(ctx) })
+	wg.Go(func() { errs[1] = s.archiveLoop(ctx) })
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// recordLoop writes the history. A batch is committed after its rows are durable; the rows have keys that follow from
+// the events, so a batch written twice is written once.
+func (s *Service) recordLoop(ctx context.Context) error {
+	consumer, err := s.deps.Log.Subscribe(ctx, dispatch.TopicEvents, dispatch.GroupHistory)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	for ctx.Err() == nil {
+		messages, err := consumer.Poll(ctx, s.cfg.Batch)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.deps.Logger.Warn("cannot consume events", "error", err)
+				_ = run.Sleep(ctx, time.Second)
+			}
+			continue
+		}
+		events := make([]job.Event, 0, len(messages))
+		offsets := map[int]int64{}
+		for _, m := range messages {
+			offsets[m.Partition] = m.Offset + 1
+			e, err := wire.UnmarshalEvent(m.Value)
+			if err != nil {
+				s.deps.Logger.Error("an event cannot be decoded, it is not in the history", "partition", m.Partition,
+					"offset", m.Offset, "error", err)
+				continue
+			}
+			events = append(events, e)
+		}
+		err = run.Patiently(ctx, s.deps.Logger, "write history", func(ctx context.Context) error {
+			if err := s.deps.History.Record(ctx, events); err != nil {
+				return err
+			}
+			return consumer.Commit(ctx, offsets)
+		})
+		if err != nil {
+			break
+		}
+		s.metrics.recorded.Add(float64(len(events)))
+	}
+	return consumer.Close()
+}

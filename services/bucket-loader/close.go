@@ -1,0 +1,75 @@
+package loader
+
+import (
+	"context"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// close closes, in order, the buckets in which everything is done and whose minute passed CloseAfter ago. Each is read
+// once more right before: an entry that was written since it was seen all done keeps it open. No entry can be written
+// behind that read: an API write that took longer is repeated into its current minute, and a child lives in or behind
+// the bucket of its parent, which is not done while the child is written.
+func (s *Service) close(ctx context.Context, p *partition, now time.Time) error {
+	end := job.Minute(now.Add(-s.cfg.CloseAfter))
+	if p.low >= end || p.closeTried >= end && now.Before(p.closeAgain) {
+		return nil
+	}
+	p.closeTried, p.closeAgain = end, now.Add(s.cfg.CloseSweepAfter)
+	to := p.low
+	for {
+		minute, ok, err := s.deps.Pending.FirstOpen(ctx, p.owner.Partition, to, end)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			to = end
+			break
+		}
+		to = minute
+		if done, err := s.allDone(ctx, p, minute); err != nil {
+			return err
+		} else if !done {
+			delete(p.allDone, minute)
+			break
+		}
+		to = minute + 1
+	}
+	if to <= p.low {
+		return nil
+	}
+	if err := s.deps.Pending.Close(ctx, p.owner.Partition, to); err != nil {
+		return err
+	}
+	s.metrics.closed.Add(float64(to - p.low))
+	p.low = to
+	for m := range p.allDone {
+		if m < to {
+			delete(p.allDone, m)
+		}
+	}
+	if to == end {
+		clear(p.putBacks) // everything that was put back so far is done
+	}
+	return nil
+}
+
+func (s *Service) allDone(ctx context.Context, p *partition, minute int64) (bool, error) {
+	done := true
+	err := s.pages(ctx, p, minute, func(rows []job.PendingRow) error {
+		for i := range rows {
+			done = done && rows[i].Done
+		}
+		return nil
+	})
+	return done, err
+}
+
+// oldestOpen is when the oldest minute that is not closed began.
+func (s *Service) oldestOpen(p *partition) time.Time {
+	if p.staged == 0 {
+		return time.Now()
+	}
+	return job.MinuteStart(p.low)
+}

@@ -1,0 +1,109 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// takeOver makes this loader the partition's owner in the hot tier and finds where it stands. The current minute and
+// everything that is open are swept at once.
+func (s *Service) takeOver(ctx context.Context, p *partition, now time.Time) error {
+	if err := s.deps.Hot.SetEpoch(ctx, p.owner); err != nil {
+		return err
+	}
+	low, err := s.deps.Pending.LowWater(ctx, p.owner.Partition)
+	if err != nil {
+		return err
+	}
+	p.low = low
+	p.staged = job.Minute(now)
+	p.near = job.Minute(now) // staging reads it now
+	p.sweepAt = now
+	return s.sweep(ctx, p, now, job.Minute(now)+1)
+}
+
+// stage fills the hot bucket up to an hour ahead. The new horizon is published before the newly covered buckets are
+// read, also when they are read again after a restart: a writer that read the old horizon has written its entry before
+// this read begins, and one that reads the new one adds its entry itself.
+func (s *Service) stage(ctx context.Context, p *partition, now time.Time) error {
+	end := job.Minute(now.Add(s.cfg.Ahead)) + 1
+	if p.staged >= end {
+		return nil
+	}
+	if err := s.deps.Hot.SetHorizon(ctx, p.owner, job.MinuteStart(end)); err != nil {
+		return err
+	}
+	if err := s.addAhead(ctx, p, p.staged, end); err != nil {
+		return err
+	}
+	p.staged = end
+	return nil
+}
+
+// nearSweep reads the next two minutes again shortly before they are due: what a failed write-through left out is
+// added in time.
+func (s *Service) nearSweep(ctx context.Context, p *partition, now time.Time) error {
+	next := job.Minute(now.Add(s.cfg.NearBefore))
+	if p.near >= next {
+		return nil
+	}
+	if err := s.addAhead(ctx, p, next, next+2); err != nil {
+		return err
+	}
+	p.near = next
+	return nil
+}
+
+// addAhead adds the entries of [from, to) that are still ahead of the clock; what is past due returns only by put-back.
+// When the hot tier is full the rest waits for a later sweep.
+func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) error {
+	for minute := from; ; minute++ {
+		var ok bool
+		var err error
+		minute, ok, err = s.deps.Pending.FirstOpen(ctx, p.owner.Partition, minute, to)
+		if err != nil || !ok {
+			return err
+		}
+		err = s.pages(ctx, p, minute, func(rows []job.PendingRow) error {
+			var ahead []job.Entry
+			now := time.Now()
+			for i := range rows {
+				if !rows[i].Done && rows[i].DueAt.After(now) {
+					ahead = append(ahead, rows[i].Entry)
+				}
+			}
+			s.metrics.staged.Add(float64(len(ahead)))
+			return s.deps.Hot.Add(ctx, ahead)
+		})
+		if errors.Is(err, hotbucket.ErrFull) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// pages reads a bucket in pages.
+func (s *Service) pages(
+	ctx context.Context, p *partition, minute int64, fn func(rows []job.PendingRow) error,
+) error {
+	var after *job.Locator
+	for {
+		rows, err := s.deps.Pending.Scan(ctx, p.owner.Partition, minute, after, s.cfg.Page)
+		if err != nil {
+			return err
+		}
+		if err := fn(rows); err != nil {
+			return err
+		}
+		if len(rows) < s.cfg.Page {
+			return nil
+		}
+		after = &rows[len(rows)-1].Locator
+	}
+}

@@ -1,0 +1,41 @@
+package loader
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	staged     prometheus.Counter
+	putBack    prometheus.Counter
+	closed     prometheus.Counter
+	candidates prometheus.Gauge
+	oldestOpen prometheus.Gauge
+	oldestDue  prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		staged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_bucket_loader_staged_entries_total", Help: "Entries added to hot buckets by staging.",
+		}),
+		putBack: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_bucket_loader_put_back_entries_total", Help: "Entries put back into hot buckets.",
+		}),
+		closed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_bucket_loader_closed_minutes_total", Help: "Minutes by which low-water marks moved.",
+		}),
+		candidates: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "minutehand_bucket_loader_put_back_candidates", Help: "Entries that wait for their put-back.",
+		}),
+		oldestOpen: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "minutehand_bucket_loader_oldest_open_bucket_age_seconds",
+			Help: "Age of the oldest minute bucket that is not closed.",
+		}),
+		oldestDue: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "minutehand_bucket_loader_oldest_entry_not_done_age_seconds",
+			Help: "How long ago the oldest entry that is not done was due, at the last closing sweep; 0 if none.",
+		}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.staged, m.putBack, m.closed, m.candidates, m.oldestOpen, m.oldestDue)
+	}
+	return m
+}

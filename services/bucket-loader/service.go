@@ -1,0 +1,237 @@
+// Package loader is the bucket-loader: it keeps the hot buckets of its partitions filled with their next hour, puts
+// back what was lost on the way, and closes minute buckets in which everything is done.
+//
+// It promises: whatever a crash, or the loss of the hot tier or the log, did to an entry, it comes back into its hot
+// bucket as long as its row is not done (put-back); no bucket is closed that holds an entry that is not done
+// (invariant I9), and buckets close in order.
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+// Config is what an operator may change.
+type Config struct {
+	// Ahead is how far ahead the hot buckets are filled.
+	Ahead time.Duration
+	// Tick is the pause between two rounds over the partitions.
+	Tick time.Duration
+	// NearBefore is how long before a minute begins it is read again, together with the one after it.
+	NearBefore time.Duration
+	// CloseSweepAfter is how long after a minute has passed it is swept, and the pause between two sweeps of it.
+	CloseSweepAfter time.Duration
+	// CloseAfter is how long after its minute a bucket may be closed.
+	CloseAfter time.Duration
+	// PutBackWait is how long a put-back waits for the executors at most; it doubles with each put-back of an entry.
+	PutBackWait time.Duration
+	// MaxCandidates bounds the put-backs of one partition that wait at once.
+	MaxCandidates int
+	// Page is how many rows one read takes.
+	Page int
+}
+
+// DefaultConfig is what a loader runs with unless told otherwise.
+func DefaultConfig() Config {
+	return Config{
+		Ahead: time.Hour, Tick: time.Second, NearBefore: 15 * time.Second, CloseSweepAfter: 15 * time.Second,
+		CloseAfter: 5 * time.Minute, PutBackWait: 10 * time.Second, MaxCandidates: 10_000, Page: 500,
+	}
+}
+
+// Validate tells everything that is wrong with c.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, msg string) {
+		if !ok {
+			errs = append(errs, errors.New("bucket-loader: "+msg))
+		}
+	}
+	check(c.Ahead >= 2*time.Minute, "ahead must be at least 2m")
+	check(c.Tick > 0 && c.Tick <= c.NearBefore, "tick must be over 0 and at most near before")
+	check(c.CloseSweepAfter > 0 && c.CloseAfter >= 5*time.Minute,
+		"close after must be at least 5m, on which late writers rely, and close sweep after over 0")
+	check(c.PutBackWait > 0 && c.MaxCandidates > 0 && c.Page > 0,
+		"put-back wait, max candidates and page must be over 0")
+	return errors.Join(errs...)
+}
+
+// Deps are the ports that a loader works on.
+type Deps struct {
+	Pending jobstore.Pending
+	Hot     hotbucket.Buckets
+	Records dedupe.Records
+	Log     dispatch.Log
+	Coord   coord.Coordinator
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Service is a bucket-loader.
+type Service struct {
+	cfg     Config
+	deps    Deps
+	metrics *metrics
+
+	partitions  map[int]*partition
+	incarnation string
+	// staged is set once everything owned was taken over and staged.
+	staged atomic.Bool
+}
+
+// partition is what the loader knows of one partition that it owns.
+type partition struct {
+	owner hotbucket.Owner
+	// staged is the first minute that is not staged yet; 0 before the takeover is complete.
+	staged int64
+	// near is the minute whose near sweep is done.
+	near int64
+	// low is the low-water mark.
+	low int64
+	// sweepAt is when the next closing sweep is due.
+	sweepAt time.Time
+	// closeTried is the minute up to which closing was tried, closeAgain when it is tried again.
+	closeTried int64
+	closeAgain time.Time
+	// oldestDue is the due instant of the oldest entry that the last sweep found not done.
+	oldestDue time.Time
+	// allDone remembers buckets in which everything was seen done.
+	allDone map[int64]bool
+	// candidates wait for their put-back; putBacks counts those of entries in open buckets.
+	candidates []candidate
+	putBacks   map[string]int
+}
+
+// New returns a loader that has not started.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), partitions: map[int]*partition{}}, nil
+}
+
+// Missing names what is still missing before fires are on time.
+func (s *Service) Missing() []string {
+	if !s.staged.Load() {
+		return []string{"bucket-loader: the next hour is not staged yet"}
+	}
+	return nil
+}
+
+// Run stages, sweeps and closes until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	assigned, err := s.deps.Coord.Join(ctx, hotbucket.RoleLoader)
+	if err != nil {
+		return fmt.Errorf("join: %w", err)
+	}
+	tick := time.NewTicker(s.cfg.Tick)
+	defer tick.Stop()
+	for {
+		select {
+		case owned, ok := <-assigned:
+			if !ok {
+				return nil
+			}
+			s.assign(owned)
+			s.round(ctx)
+		case <-tick.C:
+			s.round(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// assign begins anew with what is newly owned and forgets what no longer is.
+func (s *Service) assign(owned []hotbucket.Owner) {
+	next := make(map[int]*partition, len(owned))
+	for _, o := range owned {
+		if p, ok := s.partitions[o.Partition]; ok && p.owner == o {
+			next[o.Partition] = p
+			continue
+		}
+		next[o.Partition] = newPartition(o)
+	}
+	s.partitions = next
+}
+
+func newPartition(o hotbucket.Owner) *partition {
+	return &partition{owner: o, allDone: map[int64]bool{}, putBacks: map[string]int{}}
+}
+
+// round does for every partition what is due now. What fails is tried again in the next round.
+func (s *Service) round(ctx context.Context) {
+	incarnation, err := s.deps.Hot.Incarnation(ctx)
+	if err != nil {
+		s.deps.Logger.Warn("cannot read the hot tier's incarnation", "error", err)
+		return
+	}
+	if incarnation != s.incarnation {
+		// Everything may be gone: take over, stage and sweep as at a start.
+		for _, p := range s.partitions {
+			s.partitions[p.owner.Partition] = newPartition(p.owner)
+		}
+		s.incarnation = incarnation
+	}
+	oldest := time.Now()
+	for _, p := range s.partitions {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := s.visit(ctx, p, time.Now()); err != nil && ctx.Err() == nil {
+			if errors.Is(err, hotbucket.ErrStaleEpoch) {
+				delete(s.partitions, p.owner.Partition)
+			}
+			s.deps.Logger.Warn("a sweep failed, it is tried again", "partition", p.owner.Partition, "error", err)
+			if run.Sleep(ctx, time.Millisecond) != nil {
+				return
+			}
+		}
+		if open := s.oldestOpen(p); open.Before(oldest) {
+			oldest = open
+		}
+	}
+	s.metrics.oldestOpen.Set(time.Since(oldest).Seconds())
+	all := len(s.partitions) > 0
+	for _, p := range s.partitions {
+		all = all && p.staged > job.Minute(time.Now())
+	}
+	s.staged.Store(all)
+}
+
+func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error {
+	if p.staged == 0 {
+		if err := s.takeOver(ctx, p, now); err != nil {
+			return err
+		}
+	}
+	if err := s.stage(ctx, p, now); err != nil {
+		return err
+	}
+	if err := s.nearSweep(ctx, p, now); err != nil {
+		return err
+	}
+	if !now.Before(p.sweepAt) {
+		if err := s.closingSweep(ctx, p, now); err != nil {
+			return err
+		}
+	}
+	if err := s.putBack(ctx, p, now); err != nil {
+		return err
+	}
+	return s.close(ctx, p, now)
+}

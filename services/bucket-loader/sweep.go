@@ -1,0 +1,199 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// candidate is an entry that is past due, not done, not in its hot bucket and without a live lease, and the ends that
+// the logs had when that was seen.
+type candidate struct {
+	entry job.Entry
+	// events is the end that the settlers have to pass: then every outcome that was published is marked.
+	events dispatch.Position
+	// fires is the end that the executors have to pass, or until runs out: then every fire that was published was met.
+	fires dispatch.Position
+	until time.Time
+}
+
+// closingSweep looks for candidates in all buckets whose minute has passed long enough ago.
+func (s *Service) closingSweep(ctx context.Context, p *partition, now time.Time) error {
+	p.sweepAt = now.Add(s.cfg.CloseSweepAfter)
+	return s.sweep(ctx, p, now, job.Minute(now.Add(-s.cfg.CloseSweepAfter)))
+}
+
+// sweep reads the open buckets below end that are not known to be all done. A candidate that waits already is not
+// noted twice.
+func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end int64) error {
+	waiting := make(map[job.Locator]bool, len(p.candidates))
+	for _, c := range p.candidates {
+		waiting[c.entry.Locator] = true
+	}
+	var found []job.Entry
+	var oldest time.Time
+	for minute := p.low; ; minute++ {
+		var ok bool
+		var err error
+		minute, ok, err = s.deps.Pending.FirstOpen(ctx, p.owner.Partition, minute, end)
+		if err != nil {
+			return err
+		}
+		if !ok || len(found)+len(p.candidates) >= s.cfg.MaxCandidates {
+			break
+		}
+		if p.allDone[minute] {
+			continue
+		}
+		done := true
+		err = s.pages(ctx, p, minute, func(rows []job.PendingRow) error {
+			for i := range rows {
+				r := &rows[i]
+				done = done && r.Done
+				if r.Done || r.DueAt.After(now) {
+					continue
+				}
+				if oldest.IsZero() || r.DueAt.Before(oldest) {
+					oldest = r.DueAt
+				}
+				if !waiting[r.Locator] && len(found)+len(p.candidates) < s.cfg.MaxCandidates {
+					found = append(found, r.Entry)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if done && job.MinuteStart(minute+1).Before(now) {
+			p.allDone[minute] = true
+		}
+	}
+	s.observeOldest(p, oldest, now)
+	return s.note(ctx, p, found, now)
+}
+
+// observeOldest is exact for the partition swept last; the alert on it looks at the maximum over time.
+func (s *Service) observeOldest(p *partition, oldest, now time.Time) {
+	p.oldestDue = oldest
+	age := 0.0
+	for _, other := range s.partitions {
+		if !other.oldestDue.IsZero() {
+			age = max(age, now.Sub(other.oldestDue).Seconds())
+		}
+	}
+	s.metrics.oldestDue.Set(age)
+}
+
+// note keeps those of the entries that are really missing, with the ends of the logs.
+func (s *Service) note(ctx context.Context, p *partition, found []job.Entry, now time.Time) error {
+	missing, err := s.missing(ctx, found, now)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	events, err := s.deps.Log.End(ctx, dispatch.TopicEvents)
+	if err != nil {
+		return err
+	}
+	fires, err := s.deps.Log.End(ctx, dispatch.TopicFires)
+	if err != nil {
+		return err
+	}
+	for _, e := range missing {
+		wait := s.cfg.PutBackWait << min(p.putBacks[e.ExecutionID], 6)
+		p.candidates = append(p.candidates, candidate{entry: e, events: events, fires: fires, until: now.Add(wait)})
+	}
+	s.metrics.candidates.Add(float64(len(missing)))
+	return nil
+}
+
+// missing are the entries that are neither in their hot bucket nor under a live lease.
+func (s *Service) missing(ctx context.Context, entries []job.Entry, now time.Time) ([]job.Entry, error) {
+	var missing []job.Entry
+	for len(entries) > 0 {
+		n := min(len(entries), s.cfg.Page)
+		page := entries[:n]
+		entries = entries[n:]
+		locators := make([]job.Locator, n)
+		keys := make([]dedupe.Key, n)
+		for i := range page {
+			locators[i], keys[i] = page[i].Locator, dedupe.KeyOf(&page[i])
+		}
+		absent, err := s.deps.Hot.Absent(ctx, locators)
+		if err != nil {
+			return nil, err
+		}
+		records, err := s.deps.Records.Lookup(ctx, keys)
+		if err != nil {
+			return nil, err
+		}
+		gone := make(map[job.Locator]bool, len(absent))
+		for _, l := range absent {
+			gone[l] = true
+		}
+		for i := range page {
+			if gone[page[i].Locator] && !records[i].Alive(now) {
+				missing = append(missing, page[i])
+			}
+		}
+	}
+	return missing, nil
+}
+
+// putBack puts those candidates back that have waited long enough and are still missing and not done.
+func (s *Service) putBack(ctx context.Context, p *partition, now time.Time) error {
+	if len(p.candidates) == 0 {
+		return nil
+	}
+	settled, err := s.deps.Log.Committed(ctx, dispatch.TopicEvents, dispatch.GroupSettle)
+	if err != nil {
+		return err
+	}
+	executed, err := s.deps.Log.Committed(ctx, dispatch.TopicFires, dispatch.GroupExecutor)
+	if err != nil {
+		return err
+	}
+	var ready []job.Entry
+	var wait []candidate
+	for _, c := range p.candidates {
+		switch {
+		case c.events.LogID != settled.LogID || c.fires.LogID != executed.LogID:
+			// A log was created anew: what was noted says nothing. The next sweep notes it again.
+		case settled.Passed(c.events) && (executed.Passed(c.fires) || !now.Before(c.until)):
+			ready = append(ready, c.entry)
+		default:
+			wait = append(wait, c)
+		}
+	}
+	missing, err := s.missing(ctx, ready, now)
+	if err != nil {
+		return err
+	}
+	var back []job.Entry
+	for i := range missing {
+		row, err := s.deps.Pending.Row(ctx, missing[i].Locator)
+		if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		back = append(back, missing[i])
+	}
+	if err := s.deps.Hot.Add(ctx, back); err != nil && !errors.Is(err, hotbucket.ErrFull) {
+		return err
+	}
+	for _, e := range back {
+		p.putBacks[e.ExecutionID]++
+	}
+	s.metrics.putBack.Add(float64(len(back)))
+	s.metrics.candidates.Sub(float64(len(p.candidates) - len(wait)))
+	p.candidates = wait
+	return nil
+}

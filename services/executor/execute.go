@@ -1,0 +1,294 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// leaseWait is the longest pause between two looks at a lease that another holds.
+const leaseWait = time.Second
+
+// execute carries out step 6 for one fire. It returns when the fire is complete (its place in the window is done), was
+// put aside, or ctx ended: then the fire stays uncommitted and its lease lapses.
+func (s *Service) execute(ctx context.Context, w *task) {
+	if now := time.Now(); now.Before(w.fire.DueAt) {
+		s.hosts.delay(w, w.fire.DueAt) // the worker's clock is ahead of this one
+		return
+	}
+	rec, held := s.acquire(ctx, w)
+	if !held {
+		return
+	}
+	key := dedupe.KeyOf(&w.fire.Entry)
+	s.leases.hold(key, rec.Token)
+	defer s.leases.drop(key)
+
+	if rec.Takeovers >= s.cfg.MaxTakeovers {
+		s.end(ctx, w, rec.Token, lost(rec.Token))
+		return
+	}
+	verdict, gone, err := s.lastCheck(ctx, w, key, rec.Token)
+	switch {
+	case err != nil:
+		if ctx.Err() == nil {
+			s.hosts.delay(w, time.Now().Add(leaseWait)) // fenced: whoever took over decides
+		}
+	case gone:
+		if s.release(ctx, w, key, rec.Token) {
+			s.window.done(w.partition, w.offset)
+		}
+	case verdict == job.Proceed:
+		s.invoke(ctx, w, rec.Token)
+	case rec.Running:
+		// It was invoked before by someone who did not come back: that counts as fired.
+		s.end(ctx, w, rec.Token, lost(rec.Token))
+	case verdict.HasDisposition():
+		s.metrics.refused.Inc()
+		s.end(ctx, w, rec.Token, job.Refusal(verdict, &w.fire.Entry))
+	default:
+		s.metrics.refused.Inc()
+		if s.release(ctx, w, key, rec.Token) &&
+			s.publish(ctx, job.ReleasedEvent(&w.fire, job.Instant(time.Now()))) == nil {
+			s.window.done(w.partition, w.offset)
+		}
+	}
+}
+
+// acquire takes the lease. Without it the fire is complete (there is an outcome, which is published again with this
+// fire's locator), or put aside until the other's lease has lapsed.
+func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
+	var rec dedupe.Record
+	var held bool
+	err := run.Patiently(ctx, s.deps.Logger, "take a lease", func(ctx context.Context) (err error) {
+		now := time.Now()
+		rec, held, err = s.deps.Records.Acquire(ctx, dedupe.KeyOf(&w.fire.Entry), s.holder, now, now.Add(s.cfg.LeaseTTL))
+		return err
+	})
+	if err != nil || held {
+		return rec, held && err == nil
+	}
+	s.metrics.duplicates.Inc()
+	s.follow(ctx, w, rec)
+	return rec, false
+}
+
+// follow deals with a record that is another's: its outcome is published again; its lease is waited for.
+func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
+	if rec.Outcome == nil {
+		until := time.Now().Add(leaseWait)
+		if rec.LapsesAt.Before(until) {
+			until = rec.LapsesAt
+		}
+		s.hosts.delay(w, until)
+		return
+	}
+	if s.publish(ctx, job.AttemptEvent(&w.fire, *rec.Outcome, rec.Outcome.Timeline.Completed)) == nil {
+		s.window.done(w.partition, w.offset)
+	}
+}
+
+// lastCheck makes sure that nothing stopped the attempt, and steps the record to running. gone tells that the entry's
+// row is done or gone: the fire is an old one.
+func (s *Service) lastCheck(
+	ctx context.Context, w *task, key dedupe.Key, t job.Token,
+) (verdict job.Verdict, gone bool, err error) {
+	for {
+		sure, err := s.trusts(ctx, w)
+		if err != nil {
+			return 0, false, err
+		}
+		if !sure {
+			if gone, err := s.ask(ctx, w); gone || err != nil {
+				return 0, gone, err
+			}
+			continue
+		}
+		began := time.Now()
+		err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
+			verdict, err = s.deps.Records.Start(ctx, key, t, &w.fire.Entry)
+			if errors.Is(err, dedupe.ErrFenced) {
+				verdict = fenced
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return 0, false, err
+		}
+		switch {
+		case verdict == fenced:
+			return 0, false, dedupe.ErrFenced
+		case verdict == job.AheadOfRow:
+			if gone, err := s.refreshStop(ctx, w); gone || err != nil {
+				return 0, gone, err
+			}
+		case time.Since(began) <= time.Second:
+			return verdict, false, nil
+		}
+	}
+}
+
+// fenced is a verdict of lastCheck alone: the lease is another's.
+const fenced job.Verdict = -1
+
+// trusts tells whether the hot tier can have forgotten nothing that concerns this fire: it is the same incarnation as
+// when the fire's job row was read, and outcomes stored since the fire was taken are still kept.
+func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
+	err = run.Patiently(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) error {
+		incarnation, err := s.deps.Hot.Incarnation(ctx)
+		if err != nil {
+			return err
+		}
+		kept, err := s.deps.Records.KeptSince(ctx)
+		if err != nil {
+			return err
+		}
+		sure = w.fire.Incarnation == incarnation && w.fire.TakenAt.After(kept) &&
+			time.Since(w.fire.TakenAt) < dedupe.Retention
+		return nil
+	})
+	return sure, err
+}
+
+// ask takes the slow way for a fire that the hot tier may know nothing of any more: wait until the settlers have
+// passed what the events log holds now, so that an outcome that was published is marked; then ask the entry's row and
+// the job's. Afterwards the fire carries the incarnation that was read before the wait, so that a further loss
+// meanwhile is noticed.
+func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
+	s.metrics.asked.Inc()
+	var incarnation string
+	began := time.Now()
+	err = run.Patiently(ctx, s.deps.Logger, "ask the settlers", func(ctx context.Context) (err error) {
+		began = time.Now()
+		if incarnation, err = s.deps.Hot.Incarnation(ctx); err != nil {
+			return err
+		}
+		return s.awaitSettlers(ctx)
+	})
+	if err != nil {
+		return false, err
+	}
+	err = run.Patiently(ctx, s.deps.Logger, "ask an entry's row", func(ctx context.Context) error {
+		row, err := s.deps.Pending.Row(ctx, w.fire.Locator)
+		gone = errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done
+		if gone {
+			return nil
+		}
+		return err
+	})
+	if err != nil || gone {
+		return gone, err
+	}
+	w.fire.Incarnation, w.fire.TakenAt = incarnation, job.Instant(began)
+	return s.refreshStop(ctx, w)
+}
+
+// awaitSettlers returns once the settlers have passed the present end of the events.
+func (s *Service) awaitSettlers(ctx context.Context) error {
+	end, err := s.deps.Log.End(ctx, dispatch.TopicEvents)
+	for pause := time.Millisecond; err == nil; pause = min(2*pause, 100*time.Millisecond) {
+		var settled dispatch.Position
+		settled, err = s.deps.Log.Committed(ctx, dispatch.TopicEvents, dispatch.GroupSettle)
+		if err != nil || settled.Passed(end) {
+			break
+		}
+		if settled.LogID != end.LogID { // created anew meanwhile: note the end again
+			end, err = s.deps.Log.End(ctx, dispatch.TopicEvents)
+			continue
+		}
+		if err := run.Sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// refreshStop writes the job row's state into the stop record. gone tells that there is no such job.
+func (s *Service) refreshStop(ctx context.Context, w *task) (gone bool, err error) {
+	err = run.Patiently(ctx, s.deps.Logger, "read a job's row", func(ctx context.Context) error {
+		row, err := s.deps.Jobs.Get(ctx, w.fire.JobID)
+		if errors.Is(err, jobstore.ErrNotFound) {
+			gone = true
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return s.deps.Records.SetStop(ctx, row.ID, row.State())
+	})
+	return gone, err
+}
+
+// invoke calls the target. When ctx ends in the middle, nothing is recorded: the lease lapses and another goes on.
+func (s *Service) invoke(ctx context.Context, w *task, t job.Token) {
+	invoked := job.Instant(time.Now())
+	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
+		s.metrics.lateness.Observe(time.Since(w.fire.ScheduledFor).Seconds())
+	}
+	s.metrics.running.Inc()
+	outcome := s.webhook.call(ctx, &w.fire, t)
+	s.metrics.running.Dec()
+	if ctx.Err() != nil {
+		return
+	}
+	outcome.Token, outcome.Disposition = t, job.Fired
+	outcome.Timeline.Invoked = invoked
+	s.end(ctx, w, t, outcome)
+}
+
+// end stores an outcome and publishes it: only a stored outcome is published. If the attempt is another's by now, that
+// one's record is followed.
+func (s *Service) end(ctx context.Context, w *task, t job.Token, o job.Outcome) {
+	o.Timeline.Taken, o.Timeline.Published = w.fire.TakenAt, w.fire.PublishedAt
+	o.Timeline.Consumed, o.Timeline.Completed = w.consumedAt, job.Instant(time.Now())
+	var rec dedupe.Record
+	var stored bool
+	err := run.Patiently(ctx, s.deps.Logger, "store an outcome", func(ctx context.Context) (err error) {
+		rec, stored, err = s.deps.Records.Finish(ctx, dedupe.KeyOf(&w.fire.Entry), t, o, time.Now())
+		return err
+	})
+	if err != nil {
+		return
+	}
+	if !stored {
+		s.follow(ctx, w, rec)
+		return
+	}
+	s.metrics.outcomes.WithLabelValues(string(o.Kind)).Inc()
+	if s.publish(ctx, job.AttemptEvent(&w.fire, o, o.Timeline.Completed)) == nil {
+		s.window.done(w.partition, w.offset)
+	}
+}
+
+func (s *Service) release(ctx context.Context, w *task, key dedupe.Key, t job.Token) bool {
+	err := run.Patiently(ctx, s.deps.Logger, "release a lease", func(ctx context.Context) error {
+		return s.deps.Records.Release(ctx, key, t)
+	})
+	return err == nil
+}
+
+func (s *Service) publish(ctx context.Context, events ...job.Event) error {
+	records := make([]dispatch.Record, len(events))
+	for i := range events {
+		records[i] = dispatch.Record{Key: events[i].Entry.JobID, Value: wire.MarshalEvent(&events[i])}
+	}
+	return run.Patiently(ctx, s.deps.Logger, "publish events", func(ctx context.Context) error {
+		return s.deps.Log.Publish(ctx, dispatch.TopicEvents, records)
+	})
+}
+
+// lost is the outcome of an attempt whose executors did not come back.
+func lost(t job.Token) job.Outcome {
+	return job.Outcome{
+		Kind: job.WorkerLost, Retryable: true, Disposition: job.Fired, Token: t,
+		Error: "every executor that began this attempt was lost before it could tell the outcome",
+	}
+}

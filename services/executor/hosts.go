@@ -1,0 +1,211 @@
+package executor
+
+import (
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// taskOverhead is about what a task costs in memory beside its message, in bytes.
+const taskOverhead = 1024
+
+// task is a fire on its way through the executor.
+type task struct {
+	fire       job.Fire
+	partition  int
+	offset     int64
+	host       string
+	bytes      int64
+	consumedAt time.Time
+	// queuedAt is when it began to wait for its host, notBefore when a delayed one is looked at again.
+	queuedAt, notBefore time.Time
+}
+
+// hosts holds the fires that wait and run, by target host: a queue and a limit for each, so that a host that hangs
+// fills only its own.
+type hosts struct {
+	cfg     Config
+	metrics *metrics
+
+	mu       sync.Mutex
+	byName   map[string]*host
+	ready    []*host // hosts with something to start, in turn
+	delayed  []*task
+	waiting  int
+	bytes    int64
+	inFlight int
+	closed   bool
+	idle     chan struct{} // closed when closed and nothing is in flight
+}
+
+type host struct {
+	name    string
+	queue   []*task
+	running int
+	listed  bool // stands in ready
+}
+
+func newHosts(cfg Config, m *metrics) *hosts {
+	return &hosts{cfg: cfg, metrics: m, byName: map[string]*host{}, idle: make(chan struct{})}
+}
+
+func hostOf(target string) string {
+	u, err := url.Parse(target)
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}
+
+// enqueue queues a task at its host; false when there is no room for it.
+func (h *hosts) enqueue(w *task) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := h.byName[w.host]
+	if at == nil {
+		at = &host{name: w.host}
+		h.byName[w.host] = at
+	}
+	if h.waiting >= h.cfg.MaxWaiting || h.bytes+w.bytes > h.cfg.MaxWaitingBytes || len(at.queue) >= h.cfg.HostWaiting {
+		return false
+	}
+	w.queuedAt = time.Now()
+	at.queue = append(at.queue, w)
+	h.count(1, w.bytes)
+	h.list(at)
+	return true
+}
+
+func (h *hosts) count(n int, bytes int64) {
+	h.waiting += n
+	h.bytes += bytes
+	h.metrics.waiting.Set(float64(h.waiting))
+}
+
+func (h *hosts) list(at *host) {
+	if !at.listed && len(at.queue) > 0 && at.running < h.cfg.HostConcurrency {
+		at.listed = true
+		h.ready = append(h.ready, at)
+	}
+}
+
+// next takes the next task that may run, one host after the other; nil when none may.
+func (h *hosts) next() *task {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(h.ready) > 0 && h.inFlight < h.cfg.MaxRunning && !h.closed {
+		at := h.ready[0]
+		h.ready = h.ready[1:]
+		at.listed = false
+		if len(at.queue) == 0 || at.running >= h.cfg.HostConcurrency {
+			continue
+		}
+		w := at.queue[0]
+		at.queue[0] = nil
+		at.queue = at.queue[1:]
+		at.running++
+		h.inFlight++
+		h.count(-1, -w.bytes)
+		h.list(at)
+		return w
+	}
+	return nil
+}
+
+// release ends a task that next gave out.
+func (h *hosts) release(w *task) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := h.byName[w.host]
+	at.running--
+	h.inFlight--
+	h.list(at)
+	if at.running == 0 && len(at.queue) == 0 && !at.listed {
+		delete(h.byName, w.host)
+	}
+	h.signal()
+}
+
+func (h *hosts) signal() {
+	if h.closed && h.inFlight == 0 {
+		select {
+		case <-h.idle:
+		default:
+			close(h.idle)
+		}
+	}
+}
+
+// delay keeps a task aside until an instant: it is early, or another holds its lease. It counts as waiting, but always
+// has room: it was let in before.
+func (h *hosts) delay(w *task, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.notBefore = until
+	h.delayed = append(h.delayed, w)
+	h.count(1, w.bytes)
+}
+
+// takeDelayed takes the tasks whose instant has come.
+func (h *hosts) takeDelayed(now time.Time) []*task {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var due []*task
+	keep := h.delayed[:0]
+	for _, w := range h.delayed {
+		if now.Before(w.notBefore) {
+			keep = append(keep, w)
+			continue
+		}
+		due = append(due, w)
+		h.count(-1, -w.bytes)
+	}
+	clear(h.delayed[len(keep):])
+	h.delayed = keep
+	return due
+}
+
+// takeOverdue takes the tasks that have waited for their host since before the instant.
+func (h *hosts) takeOverdue(before time.Time) []*task {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var overdue []*task
+	for _, at := range h.byName {
+		n := 0
+		for n < len(at.queue) && at.queue[n].queuedAt.Before(before) {
+			h.count(-1, -at.queue[n].bytes)
+			n++
+		}
+		overdue = append(overdue, at.queue[:n]...)
+		at.queue = at.queue[n:]
+	}
+	return overdue
+}
+
+// close lets nothing more start.
+func (h *hosts) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	h.signal()
+}
+
+// wait waits until nothing runs, at most for the limit; it tells whether that came to be.
+func (h *hosts) wait(limit time.Duration) bool {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-h.idle:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+func (h *hosts) running() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.inFlight
+}

@@ -1,0 +1,55 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+// leases are the leases that this process holds; they are renewed until the outcome is stored.
+type leases struct {
+	mu   sync.Mutex
+	held map[dedupe.Key]job.Token
+}
+
+func (l *leases) hold(k dedupe.Key, t job.Token) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held == nil {
+		l.held = map[dedupe.Key]job.Token{}
+	}
+	l.held[k] = t
+}
+
+func (l *leases) drop(k dedupe.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.held, k)
+}
+
+func (l *leases) all() map[dedupe.Key]job.Token {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.held)
+}
+
+func (s *Service) renewLoop(work context.Context) {
+	for run.Sleep(work, s.cfg.RenewEvery) == nil {
+		for k, t := range s.leases.all() {
+			err := s.deps.Records.Renew(work, k, s.holder, t, time.Now().Add(s.cfg.LeaseTTL))
+			if errors.Is(err, dedupe.ErrFenced) {
+				continue // ended meanwhile, or taken over: Finish finds out
+			}
+			if err != nil && work.Err() == nil {
+				s.deps.Logger.Warn("cannot renew a lease", "error", err)
+				break
+			}
+		}
+	}
+}

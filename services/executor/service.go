@@ -1,0 +1,258 @@
+// Package executor runs fires: it takes a lease on the attempt, checks one last time that nothing stopped it, calls
+// the target, stores the outcome and publishes it.
+//
+// It promises: without a crash an attempt is invoked exactly once (I2), never early (I5), never more than its retry
+// policy allows, and never after a cancel, pause, delete or update that stops it was acknowledged (I4). A target that
+// hangs holds up neither other targets nor the log: what waits too long for its host is deferred to a later fire.
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+// Config is what an operator may change.
+type Config struct {
+	// LeaseTTL is how long a lease lasts without being renewed, RenewEvery the pause between renewals.
+	LeaseTTL, RenewEvery time.Duration
+	// HostConcurrency bounds the invocations of one target host, MaxRunning those of all.
+	HostConcurrency, MaxRunning int
+	// MaxWaiting bounds the fires in memory, HostWaiting those of one host, MaxWaitingBytes their size together.
+	MaxWaiting, HostWaiting int
+	MaxWaitingBytes         int64
+	// MaxQueueWait is how long a fire waits for its host before it is deferred.
+	MaxQueueWait time.Duration
+	// MinDefer and MaxDefer bound by how much a fire is deferred: as much as it is late already, within them.
+	MinDefer, MaxDefer time.Duration
+	// MaxUncommitted bounds the fires behind the committed position; beyond it nothing more is consumed.
+	MaxUncommitted int
+	// MaxTakeovers is how often a lapsed lease of an attempt is taken over; the last one records worker_lost.
+	MaxTakeovers int
+	// DrainLimit is how long a stop waits for invocations under way.
+	DrainLimit time.Duration
+	// PollBatch is how many fires are consumed at once.
+	PollBatch int
+	// AllowPrivateTargets switches the guard against loopback and private addresses off.
+	AllowPrivateTargets bool
+}
+
+// DefaultConfig is what an executor runs with unless told otherwise.
+func DefaultConfig() Config {
+	return Config{
+		LeaseTTL: 10 * time.Second, RenewEvery: 3 * time.Second, HostConcurrency: 256, MaxRunning: 4096,
+		MaxWaiting: 100_000, HostWaiting: 60_000, MaxWaitingBytes: 128 << 20, MaxQueueWait: 5 * time.Second,
+		MinDefer: 5 * time.Second, MaxDefer: 5 * time.Minute, MaxUncommitted: 1_000_000, MaxTakeovers: 3,
+		DrainLimit: 20 * time.Second, PollBatch: 1000,
+	}
+}
+
+// Validate tells everything that is wrong with c.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, msg string) {
+		if !ok {
+			errs = append(errs, errors.New("executor: "+msg))
+		}
+	}
+	check(c.LeaseTTL > 0 && c.RenewEvery > 0 && c.RenewEvery < c.LeaseTTL, "renew every must be over 0, below the lease TTL")
+	check(c.HostConcurrency > 0 && c.MaxRunning >= c.HostConcurrency, "max running must be at least host concurrency, over 0")
+	check(c.MaxWaiting > 0 && c.HostWaiting > 0 && c.MaxWaitingBytes > 0, "bounds of what waits must be over 0")
+	check(c.MaxQueueWait > 0 && c.MinDefer > 0 && c.MaxDefer >= c.MinDefer, "max defer must be at least min defer, over 0")
+	check(c.MaxUncommitted >= c.MaxWaiting, "max uncommitted must be at least max waiting")
+	check(c.MaxTakeovers > 0 && c.PollBatch > 0 && c.DrainLimit >= 0, "max takeovers and poll batch must be over 0")
+	return errors.Join(errs...)
+}
+
+// Deps are the ports that an executor works on.
+type Deps struct {
+	Jobs    jobstore.Jobs
+	Pending jobstore.Pending
+	Hot     hotbucket.Buckets
+	Records dedupe.Records
+	Log     dispatch.Log
+	Coord   coord.Coordinator
+	// Transport carries webhooks; nil means a transport of its own with the guard of the configuration.
+	Transport http.RoundTripper
+	Logger    *slog.Logger
+	Metrics   prometheus.Registerer
+}
+
+// Service is an executor.
+type Service struct {
+	cfg     Config
+	deps    Deps
+	metrics *metrics
+	webhook *webhook
+	holder  dedupe.Holder
+
+	consumer dispatch.Consumer
+	window   *window
+	hosts    *hosts
+	leases   leases
+}
+
+// New returns an executor that has not started.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Service{
+		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), webhook: newWebhook(cfg, deps.Transport),
+		window: newWindow(),
+	}
+	s.hosts = newHosts(cfg, s.metrics)
+	return s, nil
+}
+
+// Run consumes and executes until ctx ends. Then it takes nothing new and waits for what it has begun, at most
+// DrainLimit; what still runs then is left to its lease, and comes again elsewhere when that lapses.
+func (s *Service) Run(ctx context.Context) error {
+	start, err := s.deps.Coord.StartNumber(ctx)
+	if err != nil {
+		return fmt.Errorf("start number: %w", err)
+	}
+	s.holder = dedupe.Holder{Name: "executor-" + ulid.Make().String(), Start: start}
+	s.consumer, err = s.deps.Log.Subscribe(ctx, dispatch.TopicFires, dispatch.GroupExecutor)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	// Work outlives ctx by the drain; abort ends it for good.
+	work, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+	var helpers sync.WaitGroup
+	helpers.Go(func() { s.renewLoop(work) })
+	helpers.Go(func() { s.commitLoop(work) })
+	helpers.Go(func() { s.tickLoop(ctx, work) })
+	s.consume(ctx, work)
+
+	s.hosts.close()
+	drained := s.hosts.wait(s.cfg.DrainLimit)
+	if !drained {
+		s.deps.Logger.Warn("invocations are still running at the drain limit, others will take them over",
+			"running", s.hosts.running())
+	}
+	s.commit(work)
+	abort()
+	s.hosts.wait(s.cfg.DrainLimit)
+	helpers.Wait()
+	return s.consumer.Close()
+}
+
+// consume hands fires to their hosts' queues until ctx ends.
+func (s *Service) consume(ctx, work context.Context) {
+	for ctx.Err() == nil {
+		if s.window.size() >= s.cfg.MaxUncommitted {
+			if run.Sleep(ctx, 10*time.Millisecond) != nil {
+				return
+			}
+			continue
+		}
+		messages, err := s.consumer.Poll(ctx, s.cfg.PollBatch)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.deps.Logger.Warn("cannot consume fires", "error", err)
+				_ = run.Sleep(ctx, time.Second)
+			}
+			continue
+		}
+		var full []*task
+		for _, m := range messages {
+			if w := s.accept(m); w != nil && !s.hosts.enqueue(w) {
+				full = append(full, w)
+			}
+		}
+		s.launch(work)
+		s.deferFires(work, full)
+	}
+}
+
+// accept opens the fire's place in the window.
+func (s *Service) accept(m dispatch.Message) *task {
+	s.window.open(m.Partition, m.Offset)
+	w, err := newTask(m)
+	if err != nil {
+		// No executor of this version can read it; its entry is put back and fired again as long as it is not done.
+		s.deps.Logger.Error("a fire cannot be decoded, it is passed over", "partition", m.Partition, "offset", m.Offset,
+			"error", err)
+		s.window.done(m.Partition, m.Offset)
+		return nil
+	}
+	return w
+}
+
+// launch starts what may run now.
+func (s *Service) launch(work context.Context) {
+	for {
+		w := s.hosts.next()
+		if w == nil {
+			return
+		}
+		go func() {
+			s.execute(work, w)
+			s.hosts.release(w)
+			s.launch(work)
+		}()
+	}
+}
+
+// commitLoop commits what is contiguously done, a few times a second.
+func (s *Service) commitLoop(work context.Context) {
+	for run.Sleep(work, 200*time.Millisecond) == nil {
+		s.commit(work)
+	}
+}
+
+func (s *Service) commit(ctx context.Context) {
+	if err := s.consumer.Commit(ctx, s.window.committable()); err != nil && ctx.Err() == nil {
+		s.deps.Logger.Warn("cannot commit fires", "error", err)
+	}
+	s.metrics.uncommitted.Set(float64(s.window.size()))
+}
+
+// tickLoop brings back what waited for another's lease or for its instant, and defers what waited too long.
+func (s *Service) tickLoop(ctx, work context.Context) {
+	for run.Sleep(ctx, 100*time.Millisecond) == nil {
+		now := time.Now()
+		overdue := s.hosts.takeOverdue(now.Add(-s.cfg.MaxQueueWait))
+		for _, w := range s.hosts.takeDelayed(now) {
+			if !s.hosts.enqueue(w) {
+				overdue = append(overdue, w)
+			}
+		}
+		s.launch(work)
+		s.deferFires(work, overdue)
+	}
+}
+
+// deferFires tells the settlers to write the same attempts with a later due instant. The fires are then complete.
+func (s *Service) deferFires(ctx context.Context, tasks []*task) {
+	events := make([]job.Event, len(tasks))
+	for i, w := range tasks {
+		now := time.Now()
+		delay := min(max(now.Sub(w.fire.ScheduledFor), s.cfg.MinDefer), s.cfg.MaxDefer)
+		events[i] = job.DeferredEvent(&w.fire, job.Instant(now.Add(delay)), job.Instant(now))
+	}
+	if len(tasks) == 0 || s.publish(ctx, events...) != nil {
+		return
+	}
+	s.metrics.deferred.Add(float64(len(tasks)))
+	for _, w := range tasks {
+		s.window.done(w.partition, w.offset)
+	}
+}

@@ -1,0 +1,188 @@
+package executor
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"syscall"
+	"time"
+
+	"code.dny.dev/ssrf"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// maxDrain is how much of an answer is read beyond what is kept, so that the connection can be used again.
+const maxDrain = 64 << 10
+
+// webhook calls HTTP targets.
+type webhook struct{ client *http.Client }
+
+// azureWireServer answers with credentials on Azure's hosts; it is a public address, so the guard's lists lack it.
+const azureWireServer = "168.63.129.16/32"
+
+func newWebhook(cfg Config, transport http.RoundTripper) *webhook {
+	if transport == nil {
+		dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+		if !cfg.AllowPrivateTargets {
+			dialer.Control = ssrf.New(
+				ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(netip.MustParsePrefix(azureWireServer)),
+			).Safe
+		}
+		// No proxy: the guard judges the address that is dialled.
+		transport = &http.Transport{
+			DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+			ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConns: cfg.MaxRunning,
+			MaxIdleConnsPerHost: cfg.HostConcurrency, IdleConnTimeout: 60 * time.Second,
+			TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10,
+		}
+	}
+	return &webhook{client: &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// call makes one request and says how it ended. It never returns an error: whatever happens is an outcome.
+func (h *webhook) call(ctx context.Context, f *job.Fire, t job.Token) job.Outcome {
+	ctx, cancel := context.WithTimeout(ctx, f.Target.Timeout)
+	defer cancel()
+	req, err := request(ctx, f, t)
+	if err != nil {
+		return job.Outcome{Kind: job.Failed, Error: "the target's request cannot be built"}
+	}
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return failure(ctx, err)
+	}
+	defer resp.Body.Close()
+	o := job.Outcome{StatusCode: resp.StatusCode}
+	kept, err := io.ReadAll(io.LimitReader(resp.Body, job.MaxResponseBytes+1))
+	if len(kept) > job.MaxResponseBytes {
+		kept, o.ResponseTruncated = kept[:job.MaxResponseBytes], true
+		// Best effort: an error here costs the connection, not the outcome.
+		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+	}
+	o.ResponseBody = kept
+	if err != nil {
+		failed := failure(ctx, err)
+		o.Kind, o.Retryable, o.Error = failed.Kind, true, failed.Error
+		return o
+	}
+	judge(&o, resp)
+	return o
+}
+
+// judge turns a complete answer into an outcome: 2xx success; 408, 425, 429 and 5xx retryable; everything else is
+// permanent, a redirect too.
+func judge(o *job.Outcome, resp *http.Response) {
+	code := resp.StatusCode
+	switch {
+	case code >= 200 && code < 300:
+		o.Kind = job.Succeeded
+		return
+	case code >= 300 && code < 400:
+		o.Error = fmt.Sprintf("the target answered with a redirect (%d); redirects are not followed, set the final URL", code)
+	default:
+		o.Error = "the target answered " + strconv.Itoa(code)
+	}
+	o.Kind = job.Failed
+	switch {
+	case code == 408 || code == 425 || code == 429 || code >= 500:
+		o.Retryable = true
+		o.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	case code == http.StatusGone:
+		o.PauseJob = true
+	}
+}
+
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.Atoi(value); err == nil && seconds > 0 && seconds < 1<<30 {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil && at.After(now) {
+		return at.Sub(now).Truncate(time.Millisecond)
+	}
+	return 0
+}
+
+// failure classifies an error of the transport without repeating the URL, which may hold a secret.
+func failure(ctx context.Context, err error) job.Outcome {
+	o := job.Outcome{Kind: job.Failed, Retryable: true}
+	var dns *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) || isTimeout(err):
+		o.Kind, o.Error = job.TimedOut, "the target did not answer within the timeout"
+	case errors.Is(err, ssrf.ErrProhibitedIP) || errors.Is(err, ssrf.ErrProhibitedNetwork):
+		o.Retryable = false
+		o.Error = "the target's address is loopback or private, which this executor does not call (allow_private_targets)"
+	case errors.As(err, &dns):
+		o.Error = "the target's host name could not be resolved"
+	case errors.As(err, &certificate):
+		o.Error = "the target's certificate could not be verified"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		o.Error = "the target refused the connection"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+		o.Error = "the target closed the connection before it answered completely"
+	default:
+		o.Error = "the connection to the target failed"
+	}
+	return o
+}
+
+func isTimeout(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
+}
+
+func request(ctx context.Context, f *job.Fire, t job.Token) (*http.Request, error) {
+	var body io.Reader
+	if len(f.Target.Body) > 0 {
+		body = bytes.NewReader(f.Target.Body)
+	}
+	req, err := http.NewRequestWithContext(ctx, f.Target.Method, f.Target.URL, body)
+	if err != nil {
+		var bad *url.Error
+		if errors.As(err, &bad) {
+			err = bad.Err
+		}
+		return nil, err
+	}
+	for name, value := range f.Target.Headers {
+		req.Header.Set(name, value)
+	}
+	if body != nil && req.Header.Get("Content-Type") == "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if req.Header.Get("User-Agent") == "" {
+		req.Header.Set("User-Agent", "Minutehand")
+	}
+	h := req.Header
+	h.Set("Idempotency-Key", f.ExecutionID)
+	h.Set("Webhook-Id", f.ExecutionID)
+	h.Set("Webhook-Timestamp", strconv.FormatInt(time.Now().Unix(), 10))
+	h.Set("Traceparent", traceparent(f.ExecutionID, f.Attempt))
+	h.Set("Minutehand-Job-Id", f.JobID)
+	h.Set("Minutehand-Scheduled-For", f.ScheduledFor.Format("2006-01-02T15:04:05.000Z07:00"))
+	h.Set("Minutehand-Attempt", strconv.Itoa(f.Attempt))
+	h.Set("Minutehand-Fencing-Token", t.String())
+	return req, nil
+}
+
+// traceparent is a W3C trace context whose trace id follows from the execution, so that its attempts share one trace.
+func traceparent(executionID string, attempt int) string {
+	trace := sha256.Sum256([]byte(executionID))
+	span := sha256.Sum256([]byte(executionID + "#" + strconv.Itoa(attempt)))
+	return "00-" + hex.EncodeToString(trace[:16]) + "-" + hex.EncodeToString(span[:8]) + "-01"
+}

@@ -1,0 +1,257 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/lifecycle"
+	"github.com/minutehand/minutehand/libs/problem"
+)
+
+func (s *Service) replaceJob(ctx context.Context, r *request) (response, error) {
+	return s.update(ctx, r, func(*job.Job) ([]byte, error) { return r.body, nil })
+}
+
+// patchJob merges the body into the definition as the API shows it, and checks the result like a replacement.
+func (s *Service) patchJob(ctx context.Context, r *request) (response, error) {
+	return s.update(ctx, r, func(j *job.Job) ([]byte, error) {
+		current, err := json.Marshal(bodyOf(j))
+		if err != nil {
+			return nil, err
+		}
+		tree, err := decode(current)
+		if err != nil {
+			return nil, err
+		}
+		merged := mergePatch(tree, r.tree)
+		if m, ok := merged.(map[string]any); ok {
+			if p, ok := r.tree.(map[string]any); ok && p["delay"] != nil && p["run_at"] == nil {
+				delete(m, "run_at") // a new delay takes the place of the instant that the old one was resolved to
+			}
+		}
+		if p := invalid(checkTree(s.spec.operation("replaceJob").body, merged)); p != nil {
+			return nil, p
+		}
+		return json.Marshal(merged)
+	})
+}
+
+// mergePatch is RFC 7396.
+func mergePatch(target, patch any) any {
+	members, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	result, ok := target.(map[string]any)
+	if !ok {
+		result = map[string]any{}
+	}
+	for name, value := range members {
+		if value == nil {
+			delete(result, name)
+			continue
+		}
+		result[name] = mergePatch(result[name], value)
+	}
+	return result
+}
+
+func (sp *spec) operation(id string) *operation {
+	for _, op := range sp.operations {
+		if op.id == id {
+			return op
+		}
+	}
+	return nil
+}
+
+// update gives a job a new definition, effective now: each nominal instant before now stays with the old one, each
+// from now on belongs to the new one. The order is that of the design: the superseded definition (its entries may still
+// need it), the first entry of the new one, the job row, the stop record. Until the row is there the entry is held.
+func (s *Service) update(ctx context.Context, r *request, body func(*job.Job) ([]byte, error)) (response, error) {
+	match := r.parameters["If-Match"]
+	if match == "" {
+		return response{}, problem.New(http.StatusPreconditionRequired, "precondition-required",
+			"Send the header If-Match with the job's ETag, so that nobody's change is lost.")
+	}
+	return s.redefine(ctx, r.PathValue("id"), func(j *job.Job, now time.Time) error {
+		if match != "*" && match != etag(j) {
+			return problem.New(http.StatusPreconditionFailed, "changed",
+				"The job was changed since it was read; read it again and apply the change to that.")
+		}
+		if j.Status == job.Cancelled {
+			return cancelled()
+		}
+		text, err := body(j)
+		if err != nil {
+			return err
+		}
+		b, def, err := parse(text, now)
+		if err != nil {
+			return err
+		}
+		def.EffectiveAt = now
+		if old := j.Definition.Schedule; old.Type == job.Interval && def.Schedule.Type == job.Interval &&
+			b.StartAt == nil {
+			def.Schedule.StartAt = old.StartAt // the anchor stays where it was
+		}
+		if err := carryOrdinal(j, &def); err != nil {
+			return err
+		}
+		j.Name, j.Labels, j.Definition = b.Name, b.Labels, def
+		return nil
+	})
+}
+
+// carryOrdinal lets the count of occurrences go on where a change leaves the schedule alone.
+func carryOrdinal(j *job.Job, def *job.Definition) error {
+	if !reflect.DeepEqual(j.Definition.Schedule, def.Schedule) || def.Schedule.MaxOccurrences == 0 {
+		return nil
+	}
+	line, err := compile(j.ID, &j.Definition)
+	if err != nil {
+		return err
+	}
+	def.FirstOrdinal = line.OrdinalAt(def.EffectiveAt)
+	return nil
+}
+
+// resumeJob is an update whose definition begins just after paused_at; the late rule gives the instants since then
+// their dispositions.
+func (s *Service) resumeJob(ctx context.Context, r *request) (response, error) {
+	return s.redefine(ctx, r.PathValue("id"), func(j *job.Job, _ time.Time) error {
+		switch j.Status {
+		case job.Cancelled:
+			return cancelled()
+		case job.Active:
+			return lifecycle.ErrNoChange
+		}
+		def := j.Definition
+		def.EffectiveAt = j.PausedAt.Add(time.Millisecond)
+		if err := carryOrdinal(j, &def); err != nil {
+			return err
+		}
+		j.Status, j.Definition = job.Active, def
+		return nil
+	})
+}
+
+// redefine stores a new definition, which change makes from the row.
+func (s *Service) redefine(
+	ctx context.Context, jobID string, change func(j *job.Job, now time.Time) error,
+) (response, error) {
+	p := bucket.Partition(jobID, s.cfg.Partitions)
+	for {
+		began := time.Now()
+		var first job.Entry
+		var fires bool
+		j, err := s.change.Change(ctx, jobID, func(ctx context.Context, j *job.Job) error {
+			fires = false
+			if j.Deleted {
+				return jobstore.ErrNotFound
+			}
+			now := job.Instant(time.Now())
+			old := j.Definition
+			if err := change(j, now); err != nil {
+				return err
+			}
+			j.Definition.ID = job.NextDefinitionID(old.ID, newID(job.DefinitionPrefix, now))
+			j.UpdatedAt = now
+			line, err := compile(jobID, &j.Definition)
+			if err != nil {
+				return err
+			}
+			if err := s.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
+				return err
+			}
+			if j.Status != job.Active {
+				return nil
+			}
+			if first, fires = line.First(p, now); !fires {
+				return nil
+			}
+			return s.deps.Pending.Put(ctx, []job.Entry{first})
+		})
+		if err != nil {
+			return response{}, err
+		}
+		if fires && s.tookTooLong(began) {
+			// The entry may have been dropped before its row came: write it once more, into the current minute.
+			began = time.Now()
+			first.WrittenAt = job.Instant(began)
+			first = job.NewEntry(first, first.WrittenAt)
+			if err := s.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
+				return response{}, err
+			}
+			if s.tookTooLong(began) {
+				continue
+			}
+		}
+		if fires {
+			s.writeThrough(ctx, first)
+		}
+		return s.answerJob(ctx, http.StatusOK, &j)
+	}
+}
+
+func (s *Service) pauseJob(ctx context.Context, r *request) (response, error) {
+	if err := s.mustStand(ctx, r.PathValue("id")); err != nil {
+		return response{}, err
+	}
+	j, err := s.change.Pause(ctx, r.PathValue("id"), job.Instant(time.Now()))
+	if err != nil {
+		return response{}, err
+	}
+	return s.answerJob(ctx, http.StatusOK, &j)
+}
+
+// mustStand refuses a job that is gone or cancelled.
+func (s *Service) mustStand(ctx context.Context, jobID string) error {
+	j, err := s.deps.Jobs.Get(ctx, jobID)
+	switch {
+	case err != nil:
+		return err
+	case j.Deleted:
+		return jobstore.ErrNotFound
+	case j.Status == job.Cancelled:
+		return cancelled()
+	}
+	return nil
+}
+
+func (s *Service) cancelJob(ctx context.Context, r *request) (response, error) {
+	j, err := s.cancel(ctx, r.PathValue("id"), false)
+	if err != nil {
+		return response{}, err
+	}
+	if j.Deleted {
+		return response{}, jobstore.ErrNotFound
+	}
+	return s.answerJob(ctx, http.StatusOK, &j)
+}
+
+func (s *Service) deleteJob(ctx context.Context, r *request) (response, error) {
+	_, err := s.cancel(ctx, r.PathValue("id"), true)
+	return response{status: http.StatusNoContent}, err
+}
+
+// cancel stops a job for good; with hide it also disappears from reads.
+func (s *Service) cancel(ctx context.Context, jobID string, hide bool) (job.Job, error) {
+	return s.change.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
+		if j.Status == job.Cancelled && (j.Deleted || !hide) {
+			return lifecycle.ErrNoChange
+		}
+		j.Status, j.Deleted, j.UpdatedAt = job.Cancelled, j.Deleted || hide, job.Instant(time.Now())
+		return nil
+	})
+}
+
+func cancelled() *problem.Problem {
+	return problem.New(http.StatusConflict, "cancelled", "The job is cancelled, which is final; create a new one.")
+}

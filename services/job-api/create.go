@@ -1,0 +1,191 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/problem"
+)
+
+// createJob accepts a job, in the order of the design (§3, step 1): claim, entry, job row, answer, write-through.
+func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
+	now := job.Instant(time.Now())
+	body, def, err := parse(r.body, now)
+	if err != nil {
+		return response{}, err
+	}
+	key, err := idempotencyKey(r)
+	if err != nil {
+		return response{}, err
+	}
+	claim := jobstore.Claim{
+		ID: newID(job.JobPrefix, now), DefinitionID: newID(job.DefinitionPrefix, now), AcceptedAt: now,
+	}
+	return s.once(ctx, r, "createJob", key, claim, func(claim jobstore.Claim) (response, error) {
+		def := def
+		if !claim.AcceptedAt.Equal(now) {
+			def = body.definition(claim.AcceptedAt) // what an earlier try of this request decided
+		}
+		j := job.Job{
+			ID: claim.ID, TenantID: tenant(r.Request), Name: body.Name, Labels: body.Labels, Status: job.Active, Version: 1,
+			CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
+		}
+		j.Definition.ID, j.Definition.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
+		if key != "" {
+			standing, err := s.deps.Jobs.Get(ctx, j.ID)
+			if err == nil {
+				return s.answerJob(ctx, http.StatusCreated, &standing)
+			}
+			if !errors.Is(err, jobstore.ErrNotFound) {
+				return response{}, err
+			}
+		}
+		return s.accept(ctx, j, key != "")
+	})
+}
+
+// accept makes a new job durable: its first entry, then its row.
+//
+// A crash after the entry leaves an entry without a job, which the worker holds and drops when the grace is over. So a
+// writer that takes longer than half of the grace from the entry to the acknowledged row starts over with a new entry:
+// the old one may have been dropped, or its bucket may have closed.
+func (s *Service) accept(ctx context.Context, j job.Job, exclusive bool) (response, error) {
+	line, err := compile(j.ID, &j.Definition)
+	if err != nil {
+		return response{}, err
+	}
+	if at := j.Definition.Schedule.RunAt; !at.IsZero() && at.Before(j.Definition.EffectiveAt) {
+		if j.Definition.EffectiveAt.Sub(at) > j.Definition.CatchUpWindow {
+			return response{}, invalid([]problem.Fault{{
+				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past by more than the catch-up window.",
+			}})
+		}
+		j.Definition.EffectiveAt = at // its one instant belongs to it
+	}
+	p := bucket.Partition(j.ID, s.cfg.Partitions)
+	for {
+		now := job.Instant(time.Now())
+		first, ok := line.First(p, now)
+		if !ok {
+			return response{}, noOccurrence()
+		}
+		if err := s.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
+			return response{}, err
+		}
+		if s.tookTooLong(now) {
+			continue
+		}
+		err := s.deps.Jobs.Create(ctx, j, exclusive)
+		if err != nil && !errors.Is(err, jobstore.ErrExists) {
+			return response{}, err
+		}
+		if s.tookTooLong(now) {
+			exclusive = false // the row is there: only the entry is repeated
+			continue
+		}
+		s.writeThrough(ctx, first)
+		return s.answerJob(ctx, http.StatusCreated, &j)
+	}
+}
+
+func (s *Service) tookTooLong(began time.Time) bool { return time.Since(began) > s.cfg.Grace/2 }
+
+func noOccurrence() *problem.Problem {
+	return invalid([]problem.Fault{{
+		Pointer: "/type", Code: "no-occurrence",
+		Message: "The schedule has no occurrence from now on; check start_at, end_at and the instants it names.",
+	}})
+}
+
+func newID(prefix string, now time.Time) string {
+	return prefix + ulid.MustNew(uint64(now.UnixMilli()), ulid.DefaultEntropy()).String()
+}
+
+// idempotencyKey is the request's key, from the header or the body; "" if it has none.
+func idempotencyKey(r *request) (string, error) {
+	header := r.parameters["Idempotency-Key"]
+	var inBody string
+	if m, ok := r.tree.(map[string]any); ok {
+		inBody, _ = m["idempotency_key"].(string)
+	}
+	if header != "" && inBody != "" && header != inBody {
+		return "", invalid([]problem.Fault{{
+			Pointer: "/idempotency_key", Code: "conflict", Message: "The header Idempotency-Key has another value; give one of them.",
+		}})
+	}
+	if header != "" {
+		return header, nil
+	}
+	return inBody, nil
+}
+
+// once carries a request out under its idempotency key: once, and the same answer every time. The claim fixes what the
+// request decides before anything is written; whoever finds a claim without an answer carries it out with those values.
+func (s *Service) once(
+	ctx context.Context, r *request, operation, key string, claim jobstore.Claim,
+	do func(jobstore.Claim) (response, error),
+) (response, error) {
+	if key == "" {
+		return do(claim)
+	}
+	var err error
+	if claim.BodyHash, err = hash(operation, r); err != nil {
+		return response{}, err
+	}
+	standing, won, err := s.deps.Jobs.ClaimKey(ctx, tenant(r.Request), key, claim)
+	if err != nil {
+		return response{}, err
+	}
+	if standing.BodyHash != claim.BodyHash {
+		return response{}, problem.New(http.StatusUnprocessableEntity, "idempotency-key-reused",
+			"This Idempotency-Key was used for another request; use a new one.",
+			problem.Fault{Pointer: "/header/Idempotency-Key", Code: "reused", Message: "Use a new key for a new request."})
+	}
+	if standing.Answer != nil {
+		return replay(standing.Answer), nil
+	}
+	resp, err := do(standing)
+	if err != nil {
+		return response{}, err
+	}
+	if !won {
+		resp.headers["Idempotency-Replayed"] = "true"
+	}
+	body, err := json.Marshal(resp.body)
+	if err != nil {
+		return response{}, err
+	}
+	return resp, s.deps.Jobs.FinishKey(ctx, tenant(r.Request), key,
+		jobstore.Answer{Status: resp.status, Headers: resp.headers, Body: body})
+}
+
+func replay(a *jobstore.Answer) response {
+	headers := map[string]string{"Idempotency-Replayed": "true"}
+	for name, value := range a.Headers {
+		headers[name] = value
+	}
+	return response{status: a.Status, headers: headers, body: a.Body}
+}
+
+// hash is SHA-256 over the operation, the path and the body in canonical form (members in order, no white space).
+func hash(operation string, r *request) (string, error) {
+	if m, ok := r.tree.(map[string]any); ok {
+		delete(m, "idempotency_key")
+	}
+	canonical, err := json.Marshal([]any{operation, r.URL.Path, r.tree})
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(canonical)
+	return hex.EncodeToString(sum[:]), nil
+}

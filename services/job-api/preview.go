@@ -1,0 +1,55 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/schedule"
+)
+
+// previewSchedule shows the next occurrences of a schedule without creating anything.
+func (s *Service) previewSchedule(_ context.Context, r *request) (response, error) {
+	var b struct {
+		scheduleBody
+		After *time.Time `json:"after"`
+		Count int        `json:"count"`
+	}
+	if err := json.Unmarshal(r.body, &b); err != nil {
+		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
+	}
+	now := job.Instant(time.Now())
+	sched := b.schedule(now)
+	var faults faultList
+	faults.schedule(&b.scheduleBody, sched, now)
+	if p := invalid(faults); p != nil {
+		return response{}, p
+	}
+	plan, err := schedule.Compile(sched, "")
+	if err != nil {
+		return response{}, err
+	}
+	after := now
+	if b.After != nil {
+		after = instantOf(b.After)
+	}
+	if b.Count == 0 {
+		b.Count = 10
+	}
+	if sched.MaxOccurrences > 0 {
+		b.Count = min(b.Count, sched.MaxOccurrences)
+	}
+	occurrences := []map[string]string{}
+	for _, o := range plan.Preview(after, b.Count) {
+		shown := map[string]string{
+			"scheduled_for": o.At.Format(time.RFC3339Nano), "local": o.Local.Format(time.RFC3339Nano),
+		}
+		if o.Note != "" {
+			shown["note"] = o.Note
+		}
+		occurrences = append(occurrences, shown)
+	}
+	return response{status: http.StatusOK, body: map[string]any{"occurrences": occurrences}}, nil
+}

@@ -1,0 +1,183 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v5"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/problem"
+)
+
+// response is what an operation answers.
+type response struct {
+	status  int
+	headers map[string]string
+	body    any
+}
+
+// operationFunc carries an operation out. Its errors are problems, or sentinels of the ports, or mean that a server is
+// away.
+type operationFunc func(ctx context.Context, r *request) (response, error)
+
+func (s *Service) operations() map[string]operationFunc {
+	return map[string]operationFunc{
+		"createJob": s.createJob, "listJobs": s.listJobs, "getJob": s.getJob, "replaceJob": s.replaceJob,
+		"patchJob": s.patchJob, "deleteJob": s.deleteJob, "pauseJob": s.pauseJob, "resumeJob": s.resumeJob,
+		"cancelJob": s.cancelJob, "triggerJob": s.triggerJob, "listExecutions": s.listExecutions,
+		"getExecution": s.getExecution, "listDeadLetters": s.listDeadLetters, "previewSchedule": s.previewSchedule,
+	}
+}
+
+// routes binds the operations of the document to their functions; each must have one, and each function an operation.
+func (s *Service) routes() (http.Handler, error) {
+	e := echo.New()
+	e.Logger = slog.New(slog.DiscardHandler)
+	e.HTTPErrorHandler = func(c *echo.Context, err error) { s.answerUnrouted(c.Response(), err) }
+	bound := s.operations()
+	for _, op := range s.spec.operations {
+		fn, ok := bound[op.id]
+		if !ok {
+			return nil, fmt.Errorf("openapi document: operation %s has no function", op.id)
+		}
+		delete(bound, op.id)
+		e.Add(op.method, echoPath(op.path), func(c *echo.Context) error {
+			r := c.Request()
+			for _, p := range op.parameters {
+				if p.in == "path" {
+					r.SetPathValue(p.name, c.Param(p.name))
+				}
+			}
+			s.serve(c.Response(), r, op, fn)
+			return nil
+		})
+	}
+	if len(bound) > 0 {
+		return nil, fmt.Errorf("openapi document: %d functions have no operation", len(bound))
+	}
+	e.GET("/openapi.json", func(c *echo.Context) error { return c.JSONBlob(http.StatusOK, s.spec.json) })
+	if s.deps.Admin != nil {
+		for _, path := range admin.Paths() {
+			e.GET(path, func(c *echo.Context) error {
+				s.deps.Admin.ServeHTTP(c.Response(), c.Request())
+				return nil
+			})
+		}
+	}
+	return s.guard(e), nil
+}
+
+// echoPath turns {name} into :name.
+func echoPath(path string) string {
+	return strings.NewReplacer("{", ":", "}", "").Replace(path)
+}
+
+// guard gives every response its Request-Id, asks for the token, and turns a panic into a 500 without details.
+func (s *Service) guard(next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte("Bearer " + s.cfg.AuthToken))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := ulid.Make().String()
+		w.Header().Set("Request-Id", id)
+		defer func() {
+			if v := recover(); v != nil {
+				s.deps.Logger.Error("a request panicked", "request_id", id, "panic", v, "stack", string(debug.Stack()))
+				p := problem.New(http.StatusInternalServerError, "internal", "This is a fault of ours; quote the Request-Id.")
+				_ = p.Write(w)
+			}
+		}()
+		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		if s.cfg.AuthToken != "" && r.URL.Path != "/healthz" && r.URL.Path != "/readyz" &&
+			subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			p := problem.New(http.StatusUnauthorized, "unauthorized", "Send the header Authorization: Bearer TOKEN.")
+			_ = p.Write(w)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serve checks a request, carries its operation out and answers.
+func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, fn operationFunc) {
+	began := time.Now()
+	var resp response
+	req, p := s.check(r, op)
+	if p == nil {
+		var err error
+		if resp, err = fn(r.Context(), req); err != nil {
+			p = s.problemOf(err)
+		}
+	}
+	status := resp.status
+	if p != nil {
+		status = p.Status
+		_ = p.Write(w) // the client is gone if this fails
+	} else {
+		write(w, resp)
+	}
+	s.metrics.requests.WithLabelValues(op.id, strconv.Itoa(status)).Inc()
+	s.metrics.duration.WithLabelValues(op.id).Observe(time.Since(began).Seconds())
+}
+
+func write(w http.ResponseWriter, resp response) {
+	for name, value := range resp.headers {
+		w.Header().Set(name, value)
+	}
+	if resp.body == nil {
+		w.WriteHeader(resp.status)
+		return
+	}
+	body, ok := resp.body.([]byte)
+	if !ok {
+		var err error
+		if body, err = json.Marshal(resp.body); err != nil {
+			panic("a response cannot be encoded: " + err.Error())
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(resp.status)
+	_, _ = w.Write(body) // the client is gone if this fails
+}
+
+// problemOf turns an error into the answer, here and nowhere else.
+func (s *Service) problemOf(err error) *problem.Problem {
+	var p *problem.Problem
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, jobstore.ErrNotFound):
+		return notFound()
+	case errors.Is(err, jobstore.ErrConflict):
+		return problem.New(http.StatusConflict, "conflict", "Other changes came between; read the job and try again.")
+	}
+	s.deps.Logger.Error("a request could not be answered", "error", err)
+	return problem.Unavailable()
+}
+
+func notFound() *problem.Problem {
+	return problem.New(http.StatusNotFound, "not-found", "There is nothing under this identifier.")
+}
+
+// answerUnrouted answers what no operation takes.
+func (s *Service) answerUnrouted(w http.ResponseWriter, err error) {
+	p := problem.New(http.StatusNotFound, "no-such-path", "There is no such path; /openapi.json lists all of them.")
+	var coded interface{ StatusCode() int }
+	if errors.As(err, &coded) && coded.StatusCode() == http.StatusMethodNotAllowed {
+		p = problem.New(http.StatusMethodNotAllowed, "no-such-method",
+			"This path does not have the method; /openapi.json lists those it has.")
+	}
+	_ = p.Write(w) // the client is gone if this fails
+}

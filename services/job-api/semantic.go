@@ -1,0 +1,154 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/schedule"
+)
+
+// faultList gathers what a schema cannot say.
+type faultList []problem.Fault
+
+func (l *faultList) add(ok bool, pointer, code, message string) {
+	if !ok {
+		*l = append(*l, problem.Fault{Pointer: pointer, Code: code, Message: message})
+	}
+}
+
+const notAvailable = "not-available-yet"
+
+// parse turns a checked body into a definition and its compiled schedule, or tells everything that is wrong with it.
+func parse(body []byte, now time.Time) (b definitionBody, d job.Definition, err error) {
+	if err := json.Unmarshal(body, &b); err != nil {
+		// The schema let it pass, so it is a number or a text beyond what this build can hold.
+		return b, d, problem.New(http.StatusUnprocessableEntity, "invalid-request",
+			"A member is beyond what can be held; use a smaller value.",
+			problem.Fault{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."})
+	}
+	d = b.definition(now)
+	var faults faultList
+	faults.schedule(&b.scheduleBody, d.Schedule, now)
+	faults.target(&d.Target)
+	faults.policies(&d)
+	if p := invalid(faults); p != nil {
+		return b, d, p
+	}
+	return b, d, nil
+}
+
+// compile makes the line of occurrences of a job's definition.
+func compile(jobID string, d *job.Definition) (*occurrence.Line, error) {
+	plan, err := schedule.Compile(d.Schedule, jobID)
+	if err != nil {
+		return nil, err
+	}
+	return &occurrence.Line{JobID: jobID, Def: d, Plan: plan}, nil
+}
+
+func (l *faultList) schedule(b *scheduleBody, s job.Schedule, now time.Time) {
+	l.add(b.Delay == nil || b.RunAt == nil, "/delay", "conflict", "Give either run_at or delay.")
+	l.add(b.Delay == nil || b.Type == job.OneShot, "/delay", "conflict", "delay belongs to type one_shot only.")
+	if b.Type == job.OneShot && b.RunAt == nil && b.Delay == nil {
+		l.add(false, "/run_at", "required", "A one_shot needs run_at or delay.")
+		return
+	}
+	_, err := schedule.Compile(s, "")
+	for _, e := range flatten(err) {
+		field := e.Field
+		if field == "run_at" && b.Delay != nil {
+			field = "delay"
+		}
+		l.add(false, "/"+field, e.Code, e.Message)
+	}
+	for field, t := range map[string]time.Time{"run_at": s.RunAt, "start_at": s.StartAt} {
+		l.add(!t.After(now.Add(job.MaxHorizon)), "/"+field, "horizon", "Must lie within the next 10 years.")
+	}
+}
+
+// flatten lists the schedule engine's faults.
+func flatten(err error) []*schedule.Error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // errors.Join's own shape
+		var all []*schedule.Error
+		for _, e := range joined.Unwrap() {
+			all = append(all, flatten(e)...)
+		}
+		return all
+	}
+	var e *schedule.Error
+	if errors.As(err, &e) {
+		return []*schedule.Error{e}
+	}
+	return []*schedule.Error{{Field: "type", Code: schedule.CodeInvalid, Message: "The schedule cannot be used."}}
+}
+
+// reserved are the headers that Minutehand, or HTTP itself, sets.
+func reserved(name string) bool {
+	name = strings.ToLower(name)
+	switch name {
+	case "host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer",
+		"proxy-authorization", "proxy-connection", "idempotency-key", "traceparent", "tracestate":
+		return true
+	}
+	return strings.HasPrefix(name, "minutehand-") || strings.HasPrefix(name, "webhook-")
+}
+
+func (l *faultList) target(t *job.Target) {
+	l.add(t.Kind == job.TargetWebhook, "/target/kind", notAvailable,
+		"Only http_webhook is available yet; the other kinds are on their way.")
+	if t.Kind != job.TargetWebhook {
+		return
+	}
+	u, err := url.Parse(t.URL)
+	l.add(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil &&
+		u.Fragment == "" && validPort(u.Port()), "/target/url", "url",
+		"Must be an absolute http or https URL without user name, password or fragment.")
+	size := 0
+	for name, value := range t.Headers {
+		size += len(name) + len(value)
+		l.add(!reserved(name), "/target/headers", "reserved-header",
+			"A header is set by Minutehand or by HTTP itself; leave it out.")
+	}
+	l.add(size <= job.MaxHeaderBytes, "/target/headers", "too-large", "All headers together may have at most 8192 bytes.")
+	l.add(len(t.Body) <= job.MaxPayloadBytes, "/target/body", "too-large", "The body may have at most 262144 bytes.")
+	l.add(t.Timeout > 0 && t.Timeout <= job.MaxTimeout, "/target/timeout", "range", "Must be more than 0 and at most 5m.")
+}
+
+func validPort(port string) bool {
+	if port == "" {
+		return true
+	}
+	n := 0
+	for _, c := range port {
+		n = n*10 + int(c-'0')
+		if c < '0' || c > '9' || n > 65535 {
+			return false
+		}
+	}
+	return n > 0
+}
+
+func (l *faultList) policies(d *job.Definition) {
+	r := d.Retry
+	l.add(d.Overlap == "allow_all", "/overlap_policy", notAvailable,
+		"Only allow_all is available yet; the other policies are on their way.")
+	l.add(r.BaseDelay > 0 || r.Backoff == job.BackoffList, "/retry_policy/base_delay", "range", "Must be more than 0.")
+	l.add(r.MaxDelay >= r.BaseDelay, "/retry_policy/max_delay", "range", "Must be at least base_delay.")
+	l.add(r.Window > 0 && r.Window <= 30*24*time.Hour, "/retry_policy/window", "range", "Must be more than 0 and at most 720h.")
+	l.add(r.Backoff != job.BackoffList || len(r.Delays) > 0, "/retry_policy/delays", "required",
+		"The backoff list needs at least one delay.")
+	l.add(r.Backoff == job.BackoffList || len(r.Delays) == 0, "/retry_policy/delays", "conflict",
+		"delays belong to the backoff list only.")
+	l.add(d.CatchUpWindow >= time.Second && d.CatchUpWindow <= 30*24*time.Hour, "/catch_up_window", "range",
+		"Must be at least 1s and at most 720h.")
+}

@@ -1,0 +1,180 @@
+// Package api is the job-api: the REST interface through which jobs are registered, changed and looked at.
+//
+// It promises: a 201 means that the job is durable and will fire, whatever crashes afterwards; a change that was
+// acknowledged holds (no attempt that it stops begins later); bad input gets every fault told at once and leaves
+// nothing half-written; no submitted value is repeated in an error or a log.
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/lifecycle"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+// Config is what an operator may change.
+type Config struct {
+	// Partitions is the store's partition count.
+	Partitions int
+	// AuthToken is the bearer token that requests must carry; empty means none.
+	AuthToken string
+	// Grace is how long an entry without a job row is kept; a writer may take half of it from entry to row.
+	Grace time.Duration
+	// MaxBodyBytes bounds a request's body.
+	MaxBodyBytes int64
+	// MaxWriteThroughs bounds the entries whose write-through failed and is tried again in the background.
+	MaxWriteThroughs int
+	// DrainLimit is how long a stop waits for requests under way.
+	DrainLimit time.Duration
+}
+
+// DefaultConfig is what the API runs with unless told otherwise.
+func DefaultConfig() Config {
+	return Config{
+		Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute, MaxBodyBytes: 512 << 10, MaxWriteThroughs: 10_000,
+		DrainLimit: 10 * time.Second,
+	}
+}
+
+// Validate tells everything that is wrong with c.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Partitions < 1 || c.Partitions > bucket.MaxPartitions {
+		errs = append(errs, errors.New("job-api: partitions must be 1 to 16384"))
+	}
+	if c.Grace <= 0 || c.MaxBodyBytes <= 0 || c.MaxWriteThroughs <= 0 || c.DrainLimit < 0 {
+		errs = append(errs, errors.New("job-api: grace, max body bytes and max write-throughs must be over 0"))
+	}
+	return errors.Join(errs...)
+}
+
+// Deps are the ports that the API works on.
+type Deps struct {
+	Jobs    jobstore.Jobs
+	Pending jobstore.Pending
+	History jobstore.History
+	Hot     hotbucket.Buckets
+	Records dedupe.Records
+	// Listener is where the API listens; nil when only Handler is used.
+	Listener net.Listener
+	// Admin answers the admin paths on the API's listener; nil for none.
+	Admin   http.Handler
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Service is the job-api.
+type Service struct {
+	cfg     Config
+	deps    Deps
+	change  lifecycle.Changer
+	metrics *metrics
+	spec    *spec
+	handler http.Handler
+	// cold holds entries whose write-through failed.
+	cold chan job.Entry
+}
+
+// New returns an API that does not listen yet. It fails if the OpenAPI document and the handlers do not agree.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	sp, err := loadSpec()
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{
+		cfg: cfg, deps: deps, spec: sp, metrics: newMetrics(deps.Metrics),
+		change: lifecycle.Changer{Jobs: deps.Jobs, Records: deps.Records},
+		cold:   make(chan job.Entry, cfg.MaxWriteThroughs),
+	}
+	s.handler, err = s.routes()
+	return s, err
+}
+
+// Handler answers the API's requests.
+func (s *Service) Handler() http.Handler { return s.handler }
+
+// Run serves until ctx ends, then lets the requests under way finish, at most for DrainLimit.
+func (s *Service) Run(ctx context.Context) error {
+	background := make(chan struct{})
+	go func() {
+		defer close(background)
+		s.writeThroughLoop(ctx)
+	}()
+	defer func() { <-background }()
+	if s.deps.Listener == nil {
+		<-ctx.Done()
+		return nil
+	}
+	server := &http.Server{
+		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.deps.Logger.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(s.deps.Listener) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainLimit)
+	defer cancel()
+	if err := server.Shutdown(drain); err != nil {
+		s.deps.Logger.Warn("requests were still under way at the drain limit", "error", err)
+		return server.Close()
+	}
+	return nil
+}
+
+// writeThrough adds an entry to its hot bucket when it is due before the horizon. The horizon is read after the entry
+// was acknowledged: a loader that has published a later one reads the bucket afterwards and finds the entry there.
+// A failure is made good in the background; the entry is durable all the same, and the loader's sweeps would find it.
+func (s *Service) writeThrough(ctx context.Context, e job.Entry) {
+	if err := s.heat(ctx, e); err != nil {
+		select {
+		case s.cold <- e:
+		default: // the loader's sweeps find it
+		}
+	}
+}
+
+func (s *Service) heat(ctx context.Context, e job.Entry) error {
+	horizon, err := s.deps.Hot.Horizon(ctx, e.Partition)
+	if err != nil || !e.DueAt.Before(horizon) {
+		return err
+	}
+	return s.deps.Hot.Add(ctx, []job.Entry{e})
+}
+
+func (s *Service) writeThroughLoop(ctx context.Context) {
+	for {
+		select {
+		case e := <-s.cold:
+			err := run.Patiently(ctx, s.deps.Logger, "write an entry through", func(ctx context.Context) error {
+				return s.heat(ctx, e)
+			})
+			if err != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tenant is the tenant of a request: one for all until tenants exist.
+func tenant(*http.Request) string { return "default" }

@@ -1,0 +1,181 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/minutehand/minutehand/schemas"
+)
+
+// spec is the OpenAPI document, compiled: it says which operations there are and what each accepts.
+type spec struct {
+	json       []byte
+	operations []*operation
+}
+
+// operation is one operation of the document.
+type operation struct {
+	id, method, path string
+	parameters       []parameter
+	body             *jsonschema.Schema
+	contentType      string
+}
+
+type parameter struct {
+	name, in string
+	integer  bool
+	schema   *jsonschema.Schema
+	value    string // the default
+}
+
+// document is what is read of the document beside its schemas.
+type document struct {
+	Servers []struct {
+		URL string `json:"url"`
+	} `json:"servers"`
+	Paths map[string]map[string]json.RawMessage `json:"paths"`
+}
+
+const specURL = "mem:///openapi.json"
+
+func loadSpec() (*spec, error) {
+	var tree any
+	if err := yaml.Unmarshal(schemas.OpenAPI, &tree); err != nil {
+		return nil, fmt.Errorf("openapi document: %w", err)
+	}
+	text, err := json.Marshal(tree)
+	if err != nil {
+		return nil, fmt.Errorf("openapi document: %w", err)
+	}
+	compiler, err := newCompiler(text)
+	if err != nil {
+		return nil, err
+	}
+	var doc document
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return nil, fmt.Errorf("openapi document: %w", err)
+	}
+	sp := &spec{json: text}
+	for path, item := range doc.Paths {
+		for method, raw := range item {
+			if method == "parameters" {
+				continue
+			}
+			op, err := newOperation(compiler, tree, doc.Servers[0].URL, path, method, raw)
+			if err != nil {
+				return nil, fmt.Errorf("openapi document: %s %s: %w", method, path, err)
+			}
+			sp.operations = append(sp.operations, op)
+		}
+	}
+	return sp, nil
+}
+
+func newCompiler(text []byte) (*jsonschema.Compiler, error) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("openapi document: %w", err)
+	}
+	c := jsonschema.NewCompiler()
+	c.AssertFormat()
+	c.RegisterFormat(&jsonschema.Format{Name: "minutehand-duration", Validate: func(v any) error {
+		s, ok := v.(string)
+		if !ok {
+			return nil
+		}
+		_, err := time.ParseDuration(s)
+		return err
+	}})
+	c.RegisterFormat(&jsonschema.Format{Name: "minutehand-instant", Validate: func(v any) error {
+		s, ok := v.(string)
+		if !ok {
+			return nil
+		}
+		_, err := time.Parse(time.RFC3339Nano, s)
+		return err
+	}})
+	return c, c.AddResource(specURL, doc)
+}
+
+func newOperation(
+	c *jsonschema.Compiler, tree any, server, path, method string, raw json.RawMessage,
+) (*operation, error) {
+	var o struct {
+		OperationID string `json:"operationId"`
+		RequestBody struct {
+			Content map[string]json.RawMessage `json:"content"`
+		} `json:"requestBody"`
+	}
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return nil, err
+	}
+	op := &operation{id: o.OperationID, method: strings.ToUpper(method), path: server + path}
+	at := "/paths/" + escape(path)
+	for _, list := range []string{at + "/parameters", at + "/" + method + "/parameters"} {
+		parameters, err := newParameters(c, tree, list)
+		if err != nil {
+			return nil, err
+		}
+		op.parameters = append(op.parameters, parameters...)
+	}
+	for contentType := range o.RequestBody.Content {
+		op.contentType = contentType
+		schema, err := c.Compile(fragment(at + "/" + method + "/requestBody/content/" + escape(contentType) + "/schema"))
+		if err != nil {
+			return nil, err
+		}
+		op.body = schema
+	}
+	return op, nil
+}
+
+// newParameters compiles the list of parameters at a pointer; each is a reference into the components.
+func newParameters(c *jsonschema.Compiler, tree any, list string) ([]parameter, error) {
+	refs, _ := lookup(tree, list).([]any)
+	parameters := make([]parameter, 0, len(refs))
+	for _, r := range refs {
+		ref, _ := lookup(r, "/$ref").(string)
+		at := strings.TrimPrefix(ref, "#")
+		p := parameter{}
+		p.name, _ = lookup(tree, at+"/name").(string)
+		p.in, _ = lookup(tree, at+"/in").(string)
+		p.integer = lookup(tree, at+"/schema/type") == "integer"
+		if v := lookup(tree, at+"/schema/default"); v != nil {
+			p.value = fmt.Sprint(v)
+		}
+		if p.name == "" {
+			return nil, errors.New("a parameter is not a reference to a component")
+		}
+		schema, err := c.Compile(fragment(at + "/schema"))
+		if err != nil {
+			return nil, err
+		}
+		p.schema = schema
+		parameters = append(parameters, p)
+	}
+	return parameters, nil
+}
+
+// lookup follows a JSON pointer; nil where it leads nowhere.
+func lookup(tree any, pointer string) any {
+	for part := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
+		m, ok := tree.(map[string]any)
+		if !ok {
+			return nil
+		}
+		tree = m[strings.NewReplacer("~1", "/", "~0", "~").Replace(part)]
+	}
+	return tree
+}
+
+func escape(part string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(part) }
+
+func fragment(pointer string) string { return specURL + "#" + (&url.URL{Path: pointer}).EscapedPath() }

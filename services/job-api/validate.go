@@ -1,0 +1,261 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"sort"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
+	"github.com/minutehand/minutehand/libs/problem"
+)
+
+// request is a request that was checked against its operation.
+type request struct {
+	*http.Request
+	// parameters holds every parameter that was given or has a default, by name.
+	parameters map[string]string
+	body       []byte
+	// tree is the body, decoded.
+	tree any
+}
+
+// limit is the page size asked for.
+func (r *request) limit() int {
+	n, _ := strconv.Atoi(r.parameters["limit"]) // checked to be an integer
+	return n
+}
+
+// check reads a request and tells every fault at once: 400 for parameters and for what is no JSON at all, 422 for a
+// body that says something wrong.
+func (s *Service) check(r *http.Request, op *operation) (*request, *problem.Problem) {
+	req := &request{Request: r, parameters: map[string]string{}}
+	faults := op.checkParameters(req)
+	if len(faults) > 0 {
+		return nil, problem.New(http.StatusBadRequest, "invalid-parameter", "A parameter is not as it must be.", faults...)
+	}
+	body, p := readBody(r, s.cfg.MaxBodyBytes)
+	if p != nil {
+		return nil, p
+	}
+	if op.body == nil {
+		if len(bytes.TrimSpace(body)) > 0 {
+			return nil, problem.New(http.StatusBadRequest, "unexpected-body", "This operation takes no body; leave it out.",
+				problem.Fault{Pointer: "", Code: "unexpected-body", Message: "Leave the body out."})
+		}
+		return req, nil
+	}
+	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || mediaType != op.contentType && mediaType != "application/json" {
+		return nil, problem.New(http.StatusUnsupportedMediaType, "unsupported-media-type",
+			"Set the Content-Type header to "+op.contentType+".")
+	}
+	req.body = body
+	req.tree, err = decode(body)
+	if err != nil {
+		return nil, problem.New(http.StatusBadRequest, "malformed-json", "The body is not valid JSON in UTF-8.",
+			problem.Fault{Pointer: "", Code: "malformed-json", Message: "Send one JSON value in UTF-8."})
+	}
+	return req, invalid(checkTree(op.body, req.tree))
+}
+
+func readBody(r *http.Request, limit int64) ([]byte, *problem.Problem) {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, limit))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, problem.New(http.StatusRequestEntityTooLarge, "too-large",
+			"The body is larger than "+strconv.FormatInt(limit, 10)+" bytes.")
+	case err != nil:
+		return nil, problem.New(http.StatusBadRequest, "unreadable-body", "The body could not be read completely.")
+	}
+	return body, nil
+}
+
+// decode reads exactly one JSON value.
+func decode(body []byte) (any, error) {
+	if !utf8.Valid(body) {
+		return nil, errors.New("not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	var tree any
+	if err := d.Decode(&tree); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one value")
+	}
+	return tree, nil
+}
+
+func (op *operation) checkParameters(req *request) []problem.Fault {
+	var faults []problem.Fault
+	query := req.URL.Query()
+	known := map[string]bool{}
+	for _, p := range op.parameters {
+		var given []string
+		switch p.in {
+		case "query":
+			known[p.name] = true
+			given = query[p.name]
+		case "header":
+			given = req.Header.Values(p.name)
+		default:
+			given = []string{req.PathValue(p.name)}
+		}
+		pointer := "/" + p.in + "/" + p.name
+		if len(given) > 1 {
+			faults = append(faults, problem.Fault{Pointer: pointer, Code: "repeated", Message: "Give it once."})
+			continue
+		}
+		if len(given) == 0 {
+			req.parameters[p.name] = p.value
+			continue
+		}
+		req.parameters[p.name] = given[0]
+		var v any = given[0]
+		if p.integer {
+			v = json.Number(given[0])
+			if !integer(given[0]) {
+				faults = append(faults, problem.Fault{Pointer: pointer, Code: "type", Message: "Must be an integer."})
+				continue
+			}
+		}
+		for _, f := range checkTree(p.schema, v) {
+			f.Pointer = pointer
+			faults = append(faults, f)
+		}
+	}
+	for name := range query {
+		if !known[name] {
+			// The name is the client's own text, so it is not repeated.
+			faults = append(faults, problem.Fault{
+				Pointer: "/query", Code: "unknown-parameter", Message: "Leave out the parameters that this operation does not have.",
+			})
+		}
+	}
+	return faults
+}
+
+func integer(s string) bool {
+	_, err := strconv.ParseInt(s, 10, 32)
+	return err == nil
+}
+
+// checkTree tells all faults that a schema finds in a value.
+func checkTree(schema *jsonschema.Schema, tree any) []problem.Fault {
+	err := schema.Validate(tree)
+	if err == nil {
+		return nil
+	}
+	var invalid *jsonschema.ValidationError
+	if !errors.As(err, &invalid) {
+		return []problem.Fault{{Code: "invalid", Message: "The value cannot be checked."}}
+	}
+	var faults []problem.Fault
+	collect(invalid, &faults)
+	sort.SliceStable(faults, func(i, j int) bool { return faults[i].Pointer < faults[j].Pointer })
+	if len(faults) > maxFaults {
+		faults = faults[:maxFaults]
+	}
+	return faults
+}
+
+// maxFaults bounds how many faults of one request are told.
+const maxFaults = 50
+
+func collect(e *jsonschema.ValidationError, faults *[]problem.Fault) {
+	for _, c := range e.Causes {
+		collect(c, faults)
+	}
+	if len(e.Causes) > 0 {
+		return
+	}
+	code, message, members := describe(e.ErrorKind)
+	if members == nil {
+		members = []string{""}
+	}
+	for _, m := range members {
+		location := e.InstanceLocation
+		if m != "" {
+			location = append(append([]string(nil), location...), m)
+		}
+		*faults = append(*faults, problem.Fault{Pointer: pointer(location), Code: code, Message: message})
+	}
+}
+
+// pointer is a JSON pointer. Unknown members and map keys are the client's own text: what does not look like a name is
+// left out, and what follows it.
+func pointer(location []string) string {
+	var b strings.Builder
+	for _, part := range location {
+		if len(part) > 64 || strings.ContainsFunc(part, func(r rune) bool {
+			return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+		}) {
+			break
+		}
+		b.WriteString("/" + part)
+	}
+	return b.String()
+}
+
+// describe says what is wrong, in words of our own: the validator's messages repeat values.
+func describe(k jsonschema.ErrorKind) (code, message string, members []string) {
+	switch k := k.(type) {
+	case *kind.Required:
+		return "required", "This member is missing; add it.", k.Missing
+	case *kind.AdditionalProperties:
+		return "unknown-member", "There is no such member here; check its spelling or leave it out.", k.Properties
+	case *kind.Type:
+		return "type", "Must be of type " + strings.Join(k.Want, " or ") + ".", nil
+	case *kind.Enum:
+		return "enum", "Must be one of: " + list(k.Want) + ".", nil
+	case *kind.Pattern:
+		return "pattern", "Does not have the form that the API's description gives for it.", nil
+	case *kind.Format:
+		if k.Want == "minutehand-duration" {
+			return "format", `Must be a duration such as "30s", "5m" or "1h30m".`, nil
+		}
+		return "format", `Must be an RFC 3339 instant such as "2030-01-02T03:04:05Z".`, nil
+	case *kind.MinLength:
+		return "min-length", "Must have at least " + strconv.Itoa(k.Want) + " characters.", nil
+	case *kind.MaxLength:
+		return "max-length", "Must have at most " + strconv.Itoa(k.Want) + " characters.", nil
+	case *kind.Minimum:
+		return "minimum", "Must be at least " + k.Want.RatString() + ".", nil
+	case *kind.Maximum:
+		return "maximum", "Must be at most " + k.Want.RatString() + ".", nil
+	case *kind.MaxItems:
+		return "max-items", "Must have at most " + strconv.Itoa(k.Want) + " items.", nil
+	case *kind.MaxProperties:
+		return "max-properties", "Must have at most " + strconv.Itoa(k.Want) + " members.", nil
+	case *kind.PropertyNames:
+		return "member-name", "A member's name does not have the form that the API's description gives for it.", nil
+	}
+	return "invalid", "Does not match the API's description.", nil
+}
+
+func list(values []any) string {
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i], _ = v.(string)
+	}
+	return strings.Join(texts, ", ")
+}
+
+func invalid(faults []problem.Fault) *problem.Problem {
+	if len(faults) == 0 {
+		return nil
+	}
+	return problem.New(http.StatusUnprocessableEntity, "invalid-request",
+		"The body was understood, but "+strconv.Itoa(len(faults))+" of its members must be mended.", faults...)
+}

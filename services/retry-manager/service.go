@@ -1,0 +1,171 @@
+// Package settler is the retry-manager: it reads how attempts ended and settles each: done, or another attempt, or a
+// dead letter.
+//
+// It promises: handling an event twice changes nothing (every key it writes follows from the event), an entry is
+// marked done only after what follows from it is durable, and attempts never exceed max_attempts (I7).
+package settler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/lifecycle"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// Config is what an operator may change.
+type Config struct {
+	// Batch is how many events are settled at once.
+	Batch int
+}
+
+// DefaultConfig is what a settler runs with unless told otherwise.
+func DefaultConfig() Config { return Config{Batch: 2000} }
+
+// Validate tells everything that is wrong with c.
+func (c Config) Validate() error {
+	if c.Batch <= 0 {
+		return errors.New("retry-manager: batch must be over 0")
+	}
+	return nil
+}
+
+// Deps are the ports that a settler works on.
+type Deps struct {
+	Jobs    jobstore.Jobs
+	Pending jobstore.Pending
+	History jobstore.History
+	Hot     hotbucket.Buckets
+	Records dedupe.Records
+	Log     dispatch.Log
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Service is a retry-manager.
+type Service struct {
+	cfg     Config
+	deps    Deps
+	change  lifecycle.Changer
+	metrics *metrics
+}
+
+// New returns a settler that has not started.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Service{
+		cfg: cfg, deps: deps, change: lifecycle.Changer{Jobs: deps.Jobs, Records: deps.Records},
+		metrics: newMetrics(deps.Metrics),
+	}, nil
+}
+
+// Run settles until ctx ends. A batch that was not committed then is settled again by the next one.
+func (s *Service) Run(ctx context.Context) error {
+	consumer, err := s.deps.Log.Subscribe(ctx, dispatch.TopicEvents, dispatch.GroupSettle)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	for ctx.Err() == nil {
+		messages, err := consumer.Poll(ctx, s.cfg.Batch)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.deps.Logger.Warn("cannot consume events", "error", err)
+				_ = run.Sleep(ctx, time.Second)
+			}
+			continue
+		}
+		err = run.Patiently(ctx, s.deps.Logger, "settle events", func(ctx context.Context) error {
+			return s.settle(ctx, messages)
+		})
+		if err != nil {
+			break
+		}
+		offsets := map[int]int64{}
+		for _, m := range messages {
+			offsets[m.Partition] = m.Offset + 1
+		}
+		err = run.Patiently(ctx, s.deps.Logger, "commit events", func(ctx context.Context) error {
+			return consumer.Commit(ctx, offsets)
+		})
+		if err != nil {
+			break
+		}
+		s.metrics.settled.Add(float64(len(messages)))
+	}
+	return consumer.Close()
+}
+
+// settle handles a batch. What it writes goes out in the order: what follows from an attempt, then the marks. A crash
+// in between leaves the batch uncommitted, and everything is written once more under the same keys.
+func (s *Service) settle(ctx context.Context, messages []dispatch.Message) error {
+	b := &batch{marked: map[job.Locator]bool{}}
+	for _, m := range messages {
+		e, err := wire.UnmarshalEvent(m.Value)
+		if err != nil {
+			s.deps.Logger.Error("an event cannot be decoded, it is passed over", "partition", m.Partition,
+				"offset", m.Offset, "error", err)
+			continue
+		}
+		if err := s.handle(ctx, b, &e); err != nil {
+			return err
+		}
+	}
+	return s.write(ctx, b)
+}
+
+func (s *Service) write(ctx context.Context, b *batch) error {
+	if err := s.deps.Pending.Put(ctx, b.entries); err != nil {
+		return err
+	}
+	if err := s.heat(ctx, b.entries); err != nil {
+		return err
+	}
+	letters := make([]dispatch.Record, len(b.letters))
+	for i := range b.letters {
+		if err := s.deps.History.PutDeadLetter(ctx, b.letters[i]); err != nil {
+			return err
+		}
+		letters[i] = dispatch.Record{
+			Key: b.letters[i].Event.Entry.JobID, Value: wire.MarshalDeadLetter(&b.letters[i]),
+		}
+	}
+	if err := s.deps.Log.Publish(ctx, dispatch.TopicDLQ, letters); err != nil {
+		return err
+	}
+	if len(b.marks) == 0 {
+		return nil
+	}
+	return s.deps.Pending.MarkDone(ctx, b.marks)
+}
+
+// heat adds the new entries that are due before the horizon to their hot buckets. One that finds no room is durable
+// and comes by the loader's sweeps.
+func (s *Service) heat(ctx context.Context, entries []job.Entry) error {
+	var near []job.Entry
+	for _, e := range entries {
+		horizon, err := s.deps.Hot.Horizon(ctx, e.Partition)
+		if err != nil {
+			return err
+		}
+		if e.DueAt.Before(horizon) {
+			near = append(near, e)
+		}
+	}
+	if err := s.deps.Hot.Add(ctx, near); err != nil && !errors.Is(err, hotbucket.ErrFull) {
+		return err
+	}
+	return nil
+}

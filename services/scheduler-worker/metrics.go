@@ -1,0 +1,43 @@
+package worker
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	dispatched prometheus.Counter
+	refused    *prometheus.CounterVec
+	late       *prometheus.CounterVec
+	held       prometheus.Gauge
+	behind     prometheus.Histogram
+	abandoned  prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		dispatched: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_scheduler_worker_fires_total", Help: "Fires published.",
+		}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "minutehand_scheduler_worker_refused_total", Help: "Entries that were not dispatched, by reason.",
+		}, []string{"reason"}),
+		late: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "minutehand_scheduler_worker_late_decisions_total",
+			Help: "Missed-run decisions carried out, by whether the occurrence fires.",
+		}, []string{"decision"}),
+		held: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "minutehand_scheduler_worker_held_entries", Help: "Entries read ahead and held in memory.",
+		}),
+		behind: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "minutehand_scheduler_worker_publish_delay_seconds",
+			Help:    "From the instant an entry is due to the instant its fire is durable.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600},
+		}),
+		abandoned: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_scheduler_worker_dropped_holds_total",
+			Help: "Times a shard dropped what it held because its last accepted read was too old.",
+		}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.dispatched, m.refused, m.late, m.held, m.behind, m.abandoned)
+	}
+	return m
+}

@@ -1,0 +1,167 @@
+// Package worker is the scheduler-worker: it takes entries that are about to be due from the hot buckets of the
+// partitions it owns, and dispatches each at its instant.
+//
+// It promises: an entry is dispatched no earlier than it is due by this clock, and as close to it as the log allows; a
+// recurring entry is never dispatched without its successor being durable; an entry stays in its hot bucket until its
+// fire is durable, so that a crash anywhere leads to a second dispatch under the same execution id, never to none.
+// Whoever stalled for longer than OwnerTTL dispatches nothing of what it read before.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/lifecycle"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+// Config is what an operator may change.
+type Config struct {
+	// Lookahead is how far ahead of its instant an entry is read and prepared.
+	Lookahead time.Duration
+	// PollInterval is the longest pause between two reads of the hot buckets; hints make it shorter.
+	PollInterval time.Duration
+	// ReadGap is the shortest pause between two reads.
+	ReadGap time.Duration
+	// OwnerTTL is how old the last accepted read may be for an owner to dispatch anything.
+	OwnerTTL time.Duration
+	// Grace is how long an entry waits for a job row, or a row of its definition, before it is dropped.
+	Grace time.Duration
+	// HoldRecheck is the pause between two looks at an entry that waits for its row.
+	HoldRecheck time.Duration
+	// MaxHeld bounds the entries that one shard holds in memory.
+	MaxHeld int
+	// Batch bounds how many entries are prepared or dispatched at once, at most jobstore.MaxGetMany.
+	Batch int
+	// Shards is how many loops share the owned partitions.
+	Shards int
+	// LateWrite is how long a dispatch may take before it is abandoned and begun again from the hot bucket: half of the
+	// five minutes after which a bucket may close.
+	LateWrite time.Duration
+}
+
+// DefaultConfig is what a worker runs with unless told otherwise.
+func DefaultConfig() Config {
+	return Config{
+		Lookahead: lifecycle.Lookahead, PollInterval: 500 * time.Millisecond, ReadGap: 5 * time.Millisecond,
+		OwnerTTL: 5 * time.Second, Grace: 2 * time.Minute, HoldRecheck: time.Second, MaxHeld: 20_000, Batch: 500,
+		Shards: 4, LateWrite: 150 * time.Second,
+	}
+}
+
+// Validate tells everything that is wrong with c.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, msg string) {
+		if !ok {
+			errs = append(errs, errors.New("scheduler-worker: "+msg))
+		}
+	}
+	check(c.Lookahead > 0 && c.Lookahead <= lifecycle.Lookahead,
+		fmt.Sprintf("lookahead must be over 0 and at most %s, which is as far as a pause reaches", lifecycle.Lookahead))
+	check(c.PollInterval > 0 && c.PollInterval < c.OwnerTTL, "poll interval must be over 0 and below the owner TTL")
+	check(c.ReadGap >= 0, "read gap must not be negative")
+	check(c.MaxHeld > 0 && c.Shards > 0, "max held and shards must be over 0")
+	check(c.Batch > 0 && c.Batch <= jobstore.MaxGetMany, fmt.Sprintf("batch must be 1 to %d", jobstore.MaxGetMany))
+	check(c.Grace >= 2*time.Minute, "grace must be at least 2m, a writer may take half of it")
+	check(c.HoldRecheck > 0 && c.LateWrite > 0, "hold recheck and late write must be over 0")
+	return errors.Join(errs...)
+}
+
+// Deps are the ports that a worker works on.
+type Deps struct {
+	Jobs    jobstore.Jobs
+	Pending jobstore.Pending
+	Hot     hotbucket.Buckets
+	Records dedupe.Records
+	Log     dispatch.Log
+	Coord   coord.Coordinator
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Service is a scheduler-worker.
+type Service struct {
+	cfg     Config
+	deps    Deps
+	metrics *metrics
+}
+
+// New returns a worker that has not started.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}, nil
+}
+
+// Run takes and dispatches until ctx ends. What it holds then stays in the hot buckets for the next owner.
+func (s *Service) Run(ctx context.Context) error {
+	assigned, err := s.deps.Coord.Join(ctx, hotbucket.RoleWorker)
+	if err != nil {
+		return fmt.Errorf("join: %w", err)
+	}
+	shards := make([]*shard, s.cfg.Shards)
+	var wg sync.WaitGroup
+	for i := range shards {
+		shards[i] = newShard(s)
+		wg.Go(func() { shards[i].run(ctx) })
+	}
+	for {
+		select {
+		case owned, ok := <-assigned:
+			if !ok {
+				wg.Wait()
+				return nil
+			}
+			s.assign(ctx, shards, owned)
+		case <-s.deps.Hot.Hints():
+			for _, sh := range shards {
+				sh.nudge()
+			}
+		case <-ctx.Done():
+			wg.Wait()
+			return nil
+		}
+	}
+}
+
+// assign takes the partitions over in the hot tier and hands each shard its share. A partition whose epoch is refused
+// has a newer owner already.
+func (s *Service) assign(ctx context.Context, shards []*shard, owned []hotbucket.Owner) {
+	shares := make([][]hotbucket.Owner, len(shards))
+	for _, o := range owned {
+		if !s.takeOver(ctx, o) {
+			continue
+		}
+		i := o.Partition % len(shards)
+		shares[i] = append(shares[i], o)
+	}
+	for i, sh := range shards {
+		sh.own(shares[i])
+	}
+}
+
+func (s *Service) takeOver(ctx context.Context, o hotbucket.Owner) bool {
+	var stale bool
+	err := run.Patiently(ctx, s.deps.Logger, "take a partition over", func(ctx context.Context) error {
+		err := s.deps.Hot.SetEpoch(ctx, o)
+		stale = errors.Is(err, hotbucket.ErrStaleEpoch)
+		if stale {
+			return nil
+		}
+		return err
+	})
+	return err == nil && !stale
+}
