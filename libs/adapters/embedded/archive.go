@@ -38,26 +38,10 @@ func NewArchive(fsys vfs.FS, dir string) (*Archive, error) {
 	if err := fsys.RemoveAll(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("embedded: archive: %w", err)
 	}
-	if err := a.makeFolders(partial); err != nil {
+	if err := makeFolders(fsys, partial); err != nil {
 		return nil, err
 	}
 	return a, nil
-}
-
-// makeFolders makes a folder durable together with its parents below the archive.
-func (a *Archive) makeFolders(dir string) error {
-	if err := a.fs.MkdirAll(dir, 0o750); err != nil {
-		return fmt.Errorf("embedded: archive: %w", err)
-	}
-	for d := dir; strings.HasPrefix(d, a.dir); d = a.fs.PathDir(d) {
-		if err := a.syncFolder(d); err != nil {
-			return err
-		}
-		if d == a.dir {
-			return a.syncFolder(a.fs.PathDir(a.dir))
-		}
-	}
-	return nil
 }
 
 func (a *Archive) syncFolder(dir string) error {
@@ -78,7 +62,7 @@ func (a *Archive) PutIfAbsent(_ context.Context, name string, body []byte) error
 	if _, err := a.fs.Stat(final); err == nil {
 		return fmt.Errorf("embedded: archive: %w", archive.ErrExists)
 	}
-	if err := a.makeFolders(a.fs.PathDir(final)); err != nil {
+	if err := makeFolders(a.fs, a.fs.PathDir(final)); err != nil {
 		return err
 	}
 	f, err := a.fs.Create(temporary, vfs.WriteCategoryUnspecified)

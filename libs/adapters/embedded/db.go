@@ -55,6 +55,7 @@ type Options struct {
 // DB is the one database behind the embedded adapters.
 type DB struct {
 	pebble     *pebble.DB
+	lock       *pebble.Lock
 	write      *pebble.WriteOptions
 	partitions int
 }
@@ -73,21 +74,21 @@ func Open(o Options) (*DB, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	p, err := openPebble(o)
+	p, lock, err := openPebble(o)
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{pebble: p, write: pebble.Sync}
+	db := &DB{pebble: p, lock: lock, write: pebble.Sync}
 	if o.withoutSync {
 		db.write = pebble.NoSync
 	}
 	if err := db.setUp(o); err != nil {
-		return nil, errors.Join(err, p.Close())
+		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
 }
 
-func openPebble(o Options) (*pebble.DB, error) {
+func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
 	opts := &pebble.Options{
@@ -98,20 +99,39 @@ func openPebble(o Options) (*pebble.DB, error) {
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
-	if err := o.FS.MkdirAll(o.Dir, 0o750); err != nil {
-		return nil, fmt.Errorf("embedded: make %s: %w", o.Dir, err)
+	if err := makeFolders(o.FS, o.Dir); err != nil {
+		return nil, nil, err
 	}
 	// Pebble would only say that a lock could not be had; asking for it first tells this from any other failure.
 	lock, err := pebble.LockDirectory(o.Dir, o.FS)
 	if err != nil {
-		return nil, fmt.Errorf("embedded: %s: %w", o.Dir, ErrInUse)
+		return nil, nil, fmt.Errorf("embedded: %s: %w", o.Dir, ErrInUse)
 	}
 	opts.Lock = lock
 	p, err := pebble.Open(o.Dir, opts)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("embedded: open %s: %w", o.Dir, err), lock.Close())
+		return nil, nil, errors.Join(fmt.Errorf("embedded: open %s: %w", o.Dir, err), lock.Close())
 	}
-	return p, nil
+	return p, lock, nil
+}
+
+// makeFolders makes a folder and its parents, durably: a new folder is lost with the power unless its parent is synced.
+func makeFolders(fsys vfs.FS, dir string) error {
+	if err := fsys.MkdirAll(dir, 0o750); err != nil {
+		return fmt.Errorf("embedded: make %s: %w", dir, err)
+	}
+	for d := dir; ; d = fsys.PathDir(d) {
+		f, err := fsys.OpenDir(d)
+		if err != nil {
+			return nil //nolint:nilerr // a parent that this process may not read was there before it
+		}
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+			return fmt.Errorf("embedded: sync %s: %w", d, err)
+		}
+		if d == fsys.PathDir(d) {
+			return nil
+		}
+	}
 }
 
 // setUp writes what a new store needs in one batch, or checks what an old one says.
@@ -166,7 +186,7 @@ func (db *DB) initialise(o Options) error {
 func (db *DB) Partitions() int { return db.partitions }
 
 // Close closes the database. Nothing may use it any more.
-func (db *DB) Close() error { return db.pebble.Close() }
+func (db *DB) Close() error { return errors.Join(db.pebble.Close(), db.lock.Close()) }
 
 // Metrics is a line for people about the state of the store.
 func (db *DB) Metrics() *pebble.Metrics { return db.pebble.Metrics() }

@@ -18,14 +18,16 @@ const DefaultMaxRecords = 400_000
 
 // Records is the leases, outcomes and stop records in this process.
 //
-// A record that was started is also written to the database (without waiting for a sync: it must survive the process,
-// not the machine, for it is the process that a poisonous fire kills) and loaded at the next start as a lapsed lease;
-// so takeovers are counted across restarts and tokens keep growing. An outcome needs no durable copy of its own: its
+// A record that was started is also written to the database and loaded at the next start as a lapsed lease, so that
+// takeovers are counted across restarts and a fire that kills its process ends. The write does not wait for a sync,
+// which would cost every fire one, unless the entry was due before this process opened the store: then an earlier
+// process may have died of it. So the first death of all may go uncounted, no later one does. An outcome needs no durable copy of its own: its
 // durable form is its event in the log. After a restart the incarnation differs, so that an executor waits for the
 // settlers and asks the entry's row before it invokes what it finds again.
 type Records struct {
-	db  *DB
-	max int
+	db       *DB
+	max      int
+	openedAt time.Time
 
 	mu      sync.Mutex
 	records map[dedupe.Key]*dedupe.Record
@@ -58,7 +60,9 @@ func NewRecords(ctx context.Context, db *DB, maxRecords int) (*Records, error) {
 	if maxRecords == 0 {
 		maxRecords = DefaultMaxRecords
 	}
-	r := &Records{db: db, max: maxRecords, records: map[dedupe.Key]*dedupe.Record{}, stops: map[string]stop{}}
+	r := &Records{
+		db: db, max: maxRecords, openedAt: time.Now(), records: map[dedupe.Key]*dedupe.Record{}, stops: map[string]stop{},
+	}
 	prefix := []byte{tableStarted}
 	err := db.scan(ctx, prefix, after(prefix), func(_, v []byte) (bool, error) {
 		var s started
@@ -101,6 +105,17 @@ func (r *Records) Acquire(
 
 // Start implements dedupe.Records.
 func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, error) {
+	verdict, err := r.start(k, t, e)
+	if err == nil && verdict == job.Proceed && e.DueAt.Before(r.openedAt) {
+		// Everything written so far is on disk once this is; many that wait share one sync.
+		if err := r.db.pebble.LogData(nil, r.db.write); err != nil {
+			return 0, fmt.Errorf("embedded: start: %w", err)
+		}
+	}
+	return verdict, err
+}
+
+func (r *Records) start(k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]

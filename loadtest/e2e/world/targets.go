@@ -8,25 +8,18 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// Call is one invocation as a target saw it.
-type Call struct {
-	Host, JobID, ExecutionID string
-	Attempt                  int
-	ScheduledFor             time.Time
-	Token                    string
-	At                       time.Time
-}
-
 // Behaviour answers a call: a status, or an error. It may block until the request's context ends.
-type Behaviour func(r *http.Request, c Call) (status int, err error)
+type Behaviour func(r *http.Request, c ledger.Call) (status int, err error)
 
 // Targets is a virtual network of webhook targets, by host name. It records every call.
 type Targets struct {
 	mu         sync.Mutex
 	behaviours map[string]Behaviour
-	calls      []Call
+	calls      []ledger.Call
 	cut        bool
 }
 
@@ -53,15 +46,15 @@ func (t *Targets) set(cut bool) {
 }
 
 // Calls are all calls so far, in order.
-func (t *Targets) Calls() []Call {
+func (t *Targets) Calls() []ledger.Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return append([]Call(nil), t.calls...)
+	return append([]ledger.Call(nil), t.calls...)
 }
 
 // CallsOf are the calls of one job.
-func (t *Targets) CallsOf(jobID string) []Call {
-	var calls []Call
+func (t *Targets) CallsOf(jobID string) []ledger.Call {
+	var calls []ledger.Call
 	for _, c := range t.Calls() {
 		if c.JobID == jobID {
 			calls = append(calls, c)
@@ -76,7 +69,7 @@ var errCut = errors.New("network is cut")
 func (t *Targets) RoundTrip(r *http.Request) (*http.Response, error) {
 	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
 	scheduled, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
-	c := Call{
+	c := ledger.Call{
 		Host: r.URL.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"),
 		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(),
 	}
@@ -101,7 +94,7 @@ func (t *Targets) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // Hang never answers.
-func Hang(r *http.Request, _ Call) (int, error) {
+func Hang(r *http.Request, _ ledger.Call) (int, error) {
 	<-r.Context().Done()
 	return 0, r.Context().Err()
 }

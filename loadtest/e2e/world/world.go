@@ -9,8 +9,10 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/loadtest/ledger"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
 
@@ -37,11 +40,21 @@ type World struct {
 	Platform *platform.Platform
 	stop     context.CancelFunc
 	stopped  chan error
+
+	// What goes into the account; mu guards what scenarios add from several goroutines.
+	mu          sync.Mutex
+	began       time.Time
+	crashed     bool
+	jobs        []string
+	definitions map[string][]string
+	stops       []*ledger.Stop
 }
 
 // New makes a world that has not started.
 func New(t *testing.T) *World {
-	return &World{T: t, FS: vfs.NewCrashableMem(), Targets: NewTargets()}
+	return &World{
+		T: t, FS: vfs.NewCrashableMem(), Targets: NewTargets(), began: time.Now(), definitions: map[string][]string{},
+	}
 }
 
 // Start starts a process.
@@ -77,11 +90,24 @@ func (w *World) Stop() {
 	}
 }
 
-// Crash kills the process: what was not synced is lost, nothing it still does has any effect.
+// Crash takes the power away: the process is gone, and what was not synced is lost.
 func (w *World) Crash() {
 	w.T.Helper()
-	clone := w.FS.CrashClone(vfs.CrashCloneCfg{})
-	w.Targets.Cut() // the dead process reaches nobody any more
+	w.lose(vfs.CrashCloneCfg{})
+}
+
+// Kill kills the process alone: what it wrote stays, synced or not.
+func (w *World) Kill() {
+	w.T.Helper()
+	w.lose(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+}
+
+// lose goes on with a copy of the file system as it is now; nothing that the dead process still does has any effect.
+func (w *World) lose(cfg vfs.CrashCloneCfg) {
+	w.T.Helper()
+	w.crashed = true
+	clone := w.FS.CrashClone(cfg)
+	w.Targets.Cut()
 	w.Stop()
 	w.FS = clone
 	w.Targets.Join()
@@ -126,13 +152,6 @@ func (w *World) Must(want int, method, path string, body any, headers ...string)
 		w.T.Fatalf("%s %s answered %d, want %d: %v", method, path, status, want, answer)
 	}
 	return answer
-}
-
-// Create creates a job and returns its id.
-func (w *World) Create(body map[string]any) string {
-	w.T.Helper()
-	id, _ := w.Must(http.StatusCreated, http.MethodPost, "/jobs", body)["job_id"].(string)
-	return id
 }
 
 // Executions reads all executions of a job, newest first.

@@ -1,0 +1,138 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// checkCalls is I2 and I5: once without a crash, with another token after one, and never early.
+func checkCalls(r *report, a *Account, i *index) {
+	for k, calls := range i.calls {
+		tokens := map[string]bool{}
+		for _, c := range calls {
+			if k.attempt == 1 && c.At.Before(c.ScheduledFor) {
+				r.add("I5", c.JobID, "execution %s was invoked %s early", k.executionID, c.ScheduledFor.Sub(c.At))
+			}
+			if tokens[c.Token] {
+				r.add("I2", c.JobID, "attempt %d of %s was invoked twice under token %s", k.attempt, k.executionID, c.Token)
+			}
+			tokens[c.Token] = true
+		}
+		if len(calls) > 1 && !a.Crashed {
+			r.add("I2", calls[0].JobID, "attempt %d of %s was invoked %d times without a crash", k.attempt, k.executionID, len(calls))
+		}
+	}
+}
+
+// checkStops is I4: what a stop stops does not begin after it was acknowledged.
+func checkStops(r *report, a *Account) {
+	byJob := map[string][]Call{}
+	for _, c := range a.Calls {
+		byJob[c.JobID] = append(byJob[c.JobID], c)
+	}
+	for _, s := range a.Stops {
+		for _, c := range byJob[s.JobID] {
+			if c.At.After(s.AckedAt) && stops(&s, &c) {
+				r.add("I4", s.JobID, "%s (attempt %d) began %s after a %s was acknowledged", c.ExecutionID, c.Attempt,
+					c.At.Sub(s.AckedAt), s.Kind)
+			}
+		}
+	}
+}
+
+func stops(s *Stop, c *Call) bool {
+	ref, err := job.ParseExecutionID(c.ExecutionID)
+	if err != nil {
+		return true
+	}
+	first := c.Attempt == 1 && ref.Trigger == job.TriggerSchedule
+	switch s.Kind {
+	case StopPause:
+		return first && (s.ResumedAt.IsZero() || c.At.Before(s.ResumedAt))
+	case StopUpdate:
+		return first && c.Host == s.OldHost && !ref.NominalAt.Before(s.EffectiveAt)
+	}
+	return true
+}
+
+// checkAttempts is I7: never more attempts than the policy allows, and what was invoked in vain is a dead letter.
+func checkAttempts(r *report, a *Account, i *index) {
+	for x, events := range i.attempts {
+		last := events[0]
+		for _, e := range events {
+			if e.Entry.Attempt > last.Entry.Attempt {
+				last = e
+			}
+			if most := e.Retry.MaxAttempts; most > 0 && e.Entry.Attempt > most {
+				r.add("I7", e.Entry.JobID, "%s had attempt %d of at most %d", x, e.Entry.Attempt, most)
+			}
+		}
+		ended := last.Outcome.Kind == job.Succeeded || last.Outcome.Kind == job.Skipped || last.Outcome.Kind == job.Stopped
+		if !ended && !i.deadLetter[x] && !pendingAttempt(i, last) {
+			r.add("I7", last.Entry.JobID, "%s ended with %s and is neither a dead letter nor has another attempt", x,
+				last.Outcome.Kind)
+		}
+		if ended && i.deadLetter[x] {
+			r.add("I7", last.Entry.JobID, "%s ended with %s and is a dead letter all the same", x, last.Outcome.Kind)
+		}
+	}
+}
+
+func pendingAttempt(i *index, last *job.Event) bool {
+	for _, p := range i.pendingOf[last.Entry.JobID] {
+		if !p.Done && p.ExecutionID == last.Entry.ExecutionID {
+			return true
+		}
+	}
+	return false
+}
+
+// checkArchive is I8: the archive holds every record of the log exactly once, without a gap, and tells of the same
+// events as the history. (A record may tell of an event that another told before: the ids are what is compared.)
+func checkArchive(r *report, a *Account) {
+	type place struct{ partition, offset int64 }
+	places := map[place]bool{}
+	ends := map[int64]int64{}
+	archived := map[string]bool{}
+	for _, x := range a.Archived {
+		p := place{x.Partition, x.Offset}
+		if places[p] {
+			r.add("I8", "", "record %d of log partition %d is in the archive twice", x.Offset, x.Partition)
+		}
+		places[p] = true
+		ends[x.Partition] = max(ends[x.Partition], x.Offset+1)
+		archived[x.EventID] = true
+	}
+	for partition, end := range ends {
+		for offset := range end {
+			if !places[place{partition, offset}] {
+				r.add("I8", "", "record %d of log partition %d is missing in the archive", offset, partition)
+			}
+		}
+	}
+	history := map[string]bool{}
+	for n := range a.Events {
+		e := &a.Events[n]
+		history[e.ID] = true
+		if !archived[e.ID] {
+			r.add("I8", e.Entry.JobID, "event %s is in the history and not in the archive", e.ID)
+		}
+	}
+	for id := range archived {
+		if !history[id] {
+			r.add("I8", "", "event %s is in the archive and not in the history", id)
+		}
+	}
+}
+
+// Lateness is how late the first attempts of a run were called, in no order.
+func Lateness(calls []Call) []time.Duration {
+	var late []time.Duration
+	for _, c := range calls {
+		if c.Attempt == 1 {
+			late = append(late, c.At.Sub(c.ScheduledFor))
+		}
+	}
+	return late
+}

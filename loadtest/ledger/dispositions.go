@@ -1,0 +1,188 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/schedule"
+)
+
+// checkDispositions is I1: every nominal instant of the definition in force ends in exactly one disposition, and what
+// is fired was invoked.
+func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
+	given := dispositions(r, i, j)
+	definitions := append(append([]job.Definition(nil), j.Superseded...), j.Job.Definition)
+	expected := map[int64]bool{}
+	for n := range definitions {
+		end := a.Until
+		if n+1 < len(definitions) {
+			end = earlier(end, definitions[n+1].EffectiveAt)
+		}
+		if n+1 == len(definitions) {
+			end = earlier(end, endOf(&j.Job))
+		}
+		for _, at := range instants(r, j, &definitions[n], end) {
+			if at.Before(a.From) {
+				continue
+			}
+			expected[at.UnixMilli()] = true
+			if len(given[at.UnixMilli()]) != 1 {
+				r.add("I1", j.Job.ID, "instant %s has dispositions %v, want exactly one", at.Format(time.RFC3339Nano),
+					given[at.UnixMilli()])
+			}
+		}
+	}
+	for ms, ds := range given {
+		at := time.UnixMilli(ms).UTC()
+		stopped := j.Job.Status == job.Cancelled && !at.Before(j.Job.UpdatedAt) && len(ds) == 1
+		if at.Before(a.Until) && !at.Before(a.From) && !expected[ms] && !stopped && !inPausedTail(&j.Job, at) {
+			r.add("I1", j.Job.ID, "instant %s has dispositions %v, but belongs to no definition", at.Format(time.RFC3339Nano), ds)
+		}
+	}
+}
+
+// endOf is where the job's occurrences end to be expected: when it was cancelled, or behind the pause.
+func endOf(j *job.Job) time.Time {
+	switch j.Status {
+	case job.Cancelled:
+		return j.UpdatedAt
+	case job.Paused:
+		return j.PausedAt.Add(time.Millisecond)
+	}
+	return time.Time{}
+}
+
+func inPausedTail(j *job.Job, at time.Time) bool {
+	return j.Status == job.Paused && at.After(j.PausedAt)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.IsZero() || a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// instants are the nominal instants of a definition before end.
+func instants(r *report, j *JobAccount, d *job.Definition, end time.Time) []time.Time {
+	plan, err := schedule.Compile(d.Schedule, j.Job.ID)
+	if err != nil {
+		r.add("I1", j.Job.ID, "schedule does not compile: %v", err)
+		return nil
+	}
+	var list []time.Time
+	ordinal := d.FirstOrdinal
+	for at, ok := plan.First(d.EffectiveAt); ok && plan.ScheduledFor(at).Before(end); at, ok = plan.Next(at) {
+		if most := d.Schedule.MaxOccurrences; most > 0 && ordinal > most {
+			break
+		}
+		list = append(list, at)
+		ordinal++
+	}
+	return list
+}
+
+// dispositions are those that the history gives to each instant of a job, each execution's counted once.
+func dispositions(r *report, i *index, j *JobAccount) map[int64][]job.Disposition {
+	given := map[int64][]job.Disposition{}
+	ranges := map[string]bool{}
+	for _, e := range i.eventsOf[j.Job.ID] {
+		if e.Type != job.EventSkipped || ranges[e.ID] {
+			continue
+		}
+		ranges[e.ID] = true
+		n := 0
+		for _, at := range between(r, j, e.Entry.DefinitionID, e.Skipped.From, e.Skipped.To) {
+			given[at.UnixMilli()] = append(given[at.UnixMilli()], e.Disposition)
+			n++
+		}
+		if n != e.Skipped.Count {
+			r.add("I1", j.Job.ID, "a range says that it holds %d instants, it holds %d", e.Skipped.Count, n)
+		}
+	}
+	seen := map[string]bool{}
+	for _, e := range i.eventsOf[j.Job.ID] {
+		x := e.Entry.ExecutionID
+		if e.Type != job.EventAttempt || e.Entry.Trigger != job.TriggerSchedule || seen[x] {
+			continue
+		}
+		seen[x] = true
+		d := dispositionOf(i.attempts[x])
+		ms := e.Entry.NominalAt.UnixMilli()
+		given[ms] = append(given[ms], d)
+		if d == job.Fired && len(i.calls[attemptKey{x, 1}]) == 0 && !lostOnly(i.attempts[x]) {
+			r.add("I1", j.Job.ID, "execution %s is fired, but no target saw it", x)
+		}
+	}
+	return given
+}
+
+// dispositionOf is the one disposition of an execution: fired, if any invocation is on record, whatever else is.
+func dispositionOf(events []*job.Event) job.Disposition {
+	var d job.Disposition
+	for _, e := range events {
+		if e.Disposition == job.Fired || d == "" {
+			d = e.Disposition
+		}
+	}
+	return d
+}
+
+// lostOnly tells that all there is of an execution are attempts whose executors were lost before or after the call.
+func lostOnly(events []*job.Event) bool {
+	for _, e := range events {
+		if e.Outcome.Kind != job.WorkerLost {
+			return false
+		}
+	}
+	return true
+}
+
+func between(r *report, j *JobAccount, definitionID string, from, to time.Time) []time.Time {
+	d := &j.Job.Definition
+	for n := range j.Superseded {
+		if j.Superseded[n].ID == definitionID {
+			d = &j.Superseded[n]
+		}
+	}
+	plan, err := schedule.Compile(d.Schedule, j.Job.ID)
+	if err != nil {
+		r.add("I1", j.Job.ID, "schedule does not compile: %v", err)
+		return nil
+	}
+	var list []time.Time
+	for at, ok := plan.First(from); ok && !at.After(to); at, ok = plan.Next(at) {
+		list = append(list, at)
+	}
+	return list
+}
+
+// checkPending is I6: an active recurring job that goes on has exactly one pending entry of its current definition
+// (two while the next is being written), anything else has none that would fire.
+func checkPending(r *report, i *index, j *JobAccount) {
+	chains, other := 0, 0
+	for _, p := range i.pendingOf[j.Job.ID] {
+		if p.Done || !p.FirstOfSchedule() || p.Chained {
+			continue
+		}
+		state := j.Job.State()
+		if state.Judge(&p.Entry) == job.Proceed && p.DefinitionID == j.Job.Definition.ID {
+			chains++
+		} else {
+			other++
+		}
+	}
+	recurring := j.Job.Definition.Schedule.Type != job.OneShot
+	switch {
+	case j.Job.Status == job.Active && recurring && goesOn(j) && (chains < 1 || chains > 2):
+		r.add("I6", j.Job.ID, "an active recurring job has %d pending entries (and %d that will not fire), want one", chains, other)
+	case j.Job.Status != job.Active && chains > 0:
+		r.add("I6", j.Job.ID, "a %s job has %d pending entries that would fire", j.Job.Status, chains)
+	}
+}
+
+// goesOn tells whether the schedule has no end.
+func goesOn(j *JobAccount) bool {
+	s := j.Job.Definition.Schedule
+	return s.EndAt.IsZero() && s.MaxOccurrences == 0
+}

@@ -1,0 +1,147 @@
+// Package ledger checks the invariants of the design (I1–I9) on the account of a run: what was promised to clients,
+// what the targets saw, what stands in the history, the archive and the store. It knows nothing of how the run was
+// made, so the bubble, the simulation and the real servers use the same checker.
+package ledger
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// Call is one invocation as a target saw it.
+type Call struct {
+	Host, JobID, ExecutionID string
+	Attempt                  int
+	ScheduledFor             time.Time
+	Token                    string
+	At                       time.Time
+}
+
+// JobAccount is a job as it stands, with the definitions that were superseded.
+type JobAccount struct {
+	Job        job.Job
+	Superseded []job.Definition
+}
+
+// StopKind says what a client did to stop something.
+type StopKind string
+
+// The stops. Each is acknowledged at an instant; what it stops may not begin afterwards.
+const (
+	StopCancel StopKind = "cancel"
+	StopPause  StopKind = "pause"
+	StopUpdate StopKind = "update"
+)
+
+// Stop is an acknowledged cancel, pause, delete (which is a cancel) or update.
+type Stop struct {
+	JobID string
+	Kind  StopKind
+	// AckedAt is when the answer came.
+	AckedAt time.Time
+	// ResumedAt ends a pause: when the resume was asked for; zero if it never was.
+	ResumedAt time.Time
+	// EffectiveAt and OldHost say what an update replaced: instants from EffectiveAt on are no longer for OldHost.
+	EffectiveAt time.Time
+	OldHost     string
+}
+
+// Archived is an event as the archive holds it, with its place in the log.
+type Archived struct {
+	EventID           string
+	Partition, Offset int64
+}
+
+// Account is everything that is known of a run.
+type Account struct {
+	// From and Until bound the nominal instants that must have a disposition.
+	From, Until time.Time
+	// Crashed tells that a process was lost or stalled, or a hot tier or log was, during the run.
+	Crashed     bool
+	Jobs        []JobAccount
+	Stops       []Stop
+	Calls       []Call
+	Events      []job.Event
+	Archived    []Archived
+	Pending     []job.PendingRow
+	DeadLetters []job.DeadLetter
+}
+
+// Violation is a broken invariant.
+type Violation struct {
+	Invariant string
+	JobID     string
+	Detail    string
+}
+
+// String shows a violation to a person.
+func (v Violation) String() string { return v.Invariant + " " + v.JobID + ": " + v.Detail }
+
+// report gathers violations, at most maxViolations of them.
+type report struct{ violations []Violation }
+
+// maxViolations bounds a report.
+const maxViolations = 100
+
+func (r *report) add(invariant, jobID, format string, args ...any) {
+	if len(r.violations) < maxViolations {
+		r.violations = append(r.violations, Violation{invariant, jobID, fmt.Sprintf(format, args...)})
+	}
+}
+
+// Check tells every invariant that the account breaks.
+func Check(a *Account) []Violation {
+	r := &report{}
+	i := newIndex(a)
+	for n := range a.Jobs {
+		checkDispositions(r, a, i, &a.Jobs[n])
+		checkPending(r, i, &a.Jobs[n])
+	}
+	checkCalls(r, a, i)
+	checkStops(r, a)
+	checkAttempts(r, a, i)
+	checkArchive(r, a)
+	return r.violations
+}
+
+type attemptKey struct {
+	executionID string
+	attempt     int
+}
+
+// index is the account, sorted by what it is looked up by.
+type index struct {
+	calls      map[attemptKey][]Call
+	eventsOf   map[string][]*job.Event // by job
+	attempts   map[string][]*job.Event // attempt events by execution
+	pendingOf  map[string][]*job.PendingRow
+	deadLetter map[string]bool
+}
+
+func newIndex(a *Account) *index {
+	i := &index{
+		calls: map[attemptKey][]Call{}, eventsOf: map[string][]*job.Event{}, attempts: map[string][]*job.Event{},
+		pendingOf: map[string][]*job.PendingRow{}, deadLetter: map[string]bool{},
+	}
+	for _, c := range a.Calls {
+		k := attemptKey{c.ExecutionID, c.Attempt}
+		i.calls[k] = append(i.calls[k], c)
+	}
+	for n := range a.Events {
+		e := &a.Events[n]
+		i.eventsOf[e.Entry.JobID] = append(i.eventsOf[e.Entry.JobID], e)
+		if e.Type == job.EventAttempt {
+			i.attempts[e.Entry.ExecutionID] = append(i.attempts[e.Entry.ExecutionID], e)
+		}
+	}
+	for n := range a.Pending {
+		p := &a.Pending[n]
+		i.pendingOf[p.JobID] = append(i.pendingOf[p.JobID], p)
+	}
+	for n := range a.DeadLetters {
+		i.deadLetter[a.DeadLetters[n].Event.Entry.ExecutionID] = true
+	}
+	return i
+}

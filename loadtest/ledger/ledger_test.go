@@ -1,0 +1,121 @@
+package ledger_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+var begin = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const jobID = "job_01HZZZZZZZZZZZZZZZZZZZZZZZ"
+
+// sound is the account of a run in which everything went well: an interval job with three occurrences.
+func sound() *ledger.Account {
+	def := job.Definition{
+		ID: "def_01HZZZZZZZZZZZZZZZZZZZZZZZ", EffectiveAt: begin, FirstOrdinal: 1, Retry: job.DefaultRetryPolicy(),
+		Schedule: job.Schedule{Type: job.Interval, Every: time.Minute, StartAt: begin},
+	}
+	a := &ledger.Account{From: begin, Until: begin.Add(150 * time.Second)}
+	a.Jobs = []ledger.JobAccount{{Job: job.Job{ID: jobID, Status: job.Active, Definition: def}}}
+	for i := range 3 {
+		at := begin.Add(time.Duration(i) * time.Minute)
+		f := job.Fire{Entry: entry(def.ID, at), Retry: def.Retry}
+		o := job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Token: job.Token{Counter: 1, Start: 1}}
+		e := job.AttemptEvent(&f, o, at)
+		a.Events = append(a.Events, e)
+		a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: int64(i)})
+		a.Calls = append(a.Calls, ledger.Call{
+			Host: "ok", JobID: jobID, ExecutionID: f.ExecutionID, Attempt: 1, ScheduledFor: at, Token: "1.1", At: at,
+		})
+	}
+	a.Pending = []job.PendingRow{{Entry: entry(def.ID, begin.Add(3*time.Minute))}}
+	return a
+}
+
+func entry(definitionID string, at time.Time) job.Entry {
+	return job.Entry{
+		Locator: job.Locator{
+			DueAt: at, ExecutionID: job.ScheduleExecutionID(jobID, at), Attempt: 1, DefinitionID: definitionID,
+		},
+		JobID: jobID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,
+	}
+}
+
+func TestSoundAccountBreaksNothing(t *testing.T) {
+	for _, v := range ledger.Check(sound()) {
+		t.Error(v)
+	}
+}
+
+func TestEveryCorruptionIsFound(t *testing.T) {
+	for _, test := range []struct {
+		name, invariant string
+		corrupt         func(a *ledger.Account)
+	}{
+		{"an occurrence without a disposition", "I1", func(a *ledger.Account) {
+			a.Events, a.Calls, a.Archived = a.Events[:2], a.Calls[:2], a.Archived[:2]
+		}},
+		{"an occurrence with two dispositions", "I1", func(a *ledger.Account) {
+			r := job.SkippedRange{From: begin, To: begin, Count: 1}
+			e := job.SkippedEvent(&a.Events[0].Entry, "", r, job.SkippedMissed, begin)
+			a.Events = append(a.Events, e)
+			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
+		}},
+		{"an occurrence of no definition", "I1", func(a *ledger.Account) { a.Jobs[0].Job.Definition.EffectiveAt = begin.Add(1) }},
+		{"fired and never seen", "I1", func(a *ledger.Account) { a.Calls = a.Calls[1:] }},
+		{"a range that counts wrong", "I1", func(a *ledger.Account) {
+			at := begin.Add(-time.Minute)
+			e := job.SkippedEvent(&a.Events[0].Entry, "", job.SkippedRange{From: at, To: at, Count: 5}, job.SkippedMissed, begin)
+			a.Events = append(a.Events, e)
+			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
+		}},
+		{"invoked twice without a crash", "I2", func(a *ledger.Account) {
+			again := a.Calls[0]
+			again.Token = "2.1"
+			a.Calls = append(a.Calls, again)
+		}},
+		{"invoked twice under one token", "I2", func(a *ledger.Account) {
+			a.Crashed = true
+			a.Calls = append(a.Calls, a.Calls[0])
+		}},
+		{"begun after a cancel", "I4", func(a *ledger.Account) {
+			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopCancel, AckedAt: begin.Add(90 * time.Second)}}
+		}},
+		{"begun after a pause", "I4", func(a *ledger.Account) {
+			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopPause, AckedAt: begin.Add(90 * time.Second)}}
+		}},
+		{"the old definition begun after an update", "I4", func(a *ledger.Account) {
+			at := begin.Add(90 * time.Second)
+			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopUpdate, AckedAt: at, EffectiveAt: at, OldHost: "ok"}}
+		}},
+		{"invoked early", "I5", func(a *ledger.Account) { a.Calls[1].At = a.Calls[1].At.Add(-time.Millisecond) }},
+		{"no pending entry", "I6", func(a *ledger.Account) { a.Pending = nil }},
+		{"three pending entries", "I6", func(a *ledger.Account) { a.Pending = append(a.Pending, a.Pending[0], a.Pending[0]) }},
+		{"too many attempts", "I7", func(a *ledger.Account) { a.Events[0].Entry.Attempt = 6 }},
+		{"given up without a dead letter", "I7", func(a *ledger.Account) { a.Events[0].Outcome.Kind = job.Failed }},
+		{"a dead letter of a success", "I7", func(a *ledger.Account) {
+			a.DeadLetters = []job.DeadLetter{{Event: a.Events[0]}}
+		}},
+		{"missing in the archive", "I8", func(a *ledger.Account) { a.Archived = a.Archived[:2] }},
+		{"a gap in the archive", "I8", func(a *ledger.Account) { a.Archived[2].Offset = 7 }},
+		{"twice in the archive", "I8", func(a *ledger.Account) { a.Archived = append(a.Archived, a.Archived[0]) }},
+		{"unknown to the history", "I8", func(a *ledger.Account) {
+			a.Archived = append(a.Archived, ledger.Archived{EventID: "x", Offset: 3})
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := sound()
+			test.corrupt(a)
+			for _, v := range ledger.Check(a) {
+				if strings.HasPrefix(v.String(), test.invariant+" ") {
+					return
+				}
+			}
+			t.Errorf("%s was not reported; found %v", test.invariant, ledger.Check(a))
+		})
+	}
+}

@@ -1,0 +1,78 @@
+package auditor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"github.com/minutehand/minutehand/libs/archive"
+)
+
+// Archived is what the archive says of one event: its id and its place in the log.
+type Archived struct {
+	EventID   string
+	Partition int64
+	Offset    int64
+}
+
+// ReadArchive reads the events of all objects. It is for accounts of small archives: the demo, tests, drills.
+func ReadArchive(ctx context.Context, a archive.Archive) ([]Archived, error) {
+	names, err := a.List(ctx, "audit/")
+	if err != nil {
+		return nil, err
+	}
+	var all []Archived
+	for _, name := range names {
+		o, err := a.Open(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		rows, err := readObject(ctx, o)
+		if err := errors.Join(err, o.Close()); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, rows...)
+	}
+	return all, nil
+}
+
+func readObject(ctx context.Context, o archive.Object) ([]Archived, error) {
+	r, err := file.NewParquetReader(io.NewSectionReader(o, 0, o.Size()))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	reader, err := pqarrow.NewFileReader(r, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
+	if err != nil {
+		return nil, err
+	}
+	table, err := reader.ReadTable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer table.Release()
+	rows := make([]Archived, table.NumRows())
+	for i := range int(table.NumCols()) {
+		n := 0
+		for _, chunk := range table.Column(i).Data().Chunks() {
+			for k := range chunk.Len() {
+				switch table.Schema().Field(i).Name {
+				case "event_id":
+					rows[n].EventID = chunk.(*array.String).Value(k)
+				case "log_partition":
+					rows[n].Partition = chunk.(*array.Int64).Value(k)
+				case "log_offset":
+					rows[n].Offset = chunk.(*array.Int64).Value(k)
+				}
+				n++
+			}
+		}
+	}
+	return rows, nil
+}
