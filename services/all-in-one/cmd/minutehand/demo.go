@@ -1,8 +1,319 @@
 package main
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
 
-type demoCmd struct{}
+	"github.com/prometheus/client_golang/prometheus"
+
+	platform "github.com/minutehand/minutehand/services/all-in-one"
+	auditor "github.com/minutehand/minutehand/services/audit-writer"
+)
+
+type demoCmd struct {
+	Jobs int `default:"2000" help:"How many jobs to register, at least 200."`
+}
+
+// Help implements kong.HelpProvider.
+func (demoCmd) Help() string {
+	return `Starts Minutehand in this process on a temporary folder and a sink beside it, registers jobs that fire over
+the next ten seconds (one-shots, crons of every second, a target that fails, one job that is cancelled in time), and
+accounts for each of them. Exits with 1 if anything is missing, early, or there twice.`
+}
+
+// The parts of the demo: the rest of the jobs are one-shots.
+const (
+	demoCrons    = 10 // every second, demoTicks times
+	demoTicks    = 8
+	demoFailing  = 100 // each demoAttempts attempts, then a dead letter
+	demoAttempts = 3
+	demoWindow   = 10 * time.Second
+	demoClients  = 16
+	demoPatience = 60 * time.Second
+)
+
+// demo is a running demo.
+type demo struct {
+	client
+	jobs      int
+	begin     time.Time // of the window in which the one-shots fire
+	sink      *demoSink
+	sinkURL   string
+	cancelled string
+}
 
 // Run implements the command.
-func (demoCmd) Run(context.Context) error { return nil }
+func (c *demoCmd) Run(ctx context.Context) error {
+	if c.Jobs < 200 {
+		return usageError{errors.New("--jobs must be at least 200")}
+	}
+	dir, err := os.MkdirTemp("", "minutehand-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	api, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the listener lives as long as the process
+	if err != nil {
+		return err
+	}
+	sink := &demoSink{seen: map[demoKey]int{}}
+	stopSink, sinkURL, err := sink.start()
+	if err != nil {
+		return err
+	}
+	defer stopSink()
+	cfg := platform.DefaultConfig(dir)
+	cfg.Executor.AllowPrivateTargets = true
+	p, err := platform.Open(cfg, platform.Outside{
+		Listener: api, Metrics: prometheus.NewRegistry(),
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- p.Run(running) }()
+	d := &demo{client: client{Server: "http://" + api.Addr().String()}, jobs: c.Jobs, sink: sink, sinkURL: sinkURL}
+	playErr := d.play(ctx)
+	stop()
+	if err := errors.Join(playErr, <-done); err != nil {
+		return errors.Join(err, p.Close())
+	}
+	archived, err := auditor.ReadArchive(ctx, p.Adapters.Archive)
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	letters, _, err := p.Adapters.History.DeadLetters(ctx, "default", "", c.Jobs)
+	if err := errors.Join(err, p.Close()); err != nil {
+		return err
+	}
+	return d.report(os.Stdout, archived, len(letters))
+}
+
+// play registers the jobs and waits for their calls.
+func (d *demo) play(ctx context.Context) error {
+	// Registration takes the less, the faster the machine; the window begins when it is surely over.
+	d.begin = time.Now().Add(time.Second + time.Duration(d.jobs)*time.Millisecond).Truncate(time.Second)
+	fmt.Printf("registering %d jobs at %s, to fire from %s on\n", d.jobs, d.Server, d.begin.Format("15:04:05"))
+	if err := d.register(ctx); err != nil {
+		return err
+	}
+	if time.Now().After(d.begin) {
+		fmt.Println("registration took longer than planned: the first fires are late by as much")
+	}
+	want := d.expected()
+	deadline := d.begin.Add(demoWindow + demoPatience)
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		n := d.sink.count()
+		fmt.Printf("\rfired %d of %d", n, want)
+		if n >= want || time.Now().After(deadline) {
+			fmt.Println()
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			fmt.Println()
+			return ctx.Err()
+		}
+	}
+}
+
+func (d *demo) oneShots() int { return d.jobs - demoCrons - demoFailing - 1 }
+
+// expected is how many calls there must be: the cancelled job makes none.
+func (d *demo) expected() int {
+	return d.oneShots() + demoCrons*demoTicks + demoFailing*demoAttempts
+}
+
+func (d *demo) register(ctx context.Context) error {
+	bodies := make(chan map[string]any)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	var registered atomic.Int64
+	for range demoClients {
+		wg.Go(func() {
+			for body := range bodies {
+				var j map[string]any
+				_, err := d.do(ctx, http.MethodPost, "/jobs", body, &j)
+				mu.Lock()
+				if err != nil {
+					errs = append(errs, err)
+				} else if body["name"] == "cancelled" {
+					d.cancelled, _ = j["job_id"].(string)
+				}
+				mu.Unlock()
+				if n := registered.Add(1); n%500 == 0 {
+					fmt.Printf("registered %d\n", n)
+				}
+			}
+		})
+	}
+	for i := range d.jobs {
+		bodies <- d.job(i)
+	}
+	close(bodies)
+	wg.Wait()
+	if len(errs) > 0 {
+		return fmt.Errorf("%d jobs could not be registered, the first: %w", len(errs), errs[0])
+	}
+	_, err := d.do(ctx, http.MethodPost, "/jobs/"+d.cancelled+"/cancel", nil, nil)
+	return err
+}
+
+func (d *demo) job(i int) map[string]any {
+	body := map[string]any{"type": "one_shot", "name": "one-shot"}
+	target := map[string]any{"kind": "http_webhook", "url": d.sinkURL + "/ok"}
+	body["target"] = target
+	at := d.begin.Add(time.Duration(i) * demoWindow / time.Duration(d.jobs))
+	switch {
+	case i == 0:
+		body["name"], at = "cancelled", d.begin.Add(demoWindow/2)
+	case i <= demoCrons:
+		body["type"], body["name"], body["cron_expr"] = "cron", "cron", "* * * * * *"
+		body["start_at"], body["max_occurrences"] = d.begin, demoTicks
+		return body
+	case i <= demoCrons+demoFailing:
+		body["name"], target["url"] = "failing", d.sinkURL+"/fail"
+		body["retry_policy"] = map[string]any{
+			"max_attempts": demoAttempts, "backoff": "fixed", "base_delay": "500ms", "jitter": 0,
+		}
+	}
+	body["run_at"] = at
+	return body
+}
+
+// report prints the account and fails if it does not add up.
+func (d *demo) report(w io.Writer, archived []auditor.Archived, deadLetters int) error {
+	a := d.sink.account()
+	events := map[string]bool{}
+	cancelled := 0
+	for _, x := range archived {
+		events[strings.Join(strings.SplitN(x.EventID, "/", 3)[:2], "/")] = true
+		if strings.HasSuffix(x.EventID, "/cancelled") {
+			cancelled++
+		}
+	}
+	unarchived := 0
+	for k := range d.sink.seen {
+		if !events[k.execution+"/"+k.attempt] {
+			unarchived++
+		}
+	}
+	missing := d.expected() - len(d.sink.seen)
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	row := func(name string, value any) { fmt.Fprintf(t, "%s\t%v\n", name, value) }
+	row("jobs", d.jobs)
+	row("calls", a.calls)
+	row("lateness p50", a.quantile(.50))
+	row("lateness p99", a.quantile(.99))
+	row("lateness max", a.quantile(1))
+	row("retries", a.retries)
+	row("dead letters", deadLetters)
+	row("cancelled in time", cancelled)
+	row("missing", missing)
+	row("duplicates", a.duplicates)
+	row("early", a.early)
+	row("rows in Parquet", fmt.Sprintf("%d (%d calls + %d cancelled)", len(archived), a.calls, cancelled))
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if missing != 0 || a.duplicates != 0 || a.early != 0 || unarchived != 0 || cancelled != 1 ||
+		deadLetters != demoFailing || len(archived) != a.calls+cancelled {
+		return errors.New("the account does not add up; this is a bug, please report it")
+	}
+	fmt.Fprintln(w, "every job is accounted for")
+	return nil
+}
+
+// demoSink answers and remembers.
+type demoSink struct {
+	mu    sync.Mutex
+	seen  map[demoKey]int
+	late  []time.Duration
+	early int
+}
+
+type demoKey struct {
+	execution string
+	attempt   string
+}
+
+func (s *demoSink) start() (stop func(), base string, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the listener lives as long as the process
+	if err != nil {
+		return nil, "", err
+	}
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: s}
+	go func() { _ = server.Serve(listener) }()
+	return func() { _ = server.Close() }, "http://" + listener.Addr().String(), nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *demoSink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	now := time.Now()
+	k := demoKey{r.Header.Get("Webhook-Id"), r.Header.Get("Minutehand-Attempt")}
+	due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
+	s.mu.Lock()
+	s.seen[k]++
+	if err == nil && k.attempt == "1" {
+		s.late = append(s.late, now.Sub(due))
+		if now.Before(due) {
+			s.early++
+		}
+	}
+	s.mu.Unlock()
+	if r.URL.Path == "/fail" {
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+}
+
+func (s *demoSink) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.seen)
+}
+
+// demoAccount is what the sink saw, put together.
+type demoAccount struct {
+	calls, retries, duplicates, early int
+	late                              []time.Duration
+}
+
+func (s *demoSink) account() demoAccount {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := demoAccount{early: s.early, late: append([]time.Duration(nil), s.late...)}
+	for k, n := range s.seen {
+		a.calls += n
+		a.duplicates += n - 1
+		if k.attempt != "1" {
+			a.retries++
+		}
+	}
+	sort.Slice(a.late, func(i, j int) bool { return a.late[i] < a.late[j] })
+	return a
+}
+
+func (a *demoAccount) quantile(q float64) time.Duration {
+	if len(a.late) == 0 {
+		return 0
+	}
+	return a.late[min(int(q*float64(len(a.late))), len(a.late)-1)].Round(10 * time.Microsecond)
+}

@@ -1,0 +1,139 @@
+// Command bench measures Minutehand in one process on this machine, beside a bare net/http client that posts to the
+// same sink in the same run: a stampede, a steady load, and registration over HTTP. Sink, bare client and Minutehand are
+// processes of their own; CPU is counted for the minutehand process alone.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"sort"
+	"strings"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	sink := flag.Bool("sink", false, "be the sink (used by bench itself)")
+	bare := flag.String("bare", "", "be the bare client of this URL (used by bench itself)")
+	binary := flag.String("minutehand", ".bin/minutehand", "the binary to measure")
+	fires := flag.Int("fires", 50_000, "webhooks of the stampede")
+	steady := flag.Duration("steady", 20*time.Second, "how long the steady load lasts")
+	rounds := flag.Int("rounds", 3, "how often each measurement is made; the median is told")
+	flag.Parse()
+	var err error
+	switch {
+	case *sink:
+		err = runSink(ctx)
+	case *bare != "":
+		err = runBare(ctx, *bare, *fires)
+	default:
+		err = run(ctx, *binary, *fires, *steady, *rounds)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// samples are the results of some rounds.
+type samples []float64
+
+// String is the median and the spread.
+func (s samples) String() string {
+	sort.Float64s(s)
+	if len(s) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.4g (%.4g … %.4g)", s[len(s)/2], s[0], s[len(s)-1])
+}
+
+// results are everything that is measured.
+type results struct {
+	bare, stampede, ratio, cpu, settled samples
+	p50, p99, early                     samples
+	register, registerCPU               samples
+}
+
+func run(ctx context.Context, binary string, fires int, steady time.Duration, rounds int) error {
+	target, stopSink, err := startSink(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopSink()
+	var r results
+	for round := range rounds {
+		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, rounds)
+		rate, err := bareRate(ctx, target, fires)
+		if err != nil {
+			return err
+		}
+		r.bare = append(r.bare, rate)
+		if err := measure(ctx, &r, binary, target, fires, steady); err != nil {
+			return err
+		}
+		r.ratio = append(r.ratio, r.stampede[len(r.stampede)-1]/rate)
+	}
+	r.print(fires, steady, rounds)
+	return nil
+}
+
+func (r *results) print(fires int, steady time.Duration, rounds int) {
+	fmt.Printf("%d cores, %s; median of %d rounds (least … greatest)\n\n", runtime.NumCPU(), memory(), rounds)
+	fmt.Printf("| measured | value |\n|---|---|\n")
+	row := func(name string, s samples, unit string) { fmt.Printf("| %s | %s %s |\n", name, s, unit) }
+	row("bare net/http client, 256 in flight", r.bare, "requests/s")
+	row(fmt.Sprintf("stampede of %d webhooks due at one instant", fires), r.stampede, "fires/s")
+	row("stampede as a share of the bare client", r.ratio, "")
+	row("CPU of the minutehand process per 1,000 fires", r.cpu, "s")
+	row("events still before the settlers when the last webhook arrived", r.settled, "")
+	row(fmt.Sprintf("steady 200/s for %s: lateness p50", steady), r.p50, "ms")
+	row("steady: lateness p99", r.p99, "ms")
+	row("steady: early", r.early, "")
+	row("registration over HTTP, 32 clients, one job each request", r.register, "jobs/s")
+	row("CPU of the minutehand process per 1,000 registrations", r.registerCPU, "s")
+}
+
+// memory is the machine's memory, for the shape in the report.
+func memory() string {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return "unknown memory"
+	}
+	var kb int64
+	if _, err := fmt.Sscanf(strings.SplitN(string(text), "\n", 2)[0], "MemTotal: %d kB", &kb); err != nil {
+		return "unknown memory"
+	}
+	return fmt.Sprintf("%d GiB", (kb+1<<19)>>20)
+}
+
+// self starts this program again in another part.
+func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stderr = os.Stderr
+	return cmd, nil
+}
+
+func bareRate(ctx context.Context, target string, fires int) (float64, error) {
+	cmd, err := self(ctx, "-bare", target+"/bare", "-fires", fmt.Sprint(fires))
+	if err != nil {
+		return 0, err
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		return 0, errors.Join(errors.New("bare client"), err)
+	}
+	var rate float64
+	_, err = fmt.Sscan(string(out), &rate)
+	return rate, err
+}

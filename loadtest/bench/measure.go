@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// clients is how many clients register at once.
+const clients = 32
+
+// process is a minutehand process under measurement.
+type process struct {
+	cmd    *exec.Cmd
+	api    string
+	client *http.Client
+}
+
+func start(ctx context.Context, binary, dir string) (*process, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only asks for a free port
+	if err != nil {
+		return nil, err
+	}
+	addr := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		return nil, err
+	}
+	p := &process{
+		cmd: exec.CommandContext(ctx, binary, "run", "--data", dir, "--listen", addr), api: "http://" + addr,
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}},
+	}
+	p.cmd.Stderr = os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := p.get(ctx, p.api+"/readyz"); err == nil {
+			return p, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, errors.Join(errors.New("minutehand did not become ready"), p.cmd.Process.Kill(), p.cmd.Wait())
+		}
+	}
+}
+
+func (p *process) stop() error {
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		return err
+	}
+	return p.cmd.Wait()
+}
+
+// cpu is the CPU time that the process has used, in seconds: utime and stime of /proc/PID/stat, in ticks of 10 ms.
+func (p *process) cpu() (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	user, err1 := strconv.ParseFloat(fields[11], 64)
+	system, err2 := strconv.ParseFloat(fields[12], 64)
+	return (user + system) / 100, errors.Join(err1, err2)
+}
+
+func (p *process) get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return p.do(req)
+}
+
+func (p *process) do(req *http.Request) ([]byte, error) {
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return nil, fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return body, nil
+}
+
+// register registers n jobs; at gives each its instant.
+func (p *process) register(ctx context.Context, target string, n int, at func(i int) time.Time) error {
+	work := make(chan int)
+	var wg sync.WaitGroup
+	var once sync.Once
+	var failed error
+	for range clients {
+		wg.Go(func() {
+			for i := range work {
+				body := fmt.Sprintf(`{"name":"bench","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":%q,`+
+					`"body":{"hello":"world"}}}`, at(i).UTC().Format(time.RFC3339Nano), target+"/hook")
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.api+"/api/v1/jobs", strings.NewReader(body))
+				if err == nil {
+					req.Header.Set("Content-Type", "application/json")
+					_, err = p.do(req)
+				}
+				if err != nil {
+					once.Do(func() { failed = err })
+				}
+			}
+		})
+	}
+	for i := range n {
+		work <- i
+	}
+	close(work)
+	wg.Wait()
+	return failed
+}
+
+func (p *process) tally(ctx context.Context, target string, late bool) (tally, error) {
+	query := ""
+	if late {
+		query = "?late=1"
+	}
+	text, err := p.get(ctx, target+"/tally"+query)
+	if err != nil {
+		return tally{}, err
+	}
+	var t tally
+	return t, json.Unmarshal(text, &t)
+}
+
+func (p *process) reset(ctx context.Context, target string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target+"/reset", nil)
+	if err != nil {
+		return err
+	}
+	_, err = p.do(req)
+	return err
+}
+
+// await waits until the sink has seen n calls.
+func (p *process) await(ctx context.Context, target string, n int) (tally, error) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		t, err := p.tally(ctx, target, false)
+		if err != nil || t.Count >= n {
+			return t, err
+		}
+		if time.Now().After(deadline) {
+			return t, fmt.Errorf("the sink saw %d of %d calls", t.Count, n)
+		}
+	}
+}
+
+// measure makes one round on a fresh folder.
+func measure(ctx context.Context, r *results, binary, target string, fires int, steady time.Duration) error {
+	dir, err := os.MkdirTemp("", "minutehand-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	p, err := start(ctx, binary, dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.stampede(ctx, r, target, fires), p.steady(ctx, r, target, steady), p.stop())
+}
+
+// stampede registers jobs that are all due at one instant, far enough ahead, and clocks them from that instant to the
+// arrival of the last.
+func (p *process) stampede(ctx context.Context, r *results, target string, n int) error {
+	if err := p.reset(ctx, target); err != nil {
+		return err
+	}
+	at := time.Now().Add(10*time.Second + time.Duration(n)*time.Second/2500).Truncate(time.Millisecond)
+	before, err := p.cpu()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := p.register(ctx, target, n, func(int) time.Time { return at }); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	after, err := p.cpu()
+	if err != nil {
+		return err
+	}
+	r.register = append(r.register, float64(n)/took.Seconds())
+	r.registerCPU = append(r.registerCPU, (after-before)/float64(n)*1000)
+	if time.Now().After(at) {
+		return errors.New("registration took longer than planned for")
+	}
+	time.Sleep(time.Until(at.Add(-100 * time.Millisecond)))
+	if before, err = p.cpu(); err != nil {
+		return err
+	}
+	t, err := p.await(ctx, target, n)
+	if err != nil {
+		return err
+	}
+	if after, err = p.cpu(); err != nil {
+		return err
+	}
+	behind, err := p.behind(ctx)
+	if err != nil {
+		return err
+	}
+	r.stampede = append(r.stampede, float64(n)/t.Last.Sub(at).Seconds())
+	r.cpu = append(r.cpu, (after-before)/float64(n)*1000)
+	r.settled = append(r.settled, behind)
+	return nil
+}
+
+// behind is how many events the settlers have still before them.
+func (p *process) behind(ctx context.Context) (float64, error) {
+	text, err := p.get(ctx, p.api+"/metrics")
+	if err != nil {
+		return 0, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), `minutehand_log_lag_records{group="retry-manager",topic="events"} `); ok {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, errors.New("no lag in the metrics")
+}
+
+// steady fires 200 jobs a second.
+func (p *process) steady(ctx context.Context, r *results, target string, d time.Duration) error {
+	if err := p.reset(ctx, target); err != nil {
+		return err
+	}
+	n := int(d.Seconds() * 200)
+	from := time.Now().Add(5*time.Second + time.Duration(n)*time.Second/2500)
+	if err := p.register(ctx, target, n, func(i int) time.Time { return from.Add(time.Duration(i) * time.Second / 200) }); err != nil {
+		return err
+	}
+	if _, err := p.await(ctx, target, n); err != nil {
+		return err
+	}
+	t, err := p.tally(ctx, target, true)
+	if err != nil {
+		return err
+	}
+	sort.Slice(t.Late, func(i, j int) bool { return t.Late[i] < t.Late[j] })
+	r.p50 = append(r.p50, float64(t.Late[len(t.Late)/2])/1000)
+	r.p99 = append(r.p99, float64(t.Late[len(t.Late)*99/100])/1000)
+	r.early = append(r.early, float64(t.Early))
+	return nil
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// tally is what the sink saw since it was last reset.
+type tally struct {
+	Count int `json:"count"`
+	Early int `json:"early"`
+	// Last is when the last call arrived, Late how late each was, in microseconds.
+	Last time.Time `json:"last"`
+	Late []int64   `json:"late"`
+}
+
+// runSink answers 200 to everything and keeps a tally, which GET /tally gives and POST /reset clears.
+func runSink(ctx context.Context) error {
+	var mu sync.Mutex
+	var t tally
+	mux := http.NewServeMux()
+	mux.HandleFunc("/hook", func(_ http.ResponseWriter, r *http.Request) {
+		now := time.Now()
+		due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
+		mu.Lock()
+		defer mu.Unlock()
+		t.Count++
+		t.Last = now
+		if err == nil {
+			t.Late = append(t.Late, now.Sub(due).Microseconds())
+			if now.Before(due) {
+				t.Early++
+			}
+		}
+	})
+	mux.HandleFunc("/bare", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	mux.HandleFunc("GET /tally", func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		shown := t
+		if r.URL.Query().Get("late") == "" {
+			shown.Late = nil
+		}
+		_ = json.NewEncoder(w).Encode(shown)
+	})
+	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		t = tally{}
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the listener lives as long as the process
+	if err != nil {
+		return err
+	}
+	fmt.Printf("http://%s\n", listener.Addr())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { <-ctx.Done(); _ = server.Close() }()
+	_ = server.Serve(listener)
+	return nil
+}
+
+func startSink(ctx context.Context) (target string, stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	cmd, err := self(ctx, "-sink")
+	if err != nil {
+		cancel()
+		return "", nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		cancel()
+		return "", nil, err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	return string(bytes.TrimSpace([]byte(line))), func() { cancel(); _ = cmd.Wait() }, err
+}
+
+// runBare posts with 256 requests in flight and prints the requests per second.
+func runBare(ctx context.Context, target string, n int) error {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}}
+	work := make(chan struct{})
+	var wg sync.WaitGroup
+	var failed error
+	var once sync.Once
+	began := time.Now()
+	for range 256 {
+		wg.Go(func() {
+			for range work {
+				if err := post(ctx, client, target); err != nil {
+					once.Do(func() { failed = err })
+				}
+			}
+		})
+	}
+	for range n {
+		work <- struct{}{}
+	}
+	close(work)
+	wg.Wait()
+	fmt.Println(float64(n) / time.Since(began).Seconds())
+	return failed
+}
+
+func post(ctx context.Context, client *http.Client, target string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader([]byte(`{"hello":"world"}`)))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return errors.Join(err, resp.Body.Close())
+}
