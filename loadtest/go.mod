@@ -4,7 +4,9 @@ go 1.26.0
 
 require (
 	github.com/cockroachdb/pebble/v2 v2.1.7
+	github.com/minutehand/minutehand/libs v0.0.0
 	github.com/minutehand/minutehand/services/all-in-one v0.0.0
+	github.com/minutehand/minutehand/services/audit-writer v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 )
 
@@ -37,9 +39,7 @@ require (
 	github.com/kr/text v0.2.0 // indirect
 	github.com/labstack/echo/v5 v5.3.1 // indirect
 	github.com/minio/minlz v1.0.1-0.20250507153514-87eb42fe8882 // indirect
-	github.com/minutehand/minutehand/libs v0.0.0 // indirect
 	github.com/minutehand/minutehand/schemas v0.0.0 // indirect
-	github.com/minutehand/minutehand/services/audit-writer v0.0.0 // indirect
 	github.com/minutehand/minutehand/services/bucket-loader v0.0.0 // indirect
 	github.com/minutehand/minutehand/services/executor v0.0.0 // indirect
 	github.com/minutehand/minutehand/services/job-api v0.0.0 // indirect

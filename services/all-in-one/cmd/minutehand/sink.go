@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -47,9 +48,12 @@ func (c *sinkCmd) Run(ctx context.Context) error {
 				fmt.Printf("received %d (%d in the last second)\n", n, n-last)
 				last = n
 			}
-		case <-served:
+		case err := <-served:
 			fmt.Printf("received %d in all\n", received.Load())
-			return nil
+			if errors.Is(err, http.ErrServerClosed) {
+				return nil
+			}
+			return err
 		}
 	}
 }
