@@ -257,11 +257,15 @@ func TestNothingThatWasStoppedBeginsAfterTheAnswer(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		base := time.Now().Add(3 * time.Minute)
 		var group sync.WaitGroup
-		for i := range 120 {
+		for i := range 400 {
 			id := w.Create(world.Job("stop", "old", map[string]any{
 				"type": "interval", "every": "5m", "start_at": base, "missed_run_policy": "skip",
 			}))
-			at := base.Add(-90*time.Second + time.Duration(random.Int64N(int64(91*time.Second))))
+			before := 90 * time.Second
+			if i%8 >= 4 {
+				before = 2500 * time.Millisecond // half of them where a worker has taken the entry already
+			}
+			at := base.Add(-before + time.Duration(random.Int64N(int64(before+time.Second))))
 			group.Go(func() {
 				world.Until(at)
 				switch i % 4 {
@@ -271,7 +275,7 @@ func TestNothingThatWasStoppedBeginsAfterTheAnswer(t *testing.T) {
 					w.Delete(id)
 				case 2:
 					w.Pause(id)
-					time.Sleep(time.Duration(i) * 10 * time.Second)
+					time.Sleep(time.Duration(i%60) * 10 * time.Second)
 					w.Resume(id)
 				case 3:
 					w.Patch(id, "old", map[string]any{"target": map[string]any{"url": "http://new/hook"}})
