@@ -9,7 +9,9 @@ import (
 	"os"
 	"path"
 	"sort"
+	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -21,6 +23,8 @@ import (
 type Archive struct {
 	fs  vfs.FS
 	dir string
+	// puts numbers the temporary files of this process.
+	puts atomic.Int64
 }
 
 var _ archive.Archive = (*Archive)(nil)
@@ -58,7 +62,7 @@ func (a *Archive) syncFolder(dir string) error {
 // PutIfAbsent implements archive.Archive.
 func (a *Archive) PutIfAbsent(_ context.Context, name string, body []byte) error {
 	final := a.path(name)
-	temporary := a.fs.PathJoin(a.dir, temporaryFolder, strings.ReplaceAll(name, "/", "_"))
+	temporary := a.fs.PathJoin(a.dir, temporaryFolder, strconv.FormatInt(a.puts.Add(1), 10))
 	if _, err := a.fs.Stat(final); err == nil {
 		return fmt.Errorf("embedded: archive: %w", archive.ErrExists)
 	}
