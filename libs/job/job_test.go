@@ -1,0 +1,131 @@
+package job_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+const (
+	jobID = "job_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+	ulid1 = "01BX5ZZKBKACTAV9WEVGEMMVRZ"
+)
+
+func TestExecutionIDSaysWhatItWasMadeOf(t *testing.T) {
+	at := time.Date(2031, 5, 6, 7, 8, 9, 123e6, time.UTC)
+	for id, want := range map[string]job.ExecutionRef{
+		job.ScheduleExecutionID(jobID, at):  {JobID: jobID, Trigger: job.TriggerSchedule, NominalAt: at},
+		job.ManualExecutionID(jobID, ulid1): {JobID: jobID, Trigger: job.TriggerManual, NominalAt: job.ULIDTime(ulid1), Request: ulid1},
+	} {
+		got, err := job.ParseExecutionID(id)
+		if err != nil || got != want {
+			t.Errorf("%s gave %+v, %v; want %+v", id, got, err, want)
+		}
+	}
+	for _, bad := range []string{
+		"", "exe_", "exe_x-s1", "job_01ARZ3NDEKTSV4RRFFQ69G5FAV", "exe_01ARZ3NDEKTSV4RRFFQ69G5FAV-s12",
+		"exe_01ARZ3NDEKTSV4RRFFQ69G5FAV-s-000000000001", "exe_01ARZ3NDEKTSV4RRFFQ69G5FAV-mX", "exe_01ARZ3NDEKTSV4RRFFQ69G5FAV-q1",
+	} {
+		if ref, err := job.ParseExecutionID(bad); err == nil {
+			t.Errorf("%q gave %+v", bad, ref)
+		}
+	}
+}
+
+func TestDefinitionIDsGrowEvenWithinOneMillisecond(t *testing.T) {
+	for previous, candidate := range map[string]string{
+		"def_01ARZ3NDEKTSV4RRFFQ69G5FAV": "def_01ARZ3NDEKTSV4RRFFQ69G5FAA",
+		"def_01ARZ3NDEKTSV4RRFFQ69G5FZZ": "def_01ARZ3NDEKTSV4RRFFQ69G5FZZ",
+		"def_01ARZ3NDEKTSV4RRFFQ69GZZZZ": "def_00000000000000000000000000",
+		"def_01ARZ3NDEKTSV4RRFFQ69G5FA0": "def_01ARZ3NDEKTSV4RRFFQ69G5FA1",
+	} {
+		if next := job.NextDefinitionID(previous, candidate); next <= previous || !job.ValidID(next, job.DefinitionPrefix) {
+			t.Errorf("after %s came %s", previous, next)
+		}
+	}
+}
+
+func TestDelayFollowsItsFormula(t *testing.T) {
+	base := job.RetryPolicy{BaseDelay: 10 * time.Second, MaxDelay: time.Minute}
+	for _, test := range []struct {
+		backoff job.Backoff
+		delays  []time.Duration
+		want    []time.Duration // before attempts 2, 3, …
+	}{
+		{job.BackoffExponential, nil, []time.Duration{10e9, 20e9, 40e9, 60e9, 60e9}},
+		{job.BackoffLinear, nil, []time.Duration{10e9, 20e9, 30e9, 40e9, 50e9, 60e9, 60e9}},
+		{job.BackoffFixed, nil, []time.Duration{10e9, 10e9, 10e9}},
+		{job.BackoffList, []time.Duration{1e9, 7e9}, []time.Duration{1e9, 7e9, 7e9}},
+	} {
+		p := base
+		p.Backoff, p.Delays = test.backoff, test.delays
+		for i, want := range test.want {
+			if got := p.Delay("exe", i+1); got != want {
+				t.Errorf("%s: delay %d is %s, want %s", test.backoff, i+1, got, want)
+			}
+		}
+	}
+}
+
+func TestJitterStaysWithinItsShareAndFollowsFromTheExecution(t *testing.T) {
+	p := job.RetryPolicy{Backoff: job.BackoffFixed, BaseDelay: 100 * time.Second, MaxDelay: time.Hour, Jitter: 0.25}
+	var sum float64
+	const n = 2000
+	for i := range n {
+		x := job.ScheduleExecutionID(jobID, time.UnixMilli(int64(i)))
+		d := p.Delay(x, 1)
+		if d < 75*time.Second || d > 125*time.Second {
+			t.Fatalf("delay %s", d)
+		}
+		if d != p.Delay(x, 1) {
+			t.Fatal("the same failure gave two delays")
+		}
+		sum += d.Seconds()
+	}
+	if mean := sum / n; math.Abs(mean-100) > 2 {
+		t.Errorf("the mean delay is %.1f s, want about 100", mean)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	effective := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	before, after := effective.Add(-time.Minute), effective.Add(time.Minute)
+	active := job.State{Status: job.Active, DefinitionID: "def_2", EffectiveAt: effective}
+	paused := active
+	paused.Status, paused.PausedAt = job.Paused, effective
+	resumed := active
+	resumed.PausedAt = before
+	cancelled := active
+	cancelled.Status = job.Cancelled
+	entry := func(definition string, nominal time.Time, attempt int, trigger job.Trigger) *job.Entry {
+		return &job.Entry{
+			Locator: job.Locator{DefinitionID: definition, Attempt: attempt}, NominalAt: nominal, Trigger: trigger,
+		}
+	}
+	for _, test := range []struct {
+		name  string
+		state job.State
+		entry *job.Entry
+		want  job.Verdict
+	}{
+		{"the current definition", active, entry("def_2", after, 1, job.TriggerSchedule), job.Proceed},
+		{"a definition whose row is on its way", cancelled, entry("def_3", after, 1, job.TriggerSchedule), job.AheadOfRow},
+		{"an old definition before the update", active, entry("def_1", before, 1, job.TriggerSchedule), job.Proceed},
+		{"an old definition from the update on", active, entry("def_1", effective, 1, job.TriggerSchedule), job.Outdated},
+		{"a retry of an old definition", active, entry("def_1", after, 2, job.TriggerSchedule), job.Proceed},
+		{"up to the pause", paused, entry("def_2", effective, 1, job.TriggerSchedule), job.StoppedByPause},
+		{"behind the pause", paused, entry("def_2", after, 1, job.TriggerSchedule), job.AfterPause},
+		{"a retry while paused", paused, entry("def_2", before, 2, job.TriggerSchedule), job.Proceed},
+		{"a manual execution while paused", paused, entry("def_2", after, 1, job.TriggerManual), job.Proceed},
+		{"an old definition that the pause stopped, after the resume", resumed, entry("def_1", before, 1, job.TriggerSchedule), job.StoppedByPause},
+		{"cancelled", cancelled, entry("def_2", after, 1, job.TriggerSchedule), job.StoppedByCancel},
+		{"a retry of a cancelled job", cancelled, entry("def_1", before, 3, job.TriggerSchedule), job.StoppedByCancel},
+		{"a manual execution of a cancelled job", cancelled, entry("def_2", after, 1, job.TriggerManual), job.StoppedByCancel},
+	} {
+		if got := test.state.Judge(test.entry); got != test.want {
+			t.Errorf("%s: verdict %d, want %d", test.name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package wire_test
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+func fill() (job.Fire, job.Event) {
+	at := time.Date(2030, 1, 2, 3, 4, 5, 6e6, time.UTC)
+	e := job.Entry{
+		Locator: job.Locator{Partition: 7, Minute: 99, DueAt: at, ExecutionID: "exe", Attempt: 3, DefinitionID: "def"},
+		JobID:   "job", Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at.Add(time.Second), Ordinal: 4,
+		BackfillFired: 2, WrittenAt: at, Chained: true,
+	}
+	retry := job.DefaultRetryPolicy()
+	retry.Delays = []time.Duration{time.Second}
+	f := job.Fire{
+		Entry: e, TenantID: "t", Incarnation: "i", Epoch: 5, TakenAt: at, PublishedAt: at, Retry: retry,
+		Target: job.Target{
+			Kind: "http_webhook", URL: "u", Method: "POST", Headers: map[string]string{"A": "b"}, Body: []byte(`{}`), Timeout: time.Second,
+		},
+	}
+	o := job.Outcome{
+		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Token: job.Token{Counter: 1, Start: 2}, StatusCode: 500,
+		ResponseBody: []byte{0xff}, ResponseTruncated: true, Error: "e", RetryAfter: time.Minute, PauseJob: true,
+		Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at},
+	}
+	return f, job.AttemptEvent(&f, o, at)
+}
+
+func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
+	f, e := fill()
+	if got, err := wire.UnmarshalFire(wire.MarshalFire(&f)); err != nil || !reflect.DeepEqual(got, f) {
+		t.Errorf("fire: %+v, %v", got, err)
+	}
+	if got, err := wire.UnmarshalEntry(wire.MarshalEntry(&f.Entry)); err != nil || got != f.Entry {
+		t.Errorf("entry: %+v, %v", got, err)
+	}
+	d := job.Decision{
+		Fire: true, Next: e.At, NextOrdinal: 3, NextBackfillFired: 1, Skipped: &job.SkippedRange{From: e.At, To: e.At, Count: 2},
+	}
+	if got, err := wire.UnmarshalDecision(wire.MarshalDecision(d)); err != nil || !reflect.DeepEqual(got, d) {
+		t.Errorf("decision: %+v, %v", got, err)
+	}
+	letter := job.DeadLetter{Event: e, Reason: "permanent", At: e.At}
+	if got, err := wire.UnmarshalDeadLetter(wire.MarshalDeadLetter(&letter)); err != nil || !reflect.DeepEqual(got, letter) {
+		t.Errorf("dead letter: %+v, %v", got, err)
+	}
+	for _, e := range []job.Event{
+		e, job.DeferredEvent(&f, f.DueAt.Add(time.Hour), e.At), job.ReleasedEvent(&f, e.At),
+		job.SkippedEvent(&f.Entry, "t", *d.Skipped, job.SkippedMissed, e.At),
+	} {
+		if got, err := wire.UnmarshalEvent(wire.MarshalEvent(&e)); err != nil || !reflect.DeepEqual(got, e) {
+			t.Errorf("event: %+v, %v", got, err)
+		}
+	}
+}
+
+func FuzzForeignBytesNeverPanic(f *testing.F) {
+	fire, event := fill()
+	f.Add(wire.MarshalFire(&fire))
+	f.Add(wire.MarshalEvent(&event))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		_, _ = wire.UnmarshalFire(b)
+		_, _ = wire.UnmarshalEvent(b)
+		_, _ = wire.UnmarshalEntry(b)
+		_, _ = wire.UnmarshalDecision(b)
+		_, _ = wire.UnmarshalDeadLetter(b)
+	})
+}
