@@ -1,0 +1,98 @@
+package api_test
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	api "github.com/minutehand/minutehand/services/job-api"
+)
+
+// server is an API on embedded adapters in memory.
+type server struct {
+	t       *testing.T
+	pending *embedded.Pending
+	handler http.Handler
+}
+
+// newServer makes one; wrap may put something between the API and its store.
+func newServer(t *testing.T, configure func(*api.Config, *api.Deps)) *server {
+	t.Helper()
+	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	records, err := embedded.NewRecords(t.Context(), db, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := api.DefaultConfig()
+	cfg.Partitions = 4
+	pending := embedded.NewPending(db)
+	deps := api.Deps{
+		Jobs: embedded.NewJobStore(db), Pending: pending, History: embedded.NewHistory(db),
+		Hot: embedded.NewHotBuckets(4, 0), Records: records, Logger: slog.New(slog.DiscardHandler),
+	}
+	if configure != nil {
+		configure(&cfg, &deps)
+	}
+	s, err := api.New(cfg, deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &server{t: t, pending: pending, handler: s.Handler()}
+}
+
+// do makes a request with a JSON body and pairs of headers.
+func (s *server) do(method, path, body string, headers ...string) *httptest.ResponseRecorder {
+	s.t.Helper()
+	r := httptest.NewRequestWithContext(s.t.Context(), method, "/api/v1/", strings.NewReader(body))
+	r.URL.Path, r.URL.RawQuery, _ = strings.Cut("/api/v1"+path, "?")
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	return w
+}
+
+// entries counts the pending entries in the store.
+func (s *server) entries() int {
+	s.t.Helper()
+	n := 0
+	for p := range 4 {
+		var low int64
+		for {
+			minute, ok, err := s.pending.FirstOpen(s.t.Context(), p, low, 1<<40)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+			rows, err := s.pending.Scan(s.t.Context(), p, minute, nil, 10_000)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			n += len(rows)
+			low = minute + 1
+		}
+	}
+	return n
+}
+
+const goodJob = `{"name":"report","type":"cron","cron_expr":"0 9 * * MON","timezone":"Europe/Berlin",` +
+	`"target":{"kind":"http_webhook","url":"https://example.com/hook","headers":{"X-A":"b"},"body":{"a":1}}}`

@@ -1,0 +1,339 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/minutehand/minutehand/schemas"
+)
+
+// canary stands in every text that is submitted; no answer to a bad request may repeat it.
+const canary = "cAnArY7f3a"
+
+// leastRequests is how many hostile requests the suite makes at least.
+const leastRequests = 5000
+
+// hostile drives the API with requests made from its own document by one mutation each.
+type hostile struct {
+	t        *testing.T
+	s        *server
+	doc      map[string]any
+	jobID    string
+	requests int
+	accepted int             // requests that were right after all, and wrote an entry
+	keywords map[string]bool // hit, of those that occur
+	ops      map[string]bool
+}
+
+// validation are the keywords of the document that say what is accepted.
+func validation() []string {
+	return []string{
+		"type", "enum", "pattern", "format", "minLength", "maxLength", "minimum", "maximum", "required",
+		"additionalProperties", "maxItems", "maxProperties", "propertyNames",
+	}
+}
+
+func TestNoHostileRequestIsAnsweredBadly(t *testing.T) {
+	h := &hostile{t: t, s: newServer(t, nil), keywords: map[string]bool{}, ops: map[string]bool{}}
+	if err := yaml.Unmarshal(schemas.OpenAPI, &h.doc); err != nil {
+		t.Fatal(err)
+	}
+	w := h.s.do(http.MethodPost, "/jobs", goodJob)
+	var j map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &j); err != nil || w.Code != http.StatusCreated {
+		t.Fatalf("%d %s %v", w.Code, w.Body, err)
+	}
+	h.jobID = j["job_id"].(string)
+	before := h.s.entries()
+	paths := h.doc["paths"].(map[string]any)
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		item := paths[path].(map[string]any)
+		for _, method := range slices.Sorted(maps.Keys(item)) {
+			if method != "parameters" {
+				h.operation(path, strings.ToUpper(method), item, item[method].(map[string]any))
+			}
+		}
+	}
+	for i := 0; h.requests < leastRequests; i++ {
+		h.noise(i)
+	}
+	if after := h.s.entries(); after-before != h.accepted {
+		t.Errorf("%d requests were accepted, but there are %d new entries", h.accepted, after-before)
+	}
+	h.coverage()
+}
+
+// coverage fails for every operation and keyword that nothing was aimed at.
+func (h *hostile) coverage() {
+	occurring := map[string]bool{}
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, child := range v {
+				occurring[k] = true
+				walk(child)
+			}
+		case []any:
+			for _, child := range v {
+				walk(child)
+			}
+		}
+	}
+	walk(h.doc["components"].(map[string]any)["parameters"])
+	for _, name := range []string{"JobCreate", "JobDefinition", "PreviewRequest", "Target", "RetryPolicy", "Duration", "Instant"} {
+		walk(h.schema("#/components/schemas/" + name))
+	}
+	for _, k := range validation() {
+		if occurring[k] && !h.keywords[k] {
+			h.t.Errorf("no request was aimed at the keyword %s", k)
+		}
+	}
+	for path, item := range h.doc["paths"].(map[string]any) {
+		for method, op := range item.(map[string]any) {
+			if method != "parameters" && !h.ops[op.(map[string]any)["operationId"].(string)] {
+				h.t.Errorf("no request was aimed at %s %s", method, path)
+			}
+		}
+	}
+	h.t.Logf("%d requests, %d operations, %d keywords", h.requests, len(h.ops), len(h.keywords))
+}
+
+func (h *hostile) schema(ref string) map[string]any {
+	var v any = h.doc
+	for part := range strings.SplitSeq(strings.TrimPrefix(ref, "#/"), "/") {
+		v = v.(map[string]any)[part]
+	}
+	return v.(map[string]any)
+}
+
+func (h *hostile) resolve(s map[string]any) map[string]any {
+	if ref, ok := s["$ref"].(string); ok {
+		return h.schema(ref)
+	}
+	return s
+}
+
+// operation aims mutations at one operation's parameters and body.
+func (h *hostile) operation(path, method string, item, op map[string]any) {
+	h.ops[op["operationId"].(string)] = true
+	good := strings.NewReplacer("{id}", h.jobID, "{execution_id}", "exe_"+h.jobID[4:]+"-s1893456000000").Replace(path)
+	for _, list := range []any{item["parameters"], op["parameters"]} {
+		refs, _ := list.([]any)
+		for _, r := range refs {
+			h.parameter(path, good, method, h.resolve(r.(map[string]any)))
+		}
+	}
+	h.send(http.StatusBadRequest, method, good+"?"+canary+"=1", "", "If-Match", "*")
+	body, ok := op["requestBody"].(map[string]any)
+	if !ok {
+		h.send(0, method, good, `{"a":"`+canary+`"}`)
+		return
+	}
+	for _, content := range body["content"].(map[string]any) {
+		schema := h.resolve(content.(map[string]any)["schema"].(map[string]any))
+		base := goodJob
+		if schema["properties"] == nil { // a merge patch: its result is what is checked
+			schema, base = h.schema("#/components/schemas/JobDefinition"), `{}`
+		}
+		if strings.HasSuffix(path, "preview") {
+			base = `{"type":"cron","cron_expr":"0 9 * * MON"}`
+		}
+		h.members(method, good, base, schema, nil)
+		for _, text := range malformed() {
+			h.send(0, method, good, text, "If-Match", "*")
+		}
+		h.send(http.StatusUnsupportedMediaType, method, good, base, "If-Match", "*", "Content-Type", "text/"+canary)
+	}
+}
+
+func malformed() []string {
+	return []string{
+		"{", `{"name":`, "[]", "null", `"` + canary + `"`, "1e999", "{} {}", "\xff\xfe", `{"a":"` + canary + "\x00" + `"}`,
+		`{"name":"` + canary + `","name":1}`, strings.Repeat("[", 20_000), strings.Repeat(`{"a":`, 9_000) + "1",
+		`{"name":"` + strings.Repeat("x", 600<<10) + `"}`, " ", `{"\ud800":1}`, `{"name":"\ud800` + canary + `"}`,
+	}
+}
+
+// parameter aims at one parameter.
+func (h *hostile) parameter(path, good, method string, p map[string]any) {
+	name, in := p["name"].(string), p["in"].(string)
+	for keyword := range h.resolve(p["schema"].(map[string]any)) {
+		h.keywords[keyword] = true
+	}
+	for _, value := range []string{
+		canary, "", "0", "-1", "501", "1e3", "99999999999999999999", "null", "%00", "' OR 1=1 --", strings.Repeat("z", 5000), "é", "job_", "\"x\"", "*1",
+	} {
+		switch in {
+		case "query":
+			h.send(0, method, good+"?"+name+"="+strings.NewReplacer(" ", "%20", "\"", "%22", "é", "%C3%A9").Replace(value), "")
+		case "header":
+			h.send(0, method, good, goodJob, name, value)
+		default:
+			h.send(0, method, strings.ReplaceAll(path, "{"+name+"}", strings.Trim(value, "/")), "", "If-Match", "*")
+		}
+	}
+	if in == "query" {
+		h.send(http.StatusBadRequest, method, good+"?"+name+"=1&"+name+"=2", "")
+	}
+}
+
+// members aims at every member of a schema, at any depth.
+func (h *hostile) members(method, path, base string, schema map[string]any, at []string) {
+	properties, _ := schema["properties"].(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(properties)) {
+		s := h.resolve(properties[name].(map[string]any))
+		here := append(slices.Clone(at), name)
+		for keyword := range s {
+			h.keywords[keyword] = true
+		}
+		for _, v := range values(s) {
+			h.sendBody(method, path, base, here, v)
+		}
+		if s["properties"] != nil || s["additionalProperties"] != nil {
+			h.members(method, path, base, s, here)
+			h.sendBody(method, path, base, append(here, canary+"-member"), "x")
+		}
+	}
+	if required, ok := schema["required"].([]any); ok {
+		h.keywords["required"] = true
+		for _, name := range required {
+			h.sendBody(method, path, base, append(slices.Clone(at), name.(string)), nil)
+		}
+	}
+	if schema["additionalProperties"] == false {
+		h.keywords["additionalProperties"] = true
+		for _, name := range []string{"unknown", "Name", "a b", "", strings.Repeat("n", 300), "__proto__", "é"} {
+			h.sendBody(method, path, base, append(slices.Clone(at), name), canary)
+		}
+	}
+}
+
+// values are bad, or at least odd, values for a schema.
+func values(s map[string]any) []any {
+	many := map[string]any{}
+	for i := range 70 {
+		many[fmt.Sprint("k", i)] = "v"
+	}
+	list := make([]any, 101)
+	for i := range list {
+		list[i] = "1s"
+	}
+	odd := []any{
+		nil, true, 0, -1, 1.5, json.Number("1e400"), json.Number("99999999999999999999"), canary, "", " ", "\u0000" + canary,
+		"\r\n" + canary, strings.Repeat(canary, 1000),
+		[]any{},
+		list,
+		map[string]any{},
+		many,
+		map[string]any{canary + " x": 1},
+		map[string]any{"a\r\nb": canary},
+		"\u00a0", "é" + canary, "9999-12-31T23:59:60Z", "0000-01-01T00:00:00Z", "2030-02-30T00:00:00Z",
+		"24:00", "-5s", "1h1h", "99999999h", "0s", "999999999999ms", "*/0 * * * *", "1,,2 * * * *", "0 0 30 2 *", "H * * * *", "@every 1s",
+		"TZ=UTC * * * * *", "Local", "../etc/passwd", "America/Nowhere", "ftp://" + canary, "http://", "http://u:" + canary + "@h/", "http://h:99999/",
+		"http://h/#" + canary, "//h", "http://[::1", "kafka", "skip", canary + "@",
+	}
+	if _, ok := s["maximum"]; ok {
+		odd = append(odd, 1<<40)
+	}
+	return odd
+}
+
+// sendBody sends base with one member set, or removed when v is nil.
+func (h *hostile) sendBody(method, path, base string, at []string, v any) {
+	h.t.Helper()
+	var tree map[string]any
+	if err := json.Unmarshal([]byte(base), &tree); err != nil {
+		h.t.Fatal(err)
+	}
+	m := tree
+	for _, name := range at[:len(at)-1] {
+		child, ok := m[name].(map[string]any)
+		if !ok {
+			child = map[string]any{}
+			m[name] = child
+		}
+		m = child
+	}
+	if v == nil {
+		delete(m, at[len(at)-1])
+	} else {
+		m[at[len(at)-1]] = v
+	}
+	text, err := json.Marshal(tree)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.send(0, method, path, string(text), "If-Match", `"999"`) // a version that never was
+}
+
+// noise makes requests that follow no plan at all.
+func (h *hostile) noise(i int) {
+	methods := []string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "BREW"}
+	paths := []string{"/", "/job", "/jobs/", "/jobs//pause", "/jobs/x/y/z", "/executions", "/schedules/preview/", "/dead-letters/" + canary, "/..%2f", "/jobs:batch"}
+	h.send(0, methods[i%len(methods)], paths[i/len(methods)%len(paths)], strings.Repeat(canary, i%3))
+}
+
+// send makes a request and judges the answer; want 0 means any that is not a fault of the server's.
+func (h *hostile) send(want int, method, path, body string, headers ...string) {
+	h.t.Helper()
+	h.requests++
+	w := h.s.do(method, path, body, headers...)
+	what := fmt.Sprintf("%s %.80s %.200q", method, path, body)
+	if want != 0 && w.Code != want {
+		h.t.Errorf("%s: status %d, want %d: %s", what, w.Code, want, w.Body)
+	}
+	if w.Header().Get("Request-Id") == "" {
+		h.t.Errorf("%s: no Request-Id", what)
+	}
+	written := w.Code == http.StatusCreated && w.Header().Get("Idempotency-Replayed") == ""
+	if written || w.Code == http.StatusAccepted || w.Code == http.StatusOK && (method == "PUT" || method == "PATCH") {
+		h.accepted++
+	}
+	if w.Code >= 500 {
+		h.t.Errorf("%s: status %d: %s", what, w.Code, w.Body)
+	}
+	if w.Code >= 400 {
+		h.problem(what, method, w)
+	}
+}
+
+func (h *hostile) problem(what, method string, w *httptest.ResponseRecorder) {
+	h.t.Helper()
+	if ct := w.Header().Get("Content-Type"); ct != "application/problem+json" {
+		h.t.Errorf("%s: %d with content type %q", what, w.Code, ct)
+	}
+	if method == http.MethodHead {
+		return
+	}
+	var p struct {
+		Type, Title, Detail string
+		Status              int
+		Errors              []struct{ Pointer, Code, Message string }
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Type == "" || p.Title == "" || p.Detail == "" || p.Status != w.Code {
+		h.t.Errorf("%s: not a problem document: %s", what, w.Body)
+	}
+	if (w.Code == http.StatusUnprocessableEntity || w.Code == http.StatusBadRequest) && len(p.Errors) == 0 {
+		h.t.Errorf("%s: %d without a pointer: %s", what, w.Code, w.Body)
+	}
+	for _, e := range p.Errors {
+		if e.Code == "" || e.Message == "" || e.Pointer != "" && e.Pointer[0] != '/' {
+			h.t.Errorf("%s: fault %+v", what, e)
+		}
+		if strings.Contains(e.Message, canary) {
+			h.t.Errorf("%s: a message repeats the canary: %s", what, e.Message)
+		}
+	}
+	if strings.Contains(p.Detail, canary) || strings.Contains(p.Title, canary) {
+		h.t.Errorf("%s: the canary is repeated: %s", what, w.Body)
+	}
+}
