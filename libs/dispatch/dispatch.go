@@ -96,8 +96,8 @@ type Consumer interface {
 	// Poll waits for records and gives at most limit of them; offsets within a partition ascend. It returns ctx's error
 	// when ctx ends.
 	Poll(ctx context.Context, limit int) ([]Message, error)
-	// Commit stores that everything below the offset was handled, per partition. It is durable when it returns.
-	// A smaller offset than the stored one is ignored.
+	// Commit stores that everything below the offset was handled, per partition. A smaller offset than the stored one is
+	// ignored. A crash may take the latest commits back, so that their records come again.
 	Commit(ctx context.Context, offsets map[int]int64) error
 	// Seek makes the next Poll go on from the offset.
 	Seek(partition int, offset int64)

@@ -110,7 +110,8 @@ type Pending interface {
 
 // History holds what happened: attempts and dispositions, and the dead letters.
 type History interface {
-	// Record stores events. The same event id twice is once.
+	// Record stores events. The same event id twice is once. A crash may take the latest back, together with every
+	// position of the log that was committed after them.
 	Record(ctx context.Context, events []job.Event) error
 	// Executions gives up to limit events of the job, newest nominal instant first, those strictly before the cursor
 	// position (zero: the newest). Events of one execution follow each other by attempt. It looks back at most to

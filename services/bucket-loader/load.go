@@ -9,8 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// takeOver makes this loader the partition's owner in the hot tier and finds where it stands. The current minute and
-// everything that is open are swept at once.
+// takeOver makes this loader the partition's owner in the hot tier and finds where it stands.
 func (s *Service) takeOver(ctx context.Context, p *partition, now time.Time) error {
 	if err := s.deps.Hot.SetEpoch(ctx, p.owner); err != nil {
 		return err
@@ -22,8 +21,8 @@ func (s *Service) takeOver(ctx context.Context, p *partition, now time.Time) err
 	p.low = low
 	p.staged = job.Minute(now)
 	p.near = job.Minute(now) // staging reads it now
-	p.sweepAt = now
-	return s.sweep(ctx, p, now, job.Minute(now)+1)
+	p.firstSweep = true
+	return nil
 }
 
 // stage fills the hot bucket up to an hour ahead. The new horizon is published before the newly covered buckets are

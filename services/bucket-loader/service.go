@@ -98,6 +98,8 @@ type partition struct {
 	owner hotbucket.Owner
 	// staged is the first minute that is not staged yet; 0 before the takeover is complete.
 	staged int64
+	// firstSweep is set until everything open, the current minute included, was swept after the takeover.
+	firstSweep bool
 	// near is the minute whose near sweep is done.
 	near int64
 	// low is the low-water mark.
@@ -221,6 +223,15 @@ func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error 
 	}
 	if err := s.stage(ctx, p, now); err != nil {
 		return err
+	}
+	if p.firstSweep {
+		// After staging and by a later clock than its own: what became due while it staged is past due here, so that
+		// every entry is in one of the two.
+		now = time.Now()
+		if err := s.sweep(ctx, p, now, job.Minute(now)+1); err != nil {
+			return err
+		}
+		p.firstSweep, p.sweepAt = false, now.Add(s.cfg.CloseSweepAfter)
 	}
 	if err := s.nearSweep(ctx, p, now); err != nil {
 		return err

@@ -240,8 +240,16 @@ func (s *Service) tickLoop(ctx, work context.Context) {
 	}
 }
 
+// deferChunk is how many deferrals are published at once.
+const deferChunk = 200
+
 // deferFires tells the settlers to write the same attempts with a later due instant. The fires are then complete.
+// They go in small publishes, so that the log takes other records in between.
 func (s *Service) deferFires(ctx context.Context, tasks []*task) {
+	for len(tasks) > deferChunk {
+		s.deferFires(ctx, tasks[:deferChunk])
+		tasks = tasks[deferChunk:]
+	}
 	events := make([]job.Event, len(tasks))
 	for i, w := range tasks {
 		now := time.Now()

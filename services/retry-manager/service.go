@@ -31,7 +31,7 @@ type Config struct {
 }
 
 // DefaultConfig is what a settler runs with unless told otherwise.
-func DefaultConfig() Config { return Config{Batch: 2000} }
+func DefaultConfig() Config { return Config{Batch: 500} }
 
 // Validate tells everything that is wrong with c.
 func (c Config) Validate() error {

@@ -143,12 +143,15 @@ func (sh *shard) read(ctx context.Context) {
 		}
 	}
 	for len(fresh) > 0 {
-		n := min(len(fresh), sh.s.cfg.Batch)
+		n := min(len(fresh), prepareChunk)
 		sh.prepare(ctx, fresh[:n])
 		fresh = fresh[n:]
 		sh.dispatch(ctx) // what is due meanwhile does not wait for the rest to be prepared
 	}
 }
+
+// prepareChunk is how many entries are prepared before the shard looks at the clock again: about a millisecond's work.
+const prepareChunk = 64
 
 // drop forgets what is held, except for what only waits to be removed: publishing that again would be a duplicate that
 // no crash excuses.

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"sync"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
@@ -90,7 +92,8 @@ func (c *consumer) read(ctx context.Context, end [logPartitions]int64, limit int
 	return messages, nil
 }
 
-// Commit implements dispatch.Consumer.
+// Commit implements dispatch.Consumer. It does not wait for a sync, which would compete with those of the log for the
+// disk: the loss of power may take the last commits back, and never one without what was committed after it.
 func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
 	b := c.log.db.pebble.NewBatch()
 	defer b.Close()
@@ -110,7 +113,7 @@ func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
 			return fmt.Errorf("embedded: commit offsets: %w", err)
 		}
 	}
-	if err := b.Commit(c.log.db.write); err != nil {
+	if err := b.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("embedded: commit offsets: %w", err)
 	}
 	c.topic.mu.Lock()

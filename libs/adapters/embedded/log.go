@@ -20,7 +20,7 @@ const (
 	// logPartitions is the partition count of each topic.
 	logPartitions = 4
 	// maxAppend bounds how many records one commit of the log holds, appendQueue how many publishes wait for it.
-	maxAppend   = 4096
+	maxAppend   = 512
 	appendQueue = 1024
 	// truncateEvery is how often what every group has passed is deleted.
 	truncateEvery = 10 * time.Second

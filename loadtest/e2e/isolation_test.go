@@ -1,0 +1,163 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/loadtest/e2e/process"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// What a target that never answers may cost.
+const (
+	// latenessFloor is a p99 that is good whatever it was without the hanging target: half of what is promised (DESIGN
+	// §1). There must be a floor, because below it the p99 is the disk's: measured on two shared cores, where it was
+	// 1.5 ms at 200 fires a second, and 6 ms at 700 with nothing that hangs, every fire that was later than that had
+	// waited for the fsync of a few hundred bytes. A target that does hold others up makes them late by the seconds
+	// that its fires wait in their queue.
+	latenessFloor = 25 * time.Millisecond
+	// memoryBound is for the whole process at its peak, with everything that was registered.
+	memoryBound = 512 << 20
+	// committedWithin bounds how long a fire stays behind the committed position: at most 5 s in its host's queue, 5 s of
+	// timeout, and then a tick, a commit and a sample.
+	committedWithin = 12 * time.Second
+)
+
+// load is one part of the test: steady calls of the healthy target, and others beside them.
+type load struct {
+	path   string // of the healthy target
+	from   time.Time
+	window time.Duration
+	others int
+	other  func(at time.Time) map[string]any
+}
+
+// healthyRate is how many calls a second the healthy target gets.
+const healthyRate = 200
+
+func (l *load) healthy() int { return int(l.window.Seconds() * healthyRate) }
+
+func (l *load) register(p *process.Process, healthy *process.Sink) {
+	spread := func(i, n int) time.Time { return l.from.Add(l.window * time.Duration(i) / time.Duration(n)) }
+	p.Register(l.healthy(), func(i int) map[string]any {
+		return process.Once(healthy.URL+l.path, spread(i, l.healthy()), nil)
+	})
+	p.Register(l.others, func(i int) map[string]any { return l.other(spread(i, l.others)) })
+}
+
+func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
+	const (
+		ahead = 15 * time.Second // longer than the registration takes, with the race detector too
+		pause = 2 * time.Second
+		short = 8 * time.Second
+		long  = 20 * time.Second
+		fires = 10_000 // to the target that never answers
+	)
+	p, healthy, lively, dead := newProcess(t), process.NewSink(t), process.NewSink(t), process.NewSink(t)
+	dead.Set("/hook", process.Hang)
+	hanging := map[string]any{
+		"target":       map[string]any{"kind": "http_webhook", "url": dead.URL + "/hook", "timeout": "5s"},
+		"retry_policy": map[string]any{"max_attempts": 1},
+	}
+	p.Start()
+	first := time.Now().Add(ahead)
+	alone := load{path: "/alone", from: first, window: short}
+	// As many calls as with the hanging target, to one that answers: what is more than here is what the hanging costs.
+	busy := load{
+		path: "/busy", from: first.Add(short + pause), window: short, others: int(fires * short / long),
+		other: func(at time.Time) map[string]any { return process.Once(lively.URL+"/hook", at, nil) },
+	}
+	beside := load{
+		path: "/beside", from: busy.from.Add(short + pause), window: long, others: fires,
+		other: func(at time.Time) map[string]any { return process.Once("", at, hanging) },
+	}
+	for _, l := range []load{alone, busy, beside} {
+		l.register(p, healthy)
+	}
+	if left := time.Until(first); left < 0 {
+		t.Fatalf("the registration took %s too long", -left)
+	}
+
+	samples := sampleUntil(t, p, beside.from.Add(long+committedWithin+pause))
+	deferred := p.Metrics().Of(t, "minutehand_executor_deferred_total")
+	t.Logf("hanging target: %d calls, %.0f times a fire was deferred", dead.Count("/hook"), deferred)
+	if dead.Count("/hook") < 256 || deferred == 0 {
+		t.Error("the hanging target was not saturated: this run shows nothing")
+	}
+	bound := max(2*p99(t, healthy, &alone), 2*p99(t, healthy, &busy), latenessFloor)
+	if late := p99(t, healthy, &beside); late > bound {
+		t.Errorf("p99 is %s beside a hanging target, want at most %s", late, bound)
+	}
+	checkProgress(t, samples)
+	memory := p.PeakMemory()
+	t.Logf("peak memory %d MiB", memory>>20)
+	if memory > memoryBound {
+		t.Errorf("the process held %d MiB, want at most %d", memory>>20, memoryBound>>20)
+	}
+	if n := oneExecutionEach(t, append(healthy.Calls(), dead.Calls()...)); n != 0 {
+		t.Errorf("%d calls were duplicates, without a crash", n)
+	}
+}
+
+// p99 is the p99 lateness of the healthy target in one part of the test, each of whose calls must be there.
+func p99(t *testing.T, sink *process.Sink, l *load) time.Duration {
+	t.Helper()
+	var calls []ledger.Call
+	for _, c := range sink.Calls() {
+		if "http://"+c.Host == sink.URL+l.path {
+			calls = append(calls, c)
+		}
+	}
+	late := ledger.Lateness(calls)
+	if len(late) != l.healthy() {
+		t.Errorf("%s had %d calls, want %d", l.path, len(late), l.healthy())
+	}
+	t.Logf("lateness of the healthy target, %s: p50 %s, p99 %s, most %s", l.path[1:], quantile(late, .5),
+		quantile(late, .99), quantile(late, 1))
+	return quantile(late, .99)
+}
+
+// sample is how far the fires log was at an instant.
+type sample struct {
+	at                   time.Time
+	published, committed float64
+}
+
+// sampleUntil samples the position of the executors in the fires log once a second.
+func sampleUntil(t *testing.T, p *process.Process, end time.Time) []sample {
+	t.Helper()
+	var samples []sample
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for at := range tick.C {
+		m := p.Metrics()
+		published := m.Of(t, "minutehand_scheduler_worker_fires_total")
+		samples = append(samples, sample{at, published, published - m.Lag(t, dispatch.TopicFires, dispatch.GroupExecutor)})
+		if at.After(end) {
+			break
+		}
+	}
+	return samples
+}
+
+// checkProgress holds that what was published is committed within committedWithin, whatever hangs.
+func checkProgress(t *testing.T, samples []sample) {
+	t.Helper()
+	old, checked := 0, 0
+	for _, s := range samples {
+		for samples[old].at.Add(committedWithin).Before(s.at) {
+			if o := samples[old]; s.committed < o.published {
+				t.Errorf("at %s the committed position is %.0f, but %s before %.0f had been published",
+					s.at.Format(time.TimeOnly), s.committed, s.at.Sub(o.at).Round(time.Second), o.published)
+			}
+			old++
+			checked++
+		}
+	}
+	last := samples[len(samples)-1]
+	t.Logf("%.0f fires were published and %.0f committed; %d samples compared", last.published, last.committed, checked)
+	if checked == 0 {
+		t.Error("no samples were compared")
+	}
+}

@@ -1,0 +1,104 @@
+package process
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+	auditor "github.com/minutehand/minutehand/services/audit-writer"
+)
+
+// all is a limit that no test reaches.
+const all = 1_000_000
+
+// Account reads from the folder of a process that has stopped what it left there: all jobs of the store, their
+// history, what is pending, the dead letters and the archive. The calls are the caller's to add. It also holds that the
+// archive has as many records as the log ever had, which the ledger cannot know.
+func (p *Process) Account(from, until time.Time) *ledger.Account {
+	p.t.Helper()
+	db, err := embedded.Open(embedded.Options{Dir: filepath.Join(p.Dir, "store")})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	a := &ledger.Account{From: from, Until: until}
+	err = errors.Join(readJobs(p.t, db, a), readPending(p.t, db, a), readArchive(p.t, db, filepath.Join(p.Dir, "archive"), a))
+	if err := errors.Join(err, db.Close()); err != nil {
+		p.t.Fatal(err)
+	}
+	return a
+}
+
+func readJobs(t *testing.T, db *embedded.DB, a *ledger.Account) error {
+	jobs, history := embedded.NewJobStore(db), embedded.NewHistory(db)
+	rows, _, err := jobs.List(t.Context(), "default", "", all)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row})
+		events, err := history.Executions(t.Context(), row.ID, jobstore.Position{}, a.From, all)
+		if err != nil {
+			return err
+		}
+		a.Events = append(a.Events, events...)
+	}
+	a.DeadLetters, _, err = history.DeadLetters(t.Context(), "default", "", all)
+	return err
+}
+
+func readPending(t *testing.T, db *embedded.DB, a *ledger.Account) error {
+	pending := embedded.NewPending(db)
+	for partition := range db.Partitions() {
+		from, err := pending.LowWater(t.Context(), partition)
+		for err == nil {
+			var minute int64
+			var ok bool
+			if minute, ok, err = pending.FirstOpen(t.Context(), partition, from, 1<<40); err != nil || !ok {
+				break
+			}
+			rows, scanErr := pending.Scan(t.Context(), partition, minute, nil, all)
+			a.Pending = append(a.Pending, rows...)
+			from, err = minute+1, scanErr
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readArchive(t *testing.T, db *embedded.DB, dir string, a *ledger.Account) error {
+	archive, err := embedded.NewArchive(nil, dir)
+	if err != nil {
+		return err
+	}
+	archived, err := auditor.ReadArchive(t.Context(), archive)
+	if err != nil {
+		return err
+	}
+	for _, x := range archived {
+		a.Archived = append(a.Archived, ledger.Archived(x))
+	}
+	log, err := embedded.NewLog(db)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	end, err := log.End(t.Context(), dispatch.TopicEvents)
+	if err != nil {
+		return err
+	}
+	var records int64
+	for _, offset := range end.Offsets {
+		records += offset
+	}
+	if records != int64(len(archived)) {
+		t.Errorf("the archive holds %d records of the %d that the log had", len(archived), records)
+	}
+	return nil
+}

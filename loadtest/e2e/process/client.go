@@ -1,0 +1,148 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// Clients is how many clients work at once.
+const Clients = 32
+
+// StatusError is an answer that is not the one that was hoped for.
+type StatusError struct {
+	Status int
+	Body   string
+}
+
+// Error implements error.
+func (e StatusError) Error() string { return fmt.Sprintf("answered %d: %s", e.Status, e.Body) }
+
+// Transient tells whether an error is one that a client tries again after: no whole answer, or 503.
+func Transient(err error) bool {
+	var status StatusError
+	return !errors.As(err, &status) || status.Status == http.StatusServiceUnavailable
+}
+
+// Create creates a job, under an idempotency key if one is given, and returns its id: the client has its 201 then.
+func (p *Process) Create(ctx context.Context, body map[string]any, key string) (string, error) {
+	var j struct {
+		JobID string `json:"job_id"`
+	}
+	if err := p.post(ctx, "/jobs", key, body, http.StatusCreated, &j); err != nil {
+		return "", err
+	}
+	return j.JobID, nil
+}
+
+func (p *Process) post(ctx context.Context, path, key string, body any, want int, answer any) error {
+	var reader io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		reader = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/api/v1"+path, reader)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return err
+	}
+	if resp.StatusCode != want {
+		return StatusError{resp.StatusCode, string(text)}
+	}
+	return json.Unmarshal(text, answer)
+}
+
+// Register creates n jobs and returns their ids; each must be accepted.
+func (p *Process) Register(n int, body func(i int) map[string]any) []string {
+	p.t.Helper()
+	ids := make([]string, n)
+	err := Each(n, func(i int) (err error) {
+		ids[i], err = p.Create(p.t.Context(), body(i), "")
+		return err
+	})
+	if err != nil {
+		p.t.Fatal("register:", err)
+	}
+	return ids
+}
+
+// Cancel cancels jobs and tells when each cancel was acknowledged.
+func (p *Process) Cancel(jobIDs []string) []ledger.Stop {
+	p.t.Helper()
+	stops := make([]ledger.Stop, len(jobIDs))
+	err := Each(len(jobIDs), func(i int) error {
+		var j map[string]any
+		err := p.post(p.t.Context(), "/jobs/"+jobIDs[i]+"/cancel", "", nil, http.StatusOK, &j)
+		stops[i] = ledger.Stop{JobID: jobIDs[i], Kind: ledger.StopCancel, AckedAt: time.Now()}
+		return err
+	})
+	if err != nil {
+		p.t.Fatal("cancel:", err)
+	}
+	return stops
+}
+
+// Each does something for each i < n, Clients at a time, and gives the first error; after one, nothing more begins.
+func Each(n int, do func(i int) error) error {
+	work := make(chan int)
+	failed := make(chan struct{})
+	var once sync.Once
+	var first error
+	var wg sync.WaitGroup
+	for range Clients {
+		wg.Go(func() {
+			for i := range work {
+				if err := do(i); err != nil {
+					once.Do(func() { first = err; close(failed) })
+				}
+			}
+		})
+	}
+feed:
+	for i := range n {
+		select {
+		case work <- i:
+		case <-failed:
+			break feed
+		}
+	}
+	close(work)
+	wg.Wait()
+	return first
+}
+
+// Once is the body of a one_shot job that calls url at an instant; members are put over it.
+func Once(url string, at time.Time, members map[string]any) map[string]any {
+	body := map[string]any{
+		"name": "once", "type": "one_shot", "run_at": at.UTC().Truncate(time.Millisecond),
+		"target": map[string]any{"kind": "http_webhook", "url": url},
+	}
+	for k, v := range members {
+		body[k] = v
+	}
+	return body
+}
