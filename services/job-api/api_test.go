@@ -101,6 +101,8 @@ func TestChangesNeedTheVersionTheyChange(t *testing.T) {
 		t.Errorf("job is %v", m)
 	}
 	s.answer(http.StatusUnprocessableEntity, http.MethodPatch, path, `{"every":"1ms"}`, "If-Match", "*")
+	s.answer(http.StatusUnprocessableEntity, http.MethodPut, path,
+		`{"name":"x","type":"one_shot","run_at":"2001-01-01T00:00:00Z","target":{"kind":"http_webhook","url":"http://x/"}}`, "If-Match", "*")
 }
 
 func TestPauseResumeCancelDelete(t *testing.T) {

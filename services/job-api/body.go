@@ -43,6 +43,16 @@ func (d duration) MarshalJSON() ([]byte, error) {
 	return append(text, '"'), nil
 }
 
+// whole is a whole number in any form that JSON has for it: 100, 100.0, 1e2. The document bounds it well within an int.
+type whole int
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *whole) UnmarshalJSON(b []byte) error {
+	f, err := strconv.ParseFloat(string(b), 64)
+	*n = whole(f)
+	return err
+}
+
 // scheduleBody is the schedule members of a request or a response.
 type scheduleBody struct {
 	Type           job.ScheduleType `json:"type"`
@@ -54,7 +64,7 @@ type scheduleBody struct {
 	Every          *duration        `json:"every,omitempty"`
 	StartAt        *time.Time       `json:"start_at,omitempty"`
 	EndAt          *time.Time       `json:"end_at,omitempty"`
-	MaxOccurrences int              `json:"max_occurrences,omitempty"`
+	MaxOccurrences whole            `json:"max_occurrences,omitempty"`
 	Jitter         *duration        `json:"jitter,omitempty"`
 }
 
@@ -71,7 +81,7 @@ type targetBody struct {
 // retryBody is a retry policy.
 type retryBody struct {
 	Backoff     job.Backoff `json:"backoff,omitempty"`
-	MaxAttempts int         `json:"max_attempts,omitempty"`
+	MaxAttempts whole       `json:"max_attempts,omitempty"`
 	BaseDelay   *duration   `json:"base_delay,omitempty"`
 	MaxDelay    *duration   `json:"max_delay,omitempty"`
 	Jitter      *float64    `json:"jitter,omitempty"`
@@ -87,7 +97,7 @@ type definitionBody struct {
 	Retry         *retryBody        `json:"retry_policy,omitempty"`
 	MissedRun     job.MissedRun     `json:"missed_run_policy,omitempty"`
 	CatchUpWindow *duration         `json:"catch_up_window,omitempty"`
-	MaxBackfill   int               `json:"max_backfill,omitempty"`
+	MaxBackfill   whole             `json:"max_backfill,omitempty"`
 	Overlap       string            `json:"overlap_policy,omitempty"`
 	Priority      string            `json:"priority,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"`
@@ -96,7 +106,7 @@ type definitionBody struct {
 // schedule turns the members into a schedule; now resolves delay and the anchor of an interval.
 func (b *scheduleBody) schedule(now time.Time) job.Schedule {
 	s := job.Schedule{
-		Type: b.Type, CronExpr: b.CronExpr, Timezone: b.Timezone, MaxOccurrences: b.MaxOccurrences,
+		Type: b.Type, CronExpr: b.CronExpr, Timezone: b.Timezone, MaxOccurrences: int(b.MaxOccurrences),
 		RunAt: instantOf(b.RunAt), StartAt: instantOf(b.StartAt), EndAt: instantOf(b.EndAt),
 		Every: durationOf(b.Every, 0), Jitter: durationOf(b.Jitter, 0),
 	}
@@ -116,7 +126,7 @@ func (b *scheduleBody) schedule(now time.Time) job.Schedule {
 func (b *definitionBody) definition(now time.Time) job.Definition {
 	d := job.Definition{
 		FirstOrdinal: 1, Schedule: b.schedule(now), MissedRun: b.MissedRun,
-		CatchUpWindow: durationOf(b.CatchUpWindow, job.DefaultCatchUpWindow), MaxBackfill: b.MaxBackfill,
+		CatchUpWindow: durationOf(b.CatchUpWindow, job.DefaultCatchUpWindow), MaxBackfill: int(b.MaxBackfill),
 		Overlap: b.Overlap, Priority: b.Priority, Retry: b.Retry.policy(),
 		Target: job.Target{
 			Kind: b.Target.Kind, URL: b.Target.URL, Method: b.Target.Method, Headers: b.Target.Headers, Body: b.Target.Body,
@@ -150,7 +160,7 @@ func (b *retryBody) policy() job.RetryPolicy {
 		p.Backoff = b.Backoff
 	}
 	if b.MaxAttempts != 0 {
-		p.MaxAttempts = b.MaxAttempts
+		p.MaxAttempts = int(b.MaxAttempts)
 	}
 	if b.Jitter != nil {
 		p.Jitter = *b.Jitter
@@ -168,10 +178,10 @@ func (b *retryBody) policy() job.RetryPolicy {
 func bodyOf(j *job.Job) definitionBody {
 	d, s := &j.Definition, &j.Definition.Schedule
 	b := definitionBody{
-		Name: j.Name, Labels: j.Labels, MissedRun: d.MissedRun, MaxBackfill: d.MaxBackfill, Overlap: d.Overlap,
+		Name: j.Name, Labels: j.Labels, MissedRun: d.MissedRun, MaxBackfill: whole(d.MaxBackfill), Overlap: d.Overlap,
 		Priority: d.Priority, CatchUpWindow: text(d.CatchUpWindow),
 		scheduleBody: scheduleBody{
-			Type: s.Type, CronExpr: s.CronExpr, Timezone: s.Timezone, MaxOccurrences: s.MaxOccurrences,
+			Type: s.Type, CronExpr: s.CronExpr, Timezone: s.Timezone, MaxOccurrences: whole(s.MaxOccurrences),
 			RunAt: maybe(s.RunAt), StartAt: maybe(s.StartAt), EndAt: maybe(s.EndAt),
 		},
 		Target: targetBody{
@@ -179,7 +189,7 @@ func bodyOf(j *job.Job) definitionBody {
 			Timeout: text(d.Target.Timeout),
 		},
 		Retry: &retryBody{
-			Backoff: d.Retry.Backoff, MaxAttempts: d.Retry.MaxAttempts, BaseDelay: text(d.Retry.BaseDelay),
+			Backoff: d.Retry.Backoff, MaxAttempts: whole(d.Retry.MaxAttempts), BaseDelay: text(d.Retry.BaseDelay),
 			MaxDelay: text(d.Retry.MaxDelay), Jitter: &d.Retry.Jitter, Window: text(d.Retry.Window),
 		},
 	}

@@ -97,6 +97,11 @@ func (s *Service) update(ctx context.Context, r *request, body func(*job.Job) ([
 			return err
 		}
 		def.EffectiveAt = now
+		if at := def.Schedule.RunAt; !at.IsZero() && at.Before(now) && !at.Equal(j.Definition.Schedule.RunAt) {
+			return invalid([]problem.Fault{{
+				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past; give an instant ahead, or trigger the job.",
+			}})
+		}
 		if old := j.Definition.Schedule; old.Type == job.Interval && def.Schedule.Type == job.Interval &&
 			b.StartAt == nil {
 			def.Schedule.StartAt = old.StartAt // the anchor stays where it was

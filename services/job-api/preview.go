@@ -15,7 +15,7 @@ func (s *Service) previewSchedule(_ context.Context, r *request) (response, erro
 	var b struct {
 		scheduleBody
 		After *time.Time `json:"after"`
-		Count int        `json:"count"`
+		Count whole      `json:"count"`
 	}
 	if err := json.Unmarshal(r.body, &b); err != nil {
 		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
@@ -39,10 +39,10 @@ func (s *Service) previewSchedule(_ context.Context, r *request) (response, erro
 		b.Count = 10
 	}
 	if sched.MaxOccurrences > 0 {
-		b.Count = min(b.Count, sched.MaxOccurrences)
+		b.Count = min(b.Count, whole(sched.MaxOccurrences))
 	}
 	occurrences := []map[string]string{}
-	for _, o := range plan.Preview(after, b.Count) {
+	for _, o := range plan.Preview(after, int(b.Count)) {
 		shown := map[string]string{
 			"scheduled_for": o.At.Format(time.RFC3339Nano), "local": o.Local.Format(time.RFC3339Nano),
 		}

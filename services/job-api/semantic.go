@@ -68,9 +68,12 @@ func (l *faultList) schedule(b *scheduleBody, s job.Schedule, now time.Time) {
 		}
 		l.add(false, "/"+field, e.Code, e.Message)
 	}
-	for field, t := range map[string]time.Time{"run_at": s.RunAt, "start_at": s.StartAt} {
-		l.add(!t.After(now.Add(job.MaxHorizon)), "/"+field, "horizon", "Must lie within the next 10 years.")
+	due := "/run_at"
+	if b.Delay != nil {
+		due = "/delay"
 	}
+	l.add(!s.RunAt.After(now.Add(job.MaxHorizon)), due, "horizon", "Must lie within the next 10 years.")
+	l.add(!s.StartAt.After(now.Add(job.MaxHorizon)), "/start_at", "horizon", "Must lie within the next 10 years.")
 }
 
 // flatten lists the schedule engine's faults.

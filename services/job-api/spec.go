@@ -99,7 +99,10 @@ func newCompiler(text []byte) (*jsonschema.Compiler, error) {
 		if !ok {
 			return nil
 		}
-		_, err := time.Parse(time.RFC3339Nano, s)
+		t, err := time.Parse(time.RFC3339Nano, s)
+		if y := t.UTC().Year(); err == nil && (y < 1970 || y > 9999) {
+			return errors.New("outside the years that can be written in UTC and told from no instant at all")
+		}
 		return err
 	}})
 	return c, c.AddResource(specURL, doc)

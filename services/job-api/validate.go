@@ -7,6 +7,9 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
+	"path"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -62,7 +65,7 @@ func (s *Service) check(r *http.Request, op *operation) (*request, *problem.Prob
 	req.tree, err = decode(body)
 	if err != nil {
 		return nil, problem.New(http.StatusBadRequest, "malformed-json", "The body is not valid JSON in UTF-8.",
-			problem.Fault{Pointer: "", Code: "malformed-json", Message: "Send one JSON value in UTF-8."})
+			problem.Fault{Pointer: "", Code: "malformed-json", Message: "Send one JSON value in UTF-8, each member once, nested at most 1000 deep."})
 	}
 	return req, invalid(checkTree(op.body, req.tree))
 }
@@ -85,6 +88,9 @@ func decode(body []byte) (any, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("not UTF-8")
 	}
+	if err := checkMembers(body); err != nil {
+		return nil, err
+	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 	var tree any
@@ -97,9 +103,58 @@ func decode(body []byte) (any, error) {
 	return tree, nil
 }
 
+// maxDepth bounds how deep a body nests: what is accepted is nested deeper in rows and answers, and encoding/json reads
+// no more than 10,000 levels back.
+const maxDepth = 1000
+
+// checkMembers refuses a member that is given twice, and too deep a nesting. Of two members of one name the tree holds
+// the last, while a struct merges both: what the schema never saw would get in.
+func checkMembers(body []byte) error {
+	var open []map[string]bool // the names so far of each object around the token, nil for an array
+	name := false              // the token is a member's name
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return nil // whether all of it is one value is the decoder's to say
+		}
+		if err != nil {
+			return err
+		}
+		switch token {
+		case json.Delim('{'):
+			open = append(open, map[string]bool{})
+		case json.Delim('['):
+			open = append(open, nil)
+		case json.Delim('}'), json.Delim(']'):
+			open = open[:len(open)-1]
+		default:
+			if text, ok := token.(string); ok && name {
+				names := open[len(open)-1]
+				if names[text] {
+					return errors.New("a member is given twice")
+				}
+				names[text] = true
+				name = false
+				continue
+			}
+		}
+		if len(open) > maxDepth {
+			return errors.New("nested too deep")
+		}
+		name = len(open) > 0 && open[len(open)-1] != nil
+	}
+}
+
 func (op *operation) checkParameters(req *request) []problem.Fault {
 	var faults []problem.Fault
-	query := req.URL.Query()
+	query, err := url.ParseQuery(req.URL.RawQuery)
+	if err != nil {
+		faults = append(faults, problem.Fault{
+			Pointer: "/query", Code: "malformed", Message: "Encode the query as NAME=VALUE, joined by &.",
+		})
+	}
 	known := map[string]bool{}
 	for _, p := range op.parameters {
 		var given []string
@@ -162,7 +217,7 @@ func checkTree(schema *jsonschema.Schema, tree any) []problem.Fault {
 		return []problem.Fault{{Code: "invalid", Message: "The value cannot be checked."}}
 	}
 	var faults []problem.Fault
-	collect(invalid, &faults)
+	collect(invalid, tree, &faults)
 	sort.SliceStable(faults, func(i, j int) bool { return faults[i].Pointer < faults[j].Pointer })
 	if len(faults) > maxFaults {
 		faults = faults[:maxFaults]
@@ -173,11 +228,17 @@ func checkTree(schema *jsonschema.Schema, tree any) []problem.Fault {
 // maxFaults bounds how many faults of one request are told.
 const maxFaults = 50
 
-func collect(e *jsonschema.ValidationError, faults *[]problem.Fault) {
-	for _, c := range e.Causes {
-		collect(c, faults)
-	}
-	if len(e.Causes) > 0 {
+func collect(e *jsonschema.ValidationError, tree any, faults *[]problem.Fault) {
+	location := e.InstanceLocation
+	if k, ok := e.ErrorKind.(*kind.PropertyNames); ok {
+		// The causes lie in the name and have no place in the body, and v6.0.3 lets later steps overwrite the location
+		// of this error: only its length can be trusted.
+		schema := path.Base(strings.TrimSuffix(e.SchemaURL, "/propertyNames"))
+		location = holder(tree, len(location), schema, k.Property)
+	} else if len(e.Causes) > 0 {
+		for _, c := range e.Causes {
+			collect(c, tree, faults)
+		}
 		return
 	}
 	code, message, members := describe(e.ErrorKind)
@@ -185,12 +246,31 @@ func collect(e *jsonschema.ValidationError, faults *[]problem.Fault) {
 		members = []string{""}
 	}
 	for _, m := range members {
-		location := e.InstanceLocation
+		at := location
 		if m != "" {
-			location = append(append([]string(nil), location...), m)
+			at = append(slices.Clone(location), m)
 		}
-		*faults = append(*faults, problem.Fault{Pointer: pointer(location), Code: code, Message: message})
+		*faults = append(*faults, problem.Fault{Pointer: pointer(at), Code: code, Message: message})
 	}
+}
+
+// holder is the way to the object that stands so deep in the tree under the name last, and has the member.
+func holder(tree any, depth int, last, member string) []string {
+	object, ok := tree.(map[string]any)
+	if !ok || depth == 0 {
+		return nil
+	}
+	if inner, ok := object[last].(map[string]any); ok && depth == 1 {
+		if _, ok := inner[member]; ok {
+			return []string{last}
+		}
+	}
+	for name, child := range object {
+		if way := holder(child, depth-1, last, member); way != nil {
+			return append([]string{name}, way...)
+		}
+	}
+	return nil
 }
 
 // pointer is a JSON pointer. Unknown members and map keys are the client's own text: what does not look like a name is
@@ -225,7 +305,7 @@ func describe(k jsonschema.ErrorKind) (code, message string, members []string) {
 		if k.Want == "minutehand-duration" {
 			return "format", `Must be a duration such as "30s", "5m" or "1h30m".`, nil
 		}
-		return "format", `Must be an RFC 3339 instant such as "2030-01-02T03:04:05Z".`, nil
+		return "format", `Must be an RFC 3339 instant such as "2030-01-02T03:04:05Z", in the years 1970 to 9999.`, nil
 	case *kind.MinLength:
 		return "min-length", "Must have at least " + strconv.Itoa(k.Want) + " characters.", nil
 	case *kind.MaxLength:

@@ -1,0 +1,316 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/schemas"
+	api "github.com/minutehand/minutehand/services/job-api"
+)
+
+// oneShot is a one_shot at an instant, with more members after it.
+func oneShot(at time.Time, more string) string {
+	return fmt.Sprintf(`{"name":"x","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":"http://x/"}%s}`,
+		at.UTC().Format(time.RFC3339Nano), more)
+}
+
+// fault fails the test unless the request is answered with the status and a fault of this pointer and code.
+func (s *server) fault(status int, pointer, code, method, path, body string, headers ...string) {
+	s.t.Helper()
+	m, _ := s.answer(status, method, path, body, headers...)
+	list, _ := m["errors"].([]any)
+	for _, e := range list {
+		if f := e.(map[string]any); f["pointer"] == pointer && f["code"] == code {
+			return
+		}
+	}
+	s.t.Errorf("%s %s %.120s: no fault %s at %q in %v", method, path, body, code, pointer, list)
+}
+
+func TestMemberGivenTwiceIsRefused(t *testing.T) {
+	// A struct would merge the two objects, so that what the schema never saw gets into the job.
+	s := newServer(t, nil)
+	for _, body := range []string{
+		strings.Replace(goodJob, `"target":`, `"target":{"kind":"http_webhook","url":"http://x/","headers":{"X: y\r\nZ":"a\r\nb"}},"target":`, 1),
+		strings.Replace(goodJob, `"name"`, `"retry_policy":{"max_attempts":100000},"retry_policy":{},"name"`, 1),
+		strings.Replace(goodJob, `"a":1`, `"a":1,"\u0061":2`, 1),
+	} {
+		s.fault(http.StatusBadRequest, "", "malformed-json", http.MethodPost, "/jobs", body)
+	}
+	s.create(strings.Replace(goodJob, `"a":1`, `"a":{"a":"a"},"b":[{"a":1},{"a":1},"b","b"]`, 1))
+}
+
+func TestBodyNestsOnlyAsDeepAsItCanBeReadBack(t *testing.T) {
+	s := newServer(t, nil)
+	nested := func(depth int) string {
+		return strings.Replace(goodJob, `{"a":1}`, strings.Repeat("[", depth)+strings.Repeat("]", depth), 1)
+	}
+	s.answer(http.StatusOK, http.MethodGet, "/jobs/"+s.create(nested(998)), "")
+	for _, depth := range []int{999, 9_990, 9_998, 50_000} {
+		s.fault(http.StatusBadRequest, "", "malformed-json", http.MethodPost, "/jobs", nested(depth))
+	}
+	s.answer(http.StatusOK, http.MethodGet, "/jobs", "")
+}
+
+func TestFaultsOfASchedulePointAtTheMemberThatWasGiven(t *testing.T) {
+	s := newServer(t, nil)
+	target := `,"name":"x","target":{"kind":"http_webhook","url":"http://x/"}}`
+	now := time.Now()
+	for _, c := range []struct{ pointer, code, body string }{
+		{"/delay", "horizon", `{"type":"one_shot","delay":"99999h"` + target},
+		{"/delay", "conflict", `{"type":"one_shot","delay":"1h","run_at":"2030-01-01T00:00:00Z"` + target},
+		{"/delay", "conflict", `{"type":"cron","cron_expr":"@daily","delay":"1h"` + target},
+		{"/run_at", "required", `{"type":"one_shot"` + target},
+		{"/run_at", "horizon", oneShot(now.Add(job.MaxHorizon+time.Hour), "")},
+		{"/run_at", "in-the-past", oneShot(now.Add(-2*time.Minute), "")},
+		{"/run_at", "in-the-past", oneShot(now.Add(-6*time.Second), `,"catch_up_window":"5s"`)},
+		{"/cron_expr", "invalid-schedule", `{"type":"cron","cron_expr":"0 0 30 2 *"` + target},
+		{"/cron_expr", "not-available-yet", `{"type":"cron","cron_expr":"H 9 * * *"` + target},
+		{"/type", "no-occurrence", `{"type":"cron","cron_expr":"@daily","end_at":"2001-01-01T00:00:00Z"` + target},
+		{"/overlap_policy", "not-available-yet", `{"type":"cron","cron_expr":"@daily","overlap_policy":"buffer_all"` + target},
+		{"/target/kind", "not-available-yet", strings.Replace(goodJob, "http_webhook", "sqs", 1)},
+	} {
+		s.fault(http.StatusUnprocessableEntity, c.pointer, c.code, http.MethodPost, "/jobs", c.body)
+	}
+	if n := s.entries(); n != 0 {
+		t.Errorf("refused creates left %d entries", n)
+	}
+	for _, late := range []string{oneShot(now.Add(-50*time.Second), ""), oneShot(now.Add(-time.Hour), `,"catch_up_window":"2h"`)} {
+		s.create(late) // within its catch-up window, so it fires at once
+	}
+}
+
+func TestParametersAreToldByTheirPointers(t *testing.T) {
+	s := newServer(t, nil)
+	path := "/jobs/" + s.create(goodJob)
+	for _, c := range []struct{ pointer, code, method, path, header, value string }{
+		{"/query/limit", "type", http.MethodGet, "/jobs?limit=" + canary, "", ""},
+		{"/query/limit", "maximum", http.MethodGet, "/dead-letters?limit=501", "", ""},
+		{"/query/limit", "repeated", http.MethodGet, "/jobs?limit=1&limit=1", "", ""},
+		{"/query", "malformed", http.MethodGet, "/jobs?limit=%zz", "", ""},
+		{"/query", "malformed", http.MethodGet, "/jobs?limit=1;cursor=x", "", ""},
+		{"/query", "unknown-parameter", http.MethodGet, "/jobs?offset=1", "", ""},
+		{"/query/cursor", "cursor", http.MethodGet, "/jobs?cursor=" + canary, "", ""},
+		{"/query/cursor", "cursor", http.MethodGet, path + "/executions?cursor=" + canary, "", ""},
+		{"/query/cursor", "cursor", http.MethodGet, "/dead-letters?cursor=" + canary, "", ""},
+		{"/path/id", "pattern", http.MethodGet, "/jobs/" + canary, "", ""},
+		{"/path/execution_id", "pattern", http.MethodGet, "/executions/" + canary, "", ""},
+		{"/header/If-Match", "pattern", http.MethodPatch, path, "If-Match", canary},
+		{"/header/Idempotency-Key", "pattern", http.MethodPost, path + "/trigger", "Idempotency-Key", "a b"},
+	} {
+		s.fault(http.StatusBadRequest, c.pointer, c.code, c.method, c.path, "", c.header, c.value)
+	}
+	for _, unknown := range []string{
+		"/jobs/job_01ARZ3NDEKTSV4RRFFQ69G5FAV", "/jobs/job_01ARZ3NDEKTSV4RRFFQ69G5FAV/executions",
+		"/executions/exe_01ARZ3NDEKTSV4RRFFQ69G5FAV-s1893456000000",
+	} {
+		s.answer(http.StatusNotFound, http.MethodGet, unknown, "")
+	}
+}
+
+func TestTokenIsNotAskedForHealth(t *testing.T) {
+	s := newServer(t, func(c *api.Config, d *api.Deps) {
+		c.AuthToken = "a-long-random-token"
+		d.Admin = admin.Handler(prometheus.NewRegistry(), func() []string { return nil })
+	})
+	for path, want := range map[string]int{
+		"/healthz": http.StatusOK, "/readyz": http.StatusOK, "/metrics": http.StatusUnauthorized, "/openapi.json": http.StatusUnauthorized,
+	} {
+		w := httptest.NewRecorder()
+		s.handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		if w.Code != want || w.Header().Get("Request-Id") == "" {
+			t.Errorf("%s: %d %v, want %d", path, w.Code, w.Header(), want)
+		}
+	}
+}
+
+// gone is a store of which nothing answers.
+type gone struct {
+	jobstore.Jobs
+	jobstore.History
+}
+
+func (gone) Get(context.Context, string) (job.Job, error) { return job.Job{}, errFlaky }
+func (gone) List(context.Context, string, string, int) ([]job.Job, string, error) {
+	return nil, "", errFlaky
+}
+func (gone) Create(context.Context, job.Job, bool) error { return errFlaky }
+func (gone) DeadLetters(context.Context, string, string, int) ([]job.DeadLetter, string, error) {
+	return nil, "", errFlaky
+}
+
+func TestEveryOperationOnAStoreThatIsAwayAnswers503(t *testing.T) {
+	s := newServer(t, func(_ *api.Config, d *api.Deps) { d.Jobs, d.History = gone{}, gone{} })
+	tried := 0
+	for _, op := range loadDocument(t).operations() {
+		if op.id == "previewSchedule" {
+			continue // it asks no store
+		}
+		tried++
+		path := strings.NewReplacer("/api/v1", "", "{id}", "job_01ARZ3NDEKTSV4RRFFQ69G5FAV",
+			"{execution_id}", "exe_01ARZ3NDEKTSV4RRFFQ69G5FAV-s1893456000000").Replace(op.path)
+		body := ""
+		if op.body != nil {
+			body = goodJob
+		}
+		_, h := s.answer(http.StatusServiceUnavailable, op.method, path, body, "If-Match", "*")
+		if h.Get("Retry-After") == "" || h.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s: headers %v", op.id, h)
+		}
+	}
+	if tried != 13 {
+		t.Errorf("%d operations were tried", tried)
+	}
+}
+
+func TestTriggersUnderOneKeyAreOneExecution(t *testing.T) {
+	s := newServer(t, nil)
+	path := "/jobs/" + s.create(goodJob) + "/trigger"
+	before := s.entries()
+	var executions sync.Map
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			w := s.do(http.MethodPost, path, "", "Idempotency-Key", "k")
+			executions.Store(w.Body.String(), true)
+			if w.Code != http.StatusAccepted {
+				t.Errorf("answered %d %s", w.Code, w.Body)
+			}
+		})
+	}
+	wg.Wait()
+	answers := 0
+	executions.Range(func(any, any) bool { answers++; return true })
+	if answers != 1 || s.entries()-before < 1 {
+		t.Errorf("%d different answers, %d entries", answers, s.entries()-before)
+	}
+}
+
+func TestKeysInHeaderAndBodyMustAgree(t *testing.T) {
+	s := newServer(t, nil)
+	withKey := strings.Replace(goodJob, `"name"`, `"idempotency_key":"k1","name"`, 1)
+	id := s.create(withKey, "Idempotency-Key", "k1")
+	s.fault(http.StatusUnprocessableEntity, "/idempotency_key", "conflict", http.MethodPost, "/jobs", withKey, "Idempotency-Key", "k2")
+	if again := s.create(goodJob, "Idempotency-Key", "k1"); again != id {
+		t.Errorf("the key made %s and %s", id, again)
+	}
+}
+
+// TestAnswersAreWhatTheDocumentDeclares checks answers with a validator other than the service's own.
+func TestAnswersAreWhatTheDocumentDeclares(t *testing.T) {
+	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := gorillamux.NewRouter(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var history jobstore.History
+	s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
+	id := s.create(goodJob)
+	failed := deadEvent(id)
+	if err := history.Record(t.Context(), []job.Event{failed}); err != nil {
+		t.Fatal(err)
+	}
+	letter := job.DeadLetter{Event: failed, Reason: "max_attempts", At: failed.At}
+	if err := history.PutDeadLetter(t.Context(), letter); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{http.MethodPost, "/jobs", goodJob, 201},
+		{http.MethodGet, "/jobs?limit=1", "", 200},
+		{http.MethodGet, "/jobs/" + id, "", 200},
+		{http.MethodPut, "/jobs/" + id, goodJob, 200},
+		{http.MethodPatch, "/jobs/" + id, `{"labels":{"a":"b"}}`, 200},
+		{http.MethodPost, "/jobs/" + id + "/pause", "", 200},
+		{http.MethodPost, "/jobs/" + id + "/resume", "", 200},
+		{http.MethodPost, "/jobs/" + id + "/trigger", "", 202},
+		{http.MethodGet, "/jobs/" + id + "/executions", "", 200},
+		{http.MethodGet, "/executions/" + failed.Entry.ExecutionID, "", 200},
+		{http.MethodGet, "/dead-letters", "", 200},
+		{http.MethodPost, "/schedules/preview", `{"type":"interval","every":"1m"}`, 200},
+		{http.MethodPost, "/jobs/" + id + "/cancel", "", 200},
+		{http.MethodPost, "/jobs/" + id + "/trigger", "", 409},
+		{http.MethodDelete, "/jobs/" + id, "", 204},
+		{http.MethodGet, "/jobs/" + id, "", 404},
+		{http.MethodPost, "/jobs", "{}", 422},
+	} {
+		w := s.do(c.method, c.path, c.body, "If-Match", "*")
+		if w.Code != c.status {
+			t.Errorf("%s %s: answered %d %s", c.method, c.path, w.Code, w.Body)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), c.method, "/api/v1"+c.path, nil)
+		route, params, err := router.FindRoute(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		input := &openapi3filter.ResponseValidationInput{
+			RequestValidationInput: &openapi3filter.RequestValidationInput{Request: r, Route: route, PathParams: params},
+			Status:                 w.Code, Header: w.Header(),
+		}
+		input.SetBodyBytes(w.Body.Bytes())
+		if err := openapi3filter.ValidateResponse(t.Context(), input); err != nil {
+			t.Errorf("%s %s: %v", c.method, c.path, err)
+		}
+	}
+}
+
+// deadEvent is the one failed attempt of an execution that was due a minute ago.
+func deadEvent(jobID string) job.Event {
+	at := job.Instant(time.Now().Add(-time.Minute))
+	e := job.NewEntry(job.Entry{
+		Locator: job.Locator{DueAt: at, ExecutionID: job.ScheduleExecutionID(jobID, at), Attempt: 1},
+		JobID:   jobID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,
+	}, at)
+	retry := job.DefaultRetryPolicy()
+	retry.MaxAttempts = 1
+	return job.AttemptEvent(&job.Fire{Entry: e, TenantID: "default", Retry: retry}, job.Outcome{
+		Kind: job.Failed, Retryable: true, Disposition: job.Fired, StatusCode: 503, Token: job.Token{Counter: 1, Start: 2},
+		ResponseBody: bytes.Repeat([]byte("x"), 10), Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at},
+	}, at)
+}
+
+func TestExecutionsAreShownNewestFirstWithWhatBecameOfThem(t *testing.T) {
+	var history jobstore.History
+	s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
+	id := s.create(goodJob)
+	e := deadEvent(id)
+	if err := history.Record(t.Context(), []job.Event{e}); err != nil {
+		t.Fatal(err)
+	}
+	m, _ := s.answer(http.StatusOK, http.MethodGet, "/executions/"+e.Entry.ExecutionID, "")
+	attempts, _ := m["attempts"].([]any)
+	if m["state"] != "dead" || len(attempts) != 1 || m["lateness_ms"] != 0.0 || m["timeline"] == nil {
+		t.Errorf("execution is %v", m)
+	}
+	path := "/jobs/" + id
+	x, _ := s.answer(http.StatusAccepted, http.MethodPost, path+"/trigger", "")
+	m, _ = s.answer(http.StatusOK, http.MethodGet, "/executions/"+x["execution_id"].(string), "")
+	if m["state"] != "pending" || m["trigger"] != "manual" {
+		t.Errorf("triggered execution is %v", m)
+	}
+	m, _ = s.answer(http.StatusOK, http.MethodGet, path+"/executions", "")
+	if items, err := json.Marshal(m["items"]); err != nil || !strings.Contains(string(items), e.Entry.ExecutionID) {
+		t.Errorf("executions are %s %v", items, err)
+	}
+}
