@@ -44,7 +44,7 @@ type Owner struct {
 // Buckets is the hot tier as loaders, workers and writers see it.
 type Buckets interface {
 	// Add puts entries into their partitions' due sets. One that is there already stays as it is. ErrFull where the
-	// bound of the adapter would be passed: then none of the call's entries of that partition are added.
+	// bound of the adapter would be passed: then none of the call's entries of that partition were added.
 	Add(ctx context.Context, entries []job.Entry) error
 	// Due gives, for each owner in order, the entries due at or before until, without removing them: at most limit
 	// in all, earliest due first within a partition.

@@ -94,7 +94,7 @@ func (a *Archive) path(name string) string {
 // Open implements archive.Archive.
 func (a *Archive) Open(_ context.Context, name string) (archive.Object, error) {
 	f, err := a.fs.Open(a.path(name))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || err != nil && a.belowObject(name) {
 		return nil, fmt.Errorf("embedded: archive: %w", archive.ErrNotFound)
 	}
 	if err != nil {
@@ -104,7 +104,20 @@ func (a *Archive) Open(_ context.Context, name string) (archive.Object, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("embedded: archive: %w", err), f.Close())
 	}
+	if info.IsDir() {
+		return nil, errors.Join(fmt.Errorf("embedded: archive: %w", archive.ErrNotFound), f.Close())
+	}
 	return object{f, info.Size()}, nil
+}
+
+// belowObject tells whether a name goes on below an object's, where nothing can be; file systems differ in the error.
+func (a *Archive) belowObject(name string) bool {
+	for parent := path.Dir(path.Clean("/" + name)); parent != "/"; parent = path.Dir(parent) {
+		if info, err := a.fs.Stat(a.path(parent)); err == nil {
+			return !info.IsDir()
+		}
+	}
+	return false
 }
 
 type object struct {
@@ -143,7 +156,7 @@ func (a *Archive) walk(dir, name, prefix string, names *[]string) error {
 	}
 	for _, c := range children {
 		full, file := path.Join(name, c), a.fs.PathJoin(dir, c)
-		if c == temporaryFolder || !strings.HasPrefix(full, prefix) && !strings.HasPrefix(prefix, full) {
+		if full == temporaryFolder || !strings.HasPrefix(full, prefix) && !strings.HasPrefix(prefix, full) {
 			continue
 		}
 		info, err := a.fs.Stat(file)

@@ -23,7 +23,18 @@ import (
 const (
 	partitions  = 4
 	firstMinute = 31_000_000
+	// bound is what the adapters that have one are opened with to show that they keep it.
+	bound = 5
 )
+
+func records(t *testing.T, db *embedded.DB, bound int) dedupe.Records {
+	t.Helper()
+	r, err := embedded.NewRecords(t.Context(), db, bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
 
 // fileSystems are those that the suites run on.
 func fileSystems(t *testing.T) map[string]func() (vfs.FS, string) {
@@ -54,7 +65,7 @@ func TestConformance(t *testing.T) {
 			jobstoretest.RunJobs(t, func(t *testing.T) jobstore.Jobs { return embedded.NewJobStore(open(t)) })
 		})
 		t.Run(name+"/pending", func(t *testing.T) {
-			jobstoretest.RunPending(t, firstMinute, func(t *testing.T) jobstore.Pending { return embedded.NewPending(open(t)) })
+			jobstoretest.RunPending(t, func(t *testing.T) jobstore.Pending { return embedded.NewPending(open(t)) })
 		})
 		t.Run(name+"/history", func(t *testing.T) {
 			jobstoretest.RunHistory(t, func(t *testing.T) jobstore.History { return embedded.NewHistory(open(t)) })
@@ -71,15 +82,14 @@ func TestConformance(t *testing.T) {
 		})
 		t.Run(name+"/records", func(t *testing.T) {
 			dedupetest.Run(t, func(t *testing.T) dedupe.Records {
-				r, err := embedded.NewRecords(t.Context(), open(t), 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return r
+				return records(t, open(t), 0)
+			})
+			dedupetest.RunBound(t, bound, func(t *testing.T) dedupe.Records {
+				return records(t, open(t), bound)
 			})
 		})
 		t.Run(name+"/coordinator", func(t *testing.T) {
-			coordtest.Run(t, partitions, func(t *testing.T) coord.Coordinator { return embedded.NewCoordinator(open(t)) })
+			coordtest.Run(t, func(t *testing.T) coord.Coordinator { return embedded.NewCoordinator(open(t)) })
 		})
 		t.Run(name+"/archive", func(t *testing.T) {
 			archivetest.Run(t, func(t *testing.T) archive.Archive {
@@ -94,5 +104,6 @@ func TestConformance(t *testing.T) {
 	}
 	t.Run("hot buckets", func(t *testing.T) {
 		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return embedded.NewHotBuckets(partitions, 0) })
+		hotbuckettest.RunBound(t, bound, func(*testing.T) hotbucket.Buckets { return embedded.NewHotBuckets(partitions, bound) })
 	})
 }

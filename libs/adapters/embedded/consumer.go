@@ -97,6 +97,9 @@ func (c *consumer) read(ctx context.Context, end [logPartitions]int64, limit int
 func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
 	b := c.log.db.pebble.NewBatch()
 	defer b.Close()
+	commits := c.topic.commits[c.group]
+	commits.Lock()
+	defer commits.Unlock()
 	c.topic.mu.Lock()
 	forward := map[int]int64{}
 	for p, offset := range offsets {

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -61,7 +62,11 @@ func (s *History) Executions(
 		if !before.NominalAt.IsZero() && day(before.NominalAt) == d {
 			lower = after(historyExecutionKey(jobID, before.NominalAt, before.ExecutionID))
 		}
-		page, err := s.events(ctx, lower, after(prefix), limit-len(events))
+		upper := after(prefix)
+		if d == day(oldest) {
+			upper = after(binary.BigEndian.AppendUint64(prefix, ^uint64(oldest.UnixMilli())))
+		}
+		page, err := s.events(ctx, lower, upper, limit-len(events))
 		if err != nil {
 			return nil, err
 		}
@@ -70,11 +75,9 @@ func (s *History) Executions(
 	return events, nil
 }
 
-// newestDay is the day in which a look-back begins: the position's, or the newest that has any row.
+// newestDay is the day in which a look-back begins: the newest that has any row, or the position's if that is earlier.
+// (A position comes from a client; one in the far future must not cost a seek for each day until then.)
 func (s *History) newestDay(before jobstore.Position) (uint32, error) {
-	if !before.NominalAt.IsZero() {
-		return day(before.NominalAt), nil
-	}
 	prefix := []byte{tableHistory}
 	it, err := s.db.pebble.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
 	if err != nil {
@@ -84,6 +87,9 @@ func (s *History) newestDay(before jobstore.Position) (uint32, error) {
 	if it.Last() {
 		k := it.Key()
 		d = uint32(k[1])<<24 | uint32(k[2])<<16 | uint32(k[3])<<8 | uint32(k[4])
+	}
+	if !before.NominalAt.IsZero() {
+		d = min(d, day(before.NominalAt))
 	}
 	return d, errors.Join(it.Error(), it.Close())
 }

@@ -71,29 +71,51 @@ func dueBefore(a, b *job.Entry) bool {
 	return a.DefinitionID < b.DefinitionID
 }
 
-// Add implements hotbucket.Buckets.
+// Add implements hotbucket.Buckets. A partition that finds no room does not keep the others' entries out.
 func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
-	for i := range entries {
-		e := &entries[i]
-		if h.entries.Load() >= h.maxEntries {
-			return fmt.Errorf("embedded: %w", hotbucket.ErrFull)
-		}
-		p := &h.partitions[e.Partition]
-		p.mu.Lock()
-		if !p.due.Has(e) {
-			own := *e
-			p.due.ReplaceOrInsert(&own)
-			h.entries.Add(1)
-		}
-		p.mu.Unlock()
+	if len(entries) == 0 {
+		return nil
 	}
-	if len(entries) > 0 {
-		select {
-		case h.hints <- struct{}{}:
-		default:
-		}
+	byPartition := map[int][]*job.Entry{}
+	for i := range entries {
+		p := entries[i].Partition
+		byPartition[p] = append(byPartition[p], &entries[i])
+	}
+	full := false
+	for p, list := range byPartition {
+		full = !h.addTo(&h.partitions[p], list) || full
+	}
+	select {
+	case h.hints <- struct{}{}:
+	default:
+	}
+	if full {
+		return fmt.Errorf("embedded: %w", hotbucket.ErrFull)
 	}
 	return nil
+}
+
+// addTo adds all of a partition's entries, or none when the bound would be passed; ok tells which.
+func (h *HotBuckets) addTo(p *hotPartition, entries []*job.Entry) (ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var added []*job.Entry
+	for _, e := range entries {
+		if p.due.Has(e) {
+			continue
+		}
+		own := *e
+		p.due.ReplaceOrInsert(&own)
+		added = append(added, &own)
+	}
+	if n := int64(len(added)); n == 0 || h.entries.Add(n) <= h.maxEntries {
+		return true
+	}
+	h.entries.Add(-int64(len(added)))
+	for _, e := range added {
+		p.due.Delete(e)
+	}
+	return false
 }
 
 // Due implements hotbucket.Buckets.

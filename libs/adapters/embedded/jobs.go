@@ -48,11 +48,40 @@ func (s *JobStore) Get(_ context.Context, jobID string) (job.Job, error) {
 	if !found {
 		return job.Job{}, fmt.Errorf("embedded: job: %w", jobstore.ErrNotFound)
 	}
-	var j job.Job
-	if err := json.Unmarshal(v, &j); err != nil {
+	var row jobRow
+	if err := json.Unmarshal(v, &row); err != nil {
 		return job.Job{}, fmt.Errorf("embedded: job row: %w", err)
 	}
-	return j, nil
+	row.Body.restore(&row.Definition)
+	return row.Job, nil
+}
+
+// jobRow and definitionRow are the stored forms of a job and a definition, the target's body beside the rest: it is
+// sent as it stands, and inside it would be compacted and escaped by encoding/json.
+type jobRow struct {
+	job.Job
+	Body storedBody `json:"target_body,omitempty"`
+}
+
+type definitionRow struct {
+	job.Definition
+	Body storedBody `json:"target_body,omitempty"`
+}
+
+type storedBody []byte
+
+// takeBody takes the body out of d.
+func takeBody(d *job.Definition) storedBody {
+	body := storedBody(d.Target.Body)
+	d.Target.Body = nil
+	return body
+}
+
+// restore puts the body back.
+func (b storedBody) restore(d *job.Definition) {
+	if b != nil {
+		d.Target.Body = json.RawMessage(b)
+	}
 }
 
 // GetSerial implements jobstore.Jobs. Holding the row's lock waits for a write in flight.
@@ -113,7 +142,8 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 }
 
 func (s *JobStore) putJob(j job.Job) error {
-	v, err := json.Marshal(j)
+	body := takeBody(&j.Definition)
+	v, err := json.Marshal(jobRow{j, body})
 	if err != nil {
 		return fmt.Errorf("embedded: job row: %w", err)
 	}
@@ -130,7 +160,8 @@ func (s *JobStore) putJob(j job.Job) error {
 
 // PutDefinition implements jobstore.Jobs.
 func (s *JobStore) PutDefinition(_ context.Context, jobID string, d job.Definition) error {
-	v, err := json.Marshal(d)
+	body := takeBody(&d)
+	v, err := json.Marshal(definitionRow{d, body})
 	if err != nil {
 		return fmt.Errorf("embedded: definition: %w", err)
 	}
@@ -147,11 +178,12 @@ func (s *JobStore) Definition(
 	var found []job.Definition
 	prefix := text([]byte{tableDefinition}, jobID)
 	err = s.db.scan(ctx, definitionKey(jobID, definitionID), after(prefix), func(_, v []byte) (bool, error) {
-		var d job.Definition
-		if err := json.Unmarshal(v, &d); err != nil {
+		var row definitionRow
+		if err := json.Unmarshal(v, &row); err != nil {
 			return false, err
 		}
-		found = append(found, d)
+		row.Body.restore(&row.Definition)
+		found = append(found, row.Definition)
 		return len(found) < 2, nil
 	})
 	if err != nil {

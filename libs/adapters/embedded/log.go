@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"sync"
 	"time"
 
@@ -60,6 +61,8 @@ type topic struct {
 	start, end [logPartitions]int64
 	lastAt     [logPartitions]time.Time
 	committed  map[string]map[int]int64
+	// commits serialise the commits of each group, so that a smaller offset cannot overtake a greater one.
+	commits map[string]*sync.Mutex
 	// grown is closed and replaced whenever end moves.
 	grown chan struct{}
 }
@@ -89,7 +92,9 @@ func NewLog(db *DB) (*Log, error) {
 }
 
 func (db *DB) openTopic(name string) (*topic, error) {
-	t := &topic{name: name, committed: map[string]map[int]int64{}, grown: make(chan struct{})}
+	t := &topic{
+		name: name, committed: map[string]map[int]int64{}, commits: map[string]*sync.Mutex{}, grown: make(chan struct{}),
+	}
 	id, found, err := db.get(metaKey("log/" + name))
 	if err != nil {
 		return nil, err
@@ -102,7 +107,7 @@ func (db *DB) openTopic(name string) (*topic, error) {
 	}
 	t.logID = string(id)
 	for _, g := range groupsOf(name) {
-		t.committed[g] = map[int]int64{}
+		t.committed[g], t.commits[g] = map[int]int64{}, &sync.Mutex{}
 		for p := range logPartitions {
 			offset, _, err := db.getNumber(offsetKey(name, g, p))
 			if err != nil {
@@ -150,7 +155,8 @@ func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Recor
 		return fmt.Errorf("embedded: no topic %q", name)
 	}
 	for _, r := range records {
-		if len(r.Key)+len(r.Value) > dispatch.MaxRecordBytes {
+		// A stored key's length has two bytes; ours are job ids.
+		if len(r.Key)+len(r.Value) > dispatch.MaxRecordBytes || len(r.Key) > math.MaxUint16 {
 			return fmt.Errorf("embedded: publish: %w", dispatch.ErrTooLarge)
 		}
 	}

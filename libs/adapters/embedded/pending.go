@@ -69,9 +69,17 @@ func (s *Pending) MarkDone(_ context.Context, locators []job.Locator) error {
 	return nil
 }
 
-// Decide implements jobstore.Pending.
+// Decide implements jobstore.Pending. Like a mark, a decision without a row would outlive its bucket.
 func (s *Pending) Decide(_ context.Context, l job.Locator, d job.Decision) error {
-	if err := s.db.pebble.Set(cell(rowKey(l), cellDecision), wire.MarshalDecision(d), s.db.write); err != nil {
+	row := rowKey(l)
+	_, found, err := s.db.get(cell(row, cellEntry))
+	if err != nil {
+		return fmt.Errorf("embedded: decide: %w", err)
+	}
+	if !found {
+		return nil
+	}
+	if err := s.db.pebble.Set(cell(row, cellDecision), wire.MarshalDecision(d), s.db.write); err != nil {
 		return fmt.Errorf("embedded: decide: %w", err)
 	}
 	return nil
@@ -140,12 +148,15 @@ func (s *Pending) rows(ctx context.Context, lower, upper []byte, limit int) ([]j
 	return rows, nil
 }
 
-// FirstOpen implements jobstore.Pending.
+// FirstOpen implements jobstore.Pending. A cell without an entry, written while its bucket was closed, is not a row.
 func (s *Pending) FirstOpen(ctx context.Context, partition int, from, to int64) (minute int64, ok bool, err error) {
 	if from >= to {
 		return 0, false, nil
 	}
 	err = s.db.scan(ctx, bucketKey(partition, from), bucketKey(partition, to), func(k, _ []byte) (bool, error) {
+		if k[len(k)-1] != cellEntry {
+			return true, nil
+		}
 		minute, ok = int64(binary.BigEndian.Uint64(k[5:13])), true
 		return false, nil
 	})

@@ -32,10 +32,10 @@ type Records struct {
 	mu      sync.Mutex
 	records map[dedupe.Key]*dedupe.Record
 	stops   map[string]stop
-	// ended and stopped queue what may be evicted, oldest first.
-	ended   fifo[dedupe.Key]
-	stopped fifo[string]
-	// keptSince grows with every eviction.
+	// ended, released and stopped queue what may be evicted, oldest first.
+	ended, released fifo[dedupe.Key]
+	stopped         fifo[string]
+	// keptSince grows with every eviction; a predecessor's outcomes are told by the incarnation.
 	keptSince time.Time
 }
 
@@ -119,7 +119,7 @@ func (r *Records) start(k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, e
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]
-	if !ok || rec.Token != t || rec.Outcome != nil {
+	if !ok || rec.Token != t || rec.Released || rec.Outcome != nil {
 		return 0, fmt.Errorf("embedded: start: %w", dedupe.ErrFenced)
 	}
 	if stop, ok := r.stops[e.JobID]; ok {
@@ -158,11 +158,18 @@ func (r *Records) Renew(_ context.Context, k dedupe.Key, h dedupe.Holder, t job.
 func (r *Records) Release(_ context.Context, k dedupe.Key, t job.Token) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if rec, ok := r.records[k]; ok && rec.Token == t && rec.Outcome == nil {
-		rec.Released = true
-		if !rec.Running {
-			delete(r.records, k) // nothing was ever invoked under it, so a later lease may begin anew
-		}
+	rec, ok := r.records[k]
+	if !ok || rec.Token != t || rec.Outcome != nil || rec.Released {
+		return nil
+	}
+	rec.Released = true
+	if !rec.Running {
+		// Token and takeovers stay counted, but to whoever looks it up nothing stands for the attempt: a worker would
+		// take it for one that was dispatched, and leave out its successor.
+		rec.Exists = false
+		now := time.Now()
+		r.released.push(k, now)
+		r.evict(now)
 	}
 	return nil
 }
@@ -181,7 +188,8 @@ func (r *Records) Finish(
 	if rec.Outcome != nil || rec.Alive(now) && rec.Token != t {
 		return *rec, false, nil
 	}
-	return *rec, true, r.end(k, rec, o, now)
+	err := r.end(k, rec, o, now)
+	return *rec, err == nil, err
 }
 
 // Refuse implements dedupe.Records.
@@ -198,7 +206,8 @@ func (r *Records) Refuse(
 	if rec.Outcome != nil || rec.Running || rec.Exists && !rec.Released {
 		return *rec, false, nil
 	}
-	return *rec, true, r.end(k, rec, o, now)
+	err := r.end(k, rec, o, now)
+	return *rec, err == nil, err
 }
 
 // end stores the outcome and drops the durable mark of the start. If the process dies before the event of the outcome
@@ -257,7 +266,14 @@ func (r *Records) evict(now time.Time) {
 	for r.ended.len() > 0 && old(r.ended.len(), r.ended.first().at) {
 		a := r.ended.pop()
 		delete(r.records, a.key)
-		r.keptSince = job.Later(r.keptSince, a.at)
+		// Others of the same instant may be gone too.
+		r.keptSince = job.Later(r.keptSince, a.at.Add(time.Millisecond))
+	}
+	for r.released.len() > 0 && old(r.released.len(), r.released.first().at) {
+		a := r.released.pop()
+		if rec, ok := r.records[a.key]; ok && rec.Released && !rec.Running && rec.Outcome == nil {
+			delete(r.records, a.key)
+		}
 	}
 	for r.stopped.len() > 0 && old(r.stopped.len(), r.stopped.first().at) {
 		a := r.stopped.pop()

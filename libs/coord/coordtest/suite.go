@@ -1,52 +1,228 @@
-// Package coordtest is the conformance suite of the coordinator.
+// Package coordtest is the conformance suite of the coordinator: a clause of the port's contract is a test here, named
+// after the promise. The coordinator that open gives has no other members, and some partitions to give out.
 package coordtest
 
 import (
 	"context"
+	"maps"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 )
 
-// Run runs the suite. partitions is the store's count.
-func Run(t *testing.T, partitions int, open func(t *testing.T) coord.Coordinator) {
-	t.Run("start numbers grow", func(t *testing.T) {
-		c := open(t)
-		var last int64
-		for range 3 {
-			n, err := c.StartNumber(t.Context())
-			if err != nil || n <= last {
-				t.Fatalf("number %d after %d, %v", n, last, err)
-			}
-			last = n
+// patience is how long the suite waits for an assignment.
+const patience = time.Minute
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Run runs the suite.
+func Run(t *testing.T, open func(t *testing.T) coord.Coordinator) {
+	for _, c := range []struct {
+		promise string
+		check   func(t *testing.T, c coord.Coordinator)
+	}{
+		{"every start number is greater than all before", startNumbersGrow},
+		{"no start number is drawn twice, and a later draw is greater than one that ended before", startNumbersRace},
+		{"a member is told the whole set of what it owns, each partition once, in its role", wholeSet},
+		{"whoever owns a partition later owns it under a greater epoch", epochsGrow},
+		{"two members of a role never hold one partition under one epoch", membersAreApart},
+		{"the channel is closed when the member leaves, read or unread", channelIsClosed},
+	} {
+		t.Run(c.promise, func(t *testing.T) { c.check(t, open(t)) })
+	}
+}
+
+func startNumbersGrow(t *testing.T, c coord.Coordinator) {
+	var last int64
+	for range 5 {
+		n, err := c.StartNumber(t.Context())
+		must(t, err)
+		if n <= last {
+			t.Fatalf("number %d after %d", n, last)
 		}
-	})
-	t.Run("a lone member owns every partition once, and later under a greater epoch", func(t *testing.T) {
-		c := open(t)
-		epochs := map[int]int64{}
-		for range 2 {
-			ctx, leave := context.WithCancel(t.Context())
-			assigned, err := c.Join(ctx, hotbucket.RoleWorker)
-			if err != nil {
-				t.Fatal(err)
-			}
-			owned := <-assigned
-			if len(owned) != partitions {
-				t.Fatalf("owns %d of %d", len(owned), partitions)
-			}
-			for _, o := range owned {
-				if o.Role != hotbucket.RoleWorker || o.Epoch <= epochs[o.Partition] {
-					t.Errorf("owner %+v after epoch %d", o, epochs[o.Partition])
+		last = n
+	}
+}
+
+func startNumbersRace(t *testing.T, c coord.Coordinator) {
+	var mu sync.Mutex
+	seen := map[int64]bool{}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			var last int64
+			for range 5 {
+				n, err := c.StartNumber(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
 				}
-				epochs[o.Partition] = o.Epoch
+				mu.Lock()
+				if seen[n] || n <= last {
+					t.Errorf("number %d after %d, drawn before: %v", n, last, seen[n])
+				}
+				seen[n] = true
+				mu.Unlock()
+				last = n
 			}
-			leave()
-			for range assigned { //nolint:revive // drained until it is closed
+		})
+	}
+	wg.Wait()
+}
+
+// member is a membership of one process in a role.
+type member struct {
+	assigned <-chan []hotbucket.Owner
+	leave    context.CancelFunc
+}
+
+func join(t *testing.T, c coord.Coordinator, role hotbucket.Role) member {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	assigned, err := c.Join(ctx, role)
+	if err != nil {
+		leave()
+		t.Fatal(err)
+	}
+	return member{assigned, leave}
+}
+
+// next waits for the next set; open is false when the channel was closed instead.
+func (m member) next(t *testing.T) (owned []hotbucket.Owner, open bool) {
+	t.Helper()
+	select {
+	case owned, open = <-m.assigned:
+		return owned, open
+	case <-time.After(patience):
+		t.Fatal("no assignment came, and the channel stayed open")
+	}
+	return nil, false
+}
+
+// until waits for a set that satisfies ok.
+func (m member) until(t *testing.T, ok func([]hotbucket.Owner) bool) []hotbucket.Owner {
+	t.Helper()
+	for {
+		owned, open := m.next(t)
+		if !open {
+			t.Fatal("the channel was closed")
+		}
+		if ok(owned) {
+			return owned
+		}
+	}
+}
+
+// rest leaves and gives all that was still told.
+func (m member) rest(t *testing.T) (sets [][]hotbucket.Owner) {
+	t.Helper()
+	m.leave()
+	for {
+		owned, open := m.next(t)
+		if !open {
+			return sets
+		}
+		sets = append(sets, owned)
+	}
+}
+
+func some(owned []hotbucket.Owner) bool { return len(owned) > 0 }
+
+// epochs are those of a set, by partition.
+func epochs(t *testing.T, role hotbucket.Role, owned []hotbucket.Owner) map[int]int64 {
+	t.Helper()
+	by := map[int]int64{}
+	for _, o := range owned {
+		if _, twice := by[o.Partition]; twice || o.Role != role || o.Epoch <= 0 || o.Partition < 0 {
+			t.Errorf("owner %+v of role %s in %v", o, role, owned)
+		}
+		by[o.Partition] = o.Epoch
+	}
+	return by
+}
+
+func wholeSet(t *testing.T, c coord.Coordinator) {
+	var members []member
+	for _, role := range []hotbucket.Role{hotbucket.RoleWorker, hotbucket.RoleLoader} {
+		m := join(t, c, role)
+		members = append(members, m)
+		epochs(t, role, m.until(t, some))
+	}
+	for _, m := range members {
+		m.rest(t)
+	}
+}
+
+func epochsGrow(t *testing.T, c coord.Coordinator) {
+	held := map[int]int64{}
+	for range 3 {
+		m := join(t, c, hotbucket.RoleWorker)
+		// A lone member is given all that the one before it had.
+		owned := m.until(t, func(owned []hotbucket.Owner) bool {
+			by := epochs(t, hotbucket.RoleWorker, owned)
+			for p := range held {
+				if _, ok := by[p]; !ok {
+					return false
+				}
+			}
+			return some(owned)
+		})
+		for p, epoch := range epochs(t, hotbucket.RoleWorker, owned) {
+			if epoch <= held[p] {
+				t.Errorf("partition %d is owned under epoch %d after %d", p, epoch, held[p])
 			}
 		}
-		if len(epochs) != partitions {
-			t.Errorf("%d partitions", len(epochs))
+		maps.Copy(held, epochs(t, hotbucket.RoleWorker, owned))
+		for _, owned := range m.rest(t) {
+			maps.Copy(held, epochs(t, hotbucket.RoleWorker, owned))
 		}
-	})
+	}
+}
+
+func membersAreApart(t *testing.T, c coord.Coordinator) {
+	type tenure struct {
+		partition int
+		epoch     int64
+	}
+	holder := map[tenure]int{}
+	hold := func(i int, owned []hotbucket.Owner) {
+		for p, epoch := range epochs(t, hotbucket.RoleWorker, owned) {
+			if other, taken := holder[tenure{p, epoch}]; taken && other != i {
+				t.Errorf("members %d and %d both hold partition %d under epoch %d", other, i, p, epoch)
+			}
+			holder[tenure{p, epoch}] = i
+		}
+	}
+	members := []member{join(t, c, hotbucket.RoleWorker), join(t, c, hotbucket.RoleWorker)}
+	for i, m := range members {
+		owned, open := m.next(t)
+		if !open {
+			t.Fatal("the channel was closed")
+		}
+		hold(i, owned)
+	}
+	for i, m := range members {
+		for _, owned := range m.rest(t) {
+			hold(i, owned)
+		}
+	}
+	if len(holder) == 0 {
+		t.Error("nobody was given anything")
+	}
+}
+
+func channelIsClosed(t *testing.T, c coord.Coordinator) {
+	unread := join(t, c, hotbucket.RoleWorker)
+	unread.rest(t)
+	again := join(t, c, hotbucket.RoleWorker)
+	again.until(t, some)
+	again.rest(t)
 }

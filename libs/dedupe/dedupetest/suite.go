@@ -1,10 +1,14 @@
-// Package dedupetest is the conformance suite of leases, outcomes and stop records.
+// Package dedupetest is the conformance suite of leases, outcomes and stop records: a clause of the port's contract is
+// a test here, named after the promise. [RunBound] is for adapters that can be opened with a bound on their records.
+//
+// Attempts and jobs are new in every test. Instants lie within minutes of the clock, because a store may forget by its
+// own; what the tests find depends only on those that they pass in.
 package dedupetest
 
 import (
 	"errors"
+	"reflect"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +18,40 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
+// racers is how many goroutines race in a test of concurrency.
+const racers = 8
+
+// lease is how long a lease of the suite lasts.
+const lease = 10 * time.Second
+
+var (
+	alice = dedupe.Holder{Name: "alice-" + ulid.Make().String(), Start: 11}
+	bob   = dedupe.Holder{Name: "bob-" + ulid.Make().String(), Start: 7}
+)
+
+// fixture is a store, an attempt that nothing stands for, and an instant.
+type fixture struct {
+	dedupe.Records
+	key   dedupe.Key
+	entry *job.Entry
+	now   time.Time
+}
+
+func newFixture(s dedupe.Records) fixture {
+	f := fixture{Records: s, now: job.Instant(time.Now())}
+	f.key, f.entry = newAttempt(f.now)
+	return f
+}
+
+func newAttempt(at time.Time) (dedupe.Key, *job.Entry) {
+	id := job.JobPrefix + ulid.Make().String()
+	e := &job.Entry{
+		Locator: job.Locator{DueAt: at, ExecutionID: job.ScheduleExecutionID(id, at), Attempt: 1, DefinitionID: "def_2"},
+		JobID:   id, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,
+	}
+	return dedupe.KeyOf(e), e
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -21,145 +59,138 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// attempt is a fresh attempt.
-func attempt() (dedupe.Key, *job.Entry) {
-	at := job.Instant(time.Now())
-	id := job.JobPrefix + ulid.Make().String()
-	e := &job.Entry{
-		Locator: job.Locator{DueAt: at, ExecutionID: job.ScheduleExecutionID(id, at), Attempt: 1, DefinitionID: "def_1"},
-		JobID:   id, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,
+func mustBeFenced(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, dedupe.ErrFenced) {
+		t.Errorf("%s gave %v", what, err)
 	}
-	return dedupe.KeyOf(e), e
+}
+
+// atOnce runs try from racers goroutines that begin together.
+func atOnce(try func(i int)) {
+	begin := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range racers {
+		wg.Go(func() {
+			<-begin
+			try(i)
+		})
+	}
+	close(begin)
+	wg.Wait()
+}
+
+// acquire takes the lease at an instant and fails where it cannot.
+func (f fixture) acquire(t *testing.T, h dedupe.Holder, at time.Time) dedupe.Record {
+	t.Helper()
+	rec, ok, err := f.Acquire(t.Context(), f.key, h, at, at.Add(lease))
+	must(t, err)
+	if !ok || rec.Holder != h.Name || rec.Token.Start != h.Start || !rec.LapsesAt.Equal(at.Add(lease)) || !rec.Alive(at) {
+		t.Fatalf("acquired %v, record %+v", ok, rec)
+	}
+	return rec
+}
+
+// wantHeld checks that a lease cannot be had, and gives the record that stands.
+func (f fixture) wantHeld(t *testing.T, h dedupe.Holder, at time.Time) dedupe.Record {
+	t.Helper()
+	rec, ok, err := f.Acquire(t.Context(), f.key, h, at, at.Add(lease))
+	must(t, err)
+	if ok {
+		t.Errorf("the lease was had at %s: %+v", at.Sub(f.now), rec)
+	}
+	return rec
+}
+
+func (f fixture) start(t *testing.T, token job.Token, want job.Verdict) {
+	t.Helper()
+	v, err := f.Start(t.Context(), f.key, token, f.entry)
+	must(t, err)
+	if v != want {
+		t.Fatalf("verdict is %d, want %d", v, want)
+	}
+}
+
+func (f fixture) record(t *testing.T) dedupe.Record {
+	t.Helper()
+	records, err := f.Lookup(t.Context(), []dedupe.Key{f.key})
+	must(t, err)
+	if len(records) != 1 {
+		t.Fatalf("%d records for one key", len(records))
+	}
+	return records[0]
+}
+
+// finish tries to store an outcome and gives whether it was; either way the record told is the one that stands.
+func (f fixture) finish(t *testing.T, token job.Token, o job.Outcome, at time.Time) bool {
+	t.Helper()
+	rec, ok, err := f.Finish(t.Context(), f.key, token, o, at)
+	must(t, err)
+	f.wantTold(t, rec, ok, o)
+	return ok
+}
+
+func (f fixture) refuse(t *testing.T, o job.Outcome, at time.Time) bool {
+	t.Helper()
+	rec, ok, err := f.Refuse(t.Context(), f.key, o, at)
+	must(t, err)
+	f.wantTold(t, rec, ok, o)
+	return ok
+}
+
+func (f fixture) wantTold(t *testing.T, told dedupe.Record, stored bool, o job.Outcome) {
+	t.Helper()
+	if stored && (told.Outcome == nil || !reflect.DeepEqual(*told.Outcome, o)) {
+		t.Errorf("the record told has outcome %+v, stored was %+v", told.Outcome, o)
+	}
+	if stands := f.record(t); !reflect.DeepEqual(told, stands) {
+		t.Errorf("told was\n%+v, there stands\n%+v", told, stands)
+	}
+}
+
+func outcome(kind job.OutcomeKind, token job.Token, at time.Time) job.Outcome {
+	return job.Outcome{
+		Kind: kind, Retryable: true, Disposition: job.Fired, Token: token, StatusCode: 503, ResponseBody: []byte("{\xff}"),
+		ResponseTruncated: true, Error: "no", RetryAfter: 1500 * time.Millisecond, PauseJob: true,
+		Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at.Add(time.Millisecond)},
+	}
 }
 
 // Run runs the suite.
 func Run(t *testing.T, open func(t *testing.T) dedupe.Records) {
-	a, b := dedupe.Holder{Name: "a", Start: 1}, dedupe.Holder{Name: "b", Start: 2}
-	now := job.Instant(time.Now())
-	lapse := now.Add(time.Minute)
-	acquire := func(t *testing.T, s dedupe.Records, k dedupe.Key, h dedupe.Holder, at time.Time) (dedupe.Record, bool) {
-		t.Helper()
-		rec, ok, err := s.Acquire(t.Context(), k, h, at, at.Add(time.Minute))
-		must(t, err)
-		return rec, ok
+	for _, c := range []struct {
+		promise string
+		check   func(t *testing.T, f fixture)
+	}{
+		{"a lease is held until it lapses, and no longer", leaseLapses},
+		{"a lease that is held is nobody else's, and not its holder's twice", heldIsHeld},
+		{"of concurrent holders exactly one gets the lease, and all see it", acquiresRace},
+		{"of concurrent takeovers of a lapsed lease exactly one succeeds, and is counted once", takeoversRace},
+		{"every takeover is counted and raises the token", takeoversCount},
+		{"whoever was taken over is fenced, and changes nothing", takenOverIsFenced},
+		{"renewing moves the end of a lease", renewMoves},
+		{"renewing makes a lost record anew, whose token later ones exceed", renewRecreates},
+		{"a released lease may be had at once, which is no takeover, under a greater token", releaseFrees},
+		{"the record outlives a release: takeovers stay counted", releaseKeepsRecord},
+		{"whoever released may not start, until it holds the lease again", releasedIsFenced},
+		{"a record that was started stays so, whoever holds it", runningStays},
+		{"attempts of one execution are records of their own", attemptsAreSeparate},
+		{"records are looked up in order, those that do not exist are empty", lookupInOrder},
+		{"starting needs a lease and no outcome", startNeedsLease},
+		{"the last check judges by the stop record, and marks only what may proceed", startJudges},
+		{"only a stop record of a greater version replaces one", greaterStopStands},
+		{"of concurrent stop records the greatest version stands", stopsRace},
+		{"no start follows a stop that was acknowledged", stopIsFinal},
+		{"stop records are each job's own", stopsAreSeparate},
+		{"the holder's outcome is stored, whether its lease is alive, lapsed or released", ownOutcome},
+		{"an outcome is stored where the record is gone", outcomeOfNothing},
+		{"another's outcome is stored over a lapsed or released record, not over a live lease", foreignOutcome},
+		{"the first outcome stands, is told whole, and ends the attempt", firstOutcomeStands},
+		{"of concurrent outcomes and refusals exactly one is stored, and all see it", outcomesRace},
+		{"a refusal is stored where nothing is or what was released never ran", refusalOfNothing},
+		{"a refusal is not stored over a lease, an outcome or what ever ran", refusalYields},
+		{"outcomes stored since the instant that is told are there", keptSinceHolds},
+	} {
+		t.Run(c.promise, func(t *testing.T) { c.check(t, newFixture(open(t))) })
 	}
-	t.Run("of concurrent holders one gets the lease", func(t *testing.T) {
-		s := open(t)
-		k, _ := attempt()
-		var held atomic.Int64
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				if _, ok, err := s.Acquire(t.Context(), k, a, now, lapse); err != nil {
-					t.Error(err)
-				} else if ok {
-					held.Add(1)
-				}
-			})
-		}
-		wg.Wait()
-		if held.Load() != 1 {
-			t.Errorf("%d holders", held.Load())
-		}
-	})
-	t.Run("a lapsed lease is taken over with a greater token, and counted; the old holder is fenced", func(t *testing.T) {
-		s := open(t)
-		k, e := attempt()
-		first, _ := acquire(t, s, k, a, now)
-		if _, ok := acquire(t, s, k, b, now.Add(time.Second)); ok {
-			t.Error("a live lease was taken over")
-		}
-		second, ok := acquire(t, s, k, b, now.Add(2*time.Minute))
-		if !ok || second.Takeovers != 1 || !first.Token.Less(second.Token) {
-			t.Errorf("takeover gave %+v, %v", second, ok)
-		}
-		if _, err := s.Start(t.Context(), k, first.Token, e); !errors.Is(err, dedupe.ErrFenced) {
-			t.Errorf("the old holder started: %v", err)
-		}
-		if err := s.Renew(t.Context(), k, a, first.Token, lapse); !errors.Is(err, dedupe.ErrFenced) {
-			t.Errorf("the old holder renewed: %v", err)
-		}
-		if _, ok, err := s.Finish(t.Context(), k, first.Token, job.Outcome{Kind: job.Succeeded}, now.Add(2*time.Minute)); ok || err != nil {
-			t.Errorf("the old holder's outcome was stored over a live lease: %v", err)
-		}
-	})
-	t.Run("renewing moves the end of a lease, and makes a lost record anew", func(t *testing.T) {
-		s := open(t)
-		k, _ := attempt()
-		rec, _ := acquire(t, s, k, a, now)
-		must(t, s.Renew(t.Context(), k, a, rec.Token, now.Add(time.Hour)))
-		if _, ok := acquire(t, s, k, b, now.Add(2*time.Minute)); ok {
-			t.Error("a renewed lease was taken over")
-		}
-		lost, _ := attempt()
-		must(t, s.Renew(t.Context(), lost, a, job.Token{Counter: 7, Start: 1}, now.Add(time.Hour)))
-		if _, ok := acquire(t, s, lost, b, now); ok {
-			t.Error("a lease that was made anew was taken over")
-		}
-	})
-	t.Run("the first outcome stands and ends the attempt", func(t *testing.T) {
-		s := open(t)
-		k, _ := attempt()
-		rec, _ := acquire(t, s, k, a, now)
-		_, ok, err := s.Finish(t.Context(), k, rec.Token, job.Outcome{Kind: job.Succeeded, Token: rec.Token}, now)
-		must(t, err)
-		again, twice, err := s.Finish(t.Context(), k, rec.Token, job.Outcome{Kind: job.Failed}, now)
-		must(t, err)
-		if !ok || twice || again.Outcome == nil || again.Outcome.Kind != job.Succeeded {
-			t.Errorf("stored %v, then %v over %+v", ok, twice, again.Outcome)
-		}
-		if rec, ok := acquire(t, s, k, b, now.Add(time.Hour)); ok || rec.Outcome == nil {
-			t.Error("an ended attempt was leased again")
-		}
-	})
-	t.Run("an outcome is stored where the record is lapsed or gone", func(t *testing.T) {
-		s := open(t)
-		k, _ := attempt()
-		_, ok, err := s.Finish(t.Context(), k, job.Token{Counter: 3, Start: 1}, job.Outcome{Kind: job.Succeeded}, now)
-		must(t, err)
-		if !ok {
-			t.Error("not stored where nothing was")
-		}
-	})
-	t.Run("a refusal is stored only where nothing began", func(t *testing.T) {
-		s := open(t)
-		fresh, _ := attempt()
-		if _, ok, err := s.Refuse(t.Context(), fresh, job.Outcome{Kind: job.Skipped}, now); !ok || err != nil {
-			t.Errorf("not stored on nothing: %v", err)
-		}
-		leased, _ := attempt()
-		acquire(t, s, leased, a, now)
-		if rec, ok, err := s.Refuse(t.Context(), leased, job.Outcome{Kind: job.Skipped}, now); ok || err != nil || !rec.Exists {
-			t.Errorf("stored over a lease: %+v %v", rec, err)
-		}
-	})
-	t.Run("a released lease may be taken again at once, and is no takeover", func(t *testing.T) {
-		s := open(t)
-		k, _ := attempt()
-		rec, _ := acquire(t, s, k, a, now)
-		must(t, s.Release(t.Context(), k, rec.Token))
-		if rec, ok := acquire(t, s, k, b, now); !ok || rec.Takeovers != 0 {
-			t.Errorf("got %+v, %v", rec, ok)
-		}
-	})
-	t.Run("the last check obeys the stop record, of which only a greater version stands", func(t *testing.T) {
-		s := open(t)
-		k, e := attempt()
-		rec, _ := acquire(t, s, k, a, now)
-		state := job.State{Version: 3, Status: job.Cancelled, DefinitionID: "def_1"}
-		must(t, s.SetStop(t.Context(), e.JobID, state))
-		must(t, s.SetStop(t.Context(), e.JobID, job.State{Version: 2, Status: job.Active, DefinitionID: "def_1"}))
-		if v, err := s.Start(t.Context(), k, rec.Token, e); err != nil || v != job.StoppedByCancel {
-			t.Errorf("verdict %v, %v", v, err)
-		}
-		must(t, s.SetStop(t.Context(), e.JobID, job.State{Version: 4, Status: job.Active, DefinitionID: "def_1"}))
-		if v, err := s.Start(t.Context(), k, rec.Token, e); err != nil || v != job.Proceed {
-			t.Errorf("verdict %v, %v", v, err)
-		}
-		records, err := s.Lookup(t.Context(), []dedupe.Key{k})
-		must(t, err)
-		if !records[0].Running || !records[0].Alive(now) {
-			t.Errorf("record is %+v", records[0])
-		}
-	})
 }

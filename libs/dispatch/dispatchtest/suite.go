@@ -1,16 +1,22 @@
-// Package dispatchtest is the conformance suite of the log.
+// Package dispatchtest is the conformance suite of the log: a clause of the port's contract is a test here, named
+// after the promise. The log that open gives is empty, each time with topics that were created anew.
 package dispatchtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
+
+// patience is how long the suite waits for records.
+const patience = time.Minute
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -19,135 +25,167 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// take polls until n records came.
-func take(t *testing.T, c dispatch.Consumer, n int) []dispatch.Message {
+// fixture is a log with the shorthands of the suite, which works in the topic of events unless it says so.
+type fixture struct{ dispatch.Log }
+
+func (f fixture) subscribe(t *testing.T, group string) dispatch.Consumer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	c, err := f.Subscribe(t.Context(), dispatch.TopicEvents, group)
+	must(t, err)
+	return c
+}
+
+func (f fixture) publish(t *testing.T, records ...dispatch.Record) {
+	t.Helper()
+	must(t, f.Publish(t.Context(), dispatch.TopicEvents, records))
+}
+
+// publishMany publishes n records under keys of their own and gives their values.
+func (f fixture) publishMany(t *testing.T, n int) map[string]bool {
+	t.Helper()
+	values := map[string]bool{}
+	var records []dispatch.Record
+	for i := range n {
+		values[fmt.Sprint(i)] = true
+		records = append(records, dispatch.Record{Key: ulid.Make().String(), Value: fmt.Append(nil, i)})
+	}
+	f.publish(t, records...)
+	return values
+}
+
+func (f fixture) committed(t *testing.T, group string) dispatch.Position {
+	t.Helper()
+	p, err := f.Committed(t.Context(), dispatch.TopicEvents, group)
+	must(t, err)
+	return p
+}
+
+func (f fixture) end(t *testing.T) dispatch.Position {
+	t.Helper()
+	p, err := f.End(t.Context(), dispatch.TopicEvents)
+	must(t, err)
+	return p
+}
+
+// take polls until n records came, at most limit at a time.
+func take(t *testing.T, c dispatch.Consumer, n, limit int) []dispatch.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var all []dispatch.Message
 	for len(all) < n {
-		messages, err := c.Poll(ctx, 100)
-		must(t, err)
+		messages, err := c.Poll(ctx, limit)
+		if err != nil {
+			t.Fatalf("after %d records of %d: %v", len(all), n, err)
+		}
+		if len(messages) > limit {
+			t.Fatalf("%d records, limit %d", len(messages), limit)
+		}
 		all = append(all, messages...)
+	}
+	if len(all) != n {
+		t.Fatalf("%d records, want %d", len(all), n)
 	}
 	return all
 }
 
-// Run runs the suite; the log that open gives is empty.
+// after is the position behind messages.
+func after(messages []dispatch.Message) map[int]int64 {
+	next := map[int]int64{}
+	for _, m := range messages {
+		next[m.Partition] = max(next[m.Partition], m.Offset+1)
+	}
+	return next
+}
+
+func values(messages []dispatch.Message) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range messages {
+		all[string(m.Value)] = true
+	}
+	return all
+}
+
+func wantValues(t *testing.T, messages []dispatch.Message, want map[string]bool) {
+	t.Helper()
+	if got := values(messages); !maps.Equal(got, want) || len(messages) != len(want) {
+		t.Errorf("%d records came, %d of them different, want %d", len(messages), len(got), len(want))
+	}
+}
+
+// atOnce runs try from n goroutines that begin together.
+func atOnce(n int, try func(i int)) {
+	begin := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			<-begin
+			try(i)
+		})
+	}
+	close(begin)
+	wg.Wait()
+}
+
+// Run runs the suite.
 func Run(t *testing.T, open func(t *testing.T) dispatch.Log) {
-	subscribe := func(t *testing.T, l dispatch.Log) dispatch.Consumer {
-		t.Helper()
-		c, err := l.Subscribe(t.Context(), dispatch.TopicEvents, dispatch.GroupSettle)
-		must(t, err)
-		return c
+	for _, c := range []struct {
+		promise string
+		check   func(t *testing.T, f fixture)
+	}{
+		{"a record is read back as it was published", recordIsReadBack},
+		{"a record of the greatest size fits, a larger one is refused with all of its call", sizeIsBounded},
+		{"records of one key keep their order and their partition, whoever else publishes", keysKeepOrder},
+		{"a call's records keep their order", callKeepsOrder},
+		{"offsets ascend and append times never decrease within a partition", offsetsAscend},
+		{"topics are logs of their own", topicsAreSeparate},
+		{"a poll gives at most its limit, and the rest to the next", pollIsBounded},
+		{"a poll waits for what comes", pollWaits},
+		{"a poll ends with its context's error", pollEnds},
+		{"a consumer without a committed position starts at the earliest record", startsAtEarliest},
+		{"what was not committed is delivered again", deliveredAgain},
+		{"a group goes on from its committed position", goesOnFromCommitted},
+		{"a smaller offset than the committed one is ignored", smallerCommitIsNone},
+		{"of concurrent commits the greatest offset stands", commitsRace},
+		{"groups are read and committed each for itself", groupsAreSeparate},
+		{"partitions without a committed position stand at 0", nothingCommitted},
+		{"the end is behind the last record, and a group that handled all has passed it", endIsPassed},
+		{"an end that was noted covers everything published before", endCoversPublished},
+		{"a consumer and its topic's positions carry one log id, which stays", logIDIsOne},
+		{"seeking makes the next poll go on from there", seeking},
+	} {
+		t.Run(c.promise, func(t *testing.T) { c.check(t, fixture{open(t)}) })
 	}
-	publish := func(t *testing.T, l dispatch.Log, key, value string) {
-		t.Helper()
-		must(t, l.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{{Key: key, Value: []byte(value)}}))
+	t.Run("a topic that was created anew has another log id", func(t *testing.T) {
+		seen := map[string]bool{}
+		for range 3 {
+			id := fixture{open(t)}.end(t).LogID
+			if id == "" || seen[id] {
+				t.Errorf("log id %q, earlier %v", id, seen)
+			}
+			seen[id] = true
+		}
+	})
+	t.Run("a position has passed an end of its own log only", positionsPass)
+}
+
+func positionsPass(t *testing.T) {
+	end := dispatch.Position{LogID: "a", Offsets: map[int]int64{0: 5, 1: 0, 2: 3}}
+	for _, c := range []struct {
+		id      string
+		offsets map[int]int64
+		want    bool
+	}{
+		{"a", map[int]int64{0: 5, 2: 3}, true},
+		{"a", map[int]int64{0: 9, 1: 9, 2: 9, 3: 9}, true}, // beyond the end
+		{"a", map[int]int64{0: 4, 1: 9, 2: 9}, false},
+		{"a", map[int]int64{0: 5}, false},
+		{"a", nil, false},
+		{"b", map[int]int64{0: 5, 2: 3}, false},
+		{"", map[int]int64{0: 5, 2: 3}, false},
+	} {
+		if got := (dispatch.Position{LogID: c.id, Offsets: c.offsets}).Passed(end); got != c.want {
+			t.Errorf("%q at %v has passed: %v", c.id, c.offsets, got)
+		}
 	}
-	t.Run("records of one key keep their order, and append times never decrease", func(t *testing.T) {
-		l := open(t)
-		const keys, each = 5, 40
-		var wg sync.WaitGroup
-		for k := range keys {
-			wg.Go(func() {
-				for i := range each {
-					publish(t, l, fmt.Sprint("key", k), fmt.Sprint(i))
-				}
-			})
-		}
-		wg.Wait()
-		next := map[string]int{}
-		last := map[int]dispatch.Message{}
-		for _, m := range take(t, subscribe(t, l), keys*each) {
-			if string(m.Value) != fmt.Sprint(next[m.Key]) {
-				t.Fatalf("key %s: record %s, want %d", m.Key, m.Value, next[m.Key])
-			}
-			next[m.Key]++
-			if p, ok := last[m.Partition]; ok && (m.Offset <= p.Offset || m.AppendedAt.Before(p.AppendedAt)) {
-				t.Fatalf("partition %d: %d at %s after %d at %s", m.Partition, m.Offset, m.AppendedAt, p.Offset, p.AppendedAt)
-			}
-			last[m.Partition] = m
-		}
-	})
-	t.Run("a consumer waits for what comes, and goes when its context ends", func(t *testing.T) {
-		l := open(t)
-		c := subscribe(t, l)
-		got := make(chan []dispatch.Message)
-		go func() {
-			m, err := c.Poll(t.Context(), 10)
-			if err != nil {
-				t.Error(err)
-			}
-			got <- m
-		}()
-		publish(t, l, "k", "v")
-		if m := <-got; len(m) != 1 {
-			t.Errorf("got %v", m)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := c.Poll(ctx, 10); !errors.Is(err, context.Canceled) {
-			t.Errorf("a cancelled poll gave %v", err)
-		}
-	})
-	t.Run("a group goes on from what it committed, another from the start", func(t *testing.T) {
-		l := open(t)
-		for i := range 10 {
-			publish(t, l, "k", fmt.Sprint(i))
-		}
-		c := subscribe(t, l)
-		m := take(t, c, 10)
-		must(t, c.Commit(t.Context(), map[int]int64{m[3].Partition: m[3].Offset + 1}))
-		must(t, c.Commit(t.Context(), map[int]int64{m[1].Partition: m[1].Offset + 1})) // a smaller one is ignored
-		must(t, c.Close())
-		again := subscribe(t, l)
-		if rest := take(t, again, 6); len(rest) != 6 || string(rest[0].Value) != "4" {
-			t.Errorf("went on with %v", rest)
-		}
-		other, err := l.Subscribe(t.Context(), dispatch.TopicEvents, dispatch.GroupHistory)
-		must(t, err)
-		if all := take(t, other, 10); string(all[0].Value) != "0" {
-			t.Errorf("the other group began with %s", all[0].Value)
-		}
-	})
-	t.Run("positions tell whether an end was passed", func(t *testing.T) {
-		l := open(t)
-		publish(t, l, "k", "v")
-		end, err := l.End(t.Context(), dispatch.TopicEvents)
-		must(t, err)
-		committed, err := l.Committed(t.Context(), dispatch.TopicEvents, dispatch.GroupSettle)
-		must(t, err)
-		if committed.Passed(end) {
-			t.Error("passed before anything was committed")
-		}
-		c := subscribe(t, l)
-		m := take(t, c, 1)
-		must(t, c.Commit(t.Context(), map[int]int64{m[0].Partition: m[0].Offset + 1}))
-		committed, err = l.Committed(t.Context(), dispatch.TopicEvents, dispatch.GroupSettle)
-		must(t, err)
-		if !committed.Passed(end) {
-			t.Errorf("%v has not passed %v", committed, end)
-		}
-		if (dispatch.Position{LogID: "other", Offsets: committed.Offsets}).Passed(end) {
-			t.Error("a position of another log passed")
-		}
-	})
-	t.Run("seeking goes back", func(t *testing.T) {
-		l := open(t)
-		publish(t, l, "k", "v")
-		c := subscribe(t, l)
-		m := take(t, c, 1)
-		c.Seek(m[0].Partition, m[0].Offset)
-		if again := take(t, c, 1); again[0].Offset != m[0].Offset {
-			t.Errorf("got %v", again)
-		}
-	})
-	t.Run("a record that is too large is refused", func(t *testing.T) {
-		l := open(t)
-		err := l.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{{Key: "k", Value: make([]byte, dispatch.MaxRecordBytes+1)}})
-		if !errors.Is(err, dispatch.ErrTooLarge) {
-			t.Errorf("got %v", err)
-		}
-	})
 }

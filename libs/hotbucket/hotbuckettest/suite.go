@@ -1,8 +1,13 @@
-// Package hotbuckettest is the conformance suite of the hot buckets.
+// Package hotbuckettest is the conformance suite of the hot buckets: a clause of the port's contract is a test here,
+// named after the promise.
+//
+// The buckets that open gives are empty and have at least 4 partitions. [RunBound] is for adapters that can be opened
+// with a bound on their entries.
 package hotbuckettest
 
 import (
 	"errors"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +18,12 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
+// racers is how many goroutines race in a test of concurrency.
+const racers = 8
+
+// now is any instant; the hot tier orders by it and otherwise does not care.
+var now = time.Date(2031, 3, 4, 5, 6, 7, 89_000_000, time.UTC)
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -20,117 +31,175 @@ func must(t *testing.T, err error) {
 	}
 }
 
+func mustBeStale(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, hotbucket.ErrStaleEpoch) {
+		t.Errorf("%s gave %v", what, err)
+	}
+}
+
+func same(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s is\n%+v, want\n%+v", what, got, want)
+	}
+}
+
+// atOnce runs try from n goroutines that begin together.
+func atOnce(n int, try func(i int)) {
+	begin := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			<-begin
+			try(i)
+		})
+	}
+	close(begin)
+	wg.Wait()
+}
+
 func entryAt(partition int, at time.Time) job.Entry {
 	id := job.JobPrefix + ulid.Make().String()
 	return job.NewEntry(job.Entry{
-		Locator: job.Locator{Partition: partition, DueAt: at, ExecutionID: job.ScheduleExecutionID(id, at), Attempt: 1, DefinitionID: "def_1"},
-		JobID:   id, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,
+		Locator: job.Locator{
+			Partition: partition, DueAt: at, ExecutionID: job.ScheduleExecutionID(id, at), Attempt: 1,
+			DefinitionID: job.DefinitionPrefix + ulid.Make().String(),
+		},
+		JobID: id, Trigger: job.TriggerSchedule, NominalAt: at.Add(-time.Minute), ScheduledFor: at.Add(-time.Second),
+		Ordinal: 5, BackfillFired: 2, WrittenAt: at.Add(-time.Hour), Chained: true,
 	}, at)
 }
 
-// Run runs the suite; the buckets that open gives have at least 4 partitions and are empty.
-func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
-	now := job.Instant(time.Now())
-	worker := func(partition int, epoch int64) hotbucket.Owner {
-		return hotbucket.Owner{Role: hotbucket.RoleWorker, Partition: partition, Epoch: epoch}
+func worker(partition int, epoch int64) hotbucket.Owner {
+	return hotbucket.Owner{Role: hotbucket.RoleWorker, Partition: partition, Epoch: epoch}
+}
+
+func loader(partition int, epoch int64) hotbucket.Owner {
+	return hotbucket.Owner{Role: hotbucket.RoleLoader, Partition: partition, Epoch: epoch}
+}
+
+// own takes partitions over for a worker.
+func own(t *testing.T, b hotbucket.Buckets, partitions ...int) []hotbucket.Owner {
+	t.Helper()
+	var owners []hotbucket.Owner
+	for _, p := range partitions {
+		must(t, b.SetEpoch(t.Context(), worker(p, 1)))
+		owners = append(owners, worker(p, 1))
 	}
-	t.Run("what is due is read in order and stays until it is removed", func(t *testing.T) {
-		b := open(t)
-		must(t, b.SetEpoch(t.Context(), worker(1, 1)))
-		second, first, later := entryAt(1, now.Add(2*time.Second)), entryAt(1, now.Add(time.Second)), entryAt(1, now.Add(time.Hour))
-		must(t, b.Add(t.Context(), []job.Entry{second, first, later}))
-		must(t, b.Add(t.Context(), []job.Entry{first}))
-		for range 2 {
-			due, err := b.Due(t.Context(), []hotbucket.Owner{worker(1, 1)}, now.Add(2*time.Second), 10)
+	return owners
+}
+
+func due(t *testing.T, b hotbucket.Buckets, owners []hotbucket.Owner, until time.Time, limit int) []job.Entry {
+	t.Helper()
+	entries, err := b.Due(t.Context(), owners, until, limit)
+	must(t, err)
+	return entries
+}
+
+// Run runs the suite.
+func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
+	for _, c := range []struct {
+		promise string
+		check   func(t *testing.T, b hotbucket.Buckets)
+	}{
+		{"an entry is read back as it was added", entryIsReadBack},
+		{"what is due at or before an instant is read, earliest first, and stays", dueIsReadInOrder},
+		{"owners are read in order, at most the limit in all", ownersInOrder},
+		{"an entry that is there already stays as it is", secondAddIsNone},
+		{"an entry that is added below what was read is read by the next", addBelowIsSeen},
+		{"removing an occurrence leaves its execution's other attempts and instants", removeIsExact},
+		{"removing what is not there changes nothing", removeOfNothing},
+		{"absent are exactly those that are not there", absentIsExact},
+		{"concurrent adds and removes of different entries all take effect", addsAndRemovesRace},
+		{"an added entry gives a hint to who waits", addHints},
+		{"without an epoch everything that carries one is refused", missingEpochIsRefused},
+		{"an owner whose epoch was passed is refused, and changes nothing", staleEpochIsRefused},
+		{"an epoch may be set again, and only ever grows", epochGrows},
+		{"epochs of roles and partitions are epochs of their own", epochsAreSeparate},
+		{"of concurrent owners of a partition the greatest epoch stands", epochsRace},
+		{"one stale owner among several is refused", oneStaleOwner},
+		{"the first claim of an occurrence stands, and is given back whole", firstClaimStands},
+		{"claims are answered in order, each for itself", claimsInOrder},
+		{"of concurrent claims all see the one that stands", claimsRace},
+		{"a claim outlives the owner that made it", claimOutlivesOwner},
+		{"the horizon is zero until it is published, and each partition's own", horizonIsPublished},
+	} {
+		t.Run(c.promise, func(t *testing.T) { c.check(t, open(t)) })
+	}
+	t.Run("a hot tier keeps its incarnation, one that was made anew has another", func(t *testing.T) {
+		seen := map[string]bool{}
+		for range 3 {
+			b := open(t)
+			first, err := b.Incarnation(t.Context())
 			must(t, err)
-			if len(due) != 2 || due[0] != first || due[1] != second {
-				t.Fatalf("due: %v", due)
+			must(t, b.Add(t.Context(), []job.Entry{entryAt(1, now)}))
+			second, err := b.Incarnation(t.Context())
+			must(t, err)
+			if first == "" || second != first || seen[first] {
+				t.Errorf("incarnation %q, then %q, earlier %v", first, second, seen)
 			}
-		}
-		must(t, b.Remove(t.Context(), []job.Locator{first.Locator}))
-		due, err := b.Due(t.Context(), []hotbucket.Owner{worker(1, 1)}, now.Add(2*time.Second), 1)
-		must(t, err)
-		if len(due) != 1 || due[0] != second {
-			t.Errorf("due: %v", due)
+			seen[first] = true
 		}
 	})
-	t.Run("removing an occurrence leaves the same execution at another instant", func(t *testing.T) {
-		b := open(t)
-		e := entryAt(2, now)
-		again := e
-		again.DueAt = now.Add(time.Second)
-		must(t, b.Add(t.Context(), []job.Entry{e, again}))
-		must(t, b.Remove(t.Context(), []job.Locator{e.Locator}))
-		absent, err := b.Absent(t.Context(), []job.Locator{e.Locator, again.Locator})
-		must(t, err)
-		if len(absent) != 1 || absent[0] != e.Locator {
-			t.Errorf("absent: %v", absent)
+}
+
+// RunBound runs the clauses about the bound; the buckets that open gives hold at most so many entries.
+func RunBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.Buckets) {
+	fill := func(t *testing.T, b hotbucket.Buckets, n int) []job.Entry {
+		t.Helper()
+		var list []job.Entry
+		for i := range n {
+			list = append(list, entryAt(1, now.Add(time.Duration(i)*time.Second)))
 		}
-	})
-	t.Run("an owner without the present epoch is refused everywhere", func(t *testing.T) {
-		b := open(t)
-		stale := func(err error, what string) {
-			t.Helper()
-			if !errors.Is(err, hotbucket.ErrStaleEpoch) {
-				t.Errorf("%s gave %v", what, err)
-			}
+		must(t, b.Add(t.Context(), list))
+		return list
+	}
+	refused := func(t *testing.T, b hotbucket.Buckets, list []job.Entry) {
+		t.Helper()
+		if err := b.Add(t.Context(), list); !errors.Is(err, hotbucket.ErrFull) {
+			t.Errorf("adding %d gave %v", len(list), err)
 		}
-		_, err := b.Due(t.Context(), []hotbucket.Owner{worker(1, 5)}, now, 1)
-		stale(err, "reading without an epoch")
-		must(t, b.SetEpoch(t.Context(), worker(1, 5)))
-		must(t, b.SetEpoch(t.Context(), worker(1, 6)))
-		stale(b.SetEpoch(t.Context(), worker(1, 5)), "taking over with an old epoch")
-		_, err = b.Due(t.Context(), []hotbucket.Owner{worker(1, 5)}, now, 1)
-		stale(err, "reading")
-		_, err = b.Claim(t.Context(), worker(1, 5), []hotbucket.Claim{{ExecutionID: "x"}})
-		stale(err, "claiming")
-		stale(b.SetHorizon(t.Context(), worker(1, 5), now), "setting the horizon")
-	})
-	t.Run("of concurrent claims all see the one that stands", func(t *testing.T) {
+	}
+	t.Run("up to the bound entries are added, none beyond", func(t *testing.T) {
 		b := open(t)
-		must(t, b.SetEpoch(t.Context(), worker(1, 1)))
-		var mu sync.Mutex
-		seen := map[int]bool{}
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				standing, err := b.Claim(t.Context(), worker(1, 1), []hotbucket.Claim{{ExecutionID: "x", Decision: job.Decision{NextOrdinal: i + 1}}})
-				if err != nil || len(standing) != 1 {
+		list := fill(t, b, bound)
+		refused(t, b, []job.Entry{entryAt(1, now)})
+		same(t, "due", due(t, b, own(t, b, 1), now.Add(time.Hour), 10*bound), list)
+	})
+	t.Run("of a call that would pass the bound none of a partition's entries are added", func(t *testing.T) {
+		b := open(t)
+		list := fill(t, b, bound-1)
+		refused(t, b, []job.Entry{entryAt(1, now), entryAt(1, now)})
+		same(t, "due", due(t, b, own(t, b, 1), now.Add(time.Hour), 10*bound), list)
+	})
+	t.Run("what is there already may be added again to a full tier", func(t *testing.T) {
+		b := open(t)
+		list := fill(t, b, bound)
+		must(t, b.Add(t.Context(), list))
+		must(t, b.Add(t.Context(), list[:1]))
+		same(t, "due", due(t, b, own(t, b, 1), now.Add(time.Hour), 10*bound), list)
+	})
+	t.Run("what was removed makes room", func(t *testing.T) {
+		b := open(t)
+		list := fill(t, b, bound)
+		must(t, b.Remove(t.Context(), []job.Locator{list[0].Locator, list[0].Locator}))
+		more := entryAt(1, now.Add(time.Hour))
+		must(t, b.Add(t.Context(), []job.Entry{more}))
+		refused(t, b, []job.Entry{entryAt(2, now)})
+		same(t, "due", due(t, b, own(t, b, 1), now.Add(time.Hour), 10*bound), append(list[1:], more))
+	})
+	t.Run("concurrent adds do not pass the bound", func(t *testing.T) {
+		b := open(t)
+		atOnce(racers, func(i int) {
+			for range bound {
+				if err := b.Add(t.Context(), []job.Entry{entryAt(i%4, now)}); err != nil && !errors.Is(err, hotbucket.ErrFull) {
 					t.Error(err)
-					return
 				}
-				mu.Lock()
-				defer mu.Unlock()
-				seen[standing[0].NextOrdinal] = true
-			})
-		}
-		wg.Wait()
-		if len(seen) != 1 {
-			t.Errorf("%d different decisions were seen", len(seen))
-		}
-	})
-	t.Run("the horizon is zero until it is published", func(t *testing.T) {
-		b := open(t)
-		h, err := b.Horizon(t.Context(), 1)
-		must(t, err)
-		if !h.IsZero() {
-			t.Errorf("horizon is %s", h)
-		}
-		must(t, b.SetEpoch(t.Context(), hotbucket.Owner{Role: hotbucket.RoleLoader, Partition: 1, Epoch: 1}))
-		must(t, b.SetHorizon(t.Context(), hotbucket.Owner{Role: hotbucket.RoleLoader, Partition: 1, Epoch: 1}, now))
-		h, err = b.Horizon(t.Context(), 1)
-		must(t, err)
-		if !h.Equal(now) {
-			t.Errorf("horizon is %s, want %s", h, now)
-		}
-	})
-	t.Run("a hot tier that was made anew has another incarnation", func(t *testing.T) {
-		one, err := open(t).Incarnation(t.Context())
-		must(t, err)
-		two, err := open(t).Incarnation(t.Context())
-		must(t, err)
-		if one == "" || one == two {
-			t.Errorf("incarnations %q and %q", one, two)
+			}
+		})
+		if n := len(due(t, b, own(t, b, 0, 1, 2, 3), now, 100*bound)); n != bound {
+			t.Errorf("%d entries were added, the bound is %d", n, bound)
 		}
 	})
 }

@@ -1,211 +1,277 @@
-// Package jobstoretest is the conformance suite of the cold store. Every adapter passes it, the embedded one and the
-// one on the real server; a clause of the contract is a test here.
 package jobstoretest
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// newJob is a job of a tenant of its own, so that suites may share a store.
+// writers is how many goroutines race in a test of concurrency.
+const writers = 8
+
+var jobsBegin = time.Date(2031, 3, 4, 5, 6, 7, 89_000_000, time.UTC)
+
+// newJob is a job of a tenant of its own, with something in every field. Its body holds what a JSON encoder would
+// like to tidy up: it is sent as it stands.
 func newJob() job.Job {
-	now := job.Instant(time.Now())
 	return job.Job{
-		ID: job.JobPrefix + ulid.Make().String(), TenantID: "tenant-" + ulid.Make().String(), Name: "conformance",
-		Status: job.Active, Version: 1, CreatedAt: now, UpdatedAt: now, Labels: map[string]string{"a": "b"},
-		Definition: job.Definition{
-			ID: job.DefinitionPrefix + ulid.Make().String(), EffectiveAt: now, FirstOrdinal: 1,
-			Schedule: job.Schedule{Type: job.Interval, Every: time.Minute, StartAt: now},
-			Target:   job.Target{Kind: job.TargetWebhook, URL: "http://target/", Method: "POST", Timeout: time.Second},
-			Retry:    job.DefaultRetryPolicy(),
+		ID: newJobID(), TenantID: newTenant(), Name: "conformance", Labels: map[string]string{"a": "b", "ü": "<&>"},
+		Status: job.Active, Version: 1, CreatedAt: jobsBegin, UpdatedAt: jobsBegin.Add(time.Millisecond),
+		PausedAt: jobsBegin.Add(-time.Hour), Definition: newDefinition(newDefinitionID()),
+	}
+}
+
+func newDefinition(id string) job.Definition {
+	return job.Definition{
+		ID: id, EffectiveAt: jobsBegin, FirstOrdinal: 3,
+		Schedule: job.Schedule{
+			Type: job.Interval, Every: time.Minute, StartAt: jobsBegin, EndAt: jobsBegin.Add(1000 * time.Hour), MaxOccurrences: 7,
 		},
+		Target: job.Target{
+			Kind: job.TargetWebhook, URL: "http://target/?a=1&b=<2>", Method: "POST", Timeout: 1500 * time.Millisecond,
+			Headers: map[string]string{"X-One": "1"}, Body: json.RawMessage("{ \"b\" : 1.0,\n\t\"a\": \"<&>\\u00e9\" }"),
+		},
+		Retry: job.DefaultRetryPolicy(), MissedRun: job.MissedBackfill, CatchUpWindow: 90 * time.Second, MaxBackfill: 5,
+		Overlap: "allow_all", Priority: "normal",
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func mustBe(t *testing.T, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Fatalf("got error %v, want %v", err, want)
-	}
-}
-
-// RunJobs runs the suite of job rows.
+// RunJobs runs the suite of job rows, definitions, listings and idempotency claims.
 func RunJobs(t *testing.T, open func(t *testing.T) jobstore.Jobs) {
-	t.Run("a created job is read back as it was written", func(t *testing.T) {
-		s, j := open(t), newJob()
-		must(t, s.Create(t.Context(), j, false))
-		for name, read := range map[string]func() (job.Job, error){
-			"Get":       func() (job.Job, error) { return s.Get(t.Context(), j.ID) },
-			"GetSerial": func() (job.Job, error) { return s.GetSerial(t.Context(), j.ID) },
-		} {
-			got, err := read()
-			must(t, err)
-			if fmt.Sprint(got) != fmt.Sprint(j) {
-				t.Errorf("%s gave %+v, want %+v", name, got, j)
-			}
-		}
-	})
-	t.Run("what is not there is not found", func(t *testing.T) {
-		s := open(t)
-		_, err := s.Get(t.Context(), newJob().ID)
-		mustBe(t, err, jobstore.ErrNotFound)
-		_, err = s.GetSerial(t.Context(), newJob().ID)
-		mustBe(t, err, jobstore.ErrNotFound)
-		_, _, err = s.Definition(t.Context(), newJob().ID, "def_x")
-		mustBe(t, err, jobstore.ErrNotFound)
-		mustBe(t, s.Replace(t.Context(), newJob()), jobstore.ErrNotFound)
-		rows, err := s.GetMany(t.Context(), []string{newJob().ID})
-		must(t, err)
-		if len(rows) != 0 {
-			t.Errorf("GetMany gave %v", rows)
-		}
-	})
-	t.Run("a second create leaves the row that is there", func(t *testing.T) {
-		s, j := open(t), newJob()
-		must(t, s.Create(t.Context(), j, false))
-		other := j
-		other.Name = "other"
-		must(t, s.Create(t.Context(), other, false))
-		mustBe(t, s.Create(t.Context(), other, true), jobstore.ErrExists)
-		got, err := s.Get(t.Context(), j.ID)
-		must(t, err)
-		if got.Name != j.Name {
-			t.Errorf("name is %q", got.Name)
-		}
-	})
-	t.Run("a later create never shadows a replacement", func(t *testing.T) {
-		s, j := open(t), newJob()
-		must(t, s.Create(t.Context(), j, false))
-		cancelled := j
-		cancelled.Version, cancelled.Status = 2, job.Cancelled
-		must(t, s.Replace(t.Context(), cancelled))
-		must(t, s.Create(t.Context(), j, false))
-		got, err := s.Get(t.Context(), j.ID)
-		must(t, err)
-		if got.Status != job.Cancelled || got.Version != 2 {
-			t.Errorf("row is %s at version %d", got.Status, got.Version)
-		}
-	})
-	t.Run("of concurrent replacements of one version one wins", func(t *testing.T) {
-		s, j := open(t), newJob()
-		must(t, s.Create(t.Context(), j, false))
-		j.Version = 2
-		if n := winners(t, 8, func() (bool, error) {
-			err := s.Replace(t.Context(), j)
-			if errors.Is(err, jobstore.ErrConflict) {
-				return false, nil
-			}
-			return err == nil, err
-		}); n != 1 {
-			t.Errorf("%d replacements won", n)
-		}
-	})
-	t.Run("a superseded definition is read with the one that followed it", func(t *testing.T) {
-		s, j := open(t), newJob()
-		a, b := job.Definition{ID: "def_A", FirstOrdinal: 1}, job.Definition{ID: "def_B", FirstOrdinal: 2}
-		must(t, s.PutDefinition(t.Context(), j.ID, a))
-		must(t, s.PutDefinition(t.Context(), j.ID, a))
-		got, next, err := s.Definition(t.Context(), j.ID, "def_A")
-		must(t, err)
-		if got.FirstOrdinal != 1 || next != nil {
-			t.Errorf("got %+v and %v", got, next)
-		}
-		must(t, s.PutDefinition(t.Context(), j.ID, b))
-		_, next, err = s.Definition(t.Context(), j.ID, "def_A")
-		must(t, err)
-		if next == nil || next.ID != "def_B" {
-			t.Errorf("next is %v", next)
-		}
-	})
-	t.Run("a tenant's jobs are listed newest first, in pages without gap or repetition", func(t *testing.T) { listing(t, open(t)) })
-	t.Run("of concurrent claims of a key one wins and all see it", func(t *testing.T) { claims(t, open(t)) })
-}
-
-func listing(t *testing.T, s jobstore.Jobs) {
-	tenant := "tenant-" + ulid.Make().String()
-	var want []string
-	for range 7 {
-		j := newJob()
-		j.TenantID = tenant
-		must(t, s.Create(t.Context(), j, false))
-		want = append([]string{j.ID}, want...)
-	}
-	must(t, s.Create(t.Context(), newJob(), false)) // another tenant's
-	var got []string
-	cursor := ""
-	for {
-		page, next, err := s.List(t.Context(), tenant, cursor, 3)
-		must(t, err)
-		if len(page) > 3 {
-			t.Fatalf("a page of %d", len(page))
-		}
-		for _, j := range page {
-			got = append(got, j.ID)
-		}
-		if next == "" {
-			break
-		}
-		cursor = next
-	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("listed %v, want %v", got, want)
+	for _, c := range []struct {
+		promise string
+		check   func(t *testing.T, s jobstore.Jobs)
+	}{
+		{"a created job is read back as it was written", createdIsReadBack},
+		{"a replacement is read back as it was written", replacedIsReadBack},
+		{"what is not there is not found", absentIsNotFound},
+		{"a plain create leaves the row that is there", plainCreateYields},
+		{"an exclusive create of a row that is there says so and leaves it", exclusiveCreateRefuses},
+		{"a create that comes late never shadows a replacement", lateCreateYields},
+		{"of concurrent exclusive creates exactly one wins", exclusiveCreatesRace},
+		{"a replacement of any version but the one before is a conflict and changes nothing", replaceChecksVersion},
+		{"of concurrent replacements of one version exactly one wins, and its row stands", replacementsRace},
+		{"no read-modify-write is lost among concurrent ones, and each reads what was acknowledged", replacementsChain},
+		{"what a serial read saw stays, and what was acknowledged it sees", serialReadSees},
+		{"many rows are read at once, those that do not exist are missing", manyAreRead},
+		{"a deleted job is read and listed like any other", deletedIsRead},
+		{"a superseded definition is read as it was written, the same twice is once", definitionIsReadBack},
+		{"a superseded definition comes with the one that was superseded after it", definitionHasNext},
+		{"a tenant's jobs are listed newest id first, in pages without gap or repetition", listing},
+		{"a tenant without jobs has an empty listing", emptyListing},
+		{"a claim is given back as it was stored, to every later claimant", claimStands},
+		{"of concurrent claims of a key exactly one wins, and all see it", claimsRace},
+		{"claims of other tenants and keys are claims of their own", claimsAreSeparate},
+		{"the first answer of a key stands, and is given back whole", firstAnswerStands},
+		{"of concurrent answers of a key one stands", answersRace},
+	} {
+		t.Run(c.promise, func(t *testing.T) { c.check(t, open(t)) })
 	}
 }
 
-func claims(t *testing.T, s jobstore.Jobs) {
-	tenant, now := "tenant-"+ulid.Make().String(), job.Instant(time.Now())
-	var mu sync.Mutex
-	seen := map[string]bool{}
-	if n := winners(t, 8, func() (bool, error) {
-		standing, won, err := s.ClaimKey(t.Context(), tenant, "key", jobstore.Claim{ID: ulid.Make().String(), AcceptedAt: now})
-		mu.Lock()
-		defer mu.Unlock()
-		seen[standing.ID] = true
-		return won, err
-	}); n != 1 || len(seen) != 1 {
-		t.Errorf("%d won, %d different claims were seen", n, len(seen))
-	}
-	must(t, s.FinishKey(t.Context(), tenant, "key", jobstore.Answer{Status: 201, Body: []byte("first")}))
-	must(t, s.FinishKey(t.Context(), tenant, "key", jobstore.Answer{Status: 201, Body: []byte("second")}))
-	standing, _, err := s.ClaimKey(t.Context(), tenant, "key", jobstore.Claim{AcceptedAt: now})
-	must(t, err)
-	if standing.Answer == nil || string(standing.Answer.Body) != "first" {
-		t.Errorf("answer is %v", standing.Answer)
-	}
-}
-
-// winners runs try at once from n goroutines and counts those that won.
-func winners(t *testing.T, n int, try func() (bool, error)) int64 {
+func everyRead(t *testing.T, s jobstore.Jobs, want job.Job) {
 	t.Helper()
-	var won atomic.Int64
-	var wg sync.WaitGroup
-	for range n {
-		wg.Go(func() {
-			ok, err := try()
+	got, err := s.Get(t.Context(), want.ID)
+	must(t, err)
+	same(t, "Get", got, want)
+	got, err = s.GetSerial(t.Context(), want.ID)
+	must(t, err)
+	same(t, "GetSerial", got, want)
+	rows, err := s.GetMany(t.Context(), []string{want.ID})
+	must(t, err)
+	same(t, "GetMany", rows, map[string]job.Job{want.ID: want})
+	page, _, err := s.List(t.Context(), want.TenantID, "", 10)
+	must(t, err)
+	same(t, "List", page, []job.Job{want})
+}
+
+func createdIsReadBack(t *testing.T, s jobstore.Jobs) {
+	for _, exclusive := range []bool{false, true} {
+		j := newJob()
+		must(t, s.Create(t.Context(), j, exclusive))
+		everyRead(t, s, j)
+	}
+}
+
+func replacedIsReadBack(t *testing.T, s jobstore.Jobs) {
+	j := newJob()
+	must(t, s.Create(t.Context(), j, false))
+	j.Version, j.Status, j.Name = 2, job.Paused, "renamed"
+	j.PausedAt, j.UpdatedAt = jobsBegin.Add(time.Hour), jobsBegin.Add(2*time.Hour)
+	j.Definition = newDefinition(newDefinitionID())
+	must(t, s.Replace(t.Context(), j))
+	everyRead(t, s, j)
+}
+
+func absentIsNotFound(t *testing.T, s jobstore.Jobs) {
+	_, err := s.Get(t.Context(), newJobID())
+	mustBe(t, err, jobstore.ErrNotFound)
+	_, err = s.GetSerial(t.Context(), newJobID())
+	mustBe(t, err, jobstore.ErrNotFound)
+	_, _, err = s.Definition(t.Context(), newJobID(), newDefinitionID())
+	mustBe(t, err, jobstore.ErrNotFound)
+	j := newJob()
+	j.Version = 2
+	mustBe(t, s.Replace(t.Context(), j), jobstore.ErrNotFound)
+	_, err = s.Get(t.Context(), j.ID)
+	mustBe(t, err, jobstore.ErrNotFound)
+}
+
+func plainCreateYields(t *testing.T, s jobstore.Jobs) {
+	j := newJob()
+	must(t, s.Create(t.Context(), j, false))
+	other := j
+	other.Name = "other"
+	must(t, s.Create(t.Context(), other, false))
+	everyRead(t, s, j)
+}
+
+func exclusiveCreateRefuses(t *testing.T, s jobstore.Jobs) {
+	j := newJob()
+	must(t, s.Create(t.Context(), j, true))
+	other := j
+	other.Name = "other"
+	mustBe(t, s.Create(t.Context(), other, true), jobstore.ErrExists)
+	everyRead(t, s, j)
+}
+
+func lateCreateYields(t *testing.T, s jobstore.Jobs) {
+	j := newJob()
+	must(t, s.Create(t.Context(), j, false))
+	cancelled := j
+	cancelled.Version, cancelled.Status = 2, job.Cancelled
+	must(t, s.Replace(t.Context(), cancelled))
+	must(t, s.Create(t.Context(), j, false))
+	everyRead(t, s, cancelled)
+}
+
+func exclusiveCreatesRace(t *testing.T, s jobstore.Jobs) {
+	base := newJob()
+	if n := winners(t, writers, jobstore.ErrExists, func(i int) (bool, error) {
+		j := base
+		j.Name = fmt.Sprint("by ", i)
+		err := s.Create(t.Context(), j, true)
+		return err == nil, err
+	}); n != 1 {
+		t.Errorf("%d creates won", n)
+	}
+}
+
+func replaceChecksVersion(t *testing.T, s jobstore.Jobs) {
+	j := newJob()
+	must(t, s.Create(t.Context(), j, false))
+	second := j
+	second.Version = 2
+	must(t, s.Replace(t.Context(), second))
+	for _, version := range []int64{1, 2, 4, 100} {
+		wrong := second
+		wrong.Version, wrong.Name = version, "wrong"
+		mustBe(t, s.Replace(t.Context(), wrong), jobstore.ErrConflict)
+	}
+	everyRead(t, s, second)
+}
+
+func replacementsRace(t *testing.T, s jobstore.Jobs) {
+	base := newJob()
+	must(t, s.Create(t.Context(), base, false))
+	names := make(chan string, writers)
+	if n := winners(t, writers, jobstore.ErrConflict, func(i int) (bool, error) {
+		j := base
+		j.Version, j.Name = 2, fmt.Sprint("by ", i)
+		err := s.Replace(t.Context(), j)
+		if err == nil {
+			names <- j.Name
+		}
+		return err == nil, err
+	}); n != 1 {
+		t.Fatalf("%d replacements won", n)
+	}
+	base.Version, base.Name = 2, <-names
+	everyRead(t, s, base)
+}
+
+func replacementsChain(t *testing.T, s jobstore.Jobs) {
+	const each = 5
+	j := newJob()
+	must(t, s.Create(t.Context(), j, false))
+	atOnce(4, func(int) {
+		acknowledged := int64(1)
+		for wrote := 0; wrote < each; {
+			row, err := s.GetSerial(t.Context(), j.ID)
+			if err != nil || row.Version < acknowledged {
+				t.Errorf("read version %d after %d was acknowledged, %v", row.Version, acknowledged, err)
+				return
+			}
+			row.Version++
+			err = s.Replace(t.Context(), row)
+			if errors.Is(err, jobstore.ErrConflict) {
+				continue
+			}
 			if err != nil {
 				t.Error(err)
+				return
 			}
-			if ok {
-				won.Add(1)
-			}
-		})
+			acknowledged = row.Version
+			wrote++
+		}
+	})
+	row, err := s.Get(t.Context(), j.ID)
+	must(t, err)
+	if row.Version != 1+4*each {
+		t.Errorf("version is %d, want %d", row.Version, 1+4*each)
 	}
-	wg.Wait()
-	return won.Load()
+}
+
+func serialReadSees(t *testing.T, s jobstore.Jobs) {
+	for range 20 {
+		j := newJob()
+		created := make(chan error, 1)
+		go func() { created <- s.Create(t.Context(), j, true) }()
+		_, first := s.GetSerial(t.Context(), j.ID)
+		if first == nil {
+			if _, err := s.Get(t.Context(), j.ID); err != nil {
+				t.Errorf("a row that a serial read saw is gone: %v", err)
+			}
+		} else if !errors.Is(first, jobstore.ErrNotFound) {
+			t.Error(first)
+		}
+		if err := <-created; err == nil {
+			_, err = s.GetSerial(t.Context(), j.ID)
+			must(t, err)
+		}
+	}
+}
+
+func manyAreRead(t *testing.T, s jobstore.Jobs) {
+	want := map[string]job.Job{}
+	var ids []string
+	for i := range jobstore.MaxGetMany {
+		j := newJob()
+		ids = append(ids, j.ID)
+		if i%50 == 0 {
+			must(t, s.Create(t.Context(), j, false))
+			want[j.ID] = j
+		}
+	}
+	rows, err := s.GetMany(t.Context(), ids)
+	must(t, err)
+	same(t, "GetMany", rows, want)
+	rows, err = s.GetMany(t.Context(), nil)
+	must(t, err)
+	if len(rows) != 0 {
+		t.Errorf("of no ids %d rows", len(rows))
+	}
+}
+
+func deletedIsRead(t *testing.T, s jobstore.Jobs) {
+	j := newJob()
+	must(t, s.Create(t.Context(), j, false))
+	j.Version, j.Status, j.Deleted = 2, job.Cancelled, true
+	must(t, s.Replace(t.Context(), j))
+	everyRead(t, s, j)
 }

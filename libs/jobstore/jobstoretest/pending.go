@@ -2,212 +2,301 @@ package jobstoretest
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// suitePartition is the partition that the suite works in; a store for it has at least 4.
-const suitePartition = 3
+// suitePartition is the partition that the suite works in, otherPartition the one that must not notice.
+const suitePartition, otherPartition = 3, 2
+
+// buckets is a store and the minute in which a test works, a little above the low-water mark.
+type buckets struct {
+	jobstore.Pending
+	minute int64
+}
+
+// RunPending runs the suite of minute buckets.
+func RunPending(t *testing.T, open func(t *testing.T) jobstore.Pending) {
+	for _, c := range []struct {
+		promise string
+		check   func(t *testing.T, s buckets)
+	}{
+		{"an entry is read back as it was written", entryIsReadBack},
+		{"an entry that is due before its bucket stays in its bucket", entryKeepsItsBucket},
+		{"a second put of an entry changes nothing", secondPutIsNone},
+		{"a second put of an entry changes neither done nor its decision", putLeavesMarks},
+		{"puts, marks and decisions of one row that race all take effect", writesOfOneRowRace},
+		{"done marks exactly the row that is named", markIsExact},
+		{"a mark of a row that is not there leaves nothing", markOfNothing},
+		{"a decision is read back as it was written, and marks nothing done", decisionIsReadBack},
+		{"a decision alone is no row", decisionOfNothing},
+		{"a row that is not there is not found", rowIsNotFound},
+		{"a bucket is scanned in key order, in pages without gap or repetition, marks or not", scanInPages},
+		{"a scan sees its own bucket only", scanIsExact},
+		{"many entries are put at once, over many buckets", manyArePut},
+		{"the first open bucket is the first that has a row", firstOpen},
+		{"a closed bucket is gone, those above it and other partitions' stay", closeIsExact},
+		{"the low-water mark is where it was closed to, and never goes back", lowWaterFollows},
+		{"a row below the low-water mark stays away when it is marked", closedStaysClosed},
+		{"a partition that was never set up has no low-water mark", noProgress},
+	} {
+		t.Run(c.promise, func(t *testing.T) {
+			s := open(t)
+			low, err := s.LowWater(t.Context(), suitePartition)
+			must(t, err)
+			c.check(t, buckets{s, low + 5})
+		})
+	}
+}
 
 // entries are n entries of one minute bucket, due a second apart.
-func entries(minute int64, n int) []job.Entry {
+func entries(partition int, minute int64, n int) []job.Entry {
 	list := make([]job.Entry, n)
 	for i := range list {
-		at := job.MinuteStart(minute).Add(time.Duration(i) * time.Second)
-		id := job.JobPrefix + ulid.Make().String()
+		at := job.MinuteStart(minute).Add(time.Duration(i)*time.Second + 7*time.Millisecond)
+		id := newJobID()
 		list[i] = job.NewEntry(job.Entry{
 			Locator: job.Locator{
-				Partition: suitePartition, DueAt: at, ExecutionID: job.ScheduleExecutionID(id, at), Attempt: 1,
-				DefinitionID: job.DefinitionPrefix + ulid.Make().String(),
+				Partition: partition, DueAt: at, ExecutionID: job.ScheduleExecutionID(id, at), Attempt: 1 + i%3,
+				DefinitionID: newDefinitionID(),
 			},
-			JobID: id, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Ordinal: i + 1, WrittenAt: at,
+			JobID: id, Trigger: job.TriggerSchedule, NominalAt: at.Add(-time.Hour), ScheduledFor: at.Add(-time.Minute),
+			Ordinal: i + 1, BackfillFired: i, WrittenAt: at.Add(time.Millisecond), Chained: i%2 == 1,
 		}, at)
 	}
 	return list
 }
 
-// RunPending runs the suite of minute buckets. firstMinute is the low-water mark of the store that open gives.
-func RunPending(t *testing.T, firstMinute int64, open func(t *testing.T) jobstore.Pending) {
-	minute := firstMinute + 5
-	t.Run("an entry is read back as it was written, in its bucket and alone", func(t *testing.T) {
-		s, list := open(t), entries(minute, 3)
-		must(t, s.Put(t.Context(), list))
-		rows, err := s.Scan(t.Context(), suitePartition, minute, nil, 10)
-		must(t, err)
-		if len(rows) != 3 {
-			t.Fatalf("%d rows", len(rows))
-		}
-		for i, r := range rows {
-			if r.Entry != list[i] || r.Done || r.Decision != nil {
-				t.Errorf("row %d is %+v, want %+v", i, r, list[i])
-			}
-		}
-		row, err := s.Row(t.Context(), list[1].Locator)
-		must(t, err)
-		if row.Entry != list[1] {
-			t.Errorf("row is %+v", row)
-		}
-	})
-	t.Run("a second put changes neither done nor the decision", func(t *testing.T) {
-		s, list := open(t), entries(minute, 1)
-		d := job.Decision{Fire: true, Next: list[0].DueAt.Add(time.Hour), NextOrdinal: 9}
-		must(t, s.Put(t.Context(), list))
-		must(t, s.MarkDone(t.Context(), []job.Locator{list[0].Locator}))
-		must(t, s.Decide(t.Context(), list[0].Locator, d))
-		must(t, s.Put(t.Context(), list))
-		row, err := s.Row(t.Context(), list[0].Locator)
-		must(t, err)
-		if !row.Done || row.Decision == nil || *row.Decision != d {
-			t.Errorf("row is %+v", row)
-		}
-	})
-	t.Run("a mark without a row leaves nothing", func(t *testing.T) {
-		s, list := open(t), entries(minute, 1)
-		must(t, s.MarkDone(t.Context(), []job.Locator{list[0].Locator}))
-		_, err := s.Row(t.Context(), list[0].Locator)
-		mustBe(t, err, jobstore.ErrNotFound)
-	})
-	t.Run("a bucket is scanned in pages without gap or repetition, marks or not", func(t *testing.T) {
-		s, list := open(t), entries(minute, 25)
-		must(t, s.Put(t.Context(), list))
-		for i := 0; i < 25; i += 3 {
-			must(t, s.MarkDone(t.Context(), []job.Locator{list[i].Locator}))
-		}
-		var after *job.Locator
-		n := 0
-		for {
-			rows, err := s.Scan(t.Context(), suitePartition, minute, after, 4)
-			must(t, err)
-			for _, r := range rows {
-				if r.Entry != list[n] || r.Done != (n%3 == 0) {
-					t.Errorf("row %d is %+v", n, r)
-				}
-				n++
-			}
-			if len(rows) < 4 {
-				break
-			}
-			after = &rows[3].Locator
-		}
-		if n != 25 {
-			t.Errorf("%d rows", n)
-		}
-	})
-	t.Run("the first open bucket is found, and none where there is none", func(t *testing.T) {
-		s := open(t)
-		must(t, s.Put(t.Context(), entries(minute+2, 1)))
-		m, ok, err := s.FirstOpen(t.Context(), suitePartition, minute, minute+10)
-		must(t, err)
-		if !ok || m != minute+2 {
-			t.Errorf("found %d, %v", m, ok)
-		}
-		_, ok, err = s.FirstOpen(t.Context(), suitePartition, minute, minute+2)
-		must(t, err)
-		if ok {
-			t.Error("found one where there is none")
-		}
-	})
-	t.Run("closing deletes the buckets below, moves the mark, and stays closed to marks", func(t *testing.T) {
-		s := open(t)
-		below, above := entries(minute, 2), entries(minute+1, 1)
-		must(t, s.Put(t.Context(), append(below, above...)))
-		must(t, s.Close(t.Context(), suitePartition, minute+1))
-		must(t, s.Close(t.Context(), suitePartition, minute)) // a late one changes nothing
-		low, err := s.LowWater(t.Context(), suitePartition)
-		must(t, err)
-		if low != minute+1 {
-			t.Errorf("low-water mark is %d, want %d", low, minute+1)
-		}
-		must(t, s.MarkDone(t.Context(), []job.Locator{below[0].Locator}))
-		for _, e := range below {
-			_, err := s.Row(t.Context(), e.Locator)
-			mustBe(t, err, jobstore.ErrNotFound)
-		}
-		_, err = s.Row(t.Context(), above[0].Locator)
-		must(t, err)
-	})
-	t.Run("a partition that was never set up has no low-water mark", func(t *testing.T) {
-		_, err := open(t).LowWater(t.Context(), 1<<20)
-		mustBe(t, err, jobstore.ErrNoProgress)
-	})
+func entry(s buckets) job.Entry { return entries(suitePartition, s.minute, 1)[0] }
+
+func (s buckets) row(t *testing.T, l job.Locator) job.PendingRow {
+	t.Helper()
+	row, err := s.Row(t.Context(), l)
+	must(t, err)
+	return row
 }
 
-// RunHistory runs the suite of history and dead letters.
-func RunHistory(t *testing.T, open func(t *testing.T) jobstore.History) {
-	begin := job.Instant(time.Now().Add(-72 * time.Hour))
-	event := func(jobID string, at time.Time, attempt int) job.Event {
-		x := job.ScheduleExecutionID(jobID, at)
-		return job.Event{
-			ID: fmt.Sprintf("%s/%d/succeeded", x, attempt), Type: job.EventAttempt, TenantID: "tenant-" + jobID, At: at,
-			Entry:       job.Entry{Locator: job.Locator{ExecutionID: x, Attempt: attempt}, JobID: jobID, NominalAt: at},
-			Disposition: job.Fired,
+// scan gives all rows of a bucket.
+func (s buckets) scan(t *testing.T, partition int, minute int64) []job.PendingRow {
+	t.Helper()
+	rows, err := s.Scan(t.Context(), partition, minute, nil, 1000)
+	must(t, err)
+	return rows
+}
+
+// wantNoRow checks that neither a read nor a scan nor a search meets a row.
+func (s buckets) wantNoRow(t *testing.T, l job.Locator) {
+	t.Helper()
+	_, err := s.Row(t.Context(), l)
+	mustBe(t, err, jobstore.ErrNotFound)
+	if rows := s.scan(t, l.Partition, l.Minute); len(rows) != 0 {
+		t.Errorf("the bucket holds %+v", rows)
+	}
+	m, ok, err := s.FirstOpen(t.Context(), l.Partition, l.Minute, l.Minute+1)
+	must(t, err)
+	if ok {
+		t.Errorf("minute %d has a row", m)
+	}
+}
+
+func entryIsReadBack(t *testing.T, s buckets) {
+	list := entries(suitePartition, s.minute, 3)
+	must(t, s.Put(t.Context(), list))
+	rows := s.scan(t, suitePartition, s.minute)
+	for i, e := range list {
+		want := job.PendingRow{Entry: e}
+		same(t, "row", s.row(t, e.Locator), want)
+		if len(rows) != len(list) {
+			t.Fatalf("%d rows, want %d", len(rows), len(list))
+		}
+		same(t, "scanned row", rows[i], want)
+	}
+}
+
+func entryKeepsItsBucket(t *testing.T, s buckets) {
+	e := entry(s)
+	e.DueAt = e.DueAt.Add(-3 * time.Minute) // written late, so it lies in a later minute than it is due
+	must(t, s.Put(t.Context(), []job.Entry{e}))
+	same(t, "bucket", s.scan(t, suitePartition, s.minute), []job.PendingRow{{Entry: e}})
+	if rows := s.scan(t, suitePartition, job.Minute(e.DueAt)); len(rows) != 0 {
+		t.Errorf("the minute of its due time holds %+v", rows)
+	}
+}
+
+func secondPutIsNone(t *testing.T, s buckets) {
+	e := entry(s)
+	must(t, s.Put(t.Context(), []job.Entry{e, e}))
+	atOnce(writers, func(int) {
+		if err := s.Put(t.Context(), []job.Entry{e}); err != nil {
+			t.Error(err)
+		}
+	})
+	same(t, "bucket", s.scan(t, suitePartition, s.minute), []job.PendingRow{{Entry: e}})
+}
+
+func someDecision(e job.Entry) job.Decision {
+	return job.Decision{
+		Fire: true, Skipped: &job.SkippedRange{From: e.DueAt.Add(time.Minute), To: e.DueAt.Add(time.Hour), Count: 60},
+		Next: e.DueAt.Add(61 * time.Minute), NextOrdinal: 62, NextBackfillFired: 3,
+	}
+}
+
+func putLeavesMarks(t *testing.T, s buckets) {
+	e := entry(s)
+	d := someDecision(e)
+	must(t, s.Put(t.Context(), []job.Entry{e}))
+	must(t, s.Decide(t.Context(), e.Locator, d))
+	must(t, s.Put(t.Context(), []job.Entry{e}))
+	same(t, "decided row", s.row(t, e.Locator), job.PendingRow{Entry: e, Decision: &d})
+	must(t, s.MarkDone(t.Context(), []job.Locator{e.Locator}))
+	must(t, s.Put(t.Context(), []job.Entry{e}))
+	want := job.PendingRow{Entry: e, Done: true, Decision: &d}
+	same(t, "done row", s.row(t, e.Locator), want)
+	same(t, "bucket", s.scan(t, suitePartition, s.minute), []job.PendingRow{want})
+}
+
+func writesOfOneRowRace(t *testing.T, s buckets) {
+	e := entry(s)
+	d := someDecision(e)
+	must(t, s.Put(t.Context(), []job.Entry{e}))
+	atOnce(3*writers, func(i int) {
+		var err error
+		switch i % 3 {
+		case 0:
+			err = s.Put(t.Context(), []job.Entry{e})
+		case 1:
+			err = s.MarkDone(t.Context(), []job.Locator{e.Locator})
+		case 2:
+			err = s.Decide(t.Context(), e.Locator, d)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	same(t, "row", s.row(t, e.Locator), job.PendingRow{Entry: e, Done: true, Decision: &d})
+}
+
+// neighbours are rows whose keys differ from the first one's in one part each.
+func neighbours(s buckets) []job.Entry {
+	e := entry(s)
+	attempt, definition, due, execution, minute, partition := e, e, e, e, e, e
+	attempt.Attempt = 2
+	definition.DefinitionID = newDefinitionID()
+	due.DueAt = e.DueAt.Add(time.Millisecond)
+	execution.ExecutionID = job.ScheduleExecutionID(newJobID(), e.NominalAt)
+	minute.Minute++
+	partition.Partition = otherPartition
+	return []job.Entry{e, attempt, definition, due, execution, minute, partition}
+}
+
+func markIsExact(t *testing.T, s buckets) {
+	list := neighbours(s)
+	must(t, s.Put(t.Context(), list))
+	for marked := range list {
+		must(t, s.MarkDone(t.Context(), []job.Locator{list[marked].Locator}))
+		for i, e := range list {
+			if row := s.row(t, e.Locator); row.Entry != e || row.Done != (i <= marked) {
+				t.Errorf("after %d marks row %d is %+v", marked+1, i, row)
+			}
 		}
 	}
-	t.Run("executions come newest first over days, attempts in order, and pages without gap or repetition", func(t *testing.T) {
-		s, jobID := open(t), newJob().ID
-		var events []job.Event
-		for i := range 10 {
-			at := begin.Add(time.Duration(i) * 7 * time.Hour)
-			events = append(events, event(jobID, at, 1), event(jobID, at, 2))
+	must(t, s.MarkDone(t.Context(), nil))
+}
+
+func markOfNothing(t *testing.T, s buckets) {
+	e := entry(s)
+	must(t, s.MarkDone(t.Context(), []job.Locator{e.Locator}))
+	s.wantNoRow(t, e.Locator)
+	there := entry(s)
+	must(t, s.Put(t.Context(), []job.Entry{there}))
+	must(t, s.MarkDone(t.Context(), []job.Locator{e.Locator, there.Locator}))
+	same(t, "bucket", s.scan(t, suitePartition, s.minute), []job.PendingRow{{Entry: there, Done: true}})
+}
+
+func decisionIsReadBack(t *testing.T, s buckets) {
+	list := entries(suitePartition, s.minute, 3)
+	must(t, s.Put(t.Context(), list))
+	decisions := []job.Decision{{}, {Fire: true, Next: list[1].DueAt.Add(time.Hour), NextOrdinal: 2}, someDecision(list[2])}
+	var want []job.PendingRow
+	for i, e := range list {
+		must(t, s.Decide(t.Context(), e.Locator, decisions[i]))
+		want = append(want, job.PendingRow{Entry: e, Decision: &decisions[i]})
+		same(t, fmt.Sprint("row ", i), s.row(t, e.Locator), want[i])
+	}
+	same(t, "bucket", s.scan(t, suitePartition, s.minute), want)
+}
+
+func decisionOfNothing(t *testing.T, s buckets) {
+	e := entry(s)
+	must(t, s.Decide(t.Context(), e.Locator, job.Decision{Fire: true}))
+	s.wantNoRow(t, e.Locator)
+}
+
+func rowIsNotFound(t *testing.T, s buckets) {
+	list := neighbours(s)
+	must(t, s.Put(t.Context(), list[1:]))
+	_, err := s.Row(t.Context(), list[0].Locator)
+	mustBe(t, err, jobstore.ErrNotFound)
+}
+
+func byKey(a, b job.Entry) int {
+	switch {
+	case !a.DueAt.Equal(b.DueAt):
+		return a.DueAt.Compare(b.DueAt)
+	case a.ExecutionID != b.ExecutionID:
+		return map[bool]int{true: -1, false: 1}[a.ExecutionID < b.ExecutionID]
+	case a.Attempt != b.Attempt:
+		return a.Attempt - b.Attempt
+	}
+	return map[bool]int{true: -1, false: 1}[a.DefinitionID < b.DefinitionID]
+}
+
+func scanInPages(t *testing.T, s buckets) {
+	list := append(entries(suitePartition, s.minute, 16), neighbours(s)[:5]...)
+	slices.SortFunc(list, byKey)
+	for i := range list {
+		e := list[len(list)-1-i]
+		must(t, s.Put(t.Context(), []job.Entry{e}))
+	}
+	var want []job.PendingRow
+	for i, e := range list {
+		row := job.PendingRow{Entry: e, Done: i%3 == 0}
+		if row.Done {
+			must(t, s.MarkDone(t.Context(), []job.Locator{e.Locator}))
 		}
-		must(t, s.Record(t.Context(), events))
-		must(t, s.Record(t.Context(), events[:5])) // told twice is once
-		var got []job.Event
-		before := jobstore.Position{}
-		for {
-			page, err := s.Executions(t.Context(), jobID, before, begin.Add(-time.Hour), 6)
-			must(t, err)
-			got = append(got, page...)
-			if len(page) == 0 {
-				break
-			}
-			last := page[len(page)-1].Entry
-			before = jobstore.Position{NominalAt: last.NominalAt, ExecutionID: last.ExecutionID}
+		if i%2 == 0 {
+			d := someDecision(e)
+			row.Decision = &d
+			must(t, s.Decide(t.Context(), e.Locator, d))
 		}
-		if len(got) != len(events) {
-			t.Fatalf("%d events, want %d", len(got), len(events))
-		}
-		for i, e := range got {
-			if want := events[len(events)-2-2*(i/2)+i%2]; e.ID != want.ID {
-				t.Errorf("event %d is %s, want %s", i, e.ID, want.ID)
-			}
-		}
-		one, err := s.Execution(t.Context(), events[4].Entry.ExecutionID)
+		want = append(want, row)
+	}
+	for _, limit := range []int{1, 4, 7, 21, 100} {
+		same(t, fmt.Sprint("scan by ", limit), s.pages(t, limit), want)
+	}
+}
+
+// pages scans the bucket page by page; fewer than the limit means the end.
+func (s buckets) pages(t *testing.T, limit int) []job.PendingRow {
+	t.Helper()
+	var all []job.PendingRow
+	var after *job.Locator
+	for range 1000 {
+		rows, err := s.Scan(t.Context(), suitePartition, s.minute, after, limit)
 		must(t, err)
-		if len(one) != 2 || one[0].Entry.Attempt != 1 {
-			t.Errorf("execution is %v", one)
+		all = append(all, rows...)
+		if len(rows) < limit {
+			return all
 		}
-	})
-	t.Run("a tenant's dead letters come once each, in pages", func(t *testing.T) {
-		s, jobID := open(t), newJob().ID
-		for i := range 5 {
-			d := job.DeadLetter{Event: event(jobID, begin.Add(time.Duration(i)*20*time.Hour), 1), Reason: "permanent", At: begin}
-			must(t, s.PutDeadLetter(t.Context(), d))
-			must(t, s.PutDeadLetter(t.Context(), d))
+		if len(rows) > limit {
+			t.Fatalf("a page of %d, limit %d", len(rows), limit)
 		}
-		seen := map[string]bool{}
-		cursor := ""
-		for {
-			page, next, err := s.DeadLetters(t.Context(), "tenant-"+jobID, cursor, 2)
-			must(t, err)
-			for _, d := range page {
-				if seen[d.Event.ID] {
-					t.Errorf("%s came twice", d.Event.ID)
-				}
-				seen[d.Event.ID] = true
-			}
-			if next == "" {
-				break
-			}
-			cursor = next
-		}
-		if len(seen) != 5 {
-			t.Errorf("%d dead letters, want 5", len(seen))
-		}
-	})
+		after = &rows[limit-1].Locator
+	}
+	t.Fatal("the scan has no end")
+	return nil
 }

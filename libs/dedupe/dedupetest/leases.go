@@ -1,0 +1,216 @@
+package dedupetest
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+func leaseLapses(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	if rec.Running || rec.Takeovers != 0 || rec.Outcome != nil || rec.Released {
+		t.Errorf("a new record is %+v", rec)
+	}
+	f.wantHeld(t, bob, f.now.Add(lease-time.Millisecond))
+	f.acquire(t, bob, f.now.Add(lease))
+}
+
+func heldIsHeld(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	for _, h := range []dedupe.Holder{bob, alice} {
+		if stands := f.wantHeld(t, h, f.now.Add(time.Second)); stands != rec {
+			t.Errorf("told was %+v, the lease is %+v", stands, rec)
+		}
+	}
+	if stands := f.record(t); stands != rec {
+		t.Errorf("record is %+v, want %+v", stands, rec)
+	}
+}
+
+// race has everyone acquire at an instant and gives the one record that all of them were told.
+func (f fixture) race(t *testing.T, at time.Time) dedupe.Record {
+	t.Helper()
+	var held atomic.Int64
+	told := make(chan dedupe.Record, racers)
+	atOnce(func(i int) {
+		h := dedupe.Holder{Name: alice.Name, Start: int64(i + 1)}
+		rec, ok, err := f.Acquire(t.Context(), f.key, h, at, at.Add(lease))
+		if err != nil || ok && rec.Token.Start != h.Start {
+			t.Errorf("holder %d was told %+v, %v", i, rec, err)
+		}
+		if ok {
+			held.Add(1)
+		}
+		told <- rec
+	})
+	close(told)
+	rec := f.record(t)
+	for r := range told {
+		if r != rec {
+			t.Errorf("told was %+v, there stands %+v", r, rec)
+		}
+	}
+	if held.Load() != 1 {
+		t.Errorf("%d holders", held.Load())
+	}
+	return rec
+}
+
+func acquiresRace(t *testing.T, f fixture) { f.race(t, f.now) }
+
+func takeoversRace(t *testing.T, f fixture) {
+	first := f.acquire(t, alice, f.now)
+	second := f.race(t, f.now.Add(lease))
+	if second.Takeovers != 1 || !first.Token.Less(second.Token) {
+		t.Errorf("taken over as %+v from %+v", second, first)
+	}
+}
+
+func takeoversCount(t *testing.T, f fixture) {
+	var last job.Token
+	for i := range 5 {
+		rec := f.acquire(t, []dedupe.Holder{alice, bob}[i%2], f.now.Add(time.Duration(i)*lease))
+		if rec.Takeovers != i || !last.Less(rec.Token) {
+			t.Errorf("takeover %d gave %+v after token %s", i, rec, last)
+		}
+		if i%2 == 1 {
+			f.start(t, rec.Token, job.Proceed)
+		}
+		last = rec.Token
+	}
+}
+
+func takenOverIsFenced(t *testing.T, f fixture) {
+	first := f.acquire(t, alice, f.now)
+	later := f.now.Add(lease)
+	second := f.acquire(t, bob, later)
+	_, err := f.Start(t.Context(), f.key, first.Token, f.entry)
+	mustBeFenced(t, "starting", err)
+	mustBeFenced(t, "renewing", f.Renew(t.Context(), f.key, alice, first.Token, later.Add(time.Hour)))
+	must(t, f.Release(t.Context(), f.key, first.Token))
+	if f.finish(t, first.Token, outcome(job.Succeeded, first.Token, later), later) {
+		t.Error("its outcome was stored over a live lease")
+	}
+	if rec := f.record(t); rec != second {
+		t.Errorf("record is %+v, was %+v", rec, second)
+	}
+	f.start(t, second.Token, job.Proceed)
+}
+
+func renewMoves(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	end := f.now.Add(3 * lease)
+	must(t, f.Renew(t.Context(), f.key, alice, rec.Token, end))
+	if got := f.wantHeld(t, bob, end.Add(-time.Millisecond)); !got.LapsesAt.Equal(end) || got.Token != rec.Token {
+		t.Errorf("renewed to %+v", got)
+	}
+	must(t, f.Renew(t.Context(), f.key, alice, rec.Token, end.Add(lease))) // though it may have lapsed by now
+	f.wantHeld(t, bob, end)
+	f.acquire(t, bob, end.Add(lease))
+}
+
+func renewRecreates(t *testing.T, f fixture) {
+	token := job.Token{Counter: 7, Start: alice.Start}
+	must(t, f.Renew(t.Context(), f.key, alice, token, f.now.Add(lease)))
+	rec := f.wantHeld(t, bob, f.now)
+	if !rec.Alive(f.now) || rec.Holder != alice.Name || rec.Token != token || rec.Outcome != nil {
+		t.Errorf("made anew as %+v", rec)
+	}
+	mustBeFenced(t, "renewing with another token",
+		f.Renew(t.Context(), f.key, bob, job.Token{Counter: 6, Start: bob.Start}, f.now.Add(lease)))
+	if taken := f.acquire(t, bob, f.now.Add(lease)); !token.Less(taken.Token) {
+		t.Errorf("token %s does not exceed %s", taken.Token, token)
+	}
+}
+
+func releaseFrees(t *testing.T, f fixture) {
+	for _, started := range []bool{false, true} {
+		f := newFixture(f.Records)
+		var last job.Token
+		for range 3 {
+			rec := f.acquire(t, alice, f.now)
+			if rec.Takeovers != 0 || !last.Less(rec.Token) {
+				t.Errorf("started %v: had as %+v after token %s", started, rec, last)
+			}
+			if started {
+				f.start(t, rec.Token, job.Proceed)
+			}
+			must(t, f.Release(t.Context(), f.key, rec.Token))
+			must(t, f.Release(t.Context(), f.key, rec.Token))
+			last = rec.Token
+		}
+	}
+}
+
+func releaseKeepsRecord(t *testing.T, f fixture) {
+	f.acquire(t, alice, f.now)
+	at := f.now.Add(lease)
+	taken := f.acquire(t, bob, at)
+	must(t, f.Release(t.Context(), f.key, taken.Token))
+	if rec := f.record(t); rec.Alive(at) || rec.Outcome != nil {
+		t.Errorf("a released record is %+v", rec)
+	}
+	again := f.acquire(t, alice, at)
+	if again.Takeovers != 1 || !taken.Token.Less(again.Token) {
+		t.Errorf("had again as %+v", again)
+	}
+	if over := f.acquire(t, bob, at.Add(lease)); over.Takeovers != 2 {
+		t.Errorf("taken over as %+v", over)
+	}
+}
+
+func releasedIsFenced(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	must(t, f.Release(t.Context(), f.key, rec.Token))
+	_, err := f.Start(t.Context(), f.key, rec.Token, f.entry)
+	mustBeFenced(t, "starting what was released", err)
+	again := f.acquire(t, alice, f.now)
+	_, err = f.Start(t.Context(), f.key, rec.Token, f.entry)
+	mustBeFenced(t, "starting with the token of before", err)
+	must(t, f.Release(t.Context(), f.key, rec.Token)) // with the token of before: not this lease's
+	f.start(t, again.Token, job.Proceed)
+}
+
+func runningStays(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	f.start(t, rec.Token, job.Proceed)
+	f.start(t, rec.Token, job.Proceed) // again, for an executor that lost the answer
+	if rec := f.record(t); !rec.Running || !rec.Alive(f.now) {
+		t.Errorf("a started record is %+v", rec)
+	}
+	must(t, f.Release(t.Context(), f.key, rec.Token))
+	if rec := f.acquire(t, bob, f.now); !rec.Running {
+		t.Error("after a release it is not running")
+	}
+	if rec := f.acquire(t, alice, f.now.Add(lease)); !rec.Running {
+		t.Error("after a takeover it is not running")
+	}
+}
+
+func attemptsAreSeparate(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	f.finish(t, rec.Token, outcome(job.Failed, rec.Token, f.now), f.now)
+	f.key.Attempt = 2
+	if rec := f.record(t); rec.Exists {
+		t.Errorf("the next attempt is %+v", rec)
+	}
+	if rec := f.acquire(t, bob, f.now); rec.Takeovers != 0 || rec.Outcome != nil {
+		t.Errorf("the next attempt is %+v", rec)
+	}
+}
+
+func lookupInOrder(t *testing.T, f fixture) {
+	one, two := newFixture(f.Records), newFixture(f.Records)
+	want := []dedupe.Record{two.acquire(t, bob, f.now), {}, one.acquire(t, alice, f.now)}
+	records, err := f.Lookup(t.Context(), []dedupe.Key{two.key, f.key, one.key})
+	must(t, err)
+	if len(records) != 3 || records[0] != want[0] || records[1] != want[1] || records[2] != want[2] {
+		t.Errorf("looked up %+v, want %+v", records, want)
+	}
+	if records, err := f.Lookup(t.Context(), nil); err != nil || len(records) != 0 {
+		t.Errorf("of no keys: %+v, %v", records, err)
+	}
+}

@@ -1,0 +1,337 @@
+package dedupetest
+
+import (
+	"reflect"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+func startNeedsLease(t *testing.T, f fixture) {
+	_, err := f.Start(t.Context(), f.key, job.Token{Counter: 1, Start: alice.Start}, f.entry)
+	mustBeFenced(t, "starting without a record", err)
+	rec := f.acquire(t, alice, f.now)
+	_, err = f.Start(t.Context(), f.key, job.Token{Counter: rec.Token.Counter + 1, Start: rec.Token.Start}, f.entry)
+	mustBeFenced(t, "starting with a token that was never given", err)
+	f.start(t, rec.Token, job.Proceed)
+	f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, f.now), f.now)
+	_, err = f.Start(t.Context(), f.key, rec.Token, f.entry)
+	mustBeFenced(t, "starting what has ended", err)
+}
+
+func startJudges(t *testing.T, f fixture) {
+	at := f.entry.NominalAt
+	for _, c := range []struct {
+		state job.State
+		want  job.Verdict
+	}{
+		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_2"}, job.Proceed},
+		{job.State{Version: 1, Status: job.Cancelled, DefinitionID: "def_2"}, job.StoppedByCancel},
+		{job.State{Version: 1, Status: job.Paused, PausedAt: at, DefinitionID: "def_2"}, job.StoppedByPause},
+		{job.State{Version: 1, Status: job.Paused, PausedAt: at.Add(-time.Millisecond), DefinitionID: "def_2"}, job.AfterPause},
+		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at}, job.Outdated},
+		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at.Add(time.Millisecond)}, job.Proceed},
+		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_1"}, job.AheadOfRow},
+	} {
+		f := newFixture(f.Records)
+		f.entry.NominalAt = at
+		must(t, f.SetStop(t.Context(), f.entry.JobID, c.state))
+		rec := f.acquire(t, alice, f.now)
+		f.start(t, rec.Token, c.want)
+		if rec := f.record(t); rec.Running != (c.want == job.Proceed) || !rec.Alive(f.now) {
+			t.Errorf("after verdict %d the record is %+v", c.want, rec)
+		}
+	}
+}
+
+func active(version int64) job.State {
+	return job.State{Version: version, Status: job.Active, DefinitionID: "def_2"}
+}
+
+func cancelled(version int64) job.State {
+	return job.State{Version: version, Status: job.Cancelled, DefinitionID: "def_2"}
+}
+
+func greaterStopStands(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	for _, c := range []struct {
+		set  job.State
+		want job.Verdict
+	}{
+		{cancelled(3), job.StoppedByCancel},
+		{active(2), job.StoppedByCancel},
+		{active(3), job.StoppedByCancel},
+		{active(4), job.Proceed},
+		{cancelled(4), job.Proceed},
+		{cancelled(1 << 40), job.StoppedByCancel},
+		{active(5), job.StoppedByCancel},
+	} {
+		must(t, f.SetStop(t.Context(), f.entry.JobID, c.set))
+		f.start(t, rec.Token, c.want)
+	}
+}
+
+func stopsRace(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	atOnce(func(i int) {
+		state := active(int64(i + 1))
+		if i == racers-1 {
+			state.Status = job.Cancelled
+		}
+		if err := f.SetStop(t.Context(), f.entry.JobID, state); err != nil {
+			t.Error(err)
+		}
+	})
+	f.start(t, rec.Token, job.StoppedByCancel)
+}
+
+func stopIsFinal(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	var stopped atomic.Bool
+	atOnce(func(i int) {
+		if i == 0 {
+			if err := f.SetStop(t.Context(), f.entry.JobID, cancelled(9)); err != nil {
+				t.Error(err)
+			}
+			stopped.Store(true)
+			return
+		}
+		for range 20 {
+			after := stopped.Load()
+			v, err := f.Start(t.Context(), f.key, rec.Token, f.entry)
+			if err != nil || after && v != job.StoppedByCancel {
+				t.Errorf("verdict %d after the stop was acknowledged, %v", v, err)
+			}
+		}
+	})
+	f.start(t, rec.Token, job.StoppedByCancel)
+}
+
+func stopsAreSeparate(t *testing.T, f fixture) {
+	other := newFixture(f.Records)
+	must(t, f.SetStop(t.Context(), other.entry.JobID, cancelled(1)))
+	f.start(t, f.acquire(t, alice, f.now).Token, job.Proceed)
+	other.start(t, other.acquire(t, alice, f.now).Token, job.StoppedByCancel)
+}
+
+func ownOutcome(t *testing.T, f fixture) {
+	for name, c := range map[string]struct {
+		at      time.Duration
+		release bool
+	}{"alive": {}, "lapsed": {at: 2 * lease}, "released": {release: true}} {
+		for _, started := range []bool{false, true} {
+			f := newFixture(f.Records)
+			rec := f.acquire(t, alice, f.now)
+			if started {
+				f.start(t, rec.Token, job.Proceed)
+			}
+			if c.release {
+				must(t, f.Release(t.Context(), f.key, rec.Token))
+			}
+			if at := f.now.Add(c.at); !f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, at), at) {
+				t.Errorf("%s, started %v: not stored", name, started)
+			}
+		}
+	}
+}
+
+func outcomeOfNothing(t *testing.T, f fixture) {
+	token := job.Token{Counter: 3, Start: alice.Start}
+	if !f.finish(t, token, outcome(job.Succeeded, token, f.now), f.now) {
+		t.Error("not stored")
+	}
+	if rec := f.wantHeld(t, bob, f.now.Add(time.Minute)); !rec.Exists || rec.Outcome == nil {
+		t.Errorf("record is %+v", rec)
+	}
+}
+
+func foreignOutcome(t *testing.T, f fixture) {
+	old := job.Token{Counter: 0, Start: 1}
+	f.acquire(t, alice, f.now)
+	for _, at := range []time.Time{f.now, f.now.Add(lease - time.Millisecond)} {
+		if f.finish(t, old, outcome(job.Succeeded, old, at), at) {
+			t.Error("stored over a live lease")
+		}
+	}
+	if at := f.now.Add(lease); !f.finish(t, old, outcome(job.Succeeded, old, at), at) {
+		t.Error("not stored over a lapsed lease")
+	}
+	f = newFixture(f.Records)
+	must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token))
+	if !f.finish(t, old, outcome(job.Succeeded, old, f.now), f.now) {
+		t.Error("not stored over a released lease")
+	}
+}
+
+func firstOutcomeStands(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	f.start(t, rec.Token, job.Proceed)
+	first := outcome(job.Failed, rec.Token, f.now)
+	if !f.finish(t, rec.Token, first, f.now) {
+		t.Fatal("not stored")
+	}
+	for _, at := range []time.Time{f.now, f.now.Add(2 * lease)} {
+		if f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, at), at) || f.refuse(t, outcome(job.Skipped, job.Token{}, at), at) {
+			t.Error("another outcome was stored")
+		}
+		stands := f.wantHeld(t, bob, at)
+		if stands.Outcome == nil || !reflect.DeepEqual(*stands.Outcome, first) || stands.Alive(at) {
+			t.Errorf("there stands %+v", stands)
+		}
+	}
+	mustBeFenced(t, "renewing with another token",
+		f.Renew(t.Context(), f.key, bob, job.Token{Counter: 99, Start: bob.Start}, f.now.Add(lease)))
+	must(t, f.Release(t.Context(), f.key, rec.Token))
+	if stands := f.record(t); stands.Outcome == nil || !reflect.DeepEqual(*stands.Outcome, first) {
+		t.Errorf("after a release there stands %+v", stands)
+	}
+}
+
+func outcomesRace(t *testing.T, f fixture) {
+	for range 10 {
+		f := newFixture(f.Records)
+		var stored atomic.Int64
+		told := make(chan dedupe.Record, racers)
+		atOnce(func(i int) {
+			o := outcome(job.Succeeded, job.Token{Counter: int64(i + 1), Start: 1}, f.now)
+			var rec dedupe.Record
+			var ok bool
+			var err error
+			if i%2 == 0 {
+				rec, ok, err = f.Finish(t.Context(), f.key, o.Token, o, f.now)
+			} else {
+				rec, ok, err = f.Refuse(t.Context(), f.key, o, f.now)
+			}
+			if err != nil || rec.Outcome == nil || ok != (rec.Outcome.Token == o.Token) {
+				t.Errorf("racer %d: stored %v, told %+v, %v", i, ok, rec, err)
+			}
+			if ok {
+				stored.Add(1)
+			}
+			told <- rec
+		})
+		close(told)
+		stands := f.record(t)
+		for rec := range told {
+			if !reflect.DeepEqual(rec.Outcome, stands.Outcome) {
+				t.Errorf("told was %+v, there stands %+v", rec.Outcome, stands.Outcome)
+			}
+		}
+		if stored.Load() != 1 {
+			t.Errorf("%d outcomes were stored", stored.Load())
+		}
+	}
+}
+
+func refusalOfNothing(t *testing.T, f fixture) {
+	for _, released := range []bool{false, true} {
+		f := newFixture(f.Records)
+		if released {
+			must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token))
+		}
+		if !f.refuse(t, outcome(job.Skipped, job.Token{}, f.now), f.now) {
+			t.Errorf("released %v: not stored", released)
+		}
+		if f.refuse(t, outcome(job.Stopped, job.Token{}, f.now), f.now) {
+			t.Errorf("released %v: a second refusal was stored", released)
+		}
+		if rec := f.wantHeld(t, bob, f.now.Add(2*lease)); rec.Outcome == nil || rec.Outcome.Kind != job.Skipped {
+			t.Errorf("released %v: there stands %+v", released, rec)
+		}
+	}
+}
+
+func refusalYields(t *testing.T, f fixture) {
+	skipped := outcome(job.Skipped, job.Token{}, f.now)
+	if f.acquire(t, alice, f.now); f.refuse(t, skipped, f.now) {
+		t.Error("stored over a lease")
+	}
+	f = newFixture(f.Records)
+	rec := f.acquire(t, alice, f.now)
+	f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, f.now), f.now)
+	if f.refuse(t, skipped, f.now) {
+		t.Error("stored over an outcome")
+	}
+	for _, release := range []bool{false, true} {
+		f := newFixture(f.Records)
+		rec := f.acquire(t, alice, f.now)
+		f.start(t, rec.Token, job.Proceed)
+		if release {
+			must(t, f.Release(t.Context(), f.key, rec.Token))
+		}
+		if f.refuse(t, skipped, f.now.Add(2*lease)) {
+			t.Errorf("released %v: stored over what ran", release)
+		}
+	}
+}
+
+func keptSinceHolds(t *testing.T, f fixture) {
+	stored := f.end(t, 20, time.Millisecond)
+	f.wantKept(t, stored)
+	if rec := f.record(t); rec.Exists {
+		t.Errorf("what never ended has record %+v", rec)
+	}
+}
+
+// end stores n outcomes, a step apart, and gives the instants at which they were.
+func (f fixture) end(t *testing.T, n int, step time.Duration) map[dedupe.Key]time.Time {
+	t.Helper()
+	stored := map[dedupe.Key]time.Time{}
+	for i := range n {
+		at := f.now.Add(time.Duration(i) * step)
+		f := newFixture(f.Records)
+		rec := f.acquire(t, alice, at)
+		f.start(t, rec.Token, job.Proceed)
+		if !f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, at), at) {
+			t.Fatal("not stored")
+		}
+		stored[f.key] = at
+	}
+	return stored
+}
+
+// wantKept checks that what the store says it kept is there, and gives how many outcomes are.
+func (f fixture) wantKept(t *testing.T, stored map[dedupe.Key]time.Time) (there int) {
+	t.Helper()
+	since, err := f.KeptSince(t.Context())
+	must(t, err)
+	for k, at := range stored {
+		records, err := f.Lookup(t.Context(), []dedupe.Key{k})
+		must(t, err)
+		if records[0].Outcome != nil {
+			there++
+		} else if !at.Before(since) {
+			t.Errorf("an outcome stored %s after the instant of KeptSince is gone", at.Sub(since))
+		}
+	}
+	return there
+}
+
+// RunBound runs the clauses about eviction; the store that open gives keeps at most so many outcomes.
+func RunBound(t *testing.T, bound int, open func(t *testing.T) dedupe.Records) {
+	for name, step := range map[string]time.Duration{"apart": time.Millisecond, "at one instant": 0} {
+		t.Run("of outcomes "+name+" the oldest go beyond the bound, and those kept are told", func(t *testing.T) {
+			f := newFixture(open(t))
+			if there := f.wantKept(t, f.end(t, 3*bound, step)); there != bound {
+				t.Errorf("%d outcomes are kept, the bound is %d", there, bound)
+			}
+		})
+	}
+	t.Run("evicting never takes a lease that is held", func(t *testing.T) {
+		f := newFixture(open(t))
+		rec := f.acquire(t, alice, f.now)
+		must(t, f.Release(t.Context(), f.key, rec.Token))
+		rec = f.acquire(t, bob, f.now)
+		f.end(t, 3*bound, time.Millisecond)
+		for range 3 * bound {
+			other := newFixture(f.Records)
+			must(t, f.Release(t.Context(), other.key, other.acquire(t, alice, f.now).Token))
+		}
+		if stands := f.record(t); stands != rec {
+			t.Errorf("there stands %+v, held is %+v", stands, rec)
+		}
+	})
+}

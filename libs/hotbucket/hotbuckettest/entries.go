@@ -1,0 +1,174 @@
+package hotbuckettest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+func entryIsReadBack(t *testing.T, b hotbucket.Buckets) {
+	e := entryAt(1, now)
+	must(t, b.Add(t.Context(), []job.Entry{e}))
+	same(t, "due", due(t, b, own(t, b, 1), now, 10), []job.Entry{e})
+}
+
+func dueIsReadInOrder(t *testing.T, b hotbucket.Buckets) {
+	var list []job.Entry
+	for i := range 20 {
+		list = append(list, entryAt(1, now.Add(time.Duration(i)*time.Millisecond)))
+	}
+	for _, i := range []int{7, 3, 19, 0} {
+		must(t, b.Add(t.Context(), []job.Entry{list[i]}))
+	}
+	must(t, b.Add(t.Context(), list))
+	owners := own(t, b, 1)
+	for range 2 {
+		same(t, "due", due(t, b, owners, list[11].DueAt, 100), list[:12])
+	}
+	same(t, "due before the first", len(due(t, b, owners, now.Add(-time.Millisecond), 100)), 0)
+	same(t, "due by a limit", due(t, b, owners, now.Add(time.Hour), 5), list[:5])
+	must(t, b.Remove(t.Context(), []job.Locator{list[0].Locator, list[2].Locator}))
+	same(t, "due after removing", due(t, b, owners, list[3].DueAt, 100), []job.Entry{list[1], list[3]})
+}
+
+func ownersInOrder(t *testing.T, b hotbucket.Buckets) {
+	one := []job.Entry{entryAt(1, now.Add(time.Second)), entryAt(1, now.Add(2*time.Second))}
+	two := []job.Entry{entryAt(2, now), entryAt(2, now.Add(3*time.Second))}
+	must(t, b.Add(t.Context(), slices.Concat(two, one)))
+	must(t, b.Add(t.Context(), []job.Entry{entryAt(3, now)})) // nobody asks for it
+	until := now.Add(time.Minute)
+	forth, back := own(t, b, 1, 2), own(t, b, 2, 1)
+	same(t, "due of 1 and 2", due(t, b, forth, until, 10), slices.Concat(one, two))
+	same(t, "due of 2 and 1", due(t, b, back, until, 10), slices.Concat(two, one))
+	same(t, "due by a limit", due(t, b, forth, until, 3), slices.Concat(one, two[:1]))
+	same(t, "due of no owners", len(due(t, b, nil, until, 10)), 0)
+}
+
+func secondAddIsNone(t *testing.T, b hotbucket.Buckets) {
+	e := entryAt(1, now)
+	must(t, b.Add(t.Context(), []job.Entry{e, e}))
+	other := e
+	other.Ordinal, other.WrittenAt = 99, now
+	must(t, b.Add(t.Context(), []job.Entry{other}))
+	must(t, b.Add(t.Context(), nil))
+	owners := own(t, b, 1)
+	same(t, "due", due(t, b, owners, now, 10), []job.Entry{e})
+	must(t, b.Remove(t.Context(), []job.Locator{e.Locator}))
+	same(t, "due after removing", len(due(t, b, owners, now, 10)), 0)
+}
+
+func addBelowIsSeen(t *testing.T, b hotbucket.Buckets) {
+	owners := own(t, b, 1)
+	later := entryAt(1, now.Add(time.Second))
+	must(t, b.Add(t.Context(), []job.Entry{later}))
+	same(t, "due", due(t, b, owners, now.Add(time.Minute), 10), []job.Entry{later})
+	earlier := entryAt(1, now)
+	must(t, b.Add(t.Context(), []job.Entry{earlier}))
+	same(t, "due", due(t, b, owners, now.Add(time.Minute), 10), []job.Entry{earlier, later})
+}
+
+// siblings are occurrences that differ from the first one in one part each.
+func siblings() []job.Entry {
+	e := entryAt(1, now)
+	attempt, later, execution, partition := e, e, e, e
+	attempt.Attempt = 2
+	later.DueAt = now.Add(time.Millisecond)
+	execution.ExecutionID = entryAt(1, now).ExecutionID
+	partition.Partition = 2
+	return []job.Entry{e, attempt, later, execution, partition}
+}
+
+func locators(entries []job.Entry) []job.Locator {
+	var list []job.Locator
+	for _, e := range entries {
+		list = append(list, e.Locator)
+	}
+	return list
+}
+
+func removeIsExact(t *testing.T, b hotbucket.Buckets) {
+	list := siblings()
+	must(t, b.Add(t.Context(), list))
+	for i := range list {
+		must(t, b.Remove(t.Context(), []job.Locator{list[i].Locator}))
+		absent, err := b.Absent(t.Context(), locators(list))
+		must(t, err)
+		same(t, "absent", absent, locators(list[:i+1]))
+	}
+}
+
+func removeOfNothing(t *testing.T, b hotbucket.Buckets) {
+	list := siblings()
+	must(t, b.Add(t.Context(), list[1:]))
+	must(t, b.Remove(t.Context(), []job.Locator{list[0].Locator}))
+	must(t, b.Remove(t.Context(), nil))
+	absent, err := b.Absent(t.Context(), locators(list))
+	must(t, err)
+	same(t, "absent", absent, locators(list[:1]))
+}
+
+func absentIsExact(t *testing.T, b hotbucket.Buckets) {
+	list := siblings()
+	absent, err := b.Absent(t.Context(), locators(list))
+	must(t, err)
+	same(t, "absent of an empty tier", absent, locators(list))
+	must(t, b.Add(t.Context(), list))
+	for _, asked := range [][]job.Locator{locators(list), nil} {
+		absent, err = b.Absent(t.Context(), asked)
+		must(t, err)
+		same(t, "how many are absent", len(absent), 0)
+	}
+}
+
+func addsAndRemovesRace(t *testing.T, b hotbucket.Buckets) {
+	const each = 20
+	var stay, gone [racers][]job.Entry
+	for i := range racers {
+		for range each {
+			stay[i], gone[i] = append(stay[i], entryAt(i%4, now)), append(gone[i], entryAt(i%4, now))
+		}
+	}
+	atOnce(racers, func(i int) {
+		for k := range each {
+			for _, err := range []error{
+				b.Add(t.Context(), []job.Entry{stay[i][k], gone[i][k]}), b.Remove(t.Context(), []job.Locator{gone[i][k].Locator}),
+			} {
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	if n := len(due(t, b, own(t, b, 0, 1, 2, 3), now, 10*racers*each)); n != racers*each {
+		t.Errorf("%d entries, want %d", n, racers*each)
+	}
+	for i := range racers {
+		absent, err := b.Absent(t.Context(), locators(stay[i]))
+		must(t, err)
+		same(t, "how many are absent", len(absent), 0)
+	}
+}
+
+// addHints adds until a hint comes, since any single one may be lost.
+func addHints(t *testing.T, b hotbucket.Buckets) {
+	deadline := time.NewTimer(30 * time.Second)
+	defer deadline.Stop()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		must(t, b.Add(t.Context(), []job.Entry{entryAt(1, now)}))
+		select {
+		case _, open := <-b.Hints():
+			if !open {
+				t.Error("the channel of hints is closed")
+			}
+			return
+		case <-again.C:
+		case <-deadline.C:
+			t.Fatal("no hint came")
+		}
+	}
+}

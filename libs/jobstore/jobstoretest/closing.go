@@ -1,0 +1,132 @@
+package jobstoretest
+
+import (
+	"testing"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+func scanIsExact(t *testing.T, s buckets) {
+	var list []job.Entry
+	for d := int64(-1); d <= 1; d++ {
+		list = append(list, entries(suitePartition, s.minute+d, 1)...)
+		list = append(list, entries(otherPartition, s.minute+d, 1)...)
+	}
+	must(t, s.Put(t.Context(), list))
+	for _, e := range list {
+		same(t, "bucket", s.scan(t, e.Partition, e.Minute), []job.PendingRow{{Entry: e}})
+	}
+	last := list[2].Locator
+	rows, err := s.Scan(t.Context(), last.Partition, last.Minute, &last, 10)
+	must(t, err)
+	if len(rows) != 0 {
+		t.Errorf("after the last row come %+v", rows)
+	}
+	if rows := s.scan(t, suitePartition, s.minute+100); len(rows) != 0 {
+		t.Errorf("an empty bucket holds %+v", rows)
+	}
+}
+
+func manyArePut(t *testing.T, s buckets) {
+	var list []job.Entry
+	for m := range int64(10) {
+		list = append(list, entries(suitePartition, s.minute+m, 50)...)
+	}
+	must(t, s.Put(t.Context(), list))
+	must(t, s.Put(t.Context(), nil))
+	locators := make([]job.Locator, len(list))
+	for i, e := range list {
+		locators[i] = e.Locator
+	}
+	must(t, s.MarkDone(t.Context(), locators))
+	for m := range int64(10) {
+		rows := s.scan(t, suitePartition, s.minute+m)
+		if len(rows) != 50 {
+			t.Fatalf("minute %d holds %d rows", m, len(rows))
+		}
+		for i, row := range rows {
+			if row.Entry != list[int(m)*50+i] || !row.Done {
+				t.Fatalf("row %d of minute %d is %+v", i, m, row)
+			}
+		}
+	}
+}
+
+func firstOpen(t *testing.T, s buckets) {
+	m := s.minute
+	must(t, s.Put(t.Context(), entries(suitePartition, m+2, 2)))
+	done := entries(suitePartition, m+4, 1)
+	must(t, s.Put(t.Context(), done))
+	must(t, s.MarkDone(t.Context(), []job.Locator{done[0].Locator}))
+	must(t, s.Put(t.Context(), entries(otherPartition, m+1, 1)))
+	for _, c := range []struct {
+		from, to, want int64
+		ok             bool
+	}{
+		{m, m + 10, m + 2, true},
+		{m + 2, m + 3, m + 2, true},
+		{m + 3, m + 10, m + 4, true}, // a row that is done is a row
+		{m, m + 2, 0, false},
+		{m + 5, m + 10, 0, false},
+		{m + 2, m + 2, 0, false},
+		{m + 5, m, 0, false},
+	} {
+		got, ok, err := s.FirstOpen(t.Context(), suitePartition, c.from, c.to)
+		must(t, err)
+		if ok != c.ok || ok && got != c.want {
+			t.Errorf("of [%d, %d) it is %d, %v; want %d, %v", c.from-m, c.to-m, got-m, ok, c.want-m, c.ok)
+		}
+	}
+}
+
+func closeIsExact(t *testing.T, s buckets) {
+	var below, kept []job.Entry
+	for d := int64(-3); d < 0; d++ {
+		below = append(below, entries(suitePartition, s.minute+d, 2)...)
+		kept = append(kept, entries(otherPartition, s.minute+d, 2)...)
+	}
+	kept = append(append(kept, entries(suitePartition, s.minute, 2)...), entries(suitePartition, s.minute+1, 1)...)
+	must(t, s.Put(t.Context(), append(below, kept...)))
+	for _, e := range below {
+		must(t, s.MarkDone(t.Context(), []job.Locator{e.Locator}))
+		must(t, s.Decide(t.Context(), e.Locator, someDecision(e)))
+	}
+	must(t, s.Close(t.Context(), suitePartition, s.minute))
+	for _, e := range below {
+		s.wantNoRow(t, e.Locator)
+	}
+	for _, e := range kept {
+		same(t, "row", s.row(t, e.Locator), job.PendingRow{Entry: e})
+	}
+}
+
+func lowWaterFollows(t *testing.T, s buckets) {
+	other, err := s.LowWater(t.Context(), otherPartition)
+	must(t, err)
+	at := s.minute
+	for _, c := range []struct{ closed, want int64 }{{at, at}, {at, at}, {at + 4, at + 4}, {at + 1, at + 4}} {
+		must(t, s.Close(t.Context(), suitePartition, c.closed))
+		low, err := s.LowWater(t.Context(), suitePartition)
+		must(t, err)
+		if low != c.want {
+			t.Errorf("closed to %d it is %d, want %d", c.closed-at, low-at, c.want-at)
+		}
+	}
+	if low, err := s.LowWater(t.Context(), otherPartition); err != nil || low != other {
+		t.Errorf("the other partition's is %d, was %d, %v", low, other, err)
+	}
+}
+
+func closedStaysClosed(t *testing.T, s buckets) {
+	list := entries(suitePartition, s.minute, 2)
+	must(t, s.Put(t.Context(), list))
+	must(t, s.Close(t.Context(), suitePartition, s.minute+1))
+	must(t, s.MarkDone(t.Context(), []job.Locator{list[0].Locator, list[1].Locator}))
+	s.wantNoRow(t, list[0].Locator)
+}
+
+func noProgress(t *testing.T, s buckets) {
+	_, err := s.LowWater(t.Context(), 1<<20)
+	mustBe(t, err, jobstore.ErrNoProgress)
+}

@@ -1,0 +1,201 @@
+package jobstoretest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+func definitionIsReadBack(t *testing.T, s jobstore.Jobs) {
+	jobID, d := newJobID(), newDefinition(newDefinitionID())
+	for range 2 {
+		must(t, s.PutDefinition(t.Context(), jobID, d))
+		got, next, err := s.Definition(t.Context(), jobID, d.ID)
+		must(t, err)
+		same(t, "definition", got, d)
+		if next != nil {
+			t.Errorf("the last one is followed by %+v", next)
+		}
+	}
+	_, _, err := s.Definition(t.Context(), newJobID(), d.ID)
+	mustBe(t, err, jobstore.ErrNotFound) // another job's
+}
+
+func definitionHasNext(t *testing.T, s jobstore.Jobs) {
+	jobID := newJobID()
+	var put []job.Definition
+	for range 3 {
+		previous := ""
+		if len(put) > 0 {
+			previous = put[len(put)-1].ID
+		}
+		put = append(put, newDefinition(job.NextDefinitionID(previous, newDefinitionID())))
+	}
+	for _, i := range []int{2, 0, 1} { // the order of writing says nothing
+		must(t, s.PutDefinition(t.Context(), jobID, put[i]))
+	}
+	must(t, s.PutDefinition(t.Context(), newJobID(), newDefinition(newDefinitionID())))
+	for i := range put {
+		got, next, err := s.Definition(t.Context(), jobID, put[i].ID)
+		must(t, err)
+		same(t, "definition", got, put[i])
+		if i == len(put)-1 {
+			if next != nil {
+				t.Errorf("the last one is followed by %+v", next)
+			}
+			continue
+		}
+		if next == nil {
+			t.Fatalf("definition %d has no next", i)
+		}
+		same(t, "next", *next, put[i+1])
+	}
+}
+
+func listing(t *testing.T, s jobstore.Jobs) {
+	tenant := newTenant()
+	var jobs []job.Job
+	for range 7 {
+		j := newJob()
+		j.TenantID = tenant
+		jobs = append(jobs, j)
+	}
+	for _, i := range []int{3, 0, 6, 2, 5, 1, 4} {
+		must(t, s.Create(t.Context(), jobs[i], i%2 == 0))
+		must(t, s.Create(t.Context(), newJob(), false)) // another tenant's
+	}
+	slices.Reverse(jobs)
+	for _, limit := range []int{1, 3, 7, 100} {
+		same(t, fmt.Sprint("listing by ", limit), listed(t, s, tenant, limit), jobs)
+	}
+}
+
+// listed turns all pages.
+func listed(t *testing.T, s jobstore.Jobs, tenant string, limit int) []job.Job {
+	t.Helper()
+	var all []job.Job
+	cursor := ""
+	for range 100 {
+		page, next, err := s.List(t.Context(), tenant, cursor, limit)
+		must(t, err)
+		if len(page) > limit {
+			t.Fatalf("a page of %d, limit %d", len(page), limit)
+		}
+		all = append(all, page...)
+		if next == "" {
+			return all
+		}
+		cursor = next
+	}
+	t.Fatal("the listing has no end")
+	return nil
+}
+
+func emptyListing(t *testing.T, s jobstore.Jobs) {
+	must(t, s.Create(t.Context(), newJob(), false))
+	if all := listed(t, s, newTenant(), 10); len(all) != 0 {
+		t.Errorf("listed %v", all)
+	}
+}
+
+func newClaim() jobstore.Claim {
+	return jobstore.Claim{
+		BodyHash: "hash", ID: newJobID(), DefinitionID: newDefinitionID(),
+		// A store may forget a key KeyTTL after its claim, so this instant is the caller's own.
+		AcceptedAt: job.Instant(time.Now()),
+	}
+}
+
+func claimStands(t *testing.T, s jobstore.Jobs) {
+	tenant, first := newTenant(), newClaim()
+	standing, won, err := s.ClaimKey(t.Context(), tenant, "key", first)
+	must(t, err)
+	same(t, "the winner's claim", standing, first)
+	if !won {
+		t.Error("the first claim lost")
+	}
+	for range 2 {
+		standing, won, err = s.ClaimKey(t.Context(), tenant, "key", newClaim())
+		must(t, err)
+		same(t, "the standing claim", standing, first)
+		if won {
+			t.Error("a second claim won")
+		}
+	}
+}
+
+func claimsRace(t *testing.T, s jobstore.Jobs) {
+	tenant := newTenant()
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	if n := winners(t, writers, nil, func(int) (bool, error) {
+		c := newClaim()
+		standing, won, err := s.ClaimKey(t.Context(), tenant, "key", c)
+		mu.Lock()
+		defer mu.Unlock()
+		seen[standing.ID] = true
+		if won && standing.ID != c.ID {
+			t.Errorf("a winner was given another's claim")
+		}
+		return won, err
+	}); n != 1 || len(seen) != 1 {
+		t.Errorf("%d won, %d different claims were seen", n, len(seen))
+	}
+}
+
+func claimsAreSeparate(t *testing.T, s jobstore.Jobs) {
+	a, b := newTenant(), newTenant()
+	for _, c := range []struct{ tenant, key string }{{a, "key"}, {b, "key"}, {a, "key2"}, {a, "ke"}, {a, "key "}} {
+		if _, won, err := s.ClaimKey(t.Context(), c.tenant, c.key, newClaim()); err != nil || !won {
+			t.Errorf("%+v: won %v, %v", c, won, err)
+		}
+	}
+}
+
+func firstAnswerStands(t *testing.T, s jobstore.Jobs) {
+	tenant, claim := newTenant(), newClaim()
+	_, _, err := s.ClaimKey(t.Context(), tenant, "key", claim)
+	must(t, err)
+	first := jobstore.Answer{Status: 201, Headers: map[string]string{"ETag": `"1"`}, Body: []byte("{ \"a\": \"<\xff>\" }")}
+	must(t, s.FinishKey(t.Context(), tenant, "key", first))
+	must(t, s.FinishKey(t.Context(), tenant, "key", jobstore.Answer{Status: 500, Headers: map[string]string{}, Body: []byte("second")}))
+	standing, won, err := s.ClaimKey(t.Context(), tenant, "key", newClaim())
+	must(t, err)
+	claim.Answer = &first
+	same(t, "the standing claim", standing, claim)
+	if won {
+		t.Error("an answered key was claimed anew")
+	}
+}
+
+func answersRace(t *testing.T, s jobstore.Jobs) {
+	tenant := newTenant()
+	_, _, err := s.ClaimKey(t.Context(), tenant, "key", newClaim())
+	must(t, err)
+	seen := make(chan int, writers)
+	atOnce(writers, func(i int) {
+		err := s.FinishKey(t.Context(), tenant, "key", jobstore.Answer{Status: 200 + i, Headers: map[string]string{}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		standing, _, err := s.ClaimKey(t.Context(), tenant, "key", newClaim())
+		if err != nil || standing.Answer == nil {
+			t.Errorf("no answer stands after one was acknowledged: %v", err)
+			return
+		}
+		seen <- standing.Answer.Status
+	})
+	close(seen)
+	first := <-seen
+	for status := range seen {
+		if status != first {
+			t.Errorf("answers %d and %d were both given", first, status)
+		}
+	}
+}
