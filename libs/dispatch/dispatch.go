@@ -81,7 +81,8 @@ func (p Position) Passed(end Position) bool {
 
 // Log is the log.
 type Log interface {
-	// Publish appends records to a topic, each to the partition of its key.
+	// Publish appends records to a topic, each to the partition of its key. Their values are not written to afterwards,
+	// by anyone.
 	Publish(ctx context.Context, topic string, records []Record) error
 	// Subscribe joins a group's consumption of a topic.
 	Subscribe(ctx context.Context, topic, group string) (Consumer, error)

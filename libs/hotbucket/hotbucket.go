@@ -41,6 +41,9 @@ type Owner struct {
 	Epoch     int64
 }
 
+// HintWithin is how soon an added entry must be due to be hinted at: longer than any worker looks ahead.
+const HintWithin = 5 * time.Second
+
 // Buckets is the hot tier as loaders, workers and writers see it.
 type Buckets interface {
 	// Add puts entries into their partitions' due sets. One that is there already stays as it is. ErrFull where the
@@ -53,7 +56,7 @@ type Buckets interface {
 	Remove(ctx context.Context, locators []job.Locator) error
 	// Absent gives those of the locators that are not in their due set.
 	Absent(ctx context.Context, locators []job.Locator) ([]job.Locator, error)
-	// Hints receives whenever entries may have been added; a hint may be spurious, and may be lost.
+	// Hints receives when entries due within HintWithin may have been added; a hint may be spurious, and may be lost.
 	// It only makes a reader quicker, correctness never depends on it.
 	Hints() <-chan struct{}
 

@@ -11,12 +11,10 @@ import (
 
 // What a target that never answers may cost.
 const (
-	// latenessFloor is a p99 that is good whatever it was without the hanging target: half of what is promised (DESIGN
-	// §1). There must be a floor, because below it the p99 is the disk's: measured on two shared cores, where it was
-	// 1.5 ms at 200 fires a second, and 6 ms at 700 with nothing that hangs, every fire that was later than that had
-	// waited for the fsync of a few hundred bytes. A target that does hold others up makes them late by the seconds
-	// that its fires wait in their queue.
-	latenessFloor = 25 * time.Millisecond
+	// latenessFloor is a p99 that is good whatever it was alone: a tenth of what is promised (DESIGN §1). Alone it is
+	// 1.4 ms on two quiet cores, most of which is the granularity of timers, and twice that is within what the machine's
+	// own scheduling adds when it is not quiet.
+	latenessFloor = 5 * time.Millisecond
 	// memoryBound is for the whole process at its peak, with everything that was registered.
 	memoryBound = 512 << 20
 	// committedWithin bounds how long a fire stays behind the committed position: at most 5 s in its host's queue, 5 s of
@@ -85,7 +83,8 @@ func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
 	if dead.Count("/hook") < 256 || deferred == 0 {
 		t.Error("the hanging target was not saturated: this run shows nothing")
 	}
-	bound := max(2*p99(t, healthy, &alone), 2*p99(t, healthy, &busy), latenessFloor)
+	bound := max(2*p99(t, healthy, &alone), latenessFloor)
+	p99(t, healthy, &busy)
 	if late := p99(t, healthy, &beside); late > bound {
 		t.Errorf("p99 is %s beside a hanging target, want at most %s", late, bound)
 	}

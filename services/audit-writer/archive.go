@@ -49,6 +49,9 @@ func (s *Service) archiveLoop(ctx context.Context) error {
 		if err := a.take(ctx, messages); err != nil {
 			break
 		}
+		if len(messages) < s.cfg.Batch && run.Sleep(ctx, s.cfg.Linger) != nil {
+			break
+		}
 	}
 	// What is open is closed, so that a stop leaves nothing out of the archive that the log held. A put that fails now
 	// is made good by the next process, which reads on from the committed position.

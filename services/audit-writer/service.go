@@ -30,19 +30,23 @@ type Config struct {
 	// CloseAfter is how long an object takes records at most, CloseBytes how large what it takes may be.
 	CloseAfter time.Duration
 	CloseBytes int64
-	// Batch is how many events are handled at once.
-	Batch int
+	// Batch is how many events are handled at once, Linger the pause after a batch that was not full.
+	Batch  int
+	Linger time.Duration
 }
 
 // DefaultConfig is what an audit-writer runs with unless told otherwise.
 func DefaultConfig() Config {
-	return Config{Region: "local", CloseAfter: time.Minute, CloseBytes: 64 << 20, Batch: 2000}
+	return Config{
+		Region: "local", CloseAfter: time.Minute, CloseBytes: 64 << 20, Batch: 2000,
+		Linger: 20 * time.Millisecond,
+	}
 }
 
 // Validate tells everything that is wrong with c.
 func (c Config) Validate() error {
-	if c.Region == "" || c.CloseAfter <= 0 || c.CloseBytes <= 0 || c.Batch <= 0 {
-		return errors.New("audit-writer: region, close after, close bytes and batch must be set")
+	if c.Region == "" || c.CloseAfter <= 0 || c.CloseBytes <= 0 || c.Batch <= 0 || c.Linger < 0 {
+		return errors.New("audit-writer: region, close after, close bytes and batch must be set, linger not below 0")
 	}
 	return nil
 }
@@ -119,6 +123,9 @@ func (s *Service) recordLoop(ctx context.Context) error {
 			break
 		}
 		s.metrics.recorded.Add(float64(len(events)))
+		if len(messages) < s.cfg.Batch && run.Sleep(ctx, s.cfg.Linger) != nil {
+			break
+		}
 	}
 	return consumer.Close()
 }

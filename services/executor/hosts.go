@@ -33,6 +33,7 @@ type hosts struct {
 	byName   map[string]*host
 	ready    []*host // hosts with something to start, in turn
 	delayed  []*task
+	rejected []*task
 	waiting  int
 	bytes    int64
 	inFlight int
@@ -138,6 +139,13 @@ func (h *hosts) signal() {
 	}
 }
 
+// reject keeps a task for which there is no room until the next takeOverdue. The window bounds how many there are.
+func (h *hosts) reject(w *task) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rejected = append(h.rejected, w)
+}
+
 // delay keeps a task aside until an instant: it is early, or another holds its lease. It counts as waiting, but always
 // has room: it was let in before.
 func (h *hosts) delay(w *task, until time.Time) {
@@ -167,11 +175,12 @@ func (h *hosts) takeDelayed(now time.Time) []*task {
 	return due
 }
 
-// takeOverdue takes the tasks that have waited for their host since before the instant.
+// takeOverdue takes the tasks that have waited for their host since before the instant, and those that were rejected.
 func (h *hosts) takeOverdue(before time.Time) []*task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var overdue []*task
+	overdue := h.rejected
+	h.rejected = nil
 	for _, at := range h.byName {
 		n := 0
 		for n < len(at.queue) && at.queue[n].queuedAt.Before(before) {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -38,7 +39,8 @@ type Config struct {
 	MaxWaitingBytes         int64
 	// MaxQueueWait is how long a fire waits for its host before it is deferred.
 	MaxQueueWait time.Duration
-	// MinDefer and MaxDefer bound by how much a fire is deferred: as much as it is late already, within them.
+	// MinDefer and MaxDefer bound by how much a fire is deferred: as much as it is late already, within them, and up to
+	// a quarter more.
 	MinDefer, MaxDefer time.Duration
 	// MaxUncommitted bounds the fires behind the committed position; beyond it nothing more is consumed.
 	MaxUncommitted int
@@ -171,14 +173,12 @@ func (s *Service) consume(ctx, work context.Context) {
 			}
 			continue
 		}
-		var full []*task
 		for _, m := range messages {
 			if w := s.accept(m); w != nil && !s.hosts.enqueue(w) {
-				full = append(full, w)
+				s.hosts.reject(w)
 			}
 		}
 		s.launch(work)
-		s.deferFires(work, full)
 	}
 }
 
@@ -229,14 +229,13 @@ func (s *Service) commit(ctx context.Context) {
 func (s *Service) tickLoop(ctx, work context.Context) {
 	for run.Sleep(ctx, 100*time.Millisecond) == nil {
 		now := time.Now()
-		overdue := s.hosts.takeOverdue(now.Add(-s.cfg.MaxQueueWait))
 		for _, w := range s.hosts.takeDelayed(now) {
 			if !s.hosts.enqueue(w) {
-				overdue = append(overdue, w)
+				s.hosts.reject(w)
 			}
 		}
 		s.launch(work)
-		s.deferFires(work, overdue)
+		s.deferFires(work, s.hosts.takeOverdue(now.Add(-s.cfg.MaxQueueWait)))
 	}
 }
 
@@ -244,7 +243,8 @@ func (s *Service) tickLoop(ctx, work context.Context) {
 const deferChunk = 200
 
 // deferFires tells the settlers to write the same attempts with a later due instant. The fires are then complete.
-// They go in small publishes, so that the log takes other records in between.
+// They go in small publishes, so that the log takes other records in between, and come back spread over a quarter of
+// their delay, so that they do not all come at once.
 func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 	for len(tasks) > deferChunk {
 		s.deferFires(ctx, tasks[:deferChunk])
@@ -254,6 +254,7 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 	for i, w := range tasks {
 		now := time.Now()
 		delay := min(max(now.Sub(w.fire.ScheduledFor), s.cfg.MinDefer), s.cfg.MaxDefer)
+		delay += rand.N(delay/4 + 1)
 		events[i] = job.DeferredEvent(&w.fire, job.Instant(now.Add(delay)), job.Instant(now))
 	}
 	if len(tasks) == 0 || s.publish(ctx, events...) != nil {

@@ -28,15 +28,17 @@ import (
 type Config struct {
 	// Batch is how many events are settled at once.
 	Batch int
+	// Linger is the pause after a batch that was not full, so that the next one is larger and the store syncs less often.
+	Linger time.Duration
 }
 
 // DefaultConfig is what a settler runs with unless told otherwise.
-func DefaultConfig() Config { return Config{Batch: 500} }
+func DefaultConfig() Config { return Config{Batch: 500, Linger: 5 * time.Millisecond} }
 
 // Validate tells everything that is wrong with c.
 func (c Config) Validate() error {
-	if c.Batch <= 0 {
-		return errors.New("retry-manager: batch must be over 0")
+	if c.Batch <= 0 || c.Linger < 0 {
+		return errors.New("retry-manager: batch must be over 0, linger not below")
 	}
 	return nil
 }
@@ -104,6 +106,9 @@ func (s *Service) Run(ctx context.Context) error {
 			break
 		}
 		s.metrics.settled.Add(float64(len(messages)))
+		if len(messages) < s.cfg.Batch && run.Sleep(ctx, s.cfg.Linger) != nil {
+			break
+		}
 	}
 	return consumer.Close()
 }

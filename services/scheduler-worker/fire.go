@@ -11,32 +11,83 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// dispatch sends off everything that is due, in batches.
+// dispatch sends off everything that is due, in batches, and what is to be done aside.
 func (sh *shard) dispatch(ctx context.Context) {
-	for {
+	if time.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL {
+		// Another may own these partitions by now. What is still there comes again with the next accepted read.
+		if sh.drop() > 0 {
+			sh.nextRead = time.Now()
+		}
+		return
+	}
+	for sh.firing < maxFiring {
 		now := time.Now()
 		batch := sh.due(now)
 		if len(batch) == 0 {
-			return
+			break
 		}
-		if now.Sub(sh.lastAccepted) > sh.s.cfg.OwnerTTL {
-			// Another may own these partitions by now. What is still there comes again with the next accepted read.
-			sh.drop()
-			sh.nextRead = now
-			return
+		fires := sh.sort(batch, now)
+		if len(fires) == 0 {
+			continue
 		}
-		if err := sh.send(ctx, batch, now); err != nil {
-			if ctx.Err() == nil {
-				sh.s.deps.Logger.Warn("dispatch failed, entries stay in the hot bucket", "entries", len(batch), "error", err)
+		sh.firing++
+		begin(fires)
+		go func() {
+			err := sh.s.send(ctx, fires, now)
+			sh.back <- func() {
+				sh.firing--
+				sh.settled(ctx, fires, time.Time{}, err, false)
 			}
-			for _, t := range batch {
-				if _, ok := sh.held[t.entry.Locator]; ok {
-					sh.hold(t, now.Add(sh.s.cfg.HoldRecheck))
-				}
+		}()
+	}
+	for sh.settingAside < maxAside && len(sh.waiting) > 0 {
+		t := sh.waiting[0]
+		sh.waiting = sh.waiting[1:]
+		if sh.held[t.entry.Locator] != t {
+			continue
+		}
+		tasks := []*task{t}
+		sh.settingAside++
+		begin(tasks)
+		go func() {
+			again, err := t.aside(ctx)
+			sh.back <- func() {
+				sh.settingAside--
+				sh.settled(ctx, tasks, again, err, true)
 			}
-			return
+		}()
+	}
+}
+
+func begin(tasks []*task) {
+	for _, t := range tasks {
+		t.busy = true
+	}
+}
+
+// settled takes tasks back from a goroutine. They are looked at again at an instant, or done with if that is zero.
+func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, err error, judgeAnew bool) {
+	if err != nil && ctx.Err() == nil {
+		sh.s.deps.Logger.Warn("dispatch failed, entries stay in the hot bucket", "entries", len(tasks), "error", err)
+	}
+	for _, t := range tasks {
+		t.busy, t.aside = false, nil
+		switch {
+		case err == nil && again.IsZero() || t.dropped && !t.published:
+			sh.forget(t)
+		case err == nil:
+			sh.hold(t, again)
+		default:
+			t.heldBack = judgeAnew && !t.published && !t.bare
+			sh.hold(t, time.Now().Add(sh.s.cfg.HoldRecheck))
 		}
 	}
+}
+
+// setAside has work done on a task while the clock goes on.
+func (sh *shard) setAside(t *task, work aside) {
+	t.aside = work
+	sh.waiting = append(sh.waiting, t)
 }
 
 // due takes up to a batch of tasks from the queue whose time has come.
@@ -52,41 +103,39 @@ func (sh *shard) due(now time.Time) []*task {
 	return batch
 }
 
-// send carries out step 5 for a batch whose time has come: successors, fires, removal, in this order. A crash behind
-// any of them leaves the entries in the hot bucket (or, when that is lost, not done in the cold store), so that they
-// are dispatched again: the successors have the same keys, the fires the same execution ids.
-func (sh *shard) send(ctx context.Context, batch []*task, now time.Time) error {
-	var fires []*task
-	var held, late []*task
+// sort gives the tasks that are to be fired now. What waited for its job row is prepared again, and what is late is
+// set aside.
+func (sh *shard) sort(batch []*task, now time.Time) (fires []*task) {
 	for _, t := range batch {
 		switch {
 		case t.heldBack:
 			t.heldBack = false
-			held = append(held, t)
+			sh.fresh = append(sh.fresh, t)
 		case !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow):
-			late = append(late, t)
+			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
+				return time.Time{}, sh.s.sendLate(ctx, t, time.Now())
+			})
 		default:
 			fires = append(fires, t)
 		}
 	}
-	if len(held) > 0 {
-		sh.prepare(ctx, held)
-	}
-	for _, t := range late {
-		if err := sh.sendLate(ctx, t, now); err != nil {
-			return err
-		}
-	}
-	decisions, err := sh.claim(ctx, fires)
+	return fires
+}
+
+// send carries out step 5 for a batch whose time has come: successors, fires, removal, in this order. A crash behind
+// any of them leaves the entries in the hot bucket (or, when that is lost, not done in the cold store), so that they
+// are dispatched again: the successors have the same keys, the fires the same execution ids.
+func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error {
+	decisions, err := s.claim(ctx, batch)
 	if err != nil {
 		return err
 	}
-	return sh.carryOut(ctx, fires, decisions, now)
+	return s.carryOut(ctx, batch, decisions, now)
 }
 
 // claim fixes the next instant of every recurring entry in the hot tier, so that whoever dispatches it again later
 // chains to the same successor.
-func (sh *shard) claim(ctx context.Context, tasks []*task) (map[*task]job.Decision, error) {
+func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decision, error) {
 	byOwner := map[hotbucket.Owner][]*task{}
 	for _, t := range tasks {
 		if t.line.Plan != nil && !t.bare && !t.published && t.entry.FirstOfSchedule() && !t.entry.Chained {
@@ -99,7 +148,7 @@ func (sh *shard) claim(ctx context.Context, tasks []*task) (map[*task]job.Decisi
 		for i, t := range tasks {
 			claims[i] = hotbucket.Claim{ExecutionID: t.entry.ExecutionID, Decision: t.line.OnTime(&t.entry)}
 		}
-		standing, err := sh.s.deps.Hot.Claim(ctx, owner, claims)
+		standing, err := s.deps.Hot.Claim(ctx, owner, claims)
 		if err != nil {
 			return nil, err
 		}
@@ -110,7 +159,7 @@ func (sh *shard) claim(ctx context.Context, tasks []*task) (map[*task]job.Decisi
 	return decisions, nil
 }
 
-func (sh *shard) carryOut(
+func (s *Service) carryOut(
 	ctx context.Context, tasks []*task, decisions map[*task]job.Decision, now time.Time,
 ) error {
 	var successors []job.Entry
@@ -119,7 +168,7 @@ func (sh *shard) carryOut(
 			successors = append(successors, next)
 		}
 	}
-	if err := sh.chain(ctx, successors, now); err != nil {
+	if err := s.chain(ctx, successors, now); err != nil {
 		return err
 	}
 	var records []dispatch.Record
@@ -128,26 +177,20 @@ func (sh *shard) carryOut(
 			records = append(records, dispatch.Record{Key: t.entry.JobID, Value: wire.MarshalFire(t.fire())})
 		}
 	}
-	if err := sh.s.deps.Log.Publish(ctx, dispatch.TopicFires, records); err != nil {
+	if err := s.deps.Log.Publish(ctx, dispatch.TopicFires, records); err != nil {
 		return err
 	}
-	sh.s.metrics.dispatched.Add(float64(len(records)))
+	s.metrics.dispatched.Add(float64(len(records)))
 	durable := time.Now()
 	locators := make([]job.Locator, len(tasks))
 	for i, t := range tasks {
 		if !t.published && t.entry.FirstOfSchedule() {
-			sh.s.metrics.behind.Observe(durable.Sub(t.entry.DueAt).Seconds())
+			s.metrics.behind.Observe(durable.Sub(t.entry.DueAt).Seconds())
 		}
 		t.published = true
 		locators[i] = t.entry.Locator
 	}
-	if err := sh.s.deps.Hot.Remove(ctx, locators); err != nil {
-		return err
-	}
-	for _, t := range tasks {
-		sh.forget(t)
-	}
-	return nil
+	return s.deps.Hot.Remove(ctx, locators)
 }
 
 // errLateWrite: the successors were written so late that their bucket may have closed.
@@ -157,19 +200,19 @@ func (errLateWrite) Error() string { return "a write came back too late; the ent
 
 // chain makes successors durable and hot. They are hot before the parent's fire is published, so a schedule of every
 // second keeps its pace.
-func (sh *shard) chain(ctx context.Context, successors []job.Entry, began time.Time) error {
+func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.Time) error {
 	if len(successors) == 0 {
 		return nil
 	}
-	if err := sh.s.deps.Pending.Put(ctx, successors); err != nil {
+	if err := s.deps.Pending.Put(ctx, successors); err != nil {
 		return err
 	}
-	if time.Since(began) > sh.s.cfg.LateWrite {
+	if time.Since(began) > s.cfg.LateWrite {
 		return errLateWrite{}
 	}
 	var near []job.Entry
 	for _, e := range successors {
-		horizon, err := sh.s.deps.Hot.Horizon(ctx, e.Partition)
+		horizon, err := s.deps.Hot.Horizon(ctx, e.Partition)
 		if err != nil {
 			return err
 		}
@@ -177,9 +220,9 @@ func (sh *shard) chain(ctx context.Context, successors []job.Entry, began time.T
 			near = append(near, e)
 		}
 	}
-	if err := sh.s.deps.Hot.Add(ctx, near); err != nil {
+	if err := s.deps.Hot.Add(ctx, near); err != nil {
 		// It is durable; the loader's sweeps bring it to the hot bucket.
-		sh.s.deps.Logger.Warn("cannot add successors to the hot bucket", "entries", len(near), "error", err)
+		s.deps.Logger.Warn("cannot add successors to the hot bucket", "entries", len(near), "error", err)
 	}
 	return nil
 }
@@ -193,10 +236,10 @@ func (t *task) fire() *job.Fire {
 	}
 }
 
-func (sh *shard) publishEvents(ctx context.Context, events []job.Event) error {
+func (s *Service) publishEvents(ctx context.Context, events []job.Event) error {
 	records := make([]dispatch.Record, len(events))
 	for i := range events {
 		records[i] = dispatch.Record{Key: events[i].Entry.JobID, Value: wire.MarshalEvent(&events[i])}
 	}
-	return sh.s.deps.Log.Publish(ctx, dispatch.TopicEvents, records)
+	return s.deps.Log.Publish(ctx, dispatch.TopicEvents, records)
 }

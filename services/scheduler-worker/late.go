@@ -13,37 +13,37 @@ import (
 
 // sendLate carries out the missed-run policy for one entry. The decision is claimed, written on the entry's row, and
 // only then carried out: whoever takes the entry after a crash anywhere in between finds it and does the same.
-func (sh *shard) sendLate(ctx context.Context, t *task, now time.Time) error {
-	row, err := sh.s.deps.Pending.Row(ctx, t.entry.Locator)
+func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
+	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
 	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
-		return sh.remove(ctx, t)
+		return s.remove(ctx, t)
 	}
 	if err != nil {
 		return err
 	}
 	decision := row.Decision
 	if decision == nil {
-		decision, err = sh.decide(ctx, t, now)
+		decision, err = s.decide(ctx, t, now)
 		if err != nil {
 			return err
 		}
 		if decision == nil { // dispatched before
 			t.bare = true
-			return sh.carryOut(ctx, []*task{t}, nil, now)
+			return s.carryOut(ctx, []*task{t}, nil, now)
 		}
 	}
-	return sh.carryOutLate(ctx, t, *decision, now)
+	return s.carryOutLate(ctx, t, *decision, now)
 }
 
 // decide returns nil when there are signs that the entry was dispatched before.
-func (sh *shard) decide(ctx context.Context, t *task, now time.Time) (*job.Decision, error) {
+func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Decision, error) {
 	if t.line.Plan != nil {
-		exists, err := sh.successorExists(ctx, t, now)
+		exists, err := s.successorExists(ctx, t, now)
 		if err != nil || exists {
 			return nil, err
 		}
 	}
-	records, err := sh.s.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(&t.entry)})
+	records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(&t.entry)})
 	if err != nil {
 		return nil, err
 	}
@@ -55,14 +55,14 @@ func (sh *shard) decide(ctx context.Context, t *task, now time.Time) (*job.Decis
 		d = t.line.Late(&t.entry, now)
 	}
 	claims := []hotbucket.Claim{{ExecutionID: t.entry.ExecutionID, Decision: d}}
-	standing, err := sh.s.deps.Hot.Claim(ctx, t.owner, claims)
+	standing, err := s.deps.Hot.Claim(ctx, t.owner, claims)
 	if err != nil {
 		return nil, err
 	}
-	return &standing[0], sh.s.deps.Pending.Decide(ctx, t.entry.Locator, standing[0])
+	return &standing[0], s.deps.Pending.Decide(ctx, t.entry.Locator, standing[0])
 }
 
-func (sh *shard) carryOutLate(ctx context.Context, t *task, d job.Decision, now time.Time) error {
+func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now time.Time) error {
 	at := job.Instant(now)
 	var events []job.Event
 	fires := d.Fire
@@ -70,7 +70,7 @@ func (sh *shard) carryOutLate(ctx context.Context, t *task, d job.Decision, now 
 		o := job.Outcome{
 			Kind: job.Skipped, Disposition: job.SkippedMissed, Timeline: job.Timeline{Completed: at},
 		}
-		rec, stored, err := sh.s.deps.Records.Refuse(ctx, dedupe.KeyOf(&t.entry), o, at)
+		rec, stored, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(&t.entry), o, at)
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (sh *shard) carryOutLate(ctx context.Context, t *task, d job.Decision, now 
 	}
 	if t.line.Plan != nil {
 		if next, ok := t.line.Successor(&t.entry, d, at); ok {
-			if err := sh.chain(ctx, []job.Entry{next}, now); err != nil {
+			if err := s.chain(ctx, []job.Entry{next}, now); err != nil {
 				return err
 			}
 		}
@@ -90,15 +90,15 @@ func (sh *shard) carryOutLate(ctx context.Context, t *task, d job.Decision, now 
 	if d.Skipped != nil {
 		events = append(events, job.SkippedEvent(&t.entry, t.tenantID, *d.Skipped, job.SkippedMissed, at))
 	}
-	if err := sh.publishEvents(ctx, events); err != nil {
+	if err := s.publishEvents(ctx, events); err != nil {
 		return err
 	}
-	sh.s.metrics.late.WithLabelValues(decisionLabel(fires)).Inc()
+	s.metrics.late.WithLabelValues(decisionLabel(fires)).Inc()
 	if fires {
 		t.bare = true
-		return sh.carryOut(ctx, []*task{t}, nil, time.Now())
+		return s.carryOut(ctx, []*task{t}, nil, time.Now())
 	}
-	return sh.remove(ctx, t)
+	return s.remove(ctx, t)
 }
 
 func decisionLabel(fires bool) string {

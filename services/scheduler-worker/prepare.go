@@ -12,28 +12,68 @@ import (
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
-// prepare reads the job rows of freshly read entries and says of each what becomes of it. What cannot be read now is
-// forgotten, so the next read brings it again.
-func (sh *shard) prepare(ctx context.Context, tasks []*task) {
-	incarnation, err := sh.s.deps.Hot.Incarnation(ctx)
+// prepared is what becomes of a task: it is looked at again at an instant, or worked on aside.
+type prepared struct {
+	at    time.Time
+	aside aside
+	err   error
+}
+
+// prepare has the job rows of fresh tasks read. What cannot be read now is forgotten, so the next read brings it again.
+func (sh *shard) prepare(ctx context.Context) {
+	for sh.preparing < maxPreparing && len(sh.fresh) > 0 {
+		n := min(len(sh.fresh), sh.s.cfg.Batch)
+		tasks := sh.fresh[:n:n]
+		sh.fresh = sh.fresh[n:]
+		sh.preparing++
+		begin(tasks)
+		go func() {
+			results := sh.s.prepare(ctx, tasks)
+			sh.back <- func() {
+				sh.preparing--
+				for i, t := range tasks {
+					sh.ready(ctx, t, results[i])
+				}
+			}
+		}()
+	}
+}
+
+func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
+	t.busy = false
+	switch {
+	case p.err != nil:
+		sh.forget(t)
+		if ctx.Err() == nil {
+			sh.s.deps.Logger.Warn("cannot prepare an entry", "execution_id", t.entry.ExecutionID, "error", p.err)
+		}
+	case t.dropped:
+		sh.forget(t)
+	case p.aside != nil:
+		sh.setAside(t, p.aside)
+	default:
+		sh.hold(t, p.at)
+	}
+}
+
+// prepare says of each entry what becomes of it, by its job row.
+func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
+	results := make([]prepared, len(tasks))
+	incarnation, err := s.deps.Hot.Incarnation(ctx)
 	var rows map[string]job.Job
 	if err == nil {
-		rows, err = sh.s.deps.Jobs.GetMany(ctx, jobIDs(tasks))
+		rows, err = s.deps.Jobs.GetMany(ctx, jobIDs(tasks))
 	}
-	for _, t := range tasks {
-		taskErr := err
-		if err == nil {
-			t.incarnation = incarnation
-			row, found := rows[t.entry.JobID]
-			taskErr = sh.judge(ctx, t, row, found)
+	for i, t := range tasks {
+		if err != nil {
+			results[i].err = err
+			continue
 		}
-		if taskErr != nil {
-			sh.forget(t)
-			if ctx.Err() == nil {
-				sh.s.deps.Logger.Warn("cannot prepare an entry", "execution_id", t.entry.ExecutionID, "error", taskErr)
-			}
-		}
+		t.incarnation = incarnation
+		row, found := rows[t.entry.JobID]
+		results[i] = s.judge(ctx, t, &row, found)
 	}
+	return results
 }
 
 func jobIDs(tasks []*task) []string {
@@ -49,35 +89,37 @@ func jobIDs(tasks []*task) []string {
 }
 
 // judge applies the rules of step 4 to one entry and its job row.
-func (sh *shard) judge(ctx context.Context, t *task, row job.Job, found bool) error {
+func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) prepared {
 	if !found {
-		return sh.await(ctx, t)
+		return s.await(t)
 	}
 	t.tenantID = row.TenantID
-	verdict := row.State().Judge(&t.entry)
+	state := row.State()
+	verdict := state.Judge(&t.entry)
 	if verdict == job.AheadOfRow {
-		return sh.await(ctx, t)
+		return s.await(t)
 	}
-	line, err := sh.line(ctx, &row, &t.entry)
+	line, err := s.line(ctx, row, &t.entry)
 	if errors.Is(err, jobstore.ErrNotFound) {
-		return sh.giveUp(ctx, t, "the definition it began with is no longer kept")
+		return prepared{aside: func(ctx context.Context) (time.Time, error) {
+			return time.Time{}, s.giveUp(ctx, t, "the definition it began with is no longer kept")
+		}}
 	}
 	if err != nil {
-		return err
+		return prepared{err: err}
 	}
 	t.line = line
 	if verdict != job.Proceed {
-		return sh.refuse(ctx, t, verdict, row.State())
+		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.refuse(ctx, t, verdict, state) }}
 	}
-	sh.hold(t, t.entry.DueAt)
-	return nil
+	return prepared{at: t.entry.DueAt}
 }
 
 // line is the definition under which the entry runs, compiled.
-func (sh *shard) line(ctx context.Context, row *job.Job, e *job.Entry) (*occurrence.Line, error) {
+func (s *Service) line(ctx context.Context, row *job.Job, e *job.Entry) (*occurrence.Line, error) {
 	l := &occurrence.Line{JobID: row.ID, Def: &row.Definition}
 	if e.DefinitionID != row.Definition.ID {
-		d, next, err := sh.s.deps.Jobs.Definition(ctx, row.ID, e.DefinitionID)
+		d, next, err := s.deps.Jobs.Definition(ctx, row.ID, e.DefinitionID)
 		if err != nil {
 			return nil, err
 		}
@@ -99,85 +141,86 @@ func (sh *shard) line(ctx context.Context, row *job.Job, e *job.Entry) (*occurre
 
 // await holds an entry whose job row, or whose definition's row, is on its way. A row that has not come when the grace
 // is over, and that a serial read does not see either, never will: the entry is dropped.
-func (sh *shard) await(ctx context.Context, t *task) error {
-	now := time.Now()
-	if now.Sub(t.entry.WrittenAt) > sh.s.cfg.Grace {
-		row, err := sh.s.deps.Jobs.GetSerial(ctx, t.entry.JobID)
-		switch {
-		case errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Definition.ID < t.entry.DefinitionID:
-			sh.s.metrics.refused.WithLabelValues("orphan").Inc()
-			return sh.finish(ctx, t)
-		case err != nil:
-			return err
-		}
+func (s *Service) await(t *task) prepared {
+	if time.Since(t.entry.WrittenAt) > s.cfg.Grace {
+		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.lookFor(ctx, t) }}
 	}
 	t.heldBack = true
-	sh.hold(t, now.Add(sh.s.cfg.HoldRecheck))
-	return nil
+	return prepared{at: time.Now().Add(s.cfg.HoldRecheck)}
+}
+
+// lookFor reads the row that an entry waits for a last time.
+func (s *Service) lookFor(ctx context.Context, t *task) (again time.Time, err error) {
+	row, err := s.deps.Jobs.GetSerial(ctx, t.entry.JobID)
+	switch {
+	case errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Definition.ID < t.entry.DefinitionID:
+		s.metrics.refused.WithLabelValues("orphan").Inc()
+		return time.Time{}, s.finish(ctx, t)
+	case err != nil:
+		return time.Time{}, err
+	}
+	t.heldBack = true
+	return time.Now(), nil
 }
 
 // finish marks an entry done that needs no settling, and removes it.
-func (sh *shard) finish(ctx context.Context, t *task) error {
-	if err := sh.s.deps.Pending.MarkDone(ctx, []job.Locator{t.entry.Locator}); err != nil {
+func (s *Service) finish(ctx context.Context, t *task) error {
+	if err := s.deps.Pending.MarkDone(ctx, []job.Locator{t.entry.Locator}); err != nil {
 		return err
 	}
-	return sh.remove(ctx, t)
+	return s.remove(ctx, t)
 }
 
-func (sh *shard) remove(ctx context.Context, t *task) error {
-	if err := sh.s.deps.Hot.Remove(ctx, []job.Locator{t.entry.Locator}); err != nil {
-		return err
-	}
-	sh.forget(t)
-	return nil
+func (s *Service) remove(ctx context.Context, t *task) error {
+	return s.deps.Hot.Remove(ctx, []job.Locator{t.entry.Locator})
 }
 
 // refuse carries a refusal out. Whatever finds a lease or an outcome was dispatched before: its fire is published
 // bare, and the row is left to settle.
-func (sh *shard) refuse(ctx context.Context, t *task, v job.Verdict, state job.State) error {
+func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, state job.State) (again time.Time, err error) {
 	key := dedupe.KeyOf(&t.entry)
 	if !v.HasDisposition() {
-		records, err := sh.s.deps.Records.Lookup(ctx, []dedupe.Key{key})
+		records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{key})
 		if err != nil {
-			return err
+			return time.Time{}, err
 		}
 		if records[0].Exists {
-			return sh.publishBare(t)
+			return fireBare(t), nil
 		}
-		sh.s.metrics.refused.WithLabelValues("outdated").Inc()
-		return sh.finish(ctx, t)
+		s.metrics.refused.WithLabelValues("outdated").Inc()
+		return time.Time{}, s.finish(ctx, t)
 	}
 	now := job.Instant(time.Now())
 	outcome := job.Refusal(v, &t.entry)
 	outcome.Timeline.Completed = now
-	rec, stored, err := sh.s.deps.Records.Refuse(ctx, key, outcome, now)
+	rec, stored, err := s.deps.Records.Refuse(ctx, key, outcome, now)
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
 	if !stored && (rec.Outcome == nil || rec.Outcome.Kind != outcome.Kind) {
-		return sh.publishBare(t)
+		return fireBare(t), nil
 	}
-	sh.s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
+	s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
 	events := []job.Event{job.AttemptEvent(t.fire(), outcome, now)}
 	if v == job.StoppedByPause && t.line.Plan != nil {
-		r, ok, err := sh.pausedRange(ctx, t, state.PausedAt, now)
+		r, ok, err := s.pausedRange(ctx, t, state.PausedAt, now)
 		if err != nil {
-			return err
+			return time.Time{}, err
 		}
 		if ok {
 			events = append(events, job.SkippedEvent(&t.entry, t.tenantID, r, job.SkippedPaused, now))
 		}
 	}
-	if err := sh.publishEvents(ctx, events); err != nil {
-		return err
+	if err := s.publishEvents(ctx, events); err != nil {
+		return time.Time{}, err
 	}
-	return sh.remove(ctx, t)
+	return time.Time{}, s.remove(ctx, t)
 }
 
 // pausedRange is what else of the definition the pause skips: the entry's chain ends here unless its successor was
 // written before, which then gets its own refusal.
-func (sh *shard) pausedRange(ctx context.Context, t *task, pausedAt, now time.Time) (job.SkippedRange, bool, error) {
-	exists, err := sh.successorExists(ctx, t, now)
+func (s *Service) pausedRange(ctx context.Context, t *task, pausedAt, now time.Time) (job.SkippedRange, bool, error) {
+	exists, err := s.successorExists(ctx, t, now)
 	if err != nil || exists {
 		return job.SkippedRange{}, false, err
 	}
@@ -185,32 +228,31 @@ func (sh *shard) pausedRange(ctx context.Context, t *task, pausedAt, now time.Ti
 	return r, ok, nil
 }
 
-func (sh *shard) successorExists(ctx context.Context, t *task, now time.Time) (bool, error) {
+func (s *Service) successorExists(ctx context.Context, t *task, now time.Time) (bool, error) {
 	next, ok := t.line.Successor(&t.entry, t.line.OnTime(&t.entry), now)
 	if !ok {
 		return false, nil
 	}
-	_, err := sh.s.deps.Pending.Row(ctx, next.Locator)
+	_, err := s.deps.Pending.Row(ctx, next.Locator)
 	if errors.Is(err, jobstore.ErrNotFound) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// publishBare makes the task publish its fire at once, without chain or policy.
-func (sh *shard) publishBare(t *task) error {
+// fireBare makes the task publish its fire at its instant, without chain or policy.
+func fireBare(t *task) time.Time {
 	t.bare = true
-	sh.hold(t, t.entry.DueAt)
-	return nil
+	return t.entry.DueAt
 }
 
 // giveUp ends an entry that cannot be carried out any more as a permanent failure, on record.
-func (sh *shard) giveUp(ctx context.Context, t *task, why string) error {
+func (s *Service) giveUp(ctx context.Context, t *task, why string) error {
 	now := job.Instant(time.Now())
 	o := job.Outcome{Kind: job.Failed, Disposition: job.Fired, Error: why, Timeline: job.Timeline{Completed: now}}
 	t.line = &occurrence.Line{Def: &job.Definition{}}
-	if err := sh.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(), o, now)}); err != nil {
+	if err := s.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(), o, now)}); err != nil {
 		return err
 	}
-	return sh.remove(ctx, t)
+	return s.remove(ctx, t)
 }

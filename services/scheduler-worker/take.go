@@ -31,27 +31,53 @@ type task struct {
 	published bool
 	// bare: publish the fire alone, without chain or policy; it was dispatched before.
 	bare bool
+	// aside is what is to be done with the task instead of firing it.
+	aside aside
+	// busy: a goroutine works on the task, the loop leaves it alone. dropped: it was to be forgotten meanwhile.
+	busy, dropped bool
 }
 
-// shard is one loop over a share of the owned partitions.
+// aside is work on a task instead of firing it. It gives the instant at which the task is to be looked at again; the
+// zero time means that nothing is left to do.
+type aside func(ctx context.Context) (again time.Time, err error)
+
+// Bounds of what a shard has under way at once, beside one read.
+const (
+	maxPreparing = 2
+	maxFiring    = 8
+	maxAside     = 64
+)
+
+// shard is one loop over a share of the owned partitions. The loop alone touches the shard's state, and only keeps the
+// time: whatever waits for a store or the log happens in goroutines, which send back what is to be done about it.
 type shard struct {
 	s      *Service
 	wakeup chan struct{}
+	// back has room for everything that is under way.
+	back                                     chan func()
+	reading, preparing, firing, settingAside int
 
 	mu       sync.Mutex
 	owners   []hotbucket.Owner
 	newOwned bool
 
-	held     map[job.Locator]*task
-	queue    taskQueue
-	nextRead time.Time
-	// lastAccepted is when the last read that the store accepted began.
-	lastAccepted time.Time
-	hinted       bool
+	held  map[job.Locator]*task
+	queue taskQueue
+	// fresh are to be prepared, waiting are to be worked on aside; oldest first.
+	fresh, waiting []*task
+	// forgotten are those that were forgotten since the present read began: it may bring them once more.
+	forgotten map[job.Locator]bool
+	nextRead  time.Time
+	// lastRead is when the last read began, lastAccepted when the last one that the store accepted did.
+	lastRead, lastAccepted time.Time
+	hinted                 bool
 }
 
 func newShard(s *Service) *shard {
-	return &shard{s: s, wakeup: make(chan struct{}, 1), held: map[job.Locator]*task{}}
+	return &shard{
+		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+maxPreparing+maxFiring+maxAside),
+		held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
+	}
 }
 
 // own replaces what the shard owns.
@@ -85,95 +111,124 @@ func (sh *shard) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			for sh.reading+sh.preparing+sh.firing+sh.settingAside > 0 {
+				(<-sh.back)()
+			}
 			return
 		case <-sh.wakeup:
 			sh.hinted = true
+		case then := <-sh.back:
+			then()
 		case <-timer.C:
 		}
-		now := time.Now()
-		if !now.Before(sh.nextRead) || sh.hinted && now.Sub(sh.lastAccepted) >= sh.s.cfg.ReadGap {
+		sh.dispatch(ctx)
+		if !time.Now().Before(sh.readAt()) {
 			sh.read(ctx)
 		}
-		sh.dispatch(ctx)
+		sh.prepare(ctx)
 		timer.Reset(sh.pause())
 	}
 }
 
-// pause is the time until the next thing to do.
-func (sh *shard) pause() time.Duration {
-	next := sh.nextRead
+// readAt is when the hot buckets are read next.
+func (sh *shard) readAt() time.Time {
 	if sh.hinted {
-		next = sh.lastAccepted.Add(sh.s.cfg.ReadGap)
+		return sh.lastRead.Add(sh.s.cfg.ReadGap)
 	}
-	if len(sh.queue) > 0 && sh.queue[0].at.Before(next) {
+	return sh.nextRead
+}
+
+// pause is the time until the next thing to do. What is under way comes back by itself.
+func (sh *shard) pause() time.Duration {
+	next := time.Now().Add(sh.s.cfg.PollInterval)
+	if sh.reading == 0 {
+		next = sh.readAt()
+	}
+	if len(sh.queue) > 0 && sh.firing < maxFiring && sh.queue[0].at.Before(next) {
 		next = sh.queue[0].at
 	}
 	return max(time.Until(next), 0)
 }
 
-// read takes what is due before now + lookahead. Entries that are held already are recognised; new ones are prepared.
+// read takes what is due before now + lookahead.
 func (sh *shard) read(ctx context.Context) {
+	if sh.reading > 0 {
+		return
+	}
 	owners := sh.owned()
 	began := time.Now()
-	sh.nextRead = began.Add(sh.s.cfg.PollInterval)
-	sh.hinted = false
+	sh.lastRead, sh.nextRead, sh.hinted = began, began.Add(sh.s.cfg.PollInterval), false
 	if len(owners) == 0 {
 		return
 	}
-	entries, err := sh.s.deps.Hot.Due(ctx, owners, began.Add(sh.s.cfg.Lookahead), sh.s.cfg.MaxHeld)
-	if err != nil {
-		if errors.Is(err, hotbucket.ErrStaleEpoch) || time.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL {
-			sh.drop()
+	sh.reading++
+	clear(sh.forgotten)
+	go func() {
+		entries, err := sh.s.deps.Hot.Due(ctx, owners, began.Add(sh.s.cfg.Lookahead), sh.s.cfg.MaxHeld)
+		sh.back <- func() {
+			sh.reading--
+			if err == nil {
+				sh.take(entries, owners, began)
+				return
+			}
+			if errors.Is(err, hotbucket.ErrStaleEpoch) || time.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL {
+				sh.drop()
+			}
+			if ctx.Err() == nil {
+				sh.s.deps.Logger.Warn("cannot read hot buckets", "error", err)
+			}
 		}
-		if ctx.Err() == nil {
-			sh.s.deps.Logger.Warn("cannot read hot buckets", "error", err)
-		}
-		return
-	}
+	}()
+}
+
+// take keeps what a read brought and is not held already.
+func (sh *shard) take(entries []job.Entry, owners []hotbucket.Owner, began time.Time) {
 	sh.lastAccepted = began
 	byPartition := make(map[int]hotbucket.Owner, len(owners))
 	for _, o := range owners {
 		byPartition[o.Partition] = o
 	}
-	var fresh []*task
-	for i := range entries {
-		if _, ok := sh.held[entries[i].Locator]; !ok {
-			e := entries[i]
-			fresh = append(fresh, &task{entry: e, owner: byPartition[e.Partition], takenAt: began, at: e.DueAt})
+	for _, e := range entries {
+		if _, ok := sh.held[e.Locator]; ok || sh.forgotten[e.Locator] || len(sh.held) >= 2*sh.s.cfg.MaxHeld {
+			continue
 		}
-	}
-	for len(fresh) > 0 {
-		n := min(len(fresh), prepareChunk)
-		sh.prepare(ctx, fresh[:n])
-		fresh = fresh[n:]
-		sh.dispatch(ctx) // what is due meanwhile does not wait for the rest to be prepared
+		t := &task{entry: e, owner: byPartition[e.Partition], takenAt: began, at: e.DueAt}
+		sh.keep(t)
+		sh.fresh = append(sh.fresh, t)
 	}
 }
 
-// prepareChunk is how many entries are prepared before the shard looks at the clock again: about a millisecond's work.
-const prepareChunk = 64
-
 // drop forgets what is held, except for what only waits to be removed: publishing that again would be a duplicate that
-// no crash excuses.
-func (sh *shard) drop() {
-	dropped := 0
+// no crash excuses. What a goroutine works on is forgotten when it comes back.
+func (sh *shard) drop() (dropped int) {
 	for l, t := range sh.held {
-		if !t.published {
+		switch {
+		case t.busy:
+			t.dropped = true
+		case !t.published:
 			delete(sh.held, l) // and what stands of it in the queue is passed over
 			dropped++
 		}
 	}
+	sh.fresh, sh.waiting = nil, nil
 	sh.s.metrics.held.Sub(float64(dropped))
 	if dropped > 0 {
 		sh.s.metrics.abandoned.Inc()
 	}
+	return dropped
 }
 
-func (sh *shard) hold(t *task, at time.Time) {
+// keep remembers that the task is held.
+func (sh *shard) keep(t *task) {
 	if _, ok := sh.held[t.entry.Locator]; !ok {
 		sh.s.metrics.held.Inc()
 	}
 	sh.held[t.entry.Locator] = t
+}
+
+// hold keeps a task until it is looked at again.
+func (sh *shard) hold(t *task, at time.Time) {
+	sh.keep(t)
 	t.at = at
 	if t.queued {
 		heap.Init(&sh.queue)
@@ -187,6 +242,9 @@ func (sh *shard) forget(t *task) {
 	if _, ok := sh.held[t.entry.Locator]; ok {
 		sh.s.metrics.held.Dec()
 		delete(sh.held, t.entry.Locator)
+	}
+	if sh.reading > 0 {
+		sh.forgotten[t.entry.Locator] = true
 	}
 }
 

@@ -47,10 +47,7 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		c.topic.mu.Lock()
-		end, grown := c.topic.end, c.topic.grown
-		c.topic.mu.Unlock()
-		messages, err := c.read(ctx, end, limit)
+		messages, grown, err := c.read(ctx, limit)
 		if err != nil || len(messages) > 0 {
 			return messages, err
 		}
@@ -64,16 +61,32 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 	}
 }
 
-// read takes what is there, beginning with another partition at each call so that none waits for the others.
-func (c *consumer) read(ctx context.Context, end [logPartitions]int64, limit int) ([]dispatch.Message, error) {
+// read takes what is there, beginning with another partition at each call so that none waits for the others, and from
+// memory where that goes back far enough. grown is closed when there is more than it saw.
+func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Message, grown chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var messages []dispatch.Message
 	c.turn++
+	var behind []int
+	c.topic.mu.Lock()
+	end, grown := c.topic.end, c.topic.grown
 	for i := range logPartitions {
 		p := (c.turn + i) % logPartitions
 		if c.next[p] >= end[p] || len(messages) >= limit {
 			continue
+		}
+		recent, ok := c.topic.tail[p].from(c.next[p], limit-len(messages))
+		if !ok {
+			behind = append(behind, p)
+			continue
+		}
+		messages = append(messages, recent...)
+		c.next[p] += int64(len(recent))
+	}
+	c.topic.mu.Unlock()
+	for _, p := range behind {
+		if len(messages) >= limit {
+			break
 		}
 		lower, upper := logKey(c.topic.name, p, c.next[p]), logKey(c.topic.name, p, end[p])
 		err := c.log.db.scan(ctx, lower, upper, func(k, v []byte) (bool, error) {
@@ -86,10 +99,10 @@ func (c *consumer) read(ctx context.Context, end [logPartitions]int64, limit int
 			return len(messages) < limit, nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("embedded: consume: %w", err)
+			return nil, nil, fmt.Errorf("embedded: consume: %w", err)
 		}
 	}
-	return messages, nil
+	return messages, grown, nil
 }
 
 // Commit implements dispatch.Consumer. It does not wait for a sync, which would compete with those of the log for the

@@ -191,6 +191,22 @@ func (db *DB) Close() error { return errors.Join(db.pebble.Close(), db.lock.Clos
 // Metrics is a line for people about the state of the store.
 func (db *DB) Metrics() *pebble.Metrics { return db.pebble.Metrics() }
 
+// apply makes a batch visible without waiting for its fsync, which synced does. Batches reach the disk in the order in
+// which they were applied, so what is there after a crash never lacks anything that was applied before it.
+func (db *DB) apply(b *pebble.Batch) error {
+	if !db.write.Sync {
+		return db.pebble.Apply(b, db.write)
+	}
+	return db.pebble.ApplyNoSyncWait(b, db.write)
+}
+
+func (db *DB) synced(b *pebble.Batch) error {
+	if !db.write.Sync {
+		return nil
+	}
+	return b.SyncWait()
+}
+
 // get copies a value. found is false where there is none.
 func (db *DB) get(key []byte) (value []byte, found bool, err error) {
 	v, closer, err := db.pebble.Get(key)

@@ -77,17 +77,21 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 		return nil
 	}
 	byPartition := map[int][]*job.Entry{}
+	soon, near := time.Now().Add(hotbucket.HintWithin), false
 	for i := range entries {
 		p := entries[i].Partition
 		byPartition[p] = append(byPartition[p], &entries[i])
+		near = near || entries[i].DueAt.Before(soon)
 	}
 	full := false
 	for p, list := range byPartition {
 		full = !h.addTo(&h.partitions[p], list) || full
 	}
-	select {
-	case h.hints <- struct{}{}:
-	default:
+	if near {
+		select {
+		case h.hints <- struct{}{}:
+		default:
+		}
 	}
 	if full {
 		return fmt.Errorf("embedded: %w", hotbucket.ErrFull)

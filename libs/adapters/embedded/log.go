@@ -20,21 +20,29 @@ import (
 const (
 	// logPartitions is the partition count of each topic.
 	logPartitions = 4
-	// maxAppend bounds how many records one commit of the log holds, appendQueue how many publishes wait for it.
+	// maxAppend bounds how many records one commit of a topic holds, appendQueue how many publishes wait for it, and
+	// maxUnsynced how many commits of fires may wait for their fsync.
 	maxAppend   = 512
 	appendQueue = 1024
+	maxUnsynced = 64
+	// tailBytes bounds what is kept in memory of the end of each partition, so that who keeps up does not read the store.
+	tailBytes = 1 << 20
 	// truncateEvery is how often what every group has passed is deleted.
 	truncateEvery = 10 * time.Second
 	// keepUnread bounds a topic that nobody consumes (the dead-letter topic), in records per partition.
 	keepUnread = 100_000
 )
 
-// Log is a partitioned durable log on the embedded database. One goroutine appends: it takes all publishes that wait
-// and commits them with one fsync, so that offsets are dense, and what a consumer sees is durable.
+// Log is a partitioned durable log on the embedded database. One goroutine for each topic appends: it takes all
+// publishes that wait and commits them with one fsync, so that offsets are dense.
+//
+// A publish returns when its records are durable. Consumers of the events see them from then on: what they make of
+// them (an archived object) may outlive this database. A consumer of the fires sees them a moment earlier, so that no
+// invocation waits for a disk: whatever it writes about a fire stands behind the fire in the same write-ahead log, and
+// a fire that the loss of power takes back comes again, since its entry is not done (decision 0005).
 type Log struct {
 	db     *DB
 	topics map[string]*topic
-	queue  chan *publish
 	stop   chan struct{}
 	done   sync.WaitGroup
 }
@@ -55,11 +63,18 @@ func groupsOf(topic string) []string {
 type topic struct {
 	name  string
 	logID string
+	queue chan *publish
+	// early lets consumers see records before they are durable; their commits wait in unsynced for that.
+	early    bool
+	unsynced chan commit
+	// written is where the next records go, lastAt keeps append times from decreasing; both are the appender's.
+	written [logPartitions]int64
+	lastAt  [logPartitions]time.Time
 
 	mu sync.Mutex
-	// start and end bound the durable records of each partition; lastAt keeps append times from decreasing.
+	// start and end bound the records of each partition that consumers see; tail holds the last of them.
 	start, end [logPartitions]int64
-	lastAt     [logPartitions]time.Time
+	tail       [logPartitions]tail
 	committed  map[string]map[int]int64
 	// commits serialise the commits of each group, so that a smaller offset cannot overtake a greater one.
 	commits map[string]*sync.Mutex
@@ -68,16 +83,28 @@ type topic struct {
 }
 
 type publish struct {
-	topic   *topic
 	records []dispatch.Record
 	result  chan error
 }
 
+// commit is one write of the log, the publishes that it carries, and their records as consumers will see them.
+type commit struct {
+	batch     *pebble.Batch
+	publishes []*publish
+	messages  []dispatch.Message
+}
+
+// end answers the publishes and lets go of the batch.
+func (c commit) end(err error) {
+	for _, p := range c.publishes {
+		p.result <- err
+	}
+	_ = c.batch.Close() // releases memory; whatever went wrong has been told
+}
+
 // NewLog opens the log of db and starts its appender, which Close stops.
 func NewLog(db *DB) (*Log, error) {
-	l := &Log{
-		db: db, topics: map[string]*topic{}, queue: make(chan *publish, appendQueue), stop: make(chan struct{}),
-	}
+	l := &Log{db: db, topics: map[string]*topic{}, stop: make(chan struct{})}
 	for _, name := range dispatch.Topics() {
 		t, err := db.openTopic(name)
 		if err != nil {
@@ -85,15 +112,19 @@ func NewLog(db *DB) (*Log, error) {
 		}
 		l.topics[name] = t
 	}
-	l.done.Add(2)
-	go func() { defer l.done.Done(); l.append() }()
-	go func() { defer l.done.Done(); l.truncateLoop() }()
+	for _, t := range l.topics {
+		l.done.Go(func() { l.append(t) })
+		l.done.Go(func() { l.awaitSyncs(t) })
+	}
+	l.done.Go(l.truncateLoop)
 	return l, nil
 }
 
 func (db *DB) openTopic(name string) (*topic, error) {
 	t := &topic{
-		name: name, committed: map[string]map[int]int64{}, commits: map[string]*sync.Mutex{}, grown: make(chan struct{}),
+		name: name, queue: make(chan *publish, appendQueue), early: name == dispatch.TopicFires,
+		unsynced: make(chan commit, maxUnsynced), committed: map[string]map[int]int64{},
+		commits: map[string]*sync.Mutex{}, grown: make(chan struct{}),
 	}
 	id, found, err := db.get(metaKey("log/" + name))
 	if err != nil {
@@ -123,6 +154,7 @@ func (db *DB) openTopic(name string) (*topic, error) {
 			return nil, err
 		}
 	}
+	t.written = t.end
 	return t, nil
 }
 
@@ -163,9 +195,9 @@ func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Recor
 	if len(records) == 0 {
 		return nil
 	}
-	p := &publish{topic: t, records: records, result: make(chan error, 1)}
+	p := &publish{records: records, result: make(chan error, 1)}
 	select {
-	case l.queue <- p:
+	case t.queue <- p:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-l.stop:
@@ -181,73 +213,123 @@ func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Recor
 	}
 }
 
-func (l *Log) append() {
+// append is the only one that writes to a topic.
+func (l *Log) append(t *topic) {
+	defer close(t.unsynced)
 	for {
-		var batch []*publish
+		c := commit{batch: l.db.pebble.NewBatch()}
 		select {
-		case p := <-l.queue:
-			batch = append(batch, p)
+		case p := <-t.queue:
+			c.publishes = append(c.publishes, p)
 		case <-l.stop:
+			_ = c.batch.Close() // empty
 			return
 		}
-		n := len(batch[0].records)
+		n := len(c.publishes[0].records)
 	gather:
 		for n < maxAppend {
 			select {
-			case p := <-l.queue:
-				batch = append(batch, p)
+			case p := <-t.queue:
+				c.publishes = append(c.publishes, p)
 				n += len(p.records)
 			default:
 				break gather
 			}
 		}
-		err := l.commit(batch)
-		for _, p := range batch {
-			p.result <- err
+		if err := l.write(t, &c); err != nil {
+			// The same offsets are given out again.
+			c.end(fmt.Errorf("embedded: publish: %w", err))
+			continue
 		}
+		if t.early {
+			t.reveal(&c)
+			t.unsynced <- c
+			continue
+		}
+		err := l.db.synced(c.batch)
+		if err == nil {
+			t.reveal(&c)
+		}
+		c.end(err)
 	}
 }
 
-// commit writes a batch with one fsync, and only then lets consumers see it. After a failed commit the offsets are
-// given out again; a record that reached the disk all the same is overwritten.
-func (l *Log) commit(batch []*publish) error {
-	b := l.db.pebble.NewBatch()
-	defer b.Close()
-	now := time.Now()
-	ends := map[*topic]*[logPartitions]int64{}
-	for _, p := range batch {
-		t := p.topic
-		end, ok := ends[t]
-		if !ok {
-			end = &[logPartitions]int64{}
-			*end = t.end // only this goroutine writes it
-			ends[t] = end
-			for i := range logPartitions {
-				if now.After(t.lastAt[i]) {
-					t.lastAt[i] = now
-				}
-			}
+// awaitSyncs answers the publishes of an early topic.
+func (l *Log) awaitSyncs(t *topic) {
+	for c := range t.unsynced {
+		c.end(l.db.synced(c.batch))
+	}
+}
+
+// write applies a commit without waiting for its fsync.
+func (l *Log) write(t *topic, c *commit) error {
+	now, end := time.Now(), t.written
+	for i := range logPartitions {
+		if now.After(t.lastAt[i]) {
+			t.lastAt[i] = now
 		}
+	}
+	for _, p := range c.publishes {
 		for _, r := range p.records {
 			part := bucket.Partition(r.Key, logPartitions)
-			v := encodeMessage(t.lastAt[part], r)
-			if err := b.Set(logKey(t.name, part, end[part]), v, nil); err != nil {
-				return fmt.Errorf("embedded: publish: %w", err)
+			if err := c.batch.Set(logKey(t.name, part, end[part]), encodeMessage(t.lastAt[part], r), nil); err != nil {
+				return err
 			}
+			c.messages = append(c.messages, dispatch.Message{
+				Partition: part, Offset: end[part], Key: r.Key, Value: r.Value,
+				AppendedAt: time.UnixMilli(t.lastAt[part].UnixMilli()).UTC(),
+			})
 			end[part]++
 		}
 	}
-	if err := b.Commit(l.db.write); err != nil {
-		return fmt.Errorf("embedded: publish: %w", err)
+	if err := l.db.apply(c.batch); err != nil {
+		return err
 	}
-	for t, end := range ends {
-		t.mu.Lock()
-		t.end = *end
-		close(t.grown)
-		t.grown = make(chan struct{})
-		t.mu.Unlock()
-	}
+	t.written = end
 	return nil
+}
+
+// reveal lets consumers see the records of a commit.
+func (t *topic) reveal(c *commit) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range c.messages {
+		t.end[m.Partition] = m.Offset + 1
+		if len(t.committed) > 0 {
+			t.tail[m.Partition].add(m)
+		}
+	}
+	close(t.grown)
+	t.grown = make(chan struct{})
+}
+
+// tail is the end of a partition, without a gap.
+type tail struct {
+	messages []dispatch.Message
+	bytes    int
+}
+
+func (l *tail) add(m dispatch.Message) {
+	l.messages = append(l.messages, m)
+	l.bytes += messageBytes(m)
+	n := 0
+	for l.bytes > tailBytes {
+		l.bytes -= messageBytes(l.messages[n])
+		l.messages[n] = dispatch.Message{}
+		n++
+	}
+	l.messages = l.messages[n:]
+}
+
+func messageBytes(m dispatch.Message) int { return 96 + len(m.Key) + len(m.Value) }
+
+// from gives the records from an offset on, at most limit. ok is false where they begin before the tail.
+func (l *tail) from(offset int64, limit int) (messages []dispatch.Message, ok bool) {
+	if len(l.messages) == 0 || l.messages[0].Offset > offset {
+		return nil, false
+	}
+	rest := l.messages[min(offset-l.messages[0].Offset, int64(len(l.messages))):]
+	return rest[:min(limit, len(rest))], true
 }
 
 func encodeMessage(at time.Time, r dispatch.Record) []byte {

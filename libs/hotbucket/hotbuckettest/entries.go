@@ -159,7 +159,7 @@ func addHints(t *testing.T, b hotbucket.Buckets) {
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for {
-		must(t, b.Add(t.Context(), []job.Entry{entryAt(1, now)}))
+		must(t, b.Add(t.Context(), []job.Entry{entryAt(1, time.Now())}))
 		select {
 		case _, open := <-b.Hints():
 			if !open {
