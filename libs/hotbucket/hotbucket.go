@@ -41,6 +41,10 @@ type Owner struct {
 	Epoch     int64
 }
 
+// RoomWithin is how soon an entry must be due to be added where an adapter is more than four fifths full: what is due
+// next is not kept out by what is due in an hour.
+const RoomWithin = 5 * time.Minute
+
 // HintWithin is how soon an added entry must be due to be hinted at: longer than any worker looks ahead.
 const HintWithin = 5 * time.Second
 
@@ -60,8 +64,8 @@ type Buckets interface {
 	// It only makes a reader quicker, correctness never depends on it.
 	Hints() <-chan struct{}
 
-	// Claim stores the decision for an occurrence if none is there, checks the owner's epoch, and returns the decision
-	// that stands. Claims are kept for an hour at least.
+	// Claim stores the decision for an occurrence under a definition if none is there, checks the owner's epoch, and
+	// returns the decision that stands. Claims are kept for an hour at least.
 	Claim(ctx context.Context, o Owner, claims []Claim) ([]job.Decision, error)
 
 	// Horizon is up to where the partition has been filled; zero when it never was in this incarnation.
@@ -74,8 +78,9 @@ type Buckets interface {
 	Incarnation(ctx context.Context) (string, error)
 }
 
-// Claim is an occurrence and what its owner would decide.
+// Claim is an occurrence and what its owner would decide. Around an update, two definitions may share an occurrence,
+// and each has its own chain.
 type Claim struct {
-	ExecutionID string
-	Decision    job.Decision
+	ExecutionID, DefinitionID string
+	Decision                  job.Decision
 }

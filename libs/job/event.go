@@ -68,7 +68,10 @@ type Outcome struct {
 	RetryAfter time.Duration
 	// PauseJob is set when the target answered that it is gone for good (410).
 	PauseJob bool
-	Timeline Timeline
+	// DefinitionID is the definition under which the attempt ended. Around an update, entries of two definitions may
+	// stand for one execution.
+	DefinitionID string
+	Timeline     Timeline
 }
 
 // Invoked tells whether the target was called, or may have been.

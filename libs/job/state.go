@@ -50,12 +50,12 @@ func (s State) Judge(e *Entry) Verdict {
 	older := e.DefinitionID < s.DefinitionID
 	pausedBefore := !s.PausedAt.IsZero() && !e.NominalAt.After(s.PausedAt)
 	switch {
+	case older && !e.NominalAt.Before(s.EffectiveAt):
+		return Outdated
 	case s.Status == Paused && pausedBefore:
 		return StoppedByPause
 	case s.Status == Paused:
 		return AfterPause
-	case older && !e.NominalAt.Before(s.EffectiveAt):
-		return Outdated
 	case older && pausedBefore:
 		return StoppedByPause
 	}

@@ -54,8 +54,12 @@ func (l *Line) Late(e *job.Entry, now time.Time) job.Decision {
 		return d
 	}
 	d := job.Decision{Fire: l.Def.MissedRun == job.MissedFireOnce}
-	// An instant is missed when instant + jitter + window < now; the jitter moves all of them alike.
-	cutoff := now.Add(-l.Def.CatchUpWindow).Add(-e.ScheduledFor.Sub(e.NominalAt))
+	// An instant is missed when its own time, jitter included, is more than the window ago. Jitter never reaches the next
+	// instant, so only the last one before that can still be ahead.
+	cutoff := now.Add(-l.Def.CatchUpWindow)
+	if last, ok := l.Plan.Prev(cutoff); ok && !l.Plan.ScheduledFor(last).Before(cutoff) {
+		cutoff = last
+	}
 	if !l.EndsAt.IsZero() && cutoff.After(l.EndsAt) {
 		cutoff = l.EndsAt
 	}

@@ -36,7 +36,8 @@ func (s *Service) stage(ctx context.Context, p *partition, now time.Time) error 
 	if err := s.deps.Hot.SetHorizon(ctx, p.owner, job.MinuteStart(end)); err != nil {
 		return err
 	}
-	if err := s.addAhead(ctx, p, p.staged, end); err != nil {
+	// Where the hot tier has no room for what is far ahead, the near sweep adds it when it is near.
+	if _, err := s.addAhead(ctx, p, p.staged, end); err != nil {
 		return err
 	}
 	p.staged = end
@@ -50,22 +51,23 @@ func (s *Service) nearSweep(ctx context.Context, p *partition, now time.Time) er
 	if p.near >= next {
 		return nil
 	}
-	if err := s.addAhead(ctx, p, next, next+2); err != nil {
-		return err
+	full, err := s.addAhead(ctx, p, next, next+2)
+	if err != nil || full {
+		return err // tried again in the next round
 	}
 	p.near = next
 	return nil
 }
 
 // addAhead adds the entries of [from, to) that are still ahead of the clock; what is past due returns only by put-back.
-// When the hot tier is full the rest waits for a later sweep.
-func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) error {
+// It ends where the hot tier is full.
+func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (full bool, err error) {
 	for minute := from; ; minute++ {
 		var ok bool
 		var err error
 		minute, ok, err = s.deps.Pending.FirstOpen(ctx, p.owner.Partition, minute, to)
 		if err != nil || !ok {
-			return err
+			return false, err
 		}
 		err = s.pages(ctx, p, minute, func(rows []job.PendingRow) error {
 			var ahead []job.Entry
@@ -79,10 +81,10 @@ func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) er
 			return s.deps.Hot.Add(ctx, ahead)
 		})
 		if errors.Is(err, hotbucket.ErrFull) {
-			return nil
+			return true, nil
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
 }

@@ -111,8 +111,8 @@ type partition struct {
 	closeAgain time.Time
 	// oldestDue is the due instant of the oldest entry that the last sweep found not done.
 	oldestDue time.Time
-	// allDone remembers buckets in which everything was seen done.
-	allDone map[int64]bool
+	// allDone remembers when everything in a bucket was first seen done.
+	allDone map[int64]time.Time
 	// candidates wait for their put-back; putBacks counts those of entries in open buckets.
 	candidates []candidate
 	putBacks   map[string]int
@@ -172,7 +172,7 @@ func (s *Service) assign(owned []hotbucket.Owner) {
 }
 
 func newPartition(o hotbucket.Owner) *partition {
-	return &partition{owner: o, allDone: map[int64]bool{}, putBacks: map[string]int{}}
+	return &partition{owner: o, allDone: map[int64]time.Time{}, putBacks: map[string]int{}}
 }
 
 // round does for every partition what is due now. What fails is tried again in the next round.
@@ -195,8 +195,11 @@ func (s *Service) round(ctx context.Context) {
 			return
 		}
 		if err := s.visit(ctx, p, time.Now()); err != nil && ctx.Err() == nil {
-			if errors.Is(err, hotbucket.ErrStaleEpoch) {
-				delete(s.partitions, p.owner.Partition)
+			switch {
+			case errors.Is(err, hotbucket.ErrStaleEpoch) && p.staged == 0:
+				delete(s.partitions, p.owner.Partition) // refused: it is another's
+			case errors.Is(err, hotbucket.ErrStaleEpoch):
+				s.partitions[p.owner.Partition] = newPartition(p.owner) // forgotten, or another's: taking over tells
 			}
 			s.deps.Logger.Warn("a sweep failed, it is tried again", "partition", p.owner.Partition, "error", err)
 			if run.Sleep(ctx, time.Millisecond) != nil {

@@ -3,6 +3,7 @@ package loader
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/dedupe"
@@ -48,7 +49,7 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 		if !ok || len(found)+len(p.candidates) >= s.cfg.MaxCandidates {
 			break
 		}
-		if p.allDone[minute] {
+		if s.isDone(p, minute, now) {
 			continue
 		}
 		done := true
@@ -72,11 +73,19 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 			return err
 		}
 		if done && job.MinuteStart(minute+1).Before(now) {
-			p.allDone[minute] = true
+			p.allDone[minute] = now
 		}
 	}
 	s.observeOldest(p, oldest, now)
 	return s.note(ctx, p, found, now)
+}
+
+// isDone tells whether a bucket was seen all done and need not be read again. Until CloseAfter behind its minute a
+// writer may still add to it, so what was seen done before then is read once more after it.
+func (s *Service) isDone(p *partition, minute int64, now time.Time) bool {
+	seen, ok := p.allDone[minute]
+	final := job.MinuteStart(minute + 1).Add(s.cfg.CloseAfter)
+	return ok && (now.Before(final) || seen.After(final))
 }
 
 // observeOldest is exact for the partition swept last; the alert on it looks at the maximum over time.
@@ -186,14 +195,43 @@ func (s *Service) putBack(ctx context.Context, p *partition, now time.Time) erro
 		}
 		back = append(back, missing[i])
 	}
-	if err := s.deps.Hot.Add(ctx, back); err != nil && !errors.Is(err, hotbucket.ErrFull) {
+	added, err := s.addBack(ctx, p, back)
+	if err != nil {
 		return err
 	}
-	for _, e := range back {
-		p.putBacks[e.ExecutionID]++
+	s.metrics.putBack.Add(float64(added))
+	if added < len(back) {
+		// The hot tier is full: the rest stays until there is room.
+		left := make(map[job.Locator]bool, len(back)-added)
+		for _, e := range back[added:] {
+			left[e.Locator] = true
+		}
+		for _, c := range p.candidates {
+			if left[c.entry.Locator] {
+				wait = append(wait, c)
+			}
+		}
 	}
-	s.metrics.putBack.Add(float64(len(back)))
 	s.metrics.candidates.Sub(float64(len(p.candidates) - len(wait)))
 	p.candidates = wait
 	return nil
+}
+
+// addBack adds entries to the hot bucket, oldest first, and tells how many found room.
+func (s *Service) addBack(ctx context.Context, p *partition, back []job.Entry) (added int, err error) {
+	slices.SortFunc(back, func(a, b job.Entry) int { return a.DueAt.Compare(b.DueAt) })
+	for page := range slices.Chunk(back, s.cfg.Page) {
+		err := s.deps.Hot.Add(ctx, page)
+		if errors.Is(err, hotbucket.ErrFull) {
+			return added, nil
+		}
+		if err != nil {
+			return added, err
+		}
+		added += len(page)
+		for _, e := range page {
+			p.putBacks[e.ExecutionID]++
+		}
+	}
+	return added, nil
 }

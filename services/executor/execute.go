@@ -90,7 +90,12 @@ func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 		s.hosts.delay(w, until)
 		return
 	}
-	if s.publish(ctx, job.AttemptEvent(&w.fire, *rec.Outcome, rec.Outcome.Timeline.Completed)) == nil {
+	event := job.AttemptEvent(&w.fire, *rec.Outcome, rec.Outcome.Timeline.Completed)
+	if d := rec.Outcome.DefinitionID; d != "" && d != w.fire.DefinitionID {
+		// It is settled, retried or given up under the definition that it was invoked with; this row only ends.
+		event = job.ReleasedEvent(&w.fire, job.Instant(time.Now()))
+	}
+	if s.publish(ctx, event) == nil {
 		s.window.done(w.partition, w.offset)
 	}
 }
@@ -247,6 +252,7 @@ func (s *Service) invoke(ctx context.Context, w *task, t job.Token) {
 // end stores an outcome and publishes it: only a stored outcome is published. If the attempt is another's by now, that
 // one's record is followed.
 func (s *Service) end(ctx context.Context, w *task, t job.Token, o job.Outcome) {
+	o.DefinitionID = w.fire.DefinitionID
 	o.Timeline.Taken, o.Timeline.Published = w.fire.TakenAt, w.fire.PublishedAt
 	o.Timeline.Consumed, o.Timeline.Completed = w.consumedAt, job.Instant(time.Now())
 	var rec dedupe.Record

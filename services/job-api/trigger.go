@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -13,25 +14,37 @@ import (
 // triggerJob executes a job once, now. The ULID of the request, kept under its idempotency key, names the execution, so
 // that a repeated request is the same execution.
 func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) {
+	jobID := r.PathValue("id")
+	j, err := s.deps.Jobs.Get(ctx, jobID)
+	switch {
+	case err != nil:
+		return response{}, err
+	case j.Deleted:
+		return response{}, jobstore.ErrNotFound
+	}
 	now := job.Instant(time.Now())
-	claim := jobstore.Claim{ID: newID("", now), AcceptedAt: now}
+	claim := jobstore.Claim{ID: newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
 	return s.once(ctx, r, "triggerJob", r.parameters["Idempotency-Key"], claim, func(c jobstore.Claim) (response, error) {
-		jobID := r.PathValue("id")
-		j, err := s.deps.Jobs.Get(ctx, jobID)
-		switch {
-		case err != nil:
-			return response{}, err
-		case j.Deleted:
-			return response{}, jobstore.ErrNotFound
-		case j.Status == job.Cancelled:
+		if j.Status == job.Cancelled {
 			return response{}, cancelled()
 		}
 		e := job.Entry{
 			Locator: job.Locator{
 				Partition: bucket.Partition(jobID, s.cfg.Partitions), DueAt: c.AcceptedAt,
-				ExecutionID: job.ManualExecutionID(jobID, c.ID), Attempt: 1, DefinitionID: j.Definition.ID,
+				ExecutionID: job.ManualExecutionID(jobID, c.ID), Attempt: 1, DefinitionID: c.DefinitionID,
 			},
 			JobID: jobID, Trigger: job.TriggerManual, NominalAt: c.AcceptedAt, ScheduledFor: c.AcceptedAt,
+		}
+		accepted := response{
+			status:  http.StatusAccepted,
+			headers: map[string]string{"Location": apiRoot + "/executions/" + e.ExecutionID},
+			body:    map[string]string{"execution_id": e.ExecutionID, "job_id": jobID},
+		}
+		if c.ID != claim.ID {
+			// Whoever claimed the key first gave no answer that is kept, and may have come this far.
+			if there, err := s.triggered(ctx, e); err != nil || there {
+				return accepted, err
+			}
 		}
 		for {
 			began := job.Instant(time.Now())
@@ -45,12 +58,19 @@ func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) 
 			}
 		}
 		s.writeThrough(ctx, e)
-		return response{
-			status:  http.StatusAccepted,
-			headers: map[string]string{"Location": apiRoot + "/executions/" + e.ExecutionID},
-			body:    map[string]string{"execution_id": e.ExecutionID, "job_id": jobID},
-		}, nil
+		return accepted, nil
 	})
+}
+
+// triggered tells whether an earlier request wrote the entry: it stands in the bucket of the request's minute, or what
+// became of it is on record.
+func (s *Service) triggered(ctx context.Context, e job.Entry) (bool, error) {
+	_, err := s.deps.Pending.Row(ctx, job.NewEntry(e, e.DueAt).Locator)
+	if err == nil || !errors.Is(err, jobstore.ErrNotFound) {
+		return err == nil, err
+	}
+	events, err := s.deps.History.Execution(ctx, e.ExecutionID)
+	return len(events) > 0, err
 }
 
 const apiRoot = "/api/v1"

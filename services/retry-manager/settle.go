@@ -67,8 +67,7 @@ func Deferred(e *job.Event) job.Entry {
 
 func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) error {
 	if e.Outcome.PauseJob {
-		_, err := s.change.Pause(ctx, e.Entry.JobID, job.Instant(time.Now()))
-		if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
+		if err := s.pause(ctx, e); err != nil {
 			return err
 		}
 	}
@@ -82,6 +81,18 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 	}
 	b.mark(e.Entry.Locator)
 	return nil
+}
+
+// pause pauses the job whose target is gone for good, unless it was updated since.
+func (s *Service) pause(ctx context.Context, e *job.Event) error {
+	j, err := s.deps.Jobs.Get(ctx, e.Entry.JobID)
+	if err == nil && j.Definition.ID == e.Entry.DefinitionID {
+		_, err = s.change.Pause(ctx, j.ID, job.Instant(time.Now()))
+	}
+	if errors.Is(err, jobstore.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 // Next is the entry of the attempt that follows a failed one, or the reason why there is none. It follows from the

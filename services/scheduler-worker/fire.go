@@ -36,7 +36,7 @@ func (sh *shard) dispatch(ctx context.Context) {
 			err := sh.s.send(ctx, fires, now)
 			sh.back <- func() {
 				sh.firing--
-				sh.settled(ctx, fires, time.Time{}, err, false)
+				sh.settled(ctx, fires, time.Time{}, err)
 			}
 		}()
 	}
@@ -53,7 +53,7 @@ func (sh *shard) dispatch(ctx context.Context) {
 			again, err := t.aside(ctx)
 			sh.back <- func() {
 				sh.settingAside--
-				sh.settled(ctx, tasks, again, err, true)
+				sh.settled(ctx, tasks, again, err)
 			}
 		}()
 	}
@@ -66,7 +66,7 @@ func begin(tasks []*task) {
 }
 
 // settled takes tasks back from a goroutine. They are looked at again at an instant, or done with if that is zero.
-func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, err error, judgeAnew bool) {
+func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, err error) {
 	if err != nil && ctx.Err() == nil {
 		sh.s.deps.Logger.Warn("dispatch failed, entries stay in the hot bucket", "entries", len(tasks), "error", err)
 	}
@@ -78,7 +78,7 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 		case err == nil:
 			sh.hold(t, again)
 		default:
-			t.heldBack = judgeAnew && !t.published && !t.bare
+			t.heldBack = !t.published && !t.bare // its job may have changed meanwhile
 			sh.hold(t, time.Now().Add(sh.s.cfg.HoldRecheck))
 		}
 	}
@@ -146,7 +146,7 @@ func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decis
 	for owner, tasks := range byOwner {
 		claims := make([]hotbucket.Claim, len(tasks))
 		for i, t := range tasks {
-			claims[i] = hotbucket.Claim{ExecutionID: t.entry.ExecutionID, Decision: t.line.OnTime(&t.entry)}
+			claims[i] = claimOf(t, t.line.OnTime(&t.entry))
 		}
 		standing, err := s.deps.Hot.Claim(ctx, owner, claims)
 		if err != nil {
@@ -157,6 +157,10 @@ func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decis
 		}
 	}
 	return decisions, nil
+}
+
+func claimOf(t *task, d job.Decision) hotbucket.Claim {
+	return hotbucket.Claim{ExecutionID: t.entry.ExecutionID, DefinitionID: t.entry.DefinitionID, Decision: d}
 }
 
 func (s *Service) carryOut(

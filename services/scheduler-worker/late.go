@@ -54,7 +54,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	if t.line.Plan != nil {
 		d = t.line.Late(&t.entry, now)
 	}
-	claims := []hotbucket.Claim{{ExecutionID: t.entry.ExecutionID, Decision: d}}
+	claims := []hotbucket.Claim{claimOf(t, d)}
 	standing, err := s.deps.Hot.Claim(ctx, t.owner, claims)
 	if err != nil {
 		return nil, err

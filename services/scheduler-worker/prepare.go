@@ -100,6 +100,12 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 		return s.await(t)
 	}
 	line, err := s.line(ctx, row, &t.entry)
+	if errors.Is(err, jobstore.ErrNotFound) && t.entry.FirstOfSchedule() && time.Since(t.entry.NominalAt) < jobstore.HistoryTTL {
+		// Everything that stood in the row is kept before the row moves on, and for HistoryTTL after it, which is later
+		// than every instant of its own: this definition never stood there. Its update lost against another, or was cut
+		// short and repeated.
+		return prepared{aside: func(ctx context.Context) (time.Time, error) { return time.Time{}, s.finish(ctx, t) }}
+	}
 	if errors.Is(err, jobstore.ErrNotFound) {
 		return prepared{aside: func(ctx context.Context) (time.Time, error) {
 			return time.Time{}, s.giveUp(ctx, t, "the definition it began with is no longer kept")
@@ -197,12 +203,15 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, state job.
 	if err != nil {
 		return time.Time{}, err
 	}
-	if !stored && (rec.Outcome == nil || rec.Outcome.Kind != outcome.Kind) {
-		return fireBare(t), nil
+	if !stored {
+		if rec.Outcome == nil || rec.Outcome.Kind != outcome.Kind {
+			return fireBare(t), nil
+		}
+		outcome = *rec.Outcome
 	}
 	s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
 	events := []job.Event{job.AttemptEvent(t.fire(), outcome, now)}
-	if v == job.StoppedByPause && t.line.Plan != nil {
+	if v == job.StoppedByPause && t.line.Plan != nil && !t.entry.Chained {
 		r, ok, err := s.pausedRange(ctx, t, state.PausedAt, now)
 		if err != nil {
 			return time.Time{}, err

@@ -164,21 +164,59 @@ func (sh *shard) read(ctx context.Context) {
 	sh.reading++
 	clear(sh.forgotten)
 	go func() {
-		entries, err := sh.s.deps.Hot.Due(ctx, owners, began.Add(sh.s.cfg.Lookahead), sh.s.cfg.MaxHeld)
+		entries, err := sh.s.readDue(ctx, owners, began)
+		stale := errors.Is(err, hotbucket.ErrStaleEpoch)
+		if stale {
+			owners = sh.s.reclaim(ctx, owners)
+		}
 		sh.back <- func() {
 			sh.reading--
 			if err == nil {
 				sh.take(entries, owners, began)
 				return
 			}
-			if errors.Is(err, hotbucket.ErrStaleEpoch) || time.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL {
+			if stale || time.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL {
 				sh.drop()
+			}
+			if stale {
+				sh.keepOwned(owners)
 			}
 			if ctx.Err() == nil {
 				sh.s.deps.Logger.Warn("cannot read hot buckets", "error", err)
 			}
 		}
 	}()
+}
+
+// readDue reads ahead of the clock. Where that is more than a shard may hold, what is due already comes first, of
+// every partition.
+func (s *Service) readDue(ctx context.Context, owners []hotbucket.Owner, now time.Time) ([]job.Entry, error) {
+	entries, err := s.deps.Hot.Due(ctx, owners, now.Add(s.cfg.Lookahead), s.cfg.MaxHeld)
+	if err != nil || len(entries) < s.cfg.MaxHeld {
+		return entries, err
+	}
+	urgent, err := s.deps.Hot.Due(ctx, owners, now, s.cfg.MaxHeld)
+	return append(urgent, entries...), err
+}
+
+// reclaim is for a hot tier that refuses an epoch: it has forgotten it, and gets it again, or it has seen a greater one,
+// and the partition is another's.
+func (s *Service) reclaim(ctx context.Context, owners []hotbucket.Owner) (kept []hotbucket.Owner) {
+	for _, o := range owners {
+		if err := s.deps.Hot.SetEpoch(ctx, o); !errors.Is(err, hotbucket.ErrStaleEpoch) {
+			kept = append(kept, o)
+		}
+	}
+	return kept
+}
+
+// keepOwned gives up what reclaim did not get, unless there is a new assignment.
+func (sh *shard) keepOwned(owners []hotbucket.Owner) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if !sh.newOwned {
+		sh.owners = owners
+	}
 }
 
 // take keeps what a read brought and is not held already.

@@ -98,8 +98,11 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 			c.next[p] = m.Offset + 1
 			return len(messages) < limit, nil
 		})
-		if err != nil {
+		if err != nil && len(messages) == 0 {
 			return nil, nil, fmt.Errorf("embedded: consume: %w", err)
+		}
+		if err != nil {
+			break // what was taken is given; the next read meets the error again
 		}
 	}
 	return messages, grown, nil

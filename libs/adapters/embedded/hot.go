@@ -76,18 +76,28 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	byPartition := map[int][]*job.Entry{}
-	soon, near := time.Now().Add(hotbucket.HintWithin), false
+	now := time.Now()
+	soon, hinted := now.Add(hotbucket.HintWithin), false
+	near := now.Add(hotbucket.RoomWithin)
+	byPartition := map[int]*addition{}
 	for i := range entries {
-		p := entries[i].Partition
-		byPartition[p] = append(byPartition[p], &entries[i])
-		near = near || entries[i].DueAt.Before(soon)
+		e := &entries[i]
+		a, ok := byPartition[e.Partition]
+		if !ok {
+			a = &addition{most: h.maxEntries}
+			byPartition[e.Partition] = a
+		}
+		a.entries = append(a.entries, e)
+		if e.DueAt.After(near) {
+			a.most = h.maxEntries * 4 / 5
+		}
+		hinted = hinted || e.DueAt.Before(soon)
 	}
 	full := false
-	for p, list := range byPartition {
-		full = !h.addTo(&h.partitions[p], list) || full
+	for p, a := range byPartition {
+		full = !h.addTo(&h.partitions[p], a) || full
 	}
-	if near {
+	if hinted {
 		select {
 		case h.hints <- struct{}{}:
 		default:
@@ -99,12 +109,18 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 	return nil
 }
 
+// addition is what one Add brings to one partition, and how many entries there may be in all afterwards.
+type addition struct {
+	entries []*job.Entry
+	most    int64
+}
+
 // addTo adds all of a partition's entries, or none when the bound would be passed; ok tells which.
-func (h *HotBuckets) addTo(p *hotPartition, entries []*job.Entry) (ok bool) {
+func (h *HotBuckets) addTo(p *hotPartition, a *addition) (ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var added []*job.Entry
-	for _, e := range entries {
+	for _, e := range a.entries {
 		if p.due.Has(e) {
 			continue
 		}
@@ -112,7 +128,7 @@ func (h *HotBuckets) addTo(p *hotPartition, entries []*job.Entry) (ok bool) {
 		p.due.ReplaceOrInsert(&own)
 		added = append(added, &own)
 	}
-	if n := int64(len(added)); n == 0 || h.entries.Add(n) <= h.maxEntries {
+	if n := int64(len(added)); n == 0 || h.entries.Add(n) <= a.most {
 		return true
 	}
 	h.entries.Add(-int64(len(added)))
@@ -195,7 +211,7 @@ func (h *HotBuckets) Claim(_ context.Context, o hotbucket.Owner, claims []hotbuc
 	now := time.Now()
 	standing := make([]job.Decision, len(claims))
 	for i, c := range claims {
-		standing[i] = h.claims.getOrAdd(now, c.ExecutionID, c.Decision)
+		standing[i] = h.claims.getOrAdd(now, c.ExecutionID+"/"+c.DefinitionID, c.Decision)
 	}
 	return standing, nil
 }

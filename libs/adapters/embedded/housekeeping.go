@@ -13,8 +13,8 @@ import (
 // housekeepEvery is the pause between two rounds of expiry.
 const housekeepEvery = time.Hour
 
-// Housekeeper drops what has outlived its time: history, dead letters and idempotency claims. (A real Cassandra does
-// this by TTL.)
+// Housekeeper drops what has outlived its time: history, dead letters, idempotency claims, superseded definitions
+// and the rows of ended jobs. (A real Cassandra does this by TTL.)
 type Housekeeper struct {
 	Jobs    *JobStore
 	History *History
@@ -26,7 +26,7 @@ func (h *Housekeeper) Run(ctx context.Context) error {
 	for run.Sleep(ctx, housekeepEvery) == nil {
 		now := time.Now()
 		err := errors.Join(
-			h.Jobs.expireClaims(ctx, now.Add(-jobstore.KeyTTL)), h.History.expire(now.Add(-jobstore.HistoryTTL)),
+			h.Jobs.expire(ctx, now), h.History.expire(now.Add(-jobstore.HistoryTTL)),
 		)
 		if err != nil && ctx.Err() == nil {
 			h.Log.Warn("expiry failed, it is tried again in an hour", "error", err)

@@ -149,7 +149,11 @@ func (s *JobStore) putJob(j job.Job) error {
 	}
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
-	if err := errors.Join(b.Set(listingKey(j.TenantID, j.ID), nil, nil), b.Set(jobKey(j.ID), v, nil)); err != nil {
+	err = errors.Join(b.Set(listingKey(j.TenantID, j.ID), nil, nil), b.Set(jobKey(j.ID), v, nil))
+	if at := expiry(&j); !at.IsZero() {
+		err = errors.Join(err, b.Set(expiryKey(at, jobKey(j.ID)), nil, nil))
+	}
+	if err != nil {
 		return fmt.Errorf("embedded: job: %w", err)
 	}
 	if err := b.Commit(s.db.write); err != nil {
@@ -165,7 +169,7 @@ func (s *JobStore) PutDefinition(_ context.Context, jobID string, d job.Definiti
 	if err != nil {
 		return fmt.Errorf("embedded: definition: %w", err)
 	}
-	if err := s.db.pebble.Set(definitionKey(jobID, d.ID), v, s.db.write); err != nil {
+	if err := s.db.setExpiring(definitionKey(jobID, d.ID), v, time.Now().Add(jobstore.HistoryTTL)); err != nil {
 		return fmt.Errorf("embedded: definition: %w", err)
 	}
 	return nil
@@ -281,35 +285,8 @@ func (s *JobStore) putClaim(k []byte, c jobstore.Claim) error {
 	if err != nil {
 		return fmt.Errorf("embedded: claim: %w", err)
 	}
-	if err := s.db.pebble.Set(k, v, s.db.write); err != nil {
+	if err := s.db.setExpiring(k, v, c.AcceptedAt.Add(jobstore.KeyTTL)); err != nil {
 		return fmt.Errorf("embedded: claim: %w", err)
 	}
 	return nil
 }
-
-// expireClaims deletes claims that were accepted before the instant.
-func (s *JobStore) expireClaims(ctx context.Context, before time.Time) error {
-	prefix := []byte{tableClaim}
-	var old [][]byte
-	err := s.db.scan(ctx, prefix, after(prefix), func(k, v []byte) (bool, error) {
-		var c jobstore.Claim
-		if err := json.Unmarshal(v, &c); err != nil || c.AcceptedAt.Before(before) {
-			old = append(old, append([]byte(nil), k...))
-		}
-		return len(old) < expireBatch, nil
-	})
-	if err != nil {
-		return err
-	}
-	b := s.db.pebble.NewBatch()
-	defer b.Close()
-	for _, k := range old {
-		if err := b.Delete(k, nil); err != nil {
-			return err
-		}
-	}
-	return b.Commit(pebble.NoSync)
-}
-
-// expireBatch bounds what one round of expiry deletes.
-const expireBatch = 10_000

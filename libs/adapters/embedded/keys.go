@@ -21,6 +21,7 @@ const (
 	tableLog        = 'l' // topic 0 partition, offset
 	tableOffset     = 'o' // topic 0 group 0 partition
 	tableStarted    = 'e' // execution id 0 attempt
+	tableExpiry     = 'z' // when, the key of what expires then
 )
 
 // The cells of a pending row, side by side so that a scan meets them together and each is written blindly.

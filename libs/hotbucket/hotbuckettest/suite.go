@@ -146,6 +146,7 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 
 // RunBound runs the clauses about the bound; the buckets that open gives hold at most so many entries.
 func RunBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.Buckets) {
+	now := time.Now().UTC().Truncate(time.Millisecond)
 	fill := func(t *testing.T, b hotbucket.Buckets, n int) []job.Entry {
 		t.Helper()
 		var list []job.Entry
@@ -184,10 +185,21 @@ func RunBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.Buckets
 		b := open(t)
 		list := fill(t, b, bound)
 		must(t, b.Remove(t.Context(), []job.Locator{list[0].Locator, list[0].Locator}))
-		more := entryAt(1, now.Add(time.Hour))
+		more := entryAt(1, now.Add(time.Minute))
 		must(t, b.Add(t.Context(), []job.Entry{more}))
 		refused(t, b, []job.Entry{entryAt(2, now)})
 		same(t, "due", due(t, b, own(t, b, 1), now.Add(time.Hour), 10*bound), append(list[1:], more))
+	})
+	t.Run("what is due in an hour leaves room for what is due next", func(t *testing.T) {
+		b := open(t)
+		far := 0
+		for range bound {
+			if err := b.Add(t.Context(), []job.Entry{entryAt(1, now.Add(time.Hour))}); err == nil {
+				far++
+			}
+		}
+		same(t, "far entries", far, bound*4/5)
+		must(t, b.Add(t.Context(), []job.Entry{entryAt(2, now.Add(time.Minute))}))
 	})
 	t.Run("concurrent adds do not pass the bound", func(t *testing.T) {
 		b := open(t)

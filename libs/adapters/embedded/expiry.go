@@ -1,0 +1,111 @@
+package embedded
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// expireBatch bounds what is deleted at once.
+const expireBatch = 1000
+
+// expiryKey stands in an index by time, so that looking for what has expired reads nothing that has not.
+func expiryKey(at time.Time, key []byte) []byte {
+	return append(binary.BigEndian.AppendUint64([]byte{tableExpiry}, uint64(at.UnixMilli())), key...)
+}
+
+// setExpiring writes a row together with its place in the index.
+func (db *DB) setExpiring(key, value []byte, at time.Time) error {
+	b := db.pebble.NewBatch()
+	defer b.Close()
+	if err := errors.Join(b.Set(key, value, nil), b.Set(expiryKey(at, key), nil, nil)); err != nil {
+		return err
+	}
+	return b.Commit(db.write)
+}
+
+// expiry is when a job's row is dropped; zero for never. A one-shot's is HistoryTTL after it is due, or
+// was last changed, except while it is paused; any other's is as long after it was deleted.
+func expiry(j *job.Job) time.Time {
+	switch {
+	case j.Deleted:
+		return j.UpdatedAt.Add(jobstore.HistoryTTL)
+	case j.Definition.Schedule.Type == job.OneShot && j.Status != job.Paused:
+		return job.Later(j.Definition.Schedule.RunAt, j.UpdatedAt).Add(jobstore.HistoryTTL)
+	}
+	return time.Time{}
+}
+
+// expire deletes what has expired by now. What was written again since it was listed has a later place in the index.
+func (s *JobStore) expire(ctx context.Context, now time.Time) error {
+	for {
+		var listed [][]byte
+		lower := []byte{tableExpiry}
+		err := s.db.scan(ctx, lower, expiryKey(now.Add(time.Millisecond), nil), func(k, _ []byte) (bool, error) {
+			listed = append(listed, append([]byte(nil), k...))
+			return len(listed) < expireBatch, nil
+		})
+		if err != nil {
+			return fmt.Errorf("embedded: expiry: %w", err)
+		}
+		for _, k := range listed {
+			if err := s.drop(k[9:], now); err != nil {
+				return fmt.Errorf("embedded: expiry: %w", err)
+			}
+			if err := s.db.pebble.Delete(k, pebble.NoSync); err != nil {
+				return fmt.Errorf("embedded: expiry: %w", err)
+			}
+		}
+		if len(listed) < expireBatch {
+			return nil
+		}
+	}
+}
+
+// drop deletes one row if it has expired.
+func (s *JobStore) drop(key []byte, now time.Time) error {
+	switch key[0] {
+	case tableJob:
+		return s.dropJob(string(key[1:]), now)
+	case tableClaim:
+		lock := s.keys.of(string(key[1:]))
+		lock.Lock()
+		defer lock.Unlock()
+		c, found, err := s.claim(key)
+		if err != nil || !found || now.Sub(c.AcceptedAt) < jobstore.KeyTTL {
+			return err
+		}
+	}
+	return s.db.pebble.Delete(key, pebble.NoSync)
+}
+
+func (s *JobStore) dropJob(jobID string, now time.Time) error {
+	lock := s.rows.of(jobID)
+	lock.Lock()
+	defer lock.Unlock()
+	v, found, err := s.db.get(jobKey(jobID))
+	if err != nil || !found {
+		return err
+	}
+	var row jobRow
+	if err := json.Unmarshal(v, &row); err != nil {
+		return err
+	}
+	if at := expiry(&row.Job); at.IsZero() || at.After(now) {
+		return nil
+	}
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	if err := errors.Join(b.Delete(jobKey(jobID), nil), b.Delete(listingKey(row.TenantID, jobID), nil)); err != nil {
+		return err
+	}
+	return b.Commit(pebble.NoSync)
+}
