@@ -66,8 +66,9 @@ type Records interface {
 	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
 	// every one seen before. ok tells whether it did; the record returned is the one that stands now.
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
-	// Start is the last check and the step lease → running, in one: it judges e by the stop record, and only for
-	// job.Proceed marks the record as running. ErrFenced if the lease is not the token's.
+	// Start is the last check and the step lease → running, in one: it judges e by the stop record, where an execution
+	// that was cancelled by itself is job.StoppedByCancel, and only for job.Proceed marks the record as running.
+	// ErrFenced if the lease is not the token's.
 	Start(ctx context.Context, k Key, t job.Token, e *job.Entry) (job.Verdict, error)
 	// Renew moves the end of a lease; it re-creates a record that was lost. ErrFenced if another's stands.
 	Renew(ctx context.Context, k Key, h Holder, t job.Token, lapsesAt time.Time) error
@@ -86,4 +87,6 @@ type Records interface {
 
 	// SetStop stores the state of a job over a smaller version only.
 	SetStop(ctx context.Context, jobID string, s job.State) error
+	// StopsOf reads stop records; those that are not there are missing from the map.
+	StopsOf(ctx context.Context, jobIDs []string) (map[string]job.State, error)
 }

@@ -29,14 +29,19 @@ type Job struct {
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 	// PausedAt is the instant up to which occurrences are skipped by the last pause; a resume keeps it.
-	PausedAt   time.Time  `json:"paused_at,omitzero"`
-	Definition Definition `json:"definition"`
+	PausedAt time.Time `json:"paused_at,omitzero"`
+	// StoppedExecutions are the executions that were cancelled one by one, at most [MaxStoppedExecutions].
+	StoppedExecutions []string   `json:"stopped_executions,omitempty"`
+	Definition        Definition `json:"definition"`
 }
+
+// MaxStoppedExecutions bounds the cancelled executions that a job remembers.
+const MaxStoppedExecutions = 100
 
 // State is the part of the row that decides whether an attempt may begin.
 func (j *Job) State() State {
 	return State{
-		Version: j.Version, Status: j.Status, PausedAt: j.PausedAt,
+		Version: j.Version, Status: j.Status, PausedAt: j.PausedAt, StoppedExecutions: j.StoppedExecutions,
 		DefinitionID: j.Definition.ID, EffectiveAt: j.Definition.EffectiveAt,
 	}
 }

@@ -173,4 +173,6 @@ type DeadLetter struct {
 	Event  Event
 	Reason string
 	At     time.Time
+	// RedrivenBy is the execution that took its place, "" if none did.
+	RedrivenBy string
 }

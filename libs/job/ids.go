@@ -21,10 +21,11 @@ const ulidLen = 26
 // Trigger says why an execution exists.
 type Trigger string
 
-// The triggers that are built; "backfill", "replay" and "redrive" are reserved words of the design.
+// The triggers that are built; "backfill" and "replay" are reserved words of the design.
 const (
 	TriggerSchedule Trigger = "schedule"
 	TriggerManual   Trigger = "manual"
+	TriggerRedrive  Trigger = "redrive"
 )
 
 // ErrBadID is returned for a text that is not an identifier of the expected kind.
@@ -51,6 +52,12 @@ func ManualExecutionID(jobID, requestULID string) string {
 	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-m" + requestULID
 }
 
+// RedriveExecutionID names the execution that takes the place of one that was given up; the ULID's time is the instant
+// at which it is due.
+func RedriveExecutionID(jobID, ulid string) string {
+	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-r" + ulid
+}
+
 // ParseExecutionID reads back what an execution id was made of.
 func ParseExecutionID(id string) (ExecutionRef, error) {
 	rest, ok := strings.CutPrefix(id, ExecutionPrefix)
@@ -66,11 +73,14 @@ func ParseExecutionID(id string) (ExecutionRef, error) {
 			return ExecutionRef{}, ErrBadID
 		}
 		ref.Trigger, ref.NominalAt = TriggerSchedule, time.UnixMilli(int64(ms)).UTC()
-	case 'm':
+	case 'm', 'r':
 		if !isULID(tail[1:]) {
 			return ExecutionRef{}, ErrBadID
 		}
 		ref.Trigger, ref.Request, ref.NominalAt = TriggerManual, tail[1:], ULIDTime(tail[1:])
+		if tail[0] == 'r' {
+			ref.Trigger = TriggerRedrive
+		}
 	default:
 		return ExecutionRef{}, ErrBadID
 	}

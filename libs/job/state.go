@@ -1,6 +1,9 @@
 package job
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // State is what decides whether an attempt may begin: the part of a job row that the stop record carries too.
 type State struct {
@@ -9,6 +12,14 @@ type State struct {
 	PausedAt     time.Time
 	DefinitionID string
 	EffectiveAt  time.Time
+	// StoppedExecutions are the cancelled ones among a job's executions.
+	StoppedExecutions []string
+}
+
+// Stops tells whether the execution was cancelled by itself. It takes no part in [State.Judge]: the worker dispatches
+// such an entry like any other, so that the schedule goes on, and the executor refuses it.
+func (s State) Stops(executionID string) bool {
+	return slices.Contains(s.StoppedExecutions, executionID)
 }
 
 // Verdict says what becomes of an entry or a fire.

@@ -44,6 +44,8 @@ type Jobs interface {
 	// Create lists the job under its tenant, then inserts its row. With exclusive set it inserts only where no row is
 	// and else returns ErrExists; without, an existing row stands and wins.
 	Create(ctx context.Context, j job.Job, exclusive bool) error
+	// CreateMany is Create without exclusive for several jobs. After an error some of them may have been created.
+	CreateMany(ctx context.Context, jobs []job.Job) error
 	// Replace writes j if the row stands at j.Version-1, else ErrConflict. ErrNotFound if there is none.
 	Replace(ctx context.Context, j job.Job) error
 	// PutDefinition keeps a superseded definition; the same twice is once.
@@ -122,6 +124,8 @@ type History interface {
 
 	// PutDeadLetter stores a dead letter; the same execution twice is once.
 	PutDeadLetter(ctx context.Context, d job.DeadLetter) error
+	// MarkRedriven stores which execution takes a dead letter's place.
+	MarkRedriven(ctx context.Context, d job.DeadLetter, executionID string) error
 	// DeadLetters gives up to limit of the tenant's dead letters, newest day first, after the cursor. next is "" at the end.
 	DeadLetters(ctx context.Context, tenantID, cursor string, limit int) (page []job.DeadLetter, next string, err error)
 }

@@ -59,8 +59,10 @@ func stops(s *Stop, c *Call) bool {
 // checkAttempts is I7: never more attempts than the policy allows, and what was invoked in vain is a dead letter.
 func checkAttempts(r *report, a *Account, i *index) {
 	for x, events := range i.attempts {
-		last := events[0]
+		last, ended := events[0], false
 		for _, e := range events {
+			k := e.Outcome.Kind
+			ended = ended || k == job.Succeeded || k == job.Skipped || k == job.Stopped
 			if e.Entry.Attempt > last.Entry.Attempt {
 				last = e
 			}
@@ -68,13 +70,12 @@ func checkAttempts(r *report, a *Account, i *index) {
 				r.add("I7", e.Entry.JobID, "%s had attempt %d of at most %d", x, e.Entry.Attempt, most)
 			}
 		}
-		ended := last.Outcome.Kind == job.Succeeded || last.Outcome.Kind == job.Skipped || last.Outcome.Kind == job.Stopped
 		if !ended && !i.deadLetter[x] && !pendingAttempt(i, last) {
 			r.add("I7", last.Entry.JobID, "%s ended with %s and is neither a dead letter nor has another attempt", x,
 				last.Outcome.Kind)
 		}
 		if ended && i.deadLetter[x] {
-			r.add("I7", last.Entry.JobID, "%s ended with %s and is a dead letter all the same", x, last.Outcome.Kind)
+			r.add("I7", last.Entry.JobID, "%s ended otherwise and is a dead letter all the same", x)
 		}
 	}
 }

@@ -239,10 +239,15 @@ func (s *Service) invoke(ctx context.Context, w *task, t job.Token) {
 		s.metrics.lateness.Observe(time.Since(w.fire.ScheduledFor).Seconds())
 	}
 	s.metrics.running.Inc()
-	outcome := s.webhook.call(ctx, &w.fire, t)
+	outcome, interrupted := s.calls.make(ctx, &w.fire, func(ctx context.Context) job.Outcome {
+		return s.webhook.call(ctx, &w.fire, t)
+	})
 	s.metrics.running.Dec()
 	if ctx.Err() != nil {
 		return
+	}
+	if interrupted && outcome.Kind != job.Succeeded {
+		outcome = job.Outcome{Kind: job.Stopped, Error: "the execution was cancelled while it ran"}
 	}
 	outcome.Token, outcome.Disposition = t, job.Fired
 	outcome.Timeline.Invoked = invoked

@@ -107,6 +107,7 @@ type Service struct {
 	window   *window
 	hosts    *hosts
 	leases   leases
+	calls    calls
 }
 
 // New returns an executor that has not started.
@@ -140,6 +141,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { s.renewLoop(work) })
 	helpers.Go(func() { s.commitLoop(work) })
+	helpers.Go(func() { s.interruptLoop(work) })
 	helpers.Go(func() { s.tickLoop(ctx, work) })
 	s.consume(ctx, work)
 

@@ -261,6 +261,10 @@ func (j flakyJobs) Create(ctx context.Context, row job.Job, exclusive bool) erro
 	return j.call(func() error { return j.Jobs.Create(ctx, row, exclusive) })
 }
 
+func (j flakyJobs) CreateMany(ctx context.Context, rows []job.Job) error {
+	return j.call(func() error { return j.Jobs.CreateMany(ctx, rows) })
+}
+
 func (j flakyJobs) FinishKey(ctx context.Context, tenant, key string, a jobstore.Answer) error {
 	return j.call(func() error { return j.Jobs.FinishKey(ctx, tenant, key, a) })
 }

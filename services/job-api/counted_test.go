@@ -21,6 +21,11 @@ func (s countedJobs) Create(ctx context.Context, j job.Job, exclusive bool) erro
 	return s.Jobs.Create(ctx, j, exclusive)
 }
 
+func (s countedJobs) CreateMany(ctx context.Context, jobs []job.Job) error {
+	s.writes.Add(1)
+	return s.Jobs.CreateMany(ctx, jobs)
+}
+
 func (s countedJobs) Replace(ctx context.Context, j job.Job) error {
 	s.writes.Add(1)
 	return s.Jobs.Replace(ctx, j)

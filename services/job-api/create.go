@@ -14,6 +14,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
 )
 
@@ -36,11 +37,7 @@ func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 		if !claim.AcceptedAt.Equal(now) {
 			def = body.definition(claim.AcceptedAt) // what an earlier try of this request decided
 		}
-		j := job.Job{
-			ID: claim.ID, TenantID: tenant(r.Request), Name: body.Name, Labels: body.Labels, Status: job.Active, Version: 1,
-			CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
-		}
-		j.Definition.ID, j.Definition.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
+		j := newJob(tenant(r.Request), &body, def, claim)
 		if key != "" {
 			standing, err := s.deps.Jobs.Get(ctx, j.ID)
 			if err == nil {
@@ -54,23 +51,24 @@ func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 	})
 }
 
+// newJob is the first version of a job's row.
+func newJob(tenantID string, body *definitionBody, def job.Definition, claim jobstore.Claim) job.Job {
+	def.ID, def.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
+	return job.Job{
+		ID: claim.ID, TenantID: tenantID, Name: body.Name, Labels: body.Labels, Status: job.Active, Version: 1,
+		CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
+	}
+}
+
 // accept makes a new job durable: its first entry, then its row.
 //
 // A crash after the entry leaves an entry without a job, which the worker holds and drops when the grace is over. So a
 // writer that takes longer than half of the grace from the entry to the acknowledged row starts over with a new entry:
 // the old one may have been dropped, or its bucket may have closed.
 func (s *Service) accept(ctx context.Context, j job.Job, exclusive bool) (response, error) {
-	line, err := compile(j.ID, &j.Definition)
+	line, err := newLine(&j)
 	if err != nil {
 		return response{}, err
-	}
-	if at := j.Definition.Schedule.RunAt; !at.IsZero() && at.Before(j.Definition.EffectiveAt) {
-		if j.Definition.EffectiveAt.Sub(at) > j.Definition.CatchUpWindow {
-			return response{}, invalid([]problem.Fault{{
-				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past by more than the catch-up window.",
-			}})
-		}
-		j.Definition.EffectiveAt = at // its one instant belongs to it
 	}
 	p := bucket.Partition(j.ID, s.cfg.Partitions)
 	for {
@@ -96,6 +94,23 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive bool) (respon
 		s.writeThrough(ctx, first)
 		return s.answerJob(ctx, http.StatusCreated, &j)
 	}
+}
+
+// newLine is the line of occurrences of a new job, which then begins at its first instant if that is a little past.
+func newLine(j *job.Job) (*occurrence.Line, error) {
+	line, err := compile(j.ID, &j.Definition)
+	if err != nil {
+		return nil, err
+	}
+	if at := j.Definition.Schedule.RunAt; !at.IsZero() && at.Before(j.Definition.EffectiveAt) {
+		if j.Definition.EffectiveAt.Sub(at) > j.Definition.CatchUpWindow {
+			return nil, invalid([]problem.Fault{{
+				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past by more than the catch-up window.",
+			}})
+		}
+		j.Definition.EffectiveAt = at // its one instant belongs to it
+	}
+	return line, nil
 }
 
 func (s *Service) tookTooLong(began time.Time) bool { return time.Since(began) > s.cfg.Grace/2 }

@@ -21,6 +21,7 @@ type executionBody struct {
 	NominalAt    time.Time       `json:"nominal_at"`
 	ScheduledFor time.Time       `json:"scheduled_for"`
 	State        string          `json:"state"`
+	Cancelling   bool            `json:"cancelling,omitempty"`
 	Disposition  job.Disposition `json:"disposition,omitempty"`
 	Skipped      *skippedBody    `json:"skipped,omitempty"`
 	LatenessMS   *int64          `json:"lateness_ms,omitempty"`
@@ -70,20 +71,19 @@ func (x *executionBody) position() string {
 }
 
 // executions are the newest executions of a job before a position, from at most limit events. An execution whose
-// events the limit cuts through is left out, unless it is the only one.
+// events the limit cuts through is left out, unless it is the only one. more tells that there may be older ones.
 func (s *Service) executions(
-	ctx context.Context, jobID string, before jobstore.Position, limit int,
-) ([]*executionBody, error) {
-	oldest := time.Now().Add(-jobstore.HistoryTTL)
+	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+) (list []*executionBody, more bool, err error) {
 	events, err := s.deps.History.Executions(ctx, jobID, before, oldest, limit)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	list := group(events)
-	if len(events) == limit && len(list) > 1 {
+	list, more = group(events), len(events) == limit
+	if more && len(list) > 1 {
 		list = list[:len(list)-1]
 	}
-	return list, nil
+	return list, more, nil
 }
 
 // group puts the events of each execution together; those of one follow each other.

@@ -144,14 +144,22 @@ func (h *hostile) operation(path, method string, item, op map[string]any) {
 		if schema["properties"] == nil { // a merge patch: its result is what is checked
 			schema, base = h.schema("#/components/schemas/JobDefinition"), `{}`
 		}
-		if strings.HasSuffix(path, "preview") {
-			base = `{"type":"cron","cron_expr":"0 9 * * MON"}`
+		if b, ok := bases()[path]; ok {
+			base = b
 		}
 		h.members(method, good, base, schema, nil)
 		for _, text := range malformed() {
 			h.send(0, method, good, text, "If-Match", "*")
 		}
 		h.send(http.StatusUnsupportedMediaType, method, good, base, "If-Match", "*", "Content-Type", "text/"+canary)
+	}
+}
+
+// bases are right bodies of those operations that do not take a job.
+func bases() map[string]string {
+	return map[string]string{
+		"/schedules/preview": `{"type":"cron","cron_expr":"0 9 * * MON"}`, "/jobs:batch": `{"jobs":[` + goodJob + `]}`,
+		"/dead-letters:redrive": `{"filter":{},"rate_per_second":5}`,
 	}
 }
 
@@ -273,6 +281,35 @@ func (h *hostile) sendBody(method, path, base string, at []string, v any) {
 		h.t.Fatal(err)
 	}
 	h.send(0, method, path, string(text), "If-Match", `"999"`) // a version that never was
+	if path == "/jobs" {
+		h.alike(text)
+	}
+}
+
+// alike sends a job by itself and as the only one of a batch: both must find the same faults.
+func (h *hostile) alike(body []byte) {
+	h.t.Helper()
+	one := h.send(0, http.MethodPost, "/jobs", string(body))
+	w := h.send(http.StatusOK, http.MethodPost, "/jobs:batch", `{"jobs":[`+string(body)+`]}`)
+	var batch struct {
+		Results []struct {
+			Status  int             `json:"status"`
+			Problem json.RawMessage `json:"problem"`
+		} `json:"results"`
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &batch); err != nil || len(batch.Results) != 1 {
+		h.t.Errorf("%.200q: answer of the batch: %v %.200s", body, err, w.Body)
+		return
+	}
+	result := batch.Results[0]
+	if replayed := one.Header().Get("Idempotency-Replayed") != ""; result.Status != one.Code ||
+		one.Code >= 400 && string(result.Problem) != one.Body.String() {
+		h.t.Errorf("%.200q: by itself %d %s, in a batch %d %s (replayed %v)", body, one.Code, one.Body, result.Status,
+			result.Problem, replayed)
+	}
+	if result.Status == http.StatusCreated && !strings.Contains(string(body), "idempotency_key") {
+		h.accepted++
+	}
 }
 
 // noise makes requests that follow no plan at all.
@@ -283,7 +320,7 @@ func (h *hostile) noise(i int) {
 }
 
 // send makes a request and judges the answer; want 0 means any that is not a fault of the server's.
-func (h *hostile) send(want int, method, path, body string, headers ...string) {
+func (h *hostile) send(want int, method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	h.t.Helper()
 	h.requests++
 	w := h.s.do(method, path, body, headers...)
@@ -295,7 +332,7 @@ func (h *hostile) send(want int, method, path, body string, headers ...string) {
 		h.t.Errorf("%s: no Request-Id", what)
 	}
 	written := w.Code == http.StatusCreated && w.Header().Get("Idempotency-Replayed") == ""
-	if written || w.Code == http.StatusAccepted || w.Code == http.StatusOK && (method == "PUT" || method == "PATCH") {
+	if written || w.Code == http.StatusAccepted && strings.HasSuffix(path, "/trigger") || w.Code == http.StatusOK && (method == "PUT" || method == "PATCH") {
 		h.accepted++
 	}
 	if w.Code >= 500 {
@@ -304,6 +341,7 @@ func (h *hostile) send(want int, method, path, body string, headers ...string) {
 	if w.Code >= 400 {
 		h.problem(what, method, w)
 	}
+	return w
 }
 
 func (h *hostile) problem(what, method string, w *httptest.ResponseRecorder) {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/lifecycle"
+	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
 )
 
@@ -53,15 +55,19 @@ func (s *Service) answerJob(ctx context.Context, status int, j *job.Job) (respon
 
 // show resolves what is derived: the next instant, when it fired last, and whether the schedule has ended.
 func (s *Service) show(ctx context.Context, j *job.Job) (*jobBody, error) {
+	line, err := compile(j.ID, &j.Definition)
+	if err != nil {
+		return nil, err
+	}
+	return s.showLine(ctx, j, line)
+}
+
+func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Line) (*jobBody, error) {
 	body := &jobBody{
 		JobID: j.ID, Status: string(j.Status), DefinitionID: j.Definition.ID, CreatedAt: j.CreatedAt,
 		UpdatedAt: j.UpdatedAt, definitionBody: bodyOf(j),
 	}
 	now := time.Now()
-	line, err := compile(j.ID, &j.Definition)
-	if err != nil {
-		return nil, err
-	}
 	next, more := line.NextRun(now)
 	if more && j.Status == job.Active {
 		at := line.Plan.ScheduledFor(next)
@@ -73,7 +79,7 @@ func (s *Service) show(ctx context.Context, j *job.Job) (*jobBody, error) {
 	if j.Version == 1 && j.CreatedAt.Add(time.Second).After(now) && more {
 		return body, nil // it is new: nothing can have happened
 	}
-	latest, err := s.executions(ctx, j.ID, jobstore.Position{}, recentEvents)
+	latest, _, err := s.executions(ctx, j.ID, jobstore.Position{}, time.Now().Add(-jobstore.HistoryTTL), recentEvents)
 	if err != nil {
 		return nil, err
 	}
@@ -117,14 +123,13 @@ func (s *Service) listJobs(ctx context.Context, r *request) (response, error) {
 			return response{}, err
 		}
 		for i := range rows {
-			if rows[i].Deleted {
-				continue
-			}
-			body, err := s.show(ctx, &rows[i])
+			body, err := s.showIf(ctx, &rows[i], r.parameters["status"], r.parameters["label"])
 			if err != nil {
 				return response{}, err
 			}
-			result.Items = append(result.Items, body)
+			if body != nil {
+				result.Items = append(result.Items, body)
+			}
 		}
 		read += len(rows)
 		cursor = next
@@ -136,6 +141,28 @@ func (s *Service) listJobs(ctx context.Context, r *request) (response, error) {
 		result.NextCursor = &cursor
 	}
 	return response{status: http.StatusOK, body: result}, nil
+}
+
+// showIf shows a job that a list's filters let through; nil is one that they do not.
+func (s *Service) showIf(ctx context.Context, j *job.Job, status, label string) (*jobBody, error) {
+	if j.Deleted || label != "" && !hasLabel(j, label) {
+		return nil, nil
+	}
+	if stored := string(j.Status); status != "" && stored != status && (status != "completed" || j.Status != job.Active) {
+		return nil, nil // completed is an active job whose schedule has ended; nothing else changes by being looked at
+	}
+	body, err := s.show(ctx, j)
+	if err != nil || status != "" && body.Status != status {
+		return nil, err
+	}
+	return body, nil
+}
+
+// hasLabel tells whether a job has a label, given as NAME=VALUE or NAME.
+func hasLabel(j *job.Job, label string) bool {
+	name, want, exact := strings.Cut(label, "=")
+	value, ok := j.Labels[name]
+	return ok && (!exact || value == want)
 }
 
 func badCursor() *problem.Problem {
@@ -156,18 +183,35 @@ func (s *Service) listExecutions(ctx context.Context, r *request) (response, err
 	if !ok {
 		return response{}, badCursor()
 	}
-	executions, err := s.executions(ctx, jobID, before, maxRowsRead)
+	oldest := time.Now().Add(-jobstore.HistoryTTL)
+	if from, err := time.Parse(time.RFC3339Nano, r.parameters["from"]); err == nil {
+		oldest = job.Later(oldest, job.Instant(from.Add(time.Millisecond-1))) // instants have whole milliseconds
+	}
+	if to, err := time.Parse(time.RFC3339Nano, r.parameters["to"]); err == nil {
+		last := job.Instant(to.Add(time.Millisecond - 1)).Add(-time.Millisecond)
+		if before.NominalAt.IsZero() || last.Before(before.NominalAt) {
+			before = jobstore.Position{NominalAt: last}
+		}
+	}
+	executions, more, err := s.executions(ctx, jobID, before, oldest, maxRowsRead)
 	if err != nil {
 		return response{}, err
 	}
 	result := newPage()
-	for i := range executions {
-		if i == r.limit() {
-			cursor := executions[i-1].position()
-			result.NextCursor = &cursor
-			break
+	for _, x := range executions {
+		if state := r.parameters["state"]; state != "" && x.State != state {
+			continue
 		}
-		result.Items = append(result.Items, executions[i])
+		if len(result.Items) == r.limit() {
+			cursor := result.Items[len(result.Items)-1].(*executionBody).position()
+			result.NextCursor = &cursor
+			return response{status: http.StatusOK, body: result}, nil
+		}
+		result.Items = append(result.Items, x)
+	}
+	if n := len(executions); n > 0 && more {
+		cursor := executions[n-1].position()
+		result.NextCursor = &cursor
 	}
 	return response{status: http.StatusOK, body: result}, nil
 }
@@ -189,34 +233,76 @@ func parsePosition(cursor string) (jobstore.Position, bool) {
 }
 
 func (s *Service) getExecution(ctx context.Context, r *request) (response, error) {
-	id := r.PathValue("execution_id")
+	x, err := s.execution(ctx, r.PathValue("execution_id"))
+	if err != nil {
+		return response{}, err
+	}
+	return response{status: http.StatusOK, body: x}, nil
+}
+
+// execution puts together what is known of an execution.
+func (s *Service) execution(ctx context.Context, id string) (*executionBody, error) {
 	ref, err := job.ParseExecutionID(id)
 	if err != nil {
-		return response{}, notFound()
+		return nil, notFound()
 	}
 	j, err := s.deps.Jobs.Get(ctx, ref.JobID)
 	if err != nil {
-		return response{}, err
+		return nil, err
 	}
 	if j.Deleted {
-		return response{}, jobstore.ErrNotFound
+		return nil, jobstore.ErrNotFound
 	}
 	events, err := s.deps.History.Execution(ctx, id)
 	if err != nil {
-		return response{}, err
+		return nil, err
 	}
 	x := group(events)
 	if len(x) == 0 {
-		pending, err := s.pending(ctx, &j, id, ref)
+		return s.pending(ctx, &j, id, ref)
+	}
+	return x[0], s.underWay(ctx, x[0])
+}
+
+// cancelExecution stops one execution: the job's row names it, and the stop record with it, so that no attempt of it
+// begins after the answer. An executor that runs it sees the stop record within a second.
+func (s *Service) cancelExecution(ctx context.Context, r *request) (response, error) {
+	id := r.PathValue("execution_id")
+	x, err := s.execution(ctx, id)
+	if err != nil {
+		return response{}, err
+	}
+	if !x.ended() {
+		now := job.Instant(time.Now())
+		_, err = s.change.Change(ctx, x.JobID, func(_ context.Context, j *job.Job) error {
+			if j.State().Stops(id) {
+				return lifecycle.ErrNoChange
+			}
+			j.StoppedExecutions = append(recent(j.StoppedExecutions, now), id)
+			if len(j.StoppedExecutions) > job.MaxStoppedExecutions {
+				return problem.New(http.StatusConflict, "too-many-cancelled-executions",
+					"The job remembers 100 cancelled executions of the last 60 days; pause or cancel the job instead.")
+			}
+			j.UpdatedAt = now
+			return nil
+		})
 		if err != nil {
 			return response{}, err
 		}
-		return response{status: http.StatusOK, body: pending}, nil
+		x.Cancelling = true
 	}
-	if err := s.underWay(ctx, x[0]); err != nil {
-		return response{}, err
+	return response{status: http.StatusAccepted, body: x}, nil
+}
+
+// recent leaves out the executions for which no attempt can come any more: a retry window is 30 days at most.
+func recent(executionIDs []string, now time.Time) []string {
+	var kept []string
+	for _, id := range executionIDs {
+		if ref, err := job.ParseExecutionID(id); err == nil && now.Sub(ref.NominalAt) < 2*jobstore.HistoryTTL {
+			kept = append(kept, id)
+		}
 	}
-	return response{status: http.StatusOK, body: x[0]}, nil
+	return kept
 }
 
 func (s *Service) listDeadLetters(ctx context.Context, r *request) (response, error) {
@@ -235,6 +321,9 @@ func (s *Service) listDeadLetters(ctx context.Context, r *request) (response, er
 			"execution_id": d.Event.Entry.ExecutionID, "job_id": d.Event.Entry.JobID, "reason": d.Reason,
 			"attempts": d.Event.Entry.Attempt, "at": d.At, "last_attempt": newAttempt(&d.Event),
 		})
+		if d.RedrivenBy != "" {
+			result.Items[i].(map[string]any)["redriven_by"] = d.RedrivenBy
+		}
 	}
 	if next != "" {
 		result.NextCursor = &next

@@ -35,10 +35,11 @@ type operationFunc func(ctx context.Context, r *request) (response, error)
 
 func (s *Service) operations() map[string]operationFunc {
 	return map[string]operationFunc{
-		"createJob": s.createJob, "listJobs": s.listJobs, "getJob": s.getJob, "replaceJob": s.replaceJob,
+		"createJob": s.createJob, "createJobs": s.createJobs, "listJobs": s.listJobs, "getJob": s.getJob, "replaceJob": s.replaceJob,
 		"patchJob": s.patchJob, "deleteJob": s.deleteJob, "pauseJob": s.pauseJob, "resumeJob": s.resumeJob,
 		"cancelJob": s.cancelJob, "triggerJob": s.triggerJob, "listExecutions": s.listExecutions,
-		"getExecution": s.getExecution, "listDeadLetters": s.listDeadLetters, "previewSchedule": s.previewSchedule,
+		"getExecution": s.getExecution, "cancelExecution": s.cancelExecution, "listDeadLetters": s.listDeadLetters,
+		"redriveDeadLetters": s.redriveDeadLetters, "previewSchedule": s.previewSchedule,
 	}
 }
 
@@ -80,9 +81,9 @@ func (s *Service) routes() (http.Handler, error) {
 	return s.guard(e), nil
 }
 
-// echoPath turns {name} into :name.
+// echoPath turns {name} into :name, and a colon that is meant as one into \:.
 func echoPath(path string) string {
-	return strings.NewReplacer("{", ":", "}", "").Replace(path)
+	return strings.NewReplacer(":", `\:`, "{", ":", "}", "").Replace(path)
 }
 
 // guard gives every response its Request-Id, asks for the token, and turns a panic into a 500 without details.

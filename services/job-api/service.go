@@ -32,8 +32,8 @@ type Config struct {
 	AuthToken string
 	// Grace is how long an entry without a job row is kept; a writer may take half of it from entry to row.
 	Grace time.Duration
-	// MaxBodyBytes bounds a request's body.
-	MaxBodyBytes int64
+	// MaxBodyBytes bounds a request's body, MaxBatchBytes that of a batch of jobs.
+	MaxBodyBytes, MaxBatchBytes int64
 	// MaxWriteThroughs bounds the entries whose write-through failed and is tried again in the background.
 	MaxWriteThroughs int
 	// DrainLimit is how long a stop waits for requests under way.
@@ -43,8 +43,9 @@ type Config struct {
 // DefaultConfig is what the API runs with unless told otherwise.
 func DefaultConfig() Config {
 	return Config{
-		Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute, MaxBodyBytes: 512 << 10, MaxWriteThroughs: 10_000,
-		DrainLimit: 10 * time.Second,
+		Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute, MaxBodyBytes: 512 << 10, MaxBatchBytes: 16 << 20,
+		MaxWriteThroughs: 10_000,
+		DrainLimit:       10 * time.Second,
 	}
 }
 
@@ -54,7 +55,7 @@ func (c Config) Validate() error {
 	if c.Partitions < 1 || c.Partitions > bucket.MaxPartitions {
 		errs = append(errs, errors.New("job-api: partitions must be 1 to 16384"))
 	}
-	if c.Grace <= 0 || c.MaxBodyBytes <= 0 || c.MaxWriteThroughs <= 0 || c.DrainLimit < 0 {
+	if c.Grace <= 0 || c.MaxBodyBytes <= 0 || c.MaxBatchBytes <= 0 || c.MaxWriteThroughs <= 0 || c.DrainLimit < 0 {
 		errs = append(errs, errors.New("job-api: grace, max body bytes and max write-throughs must be over 0"))
 	}
 	return errors.Join(errs...)
@@ -149,6 +150,23 @@ func (s *Service) writeThrough(ctx context.Context, e job.Entry) {
 		case s.cold <- e:
 		default: // the loader's sweeps find it
 		}
+	}
+}
+
+// writeThroughAll is writeThrough for many.
+func (s *Service) writeThroughAll(ctx context.Context, entries []job.Entry) {
+	var near []job.Entry
+	for _, e := range entries {
+		horizon, err := s.deps.Hot.Horizon(ctx, e.Partition)
+		if err != nil || e.DueAt.Before(horizon) {
+			near = append(near, e)
+		}
+	}
+	if err := s.deps.Hot.Add(ctx, near); err == nil {
+		return
+	}
+	for _, e := range near {
+		s.writeThrough(ctx, e)
 	}
 }
 

@@ -46,19 +46,7 @@ func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) 
 				return accepted, err
 			}
 		}
-		for {
-			began := job.Instant(time.Now())
-			e.WrittenAt = began
-			e = job.NewEntry(e, began)
-			if err := s.deps.Pending.Put(ctx, []job.Entry{e}); err != nil {
-				return response{}, err
-			}
-			if !s.tookTooLong(began) {
-				break
-			}
-		}
-		s.writeThrough(ctx, e)
-		return accepted, nil
+		return accepted, s.putAll(ctx, []job.Entry{e})
 	})
 }
 

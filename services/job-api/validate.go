@@ -45,7 +45,11 @@ func (s *Service) check(r *http.Request, op *operation) (*request, *problem.Prob
 	if len(faults) > 0 {
 		return nil, problem.New(http.StatusBadRequest, "invalid-parameter", "A parameter is not as it must be.", faults...)
 	}
-	body, p := readBody(r, s.cfg.MaxBodyBytes)
+	limit := s.cfg.MaxBodyBytes
+	if op.id == "createJobs" {
+		limit = s.cfg.MaxBatchBytes
+	}
+	body, p := readBody(r, limit)
 	if p != nil {
 		return nil, p
 	}
@@ -75,12 +79,16 @@ func readBody(r *http.Request, limit int64) ([]byte, *problem.Problem) {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, problem.New(http.StatusRequestEntityTooLarge, "too-large",
-			"The body is larger than "+strconv.FormatInt(limit, 10)+" bytes.")
+		return nil, tooLarge(limit)
 	case err != nil:
 		return nil, problem.New(http.StatusBadRequest, "unreadable-body", "The body could not be read completely.")
 	}
 	return body, nil
+}
+
+func tooLarge(limit int64) *problem.Problem {
+	return problem.New(http.StatusRequestEntityTooLarge, "too-large",
+		"The body is larger than "+strconv.FormatInt(limit, 10)+" bytes.")
 }
 
 // decode reads exactly one JSON value.
@@ -314,6 +322,8 @@ func describe(k jsonschema.ErrorKind) (code, message string, members []string) {
 		return "minimum", "Must be at least " + k.Want.RatString() + ".", nil
 	case *kind.Maximum:
 		return "maximum", "Must be at most " + k.Want.RatString() + ".", nil
+	case *kind.MinItems:
+		return "min-items", "Must have at least " + strconv.Itoa(k.Want) + " items.", nil
 	case *kind.MaxItems:
 		return "max-items", "Must have at most " + strconv.Itoa(k.Want) + " items.", nil
 	case *kind.MaxProperties:

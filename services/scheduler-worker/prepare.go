@@ -118,6 +118,12 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	if verdict != job.Proceed {
 		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.refuse(ctx, t, verdict, state) }}
 	}
+	if state.Stops(t.entry.ExecutionID) {
+		// The executor refuses it by the stop record, which may be gone: it is older than the take.
+		if err := s.deps.Records.SetStop(ctx, row.ID, state); err != nil {
+			return prepared{err: err}
+		}
+	}
 	return prepared{at: t.entry.DueAt}
 }
 

@@ -133,6 +133,18 @@ func (s *History) PutDeadLetter(_ context.Context, d job.DeadLetter) error {
 	return nil
 }
 
+// MarkRedriven implements jobstore.History.
+func (s *History) MarkRedriven(_ context.Context, d job.DeadLetter, executionID string) error {
+	e := &d.Event.Entry
+	k := redrivenKey(deadLetterKey(day(e.NominalAt), d.Event.TenantID, e.ExecutionID))
+	if err := s.db.pebble.Set(k, []byte(executionID), s.db.write); err != nil {
+		return fmt.Errorf("embedded: mark redriven: %w", err)
+	}
+	return nil
+}
+
+func redrivenKey(deadLetter []byte) []byte { return append([]byte{tableRedriven}, deadLetter[1:]...) }
+
 // DeadLetters implements jobstore.History.
 func (s *History) DeadLetters(
 	ctx context.Context, tenantID, cursor string, limit int,
@@ -153,6 +165,11 @@ func (s *History) DeadLetters(
 		if d.Event.TenantID != tenantID {
 			return true, nil
 		}
+		by, _, err := s.db.get(redrivenKey(k))
+		if err != nil {
+			return false, err
+		}
+		d.RedrivenBy = string(by)
 		page = append(page, d)
 		if len(page) == limit {
 			next = base64.RawURLEncoding.EncodeToString(k)
@@ -173,6 +190,7 @@ func (s *History) expire(before time.Time) error {
 	err := errors.Join(
 		b.DeleteRange(historyDayKey(0, "")[:5], historyDayKey(d, "")[:5], nil),
 		b.DeleteRange(deadLetterKey(d-1, "", "")[:5], after([]byte{tableDeadLetter}), nil),
+		b.DeleteRange(redrivenKey(deadLetterKey(d-1, "", "")[:5]), after([]byte{tableRedriven}), nil),
 	)
 	if err != nil {
 		return err

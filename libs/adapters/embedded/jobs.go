@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,12 +32,32 @@ func NewJobStore(db *DB) *JobStore { return &JobStore{db: db} }
 
 type stripes [lockStripes]sync.Mutex
 
-func (s *stripes) of(key string) *sync.Mutex {
+func (s *stripes) of(key string) *sync.Mutex { return &s[stripe(key)] }
+
+func stripe(key string) int {
 	var h uint32 = 2166136261
 	for i := range len(key) {
 		h = (h ^ uint32(key[i])) * 16777619
 	}
-	return &s[h%lockStripes]
+	return int(h % lockStripes)
+}
+
+// lock takes the locks of all the keys, in one order so that no two callers wait for each other.
+func (s *stripes) lock(keys []string) (unlock func()) {
+	numbers := make([]int, len(keys))
+	for i, k := range keys {
+		numbers[i] = stripe(k)
+	}
+	slices.Sort(numbers)
+	numbers = slices.Compact(numbers)
+	for _, n := range numbers {
+		s[n].Lock()
+	}
+	return func() {
+		for _, n := range numbers {
+			s[n].Unlock()
+		}
+	}
 }
 
 // Get implements jobstore.Jobs.
@@ -109,54 +130,92 @@ func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]job
 }
 
 // Create implements jobstore.Jobs.
-func (s *JobStore) Create(ctx context.Context, j job.Job, exclusive bool) error {
-	lock := s.rows.of(j.ID)
-	lock.Lock()
-	defer lock.Unlock()
-	_, found, err := s.db.get(jobKey(j.ID))
-	if err != nil {
-		return fmt.Errorf("embedded: create job: %w", err)
-	}
-	if found {
-		if exclusive {
+func (s *JobStore) Create(_ context.Context, j job.Job, exclusive bool) error {
+	return s.write([]string{j.ID}, func(b *pebble.Batch) error {
+		_, found, err := s.db.get(jobKey(j.ID))
+		switch {
+		case err != nil:
+			return fmt.Errorf("embedded: create job: %w", err)
+		case found && exclusive:
 			return fmt.Errorf("embedded: create job: %w", jobstore.ErrExists)
+		case found:
+			return nil
+		}
+		return setJob(b, j)
+	})
+}
+
+// CreateMany implements jobstore.Jobs, with one fsync.
+func (s *JobStore) CreateMany(_ context.Context, jobs []job.Job) error {
+	ids := make([]string, len(jobs))
+	for i := range jobs {
+		ids[i] = jobs[i].ID
+	}
+	return s.write(ids, func(b *pebble.Batch) error {
+		for i := range jobs {
+			_, found, err := s.db.get(jobKey(ids[i]))
+			if err != nil {
+				return fmt.Errorf("embedded: create jobs: %w", err)
+			}
+			if found {
+				continue
+			}
+			if err := setJob(b, jobs[i]); err != nil {
+				return err
+			}
 		}
 		return nil
-	}
-	return s.putJob(j)
+	})
 }
 
 // Replace implements jobstore.Jobs.
 func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
-	lock := s.rows.of(j.ID)
-	lock.Lock()
-	defer lock.Unlock()
-	old, err := s.Get(ctx, j.ID)
+	return s.write([]string{j.ID}, func(b *pebble.Batch) error {
+		old, err := s.Get(ctx, j.ID)
+		if err != nil {
+			return err
+		}
+		if old.Version != j.Version-1 {
+			return fmt.Errorf("embedded: replace job: %w", jobstore.ErrConflict)
+		}
+		return setJob(b, j)
+	})
+}
+
+// write fills a batch under the rows' locks and applies it there. It waits for the fsync without them: whoever reads
+// the rows meanwhile and writes in turn is behind this write in the write-ahead log.
+func (s *JobStore) write(jobIDs []string, fill func(b *pebble.Batch) error) error {
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	unlock := s.rows.lock(jobIDs)
+	err := fill(b)
+	if err == nil && !b.Empty() {
+		err = s.db.apply(b)
+	}
+	unlock()
 	if err != nil {
 		return err
 	}
-	if old.Version != j.Version-1 {
-		return fmt.Errorf("embedded: replace job: %w", jobstore.ErrConflict)
+	if b.Empty() {
+		return nil
 	}
-	return s.putJob(j)
+	if err := s.db.synced(b); err != nil {
+		return fmt.Errorf("embedded: job: %w", err)
+	}
+	return nil
 }
 
-func (s *JobStore) putJob(j job.Job) error {
+func setJob(b *pebble.Batch, j job.Job) error {
 	body := takeBody(&j.Definition)
 	v, err := json.Marshal(jobRow{j, body})
 	if err != nil {
 		return fmt.Errorf("embedded: job row: %w", err)
 	}
-	b := s.db.pebble.NewBatch()
-	defer b.Close()
 	err = errors.Join(b.Set(listingKey(j.TenantID, j.ID), nil, nil), b.Set(jobKey(j.ID), v, nil))
 	if at := expiry(&j); !at.IsZero() {
 		err = errors.Join(err, b.Set(expiryKey(at, jobKey(j.ID)), nil, nil))
 	}
 	if err != nil {
-		return fmt.Errorf("embedded: job: %w", err)
-	}
-	if err := b.Commit(s.db.write); err != nil {
 		return fmt.Errorf("embedded: job: %w", err)
 	}
 	return nil

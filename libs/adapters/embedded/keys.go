@@ -18,6 +18,7 @@ const (
 	tableProgress   = 'w' // partition
 	tableHistory    = 'h' // day, job id 0, ^nominal, execution id 0, attempt, event id
 	tableDeadLetter = 'x' // ^day, tenant 0, execution id
+	tableRedriven   = 'y' // as tableDeadLetter
 	tableLog        = 'l' // topic 0 partition, offset
 	tableOffset     = 'o' // topic 0 group 0 partition
 	tableStarted    = 'e' // execution id 0 attempt

@@ -123,7 +123,11 @@ func (r *Records) start(k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, e
 		return 0, fmt.Errorf("embedded: start: %w", dedupe.ErrFenced)
 	}
 	if stop, ok := r.stops[e.JobID]; ok {
-		if v := stop.state.Judge(e); v != job.Proceed {
+		v := stop.state.Judge(e)
+		if v == job.Proceed && stop.state.Stops(e.ExecutionID) {
+			v = job.StoppedByCancel
+		}
+		if v != job.Proceed {
 			return v, nil
 		}
 	}
@@ -282,4 +286,17 @@ func (r *Records) evict(now time.Time) {
 		}
 		r.keptSince = job.Later(r.keptSince, a.at)
 	}
+}
+
+// StopsOf implements dedupe.Records.
+func (r *Records) StopsOf(_ context.Context, jobIDs []string) (map[string]job.State, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	states := make(map[string]job.State, len(jobIDs))
+	for _, id := range jobIDs {
+		if s, ok := r.stops[id]; ok {
+			states[id] = s.state
+		}
+	}
+	return states, nil
 }

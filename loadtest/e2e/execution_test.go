@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/loadtest/e2e/world"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+func TestCancelledExecutionIsNotInvokedAndTheScheduleGoesOn(t *testing.T) {
+	world.Run(t, time.Minute, func(w *world.World) {
+		w.Start()
+		id := w.Create(world.Job("j", "ok", map[string]any{"type": "cron", "cron_expr": "0 * * * *"}))
+		time.Sleep(30 * time.Minute)
+		next := time.Now().Truncate(time.Hour).Add(time.Hour)
+		execution := fmt.Sprintf("exe_%s-s%013d", id[len("job_"):], next.UnixMilli())
+		x := w.Must(http.StatusAccepted, http.MethodPost, "/executions/"+execution+"/cancel", nil)
+		if x["cancelling"] != true {
+			t.Errorf("answer %v", x)
+		}
+		w.Crash()
+		w.Start()
+		time.Sleep(2 * time.Hour)
+		for _, c := range w.Targets.CallsOf(id) {
+			if c.ScheduledFor.Equal(next) {
+				t.Errorf("called at %s for the cancelled execution", c.At)
+			}
+		}
+		x = w.Must(http.StatusOK, http.MethodGet, "/executions/"+execution, nil)
+		if x["state"] != "cancelled" || x["disposition"] != "cancelled" {
+			t.Errorf("execution %v", x)
+		}
+		if n := len(w.Targets.CallsOf(id)); n != 2 { // at the start, and an hour after the cancelled one
+			t.Errorf("%d calls, want 2", n)
+		}
+	})
+}
+
+func TestRunningExecutionIsInterruptedWithinASecondOfItsCancel(t *testing.T) {
+	world.Run(t, time.Minute, func(w *world.World) {
+		w.Start()
+		var interrupted time.Time
+		w.Targets.Set("slow", func(r *http.Request, _ ledger.Call) (int, error) {
+			<-r.Context().Done()
+			interrupted = time.Now()
+			return 0, r.Context().Err()
+		})
+		id := w.Create(world.Job("j", "slow", map[string]any{"type": "one_shot", "delay": "10s"}))
+		time.Sleep(15 * time.Second)
+		execution := w.Targets.CallsOf(id)[0].ExecutionID
+		asked := time.Now()
+		w.Must(http.StatusAccepted, http.MethodPost, "/executions/"+execution+"/cancel", nil)
+		time.Sleep(time.Minute)
+		if took := interrupted.Sub(asked); took < 0 || took > time.Second {
+			t.Errorf("interrupted after %s", took)
+		}
+		x := w.Must(http.StatusOK, http.MethodGet, "/executions/"+execution, nil)
+		if x["state"] != "cancelled" || x["disposition"] != "fired" || len(x["attempts"].([]any)) != 1 {
+			t.Errorf("execution %v", x)
+		}
+	})
+}
+
+func TestCancelBetweenTwoAttemptsIsTheEnd(t *testing.T) {
+	world.Run(t, time.Minute, func(w *world.World) {
+		w.Start()
+		w.Targets.Set("down", func(*http.Request, ledger.Call) (int, error) { return http.StatusBadGateway, nil })
+		id := w.Create(world.Job("j", "down", map[string]any{"type": "one_shot", "delay": "10s"}))
+		time.Sleep(12 * time.Second)
+		x := w.Executions(id)[0]
+		if x["state"] != "retrying" {
+			t.Fatalf("execution %v", x)
+		}
+		path := "/executions/" + x["execution_id"].(string)
+		w.Must(http.StatusAccepted, http.MethodPost, path+"/cancel", nil)
+		time.Sleep(time.Hour)
+		if n := len(w.Targets.CallsOf(id)); n != 1 {
+			t.Errorf("%d calls, want 1", n)
+		}
+		if x := w.Must(http.StatusOK, http.MethodGet, path, nil); x["state"] != "cancelled" || x["disposition"] != "fired" {
+			t.Errorf("execution %v", x)
+		}
+		wantNoDeadLetters(t, w)
+	})
+}
+
+func TestDeadLettersAreRedrivenOnceAtTheirRate(t *testing.T) {
+	world.Run(t, time.Minute, func(w *world.World) {
+		w.Start()
+		w.Targets.Set("target", func(*http.Request, ledger.Call) (int, error) { return http.StatusNotFound, nil })
+		for i := range 30 {
+			w.Create(world.Job(fmt.Sprint("j", i), "target", map[string]any{"type": "one_shot", "delay": "10s"}))
+		}
+		other := w.Create(world.Job("other", "target", map[string]any{"type": "one_shot", "delay": "10s"}))
+		time.Sleep(time.Minute)
+		w.Targets.Set("target", nil)
+		before := len(w.Targets.Calls())
+		one := w.Must(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive",
+			map[string]any{"filter": map[string]any{"job_id": other}})
+		if one["redriven"] != 1.0 || one["more"] != false {
+			t.Errorf("answer %v", one)
+		}
+		began := time.Now()
+		all := w.Must(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive",
+			map[string]any{"rate_per_second": 2, "limit": 20}, "Idempotency-Key", "k")
+		again := w.Must(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive",
+			map[string]any{"rate_per_second": 2, "limit": 20}, "Idempotency-Key", "k")
+		if all["redriven"] != 20.0 || all["more"] != true || fmt.Sprint(all) != fmt.Sprint(again) {
+			t.Errorf("answers %v and %v", all, again)
+		}
+		w.Crash()
+		w.Start()
+		time.Sleep(5 * time.Second)
+		if n := len(w.Targets.Calls()) - before; n < 10 || n > 13 {
+			t.Errorf("%d calls after %s at 2 per second", n, time.Since(began))
+		}
+		time.Sleep(time.Minute)
+		if n := len(w.Targets.Calls()) - before; n != 21 {
+			t.Errorf("%d calls, want 21", n)
+		}
+		x := w.Must(http.StatusOK, http.MethodGet, "/executions/"+executionOf(one, 0), nil)
+		if x["state"] != "succeeded" || x["trigger"] != "redrive" {
+			t.Errorf("execution %v", x)
+		}
+		rest := w.Must(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive", map[string]any{})
+		if rest["redriven"] != 10.0 || rest["more"] != false {
+			t.Errorf("the rest: %v", rest)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+func executionOf(answer map[string]any, i int) string {
+	return answer["executions"].([]any)[i].(map[string]any)["execution_id"].(string)
+}

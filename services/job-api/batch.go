@@ -1,0 +1,214 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/problem"
+)
+
+// keyedAtOnce bounds how many jobs of a batch that have idempotency keys of their own are created side by side.
+const keyedAtOnce = 16
+
+// batchResult is what became of one job of a batch.
+type batchResult struct {
+	Status  int              `json:"status"`
+	Job     any              `json:"job,omitempty"`
+	Problem *problem.Problem `json:"problem,omitempty"`
+}
+
+// batchJob is a job of a batch that was found right, with its place in it.
+type batchJob struct {
+	at   int
+	job  job.Job
+	line *occurrence.Line
+}
+
+// createJobs accepts many jobs as createJob accepts one: their entries, then their rows, then the answer, each step for
+// all of them at once. What is wrong with one of them concerns that one alone. Under an Idempotency-Key their ids follow
+// from the claim, so a request that is repeated after a crash creates what is missing.
+func (s *Service) createJobs(ctx context.Context, r *request) (response, error) {
+	now := job.Instant(time.Now())
+	claim := jobstore.Claim{ID: newID("", now), AcceptedAt: now}
+	key := r.parameters["Idempotency-Key"]
+	return s.once(ctx, r, "createJobs", key, claim, func(c jobstore.Claim) (response, error) {
+		var body struct{ Jobs []json.RawMessage }
+		if err := json.Unmarshal(r.body, &body); err != nil {
+			return response{}, err
+		}
+		results := make([]batchResult, len(body.Jobs))
+		jobs, keyed := s.sortBatch(r, body.Jobs, c, results)
+		if c.ID != claim.ID {
+			var err error
+			if jobs, err = s.missingOf(ctx, jobs, results); err != nil {
+				return response{}, err
+			}
+		}
+		if err := s.acceptAll(ctx, jobs, results); err != nil {
+			return response{}, err
+		}
+		s.createKeyed(ctx, keyed, results)
+		return response{
+			status: http.StatusOK, headers: map[string]string{}, body: map[string]any{"results": results},
+		}, nil
+	})
+}
+
+// sortBatch checks every job of a batch. Those that are right are returned, those with a key of their own apart.
+func (s *Service) sortBatch(
+	r *request, bodies []json.RawMessage, c jobstore.Claim, results []batchResult,
+) (jobs []batchJob, keyed map[int]*request) {
+	trees, _ := r.tree.(map[string]any)["jobs"].([]any)
+	schema := s.spec.operation("createJob").body
+	keyed = map[int]*request{}
+	for i, raw := range bodies {
+		tree, _ := trees[i].(map[string]any)
+		if p := invalid(checkTree(schema, tree)); p != nil {
+			results[i] = refused(p)
+			continue
+		}
+		if _, ok := tree["idempotency_key"]; ok {
+			keyed[i] = single(r, raw, tree)
+			continue
+		}
+		if int64(len(raw)) > s.cfg.MaxBodyBytes {
+			results[i] = refused(tooLarge(s.cfg.MaxBodyBytes))
+			continue
+		}
+		b := batchJob{at: i}
+		body, def, err := parse(raw, c.AcceptedAt)
+		if err == nil {
+			b.job = newJob(tenant(r.Request), &body, def, jobstore.Claim{
+				ID: derivedID(job.JobPrefix, c, i), DefinitionID: derivedID(job.DefinitionPrefix, c, i), AcceptedAt: c.AcceptedAt,
+			})
+			b.line, err = newLine(&b.job)
+		}
+		if err != nil {
+			results[i] = refused(s.problemOf(err))
+			continue
+		}
+		b.line.Def = &b.job.Definition
+		jobs = append(jobs, b)
+	}
+	return jobs, keyed
+}
+
+func refused(p *problem.Problem) batchResult { return batchResult{Status: p.Status, Problem: p} }
+
+// derivedID is an id that follows from a request's claim and a place in its batch.
+func derivedID(prefix string, c jobstore.Claim, i int) string {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint32([]byte(prefix+c.ID), uint32(i)))
+	var id ulid.ULID
+	_ = id.SetTime(uint64(c.AcceptedAt.UnixMilli())) // until the year 10889
+	copy(id[6:], sum[:])
+	return prefix + id.String()
+}
+
+// single is a job of a batch as a request of its own.
+func single(r *request, raw []byte, tree any) *request {
+	req, u := *r.Request, *r.URL
+	u.Path = apiRoot + "/jobs"
+	req.URL = &u
+	return &request{Request: &req, parameters: map[string]string{}, body: raw, tree: tree}
+}
+
+// missingOf leaves out what an earlier try of the request has created.
+func (s *Service) missingOf(ctx context.Context, jobs []batchJob, results []batchResult) (missing []batchJob, err error) {
+	for len(jobs) > 0 {
+		n := min(len(jobs), jobstore.MaxGetMany)
+		ids := make([]string, n)
+		for i := range ids {
+			ids[i] = jobs[i].job.ID
+		}
+		rows, err := s.deps.Jobs.GetMany(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range jobs[:n] {
+			row, ok := rows[b.job.ID]
+			if !ok {
+				missing = append(missing, b)
+				continue
+			}
+			shown, err := s.show(ctx, &row)
+			if err != nil {
+				return nil, err
+			}
+			results[b.at] = batchResult{Status: http.StatusCreated, Job: shown}
+		}
+		jobs = jobs[n:]
+	}
+	return missing, nil
+}
+
+// acceptAll is accept for many.
+func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batchResult) error {
+	for {
+		began := job.Instant(time.Now())
+		entries := make([]job.Entry, 0, len(jobs))
+		rows := make([]job.Job, 0, len(jobs))
+		for _, b := range jobs {
+			first, ok := b.line.First(bucket.Partition(b.job.ID, s.cfg.Partitions), began)
+			if !ok {
+				results[b.at] = refused(noOccurrence())
+				continue
+			}
+			shown, err := s.showLine(ctx, &b.job, b.line)
+			if err != nil {
+				return err
+			}
+			results[b.at] = batchResult{Status: http.StatusCreated, Job: shown}
+			entries, rows = append(entries, first), append(rows, b.job)
+		}
+		if len(rows) == 0 {
+			return nil
+		}
+		if err := s.deps.Pending.Put(ctx, entries); err != nil {
+			return err
+		}
+		if s.tookTooLong(began) {
+			continue
+		}
+		if err := s.deps.Jobs.CreateMany(ctx, rows); err != nil {
+			return err
+		}
+		if s.tookTooLong(began) {
+			continue // the rows are there: only the entries are repeated
+		}
+		s.writeThroughAll(ctx, entries)
+		return nil
+	}
+}
+
+// createKeyed creates the jobs that have idempotency keys of their own.
+func (s *Service) createKeyed(ctx context.Context, keyed map[int]*request, results []batchResult) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, keyedAtOnce)
+	for i, r := range keyed {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			resp, err := s.createJob(ctx, r)
+			if err != nil {
+				results[i] = refused(s.problemOf(err))
+				return
+			}
+			results[i] = batchResult{Status: resp.status, Job: resp.body}
+			if replayed, ok := resp.body.([]byte); ok {
+				results[i].Job = json.RawMessage(replayed)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,151 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// redriveBody is a request to execute dead letters again.
+type redriveBody struct {
+	Filter struct {
+		JobID  string     `json:"job_id"`
+		Reason string     `json:"reason"`
+		From   *time.Time `json:"from"`
+		To     *time.Time `json:"to"`
+	} `json:"filter"`
+	RatePerSecond whole `json:"rate_per_second"`
+	Limit         whole `json:"limit"`
+}
+
+func (b *redriveBody) matches(d *job.DeadLetter) bool {
+	f := &b.Filter
+	return d.RedrivenBy == "" && (f.JobID == "" || f.JobID == d.Event.Entry.JobID) &&
+		(f.Reason == "" || f.Reason == d.Reason) &&
+		(f.From == nil || !d.At.Before(*f.From)) && (f.To == nil || d.At.Before(*f.To))
+}
+
+// redriven is one new execution.
+type redriven struct {
+	ExecutionID string    `json:"execution_id"`
+	JobID       string    `json:"job_id"`
+	Source      string    `json:"source_execution_id"`
+	DueAt       time.Time `json:"due_at"`
+	letter      job.DeadLetter
+}
+
+// redriveDeadLetters writes an entry for each dead letter that matches, spread by the rate, and then marks the letter.
+// The new execution's id follows from the claim and the letter: a request that is repeated under its key after a crash
+// writes the same entries.
+func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response, error) {
+	b := redriveBody{RatePerSecond: 10, Limit: 1000}
+	if err := json.Unmarshal(r.body, &b); err != nil {
+		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
+	}
+	now := job.Instant(time.Now())
+	claim := jobstore.Claim{ID: newID("", now), AcceptedAt: now}
+	key := r.parameters["Idempotency-Key"]
+	return s.once(ctx, r, "redriveDeadLetters", key, claim, func(c jobstore.Claim) (response, error) {
+		letters, more, err := s.lettersFor(ctx, tenant(r.Request), &b)
+		if err != nil {
+			return response{}, err
+		}
+		list := []redriven{}
+		var entries []job.Entry
+		for _, d := range letters {
+			j, err := s.deps.Jobs.Get(ctx, d.Event.Entry.JobID)
+			if errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.Cancelled) {
+				continue
+			}
+			if err != nil {
+				return response{}, err
+			}
+			due := c.AcceptedAt.Add(time.Duration(len(list)) * time.Second / time.Duration(b.RatePerSecond))
+			e := s.redriveEntry(&j, d.Event.Entry.ExecutionID, c.ID, job.Instant(due))
+			entries = append(entries, e)
+			list = append(list, redriven{e.ExecutionID, j.ID, d.Event.Entry.ExecutionID, e.DueAt, d})
+		}
+		if err := s.putAll(ctx, entries); err != nil {
+			return response{}, err
+		}
+		for i := range list {
+			if err := s.deps.History.MarkRedriven(ctx, list[i].letter, list[i].ExecutionID); err != nil {
+				return response{}, err
+			}
+		}
+		return response{status: http.StatusAccepted, headers: map[string]string{}, body: map[string]any{
+			"redriven": len(list), "more": more, "executions": list,
+		}}, nil
+	})
+}
+
+// lettersFor finds the dead letters that match, and whether there may be more.
+func (s *Service) lettersFor(
+	ctx context.Context, tenantID string, b *redriveBody,
+) (letters []job.DeadLetter, more bool, err error) {
+	cursor := ""
+	for read := 0; read < maxRowsRead; {
+		page, next, err := s.deps.History.DeadLetters(ctx, tenantID, cursor, 500)
+		if err != nil {
+			return nil, false, err
+		}
+		for i := range page {
+			if !b.matches(&page[i]) {
+				continue
+			}
+			if len(letters) == int(b.Limit) {
+				return letters, true, nil
+			}
+			letters = append(letters, page[i])
+		}
+		read += len(page)
+		if cursor = next; next == "" {
+			return letters, false, nil
+		}
+	}
+	return letters, true, nil
+}
+
+func (s *Service) redriveEntry(j *job.Job, source, request string, due time.Time) job.Entry {
+	sum := sha256.Sum256([]byte(request + source))
+	var id ulid.ULID
+	_ = id.SetTime(uint64(due.UnixMilli())) // until the year 10889
+	copy(id[6:], sum[:])
+	return job.Entry{
+		Locator: job.Locator{
+			Partition: bucket.Partition(j.ID, s.cfg.Partitions), DueAt: due,
+			ExecutionID: job.RedriveExecutionID(j.ID, id.String()), Attempt: 1, DefinitionID: j.Definition.ID,
+		},
+		JobID: j.ID, Trigger: job.TriggerRedrive, NominalAt: due, ScheduledFor: due,
+	}
+}
+
+// putAll makes entries durable that follow from an API write, and hot.
+func (s *Service) putAll(ctx context.Context, entries []job.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	for {
+		began := job.Instant(time.Now())
+		for i := range entries {
+			entries[i].WrittenAt = began
+			entries[i] = job.NewEntry(entries[i], began)
+		}
+		if err := s.deps.Pending.Put(ctx, entries); err != nil {
+			return err
+		}
+		if !s.tookTooLong(began) {
+			s.writeThroughAll(ctx, entries)
+			return nil
+		}
+	}
+}
