@@ -56,6 +56,9 @@ type Buckets interface {
 	// Due gives, for each owner in order, the entries due at or before until, without removing them: at most limit
 	// in all, earliest due first within a partition.
 	Due(ctx context.Context, owners []Owner, until time.Time, limit int) ([]job.Entry, error)
+	// Postpone keeps Due from giving occurrences before an instant. They stay in their due sets, so nobody misses them;
+	// that they were postponed may be forgotten at any time. The owner's epoch is checked.
+	Postpone(ctx context.Context, o Owner, locators []job.Locator, until time.Time) error
 	// Remove takes occurrences out of their due sets.
 	Remove(ctx context.Context, locators []job.Locator) error
 	// Absent gives those of the locators that are not in their due set.

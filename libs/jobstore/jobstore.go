@@ -130,6 +130,17 @@ type History interface {
 	DeadLetters(ctx context.Context, tenantID, cursor string, limit int) (page []job.DeadLetter, next string, err error)
 }
 
+// Settings holds the few values that concern the whole installation.
+type Settings interface {
+	// Setting reads a value; nil where there is none.
+	Setting(ctx context.Context, name string) ([]byte, error)
+	// SwapSetting writes a value where the old one stands, else ErrConflict.
+	SwapSetting(ctx context.Context, name string, old, value []byte) error
+}
+
+// SettingDispatchHold is the name under which a [job.DispatchHold] is kept, as JSON.
+const SettingDispatchHold = "dispatch-hold"
+
 // HistoryTTL is how long history, dead letters, superseded definitions and ended one-shots are kept.
 const HistoryTTL = 30 * 24 * time.Hour
 

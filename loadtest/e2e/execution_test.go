@@ -136,3 +136,36 @@ func TestDeadLettersAreRedrivenOnceAtTheirRate(t *testing.T) {
 func executionOf(answer map[string]any, i int) string {
 	return answer["executions"].([]any)[i].(map[string]any)["execution_id"].(string)
 }
+
+func TestHeldDispatchIsKeptOverARestartAndLosesNothing(t *testing.T) {
+	world.Run(t, 2*time.Minute, func(w *world.World) {
+		w.Start()
+		held := w.Create(world.Job("held", "a", map[string]any{
+			"type": "cron", "cron_expr": "* * * * *", "labels": map[string]any{"team": "pay"}, "missed_run_policy": "backfill",
+		}))
+		free := w.Create(world.Job("free", "b", map[string]any{"type": "cron", "cron_expr": "* * * * *"}))
+		time.Sleep(5*time.Minute + 30*time.Second)
+		pay := map[string]any{"label": "team=pay"}
+		if x := w.Must(http.StatusOK, http.MethodPost, "/dispatch/pause", pay); fmt.Sprint(x["paused_labels"]) != "[team=pay]" {
+			t.Errorf("answer %v", x)
+		}
+		w.Crash()
+		w.Start()
+		count := func(id string) int { return len(w.Targets.CallsOf(id)) }
+		before, others := count(held), count(free)
+		time.Sleep(10 * time.Minute)
+		if n, m := count(held)-before, count(free)-others; n != 0 || m != 10 {
+			t.Errorf("while held %d calls of the held job and %d of the other, want 0 and 10", n, m)
+		}
+		w.Must(http.StatusOK, http.MethodPost, "/dispatch/pause", map[string]any{})
+		time.Sleep(5 * time.Minute)
+		if m := count(free) - others; m != 10 {
+			t.Errorf("%d calls while everything is held, want none more", m-10)
+		}
+		w.Must(http.StatusOK, http.MethodPost, "/dispatch/resume", map[string]any{})
+		time.Sleep(5 * time.Minute)
+		if n := count(held) - before; n != 20 {
+			t.Errorf("%d calls of the held job afterwards, want 20", n)
+		}
+	})
+}

@@ -76,14 +76,15 @@ type Platform struct {
 
 // Adapters are the embedded adapters of a platform.
 type Adapters struct {
-	Jobs    *embedded.JobStore
-	Pending *embedded.Pending
-	History *embedded.History
-	Hot     *embedded.HotBuckets
-	Records *embedded.Records
-	Log     *embedded.Log
-	Coord   *embedded.Coordinator
-	Archive *embedded.Archive
+	Jobs     *embedded.JobStore
+	Pending  *embedded.Pending
+	Settings *embedded.Settings
+	History  *embedded.History
+	Hot      *embedded.HotBuckets
+	Records  *embedded.Records
+	Log      *embedded.Log
+	Coord    *embedded.Coordinator
+	Archive  *embedded.Archive
 }
 
 // Open opens the store and makes the services; nothing runs yet. Close it, whether it ran or not.
@@ -116,8 +117,9 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 		return err
 	}
 	p.Adapters = Adapters{
-		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db),
-		Hot: embedded.NewHotBuckets(db.Partitions(), 0), Records: records, Log: p.log,
+		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), Settings: embedded.NewSettings(db),
+		History: embedded.NewHistory(db),
+		Hot:     embedded.NewHotBuckets(db.Partitions(), 0), Records: records, Log: p.log,
 		Coord: embedded.NewCoordinator(db), Archive: store,
 	}
 	return p.serve(cfg, out)
@@ -135,14 +137,15 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	}
 	cfg.API.Partitions = p.db.Partitions()
 	p.API, err = api.New(cfg.API, api.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Hot: a.Hot, Records: a.Records, Listener: out.Listener,
-		Admin: admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
+		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records,
+		Listener: out.Listener,
+		Admin:    admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
 	})
 	if err != nil {
 		return err
 	}
 	working, err := worker.New(cfg.Worker, worker.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
+		Jobs: a.Jobs, Pending: a.Pending, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
 	})
 	if err != nil {

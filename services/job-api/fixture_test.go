@@ -41,7 +41,8 @@ func newServer(t *testing.T, configure func(*api.Config, *api.Deps)) *server {
 	pending := embedded.NewPending(db)
 	deps := api.Deps{
 		Jobs: embedded.NewJobStore(db), Pending: pending, History: embedded.NewHistory(db),
-		Hot: embedded.NewHotBuckets(4, 0), Records: records, Logger: slog.New(slog.DiscardHandler),
+		Settings: embedded.NewSettings(db),
+		Hot:      embedded.NewHotBuckets(4, 0), Records: records, Logger: slog.New(slog.DiscardHandler),
 	}
 	if configure != nil {
 		configure(&cfg, &deps)

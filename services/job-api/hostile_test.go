@@ -159,7 +159,7 @@ func (h *hostile) operation(path, method string, item, op map[string]any) {
 func bases() map[string]string {
 	return map[string]string{
 		"/schedules/preview": `{"type":"cron","cron_expr":"0 9 * * MON"}`, "/jobs:batch": `{"jobs":[` + goodJob + `]}`,
-		"/dead-letters:redrive": `{"filter":{},"rate_per_second":5}`,
+		"/dead-letters:redrive": `{"filter":{},"rate_per_second":5}`, "/dispatch/pause": `{}`, "/dispatch/resume": `{}`,
 	}
 }
 

@@ -145,7 +145,7 @@ func (s *Service) listJobs(ctx context.Context, r *request) (response, error) {
 
 // showIf shows a job that a list's filters let through; nil is one that they do not.
 func (s *Service) showIf(ctx context.Context, j *job.Job, status, label string) (*jobBody, error) {
-	if j.Deleted || label != "" && !hasLabel(j, label) {
+	if j.Deleted || label != "" && !job.HasLabel(j.Labels, label) {
 		return nil, nil
 	}
 	if stored := string(j.Status); status != "" && stored != status && (status != "completed" || j.Status != job.Active) {
@@ -156,13 +156,6 @@ func (s *Service) showIf(ctx context.Context, j *job.Job, status, label string) 
 		return nil, err
 	}
 	return body, nil
-}
-
-// hasLabel tells whether a job has a label, given as NAME=VALUE or NAME.
-func hasLabel(j *job.Job, label string) bool {
-	name, want, exact := strings.Cut(label, "=")
-	value, ok := j.Labels[name]
-	return ok && (!exact || value == want)
 }
 
 func badCursor() *problem.Problem {

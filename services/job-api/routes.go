@@ -40,6 +40,7 @@ func (s *Service) operations() map[string]operationFunc {
 		"cancelJob": s.cancelJob, "triggerJob": s.triggerJob, "listExecutions": s.listExecutions,
 		"getExecution": s.getExecution, "cancelExecution": s.cancelExecution, "listDeadLetters": s.listDeadLetters,
 		"redriveDeadLetters": s.redriveDeadLetters, "previewSchedule": s.previewSchedule,
+		"getDispatch": s.getDispatch, "pauseDispatch": s.pauseDispatch, "resumeDispatch": s.resumeDispatch,
 	}
 }
 

@@ -63,11 +63,12 @@ func (c Config) Validate() error {
 
 // Deps are the ports that the API works on.
 type Deps struct {
-	Jobs    jobstore.Jobs
-	Pending jobstore.Pending
-	History jobstore.History
-	Hot     hotbucket.Buckets
-	Records dedupe.Records
+	Jobs     jobstore.Jobs
+	Pending  jobstore.Pending
+	History  jobstore.History
+	Settings jobstore.Settings
+	Hot      hotbucket.Buckets
+	Records  dedupe.Records
 	// Listener is where the API listens; nil when only Handler is used.
 	Listener net.Listener
 	// Admin answers the admin paths on the API's listener; nil for none.

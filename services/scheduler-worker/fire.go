@@ -106,11 +106,14 @@ func (sh *shard) due(now time.Time) []*task {
 // sort gives the tasks that are to be fired now. What waited for its job row is prepared again, and what is late is
 // set aside.
 func (sh *shard) sort(batch []*task, now time.Time) (fires []*task) {
+	hold := sh.s.hold.Load()
 	for _, t := range batch {
 		switch {
 		case t.heldBack:
 			t.heldBack = false
 			sh.fresh = append(sh.fresh, t)
+		case !t.published && hold.Holds(t.labels):
+			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
 		case !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
 				return time.Time{}, sh.s.sendLate(ctx, t, time.Now())

@@ -9,6 +9,7 @@ type metrics struct {
 	held       prometheus.Gauge
 	behind     prometheus.Histogram
 	abandoned  prometheus.Counter
+	postponed  prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -36,8 +37,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Times a shard dropped what it held because its last accepted read was too old.",
 		}),
 	}
+	m.postponed = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "minutehand_scheduler_worker_postponed_total",
+		Help: "Times an entry was due while an operator held it, counted again every 10 s.",
+	})
 	if reg != nil {
-		reg.MustRegister(m.dispatched, m.refused, m.late, m.held, m.behind, m.abandoned)
+		reg.MustRegister(m.postponed, m.dispatched, m.refused, m.late, m.held, m.behind, m.abandoned)
 	}
 	return m
 }

@@ -93,7 +93,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	if !found {
 		return s.await(t)
 	}
-	t.tenantID = row.TenantID
+	t.tenantID, t.labels = row.TenantID, row.Labels
 	state := row.State()
 	verdict := state.Judge(&t.entry)
 	if verdict == job.AheadOfRow {

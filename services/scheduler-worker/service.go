@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +22,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/run"
@@ -81,14 +83,15 @@ func (c Config) Validate() error {
 
 // Deps are the ports that a worker works on.
 type Deps struct {
-	Jobs    jobstore.Jobs
-	Pending jobstore.Pending
-	Hot     hotbucket.Buckets
-	Records dedupe.Records
-	Log     dispatch.Log
-	Coord   coord.Coordinator
-	Logger  *slog.Logger
-	Metrics prometheus.Registerer
+	Jobs     jobstore.Jobs
+	Pending  jobstore.Pending
+	Settings jobstore.Settings
+	Hot      hotbucket.Buckets
+	Records  dedupe.Records
+	Log      dispatch.Log
+	Coord    coord.Coordinator
+	Logger   *slog.Logger
+	Metrics  prometheus.Registerer
 }
 
 // Service is a scheduler-worker.
@@ -96,6 +99,8 @@ type Service struct {
 	cfg     Config
 	deps    Deps
 	metrics *metrics
+	// hold is what an operator keeps from being dispatched.
+	hold atomic.Pointer[job.DispatchHold]
 }
 
 // New returns a worker that has not started.
@@ -103,7 +108,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}, nil
+	s := &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}
+	s.hold.Store(&job.DispatchHold{})
+	return s, nil
 }
 
 // Run takes and dispatches until ctx ends. What it holds then stays in the hot buckets for the next owner.
@@ -112,8 +119,13 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
+	// Nothing is dispatched before it is known what is held.
+	if err := run.Patiently(ctx, s.deps.Logger, "read what is held", s.readHold); err != nil {
+		return nil
+	}
 	shards := make([]*shard, s.cfg.Shards)
 	var wg sync.WaitGroup
+	wg.Go(func() { s.holdLoop(ctx) })
 	for i := range shards {
 		shards[i] = newShard(s)
 		wg.Go(func() { shards[i].run(ctx) })

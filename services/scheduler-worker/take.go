@@ -18,6 +18,7 @@ type task struct {
 	owner    hotbucket.Owner
 	line     *occurrence.Line
 	tenantID string
+	labels   map[string]string
 	// incarnation of the hot tier, read before the job row was.
 	incarnation string
 	takenAt     time.Time

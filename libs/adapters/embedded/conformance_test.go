@@ -67,6 +67,9 @@ func TestConformance(t *testing.T) {
 		t.Run(name+"/pending", func(t *testing.T) {
 			jobstoretest.RunPending(t, func(t *testing.T) jobstore.Pending { return embedded.NewPending(open(t)) })
 		})
+		t.Run(name+"/settings", func(t *testing.T) {
+			jobstoretest.RunSettings(t, func(t *testing.T) jobstore.Settings { return embedded.NewSettings(open(t)) })
+		})
 		t.Run(name+"/history", func(t *testing.T) {
 			jobstoretest.RunHistory(t, func(t *testing.T) jobstore.History { return embedded.NewHistory(open(t)) })
 		})

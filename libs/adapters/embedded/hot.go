@@ -35,10 +35,25 @@ type HotBuckets struct {
 var _ hotbucket.Buckets = (*HotBuckets)(nil)
 
 type hotPartition struct {
-	mu      sync.Mutex
-	due     *btree.BTreeG[*job.Entry]
-	epoch   map[hotbucket.Role]int64
-	horizon time.Time
+	mu  sync.Mutex
+	due *btree.BTreeG[*job.Entry]
+	// postponed are kept apart from due until their instants; until finds them by locator.
+	postponed *btree.BTreeG[postponedEntry]
+	until     map[job.Locator]time.Time
+	epoch     map[hotbucket.Role]int64
+	horizon   time.Time
+}
+
+type postponedEntry struct {
+	until time.Time
+	entry *job.Entry
+}
+
+func postponedBefore(a, b postponedEntry) bool {
+	if !a.until.Equal(b.until) {
+		return a.until.Before(b.until)
+	}
+	return dueBefore(a.entry, b.entry)
 }
 
 // NewHotBuckets returns an empty hot tier; maxEntries 0 means DefaultMaxHotEntries.
@@ -52,6 +67,8 @@ func NewHotBuckets(partitions int, maxEntries int64) *HotBuckets {
 	}
 	for i := range h.partitions {
 		h.partitions[i].due = btree.NewG(32, dueBefore)
+		h.partitions[i].postponed = btree.NewG(32, postponedBefore)
+		h.partitions[i].until = map[job.Locator]time.Time{}
 		h.partitions[i].epoch = map[hotbucket.Role]int64{}
 	}
 	return h
@@ -121,7 +138,7 @@ func (h *HotBuckets) addTo(p *hotPartition, a *addition) (ok bool) {
 	defer p.mu.Unlock()
 	var added []*job.Entry
 	for _, e := range a.entries {
-		if p.due.Has(e) {
+		if p.has(e.Locator) {
 			continue
 		}
 		own := *e
@@ -150,6 +167,7 @@ func (h *HotBuckets) Due(
 			p.mu.Unlock()
 			return nil, err
 		}
+		p.bringBack(time.Now())
 		p.due.Ascend(func(e *job.Entry) bool {
 			if e.DueAt.After(until) || len(due) >= limit {
 				return false
@@ -160,6 +178,52 @@ func (h *HotBuckets) Due(
 		p.mu.Unlock()
 	}
 	return due, nil
+}
+
+// bringBack ends the postponement of those whose instant has come.
+func (p *hotPartition) bringBack(now time.Time) {
+	for {
+		first, ok := p.postponed.Min()
+		if !ok || first.until.After(now) {
+			return
+		}
+		p.postponed.DeleteMin()
+		delete(p.until, first.entry.Locator)
+		p.due.ReplaceOrInsert(first.entry)
+	}
+}
+
+func (p *hotPartition) has(l job.Locator) bool {
+	_, postponed := p.until[l]
+	return postponed || p.due.Has(&job.Entry{Locator: l})
+}
+
+// remove takes an entry out, wherever it is.
+func (p *hotPartition) remove(l job.Locator) (ok bool) {
+	if until, postponed := p.until[l]; postponed {
+		delete(p.until, l)
+		_, ok = p.postponed.Delete(postponedEntry{until, &job.Entry{Locator: l}})
+		return ok
+	}
+	_, ok = p.due.Delete(&job.Entry{Locator: l})
+	return ok
+}
+
+// Postpone implements hotbucket.Buckets.
+func (h *HotBuckets) Postpone(_ context.Context, o hotbucket.Owner, locators []job.Locator, until time.Time) error {
+	p := &h.partitions[o.Partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.check(o); err != nil {
+		return err
+	}
+	for _, l := range locators {
+		if e, ok := p.due.Delete(&job.Entry{Locator: l}); ok {
+			p.postponed.ReplaceOrInsert(postponedEntry{until, e})
+			p.until[l] = until
+		}
+	}
+	return nil
 }
 
 // check refuses an owner whose epoch is not the one that stands.
@@ -175,7 +239,7 @@ func (h *HotBuckets) Remove(_ context.Context, locators []job.Locator) error {
 	for _, l := range locators {
 		p := &h.partitions[l.Partition]
 		p.mu.Lock()
-		if _, ok := p.due.Delete(&job.Entry{Locator: l}); ok {
+		if p.remove(l) {
 			h.entries.Add(-1)
 		}
 		p.mu.Unlock()
@@ -189,7 +253,7 @@ func (h *HotBuckets) Absent(_ context.Context, locators []job.Locator) ([]job.Lo
 	for _, l := range locators {
 		p := &h.partitions[l.Partition]
 		p.mu.Lock()
-		if !p.due.Has(&job.Entry{Locator: l}) {
+		if !p.has(l) {
 			absent = append(absent, l)
 		}
 		p.mu.Unlock()

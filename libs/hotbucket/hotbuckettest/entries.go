@@ -172,3 +172,28 @@ func addHints(t *testing.T, b hotbucket.Buckets) {
 		}
 	}
 }
+
+// postponedStays works on instants around the present one, by which a postponement ends.
+func postponedStays(t *testing.T, b hotbucket.Buckets) {
+	present := time.Now().UTC().Truncate(time.Millisecond)
+	e, other := entryAt(1, present), entryAt(1, present.Add(time.Second))
+	o := own(t, b, 1)
+	must(t, b.Add(t.Context(), []job.Entry{e, other}))
+	until := present.Add(time.Hour)
+	must(t, b.Postpone(t.Context(), o[0], []job.Locator{e.Locator, entryAt(1, present).Locator}, until))
+	same(t, "due", due(t, b, o, present.Add(2*time.Hour), 10), []job.Entry{other})
+	absent, err := b.Absent(t.Context(), locators([]job.Entry{e, other}))
+	must(t, err)
+	same(t, "how many are absent", len(absent), 0)
+	must(t, b.Add(t.Context(), []job.Entry{e}))
+	same(t, "due after it was added again", due(t, b, o, present.Add(2*time.Hour), 10), []job.Entry{other})
+
+	mustBeStale(t, "a stale owner's postponement", b.Postpone(t.Context(), worker(1, o[0].Epoch-1), locators([]job.Entry{other}), until))
+	must(t, b.Postpone(t.Context(), o[0], locators([]job.Entry{other}), present.Add(-time.Second)))
+	same(t, "due once its instant has come", due(t, b, o, present.Add(2*time.Hour), 10), []job.Entry{other})
+
+	must(t, b.Remove(t.Context(), locators([]job.Entry{e})))
+	absent, err = b.Absent(t.Context(), locators([]job.Entry{e, other}))
+	must(t, err)
+	same(t, "absent", absent, locators([]job.Entry{e}))
+}

@@ -120,6 +120,7 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 		{"of concurrent owners of a partition the greatest epoch stands", epochsRace},
 		{"one stale owner among several is refused", oneStaleOwner},
 		{"the first claim of an occurrence stands, and is given back whole", firstClaimStands},
+		{"what is postponed stays, and is not given before its instant", postponedStays},
 		{"claims are answered in order, each for itself", claimsInOrder},
 		{"of concurrent claims all see the one that stands", claimsRace},
 		{"a claim outlives the owner that made it", claimOutlivesOwner},

@@ -1,0 +1,43 @@
+package jobstoretest
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// RunSettings checks the promises of jobstore.Settings; open gives a new, empty store.
+func RunSettings(t *testing.T, open func(t *testing.T) jobstore.Settings) {
+	t.Run("a setting is read as it was written", func(t *testing.T) {
+		s := open(t)
+		if v, err := s.Setting(t.Context(), "a"); err != nil || v != nil {
+			t.Errorf("before: %q, %v", v, err)
+		}
+		for _, step := range []struct{ old, value string }{{"", "one"}, {"one", "two"}} {
+			if err := s.SwapSetting(t.Context(), "a", []byte(step.old), []byte(step.value)); err != nil {
+				t.Error(err)
+			}
+			if v, err := s.Setting(t.Context(), "a"); err != nil || string(v) != step.value {
+				t.Errorf("%q, %v", v, err)
+			}
+		}
+		if v, err := s.Setting(t.Context(), "b"); err != nil || v != nil {
+			t.Errorf("another: %q, %v", v, err)
+		}
+	})
+	t.Run("a swap of what no longer stands changes nothing", func(t *testing.T) {
+		s := open(t)
+		if err := s.SwapSetting(t.Context(), "a", nil, []byte("one")); err != nil {
+			t.Fatal(err)
+		}
+		for _, old := range []string{"", "two"} {
+			if err := s.SwapSetting(t.Context(), "a", []byte(old), []byte("x")); !errors.Is(err, jobstore.ErrConflict) {
+				t.Errorf("swap of %q gave %v", old, err)
+			}
+		}
+		if v, err := s.Setting(t.Context(), "a"); err != nil || string(v) != "one" {
+			t.Errorf("%q, %v", v, err)
+		}
+	})
+}

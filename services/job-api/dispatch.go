@@ -1,0 +1,91 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/problem"
+)
+
+func (s *Service) getDispatch(ctx context.Context, _ *request) (response, error) {
+	_, hold, err := s.dispatchHold(ctx)
+	return showHold(hold), err
+}
+
+// pauseDispatch holds everything, or the jobs with a label. Workers follow within two seconds.
+func (s *Service) pauseDispatch(ctx context.Context, r *request) (response, error) {
+	return s.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
+		switch {
+		case label == "":
+			h.All = true
+		case !slices.Contains(h.Labels, label):
+			h.Labels = append(h.Labels, label)
+		}
+		if len(h.Labels) > job.MaxHeldLabels {
+			return problem.New(http.StatusConflict, "too-many-held-labels",
+				"100 labels are held already; resume one of them, or pause everything.")
+		}
+		return nil
+	})
+}
+
+// resumeDispatch lets everything go, or the jobs with a label.
+func (s *Service) resumeDispatch(ctx context.Context, r *request) (response, error) {
+	return s.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
+		if label == "" {
+			*h = job.DispatchHold{}
+			return nil
+		}
+		h.Labels = slices.DeleteFunc(h.Labels, func(l string) bool { return l == label })
+		return nil
+	})
+}
+
+func (s *Service) changeHold(
+	ctx context.Context, r *request, change func(h *job.DispatchHold, label string) error,
+) (response, error) {
+	var b struct {
+		Label string `json:"label"`
+	}
+	if err := json.Unmarshal(r.body, &b); err != nil {
+		return response{}, err
+	}
+	for {
+		old, hold, err := s.dispatchHold(ctx)
+		if err != nil {
+			return response{}, err
+		}
+		if err := change(&hold, b.Label); err != nil {
+			return response{}, err
+		}
+		value, err := json.Marshal(hold)
+		if err != nil {
+			return response{}, err
+		}
+		err = s.deps.Settings.SwapSetting(ctx, jobstore.SettingDispatchHold, old, value)
+		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
+			continue // another change came first
+		}
+		return showHold(hold), err
+	}
+}
+
+func (s *Service) dispatchHold(ctx context.Context) (old []byte, h job.DispatchHold, err error) {
+	old, err = s.deps.Settings.Setting(ctx, jobstore.SettingDispatchHold)
+	if err == nil && old != nil {
+		err = json.Unmarshal(old, &h)
+	}
+	return old, h, err
+}
+
+func showHold(h job.DispatchHold) response {
+	if h.Labels == nil {
+		h.Labels = []string{}
+	}
+	return response{status: http.StatusOK, body: map[string]any{"paused": h.All, "paused_labels": h.Labels}}
+}
