@@ -63,6 +63,9 @@ func (p RetryPolicy) Delay(executionID string, k int) time.Duration {
 		d = math.Min(d, float64(p.MaxDelay))
 	}
 	d *= 1 - p.Jitter + 2*p.Jitter*unit(executionID, k)
+	if d >= math.MaxInt64 {
+		return math.MaxInt64
+	}
 	return time.Duration(d).Truncate(time.Millisecond)
 }
 

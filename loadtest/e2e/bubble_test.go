@@ -25,7 +25,7 @@ func bubble(t *testing.T, settle time.Duration, scenario func(w *world.World)) {
 }
 
 // calm polls less often, so that fake days cost less; hints keep everything on time.
-func calm(c *platform.Config) { c.Worker.PollInterval = 4 * time.Second }
+func calm(c *platform.Config) { c.Worker.PollInterval = 1900 * time.Millisecond }
 
 func TestJobFiresOnTimeAndIsOnRecord(t *testing.T) {
 	bubble(t, time.Minute, func(w *world.World) {

@@ -108,7 +108,11 @@ func (a *archiver) observeAge() {
 
 // take adds records to their objects and puts those that are complete.
 func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error {
-	for _, m := range messages {
+	lost := map[int]bool{}
+	for i, m := range messages {
+		if lost[m.Partition] {
+			continue // it is read again from the end of the object that another put
+		}
 		e, err := wire.UnmarshalEvent(m.Value)
 		if err != nil {
 			a.s.deps.Logger.Error("an event cannot be decoded, it is archived without its content",
@@ -118,8 +122,13 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 		hour := m.AppendedAt.Truncate(time.Hour)
 		b := a.open[m.Partition]
 		if b != nil && !b.hour.Equal(hour) {
-			if err := a.close(ctx, b); err != nil {
+			put, err := a.close(ctx, b)
+			if err != nil {
+				a.rewind(messages[i:])
 				return err
+			}
+			if lost[m.Partition] = !put; !put {
+				continue
 			}
 			b = a.open[m.Partition]
 		}
@@ -136,7 +145,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 	now := time.Now()
 	for _, b := range a.open {
 		if b.bytes >= a.s.cfg.CloseBytes || !now.Before(a.closesAt(b)) {
-			if err := a.close(ctx, b); err != nil {
+			if _, err := a.close(ctx, b); err != nil {
 				return err
 			}
 		}
@@ -144,12 +153,23 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 	return nil
 }
 
+// rewind gives back what was polled and not taken.
+func (a *archiver) rewind(messages []dispatch.Message) {
+	seen := map[int]bool{}
+	for _, m := range messages {
+		if !seen[m.Partition] {
+			seen[m.Partition] = true
+			a.consumer.Seek(m.Partition, m.Offset)
+		}
+	}
+}
+
 // close puts an object. If another put one of that name first, the buffer is discarded and reading goes on from the
-// end of that one.
-func (a *archiver) close(ctx context.Context, b *buffer) error {
-	body, err := encode(b, a.consumer.LogID())
+// end of that one; put tells whether it was this one's.
+func (a *archiver) close(ctx context.Context, b *buffer) (put bool, err error) {
+	body, err := encode(b, a.consumer.LogID(), a.s.cfg.Codec)
 	if err != nil {
-		return err
+		return false, err
 	}
 	name := a.name(b)
 	err = run.Patiently(ctx, a.s.deps.Logger, "put an object", func(ctx context.Context) error {
@@ -168,14 +188,14 @@ func (a *archiver) close(ctx context.Context, b *buffer) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	delete(a.open, b.partition)
 	if b.rows != nil {
 		a.s.metrics.objects.Inc()
 		a.s.metrics.archived.Add(float64(len(b.rows)))
 	}
-	return run.Patiently(ctx, a.s.deps.Logger, "commit archived events", func(ctx context.Context) error {
+	return b.rows != nil, run.Patiently(ctx, a.s.deps.Logger, "commit archived events", func(ctx context.Context) error {
 		return a.consumer.Commit(ctx, map[int]int64{b.partition: b.last + 1})
 	})
 }
@@ -213,7 +233,7 @@ func (a *archiver) drain(ctx context.Context) error {
 		}
 	}
 	for _, b := range a.open {
-		if err := a.close(ctx, b); err != nil {
+		if _, err := a.close(ctx, b); err != nil {
 			return err
 		}
 	}

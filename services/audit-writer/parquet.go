@@ -88,12 +88,17 @@ func timestamp() arrow.DataType {
 	return &arrow.TimestampType{Unit: arrow.Millisecond, TimeZone: "UTC"}
 }
 
+// codecs are the compressions by the names that a configuration has for them.
+func codecs() map[string]compress.Compression {
+	return map[string]compress.Compression{"zstd": compress.Codecs.Zstd, "snappy": compress.Codecs.Snappy}
+}
+
 // encode writes the rows as one Parquet object.
-func encode(b *buffer, logID string) ([]byte, error) {
+func encode(b *buffer, logID, codec string) ([]byte, error) {
 	cols := columns(logID, b.partition)
 	fields := make([]arrow.Field, len(cols))
 	props := []parquet.WriterProperty{
-		parquet.WithCompression(compress.Codecs.Zstd), parquet.WithCompressionLevel(1),
+		parquet.WithCompression(codecs()[codec]), parquet.WithCompressionLevel(1),
 		parquet.WithDictionaryDefault(false), parquet.WithVersion(parquet.V2_LATEST),
 	}
 	for i, c := range cols {

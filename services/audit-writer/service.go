@@ -27,6 +27,8 @@ import (
 type Config struct {
 	// Region is the first part of an object's name.
 	Region string
+	// Codec compresses the objects' pages: "zstd", or "snappy", which is faster and larger.
+	Codec string
 	// CloseAfter is how long an object takes records at most, CloseBytes how large what it takes may be.
 	CloseAfter time.Duration
 	CloseBytes int64
@@ -38,13 +40,16 @@ type Config struct {
 // DefaultConfig is what an audit-writer runs with unless told otherwise.
 func DefaultConfig() Config {
 	return Config{
-		Region: "local", CloseAfter: time.Minute, CloseBytes: 64 << 20, Batch: 2000,
+		Region: "local", Codec: "zstd", CloseAfter: time.Minute, CloseBytes: 64 << 20, Batch: 2000,
 		Linger: 20 * time.Millisecond,
 	}
 }
 
 // Validate tells everything that is wrong with c.
 func (c Config) Validate() error {
+	if _, ok := codecs()[c.Codec]; !ok {
+		return errors.New("audit-writer: the codec must be zstd or snappy")
+	}
 	if c.Region == "" || c.CloseAfter <= 0 || c.CloseBytes <= 0 || c.Batch <= 0 || c.Linger < 0 {
 		return errors.New("audit-writer: region, close after, close bytes and batch must be set, linger not below 0")
 	}

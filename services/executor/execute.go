@@ -29,7 +29,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	}
 	key := dedupe.KeyOf(&w.fire.Entry)
 	s.leases.hold(key, rec.Token)
-	defer s.leases.drop(key)
+	defer s.leases.drop(key, rec.Token)
 
 	if rec.Takeovers >= s.cfg.MaxTakeovers {
 		s.end(ctx, w, rec.Token, lost(rec.Token))

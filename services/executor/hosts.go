@@ -65,12 +65,13 @@ func (h *hosts) enqueue(w *task) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := h.byName[w.host]
+	if h.waiting >= h.cfg.MaxWaiting || h.bytes+w.bytes > h.cfg.MaxWaitingBytes ||
+		at != nil && len(at.queue) >= h.cfg.HostWaiting {
+		return false
+	}
 	if at == nil {
 		at = &host{name: w.host}
 		h.byName[w.host] = at
-	}
-	if h.waiting >= h.cfg.MaxWaiting || h.bytes+w.bytes > h.cfg.MaxWaitingBytes || len(at.queue) >= h.cfg.HostWaiting {
-		return false
 	}
 	w.queuedAt = time.Now()
 	at.queue = append(at.queue, w)
@@ -101,6 +102,7 @@ func (h *hosts) next() *task {
 		h.ready = h.ready[1:]
 		at.listed = false
 		if len(at.queue) == 0 || at.running >= h.cfg.HostConcurrency {
+			h.forget(at)
 			continue
 		}
 		w := at.queue[0]
@@ -123,10 +125,15 @@ func (h *hosts) release(w *task) {
 	at.running--
 	h.inFlight--
 	h.list(at)
-	if at.running == 0 && len(at.queue) == 0 && !at.listed {
-		delete(h.byName, w.host)
-	}
+	h.forget(at)
 	h.signal()
+}
+
+// forget drops a host that has nothing to do.
+func (h *hosts) forget(at *host) {
+	if at.running == 0 && len(at.queue) == 0 && !at.listed {
+		delete(h.byName, at.name)
+	}
 }
 
 func (h *hosts) signal() {
@@ -189,6 +196,7 @@ func (h *hosts) takeOverdue(before time.Time) []*task {
 		}
 		overdue = append(overdue, at.queue[:n]...)
 		at.queue = at.queue[n:]
+		h.forget(at)
 	}
 	return overdue
 }

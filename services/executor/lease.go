@@ -27,10 +27,13 @@ func (l *leases) hold(k dedupe.Key, t job.Token) {
 	l.held[k] = t
 }
 
-func (l *leases) drop(k dedupe.Key) {
+// drop ends the renewal of a lease, unless it is another's by now: after a stall, that of a later task of this process.
+func (l *leases) drop(k dedupe.Key, t job.Token) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.held, k)
+	if l.held[k] == t {
+		delete(l.held, k)
+	}
 }
 
 func (l *leases) all() map[dedupe.Key]job.Token {

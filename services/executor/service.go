@@ -241,6 +241,32 @@ func (s *Service) tickLoop(ctx, work context.Context) {
 	}
 }
 
+// withoutRecord gives those of the tasks whose attempt nobody has begun. The others are fires that came twice: they are
+// not deferred, which would end the row that the outcome settles, but follow the record.
+func (s *Service) withoutRecord(ctx context.Context, tasks []*task) []*task {
+	keys := make([]dedupe.Key, len(tasks))
+	for i, w := range tasks {
+		keys[i] = dedupe.KeyOf(&w.fire.Entry)
+	}
+	var records []dedupe.Record
+	err := run.Patiently(ctx, s.deps.Logger, "look records up", func(ctx context.Context) (err error) {
+		records, err = s.deps.Records.Lookup(ctx, keys)
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+	var free []*task
+	for i, w := range tasks {
+		if records[i].Outcome != nil || records[i].Alive(time.Now()) {
+			s.follow(ctx, w, records[i])
+			continue
+		}
+		free = append(free, w)
+	}
+	return free
+}
+
 // deferChunk is how many deferrals are published at once.
 const deferChunk = 200
 
@@ -252,10 +278,15 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 		s.deferFires(ctx, tasks[:deferChunk])
 		tasks = tasks[deferChunk:]
 	}
+	tasks = s.withoutRecord(ctx, tasks)
 	events := make([]job.Event, len(tasks))
 	for i, w := range tasks {
 		now := time.Now()
-		delay := min(max(now.Sub(w.fire.ScheduledFor), s.cfg.MinDefer), s.cfg.MaxDefer)
+		since := w.fire.ScheduledFor
+		if w.fire.Attempt > 1 {
+			since = w.fire.DueAt // it was on time until now
+		}
+		delay := min(max(now.Sub(since), s.cfg.MinDefer), s.cfg.MaxDefer)
 		delay += rand.N(delay/4 + 1)
 		events[i] = job.DeferredEvent(&w.fire, job.Instant(now.Add(delay)), job.Instant(now))
 	}

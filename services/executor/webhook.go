@@ -25,8 +25,9 @@ import (
 // maxDrain is how much of an answer is read beyond what is kept, so that the connection can be used again.
 const maxDrain = 64 << 10
 
-// webhook calls HTTP targets.
-type webhook struct{ client *http.Client }
+// webhook calls HTTP targets. It asks the transport itself: a client would follow redirects, or fail on those whose
+// location cannot be read, and all of them are permanent failures here.
+type webhook struct{ transport http.RoundTripper }
 
 // azureWireServer answers with credentials on Azure's hosts; it is a public address, so the guard's lists lack it.
 const azureWireServer = "168.63.129.16/32"
@@ -47,10 +48,7 @@ func newWebhook(cfg Config, transport http.RoundTripper) *webhook {
 			TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		}
 	}
-	return &webhook{client: &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return &webhook{transport: transport}
 }
 
 // call makes one request and says how it ended. It never returns an error: whatever happens is an outcome.
@@ -61,12 +59,17 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, t job.Token) job.Outcom
 	if err != nil {
 		return job.Outcome{Kind: job.Failed, Error: "the target's request cannot be built"}
 	}
-	resp, err := h.client.Do(req)
+	resp, err := h.transport.RoundTrip(req)
 	if err != nil {
 		return failure(ctx, err)
 	}
 	defer resp.Body.Close()
 	o := job.Outcome{StatusCode: resp.StatusCode}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		// The transport has handed the connection over: the context no longer ends a read.
+		judge(&o, resp)
+		return o
+	}
 	kept, err := io.ReadAll(io.LimitReader(resp.Body, job.MaxResponseBytes+1))
 	if len(kept) > job.MaxResponseBytes {
 		kept, o.ResponseTruncated = kept[:job.MaxResponseBytes], true

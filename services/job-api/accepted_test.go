@@ -119,7 +119,7 @@ func (d *document) mutate(keyword string, v any, schema map[string]any, at []str
 		return wrong(number-1, json.Number("-1e400"))
 	case "maximum":
 		return append(wrong(number+1, json.Number("1e400"), json.Number("99999999999999999999")),
-			mutation{at, json.Number("1e999999"), here}, mutation{at, json.Number("1.0"), ""}, mutation{at, json.Number("1e0"), ""},
+			mutation{at, json.Number("1e999"), here}, mutation{at, json.Number("1.0"), ""}, mutation{at, json.Number("1e0"), ""},
 			mutation{at, json.Number("1e-400"), ""}, mutation{at, json.Number("-0"), ""})
 	case "maxItems":
 		return wrong(slices.Repeat([]any{"1s"}, int(number)+1))

@@ -55,7 +55,7 @@ func (s *Service) createJobs(ctx context.Context, r *request) (response, error) 
 				return response{}, err
 			}
 		}
-		if err := s.acceptAll(ctx, jobs, results); err != nil {
+		if err := s.acceptAll(ctx, jobs, results, c.ID != claim.ID); err != nil {
 			return response{}, err
 		}
 		s.createKeyed(ctx, keyed, results)
@@ -153,8 +153,8 @@ func (s *Service) missingOf(ctx context.Context, jobs []batchJob, results []batc
 }
 
 // acceptAll is accept for many.
-func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batchResult) error {
-	for {
+func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batchResult, again bool) error {
+	for ; ; again = true {
 		began := job.Instant(time.Now())
 		entries := make([]job.Entry, 0, len(jobs))
 		rows := make([]job.Job, 0, len(jobs))
@@ -185,6 +185,15 @@ func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 		}
 		if s.tookTooLong(began) {
 			continue // the rows are there: only the entries are repeated
+		}
+		for i := range entries {
+			if !again {
+				break
+			}
+			var err error
+			if entries[i], err = s.revive(ctx, entries[i]); err != nil {
+				return err
+			}
 		}
 		s.writeThroughAll(ctx, entries)
 		return nil

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -30,6 +31,7 @@ func (s *Service) patchJob(ctx context.Context, r *request) (response, error) {
 			return nil, err
 		}
 		merged := mergePatch(tree, r.tree)
+		restore := withoutBody(merged, r.tree)
 		if m, ok := merged.(map[string]any); ok {
 			if p, ok := r.tree.(map[string]any); ok && p["delay"] != nil && p["run_at"] == nil {
 				delete(m, "run_at") // a new delay takes the place of the instant that the old one was resolved to
@@ -38,8 +40,36 @@ func (s *Service) patchJob(ctx context.Context, r *request) (response, error) {
 		if p := invalid(checkTree(s.spec.operation("replaceJob").body, merged)); p != nil {
 			return nil, p
 		}
-		return json.Marshal(merged)
+		return restore(j)
 	})
+}
+
+// withoutBody takes the target's body out of a merged definition unless the patch sets it, so that it is neither encoded
+// again, which would change its bytes, nor measured in that form. What it returns encodes the definition with the body
+// as it stands in the job's row.
+func withoutBody(merged, patch any) (encode func(j *job.Job) ([]byte, error)) {
+	member := func(tree any, name string) (map[string]any, bool) {
+		m, _ := tree.(map[string]any)
+		inner, ok := m[name].(map[string]any)
+		return inner, ok
+	}
+	target, ok := member(merged, "target")
+	set, touched := member(patch, "target")
+	if touched {
+		_, touched = set["body"]
+	}
+	_, there := target["body"]
+	keep := ok && there && !touched
+	return func(j *job.Job) ([]byte, error) {
+		if keep {
+			target["body"] = j.Definition.Target.Body
+		}
+		var text bytes.Buffer
+		e := json.NewEncoder(&text)
+		e.SetEscapeHTML(false)
+		err := e.Encode(merged)
+		return text.Bytes(), err
+	}
 }
 
 // mergePatch is RFC 7396.
@@ -196,6 +226,9 @@ func (s *Service) redefine(
 			}
 			if s.tookTooLong(began) {
 				continue
+			}
+			if first, err = s.revive(ctx, first); err != nil {
+				return response{}, err
 			}
 		}
 		if fires {

@@ -32,6 +32,7 @@ func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 	claim := jobstore.Claim{
 		ID: newID(job.JobPrefix, now), DefinitionID: newID(job.DefinitionPrefix, now), AcceptedAt: now,
 	}
+	fresh := claim.ID
 	return s.once(ctx, r, "createJob", key, claim, func(claim jobstore.Claim) (response, error) {
 		def := def
 		if !claim.AcceptedAt.Equal(now) {
@@ -47,7 +48,7 @@ func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 				return response{}, err
 			}
 		}
-		return s.accept(ctx, j, key != "")
+		return s.accept(ctx, j, key != "", claim.ID != fresh)
 	})
 }
 
@@ -65,7 +66,7 @@ func newJob(tenantID string, body *definitionBody, def job.Definition, claim job
 // A crash after the entry leaves an entry without a job, which the worker holds and drops when the grace is over. So a
 // writer that takes longer than half of the grace from the entry to the acknowledged row starts over with a new entry:
 // the old one may have been dropped, or its bucket may have closed.
-func (s *Service) accept(ctx context.Context, j job.Job, exclusive bool) (response, error) {
+func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) (response, error) {
 	line, err := newLine(&j)
 	if err != nil {
 		return response{}, err
@@ -81,6 +82,7 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive bool) (respon
 			return response{}, err
 		}
 		if s.tookTooLong(now) {
+			again = true
 			continue
 		}
 		err := s.deps.Jobs.Create(ctx, j, exclusive)
@@ -88,11 +90,36 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive bool) (respon
 			return response{}, err
 		}
 		if s.tookTooLong(now) {
-			exclusive = false // the row is there: only the entry is repeated
+			exclusive, again = false, true // the row is there: only the entry is repeated
 			continue
+		}
+		if again {
+			if first, err = s.revive(ctx, first); err != nil {
+				return response{}, err
+			}
 		}
 		s.writeThrough(ctx, first)
 		return s.answerJob(ctx, http.StatusCreated, &j)
+	}
+}
+
+// revive makes sure that an entry is there and not done which was written before its job's row: an earlier one of the
+// same key may have been dropped meanwhile, and what is done stays done. Then it is written into the next minute. (If it
+// is done because it fired, the second fire meets the outcome of the first.)
+func (s *Service) revive(ctx context.Context, e job.Entry) (job.Entry, error) {
+	for {
+		row, err := s.deps.Pending.Row(ctx, e.Locator)
+		if err == nil && !row.Done {
+			return e, nil
+		}
+		if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
+			return e, err
+		}
+		e.WrittenAt = job.Instant(time.Now())
+		e = job.NewEntry(e, job.MinuteStart(max(e.Minute, job.Minute(e.WrittenAt))+1))
+		if err := s.deps.Pending.Put(ctx, []job.Entry{e}); err != nil {
+			return e, err
+		}
 	}
 }
 

@@ -199,9 +199,43 @@ func (s *Service) pending(ctx context.Context, j *job.Job, id string, ref job.Ex
 		Partition: bucket.Partition(j.ID, s.cfg.Partitions), Minute: job.Minute(x.ScheduledFor), DueAt: x.ScheduledFor,
 		ExecutionID: id, Attempt: 1, DefinitionID: j.Definition.ID,
 	}
+	if ref.Trigger != job.TriggerSchedule {
+		return x, s.findRequested(ctx, l)
+	}
 	_, err := s.deps.Pending.Row(ctx, l)
 	return x, err
 }
+
+// findRequested looks for the entry of a request in the minutes in which it can have been written; its definition is
+// whatever was in force then.
+func (s *Service) findRequested(ctx context.Context, l job.Locator) error {
+	for minute := l.Minute; minute <= min(l.Minute+requestMinutes, job.Minute(time.Now())+1) || minute == l.Minute; minute++ {
+		var after *job.Locator
+		for range requestPages {
+			rows, err := s.deps.Pending.Scan(ctx, l.Partition, minute, after, 500)
+			if err != nil {
+				return err
+			}
+			for i := range rows {
+				if rows[i].ExecutionID == l.ExecutionID {
+					return nil
+				}
+			}
+			if len(rows) < 500 {
+				break
+			}
+			after = &rows[len(rows)-1].Locator
+		}
+	}
+	return jobstore.ErrNotFound
+}
+
+// requestMinutes is how long after a request its entry can have been written, in minutes; requestPages bounds how much
+// of each is read.
+const (
+	requestMinutes = 3
+	requestPages   = 10
+)
 
 // underWay looks at the record of the attempt that is next, or runs.
 func (s *Service) underWay(ctx context.Context, x *executionBody) error {

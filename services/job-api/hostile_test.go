@@ -165,7 +165,7 @@ func bases() map[string]string {
 
 func malformed() []string {
 	return []string{
-		"{", `{"name":`, "[]", "null", `"` + canary + `"`, "1e999", "{} {}", "\xff\xfe", `{"a":"` + canary + "\x00" + `"}`,
+		"{", `{"name":`, "[]", "null", `{"retry_policy":{"jitter":1e1000001}}`, `{"a":1` + strings.Repeat("0", 2000) + "}", `"` + canary + `"`, "1e999", "{} {}", "\xff\xfe", `{"a":"` + canary + "\x00" + `"}`,
 		`{"name":"` + canary + `","name":1}`, strings.Repeat("[", 20_000), strings.Repeat(`{"a":`, 9_000) + "1",
 		`{"name":"` + strings.Repeat("x", 600<<10) + `"}`, " ", `{"\ud800":1}`, `{"name":"\ud800` + canary + `"}`,
 	}

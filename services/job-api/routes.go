@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -100,6 +102,12 @@ func (s *Service) guard(next http.Handler) http.Handler {
 				_ = p.Write(w)
 			}
 		}()
+		if s.cfg.LocalHostsOnly && !localHost(r.Host) {
+			p := problem.New(http.StatusForbidden, "foreign-host",
+				"This API answers under localhost and addresses only; start it with --auth-token-file to use names.")
+			_ = p.Write(w)
+			return
+		}
 		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
 		if s.cfg.AuthToken != "" && r.URL.Path != "/healthz" && r.URL.Path != "/readyz" &&
 			subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
@@ -110,6 +118,17 @@ func (s *Service) guard(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// localHost tells whether a Host header names this machine or an address.
+func localHost(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	_, err := netip.ParseAddr(host)
+	return err == nil || strings.EqualFold(host, "localhost")
 }
 
 // serve checks a request, carries its operation out and answers.

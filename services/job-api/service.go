@@ -36,6 +36,9 @@ type Config struct {
 	MaxBodyBytes, MaxBatchBytes int64
 	// MaxWriteThroughs bounds the entries whose write-through failed and is tried again in the background.
 	MaxWriteThroughs int
+	// LocalHostsOnly refuses requests whose Host is neither localhost nor an address. It is for an API on loopback without a
+	// token: a page in a browser must not reach it under a name of its own.
+	LocalHostsOnly bool
 	// DrainLimit is how long a stop waits for requests under way.
 	DrainLimit time.Duration
 }
@@ -112,12 +115,16 @@ func (s *Service) Handler() http.Handler { return s.handler }
 
 // Run serves until ctx ends, then lets the requests under way finish, at most for DrainLimit.
 func (s *Service) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	background := make(chan struct{})
 	go func() {
 		defer close(background)
 		s.writeThroughLoop(ctx)
 	}()
-	defer func() { <-background }()
+	defer func() {
+		cancel() // also when the listener fails
+		<-background
+	}()
 	if s.deps.Listener == nil {
 		<-ctx.Done()
 		return nil

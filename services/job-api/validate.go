@@ -69,7 +69,7 @@ func (s *Service) check(r *http.Request, op *operation) (*request, *problem.Prob
 	req.tree, err = decode(body)
 	if err != nil {
 		return nil, problem.New(http.StatusBadRequest, "malformed-json", "The body is not valid JSON in UTF-8.",
-			problem.Fault{Pointer: "", Code: "malformed-json", Message: "Send one JSON value in UTF-8, each member once, nested at most 1000 deep."})
+			problem.Fault{Pointer: "", Code: "malformed-json", Message: "Send one JSON value in UTF-8, each member once, nested at most 1000 deep, numbers within 1e±1000."})
 	}
 	return req, invalid(checkTree(op.body, req.tree))
 }
@@ -138,6 +138,9 @@ func checkMembers(body []byte) error {
 		case json.Delim('}'), json.Delim(']'):
 			open = open[:len(open)-1]
 		default:
+			if n, ok := token.(json.Number); ok && !reasonable(n) {
+				return errors.New("a number beyond all measure")
+			}
 			if text, ok := token.(string); ok && name {
 				names := open[len(open)-1]
 				if names[text] {
@@ -153,6 +156,13 @@ func checkMembers(body []byte) error {
 		}
 		name = len(open) > 0 && open[len(open)-1] != nil
 	}
+}
+
+// reasonable tells whether a number can be computed with at little cost: exact arithmetic on 1e1000000 takes a megabyte.
+func reasonable(n json.Number) bool {
+	_, exponent, ok := strings.Cut(strings.ToLower(string(n)), "e")
+	e, err := strconv.Atoi(exponent)
+	return len(n) <= 1000 && (!ok || err == nil && e >= -1000 && e <= 1000)
 }
 
 func (op *operation) checkParameters(req *request) []problem.Fault {

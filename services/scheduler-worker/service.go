@@ -72,7 +72,8 @@ func (c Config) Validate() error {
 	}
 	check(c.Lookahead > 0 && c.Lookahead <= lifecycle.Lookahead,
 		fmt.Sprintf("lookahead must be over 0 and at most %s, which is as far as a pause reaches", lifecycle.Lookahead))
-	check(c.PollInterval > 0 && c.PollInterval < c.OwnerTTL, "poll interval must be over 0 and below the owner TTL")
+	check(c.PollInterval > 0 && c.PollInterval < c.OwnerTTL && c.PollInterval < c.Lookahead,
+		"poll interval must be over 0, below the owner TTL and below the lookahead")
 	check(c.ReadGap >= 0, "read gap must not be negative")
 	check(c.MaxHeld > 0 && c.Shards > 0, "max held and shards must be over 0")
 	check(c.Batch > 0 && c.Batch <= jobstore.MaxGetMany, fmt.Sprintf("batch must be 1 to %d", jobstore.MaxGetMany))

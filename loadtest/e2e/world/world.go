@@ -62,6 +62,7 @@ func (w *World) Start() {
 	w.T.Helper()
 	cfg := platform.DefaultConfig("/data")
 	cfg.FS, cfg.Partitions = w.FS, Partitions
+	cfg.Auditor.Codec = "snappy" // zstd's encoders are pooled, with channels that belong to the bubble of their first use
 	if w.Configure != nil {
 		w.Configure(&cfg)
 	}

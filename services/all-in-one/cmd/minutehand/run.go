@@ -92,6 +92,7 @@ func (c *runCmd) secure(cfg *platform.Config, addr net.Addr) error {
 	if !loopback && cfg.API.AuthToken == "" && !c.Insecure {
 		return fmt.Errorf("%s is not a loopback address: give --auth-token-file, or --insecure to let everyone in", c.Listen)
 	}
+	cfg.API.LocalHostsOnly = loopback && cfg.API.AuthToken == ""
 	cfg.Executor.AllowPrivateTargets = loopback
 	if c.Private != nil {
 		cfg.Executor.AllowPrivateTargets = *c.Private
