@@ -16,60 +16,59 @@ import (
 )
 
 func (s *Service) replaceJob(ctx context.Context, r *request) (response, error) {
-	return s.update(ctx, r, func(*job.Job) ([]byte, error) { return r.body, nil })
+	return s.update(ctx, r, func(*job.Job) ([]byte, bool, error) { return r.body, false, nil })
 }
 
 // patchJob merges the body into the definition as the API shows it, and checks the result like a replacement.
 func (s *Service) patchJob(ctx context.Context, r *request) (response, error) {
-	return s.update(ctx, r, func(j *job.Job) ([]byte, error) {
+	return s.update(ctx, r, func(j *job.Job) (text []byte, keepBody bool, err error) {
 		current, err := json.Marshal(bodyOf(j))
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		tree, err := decode(current)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		merged := mergePatch(tree, r.tree)
-		restore := withoutBody(merged, r.tree)
 		if m, ok := merged.(map[string]any); ok {
 			if p, ok := r.tree.(map[string]any); ok && p["delay"] != nil && p["run_at"] == nil {
 				delete(m, "run_at") // a new delay takes the place of the instant that the old one was resolved to
 			}
 		}
 		if p := invalid(checkTree(s.spec.operation("replaceJob").body, merged)); p != nil {
-			return nil, p
+			return nil, false, p
 		}
-		return restore(j)
+		keepBody = takeBody(merged, r.tree)
+		text, err = encodeTree(merged)
+		return text, keepBody, err
 	})
 }
 
-// withoutBody takes the target's body out of a merged definition unless the patch sets it, so that it is neither encoded
-// again, which would change its bytes, nor measured in that form. What it returns encodes the definition with the body
-// as it stands in the job's row.
-func withoutBody(merged, patch any) (encode func(j *job.Job) ([]byte, error)) {
-	member := func(tree any, name string) (map[string]any, bool) {
+// takeBody takes the target's body out of a merged definition unless the patch sets it: encoding it again would change
+// its bytes, and it is not measured in that form. taken tells whether it did.
+func takeBody(merged, patch any) (taken bool) {
+	member := func(tree any, name string) map[string]any {
 		m, _ := tree.(map[string]any)
-		inner, ok := m[name].(map[string]any)
-		return inner, ok
+		inner, _ := m[name].(map[string]any)
+		return inner
 	}
-	target, ok := member(merged, "target")
-	set, touched := member(patch, "target")
-	if touched {
-		_, touched = set["body"]
-	}
+	target := member(merged, "target")
 	_, there := target["body"]
-	keep := ok && there && !touched
-	return func(j *job.Job) ([]byte, error) {
-		if keep {
-			target["body"] = j.Definition.Target.Body
-		}
-		var text bytes.Buffer
-		e := json.NewEncoder(&text)
-		e.SetEscapeHTML(false)
-		err := e.Encode(merged)
-		return text.Bytes(), err
+	if _, set := member(patch, "target")["body"]; set || !there {
+		return false
 	}
+	delete(target, "body")
+	return true
+}
+
+// encodeTree encodes without the escapes that are only for HTML.
+func encodeTree(tree any) ([]byte, error) {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	err := e.Encode(tree)
+	return text.Bytes(), err
 }
 
 // mergePatch is RFC 7396.
@@ -104,7 +103,9 @@ func (sp *spec) operation(id string) *operation {
 // update gives a job a new definition, effective now: each nominal instant before now stays with the old one, each
 // from now on belongs to the new one. The order is that of the design: the superseded definition (its entries may still
 // need it), the first entry of the new one, the job row, the stop record. Until the row is there the entry is held.
-func (s *Service) update(ctx context.Context, r *request, body func(*job.Job) ([]byte, error)) (response, error) {
+func (s *Service) update(
+	ctx context.Context, r *request, body func(*job.Job) (text []byte, keepBody bool, err error),
+) (response, error) {
 	match := r.parameters["If-Match"]
 	if match == "" {
 		return response{}, problem.New(http.StatusPreconditionRequired, "precondition-required",
@@ -118,13 +119,16 @@ func (s *Service) update(ctx context.Context, r *request, body func(*job.Job) ([
 		if j.Status == job.Cancelled {
 			return cancelled()
 		}
-		text, err := body(j)
+		text, keepBody, err := body(j)
 		if err != nil {
 			return err
 		}
 		b, def, err := parse(text, now)
 		if err != nil {
 			return err
+		}
+		if keepBody {
+			def.Target.Body = j.Definition.Target.Body
 		}
 		def.EffectiveAt = now
 		if at := def.Schedule.RunAt; !at.IsZero() && at.Before(now) && !at.Equal(j.Definition.Schedule.RunAt) {

@@ -16,6 +16,7 @@ import (
 // server is an API on embedded adapters in memory.
 type server struct {
 	t       *testing.T
+	jobs    *embedded.JobStore
 	pending *embedded.Pending
 	handler http.Handler
 }
@@ -38,9 +39,9 @@ func newServer(t *testing.T, configure func(*api.Config, *api.Deps)) *server {
 	}
 	cfg := api.DefaultConfig()
 	cfg.Partitions = 4
-	pending := embedded.NewPending(db)
+	jobs, pending := embedded.NewJobStore(db), embedded.NewPending(db)
 	deps := api.Deps{
-		Jobs: embedded.NewJobStore(db), Pending: pending, History: embedded.NewHistory(db),
+		Jobs: jobs, Pending: pending, History: embedded.NewHistory(db),
 		Settings: embedded.NewSettings(db),
 		Hot:      embedded.NewHotBuckets(4, 0), Records: records, Logger: slog.New(slog.DiscardHandler),
 	}
@@ -51,7 +52,7 @@ func newServer(t *testing.T, configure func(*api.Config, *api.Deps)) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &server{t: t, pending: pending, handler: s.Handler()}
+	return &server{t: t, jobs: jobs, pending: pending, handler: s.Handler()}
 }
 
 // do makes a request with a JSON body and pairs of headers.
@@ -65,6 +66,16 @@ func (s *server) do(method, path, body string, headers ...string) *httptest.Resp
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	return w
+}
+
+// doAt makes a request under a host name.
+func (s *server) doAt(host, method, path string) *httptest.ResponseRecorder {
+	s.t.Helper()
+	r := httptest.NewRequestWithContext(s.t.Context(), method, "/api/v1"+path, nil)
+	r.Host = host
 	w := httptest.NewRecorder()
 	s.handler.ServeHTTP(w, r)
 	return w
