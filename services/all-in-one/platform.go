@@ -45,9 +45,11 @@ type Config struct {
 
 // DefaultConfig is the configuration of `minutehand run`.
 func DefaultConfig(dir string) Config {
+	audit := auditor.DefaultConfig()
+	audit.CloseBytes = 8 << 20 // four buffers of it share this process's memory with everything else
 	return Config{
 		Dir: dir, API: api.DefaultConfig(), Loader: loader.DefaultConfig(), Worker: worker.DefaultConfig(),
-		Executor: executor.DefaultConfig(), Settler: settler.DefaultConfig(), Auditor: auditor.DefaultConfig(),
+		Executor: executor.DefaultConfig(), Settler: settler.DefaultConfig(), Auditor: audit,
 	}
 }
 

@@ -21,7 +21,7 @@ type buffer struct {
 	hour        time.Time
 	openedAt    time.Time
 	bytes       int64
-	rows        []row
+	messages    []dispatch.Message
 }
 
 // row is an event with its place in the log.
@@ -101,7 +101,7 @@ func (a *archiver) closesAt(b *buffer) time.Time {
 func (a *archiver) observeAge() {
 	age := 0.0
 	for _, b := range a.open {
-		age = max(age, time.Since(b.rows[0].at).Seconds())
+		age = max(age, time.Since(b.messages[0].AppendedAt).Seconds())
 	}
 	a.s.metrics.age.Set(age)
 }
@@ -112,12 +112,6 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 	for i, m := range messages {
 		if lost[m.Partition] {
 			continue // it is read again from the end of the object that another put
-		}
-		e, err := wire.UnmarshalEvent(m.Value)
-		if err != nil {
-			a.s.deps.Logger.Error("an event cannot be decoded, it is archived without its content",
-				"partition", m.Partition, "offset", m.Offset, "error", err)
-			e = job.Event{ID: "undecodable/" + strconv.FormatInt(m.Offset, 10), Type: "undecodable", At: m.AppendedAt}
 		}
 		hour := m.AppendedAt.Truncate(time.Hour)
 		b := a.open[m.Partition]
@@ -138,7 +132,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 		} else if m.Offset <= b.last {
 			continue
 		}
-		b.rows = append(b.rows, row{event: e, offset: m.Offset, at: m.AppendedAt})
+		b.messages = append(b.messages, m)
 		b.last = m.Offset
 		b.bytes += int64(len(m.Value))
 	}
@@ -167,7 +161,7 @@ func (a *archiver) rewind(messages []dispatch.Message) {
 // close puts an object. If another put one of that name first, the buffer is discarded and reading goes on from the
 // end of that one; put tells whether it was this one's.
 func (a *archiver) close(ctx context.Context, b *buffer) (put bool, err error) {
-	body, err := encode(b, a.consumer.LogID(), a.s.cfg.Codec)
+	body, err := encode(b, a.decode(b), a.consumer.LogID(), a.s.cfg.Codec)
 	if err != nil {
 		return false, err
 	}
@@ -182,7 +176,7 @@ func (a *archiver) close(ctx context.Context, b *buffer) (put bool, err error) {
 			return err
 		}
 		a.s.metrics.lost.Inc()
-		b.rows = nil
+		b.messages = nil
 		b.last = last
 		a.consumer.Seek(b.partition, last+1)
 		return nil
@@ -191,13 +185,29 @@ func (a *archiver) close(ctx context.Context, b *buffer) (put bool, err error) {
 		return false, err
 	}
 	delete(a.open, b.partition)
-	if b.rows != nil {
+	put = b.messages != nil
+	if put {
 		a.s.metrics.objects.Inc()
-		a.s.metrics.archived.Add(float64(len(b.rows)))
+		a.s.metrics.archived.Add(float64(len(b.messages)))
 	}
-	return b.rows != nil, run.Patiently(ctx, a.s.deps.Logger, "commit archived events", func(ctx context.Context) error {
+	return put, run.Patiently(ctx, a.s.deps.Logger, "commit archived events", func(ctx context.Context) error {
 		return a.consumer.Commit(ctx, map[int]int64{b.partition: b.last + 1})
 	})
+}
+
+// decode reads the records of an object, only when it is put: until then they are kept as they came.
+func (a *archiver) decode(b *buffer) []row {
+	rows := make([]row, len(b.messages))
+	for i, m := range b.messages {
+		e, err := wire.UnmarshalEvent(m.Value)
+		if err != nil {
+			a.s.deps.Logger.Error("an event cannot be decoded, it is archived without its content",
+				"partition", m.Partition, "offset", m.Offset, "error", err)
+			e = job.Event{ID: "undecodable/" + strconv.FormatInt(m.Offset, 10), Type: "undecodable", At: m.AppendedAt}
+		}
+		rows[i] = row{event: e, offset: m.Offset, at: m.AppendedAt}
+	}
+	return rows
 }
 
 // name of an object: it follows from where it begins, so that two writers that begin at one place collide.

@@ -94,7 +94,7 @@ func codecs() map[string]compress.Compression {
 }
 
 // encode writes the rows as one Parquet object.
-func encode(b *buffer, logID, codec string) ([]byte, error) {
+func encode(b *buffer, rows []row, logID, codec string) ([]byte, error) {
 	cols := columns(logID, b.partition)
 	fields := make([]arrow.Field, len(cols))
 	props := []parquet.WriterProperty{
@@ -119,10 +119,10 @@ func encode(b *buffer, logID, codec string) ([]byte, error) {
 	schema := arrow.NewSchema(fields, nil)
 	arrays := make([]arrow.Array, len(cols))
 	for i, c := range cols {
-		arrays[i] = c.build(b.rows)
+		arrays[i] = c.build(rows)
 		defer arrays[i].Release()
 	}
-	record := array.NewRecordBatch(schema, arrays, int64(len(b.rows)))
+	record := array.NewRecordBatch(schema, arrays, int64(len(rows)))
 	defer record.Release()
 
 	var out bytes.Buffer

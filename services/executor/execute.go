@@ -16,8 +16,8 @@ import (
 // leaseWait is the longest pause between two looks at a lease that another holds.
 const leaseWait = time.Second
 
-// execute carries out step 6 for one fire. It returns when the fire is complete (its place in the window is done), was
-// put aside, or ctx ended: then the fire stays uncommitted and its lease lapses.
+// execute carries out step 6 for one fire. It returns when the fire is complete (its place in the window is done), its
+// outcome is on its way to the log, it was put aside, or ctx ended: then the fire stays uncommitted and its lease lapses.
 func (s *Service) execute(ctx context.Context, w *task) {
 	if now := time.Now(); now.Before(w.fire.DueAt) {
 		s.hosts.delay(w, w.fire.DueAt) // the worker's clock is ahead of this one
@@ -29,10 +29,16 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	}
 	key := dedupe.KeyOf(&w.fire.Entry)
 	s.leases.hold(key, rec.Token)
-	defer s.leases.drop(key, rec.Token)
+	ending := false
+	defer func() {
+		if !ending { // else the lease is renewed until the outcome is stored
+			s.leases.drop(key, rec.Token)
+		}
+	}()
+	end := func(o job.Outcome) { ending = s.end(ctx, w, rec.Token, o) }
 
 	if rec.Takeovers >= s.cfg.MaxTakeovers {
-		s.end(ctx, w, rec.Token, lost(rec.Token))
+		end(lost(rec.Token))
 		return
 	}
 	verdict, gone, err := s.lastCheck(ctx, w, key, rec.Token)
@@ -46,13 +52,15 @@ func (s *Service) execute(ctx context.Context, w *task) {
 			s.window.done(w.partition, w.offset)
 		}
 	case verdict == job.Proceed:
-		s.invoke(ctx, w, rec.Token)
+		if outcome, ok := s.invoke(ctx, w, rec.Token); ok {
+			end(outcome)
+		}
 	case rec.Running:
 		// It was invoked before by someone who did not come back: that counts as fired.
-		s.end(ctx, w, rec.Token, lost(rec.Token))
+		end(lost(rec.Token))
 	case verdict.HasDisposition():
 		s.metrics.refused.Inc()
-		s.end(ctx, w, rec.Token, job.Refusal(verdict, &w.fire.Entry))
+		end(job.Refusal(verdict, &w.fire.Entry))
 	default:
 		s.metrics.refused.Inc()
 		if s.release(ctx, w, key, rec.Token) &&
@@ -232,8 +240,9 @@ func (s *Service) refreshStop(ctx context.Context, w *task) (gone bool, err erro
 	return gone, err
 }
 
-// invoke calls the target. When ctx ends in the middle, nothing is recorded: the lease lapses and another goes on.
-func (s *Service) invoke(ctx context.Context, w *task, t job.Token) {
+// invoke calls the target. When ctx ends in the middle, ok is false and nothing is recorded: the lease lapses and another
+// goes on.
+func (s *Service) invoke(ctx context.Context, w *task, t job.Token) (outcome job.Outcome, ok bool) {
 	invoked := job.Instant(time.Now())
 	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
 		s.metrics.lateness.Observe(time.Since(w.fire.ScheduledFor).Seconds())
@@ -244,39 +253,14 @@ func (s *Service) invoke(ctx context.Context, w *task, t job.Token) {
 	})
 	s.metrics.running.Dec()
 	if ctx.Err() != nil {
-		return
+		return outcome, false
 	}
 	if interrupted && outcome.Kind != job.Succeeded {
 		outcome = job.Outcome{Kind: job.Stopped, Error: "the execution was cancelled while it ran"}
 	}
 	outcome.Token, outcome.Disposition = t, job.Fired
 	outcome.Timeline.Invoked = invoked
-	s.end(ctx, w, t, outcome)
-}
-
-// end stores an outcome and publishes it: only a stored outcome is published. If the attempt is another's by now, that
-// one's record is followed.
-func (s *Service) end(ctx context.Context, w *task, t job.Token, o job.Outcome) {
-	o.DefinitionID = w.fire.DefinitionID
-	o.Timeline.Taken, o.Timeline.Published = w.fire.TakenAt, w.fire.PublishedAt
-	o.Timeline.Consumed, o.Timeline.Completed = w.consumedAt, job.Instant(time.Now())
-	var rec dedupe.Record
-	var stored bool
-	err := run.Patiently(ctx, s.deps.Logger, "store an outcome", func(ctx context.Context) (err error) {
-		rec, stored, err = s.deps.Records.Finish(ctx, dedupe.KeyOf(&w.fire.Entry), t, o, time.Now())
-		return err
-	})
-	if err != nil {
-		return
-	}
-	if !stored {
-		s.follow(ctx, w, rec)
-		return
-	}
-	s.metrics.outcomes.WithLabelValues(string(o.Kind)).Inc()
-	if s.publish(ctx, job.AttemptEvent(&w.fire, o, o.Timeline.Completed)) == nil {
-		s.window.done(w.partition, w.offset)
-	}
+	return outcome, true
 }
 
 func (s *Service) release(ctx context.Context, w *task, key dedupe.Key, t job.Token) bool {

@@ -108,6 +108,7 @@ type Service struct {
 	hosts    *hosts
 	leases   leases
 	calls    calls
+	endings  chan ending
 }
 
 // New returns an executor that has not started.
@@ -117,7 +118,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), webhook: newWebhook(cfg, deps.Transport),
-		window: newWindow(),
+		window: newWindow(), endings: make(chan ending, maxEnding),
 	}
 	s.hosts = newHosts(cfg, s.metrics)
 	return s, nil
@@ -143,19 +144,33 @@ func (s *Service) Run(ctx context.Context) error {
 	helpers.Go(func() { s.commitLoop(work) })
 	helpers.Go(func() { s.interruptLoop(work) })
 	helpers.Go(func() { s.tickLoop(ctx, work) })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.endLoop(work)
+	}()
 	s.consume(ctx, work)
-
-	s.hosts.close()
-	drained := s.hosts.wait(s.cfg.DrainLimit)
-	if !drained {
-		s.deps.Logger.Warn("invocations are still running at the drain limit, others will take them over",
-			"running", s.hosts.running())
-	}
-	s.commit(work)
+	s.drain(abort, ended)
+	s.commit(context.WithoutCancel(ctx))
 	abort()
-	s.hosts.wait(s.cfg.DrainLimit)
 	helpers.Wait()
 	return s.consumer.Close()
+}
+
+// drain waits for the invocations under way and then for their outcomes, for each at most the drain limit; what is left
+// then is aborted, and others take it over.
+func (s *Service) drain(abort func(), ended <-chan struct{}) {
+	s.hosts.close()
+	if !s.hosts.wait(s.cfg.DrainLimit) {
+		s.deps.Logger.Warn("invocations are still running at the drain limit, others will take them over",
+			"running", s.hosts.running())
+		abort()
+		s.hosts.wait(s.cfg.DrainLimit)
+	}
+	close(s.endings)
+	limit := time.AfterFunc(s.cfg.DrainLimit, abort)
+	defer limit.Stop()
+	<-ended
 }
 
 // consume hands fires to their hosts' queues until ctx ends.

@@ -28,7 +28,7 @@ const (
 	// tailBytes bounds what is kept in memory of the end of each partition, so that who keeps up does not read the store.
 	tailBytes = 1 << 20
 	// truncateEvery is how often what every group has passed is deleted.
-	truncateEvery = 10 * time.Second
+	truncateEvery = time.Second
 	// keepUnread bounds a topic that nobody consumes (the dead-letter topic), in records per partition.
 	keepUnread = 100_000
 )

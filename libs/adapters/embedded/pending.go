@@ -17,6 +17,8 @@ import (
 // Pending is the minute buckets on the embedded database.
 type Pending struct {
 	db *DB
+	// low caches the low-water marks; 0 is one that was not read yet.
+	low []atomic.Int64
 	// rowsRead and bytesRead count what scans took from the store.
 	rowsRead, bytesRead atomic.Int64
 }
@@ -24,7 +26,7 @@ type Pending struct {
 var _ jobstore.Pending = (*Pending)(nil)
 
 // NewPending returns the minute buckets of db.
-func NewPending(db *DB) *Pending { return &Pending{db: db} }
+func NewPending(db *DB) *Pending { return &Pending{db: db, low: make([]atomic.Int64, db.partitions)} }
 
 // Put implements jobstore.Pending. Entry, decision and done are cells of their own, so a second Put of a row writes
 // the same cell with the same bytes.
@@ -47,19 +49,19 @@ func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 }
 
 // MarkDone implements jobstore.Pending. It marks rows that are there: a mark without a row would outlive its bucket.
-func (s *Pending) MarkDone(_ context.Context, locators []job.Locator) error {
+func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
 	for _, l := range locators {
-		row := rowKey(l)
-		_, found, err := s.db.get(cell(row, cellEntry))
+		low, err := s.LowWater(ctx, l.Partition)
 		if err != nil {
-			return fmt.Errorf("embedded: mark done: %w", err)
+			return err
 		}
-		if !found {
+		if l.Minute < low {
 			continue
 		}
-		if err := b.Set(cell(row, cellDone), nil, nil); err != nil {
+		// Without its row a mark says nothing, and goes with its bucket.
+		if err := b.Set(cell(rowKey(l), cellDone), nil, nil); err != nil {
 			return fmt.Errorf("embedded: mark done: %w", err)
 		}
 	}
@@ -168,6 +170,12 @@ func (s *Pending) FirstOpen(ctx context.Context, partition int, from, to int64) 
 
 // LowWater implements jobstore.Pending.
 func (s *Pending) LowWater(_ context.Context, partition int) (int64, error) {
+	if partition < 0 || partition >= len(s.low) {
+		return 0, fmt.Errorf("embedded: partition %d: %w", partition, jobstore.ErrNoProgress)
+	}
+	if low := s.low[partition].Load(); low > 0 {
+		return low, nil
+	}
 	n, found, err := s.db.getNumber(progressKey(partition))
 	if err != nil {
 		return 0, fmt.Errorf("embedded: low-water mark: %w", err)
@@ -175,6 +183,7 @@ func (s *Pending) LowWater(_ context.Context, partition int) (int64, error) {
 	if !found {
 		return 0, fmt.Errorf("embedded: partition %d: %w", partition, jobstore.ErrNoProgress)
 	}
+	s.low[partition].CompareAndSwap(0, n)
 	return n, nil
 }
 
@@ -187,9 +196,13 @@ func (s *Pending) Close(ctx context.Context, partition int, minute int64) error 
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
 	// Most partitions have no rows in most minutes; a range tombstone for nothing would still cost every later scan.
-	_, any, err := s.FirstOpen(ctx, partition, low, minute)
+	any := false
+	err = s.db.scan(ctx, bucketKey(partition, low), bucketKey(partition, minute), func(_, _ []byte) (bool, error) {
+		any = true
+		return false, nil
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("embedded: close: %w", err)
 	}
 	if any {
 		if err := b.DeleteRange(bucketKey(partition, low), bucketKey(partition, minute), nil); err != nil {
@@ -203,6 +216,7 @@ func (s *Pending) Close(ctx context.Context, partition int, minute int64) error 
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("embedded: close: %w", err)
 	}
+	s.low[partition].Store(minute)
 	return nil
 }
 

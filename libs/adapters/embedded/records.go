@@ -14,7 +14,10 @@ import (
 )
 
 // DefaultMaxRecords bounds the leases and outcomes that are kept, and the stop records likewise.
-const DefaultMaxRecords = 400_000
+const DefaultMaxRecords = 200_000
+
+// maxRecordBytes bounds what the kept outcomes take beside their fixed size: mostly the targets' answers.
+const maxRecordBytes = 64 << 20
 
 // Records is the leases, outcomes and stop records in this process.
 //
@@ -35,6 +38,8 @@ type Records struct {
 	// ended, released and stopped queue what may be evicted, oldest first.
 	ended, released fifo[dedupe.Key]
 	stopped         fifo[string]
+	// bytes is what the outcomes take beside their fixed size.
+	bytes int
 	// keptSince grows with every eviction; a predecessor's outcomes are told by the incarnation.
 	keptSince time.Time
 }
@@ -223,6 +228,7 @@ func (r *Records) end(k dedupe.Key, rec *dedupe.Record, o job.Outcome, now time.
 		}
 	}
 	rec.Exists, rec.Outcome = true, &o
+	r.bytes += outcomeBytes(&o)
 	r.ended.push(k, now)
 	r.evict(now)
 	return nil
@@ -265,10 +271,13 @@ func (r *Records) SetStop(_ context.Context, jobID string, s job.State) error {
 
 // evict drops what is older than the retention or over the bound. What was evicted may be missed by a fire that was
 // taken before it was stored, so keptSince moves behind it and such a fire goes the slow way: settlers, then rows.
+func outcomeBytes(o *job.Outcome) int { return len(o.ResponseBody) + len(o.Error) }
+
 func (r *Records) evict(now time.Time) {
 	old := func(n int, at time.Time) bool { return n > r.max || now.Sub(at) > dedupe.Retention }
-	for r.ended.len() > 0 && old(r.ended.len(), r.ended.first().at) {
+	for r.ended.len() > 0 && (r.bytes > maxRecordBytes || old(r.ended.len(), r.ended.first().at)) {
 		a := r.ended.pop()
+		r.bytes -= outcomeBytes(r.records[a.key].Outcome)
 		delete(r.records, a.key)
 		// Others of the same instant may be gone too.
 		r.keptSince = job.Later(r.keptSince, a.at.Add(time.Millisecond))
