@@ -22,7 +22,12 @@ const maxAnswer = 64 << 20
 type client struct {
 	Server    string `default:"http://127.0.0.1:8080" env:"MINUTEHAND_SERVER" help:"Where the API is (${env})." placeholder:"URL"`
 	TokenFile string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the bearer token (${env})." placeholder:"FILE"`
-	Output    string `short:"o" default:"table" enum:"table,json" help:"table for people, json for scripts."`
+	output
+}
+
+// output is what every command has in common that prints an answer.
+type output struct {
+	Output string `short:"o" default:"table" enum:"table,json" help:"table for people, json for scripts."`
 }
 
 // do makes a request and decodes the answer into answer (nil for none). A problem document becomes an error that says
@@ -85,7 +90,7 @@ func complain(text []byte, status string) error {
 }
 
 // print writes an answer as JSON, or lets a table be written.
-func (c *client) print(answer any, table func(w io.Writer)) error {
+func (c *output) print(answer any, table func(w io.Writer)) error {
 	if c.Output == "json" {
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")

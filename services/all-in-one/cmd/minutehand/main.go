@@ -20,6 +20,7 @@ var version = "dev"
 // cli is the command line.
 type cli struct {
 	Run         runCmd         `cmd:"" help:"Run Minutehand in this process, with nothing beside it."`
+	Config      configCmd      `cmd:"" help:"Print the settings that run would go by, and where each came from."`
 	Demo        demoCmd        `cmd:"" help:"Register jobs, fire them at a sink, and account for every one."`
 	Sink        sinkCmd        `cmd:"" help:"Run a webhook target that answers 200 and counts."`
 	Jobs        jobsCmd        `cmd:"" help:"Create, look at and change jobs."`

@@ -22,22 +22,14 @@ import (
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
 
-type runCmd struct {
-	Data       string `default:".data" env:"MINUTEHAND_DATA" help:"Folder of the store and the archive (${env})." placeholder:"DIR"`
-	Listen     string `default:"127.0.0.1:8080" env:"MINUTEHAND_LISTEN" help:"Address of the API (${env})." placeholder:"HOST:PORT"`
-	TokenFile  string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the bearer token that requests must carry (${env})." placeholder:"FILE"`
-	Insecure   bool   `env:"MINUTEHAND_INSECURE" help:"Listen beyond loopback without a token (${env})."`
-	Private    *bool  `name:"allow-private-targets" negatable:"" env:"MINUTEHAND_ALLOW_PRIVATE_TARGETS" help:"Call loopback and private addresses; on by default only while the API listens on loopback (${env})."`
-	Partitions int    `env:"MINUTEHAND_PARTITIONS" help:"Partition count of a new store; fixed from then on (${env}). Default 1024." placeholder:"N"`
-	Echo       bool   `help:"Also run an echo target on loopback, and print a curl line that uses it."`
-	LogLevel   string `default:"info" enum:"debug,info,warn,error" env:"MINUTEHAND_LOG_LEVEL" help:"Least level that is logged (${env})."`
-}
+type runCmd struct{ settings }
 
 // Help implements kong.HelpProvider.
 func (runCmd) Help() string {
 	return `Everything is kept in the data folder; kill the process at any time and start it again.
 
   minutehand run --data ./data --listen 127.0.0.1:8080
+  minutehand run --config minutehand.yaml
   minutehand run --echo        also start a target to try it on, and print a curl line`
 }
 
@@ -77,8 +69,6 @@ func (c *runCmd) Run(ctx context.Context) error {
 // secure demands a token, or an explicit word, for a listener that others can reach, and keeps targets inside the
 // network out of reach there.
 func (c *runCmd) secure(cfg *platform.Config, addr net.Addr) error {
-	tcp, ok := addr.(*net.TCPAddr)
-	loopback := ok && tcp.IP.IsLoopback()
 	if c.TokenFile != "" {
 		token, err := os.ReadFile(c.TokenFile)
 		if err != nil {
@@ -89,15 +79,25 @@ func (c *runCmd) secure(cfg *platform.Config, addr net.Addr) error {
 			return errors.New("the token file holds fewer than 16 characters; use a long random token")
 		}
 	}
-	if !loopback && cfg.API.AuthToken == "" && !c.Insecure {
+	if !isLoopback(addr) && cfg.API.AuthToken == "" && !c.Insecure {
 		return fmt.Errorf("%s is not a loopback address: give --auth-token-file, or --insecure to let everyone in", c.Listen)
 	}
-	cfg.API.LocalHostsOnly = loopback && cfg.API.AuthToken == ""
-	cfg.Executor.AllowPrivateTargets = loopback
-	if c.Private != nil {
-		cfg.Executor.AllowPrivateTargets = *c.Private
-	}
+	cfg.API.LocalHostsOnly = isLoopback(addr) && cfg.API.AuthToken == ""
+	cfg.Executor.AllowPrivateTargets = c.privateTargets(addr)
 	return nil
+}
+
+// privateTargets tells whether calls to loopback and private addresses are allowed while the API listens on addr.
+func (s *settings) privateTargets(addr net.Addr) bool {
+	if s.Private != nil {
+		return *s.Private
+	}
+	return isLoopback(addr)
+}
+
+func isLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
 }
 
 // cause is the innermost error: what a person needs to know.
