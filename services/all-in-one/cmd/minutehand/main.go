@@ -27,6 +27,8 @@ type cli struct {
 	Executions  executionsCmd  `cmd:"" help:"Show what became of a job's occurrences, with their timelines."`
 	Schedule    scheduleCmd    `cmd:"" help:"Preview schedules."`
 	DeadLetters deadLettersCmd `cmd:"" help:"Show executions that were given up."`
+	Completion  completionCmd  `cmd:"" help:"Print a script that completes commands and flags in a shell."`
+	Complete    completeCmd    `cmd:"" hidden:"" name:"__complete" passthrough:""`
 	Version     versionCmd     `cmd:"" help:"Print the version of the binary, of Go and of the time zone data."`
 }
 
