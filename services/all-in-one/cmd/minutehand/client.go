@@ -20,14 +20,14 @@ const maxAnswer = 64 << 20
 
 // client is what every command that talks to an API has in common.
 type client struct {
-	Server    string `default:"http://127.0.0.1:8080" env:"MINUTEHAND_SERVER" help:"Where the API is (${env})." placeholder:"URL"`
-	TokenFile string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the bearer token (${env})." placeholder:"FILE"`
+	Server    string `default:"http://127.0.0.1:8080" env:"MINUTEHAND_SERVER" help:"Where the API is." placeholder:"URL"`
+	TokenFile string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the bearer token." placeholder:"FILE"`
 	output
 }
 
 // output is what every command has in common that prints an answer.
 type output struct {
-	Output string `short:"o" default:"table" enum:"table,json" help:"table for people, json for scripts."`
+	Output string `short:"o" default:"table" enum:"table,json" placeholder:"FORM" help:"A table for people, or JSON for scripts."`
 }
 
 // do makes a request and decodes the answer into answer (nil for none). A problem document becomes an error that says

@@ -15,7 +15,7 @@ import (
 var scripts embed.FS
 
 type completionCmd struct {
-	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell that the script is for."`
 }
 
 // Help implements kong.HelpProvider.

@@ -23,23 +23,24 @@ import (
 )
 
 type demoCmd struct {
-	Jobs int `default:"2000" help:"How many jobs to register, at least 200."`
+	Jobs int           `default:"2000" help:"How many jobs to register, at least 200." placeholder:"N"`
+	Over time.Duration `default:"10s" help:"How long they take to fire, at least 3s." placeholder:"10s"`
 }
 
 // Help implements kong.HelpProvider.
 func (demoCmd) Help() string {
 	return `Starts Minutehand in this process on a temporary folder and a sink beside it, registers jobs that fire over
-the next ten seconds (one-shots, crons of every second, a target that fails, one job that is cancelled in time), and
-accounts for each of them. Exits with 1 if anything is missing, early, or there twice.`
+the next seconds (one-shots, crons of every second, a target that fails, one job that is cancelled in time), and
+accounts for each of them. Exits with 1 if anything is missing, early, or there twice.
+
+  minutehand demo --jobs 500 --over 3s`
 }
 
 // The parts of the demo: the rest of the jobs are one-shots.
 const (
-	demoCrons    = 10 // every second, demoTicks times
-	demoTicks    = 8
+	demoCrons    = 10  // every second, until shortly before the window ends
 	demoFailing  = 100 // each demoAttempts attempts, then a dead letter
 	demoAttempts = 3
-	demoWindow   = 10 * time.Second
 	demoClients  = 16
 	demoPatience = 60 * time.Second
 )
@@ -48,7 +49,8 @@ const (
 type demo struct {
 	client
 	jobs      int
-	begin     time.Time // of the window in which the one-shots fire
+	begin     time.Time     // of the window in which the one-shots fire
+	window    time.Duration // how long it is
 	sink      *demoSink
 	sinkURL   string
 	cancelled string
@@ -58,6 +60,9 @@ type demo struct {
 func (c *demoCmd) Run(ctx context.Context) error {
 	if c.Jobs < 200 {
 		return usageError{errors.New("--jobs must be at least 200")}
+	}
+	if c.Over < 3*time.Second {
+		return usageError{errors.New("--over must be at least 3s")}
 	}
 	dir, err := os.MkdirTemp("", "minutehand-demo-")
 	if err != nil {
@@ -86,7 +91,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- p.Run(running) }()
-	d := &demo{client: client{Server: "http://" + api.Addr().String()}, jobs: c.Jobs, sink: sink, sinkURL: sinkURL}
+	d := &demo{client: client{Server: "http://" + api.Addr().String()}, jobs: c.Jobs, window: c.Over, sink: sink, sinkURL: sinkURL}
 	playErr := d.play(ctx)
 	stop()
 	if err := errors.Join(playErr, <-done); err != nil {
@@ -115,7 +120,7 @@ func (d *demo) play(ctx context.Context) error {
 		fmt.Println("registration took longer than planned: the first fires are late by as much")
 	}
 	want := d.expected()
-	deadline := d.begin.Add(demoWindow + demoPatience)
+	deadline := d.begin.Add(d.window + demoPatience)
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -134,11 +139,14 @@ func (d *demo) play(ctx context.Context) error {
 	}
 }
 
+// ticks is how often each cron fires.
+func (d *demo) ticks() int { return int(d.window/time.Second) - 2 }
+
 func (d *demo) oneShots() int { return d.jobs - demoCrons - demoFailing - 1 }
 
 // expected is how many calls there must be: the cancelled job makes none.
 func (d *demo) expected() int {
-	return d.oneShots() + demoCrons*demoTicks + demoFailing*demoAttempts
+	return d.oneShots() + demoCrons*d.ticks() + demoFailing*demoAttempts
 }
 
 func (d *demo) register(ctx context.Context) error {
@@ -181,13 +189,13 @@ func (d *demo) job(i int) map[string]any {
 	body := map[string]any{"type": "one_shot", "name": "one-shot"}
 	target := map[string]any{"kind": "http_webhook", "url": d.sinkURL + "/ok"}
 	body["target"] = target
-	at := d.begin.Add(time.Duration(i) * demoWindow / time.Duration(d.jobs))
+	at := d.begin.Add(time.Duration(i) * d.window / time.Duration(d.jobs))
 	switch {
 	case i == 0:
-		body["name"], at = "cancelled", d.begin.Add(demoWindow/2)
+		body["name"], at = "cancelled", d.begin.Add(d.window/2)
 	case i <= demoCrons:
 		body["type"], body["name"], body["cron_expr"] = "cron", "cron", "* * * * * *"
-		body["start_at"], body["max_occurrences"] = d.begin, demoTicks
+		body["start_at"], body["max_occurrences"] = d.begin, d.ticks()
 		return body
 	case i <= demoCrons+demoFailing:
 		body["name"], target["url"] = "failing", d.sinkURL+"/fail"

@@ -9,13 +9,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"runtime"
-	"strings"
 	"text/tabwriter"
-
-	"github.com/minutehand/minutehand/libs/schedule"
 )
 
+// jobsCmd are the commands about jobs. One more is a struct with Help and Run, and a line here.
 type jobsCmd struct {
 	Create  createCmd `cmd:"" help:"Create a job."`
 	Get     getCmd    `cmd:"" help:"Show a job."`
@@ -27,27 +24,41 @@ type jobsCmd struct {
 	Delete  deleteCmd `cmd:"" help:"Cancel a job and hide it."`
 }
 
+// Help implements kong.HelpProvider.
+func (jobsCmd) Help() string {
+	return `A job is a target and a schedule: once, by cron, or at an interval. Its id is in the answer to create, and in list.
+
+  minutehand jobs create --name hello --delay 10s --url http://127.0.0.1:9000/hook
+  minutehand jobs list
+  minutehand jobs get JOB`
+}
+
 type createCmd struct {
 	client
 	File     string            `short:"f" help:"JSON of the job, '-' for standard input; the flags below are for simple ones." placeholder:"FILE"`
-	Name     string            `help:"Name of the job."`
+	Name     string            `help:"Name of the job." placeholder:"NAME"`
 	Delay    string            `help:"Fire once, this long from now." placeholder:"30s"`
 	RunAt    string            `help:"Fire once, at this instant." placeholder:"RFC3339"`
 	Cron     string            `help:"Fire by this cron expression." placeholder:"EXPR"`
 	Timezone string            `help:"IANA zone of the cron expression." placeholder:"ZONE"`
 	Every    string            `help:"Fire at this interval." placeholder:"15m"`
-	URL      string            `name:"url" help:"Webhook to call."`
-	Method   string            `help:"Method of the call." default:"POST"`
+	URL      string            `name:"url" help:"Webhook to call." placeholder:"URL"`
+	Method   string            `help:"Method of the call." default:"POST" placeholder:"METHOD"`
 	Body     string            `help:"JSON body of the call." placeholder:"JSON"`
 	Header   map[string]string `help:"Header of the call." placeholder:"NAME=VALUE"`
-	Key      string            `name:"idempotency-key" help:"Create at most one job under this key."`
+	Key      string            `name:"idempotency-key" help:"Create at most one job under this key." placeholder:"KEY"`
 }
 
 // Help implements kong.HelpProvider.
 func (createCmd) Help() string {
-	return `  minutehand jobs create --name hello --delay 10s --url http://127.0.0.1:9000/hook
+	return `A simple job is made of flags: a name, a URL, and when. The whole of a job is written as JSON, as /openapi.json
+describes it. What was answered with an id is durable, and will fire.
+
+  minutehand jobs create --name hello --delay 10s --url http://127.0.0.1:9000/hook
   minutehand jobs create --name report --cron '0 9 * * MON' --timezone Europe/Berlin --url https://example.com/report
-  minutehand jobs create -f job.json`
+  minutehand jobs create --name poll --every 15m --url https://example.com/poll --idempotency-key poll-1
+  minutehand jobs create -f job.json
+  minutehand jobs create --name x --run-at 2030-01-01T00:00:00Z --url https://example.com -o json     the answer in full`
 }
 
 // Run implements the command.
@@ -140,9 +151,16 @@ type (
 	deleteCmd struct{ jobRef }
 	trigCmd   struct {
 		jobRef
-		Key string `name:"idempotency-key" help:"Execute at most once under this key."`
+		Key string `name:"idempotency-key" help:"Execute at most once under this key." placeholder:"KEY"`
 	}
 )
+
+// Help implements kong.HelpProvider.
+func (getCmd) Help() string {
+	return `The definition with every default filled in, always as JSON.
+
+  minutehand jobs get JOB`
+}
 
 // Run implements the command: the definition in full, which has no table.
 func (c *getCmd) Run(ctx context.Context) error {
@@ -150,19 +168,56 @@ func (c *getCmd) Run(ctx context.Context) error {
 	return c.show(ctx, http.MethodGet, "")
 }
 
+// Help implements kong.HelpProvider.
+func (pauseCmd) Help() string {
+	return `Retries and triggered executions carry on. What falls due until the job is resumed follows its missed_run_policy then.
+
+  minutehand jobs pause JOB`
+}
+
 // Run implements the command.
 func (c *pauseCmd) Run(ctx context.Context) error { return c.show(ctx, http.MethodPost, "/pause") }
+
+// Help implements kong.HelpProvider.
+func (resumeCmd) Help() string {
+	return `What was due meanwhile follows the job's missed_run_policy. A job that is not paused stays as it is.
+
+  minutehand jobs resume JOB`
+}
 
 // Run implements the command.
 func (c *resumeCmd) Run(ctx context.Context) error { return c.show(ctx, http.MethodPost, "/resume") }
 
+// Help implements kong.HelpProvider.
+func (cancelCmd) Help() string {
+	return `Retries included. Nothing brings the job back; it stays in the list, and its executions on record.
+
+  minutehand jobs cancel JOB`
+}
+
 // Run implements the command.
 func (c *cancelCmd) Run(ctx context.Context) error { return c.show(ctx, http.MethodPost, "/cancel") }
+
+// Help implements kong.HelpProvider.
+func (deleteCmd) Help() string {
+	return `Like cancel, and the job is gone from the list. Deleting it again is no mistake.
+
+  minutehand jobs delete JOB`
+}
 
 // Run implements the command.
 func (c *deleteCmd) Run(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodDelete, c.path(""), nil, nil)
 	return err
+}
+
+// Help implements kong.HelpProvider.
+func (trigCmd) Help() string {
+	return `One more execution, beside those of the schedule; prints its id. With a key, the same key triggers it once however often
+the command is repeated.
+
+  minutehand jobs trigger JOB
+  minutehand jobs trigger JOB --idempotency-key release-7`
 }
 
 // Run implements the command.
@@ -181,8 +236,8 @@ func (c *trigCmd) Run(ctx context.Context) error {
 // paged is a list command.
 type paged struct {
 	client
-	Limit  int    `default:"50" help:"Items at most."`
-	Cursor string `help:"next_cursor of the page before."`
+	Limit  int    `default:"50" help:"Items at most." placeholder:"N"`
+	Cursor string `help:"Go on from here: the next_cursor of the page before." placeholder:"CURSOR"`
 }
 
 type pageAnswer struct {
@@ -209,6 +264,14 @@ func (c *paged) list(ctx context.Context, path string, table func(w io.Writer, i
 
 type listCmd struct{ paged }
 
+// Help implements kong.HelpProvider.
+func (listCmd) Help() string {
+	return `A page at a time; the last line says how to see the next one.
+
+  minutehand jobs list
+  minutehand jobs list --limit 500 -o json`
+}
+
 // Run implements the command.
 func (c *listCmd) Run(ctx context.Context) error { return c.list(ctx, "/jobs", jobTable) }
 
@@ -220,121 +283,4 @@ func jobTable(w io.Writer, jobs []map[string]any) {
 			when(j["last_fired_at"]))
 	}
 	_ = t.Flush()
-}
-
-type executionsCmd struct {
-	paged
-	Job string `arg:"" help:"The job's id (job_…), or an execution's (exe_…)."`
-}
-
-// Run implements the command.
-func (c *executionsCmd) Run(ctx context.Context) error {
-	if !strings.HasPrefix(c.Job, "exe_") {
-		return c.list(ctx, "/jobs/"+url.PathEscape(c.Job)+"/executions", executionTable)
-	}
-	var x map[string]any
-	if _, err := c.do(ctx, http.MethodGet, "/executions/"+url.PathEscape(c.Job), nil, &x); err != nil {
-		return err
-	}
-	return c.print(x, func(w io.Writer) { executionTable(w, []map[string]any{x}) })
-}
-
-// executionTable shows for each execution when it was due, and what happened how long after that.
-func executionTable(w io.Writer, items []map[string]any) {
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "EXECUTION\tSCHEDULED FOR\tSTATE\tATTEMPTS\tLATENESS\tTAKEN\tPUBLISHED\tCONSUMED\tINVOKED\tCOMPLETED\tLAST")
-	for _, x := range items {
-		attempts, _ := x["attempts"].([]any)
-		last := ""
-		if len(attempts) > 0 {
-			a, _ := attempts[len(attempts)-1].(map[string]any)
-			last = fmt.Sprint(a["outcome"])
-			if code := a["status_code"]; code != nil {
-				last += fmt.Sprintf(" %v", code)
-			}
-			if e := a["error"]; e != nil {
-				last += fmt.Sprintf(" (%v)", e)
-			}
-		}
-		late := "-"
-		if ms, ok := x["lateness_ms"].(float64); ok {
-			late = fmt.Sprintf("%.0f ms", ms)
-		}
-		fmt.Fprintf(t, "%v\t%s\t%v\t%d\t%s", x["execution_id"], when(x["scheduled_for"]), x["state"], len(attempts), late)
-		timeline, _ := x["timeline"].(map[string]any)
-		for _, step := range []string{"taken", "published", "consumed", "invoked", "completed"} {
-			fmt.Fprintf(t, "\t%s", since(timeline, step))
-		}
-		fmt.Fprintf(t, "\t%s\n", last)
-	}
-	_ = t.Flush()
-}
-
-type deadLettersCmd struct{ paged }
-
-// Run implements the command.
-func (c *deadLettersCmd) Run(ctx context.Context) error {
-	return c.list(ctx, "/dead-letters", func(w io.Writer, items []map[string]any) {
-		t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-		fmt.Fprintln(t, "EXECUTION\tJOB\tGIVEN UP\tREASON\tATTEMPTS")
-		for _, d := range items {
-			fmt.Fprintf(t, "%v\t%v\t%s\t%v\t%v\n", d["execution_id"], d["job_id"], when(d["at"]), d["reason"], d["attempts"])
-		}
-		_ = t.Flush()
-	})
-}
-
-type scheduleCmd struct {
-	Preview previewCmd `cmd:"" help:"Show the next occurrences of a cron expression."`
-}
-
-type previewCmd struct {
-	client
-	Expr     string `arg:"" help:"Cron expression of 5, 6 (seconds first) or 7 (years last) fields, or a macro."`
-	Timezone string `help:"IANA zone." default:"UTC"`
-	After    string `help:"Show those after this instant; default now." placeholder:"RFC3339"`
-	Count    int    `short:"n" default:"10" help:"How many."`
-	Gap      string `enum:"next_valid,skip" default:"next_valid" help:"What a local time does that does not exist."`
-	Fold     string `enum:"first,last,both" default:"first" help:"What a local time does that exists twice."`
-}
-
-// Help implements kong.HelpProvider.
-func (previewCmd) Help() string {
-	return `  minutehand schedule preview '0 9 * * MON' --timezone America/New_York
-  minutehand schedule preview '30 2 * * *' --timezone Europe/London --after 2026-03-27T00:00:00Z -n 3`
-}
-
-// Run implements the command.
-func (c *previewCmd) Run(ctx context.Context) error {
-	body := map[string]any{
-		"type": "cron", "cron_expr": c.Expr, "timezone": c.Timezone, "count": c.Count,
-		"dst": map[string]string{"gap": c.Gap, "fold": c.Fold},
-	}
-	if c.After != "" {
-		body["after"] = c.After
-	}
-	var p struct {
-		Occurrences []map[string]any `json:"occurrences"`
-	}
-	if _, err := c.do(ctx, http.MethodPost, "/schedules/preview", body, &p); err != nil {
-		return err
-	}
-	return c.print(p, func(w io.Writer) {
-		t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-		fmt.Fprintln(t, "UTC\tLOCAL\tNOTE")
-		for _, o := range p.Occurrences {
-			note, _ := o["note"].(string)
-			fmt.Fprintf(t, "%v\t%v\t%s\n", o["scheduled_for"], o["local"], note)
-		}
-		_ = t.Flush()
-	})
-}
-
-type versionCmd struct{}
-
-// Run implements the command.
-func (versionCmd) Run() error {
-	fmt.Printf("minutehand %s, %s %s/%s, time zones %s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH,
-		schedule.TZDataVersion())
-	return nil
 }

@@ -9,27 +9,49 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 )
 
-// version is set when the binary is built.
-var version = "dev"
-
-// cli is the command line.
+// cli is the command line. A command is a struct with Help, which ends in examples that a test runs, and Run.
 type cli struct {
 	Run         runCmd         `cmd:"" help:"Run Minutehand in this process, with nothing beside it."`
 	Config      configCmd      `cmd:"" help:"Print the settings that run would go by, and where each came from."`
 	Demo        demoCmd        `cmd:"" help:"Register jobs, fire them at a sink, and account for every one."`
 	Sink        sinkCmd        `cmd:"" help:"Run a webhook target that answers 200 and counts."`
 	Jobs        jobsCmd        `cmd:"" help:"Create, look at and change jobs."`
-	Executions  executionsCmd  `cmd:"" help:"Show what became of a job's occurrences, with their timelines."`
+	Executions  executionsCmd  `cmd:"" help:"Show what became of a job's occurrences."`
 	Schedule    scheduleCmd    `cmd:"" help:"Preview schedules."`
-	DeadLetters deadLettersCmd `cmd:"" help:"Show executions that were given up."`
+	DeadLetters deadLettersCmd `cmd:"" help:"Look at executions that were given up."`
 	Completion  completionCmd  `cmd:"" help:"Print a script that completes commands and flags in a shell."`
 	Complete    completeCmd    `cmd:"" hidden:"" name:"__complete" passthrough:""`
 	Version     versionCmd     `cmd:"" help:"Print the version of the binary, of Go and of the time zone data."`
+}
+
+// Help implements kong.HelpProvider.
+func (cli) Help() string {
+	return `Start it, give it a job, and look at what became of it:
+
+  minutehand run --echo
+  minutehand jobs create --name hello --delay 2s --url http://127.0.0.1:9000/hook
+  minutehand executions JOB`
+}
+
+// describe is the help of a flag or an argument with what it may be, what it is by default, and its variable.
+func describe(v *kong.Value) string {
+	var notes []string
+	if v.Enum != "" {
+		notes = append(notes, strings.Join(v.EnumSlice(), ", "))
+	}
+	if v.Default != "" {
+		notes = append(notes, "default "+v.Default)
+	}
+	if notes = append(notes, v.Tag.Envs...); len(notes) == 0 {
+		return v.Help
+	}
+	return strings.TrimSuffix(v.Help, ".") + " (" + strings.Join(notes, "; ") + ")."
 }
 
 // usageError is a mistake of whoever started the command: one sentence, exit code 2.
@@ -61,7 +83,7 @@ func execute(ctx context.Context, args []string) (code int) {
 	parser, err := kong.New(&cli{},
 		kong.Name("minutehand"),
 		kong.Description("A distributed job scheduler. `minutehand run` starts it in one process; the other commands talk to it."),
-		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.ValueFormatter(describe),
 		kong.Exit(func(c int) { code = c; panic(exited{}) }),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)

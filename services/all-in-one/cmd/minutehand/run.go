@@ -26,7 +26,13 @@ type runCmd struct{ settings }
 
 // Help implements kong.HelpProvider.
 func (runCmd) Help() string {
-	return `Everything is kept in the data folder; kill the process at any time and start it again.
+	return `Everything is kept in the data folder; kill the process at any time and start it again. Settings are taken from flags,
+before the environment, before the file; minutehand config shows which of them won. The file looks like this:
+
+    data: /var/lib/minutehand
+    listen: 127.0.0.1:8080
+
+Examples:
 
   minutehand run --data ./data --listen 127.0.0.1:8080
   minutehand run --config minutehand.yaml

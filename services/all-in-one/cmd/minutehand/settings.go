@@ -17,15 +17,15 @@ import (
 // settings is what an operator may set: by flag, by environment variable or in a YAML file, the former before the
 // latter. A key of the file is the name of a flag. A new setting is one more field; the rest follows from its tags.
 type settings struct {
-	Config     string `env:"MINUTEHAND_CONFIG" help:"YAML file of settings, each named like its flag (${env})." placeholder:"FILE"`
-	Data       string `default:".data" env:"MINUTEHAND_DATA" help:"Folder of the store and the archive (${env})." placeholder:"DIR"`
-	Listen     string `default:"127.0.0.1:8080" env:"MINUTEHAND_LISTEN" help:"Address of the API (${env})." placeholder:"HOST:PORT"`
-	TokenFile  string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the bearer token that requests must carry (${env})." placeholder:"FILE"`
-	Insecure   bool   `env:"MINUTEHAND_INSECURE" help:"Listen beyond loopback without a token (${env})."`
-	Private    *bool  `name:"allow-private-targets" negatable:"" env:"MINUTEHAND_ALLOW_PRIVATE_TARGETS" help:"Call loopback and private addresses; on by default only while the API listens on loopback (${env})."`
-	Partitions int    `default:"0" env:"MINUTEHAND_PARTITIONS" help:"Partition count of a new store, fixed from then on; 0 means what the store has, or 1024 (${env})." placeholder:"N"`
-	Echo       bool   `env:"MINUTEHAND_ECHO" help:"Also run an echo target on loopback, and print a curl line that uses it (${env})."`
-	LogLevel   string `default:"info" enum:"debug,info,warn,error" env:"MINUTEHAND_LOG_LEVEL" help:"Least level that is logged (${env})."`
+	Config     string `env:"MINUTEHAND_CONFIG" help:"YAML file with a line for each setting, named like its flag." placeholder:"FILE"`
+	Data       string `default:".data" env:"MINUTEHAND_DATA" help:"Folder of the store and the archive." placeholder:"DIR"`
+	Listen     string `default:"127.0.0.1:8080" env:"MINUTEHAND_LISTEN" help:"Address of the API." placeholder:"HOST:PORT"`
+	TokenFile  string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the bearer token that requests must carry." placeholder:"FILE"`
+	Insecure   bool   `env:"MINUTEHAND_INSECURE" help:"Listen beyond loopback without a token."`
+	Private    *bool  `name:"allow-private-targets" negatable:"" env:"MINUTEHAND_ALLOW_PRIVATE_TARGETS" help:"Call loopback and private addresses; on by default only while the API listens on loopback."`
+	Partitions int    `default:"0" env:"MINUTEHAND_PARTITIONS" help:"Partition count of a new store, fixed from then on; 0 means what the store has, or 1024." placeholder:"N"`
+	Echo       bool   `env:"MINUTEHAND_ECHO" help:"Also run an echo target on loopback, and print a curl line that uses it."`
+	LogLevel   string `default:"info" enum:"debug,info,warn,error" env:"MINUTEHAND_LOG_LEVEL" placeholder:"LEVEL" help:"Least level that is logged."`
 
 	file settingsFile
 }

@@ -11,9 +11,17 @@ import (
 )
 
 type sinkCmd struct {
-	Listen string        `default:"127.0.0.1:9000" env:"MINUTEHAND_SINK_LISTEN" help:"Address to listen on (${env})." placeholder:"HOST:PORT"`
-	Status int           `default:"200" help:"Status to answer."`
-	Delay  time.Duration `help:"Wait this long before answering."`
+	Listen string        `default:"127.0.0.1:9000" env:"MINUTEHAND_SINK_LISTEN" help:"Address to listen on." placeholder:"HOST:PORT"`
+	Status int           `default:"200" help:"Status to answer." placeholder:"CODE"`
+	Delay  time.Duration `default:"0s" help:"Wait this long before answering." placeholder:"200ms"`
+}
+
+// Help implements kong.HelpProvider.
+func (sinkCmd) Help() string {
+	return `A target to try jobs on. Prints how many calls came in, once a second while there are any.
+
+  minutehand sink
+  minutehand sink --listen 127.0.0.1:9001 --status 503 --delay 200ms       a target that fails, and slowly`
 }
 
 // Run implements the command.
