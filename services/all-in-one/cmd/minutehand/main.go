@@ -79,14 +79,18 @@ func main() {
 	os.Exit(code)
 }
 
-func execute(ctx context.Context, args []string) (code int) {
-	parser, err := kong.New(&cli{},
+// newParser makes the parser of the command line; exit is called when it has printed a help.
+func newParser(ctx context.Context, exit func(code int)) (*kong.Kong, error) {
+	return kong.New(&cli{},
 		kong.Name("minutehand"),
 		kong.Description("A distributed job scheduler. `minutehand run` starts it in one process; the other commands talk to it."),
 		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.ValueFormatter(describe),
-		kong.Exit(func(c int) { code = c; panic(exited{}) }),
-		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Exit(exit), kong.BindTo(ctx, (*context.Context)(nil)),
 	)
+}
+
+func execute(ctx context.Context, args []string) (code int) {
+	parser, err := newParser(ctx, func(c int) { code = c; panic(exited{}) })
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "minutehand:", err)
 		return 1
