@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"text/tabwriter"
 )
 
 // deadLettersCmd are the commands about dead letters.
 type deadLettersCmd struct {
-	List deadLetterListCmd `cmd:"" default:"withargs" help:"Show executions that were given up, newest day first."`
+	List    deadLetterListCmd `cmd:"" default:"withargs" help:"Show executions that were given up, newest day first."`
+	Redrive redriveCmd        `cmd:"" help:"Execute again what was given up, at a steady rate."`
 }
 
 // Help implements kong.HelpProvider.
@@ -38,5 +40,60 @@ func (c *deadLetterListCmd) Run(ctx context.Context) error {
 			fmt.Fprintf(t, "%v\t%v\t%s\t%v\t%v\n", d["execution_id"], d["job_id"], when(d["at"]), d["reason"], d["attempts"])
 		}
 		_ = t.Flush()
+	})
+}
+
+type redriveCmd struct {
+	client
+	Job    string `help:"Only those of this job." placeholder:"JOB"`
+	Reason string `help:"Only those given up for this reason: permanent, max_attempts or window." placeholder:"REASON"`
+	From   string `help:"Only those given up at this instant or later." placeholder:"RFC3339"`
+	To     string `help:"Only those given up before this instant." placeholder:"RFC3339"`
+	Rate   int    `default:"10" help:"How many a second." placeholder:"N"`
+	Limit  int    `default:"1000" help:"How many at most." placeholder:"N"`
+	Key    string `name:"idempotency-key" help:"Redrive at most once under this key." placeholder:"KEY"`
+}
+
+// Help implements kong.HelpProvider.
+func (redriveCmd) Help() string {
+	return `Each dead letter is redriven once, as a new execution under its job's present definition: mend the target first, with
+an update of the job.
+
+  minutehand dead-letters redrive --reason permanent --rate 5
+  minutehand dead-letters redrive --job JOB --from 2020-01-01T00:00:00Z
+  minutehand dead-letters redrive --limit 100 --idempotency-key monday -o json`
+}
+
+// Run implements the command.
+func (c *redriveCmd) Run(ctx context.Context) error {
+	filter := map[string]string{}
+	for name, value := range map[string]string{"job_id": c.Job, "reason": c.Reason, "from": c.From, "to": c.To} {
+		if value != "" {
+			filter[name] = value
+		}
+	}
+	var headers []string
+	if c.Key != "" {
+		headers = []string{"Idempotency-Key", c.Key}
+	}
+	var answer struct {
+		Redriven   int              `json:"redriven"`
+		More       bool             `json:"more"`
+		Executions []map[string]any `json:"executions"`
+	}
+	body := map[string]any{"filter": filter, "rate_per_second": c.Rate, "limit": c.Limit}
+	if _, err := c.do(ctx, http.MethodPost, "/dead-letters:redrive", body, &answer, headers...); err != nil {
+		return err
+	}
+	return c.print(answer, func(w io.Writer) {
+		t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+		fmt.Fprintln(t, "EXECUTION\tJOB\tDUE\tTAKES THE PLACE OF")
+		for _, x := range answer.Executions {
+			fmt.Fprintf(t, "%v\t%v\t%s\t%v\n", x["execution_id"], x["job_id"], when(x["due_at"]), x["source_execution_id"])
+		}
+		_ = t.Flush()
+		if answer.More {
+			fmt.Fprintln(w, "There may be more; run it again.")
+		}
 	})
 }

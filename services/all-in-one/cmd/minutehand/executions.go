@@ -12,8 +12,9 @@ import (
 
 // executionsCmd are the commands about executions.
 type executionsCmd struct {
-	List executionListCmd `cmd:"" default:"withargs" help:"Show what became of a job's occurrences, newest first."`
-	Get  executionGetCmd  `cmd:"" help:"Show an execution."`
+	List   executionListCmd   `cmd:"" default:"withargs" help:"Show what became of a job's occurrences, newest first."`
+	Get    executionGetCmd    `cmd:"" help:"Show an execution."`
+	Cancel executionCancelCmd `cmd:"" help:"Cancel an execution: no attempt of it begins after this returns."`
 }
 
 // Help implements kong.HelpProvider.
@@ -26,7 +27,10 @@ func (executionsCmd) Help() string {
 
 type executionListCmd struct {
 	paged
-	Job string `arg:"" help:"The job's id (job_…)."`
+	Job   string `arg:"" help:"The job's id (job_…)."`
+	State string `help:"Only executions in this state: succeeded, retrying, dead, cancelled or skipped." placeholder:"STATE"`
+	From  string `help:"Only those that were due at this instant or later." placeholder:"RFC3339"`
+	To    string `help:"Only those that were due before this instant." placeholder:"RFC3339"`
 }
 
 // Help implements kong.HelpProvider.
@@ -35,7 +39,8 @@ func (executionListCmd) Help() string {
 published, consumed, invoked and completed.
 
   minutehand executions list JOB
-  minutehand executions list JOB --limit 1 -o json`
+  minutehand executions list JOB --limit 1 -o json
+  minutehand executions list JOB --state dead --from 2030-01-01T00:00:00Z`
 }
 
 // Run implements the command. An execution's id is taken as well: either is at hand after a look at the logs.
@@ -43,7 +48,8 @@ func (c *executionListCmd) Run(ctx context.Context) error {
 	if strings.HasPrefix(c.Job, "exe_") {
 		return (&executionGetCmd{client: c.client, Execution: c.Job}).Run(ctx)
 	}
-	return c.list(ctx, "/jobs/"+url.PathEscape(c.Job)+"/executions", executionTable)
+	path := "/jobs/" + url.PathEscape(c.Job) + "/executions"
+	return c.list(ctx, path, executionTable, "state", c.State, "from", c.From, "to", c.To)
 }
 
 type executionGetCmd struct {
@@ -63,6 +69,28 @@ func (executionGetCmd) Help() string {
 func (c *executionGetCmd) Run(ctx context.Context) error {
 	var x map[string]any
 	if _, err := c.do(ctx, http.MethodGet, "/executions/"+url.PathEscape(c.Execution), nil, &x); err != nil {
+		return err
+	}
+	return c.print(x, func(w io.Writer) { executionTable(w, []map[string]any{x}) })
+}
+
+type executionCancelCmd struct {
+	client
+	Execution string `arg:"" help:"The execution's id (exe_…)."`
+}
+
+// Help implements kong.HelpProvider.
+func (executionCancelCmd) Help() string {
+	return `An attempt that runs is interrupted within a second. The job goes on; only this execution ends. One that has ended
+already stays as it is.
+
+  minutehand executions cancel EXECUTION`
+}
+
+// Run implements the command.
+func (c *executionCancelCmd) Run(ctx context.Context) error {
+	var x map[string]any
+	if _, err := c.do(ctx, http.MethodPost, "/executions/"+url.PathEscape(c.Execution)+"/cancel", nil, &x); err != nil {
 		return err
 	}
 	return c.print(x, func(w io.Writer) { executionTable(w, []map[string]any{x}) })

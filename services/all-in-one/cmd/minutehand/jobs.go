@@ -16,6 +16,7 @@ import (
 type jobsCmd struct {
 	Create  createCmd `cmd:"" help:"Create a job."`
 	Get     getCmd    `cmd:"" help:"Show a job."`
+	Batch   batchCmd  `cmd:"" help:"Create many jobs at once."`
 	List    listCmd   `cmd:"" help:"List jobs, newest first."`
 	Pause   pauseCmd  `cmd:"" help:"Pause a job: no occurrence begins after this returns."`
 	Resume  resumeCmd `cmd:"" help:"Resume a paused job."`
@@ -245,8 +246,16 @@ type pageAnswer struct {
 	NextCursor *string          `json:"next_cursor"`
 }
 
-func (c *paged) list(ctx context.Context, path string, table func(w io.Writer, items []map[string]any)) error {
+// list shows a page; filters are names and values of query parameters, and those without a value are left out.
+func (c *paged) list(
+	ctx context.Context, path string, table func(w io.Writer, items []map[string]any), filters ...string,
+) error {
 	query := url.Values{"limit": {fmt.Sprint(c.Limit)}}
+	for i := 0; i+1 < len(filters); i += 2 {
+		if filters[i+1] != "" {
+			query.Set(filters[i], filters[i+1])
+		}
+	}
 	if c.Cursor != "" {
 		query.Set("cursor", c.Cursor)
 	}
@@ -262,18 +271,25 @@ func (c *paged) list(ctx context.Context, path string, table func(w io.Writer, i
 	})
 }
 
-type listCmd struct{ paged }
+type listCmd struct {
+	paged
+	Status string `help:"Only jobs in this status: active, paused, completed or cancelled." placeholder:"STATUS"`
+	Label  string `help:"Only jobs with this label: NAME=VALUE, or NAME for any value." placeholder:"LABEL"`
+}
 
 // Help implements kong.HelpProvider.
 func (listCmd) Help() string {
 	return `A page at a time; the last line says how to see the next one.
 
   minutehand jobs list
+  minutehand jobs list --status active --label team=payments
   minutehand jobs list --limit 500 -o json`
 }
 
 // Run implements the command.
-func (c *listCmd) Run(ctx context.Context) error { return c.list(ctx, "/jobs", jobTable) }
+func (c *listCmd) Run(ctx context.Context) error {
+	return c.list(ctx, "/jobs", jobTable, "status", c.Status, "label", c.Label)
+}
 
 func jobTable(w io.Writer, jobs []map[string]any) {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)

@@ -17,17 +17,19 @@ import (
 
 // cli is the command line. A command is a struct with Help, which ends in examples that a test runs, and Run.
 type cli struct {
-	Run         runCmd         `cmd:"" help:"Run Minutehand in this process, with nothing beside it."`
-	Config      configCmd      `cmd:"" help:"Print the settings that run would go by, and where each came from."`
-	Demo        demoCmd        `cmd:"" help:"Register jobs, fire them at a sink, and account for every one."`
-	Sink        sinkCmd        `cmd:"" help:"Run a webhook target that answers 200 and counts."`
-	Jobs        jobsCmd        `cmd:"" help:"Create, look at and change jobs."`
-	Executions  executionsCmd  `cmd:"" help:"Show what became of a job's occurrences."`
-	Schedule    scheduleCmd    `cmd:"" help:"Preview schedules."`
-	DeadLetters deadLettersCmd `cmd:"" help:"Look at executions that were given up."`
-	Completion  completionCmd  `cmd:"" help:"Print a script that completes commands and flags in a shell."`
-	Complete    completeCmd    `cmd:"" hidden:"" name:"__complete" passthrough:""`
-	Version     versionCmd     `cmd:"" help:"Print the version of the binary, of Go and of the time zone data."`
+	Run         runCmd            `cmd:"" help:"Run Minutehand in this process, with nothing beside it."`
+	Config      configCmd         `cmd:"" help:"Print the settings that run would go by, and where each came from."`
+	Demo        demoCmd           `cmd:"" help:"Register jobs, fire them at a sink, and account for every one."`
+	Sink        sinkCmd           `cmd:"" help:"Run a webhook target that answers 200 and counts."`
+	Jobs        jobsCmd           `cmd:"" help:"Create, look at and change jobs."`
+	Executions  executionsCmd     `cmd:"" help:"Show what became of a job's occurrences."`
+	Schedule    scheduleCmd       `cmd:"" help:"Preview schedules."`
+	DeadLetters deadLettersCmd    `cmd:"" help:"Look at executions that were given up."`
+	Pause       pauseDispatchCmd  `cmd:"" name:"pause-dispatch" help:"Hold what is due: everything, or the jobs with a label."`
+	Resume      resumeDispatchCmd `cmd:"" name:"resume-dispatch" help:"Let go what is held: everything, or the jobs with a label."`
+	Completion  completionCmd     `cmd:"" help:"Print a script that completes commands and flags in a shell."`
+	Complete    completeCmd       `cmd:"" hidden:"" name:"__complete" passthrough:""`
+	Version     versionCmd        `cmd:"" help:"Print the version of the binary, of Go and of the time zone data."`
 }
 
 // Help implements kong.HelpProvider.
