@@ -50,6 +50,14 @@ func Unavailable() *Problem {
 	return p
 }
 
+// Full says that the store has no room, and when to try again.
+func Full() *Problem {
+	p := New(http.StatusServiceUnavailable, "disk-full",
+		"The store's disk is nearly full, so nothing new is taken. What was accepted before is carried out; try again later.")
+	p.RetryAfter = 30 * time.Second
+	return p
+}
+
 // Error implements error.
 func (p *Problem) Error() string { return p.Title + ": " + p.Detail }
 

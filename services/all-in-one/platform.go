@@ -61,6 +61,8 @@ type Outside struct {
 	Transport http.RoundTripper
 	Logger    *slog.Logger
 	Metrics   *prometheus.Registry
+	// Fatal is called when the store cannot go on; it must not return.
+	Fatal func(err error)
 }
 
 // Platform is an opened platform.
@@ -93,7 +95,7 @@ type Adapters struct {
 func Open(cfg Config, out Outside) (*Platform, error) {
 	db, err := embedded.Open(embedded.Options{
 		Dir: filepath.Join(cfg.Dir, "store"), FS: cfg.FS, Partitions: cfg.Partitions, SetupMinute: job.Minute(time.Now()),
-		Log: out.Logger,
+		Log: out.Logger, Fatal: out.Fatal,
 	})
 	if err != nil {
 		return nil, err
@@ -138,10 +140,11 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		return err
 	}
 	cfg.API.Partitions = p.db.Partitions()
+	space := embedded.NewSpace(cfg.FS, cfg.Dir, logger)
 	p.API, err = api.New(cfg.API, api.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records,
-		Listener: out.Listener,
-		Admin:    admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
+		Listener: out.Listener, Full: space.Low,
+		Admin: admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
 	})
 	if err != nil {
 		return err
@@ -181,6 +184,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		{Name: "executor", Service: executing},
 		{Name: "retry-manager", Service: settling},
 		{Name: "audit-writer", Service: auditing},
+		{Name: "disk watch", Service: space},
 		{Name: "housekeeper", Service: &embedded.Housekeeper{Jobs: a.Jobs, History: a.History, Log: logger}},
 	}
 	return nil

@@ -136,6 +136,9 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, f
 	began := time.Now()
 	var resp response
 	req, p := s.check(r, op)
+	if p == nil && s.deps.Full != nil && s.deps.Full() && takesWork(op.id) {
+		p = problem.Full()
+	}
 	if p == nil {
 		var err error
 		if resp, err = fn(r.Context(), req); err != nil {
@@ -151,6 +154,16 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, f
 	}
 	s.metrics.requests.WithLabelValues(op.id, strconv.Itoa(status)).Inc()
 	s.metrics.duration.WithLabelValues(op.id).Observe(time.Since(began).Seconds())
+}
+
+// takesWork tells whether an operation makes work that was not there before. The others are carried out on a full disk
+// too: what stops, pauses or holds something most of all.
+func takesWork(operation string) bool {
+	switch operation {
+	case "createJob", "createJobs", "replaceJob", "patchJob", "resumeJob", "triggerJob", "redriveDeadLetters":
+		return true
+	}
+	return false
 }
 
 func write(w http.ResponseWriter, resp response) {

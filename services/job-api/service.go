@@ -74,6 +74,8 @@ type Deps struct {
 	Records  dedupe.Records
 	// Listener is where the API listens; nil when only Handler is used.
 	Listener net.Listener
+	// Full tells that the store has no room for new work; nil means never.
+	Full func() bool
 	// Admin answers the admin paths on the API's listener; nil for none.
 	Admin   http.Handler
 	Logger  *slog.Logger

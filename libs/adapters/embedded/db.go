@@ -47,6 +47,9 @@ type Options struct {
 	// SetupMinute is the low-water mark that a new store gets: the minute of its set-up.
 	SetupMinute int64
 	Log         *slog.Logger
+	// Fatal is called where the store cannot go on, such as when the disk is full; it must not return. Everything that was
+	// acknowledged is on disk, and going on would acknowledge what is not. Without it there is a panic.
+	Fatal func(err error)
 
 	// withoutSync drops every fsync. Only the durability suite sets it, to show that it would notice.
 	withoutSync bool
@@ -93,7 +96,7 @@ func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 	defer cache.Unref()
 	opts := &pebble.Options{
 		FS: o.FS, Cache: cache, MemTableSize: uint64(o.MemTableBytes), MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold: 4, L0StopWritesThreshold: 24, Logger: storeLog{o.Log},
+		L0CompactionThreshold: 4, L0StopWritesThreshold: 24, Logger: storeLog{o.Log, o.Fatal},
 		FormatMajorVersion: pebble.FormatNewest,
 	}
 	for i := range opts.Levels {
@@ -258,7 +261,10 @@ func (db *DB) scan(ctx context.Context, lower, upper []byte, fn func(key, value 
 }
 
 // storeLog passes on what the store says of itself: its routine is not for people, its errors are.
-type storeLog struct{ log *slog.Logger }
+type storeLog struct {
+	log   *slog.Logger
+	fatal func(err error)
+}
 
 func (storeLog) Infof(string, ...any) {}
 
@@ -266,8 +272,17 @@ func (l storeLog) Errorf(format string, args ...any) {
 	l.log.Error("store error", "error", fmt.Sprintf(format, args...))
 }
 
-// Fatalf is called where the store cannot go on, such as after a failed write of its log. Whatever was acknowledged is
-// on disk; going on would acknowledge what is not.
+// Fatalf implements pebble.Logger: it does not return.
 func (l storeLog) Fatalf(format string, args ...any) {
-	panic("embedded store cannot go on: " + fmt.Sprintf(format, args...))
+	// The cause is an argument; the rest is the store's own talk.
+	err := fmt.Errorf(format, args...)
+	for _, a := range args {
+		if cause, ok := a.(error); ok {
+			err = cause
+		}
+	}
+	if l.fatal != nil {
+		l.fatal(err)
+	}
+	panic("embedded store cannot go on: " + err.Error())
 }

@@ -55,8 +55,12 @@ type Process struct {
 	// StartedAt is when the present process was started, ReadyAt when it said that it was ready.
 	StartedAt, ReadyAt time.Time
 
+	// FileLimit is the size in KiB beyond which the next start may not write a file: like a full disk. 0 is no limit.
+	FileLimit int
+
 	t      *testing.T
 	binary string
+	stderr bytes.Buffer
 	addr   string
 	client *http.Client
 	cmd    *exec.Cmd
@@ -92,8 +96,14 @@ func (p *Process) Start() {
 	p.t.Helper()
 	p.StartedAt = time.Now()
 	// The context ends just before the test's cleanups, and with it whatever still runs.
-	cmd := exec.CommandContext(p.t.Context(), p.binary, "run", "--data", p.Dir, "--listen", p.addr, "--log-level", "warn")
-	cmd.Stderr = p.t.Output()
+	args := []string{"run", "--data", p.Dir, "--listen", p.addr, "--log-level", "warn"}
+	cmd := exec.CommandContext(p.t.Context(), p.binary, args...)
+	if p.FileLimit > 0 {
+		limited := []string{"-c", `ulimit -f "$0"; exec "$@"`, strconv.Itoa(p.FileLimit), p.binary}
+		cmd = exec.CommandContext(p.t.Context(), "bash", append(limited, args...)...)
+	}
+	p.stderr.Reset()
+	cmd.Stderr = io.MultiWriter(p.t.Output(), &p.stderr)
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
@@ -129,6 +139,20 @@ func (p *Process) Kill() {
 		p.t.Errorf("minutehand is still there %s after SIGKILL", stopLimit)
 	}
 	p.client.CloseIdleConnections()
+}
+
+// Died waits until the process has ended by itself, and gives its exit code and what it said on standard error.
+func (p *Process) Died(limit time.Duration) (code int, said string) {
+	p.t.Helper()
+	select {
+	case <-p.exited:
+	case <-time.After(limit):
+		p.t.Fatalf("minutehand still runs after %s", limit)
+	}
+	code = p.cmd.ProcessState.ExitCode()
+	p.cmd = nil
+	p.client.CloseIdleConnections()
+	return code, p.stderr.String()
 }
 
 // Stop asks the process with SIGTERM to end, which it must do in time and with success.

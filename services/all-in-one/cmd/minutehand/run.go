@@ -57,7 +57,9 @@ func (c *runCmd) Run(ctx context.Context) error {
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p, err := platform.Open(cfg, platform.Outside{Listener: listener, Logger: logger, Metrics: metrics})
+	p, err := platform.Open(cfg, platform.Outside{
+		Listener: listener, Logger: logger, Metrics: metrics, Fatal: func(err error) { die(c.Data, err) },
+	})
 	if err != nil {
 		return explain(c.Data, errors.Join(err, listener.Close()))
 	}
@@ -113,6 +115,13 @@ func cause(err error) error {
 		return number
 	}
 	return err
+}
+
+// die ends the process where the store cannot go on.
+func die(dir string, err error) {
+	fmt.Fprintf(os.Stderr, "minutehand: the store in %s cannot go on: %v; everything that was acknowledged is on disk, so mend "+
+		"the cause and start again\n", dir, cause(err))
+	os.Exit(1)
 }
 
 // explain turns what can be wrong with a data folder into one sentence.
