@@ -13,8 +13,10 @@ const (
 	maxJitter = 366 * 24 * time.Hour
 )
 
-// Compile checks a schedule and prepares it. The job id seeds the jitter and nothing else. Every fault is an *Error; if
-// there are several, they are joined.
+// Compile checks a schedule and prepares it. The job id seeds the jitter and the values that H stands for, and nothing
+// else; the empty id, for a preview, is an id like any other. Whether an expression with H can ever match may depend
+// on the id ("0 0 31 H *" cannot where H is February), so compile it for the id that it is to have. Every fault is an
+// *Error; if there are several, they are joined.
 func Compile(s job.Schedule, jobID string) (*Plan, error) {
 	var f faults
 	p := &Plan{kind: s.Type, lo: minMS, hi: maxMS}
@@ -33,7 +35,7 @@ func Compile(s job.Schedule, jobID string) (*Plan, error) {
 	case job.Interval:
 		p.compileInterval(s, &f)
 	case job.Cron:
-		p.compileCron(s, dst, &f)
+		p.compileCron(s, jobID, dst, &f)
 	default:
 		f.add("type", "Use one of the types one_shot, cron and interval.")
 	}
@@ -138,8 +140,8 @@ func (p *Plan) compileInterval(s job.Schedule, f *faults) {
 	}
 }
 
-func (p *Plan) compileCron(s job.Schedule, dst job.DST, f *faults) {
-	match, wrong := parseCron(s.CronExpr)
+func (p *Plan) compileCron(s job.Schedule, jobID string, dst job.DST, f *faults) {
+	match, wrong := parseCron(s.CronExpr, jobID)
 	if len(wrong) > 0 {
 		*f = append(*f, wrong...)
 		return

@@ -28,12 +28,12 @@ type rule struct {
 
 func ruleOf(f field) rule {
 	return [...]rule{
-		fieldSecond: {"second", 0, 59, "", "numbers from 0 to 59"},
-		fieldMinute: {"minute", 0, 59, "", "numbers from 0 to 59"},
-		fieldHour:   {"hour", 0, 23, "", "numbers from 0 to 23"},
-		fieldDom:    {"day of month", 1, 31, "", "numbers from 1 to 31, L, L-3, LW or 15W"},
-		fieldMonth:  {"month", 1, 12, "JANFEBMARAPRMAYJUNJULAUGSEPOCTNOVDEC", "numbers from 1 to 12 or JAN to DEC"},
-		fieldDow:    {"day of week", 0, 6, "SUNMONTUEWEDTHUFRISAT", "numbers from 0 to 7, SUN to SAT, 5#3 or 5L"},
+		fieldSecond: {"second", 0, 59, "", "numbers from 0 to 59, or H"},
+		fieldMinute: {"minute", 0, 59, "", "numbers from 0 to 59, or H"},
+		fieldHour:   {"hour", 0, 23, "", "numbers from 0 to 23, or H"},
+		fieldDom:    {"day of month", 1, 31, "", "numbers from 1 to 31, L, L-3, LW, 15W or H"},
+		fieldMonth:  {"month", 1, 12, "JANFEBMARAPRMAYJUNJULAUGSEPOCTNOVDEC", "numbers from 1 to 12, JAN to DEC or H"},
+		fieldDow:    {"day of week", 0, 6, "SUNMONTUEWEDTHUFRISAT", "numbers from 0 to 7, SUN to SAT, 5#3, 5L or H"},
 		fieldYear:   {"year", minYear, maxYear, "", "numbers from 1970 to 2199"},
 	}[f]
 }
@@ -48,6 +48,7 @@ func (b *bitset) has(v int) bool { return b[v>>6]&(1<<(v&63)) != 0 }
 type fieldParser struct {
 	rule
 	which field
+	jobID string // what H hashes
 	fault *Error
 
 	values      bitset
@@ -58,14 +59,14 @@ type fieldParser struct {
 	last        uint64    // day of week: bit d is dL
 }
 
-func (p *fieldParser) fail(code, format string, args ...any) {
-	p.fault = &Error{"cron_expr", code, fmt.Sprintf("In the %s field, ", p.name) + fmt.Sprintf(format, args...)}
+func (p *fieldParser) fail(format string, args ...any) {
+	p.fault = &Error{"cron_expr", CodeInvalid, fmt.Sprintf("In the %s field, ", p.name) + fmt.Sprintf(format, args...)}
 }
 
 func (p *fieldParser) field(text string) {
 	if text == "?" {
 		if p.which != fieldDom && p.which != fieldDow {
-			p.fail(CodeInvalid, "use * for any value; ? is for the day fields.")
+			p.fail("use * for any value; ? is for the day fields.")
 			return
 		}
 		text = "*"
@@ -74,9 +75,9 @@ func (p *fieldParser) field(text string) {
 	for _, item := range items {
 		switch {
 		case item == "":
-			p.fail(CodeInvalid, "put one value before and after each comma.")
+			p.fail("put one value before and after each comma.")
 		case item[0] == 'H':
-			p.fail(CodeNotAvailable, "write a value: hashing with H is not available yet.")
+			p.hashed(item)
 		case p.which == fieldDom && (item[0] == 'L' || strings.HasSuffix(item, "W")):
 			p.daySpecial(item, len(items) == 1)
 		case p.which == fieldDow && strings.Contains(item, "#"):
@@ -100,7 +101,7 @@ func (p *fieldParser) daySpecial(item string, alone bool) {
 	fromEnd, isFromEnd := strings.CutPrefix(item, "L-")
 	switch {
 	case isWeekday && !alone:
-		p.fail(CodeInvalid, "use W on its own, not in a list.")
+		p.fail("use W on its own, not in a list.")
 	case item == "L":
 		p.fromEnd |= 1
 	case item == "LW":
@@ -110,7 +111,7 @@ func (p *fieldParser) daySpecial(item string, alone bool) {
 		if k, ok := number(fromEnd); ok && k >= 1 && k <= 30 {
 			p.fromEnd |= 1 << k
 		} else {
-			p.fail(CodeInvalid, "use L-1 to L-30 to count from the last day.")
+			p.fail("use L-1 to L-30 to count from the last day.")
 		}
 	case isWeekday:
 		if d, ok := p.value(before); ok {
@@ -130,7 +131,7 @@ func (p *fieldParser) nthWeekday(item string) {
 	}
 	k, ok := number(after)
 	if !ok || k < 1 || k > 5 {
-		p.fail(CodeInvalid, "use #1 to #5 after the day.")
+		p.fail("use #1 to #5 after the day.")
 		return
 	}
 	p.nth[k-1] |= 1 << (d % 7)
@@ -139,12 +140,10 @@ func (p *fieldParser) nthWeekday(item string) {
 // span parses *, a, a-b and each of them with a step.
 func (p *fieldParser) span(item string) {
 	base, stepText, stepped := strings.Cut(item, "/")
-	period := p.max - p.min + 1
 	step := 1
 	if stepped {
 		var ok bool
-		if step, ok = number(stepText); !ok || step < 1 || step > period {
-			p.fail(CodeInvalid, "give a step from 1 to %d after the slash.", period)
+		if step, ok = p.step(stepText, p.period()); !ok {
 			return
 		}
 	}
@@ -164,19 +163,42 @@ func (p *fieldParser) span(item string) {
 			hi = lo
 		}
 	}
+	if lo, hi = p.unwrap(lo, hi); lo > hi {
+		p.fail("put the earlier year of a range first.")
+		return
+	}
+	p.run(lo, hi, step)
+}
+
+// period is how many values the field has.
+func (p *fieldParser) period() int { return p.max - p.min + 1 }
+
+// step parses what follows the slash.
+func (p *fieldParser) step(s string, limit int) (int, bool) {
+	step, ok := number(s)
+	if !ok || step < 1 || step > limit {
+		p.fail("give a step from 1 to %d after the slash.", limit)
+		return 0, false
+	}
+	return step, true
+}
+
+// run sets every step-th value from lo to hi, which lies beyond the greatest value where a range wraps.
+func (p *fieldParser) run(lo, hi, step int) {
+	for v := lo; v <= hi; v += step {
+		p.set(p.min + (v-p.min)%p.period())
+	}
+}
+
+// unwrap lets a range that wraps run on past the greatest value. Years do not wrap.
+func (p *fieldParser) unwrap(lo, hi int) (int, int) {
 	if lo == 7 && p.which == fieldDow { // a range that begins on Sunday begins the week: 7-2 is 0-2, 7-7 is 0
 		lo, hi = 0, hi%7
 	}
-	if lo > hi {
-		if p.which == fieldYear {
-			p.fail(CodeInvalid, "put the earlier year of a range first.")
-			return
-		}
-		hi += period
+	if lo > hi && p.which != fieldYear {
+		hi += p.period()
 	}
-	for v := lo; v <= hi; v += step {
-		p.set(p.min + (v-p.min)%period)
-	}
+	return lo, hi
 }
 
 func (p *fieldParser) set(v int) {
@@ -203,7 +225,7 @@ func (p *fieldParser) value(s string) (int, bool) {
 	return 0, false
 }
 
-func (p *fieldParser) badValue() { p.fail(CodeInvalid, "use %s.", p.usage) }
+func (p *fieldParser) badValue() { p.fail("use %s.", p.usage) }
 
 // number parses one to four digits: no sign, no space, nothing that could overflow.
 func number(s string) (int, bool) {

@@ -9,8 +9,8 @@ import (
 // maxExprLen is the longest expression in bytes; it bounds the work of parsing.
 const maxExprLen = 256
 
-// parseCron reads an expression. Its faults are those of the fields, at most one each.
-func parseCron(expr string) (*matcher, faults) {
+// parseCron reads an expression, with H for the job of that id. Its faults are those of the fields, at most one each.
+func parseCron(expr, jobID string) (*matcher, faults) {
 	var f faults
 	if len(expr) > maxExprLen {
 		f.add("cron_expr", fmt.Sprintf("Use at most %d bytes.", maxExprLen))
@@ -32,7 +32,7 @@ func parseCron(expr string) (*matcher, faults) {
 			return nil, f
 		}
 	}
-	return parseFields(strings.FieldsFunc(expr, func(r rune) bool { return r == ' ' || r == '\t' }))
+	return parseFields(strings.FieldsFunc(expr, func(r rune) bool { return r == ' ' || r == '\t' }), jobID)
 }
 
 // expand replaces a macro by its fields.
@@ -57,7 +57,7 @@ func expand(macro string, f *faults) string {
 	return ""
 }
 
-func parseFields(fields []string) (*matcher, faults) {
+func parseFields(fields []string, jobID string) (*matcher, faults) {
 	var f faults
 	switch len(fields) {
 	case 5:
@@ -71,7 +71,7 @@ func parseFields(fields []string) (*matcher, faults) {
 	}
 	m := &matcher{}
 	for i, text := range fields {
-		if fault := m.setField(field(i), text); fault != nil {
+		if fault := m.setField(field(i), text, jobID); fault != nil {
 			f = append(f, fault)
 		}
 	}
@@ -92,8 +92,8 @@ func parseFields(fields []string) (*matcher, faults) {
 const neverMatches = "Choose a time that exists: none from 1970 to 2199 matches this expression."
 
 // setField parses one field into m.
-func (m *matcher) setField(which field, text string) *Error {
-	p := fieldParser{rule: ruleOf(which), which: which}
+func (m *matcher) setField(which field, text, jobID string) *Error {
+	p := fieldParser{rule: ruleOf(which), which: which, jobID: jobID}
 	p.field(text)
 	if p.fault != nil {
 		return p.fault

@@ -26,15 +26,22 @@
 // 15W and LW (the W forms alone, not in a list); day of week also takes ?, 5#3 (third Friday) and 5L (last Friday).
 // 15W is the weekday nearest to the 15th within its month, and a month without such a day has none.
 //
+// H stands for a value that is a hash of the job id, so that jobs written alike spread out; it never moves, and it
+// differs from field to field. H is one value of the field (one of 1 to 28 in the day of month, which every month has),
+// H(a-b) one of the range, H/n every n-th value from a hashed one among the first n (H/15 in the minute is 0, 15, 30,
+// 45 or 1, 16, 31, 46 and so on), H(a-b)/n the same within the range. Each may be an item of a list, and all of
+// a field's have the same hash: H(0-29),H(30-59) is every half hour. The year has no H.
+//
 // If both day fields are set, a day matches when either does. A field that is ? or begins with * counts as not set,
 // and then both must match, as in Vixie cron: "0 0 */2 * MON" means the Mondays on odd days.
+// H, however it is written, counts as set.
 //
 // # Where local time jumps
 //
 // An expression is matched on civil time, a date and a clock time without a zone, and only then is civil time
 // resolved to instants. What happens at a jump depends on the hour field.
 //
-// If the hour field is a list or range of hours, such as 2 or 9-17, the expression names fixed local times:
+// If the hour field is a list or range of hours, such as 2, 9-17 or H, the expression names fixed local times:
 //
 //   - Gap, policy next_valid: a civil time that does not exist fires later by the length of the gap, which is to say
 //     at the offset from before the gap. New York: 02:30 fires at 03:30. Lord Howe, whose clocks jump by 30 minutes
@@ -45,7 +52,7 @@
 //   - Fold, policies first, last and both: a civil time that exists twice fires in the first pass, in the second, or
 //     in each.
 //
-// If the hour field begins with * or contains a step, such as *, */2 or 9-17/2, the expression names a rhythm, and
+// If the hour field begins with * or contains a step, such as *, */2, 9-17/2 or H/2, the expression names a rhythm, and
 // every real instant whose civil time matches fires: in a gap nothing is moved, in a fold both passes fire, and the
 // policies do not apply. So "*/15 * * * *" fires every fifteen minutes of real time all year, and "0 */2 * * *" has
 // no occurrence at a 02:00 that does not exist. Only the hour field decides this: "*/15 2 * * *" names four fixed

@@ -2,19 +2,14 @@ package schedule
 
 import "errors"
 
-// The codes of an Error.
-const (
-	// CodeInvalid says that the schedule is wrong as it stands.
-	CodeInvalid = "invalid-schedule"
-	// CodeNotAvailable says that the schedule asks for something that does not exist yet.
-	CodeNotAvailable = "not-available-yet"
-)
+// CodeInvalid is the code of an Error: the schedule is wrong as it stands.
+const CodeInvalid = "invalid-schedule"
 
 // Error is one fault of a schedule.
 type Error struct {
 	// Field is the JSON member at fault, such as cron_expr or dst/gap.
 	Field string
-	// Code is CodeInvalid or CodeNotAvailable.
+	// Code is CodeInvalid.
 	Code string
 	// Message says in one sentence what to do. It never repeats what was submitted, which may be hostile or secret.
 	Message string

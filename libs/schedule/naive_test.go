@@ -1,7 +1,9 @@
 package schedule_test
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
 	"time"
@@ -18,12 +20,18 @@ type naive struct {
 
 type naiveField struct {
 	text   string
+	plain  string // text, with H replaced by the values for which it stands
 	values [64]bool
 	days   []func(time.Time) bool // the L, W and # forms
 }
 
 func (n naive) String() string {
 	return strings.Join([]string{n.second.text, n.minute.text, n.hour.text, n.dom.text, n.month.text, n.dow.text}, " ")
+}
+
+// plain is the expression without H.
+func (n naive) plain() string {
+	return strings.Join([]string{n.second.plain, n.minute.plain, n.hour.plain, n.dom.plain, n.month.plain, n.dow.plain}, " ")
 }
 
 func (n naive) rhythm() bool {
@@ -81,7 +89,7 @@ func (n naive) civil(from, to time.Time, yield func(int64)) {
 // drawNaive draws an expression of six fields.
 func drawNaive(t *rapid.T) naive {
 	n := naive{
-		second: naiveField{text: "0", values: [64]bool{0: true}},
+		second: naiveField{text: "0", plain: "0", values: [64]bool{0: true}},
 		minute: drawField(t, "minute", 0, 59, ""),
 		hour:   drawField(t, "hour", 0, 23, ""),
 		month:  drawField(t, "month", 1, 12, "JANFEBMARAPRMAYJUNJULAUGSEPOCTNOVDEC"),
@@ -90,22 +98,34 @@ func drawNaive(t *rapid.T) naive {
 		n.second = drawField(t, "second", 0, 59, "")
 	}
 	n.dom, n.dow = drawDom(t), drawDow(t)
+	for _, f := range []*naiveField{&n.dom, &n.dow} {
+		if f.plain == "" {
+			f.plain = f.text
+		}
+	}
 	return n
 }
 
 // drawField draws a list of values, ranges and steps; half of the fields are *.
 func drawField(t *rapid.T, name string, low, high int, names string) naiveField {
 	var f naiveField
-	var items []string
+	var items, plain []string
 	count := max(rapid.IntRange(-2, 3).Draw(t, name+" items"), 0)
 	for range count {
-		items = append(items, f.drawItem(t, name, low, high, names))
+		text, meaning := "", ""
+		if rapid.IntRange(0, 4).Draw(t, name+" hashed") == 0 {
+			text, meaning = f.drawHashed(t, name, low, high)
+		} else {
+			text = f.drawItem(t, name, low, high, names)
+			meaning = text
+		}
+		items, plain = append(items, text), append(plain, meaning)
 	}
 	if count == 0 {
-		items = []string{"*"}
+		items, plain = []string{"*"}, []string{"*"}
 		f.run(low, high, 1, low, high)
 	}
-	f.text = strings.Join(items, ",")
+	f.text, f.plain = strings.Join(items, ","), strings.Join(plain, ",")
 	return f
 }
 
@@ -135,6 +155,44 @@ func (f *naiveField) drawItem(t *rapid.T, name string, low, high int, names stri
 	}
 	f.values[a] = true
 	return word(a)
+}
+
+// hashedJob is the job whose id the H of a drawn expression hashes.
+const hashedJob = "job-1"
+
+// drawHashed draws a form of H, and lists the values for which it stands: those whose place in the range leaves the
+// same rest as the hash when it is divided by the step.
+func (f *naiveField) drawHashed(t *rapid.T, name string, low, high int) (text, meaning string) {
+	text = "H"
+	a, b := low, high
+	if name == "day of month" {
+		b = 28
+	}
+	if rapid.Bool().Draw(t, name+" hash range") {
+		a, b = rapid.IntRange(low, high).Draw(t, name+" a"), rapid.IntRange(low, high).Draw(t, name+" b")
+		text = fmt.Sprintf("H(%d-%d)", a, b)
+	}
+	places := []int{a}
+	for v := a; v != b; places = append(places, v) {
+		if v++; v > high {
+			v = low
+		}
+	}
+	step := len(places)
+	if rapid.Bool().Draw(t, name+" hash step") {
+		step = rapid.IntRange(1, len(places)).Draw(t, name+" step")
+		text += fmt.Sprintf("/%d", step)
+	}
+	sum := sha256.Sum256([]byte(name + "\x00" + hashedJob))
+	rest := new(big.Int).Mod(new(big.Int).SetBytes(sum[:8]), big.NewInt(int64(step))).Int64()
+	var list []string
+	for i, v := range places {
+		if int64(i%step) == rest {
+			f.values[v] = true
+			list = append(list, fmt.Sprint(v))
+		}
+	}
+	return text, strings.Join(list, ",")
 }
 
 // run walks from a to b, past the end to the beginning if need be, and sets every step-th value.

@@ -104,6 +104,42 @@ func TestWrongExpressionsAreRefusedQuicklyAndByFieldName(t *testing.T) {
 		{"* * * * 8#1", "day of week"},
 		{"* * * * 1-5L", "day of week"},
 		{"* * * * UNM", "day of week"},
+		{"0 0 0 1 1 ? H", "year"},
+		{"0 0 0 1 1 ? 2026,h", "year"},
+		{"0 0 0 1 1 ? H(2026-2030)/2", "year"},
+		{"H( * * * *", "minute"},
+		{"H() * * * *", "minute"},
+		{"H(5) * * * *", "minute"},
+		{"H(0-29 * * * *", "minute"},
+		{"H0-29) * * * *", "minute"},
+		{"H(0-29)) * * * *", "minute"},
+		{"H(0-29)5 * * * *", "minute"},
+		{"H(0-60) * * * *", "minute"},
+		{"H(0,29) * * * *", "minute"},
+		{"H(*) * * * *", "minute"},
+		{"H(H-5) * * * *", "minute"},
+		{"H(0-9/2) * * * *", "minute"},
+		{"HH * * * *", "minute"},
+		{"H15 * * * *", "minute"},
+		{"H-5 * * * *", "minute"},
+		{"5-H * * * *", "minute"},
+		{"H/ * * * *", "minute"},
+		{"H/0 * * * *", "minute"},
+		{"H/H * * * *", "minute"},
+		{"*/H * * * *", "minute"},
+		{"H/61 * * * *", "minute"},
+		{"H(0-29)/31 * * * *", "minute"},
+		{"H(0-29)/5/5 * * * *", "minute"},
+		{"* H(0-24) * * *", "hour"},
+		{"* * H/29 * *", "day of month"},
+		{"* * HW * *", "day of month"},
+		{"* * H,15W * *", "day of month"},
+		{"* * L-H * *", "day of month"},
+		{"* * * H(0-6) *", "month"},
+		{"* * * H/13 *", "month"},
+		{"* * * * HL", "day of week"},
+		{"* * * * H#2", "day of week"},
+		{"* * * * H(0-7)/8", "day of week"},
 		{"@", "macros"},
 		{"@dailyy", "macros"},
 		{"@daily 5", "macros"},
@@ -156,15 +192,6 @@ func TestMessagesNeverRepeatWhatWasSubmitted(t *testing.T) {
 		_, err := schedule.Compile(s, "ZQX")
 		if text := strings.ToUpper(err.Error()); strings.Contains(text, "ZQX") || strings.Contains(text, "77") {
 			t.Errorf("%q: %v", expr, err)
-		}
-	}
-}
-
-func TestHashTokensAreNotAvailableYet(t *testing.T) {
-	for _, expr := range []string{"H * * * *", "h * * * *", "H(0-29) * * * *", "H/15 * * * *", "0 0 1,H * *", "0 H * * THU"} {
-		faults := faultsOf(t, cron(expr, ""))
-		if len(faults) != 1 || faults[0].Code != schedule.CodeNotAvailable {
-			t.Errorf("%q: %v, want one fault with code %s", expr, faults, schedule.CodeNotAvailable)
 		}
 	}
 }

@@ -145,7 +145,7 @@ func TestOccurrencesAreThoseOfAWalkThroughRealTime(t *testing.T) {
 				s := cron(n.String(), z.zone)
 				s.DST.Gap = rapid.SampledFrom([]job.GapPolicy{job.GapNextValid, job.GapSkip}).Draw(t, "gap")
 				s.DST.Fold = rapid.SampledFrom([]job.FoldPolicy{job.FoldFirst, job.FoldLast, job.FoldBoth}).Draw(t, "fold")
-				p, err := schedule.Compile(s, "")
+				p, err := schedule.Compile(s, hashedJob)
 				if err != nil {
 					if !strings.Contains(err.Error(), "exists") {
 						t.Fatalf("%s: %v", n, err)
@@ -195,7 +195,7 @@ func TestNextAndPrevAreConsistentFromAnyInstant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := cron(drawNaive(t).String(), rapid.SampledFrom(zones).Draw(t, "zone"))
 		s.DST.Fold = rapid.SampledFrom([]job.FoldPolicy{job.FoldFirst, job.FoldLast, job.FoldBoth}).Draw(t, "fold")
-		p, err := schedule.Compile(s, "")
+		p, err := schedule.Compile(s, hashedJob)
 		if err != nil {
 			t.Skip("can never match")
 		}
@@ -239,7 +239,7 @@ func TestUTCAgreesWithGoCron(t *testing.T) {
 		if stepInRange.MatchString(n.dow.text) {
 			t.Skip("go-cron reads 2-0/6, a stepped range to Sunday, as Sunday; counted from its beginning it is Tuesday")
 		}
-		expr := n.String()
+		expr := n.plain()
 		if strings.HasSuffix(n.dow.text, "L") {
 			expr = strings.TrimSuffix(expr, "L") + "#L" // go-cron's spelling of the last one
 		}
@@ -247,7 +247,7 @@ func TestUTCAgreesWithGoCron(t *testing.T) {
 		if err != nil {
 			t.Skip("go-cron refuses a step as long as the range, which is harmless")
 		}
-		p, err := schedule.Compile(cron(n.String(), ""), "")
+		p, err := schedule.Compile(cron(n.String(), ""), hashedJob)
 		if err != nil {
 			t.Skip("can never match; go-cron finds out by searching")
 		}
