@@ -16,6 +16,7 @@ func (s *Service) previewSchedule(_ context.Context, r *request) (response, erro
 		scheduleBody
 		After *time.Time `json:"after"`
 		Count whole      `json:"count"`
+		JobID string     `json:"job_id"`
 	}
 	if err := json.Unmarshal(r.body, &b); err != nil {
 		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
@@ -27,7 +28,7 @@ func (s *Service) previewSchedule(_ context.Context, r *request) (response, erro
 	if p := invalid(faults); p != nil {
 		return response{}, p
 	}
-	plan, err := schedule.Compile(sched, "")
+	plan, err := schedule.Compile(sched, b.JobID)
 	if err != nil {
 		return response{}, err
 	}

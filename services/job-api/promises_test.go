@@ -81,7 +81,7 @@ func TestFaultsOfASchedulePointAtTheMemberThatWasGiven(t *testing.T) {
 		{"/run_at", "in-the-past", oneShot(now.Add(-2*time.Minute), "")},
 		{"/run_at", "in-the-past", oneShot(now.Add(-6*time.Second), `,"catch_up_window":"5s"`)},
 		{"/cron_expr", "invalid-schedule", `{"type":"cron","cron_expr":"0 0 30 2 *"` + target},
-		{"/cron_expr", "not-available-yet", `{"type":"cron","cron_expr":"H 9 * * *"` + target},
+		{"/cron_expr", "invalid-schedule", `{"type":"cron","cron_expr":"0 0 9 * * * H"` + target},
 		{"/type", "no-occurrence", `{"type":"cron","cron_expr":"@daily","end_at":"2001-01-01T00:00:00Z"` + target},
 		{"/overlap_policy", "not-available-yet", `{"type":"cron","cron_expr":"@daily","overlap_policy":"buffer_all"` + target},
 		{"/target/kind", "not-available-yet", strings.Replace(goodJob, "http_webhook", "sqs", 1)},
