@@ -21,7 +21,7 @@ help: ## list the commands
 .PHONY: build
 build: ## build the minutehand binary into .bin
 	@mkdir -p $(BIN)
-	@CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o $(BIN)/minutehand ./services/all-in-one/cmd/minutehand
+	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/minutehand ./services/all-in-one/cmd/minutehand
 
 .PHONY: run
 run: build ## build and start Minutehand in one process, with an echo target to try it on

@@ -47,6 +47,9 @@ var (
 type Record struct {
 	Key   string
 	Value []byte
+	// Decoded is what Value encodes, if the publisher has it at hand. A consumer in the same process may get it instead of
+	// decoding Value; nobody changes it any more.
+	Decoded any
 }
 
 // Message is one record as a consumer sees it.
@@ -55,6 +58,8 @@ type Message struct {
 	Offset    int64
 	Key       string
 	Value     []byte
+	// Decoded is the record's, or nil.
+	Decoded any
 	// AppendedAt is when the log took it; it never decreases within a partition.
 	AppendedAt time.Time
 }

@@ -132,6 +132,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 		} else if m.Offset <= b.last {
 			continue
 		}
+		m.Decoded = nil // kept for up to a minute: as small as it comes
 		b.messages = append(b.messages, m)
 		b.last = m.Offset
 		b.bytes += int64(len(m.Value))

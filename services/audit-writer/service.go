@@ -108,15 +108,16 @@ func (s *Service) recordLoop(ctx context.Context) error {
 		}
 		events := make([]job.Event, 0, len(messages))
 		offsets := map[int]int64{}
-		for _, m := range messages {
+		for i := range messages {
+			m := &messages[i]
 			offsets[m.Partition] = m.Offset + 1
-			e, err := wire.UnmarshalEvent(m.Value)
+			e, err := wire.EventOf(m)
 			if err != nil {
 				s.deps.Logger.Error("an event cannot be decoded, it is not in the history", "partition", m.Partition,
 					"offset", m.Offset, "error", err)
 				continue
 			}
-			events = append(events, e)
+			events = append(events, *e)
 		}
 		err = run.Patiently(ctx, s.deps.Logger, "write history", func(ctx context.Context) error {
 			if err := s.deps.History.Record(ctx, events); err != nil {

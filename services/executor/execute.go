@@ -273,7 +273,7 @@ func (s *Service) release(ctx context.Context, w *task, key dedupe.Key, t job.To
 func (s *Service) publish(ctx context.Context, events ...job.Event) error {
 	records := make([]dispatch.Record, len(events))
 	for i := range events {
-		records[i] = dispatch.Record{Key: events[i].Entry.JobID, Value: wire.MarshalEvent(&events[i])}
+		records[i] = wire.EventRecord(&events[i])
 	}
 	return run.Patiently(ctx, s.deps.Logger, "publish events", func(ctx context.Context) error {
 		return s.deps.Log.Publish(ctx, dispatch.TopicEvents, records)

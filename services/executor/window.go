@@ -75,7 +75,7 @@ func (w *window) size() int {
 }
 
 func newTask(m dispatch.Message) (*task, error) {
-	fire, err := wire.UnmarshalFire(m.Value)
+	fire, err := wire.FireOf(&m)
 	if err != nil {
 		return nil, err
 	}

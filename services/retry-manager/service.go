@@ -117,14 +117,15 @@ func (s *Service) Run(ctx context.Context) error {
 // in between leaves the batch uncommitted, and everything is written once more under the same keys.
 func (s *Service) settle(ctx context.Context, messages []dispatch.Message) error {
 	b := &batch{marked: map[job.Locator]bool{}}
-	for _, m := range messages {
-		e, err := wire.UnmarshalEvent(m.Value)
+	for i := range messages {
+		m := &messages[i]
+		e, err := wire.EventOf(m)
 		if err != nil {
 			s.deps.Logger.Error("an event cannot be decoded, it is passed over", "partition", m.Partition,
 				"offset", m.Offset, "error", err)
 			continue
 		}
-		if err := s.handle(ctx, b, &e); err != nil {
+		if err := s.handle(ctx, b, e); err != nil {
 			return err
 		}
 	}

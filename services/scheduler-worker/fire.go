@@ -181,7 +181,7 @@ func (s *Service) carryOut(
 	var records []dispatch.Record
 	for _, t := range tasks {
 		if !t.published {
-			records = append(records, dispatch.Record{Key: t.entry.JobID, Value: wire.MarshalFire(t.fire())})
+			records = append(records, wire.FireRecord(t.fire()))
 		}
 	}
 	if err := s.deps.Log.Publish(ctx, dispatch.TopicFires, records); err != nil {
@@ -246,7 +246,7 @@ func (t *task) fire() *job.Fire {
 func (s *Service) publishEvents(ctx context.Context, events []job.Event) error {
 	records := make([]dispatch.Record, len(events))
 	for i := range events {
-		records[i] = dispatch.Record{Key: events[i].Entry.JobID, Value: wire.MarshalEvent(&events[i])}
+		records[i] = wire.EventRecord(&events[i])
 	}
 	return s.deps.Log.Publish(ctx, dispatch.TopicEvents, records)
 }

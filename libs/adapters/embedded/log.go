@@ -26,7 +26,7 @@ const (
 	appendQueue = 1024
 	maxUnsynced = 64
 	// tailBytes bounds what is kept in memory of the end of each partition, so that who keeps up does not read the store.
-	tailBytes = 1 << 20
+	tailBytes = 2 << 20
 	// truncateEvery is how often what every group has passed is deleted.
 	truncateEvery = time.Second
 	// keepUnread bounds a topic that nobody consumes (the dead-letter topic), in records per partition.
@@ -276,7 +276,7 @@ func (l *Log) write(t *topic, c *commit) error {
 				return err
 			}
 			c.messages = append(c.messages, dispatch.Message{
-				Partition: part, Offset: end[part], Key: r.Key, Value: r.Value,
+				Partition: part, Offset: end[part], Key: r.Key, Value: r.Value, Decoded: r.Decoded,
 				AppendedAt: time.UnixMilli(t.lastAt[part].UnixMilli()).UTC(),
 			})
 			end[part]++
@@ -321,7 +321,8 @@ func (l *tail) add(m dispatch.Message) {
 	l.messages = l.messages[n:]
 }
 
-func messageBytes(m dispatch.Message) int { return 96 + len(m.Key) + len(m.Value) }
+// messageBytes is about what a message takes, with what it was encoded from.
+func messageBytes(m dispatch.Message) int { return 128 + len(m.Key) + 4*len(m.Value) }
 
 // from gives the records from an offset on, at most limit. ok is false where they begin before the tail.
 func (l *tail) from(offset int64, limit int) (messages []dispatch.Message, ok bool) {

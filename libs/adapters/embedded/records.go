@@ -1,8 +1,10 @@
 package embedded
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -52,12 +54,24 @@ type stop struct {
 	at    time.Time
 }
 
-// started is the durable form of a record that was started.
-type started struct {
-	Key       dedupe.Key `json:"key"`
-	Holder    string     `json:"holder"`
-	Token     job.Token  `json:"token"`
-	Takeovers int        `json:"takeovers"`
+// encodeStarted is the durable form of a record that was started: takeovers, token, holder. Its key is the attempt's.
+func encodeStarted(rec *dedupe.Record) []byte {
+	v := make([]byte, 0, 20+len(rec.Holder))
+	v = binary.BigEndian.AppendUint32(v, uint32(rec.Takeovers))
+	v = binary.BigEndian.AppendUint64(v, uint64(rec.Token.Counter))
+	v = binary.BigEndian.AppendUint64(v, uint64(rec.Token.Start))
+	return append(v, rec.Holder...)
+}
+
+func decodeStarted(k, v []byte) (dedupe.Key, *dedupe.Record, error) {
+	id, attempt, ok := bytes.Cut(k[1:], []byte{0})
+	if !ok || len(attempt) != 4 || len(v) < 20 {
+		return dedupe.Key{}, nil, errors.New("embedded: started record is cut short")
+	}
+	return dedupe.Key{ExecutionID: string(id), Attempt: int(binary.BigEndian.Uint32(attempt))}, &dedupe.Record{
+		Exists: true, Running: true, Takeovers: int(binary.BigEndian.Uint32(v)), Holder: string(v[20:]),
+		Token: job.Token{Counter: int64(binary.BigEndian.Uint64(v[4:])), Start: int64(binary.BigEndian.Uint64(v[12:]))},
+	}, nil
 }
 
 // NewRecords loads the records that were started and have no outcome. maxRecords 0 means DefaultMaxRecords.
@@ -69,15 +83,10 @@ func NewRecords(ctx context.Context, db *DB, maxRecords int) (*Records, error) {
 		db: db, max: maxRecords, openedAt: time.Now(), records: map[dedupe.Key]*dedupe.Record{}, stops: map[string]stop{},
 	}
 	prefix := []byte{tableStarted}
-	err := db.scan(ctx, prefix, after(prefix), func(_, v []byte) (bool, error) {
-		var s started
-		if err := json.Unmarshal(v, &s); err != nil {
-			return false, err
-		}
-		r.records[s.Key] = &dedupe.Record{
-			Exists: true, Holder: s.Holder, Token: s.Token, Running: true, Takeovers: s.Takeovers,
-		}
-		return true, nil
+	err := db.scan(ctx, prefix, after(prefix), func(k, v []byte) (bool, error) {
+		key, rec, err := decodeStarted(k, v)
+		r.records[key] = rec
+		return err == nil, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("embedded: load started records: %w", err)
@@ -136,10 +145,7 @@ func (r *Records) start(k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, e
 			return v, nil
 		}
 	}
-	v, err := json.Marshal(started{Key: k, Holder: rec.Holder, Token: rec.Token, Takeovers: rec.Takeovers})
-	if err != nil {
-		return 0, fmt.Errorf("embedded: start: %w", err)
-	}
+	v := encodeStarted(rec)
 	if err := r.db.pebble.Set(startedKey(k.ExecutionID, k.Attempt), v, pebble.NoSync); err != nil {
 		return 0, fmt.Errorf("embedded: start: %w", err)
 	}

@@ -41,7 +41,6 @@ func Build(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "minutehand")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/minutehand")
 	cmd.Dir = string(bytes.TrimSpace(module))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the binary: %w: %s", err, out)
 	}

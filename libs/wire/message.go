@@ -1,0 +1,33 @@
+package wire
+
+import (
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// EventRecord is an event as a record of the log.
+func EventRecord(e *job.Event) dispatch.Record {
+	return dispatch.Record{Key: e.Entry.JobID, Value: MarshalEvent(e), Decoded: e}
+}
+
+// EventOf is the event that a message carries; it must not be changed.
+func EventOf(m *dispatch.Message) (*job.Event, error) {
+	if e, ok := m.Decoded.(*job.Event); ok {
+		return e, nil
+	}
+	e, err := UnmarshalEvent(m.Value)
+	return &e, err
+}
+
+// FireRecord is a fire as a record of the log.
+func FireRecord(f *job.Fire) dispatch.Record {
+	return dispatch.Record{Key: f.JobID, Value: MarshalFire(f), Decoded: f}
+}
+
+// FireOf is the fire that a message carries. It is the caller's own; what it points to must not be changed.
+func FireOf(m *dispatch.Message) (job.Fire, error) {
+	if f, ok := m.Decoded.(*job.Fire); ok {
+		return *f, nil
+	}
+	return UnmarshalFire(m.Value)
+}
