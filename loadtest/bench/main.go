@@ -1,6 +1,7 @@
 // Command bench measures Minutehand in one process on this machine, beside a bare net/http client that posts to the
-// same sink in the same run: a stampede, a steady load, and registration over HTTP. Sink, bare client and Minutehand are
-// processes of their own; CPU is counted for the minutehand process alone.
+// same sink in the same run: a stampede, a steady load, registration over HTTP one by one and in batches, dispatch
+// without the network, and what jobs at rest cost. Sink, bare client, load generator and Minutehand are processes of
+// their own; CPU is counted for the minutehand process alone.
 package main
 
 import (
@@ -25,16 +26,20 @@ func main() {
 	binary := flag.String("minutehand", ".bin/minutehand", "the binary to measure")
 	fires := flag.Int("fires", 50_000, "webhooks of the stampede")
 	steady := flag.Duration("steady", 20*time.Second, "how long the steady load lasts")
-	rounds := flag.Int("rounds", 3, "how often each measurement is made; the median is told")
+	rounds := flag.Int("rounds", 5, "how often each measurement is made; the median is told")
+	rest := flag.Int("rest", 1_000_000, "jobs at rest beside which stampede and steady load are measured again; 0 leaves that out")
+	inner := flag.Bool("inner", false, "dispatch without the network and print the fires per second (used by bench itself)")
 	flag.Parse()
 	var err error
 	switch {
 	case *sink:
 		err = runSink(ctx)
+	case *inner:
+		err = runInner(ctx, *fires)
 	case *bare != "":
 		err = runBare(ctx, *bare, *fires)
 	default:
-		err = run(ctx, *binary, *fires, *steady, *rounds)
+		err = run(ctx, *binary, *fires, *steady, *rounds, *rest)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -56,12 +61,14 @@ func (s samples) String() string {
 
 // results are everything that is measured.
 type results struct {
-	bare, stampede, ratio, cpu, settled samples
-	p50, p99, early                     samples
-	register, registerCPU               samples
+	bare, stampede, ratio, cpu   samples
+	settle, history, archive     samples
+	p50, p99, early              samples
+	register, registerCPU, batch samples
+	inner                        samples
 }
 
-func run(ctx context.Context, binary string, fires int, steady time.Duration, rounds int) error {
+func run(ctx context.Context, binary string, fires int, steady time.Duration, rounds, rest int) error {
 	target, stopSink, err := startSink(ctx)
 	if err != nil {
 		return err
@@ -79,9 +86,17 @@ func run(ctx context.Context, binary string, fires int, steady time.Duration, ro
 			return err
 		}
 		r.ratio = append(r.ratio, r.stampede[len(r.stampede)-1]/rate)
+		inner, err := innerRate(ctx, fires)
+		if err != nil {
+			return err
+		}
+		r.inner = append(r.inner, inner)
 	}
 	r.print(fires, steady, rounds)
-	return nil
+	if rest == 0 {
+		return nil
+	}
+	return atRest(ctx, binary, target, fires, steady, rest)
 }
 
 func (r *results) print(fires int, steady time.Duration, rounds int) {
@@ -92,12 +107,16 @@ func (r *results) print(fires int, steady time.Duration, rounds int) {
 	row(fmt.Sprintf("stampede of %d webhooks due at one instant", fires), r.stampede, "fires/s")
 	row("stampede as a share of the bare client", r.ratio, "")
 	row("CPU of the minutehand process per 1,000 fires", r.cpu, "s")
-	row("events still before the settlers when the last webhook arrived", r.settled, "")
+	row("records still before the settlers when the last webhook arrived", r.settle, "")
+	row("… before the history", r.history, "")
+	row("… not yet in a Parquet object (one is put every 60 s)", r.archive, "")
 	row(fmt.Sprintf("steady 200/s for %s: lateness p50", steady), r.p50, "ms")
 	row("steady: lateness p99", r.p99, "ms")
 	row("steady: early", r.early, "")
 	row("registration over HTTP, 32 clients, one job each request", r.register, "jobs/s")
 	row("CPU of the minutehand process per 1,000 registrations", r.registerCPU, "s")
+	row("registration over HTTP, 8 clients, batches of 1,000", r.batch, "jobs/s")
+	row("dispatch through log, lease, history and archive, the call alone left out", r.inner, "fires/s")
 }
 
 // memory is the machine's memory, for the shape in the report.

@@ -1,9 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -174,7 +175,65 @@ func measure(ctx context.Context, r *results, binary, target string, fires int, 
 	if err != nil {
 		return err
 	}
-	return errors.Join(p.stampede(ctx, r, target, fires), p.steady(ctx, r, target, steady), p.stop())
+	return errors.Join(p.stampede(ctx, r, target, fires), p.steady(ctx, r, target, steady), p.batches(ctx, r, target), p.stop())
+}
+
+// batchJobs is how many jobs are registered in batches.
+const batchJobs = 200_000
+
+// batches registers jobs that are due in a year.
+func (p *process) batches(ctx context.Context, r *results, target string) error {
+	began := time.Now()
+	if err := p.registerBatches(ctx, target, batchJobs); err != nil {
+		return err
+	}
+	r.batch = append(r.batch, batchJobs/time.Since(began).Seconds())
+	return nil
+}
+
+// registerBatches registers n jobs at rest, 1,000 in a request, with 100 random bytes in each body.
+func (p *process) registerBatches(ctx context.Context, target string, n int) error {
+	const size, clients = 1000, 8
+	at := time.Now().AddDate(1, 0, 0).UTC().Format(time.RFC3339)
+	work := make(chan int)
+	var wg sync.WaitGroup
+	var once sync.Once
+	var failed error
+	for range clients {
+		wg.Go(func() {
+			random := make([]byte, 75)
+			for range work {
+				var body bytes.Buffer
+				body.WriteString(`{"jobs":[`)
+				for i := range size {
+					if i > 0 {
+						body.WriteByte(',')
+					}
+					_, _ = rand.Read(random) // never fails
+					fmt.Fprintf(&body, `{"name":"rest","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":%q,"body":%q}}`,
+						at, target+"/hook", base64.StdEncoding.EncodeToString(random))
+				}
+				body.WriteString("]}")
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.api+"/api/v1/jobs:batch", &body)
+				if err == nil {
+					req.Header.Set("Content-Type", "application/json")
+					var answer []byte
+					if answer, err = p.do(req); err == nil && bytes.Count(answer, []byte(`"status":201`)) != size {
+						err = errors.New("not every job of a batch was accepted")
+					}
+				}
+				if err != nil {
+					once.Do(func() { failed = err })
+				}
+			}
+		})
+	}
+	for range n / size {
+		work <- 0
+	}
+	close(work)
+	wg.Wait()
+	return failed
 }
 
 // stampede registers jobs that are all due at one instant, far enough ahead, and clocks them from that instant to the
@@ -213,29 +272,32 @@ func (p *process) stampede(ctx context.Context, r *results, target string, n int
 	if after, err = p.cpu(); err != nil {
 		return err
 	}
-	behind, err := p.behind(ctx)
+	m, err := p.metrics(ctx)
 	if err != nil {
 		return err
 	}
 	r.stampede = append(r.stampede, float64(n)/t.Last.Sub(at).Seconds())
 	r.cpu = append(r.cpu, (after-before)/float64(n)*1000)
-	r.settled = append(r.settled, behind)
+	for group, s := range map[string]*samples{"retry-manager": &r.settle, "audit-history": &r.history, "audit-archive": &r.archive} {
+		*s = append(*s, m[`minutehand_log_lag_records{group="`+group+`",topic="events"}`])
+	}
 	return nil
 }
 
-// behind is how many events the settlers have still before them.
-func (p *process) behind(ctx context.Context) (float64, error) {
+// metrics reads the samples of /metrics.
+func (p *process) metrics(ctx context.Context) (map[string]float64, error) {
 	text, err := p.get(ctx, p.api+"/metrics")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), `minutehand_log_lag_records{group="retry-manager",topic="events"} `); ok {
-			return strconv.ParseFloat(value, 64)
+	m := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if v, err := strconv.ParseFloat(value, 64); err == nil {
+			m[name] = v
 		}
 	}
-	return 0, errors.New("no lag in the metrics")
+	return m, nil
 }
 
 // steady fires 200 jobs a second.

@@ -191,6 +191,14 @@ func (db *DB) Partitions() int { return db.partitions }
 // Close closes the database. Nothing may use it any more.
 func (db *DB) Close() error { return errors.Join(db.pebble.Close(), db.lock.Close()) }
 
+// Compact rewrites the whole database in its smallest form.
+func (db *DB) Compact(ctx context.Context) error {
+	if err := db.pebble.Compact(ctx, []byte{0}, []byte{0xff}, true); err != nil {
+		return fmt.Errorf("embedded: compact: %w", err)
+	}
+	return nil
+}
+
 // Metrics is a line for people about the state of the store.
 func (db *DB) Metrics() *pebble.Metrics { return db.pebble.Metrics() }
 

@@ -231,6 +231,9 @@ func (m Metrics) Lag(t *testing.T, topic, group string) float64 {
 	return m.Of(t, fmt.Sprintf("minutehand_log_lag_records{group=%q,topic=%q}", group, topic))
 }
 
+// PID is the process's number.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // PeakMemory is the most memory that the process ever held, in bytes: VmHWM of /proc/PID/status.
 func (p *Process) PeakMemory() int64 {
 	p.t.Helper()

@@ -25,6 +25,13 @@ func (w *World) Create(body map[string]any) string {
 	return id
 }
 
+// Adopt takes a job that was put straight into the store into the account.
+func (w *World) Adopt(jobID string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.jobs = append(w.jobs, jobID)
+}
+
 func (w *World) keepDefinition(jobID string, answer map[string]any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

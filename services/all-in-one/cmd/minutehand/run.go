@@ -56,7 +56,8 @@ func (c *runCmd) Run(ctx context.Context) error {
 		return usageError{errors.Join(err, listener.Close())}
 	}
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsGC)),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p, err := platform.Open(cfg, platform.Outside{
 		Listener: listener, Logger: logger, Metrics: metrics, Fatal: func(err error) { die(c.Data, err) },
 	})
