@@ -51,6 +51,7 @@ type fieldParser struct {
 	jobID string // what H hashes
 	fault *Error
 
+	spread      bool // there is an H
 	values      bitset
 	fromEnd     uint64    // day of month: bit k is L-k
 	nearest     uint64    // day of month: bit d is dW

@@ -35,6 +35,7 @@ func (p *fieldParser) hashed(item string) {
 			return
 		}
 	}
+	p.spread = true
 	p.run(lo+int(hashOf(p.name, p.jobID)%uint64(step)), lo+count-1, step)
 }
 

@@ -16,6 +16,7 @@ type matcher struct {
 	domStar, dowStar            bool // the field counts as not set
 
 	rhythm bool // the hour field is * or a step: see the package comment on jumps
+	spread bool // a field says H
 
 	firstSecond, firstMinute, lastSecond, lastMinute int
 }

@@ -98,6 +98,7 @@ func (m *matcher) setField(which field, text, jobID string) *Error {
 	if p.fault != nil {
 		return p.fault
 	}
+	m.spread = m.spread || p.spread
 	starred := text == "?" || strings.HasPrefix(text, "*")
 	switch which {
 	case fieldSecond:

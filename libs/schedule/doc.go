@@ -1,5 +1,6 @@
 // Package schedule turns the data of a job.Schedule into its nominal instants: Compile checks a schedule and
-// returns a Plan, which answers which instant comes next, which came last, and how many lie between.
+// returns a Plan, which answers which instant comes next, which came last, and how many lie between. Describe says
+// the same in a sentence.
 //
 // It promises:
 //

@@ -30,6 +30,8 @@ func FuzzCompile(f *testing.F) {
 		if err != nil {
 			return
 		}
+		text, err := schedule.Describe(s, expr)
+		checkSentence(t, s, text, err)
 		first, ok := p.First(time.Time{})
 		if !ok {
 			t.Fatal("it compiles and never fires")
