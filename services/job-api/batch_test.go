@@ -142,3 +142,25 @@ func TestListsCanBeFiltered(t *testing.T) {
 		}
 	}
 }
+
+func TestScheduleThatItsHashMakesImpossibleIsRefused(t *testing.T) {
+	s := newServer(t, nil)
+	accepted, refused := 0, 0
+	for range 200 { // the 30th of a month that H picks: never, where that is February
+		w := s.do(http.MethodPost, "/jobs", strings.Replace(goodJob, "0 9 * * MON", "0 0 30 H *", 1))
+		switch w.Code {
+		case http.StatusCreated:
+			accepted++
+		case http.StatusUnprocessableEntity:
+			refused++
+			if !strings.Contains(w.Body.String(), `"/cron_expr"`) {
+				t.Errorf("%s", w.Body)
+			}
+		default:
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+	if accepted == 0 || refused == 0 || s.entries() != accepted {
+		t.Errorf("%d accepted, %d refused, %d entries", accepted, refused, s.entries())
+	}
+}

@@ -32,6 +32,10 @@ func (s *Service) previewSchedule(_ context.Context, r *request) (response, erro
 	if err != nil {
 		return response{}, err
 	}
+	description, err := schedule.Describe(sched, b.JobID)
+	if err != nil {
+		return response{}, err
+	}
 	after := now
 	if b.After != nil {
 		after = instantOf(b.After)
@@ -52,5 +56,7 @@ func (s *Service) previewSchedule(_ context.Context, r *request) (response, erro
 		}
 		occurrences = append(occurrences, shown)
 	}
-	return response{status: http.StatusOK, body: map[string]any{"occurrences": occurrences}}, nil
+	return response{status: http.StatusOK, body: map[string]any{
+		"description": description, "occurrences": occurrences,
+	}}, nil
 }

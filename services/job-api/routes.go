@@ -192,6 +192,8 @@ func (s *Service) problemOf(err error) *problem.Problem {
 	switch {
 	case errors.As(err, &p):
 		return p
+	case len(scheduleFaults(err)) > 0:
+		return invalid(scheduleFaults(err)) // whether H can ever match may depend on the job's id
 	case errors.Is(err, jobstore.ErrNotFound):
 		return notFound()
 	case errors.Is(err, jobstore.ErrConflict):

@@ -95,6 +95,18 @@ func flatten(err error) []*schedule.Error {
 	return []*schedule.Error{{Field: "type", Code: schedule.CodeInvalid, Message: "The schedule cannot be used."}}
 }
 
+// scheduleFaults are the faults in an error of the schedule engine; none if it is another error.
+func scheduleFaults(err error) (faults []problem.Fault) {
+	var e *schedule.Error
+	if !errors.As(err, &e) {
+		return nil
+	}
+	for _, e := range flatten(err) {
+		faults = append(faults, problem.Fault{Pointer: "/" + e.Field, Code: e.Code, Message: e.Message})
+	}
+	return faults
+}
+
 // reserved are the headers that Minutehand, or HTTP itself, sets.
 func reserved(name string) bool {
 	name = strings.ToLower(name)

@@ -25,6 +25,7 @@ type previewCmd struct {
 	Timezone string `help:"IANA zone." default:"UTC" placeholder:"ZONE"`
 	After    string `help:"Show those after this instant; default now." placeholder:"RFC3339"`
 	Count    int    `short:"n" default:"10" help:"How many." placeholder:"N"`
+	Job      string `help:"The job whose H is shown." placeholder:"JOB"`
 	Gap      string `enum:"next_valid,skip" default:"next_valid" placeholder:"RULE" help:"What a local time does that does not exist."`
 	Fold     string `enum:"first,last,both" default:"first" placeholder:"RULE" help:"What a local time does that exists twice."`
 }
@@ -34,7 +35,8 @@ func (previewCmd) Help() string {
 	return `By the same code that fires, with a note where the clocks change: --gap and --fold say what happens there.
 
   minutehand schedule preview '0 9 * * MON' --timezone America/New_York
-  minutehand schedule preview '30 2 * * *' --timezone Europe/London --after 2026-03-27T00:00:00Z -n 3`
+  minutehand schedule preview '30 2 * * *' --timezone Europe/London --after 2026-03-27T00:00:00Z -n 3
+  minutehand schedule preview 'H H(1-5) * * *' --job JOB`
 }
 
 // Run implements the command.
@@ -43,16 +45,21 @@ func (c *previewCmd) Run(ctx context.Context) error {
 		"type": "cron", "cron_expr": c.Expr, "timezone": c.Timezone, "count": c.Count,
 		"dst": map[string]string{"gap": c.Gap, "fold": c.Fold},
 	}
+	if c.Job != "" {
+		body["job_id"] = c.Job
+	}
 	if c.After != "" {
 		body["after"] = c.After
 	}
 	var p struct {
+		Description string           `json:"description"`
 		Occurrences []map[string]any `json:"occurrences"`
 	}
 	if _, err := c.do(ctx, http.MethodPost, "/schedules/preview", body, &p); err != nil {
 		return err
 	}
 	return c.print(p, func(w io.Writer) {
+		fmt.Fprintf(w, "%s\n\n", p.Description)
 		t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 		fmt.Fprintln(t, "UTC\tLOCAL\tNOTE")
 		for _, o := range p.Occurrences {
