@@ -39,7 +39,7 @@ type Jobs interface {
 	// GetMany reads several rows; those that do not exist are missing from the map. At most MaxGetMany ids.
 	GetMany(ctx context.Context, jobIDs []string) (map[string]job.Job, error)
 	// GetSerial is Get, but first finishes or ends any write of the row that is in flight: a row that it does not see
-	// will not appear later through a Create that began before.
+	// will not appear later through a Create that began before, and a row that it sees is durable.
 	GetSerial(ctx context.Context, jobID string) (job.Job, error)
 	// Create lists the job under its tenant, then inserts its row. With exclusive set it inserts only where no row is
 	// and else returns ErrExists; without, an existing row stands and wins.

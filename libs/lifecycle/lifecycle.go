@@ -48,7 +48,15 @@ func (c Changer) Change(
 		}
 		err = fn(ctx, &j)
 		if errors.Is(err, ErrNoChange) {
-			// The stop record is written all the same: the one who changed the row may have died before it did.
+			// Whoever changed the row may not have been answered yet: what this answer rests on must be as durable as a
+			// change. The stop record is written all the same, because they may have died before they did.
+			standing, err := c.Jobs.GetSerial(ctx, jobID)
+			if err != nil {
+				return job.Job{}, err
+			}
+			if standing.Version != j.Version {
+				continue
+			}
 			return j, c.Records.SetStop(ctx, j.ID, j.State())
 		}
 		if err != nil {

@@ -6,8 +6,6 @@ import (
 	"maps"
 	"sync"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
@@ -132,7 +130,7 @@ func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
 			return fmt.Errorf("embedded: commit offsets: %w", err)
 		}
 	}
-	if err := b.Commit(pebble.NoSync); err != nil {
+	if err := c.log.db.commitLater(b); err != nil {
 		return fmt.Errorf("embedded: commit offsets: %w", err)
 	}
 	c.topic.mu.Lock()

@@ -33,7 +33,7 @@ func (c *Coordinator) StartNumber(context.Context) (int64, error) {
 	if err := setNumber(b, metaKey("start"), n+1); err != nil {
 		return 0, fmt.Errorf("embedded: start number: %w", err)
 	}
-	if err := b.Commit(c.db.write); err != nil {
+	if err := c.db.commit(b); err != nil {
 		return 0, fmt.Errorf("embedded: start number: %w", err)
 	}
 	return n + 1, nil

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strconv"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -60,6 +61,7 @@ type DB struct {
 	pebble     *pebble.DB
 	lock       *pebble.Lock
 	write      *pebble.WriteOptions
+	fatal      func(err error)
 	partitions int
 }
 
@@ -77,11 +79,14 @@ func Open(o Options) (*DB, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Fatal == nil {
+		o.Fatal = func(err error) { panic("embedded store cannot go on: " + err.Error()) }
+	}
 	p, lock, err := openPebble(o)
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{pebble: p, lock: lock, write: pebble.Sync}
+	db := &DB{pebble: p, lock: lock, write: pebble.Sync, fatal: o.Fatal}
 	if o.withoutSync {
 		db.write = pebble.NoSync
 	}
@@ -102,6 +107,8 @@ func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
+	// What rests ends up in the last level, where it is written seldom and compressed best.
+	opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionGood })
 	if err := makeFolders(o.FS, o.Dir); err != nil {
 		return nil, nil, err
 	}
@@ -179,7 +186,7 @@ func (db *DB) initialise(o Options) error {
 	if err := setNumber(b, metaKey("format"), FormatVersion); err != nil {
 		return err
 	}
-	if err := b.Commit(db.write); err != nil {
+	if err := db.commit(b); err != nil {
 		return fmt.Errorf("embedded: set up: %w", err)
 	}
 	return nil
@@ -205,17 +212,68 @@ func (db *DB) Metrics() *pebble.Metrics { return db.pebble.Metrics() }
 // apply makes a batch visible without waiting for its fsync, which synced does. Batches reach the disk in the order in
 // which they were applied, so what is there after a crash never lacks anything that was applied before it.
 func (db *DB) apply(b *pebble.Batch) error {
-	if !db.write.Sync {
-		return db.pebble.Apply(b, db.write)
-	}
-	return db.pebble.ApplyNoSyncWait(b, db.write)
+	return db.orDie(func() error {
+		if !db.write.Sync {
+			return db.pebble.Apply(b, db.write)
+		}
+		return db.pebble.ApplyNoSyncWait(b, db.write)
+	})
 }
 
 func (db *DB) synced(b *pebble.Batch) error {
 	if !db.write.Sync {
 		return nil
 	}
-	return b.SyncWait()
+	return db.orDie(b.SyncWait)
+}
+
+// commit applies a batch and waits for its fsync.
+func (db *DB) commit(b *pebble.Batch) error {
+	return db.orDie(func() error { return b.Commit(db.write) })
+}
+
+// commitLater applies a batch that reaches the disk with whatever is synced next.
+func (db *DB) commitLater(b *pebble.Batch) error {
+	return db.orDie(func() error { return b.Commit(pebble.NoSync) })
+}
+
+func (db *DB) set(key, value []byte) error {
+	return db.orDie(func() error { return db.pebble.Set(key, value, db.write) })
+}
+
+func (db *DB) setLater(key, value []byte) error {
+	return db.orDie(func() error { return db.pebble.Set(key, value, pebble.NoSync) })
+}
+
+func (db *DB) deleteLater(key []byte) error {
+	return db.orDie(func() error { return db.pebble.Delete(key, pebble.NoSync) })
+}
+
+// sync waits until everything that was written so far is on disk; many that wait share one fsync.
+func (db *DB) sync() error {
+	return db.orDie(func() error { return db.pebble.LogData(nil, db.write) })
+}
+
+// orDie runs a write. One that fails leaves the write-ahead log broken: readers may have seen what will not be there
+// after a restart, and every later write fails too. Pebble returns such an error, panics with it, or calls Fatalf,
+// depending on who met it first; here they all end in Fatal.
+func (db *DB) orDie(write func() error) error {
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case runtime.Error:
+			panic(v)
+		case error:
+			db.fatal(v)
+		default:
+			panic(v)
+		}
+	}()
+	err := write()
+	if err != nil {
+		db.fatal(err)
+	}
+	return err
 }
 
 // get copies a value. found is false where there is none.
@@ -289,8 +347,5 @@ func (l storeLog) Fatalf(format string, args ...any) {
 			err = cause
 		}
 	}
-	if l.fatal != nil {
-		l.fatal(err)
-	}
-	panic("embedded store cannot go on: " + err.Error())
+	l.fatal(err)
 }

@@ -29,7 +29,7 @@ func (db *DB) setExpiring(key, value []byte, at time.Time) error {
 	if err := errors.Join(b.Set(key, value, nil), b.Set(expiryKey(at, key), nil, nil)); err != nil {
 		return err
 	}
-	return b.Commit(db.write)
+	return db.commit(b)
 }
 
 // expiry is when a job's row is dropped; zero for never. A one-shot's is HistoryTTL after it is due, or
@@ -107,5 +107,5 @@ func (s *JobStore) dropJob(jobID string, now time.Time) error {
 	if err := errors.Join(b.Delete(jobKey(jobID), nil), b.Delete(listingKey(row.TenantID, jobID), nil)); err != nil {
 		return err
 	}
-	return b.Commit(pebble.NoSync)
+	return s.db.commitLater(b)
 }

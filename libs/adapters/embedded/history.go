@@ -41,7 +41,7 @@ func (s *History) Record(_ context.Context, events []job.Event) error {
 			return fmt.Errorf("embedded: history: %w", err)
 		}
 	}
-	if err := b.Commit(pebble.NoSync); err != nil {
+	if err := s.db.commitLater(b); err != nil {
 		return fmt.Errorf("embedded: history: %w", err)
 	}
 	return nil
@@ -127,7 +127,7 @@ func (s *History) events(ctx context.Context, lower, upper []byte, limit int) ([
 func (s *History) PutDeadLetter(_ context.Context, d job.DeadLetter) error {
 	e := &d.Event.Entry
 	k := deadLetterKey(day(e.NominalAt), d.Event.TenantID, e.ExecutionID)
-	if err := s.db.pebble.Set(k, wire.MarshalDeadLetter(&d), s.db.write); err != nil {
+	if err := s.db.set(k, wire.MarshalDeadLetter(&d)); err != nil {
 		return fmt.Errorf("embedded: dead letter: %w", err)
 	}
 	return nil
@@ -137,7 +137,7 @@ func (s *History) PutDeadLetter(_ context.Context, d job.DeadLetter) error {
 func (s *History) MarkRedriven(_ context.Context, d job.DeadLetter, executionID string) error {
 	e := &d.Event.Entry
 	k := redrivenKey(deadLetterKey(day(e.NominalAt), d.Event.TenantID, e.ExecutionID))
-	if err := s.db.pebble.Set(k, []byte(executionID), s.db.write); err != nil {
+	if err := s.db.set(k, []byte(executionID)); err != nil {
 		return fmt.Errorf("embedded: mark redriven: %w", err)
 	}
 	return nil
@@ -195,5 +195,5 @@ func (s *History) expire(before time.Time) error {
 	if err != nil {
 		return err
 	}
-	return b.Commit(pebble.NoSync)
+	return s.db.commitLater(b)
 }

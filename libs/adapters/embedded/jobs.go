@@ -105,12 +105,19 @@ func (b storedBody) restore(d *job.Definition) {
 	}
 }
 
-// GetSerial implements jobstore.Jobs. Holding the row's lock waits for a write in flight.
+// GetSerial implements jobstore.Jobs. Holding the row's lock waits for a write in flight, the sync for its fsync.
 func (s *JobStore) GetSerial(ctx context.Context, jobID string) (job.Job, error) {
 	lock := s.rows.of(jobID)
 	lock.Lock()
-	defer lock.Unlock()
-	return s.Get(ctx, jobID)
+	j, err := s.Get(ctx, jobID)
+	lock.Unlock()
+	if err != nil {
+		return job.Job{}, err
+	}
+	if err := s.db.sync(); err != nil {
+		return job.Job{}, fmt.Errorf("embedded: job: %w", err)
+	}
+	return j, nil
 }
 
 // GetMany implements jobstore.Jobs.

@@ -132,7 +132,7 @@ func (db *DB) openTopic(name string) (*topic, error) {
 	}
 	if !found {
 		id = []byte(ulid.Make().String())
-		if err := db.pebble.Set(metaKey("log/"+name), id, db.write); err != nil {
+		if err := db.set(metaKey("log/"+name), id); err != nil {
 			return nil, err
 		}
 	}

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -42,7 +40,7 @@ func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 			return fmt.Errorf("embedded: put entries: %w", err)
 		}
 	}
-	if err := b.Commit(s.db.write); err != nil {
+	if err := s.db.commit(b); err != nil {
 		return fmt.Errorf("embedded: put entries: %w", err)
 	}
 	return nil
@@ -65,7 +63,7 @@ func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 			return fmt.Errorf("embedded: mark done: %w", err)
 		}
 	}
-	if err := b.Commit(s.db.write); err != nil {
+	if err := s.db.commit(b); err != nil {
 		return fmt.Errorf("embedded: mark done: %w", err)
 	}
 	return nil
@@ -81,7 +79,7 @@ func (s *Pending) Decide(_ context.Context, l job.Locator, d job.Decision) error
 	if !found {
 		return nil
 	}
-	if err := s.db.pebble.Set(cell(row, cellDecision), wire.MarshalDecision(d), s.db.write); err != nil {
+	if err := s.db.set(cell(row, cellDecision), wire.MarshalDecision(d)); err != nil {
 		return fmt.Errorf("embedded: decide: %w", err)
 	}
 	return nil
@@ -213,7 +211,7 @@ func (s *Pending) Close(ctx context.Context, partition int, minute int64) error 
 		return fmt.Errorf("embedded: close: %w", err)
 	}
 	// Not synced: a mark that is lost stands lower than it could, and the buckets are closed again.
-	if err := b.Commit(pebble.NoSync); err != nil {
+	if err := s.db.commitLater(b); err != nil {
 		return fmt.Errorf("embedded: close: %w", err)
 	}
 	s.low[partition].Store(minute)

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -122,7 +120,7 @@ func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, e *job.Ent
 	verdict, err := r.start(k, t, e)
 	if err == nil && verdict == job.Proceed && e.DueAt.Before(r.openedAt) {
 		// Everything written so far is on disk once this is; many that wait share one sync.
-		if err := r.db.pebble.LogData(nil, r.db.write); err != nil {
+		if err := r.db.sync(); err != nil {
 			return 0, fmt.Errorf("embedded: start: %w", err)
 		}
 	}
@@ -146,7 +144,7 @@ func (r *Records) start(k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, e
 		}
 	}
 	v := encodeStarted(rec)
-	if err := r.db.pebble.Set(startedKey(k.ExecutionID, k.Attempt), v, pebble.NoSync); err != nil {
+	if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), v); err != nil {
 		return 0, fmt.Errorf("embedded: start: %w", err)
 	}
 	rec.Running = true
@@ -229,7 +227,7 @@ func (r *Records) Refuse(
 // is durable, the fire is found again and the attempt is made again; that is the crash that invariant I2 allows.
 func (r *Records) end(k dedupe.Key, rec *dedupe.Record, o job.Outcome, now time.Time) error {
 	if rec.Running {
-		if err := r.db.pebble.Delete(startedKey(k.ExecutionID, k.Attempt), pebble.NoSync); err != nil {
+		if err := r.db.deleteLater(startedKey(k.ExecutionID, k.Attempt)); err != nil {
 			return fmt.Errorf("embedded: outcome: %w", err)
 		}
 	}
@@ -275,10 +273,10 @@ func (r *Records) SetStop(_ context.Context, jobID string, s job.State) error {
 	return nil
 }
 
-// evict drops what is older than the retention or over the bound. What was evicted may be missed by a fire that was
-// taken before it was stored, so keptSince moves behind it and such a fire goes the slow way: settlers, then rows.
 func outcomeBytes(o *job.Outcome) int { return len(o.ResponseBody) + len(o.Error) }
 
+// evict drops what is older than the retention or over the bound. What was evicted may be missed by a fire that was
+// taken before it was stored, so keptSince moves behind it and such a fire goes the slow way: settlers, then rows.
 func (r *Records) evict(now time.Time) {
 	old := func(n int, at time.Time) bool { return n > r.max || now.Sub(at) > dedupe.Retention }
 	for r.ended.len() > 0 && (r.bytes > maxRecordBytes || old(r.ended.len(), r.ended.first().at)) {

@@ -40,7 +40,7 @@ func (s *Settings) SwapSetting(ctx context.Context, name string, old, value []by
 	if !bytes.Equal(standing, old) {
 		return fmt.Errorf("embedded: setting: %w", jobstore.ErrConflict)
 	}
-	if err := s.db.pebble.Set(metaKey("setting/"+name), value, s.db.write); err != nil {
+	if err := s.db.set(metaKey("setting/"+name), value); err != nil {
 		return fmt.Errorf("embedded: setting: %w", err)
 	}
 	return nil
