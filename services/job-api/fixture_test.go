@@ -15,14 +15,14 @@ import (
 
 // server is an API on embedded adapters in memory.
 type server struct {
-	t       *testing.T
+	t       testing.TB
 	jobs    *embedded.JobStore
 	pending *embedded.Pending
 	handler http.Handler
 }
 
 // newServer makes one; wrap may put something between the API and its store.
-func newServer(t *testing.T, configure func(*api.Config, *api.Deps)) *server {
+func newServer(t testing.TB, configure func(*api.Config, *api.Deps)) *server {
 	t.Helper()
 	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: 4})
 	if err != nil {

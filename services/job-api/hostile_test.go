@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -19,7 +20,7 @@ import (
 const canary = "cAnArY7f3a"
 
 // leastRequests is how many hostile requests the suite makes at least.
-const leastRequests = 5000
+const leastRequests = 20_000
 
 // hostile drives the API with requests made from its own document by one mutation each.
 type hostile struct {
@@ -29,8 +30,16 @@ type hostile struct {
 	jobID    string
 	requests int
 	accepted int             // requests that were right after all, and wrote an entry
+	aimed    []member        // members of right bodies
 	keywords map[string]bool // hit, of those that occur
 	ops      map[string]bool
+}
+
+// member is a place in a right body that was aimed at.
+type member struct {
+	method, path, base string
+	at                 []string
+	schema             map[string]any
 }
 
 // validation are the keywords of the document that say what is accepted.
@@ -62,8 +71,11 @@ func TestNoHostileRequestIsAnsweredBadly(t *testing.T) {
 			}
 		}
 	}
-	for i := 0; h.requests < leastRequests; i++ {
+	for i := range 500 {
 		h.noise(i)
+	}
+	for r := rand.New(rand.NewPCG(1, 2)); h.requests < leastRequests; {
+		h.twoAtOnce(r)
 	}
 	if after := h.s.entries(); after-before != h.accepted {
 		t.Errorf("%d requests were accepted, but there are %d new entries", h.accepted, after-before)
@@ -203,6 +215,7 @@ func (h *hostile) members(method, path, base string, schema map[string]any, at [
 		for keyword := range s {
 			h.keywords[keyword] = true
 		}
+		h.aimed = append(h.aimed, member{method, path, base, here, s})
 		for _, v := range values(s) {
 			h.sendBody(method, path, base, here, v)
 		}
@@ -255,11 +268,35 @@ func values(s map[string]any) []any {
 	return odd
 }
 
+// twoAtOnce aims at two members of one body; the seed makes every run the same.
+func (h *hostile) twoAtOnce(r *rand.Rand) {
+	h.t.Helper()
+	a := h.aimed[r.IntN(len(h.aimed))]
+	b := h.aimed[r.IntN(len(h.aimed))]
+	for b.path != a.path || b.method != a.method {
+		b = h.aimed[r.IntN(len(h.aimed))]
+	}
+	pick := func(m member) any { v := values(m.schema); return v[r.IntN(len(v))] }
+	h.sendBody(a.method, a.path, string(h.with(a.base, a.at, pick(a))), b.at, pick(b))
+}
+
 // sendBody sends base with one member set, or removed when v is nil.
 func (h *hostile) sendBody(method, path, base string, at []string, v any) {
 	h.t.Helper()
+	text := h.with(base, at, v)
+	h.send(0, method, path, string(text), "If-Match", `"999"`) // a version that never was
+	if path == "/jobs" {
+		h.alike(text)
+	}
+}
+
+// with is base with one member set, or removed when v is nil.
+func (h *hostile) with(base string, at []string, v any) []byte {
+	h.t.Helper()
 	var tree map[string]any
-	if err := json.Unmarshal([]byte(base), &tree); err != nil {
+	d := json.NewDecoder(strings.NewReader(base))
+	d.UseNumber() // 1e400 has no place in a float64
+	if err := d.Decode(&tree); err != nil {
 		h.t.Fatal(err)
 	}
 	m := tree
@@ -280,10 +317,7 @@ func (h *hostile) sendBody(method, path, base string, at []string, v any) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.send(0, method, path, string(text), "If-Match", `"999"`) // a version that never was
-	if path == "/jobs" {
-		h.alike(text)
-	}
+	return text
 }
 
 // alike sends a job by itself and as the only one of a batch: both must find the same faults.
