@@ -56,7 +56,7 @@ $(BIN)/golangci-lint-$(GOLANGCI_VERSION):
 
 .PHONY: generate
 generate: ## generate code from schemas/proto
-	@cd infra/tools && GOWORK=off go run ./protogen ../../schemas/proto minutehand/v1/log.proto
+	@cd infra/tools && GOWORK=off go run ./protogen ../../schemas/proto minutehand/v1/log.proto minutehand/v1/rows.proto
 
 .PHONY: verify
 verify: generate ## fail if generated code or go.mod files are not what is committed

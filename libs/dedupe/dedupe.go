@@ -61,6 +61,22 @@ type Holder struct {
 	Start int64
 }
 
+// MaxFinish bounds the ends that one Finish takes.
+const MaxFinish = 500
+
+// End is how an attempt ended for the holder of a token.
+type End struct {
+	Key     Key
+	Token   job.Token
+	Outcome *job.Outcome // not to be changed any more
+}
+
+// Ended tells what became of an End: whether its outcome was stored, and the record that stands now.
+type Ended struct {
+	Record Record
+	Stored bool
+}
+
 // Records holds leases, outcomes and stop records.
 type Records interface {
 	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
@@ -74,9 +90,9 @@ type Records interface {
 	Renew(ctx context.Context, k Key, h Holder, t job.Token, lapsesAt time.Time) error
 	// Release gives a lease up without an outcome. The record stays.
 	Release(ctx context.Context, k Key, t job.Token) error
-	// Finish stores the outcome if the record is the token's, released, lapsed at now or gone. ok tells whether it
-	// did; the record returned is the one that stands now.
-	Finish(ctx context.Context, k Key, t job.Token, o job.Outcome, now time.Time) (rec Record, ok bool, err error)
+	// Finish stores each outcome whose record is the token's, released, lapsed at now or gone. After an error some may be
+	// stored; repeating it finds them. At most MaxFinish.
+	Finish(ctx context.Context, ends []End, now time.Time) ([]Ended, error)
 	// Refuse stores the outcome of an attempt that will never be invoked, if no lease or outcome is there (a released
 	// record that never ran counts as nothing); the record returned is the one that stands now.
 	Refuse(ctx context.Context, k Key, o job.Outcome, now time.Time) (rec Record, ok bool, err error)

@@ -54,8 +54,8 @@ type Buckets interface {
 	// bound of the adapter would be passed: then none of the call's entries of that partition were added.
 	Add(ctx context.Context, entries []job.Entry) error
 	// Due gives, for each owner in order, the entries due at or before until, without removing them: at most limit
-	// in all, earliest due first within a partition.
-	Due(ctx context.Context, owners []Owner, until time.Time, limit int) ([]job.Entry, error)
+	// in all, earliest due first within a partition. They may be shared, and must not be changed.
+	Due(ctx context.Context, owners []Owner, until time.Time, limit int) ([]*job.Entry, error)
 	// Postpone keeps Due from giving occurrences before an instant. They stay in their due sets, so nobody misses them;
 	// that they were postponed may be forgotten at any time. The owner's epoch is checked.
 	Postpone(ctx context.Context, o Owner, locators []job.Locator, until time.Time) error

@@ -37,7 +37,7 @@ type Jobs interface {
 	// Get reads a job row, deleted ones too. ErrNotFound if there is none.
 	Get(ctx context.Context, jobID string) (job.Job, error)
 	// GetMany reads several rows; those that do not exist are missing from the map. At most MaxGetMany ids.
-	GetMany(ctx context.Context, jobIDs []string) (map[string]job.Job, error)
+	GetMany(ctx context.Context, jobIDs []string) (map[string]*job.Job, error)
 	// GetSerial is Get, but first finishes or ends any write of the row that is in flight: a row that it does not see
 	// will not appear later through a Create that began before, and a row that it sees is durable.
 	GetSerial(ctx context.Context, jobID string) (job.Job, error)
@@ -114,7 +114,7 @@ type Pending interface {
 type History interface {
 	// Record stores events. The same event id twice is once. A crash may take the latest back, together with every
 	// position of the log that was committed after them.
-	Record(ctx context.Context, events []job.Event) error
+	Record(ctx context.Context, events []*job.Event) error
 	// Executions gives up to limit events of the job, newest nominal instant first, those strictly before the cursor
 	// position (zero: the newest). Events of one execution follow each other by attempt. It looks back at most to
 	// `oldest`.

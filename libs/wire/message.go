@@ -24,10 +24,11 @@ func FireRecord(f *job.Fire) dispatch.Record {
 	return dispatch.Record{Key: f.JobID, Value: MarshalFire(f), Decoded: f}
 }
 
-// FireOf is the fire that a message carries. It is the caller's own; what it points to must not be changed.
-func FireOf(m *dispatch.Message) (job.Fire, error) {
+// FireOf is the fire that a message carries, which must not be changed.
+func FireOf(m *dispatch.Message) (*job.Fire, error) {
 	if f, ok := m.Decoded.(*job.Fire); ok {
-		return *f, nil
+		return f, nil
 	}
-	return UnmarshalFire(m.Value)
+	f, err := UnmarshalFire(m.Value)
+	return &f, err
 }

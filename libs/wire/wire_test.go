@@ -46,6 +46,25 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 	if got, err := wire.UnmarshalDecision(wire.MarshalDecision(d)); err != nil || !reflect.DeepEqual(got, d) {
 		t.Errorf("decision: %+v, %v", got, err)
 	}
+	j := job.Job{
+		ID: "job", TenantID: "t", Name: "n", Labels: map[string]string{"a": "b"}, Status: job.Paused, Deleted: true, Version: 3,
+		CreatedAt: e.At, UpdatedAt: e.At, PausedAt: e.At, StoppedExecutions: []string{"x"},
+		Definition: job.Definition{
+			ID: "def", EffectiveAt: e.At, FirstOrdinal: 2, Target: f.Target, Retry: f.Retry, MissedRun: job.MissedBackfill,
+			CatchUpWindow: time.Minute, MaxBackfill: 4, Overlap: "o", Priority: "p",
+			Schedule: job.Schedule{
+				Type: job.Cron, RunAt: e.At, CronExpr: "c", Timezone: "z", DST: job.DST{Gap: "g", Fold: "f"}, Every: time.Hour,
+				StartAt: time.UnixMilli(0).UTC(), EndAt: e.At, MaxOccurrences: 5, Jitter: time.Second,
+			},
+		},
+	}
+	if got, err := wire.UnmarshalJob(wire.MarshalJob(&j)); err != nil || !reflect.DeepEqual(got, j) {
+		t.Errorf("job: %+v, %v", got, err)
+	}
+	got, err := wire.UnmarshalDefinition(wire.MarshalDefinition(&j.Definition))
+	if err != nil || !reflect.DeepEqual(got, j.Definition) {
+		t.Errorf("definition: %+v, %v", got, err)
+	}
 	letter := job.DeadLetter{Event: e, Reason: "permanent", At: e.At}
 	if got, err := wire.UnmarshalDeadLetter(wire.MarshalDeadLetter(&letter)); err != nil || !reflect.DeepEqual(got, letter) {
 		t.Errorf("dead letter: %+v, %v", got, err)
@@ -70,5 +89,7 @@ func FuzzForeignBytesNeverPanic(f *testing.F) {
 		_, _ = wire.UnmarshalEntry(b)
 		_, _ = wire.UnmarshalDecision(b)
 		_, _ = wire.UnmarshalDeadLetter(b)
+		_, _ = wire.UnmarshalJob(b)
+		_, _ = wire.UnmarshalDefinition(b)
 	})
 }

@@ -106,7 +106,7 @@ func (s *Service) recordLoop(ctx context.Context) error {
 			}
 			continue
 		}
-		events := make([]job.Event, 0, len(messages))
+		events := make([]*job.Event, 0, len(messages))
 		offsets := map[int]int64{}
 		for i := range messages {
 			m := &messages[i]
@@ -117,7 +117,7 @@ func (s *Service) recordLoop(ctx context.Context) error {
 					"offset", m.Offset, "error", err)
 				continue
 			}
-			events = append(events, *e)
+			events = append(events, e)
 		}
 		err = run.Patiently(ctx, s.deps.Logger, "write history", func(ctx context.Context) error {
 			if err := s.deps.History.Record(ctx, events); err != nil {

@@ -13,14 +13,14 @@ const (
 	// maxEnding bounds the outcomes on their way to the log; beyond it invocations keep their hosts' places.
 	maxEnding = 4096
 	// endBatch is how many outcomes are stored and published at once.
-	endBatch = 512
+	endBatch = dedupe.MaxFinish
 )
 
 // ending is an attempt that has an outcome.
 type ending struct {
 	w       *task
 	token   job.Token
-	outcome job.Outcome
+	outcome *job.Outcome
 }
 
 // end hands an outcome over to be stored and published; false when ctx ended before there was room. So a host's place is
@@ -30,7 +30,7 @@ func (s *Service) end(ctx context.Context, w *task, t job.Token, o job.Outcome) 
 	o.Timeline.Taken, o.Timeline.Published = w.fire.TakenAt, w.fire.PublishedAt
 	o.Timeline.Consumed, o.Timeline.Completed = w.consumedAt, job.Instant(time.Now())
 	select {
-	case s.endings <- ending{w, t, o}:
+	case s.endings <- ending{w, t, &o}:
 		return true
 	case <-ctx.Done():
 		return false
@@ -61,26 +61,32 @@ func (s *Service) endLoop(ctx context.Context) {
 // endAll stores outcomes and publishes them: only a stored outcome is published. Where the attempt is another's by now,
 // that one's record is followed.
 func (s *Service) endAll(ctx context.Context, batch []ending) {
-	var events []job.Event
-	var stored []ending
-	for _, e := range batch {
-		key := dedupe.KeyOf(&e.w.fire.Entry)
-		var rec dedupe.Record
-		var ok bool
-		err := run.Patiently(ctx, s.deps.Logger, "store an outcome", func(ctx context.Context) (err error) {
-			rec, ok, err = s.deps.Records.Finish(ctx, key, e.token, e.outcome, time.Now())
-			return err
-		})
-		s.leases.drop(key, e.token)
-		switch {
-		case err != nil: // ctx ended: the fire stays uncommitted
-		case !ok:
-			s.follow(ctx, e.w, rec)
-		default:
-			s.metrics.outcomes.WithLabelValues(string(e.outcome.Kind)).Inc()
-			events = append(events, job.AttemptEvent(&e.w.fire, e.outcome, e.outcome.Timeline.Completed))
-			stored = append(stored, e)
+	ends := make([]dedupe.End, len(batch))
+	for i, e := range batch {
+		ends[i] = dedupe.End{Key: dedupe.KeyOf(&e.w.fire.Entry), Token: e.token, Outcome: e.outcome}
+	}
+	var ended []dedupe.Ended
+	err := run.Patiently(ctx, s.deps.Logger, "store outcomes", func(ctx context.Context) (err error) {
+		ended, err = s.deps.Records.Finish(ctx, ends, time.Now())
+		return err
+	})
+	for _, e := range ends {
+		s.leases.drop(e.Key, e.Token)
+	}
+	if err != nil {
+		return // ctx ended: the fires stay uncommitted
+	}
+	events := make([]*job.Event, 0, len(batch))
+	stored := make([]ending, 0, len(batch))
+	for i, e := range batch {
+		if !ended[i].Stored {
+			s.follow(ctx, e.w, ended[i].Record)
+			continue
 		}
+		s.metrics.outcomes.WithLabelValues(string(e.outcome.Kind)).Inc()
+		event := job.AttemptEvent(e.w.fire, *e.outcome, e.outcome.Timeline.Completed)
+		events = append(events, &event)
+		stored = append(stored, e)
 	}
 	if len(events) == 0 || s.publish(ctx, events...) != nil {
 		return

@@ -64,7 +64,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	default:
 		s.metrics.refused.Inc()
 		if s.release(ctx, w, key, rec.Token) &&
-			s.publish(ctx, job.ReleasedEvent(&w.fire, job.Instant(time.Now()))) == nil {
+			s.publish(ctx, released(w.fire)) == nil {
 			s.window.done(w.partition, w.offset)
 		}
 	}
@@ -98,12 +98,12 @@ func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 		s.hosts.delay(w, until)
 		return
 	}
-	event := job.AttemptEvent(&w.fire, *rec.Outcome, rec.Outcome.Timeline.Completed)
+	event := job.AttemptEvent(w.fire, *rec.Outcome, rec.Outcome.Timeline.Completed)
 	if d := rec.Outcome.DefinitionID; d != "" && d != w.fire.DefinitionID {
 		// It is settled, retried or given up under the definition that it was invoked with; this row only ends.
-		event = job.ReleasedEvent(&w.fire, job.Instant(time.Now()))
+		event = *released(w.fire)
 	}
-	if s.publish(ctx, event) == nil {
+	if s.publish(ctx, &event) == nil {
 		s.window.done(w.partition, w.offset)
 	}
 }
@@ -200,7 +200,9 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	if err != nil || gone {
 		return gone, err
 	}
-	w.fire.Incarnation, w.fire.TakenAt = incarnation, job.Instant(began)
+	asked := *w.fire
+	asked.Incarnation, asked.TakenAt = incarnation, job.Instant(began)
+	w.fire = &asked
 	return s.refreshStop(ctx, w)
 }
 
@@ -248,8 +250,8 @@ func (s *Service) invoke(ctx context.Context, w *task, t job.Token) (outcome job
 		s.metrics.lateness.Observe(time.Since(w.fire.ScheduledFor).Seconds())
 	}
 	s.metrics.running.Inc()
-	outcome, interrupted := s.calls.make(ctx, &w.fire, func(ctx context.Context) job.Outcome {
-		return s.webhook.call(ctx, &w.fire, t)
+	outcome, interrupted := s.calls.make(ctx, w.fire, func(ctx context.Context) job.Outcome {
+		return s.webhook.call(ctx, w.fire, t)
 	})
 	s.metrics.running.Dec()
 	if ctx.Err() != nil {
@@ -270,14 +272,19 @@ func (s *Service) release(ctx context.Context, w *task, key dedupe.Key, t job.To
 	return err == nil
 }
 
-func (s *Service) publish(ctx context.Context, events ...job.Event) error {
+func (s *Service) publish(ctx context.Context, events ...*job.Event) error {
 	records := make([]dispatch.Record, len(events))
-	for i := range events {
-		records[i] = wire.EventRecord(&events[i])
+	for i, e := range events {
+		records[i] = wire.EventRecord(e)
 	}
 	return run.Patiently(ctx, s.deps.Logger, "publish events", func(ctx context.Context) error {
 		return s.deps.Log.Publish(ctx, dispatch.TopicEvents, records)
 	})
+}
+
+func released(f *job.Fire) *job.Event {
+	e := job.ReleasedEvent(f, job.Instant(time.Now()))
+	return &e
 }
 
 // lost is the outcome of an attempt whose executors did not come back.

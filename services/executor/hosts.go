@@ -13,7 +13,8 @@ const taskOverhead = 1024
 
 // task is a fire on its way through the executor.
 type task struct {
-	fire       job.Fire
+	// fire is the message's, and never changed.
+	fire       *job.Fire
 	partition  int
 	offset     int64
 	host       string

@@ -294,7 +294,7 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 		tasks = tasks[deferChunk:]
 	}
 	tasks = s.withoutRecord(ctx, tasks)
-	events := make([]job.Event, len(tasks))
+	events := make([]*job.Event, len(tasks))
 	for i, w := range tasks {
 		now := time.Now()
 		since := w.fire.ScheduledFor
@@ -303,7 +303,8 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 		}
 		delay := min(max(now.Sub(since), s.cfg.MinDefer), s.cfg.MaxDefer)
 		delay += rand.N(delay/4 + 1)
-		events[i] = job.DeferredEvent(&w.fire, job.Instant(now.Add(delay)), job.Instant(now))
+		event := job.DeferredEvent(w.fire, job.Instant(now.Add(delay)), job.Instant(now))
+		events[i] = &event
 	}
 	if len(tasks) == 0 || s.publish(ctx, events...) != nil {
 		return

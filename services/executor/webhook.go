@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -51,10 +52,9 @@ func newWebhook(cfg Config, transport http.RoundTripper) *webhook {
 	return &webhook{transport: transport}
 }
 
-// call makes one request and says how it ended. It never returns an error: whatever happens is an outcome.
+// call makes one request, which ends with ctx, and says how it ended. It never returns an error: whatever happens is an
+// outcome.
 func (h *webhook) call(ctx context.Context, f *job.Fire, t job.Token) job.Outcome {
-	ctx, cancel := context.WithTimeout(ctx, f.Target.Timeout)
-	defer cancel()
 	req, err := request(ctx, f, t)
 	if err != nil {
 		return job.Outcome{Kind: job.Failed, Error: "the target's request cannot be built"}
@@ -70,13 +70,15 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, t job.Token) job.Outcom
 		judge(&o, resp)
 		return o
 	}
-	kept, err := io.ReadAll(io.LimitReader(resp.Body, job.MaxResponseBytes+1))
-	if len(kept) > job.MaxResponseBytes {
-		kept, o.ResponseTruncated = kept[:job.MaxResponseBytes], true
+	answer := answers.Get().(*[job.MaxResponseBytes + 1]byte)
+	defer answers.Put(answer)
+	n, err := readInto(answer[:], resp.Body)
+	if n > job.MaxResponseBytes {
+		n, o.ResponseTruncated = job.MaxResponseBytes, true
 		// Best effort: an error here costs the connection, not the outcome.
 		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
 	}
-	o.ResponseBody = kept
+	o.ResponseBody = bytes.Clone(answer[:n])
 	if err != nil {
 		failed := failure(ctx, err)
 		o.Kind, o.Retryable, o.Error = failed.Kind, true, failed.Error
@@ -84,6 +86,22 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, t job.Token) job.Outcom
 	}
 	judge(&o, resp)
 	return o
+}
+
+// answers are buffers for what is kept of an answer, and a byte to see that there is more.
+var answers = sync.Pool{New: func() any { return new([job.MaxResponseBytes + 1]byte) }}
+
+// readInto reads until buf is full or r ends.
+func readInto(buf []byte, r io.Reader) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = r.Read(buf[n:])
+		n += m
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
 }
 
 // judge turns a complete answer into an outcome: 2xx success; 408, 425, 429 and 5xx retryable; everything else is
@@ -162,26 +180,35 @@ func request(ctx context.Context, f *job.Fire, t job.Token) (*http.Request, erro
 		}
 		return nil, err
 	}
+	req.Header = make(http.Header, len(f.Target.Headers)+ownHeaders)
+	values := make([]string, 0, len(f.Target.Headers)+ownHeaders)
+	// set is Header.Set with room for all values in one piece; name is in its canonical form.
+	set := func(name, value string) {
+		values = append(values, value)
+		req.Header[name] = values[len(values)-1 : len(values) : len(values)]
+	}
 	for name, value := range f.Target.Headers {
-		req.Header.Set(name, value)
+		set(http.CanonicalHeaderKey(name), value)
 	}
 	if body != nil && req.Header.Get("Content-Type") == "" {
-		req.Header.Set("Content-Type", "application/json")
+		set("Content-Type", "application/json")
 	}
 	if req.Header.Get("User-Agent") == "" {
-		req.Header.Set("User-Agent", "Minutehand")
+		set("User-Agent", "Minutehand")
 	}
-	h := req.Header
-	h.Set("Idempotency-Key", f.ExecutionID)
-	h.Set("Webhook-Id", f.ExecutionID)
-	h.Set("Webhook-Timestamp", strconv.FormatInt(time.Now().Unix(), 10))
-	h.Set("Traceparent", traceparent(f.ExecutionID, f.Attempt))
-	h.Set("Minutehand-Job-Id", f.JobID)
-	h.Set("Minutehand-Scheduled-For", f.ScheduledFor.Format("2006-01-02T15:04:05.000Z07:00"))
-	h.Set("Minutehand-Attempt", strconv.Itoa(f.Attempt))
-	h.Set("Minutehand-Fencing-Token", t.String())
+	set("Idempotency-Key", f.ExecutionID)
+	set("Webhook-Id", f.ExecutionID)
+	set("Webhook-Timestamp", strconv.FormatInt(time.Now().Unix(), 10))
+	set("Traceparent", traceparent(f.ExecutionID, f.Attempt))
+	set("Minutehand-Job-Id", f.JobID)
+	set("Minutehand-Scheduled-For", f.ScheduledFor.Format("2006-01-02T15:04:05.000Z07:00"))
+	set("Minutehand-Attempt", strconv.Itoa(f.Attempt))
+	set("Minutehand-Fencing-Token", t.String())
 	return req, nil
 }
+
+// ownHeaders is how many headers a webhook has beside its target's own.
+const ownHeaders = 10
 
 // traceparent is a W3C trace context whose trace id follows from the execution, so that its attempts share one trace.
 func traceparent(executionID string, attempt int) string {

@@ -61,7 +61,9 @@ func TestEveryAnswerEndsTheAttemptAsItsStatusSays(t *testing.T) {
 			t.Parallel()
 			f := &job.Fire{Target: job.Target{Method: "POST", URL: rawTarget(t, c.answer), Timeout: 300 * time.Millisecond}}
 			done := make(chan job.Outcome, 1)
-			go func() { done <- newWebhook(cfg, nil).call(context.WithoutCancel(t.Context()), f, job.Token{}) }()
+			ctx, cancel := context.WithTimeout(t.Context(), f.Target.Timeout)
+			defer cancel()
+			go func() { done <- newWebhook(cfg, nil).call(ctx, f, job.Token{}) }()
 			select {
 			case o := <-done:
 				if o.Kind != c.kind || o.Retryable != c.retryable || o.StatusCode != c.status {

@@ -43,14 +43,13 @@ func (s *Service) createJobs(ctx context.Context, r *request) (response, error) 
 	claim := jobstore.Claim{ID: newID("", now), AcceptedAt: now}
 	key := r.parameters["Idempotency-Key"]
 	return s.once(ctx, r, "createJobs", key, claim, func(c jobstore.Claim) (response, error) {
-		var body struct{ Jobs []json.RawMessage }
-		if err := json.Unmarshal(r.body, &body); err != nil {
+		bodies, err := elements(r.body, "jobs")
+		if err != nil {
 			return response{}, err
 		}
-		results := make([]batchResult, len(body.Jobs))
-		jobs, keyed := s.sortBatch(r, body.Jobs, c, results)
+		results := make([]batchResult, len(bodies))
+		jobs, keyed := s.sortBatch(r, bodies, c, results)
 		if c.ID != claim.ID {
-			var err error
 			if jobs, err = s.missingOf(ctx, jobs, results); err != nil {
 				return response{}, err
 			}
@@ -67,7 +66,7 @@ func (s *Service) createJobs(ctx context.Context, r *request) (response, error) 
 
 // sortBatch checks every job of a batch. Those that are right are returned, those with a key of their own apart.
 func (s *Service) sortBatch(
-	r *request, bodies []json.RawMessage, c jobstore.Claim, results []batchResult,
+	r *request, bodies [][]byte, c jobstore.Claim, results []batchResult,
 ) (jobs []batchJob, keyed map[int]*request) {
 	trees, _ := r.tree.(map[string]any)["jobs"].([]any)
 	schema := s.spec.operation("createJob").body
@@ -141,7 +140,7 @@ func (s *Service) missingOf(ctx context.Context, jobs []batchJob, results []batc
 				missing = append(missing, b)
 				continue
 			}
-			shown, err := s.show(ctx, &row)
+			shown, err := s.show(ctx, row)
 			if err != nil {
 				return nil, err
 			}

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/cockroachdb/pebble/v2 v2.1.7
 	github.com/getkin/kin-openapi v0.152.0
+	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3
 	github.com/labstack/echo/v5 v5.3.1
 	github.com/minutehand/minutehand/libs v0.0.0
 	github.com/minutehand/minutehand/schemas v0.0.0

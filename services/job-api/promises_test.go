@@ -233,7 +233,7 @@ func TestAnswersAreWhatTheDocumentDeclares(t *testing.T) {
 	s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
 	id := s.create(goodJob)
 	failed := deadEvent(id)
-	if err := history.Record(t.Context(), []job.Event{failed}); err != nil {
+	if err := history.Record(t.Context(), []*job.Event{&failed}); err != nil {
 		t.Fatal(err)
 	}
 	letter := job.DeadLetter{Event: failed, Reason: "max_attempts", At: failed.At}
@@ -302,7 +302,7 @@ func TestExecutionsAreShownNewestFirstWithWhatBecameOfThem(t *testing.T) {
 	s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
 	id := s.create(goodJob)
 	e := deadEvent(id)
-	if err := history.Record(t.Context(), []job.Event{e}); err != nil {
+	if err := history.Record(t.Context(), []*job.Event{&e}); err != nil {
 		t.Fatal(err)
 	}
 	m, _ := s.answer(http.StatusOK, http.MethodGet, "/executions/"+e.Entry.ExecutionID, "")

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
@@ -91,71 +92,116 @@ func tooLarge(limit int64) *problem.Problem {
 		"The body is larger than "+strconv.FormatInt(limit, 10)+" bytes.")
 }
 
-// decode reads exactly one JSON value.
+// maxDepth bounds how deep a body nests: what is accepted is nested deeper in rows and answers, and encoding/json reads
+// no more than 10,000 levels back.
+const maxDepth = 1000
+
+// decode reads exactly one JSON value, strictly: in UTF-8, each member once. (Of two members of one name a tree would
+// hold the last, while a struct merges both: what the schema never saw would get in.)
 func decode(body []byte) (any, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("not UTF-8")
 	}
-	if err := checkMembers(body); err != nil {
+	d := jsontext.NewDecoder(bytes.NewBuffer(body), escapedHalves)
+	tree, err := readTree(d, 0)
+	if err != nil {
 		return nil, err
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber()
-	var tree any
-	if err := d.Decode(&tree); err != nil {
-		return nil, err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("more than one value")
 	}
 	return tree, nil
 }
 
-// maxDepth bounds how deep a body nests: what is accepted is nested deeper in rows and answers, and encoding/json reads
-// no more than 10,000 levels back.
-const maxDepth = 1000
+// escapedHalves lets an escaped half of a surrogate pair pass: a target's body is sent as it stands.
+var escapedHalves = jsontext.AllowInvalidUTF8(true)
 
-// checkMembers refuses a member that is given twice, and too deep a nesting. Of two members of one name the tree holds
-// the last, while a struct merges both: what the schema never saw would get in.
-func checkMembers(body []byte) error {
-	var open []map[string]bool // the names so far of each object around the token, nil for an array
-	name := false              // the token is a member's name
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber()
-	for {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			return nil // whether all of it is one value is the decoder's to say
+func readTree(d *jsontext.Decoder, depth int) (any, error) {
+	if d.PeekKind() == '0' {
+		v, err := d.ReadValue()
+		n := json.Number(v)
+		if err == nil && !reasonable(n) {
+			err = errors.New("a number beyond all measure")
 		}
-		if err != nil {
-			return err
-		}
-		switch token {
-		case json.Delim('{'):
-			open = append(open, map[string]bool{})
-		case json.Delim('['):
-			open = append(open, nil)
-		case json.Delim('}'), json.Delim(']'):
-			open = open[:len(open)-1]
-		default:
-			if n, ok := token.(json.Number); ok && !reasonable(n) {
-				return errors.New("a number beyond all measure")
-			}
-			if text, ok := token.(string); ok && name {
-				names := open[len(open)-1]
-				if names[text] {
-					return errors.New("a member is given twice")
-				}
-				names[text] = true
-				name = false
-				continue
-			}
-		}
-		if len(open) > maxDepth {
-			return errors.New("nested too deep")
-		}
-		name = len(open) > 0 && open[len(open)-1] != nil
+		return n, err
 	}
+	token, err := d.ReadToken()
+	if err != nil {
+		return nil, err
+	}
+	switch token.Kind() {
+	case '{', '[':
+		if depth == maxDepth {
+			return nil, errors.New("nested too deep")
+		}
+		if token.Kind() == '{' {
+			return readObject(d, depth)
+		}
+		return readArray(d, depth)
+	case '"':
+		return token.String(), nil
+	case 't', 'f':
+		return token.Bool(), nil
+	}
+	return nil, nil // null
+}
+
+func readObject(d *jsontext.Decoder, depth int) (any, error) {
+	object := map[string]any{}
+	for d.PeekKind() != '}' {
+		token, err := d.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		name := token.String()
+		if object[name], err = readTree(d, depth+1); err != nil {
+			return nil, err
+		}
+	}
+	_, err := d.ReadToken()
+	return object, err
+}
+
+func readArray(d *jsontext.Decoder, depth int) (any, error) {
+	array := []any{}
+	for d.PeekKind() != ']' {
+		v, err := readTree(d, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		array = append(array, v)
+	}
+	_, err := d.ReadToken()
+	return array, err
+}
+
+// elements are the elements of the array under a member of a body that was decoded, as they stand in it.
+func elements(body []byte, member string) ([][]byte, error) {
+	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), escapedHalves)
+	if _, err := d.ReadToken(); err != nil {
+		return nil, err
+	}
+	for d.PeekKind() == '"' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		if name.String() != member {
+			if err := d.SkipValue(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		var list [][]byte
+		for _, err = d.ReadToken(); err == nil && d.PeekKind() != ']'; {
+			var v jsontext.Value
+			if v, err = d.ReadValue(); err == nil {
+				list = append(list, v.Clone())
+			}
+		}
+		return list, err
+	}
+	return nil, nil
 }
 
 // reasonable tells whether a number can be computed with at little cost: exact arithmetic on 1e1000000 takes a megabyte.

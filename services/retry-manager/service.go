@@ -116,7 +116,9 @@ func (s *Service) Run(ctx context.Context) error {
 // settle handles a batch. What it writes goes out in the order: what follows from an attempt, then the marks. A crash
 // in between leaves the batch uncommitted, and everything is written once more under the same keys.
 func (s *Service) settle(ctx context.Context, messages []dispatch.Message) error {
-	b := &batch{marked: map[job.Locator]bool{}}
+	b := &batch{
+		marked: make(map[job.Locator]bool, len(messages)), marks: make([]job.Locator, 0, len(messages)),
+	}
 	for i := range messages {
 		m := &messages[i]
 		e, err := wire.EventOf(m)

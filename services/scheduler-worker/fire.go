@@ -41,12 +41,11 @@ func (sh *shard) dispatch(ctx context.Context) {
 		}()
 	}
 	for sh.settingAside < maxAside && len(sh.waiting) > 0 {
-		t := sh.waiting[0]
-		sh.waiting = sh.waiting[1:]
+		tasks := pull(&sh.waiting, 1)
+		t := tasks[0]
 		if sh.held[t.entry.Locator] != t {
 			continue
 		}
-		tasks := []*task{t}
 		sh.settingAside++
 		begin(tasks)
 		go func() {
@@ -149,7 +148,7 @@ func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decis
 	for owner, tasks := range byOwner {
 		claims := make([]hotbucket.Claim, len(tasks))
 		for i, t := range tasks {
-			claims[i] = claimOf(t, t.line.OnTime(&t.entry))
+			claims[i] = claimOf(t, t.line.OnTime(t.entry))
 		}
 		standing, err := s.deps.Hot.Claim(ctx, owner, claims)
 		if err != nil {
@@ -171,7 +170,7 @@ func (s *Service) carryOut(
 ) error {
 	var successors []job.Entry
 	for t, d := range decisions {
-		if next, ok := t.line.Successor(&t.entry, d, job.Instant(now)); ok {
+		if next, ok := t.line.Successor(t.entry, d, job.Instant(now)); ok {
 			successors = append(successors, next)
 		}
 	}
@@ -237,7 +236,7 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 // fire is the message for the task's attempt.
 func (t *task) fire() *job.Fire {
 	return &job.Fire{
-		Entry: t.entry, TenantID: t.tenantID, Target: t.line.Def.Target, Retry: t.line.Def.Retry,
+		Entry: *t.entry, TenantID: t.tenantID, Target: t.line.Def.Target, Retry: t.line.Def.Retry,
 		Incarnation: t.incarnation, Epoch: t.owner.Epoch, TakenAt: job.Instant(t.takenAt),
 		PublishedAt: job.Instant(time.Now()),
 	}

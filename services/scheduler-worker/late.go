@@ -43,7 +43,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 			return nil, err
 		}
 	}
-	records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(&t.entry)})
+	records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(t.entry)})
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	}
 	d := job.Decision{Fire: t.line.Def.MissedRun != job.MissedSkip} // a one_shot has nothing after it
 	if t.line.Plan != nil {
-		d = t.line.Late(&t.entry, now)
+		d = t.line.Late(t.entry, now)
 	}
 	claims := []hotbucket.Claim{claimOf(t, d)}
 	standing, err := s.deps.Hot.Claim(ctx, t.owner, claims)
@@ -70,7 +70,7 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 		o := job.Outcome{
 			Kind: job.Skipped, Disposition: job.SkippedMissed, Timeline: job.Timeline{Completed: at},
 		}
-		rec, stored, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(&t.entry), o, at)
+		rec, stored, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(t.entry), o, at)
 		if err != nil {
 			return err
 		}
@@ -81,14 +81,14 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 		}
 	}
 	if t.line.Plan != nil {
-		if next, ok := t.line.Successor(&t.entry, d, at); ok {
+		if next, ok := t.line.Successor(t.entry, d, at); ok {
 			if err := s.chain(ctx, []job.Entry{next}, now); err != nil {
 				return err
 			}
 		}
 	}
 	if d.Skipped != nil {
-		events = append(events, job.SkippedEvent(&t.entry, t.tenantID, *d.Skipped, job.SkippedMissed, at))
+		events = append(events, job.SkippedEvent(t.entry, t.tenantID, *d.Skipped, job.SkippedMissed, at))
 	}
 	if err := s.publishEvents(ctx, events); err != nil {
 		return err

@@ -22,9 +22,7 @@ type prepared struct {
 // prepare has the job rows of fresh tasks read. What cannot be read now is forgotten, so the next read brings it again.
 func (sh *shard) prepare(ctx context.Context) {
 	for sh.preparing < maxPreparing && len(sh.fresh) > 0 {
-		n := min(len(sh.fresh), sh.s.cfg.Batch)
-		tasks := sh.fresh[:n:n]
-		sh.fresh = sh.fresh[n:]
+		tasks := pull(&sh.fresh, sh.s.cfg.Batch)
 		sh.preparing++
 		begin(tasks)
 		go func() {
@@ -60,7 +58,7 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
 	results := make([]prepared, len(tasks))
 	incarnation, err := s.deps.Hot.Incarnation(ctx)
-	var rows map[string]job.Job
+	var rows map[string]*job.Job
 	if err == nil {
 		rows, err = s.deps.Jobs.GetMany(ctx, jobIDs(tasks))
 	}
@@ -71,7 +69,7 @@ func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
 		}
 		t.incarnation = incarnation
 		row, found := rows[t.entry.JobID]
-		results[i] = s.judge(ctx, t, &row, found)
+		results[i] = s.judge(ctx, t, row, found)
 	}
 	return results
 }
@@ -95,11 +93,11 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	}
 	t.tenantID, t.labels = row.TenantID, row.Labels
 	state := row.State()
-	verdict := state.Judge(&t.entry)
+	verdict := state.Judge(t.entry)
 	if verdict == job.AheadOfRow {
 		return s.await(t)
 	}
-	line, err := s.line(ctx, row, &t.entry)
+	line, err := s.line(ctx, row, t.entry)
 	if errors.Is(err, jobstore.ErrNotFound) && t.entry.FirstOfSchedule() && time.Since(t.entry.NominalAt) < jobstore.HistoryTTL {
 		// Everything that stood in the row is kept before the row moves on, and for HistoryTTL after it, which is later
 		// than every instant of its own: this definition never stood there. Its update lost against another, or was cut
@@ -190,7 +188,7 @@ func (s *Service) remove(ctx context.Context, t *task) error {
 // refuse carries a refusal out. Whatever finds a lease or an outcome was dispatched before: its fire is published
 // bare, and the row is left to settle.
 func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, state job.State) (again time.Time, err error) {
-	key := dedupe.KeyOf(&t.entry)
+	key := dedupe.KeyOf(t.entry)
 	if !v.HasDisposition() {
 		records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{key})
 		if err != nil {
@@ -203,7 +201,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, state job.
 		return time.Time{}, s.finish(ctx, t)
 	}
 	now := job.Instant(time.Now())
-	outcome := job.Refusal(v, &t.entry)
+	outcome := job.Refusal(v, t.entry)
 	outcome.Timeline.Completed = now
 	rec, stored, err := s.deps.Records.Refuse(ctx, key, outcome, now)
 	if err != nil {
@@ -223,7 +221,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, state job.
 			return time.Time{}, err
 		}
 		if ok {
-			events = append(events, job.SkippedEvent(&t.entry, t.tenantID, r, job.SkippedPaused, now))
+			events = append(events, job.SkippedEvent(t.entry, t.tenantID, r, job.SkippedPaused, now))
 		}
 	}
 	if err := s.publishEvents(ctx, events); err != nil {
@@ -239,12 +237,12 @@ func (s *Service) pausedRange(ctx context.Context, t *task, pausedAt, now time.T
 	if err != nil || exists {
 		return job.SkippedRange{}, false, err
 	}
-	r, ok := t.line.PausedRange(&t.entry, pausedAt)
+	r, ok := t.line.PausedRange(t.entry, pausedAt)
 	return r, ok, nil
 }
 
 func (s *Service) successorExists(ctx context.Context, t *task, now time.Time) (bool, error) {
-	next, ok := t.line.Successor(&t.entry, t.line.OnTime(&t.entry), now)
+	next, ok := t.line.Successor(t.entry, t.line.OnTime(t.entry), now)
 	if !ok {
 		return false, nil
 	}

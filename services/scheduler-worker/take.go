@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 
 // task is an entry that a shard holds: read, prepared, and waiting for its instant.
 type task struct {
-	entry    job.Entry
+	entry    *job.Entry // shared with the hot tier, never changed
 	owner    hotbucket.Owner
 	line     *occurrence.Line
 	tenantID string
@@ -191,7 +192,7 @@ func (sh *shard) read(ctx context.Context) {
 
 // readDue reads ahead of the clock. Where that is more than a shard may hold, what is due already comes first, of
 // every partition.
-func (s *Service) readDue(ctx context.Context, owners []hotbucket.Owner, now time.Time) ([]job.Entry, error) {
+func (s *Service) readDue(ctx context.Context, owners []hotbucket.Owner, now time.Time) ([]*job.Entry, error) {
 	entries, err := s.deps.Hot.Due(ctx, owners, now.Add(s.cfg.Lookahead), s.cfg.MaxHeld)
 	if err != nil || len(entries) < s.cfg.MaxHeld {
 		return entries, err
@@ -221,7 +222,7 @@ func (sh *shard) keepOwned(owners []hotbucket.Owner) {
 }
 
 // take keeps what a read brought and is not held already.
-func (sh *shard) take(entries []job.Entry, owners []hotbucket.Owner, began time.Time) {
+func (sh *shard) take(entries []*job.Entry, owners []hotbucket.Owner, began time.Time) {
 	sh.lastAccepted = began
 	byPartition := make(map[int]hotbucket.Owner, len(owners))
 	for _, o := range owners {
@@ -263,6 +264,15 @@ func (sh *shard) keep(t *task) {
 		sh.s.metrics.held.Inc()
 	}
 	sh.held[t.entry.Locator] = t
+}
+
+// pull takes at most n tasks from the front of a list, which lets go of them.
+func pull(list *[]*task, n int) []*task {
+	n = min(n, len(*list))
+	tasks := slices.Clone((*list)[:n])
+	clear((*list)[:n])
+	*list = (*list)[n:]
+	return tasks
 }
 
 // hold keeps a task until it is looked at again.

@@ -36,6 +36,8 @@ func (l *Log) Subscribe(_ context.Context, name, group string) (dispatch.Consume
 	for p := range logPartitions {
 		c.next[p] = max(committed[p], t.start[p])
 	}
+	next := c.next
+	t.read[c] = &next
 	return c, nil
 }
 
@@ -68,6 +70,11 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 	var behind []int
 	c.topic.mu.Lock()
 	end, grown := c.topic.end, c.topic.grown
+	room := 0
+	for p := range logPartitions {
+		room += int(end[p] - c.next[p])
+	}
+	messages = make([]dispatch.Message, 0, max(0, min(room, limit)))
 	for i := range logPartitions {
 		p := (c.turn + i) % logPartitions
 		if c.next[p] >= end[p] || len(messages) >= limit {
@@ -80,6 +87,7 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 		}
 		messages = append(messages, recent...)
 		c.next[p] += int64(len(recent))
+		c.topic.passed(c, p, c.next[p])
 	}
 	c.topic.mu.Unlock()
 	for _, p := range behind {
@@ -150,4 +158,12 @@ func (c *consumer) Seek(partition int, offset int64) {
 func (c *consumer) LogID() string { return c.topic.logID }
 
 // Close implements dispatch.Consumer.
-func (c *consumer) Close() error { return nil }
+func (c *consumer) Close() error {
+	c.topic.mu.Lock()
+	defer c.topic.mu.Unlock()
+	delete(c.topic.read, c)
+	if len(c.topic.read) == 0 {
+		c.topic.tail = [logPartitions]tail{} // nothing is added to it until there is a consumer again
+	}
+	return nil
+}

@@ -24,7 +24,7 @@ import (
 )
 
 // FormatVersion is the version of the layout that this build writes and reads.
-const FormatVersion = 1
+const FormatVersion = 2
 
 // Errors that an operator sees when a directory cannot be opened.
 var (
@@ -58,10 +58,12 @@ type Options struct {
 
 // DB is the one database behind the embedded adapters.
 type DB struct {
-	pebble     *pebble.DB
-	lock       *pebble.Lock
-	write      *pebble.WriteOptions
-	fatal      func(err error)
+	pebble *pebble.DB
+	lock   *pebble.Lock
+	write  *pebble.WriteOptions
+	fatal  func(err error)
+	// closing is called before the database is closed.
+	closing    []func()
 	partitions int
 }
 
@@ -108,7 +110,7 @@ func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	// What rests ends up in the last level, where it is written seldom and compressed best.
-	opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionGood })
+	opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionBalanced })
 	if err := makeFolders(o.FS, o.Dir); err != nil {
 		return nil, nil, err
 	}
@@ -196,7 +198,12 @@ func (db *DB) initialise(o Options) error {
 func (db *DB) Partitions() int { return db.partitions }
 
 // Close closes the database. Nothing may use it any more.
-func (db *DB) Close() error { return errors.Join(db.pebble.Close(), db.lock.Close()) }
+func (db *DB) Close() error {
+	for _, f := range db.closing {
+		f()
+	}
+	return errors.Join(db.pebble.Close(), db.lock.Close())
+}
 
 // Compact rewrites the whole database in its smallest form.
 func (db *DB) Compact(ctx context.Context) error {
@@ -247,6 +254,10 @@ func (db *DB) setLater(key, value []byte) error {
 
 func (db *DB) deleteLater(key []byte) error {
 	return db.orDie(func() error { return db.pebble.Delete(key, pebble.NoSync) })
+}
+
+func (db *DB) deleteRangeLater(from, to []byte) error {
+	return db.orDie(func() error { return db.pebble.DeleteRange(from, to, pebble.NoSync) })
 }
 
 // sync waits until everything that was written so far is on disk; many that wait share one fsync.

@@ -3,15 +3,13 @@ package embedded
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
 )
 
 // expireBatch bounds what is deleted at once.
@@ -60,7 +58,7 @@ func (s *JobStore) expire(ctx context.Context, now time.Time) error {
 			if err := s.drop(k[9:], now); err != nil {
 				return fmt.Errorf("embedded: expiry: %w", err)
 			}
-			if err := s.db.pebble.Delete(k, pebble.NoSync); err != nil {
+			if err := s.db.deleteLater(k); err != nil {
 				return fmt.Errorf("embedded: expiry: %w", err)
 			}
 		}
@@ -84,7 +82,7 @@ func (s *JobStore) drop(key []byte, now time.Time) error {
 			return err
 		}
 	}
-	return s.db.pebble.Delete(key, pebble.NoSync)
+	return s.db.deleteLater(key)
 }
 
 func (s *JobStore) dropJob(jobID string, now time.Time) error {
@@ -95,11 +93,11 @@ func (s *JobStore) dropJob(jobID string, now time.Time) error {
 	if err != nil || !found {
 		return err
 	}
-	var row jobRow
-	if err := json.Unmarshal(v, &row); err != nil {
+	row, err := wire.UnmarshalJob(v)
+	if err != nil {
 		return err
 	}
-	if at := expiry(&row.Job); at.IsZero() || at.After(now) {
+	if at := expiry(&row); at.IsZero() || at.After(now) {
 		return nil
 	}
 	b := s.db.pebble.NewBatch()

@@ -26,11 +26,10 @@ func NewHistory(db *DB) *History { return &History{db: db} }
 
 // Record implements jobstore.History. It does not wait for a sync: the rows are copies of what stands in the log, and
 // the position that is committed after them cannot outlive them.
-func (s *History) Record(_ context.Context, events []job.Event) error {
+func (s *History) Record(_ context.Context, events []*job.Event) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
-	for i := range events {
-		e := &events[i]
+	for _, e := range events {
 		at, exec := e.Entry.NominalAt, e.Entry.ExecutionID
 		if e.Type == job.EventSkipped {
 			at = e.Skipped.From

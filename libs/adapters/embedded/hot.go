@@ -158,8 +158,8 @@ func (h *HotBuckets) addTo(p *hotPartition, a *addition) (ok bool) {
 // Due implements hotbucket.Buckets.
 func (h *HotBuckets) Due(
 	_ context.Context, owners []hotbucket.Owner, until time.Time, limit int,
-) ([]job.Entry, error) {
-	var due []job.Entry
+) ([]*job.Entry, error) {
+	var due []*job.Entry
 	for _, o := range owners {
 		p := &h.partitions[o.Partition]
 		p.mu.Lock()
@@ -172,7 +172,7 @@ func (h *HotBuckets) Due(
 			if e.DueAt.After(until) || len(due) >= limit {
 				return false
 			}
-			due = append(due, *e)
+			due = append(due, e)
 			return true
 		})
 		p.mu.Unlock()

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
 )
 
 // lockStripes is how many job rows may be in a compare-and-set at once.
@@ -69,40 +71,11 @@ func (s *JobStore) Get(_ context.Context, jobID string) (job.Job, error) {
 	if !found {
 		return job.Job{}, fmt.Errorf("embedded: job: %w", jobstore.ErrNotFound)
 	}
-	var row jobRow
-	if err := json.Unmarshal(v, &row); err != nil {
+	j, err := wire.UnmarshalJob(v)
+	if err != nil {
 		return job.Job{}, fmt.Errorf("embedded: job row: %w", err)
 	}
-	row.Body.restore(&row.Definition)
-	return row.Job, nil
-}
-
-// jobRow and definitionRow are the stored forms of a job and a definition, the target's body beside the rest: it is
-// sent as it stands, and inside it would be compacted and escaped by encoding/json.
-type jobRow struct {
-	job.Job
-	Body storedBody `json:"target_body,omitempty"`
-}
-
-type definitionRow struct {
-	job.Definition
-	Body storedBody `json:"target_body,omitempty"`
-}
-
-type storedBody []byte
-
-// takeBody takes the body out of d.
-func takeBody(d *job.Definition) storedBody {
-	body := storedBody(d.Target.Body)
-	d.Target.Body = nil
-	return body
-}
-
-// restore puts the body back.
-func (b storedBody) restore(d *job.Definition) {
-	if b != nil {
-		d.Target.Body = json.RawMessage(b)
-	}
+	return j, nil
 }
 
 // GetSerial implements jobstore.Jobs. Holding the row's lock waits for a write in flight, the sync for its fsync.
@@ -121,8 +94,8 @@ func (s *JobStore) GetSerial(ctx context.Context, jobID string) (job.Job, error)
 }
 
 // GetMany implements jobstore.Jobs.
-func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]job.Job, error) {
-	rows := make(map[string]job.Job, len(jobIDs))
+func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]*job.Job, error) {
+	rows := make(map[string]*job.Job, len(jobIDs))
 	for _, id := range jobIDs {
 		j, err := s.Get(ctx, id)
 		if errors.Is(err, jobstore.ErrNotFound) {
@@ -131,7 +104,7 @@ func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]job
 		if err != nil {
 			return nil, err
 		}
-		rows[id] = j
+		rows[id] = &j
 	}
 	return rows, nil
 }
@@ -159,12 +132,12 @@ func (s *JobStore) CreateMany(_ context.Context, jobs []job.Job) error {
 		ids[i] = jobs[i].ID
 	}
 	return s.write(ids, func(b *pebble.Batch) error {
+		there, err := s.existing(ids)
+		if err != nil {
+			return fmt.Errorf("embedded: create jobs: %w", err)
+		}
 		for i := range jobs {
-			_, found, err := s.db.get(jobKey(ids[i]))
-			if err != nil {
-				return fmt.Errorf("embedded: create jobs: %w", err)
-			}
-			if found {
+			if there[ids[i]] {
 				continue
 			}
 			if err := setJob(b, jobs[i]); err != nil {
@@ -173,6 +146,36 @@ func (s *JobStore) CreateMany(_ context.Context, jobs []job.Job) error {
 		}
 		return nil
 	})
+}
+
+// existing tells which of the jobs have rows. It goes through them in the order of their keys: new ids lie close
+// together, behind all others.
+func (s *JobStore) existing(ids []string) (map[string]bool, error) {
+	sorted := slices.Sorted(slices.Values(ids))
+	if len(sorted) == 0 {
+		return nil, nil
+	}
+	it, err := s.db.pebble.NewIter(&pebble.IterOptions{
+		LowerBound: jobKey(sorted[0]), UpperBound: after(jobKey(sorted[len(sorted)-1])),
+	})
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]bool{}
+	more := it.First()
+	for _, id := range sorted {
+		key := jobKey(id)
+		if more && bytes.Compare(it.Key(), key) < 0 {
+			more = it.SeekGE(key)
+		}
+		if !more {
+			break
+		}
+		if bytes.Equal(it.Key(), key) {
+			there[id] = true
+		}
+	}
+	return there, errors.Join(it.Error(), it.Close())
 }
 
 // Replace implements jobstore.Jobs.
@@ -213,12 +216,7 @@ func (s *JobStore) write(jobIDs []string, fill func(b *pebble.Batch) error) erro
 }
 
 func setJob(b *pebble.Batch, j job.Job) error {
-	body := takeBody(&j.Definition)
-	v, err := json.Marshal(jobRow{j, body})
-	if err != nil {
-		return fmt.Errorf("embedded: job row: %w", err)
-	}
-	err = errors.Join(b.Set(listingKey(j.TenantID, j.ID), nil, nil), b.Set(jobKey(j.ID), v, nil))
+	err := errors.Join(b.Set(listingKey(j.TenantID, j.ID), nil, nil), b.Set(jobKey(j.ID), wire.MarshalJob(&j), nil))
 	if at := expiry(&j); !at.IsZero() {
 		err = errors.Join(err, b.Set(expiryKey(at, jobKey(j.ID)), nil, nil))
 	}
@@ -230,12 +228,8 @@ func setJob(b *pebble.Batch, j job.Job) error {
 
 // PutDefinition implements jobstore.Jobs.
 func (s *JobStore) PutDefinition(_ context.Context, jobID string, d job.Definition) error {
-	body := takeBody(&d)
-	v, err := json.Marshal(definitionRow{d, body})
+	err := s.db.setExpiring(definitionKey(jobID, d.ID), wire.MarshalDefinition(&d), time.Now().Add(jobstore.HistoryTTL))
 	if err != nil {
-		return fmt.Errorf("embedded: definition: %w", err)
-	}
-	if err := s.db.setExpiring(definitionKey(jobID, d.ID), v, time.Now().Add(jobstore.HistoryTTL)); err != nil {
 		return fmt.Errorf("embedded: definition: %w", err)
 	}
 	return nil
@@ -248,13 +242,9 @@ func (s *JobStore) Definition(
 	var found []job.Definition
 	prefix := text([]byte{tableDefinition}, jobID)
 	err = s.db.scan(ctx, definitionKey(jobID, definitionID), after(prefix), func(_, v []byte) (bool, error) {
-		var row definitionRow
-		if err := json.Unmarshal(v, &row); err != nil {
-			return false, err
-		}
-		row.Body.restore(&row.Definition)
-		found = append(found, row.Definition)
-		return len(found) < 2, nil
+		d, err := wire.UnmarshalDefinition(v)
+		found = append(found, d)
+		return len(found) < 2, err
 	})
 	if err != nil {
 		return d, nil, fmt.Errorf("embedded: definition: %w", err)

@@ -41,7 +41,7 @@ func definitionKey(jobID, definitionID string) []byte {
 }
 
 func listingKey(tenantID, jobID string) []byte {
-	return append(text([]byte{tableListing}, tenantID), jobID...)
+	return append(text(append(make([]byte, 0, shortKeyRoom), tableListing), tenantID), jobID...)
 }
 
 func claimKey(tenantID, key string) []byte { return append(text([]byte{tableClaim}, tenantID), key...) }
@@ -50,9 +50,15 @@ func progressKey(partition int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{tableProgress}, uint32(partition))
 }
 
+// Room for most keys; longer ones grow.
+const (
+	shortKeyRoom   = 64
+	rowKeyRoom     = 112
+	historyKeyRoom = 176
+)
+
 func bucketKey(partition int, minute int64) []byte {
-	k := make([]byte, 0, 96)
-	k = append(k, tablePending)
+	k := append(make([]byte, 0, rowKeyRoom), tablePending)
 	k = binary.BigEndian.AppendUint32(k, uint32(partition))
 	return binary.BigEndian.AppendUint64(k, uint64(minute))
 }
@@ -71,7 +77,8 @@ func cell(row []byte, kind byte) []byte { return append(row[:len(row):len(row)],
 func day(t time.Time) uint32 { return uint32(t.UnixMilli() / 86_400_000) }
 
 func historyDayKey(d uint32, jobID string) []byte {
-	return text(binary.BigEndian.AppendUint32([]byte{tableHistory}, d), jobID)
+	k := append(make([]byte, 0, historyKeyRoom), tableHistory)
+	return text(binary.BigEndian.AppendUint32(k, d), jobID)
 }
 
 // historyKey sorts a job's events of a day newest instant first, an execution's by attempt.
@@ -105,7 +112,8 @@ func offsetKey(topic, group string, partition int) []byte {
 }
 
 func startedKey(executionID string, attempt int) []byte {
-	return binary.BigEndian.AppendUint32(text([]byte{tableStarted}, executionID), uint32(attempt))
+	k := append(make([]byte, 0, shortKeyRoom), tableStarted)
+	return binary.BigEndian.AppendUint32(text(k, executionID), uint32(attempt))
 }
 
 // text appends s and a zero byte; no identifier holds one (they are checked at the edge).

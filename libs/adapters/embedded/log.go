@@ -25,8 +25,11 @@ const (
 	maxAppend   = 512
 	appendQueue = 1024
 	maxUnsynced = 64
-	// tailBytes bounds what is kept in memory of the end of each partition, so that who keeps up does not read the store.
-	tailBytes = 2 << 20
+	// tailBytes bounds what is kept in memory of the end of each partition until everyone who consumes it has read it, so
+	// that who is not far behind does not read the store.
+	tailBytes = 16 << 20
+	// batchOverhead is more than a record's key and lengths take in a batch.
+	batchOverhead = 64
 	// truncateEvery is how often what every group has passed is deleted.
 	truncateEvery = time.Second
 	// keepUnread bounds a topic that nobody consumes (the dead-letter topic), in records per partition.
@@ -69,13 +72,17 @@ type topic struct {
 	unsynced chan commit
 	// written is where the next records go, lastAt keeps append times from decreasing; both are the appender's.
 	written [logPartitions]int64
-	lastAt  [logPartitions]time.Time
+	// prefixes are the partitions' keys without an offset.
+	prefixes [logPartitions][]byte
+	lastAt   [logPartitions]time.Time
 
 	mu sync.Mutex
 	// start and end bound the records of each partition that consumers see; tail holds the last of them.
 	start, end [logPartitions]int64
 	tail       [logPartitions]tail
 	committed  map[string]map[int]int64
+	// read is where each consumer reads next.
+	read map[*consumer]*[logPartitions]int64
 	// commits serialise the commits of each group, so that a smaller offset cannot overtake a greater one.
 	commits map[string]*sync.Mutex
 	// grown is closed and replaced whenever end moves.
@@ -124,7 +131,7 @@ func (db *DB) openTopic(name string) (*topic, error) {
 	t := &topic{
 		name: name, queue: make(chan *publish, appendQueue), early: name == dispatch.TopicFires,
 		unsynced: make(chan commit, maxUnsynced), committed: map[string]map[int]int64{},
-		commits: map[string]*sync.Mutex{}, grown: make(chan struct{}),
+		commits: map[string]*sync.Mutex{}, read: map[*consumer]*[logPartitions]int64{}, grown: make(chan struct{}),
 	}
 	id, found, err := db.get(metaKey("log/" + name))
 	if err != nil {
@@ -150,6 +157,7 @@ func (db *DB) openTopic(name string) (*topic, error) {
 		}
 	}
 	for p := range logPartitions {
+		t.prefixes[p] = logPartitionKey(name, p)
 		if err := db.bounds(t, p); err != nil {
 			return nil, err
 		}
@@ -217,12 +225,11 @@ func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Recor
 func (l *Log) append(t *topic) {
 	defer close(t.unsynced)
 	for {
-		c := commit{batch: l.db.pebble.NewBatch()}
+		var c commit
 		select {
 		case p := <-t.queue:
 			c.publishes = append(c.publishes, p)
 		case <-l.stop:
-			_ = c.batch.Close() // empty
 			return
 		}
 		n := len(c.publishes[0].records)
@@ -269,10 +276,21 @@ func (l *Log) write(t *topic, c *commit) error {
 			t.lastAt[i] = now
 		}
 	}
+	n, size := 0, 0
+	for _, p := range c.publishes {
+		n += len(p.records)
+		for _, r := range p.records {
+			size += batchOverhead + messageSize(r)
+		}
+	}
+	c.batch, c.messages = l.db.pebble.NewBatchWithSize(size), make([]dispatch.Message, 0, n)
 	for _, p := range c.publishes {
 		for _, r := range p.records {
 			part := bucket.Partition(r.Key, logPartitions)
-			if err := c.batch.Set(logKey(t.name, part, end[part]), encodeMessage(t.lastAt[part], r), nil); err != nil {
+			op := c.batch.SetDeferred(len(t.prefixes[part])+8, messageSize(r))
+			binary.BigEndian.PutUint64(op.Key[copy(op.Key, t.prefixes[part]):], uint64(end[part]))
+			encodeMessage(op.Value, t.lastAt[part], r)
+			if err := op.Finish(); err != nil {
 				return err
 			}
 			c.messages = append(c.messages, dispatch.Message{
@@ -295,7 +313,7 @@ func (t *topic) reveal(c *commit) {
 	defer t.mu.Unlock()
 	for _, m := range c.messages {
 		t.end[m.Partition] = m.Offset + 1
-		if len(t.committed) > 0 {
+		if len(t.read) > 0 {
 			t.tail[m.Partition].add(m)
 		}
 	}
@@ -312,13 +330,27 @@ type tail struct {
 func (l *tail) add(m dispatch.Message) {
 	l.messages = append(l.messages, m)
 	l.bytes += messageBytes(m)
-	n := 0
 	for l.bytes > tailBytes {
-		l.bytes -= messageBytes(l.messages[n])
-		l.messages[n] = dispatch.Message{}
-		n++
+		l.pop()
 	}
-	l.messages = l.messages[n:]
+}
+
+func (l *tail) pop() {
+	l.bytes -= messageBytes(l.messages[0])
+	l.messages[0] = dispatch.Message{}
+	l.messages = l.messages[1:]
+}
+
+// passed tells that a consumer reads a partition from an offset on. What all have passed is dropped from the tail.
+func (t *topic) passed(c *consumer, p int, next int64) {
+	t.read[c][p] = next
+	for _, read := range t.read {
+		next = min(next, read[p])
+	}
+	l := &t.tail[p]
+	for len(l.messages) > 0 && l.messages[0].Offset < next {
+		l.pop()
+	}
 }
 
 // messageBytes is about what a message takes, with what it was encoded from.
@@ -333,12 +365,13 @@ func (l *tail) from(offset int64, limit int) (messages []dispatch.Message, ok bo
 	return rest[:min(limit, len(rest))], true
 }
 
-func encodeMessage(at time.Time, r dispatch.Record) []byte {
-	v := make([]byte, 0, 10+len(r.Key)+len(r.Value))
-	v = binary.BigEndian.AppendUint64(v, uint64(at.UnixMilli()))
-	v = binary.BigEndian.AppendUint16(v, uint16(len(r.Key)))
-	v = append(v, r.Key...)
-	return append(v, r.Value...)
+func messageSize(r dispatch.Record) int { return 10 + len(r.Key) + len(r.Value) }
+
+// encodeMessage fills v, which has the message's size.
+func encodeMessage(v []byte, at time.Time, r dispatch.Record) {
+	binary.BigEndian.PutUint64(v, uint64(at.UnixMilli()))
+	binary.BigEndian.PutUint16(v[8:], uint16(len(r.Key)))
+	copy(v[10+copy(v[10:], r.Key):], r.Value)
 }
 
 func decodeMessage(partition int, k, v []byte) (dispatch.Message, error) {
@@ -415,7 +448,7 @@ func (l *Log) truncate(t *topic) error {
 		if low <= start {
 			continue
 		}
-		if err := l.db.pebble.DeleteRange(logKey(t.name, p, start), logKey(t.name, p, low), pebble.NoSync); err != nil {
+		if err := l.db.deleteRangeLater(logKey(t.name, p, start), logKey(t.name, p, low)); err != nil {
 			return fmt.Errorf("embedded: truncate: %w", err)
 		}
 		t.mu.Lock()

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -19,14 +21,18 @@ const DefaultMaxRecords = 200_000
 // maxRecordBytes bounds what the kept outcomes take beside their fixed size: mostly the targets' answers.
 const maxRecordBytes = 64 << 20
 
+// startsWithin is how long after its start an attempt that still runs is written down.
+const startsWithin = 10 * time.Millisecond
+
 // Records is the leases, outcomes and stop records in this process.
 //
 // A record that was started is also written to the database and loaded at the next start as a lapsed lease, so that
 // takeovers are counted across restarts and a fire that kills its process ends. The write does not wait for a sync,
-// which would cost every fire one, unless the entry was due before this process opened the store: then an earlier
-// process may have died of it. So the first death of all may go uncounted, no later one does. An outcome needs no durable copy of its own: its
-// durable form is its event in the log. After a restart the incarnation differs, so that an executor waits for the
-// settlers and asks the entry's row before it invokes what it finds again.
+// which would cost every fire one, and a first start is written startsWithin later, with others, unless the attempt has
+// ended by then. Where the entry was due before this process opened the store an earlier process may have died of it,
+// and both happen at once. So the first death of all may go uncounted, no later one does. An outcome needs no durable
+// copy of its own: its durable form is its event in the log. After a restart the incarnation differs, so that an
+// executor waits for the settlers and asks the entry's row before it invokes what it finds again.
 type Records struct {
 	db       *DB
 	max      int
@@ -35,6 +41,10 @@ type Records struct {
 	mu      sync.Mutex
 	records map[dedupe.Key]*dedupe.Record
 	stops   map[string]stop
+	// unwritten are the starts that are written when flush comes, which is under way when there is one.
+	unwritten map[dedupe.Key]*dedupe.Record
+	flush     *time.Timer
+	closed    bool
 	// ended, released and stopped queue what may be evicted, oldest first.
 	ended, released fifo[dedupe.Key]
 	stopped         fifo[string]
@@ -79,7 +89,9 @@ func NewRecords(ctx context.Context, db *DB, maxRecords int) (*Records, error) {
 	}
 	r := &Records{
 		db: db, max: maxRecords, openedAt: time.Now(), records: map[dedupe.Key]*dedupe.Record{}, stops: map[string]stop{},
+		unwritten: map[dedupe.Key]*dedupe.Record{},
 	}
+	db.closing = append(db.closing, r.close)
 	prefix := []byte{tableStarted}
 	err := db.scan(ctx, prefix, after(prefix), func(k, v []byte) (bool, error) {
 		key, rec, err := decodeStarted(k, v)
@@ -143,12 +155,42 @@ func (r *Records) start(k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, e
 			return v, nil
 		}
 	}
-	v := encodeStarted(rec)
-	if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), v); err != nil {
+	if rec.Token.Counter == 1 && !e.DueAt.Before(r.openedAt) && !r.closed {
+		r.unwritten[k] = rec
+		if r.flush == nil {
+			r.flush = time.AfterFunc(startsWithin, r.writeStarts)
+		}
+	} else if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec)); err != nil {
 		return 0, fmt.Errorf("embedded: start: %w", err)
 	}
 	rec.Running = true
 	return job.Proceed, nil
+}
+
+// writeStarts writes down the attempts that were started and still run.
+func (r *Records) writeStarts() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.flush = nil
+	if len(r.unwritten) == 0 || r.closed {
+		return
+	}
+	b := r.db.pebble.NewBatch()
+	defer b.Close()
+	for k, rec := range r.unwritten {
+		// Neither fails but for the end of the process.
+		_ = b.Set(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec), nil)
+	}
+	_ = r.db.commitLater(b)
+	clear(r.unwritten)
+}
+
+// close writes what is left, before the database is closed.
+func (r *Records) close() {
+	r.writeStarts()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
 }
 
 // Renew implements dedupe.Records.
@@ -188,21 +230,29 @@ func (r *Records) Release(_ context.Context, k dedupe.Key, t job.Token) error {
 }
 
 // Finish implements dedupe.Records.
-func (r *Records) Finish(
-	_ context.Context, k dedupe.Key, t job.Token, o job.Outcome, now time.Time,
-) (dedupe.Record, bool, error) {
+func (r *Records) Finish(_ context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+	b := r.db.pebble.NewBatch()
+	defer b.Close()
+	ended := make([]dedupe.Ended, len(ends))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec, ok := r.records[k]
-	if !ok {
-		rec = &dedupe.Record{Token: t}
-		r.records[k] = rec
+	for i := range ends {
+		e := &ends[i]
+		rec, ok := r.records[e.Key]
+		if !ok {
+			rec = &dedupe.Record{Token: e.Token}
+			r.records[e.Key] = rec
+		}
+		if rec.Outcome == nil && (rec.Token == e.Token || !rec.Alive(now)) {
+			if err := r.end(b, e.Key, rec, e.Outcome, now); err != nil {
+				return nil, err
+			}
+			ended[i].Stored = true
+		}
+		ended[i].Record = *rec
 	}
-	if rec.Outcome != nil || rec.Alive(now) && rec.Token != t {
-		return *rec, false, nil
-	}
-	err := r.end(k, rec, o, now)
-	return *rec, err == nil, err
+	r.evict(now)
+	return ended, r.endings(b)
 }
 
 // Refuse implements dedupe.Records.
@@ -219,23 +269,39 @@ func (r *Records) Refuse(
 	if rec.Outcome != nil || rec.Running || rec.Exists && !rec.Released {
 		return *rec, false, nil
 	}
-	err := r.end(k, rec, o, now)
-	return *rec, err == nil, err
+	b := r.db.pebble.NewBatch()
+	defer b.Close()
+	if err := r.end(b, k, rec, &o, now); err != nil {
+		return *rec, false, err
+	}
+	stands := *rec
+	r.evict(now)
+	return stands, true, r.endings(b)
 }
 
-// end stores the outcome and drops the durable mark of the start. If the process dies before the event of the outcome
-// is durable, the fire is found again and the attempt is made again; that is the crash that invariant I2 allows.
-func (r *Records) end(k dedupe.Key, rec *dedupe.Record, o job.Outcome, now time.Time) error {
-	if rec.Running {
-		if err := r.db.deleteLater(startedKey(k.ExecutionID, k.Attempt)); err != nil {
+// end stores the outcome and has the batch drop the durable mark of the start. If the process dies before the event of
+// the outcome is durable, the fire is found again and the attempt is made again; that is the crash that invariant I2
+// allows.
+func (r *Records) end(b *pebble.Batch, k dedupe.Key, rec *dedupe.Record, o *job.Outcome, now time.Time) error {
+	if _, ok := r.unwritten[k]; ok {
+		delete(r.unwritten, k)
+	} else if rec.Running {
+		if err := b.Delete(startedKey(k.ExecutionID, k.Attempt), nil); err != nil {
 			return fmt.Errorf("embedded: outcome: %w", err)
 		}
 	}
-	rec.Exists, rec.Outcome = true, &o
-	r.bytes += outcomeBytes(&o)
+	rec.Exists, rec.Outcome = true, o
+	r.bytes += outcomeBytes(o)
 	r.ended.push(k, now)
-	r.evict(now)
 	return nil
+}
+
+// endings commits what end put into the batch. It does not fail but for the end of the process.
+func (r *Records) endings(b *pebble.Batch) error {
+	if b.Empty() {
+		return nil
+	}
+	return r.db.commitLater(b)
 }
 
 // Lookup implements dedupe.Records.

@@ -201,7 +201,10 @@ func outcomesRace(t *testing.T, f fixture) {
 			var ok bool
 			var err error
 			if i%2 == 0 {
-				rec, ok, err = f.Finish(t.Context(), f.key, o.Token, o, f.now)
+				var ended []dedupe.Ended
+				if ended, err = f.Finish(t.Context(), []dedupe.End{{Key: f.key, Token: o.Token, Outcome: &o}}, f.now); err == nil {
+					rec, ok = ended[0].Record, ended[0].Stored
+				}
 			} else {
 				rec, ok, err = f.Refuse(t.Context(), f.key, o, f.now)
 			}

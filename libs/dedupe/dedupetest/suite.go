@@ -124,10 +124,13 @@ func (f fixture) record(t *testing.T) dedupe.Record {
 // finish tries to store an outcome and gives whether it was; either way the record told is the one that stands.
 func (f fixture) finish(t *testing.T, token job.Token, o job.Outcome, at time.Time) bool {
 	t.Helper()
-	rec, ok, err := f.Finish(t.Context(), f.key, token, o, at)
+	ended, err := f.Finish(t.Context(), []dedupe.End{{Key: f.key, Token: token, Outcome: &o}}, at)
 	must(t, err)
-	f.wantTold(t, rec, ok, o)
-	return ok
+	if len(ended) != 1 {
+		t.Fatalf("%d records for one end", len(ended))
+	}
+	f.wantTold(t, ended[0].Record, ended[0].Stored, o)
+	return ended[0].Stored
 }
 
 func (f fixture) refuse(t *testing.T, o job.Outcome, at time.Time) bool {

@@ -92,8 +92,12 @@ func own(t *testing.T, b hotbucket.Buckets, partitions ...int) []hotbucket.Owner
 
 func due(t *testing.T, b hotbucket.Buckets, owners []hotbucket.Owner, until time.Time, limit int) []job.Entry {
 	t.Helper()
-	entries, err := b.Due(t.Context(), owners, until, limit)
+	shared, err := b.Due(t.Context(), owners, until, limit)
 	must(t, err)
+	entries := make([]job.Entry, len(shared))
+	for i, e := range shared {
+		entries[i] = *e
+	}
 	return entries
 }
 

@@ -62,7 +62,7 @@ func eventIsReadBack(t *testing.T, s jobstore.History) {
 	attempt := event(jobID, tenant, at, 1)
 	later := event(jobID, tenant, at.Add(time.Hour), 1)
 	deferred := job.DeferredEvent(&job.Fire{Entry: later.Entry, TenantID: tenant}, at.Add(2*time.Hour), at.Add(time.Hour))
-	must(t, s.Record(t.Context(), []job.Event{attempt, deferred}))
+	must(t, s.Record(t.Context(), pointers([]job.Event{attempt, deferred})))
 	for _, want := range []job.Event{attempt, deferred} {
 		got, err := s.Execution(t.Context(), want.Entry.ExecutionID)
 		must(t, err)
@@ -70,7 +70,7 @@ func eventIsReadBack(t *testing.T, s jobstore.History) {
 	}
 	skipped := job.SkippedEvent(&attempt.Entry, tenant,
 		job.SkippedRange{From: at.Add(3 * time.Hour), To: at.Add(4 * time.Hour), Count: 2}, job.SkippedMissed, at.Add(5*time.Hour))
-	must(t, s.Record(t.Context(), []job.Event{skipped}))
+	must(t, s.Record(t.Context(), pointers([]job.Event{skipped})))
 	all, err := s.Executions(t.Context(), jobID, jobstore.Position{}, at.Add(-time.Hour), 10)
 	must(t, err)
 	for _, want := range []job.Event{attempt, deferred, skipped} {
@@ -87,7 +87,7 @@ func eventsAreOnce(t *testing.T, s jobstore.History) {
 	again := e
 	again.At = e.At.Add(time.Minute) // told again later
 	for _, list := range [][]job.Event{{e, e}, {e}, {again}, nil} {
-		must(t, s.Record(t.Context(), list))
+		must(t, s.Record(t.Context(), pointers(list)))
 		got, err := s.Execution(t.Context(), e.Entry.ExecutionID)
 		must(t, err)
 		if len(got) != 1 || got[0].ID != e.ID {
@@ -101,7 +101,7 @@ func recordsRace(t *testing.T, s jobstore.History) {
 	atOnce(writers, func(i int) {
 		for k := range 5 {
 			at := begin.Add(time.Duration(5*i+k) * time.Hour)
-			if err := s.Record(t.Context(), []job.Event{event(jobID, tenant, at, 1)}); err != nil {
+			if err := s.Record(t.Context(), pointers([]job.Event{event(jobID, tenant, at, 1)})); err != nil {
 				t.Error(err)
 			}
 		}
@@ -121,11 +121,11 @@ func executionByAttempt(t *testing.T, s jobstore.History) {
 	}
 	backward := slices.Clone(want)
 	slices.Reverse(backward)
-	must(t, s.Record(t.Context(), backward))
-	must(t, s.Record(t.Context(), []job.Event{
+	must(t, s.Record(t.Context(), pointers(backward)))
+	must(t, s.Record(t.Context(), pointers([]job.Event{
 		event(jobID, tenant, at.Add(time.Millisecond), 1), event(jobID, tenant, at.Add(-time.Millisecond), 1),
 		event(newJobID(), tenant, at, 1),
-	}))
+	})))
 	got, err := s.Execution(t.Context(), want[0].Entry.ExecutionID)
 	must(t, err)
 	same(t, "execution", got, want)
@@ -169,7 +169,7 @@ func executionsInPages(t *testing.T, s jobstore.History) {
 		at := begin.Add(time.Duration(9-i) * 7 * time.Hour)
 		pair := []job.Event{event(jobID, tenant, at, 1), event(jobID, tenant, at, 2)}
 		want = append(want, pair...)
-		must(t, s.Record(t.Context(), []job.Event{pair[1], pair[0], event(newJobID(), tenant, at, 1)}))
+		must(t, s.Record(t.Context(), pointers([]job.Event{pair[1], pair[0], event(newJobID(), tenant, at, 1)})))
 	}
 	for _, limit := range []int{2, 6, 20, 100} {
 		same(t, fmt.Sprint("history by ", limit), turn(t, s, jobID, jobstore.Position{}, begin.Add(-time.Hour), limit), want)
@@ -186,7 +186,7 @@ func executionsOfOneInstant(t *testing.T, s jobstore.History) {
 		e.ID = e.Entry.ExecutionID + "/1/failed"
 		events = append(events, e)
 	}
-	must(t, s.Record(t.Context(), events))
+	must(t, s.Record(t.Context(), pointers(events)))
 	seen := map[string]int{}
 	for _, e := range turn(t, s, jobID, jobstore.Position{}, at.Add(-time.Hour), 1) {
 		seen[e.ID]++
@@ -201,7 +201,7 @@ func executionsOfOneInstant(t *testing.T, s jobstore.History) {
 func executionsAtTheEnds(t *testing.T, s jobstore.History) {
 	jobID, at := newJobID(), historyBegin()
 	e := event(jobID, newTenant(), at, 1)
-	must(t, s.Record(t.Context(), []job.Event{e}))
+	must(t, s.Record(t.Context(), pointers([]job.Event{e})))
 	for _, c := range []struct {
 		before time.Time
 		want   int
@@ -219,7 +219,7 @@ func lookBackEnds(t *testing.T, s jobstore.History) {
 	jobID, tenant := newJobID(), newTenant()
 	noon := historyBegin().Truncate(24 * time.Hour).Add(12 * time.Hour)
 	for h := -30; h <= 30; h += 10 {
-		must(t, s.Record(t.Context(), []job.Event{event(jobID, tenant, noon.Add(time.Duration(h)*time.Hour), 1)}))
+		must(t, s.Record(t.Context(), pointers([]job.Event{event(jobID, tenant, noon.Add(time.Duration(h)*time.Hour), 1)})))
 	}
 	for _, c := range []struct{ oldest, want int }{{-40, 7}, {-30, 7}, {-29, 6}, {0, 4}, {1, 3}, {30, 1}, {31, 0}} {
 		got, err := s.Executions(t.Context(), jobID, jobstore.Position{}, noon.Add(time.Duration(c.oldest)*time.Hour), 100)
@@ -284,4 +284,12 @@ func letters(t *testing.T, s jobstore.History, tenant string, limit int) []job.D
 	}
 	t.Fatal("the dead letters have no end")
 	return nil
+}
+
+func pointers(events []job.Event) []*job.Event {
+	list := make([]*job.Event, len(events))
+	for i := range events {
+		list[i] = &events[i]
+	}
+	return list
 }

@@ -1,0 +1,97 @@
+package wire
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/minutehand/minutehand/libs/job"
+	pb "github.com/minutehand/minutehand/schemas/proto/minutehand/v1"
+)
+
+// MarshalJob encodes a job's row.
+func MarshalJob(j *job.Job) []byte {
+	return marshal(&pb.Job{
+		JobId: j.ID, TenantId: j.TenantID, Name: j.Name, Labels: j.Labels, Status: string(j.Status), Deleted: j.Deleted,
+		Version: j.Version, CreatedAtMs: ms(j.CreatedAt), UpdatedAtMs: ms(j.UpdatedAt), PausedAtMs: ms(j.PausedAt),
+		StoppedExecutions: j.StoppedExecutions, Definition: definitionToPB(&j.Definition),
+	})
+}
+
+// UnmarshalJob decodes a job's row.
+func UnmarshalJob(b []byte) (job.Job, error) {
+	var m pb.Job
+	if err := proto.Unmarshal(b, &m); err != nil {
+		return job.Job{}, fmt.Errorf("wire: job: %w", err)
+	}
+	return job.Job{
+		ID: m.GetJobId(), TenantID: m.GetTenantId(), Name: m.GetName(), Labels: m.GetLabels(), Status: job.Status(m.GetStatus()),
+		Deleted: m.GetDeleted(), Version: m.GetVersion(), CreatedAt: at(m.GetCreatedAtMs()), UpdatedAt: at(m.GetUpdatedAtMs()),
+		PausedAt: at(m.GetPausedAtMs()), StoppedExecutions: m.GetStoppedExecutions(),
+		Definition: definitionFromPB(m.GetDefinition()),
+	}, nil
+}
+
+// MarshalDefinition encodes a definition's row.
+func MarshalDefinition(d *job.Definition) []byte { return marshal(definitionToPB(d)) }
+
+// UnmarshalDefinition decodes a definition's row.
+func UnmarshalDefinition(b []byte) (job.Definition, error) {
+	var m pb.Definition
+	if err := proto.Unmarshal(b, &m); err != nil {
+		return job.Definition{}, fmt.Errorf("wire: definition: %w", err)
+	}
+	return definitionFromPB(&m), nil
+}
+
+func definitionToPB(d *job.Definition) *pb.Definition {
+	s := &d.Schedule
+	return &pb.Definition{
+		DefinitionId: d.ID, EffectiveAtMs: ms(d.EffectiveAt), FirstOrdinal: int64(d.FirstOrdinal),
+		Schedule: &pb.Schedule{
+			Type: string(s.Type), RunAtMs: maybeMs(s.RunAt), CronExpr: s.CronExpr, Timezone: s.Timezone,
+			DstGap: string(s.DST.Gap), DstFold: string(s.DST.Fold), EveryMs: s.Every.Milliseconds(),
+			StartAtMs: maybeMs(s.StartAt), EndAtMs: maybeMs(s.EndAt), MaxOccurrences: int64(s.MaxOccurrences),
+			JitterMs: s.Jitter.Milliseconds(),
+		},
+		Target: targetToPB(d.Target), Retry: retryToPB(d.Retry), MissedRunPolicy: string(d.MissedRun),
+		CatchUpWindowMs: d.CatchUpWindow.Milliseconds(), MaxBackfill: int64(d.MaxBackfill), OverlapPolicy: d.Overlap,
+		Priority: d.Priority,
+	}
+}
+
+func definitionFromPB(m *pb.Definition) job.Definition {
+	s := m.GetSchedule()
+	if s == nil {
+		s = &pb.Schedule{}
+	}
+	return job.Definition{
+		ID: m.GetDefinitionId(), EffectiveAt: at(m.GetEffectiveAtMs()), FirstOrdinal: int(m.GetFirstOrdinal()),
+		Schedule: job.Schedule{
+			Type: job.ScheduleType(s.GetType()), RunAt: maybeAt(s.RunAtMs), CronExpr: s.GetCronExpr(), Timezone: s.GetTimezone(),
+			DST:   job.DST{Gap: job.GapPolicy(s.GetDstGap()), Fold: job.FoldPolicy(s.GetDstFold())},
+			Every: dur(s.GetEveryMs()), StartAt: maybeAt(s.StartAtMs), EndAt: maybeAt(s.EndAtMs),
+			MaxOccurrences: int(s.GetMaxOccurrences()), Jitter: dur(s.GetJitterMs()),
+		},
+		Target: targetFromPB(m.GetTarget()), Retry: retryFromPB(m.GetRetry()), MissedRun: job.MissedRun(m.GetMissedRunPolicy()),
+		CatchUpWindow: dur(m.GetCatchUpWindowMs()), MaxBackfill: int(m.GetMaxBackfill()), Overlap: m.GetOverlapPolicy(),
+		Priority: m.GetPriority(),
+	}
+}
+
+// maybeMs and maybeAt are for instants that a client gives: the epoch itself is one of them.
+func maybeMs(t time.Time) *int64 {
+	if t.IsZero() {
+		return nil
+	}
+	v := t.UnixMilli()
+	return &v
+}
+
+func maybeAt(ms *int64) time.Time {
+	if ms == nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(*ms).UTC()
+}
