@@ -63,7 +63,7 @@ type Jobs interface {
 	FinishKey(ctx context.Context, tenantID, key string, answer Answer) error
 }
 
-// MaxGetMany bounds one GetMany.
+// MaxGetMany bounds one GetMany, and one Rows.
 const MaxGetMany = 500
 
 // Claim is what a request under an idempotency key decided before it wrote anything.
@@ -98,6 +98,8 @@ type Pending interface {
 	Decide(ctx context.Context, l job.Locator, d job.Decision) error
 	// Row reads one row. ErrNotFound if there is none.
 	Row(ctx context.Context, l job.Locator) (job.PendingRow, error)
+	// Rows reads several rows; those that do not exist are missing from the map. At most MaxGetMany locators.
+	Rows(ctx context.Context, locators []job.Locator) (map[job.Locator]job.PendingRow, error)
 	// Scan gives up to limit rows of a minute bucket in key order, those after the given locator (nil: from the start).
 	// Fewer than limit means the end.
 	Scan(ctx context.Context, partition int, minute int64, after *job.Locator, limit int) ([]job.PendingRow, error)

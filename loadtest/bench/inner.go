@@ -13,10 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
@@ -73,26 +71,7 @@ func runInner(ctx context.Context, n int) error {
 func seed(ctx context.Context, p *platform.Platform, n int, at time.Time) error {
 	const size = 1000
 	for range n / size {
-		jobs, entries := make([]job.Job, size), make([]job.Entry, size)
-		for i := range jobs {
-			now, id := job.Instant(time.Now()), ulid.Make().String()
-			jobs[i] = job.Job{
-				ID: job.JobPrefix + id, TenantID: "default", Name: "bench", Status: job.Active, Version: 1, CreatedAt: now, UpdatedAt: now,
-				Definition: job.Definition{
-					ID: job.DefinitionPrefix + id, EffectiveAt: now, FirstOrdinal: 1, Retry: job.DefaultRetryPolicy(),
-					Schedule:  job.Schedule{Type: job.OneShot, RunAt: at},
-					Target:    job.Target{Kind: job.TargetWebhook, URL: "http://target/hook", Method: "POST", Timeout: job.DefaultTimeout},
-					MissedRun: job.MissedFireOnce, CatchUpWindow: job.DefaultCatchUpWindow,
-				},
-			}
-			entries[i] = job.NewEntry(job.Entry{
-				Locator: job.Locator{
-					Partition: bucket.Partition(jobs[i].ID, bucket.DefaultPartitions), DueAt: at, Attempt: 1,
-					ExecutionID: job.ScheduleExecutionID(jobs[i].ID, at), DefinitionID: jobs[i].Definition.ID,
-				},
-				JobID: jobs[i].ID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Ordinal: 1, WrittenAt: now,
-			}, now)
-		}
+		jobs, entries := oneShots(size, "http://target/hook", job.Instant(time.Now()), at)
 		a := p.Adapters
 		if err := errors.Join(a.Pending.Put(ctx, entries), a.Jobs.CreateMany(ctx, jobs), a.Hot.Add(ctx, entries)); err != nil {
 			return err

@@ -1,6 +1,6 @@
 // Command bench measures Minutehand in one process on this machine, beside a bare net/http client that posts to the
 // same sink in the same run: a stampede, a steady load, registration over HTTP one by one and in batches, dispatch
-// without the network, and what jobs at rest cost. Sink, bare client, load generator and Minutehand are processes of
+// without the network, what jobs at rest cost, and a start with much overdue. Sink, bare client, load generator and Minutehand are processes of
 // their own; CPU is counted for the minutehand process alone.
 package main
 
@@ -28,6 +28,7 @@ func main() {
 	steady := flag.Duration("steady", 20*time.Second, "how long the steady load lasts")
 	rounds := flag.Int("rounds", 5, "how often each measurement is made; the median is told")
 	rest := flag.Int("rest", 1_000_000, "jobs at rest beside which stampede and steady load are measured again; 0 leaves that out")
+	late := flag.Int("overdue", 1_000_000, "entries overdue when the process starts; 0 leaves that out")
 	inner := flag.Bool("inner", false, "dispatch without the network and print the fires per second (used by bench itself)")
 	flag.Parse()
 	var err error
@@ -39,7 +40,7 @@ func main() {
 	case *bare != "":
 		err = runBare(ctx, *bare, *fires)
 	default:
-		err = run(ctx, *binary, *fires, *steady, *rounds, *rest)
+		err = run(ctx, *binary, *fires, *steady, *rounds, *rest, *late)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -68,7 +69,7 @@ type results struct {
 	inner                        samples
 }
 
-func run(ctx context.Context, binary string, fires int, steady time.Duration, rounds, rest int) error {
+func run(ctx context.Context, binary string, fires int, steady time.Duration, rounds, rest, late int) error {
 	target, stopSink, err := startSink(ctx)
 	if err != nil {
 		return err
@@ -92,11 +93,18 @@ func run(ctx context.Context, binary string, fires int, steady time.Duration, ro
 		}
 		r.inner = append(r.inner, inner)
 	}
-	r.print(fires, steady, rounds)
-	if rest == 0 {
-		return nil
+	if rounds > 0 {
+		r.print(fires, steady, rounds)
 	}
-	return atRest(ctx, binary, target, fires, steady, rest)
+	if rest > 0 {
+		if err := atRest(ctx, binary, target, fires, steady, rest); err != nil {
+			return err
+		}
+	}
+	if late > 0 {
+		return overdue(ctx, binary, target, late)
+	}
+	return nil
 }
 
 func (r *results) print(fires int, steady time.Duration, rounds int) {

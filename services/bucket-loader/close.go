@@ -57,11 +57,11 @@ func (s *Service) close(ctx context.Context, p *partition, now time.Time) error 
 
 func (s *Service) allDone(ctx context.Context, p *partition, minute int64) (bool, error) {
 	done := true
-	err := s.pages(ctx, p, minute, func(rows []job.PendingRow) error {
+	err := s.pages(ctx, p, minute, nil, func(rows []job.PendingRow) (more bool, err error) {
 		for i := range rows {
 			done = done && rows[i].Done
 		}
-		return nil
+		return done, nil
 	})
 	return done, err
 }

@@ -69,7 +69,7 @@ func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (f
 		if err != nil || !ok {
 			return false, err
 		}
-		err = s.pages(ctx, p, minute, func(rows []job.PendingRow) error {
+		err = s.pages(ctx, p, minute, nil, func(rows []job.PendingRow) (more bool, err error) {
 			var ahead []job.Entry
 			now := time.Now()
 			for i := range rows {
@@ -78,7 +78,7 @@ func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (f
 				}
 			}
 			s.metrics.staged.Add(float64(len(ahead)))
-			return s.deps.Hot.Add(ctx, ahead)
+			return true, s.deps.Hot.Add(ctx, ahead)
 		})
 		if errors.Is(err, hotbucket.ErrFull) {
 			return true, nil
@@ -89,21 +89,18 @@ func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (f
 	}
 }
 
-// pages reads a bucket in pages.
+// pages reads a bucket in pages, from behind an entry or from the start, until fn wants no more.
 func (s *Service) pages(
-	ctx context.Context, p *partition, minute int64, fn func(rows []job.PendingRow) error,
+	ctx context.Context, p *partition, minute int64, after *job.Locator, fn func(rows []job.PendingRow) (more bool, err error),
 ) error {
-	var after *job.Locator
 	for {
 		rows, err := s.deps.Pending.Scan(ctx, p.owner.Partition, minute, after, s.cfg.Page)
 		if err != nil {
 			return err
 		}
-		if err := fn(rows); err != nil {
+		more, err := fn(rows)
+		if err != nil || !more || len(rows) < s.cfg.Page {
 			return err
-		}
-		if len(rows) < s.cfg.Page {
-			return nil
 		}
 		after = &rows[len(rows)-1].Locator
 	}

@@ -39,7 +39,8 @@ type Config struct {
 	CloseAfter time.Duration
 	// PutBackWait is how long a put-back waits for the executors at most; it doubles with each put-back of an entry.
 	PutBackWait time.Duration
-	// MaxCandidates bounds the put-backs of one partition that wait at once.
+	// MaxCandidates bounds the put-backs that wait at once, and those that are in hot buckets: shared evenly among the
+	// partitions, but at least minShare for each.
 	MaxCandidates int
 	// Page is how many rows one read takes.
 	Page int
@@ -49,7 +50,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Ahead: time.Hour, Tick: time.Second, NearBefore: 15 * time.Second, CloseSweepAfter: 15 * time.Second,
-		CloseAfter: 5 * time.Minute, PutBackWait: 10 * time.Second, MaxCandidates: 10_000, Page: 500,
+		CloseAfter: 5 * time.Minute, PutBackWait: 10 * time.Second, MaxCandidates: 50_000, Page: 500,
 	}
 }
 
@@ -91,6 +92,9 @@ type Service struct {
 	incarnation string
 	// staged is set once everything owned was taken over and staged.
 	staged atomic.Bool
+	// putBackTotal counts the entries put back, told is when a line about them was written last.
+	putBackTotal int
+	told         time.Time
 }
 
 // partition is what the loader knows of one partition that it owns.
@@ -109,6 +113,10 @@ type partition struct {
 	// closeTried is the minute up to which closing was tried, closeAgain when it is tried again.
 	closeTried int64
 	closeAgain time.Time
+	// resume is where the last sweep had found its share, and the next one goes on; nil when it came to the end.
+	resume *job.Locator
+	// back are the entries put back since then that were in their hot bucket when it was last asked.
+	back []job.Locator
 	// oldestDue is the due instant of the oldest entry that the last sweep found not done.
 	oldestDue time.Time
 	// allDone remembers when everything in a bucket was first seen done.
@@ -117,6 +125,11 @@ type partition struct {
 	candidates []candidate
 	putBacks   map[string]int
 }
+
+// minShare is how many put-backs a partition may have at once however many partitions there are.
+const minShare = 100
+
+func (s *Service) share() int { return max(s.cfg.MaxCandidates/max(len(s.partitions), 1), minShare) }
 
 // New returns a loader that has not started.
 func New(cfg Config, deps Deps) (*Service, error) {
@@ -211,11 +224,34 @@ func (s *Service) round(ctx context.Context) {
 		}
 	}
 	s.metrics.oldestOpen.Set(time.Since(oldest).Seconds())
+	s.tellProgress(time.Now())
 	all := len(s.partitions) > 0
 	for _, p := range s.partitions {
 		all = all && p.staged > job.Minute(time.Now())
 	}
 	s.staged.Store(all)
+}
+
+// tellEvery is the pause between two lines of the log about entries that are overdue.
+const tellEvery = 10 * time.Second
+
+// tellProgress tells how the entries that were found overdue get on, while there are more than a sweep takes.
+func (s *Service) tellProgress(now time.Time) {
+	waiting, more := 0, false
+	var oldest time.Time
+	for _, p := range s.partitions {
+		waiting += len(p.candidates)
+		more = more || p.resume != nil
+		if !p.oldestDue.IsZero() && (oldest.IsZero() || p.oldestDue.Before(oldest)) {
+			oldest = p.oldestDue
+		}
+	}
+	if !more || now.Sub(s.told) < tellEvery {
+		return
+	}
+	s.told = now
+	s.deps.Logger.Info("catching up with what is overdue", "put_back", s.putBackTotal, "waiting", waiting,
+		"oldest_due_ago", now.Sub(oldest).Round(time.Second))
 }
 
 func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error {
@@ -231,10 +267,11 @@ func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error 
 		// After staging and by a later clock than its own: what became due while it staged is past due here, so that
 		// every entry is in one of the two.
 		now = time.Now()
+		p.sweepAt = now.Add(s.cfg.CloseSweepAfter)
 		if err := s.sweep(ctx, p, now, job.Minute(now)+1); err != nil {
 			return err
 		}
-		p.firstSweep, p.sweepAt = false, now.Add(s.cfg.CloseSweepAfter)
+		p.firstSweep = false
 	}
 	if err := s.nearSweep(ctx, p, now); err != nil {
 		return err

@@ -24,36 +24,77 @@ type candidate struct {
 	until time.Time
 }
 
-// closingSweep looks for candidates in all buckets whose minute has passed long enough ago.
+// closingSweep looks for candidates in all buckets whose minute has passed long enough ago. One that found more than
+// its share goes on as soon as half of that has been dispatched, so that any number of overdue entries drains at the
+// workers' pace, in bounded memory.
 func (s *Service) closingSweep(ctx context.Context, p *partition, now time.Time) error {
+	if p.resume != nil {
+		var err error
+		if p.back, err = s.stillHot(ctx, p.back); err != nil {
+			return err
+		}
+		if len(p.candidates)+len(p.back) > s.share()/2 {
+			return nil
+		}
+	}
 	p.sweepAt = now.Add(s.cfg.CloseSweepAfter)
 	return s.sweep(ctx, p, now, job.Minute(now.Add(-s.cfg.CloseSweepAfter)))
 }
 
-// sweep reads the open buckets below end that are not known to be all done. A candidate that waits already is not
-// noted twice.
+func (s *Service) stillHot(ctx context.Context, locators []job.Locator) (hot []job.Locator, err error) {
+	if len(locators) == 0 {
+		return nil, nil
+	}
+	absent, err := s.deps.Hot.Absent(ctx, locators)
+	if err != nil {
+		return nil, err
+	}
+	gone := make(map[job.Locator]bool, len(absent))
+	for _, l := range absent {
+		gone[l] = true
+	}
+	for _, l := range locators {
+		if !gone[l] {
+			hot = append(hot, l)
+		}
+	}
+	return hot, nil
+}
+
+// sweep reads the open buckets below end that are not known to be all done, from where the last sweep found its share
+// or else from the first. A candidate that waits already is not noted twice.
 func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end int64) error {
 	waiting := make(map[job.Locator]bool, len(p.candidates))
 	for _, c := range p.candidates {
 		waiting[c.entry.Locator] = true
 	}
+	room := s.share() - len(p.candidates)
+	from, minute := p.resume, p.low
+	if from != nil {
+		minute = from.Minute
+	}
+	whole := from == nil
+	p.resume = nil
 	var found []job.Entry
 	var oldest time.Time
-	for minute := p.low; ; minute++ {
+	for ; p.resume == nil; minute++ {
 		var ok bool
 		var err error
 		minute, ok, err = s.deps.Pending.FirstOpen(ctx, p.owner.Partition, minute, end)
 		if err != nil {
 			return err
 		}
-		if !ok || len(found)+len(p.candidates) >= s.cfg.MaxCandidates {
+		if !ok {
 			break
+		}
+		if from != nil && minute != from.Minute {
+			from = nil
 		}
 		if s.isDone(p, minute, now) {
 			continue
 		}
-		done := true
-		err = s.pages(ctx, p, minute, func(rows []job.PendingRow) error {
+		done := from == nil
+		err = s.pages(ctx, p, minute, from, func(rows []job.PendingRow) (more bool, err error) {
 			for i := range rows {
 				r := &rows[i]
 				done = done && r.Done
@@ -63,20 +104,33 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 				if oldest.IsZero() || r.DueAt.Before(oldest) {
 					oldest = r.DueAt
 				}
-				if !waiting[r.Locator] && len(found)+len(p.candidates) < s.cfg.MaxCandidates {
-					found = append(found, r.Entry)
+				if waiting[r.Locator] {
+					continue
+				}
+				if found = append(found, r.Entry); len(found) >= room {
+					resume := r.Locator
+					p.resume = &resume
+					return false, nil
 				}
 			}
-			return nil
+			return true, nil
 		})
 		if err != nil {
 			return err
 		}
-		if done && job.MinuteStart(minute+1).Before(now) {
+		if done && p.resume == nil && job.MinuteStart(minute+1).Before(now) {
 			p.allDone[minute] = now
 		}
+		from = nil
 	}
-	s.observeOldest(p, oldest, now)
+	if whole || !oldest.IsZero() {
+		s.observeOldest(p, oldest, now)
+	}
+	if p.resume != nil {
+		p.sweepAt = now
+	} else {
+		p.back = nil
+	}
 	return s.note(ctx, p, found, now)
 }
 
@@ -185,21 +239,23 @@ func (s *Service) putBack(ctx context.Context, p *partition, now time.Time) erro
 		return err
 	}
 	var back []job.Entry
-	for i := range missing {
-		row, err := s.deps.Pending.Row(ctx, missing[i].Locator)
-		if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
-			continue
-		}
+	for page := range slices.Chunk(missing, jobstore.MaxGetMany) {
+		rows, err := s.deps.Pending.Rows(ctx, locatorsOf(page))
 		if err != nil {
 			return err
 		}
-		back = append(back, missing[i])
+		for i := range page {
+			if row, found := rows[page[i].Locator]; found && !row.Done {
+				back = append(back, page[i])
+			}
+		}
 	}
 	added, err := s.addBack(ctx, p, back)
 	if err != nil {
 		return err
 	}
 	s.metrics.putBack.Add(float64(added))
+	s.putBackTotal += added
 	if added < len(back) {
 		// The hot tier is full: the rest stays until there is room.
 		left := make(map[job.Locator]bool, len(back)-added)
@@ -217,6 +273,14 @@ func (s *Service) putBack(ctx context.Context, p *partition, now time.Time) erro
 	return nil
 }
 
+func locatorsOf(entries []job.Entry) []job.Locator {
+	locators := make([]job.Locator, len(entries))
+	for i := range entries {
+		locators[i] = entries[i].Locator
+	}
+	return locators
+}
+
 // addBack adds entries to the hot bucket, oldest first, and tells how many found room.
 func (s *Service) addBack(ctx context.Context, p *partition, back []job.Entry) (added int, err error) {
 	slices.SortFunc(back, func(a, b job.Entry) int { return a.DueAt.Compare(b.DueAt) })
@@ -229,8 +293,14 @@ func (s *Service) addBack(ctx context.Context, p *partition, back []job.Entry) (
 			return added, err
 		}
 		added += len(page)
-		for _, e := range page {
-			p.putBacks[e.ExecutionID]++
+		if len(p.putBacks) >= 2*s.share() {
+			clear(p.putBacks) // some may wait less than they should
+		}
+		for i := range page {
+			p.putBacks[page[i].ExecutionID]++
+			if p.resume != nil {
+				p.back = append(p.back, page[i].Locator)
+			}
 		}
 	}
 	return added, nil

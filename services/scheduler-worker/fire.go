@@ -26,19 +26,9 @@ func (sh *shard) dispatch(ctx context.Context) {
 		if len(batch) == 0 {
 			break
 		}
-		fires := sh.sort(batch, now)
-		if len(fires) == 0 {
-			continue
-		}
-		sh.firing++
-		begin(fires)
-		go func() {
-			err := sh.s.send(ctx, fires, now)
-			sh.back <- func() {
-				sh.firing--
-				sh.settled(ctx, fires, time.Time{}, err)
-			}
-		}()
+		fires, late := sh.sort(batch, now)
+		sh.launch(ctx, fires, func() error { return sh.s.send(ctx, fires, now) })
+		sh.launch(ctx, late, func() error { return sh.s.sendLateOneShots(ctx, late, now) })
 	}
 	for sh.settingAside < maxAside && len(sh.waiting) > 0 {
 		tasks := pull(&sh.waiting, 1)
@@ -56,6 +46,22 @@ func (sh *shard) dispatch(ctx context.Context) {
 			}
 		}()
 	}
+}
+
+// launch has tasks dispatched together while the clock goes on.
+func (sh *shard) launch(ctx context.Context, tasks []*task, work func() error) {
+	if len(tasks) == 0 {
+		return
+	}
+	sh.firing++
+	begin(tasks)
+	go func() {
+		err := work()
+		sh.back <- func() {
+			sh.firing--
+			sh.settled(ctx, tasks, time.Time{}, err)
+		}
+	}()
 }
 
 func begin(tasks []*task) {
@@ -102,9 +108,9 @@ func (sh *shard) due(now time.Time) []*task {
 	return batch
 }
 
-// sort gives the tasks that are to be fired now. What waited for its job row is prepared again, and what is late is
-// set aside.
-func (sh *shard) sort(batch []*task, now time.Time) (fires []*task) {
+// sort gives the tasks that are to be fired now, and those that are one_shots and late. What waited for its job row is
+// prepared again, and what else is late is set aside.
+func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task) {
 	hold := sh.s.hold.Load()
 	for _, t := range batch {
 		switch {
@@ -113,6 +119,8 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires []*task) {
 			sh.fresh = append(sh.fresh, t)
 		case !t.published && hold.Holds(t.labels):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
+		case !t.published && !t.bare && t.line.Plan == nil && t.entry.Late(now, t.line.Def.CatchUpWindow):
+			lateOneShots = append(lateOneShots, t)
 		case !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
 				return time.Time{}, sh.s.sendLate(ctx, t, time.Now())
@@ -121,7 +129,7 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires []*task) {
 			fires = append(fires, t)
 		}
 	}
-	return fires
+	return fires, lateOneShots
 }
 
 // send carries out step 5 for a batch whose time has come: successors, fires, removal, in this order. A crash behind

@@ -11,7 +11,76 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// sendLate carries out the missed-run policy for one entry. The decision is claimed, written on the entry's row, and
+// sendLateOneShots carries out the missed-run policy for entries after which nothing follows. What becomes of such an
+// entry follows from its definition alone, so it needs no decision on record: whoever takes it again does the same. The
+// attempt's record settles between one who skips and one who fired when it was not late yet.
+func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.Time) error {
+	at := job.Instant(now)
+	keys, locators := make([]dedupe.Key, len(tasks)), make([]job.Locator, len(tasks))
+	for i, t := range tasks {
+		keys[i], locators[i] = dedupe.KeyOf(t.entry), t.entry.Locator
+	}
+	records, err := s.deps.Records.Lookup(ctx, keys)
+	if err != nil {
+		return err
+	}
+	rows, err := s.deps.Pending.Rows(ctx, locators)
+	if err != nil {
+		return err
+	}
+	var fires []*task
+	var removed []job.Locator
+	var events []job.Event
+	for i, t := range tasks {
+		if row, found := rows[t.entry.Locator]; !found || row.Done {
+			removed = append(removed, t.entry.Locator)
+			continue
+		}
+		event, err := s.missed(ctx, t, records[i], at)
+		if err != nil {
+			return err
+		}
+		if event == nil {
+			fires = append(fires, t)
+			continue
+		}
+		events, removed = append(events, *event), append(removed, t.entry.Locator)
+	}
+	if err := s.publishEvents(ctx, events); err != nil {
+		return err
+	}
+	s.metrics.late.WithLabelValues(decisionLabel(false)).Add(float64(len(events)))
+	if err := s.deps.Hot.Remove(ctx, removed); err != nil {
+		return err
+	}
+	s.metrics.late.WithLabelValues(decisionLabel(true)).Add(float64(len(fires)))
+	for _, t := range fires {
+		t.bare = true
+	}
+	return s.carryOut(ctx, fires, nil, now)
+}
+
+// missed is the event of a late one_shot that is skipped; nil if it fires, or was dispatched before.
+func (s *Service) missed(ctx context.Context, t *task, rec dedupe.Record, at time.Time) (*job.Event, error) {
+	dispatched := rec.Exists && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped)
+	if dispatched || t.line.Def.MissedRun != job.MissedSkip {
+		return nil, nil
+	}
+	return s.skip(ctx, t, at)
+}
+
+// skip stores that an attempt is skipped as missed, and gives the event that tells so; nil if it was dispatched.
+func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, error) {
+	o := job.Outcome{Kind: job.Skipped, Disposition: job.SkippedMissed, Timeline: job.Timeline{Completed: at}}
+	rec, stored, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(t.entry), o, at)
+	if err != nil || !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped) {
+		return nil, err
+	}
+	event := job.AttemptEvent(t.fire(), o, at)
+	return &event, nil
+}
+
+// sendLate carries out the missed-run policy for one entry of a recurring schedule. The decision is claimed, written on the entry's row, and
 // only then carried out: whoever takes the entry after a crash anywhere in between finds it and does the same.
 func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
@@ -37,11 +106,9 @@ func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 
 // decide returns nil when there are signs that the entry was dispatched before.
 func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Decision, error) {
-	if t.line.Plan != nil {
-		exists, err := s.successorExists(ctx, t, now)
-		if err != nil || exists {
-			return nil, err
-		}
+	exists, err := s.successorExists(ctx, t, now)
+	if err != nil || exists {
+		return nil, err
 	}
 	records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(t.entry)})
 	if err != nil {
@@ -50,11 +117,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	if rec := records[0]; rec.Exists && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped) {
 		return nil, nil
 	}
-	d := job.Decision{Fire: t.line.Def.MissedRun != job.MissedSkip} // a one_shot has nothing after it
-	if t.line.Plan != nil {
-		d = t.line.Late(t.entry, now)
-	}
-	claims := []hotbucket.Claim{claimOf(t, d)}
+	claims := []hotbucket.Claim{claimOf(t, t.line.Late(t.entry, now))}
 	standing, err := s.deps.Hot.Claim(ctx, t.owner, claims)
 	if err != nil {
 		return nil, err
@@ -67,24 +130,17 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 	var events []job.Event
 	fires := d.Fire
 	if !fires {
-		o := job.Outcome{
-			Kind: job.Skipped, Disposition: job.SkippedMissed, Timeline: job.Timeline{Completed: at},
-		}
-		rec, stored, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(t.entry), o, at)
+		event, err := s.skip(ctx, t, at)
 		if err != nil {
 			return err
 		}
-		if !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped) {
-			fires = true // it was fired
-		} else {
-			events = append(events, job.AttemptEvent(t.fire(), o, at))
+		if fires = event == nil; !fires {
+			events = append(events, *event)
 		}
 	}
-	if t.line.Plan != nil {
-		if next, ok := t.line.Successor(t.entry, d, at); ok {
-			if err := s.chain(ctx, []job.Entry{next}, now); err != nil {
-				return err
-			}
+	if next, ok := t.line.Successor(t.entry, d, at); ok {
+		if err := s.chain(ctx, []job.Entry{next}, now); err != nil {
+			return err
 		}
 	}
 	if d.Skipped != nil {

@@ -55,7 +55,7 @@ const (
 type shard struct {
 	s      *Service
 	wakeup chan struct{}
-	// back has room for everything that is under way.
+	// back has room for everything that is under way; a batch may be launched in two parts.
 	back                                     chan func()
 	reading, preparing, firing, settingAside int
 
@@ -77,7 +77,7 @@ type shard struct {
 
 func newShard(s *Service) *shard {
 	return &shard{
-		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+maxPreparing+maxFiring+maxAside),
+		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+maxPreparing+maxFiring+1+maxAside),
 		held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
 	}
 }

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// DefaultMaxHotEntries bounds the entries of all hot buckets; about 500 bytes each.
-	DefaultMaxHotEntries = 500_000
+	// DefaultMaxHotEntries bounds the entries of all hot buckets; about 350 bytes each.
+	DefaultMaxHotEntries = 300_000
 	// claimsKept is how long a claim is kept, maxClaims how many are kept at most; the oldest go first.
 	claimsKept = time.Hour
-	maxClaims  = 500_000
+	maxClaims  = 200_000
 )
 
 // HotBuckets is the hot tier in this process. It starts empty, under a new incarnation.

@@ -35,6 +35,7 @@ func RunPending(t *testing.T, open func(t *testing.T) jobstore.Pending) {
 		{"a decision is read back as it was written, and marks nothing done", decisionIsReadBack},
 		{"a decision alone is no row", decisionOfNothing},
 		{"a row that is not there is not found", rowIsNotFound},
+		{"many rows are read at once, those that do not exist are missing", manyRowsAreRead},
 		{"a bucket is scanned in key order, in pages without gap or repetition, marks or not", scanInPages},
 		{"a scan sees its own bucket only", scanIsExact},
 		{"many entries are put at once, over many buckets", manyArePut},
@@ -77,6 +78,9 @@ func (s buckets) row(t *testing.T, l job.Locator) job.PendingRow {
 	t.Helper()
 	row, err := s.Row(t.Context(), l)
 	must(t, err)
+	rows, err := s.Rows(t.Context(), []job.Locator{l})
+	must(t, err)
+	same(t, "Rows", rows, map[job.Locator]job.PendingRow{l: row})
 	return row
 }
 
@@ -93,6 +97,11 @@ func (s buckets) wantNoRow(t *testing.T, l job.Locator) {
 	t.Helper()
 	_, err := s.Row(t.Context(), l)
 	mustBe(t, err, jobstore.ErrNotFound)
+	several, err := s.Rows(t.Context(), []job.Locator{l})
+	must(t, err)
+	if len(several) != 0 {
+		t.Errorf("several rows read at once are %+v", several)
+	}
 	if rows := s.scan(t, l.Partition, l.Minute); len(rows) != 0 {
 		t.Errorf("the bucket holds %+v", rows)
 	}
@@ -241,6 +250,32 @@ func rowIsNotFound(t *testing.T, s buckets) {
 	must(t, s.Put(t.Context(), list[1:]))
 	_, err := s.Row(t.Context(), list[0].Locator)
 	mustBe(t, err, jobstore.ErrNotFound)
+}
+
+func manyRowsAreRead(t *testing.T, s buckets) {
+	list := entries(suitePartition, s.minute, jobstore.MaxGetMany)
+	must(t, s.Put(t.Context(), list[:len(list)-1]))
+	must(t, s.MarkDone(t.Context(), []job.Locator{list[7].Locator}))
+	must(t, s.Decide(t.Context(), list[8].Locator, job.Decision{Fire: true}))
+	want := map[job.Locator]job.PendingRow{}
+	locators := make([]job.Locator, 0, len(list))
+	for i, e := range slices.Backward(list) {
+		locators = append(locators, e.Locator)
+		if i < len(list)-1 {
+			want[e.Locator] = s.row(t, e.Locator)
+		}
+	}
+	rows, err := s.Rows(t.Context(), locators)
+	must(t, err)
+	same(t, "Rows", rows, want)
+	if !rows[list[7].Locator].Done || rows[list[8].Locator].Decision == nil || rows[list[9].Locator].Done {
+		t.Error("marks and decisions do not stand at their rows")
+	}
+	rows, err = s.Rows(t.Context(), nil)
+	must(t, err)
+	if len(rows) != 0 {
+		t.Errorf("no locators gave %d rows", len(rows))
+	}
 }
 
 func byKey(a, b job.Entry) int {

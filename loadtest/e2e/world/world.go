@@ -38,8 +38,11 @@ type World struct {
 	Configure func(*platform.Config)
 
 	Platform *platform.Platform
-	stop     context.CancelFunc
-	stopped  chan error
+	// Metrics are those of the process that was started last, Log is what all of them said.
+	Metrics *prometheus.Registry
+	Log     Log
+	stop    context.CancelFunc
+	stopped chan error
 
 	// What goes into the account; mu guards what scenarios add from several goroutines.
 	mu          sync.Mutex
@@ -48,6 +51,42 @@ type World struct {
 	jobs        []string
 	definitions map[string][]string
 	stops       []*ledger.Stop
+}
+
+// Log keeps what was logged.
+type Log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// Says tells whether a line with the text was logged.
+func (l *Log) Says(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.text.Bytes(), []byte(text))
+}
+
+// Gauge is the value of a metric without labels.
+func (w *World) Gauge(name string) float64 {
+	w.T.Helper()
+	families, err := w.Metrics.Gather()
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	w.T.Fatalf("there is no metric %s", name)
+	return 0
 }
 
 // New makes a world that has not started.
@@ -66,9 +105,11 @@ func (w *World) Start() {
 	if w.Configure != nil {
 		w.Configure(&cfg)
 	}
+	w.Metrics = prometheus.NewRegistry()
 	p, err := platform.Open(cfg, platform.Outside{
-		Transport: w.Targets, Logger: slog.New(slog.NewTextHandler(w.T.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Metrics: prometheus.NewRegistry(),
+		Transport: w.Targets, Metrics: w.Metrics, Logger: slog.New(slog.NewMultiHandler(
+			slog.NewTextHandler(w.T.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}), slog.NewTextHandler(&w.Log, nil),
+		)),
 	})
 	if err != nil {
 		w.T.Fatal(err)

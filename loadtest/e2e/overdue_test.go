@@ -1,0 +1,69 @@
+package e2e
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/loadtest/e2e/world"
+	platform "github.com/minutehand/minutehand/services/all-in-one"
+)
+
+func TestAnyNumberOfOverdueEntriesDrainsByPolicyInBoundedMemory(t *testing.T) {
+	const jobs, share = 4000, 100 // in each partition may wait to be put back, and again in its hot bucket
+	account := world.Run(t, time.Minute, func(w *world.World) {
+		w.Configure = func(c *platform.Config) {
+			calm(c)
+			c.Loader.MaxCandidates = 1
+		}
+		w.Start()
+		due := time.Now().Add(30 * time.Minute)
+		for range jobs / 1000 {
+			var batch []any
+			for i := range 1000 {
+				batch = append(batch, world.Job("overdue", "ok", map[string]any{
+					"type": "one_shot", "run_at": due, "missed_run_policy": []string{"skip", "fire_once"}[i%2],
+				}))
+			}
+			answer := w.Must(http.StatusOK, http.MethodPost, "/jobs:batch", map[string]any{"jobs": batch})
+			for _, r := range answer["results"].([]any) {
+				w.Adopt(r.(map[string]any)["job"].(map[string]any)["job_id"].(string))
+			}
+		}
+		w.Stop()
+		world.Until(due.Add(time.Hour))
+		w.Start()
+		began := time.Now()
+		time.Sleep(5 * time.Second)
+		ready := httptest.NewRecorder()
+		w.Platform.API.Handler().ServeHTTP(ready, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+		if ready.Code != http.StatusOK {
+			t.Errorf("after 5 s it is not ready: %s", ready.Body)
+		}
+		for len(w.Targets.Calls()) < jobs/2 && time.Since(began) < 10*time.Minute {
+			if n := w.Gauge("minutehand_bucket_loader_put_back_candidates"); n > world.Partitions*share {
+				t.Fatalf("%.0f entries wait to be put back, want at most %d", n, world.Partitions*share)
+			}
+			if n := w.Platform.Adapters.Hot.Entries(); n > 2*world.Partitions*share {
+				t.Fatalf("%d entries are hot, want at most %d", n, 2*world.Partitions*share)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Logf("caught up within %s", time.Since(began).Round(time.Second))
+		if !w.Log.Says("catching up with what is overdue") {
+			t.Error("the log tells nothing of the progress")
+		}
+		time.Sleep(2 * time.Minute)
+	})
+	skipped := 0
+	for i := range account.Events {
+		if account.Events[i].Disposition == job.SkippedMissed {
+			skipped++
+		}
+	}
+	if n := len(account.Calls); n != jobs/2 || skipped != jobs/2 {
+		t.Errorf("%d were fired and %d skipped, want %d each", n, skipped, jobs/2)
+	}
+}
