@@ -41,8 +41,8 @@ type Owner struct {
 	Epoch     int64
 }
 
-// RoomWithin is how soon an entry must be due to be added where an adapter is more than four fifths full: what is due
-// next is not kept out by what is due in an hour.
+// RoomWithin is how soon an entry must be due, or how lately, to be added where an adapter is more than four fifths full:
+// what is due next is kept out neither by what is due in an hour nor by what has long been overdue.
 const RoomWithin = 5 * time.Minute
 
 // HintWithin is how soon an added entry must be due to be hinted at: longer than any worker looks ahead.

@@ -20,18 +20,8 @@ func TestAnyNumberOfOverdueEntriesDrainsByPolicyInBoundedMemory(t *testing.T) {
 		}
 		w.Start()
 		due := time.Now().Add(30 * time.Minute)
-		for range jobs / 1000 {
-			var batch []any
-			for i := range 1000 {
-				batch = append(batch, world.Job("overdue", "ok", map[string]any{
-					"type": "one_shot", "run_at": due, "missed_run_policy": []string{"skip", "fire_once"}[i%2],
-				}))
-			}
-			answer := w.Must(http.StatusOK, http.MethodPost, "/jobs:batch", map[string]any{"jobs": batch})
-			for _, r := range answer["results"].([]any) {
-				w.Adopt(r.(map[string]any)["job"].(map[string]any)["job_id"].(string))
-			}
-		}
+		createBatches(w, jobs/2, map[string]any{"type": "one_shot", "run_at": due, "missed_run_policy": "skip"})
+		createBatches(w, jobs/2, map[string]any{"type": "one_shot", "run_at": due, "missed_run_policy": "fire_once"})
 		w.Stop()
 		world.Until(due.Add(time.Hour))
 		w.Start()
@@ -66,4 +56,46 @@ func TestAnyNumberOfOverdueEntriesDrainsByPolicyInBoundedMemory(t *testing.T) {
 	if n := len(account.Calls); n != jobs/2 || skipped != jobs/2 {
 		t.Errorf("%d were fired and %d skipped, want %d each", n, skipped, jobs/2)
 	}
+}
+
+// createBatches creates n jobs that are alike, 1,000 in a request.
+func createBatches(w *world.World, n int, members map[string]any) {
+	w.T.Helper()
+	for range n / 1000 {
+		batch := make([]any, 1000)
+		for i := range batch {
+			batch[i] = world.Job("overdue", "ok", members)
+		}
+		answer := w.Must(http.StatusOK, http.MethodPost, "/jobs:batch", map[string]any{"jobs": batch})
+		for _, r := range answer["results"].([]any) {
+			w.Adopt(r.(map[string]any)["job"].(map[string]any)["job_id"].(string))
+		}
+	}
+}
+
+func TestOverdueEntriesThatAreHeldKeepNoOthersWaiting(t *testing.T) {
+	const held, free = 3000, 1000
+	world.Run(t, time.Minute, func(w *world.World) {
+		w.Configure = func(c *platform.Config) {
+			calm(c)
+			c.Loader.MaxCandidates = 1
+		}
+		w.Start()
+		due := time.Now().Add(30 * time.Minute)
+		createBatches(w, held, map[string]any{"type": "one_shot", "run_at": due, "labels": map[string]any{"team": "pay"}})
+		createBatches(w, free, map[string]any{"type": "one_shot", "run_at": due.Add(time.Minute)})
+		w.Must(http.StatusOK, http.MethodPost, "/dispatch/pause", map[string]any{"label": "team=pay"})
+		w.Stop()
+		world.Until(due.Add(time.Hour))
+		w.Start()
+		time.Sleep(5 * time.Minute)
+		if n := len(w.Targets.Calls()); n != free {
+			t.Errorf("while the others are held, %d were called, want %d", n, free)
+		}
+		w.Must(http.StatusOK, http.MethodPost, "/dispatch/resume", map[string]any{"label": "team=pay"})
+		time.Sleep(5 * time.Minute)
+		if n := len(w.Targets.Calls()); n != held+free {
+			t.Errorf("when nothing is held any more, %d were called, want %d", n, held+free)
+		}
+	})
 }

@@ -117,6 +117,11 @@ type partition struct {
 	resume *job.Locator
 	// back are the entries put back since then that were in their hot bucket when it was last asked.
 	back []job.Locator
+	// backAt is when some of them left it last.
+	backAt time.Time
+	// found counts what the parts of the present pass over the open buckets have found, oldestSeen is the oldest of it.
+	found      int
+	oldestSeen time.Time
 	// oldestDue is the due instant of the oldest entry that the last sweep found not done.
 	oldestDue time.Time
 	// allDone remembers when everything in a bucket was first seen done.
@@ -124,6 +129,10 @@ type partition struct {
 	// candidates wait for their put-back; putBacks counts those of entries in open buckets.
 	candidates []candidate
 	putBacks   map[string]int
+	// forgot tells that putBacks grew too large in this pass and was cleared; passes counts such passes in a row, and
+	// stands for the counts that are gone.
+	forgot bool
+	passes int
 }
 
 // minShare is how many put-backs a partition may have at once however many partitions there are.
@@ -241,7 +250,7 @@ func (s *Service) tellProgress(now time.Time) {
 	var oldest time.Time
 	for _, p := range s.partitions {
 		waiting += len(p.candidates)
-		more = more || p.resume != nil
+		more = more || p.resume != nil && len(p.candidates)+len(p.back) > 0
 		if !p.oldestDue.IsZero() && (oldest.IsZero() || p.oldestDue.Before(oldest)) {
 			oldest = p.oldestDue
 		}

@@ -26,12 +26,19 @@ type candidate struct {
 
 // closingSweep looks for candidates in all buckets whose minute has passed long enough ago. One that found more than
 // its share goes on as soon as half of that has been dispatched, so that any number of overdue entries drains at the
-// workers' pace, in bounded memory.
+// workers' pace, in bounded memory. What does not leave its hot bucket for as long as a sweep waits (an operator holds
+// it) is not waited for: it must not keep others from being put back.
 func (s *Service) closingSweep(ctx context.Context, p *partition, now time.Time) error {
 	if p.resume != nil {
-		var err error
-		if p.back, err = s.stillHot(ctx, p.back); err != nil {
+		hot, err := s.stillHot(ctx, p.back)
+		if err != nil {
 			return err
+		}
+		if len(hot) < len(p.back) || p.backAt.IsZero() {
+			p.back, p.backAt = hot, now
+		}
+		if now.Sub(p.backAt) >= s.cfg.CloseSweepAfter {
+			p.back = nil
 		}
 		if len(p.candidates)+len(p.back) > s.share()/2 {
 			return nil
@@ -73,11 +80,12 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 	if from != nil {
 		minute = from.Minute
 	}
-	whole := from == nil
-	p.resume = nil
+	if from == nil {
+		p.oldestSeen = time.Time{}
+	}
+	var resume *job.Locator
 	var found []job.Entry
-	var oldest time.Time
-	for ; p.resume == nil; minute++ {
+	for ; resume == nil; minute++ {
 		var ok bool
 		var err error
 		minute, ok, err = s.deps.Pending.FirstOpen(ctx, p.owner.Partition, minute, end)
@@ -101,15 +109,15 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 				if r.Done || r.DueAt.After(now) {
 					continue
 				}
-				if oldest.IsZero() || r.DueAt.Before(oldest) {
-					oldest = r.DueAt
+				if p.oldestSeen.IsZero() || r.DueAt.Before(p.oldestSeen) {
+					p.oldestSeen = r.DueAt
 				}
 				if waiting[r.Locator] {
 					continue
 				}
 				if found = append(found, r.Entry); len(found) >= room {
-					resume := r.Locator
-					p.resume = &resume
+					last := r.Locator
+					resume = &last
 					return false, nil
 				}
 			}
@@ -118,20 +126,28 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 		if err != nil {
 			return err
 		}
-		if done && p.resume == nil && job.MinuteStart(minute+1).Before(now) {
+		if done && resume == nil && job.MinuteStart(minute+1).Before(now) {
 			p.allDone[minute] = now
 		}
 		from = nil
 	}
-	if whole || !oldest.IsZero() {
-		s.observeOldest(p, oldest, now)
+	s.observeOldest(p, p.oldestSeen, now)
+	if err := s.note(ctx, p, found, now); err != nil {
+		return err // what was found is found again
 	}
-	if p.resume != nil {
+	p.found += len(found)
+	switch p.resume = resume; {
+	case resume != nil:
 		p.sweepAt = now
-	} else {
-		p.back = nil
+	case p.found == 0:
+		p.back, p.backAt, p.passes, p.forgot = nil, time.Time{}, 0, false
+	default:
+		if p.forgot {
+			p.passes++
+		}
+		p.back, p.backAt, p.found, p.forgot = nil, time.Time{}, 0, false
 	}
-	return s.note(ctx, p, found, now)
+	return nil
 }
 
 // isDone tells whether a bucket was seen all done and need not be read again. Until CloseAfter behind its minute a
@@ -169,7 +185,7 @@ func (s *Service) note(ctx context.Context, p *partition, found []job.Entry, now
 		return err
 	}
 	for _, e := range missing {
-		wait := s.cfg.PutBackWait << min(p.putBacks[e.ExecutionID], 6)
+		wait := s.cfg.PutBackWait << min(max(p.putBacks[e.ExecutionID], p.passes), 6)
 		p.candidates = append(p.candidates, candidate{entry: e, events: events, fires: fires, until: now.Add(wait)})
 	}
 	s.metrics.candidates.Add(float64(len(missing)))
@@ -293,8 +309,10 @@ func (s *Service) addBack(ctx context.Context, p *partition, back []job.Entry) (
 			return added, err
 		}
 		added += len(page)
+		p.backAt = time.Now()
 		if len(p.putBacks) >= 2*s.share() {
-			clear(p.putBacks) // some may wait less than they should
+			clear(p.putBacks) // passes stands for them
+			p.forgot = true
 		}
 		for i := range page {
 			p.putBacks[page[i].ExecutionID]++

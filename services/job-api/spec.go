@@ -91,7 +91,10 @@ func newCompiler(text []byte) (*jsonschema.Compiler, error) {
 		if !ok {
 			return nil
 		}
-		_, err := time.ParseDuration(s)
+		d, err := time.ParseDuration(s)
+		if err == nil && d%time.Millisecond != 0 {
+			err = errors.New("not in whole milliseconds")
+		}
 		return err
 	}})
 	c.RegisterFormat(&jsonschema.Format{Name: "minutehand-instant", Validate: func(v any) error {

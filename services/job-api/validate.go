@@ -367,7 +367,7 @@ func describe(k jsonschema.ErrorKind) (code, message string, members []string) {
 		return "pattern", "Does not have the form that the API's description gives for it.", nil
 	case *kind.Format:
 		if k.Want == "minutehand-duration" {
-			return "format", `Must be a duration such as "30s", "5m" or "1h30m".`, nil
+			return "format", `Must be a duration in whole milliseconds, such as "250ms", "30s" or "1h30m".`, nil
 		}
 		return "format", `Must be an RFC 3339 instant such as "2030-01-02T03:04:05Z", in the years 1970 to 9999.`, nil
 	case *kind.MinLength:

@@ -104,6 +104,9 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 			c.next[p] = m.Offset + 1
 			return len(messages) < limit, nil
 		})
+		c.topic.mu.Lock()
+		c.topic.passed(c, p, c.next[p])
+		c.topic.mu.Unlock()
 		if err != nil && len(messages) == 0 {
 			return nil, nil, fmt.Errorf("embedded: consume: %w", err)
 		}

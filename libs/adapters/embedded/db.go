@@ -268,20 +268,20 @@ func (db *DB) sync() error {
 // orDie runs a write. One that fails leaves the write-ahead log broken: readers may have seen what will not be there
 // after a restart, and every later write fails too. Pebble returns such an error, panics with it, or calls Fatalf,
 // depending on who met it first; here they all end in Fatal.
-func (db *DB) orDie(write func() error) error {
+func (db *DB) orDie(write func() error) (err error) {
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
 		case runtime.Error:
 			panic(v)
 		case error:
+			err = v
 			db.fatal(v)
 		default:
 			panic(v)
 		}
 	}()
-	err := write()
-	if err != nil {
+	if err = write(); err != nil {
 		db.fatal(err)
 	}
 	return err

@@ -95,7 +95,7 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 	}
 	now := time.Now()
 	soon, hinted := now.Add(hotbucket.HintWithin), false
-	near := now.Add(hotbucket.RoomWithin)
+	near, long := now.Add(hotbucket.RoomWithin), now.Add(-hotbucket.RoomWithin)
 	byPartition := map[int]*addition{}
 	for i := range entries {
 		e := &entries[i]
@@ -105,7 +105,7 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 			byPartition[e.Partition] = a
 		}
 		a.entries = append(a.entries, e)
-		if e.DueAt.After(near) {
+		if e.DueAt.After(near) || e.DueAt.Before(long) {
 			a.most = h.maxEntries * 4 / 5
 		}
 		hinted = hinted || e.DueAt.Before(soon)

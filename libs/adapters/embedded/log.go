@@ -343,7 +343,11 @@ func (l *tail) pop() {
 
 // passed tells that a consumer reads a partition from an offset on. What all have passed is dropped from the tail.
 func (t *topic) passed(c *consumer, p int, next int64) {
-	t.read[c][p] = next
+	own, open := t.read[c]
+	if !open {
+		return // closed
+	}
+	own[p] = next
 	for _, read := range t.read {
 		next = min(next, read[p])
 	}

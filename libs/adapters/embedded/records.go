@@ -29,10 +29,10 @@ const startsWithin = 10 * time.Millisecond
 // A record that was started is also written to the database and loaded at the next start as a lapsed lease, so that
 // takeovers are counted across restarts and a fire that kills its process ends. The write does not wait for a sync,
 // which would cost every fire one, and a first start is written startsWithin later, with others, unless the attempt has
-// ended by then. Where the entry was due before this process opened the store an earlier process may have died of it,
-// and both happen at once. So the first death of all may go uncounted, no later one does. An outcome needs no durable
-// copy of its own: its durable form is its event in the log. After a restart the incarnation differs, so that an
-// executor waits for the settlers and asks the entry's row before it invokes what it finds again.
+// ended by then. Where an earlier process may have died of the attempt, both happen at once. So the first death of all
+// may go uncounted, no later one does. An outcome needs no durable copy of its own: its durable form is its event in the
+// log. After a restart the incarnation differs, so that an executor waits for the settlers and asks the entry's row
+// before it invokes what it finds again.
 type Records struct {
 	db       *DB
 	max      int
@@ -130,7 +130,7 @@ func (r *Records) Acquire(
 // Start implements dedupe.Records.
 func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, error) {
 	verdict, err := r.start(k, t, e)
-	if err == nil && verdict == job.Proceed && e.DueAt.Before(r.openedAt) {
+	if err == nil && verdict == job.Proceed && r.mayHaveKilled(e) {
 		// Everything written so far is on disk once this is; many that wait share one sync.
 		if err := r.db.sync(); err != nil {
 			return 0, fmt.Errorf("embedded: start: %w", err)
@@ -155,17 +155,24 @@ func (r *Records) start(k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, e
 			return v, nil
 		}
 	}
-	if rec.Token.Counter == 1 && !e.DueAt.Before(r.openedAt) && !r.closed {
+	if rec.Token.Counter == 1 && !rec.Running && !r.mayHaveKilled(e) && !r.closed {
 		r.unwritten[k] = rec
 		if r.flush == nil {
 			r.flush = time.AfterFunc(startsWithin, r.writeStarts)
 		}
-	} else if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec)); err != nil {
-		return 0, fmt.Errorf("embedded: start: %w", err)
+	} else {
+		if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec)); err != nil {
+			return 0, fmt.Errorf("embedded: start: %w", err)
+		}
+		delete(r.unwritten, k)
 	}
 	rec.Running = true
 	return job.Proceed, nil
 }
+
+// mayHaveKilled tells whether an earlier process may have died of this attempt: it was due before this one opened the
+// store, or was deferred since.
+func (r *Records) mayHaveKilled(e *job.Entry) bool { return e.Chained || e.DueAt.Before(r.openedAt) }
 
 // writeStarts writes down the attempts that were started and still run.
 func (r *Records) writeStarts() {
