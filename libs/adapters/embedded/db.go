@@ -101,9 +101,11 @@ func Open(o Options) (*DB, error) {
 func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
+	// Most of what is written is deleted soon. Compacting late spares much of it the rewriting, and leaves the CPU to a
+	// stampede; a read looks at a few more tables, which their filters make cheap.
 	opts := &pebble.Options{
 		FS: o.FS, Cache: cache, MemTableSize: uint64(o.MemTableBytes), MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold: 4, L0StopWritesThreshold: 24, Logger: storeLog{o.Log, o.Fatal},
+		L0CompactionThreshold: 10, L0StopWritesThreshold: 40, Logger: storeLog{o.Log, o.Fatal},
 		FormatMajorVersion: pebble.FormatNewest,
 	}
 	for i := range opts.Levels {
