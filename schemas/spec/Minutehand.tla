@@ -115,7 +115,9 @@ Refuse(w, o) ==
             /\ work' = [work EXCEPT ![w][o].step = "tell"]
        ELSE /\ rec' = rec
             /\ work' = [work EXCEPT ![w][o].step = "publish"]
-    /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, stop, fires, finished, events, settled, noted, exec, token,
+    \* The fire carries this incarnation; the stop record may be gone with the one before.
+    /\ stop' = IF Bug = "refuses without stop record" THEN stop ELSE "cancelled"
+    /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, fires, finished, events, settled, noted, exec, token,
                    cancel, crashes, stalls, losses, begun>>
 
 Tell(w, o) ==
@@ -203,7 +205,7 @@ Ask(e) ==
                    token, cancel, crashes, stalls, losses, begun>>
 
 AskRow(e) ==
-    /\ exec[e].step = "ask" /\ (settled >= exec[e].end \/ Bug = "asks without waiting")
+    /\ exec[e].step = "ask" /\ settled >= exec[e].end
     /\ IF exec[e].occ \in done \/ exec[e].occ < low
        THEN exec' = [exec EXCEPT ![e].step = "release"]
        ELSE exec' = [exec EXCEPT ![e].step = "refresh"]
@@ -230,7 +232,7 @@ Release(e) ==
 Store(e) ==
     /\ exec[e].step = "store"
     /\ LET o == exec[e].occ  r == rec[o] IN
-       IF r.outcome = "none" /\ (r.token = exec[e].token \/ ~Alive(r) \/ Bug = "no token compared")
+       IF (r.outcome = "none" /\ (r.token = exec[e].token \/ ~Alive(r))) \/ Bug = "no token compared"
        THEN /\ rec' = [rec EXCEPT ![o].outcome = exec[e].outcome, ![o].token = exec[e].token]
             /\ exec' = [exec EXCEPT ![e].step = "tell"]
        ELSE /\ rec' = rec
@@ -295,7 +297,7 @@ Note(o) ==
 
 \* The executors are waited for too, but only for a time; here that is no condition.
 PutBack(o) ==
-    /\ noted[o] > 0 /\ (settled >= noted[o] - 1 \/ Bug = "puts back without waiting")
+    /\ noted[o] > 0 /\ settled >= noted[o] - 1
     /\ noted' = [noted EXCEPT ![o] = 0]
     /\ hot' = IF Missing(o) THEN hot \cup {o} ELSE hot
     /\ UNCHANGED <<row, entries, done, low, seen, inc, rec, stop, fires, finished, events, settled, work, exec, token,

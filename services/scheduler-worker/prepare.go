@@ -189,6 +189,11 @@ func (s *Service) remove(ctx context.Context, t *task) error {
 // bare, and the row is left to settle.
 func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, state job.State) (again time.Time, err error) {
 	key := dedupe.KeyOf(t.entry)
+	// Where someone holds the attempt its fire is published all the same, under the present incarnation of the hot tier.
+	// The stop record may be gone with the one before, and an executor would find nothing that stops it.
+	if err := s.deps.Records.SetStop(ctx, t.entry.JobID, state); err != nil {
+		return time.Time{}, err
+	}
 	if !v.HasDisposition() {
 		records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{key})
 		if err != nil {
