@@ -176,7 +176,9 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	if err != nil {
 		return err
 	}
-	metrics.MustRegister(lag{a.Log})
+	metrics.MustRegister(lag{a.Log}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "minutehand_store_cache_bytes", Help: "What the store's caches hold.",
+	}, func() float64 { return float64(p.db.CacheBytes()) }))
 	p.stages = []run.Stage{
 		{Name: "job-api", Service: p.API},
 		{Name: "bucket-loader", Service: loading},

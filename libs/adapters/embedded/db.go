@@ -215,8 +215,11 @@ func (db *DB) Compact(ctx context.Context) error {
 	return nil
 }
 
-// Metrics is a line for people about the state of the store.
-func (db *DB) Metrics() *pebble.Metrics { return db.pebble.Metrics() }
+// CacheBytes is what the store's caches hold, of blocks and of open tables. They lie outside the Go heap.
+func (db *DB) CacheBytes() int64 {
+	m := db.pebble.Metrics()
+	return m.BlockCache.Size + m.FileCache.Size
+}
 
 // apply makes a batch visible without waiting for its fsync, which synced does. Batches reach the disk in the order in
 // which they were applied, so what is there after a crash never lacks anything that was applied before it.
