@@ -102,8 +102,7 @@ TakeIncarnation(w, o) ==
 \* An entry without a row is held, and dropped when the row never comes; here the row always comes.
 TakeRow(w, o) ==
     /\ work[w][o].step = "taken" /\ row # "absent"
-    /\ work' = [work EXCEPT ![w][o].step = IF row = "cancelled" THEN "refuse" ELSE "chain",
-                            ![w][o].inc = IF Bug = "incarnation after row" THEN inc ELSE @]
+    /\ work' = [work EXCEPT ![w][o].step = IF row = "cancelled" THEN "refuse" ELSE "chain"]
     /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, rec, stop, fires, finished, events, settled, noted, exec,
                    token, cancel, crashes, stalls, losses, begun>>
 
@@ -137,7 +136,7 @@ Chain(w, o) ==
 
 Dispatch(w, o) ==
     /\ work[w][o].step = "publish"
-    /\ fires' = Append(fires, [occ |-> o, inc |-> work[w][o].inc])
+    /\ fires' = Append(fires, [occ |-> o, inc |-> IF Bug = "incarnation after row" THEN inc ELSE work[w][o].inc])
     /\ work' = [work EXCEPT ![w][o].step = "remove"]
     /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, rec, stop, finished, events, settled, noted, exec, token,
                    cancel, crashes, stalls, losses, begun>>
