@@ -99,34 +99,47 @@ func (p *process) do(req *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// register registers n jobs; at gives each its instant.
-func (p *process) register(ctx context.Context, target string, n int, at func(i int) time.Time) error {
-	work := make(chan int)
+// inParallel runs work n times, so many at once, and tells the first error.
+func inParallel(atOnce, n int, work func(i int) error) error {
+	numbers := make(chan int)
 	var wg sync.WaitGroup
 	var once sync.Once
 	var failed error
-	for range clients {
+	for range atOnce {
 		wg.Go(func() {
-			for i := range work {
-				body := fmt.Sprintf(`{"name":"bench","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":%q,`+
-					`"body":{"hello":"world"}}}`, at(i).UTC().Format(time.RFC3339Nano), target+"/hook")
-				req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.api+"/api/v1/jobs", strings.NewReader(body))
-				if err == nil {
-					req.Header.Set("Content-Type", "application/json")
-					_, err = p.do(req)
-				}
-				if err != nil {
+			for i := range numbers {
+				if err := work(i); err != nil {
 					once.Do(func() { failed = err })
 				}
 			}
 		})
 	}
 	for i := range n {
-		work <- i
+		numbers <- i
 	}
-	close(work)
+	close(numbers)
 	wg.Wait()
 	return failed
+}
+
+func (p *process) post(ctx context.Context, path string, body io.Reader) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.api+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return p.do(req)
+}
+
+// register registers n jobs; at gives each its instant.
+func (p *process) register(ctx context.Context, target string, n int, at func(i int) time.Time) error {
+	return inParallel(clients, n, func(i int) error {
+		_, err := p.post(ctx, "/api/v1/jobs", strings.NewReader(fmt.Sprintf(
+			`{"name":"bench","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":%q,"body":{"hello":"world"}}}`,
+			at(i).UTC().Format(time.RFC3339Nano), target+"/hook",
+		)))
+		return err
+	})
 }
 
 func (p *process) tally(ctx context.Context, target string, late bool) (tally, error) {
@@ -195,45 +208,25 @@ func (p *process) batches(ctx context.Context, r *results, target string) error 
 func (p *process) registerBatches(ctx context.Context, target string, n int) error {
 	const size, clients = 1000, 8
 	at := time.Now().AddDate(1, 0, 0).UTC().Format(time.RFC3339)
-	work := make(chan int)
-	var wg sync.WaitGroup
-	var once sync.Once
-	var failed error
-	for range clients {
-		wg.Go(func() {
-			random := make([]byte, 75)
-			for range work {
-				var body bytes.Buffer
-				body.WriteString(`{"jobs":[`)
-				for i := range size {
-					if i > 0 {
-						body.WriteByte(',')
-					}
-					_, _ = rand.Read(random) // never fails
-					fmt.Fprintf(&body, `{"name":"rest","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":%q,"body":%q}}`,
-						at, target+"/hook", base64.StdEncoding.EncodeToString(random))
-				}
-				body.WriteString("]}")
-				req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.api+"/api/v1/jobs:batch", &body)
-				if err == nil {
-					req.Header.Set("Content-Type", "application/json")
-					var answer []byte
-					if answer, err = p.do(req); err == nil && bytes.Count(answer, []byte(`"status":201`)) != size {
-						err = errors.New("not every job of a batch was accepted")
-					}
-				}
-				if err != nil {
-					once.Do(func() { failed = err })
-				}
+	return inParallel(clients, n/size, func(int) error {
+		random := make([]byte, 75)
+		var body bytes.Buffer
+		body.WriteString(`{"jobs":[`)
+		for i := range size {
+			if i > 0 {
+				body.WriteByte(',')
 			}
-		})
-	}
-	for range n / size {
-		work <- 0
-	}
-	close(work)
-	wg.Wait()
-	return failed
+			_, _ = rand.Read(random) // never fails
+			fmt.Fprintf(&body, `{"name":"rest","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":%q,"body":%q}}`,
+				at, target+"/hook", base64.StdEncoding.EncodeToString(random))
+		}
+		body.WriteString("]}")
+		answer, err := p.post(ctx, "/api/v1/jobs:batch", &body)
+		if err == nil && bytes.Count(answer, []byte(`"status":201`)) != size {
+			err = errors.New("not every job of a batch was accepted")
+		}
+		return err
+	})
 }
 
 // stampede registers jobs that are all due at one instant, far enough ahead, and clocks them from that instant to the
