@@ -119,10 +119,9 @@ type partition struct {
 	back []job.Locator
 	// backAt is when some of them left it last.
 	backAt time.Time
-	// found counts what the parts of the present pass over the open buckets have found, oldestSeen is the oldest of it.
-	found      int
-	oldestSeen time.Time
-	// oldestDue is the due instant of the oldest entry that the last sweep found not done.
+	// found counts what the parts of the present pass over the open buckets have found, oldestDue is when the oldest entry
+	// that is not done was due.
+	found     int
 	oldestDue time.Time
 	// allDone remembers when everything in a bucket was first seen done.
 	allDone map[int64]time.Time

@@ -81,7 +81,7 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 		minute = from.Minute
 	}
 	if from == nil {
-		p.oldestSeen = time.Time{}
+		p.oldestDue = time.Time{}
 	}
 	var resume *job.Locator
 	var found []job.Entry
@@ -109,8 +109,8 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 				if r.Done || r.DueAt.After(now) {
 					continue
 				}
-				if p.oldestSeen.IsZero() || r.DueAt.Before(p.oldestSeen) {
-					p.oldestSeen = r.DueAt
+				if p.oldestDue.IsZero() || r.DueAt.Before(p.oldestDue) {
+					p.oldestDue = r.DueAt
 				}
 				if waiting[r.Locator] {
 					continue
@@ -131,7 +131,7 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 		}
 		from = nil
 	}
-	s.observeOldest(p, p.oldestSeen, now)
+	s.observeOldest(now)
 	if err := s.note(ctx, p, found, now); err != nil {
 		return err // what was found is found again
 	}
@@ -159,8 +159,7 @@ func (s *Service) isDone(p *partition, minute int64, now time.Time) bool {
 }
 
 // observeOldest is exact for the partition swept last; the alert on it looks at the maximum over time.
-func (s *Service) observeOldest(p *partition, oldest, now time.Time) {
-	p.oldestDue = oldest
+func (s *Service) observeOldest(now time.Time) {
 	age := 0.0
 	for _, other := range s.partitions {
 		if !other.oldestDue.IsZero() {
