@@ -7,6 +7,11 @@ require (
 	github.com/minutehand/minutehand/libs v0.0.0
 	github.com/minutehand/minutehand/services/all-in-one v0.0.0
 	github.com/minutehand/minutehand/services/audit-writer v0.0.0
+	github.com/minutehand/minutehand/services/bucket-loader v0.0.0
+	github.com/minutehand/minutehand/services/executor v0.0.0
+	github.com/minutehand/minutehand/services/job-api v0.0.0
+	github.com/minutehand/minutehand/services/retry-manager v0.0.0
+	github.com/minutehand/minutehand/services/scheduler-worker v0.0.0
 	github.com/oklog/ulid/v2 v2.1.2
 	github.com/prometheus/client_golang v1.25.0
 )
@@ -42,11 +47,6 @@ require (
 	github.com/labstack/echo/v5 v5.3.1 // indirect
 	github.com/minio/minlz v1.0.1-0.20250507153514-87eb42fe8882 // indirect
 	github.com/minutehand/minutehand/schemas v0.0.0 // indirect
-	github.com/minutehand/minutehand/services/bucket-loader v0.0.0 // indirect
-	github.com/minutehand/minutehand/services/executor v0.0.0 // indirect
-	github.com/minutehand/minutehand/services/job-api v0.0.0 // indirect
-	github.com/minutehand/minutehand/services/retry-manager v0.0.0 // indirect
-	github.com/minutehand/minutehand/services/scheduler-worker v0.0.0 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pierrec/lz4/v4 v4.1.29 // indirect
 	github.com/pkg/errors v0.9.1 // indirect

@@ -17,8 +17,13 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// ErrFenced means: the record is no longer this token's.
-var ErrFenced = errors.New("lease was taken over")
+// Sentinel errors.
+var (
+	// ErrFenced means: the record is no longer this token's.
+	ErrFenced = errors.New("lease was taken over")
+	// ErrIncarnation means: the hot tier is another one, and may have forgotten what stops an attempt.
+	ErrIncarnation = errors.New("another incarnation of the hot tier")
+)
 
 // Retention is how long an outcome is kept.
 const Retention = time.Hour
@@ -36,7 +41,10 @@ func KeyOf(e *job.Entry) Key { return Key{ExecutionID: e.ExecutionID, Attempt: e
 type Record struct {
 	Exists bool
 	Holder string
-	Token  job.Token
+	// DefinitionID is that of the entry for which the attempt was started last, or the lease was taken if it never was; ""
+	// when that is not known.
+	DefinitionID string
+	Token        job.Token
 	// LapsesAt is when the lease ends unless it is renewed; in the past, or Released, it counts as not held.
 	LapsesAt time.Time
 	Released bool
@@ -48,17 +56,37 @@ type Record struct {
 	Outcome *job.Outcome
 }
 
+// Of tells whether a lease or an outcome may stem from this definition's entry. Around an update, entries of two
+// definitions may stand for one execution, and each has its own chain.
+func (r *Record) Of(definitionID string) bool {
+	d := r.DefinitionID
+	if r.Outcome != nil && r.Outcome.DefinitionID != "" {
+		d = r.Outcome.DefinitionID
+	}
+	return r.Exists && (d == "" || d == definitionID)
+}
+
 // Alive tells whether someone holds the lease.
 func (r *Record) Alive(now time.Time) bool {
 	return r.Exists && r.Outcome == nil && !r.Released && now.Before(r.LapsesAt)
 }
 
-// Holder is a process that takes leases.
+// Holder is who takes a lease: a process, for the entry of a definition.
 type Holder struct {
 	// Name is new at each start of the process.
-	Name string
-	// Start is the number drawn from the coordinator at the start; it breaks ties between tokens.
+	Name         string
+	DefinitionID string
+	// Start makes every token unique: the number drawn from the coordinator at the process's start, and a count of its leases.
 	Start int64
+}
+
+// Check is what the last check is about.
+type Check struct {
+	Entry *job.Entry
+	// EndsAt is where the entry's definition ended, as [job.State.Judge] takes it.
+	EndsAt time.Time
+	// Incarnation is the one of which it is known that it has forgotten nothing that concerns the entry.
+	Incarnation string
 }
 
 // MaxFinish bounds the ends that one Finish takes.
@@ -82,10 +110,12 @@ type Records interface {
 	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
 	// every one seen before. ok tells whether it did; the record returned is the one that stands now.
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
+	// Incarnation of the hot tier: that of the hot buckets, with which the records are lost.
+	Incarnation(ctx context.Context) (string, error)
 	// Start is the last check and the step lease → running, in one: it judges e by the stop record, where an execution
 	// that was cancelled by itself is job.StoppedByCancel, and only for job.Proceed marks the record as running.
-	// ErrFenced if the lease is not the token's.
-	Start(ctx context.Context, k Key, t job.Token, e *job.Entry) (job.Verdict, error)
+	// ErrIncarnation if the hot tier is another one than the check takes it for, else ErrFenced if the lease is not the token's.
+	Start(ctx context.Context, k Key, t job.Token, c Check) (job.Verdict, error)
 	// Renew moves the end of a lease; it re-creates a record that was lost. ErrFenced if another's stands.
 	Renew(ctx context.Context, k Key, h Holder, t job.Token, lapsesAt time.Time) error
 	// Release gives a lease up without an outcome. The record stays.

@@ -41,6 +41,8 @@ var (
 	ErrTooLarge = errors.New("record is too large for the log")
 	// ErrClosed means: the log was closed.
 	ErrClosed = errors.New("log is closed")
+	// ErrRecreated means: the topic was created anew since the consumer joined, which can only be closed now.
+	ErrRecreated = errors.New("topic was created anew")
 )
 
 // Record is one record to publish.
@@ -97,13 +99,24 @@ type Log interface {
 	Committed(ctx context.Context, topic, group string) (Position, error)
 }
 
+// Rejoin joins a group anew whose topic was created anew. If that fails, the old consumer stays as it is.
+func Rejoin(ctx context.Context, l Log, topic, group string, old Consumer) (Consumer, error) {
+	c, err := l.Subscribe(ctx, topic, group)
+	if err != nil {
+		return old, err
+	}
+	return c, old.Close()
+}
+
 // Consumer reads the partitions that its group gives it. It is used by one goroutine, except for Commit.
 type Consumer interface {
-	// Poll waits for records and gives at most limit of them; offsets within a partition ascend. It returns ctx's error
-	// when ctx ends.
+	// Poll waits for records and gives at most limit of them; offsets within a partition ascend, until some come again. It
+	// returns ctx's error when ctx ends, and ErrRecreated for ever when the topic is another one: what is left to do then
+	// is to close the consumer and to subscribe anew.
 	Poll(ctx context.Context, limit int) ([]Message, error)
 	// Commit stores that everything below the offset was handled, per partition. A smaller offset than the stored one is
-	// ignored. A crash may take the latest commits back, so that their records come again.
+	// ignored, and so is one of a partition that the group gave to another member meanwhile or of a topic that is no more.
+	// A crash may take the latest commits back, so that their records come again.
 	Commit(ctx context.Context, offsets map[int]int64) error
 	// Seek makes the next Poll go on from the offset.
 	Seek(partition int, offset int64)

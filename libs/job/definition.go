@@ -30,6 +30,8 @@ type Job struct {
 	UpdatedAt time.Time `json:"updated_at"`
 	// PausedAt is the instant up to which occurrences are skipped by the last pause; a resume keeps it.
 	PausedAt time.Time `json:"paused_at,omitzero"`
+	// EndsAt is where the occurrences of a cancelled job end: when it was cancelled, or just after the pause that it was in.
+	EndsAt time.Time `json:"ends_at,omitzero"`
 	// StoppedExecutions are the executions that were cancelled one by one, at most [MaxStoppedExecutions].
 	StoppedExecutions []string   `json:"stopped_executions,omitempty"`
 	Definition        Definition `json:"definition"`
@@ -64,6 +66,15 @@ type Definition struct {
 	// Overlap is always "allow_all" until the other policies are built.
 	Overlap  string `json:"overlap_policy"`
 	Priority string `json:"priority"`
+}
+
+// EndOf is where a definition ended that d followed, maybe after others that were superseded in turn: the first of those
+// began at otherBegan, zero if there were none.
+func (d *Definition) EndOf(otherBegan time.Time) time.Time {
+	if otherBegan.IsZero() || d.EffectiveAt.Before(otherBegan) {
+		return d.EffectiveAt
+	}
+	return otherBegan
 }
 
 // MissedRun says what happens to occurrences that were missed.

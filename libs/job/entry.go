@@ -29,6 +29,9 @@ type Entry struct {
 	WrittenAt     time.Time
 	// Chained marks an entry that carries on an attempt that was taken before: no late rule applies, no successor follows.
 	Chained bool
+	// Repeats is the minute of the row that this one repeats, because its writer was slow; 0 for none. What was decided there,
+	// and what followed from it, holds here.
+	Repeats int64
 }
 
 // FirstOfSchedule tells whether the entry stands for an occurrence of the schedule itself, so that the rules for

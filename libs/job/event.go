@@ -23,7 +23,7 @@ type Fire struct {
 // Token is a fencing token. A greater one was given out later for the same attempt.
 type Token struct {
 	Counter int64
-	// Start is drawn from the coordinator when the holder's process starts.
+	// Start is the holder's number for this lease, which no other lease ever had.
 	Start int64
 }
 

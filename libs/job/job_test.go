@@ -112,20 +112,37 @@ func TestJudge(t *testing.T) {
 	}{
 		{"the current definition", active, entry("def_2", after, 1, job.TriggerSchedule), job.Proceed},
 		{"a definition whose row is on its way", cancelled, entry("def_3", after, 1, job.TriggerSchedule), job.AheadOfRow},
-		{"an old definition before the update", active, entry("def_1", before, 1, job.TriggerSchedule), job.Proceed},
+		{"an old definition before the update", active, entry("def_1", before, 1, job.TriggerSchedule), job.Superseded},
 		{"an old definition from the update on", active, entry("def_1", effective, 1, job.TriggerSchedule), job.Outdated},
 		{"a retry of an old definition", active, entry("def_1", after, 2, job.TriggerSchedule), job.Proceed},
 		{"up to the pause", paused, entry("def_2", effective, 1, job.TriggerSchedule), job.StoppedByPause},
 		{"behind the pause", paused, entry("def_2", after, 1, job.TriggerSchedule), job.AfterPause},
 		{"a retry while paused", paused, entry("def_2", before, 2, job.TriggerSchedule), job.Proceed},
 		{"a manual execution while paused", paused, entry("def_2", after, 1, job.TriggerManual), job.Proceed},
-		{"an old definition that the pause stopped, after the resume", resumed, entry("def_1", before, 1, job.TriggerSchedule), job.StoppedByPause},
+		{"an old definition that the pause stopped, after the resume", resumed, entry("def_1", before, 1, job.TriggerSchedule), job.Superseded},
 		{"cancelled", cancelled, entry("def_2", after, 1, job.TriggerSchedule), job.StoppedByCancel},
 		{"a retry of a cancelled job", cancelled, entry("def_1", before, 3, job.TriggerSchedule), job.StoppedByCancel},
 		{"a manual execution of a cancelled job", cancelled, entry("def_2", after, 1, job.TriggerManual), job.StoppedByCancel},
 	} {
-		if got := test.state.Judge(test.entry); got != test.want {
+		if got := test.state.Judge(test.entry, time.Time{}); got != test.want {
 			t.Errorf("%s: verdict %d, want %d", test.name, got, test.want)
+		}
+	}
+	old := entry("def_1", before, 1, job.TriggerSchedule)
+	for _, test := range []struct {
+		name   string
+		state  job.State
+		endsAt time.Time
+		want   job.Verdict
+	}{
+		{"before its definition ended", active, before.Add(time.Millisecond), job.Proceed},
+		{"where another followed it that is not the job's any more either", active, before, job.Outdated},
+		{"the same of a job that is cancelled by now", cancelled, before, job.Outdated},
+		{"before its definition ended, of a cancelled job", cancelled, effective, job.StoppedByCancel},
+		{"before its definition ended, that the pause stopped", resumed, effective, job.StoppedByPause},
+	} {
+		if got := test.state.Judge(old, test.endsAt); got != test.want {
+			t.Errorf("an old definition's, %s: verdict %d, want %d", test.name, got, test.want)
 		}
 	}
 }

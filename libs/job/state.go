@@ -31,6 +31,9 @@ const (
 	Proceed Verdict = iota
 	// AheadOfRow means: the definition is newer than the row; its row is on its way.
 	AheadOfRow
+	// Superseded means: the definition is not the job's any more, and where it ended must be found out before the entry can
+	// be judged.
+	Superseded
 	// Outdated means: the instant belongs to a newer definition, which fires it. No disposition.
 	Outdated
 	// StoppedByPause means: the instant lies at or before paused_at; its disposition is skipped_paused.
@@ -47,22 +50,30 @@ func (v Verdict) HasDisposition() bool { return v == StoppedByPause || v == Stop
 // Judge applies the rules of the design (§3, steps 4 and 6) to an entry. The worker asks with the job row, the
 // executor with the stop record; one function keeps the two alike.
 //
+// The state tells where the job's present definition begins, and not where one ended that others followed before it:
+// endsAt is that of the entry's own definition, zero where the caller does not know of an end. (It never changes once
+// there is one.)
+//
 // Retries and manual executions carry on under the definition they began with: only cancel and delete stop them.
-func (s State) Judge(e *Entry) Verdict {
-	if e.DefinitionID > s.DefinitionID {
+func (s State) Judge(e *Entry, endsAt time.Time) Verdict {
+	older := e.DefinitionID < s.DefinitionID
+	first := e.FirstOfSchedule()
+	switch {
+	case e.DefinitionID > s.DefinitionID:
 		return AheadOfRow
-	}
-	if s.Status == Cancelled {
+	case older && first && !e.NominalAt.Before(s.EffectiveAt):
+		return Outdated
+	case older && first && endsAt.IsZero():
+		return Superseded
+	case older && first && !e.NominalAt.Before(endsAt):
+		return Outdated
+	case s.Status == Cancelled:
 		return StoppedByCancel
-	}
-	if !e.FirstOfSchedule() {
+	case !first:
 		return Proceed
 	}
-	older := e.DefinitionID < s.DefinitionID
 	pausedBefore := !s.PausedAt.IsZero() && !e.NominalAt.After(s.PausedAt)
 	switch {
-	case older && !e.NominalAt.Before(s.EffectiveAt):
-		return Outdated
 	case s.Status == Paused && pausedBefore:
 		return StoppedByPause
 	case s.Status == Paused:

@@ -50,9 +50,10 @@ type Jobs interface {
 	Replace(ctx context.Context, j job.Job) error
 	// PutDefinition keeps a superseded definition; the same twice is once.
 	PutDefinition(ctx context.Context, jobID string, d job.Definition) error
-	// Definition reads a superseded definition, and the one that was superseded after it: where that begins, the first
-	// one ended. next is nil when the job row's own followed it. ErrNotFound if there is none.
-	Definition(ctx context.Context, jobID, definitionID string) (d job.Definition, next *job.Definition, err error)
+	// Definition reads a superseded definition, and where the first of those began that were superseded after it: it ended
+	// there, or where the job row's own definition began if that is earlier. endsAt is zero when only the row's followed it.
+	// ErrNotFound if there is none.
+	Definition(ctx context.Context, jobID, definitionID string) (d job.Definition, endsAt time.Time, err error)
 	// List gives up to limit jobs of the tenant, newest id first, beginning after the cursor (a job id, "" for the
 	// start), deleted ones too. next is "" at the end.
 	List(ctx context.Context, tenantID, cursor string, limit int) (page []job.Job, next string, err error)

@@ -71,7 +71,7 @@ func (l *Line) Late(e *job.Entry, now time.Time) job.Decision {
 		d.Next, d.NextOrdinal = first, e.Ordinal+1
 		return d
 	}
-	skipped, ordinal := l.skip(e, first, cutoff)
+	skipped, ordinal := l.skip(first, e.Ordinal+1, cutoff)
 	d.Skipped = &skipped
 	if next, ok := l.next(skipped.To, ordinal); ok {
 		d.Next, d.NextOrdinal = next, ordinal
@@ -79,11 +79,11 @@ func (l *Line) Late(e *job.Entry, now time.Time) job.Decision {
 	return d
 }
 
-// skip is the range of instants from first up to the cutoff, and the ordinal that follows it.
-func (l *Line) skip(e *job.Entry, first, cutoff time.Time) (job.SkippedRange, int) {
+// skip is the range of instants from first, which has that ordinal, up to the cutoff, and the ordinal that follows it.
+func (l *Line) skip(first time.Time, ordinal int, cutoff time.Time) (job.SkippedRange, int) {
 	limit := job.MaxSkipCount
 	if most := l.Def.Schedule.MaxOccurrences; most > 0 {
-		limit = most - e.Ordinal
+		limit = most - ordinal + 1
 	}
 	count := l.Plan.Count(first, cutoff, limit)
 	last, _ := l.Plan.Prev(cutoff)
@@ -94,21 +94,19 @@ func (l *Line) skip(e *job.Entry, first, cutoff time.Time) (job.SkippedRange, in
 			last, _ = l.Plan.Next(last)
 		}
 	}
-	return job.SkippedRange{From: first, To: last, Count: min(count, job.MaxSkipCount)}, e.Ordinal + 1 + count
+	return job.SkippedRange{From: first, To: last, Count: min(count, job.MaxSkipCount)}, ordinal + count
 }
 
-// PausedRange is the run of instants after e up to pausedAt that a pause skips together with it; ok is false when
-// there is none.
-func (l *Line) PausedRange(e *job.Entry, pausedAt time.Time) (r job.SkippedRange, ok bool) {
-	first, ok := l.next(e.NominalAt, e.Ordinal+1)
-	if !ok || first.After(pausedAt) {
-		return job.SkippedRange{}, false
-	}
-	end := pausedAt.Add(time.Millisecond)
+// From is the run of instants from that of the decision's successor up to end, which share the fate of the entry because
+// its chain ends there; ok is false when there is none.
+func (l *Line) From(d job.Decision, end time.Time) (r job.SkippedRange, ok bool) {
 	if !l.EndsAt.IsZero() && end.After(l.EndsAt) {
 		end = l.EndsAt
 	}
-	r, _ = l.skip(e, first, end)
+	if d.Next.IsZero() || !d.Next.Before(end) {
+		return job.SkippedRange{}, false
+	}
+	r, _ = l.skip(d.Next, d.NextOrdinal, end)
 	return r, true
 }
 

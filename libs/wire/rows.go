@@ -15,7 +15,7 @@ func MarshalJob(j *job.Job) []byte {
 	return marshal(&pb.Job{
 		JobId: j.ID, TenantId: j.TenantID, Name: j.Name, Labels: j.Labels, Status: string(j.Status), Deleted: j.Deleted,
 		Version: j.Version, CreatedAtMs: ms(j.CreatedAt), UpdatedAtMs: ms(j.UpdatedAt), PausedAtMs: ms(j.PausedAt),
-		StoppedExecutions: j.StoppedExecutions, Definition: definitionToPB(&j.Definition),
+		StoppedExecutions: j.StoppedExecutions, Definition: definitionToPB(&j.Definition), EndsAtMs: ms(j.EndsAt),
 	})
 }
 
@@ -29,7 +29,7 @@ func UnmarshalJob(b []byte) (job.Job, error) {
 		ID: m.GetJobId(), TenantID: m.GetTenantId(), Name: m.GetName(), Labels: m.GetLabels(), Status: job.Status(m.GetStatus()),
 		Deleted: m.GetDeleted(), Version: m.GetVersion(), CreatedAt: at(m.GetCreatedAtMs()), UpdatedAt: at(m.GetUpdatedAtMs()),
 		PausedAt: at(m.GetPausedAtMs()), StoppedExecutions: m.GetStoppedExecutions(),
-		Definition: definitionFromPB(m.GetDefinition()),
+		Definition: definitionFromPB(m.GetDefinition()), EndsAt: at(m.GetEndsAtMs()),
 	}, nil
 }
 

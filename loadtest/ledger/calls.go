@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -11,8 +12,8 @@ func checkCalls(r *report, a *Account, i *index) {
 	for k, calls := range i.calls {
 		tokens := map[string]bool{}
 		for _, c := range calls {
-			if k.attempt == 1 && c.At.Before(c.ScheduledFor) {
-				r.add("I5", c.JobID, "execution %s was invoked %s early", k.executionID, c.ScheduledFor.Sub(c.At))
+			if early := c.ScheduledFor.Sub(c.At) - c.Ahead; k.attempt == 1 && early > 0 {
+				r.add("I5", c.JobID, "execution %s was invoked %s early", k.executionID, early)
 			}
 			if tokens[c.Token] {
 				r.add("I2", c.JobID, "attempt %d of %s was invoked twice under token %s", k.attempt, k.executionID, c.Token)
@@ -33,9 +34,9 @@ func checkStops(r *report, a *Account) {
 	}
 	for _, s := range a.Stops {
 		for _, c := range byJob[s.JobID] {
-			if c.At.After(s.AckedAt) && stops(&s, &c) {
+			if c.begins().After(s.AckedAt) && stops(&s, &c) {
 				r.add("I4", s.JobID, "%s (attempt %d) began %s after a %s was acknowledged", c.ExecutionID, c.Attempt,
-					c.At.Sub(s.AckedAt), s.Kind)
+					c.begins().Sub(s.AckedAt), s.Kind)
 			}
 		}
 	}
@@ -49,9 +50,9 @@ func stops(s *Stop, c *Call) bool {
 	first := c.Attempt == 1 && ref.Trigger == job.TriggerSchedule
 	switch s.Kind {
 	case StopPause:
-		return first && (s.ResumedAt.IsZero() || c.At.Before(s.ResumedAt))
+		return first && (s.ResumedAt.IsZero() || c.begins().Before(s.ResumedAt))
 	case StopUpdate:
-		return first && c.Host == s.OldHost && !ref.NominalAt.Before(s.EffectiveAt)
+		return first && slices.Contains(s.OldHosts, c.Host) && !ref.NominalAt.Before(s.EffectiveAt)
 	}
 	return true
 }
@@ -60,9 +61,15 @@ func stops(s *Stop, c *Call) bool {
 func checkAttempts(r *report, a *Account, i *index) {
 	for x, events := range i.attempts {
 		last, ended := events[0], false
+		outcomes := map[int]*job.Outcome{}
 		for _, e := range events {
 			k := e.Outcome.Kind
 			ended = ended || k == job.Succeeded || k == job.Skipped || k == job.Stopped
+			if o := outcomes[e.Entry.Attempt]; o != nil && !a.HotLost && (o.Kind != e.Outcome.Kind || o.Token != e.Outcome.Token) {
+				r.add("I7", e.Entry.JobID, "attempt %d of %s ended with %s under token %s and with %s under %s", e.Entry.Attempt, x,
+					o.Kind, o.Token, e.Outcome.Kind, e.Outcome.Token)
+			}
+			outcomes[e.Entry.Attempt] = &e.Outcome
 			if e.Entry.Attempt > last.Entry.Attempt {
 				last = e
 			}
@@ -74,7 +81,7 @@ func checkAttempts(r *report, a *Account, i *index) {
 			r.add("I7", last.Entry.JobID, "%s ended with %s and is neither a dead letter nor has another attempt", x,
 				last.Outcome.Kind)
 		}
-		if ended && i.deadLetter[x] {
+		if ended && i.deadLetter[x] && !a.Crashed { // behind a crash an attempt that was given up may come again
 			r.add("I7", last.Entry.JobID, "%s ended otherwise and is a dead letter all the same", x)
 		}
 	}
@@ -92,39 +99,63 @@ func pendingAttempt(i *index, last *job.Event) bool {
 // checkArchive is I8: the archive holds every record of the log exactly once, without a gap, and tells of the same
 // events as the history. (A record may tell of an event that another told before: the ids are what is compared.)
 func checkArchive(r *report, a *Account) {
-	type place struct{ partition, offset int64 }
+	type log struct {
+		id        string
+		partition int64
+	}
+	type place struct {
+		log
+		offset int64
+	}
 	places := map[place]bool{}
-	ends := map[int64]int64{}
+	ends := map[log]int64{}
 	archived := map[string]bool{}
 	for _, x := range a.Archived {
-		p := place{x.Partition, x.Offset}
+		l := log{x.LogID, x.Partition}
+		p := place{l, x.Offset}
 		if places[p] {
-			r.add("I8", "", "record %d of log partition %d is in the archive twice", x.Offset, x.Partition)
+			r.add("I8", "", "record %d of partition %d of log %s is in the archive twice", x.Offset, x.Partition, x.LogID)
 		}
 		places[p] = true
-		ends[x.Partition] = max(ends[x.Partition], x.Offset+1)
+		ends[l] = max(ends[l], x.Offset+1)
 		archived[x.EventID] = true
 	}
-	for partition, end := range ends {
+	for l, end := range ends {
 		for offset := range end {
-			if !places[place{partition, offset}] {
-				r.add("I8", "", "record %d of log partition %d is missing in the archive", offset, partition)
+			if !places[place{l, offset}] {
+				r.add("I8", "", "record %d of partition %d of log %s is missing in the archive", offset, l.partition, l.id)
 			}
 		}
 	}
+	for _, id := range missing(a.Events, a.LostToArchive, archived) {
+		r.add("I8", "", "event %s is in the history and not in the archive", id)
+	}
 	history := map[string]bool{}
 	for n := range a.Events {
-		e := &a.Events[n]
-		history[e.ID] = true
-		if !archived[e.ID] {
-			r.add("I8", e.Entry.JobID, "event %s is in the history and not in the archive", e.ID)
-		}
+		history[a.Events[n].ID] = true
+	}
+	for n := range a.LostToHistory {
+		history[a.LostToHistory[n].ID] = true
 	}
 	for id := range archived {
 		if !history[id] {
 			r.add("I8", "", "event %s is in the archive and not in the history", id)
 		}
 	}
+}
+
+// missing gives the ids of events that are neither there nor excused.
+func missing(events, excused []job.Event, there map[string]bool) (ids []string) {
+	excuse := map[string]bool{}
+	for n := range excused {
+		excuse[excused[n].ID] = true
+	}
+	for n := range events {
+		if id := events[n].ID; !there[id] && !excuse[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // Lateness is how late the first attempts of a run were called, in no order.

@@ -10,23 +10,30 @@ import (
 // checkDispositions is I1: every nominal instant of the definition in force ends in exactly one disposition, and what
 // is fired was invoked.
 func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
-	given := dispositions(r, i, j)
+	given := dispositions(r, a, i, j)
 	definitions := append(append([]job.Definition(nil), j.Superseded...), j.Job.Definition)
-	expected := map[int64]bool{}
+	expected, superseded := map[int64]bool{}, map[int64]bool{}
 	for n := range definitions {
-		end := a.Until
+		end := endOf(&j.Job)
 		if n+1 < len(definitions) {
-			end = earlier(end, definitions[n+1].EffectiveAt)
+			_, list := instants(r, j, &definitions[n], a.Until)
+			for _, at := range list {
+				superseded[at.UnixMilli()] = true
+			}
 		}
-		if n+1 == len(definitions) {
-			end = earlier(end, endOf(&j.Job))
+		for _, later := range definitions[n+1:] { // a resume begins before an update that was made in its pause
+			end = earlier(later.EffectiveAt, end)
 		}
-		for _, at := range instants(r, j, &definitions[n], end) {
+		plan, list := instants(r, j, &definitions[n], earlier(a.Until, end))
+		for _, at := range list {
 			if at.Before(a.From) {
 				continue
 			}
 			expected[at.UnixMilli()] = true
-			if len(given[at.UnixMilli()]) != 1 {
+			if !plan.ScheduledFor(at).Before(a.Until) {
+				continue
+			}
+			if n := len(given[at.UnixMilli()]); n != 1 && (n == 0 || !a.Excused && !a.whileUpdated(definitions, at)) {
 				r.add("I1", j.Job.ID, "instant %s has dispositions %v, want exactly one", at.Format(time.RFC3339Nano),
 					given[at.UnixMilli()])
 			}
@@ -34,18 +41,31 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	}
 	for ms, ds := range given {
 		at := time.UnixMilli(ms).UTC()
-		stopped := j.Job.Status == job.Cancelled && !at.Before(j.Job.UpdatedAt) && len(ds) == 1
+		stopped := j.Job.Status == job.Cancelled && !at.Before(j.Job.EndsAt) && len(ds) == 1
+		// An update that takes long has begun before what fires meanwhile; whether that was allowed is told by I4.
+		stopped = stopped || superseded[ms] && len(ds) == 1 && (ds[0] == job.Fired || a.whileUpdated(definitions, at))
 		if at.Before(a.Until) && !at.Before(a.From) && !expected[ms] && !stopped && !inPausedTail(&j.Job, at) {
 			r.add("I1", j.Job.ID, "instant %s has dispositions %v, but belongs to no definition", at.Format(time.RFC3339Nano), ds)
 		}
 	}
 }
 
+// whileUpdated tells whether an instant lies behind the beginning of an update and before the update took effect. The job's
+// former definition was in force until then, and both may have given it a disposition.
+func (a *Account) whileUpdated(definitions []job.Definition, at time.Time) bool {
+	for _, d := range definitions {
+		if applied, ok := a.Updated[d.ID]; ok && !at.Before(d.EffectiveAt) && !at.After(applied) {
+			return true
+		}
+	}
+	return false
+}
+
 // endOf is where the job's occurrences end to be expected: when it was cancelled, or behind the pause.
 func endOf(j *job.Job) time.Time {
 	switch j.Status {
 	case job.Cancelled:
-		return j.UpdatedAt
+		return j.EndsAt
 	case job.Paused:
 		return j.PausedAt.Add(time.Millisecond)
 	}
@@ -64,27 +84,28 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // instants are the nominal instants of a definition before end.
-func instants(r *report, j *JobAccount, d *job.Definition, end time.Time) []time.Time {
+func instants(r *report, j *JobAccount, d *job.Definition, end time.Time) (*schedule.Plan, []time.Time) {
 	plan, err := schedule.Compile(d.Schedule, j.Job.ID)
 	if err != nil {
 		r.add("I1", j.Job.ID, "schedule does not compile: %v", err)
-		return nil
+		return nil, nil
 	}
 	var list []time.Time
 	ordinal := d.FirstOrdinal
-	for at, ok := plan.First(d.EffectiveAt); ok && plan.ScheduledFor(at).Before(end); at, ok = plan.Next(at) {
+	for at, ok := plan.First(d.EffectiveAt); ok && at.Before(end); at, ok = plan.Next(at) {
 		if most := d.Schedule.MaxOccurrences; most > 0 && ordinal > most {
 			break
 		}
 		list = append(list, at)
 		ordinal++
 	}
-	return list
+	return plan, list
 }
 
 // dispositions are those that the history gives to each instant of a job, each execution's counted once.
-func dispositions(r *report, i *index, j *JobAccount) map[int64][]job.Disposition {
+func dispositions(r *report, a *Account, i *index, j *JobAccount) map[int64][]job.Disposition {
 	given := map[int64][]job.Disposition{}
+	skippedBy := map[int64]string{}
 	ranges := map[string]bool{}
 	for _, e := range i.eventsOf[j.Job.ID] {
 		if e.Type != job.EventSkipped || ranges[e.ID] {
@@ -94,6 +115,7 @@ func dispositions(r *report, i *index, j *JobAccount) map[int64][]job.Dispositio
 		n := 0
 		for _, at := range between(r, j, e.Entry.DefinitionID, e.Skipped.From, e.Skipped.To) {
 			given[at.UnixMilli()] = append(given[at.UnixMilli()], e.Disposition)
+			skippedBy[at.UnixMilli()] = e.Entry.DefinitionID
 			n++
 		}
 		if n != e.Skipped.Count {
@@ -109,8 +131,14 @@ func dispositions(r *report, i *index, j *JobAccount) map[int64][]job.Dispositio
 		seen[x] = true
 		d := dispositionOf(i.attempts[x])
 		ms := e.Entry.NominalAt.UnixMilli()
+		if d == job.Fired {
+			if by := skippedBy[ms]; by != "" && by == e.Entry.DefinitionID && !a.Excused {
+				r.add("I1", j.Job.ID, "execution %s is fired, and skipped by a range of the same definition", x)
+			}
+			given[ms] = nil // whatever else is on record
+		}
 		given[ms] = append(given[ms], d)
-		if d == job.Fired && len(i.calls[attemptKey{x, 1}]) == 0 && !lostOnly(i.attempts[x]) {
+		if d == job.Fired && !i.called[x] && !lostOnly(i.attempts[x]) {
 			r.add("I1", j.Job.ID, "execution %s is fired, but no target saw it", x)
 		}
 	}
@@ -131,7 +159,7 @@ func dispositionOf(events []*job.Event) job.Disposition {
 // lostOnly tells that all there is of an execution are attempts whose executors were lost before or after the call.
 func lostOnly(events []*job.Event) bool {
 	for _, e := range events {
-		if e.Outcome.Kind != job.WorkerLost {
+		if e.Outcome.Kind != job.WorkerLost && e.Outcome.Invoked() {
 			return false
 		}
 	}
@@ -166,7 +194,7 @@ func checkPending(r *report, i *index, j *JobAccount) {
 			continue
 		}
 		state := j.Job.State()
-		if state.Judge(&p.Entry) == job.Proceed && p.DefinitionID == j.Job.Definition.ID {
+		if state.Judge(&p.Entry, time.Time{}) == job.Proceed && p.DefinitionID == j.Job.Definition.ID {
 			chains++
 		} else {
 			other++

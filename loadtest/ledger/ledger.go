@@ -17,6 +17,18 @@ type Call struct {
 	ScheduledFor             time.Time
 	Token                    string
 	At                       time.Time
+	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins.
+	CheckedAt time.Time
+	// Ahead is by how much the caller's clock was ahead of the account's.
+	Ahead time.Duration
+}
+
+// begins is the instant that a stop is compared with.
+func (c *Call) begins() time.Time {
+	if c.CheckedAt.IsZero() {
+		return c.At
+	}
+	return c.CheckedAt
 }
 
 // JobAccount is a job as it stands, with the definitions that were superseded.
@@ -43,14 +55,15 @@ type Stop struct {
 	AckedAt time.Time
 	// ResumedAt ends a pause: when the resume was asked for; zero if it never was.
 	ResumedAt time.Time
-	// EffectiveAt and OldHost say what an update replaced: instants from EffectiveAt on are no longer for OldHost.
+	// EffectiveAt and OldHosts say what an update replaced: instants from EffectiveAt on are no longer for OldHosts.
 	EffectiveAt time.Time
-	OldHost     string
+	OldHosts    []string
 }
 
 // Archived is an event as the archive holds it, with its place in the log.
 type Archived struct {
 	EventID           string
+	LogID             string
 	Partition, Offset int64
 }
 
@@ -59,14 +72,23 @@ type Account struct {
 	// From and Until bound the nominal instants that must have a disposition.
 	From, Until time.Time
 	// Crashed tells that a process was lost or stalled, or a hot tier or log was, during the run.
-	Crashed     bool
-	Jobs        []JobAccount
-	Stops       []Stop
-	Calls       []Call
-	Events      []job.Event
-	Archived    []Archived
-	Pending     []job.PendingRow
-	DeadLetters []job.DeadLetter
+	Crashed bool
+	// HotLost tells that the hot tier forgot something.
+	HotLost bool
+	// Excused tells that an owner stalled for longer than a catch-up window while the hot tier was lost, which the design
+	// excludes from I1: an instant may have more than one disposition.
+	Excused  bool
+	Jobs     []JobAccount
+	Stops    []Stop
+	Calls    []Call
+	Events   []job.Event
+	Archived []Archived
+	// Updated tells when the definitions that updates made took effect, if that is known.
+	Updated map[string]time.Time
+	// LostToHistory and LostToArchive are the events that a log held which was created anew before they were read.
+	LostToHistory, LostToArchive []job.Event
+	Pending                      []job.PendingRow
+	DeadLetters                  []job.DeadLetter
 }
 
 // Violation is a broken invariant.
@@ -114,6 +136,7 @@ type attemptKey struct {
 // index is the account, sorted by what it is looked up by.
 type index struct {
 	calls      map[attemptKey][]Call
+	called     map[string]bool         // by execution
 	eventsOf   map[string][]*job.Event // by job
 	attempts   map[string][]*job.Event // attempt events by execution
 	pendingOf  map[string][]*job.PendingRow
@@ -122,15 +145,21 @@ type index struct {
 
 func newIndex(a *Account) *index {
 	i := &index{
-		calls: map[attemptKey][]Call{}, eventsOf: map[string][]*job.Event{}, attempts: map[string][]*job.Event{},
+		calls: map[attemptKey][]Call{}, called: map[string]bool{}, eventsOf: map[string][]*job.Event{}, attempts: map[string][]*job.Event{},
 		pendingOf: map[string][]*job.PendingRow{}, deadLetter: map[string]bool{},
 	}
 	for _, c := range a.Calls {
 		k := attemptKey{c.ExecutionID, c.Attempt}
 		i.calls[k] = append(i.calls[k], c)
+		i.called[c.ExecutionID] = true
 	}
-	for n := range a.Events {
-		e := &a.Events[n]
+	for n := range len(a.Events) + len(a.LostToHistory) {
+		var e *job.Event
+		if n < len(a.Events) {
+			e = &a.Events[n]
+		} else {
+			e = &a.LostToHistory[n-len(a.Events)]
+		}
 		i.eventsOf[e.Entry.JobID] = append(i.eventsOf[e.Entry.JobID], e)
 		if e.Type == job.EventAttempt {
 			i.attempts[e.Entry.ExecutionID] = append(i.attempts[e.Entry.ExecutionID], e)

@@ -90,7 +90,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		}},
 		{"the old definition begun after an update", "I4", func(a *ledger.Account) {
 			at := begin.Add(90 * time.Second)
-			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopUpdate, AckedAt: at, EffectiveAt: at, OldHost: "ok"}}
+			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopUpdate, AckedAt: at, EffectiveAt: at, OldHosts: []string{"ok"}}}
 		}},
 		{"invoked early", "I5", func(a *ledger.Account) { a.Calls[1].At = a.Calls[1].At.Add(-time.Millisecond) }},
 		{"no pending entry", "I6", func(a *ledger.Account) { a.Pending = nil }},

@@ -123,7 +123,7 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 	p.Adapters = Adapters{
 		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), Settings: embedded.NewSettings(db),
 		History: embedded.NewHistory(db),
-		Hot:     embedded.NewHotBuckets(db.Partitions(), 0), Records: records, Log: p.log,
+		Hot:     embedded.NewHotBuckets(db.Incarnation(), db.Partitions(), 0), Records: records, Log: p.log,
 		Coord: embedded.NewCoordinator(db), Archive: store,
 	}
 	return p.serve(cfg, out)
@@ -157,7 +157,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		return err
 	}
 	executing, err := executor.New(cfg.Executor, executor.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
+		Jobs: a.Jobs, Pending: a.Pending, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Transport: out.Transport, Logger: logger.With("service", "executor"), Metrics: metrics,
 	})
 	if err != nil {

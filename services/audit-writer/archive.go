@@ -41,6 +41,9 @@ func (s *Service) archiveLoop(ctx context.Context) error {
 	a := &archiver{s: s, consumer: consumer, open: map[int]*buffer{}}
 	for ctx.Err() == nil {
 		messages, err := a.poll(ctx)
+		if errors.Is(err, dispatch.ErrRecreated) {
+			err = a.rejoin(ctx)
+		}
 		if err != nil && ctx.Err() == nil {
 			s.deps.Logger.Warn("cannot consume events", "error", err)
 			_ = run.Sleep(ctx, time.Second)
@@ -57,7 +60,7 @@ func (s *Service) archiveLoop(ctx context.Context) error {
 	// is made good by the next process, which reads on from the committed position.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 	defer cancel()
-	return errors.Join(a.drain(closing), consumer.Close())
+	return errors.Join(a.drain(closing), a.consumer.Close())
 }
 
 // closeLimit bounds the closing of open objects at a stop.
@@ -88,6 +91,18 @@ func (a *archiver) poll(ctx context.Context) ([]dispatch.Message, error) {
 		return nil, nil // an object is due to be closed
 	}
 	return messages, err
+}
+
+// rejoin is for a topic that was created anew: what was read of the old one is put under its log id, then reading begins
+// at the start of the new one.
+func (a *archiver) rejoin(ctx context.Context) (err error) {
+	for _, b := range a.open {
+		if _, err := a.close(ctx, b); err != nil {
+			return err
+		}
+	}
+	a.consumer, err = dispatch.Rejoin(ctx, a.s.deps.Log, dispatch.TopicEvents, dispatch.GroupArchive, a.consumer)
+	return err
 }
 
 func (a *archiver) closesAt(b *buffer) time.Time {

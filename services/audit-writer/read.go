@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -17,6 +19,7 @@ import (
 // Archived is what the archive says of one event: its id and its place in the log.
 type Archived struct {
 	EventID   string
+	LogID     string
 	Partition int64
 	Offset    int64
 }
@@ -37,9 +40,23 @@ func ReadArchive(ctx context.Context, a archive.Archive) ([]Archived, error) {
 		if err := errors.Join(err, o.Close()); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
+		for i := range rows {
+			rows[i].LogID = logIDOf(name)
+		}
 		all = append(all, rows...)
 	}
 	return all, nil
+}
+
+// logIDOf is the log id in an object's name: what stands before the partition and the offset.
+func logIDOf(name string) string {
+	name = path.Base(name)
+	for range 2 {
+		if i := strings.LastIndexByte(name, '-'); i >= 0 {
+			name = name[:i]
+		}
+	}
+	return name
 }
 
 func readObject(ctx context.Context, o archive.Object) ([]Archived, error) {

@@ -99,6 +99,9 @@ func (s *Service) recordLoop(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		messages, err := consumer.Poll(ctx, s.cfg.Batch)
+		if errors.Is(err, dispatch.ErrRecreated) {
+			consumer, err = dispatch.Rejoin(ctx, s.deps.Log, dispatch.TopicEvents, dispatch.GroupHistory, consumer)
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				s.deps.Logger.Warn("cannot consume events", "error", err)

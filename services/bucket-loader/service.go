@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -211,7 +213,8 @@ func (s *Service) round(ctx context.Context) {
 		s.incarnation = incarnation
 	}
 	oldest := time.Now()
-	for _, p := range s.partitions {
+	for _, i := range slices.Sorted(maps.Keys(s.partitions)) {
+		p := s.partitions[i]
 		if ctx.Err() != nil {
 			return
 		}

@@ -92,6 +92,6 @@ func (s *Service) endAll(ctx context.Context, batch []ending) {
 		return
 	}
 	for _, e := range stored {
-		s.window.done(e.w.partition, e.w.offset)
+		e.w.done()
 	}
 }

@@ -37,7 +37,9 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	}()
 	end := func(o job.Outcome) { ending = s.end(ctx, w, rec.Token, o) }
 
-	if rec.Takeovers >= s.cfg.MaxTakeovers {
+	// What ran for another definition's entry is that one's to end: this one's row may be done, and nobody would settle it.
+	mine := rec.Of(w.fire.DefinitionID)
+	if rec.Takeovers >= s.cfg.MaxTakeovers && mine {
 		end(lost(rec.Token))
 		return
 	}
@@ -49,23 +51,23 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		}
 	case gone:
 		if s.release(ctx, w, key, rec.Token) {
-			s.window.done(w.partition, w.offset)
+			w.done()
 		}
 	case verdict == job.Proceed:
 		if outcome, ok := s.invoke(ctx, w, rec.Token); ok {
 			end(outcome)
 		}
-	case rec.Running:
+	case rec.Running && mine:
 		// It was invoked before by someone who did not come back: that counts as fired.
 		end(lost(rec.Token))
-	case verdict.HasDisposition():
+	case verdict.HasDisposition() && !rec.Running:
 		s.metrics.refused.Inc()
 		end(job.Refusal(verdict, &w.fire.Entry))
 	default:
 		s.metrics.refused.Inc()
 		if s.release(ctx, w, key, rec.Token) &&
 			s.publish(ctx, released(w.fire)) == nil {
-			s.window.done(w.partition, w.offset)
+			w.done()
 		}
 	}
 }
@@ -77,7 +79,7 @@ func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 	var held bool
 	err := run.Patiently(ctx, s.deps.Logger, "take a lease", func(ctx context.Context) (err error) {
 		now := time.Now()
-		rec, held, err = s.deps.Records.Acquire(ctx, dedupe.KeyOf(&w.fire.Entry), s.holder, now, now.Add(s.cfg.LeaseTTL))
+		rec, held, err = s.deps.Records.Acquire(ctx, dedupe.KeyOf(&w.fire.Entry), s.holder(w.fire.DefinitionID), now, now.Add(s.cfg.LeaseTTL))
 		return err
 	})
 	if err != nil || held {
@@ -104,7 +106,7 @@ func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 		event = *released(w.fire)
 	}
 	if s.publish(ctx, &event) == nil {
-		s.window.done(w.partition, w.offset)
+		w.done()
 	}
 }
 
@@ -113,7 +115,9 @@ func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 func (s *Service) lastCheck(
 	ctx context.Context, w *task, key dedupe.Key, t job.Token,
 ) (verdict job.Verdict, gone bool, err error) {
+	check := dedupe.Check{Entry: &w.fire.Entry}
 	for {
+		began := time.Now()
 		sure, err := s.trusts(ctx, w)
 		if err != nil {
 			return 0, false, err
@@ -124,14 +128,19 @@ func (s *Service) lastCheck(
 			}
 			continue
 		}
-		began := time.Now()
+		// The hot tier may lose its memory right now: it accepts the check as what was trusted, or not at all.
+		check.Incarnation = w.fire.Incarnation
 		err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
-			verdict, err = s.deps.Records.Start(ctx, key, t, &w.fire.Entry)
-			if errors.Is(err, dedupe.ErrFenced) {
+			verdict, err = s.deps.Records.Start(ctx, key, t, check)
+			switch {
+			case errors.Is(err, dedupe.ErrFenced):
 				verdict = fenced
-				return nil
+			case errors.Is(err, dedupe.ErrIncarnation):
+				verdict = forgotten
+			default:
+				return err
 			}
-			return err
+			return nil
 		})
 		if err != nil {
 			return 0, false, err
@@ -139,8 +148,13 @@ func (s *Service) lastCheck(
 		switch {
 		case verdict == fenced:
 			return 0, false, dedupe.ErrFenced
+		case verdict == forgotten:
 		case verdict == job.AheadOfRow:
 			if gone, err := s.refreshStop(ctx, w); gone || err != nil {
+				return 0, gone, err
+			}
+		case verdict == job.Superseded:
+			if check.EndsAt, gone, err = s.endOf(ctx, w); gone || err != nil {
 				return 0, gone, err
 			}
 		case time.Since(began) <= time.Second:
@@ -149,14 +163,17 @@ func (s *Service) lastCheck(
 	}
 }
 
-// fenced is a verdict of lastCheck alone: the lease is another's.
-const fenced job.Verdict = -1
+// Verdicts of lastCheck alone: the lease is another's, or the hot tier may have forgotten it and more.
+const (
+	fenced    job.Verdict = -1
+	forgotten job.Verdict = -2
+)
 
 // trusts tells whether the hot tier can have forgotten nothing that concerns this fire: it is the same incarnation as
 // when the fire's job row was read, and outcomes stored since the fire was taken are still kept.
 func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 	err = run.Patiently(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) error {
-		incarnation, err := s.deps.Hot.Incarnation(ctx)
+		incarnation, err := s.deps.Records.Incarnation(ctx)
 		if err != nil {
 			return err
 		}
@@ -181,7 +198,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	began := time.Now()
 	err = run.Patiently(ctx, s.deps.Logger, "ask the settlers", func(ctx context.Context) (err error) {
 		began = time.Now()
-		if incarnation, err = s.deps.Hot.Incarnation(ctx); err != nil {
+		if incarnation, err = s.deps.Records.Incarnation(ctx); err != nil {
 			return err
 		}
 		return s.awaitSettlers(ctx)
@@ -240,6 +257,26 @@ func (s *Service) refreshStop(ctx context.Context, w *task) (gone bool, err erro
 		return s.deps.Records.SetStop(ctx, row.ID, row.State())
 	})
 	return gone, err
+}
+
+// endOf is where the fire's definition ended, which another has followed. The row is read first: a definition that takes
+// its place after that is found among those that were superseded. gone tells that the job is gone, or that the definition
+// is: then nobody waits for this fire.
+func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bool, err error) {
+	err = run.Patiently(ctx, s.deps.Logger, "read where a definition ended", func(ctx context.Context) error {
+		row, err := s.deps.Jobs.Get(ctx, w.fire.JobID)
+		var other time.Time
+		if err == nil {
+			_, other, err = s.deps.Jobs.Definition(ctx, w.fire.JobID, w.fire.DefinitionID)
+		}
+		if errors.Is(err, jobstore.ErrNotFound) {
+			gone = true
+			return nil
+		}
+		endsAt = row.Definition.EndOf(other)
+		return err
+	})
+	return endsAt, gone, err
 }
 
 // invoke calls the target. When ctx ends in the middle, ok is false and nothing is recorded: the lease lapses and another

@@ -14,7 +14,9 @@ const taskOverhead = 1024
 // task is a fire on its way through the executor.
 type task struct {
 	// fire is the message's, and never changed.
-	fire       *job.Fire
+	fire *job.Fire
+	// window, partition and offset are its place in the log.
+	window     *window
 	partition  int
 	offset     int64
 	host       string

@@ -42,10 +42,19 @@ func (l *leases) all() map[dedupe.Key]job.Token {
 	return maps.Clone(l.held)
 }
 
+// leaseBits is how many bits of a token's start number count the leases of a process: 10^12 of them, and 8 million starts.
+const leaseBits = 40
+
+// holder is this process as the holder of one more lease. Its number is in no other token, so that an attempt that this
+// process makes again after the hot tier lost the first one's record can be told from that.
+func (s *Service) holder(definitionID string) dedupe.Holder {
+	return dedupe.Holder{Name: s.name, DefinitionID: definitionID, Start: s.start<<leaseBits | s.leased.Add(1)}
+}
+
 func (s *Service) renewLoop(work context.Context) {
 	for run.Sleep(work, s.cfg.RenewEvery) == nil {
 		for k, t := range s.leases.all() {
-			err := s.deps.Records.Renew(work, k, s.holder, t, time.Now().Add(s.cfg.LeaseTTL))
+			err := s.deps.Records.Renew(work, k, dedupe.Holder{Name: s.name, Start: t.Start}, t, time.Now().Add(s.cfg.LeaseTTL))
 			if errors.Is(err, dedupe.ErrFenced) {
 				continue // ended meanwhile, or taken over: Finish finds out
 			}

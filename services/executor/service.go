@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -22,7 +23,6 @@ import (
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
@@ -85,7 +85,6 @@ func (c Config) Validate() error {
 type Deps struct {
 	Jobs    jobstore.Jobs
 	Pending jobstore.Pending
-	Hot     hotbucket.Buckets
 	Records dedupe.Records
 	Log     dispatch.Log
 	Coord   coord.Coordinator
@@ -101,14 +100,17 @@ type Service struct {
 	deps    Deps
 	metrics *metrics
 	webhook *webhook
-	holder  dedupe.Holder
+	// name and start are this process's; leased counts the leases that it took or tried to take.
+	name   string
+	start  int64
+	leased atomic.Int64
 
-	consumer dispatch.Consumer
-	window   *window
-	hosts    *hosts
-	leases   leases
-	calls    calls
-	endings  chan ending
+	// reading is what is being consumed; it changes when the topic is created anew.
+	reading atomic.Pointer[reading]
+	hosts   *hosts
+	leases  leases
+	calls   calls
+	endings chan ending
 }
 
 // New returns an executor that has not started.
@@ -118,7 +120,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), webhook: newWebhook(cfg, deps.Transport),
-		window: newWindow(), endings: make(chan ending, maxEnding),
+		endings: make(chan ending, maxEnding),
 	}
 	s.hosts = newHosts(cfg, s.metrics)
 	return s, nil
@@ -131,11 +133,12 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("start number: %w", err)
 	}
-	s.holder = dedupe.Holder{Name: "executor-" + ulid.Make().String(), Start: start}
-	s.consumer, err = s.deps.Log.Subscribe(ctx, dispatch.TopicFires, dispatch.GroupExecutor)
+	s.name, s.start = "executor-"+ulid.Make().String(), start
+	consumer, err := s.deps.Log.Subscribe(ctx, dispatch.TopicFires, dispatch.GroupExecutor)
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
+	s.reading.Store(&reading{consumer, newWindow()})
 	// Work outlives ctx by the drain; abort ends it for good.
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
@@ -154,7 +157,23 @@ func (s *Service) Run(ctx context.Context) error {
 	s.commit(context.WithoutCancel(ctx))
 	abort()
 	helpers.Wait()
-	return s.consumer.Close()
+	return s.reading.Load().consumer.Close()
+}
+
+// reading is a consumer of the fires and the window of what it gave.
+type reading struct {
+	consumer dispatch.Consumer
+	window   *window
+}
+
+// rejoin begins anew with a topic that was created anew. What was consumed of the old one goes on; its places are
+// committed nowhere.
+func (s *Service) rejoin(ctx context.Context) error {
+	c, err := dispatch.Rejoin(ctx, s.deps.Log, dispatch.TopicFires, dispatch.GroupExecutor, s.reading.Load().consumer)
+	if err == nil {
+		s.reading.Store(&reading{c, newWindow()})
+	}
+	return err
 }
 
 // drain waits for the invocations under way and then for their outcomes, for each at most the drain limit; what is left
@@ -176,13 +195,17 @@ func (s *Service) drain(abort func(), ended <-chan struct{}) {
 // consume hands fires to their hosts' queues until ctx ends.
 func (s *Service) consume(ctx, work context.Context) {
 	for ctx.Err() == nil {
-		if s.window.size() >= s.cfg.MaxUncommitted {
+		r := s.reading.Load()
+		if r.window.size() >= s.cfg.MaxUncommitted {
 			if run.Sleep(ctx, 10*time.Millisecond) != nil {
 				return
 			}
 			continue
 		}
-		messages, err := s.consumer.Poll(ctx, s.cfg.PollBatch)
+		messages, err := r.consumer.Poll(ctx, s.cfg.PollBatch)
+		if errors.Is(err, dispatch.ErrRecreated) {
+			err = s.rejoin(ctx)
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				s.deps.Logger.Warn("cannot consume fires", "error", err)
@@ -191,7 +214,7 @@ func (s *Service) consume(ctx, work context.Context) {
 			continue
 		}
 		for _, m := range messages {
-			if w := s.accept(m); w != nil && !s.hosts.enqueue(w) {
+			if w := s.accept(r.window, m); w != nil && !s.hosts.enqueue(w) {
 				s.hosts.reject(w)
 			}
 		}
@@ -200,14 +223,14 @@ func (s *Service) consume(ctx, work context.Context) {
 }
 
 // accept opens the fire's place in the window.
-func (s *Service) accept(m dispatch.Message) *task {
-	s.window.open(m.Partition, m.Offset)
-	w, err := newTask(m)
+func (s *Service) accept(in *window, m dispatch.Message) *task {
+	in.open(m.Partition, m.Offset)
+	w, err := newTask(in, m)
 	if err != nil {
 		// No executor of this version can read it; its entry is put back and fired again as long as it is not done.
 		s.deps.Logger.Error("a fire cannot be decoded, it is passed over", "partition", m.Partition, "offset", m.Offset,
 			"error", err)
-		s.window.done(m.Partition, m.Offset)
+		in.done(m.Partition, m.Offset)
 		return nil
 	}
 	return w
@@ -236,10 +259,11 @@ func (s *Service) commitLoop(work context.Context) {
 }
 
 func (s *Service) commit(ctx context.Context) {
-	if err := s.consumer.Commit(ctx, s.window.committable()); err != nil && ctx.Err() == nil {
+	r := s.reading.Load()
+	if err := r.consumer.Commit(ctx, r.window.committable()); err != nil && ctx.Err() == nil {
 		s.deps.Logger.Warn("cannot commit fires", "error", err)
 	}
-	s.metrics.uncommitted.Set(float64(s.window.size()))
+	s.metrics.uncommitted.Set(float64(r.window.size()))
 }
 
 // tickLoop brings back what waited for another's lease or for its instant, and defers what waited too long.
@@ -289,6 +313,9 @@ const deferChunk = 200
 // They go in small publishes, so that the log takes other records in between, and come back spread over a quarter of
 // their delay, so that they do not all come at once.
 func (s *Service) deferFires(ctx context.Context, tasks []*task) {
+	if len(tasks) == 0 {
+		return
+	}
 	for len(tasks) > deferChunk {
 		s.deferFires(ctx, tasks[:deferChunk])
 		tasks = tasks[deferChunk:]
@@ -311,6 +338,6 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 	}
 	s.metrics.deferred.Add(float64(len(tasks)))
 	for _, w := range tasks {
-		s.window.done(w.partition, w.offset)
+		w.done()
 	}
 }

@@ -74,13 +74,16 @@ func (w *window) size() int {
 	return w.opened
 }
 
-func newTask(m dispatch.Message) (*task, error) {
+// done tells that the fire is complete.
+func (w *task) done() { w.window.done(w.partition, w.offset) }
+
+func newTask(in *window, m dispatch.Message) (*task, error) {
 	fire, err := wire.FireOf(&m)
 	if err != nil {
 		return nil, err
 	}
 	return &task{
-		fire: fire, partition: m.Partition, offset: m.Offset, host: hostOf(fire.Target.URL),
+		fire: fire, window: in, partition: m.Partition, offset: m.Offset, host: hostOf(fire.Target.URL),
 		bytes: int64(len(m.Value)) + taskOverhead, consumedAt: job.Instant(time.Now()),
 	}, nil
 }

@@ -40,7 +40,7 @@ type batchJob struct {
 // from the claim, so a request that is repeated after a crash creates what is missing.
 func (s *Service) createJobs(ctx context.Context, r *request) (response, error) {
 	now := job.Instant(time.Now())
-	claim := jobstore.Claim{ID: newID("", now), AcceptedAt: now}
+	claim := jobstore.Claim{ID: s.newID("", now), AcceptedAt: now}
 	key := r.parameters["Idempotency-Key"]
 	return s.once(ctx, r, "createJobs", key, claim, func(c jobstore.Claim) (response, error) {
 		bodies, err := elements(r.body, "jobs")
@@ -153,12 +153,16 @@ func (s *Service) missingOf(ctx context.Context, jobs []batchJob, results []batc
 
 // acceptAll is accept for many.
 func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batchResult, again bool) error {
-	for ; ; again = true {
+	if len(jobs) == 0 {
+		return nil
+	}
+	acceptedAt := jobs[0].job.CreatedAt // that of all
+	for before, floor := acceptedAt, s.floor(acceptedAt); ; before, floor, again = floor, s.floor(acceptedAt), true {
 		began := job.Instant(time.Now())
 		entries := make([]job.Entry, 0, len(jobs))
 		rows := make([]job.Job, 0, len(jobs))
 		for _, b := range jobs {
-			first, ok := b.line.First(bucket.Partition(b.job.ID, s.cfg.Partitions), began)
+			first, ok := firstEntry(b.line, bucket.Partition(b.job.ID, s.cfg.Partitions), floor, before)
 			if !ok {
 				results[b.at] = refused(noOccurrence())
 				continue

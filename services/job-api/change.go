@@ -130,7 +130,12 @@ func (s *Service) update(
 		if keepBody {
 			def.Target.Body = j.Definition.Target.Body
 		}
-		def.EffectiveAt = now
+		// Later than what it supersedes, which begins behind a pause or was made by a clock that is ahead, and than a pause
+		// that it is made in: the instants of a job pass from one definition to the next and never back.
+		def.EffectiveAt = job.Later(now, j.Definition.EffectiveAt.Add(time.Millisecond))
+		if j.Status == job.Paused {
+			def.EffectiveAt = job.Later(def.EffectiveAt, j.PausedAt.Add(time.Millisecond))
+		}
 		if at := def.Schedule.RunAt; !at.IsZero() && at.Before(now) && !at.Equal(j.Definition.Schedule.RunAt) {
 			return invalid([]problem.Fault{{
 				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past; give an instant ahead, or trigger the job.",
@@ -181,65 +186,55 @@ func (s *Service) resumeJob(ctx context.Context, r *request) (response, error) {
 	})
 }
 
-// redefine stores a new definition, which change makes from the row.
+// redefine stores a new definition, which change makes from the row. Its first entry is written before the row, in which
+// the entry's own definition stands only then: until it does a worker holds the entry, and drops it when the grace is over.
+// It moves the row's version on before that, so that a row that comes later does not come at all: this begins anew.
 func (s *Service) redefine(
 	ctx context.Context, jobID string, change func(j *job.Job, now time.Time) error,
 ) (response, error) {
 	p := bucket.Partition(jobID, s.cfg.Partitions)
-	for {
-		began := time.Now()
-		var first job.Entry
-		var fires bool
-		j, err := s.change.Change(ctx, jobID, func(ctx context.Context, j *job.Job) error {
-			fires = false
-			if j.Deleted {
-				return jobstore.ErrNotFound
-			}
-			now := job.Instant(time.Now())
-			old := j.Definition
-			if err := change(j, now); err != nil {
-				return err
-			}
-			j.Definition.ID = job.NextDefinitionID(old.ID, newID(job.DefinitionPrefix, now))
-			j.UpdatedAt = now
-			line, err := compile(jobID, &j.Definition)
-			if err != nil {
-				return err
-			}
-			if err := s.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
-				return err
-			}
-			if j.Status != job.Active {
-				return nil
-			}
-			if first, fires = line.First(p, now); !fires {
-				return nil
-			}
-			return s.deps.Pending.Put(ctx, []job.Entry{first})
-		})
+	var first job.Entry
+	var fires bool
+	j, err := s.change.Change(ctx, jobID, func(ctx context.Context, j *job.Job) error {
+		fires = false
+		if j.Deleted {
+			return jobstore.ErrNotFound
+		}
+		now := job.Instant(time.Now())
+		old := j.Definition
+		if err := change(j, now); err != nil {
+			return err
+		}
+		j.Definition.ID = job.NextDefinitionID(old.ID, s.newID(job.DefinitionPrefix, now))
+		j.UpdatedAt = now
+		line, err := compile(jobID, &j.Definition)
 		if err != nil {
-			return response{}, err
+			return err
 		}
-		if fires && s.tookTooLong(began) {
-			// The entry may have been dropped before its row came: write it once more, into the current minute.
-			began = time.Now()
-			first.WrittenAt = job.Instant(began)
-			first = job.NewEntry(first, first.WrittenAt)
-			if err := s.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
-				return response{}, err
+		if err := s.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
+			return err
+		}
+		if j.Status != job.Active {
+			return nil
+		}
+		for {
+			written := job.Instant(time.Now())
+			if first, fires = line.First(p, written); !fires {
+				return nil
 			}
-			if s.tookTooLong(began) {
-				continue
-			}
-			if first, err = s.revive(ctx, first); err != nil {
-				return response{}, err
+			err := s.deps.Pending.Put(ctx, []job.Entry{first})
+			if err != nil || !s.tookTooLong(written) { // else its bucket may have closed meanwhile
+				return err
 			}
 		}
-		if fires {
-			s.writeThrough(ctx, first)
-		}
-		return s.answerJob(ctx, http.StatusOK, &j)
+	})
+	if err != nil {
+		return response{}, err
 	}
+	if fires {
+		s.writeThrough(ctx, first)
+	}
+	return s.answerJob(ctx, http.StatusOK, &j)
 }
 
 func (s *Service) pauseJob(ctx context.Context, r *request) (response, error) {
@@ -289,7 +284,14 @@ func (s *Service) cancel(ctx context.Context, jobID string, hide bool) (job.Job,
 		if j.Status == job.Cancelled && (j.Deleted || !hide) {
 			return lifecycle.ErrNoChange
 		}
-		j.Status, j.Deleted, j.UpdatedAt = job.Cancelled, j.Deleted || hide, job.Instant(time.Now())
+		now := job.Instant(time.Now())
+		if j.Status != job.Cancelled {
+			j.EndsAt = now
+			if j.Status == job.Paused { // what follows on a pause gets its disposition by a resume, which there will not be
+				j.EndsAt = j.PausedAt.Add(time.Millisecond)
+			}
+		}
+		j.Status, j.Deleted, j.UpdatedAt = job.Cancelled, j.Deleted || hide, now
 		return nil
 	})
 }

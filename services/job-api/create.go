@@ -30,7 +30,7 @@ func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 		return response{}, err
 	}
 	claim := jobstore.Claim{
-		ID: newID(job.JobPrefix, now), DefinitionID: newID(job.DefinitionPrefix, now), AcceptedAt: now,
+		ID: s.newID(job.JobPrefix, now), DefinitionID: s.newID(job.DefinitionPrefix, now), AcceptedAt: now,
 	}
 	fresh := claim.ID
 	return s.once(ctx, r, "createJob", key, claim, func(claim jobstore.Claim) (response, error) {
@@ -41,15 +41,26 @@ func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 		j := newJob(tenant(r.Request), &body, def, claim)
 		if key != "" {
 			standing, err := s.deps.Jobs.Get(ctx, j.ID)
-			if err == nil {
+			begun := !s.tookTooLong(claim.AcceptedAt)
+			if err == nil && !begun {
+				begun, err = s.hasBegun(ctx, &standing)
+			}
+			if err == nil && begun {
 				return s.answerJob(ctx, http.StatusCreated, &standing)
 			}
-			if !errors.Is(err, jobstore.ErrNotFound) {
+			if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
 				return response{}, err
 			}
+			// There is no row, or an earlier try may have reached it too late for its entry, and died before it wrote another.
 		}
 		return s.accept(ctx, j, key != "", claim.ID != fresh)
 	})
+}
+
+// hasBegun tells whether anything is on record of a job: then its first entry was not dropped.
+func (s *Service) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
+	events, err := s.deps.History.Executions(ctx, j.ID, jobstore.Position{}, j.CreatedAt.Add(-j.Definition.CatchUpWindow), 1)
+	return len(events) > 0, err
 }
 
 // newJob is the first version of a job's row.
@@ -72,9 +83,9 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 		return response{}, err
 	}
 	p := bucket.Partition(j.ID, s.cfg.Partitions)
-	for {
+	for before, floor := j.CreatedAt, s.floor(j.CreatedAt); ; before, floor = floor, s.floor(j.CreatedAt) {
 		now := job.Instant(time.Now())
-		first, ok := line.First(p, now)
+		first, ok := firstEntry(line, p, floor, before)
 		if !ok {
 			return response{}, noOccurrence()
 		}
@@ -103,6 +114,34 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 	}
 }
 
+// floor is the instant in whose bucket a try writes a new job's first entry, unless that is due later. Tries soon after the
+// job was accepted write the same row; a later one may find that closed, or dropped.
+func (s *Service) floor(acceptedAt time.Time) time.Time {
+	if s.tookTooLong(acceptedAt) {
+		return job.Instant(time.Now())
+	}
+	return acceptedAt
+}
+
+// firstEntry is a new job's. It says what it repeats where the try before wrote into the bucket of another instant.
+func firstEntry(l *occurrence.Line, partition int, floor, before time.Time) (job.Entry, bool) {
+	e, ok := l.First(partition, job.Instant(time.Now()))
+	e = job.NewEntry(e, floor)
+	if m := job.NewEntry(e, before).Minute; m != e.Minute {
+		e.Repeats = m
+	}
+	return e, ok
+}
+
+// repeat is the entry in the bucket of at.
+func repeat(e job.Entry, at time.Time) job.Entry {
+	again := job.NewEntry(e, at)
+	if again.Repeats == 0 && again.Minute != e.Minute {
+		again.Repeats = e.Minute
+	}
+	return again
+}
+
 // revive makes sure that an entry is there and not done which was written before its job's row: an earlier one of the
 // same key may have been dropped meanwhile, and what is done stays done. Then it is written into the next minute. (If it
 // is done because it fired, the second fire meets the outcome of the first.)
@@ -116,7 +155,7 @@ func (s *Service) revive(ctx context.Context, e job.Entry) (job.Entry, error) {
 			return e, err
 		}
 		e.WrittenAt = job.Instant(time.Now())
-		e = job.NewEntry(e, job.MinuteStart(max(e.Minute, job.Minute(e.WrittenAt))+1))
+		e = repeat(e, job.MinuteStart(max(e.Minute, job.Minute(e.WrittenAt))+1))
 		if err := s.deps.Pending.Put(ctx, []job.Entry{e}); err != nil {
 			return e, err
 		}
@@ -149,8 +188,8 @@ func noOccurrence() *problem.Problem {
 	}})
 }
 
-func newID(prefix string, now time.Time) string {
-	return prefix + ulid.MustNew(uint64(now.UnixMilli()), ulid.DefaultEntropy()).String()
+func (s *Service) newID(prefix string, now time.Time) string {
+	return prefix + ulid.MustNew(uint64(now.UnixMilli()), s.deps.Entropy).String()
 }
 
 // idempotencyKey is the request's key, from the header or the body; "" if it has none.

@@ -43,7 +43,7 @@ func newServer(t testing.TB, configure func(*api.Config, *api.Deps)) *server {
 	deps := api.Deps{
 		Jobs: jobs, Pending: pending, History: embedded.NewHistory(db),
 		Settings: embedded.NewSettings(db),
-		Hot:      embedded.NewHotBuckets(4, 0), Records: records, Logger: slog.New(slog.DiscardHandler),
+		Hot:      embedded.NewHotBuckets(db.Incarnation(), 4, 0), Records: records, Logger: slog.New(slog.DiscardHandler),
 	}
 	if configure != nil {
 		configure(&cfg, &deps)

@@ -52,7 +52,7 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response,
 		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
 	}
 	now := job.Instant(time.Now())
-	claim := jobstore.Claim{ID: newID("", now), AcceptedAt: now}
+	claim := jobstore.Claim{ID: s.newID("", now), AcceptedAt: now}
 	key := r.parameters["Idempotency-Key"]
 	return s.once(ctx, r, "redriveDeadLetters", key, claim, func(c jobstore.Claim) (response, error) {
 		letters, more, err := s.lettersFor(ctx, tenant(r.Request), &b)

@@ -8,11 +8,13 @@ package api
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/bucket"
@@ -76,6 +78,8 @@ type Deps struct {
 	Listener net.Listener
 	// Full tells that the store has no room for new work; nil means never.
 	Full func() bool
+	// Entropy is what ids are made of; nil means the process's own.
+	Entropy io.Reader
 	// Admin answers the admin paths on the API's listener; nil for none.
 	Admin   http.Handler
 	Logger  *slog.Logger
@@ -98,6 +102,9 @@ type Service struct {
 func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if deps.Entropy == nil {
+		deps.Entropy = ulid.DefaultEntropy()
 	}
 	sp, err := loadSpec()
 	if err != nil {

@@ -23,7 +23,7 @@ func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) 
 		return response{}, jobstore.ErrNotFound
 	}
 	now := job.Instant(time.Now())
-	claim := jobstore.Claim{ID: newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
+	claim := jobstore.Claim{ID: s.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
 	return s.once(ctx, r, "triggerJob", r.parameters["Idempotency-Key"], claim, func(c jobstore.Claim) (response, error) {
 		if j.Status == job.Cancelled {
 			return response{}, cancelled()

@@ -82,6 +82,9 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		messages, err := consumer.Poll(ctx, s.cfg.Batch)
+		if errors.Is(err, dispatch.ErrRecreated) {
+			consumer, err = dispatch.Rejoin(ctx, s.deps.Log, dispatch.TopicEvents, dispatch.GroupSettle, consumer)
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				s.deps.Logger.Warn("cannot consume events", "error", err)

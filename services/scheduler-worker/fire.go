@@ -13,7 +13,7 @@ import (
 
 // dispatch sends off everything that is due, in batches, and what is to be done aside.
 func (sh *shard) dispatch(ctx context.Context) {
-	if time.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL {
+	if sh.lapsed() {
 		// Another may own these partitions by now. What is still there comes again with the next accepted read.
 		if sh.drop() > 0 {
 			sh.nextRead = time.Now()
@@ -36,6 +36,11 @@ func (sh *shard) dispatch(ctx context.Context) {
 		if sh.held[t.entry.Locator] != t {
 			continue
 		}
+		if sh.stale(t) && !t.rejudged {
+			t.rejudged = true // once: a store that is always slow must not keep it for ever
+			sh.fresh = append(sh.fresh, t)
+			continue
+		}
 		sh.settingAside++
 		begin(tasks)
 		go func() {
@@ -47,6 +52,13 @@ func (sh *shard) dispatch(ctx context.Context) {
 		}()
 	}
 }
+
+// lapsed tells that another may own these partitions by now, because the last accepted read is too old.
+func (sh *shard) lapsed() bool { return time.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL }
+
+// stale tells that an entry was judged by a job row that is too old to decide about missed runs, because a store was slow:
+// the job may have been paused and resumed since.
+func (sh *shard) stale(t *task) bool { return time.Since(t.judgedAt) > sh.s.cfg.OwnerTTL }
 
 // launch has tasks dispatched together while the clock goes on.
 func (sh *shard) launch(ctx context.Context, tasks []*task, work func() error) {

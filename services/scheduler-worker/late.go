@@ -80,8 +80,8 @@ func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, 
 	return &event, nil
 }
 
-// sendLate carries out the missed-run policy for one entry of a recurring schedule. The decision is claimed, written on the entry's row, and
-// only then carried out: whoever takes the entry after a crash anywhere in between finds it and does the same.
+// sendLate carries out the missed-run policy for one entry of a recurring schedule. The decision is claimed, written on the
+// entry's row, and only then carried out: whoever takes the entry after a crash anywhere in between finds it and does the same.
 func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
 	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
@@ -90,23 +90,32 @@ func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	decision := row.Decision
-	if decision == nil {
-		decision, err = s.decide(ctx, t, now)
-		if err != nil {
+	decision, err := s.decided(ctx, row)
+	if err != nil {
+		return err
+	}
+	dispatched := false
+	switch {
+	case decision == nil:
+		if decision, err = s.decide(ctx, t, now); err != nil {
 			return err
 		}
-		if decision == nil { // dispatched before
-			t.bare = true
-			return s.carryOut(ctx, []*task{t}, nil, now)
+		dispatched = decision == nil
+	case row.Decision == nil: // about the entry that this one repeats
+		if dispatched, err = s.successorExists(ctx, t, *decision, now); err != nil {
+			return err
 		}
+	}
+	if dispatched {
+		t.bare = true
+		return s.carryOut(ctx, []*task{t}, nil, now)
 	}
 	return s.carryOutLate(ctx, t, *decision, now)
 }
 
 // decide returns nil when there are signs that the entry was dispatched before.
 func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Decision, error) {
-	exists, err := s.successorExists(ctx, t, now)
+	exists, err := s.successorExists(ctx, t, t.line.OnTime(t.entry), now)
 	if err != nil || exists {
 		return nil, err
 	}
@@ -114,7 +123,8 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	if err != nil {
 		return nil, err
 	}
-	if rec := records[0]; rec.Exists && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped) {
+	// What was begun under another definition says nothing of this one's chain.
+	if rec := records[0]; rec.Of(t.entry.DefinitionID) && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped) {
 		return nil, nil
 	}
 	claims := []hotbucket.Claim{claimOf(t, t.line.Late(t.entry, now))}

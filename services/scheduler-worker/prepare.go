@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
@@ -57,6 +58,7 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 // prepare says of each entry what becomes of it, by its job row.
 func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
 	results := make([]prepared, len(tasks))
+	began := time.Now()
 	incarnation, err := s.deps.Hot.Incarnation(ctx)
 	var rows map[string]*job.Job
 	if err == nil {
@@ -67,7 +69,7 @@ func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
 			results[i].err = err
 			continue
 		}
-		t.incarnation = incarnation
+		t.incarnation, t.judgedAt = incarnation, began
 		row, found := rows[t.entry.JobID]
 		results[i] = s.judge(ctx, t, row, found)
 	}
@@ -93,7 +95,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	}
 	t.tenantID, t.labels = row.TenantID, row.Labels
 	state := row.State()
-	verdict := state.Judge(t.entry)
+	verdict := state.Judge(t.entry, time.Time{})
 	if verdict == job.AheadOfRow {
 		return s.await(t)
 	}
@@ -113,8 +115,11 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 		return prepared{err: err}
 	}
 	t.line = line
+	if verdict == job.Superseded {
+		verdict = state.Judge(t.entry, line.EndsAt)
+	}
 	if verdict != job.Proceed {
-		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.refuse(ctx, t, verdict, state) }}
+		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.refuse(ctx, t, verdict, row) }}
 	}
 	if state.Stops(t.entry.ExecutionID) {
 		// The executor refuses it by the stop record, which may be gone: it is older than the take.
@@ -129,14 +134,11 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 func (s *Service) line(ctx context.Context, row *job.Job, e *job.Entry) (*occurrence.Line, error) {
 	l := &occurrence.Line{JobID: row.ID, Def: &row.Definition}
 	if e.DefinitionID != row.Definition.ID {
-		d, next, err := s.deps.Jobs.Definition(ctx, row.ID, e.DefinitionID)
+		d, endsAt, err := s.deps.Jobs.Definition(ctx, row.ID, e.DefinitionID)
 		if err != nil {
 			return nil, err
 		}
-		l.Def, l.EndsAt = &d, row.Definition.EffectiveAt
-		if next != nil {
-			l.EndsAt = next.EffectiveAt
-		}
+		l.Def, l.EndsAt = &d, row.Definition.EndOf(endsAt)
 	}
 	if !e.FirstOfSchedule() || l.Def.Schedule.Type == job.OneShot {
 		return l, nil // no successor will follow, so the schedule is not asked
@@ -162,8 +164,18 @@ func (s *Service) await(t *task) prepared {
 // lookFor reads the row that an entry waits for a last time.
 func (s *Service) lookFor(ctx context.Context, t *task) (again time.Time, err error) {
 	row, err := s.deps.Jobs.GetSerial(ctx, t.entry.JobID)
+	if err == nil && row.Definition.ID < t.entry.DefinitionID {
+		// The update that wrote the entry may still be on its way to the row, and would leave the job without any. It expects
+		// the version that it read: it finds another, and begins anew.
+		row.Version++
+		if err := s.deps.Jobs.Replace(ctx, row); err != nil {
+			return time.Time{}, err
+		}
+		s.metrics.refused.WithLabelValues("orphan").Inc()
+		return time.Time{}, s.finish(ctx, t)
+	}
 	switch {
-	case errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Definition.ID < t.entry.DefinitionID:
+	case errors.Is(err, jobstore.ErrNotFound):
 		s.metrics.refused.WithLabelValues("orphan").Inc()
 		return time.Time{}, s.finish(ctx, t)
 	case err != nil:
@@ -187,11 +199,18 @@ func (s *Service) remove(ctx context.Context, t *task) error {
 
 // refuse carries a refusal out. Whatever finds a lease or an outcome was dispatched before: its fire is published
 // bare, and the row is left to settle.
-func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, state job.State) (again time.Time, err error) {
+func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.Job) (again time.Time, err error) {
 	key := dedupe.KeyOf(t.entry)
+	entry, err := s.deps.Pending.Row(ctx, t.entry.Locator)
+	if errors.Is(err, jobstore.ErrNotFound) || err == nil && entry.Done {
+		return time.Time{}, s.remove(ctx, t) // settled before
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
 	// Where someone holds the attempt its fire is published all the same, under the present incarnation of the hot tier.
 	// The stop record may be gone with the one before, and an executor would find nothing that stops it.
-	if err := s.deps.Records.SetStop(ctx, t.entry.JobID, state); err != nil {
+	if err := s.deps.Records.SetStop(ctx, t.entry.JobID, row.State()); err != nil {
 		return time.Time{}, err
 	}
 	if !v.HasDisposition() {
@@ -212,50 +231,111 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, state job.
 	if err != nil {
 		return time.Time{}, err
 	}
-	if !stored {
-		if rec.Outcome == nil || rec.Outcome.Kind != outcome.Kind {
-			return fireBare(t), nil
-		}
-		outcome = *rec.Outcome
+	begun := !stored && (rec.Outcome == nil || rec.Outcome.Disposition == job.Fired)
+	if begun && rec.Of(t.entry.DefinitionID) {
+		return fireBare(t), nil
 	}
-	s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
-	events := []job.Event{job.AttemptEvent(t.fire(), outcome, now)}
-	if v == job.StoppedByPause && t.line.Plan != nil && !t.entry.Chained {
-		r, ok, err := s.pausedRange(ctx, t, state.PausedAt, now)
+	var events []job.Event
+	if !begun {
+		if !stored { // an earlier refusal, that of a pause before the cancel for instance
+			outcome = *rec.Outcome
+		}
+		s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
+		events = append(events, job.AttemptEvent(t.fire(), outcome, now))
+	}
+	if t.line.Plan != nil && !t.entry.Chained {
+		end := row.EndsAt
+		if v == job.StoppedByPause {
+			end = row.PausedAt.Add(time.Millisecond)
+		}
+		following, err := s.following(ctx, t, entry, end, outcome.Disposition, now)
 		if err != nil {
 			return time.Time{}, err
 		}
-		if ok {
-			events = append(events, job.SkippedEvent(t.entry, t.tenantID, r, job.SkippedPaused, now))
-		}
+		events = append(events, following...)
 	}
 	if err := s.publishEvents(ctx, events); err != nil {
 		return time.Time{}, err
 	}
+	if begun { // under another definition, whose chain is not this entry's
+		return fireBare(t), nil
+	}
 	return time.Time{}, s.remove(ctx, t)
 }
 
-// pausedRange is what else of the definition the pause skips: the entry's chain ends here unless its successor was
-// written before, which then gets its own refusal.
-func (s *Service) pausedRange(ctx context.Context, t *task, pausedAt, now time.Time) (job.SkippedRange, bool, error) {
-	exists, err := s.successorExists(ctx, t, now)
-	if err != nil || exists {
-		return job.SkippedRange{}, false, err
+// following ends the chain of an entry that is refused, and tells of the instants up to end that it stops: those after the
+// entry, unless a successor is or will be there, which then gets its own refusal. The claim settles it with an owner that
+// decided before and has not written the successor yet: what that one decided is carried out here, and else it finds that
+// the chain has ended.
+func (s *Service) following(
+	ctx context.Context, t *task, row job.PendingRow, end time.Time, d job.Disposition, now time.Time,
+) (events []job.Event, err error) {
+	onTime := t.line.OnTime(t.entry)
+	decision, err := s.decided(ctx, row)
+	if err != nil {
+		return nil, err
 	}
-	r, ok := t.line.PausedRange(t.entry, pausedAt)
-	return r, ok, nil
+	if decision == nil {
+		exists, err := s.successorExists(ctx, t, onTime, now)
+		if err != nil || exists {
+			return nil, err
+		}
+		standing, err := s.deps.Hot.Claim(ctx, t.owner, []hotbucket.Claim{claimOf(t, job.Decision{})})
+		if err != nil {
+			return nil, err
+		}
+		decision = &standing[0]
+	}
+	if decision.Skipped != nil {
+		events = append(events, job.SkippedEvent(t.entry, t.tenantID, *decision.Skipped, job.SkippedMissed, now))
+	}
+	if !decision.Next.IsZero() {
+		exists, err := s.successorExists(ctx, t, *decision, now)
+		if next, ok := t.line.Successor(t.entry, *decision, now); ok && !exists && err == nil {
+			err = s.chain(ctx, []job.Entry{next}, now)
+		}
+		return events, err
+	}
+	if r, ok := t.line.From(onTime, end); ok && decision.Skipped == nil {
+		events = append(events, job.SkippedEvent(t.entry, t.tenantID, r, d, now))
+	}
+	return events, nil
 }
 
-func (s *Service) successorExists(ctx context.Context, t *task, now time.Time) (bool, error) {
-	next, ok := t.line.Successor(t.entry, t.line.OnTime(t.entry), now)
-	if !ok {
-		return false, nil
+// decided is what the missed-run policy decided about an entry, or about the one that it repeats; nil for nothing.
+func (s *Service) decided(ctx context.Context, row job.PendingRow) (*job.Decision, error) {
+	if row.Decision != nil || row.Repeats == 0 {
+		return row.Decision, nil
 	}
-	_, err := s.deps.Pending.Row(ctx, next.Locator)
+	original := row.Locator
+	original.Minute = row.Repeats
+	first, err := s.deps.Pending.Row(ctx, original)
 	if errors.Is(err, jobstore.ErrNotFound) {
-		return false, nil
+		return nil, nil
 	}
-	return err == nil, err
+	return first.Decision, err
+}
+
+// successorExists tells whether the row is there that follows by the decision from the entry, or from the one that it
+// repeats.
+func (s *Service) successorExists(ctx context.Context, t *task, d job.Decision, now time.Time) (bool, error) {
+	parents := []job.Entry{*t.entry}
+	if t.entry.Repeats != 0 {
+		original := *t.entry
+		original.Minute = t.entry.Repeats
+		parents = append(parents, original)
+	}
+	for _, parent := range parents {
+		next, ok := t.line.Successor(&parent, d, now)
+		if !ok {
+			return false, nil
+		}
+		_, err := s.deps.Pending.Row(ctx, next.Locator)
+		if err == nil || !errors.Is(err, jobstore.ErrNotFound) {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // fireBare makes the task publish its fire at its instant, without chain or policy.

@@ -23,6 +23,10 @@ type task struct {
 	// incarnation of the hot tier, read before the job row was.
 	incarnation string
 	takenAt     time.Time
+	// judgedAt is when the read of the job row began by which the entry was judged.
+	judgedAt time.Time
+	// rejudged: it was judged once more because that was too long ago.
+	rejudged bool
 	// at is when the task is looked at next: its due instant, or the next recheck while it is held back.
 	at time.Time
 	// queued: it stands in the shard's queue, once.
@@ -146,7 +150,7 @@ func (sh *shard) pause() time.Duration {
 	if sh.reading == 0 {
 		next = sh.readAt()
 	}
-	if len(sh.queue) > 0 && sh.firing < maxFiring && sh.queue[0].at.Before(next) {
+	if len(sh.queue) > 0 && sh.firing < maxFiring && !sh.lapsed() && sh.queue[0].at.Before(next) {
 		next = sh.queue[0].at
 	}
 	return max(time.Until(next), 0)
@@ -177,7 +181,7 @@ func (sh *shard) read(ctx context.Context) {
 				sh.take(entries, owners, began)
 				return
 			}
-			if stale || time.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL {
+			if stale || sh.lapsed() {
 				sh.drop()
 			}
 			if stale {

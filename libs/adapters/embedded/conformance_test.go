@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/archive"
@@ -106,7 +107,9 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	t.Run("hot buckets", func(t *testing.T) {
-		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return embedded.NewHotBuckets(partitions, 0) })
-		hotbuckettest.RunBound(t, bound, func(*testing.T) hotbucket.Buckets { return embedded.NewHotBuckets(partitions, bound) })
+		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return embedded.NewHotBuckets(ulid.Make().String(), partitions, 0) })
+		hotbuckettest.RunBound(t, bound, func(*testing.T) hotbucket.Buckets {
+			return embedded.NewHotBuckets(ulid.Make().String(), partitions, bound)
+		})
 	})
 }

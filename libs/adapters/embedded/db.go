@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -65,7 +66,12 @@ type DB struct {
 	// closing is called before the database is closed.
 	closing    []func()
 	partitions int
+	// incarnation names what is in memory only: the hot tier, which is lost with this process.
+	incarnation string
 }
+
+// Incarnation of the hot tier that goes with this opening of the database.
+func (db *DB) Incarnation() string { return db.incarnation }
 
 // Open opens or sets up the database.
 func Open(o Options) (*DB, error) {
@@ -88,7 +94,7 @@ func Open(o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{pebble: p, lock: lock, write: pebble.Sync, fatal: o.Fatal}
+	db := &DB{pebble: p, lock: lock, write: pebble.Sync, fatal: o.Fatal, incarnation: ulid.Make().String()}
 	if o.withoutSync {
 		db.write = pebble.NoSync
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/btree"
-	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -57,12 +56,12 @@ func postponedBefore(a, b postponedEntry) bool {
 }
 
 // NewHotBuckets returns an empty hot tier; maxEntries 0 means DefaultMaxHotEntries.
-func NewHotBuckets(partitions int, maxEntries int64) *HotBuckets {
+func NewHotBuckets(incarnation string, partitions int, maxEntries int64) *HotBuckets {
 	if maxEntries == 0 {
 		maxEntries = DefaultMaxHotEntries
 	}
 	h := &HotBuckets{
-		incarnation: ulid.Make().String(), maxEntries: maxEntries, hints: make(chan struct{}, 1),
+		incarnation: incarnation, maxEntries: maxEntries, hints: make(chan struct{}, 1),
 		partitions: make([]hotPartition, partitions), claims: newExpiring[string, job.Decision](claimsKept, maxClaims),
 	}
 	for i := range h.partitions {

@@ -238,24 +238,28 @@ func (s *JobStore) PutDefinition(_ context.Context, jobID string, d job.Definiti
 // Definition implements jobstore.Jobs.
 func (s *JobStore) Definition(
 	ctx context.Context, jobID, definitionID string,
-) (d job.Definition, next *job.Definition, err error) {
-	var found []job.Definition
+) (d job.Definition, endsAt time.Time, err error) {
+	found := false
 	prefix := text([]byte{tableDefinition}, jobID)
 	err = s.db.scan(ctx, definitionKey(jobID, definitionID), after(prefix), func(_, v []byte) (bool, error) {
-		d, err := wire.UnmarshalDefinition(v)
-		found = append(found, d)
-		return len(found) < 2, err
+		other, err := wire.UnmarshalDefinition(v)
+		switch {
+		case err != nil:
+			return false, err
+		case other.ID == definitionID:
+			d, found = other, true
+		case endsAt.IsZero() || other.EffectiveAt.Before(endsAt):
+			endsAt = other.EffectiveAt
+		}
+		return found, nil
 	})
 	if err != nil {
-		return d, nil, fmt.Errorf("embedded: definition: %w", err)
+		return d, endsAt, fmt.Errorf("embedded: definition: %w", err)
 	}
-	if len(found) == 0 || found[0].ID != definitionID {
-		return d, nil, fmt.Errorf("embedded: definition: %w", jobstore.ErrNotFound)
+	if !found {
+		return d, endsAt, fmt.Errorf("embedded: definition: %w", jobstore.ErrNotFound)
 	}
-	if len(found) == 2 {
-		next = &found[1]
-	}
-	return found[0], next, nil
+	return d, endsAt, nil
 }
 
 // List implements jobstore.Jobs.

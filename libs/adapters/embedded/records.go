@@ -62,13 +62,15 @@ type stop struct {
 	at    time.Time
 }
 
-// encodeStarted is the durable form of a record that was started: takeovers, token, holder. Its key is the attempt's.
+// encodeStarted is the durable form of a record that was started: takeovers, token, holder, definition. Its key is the
+// attempt's.
 func encodeStarted(rec *dedupe.Record) []byte {
-	v := make([]byte, 0, 20+len(rec.Holder))
+	v := make([]byte, 0, 21+len(rec.Holder)+len(rec.DefinitionID))
 	v = binary.BigEndian.AppendUint32(v, uint32(rec.Takeovers))
 	v = binary.BigEndian.AppendUint64(v, uint64(rec.Token.Counter))
 	v = binary.BigEndian.AppendUint64(v, uint64(rec.Token.Start))
-	return append(v, rec.Holder...)
+	v = append(append(v, rec.Holder...), 0)
+	return append(v, rec.DefinitionID...)
 }
 
 func decodeStarted(k, v []byte) (dedupe.Key, *dedupe.Record, error) {
@@ -76,9 +78,11 @@ func decodeStarted(k, v []byte) (dedupe.Key, *dedupe.Record, error) {
 	if !ok || len(attempt) != 4 || len(v) < 20 {
 		return dedupe.Key{}, nil, errors.New("embedded: started record is cut short")
 	}
+	holder, definition, _ := bytes.Cut(v[20:], []byte{0})
 	return dedupe.Key{ExecutionID: string(id), Attempt: int(binary.BigEndian.Uint32(attempt))}, &dedupe.Record{
-		Exists: true, Running: true, Takeovers: int(binary.BigEndian.Uint32(v)), Holder: string(v[20:]),
-		Token: job.Token{Counter: int64(binary.BigEndian.Uint64(v[4:])), Start: int64(binary.BigEndian.Uint64(v[12:]))},
+		Exists: true, Running: true, Takeovers: int(binary.BigEndian.Uint32(v)), Holder: string(holder),
+		DefinitionID: string(definition),
+		Token:        job.Token{Counter: int64(binary.BigEndian.Uint64(v[4:])), Start: int64(binary.BigEndian.Uint64(v[12:]))},
 	}, nil
 }
 
@@ -123,14 +127,23 @@ func (r *Records) Acquire(
 	}
 	rec.Exists, rec.Released = true, false
 	rec.Holder, rec.LapsesAt = h.Name, lapsesAt
+	if !rec.Running {
+		rec.DefinitionID = h.DefinitionID
+	}
 	rec.Token = job.Token{Counter: rec.Token.Counter + 1, Start: h.Start}
 	return *rec, true, nil
 }
 
+// Incarnation implements dedupe.Records.
+func (r *Records) Incarnation(context.Context) (string, error) { return r.db.incarnation, nil }
+
 // Start implements dedupe.Records.
-func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, error) {
-	verdict, err := r.start(k, t, e)
-	if err == nil && verdict == job.Proceed && r.mayHaveKilled(e) {
+func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
+	if c.Incarnation != r.db.incarnation {
+		return 0, fmt.Errorf("embedded: start: %w", dedupe.ErrIncarnation)
+	}
+	verdict, err := r.start(k, t, c)
+	if err == nil && verdict == job.Proceed && r.mayHaveKilled(c.Entry) {
 		// Everything written so far is on disk once this is; many that wait share one sync.
 		if err := r.db.sync(); err != nil {
 			return 0, fmt.Errorf("embedded: start: %w", err)
@@ -139,15 +152,16 @@ func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, e *job.Ent
 	return verdict, err
 }
 
-func (r *Records) start(k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, error) {
+func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]
 	if !ok || rec.Token != t || rec.Released || rec.Outcome != nil {
 		return 0, fmt.Errorf("embedded: start: %w", dedupe.ErrFenced)
 	}
+	e := c.Entry
 	if stop, ok := r.stops[e.JobID]; ok {
-		v := stop.state.Judge(e)
+		v := stop.state.Judge(e, c.EndsAt)
 		if v == job.Proceed && stop.state.Stops(e.ExecutionID) {
 			v = job.StoppedByCancel
 		}
@@ -155,6 +169,7 @@ func (r *Records) start(k dedupe.Key, t job.Token, e *job.Entry) (job.Verdict, e
 			return v, nil
 		}
 	}
+	rec.DefinitionID = e.DefinitionID
 	if rec.Token.Counter == 1 && !rec.Running && !r.mayHaveKilled(e) && !r.closed {
 		r.unwritten[k] = rec
 		if r.flush == nil {
@@ -206,7 +221,9 @@ func (r *Records) Renew(_ context.Context, k dedupe.Key, h dedupe.Holder, t job.
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]
 	if !ok {
-		r.records[k] = &dedupe.Record{Exists: true, Holder: h.Name, Token: t, LapsesAt: lapsesAt, Running: true}
+		r.records[k] = &dedupe.Record{
+			Exists: true, Holder: h.Name, DefinitionID: h.DefinitionID, Token: t, LapsesAt: lapsesAt, Running: true,
+		}
 		return nil
 	}
 	if rec.Token != t || rec.Outcome != nil {

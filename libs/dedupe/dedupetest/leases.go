@@ -87,7 +87,7 @@ func takenOverIsFenced(t *testing.T, f fixture) {
 	first := f.acquire(t, alice, f.now)
 	later := f.now.Add(lease)
 	second := f.acquire(t, bob, later)
-	_, err := f.Start(t.Context(), f.key, first.Token, f.entry)
+	_, err := f.Start(t.Context(), f.key, first.Token, f.check())
 	mustBeFenced(t, "starting", err)
 	mustBeFenced(t, "renewing", f.Renew(t.Context(), f.key, alice, first.Token, later.Add(time.Hour)))
 	must(t, f.Release(t.Context(), f.key, first.Token))
@@ -165,10 +165,10 @@ func releaseKeepsRecord(t *testing.T, f fixture) {
 func releasedIsFenced(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	must(t, f.Release(t.Context(), f.key, rec.Token))
-	_, err := f.Start(t.Context(), f.key, rec.Token, f.entry)
+	_, err := f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting what was released", err)
 	again := f.acquire(t, alice, f.now)
-	_, err = f.Start(t.Context(), f.key, rec.Token, f.entry)
+	_, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting with the token of before", err)
 	must(t, f.Release(t.Context(), f.key, rec.Token)) // with the token of before: not this lease's
 	f.start(t, again.Token, job.Proceed)

@@ -1,6 +1,7 @@
 package dedupetest
 
 import (
+	"errors"
 	"reflect"
 	"sync/atomic"
 	"testing"
@@ -11,15 +12,48 @@ import (
 )
 
 func startNeedsLease(t *testing.T, f fixture) {
-	_, err := f.Start(t.Context(), f.key, job.Token{Counter: 1, Start: alice.Start}, f.entry)
+	_, err := f.Start(t.Context(), f.key, job.Token{Counter: 1, Start: alice.Start}, f.check())
 	mustBeFenced(t, "starting without a record", err)
 	rec := f.acquire(t, alice, f.now)
-	_, err = f.Start(t.Context(), f.key, job.Token{Counter: rec.Token.Counter + 1, Start: rec.Token.Start}, f.entry)
+	_, err = f.Start(t.Context(), f.key, job.Token{Counter: rec.Token.Counter + 1, Start: rec.Token.Start}, f.check())
 	mustBeFenced(t, "starting with a token that was never given", err)
 	f.start(t, rec.Token, job.Proceed)
 	f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, f.now), f.now)
-	_, err = f.Start(t.Context(), f.key, rec.Token, f.entry)
+	_, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting what has ended", err)
+}
+
+func startNeedsIncarnation(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	c := f.check()
+	c.Incarnation += "-before"
+	if v, err := f.Start(t.Context(), f.key, rec.Token, c); !errors.Is(err, dedupe.ErrIncarnation) {
+		t.Errorf("verdict %d, %v", v, err)
+	}
+	if rec := f.record(t); rec.Running {
+		t.Errorf("the record is %+v", rec)
+	}
+	f.start(t, rec.Token, job.Proceed)
+}
+
+func definitionIsTold(t *testing.T, f fixture) {
+	hold := func(h dedupe.Holder, definition string) dedupe.Holder {
+		h.DefinitionID = definition
+		return h
+	}
+	want := func(rec dedupe.Record, definition string) {
+		t.Helper()
+		if rec.DefinitionID != definition || f.record(t).DefinitionID != definition || !rec.Of(definition) || rec.Of("def_9") {
+			t.Errorf("it is told for %q, want %q", rec.DefinitionID, definition)
+		}
+	}
+	rec := f.acquire(t, hold(alice, "def_1"), f.now)
+	want(rec, "def_1")
+	rec = f.acquire(t, hold(bob, "def_2"), f.now.Add(lease))
+	want(rec, "def_2")
+	f.start(t, rec.Token, job.Proceed) // for the fixture's entry, of def_2
+	rec = f.acquire(t, hold(alice, "def_1"), f.now.Add(2*lease))
+	want(rec, "def_2")
 }
 
 func startJudges(t *testing.T, f fixture) {
@@ -33,7 +67,7 @@ func startJudges(t *testing.T, f fixture) {
 		{job.State{Version: 1, Status: job.Paused, PausedAt: at, DefinitionID: "def_2"}, job.StoppedByPause},
 		{job.State{Version: 1, Status: job.Paused, PausedAt: at.Add(-time.Millisecond), DefinitionID: "def_2"}, job.AfterPause},
 		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at}, job.Outdated},
-		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at.Add(time.Millisecond)}, job.Proceed},
+		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at.Add(time.Millisecond)}, job.Superseded},
 		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_1"}, job.AheadOfRow},
 	} {
 		f := newFixture(f.Records)
@@ -43,6 +77,17 @@ func startJudges(t *testing.T, f fixture) {
 		f.start(t, rec.Token, c.want)
 		if rec := f.record(t); rec.Running != (c.want == job.Proceed) || !rec.Alive(f.now) {
 			t.Errorf("after verdict %d the record is %+v", c.want, rec)
+		}
+	}
+	for end, want := range map[time.Time]job.Verdict{at: job.Outdated, at.Add(time.Millisecond): job.Proceed} {
+		f := newFixture(f.Records)
+		f.entry.NominalAt = at
+		must(t, f.SetStop(t.Context(), f.entry.JobID, job.State{
+			Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at.Add(time.Hour),
+		}))
+		rec := f.acquire(t, alice, f.now)
+		if v, err := f.Start(t.Context(), f.key, rec.Token, dedupe.Check{Entry: f.entry, EndsAt: end, Incarnation: f.check().Incarnation}); err != nil || v != want {
+			t.Errorf("of a definition that ended at %s the verdict is %d, %v, want %d", end, v, err, want)
 		}
 	}
 }
@@ -101,7 +146,7 @@ func stopIsFinal(t *testing.T, f fixture) {
 		}
 		for range 20 {
 			after := stopped.Load()
-			v, err := f.Start(t.Context(), f.key, rec.Token, f.entry)
+			v, err := f.Start(t.Context(), f.key, rec.Token, f.check())
 			if err != nil || after && v != job.StoppedByCancel {
 				t.Errorf("verdict %d after the stop was acknowledged, %v", v, err)
 			}

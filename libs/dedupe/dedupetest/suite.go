@@ -6,6 +6,7 @@
 package dedupetest
 
 import (
+	"context"
 	"errors"
 	"reflect"
 	"sync"
@@ -41,6 +42,15 @@ func newFixture(s dedupe.Records) fixture {
 	f := fixture{Records: s, now: job.Instant(time.Now())}
 	f.key, f.entry = newAttempt(f.now)
 	return f
+}
+
+// check is the last check of the attempt, of a definition that is not known to have ended.
+func (f fixture) check() dedupe.Check {
+	incarnation, err := f.Incarnation(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	return dedupe.Check{Entry: f.entry, Incarnation: incarnation}
 }
 
 func newAttempt(at time.Time) (dedupe.Key, *job.Entry) {
@@ -104,7 +114,7 @@ func (f fixture) wantHeld(t *testing.T, h dedupe.Holder, at time.Time) dedupe.Re
 
 func (f fixture) start(t *testing.T, token job.Token, want job.Verdict) {
 	t.Helper()
-	v, err := f.Start(t.Context(), f.key, token, f.entry)
+	v, err := f.Start(t.Context(), f.key, token, f.check())
 	must(t, err)
 	if v != want {
 		t.Fatalf("verdict is %d, want %d", v, want)
@@ -180,6 +190,8 @@ func Run(t *testing.T, open func(t *testing.T) dedupe.Records) {
 		{"attempts of one execution are records of their own", attemptsAreSeparate},
 		{"records are looked up in order, those that do not exist are empty", lookupInOrder},
 		{"starting needs a lease and no outcome", startNeedsLease},
+		{"starting needs the incarnation that is, and changes nothing in another", startNeedsIncarnation},
+		{"a record tells the definition for which it was started, else that of the last lease", definitionIsTold},
 		{"the last check judges by the stop record, and marks only what may proceed", startJudges},
 		{"only a stop record of a greater version replaces one", greaterStopStands},
 		{"of concurrent stop records the greatest version stands", stopsRace},

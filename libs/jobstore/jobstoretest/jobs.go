@@ -61,7 +61,7 @@ func RunJobs(t *testing.T, open func(t *testing.T) jobstore.Jobs) {
 		{"many rows are read at once, those that do not exist are missing", manyAreRead},
 		{"a deleted job is read and listed like any other", deletedIsRead},
 		{"a superseded definition is read as it was written, the same twice is once", definitionIsReadBack},
-		{"a superseded definition comes with the one that was superseded after it", definitionHasNext},
+		{"a superseded definition ends where the first of those begins that were superseded after it", definitionEnds},
 		{"a tenant's jobs are listed newest id first, in pages without gap or repetition", listing},
 		{"a tenant without jobs has an empty listing", emptyListing},
 		{"a claim is given back as it was stored, to every later claimant", claimStands},

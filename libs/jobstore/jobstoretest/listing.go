@@ -15,45 +15,47 @@ func definitionIsReadBack(t *testing.T, s jobstore.Jobs) {
 	jobID, d := newJobID(), newDefinition(newDefinitionID())
 	for range 2 {
 		must(t, s.PutDefinition(t.Context(), jobID, d))
-		got, next, err := s.Definition(t.Context(), jobID, d.ID)
+		got, endsAt, err := s.Definition(t.Context(), jobID, d.ID)
 		must(t, err)
 		same(t, "definition", got, d)
-		if next != nil {
-			t.Errorf("the last one is followed by %+v", next)
+		if !endsAt.IsZero() {
+			t.Errorf("the last one ends at %s", endsAt)
 		}
 	}
 	_, _, err := s.Definition(t.Context(), newJobID(), d.ID)
 	mustBe(t, err, jobstore.ErrNotFound) // another job's
 }
 
-func definitionHasNext(t *testing.T, s jobstore.Jobs) {
+func definitionEnds(t *testing.T, s jobstore.Jobs) {
 	jobID := newJobID()
+	// The third is a resume, which reaches back behind the second.
+	begins := []time.Duration{0, 3 * time.Hour, time.Hour, 4 * time.Hour}
+	ends := []time.Duration{time.Hour, time.Hour, 4 * time.Hour, 0}
 	var put []job.Definition
-	for range 3 {
+	for i := range begins {
 		previous := ""
-		if len(put) > 0 {
-			previous = put[len(put)-1].ID
+		if i > 0 {
+			previous = put[i-1].ID
 		}
-		put = append(put, newDefinition(job.NextDefinitionID(previous, newDefinitionID())))
+		d := newDefinition(job.NextDefinitionID(previous, newDefinitionID()))
+		d.EffectiveAt = d.EffectiveAt.Add(begins[i])
+		put = append(put, d)
 	}
-	for _, i := range []int{2, 0, 1} { // the order of writing says nothing
+	for _, i := range []int{2, 0, 3, 1} { // the order of writing says nothing
 		must(t, s.PutDefinition(t.Context(), jobID, put[i]))
 	}
 	must(t, s.PutDefinition(t.Context(), newJobID(), newDefinition(newDefinitionID())))
 	for i := range put {
-		got, next, err := s.Definition(t.Context(), jobID, put[i].ID)
+		got, endsAt, err := s.Definition(t.Context(), jobID, put[i].ID)
 		must(t, err)
 		same(t, "definition", got, put[i])
-		if i == len(put)-1 {
-			if next != nil {
-				t.Errorf("the last one is followed by %+v", next)
-			}
-			continue
+		want := time.Time{}
+		if i < len(put)-1 {
+			want = put[0].EffectiveAt.Add(ends[i])
 		}
-		if next == nil {
-			t.Fatalf("definition %d has no next", i)
+		if !endsAt.Equal(want) {
+			t.Errorf("definition %d ends at %s, want %s", i, endsAt, want)
 		}
-		same(t, "next", *next, put[i+1])
 	}
 }
 

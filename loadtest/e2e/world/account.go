@@ -53,7 +53,7 @@ func (w *World) Patch(jobID, oldHost string, patch map[string]any) {
 	answer := w.Must(http.StatusOK, http.MethodPatch, "/jobs/"+jobID, patch, "If-Match", "*")
 	w.keepDefinition(jobID, answer)
 	w.keepStop(&ledger.Stop{
-		JobID: jobID, Kind: ledger.StopUpdate, AckedAt: time.Now(), EffectiveAt: asked, OldHost: oldHost,
+		JobID: jobID, Kind: ledger.StopUpdate, AckedAt: time.Now(), EffectiveAt: asked, OldHosts: []string{oldHost},
 	})
 }
 

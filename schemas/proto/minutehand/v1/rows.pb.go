@@ -290,6 +290,7 @@ type Job struct {
 	PausedAtMs        int64                  `protobuf:"varint,10,opt,name=paused_at_ms,json=pausedAtMs,proto3" json:"paused_at_ms,omitempty"`
 	StoppedExecutions []string               `protobuf:"bytes,11,rep,name=stopped_executions,json=stoppedExecutions,proto3" json:"stopped_executions,omitempty"`
 	Definition        *Definition            `protobuf:"bytes,12,opt,name=definition,proto3" json:"definition,omitempty"`
+	EndsAtMs          int64                  `protobuf:"varint,13,opt,name=ends_at_ms,json=endsAtMs,proto3" json:"ends_at_ms,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -408,6 +409,13 @@ func (x *Job) GetDefinition() *Definition {
 	return nil
 }
 
+func (x *Job) GetEndsAtMs() int64 {
+	if x != nil {
+		return x.EndsAtMs
+	}
+	return 0
+}
+
 var File_minutehand_v1_rows_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_rows_proto_rawDesc = "" +
@@ -444,7 +452,7 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\fmax_backfill\x18\t \x01(\x03R\vmaxBackfill\x12%\n" +
 	"\x0eoverlap_policy\x18\n" +
 	" \x01(\tR\roverlapPolicy\x12\x1a\n" +
-	"\bpriority\x18\v \x01(\tR\bpriority\"\xe0\x03\n" +
+	"\bpriority\x18\v \x01(\tR\bpriority\"\xfe\x03\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x12\n" +
@@ -461,7 +469,9 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\x12stopped_executions\x18\v \x03(\tR\x11stoppedExecutions\x129\n" +
 	"\n" +
 	"definition\x18\f \x01(\v2\x19.minutehand.v1.DefinitionR\n" +
-	"definition\x1a9\n" +
+	"definition\x12\x1c\n" +
+	"\n" +
+	"ends_at_ms\x18\r \x01(\x03R\bendsAtMs\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01BKZIgithub.com/minutehand/minutehand/schemas/proto/minutehand/v1;minutehandv1b\x06proto3"

@@ -1,0 +1,319 @@
+package sim
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+)
+
+// Kind is what goes wrong at a call of a port.
+type Kind string
+
+// The kinds of faults. All but the last two strike at a port call.
+const (
+	None        Kind = ""
+	FailBefore  Kind = "fail before"  // an error, without effect
+	FailAfter   Kind = "fail after"   // it takes effect, the answer is lost
+	FailLate    Kind = "fail late"    // an error, and it takes effect later
+	Twice       Kind = "twice"        // it takes effect once more, later
+	SlowBefore  Kind = "slow before"  // it takes effect late, and is answered
+	SlowAfter   Kind = "slow after"   // it takes effect at once, and is answered late
+	DieBefore   Kind = "die before"   // the process dies, without effect
+	DieAfter    Kind = "die after"    // the process dies, it took effect
+	StallBefore Kind = "stall before" // the process stands still, then it takes effect
+	StallAfter  Kind = "stall after"  // it takes effect, then the process stands still
+	Redeliver   Kind = "redeliver"    // the consumer begins again at the committed position
+
+	// Scheduled faults.
+	LoseHot  Kind = "lose hot tier"
+	FailOver Kind = "lose the hot tier's last second"
+	Recreate Kind = "recreate a topic"
+	Lapse    Kind = "lapse" // a process is not heard of for a while, and goes on as an owner
+	Outage   Kind = "outage"
+)
+
+// Class says which faults make sense at a call.
+type Class int
+
+// The classes of calls.
+const (
+	Read Class = iota
+	Write
+	Poll
+	Call // of a target
+)
+
+func (c Class) kinds() []Kind {
+	switch c {
+	case Write:
+		return []Kind{
+			FailBefore, FailAfter, FailLate, Twice, SlowBefore, SlowAfter, DieBefore, DieAfter, StallBefore, StallAfter,
+		}
+	case Poll:
+		return []Kind{FailBefore, Redeliver, DieBefore, DieAfter, StallBefore, StallAfter}
+	case Call:
+		return []Kind{SlowBefore, DieBefore, DieAfter, StallBefore, StallAfter}
+	}
+	return []Kind{FailBefore, SlowBefore, SlowAfter, DieBefore, StallBefore, StallAfter}
+}
+
+// Op names an operation of a port.
+type Op struct {
+	Port, Name string
+	Class      Class
+	// Rare operations meet more faults, those that poll fewer: a factor on the weather's rates.
+	Weight float64
+}
+
+// Point is a call: the n-th of an operation with that key.
+type Point struct {
+	Port string `json:"port"`
+	Op   string `json:"op"`
+	Key  string `json:"key,omitempty"`
+	N    int    `json:"n"`
+}
+
+// Fault is what strikes at a point, or at an instant of the run.
+type Fault struct {
+	Kind  Kind          `json:"kind"`
+	For   time.Duration `json:"for,omitempty"`
+	Point Point         `json:"point,omitzero"`
+	// Of a scheduled fault: when, and what it strikes.
+	At   time.Duration `json:"at,omitempty"`
+	What string        `json:"what,omitempty"`
+}
+
+// String shows a fault to a person.
+func (f Fault) String() string {
+	s := string(f.Kind)
+	if f.What != "" {
+		s += " " + f.What
+	}
+	if f.For > 0 {
+		s += " for " + f.For.String()
+	}
+	if f.Point != (Point{}) {
+		s += fmt.Sprintf(" at %s.%s(%s) #%d", f.Point.Port, f.Point.Op, f.Point.Key, f.Point.N)
+	}
+	return s
+}
+
+// Weather is how often which faults strike: the chance of each kind at a call of weight 1.
+type Weather struct {
+	Name   string
+	Rates  map[Kind]float64
+	Longer bool // delays may be longer than a lease
+	// Scheduled is how many of each scheduled kind there are.
+	Scheduled map[Kind]int
+	// Skew is by how much clocks may differ.
+	Skew time.Duration
+	// Crash tells that it loses, in the design's sense: a process, a stall longer than a lease, a hot tier or a log.
+	Crash bool
+}
+
+func weathers() []Weather {
+	network := map[Kind]float64{
+		FailBefore: 0.004, FailAfter: 0.004, FailLate: 0.002, Twice: 0.003, SlowBefore: 0.003, SlowAfter: 0.003, Redeliver: 0.004,
+	}
+	with := func(more map[Kind]float64) map[Kind]float64 {
+		rates := maps.Clone(network)
+		maps.Copy(rates, more)
+		return rates
+	}
+	deaths := map[Kind]float64{DieBefore: 0.0006, DieAfter: 0.0008}
+	stalls := map[Kind]float64{StallBefore: 0.0005, StallAfter: 0.0007}
+	both := maps.Clone(deaths)
+	maps.Copy(both, stalls)
+	return []Weather{
+		{Name: "network", Rates: network, Skew: 800 * time.Millisecond},
+		{Name: "deaths", Rates: with(deaths), Longer: true, Crash: true},
+		{Name: "stalls", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{Lapse: 3}},
+		{Name: "hot tier", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{LoseHot: 2, FailOver: 3}},
+		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 3, Outage: 2}},
+		{
+			Name: "owners", Rates: network, Longer: true, Crash: true, Skew: 900 * time.Millisecond,
+			Scheduled: map[Kind]int{Lapse: 8, Outage: 2},
+		},
+		{
+			Name: "everything", Rates: with(both), Longer: true, Crash: true, Skew: 900 * time.Millisecond,
+			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Recreate: 1, Lapse: 2, Outage: 1},
+		},
+	}
+}
+
+// dice gives numbers that follow from a seed and a name alone.
+type dice struct{ seed uint64 }
+
+// roll gives a number in [0,1).
+func (d dice) roll(format string, args ...any) float64 {
+	return float64(d.number(fmt.Sprintf(format, args...))>>11) / (1 << 53)
+}
+
+func (d dice) number(name string) uint64 {
+	return bucket.XXH64(fmt.Sprintf("%d/%s", d.seed, name))
+}
+
+// pick chooses one of several.
+func pick[T any](d dice, list []T, format string, args ...any) T {
+	return list[int(d.roll(format, args...)*float64(len(list)))]
+}
+
+// Faults decides what goes wrong: by the seed, or as a trace says.
+type Faults struct {
+	dice    dice
+	weather Weather
+	replay  map[Point]Fault // nil unless a trace is replayed
+
+	mu sync.Mutex
+	// until is when faults end; before from there are none.
+	from, until time.Time
+	calls       map[Point]int // with N = 0
+	struck      []Fault
+	hits        map[Hit]int
+}
+
+// Hit is a place of the code at which a fault of a kind struck.
+type Hit struct {
+	Port string `json:"port"`
+	Op   string `json:"op"`
+	Kind Kind   `json:"kind"`
+}
+
+func newFaults(seed uint64, w Weather, replay []Fault) *Faults {
+	f := &Faults{dice: dice{seed}, weather: w, calls: map[Point]int{}, hits: map[Hit]int{}}
+	if replay != nil {
+		f.replay = map[Point]Fault{}
+		for _, x := range replay {
+			if x.Point != (Point{}) {
+				f.replay[x.Point] = x
+			}
+		}
+	}
+	return f
+}
+
+// At decides what happens to a call.
+func (f *Faults) At(kind string, op *Op, key string) Fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := Point{Port: op.Port, Op: op.Name, Key: key}
+	f.calls[p]++
+	p.N = f.calls[p]
+	now := time.Now()
+	if now.Before(f.from) || !now.Before(f.until) {
+		return Fault{}
+	}
+	var fault Fault
+	if f.replay != nil {
+		fault = f.replay[p]
+	} else {
+		fault = f.decide(op, p, eagerness(kind, op))
+	}
+	if fault.Kind != None {
+		fault.At = 0
+		f.struck = append(f.struck, fault)
+		f.hits[Hit{op.Port, op.Name, fault.Kind}]++
+	}
+	return fault
+}
+
+// eagerness makes up for how rarely something is done: what the API does for a client, and the steps between which it
+// matters most that an owner stands still.
+func eagerness(kind string, op *Op) float64 {
+	switch {
+	case kind == "job-api":
+		return 5 * op.Weight
+	case kind == "scheduler-worker" && (op == opClaim || op == opPut || op == opDecide):
+		return 3 * op.Weight
+	}
+	return op.Weight
+}
+
+func (f *Faults) decide(op *Op, p Point, weight float64) Fault {
+	r := f.dice.roll("%s/%s/%s/%d", p.Port, p.Op, p.Key, p.N)
+	for _, k := range op.Class.kinds() {
+		rate := f.weather.Rates[k] * weight
+		if r < rate {
+			return Fault{Kind: k, Point: p, For: f.length(k, p)}
+		}
+		r -= rate
+	}
+	return Fault{}
+}
+
+// length is for how long a fault lasts. Without a crash nothing takes as long as a lease does.
+func (f *Faults) length(k Kind, p Point) time.Duration {
+	r := f.dice.roll("for/%s/%s/%s/%d", p.Port, p.Op, p.Key, p.N)
+	spread := func(lengths ...time.Duration) time.Duration {
+		i := int(r * float64(len(lengths)))
+		return lengths[i] + time.Duration(float64(lengths[i])*(r*float64(len(lengths))-float64(i))).Truncate(time.Millisecond)
+	}
+	switch k {
+	case SlowBefore, SlowAfter, FailLate, Twice:
+		if f.weather.Longer {
+			return spread(3*time.Millisecond, 40*time.Millisecond, 600*time.Millisecond, 4*time.Second, 15*time.Second)
+		}
+		return spread(3*time.Millisecond, 40*time.Millisecond, 400*time.Millisecond)
+	case StallBefore, StallAfter:
+		return spread(1200*time.Millisecond, 4*time.Second, 12*time.Second, 35*time.Second, 100*time.Second)
+	case DieBefore, DieAfter: // until it starts again
+		return spread(500*time.Millisecond, 3*time.Second, 12*time.Second)
+	}
+	return 0
+}
+
+// Schedule gives the scheduled faults of the run.
+func (f *Faults) Schedule(replay []Fault, length time.Duration, processes []string) []Fault {
+	var list []Fault
+	if f.replay != nil {
+		for _, x := range replay {
+			if x.Point == (Point{}) {
+				list = append(list, x)
+			}
+		}
+		return list
+	}
+	for _, k := range slices.Sorted(maps.Keys(f.weather.Scheduled)) {
+		for n := range f.weather.Scheduled[k] {
+			at := time.Duration(f.dice.roll("%s/%d", k, n) * float64(length)).Truncate(time.Millisecond)
+			x := Fault{Kind: k, At: at}
+			switch k {
+			case Recreate:
+				x.What = pick(f.dice, []string{"fires.default", "fires.default", "events"}, "what/%s/%d", k, n)
+			case Lapse:
+				x.What = pick(f.dice, processes, "what/%s/%d", k, n)
+				x.For = pick(f.dice, []time.Duration{2 * time.Second, 9 * time.Second, 40 * time.Second}, "for/%s/%d", k, n)
+			case Outage:
+				x.What = pick(f.dice, []string{"cold", "hot", "log", "coord", "archive"}, "what/%s/%d", k, n)
+				x.For = pick(f.dice, []time.Duration{4 * time.Second, 15 * time.Second, 50 * time.Second}, "for/%s/%d", k, n)
+			}
+			list = append(list, x)
+		}
+	}
+	slices.SortFunc(list, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
+	return list
+}
+
+// scheduled records that a scheduled fault struck.
+func (f *Faults) scheduled(x Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.struck = append(f.struck, x)
+	f.hits[Hit{"schedule", x.What, x.Kind}]++
+}
+
+// Trace is what is saved of a run that broke an invariant.
+type Trace struct {
+	Seed       uint64   `json:"seed"`
+	Variant    string   `json:"variant,omitempty"`
+	Violations []string `json:"violations"`
+	Faults     []Fault  `json:"faults"`
+}
+
+func (t Trace) encode() ([]byte, error) { return json.MarshalIndent(t, "", " ") }

@@ -1,0 +1,597 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/loadtest/sim/servers"
+)
+
+// Ports are the ports that a process is given. A broken variant of the code is made by replacing some of them.
+type Ports struct {
+	Jobs      jobstore.Jobs
+	Pending   jobstore.Pending
+	History   jobstore.History
+	Settings  jobstore.Settings
+	Hot       hotbucket.Buckets
+	Records   dedupe.Records
+	Log       dispatch.Log
+	Coord     coord.Coordinator
+	Archive   archive.Archive
+	Transport http.RoundTripper
+}
+
+// The weights of operations: those that are called all the time, those that are called for each fire, and rare ones.
+const (
+	always, often, seldom = 0.05, 1, 4
+)
+
+var ops []*Op
+
+// newOp registers an operation, so that the report can name those at which nothing ever went wrong.
+func newOp(port, name string, class Class, weight float64) *Op {
+	op := &Op{Port: port, Name: name, Class: class, Weight: weight}
+	ops = append(ops, op)
+	return op
+}
+
+// client is the ports of one process: the servers behind faults.
+type client struct {
+	p   *process
+	hot *servers.HotClient
+}
+
+func (p *process) ports() Ports {
+	c := &client{p: p, hot: p.w.hot.Client()}
+	return Ports{
+		Jobs: jobs{c}, Pending: pending{c}, History: history{c}, Settings: settings{c}, Hot: buckets{c}, Records: records{c},
+		Log: log{c}, Coord: coordinator{c}, Archive: objects{c}, Transport: transport{c},
+	}
+}
+
+// first is the key of a call that concerns many: the smallest, which the others' timing changes least.
+func first[T any](list []T, key func(T) string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	smallest := key(list[0])
+	for _, x := range list[1:] {
+		smallest = min(smallest, key(x))
+	}
+	return smallest
+}
+
+func entryKey(e job.Entry) string     { return locatorKey(e.Locator) }
+func locatorKey(l job.Locator) string { return fmt.Sprintf("%s/%d", l.ExecutionID, l.Attempt) }
+func attemptKey(k dedupe.Key) string  { return fmt.Sprintf("%s/%d", k.ExecutionID, k.Attempt) }
+func same(s string) string            { return s }
+
+// pair is what calls with two results give.
+type pair[A, B any] struct {
+	a A
+	b B
+}
+
+var (
+	opGet           = newOp("cold", "Get", Read, often)
+	opGetMany       = newOp("cold", "GetMany", Read, often)
+	opGetSerial     = newOp("cold", "GetSerial", Read, seldom)
+	opCreate        = newOp("cold", "Create", Write, seldom)
+	opReplace       = newOp("cold", "Replace", Write, seldom)
+	opPutDefinition = newOp("cold", "PutDefinition", Write, seldom)
+	opDefinition    = newOp("cold", "Definition", Read, often)
+	opClaimKey      = newOp("cold", "ClaimKey", Write, seldom)
+	opFinishKey     = newOp("cold", "FinishKey", Write, seldom)
+)
+
+type jobs struct{ *client }
+
+func (c jobs) Get(ctx context.Context, id string) (job.Job, error) {
+	return through(ctx, c.p, opGet, id, func(ctx context.Context) (job.Job, error) { return c.p.w.cold.Get(ctx, id) })
+}
+
+func (c jobs) GetMany(ctx context.Context, ids []string) (map[string]*job.Job, error) {
+	return through(ctx, c.p, opGetMany, first(ids, same), func(ctx context.Context) (map[string]*job.Job, error) {
+		return c.p.w.cold.GetMany(ctx, ids)
+	})
+}
+
+func (c jobs) GetSerial(ctx context.Context, id string) (job.Job, error) {
+	return through(ctx, c.p, opGetSerial, id, func(ctx context.Context) (job.Job, error) { return c.p.w.cold.GetSerial(ctx, id) })
+}
+
+func (c jobs) Create(ctx context.Context, j job.Job, exclusive bool) error {
+	return do(ctx, c.p, opCreate, j.ID, func(ctx context.Context) error { return c.p.w.cold.Create(ctx, j, exclusive) })
+}
+
+func (c jobs) CreateMany(ctx context.Context, list []job.Job) error {
+	return do(ctx, c.p, opCreate, first(list, func(j job.Job) string { return j.ID }), func(ctx context.Context) error {
+		return c.p.w.cold.CreateMany(ctx, list)
+	})
+}
+
+func (c jobs) Replace(ctx context.Context, j job.Job) error {
+	return do(ctx, c.p, opReplace, j.ID, func(ctx context.Context) error { return c.p.w.cold.Replace(ctx, j) })
+}
+
+func (c jobs) PutDefinition(ctx context.Context, id string, d job.Definition) error {
+	return do(ctx, c.p, opPutDefinition, id, func(ctx context.Context) error { return c.p.w.cold.PutDefinition(ctx, id, d) })
+}
+
+func (c jobs) Definition(ctx context.Context, id, definition string) (job.Definition, time.Time, error) {
+	v, err := through(ctx, c.p, opDefinition, id, func(ctx context.Context) (pair[job.Definition, time.Time], error) {
+		d, endsAt, err := c.p.w.cold.Definition(ctx, id, definition)
+		return pair[job.Definition, time.Time]{d, endsAt}, err
+	})
+	return v.a, v.b, err
+}
+
+func (c jobs) List(ctx context.Context, tenant, cursor string, limit int) ([]job.Job, string, error) {
+	return c.p.w.cold.List(ctx, tenant, cursor, limit)
+}
+
+func (c jobs) ClaimKey(ctx context.Context, tenant, key string, claim jobstore.Claim) (jobstore.Claim, bool, error) {
+	v, err := through(ctx, c.p, opClaimKey, key, func(ctx context.Context) (pair[jobstore.Claim, bool], error) {
+		standing, won, err := c.p.w.cold.ClaimKey(ctx, tenant, key, claim)
+		return pair[jobstore.Claim, bool]{standing, won}, err
+	})
+	return v.a, v.b, err
+}
+
+func (c jobs) FinishKey(ctx context.Context, tenant, key string, a jobstore.Answer) error {
+	return do(ctx, c.p, opFinishKey, key, func(ctx context.Context) error { return c.p.w.cold.FinishKey(ctx, tenant, key, a) })
+}
+
+var opSetting = newOp("cold", "Setting", Read, always)
+
+type settings struct{ *client }
+
+func (c settings) Setting(ctx context.Context, name string) ([]byte, error) {
+	return through(ctx, c.p, opSetting, c.p.name, func(ctx context.Context) ([]byte, error) { return c.p.w.cold.Setting(ctx, name) })
+}
+
+func (c settings) SwapSetting(ctx context.Context, name string, old, value []byte) error {
+	return c.p.w.cold.SwapSetting(ctx, name, old, value)
+}
+
+var (
+	opPut       = newOp("cold", "Put", Write, often)
+	opMarkDone  = newOp("cold", "MarkDone", Write, often)
+	opDecide    = newOp("cold", "Decide", Write, seldom)
+	opRow       = newOp("cold", "Row", Read, often)
+	opRows      = newOp("cold", "Rows", Read, often)
+	opScan      = newOp("cold", "Scan", Read, always)
+	opFirstOpen = newOp("cold", "FirstOpen", Read, always)
+	opLowWater  = newOp("cold", "LowWater", Read, seldom)
+	opClose     = newOp("cold", "Close", Write, seldom)
+)
+
+type pending struct{ *client }
+
+func (c pending) Put(ctx context.Context, entries []job.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	entries = slices.Clone(entries)
+	sent := time.Now()
+	return do(ctx, c.p, opPut, first(entries, entryKey), func(context.Context) error { return c.p.w.cold.PutAt(sent, entries) })
+}
+
+func (c pending) MarkDone(ctx context.Context, locators []job.Locator) error {
+	locators = slices.Clone(locators)
+	return do(ctx, c.p, opMarkDone, first(locators, locatorKey), func(ctx context.Context) error {
+		return c.p.w.cold.MarkDone(ctx, locators)
+	})
+}
+
+func (c pending) Decide(ctx context.Context, l job.Locator, d job.Decision) error {
+	return do(ctx, c.p, opDecide, locatorKey(l), func(ctx context.Context) error { return c.p.w.cold.Decide(ctx, l, d) })
+}
+
+func (c pending) Row(ctx context.Context, l job.Locator) (job.PendingRow, error) {
+	return through(ctx, c.p, opRow, locatorKey(l), func(ctx context.Context) (job.PendingRow, error) { return c.p.w.cold.Row(ctx, l) })
+}
+
+func (c pending) Rows(ctx context.Context, locators []job.Locator) (map[job.Locator]job.PendingRow, error) {
+	return through(ctx, c.p, opRows, first(locators, locatorKey), func(ctx context.Context) (map[job.Locator]job.PendingRow, error) {
+		return c.p.w.cold.Rows(ctx, locators)
+	})
+}
+
+func (c pending) Scan(
+	ctx context.Context, partition int, minute int64, after *job.Locator, limit int,
+) ([]job.PendingRow, error) {
+	return through(ctx, c.p, opScan, fmt.Sprintf("p%d/%d", partition, minute), func(ctx context.Context) ([]job.PendingRow, error) {
+		return c.p.w.cold.Scan(ctx, partition, minute, after, limit)
+	})
+}
+
+func (c pending) FirstOpen(ctx context.Context, partition int, from, to int64) (int64, bool, error) {
+	v, err := through(ctx, c.p, opFirstOpen, fmt.Sprintf("p%d", partition), func(ctx context.Context) (pair[int64, bool], error) {
+		minute, ok, err := c.p.w.cold.FirstOpen(ctx, partition, from, to)
+		return pair[int64, bool]{minute, ok}, err
+	})
+	return v.a, v.b, err
+}
+
+func (c pending) LowWater(ctx context.Context, partition int) (int64, error) {
+	return through(ctx, c.p, opLowWater, fmt.Sprintf("p%d", partition), func(ctx context.Context) (int64, error) {
+		return c.p.w.cold.LowWater(ctx, partition)
+	})
+}
+
+func (c pending) Close(ctx context.Context, partition int, minute int64) error {
+	return do(ctx, c.p, opClose, fmt.Sprintf("p%d/%d", partition, minute), func(ctx context.Context) error {
+		return c.p.w.cold.Close(ctx, partition, minute)
+	})
+}
+
+var (
+	opRecord        = newOp("cold", "Record", Write, often)
+	opPutDeadLetter = newOp("cold", "PutDeadLetter", Write, seldom)
+)
+
+type history struct{ *client }
+
+func (c history) Record(ctx context.Context, events []*job.Event) error {
+	events = slices.Clone(events)
+	key := first(events, func(e *job.Event) string { return locatorKey(e.Entry.Locator) })
+	return do(ctx, c.p, opRecord, key, func(ctx context.Context) error { return c.p.w.cold.Record(ctx, events) })
+}
+
+func (c history) Executions(
+	ctx context.Context, id string, before jobstore.Position, oldest time.Time, limit int,
+) ([]job.Event, error) {
+	return c.p.w.cold.Executions(ctx, id, before, oldest, limit)
+}
+
+func (c history) Execution(ctx context.Context, id string) ([]job.Event, error) {
+	return c.p.w.cold.Execution(ctx, id)
+}
+
+func (c history) PutDeadLetter(ctx context.Context, d job.DeadLetter) error {
+	return do(ctx, c.p, opPutDeadLetter, d.Event.Entry.ExecutionID, func(ctx context.Context) error {
+		return c.p.w.cold.PutDeadLetter(ctx, d)
+	})
+}
+
+func (c history) MarkRedriven(ctx context.Context, d job.DeadLetter, id string) error {
+	return c.p.w.cold.MarkRedriven(ctx, d, id)
+}
+
+func (c history) DeadLetters(ctx context.Context, tenant, cursor string, limit int) ([]job.DeadLetter, string, error) {
+	return c.p.w.cold.DeadLetters(ctx, tenant, cursor, limit)
+}
+
+var (
+	opAdd         = newOp("hot", "Add", Write, often)
+	opDue         = newOp("hot", "Due", Read, always)
+	opPostpone    = newOp("hot", "Postpone", Write, seldom)
+	opRemove      = newOp("hot", "Remove", Write, often)
+	opAbsent      = newOp("hot", "Absent", Read, often)
+	opClaim       = newOp("hot", "Claim", Write, often)
+	opHorizon     = newOp("hot", "Horizon", Read, often)
+	opSetHorizon  = newOp("hot", "SetHorizon", Write, seldom)
+	opSetEpoch    = newOp("hot", "SetEpoch", Write, seldom)
+	opIncarnation = newOp("hot", "Incarnation", Read, always)
+)
+
+type buckets struct{ *client }
+
+func (c buckets) Add(ctx context.Context, entries []job.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	entries = slices.Clone(entries)
+	return do(ctx, c.p, opAdd, first(entries, entryKey), func(ctx context.Context) error { return c.hot.Add(ctx, entries) })
+}
+
+func (c buckets) Due(
+	ctx context.Context, owners []hotbucket.Owner, until time.Time, limit int,
+) ([]*job.Entry, error) {
+	return through(ctx, c.p, opDue, c.p.name, func(ctx context.Context) ([]*job.Entry, error) {
+		return c.hot.Due(ctx, owners, until, limit)
+	})
+}
+
+func (c buckets) Postpone(ctx context.Context, o hotbucket.Owner, locators []job.Locator, until time.Time) error {
+	return do(ctx, c.p, opPostpone, first(locators, locatorKey), func(ctx context.Context) error {
+		return c.hot.Postpone(ctx, o, locators, until)
+	})
+}
+
+func (c buckets) Remove(ctx context.Context, locators []job.Locator) error {
+	locators = slices.Clone(locators)
+	return do(ctx, c.p, opRemove, first(locators, locatorKey), func(ctx context.Context) error { return c.hot.Remove(ctx, locators) })
+}
+
+func (c buckets) Absent(ctx context.Context, locators []job.Locator) ([]job.Locator, error) {
+	return through(ctx, c.p, opAbsent, first(locators, locatorKey), func(ctx context.Context) ([]job.Locator, error) {
+		return c.hot.Absent(ctx, locators)
+	})
+}
+
+func (c buckets) Hints() <-chan struct{} { return c.hot.Hints() }
+
+func (c buckets) Claim(ctx context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+	key := first(claims, func(c hotbucket.Claim) string { return c.ExecutionID })
+	return through(ctx, c.p, opClaim, key, func(ctx context.Context) ([]job.Decision, error) { return c.hot.Claim(ctx, o, claims) })
+}
+
+func (c buckets) Horizon(ctx context.Context, partition int) (time.Time, error) {
+	return through(ctx, c.p, opHorizon, fmt.Sprintf("%s/p%d", c.p.name, partition), func(ctx context.Context) (time.Time, error) {
+		return c.hot.Horizon(ctx, partition)
+	})
+}
+
+func (c buckets) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) error {
+	return do(ctx, c.p, opSetHorizon, fmt.Sprintf("p%d", o.Partition), func(ctx context.Context) error {
+		return c.hot.SetHorizon(ctx, o, horizon)
+	})
+}
+
+func (c buckets) SetEpoch(ctx context.Context, o hotbucket.Owner) error {
+	return do(ctx, c.p, opSetEpoch, fmt.Sprintf("%s/p%d", o.Role, o.Partition), func(ctx context.Context) error {
+		return c.hot.SetEpoch(ctx, o)
+	})
+}
+
+func (c buckets) Incarnation(ctx context.Context) (string, error) {
+	return through(ctx, c.p, opIncarnation, c.p.name, c.hot.Incarnation)
+}
+
+var (
+	opAcquire   = newOp("hot", "Acquire", Write, often)
+	opStart     = newOp("hot", "Start", Write, often)
+	opRenew     = newOp("hot", "Renew", Write, often)
+	opRelease   = newOp("hot", "Release", Write, seldom)
+	opFinish    = newOp("hot", "Finish", Write, often)
+	opRefuse    = newOp("hot", "Refuse", Write, seldom)
+	opLookup    = newOp("hot", "Lookup", Read, often)
+	opKeptSince = newOp("hot", "KeptSince", Read, always)
+	opSetStop   = newOp("hot", "SetStop", Write, seldom)
+	opStopsOf   = newOp("hot", "StopsOf", Read, always)
+)
+
+type records struct{ *client }
+
+func (c records) Acquire(
+	ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time,
+) (dedupe.Record, bool, error) {
+	v, err := through(ctx, c.p, opAcquire, attemptKey(k), func(ctx context.Context) (pair[dedupe.Record, bool], error) {
+		rec, ok, err := c.hot.Acquire(ctx, k, h, now, lapsesAt)
+		return pair[dedupe.Record, bool]{rec, ok}, err
+	})
+	return v.a, v.b, err
+}
+
+func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Verdict, error) {
+	return through(ctx, c.p, opStart, attemptKey(k), func(ctx context.Context) (job.Verdict, error) {
+		v, err := c.hot.Start(ctx, k, t, check)
+		if err == nil && v == job.Proceed {
+			c.p.w.started(k, t)
+		}
+		return v, err
+	})
+}
+
+func (c records) Renew(ctx context.Context, k dedupe.Key, h dedupe.Holder, t job.Token, lapsesAt time.Time) error {
+	return do(ctx, c.p, opRenew, attemptKey(k), func(ctx context.Context) error { return c.hot.Renew(ctx, k, h, t, lapsesAt) })
+}
+
+func (c records) Release(ctx context.Context, k dedupe.Key, t job.Token) error {
+	return do(ctx, c.p, opRelease, attemptKey(k), func(ctx context.Context) error { return c.hot.Release(ctx, k, t) })
+}
+
+func (c records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+	ends = slices.Clone(ends)
+	key := first(ends, func(e dedupe.End) string { return attemptKey(e.Key) })
+	return through(ctx, c.p, opFinish, key, func(ctx context.Context) ([]dedupe.Ended, error) { return c.hot.Finish(ctx, ends, now) })
+}
+
+func (c records) Refuse(ctx context.Context, k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
+	v, err := through(ctx, c.p, opRefuse, attemptKey(k), func(ctx context.Context) (pair[dedupe.Record, bool], error) {
+		rec, ok, err := c.hot.Refuse(ctx, k, o, now)
+		return pair[dedupe.Record, bool]{rec, ok}, err
+	})
+	return v.a, v.b, err
+}
+
+func (c records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
+	return through(ctx, c.p, opLookup, first(keys, attemptKey), func(ctx context.Context) ([]dedupe.Record, error) {
+		return c.hot.Lookup(ctx, keys)
+	})
+}
+
+func (c records) Incarnation(ctx context.Context) (string, error) {
+	return through(ctx, c.p, opIncarnation, c.p.name, c.hot.Incarnation)
+}
+
+func (c records) KeptSince(ctx context.Context) (time.Time, error) {
+	return through(ctx, c.p, opKeptSince, c.p.name, c.hot.KeptSince)
+}
+
+func (c records) SetStop(ctx context.Context, id string, s job.State) error {
+	return do(ctx, c.p, opSetStop, id, func(ctx context.Context) error { return c.hot.SetStop(ctx, id, s) })
+}
+
+func (c records) StopsOf(ctx context.Context, ids []string) (map[string]job.State, error) {
+	return through(ctx, c.p, opStopsOf, c.p.name, func(ctx context.Context) (map[string]job.State, error) {
+		return c.hot.StopsOf(ctx, ids)
+	})
+}
+
+var (
+	opPublishFires  = newOp("log", "Publish fires", Write, often)
+	opPublishEvents = newOp("log", "Publish events", Write, often)
+	opPublishDLQ    = newOp("log", "Publish dlq", Write, seldom)
+	opEnd           = newOp("log", "End", Read, often)
+	opCommitted     = newOp("log", "Committed", Read, always)
+	opPoll          = newOp("log", "Poll", Poll, 0.3)
+	opCommit        = newOp("log", "Commit", Write, always)
+)
+
+func publishOp(topic string) *Op {
+	switch topic {
+	case dispatch.TopicFires:
+		return opPublishFires
+	case dispatch.TopicEvents:
+		return opPublishEvents
+	}
+	return opPublishDLQ
+}
+
+type log struct{ *client }
+
+func (c log) Publish(ctx context.Context, topic string, list []dispatch.Record) error {
+	if len(list) == 0 {
+		return nil
+	}
+	list = slices.Clone(list)
+	key := first(list, func(r dispatch.Record) string { return r.Key })
+	return do(ctx, c.p, publishOp(topic), key, func(ctx context.Context) error {
+		c.p.w.published(c.p, topic, list)
+		return c.p.w.log.Publish(ctx, topic, list)
+	})
+}
+
+func (c log) Subscribe(_ context.Context, topic, group string) (dispatch.Consumer, error) {
+	if err := c.p.ready(); err != nil {
+		return nil, err
+	}
+	m := c.p.w.log.Member(topic, group)
+	c.p.mu.Lock()
+	c.p.consumers = append(c.p.consumers, m)
+	c.p.mu.Unlock()
+	return consumer{c.client, m, group}, nil
+}
+
+func (c log) End(ctx context.Context, topic string) (dispatch.Position, error) {
+	return through(ctx, c.p, opEnd, topic, func(ctx context.Context) (dispatch.Position, error) { return c.p.w.log.End(ctx, topic) })
+}
+
+func (c log) Committed(ctx context.Context, topic, group string) (dispatch.Position, error) {
+	return through(ctx, c.p, opCommitted, c.p.name+"/"+group, func(ctx context.Context) (dispatch.Position, error) {
+		return c.p.w.log.Committed(ctx, topic, group)
+	})
+}
+
+type consumer struct {
+	*client
+	*servers.Consumer
+	group string
+}
+
+func (c consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, error) {
+	if err := c.p.ready(); err != nil {
+		return nil, err
+	}
+	if c.p.w.away("log") {
+		c.p.wait(20 * time.Millisecond)
+		return nil, errOutage
+	}
+	messages, err := c.Consumer.Poll(ctx, limit)
+	if err != nil {
+		return nil, cmp.Or(c.p.ready(), err)
+	}
+	// Decided when there is something: how often a poll came back empty follows from timing.
+	key := c.p.name + "/" + c.group
+	f := c.p.w.faults.At(c.p.kind, opPoll, key)
+	if f.Kind != None {
+		c.p.w.tell(c.p.name, key, "FAULT "+f.String())
+	}
+	switch f.Kind {
+	case FailBefore, Redeliver:
+		c.Redeliver()
+		if f.Kind == FailBefore {
+			return nil, errFault
+		}
+	case DieBefore, DieAfter:
+		c.p.die(f.For)
+	case StallBefore, StallAfter:
+		c.p.w.delayed(c.p, f.For)
+		c.p.stall(f.For)
+	}
+	return messages, c.p.ready()
+}
+
+func (c consumer) Commit(ctx context.Context, offsets map[int]int64) error {
+	return do(ctx, c.p, opCommit, c.p.name+"/"+c.group, func(ctx context.Context) error { return c.Consumer.Commit(ctx, offsets) })
+}
+
+func (c consumer) Close() error {
+	if err := c.p.ready(); err != nil {
+		return nil //nolint:nilerr // nobody hears of the dead
+	}
+	return c.Consumer.Close()
+}
+
+var (
+	opStartNumber = newOp("coord", "StartNumber", Write, seldom)
+	opJoin        = newOp("coord", "Join", Read, seldom)
+)
+
+type coordinator struct{ *client }
+
+func (c coordinator) StartNumber(ctx context.Context) (int64, error) {
+	return through(ctx, c.p, opStartNumber, c.p.name, c.p.w.coord.StartNumber)
+}
+
+func (c coordinator) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error) {
+	m, err := through(ctx, c.p, opJoin, c.p.name, func(context.Context) (*servers.Member, error) {
+		return c.p.w.coord.Member(role), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.p.mu.Lock()
+	c.p.members = append(c.p.members, m)
+	c.p.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		if c.p.ready() == nil {
+			m.Leave() // the dead are noticed when their session times out
+		}
+	})
+	return m.Sets(), nil
+}
+
+var (
+	opPutIfAbsent = newOp("archive", "PutIfAbsent", Write, seldom)
+	opOpen        = newOp("archive", "Open", Read, seldom)
+)
+
+type objects struct{ *client }
+
+func (c objects) PutIfAbsent(ctx context.Context, name string, body []byte) error {
+	return do(ctx, c.p, opPutIfAbsent, name, func(ctx context.Context) error { return c.p.w.archive.PutIfAbsent(ctx, name, body) })
+}
+
+func (c objects) Open(ctx context.Context, name string) (archive.Object, error) {
+	return through(ctx, c.p, opOpen, name, func(ctx context.Context) (archive.Object, error) { return c.p.w.archive.Open(ctx, name) })
+}
+
+func (c objects) List(ctx context.Context, prefix string) ([]string, error) {
+	return c.p.w.archive.List(ctx, prefix)
+}
+
+var opInvoke = newOp("target", "Invoke", Call, often)
+
+type transport struct{ *client }
+
+func (c transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	key := r.Header.Get("Webhook-Id") + "/" + r.Header.Get("Minutehand-Attempt")
+	return through(r.Context(), c.p, opInvoke, key, func(context.Context) (*http.Response, error) {
+		return c.p.w.invoke(c.p, r)
+	})
+}

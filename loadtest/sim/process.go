@@ -1,0 +1,206 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/loadtest/sim/servers"
+)
+
+// The errors that faults give.
+var (
+	errFault  = errors.New("simulated: the server did not answer")
+	errOutage = errors.New("simulated: the server is away")
+	errDead   = errors.New("simulated: this process is dead")
+)
+
+// sessionTimeout is how long the coordinator and the log wait for a process that they do not hear of.
+const sessionTimeout = 6 * time.Second
+
+// process is one run of a service, from its start to its death or to the end of the simulation.
+type process struct {
+	w    *world
+	name string // such as "executor-1"; all runs of it share it
+	kind string
+	run  int
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	gone   chan struct{} // closed when it is dead
+
+	mu           sync.Mutex
+	dead         bool
+	stalledUntil time.Time
+	members      []*servers.Member
+	consumers    []*servers.Consumer
+}
+
+// die ends the process: nothing that it still does has any effect, and nobody hears of it any more.
+func (p *process) die(restart time.Duration) {
+	p.mu.Lock()
+	if p.dead {
+		p.mu.Unlock()
+		return
+	}
+	p.dead = true
+	close(p.gone)
+	p.mu.Unlock()
+	p.w.tell(p.name, "", "dies")
+	p.cancel()
+	p.w.background.Go(func() {
+		p.w.after(restart, func() { p.w.start(p.kind, p.name, p.run+1) })
+		p.w.after(sessionTimeout-restart, p.lapse) // others may have it before or after it is back
+	})
+}
+
+// stall makes the process stand still for a while.
+func (p *process) stall(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	until := time.Now().Add(d)
+	if p.dead || until.Before(p.stalledUntil) {
+		return
+	}
+	first := time.Now().After(p.stalledUntil)
+	p.stalledUntil = until
+	if first {
+		p.w.tell(p.name, "", fmt.Sprintf("stalls for %s", d))
+		p.w.background.Go(p.lapseWhileStalled)
+	}
+}
+
+// lapseWhileStalled takes from a process what it owns when its session times out, and lets it in again afterwards.
+func (p *process) lapseWhileStalled() {
+	p.w.after(sessionTimeout, func() {})
+	if !p.stalled() {
+		return
+	}
+	p.lapse()
+	for p.stalled() {
+		p.w.after(50*time.Millisecond, func() {})
+	}
+	p.rejoin()
+}
+
+func (p *process) stalled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.dead && time.Now().Before(p.stalledUntil)
+}
+
+func (p *process) lapse() {
+	p.mu.Lock()
+	members, consumers := p.members, p.consumers
+	p.mu.Unlock()
+	for _, m := range members {
+		m.Lapse()
+	}
+	for _, c := range consumers {
+		c.Lapse()
+	}
+}
+
+func (p *process) rejoin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.dead {
+		for _, m := range p.members {
+			m.Return()
+		}
+	}
+}
+
+// ready waits while the process stands still, and tells when it is dead.
+func (p *process) ready() error {
+	for {
+		p.mu.Lock()
+		dead, wait := p.dead, time.Until(p.stalledUntil)
+		p.mu.Unlock()
+		if dead {
+			return errDead
+		}
+		if wait <= 0 {
+			return nil
+		}
+		p.wait(wait)
+	}
+}
+
+// wait waits, unless the process dies.
+func (p *process) wait(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.gone:
+	}
+}
+
+// through makes a call of a port through the faults of the simulation.
+func through[T any](ctx context.Context, p *process, op *Op, key string, call func(context.Context) (T, error)) (T, error) {
+	var zero T
+	if err := p.ready(); err != nil {
+		return zero, err
+	}
+	if p.w.away(op.Port) {
+		p.wait(20 * time.Millisecond)
+		return zero, errOutage
+	}
+	f := p.w.faults.At(p.kind, op, key)
+	if f.Kind == None {
+		p.w.tell(p.name, key, op.Port+"."+op.Name)
+	} else {
+		p.w.tell(p.name, key, "FAULT "+f.String())
+	}
+	switch f.Kind {
+	case FailLate, Twice, SlowBefore, SlowAfter, StallBefore, StallAfter:
+		p.w.delayed(p, f.For)
+	}
+	later := func() {
+		p.w.background.Go(func() {
+			p.w.after(f.For, func() { _, _ = call(p.w.base) })
+		})
+	}
+	switch f.Kind {
+	case FailBefore:
+		return zero, errFault
+	case FailLate:
+		later()
+		return zero, errFault
+	case SlowBefore:
+		p.wait(f.For)
+	case DieBefore:
+		p.die(f.For)
+	case StallBefore:
+		p.stall(f.For)
+	}
+	if err := p.ready(); err != nil {
+		return zero, err
+	}
+	v, err := call(ctx)
+	switch f.Kind {
+	case FailAfter:
+		return zero, errFault
+	case Twice:
+		later()
+	case SlowAfter:
+		p.wait(f.For)
+	case DieAfter:
+		p.die(f.For)
+	case StallAfter:
+		p.stall(f.For)
+	}
+	if err := p.ready(); err != nil {
+		return zero, err
+	}
+	return v, err
+}
+
+// do is through for calls that give nothing but an error.
+func do(ctx context.Context, p *process, op *Op, key string, call func(context.Context) error) error {
+	_, err := through(ctx, p, op, key, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
+	return err
+}

@@ -1,0 +1,131 @@
+package sim
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+	auditor "github.com/minutehand/minutehand/services/audit-writer"
+)
+
+// Result is what came of a run.
+type Result struct {
+	Seed       uint64
+	Weather    string
+	Violations []ledger.Violation
+	Struck     []Fault
+	Hits       map[Hit]int
+	// What was done: for the reader to see that something was.
+	Jobs, Calls, Events int
+	// Lateness of first attempts, in no order.
+	Lateness []time.Duration
+	moments  []moment
+}
+
+// Trace is the result as it is saved.
+func (r *Result) Trace(v *Variant) Trace {
+	t := Trace{Seed: r.Seed, Faults: r.Struck}
+	if v != nil {
+		t.Variant = v.Name
+	}
+	for _, x := range r.Violations {
+		t.Violations = append(t.Violations, x.String())
+	}
+	return t
+}
+
+// Run runs a seed; with a trace's faults instead of its own if replay is not nil.
+func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
+	t.Helper()
+	var w *world
+	var a *ledger.Account
+	synctest.Test(t, func(t *testing.T) {
+		base, end := context.WithCancel(context.Background())
+		all := weathers()
+		f := newFaults(seed, all[seed%uint64(len(all))], replay)
+		w = newWorld(base, seed, f, v)
+		f.from, f.until = w.began, w.began.Add(faultsFor)
+		for _, k := range kinds() {
+			for _, name := range processNames() {
+				if strings.HasPrefix(name, k) {
+					w.start(k, name, 1)
+					time.Sleep(37 * time.Millisecond) // so that few of them do things at the same instant
+				}
+			}
+		}
+		w.schedule(f.Schedule(replay, faultsFor, processNames()))
+		if f.dice.roll("holds") < 0.4 {
+			w.background.Go(w.hold)
+		}
+		for _, s := range scripts(f.dice) {
+			w.background.Go(func() { w.play(s) })
+		}
+		time.Sleep(faultsFor + settleFor)
+		due := time.Now().Add(-30 * time.Second)
+		w.stop()
+		a = w.account(due)
+		end()
+		w.background.Wait()
+	})
+	result := &Result{
+		Seed: seed, Weather: w.faults.weather.Name, Violations: w.broken, Struck: w.faults.struck, Hits: w.faults.hits,
+		moments: w.moments,
+	}
+	if a == nil {
+		return result
+	}
+	w.addArchive(t, a)
+	result.Violations = append(result.Violations, ledger.Check(a)...)
+	result.Jobs, result.Calls, result.Events = len(a.Jobs), len(a.Calls), len(a.Events)
+	result.Lateness = ledger.Lateness(a.Calls)
+	return result
+}
+
+// account gathers what is known of the run. Every instant before until must have its disposition.
+func (w *world) account(until time.Time) *ledger.Account {
+	ctx := context.Background()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a := &ledger.Account{
+		From: w.began, Until: until, Crashed: w.faults.weather.Crash, Excused: w.excused(), HotLost: len(w.losses) > 0, Updated: w.cold.Updated(), Calls: w.calls, Stops: w.stops,
+		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
+	}
+	effective := map[string]time.Time{}
+	rows, _, _ := w.cold.List(ctx, "default", "", everything)
+	for _, row := range rows {
+		superseded, _ := w.cold.Superseded(row.ID)
+		superseded = slices.DeleteFunc(superseded, func(d job.Definition) bool { return d.ID == row.Definition.ID })
+		for _, d := range append(superseded, row.Definition) {
+			effective[d.ID] = d.EffectiveAt
+		}
+		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
+		events, _ := w.cold.Executions(ctx, row.ID, jobstore.Position{}, time.Time{}, everything)
+		a.Events = append(a.Events, events...)
+	}
+	for i, definition := range w.updates {
+		a.Stops[i].EffectiveAt = effective[definition]
+	}
+	a.DeadLetters, _, _ = w.cold.DeadLetters(ctx, "default", "", everything)
+	return a
+}
+
+// everything is more than there is of anything.
+const everything = 1_000_000
+
+// addArchive reads the archive, outside of the bubble: the Parquet reader shares its decoders with other bubbles.
+func (w *world) addArchive(t *testing.T, a *ledger.Account) {
+	t.Helper()
+	archived, err := auditor.ReadArchive(t.Context(), w.archive)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, x := range archived {
+		a.Archived = append(a.Archived, ledger.Archived(x))
+	}
+}

@@ -1,0 +1,565 @@
+// Package servers is the simulated servers: each kind of state that the services share, in memory, for any number of
+// processes in one testing/synctest bubble. They keep the ports' contracts, which the conformance suites check, and
+// outlive every process of the simulation. What is done to them (a hot tier that forgets, a log that is created anew, a
+// member that lapses) has methods of its own, so that faults are the simulation's and not theirs.
+//
+// They are small and slow: everything is kept until the end.
+package servers
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// Cold is the cold store: job rows, pending entries, history and settings.
+type Cold struct {
+	mu sync.Mutex
+	// Rows are kept encoded, so that no two processes share memory.
+	jobs        map[string][]byte
+	definitions map[string]map[string][]byte
+	claims      map[string]jobstore.Claim
+	settings    map[string][]byte
+
+	low     []int64
+	buckets []map[int64]*minute
+	closed  map[[2]int64]time.Time // by partition and minute: when it was deleted
+	// Closing is called before a bucket is deleted, with its rows.
+	Closing func(rows []job.PendingRow)
+
+	// updated is when a job's row got the definition, except for one that a resume made.
+	updated map[string]time.Time
+
+	events  map[string]map[string]job.Event // by job, then id
+	letters []job.DeadLetter
+}
+
+// minute is one bucket: its rows in key order.
+type minute struct {
+	rows []job.PendingRow
+}
+
+// NewCold is a cold store that was set up with so many partitions in that minute.
+func NewCold(partitions int, setup int64) *Cold {
+	c := &Cold{
+		jobs: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
+		settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
+		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, events: map[string]map[string]job.Event{},
+	}
+	for p := range partitions {
+		c.low[p], c.buckets[p] = setup, map[int64]*minute{}
+	}
+	return c
+}
+
+// Get implements jobstore.Jobs.
+func (c *Cold) Get(_ context.Context, jobID string) (job.Job, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.get(jobID)
+}
+
+func (c *Cold) get(jobID string) (job.Job, error) {
+	v, ok := c.jobs[jobID]
+	if !ok {
+		return job.Job{}, jobstore.ErrNotFound
+	}
+	return wire.UnmarshalJob(v)
+}
+
+// GetMany implements jobstore.Jobs.
+func (c *Cold) GetMany(_ context.Context, jobIDs []string) (map[string]*job.Job, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rows := map[string]*job.Job{}
+	for _, id := range jobIDs {
+		if j, err := c.get(id); err == nil {
+			rows[id] = &j
+		}
+	}
+	return rows, nil
+}
+
+// GetSerial implements jobstore.Jobs.
+func (c *Cold) GetSerial(ctx context.Context, jobID string) (job.Job, error) {
+	return c.Get(ctx, jobID)
+}
+
+// Create implements jobstore.Jobs.
+func (c *Cold) Create(_ context.Context, j job.Job, exclusive bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.jobs[j.ID]; ok {
+		if exclusive {
+			return jobstore.ErrExists
+		}
+		return nil
+	}
+	c.jobs[j.ID] = wire.MarshalJob(&j)
+	return nil
+}
+
+// CreateMany implements jobstore.Jobs.
+func (c *Cold) CreateMany(ctx context.Context, jobs []job.Job) error {
+	for _, j := range jobs {
+		if err := c.Create(ctx, j, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Replace implements jobstore.Jobs.
+func (c *Cold) Replace(_ context.Context, j job.Job) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old, err := c.get(j.ID)
+	if err != nil {
+		return err
+	}
+	if old.Version != j.Version-1 {
+		return jobstore.ErrConflict
+	}
+	if j.Definition.ID != old.Definition.ID && !j.Definition.EffectiveAt.Equal(j.PausedAt.Add(time.Millisecond)) {
+		c.updated[j.Definition.ID] = time.Now()
+	}
+	c.jobs[j.ID] = wire.MarshalJob(&j)
+	return nil
+}
+
+// Updated tells when the definitions that updates made took effect.
+func (c *Cold) Updated() map[string]time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.updated)
+}
+
+// PutDefinition implements jobstore.Jobs.
+func (c *Cold) PutDefinition(_ context.Context, jobID string, d job.Definition) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.definitions[jobID] == nil {
+		c.definitions[jobID] = map[string][]byte{}
+	}
+	c.definitions[jobID][d.ID] = wire.MarshalDefinition(&d)
+	return nil
+}
+
+// Definition implements jobstore.Jobs.
+func (c *Cold) Definition(_ context.Context, jobID, definitionID string) (d job.Definition, endsAt time.Time, err error) {
+	all, err := c.Superseded(jobID)
+	if err != nil {
+		return d, endsAt, err
+	}
+	i, found := slices.BinarySearchFunc(all, definitionID, func(d job.Definition, id string) int { return cmp.Compare(d.ID, id) })
+	if !found {
+		return d, endsAt, jobstore.ErrNotFound
+	}
+	for _, later := range all[i+1:] {
+		if endsAt.IsZero() || later.EffectiveAt.Before(endsAt) {
+			endsAt = later.EffectiveAt
+		}
+	}
+	return all[i], endsAt, nil
+}
+
+// Superseded gives all of a job's superseded definitions, oldest first.
+func (c *Cold) Superseded(jobID string) ([]job.Definition, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []job.Definition
+	for _, id := range slices.Sorted(maps.Keys(c.definitions[jobID])) {
+		d, err := wire.UnmarshalDefinition(c.definitions[jobID][id])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// List implements jobstore.Jobs.
+func (c *Cold) List(_ context.Context, tenantID, cursor string, limit int) (page []job.Job, next string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ids := slices.Sorted(maps.Keys(c.jobs))
+	slices.Reverse(ids)
+	for _, id := range ids {
+		j, err := c.get(id)
+		if err != nil {
+			return nil, "", err
+		}
+		if j.TenantID != tenantID || cursor != "" && id >= cursor {
+			continue
+		}
+		if len(page) == limit {
+			return page, page[limit-1].ID, nil
+		}
+		page = append(page, j)
+	}
+	return page, "", nil
+}
+
+// ClaimKey implements jobstore.Jobs.
+func (c *Cold) ClaimKey(_ context.Context, tenantID, key string, claim jobstore.Claim) (jobstore.Claim, bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := tenantID + "\x00" + key
+	if standing, ok := c.claims[k]; ok && claim.AcceptedAt.Sub(standing.AcceptedAt) < jobstore.KeyTTL {
+		return standing, false, nil
+	}
+	c.claims[k] = claim
+	return claim, true, nil
+}
+
+// FinishKey implements jobstore.Jobs.
+func (c *Cold) FinishKey(_ context.Context, tenantID, key string, answer jobstore.Answer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := tenantID + "\x00" + key
+	claim, ok := c.claims[k]
+	if !ok {
+		return jobstore.ErrNotFound
+	}
+	if claim.Answer == nil {
+		claim.Answer = &answer
+		c.claims[k] = claim
+	}
+	return nil
+}
+
+// Setting implements jobstore.Settings.
+func (c *Cold) Setting(_ context.Context, name string) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.settings[name]), nil
+}
+
+// SwapSetting implements jobstore.Settings.
+func (c *Cold) SwapSetting(_ context.Context, name string, old, value []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(c.settings[name], old) {
+		return jobstore.ErrConflict
+	}
+	c.settings[name] = slices.Clone(value)
+	return nil
+}
+
+// compareLocators orders the rows of a bucket.
+func compareLocators(a, b job.Locator) int {
+	return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(a.ExecutionID, b.ExecutionID), cmp.Compare(a.Attempt, b.Attempt),
+		cmp.Compare(a.DefinitionID, b.DefinitionID))
+}
+
+func (m *minute) find(l job.Locator) (int, bool) {
+	return slices.BinarySearchFunc(m.rows, l, func(r job.PendingRow, l job.Locator) int { return compareLocators(r.Locator, l) })
+}
+
+// row is the row at l, nil if there is none.
+func (c *Cold) row(l job.Locator) *job.PendingRow {
+	if m := c.buckets[l.Partition][l.Minute]; m != nil {
+		if i, found := m.find(l); found {
+			return &m.rows[i]
+		}
+	}
+	return nil
+}
+
+// Put implements jobstore.Pending.
+func (c *Cold) Put(_ context.Context, entries []job.Entry) error { return c.PutAt(time.Now(), entries) }
+
+// PutAt is a Put that was sent at an instant: a bucket that was closed since stays as it is, because the delete is newer.
+func (c *Cold) PutAt(sent time.Time, entries []job.Entry) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range entries {
+		if closed, ok := c.closed[[2]int64{int64(e.Partition), e.Minute}]; ok && !sent.After(closed) {
+			continue
+		}
+		m := c.buckets[e.Partition][e.Minute]
+		if m == nil {
+			m = &minute{}
+			c.buckets[e.Partition][e.Minute] = m
+		}
+		if i, found := m.find(e.Locator); !found {
+			m.rows = slices.Insert(m.rows, i, job.PendingRow{Entry: e})
+		}
+	}
+	return nil
+}
+
+// MarkDone implements jobstore.Pending.
+func (c *Cold) MarkDone(_ context.Context, locators []job.Locator) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range locators {
+		if row := c.row(l); row != nil && l.Minute >= c.low[l.Partition] {
+			row.Done = true
+		}
+	}
+	return nil
+}
+
+// Decide implements jobstore.Pending.
+func (c *Cold) Decide(_ context.Context, l job.Locator, d job.Decision) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if row := c.row(l); row != nil {
+		row.Decision = copyDecision(&d)
+	}
+	return nil
+}
+
+func copyDecision(d *job.Decision) *job.Decision {
+	if d == nil {
+		return nil
+	}
+	own := *d
+	if d.Skipped != nil {
+		r := *d.Skipped
+		own.Skipped = &r
+	}
+	return &own
+}
+
+func copyRow(r *job.PendingRow) job.PendingRow {
+	own := *r
+	own.Decision = copyDecision(r.Decision)
+	return own
+}
+
+// Row implements jobstore.Pending.
+func (c *Cold) Row(_ context.Context, l job.Locator) (job.PendingRow, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if row := c.row(l); row != nil {
+		return copyRow(row), nil
+	}
+	return job.PendingRow{}, jobstore.ErrNotFound
+}
+
+// Rows implements jobstore.Pending.
+func (c *Cold) Rows(_ context.Context, locators []job.Locator) (map[job.Locator]job.PendingRow, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rows := map[job.Locator]job.PendingRow{}
+	for _, l := range locators {
+		if row := c.row(l); row != nil {
+			rows[l] = copyRow(row)
+		}
+	}
+	return rows, nil
+}
+
+// Scan implements jobstore.Pending.
+func (c *Cold) Scan(
+	_ context.Context, partition int, min int64, after *job.Locator, limit int,
+) (rows []job.PendingRow, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.buckets[partition][min]
+	if m == nil {
+		return nil, nil
+	}
+	from := 0
+	if after != nil {
+		i, found := m.find(*after)
+		if from = i; found {
+			from++
+		}
+	}
+	for i := from; i < len(m.rows) && len(rows) < limit; i++ {
+		rows = append(rows, copyRow(&m.rows[i]))
+	}
+	return rows, nil
+}
+
+// FirstOpen implements jobstore.Pending.
+func (c *Cold) FirstOpen(_ context.Context, partition int, from, to int64) (first int64, ok bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for m, b := range c.buckets[partition] {
+		if m >= from && m < to && len(b.rows) > 0 && (!ok || m < first) {
+			first, ok = m, true
+		}
+	}
+	return first, ok, nil
+}
+
+// LowWater implements jobstore.Pending.
+func (c *Cold) LowWater(_ context.Context, partition int) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if partition < 0 || partition >= len(c.low) {
+		return 0, jobstore.ErrNoProgress
+	}
+	return c.low[partition], nil
+}
+
+// Close implements jobstore.Pending.
+func (c *Cold) Close(_ context.Context, partition int, min int64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for m, b := range c.buckets[partition] {
+		if m >= c.low[partition] && m < min {
+			if c.Closing != nil {
+				c.Closing(b.rows)
+			}
+			delete(c.buckets[partition], m)
+			c.closed[[2]int64{int64(partition), m}] = time.Now()
+		}
+	}
+	c.low[partition] = max(c.low[partition], min)
+	return nil
+}
+
+// Open gives every row that is there.
+func (c *Cold) Open() (rows []job.PendingRow) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p, buckets := range c.buckets {
+		for _, m := range slices.Sorted(maps.Keys(buckets)) {
+			if m < c.low[p] {
+				continue // written by someone who stood still until the bucket was closed; nobody reads it
+			}
+			for i := range buckets[m].rows {
+				rows = append(rows, copyRow(&buckets[m].rows[i]))
+			}
+		}
+	}
+	return rows
+}
+
+// Record implements jobstore.History.
+func (c *Cold) Record(_ context.Context, events []*job.Event) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range events {
+		if c.events[e.Entry.JobID] == nil {
+			c.events[e.Entry.JobID] = map[string]job.Event{}
+		}
+		c.events[e.Entry.JobID][e.ID] = *e
+	}
+	return nil
+}
+
+// place is where an event stands in its job's history.
+func place(e *job.Event) (at time.Time, executionID string) {
+	if e.Type == job.EventSkipped {
+		return e.Skipped.From, job.ScheduleExecutionID(e.Entry.JobID, e.Skipped.From)
+	}
+	return e.Entry.NominalAt, e.Entry.ExecutionID
+}
+
+// Executions implements jobstore.History.
+func (c *Cold) Executions(
+	_ context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+) ([]job.Event, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var events []job.Event
+	for _, e := range c.events[jobID] {
+		at, id := place(&e)
+		if at.Before(oldest) || !before.NominalAt.IsZero() && comparePlaces(at, id, before.NominalAt, before.ExecutionID) <= 0 {
+			continue
+		}
+		events = append(events, e)
+	}
+	sortEvents(events)
+	return events[:min(limit, len(events))], nil
+}
+
+// comparePlaces orders newest first.
+func comparePlaces(at time.Time, id string, otherAt time.Time, otherID string) int {
+	return cmp.Or(otherAt.Compare(at), cmp.Compare(id, otherID))
+}
+
+func sortEvents(events []job.Event) {
+	slices.SortFunc(events, func(a, b job.Event) int {
+		atA, idA := place(&a)
+		atB, idB := place(&b)
+		return cmp.Or(comparePlaces(atA, idA, atB, idB), cmp.Compare(a.Entry.Attempt, b.Entry.Attempt), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// Execution implements jobstore.History.
+func (c *Cold) Execution(_ context.Context, executionID string) ([]job.Event, error) {
+	ref, err := job.ParseExecutionID(executionID)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var events []job.Event
+	for _, e := range c.events[ref.JobID] {
+		if _, id := place(&e); id == executionID {
+			events = append(events, e)
+		}
+	}
+	sortEvents(events)
+	return events, nil
+}
+
+// PutDeadLetter implements jobstore.History.
+func (c *Cold) PutDeadLetter(_ context.Context, d job.DeadLetter) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.letter(d.Event.Entry.ExecutionID); i >= 0 {
+		d.RedrivenBy = c.letters[i].RedrivenBy
+		c.letters[i] = d
+		return nil
+	}
+	c.letters = append(c.letters, d)
+	slices.SortStableFunc(c.letters, func(a, b job.DeadLetter) int {
+		return cmp.Or(day(b).Compare(day(a)), cmp.Compare(a.Event.Entry.ExecutionID, b.Event.Entry.ExecutionID))
+	})
+	return nil
+}
+
+func day(d job.DeadLetter) time.Time { return d.Event.Entry.NominalAt.Truncate(24 * time.Hour) }
+
+func (c *Cold) letter(executionID string) int {
+	return slices.IndexFunc(c.letters, func(d job.DeadLetter) bool { return d.Event.Entry.ExecutionID == executionID })
+}
+
+// MarkRedriven implements jobstore.History.
+func (c *Cold) MarkRedriven(_ context.Context, d job.DeadLetter, executionID string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.letter(d.Event.Entry.ExecutionID); i >= 0 {
+		c.letters[i].RedrivenBy = executionID
+	}
+	return nil
+}
+
+// DeadLetters implements jobstore.History. A cursor is the execution id of a page's last letter.
+func (c *Cold) DeadLetters(
+	_ context.Context, tenantID, cursor string, limit int,
+) (page []job.DeadLetter, next string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from := 0
+	if cursor != "" {
+		if from = c.letter(cursor) + 1; from == 0 {
+			return nil, "", jobstore.ErrNotFound
+		}
+	}
+	for _, d := range c.letters[from:] {
+		if d.Event.TenantID != tenantID {
+			continue
+		}
+		page = append(page, d)
+		if len(page) == limit {
+			return page, d.Event.Entry.ExecutionID, nil
+		}
+	}
+	return page, "", nil
+}

@@ -1,0 +1,501 @@
+package servers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// Hot is the hot tier: hot buckets, leases, outcomes and stop records, which are lost together.
+type Hot struct {
+	name       string
+	maxEntries int
+	maxRecords int
+	// Broken is what the simulation breaks on purpose.
+	Broken struct{ AnyToken, AnyVersion, AnyDefinition, LastUpdateOnly, AnyIncarnation, SameToken bool }
+
+	mu     sync.Mutex
+	losses int
+	hints  []chan struct{}
+	state  hotState
+}
+
+// hotState is all that the hot tier can lose.
+type hotState struct {
+	due       map[int]map[job.Locator]dueEntry
+	epochs    map[hotbucket.Owner]int64 // by role and partition
+	horizons  map[int]time.Time
+	claims    map[string]job.Decision
+	records   map[dedupe.Key]dedupe.Record
+	ended     []dedupe.Key // oldest first
+	endedAt   []time.Time
+	stops     map[string]job.State
+	stopped   []string // oldest first
+	keptSince time.Time
+}
+
+type dueEntry struct {
+	entry *job.Entry
+	// until is when a postponed entry is given again.
+	until time.Time
+}
+
+// NewHot is an empty hot tier, which holds at most so many entries, outcomes and stop records (0: any number).
+func NewHot(name string, maxEntries, maxRecords int) *Hot {
+	return &Hot{name: name, maxEntries: maxEntries, maxRecords: maxRecords, state: newHotState()}
+}
+
+func newHotState() hotState {
+	return hotState{
+		due: map[int]map[job.Locator]dueEntry{}, epochs: map[hotbucket.Owner]int64{}, horizons: map[int]time.Time{},
+		claims: map[string]job.Decision{}, records: map[dedupe.Key]dedupe.Record{}, stops: map[string]job.State{},
+	}
+}
+
+func (s hotState) clone() hotState {
+	c := hotState{
+		due: map[int]map[job.Locator]dueEntry{}, epochs: maps.Clone(s.epochs), horizons: maps.Clone(s.horizons),
+		claims: maps.Clone(s.claims), records: maps.Clone(s.records), ended: slices.Clone(s.ended),
+		endedAt: slices.Clone(s.endedAt), stops: maps.Clone(s.stops), stopped: slices.Clone(s.stopped), keptSince: s.keptSince,
+	}
+	for p, due := range s.due {
+		c.due[p] = maps.Clone(due)
+	}
+	return c
+}
+
+// Lose makes the hot tier forget everything. It has another incarnation afterwards.
+func (h *Hot) Lose() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state = newHotState()
+	h.losses++
+}
+
+// Snapshot gives a function that makes the hot tier forget everything since now, as a failover to a replica does that
+// was behind. It has another incarnation afterwards.
+func (h *Hot) Snapshot() (failOver func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	then := h.state.clone()
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.state = then
+		h.losses++
+	}
+}
+
+// Client is the hot tier as one process sees it: with hints of its own.
+func (h *Hot) Client() *HotClient {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := &HotClient{Hot: h, hints: make(chan struct{}, 1)}
+	h.hints = append(h.hints, c.hints)
+	return c
+}
+
+// HotClient implements hotbucket.Buckets and dedupe.Records.
+type HotClient struct {
+	*Hot
+	hints chan struct{}
+}
+
+// Hints implements hotbucket.Buckets.
+func (c *HotClient) Hints() <-chan struct{} { return c.hints }
+
+// Add implements hotbucket.Buckets.
+func (h *Hot) Add(_ context.Context, entries []job.Entry) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	byPartition := map[int][]*job.Entry{}
+	bound := map[int]int{}
+	hinted := false
+	for i := range entries {
+		e := entries[i]
+		if _, there := h.state.due[e.Partition][e.Locator]; !there {
+			byPartition[e.Partition] = append(byPartition[e.Partition], &e)
+		}
+		if _, ok := bound[e.Partition]; !ok {
+			bound[e.Partition] = h.maxEntries
+		}
+		if e.DueAt.After(now.Add(hotbucket.RoomWithin)) || e.DueAt.Before(now.Add(-hotbucket.RoomWithin)) {
+			bound[e.Partition] = h.maxEntries * 4 / 5
+		}
+		hinted = hinted || e.DueAt.Before(now.Add(hotbucket.HintWithin))
+	}
+	var err error
+	for _, p := range slices.Sorted(maps.Keys(byPartition)) {
+		if h.maxEntries > 0 && h.entries()+len(byPartition[p]) > bound[p] {
+			err = hotbucket.ErrFull
+			continue
+		}
+		if h.state.due[p] == nil {
+			h.state.due[p] = map[job.Locator]dueEntry{}
+		}
+		for _, e := range byPartition[p] {
+			h.state.due[p][e.Locator] = dueEntry{entry: e}
+		}
+	}
+	if hinted {
+		for _, c := range h.hints {
+			select {
+			case c <- struct{}{}:
+			default:
+			}
+		}
+	}
+	return err
+}
+
+func (h *Hot) entries() (n int) {
+	for _, due := range h.state.due {
+		n += len(due)
+	}
+	return n
+}
+
+// check refuses an owner whose epoch is not the one that stands.
+func (h *Hot) check(o hotbucket.Owner) error {
+	if epoch, ok := h.state.epochs[tenure(o)]; !ok || epoch != o.Epoch {
+		return fmt.Errorf("partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
+	}
+	return nil
+}
+
+func tenure(o hotbucket.Owner) hotbucket.Owner {
+	return hotbucket.Owner{Role: o.Role, Partition: o.Partition}
+}
+
+// Due implements hotbucket.Buckets.
+func (h *Hot) Due(
+	_ context.Context, owners []hotbucket.Owner, until time.Time, limit int,
+) ([]*job.Entry, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	var all []*job.Entry
+	for _, o := range owners {
+		if err := h.check(o); err != nil {
+			return nil, err
+		}
+		var due []*job.Entry
+		for _, d := range h.state.due[o.Partition] {
+			if !d.entry.DueAt.After(until) && !d.until.After(now) {
+				due = append(due, d.entry)
+			}
+		}
+		slices.SortFunc(due, func(a, b *job.Entry) int { return compareLocators(a.Locator, b.Locator) })
+		all = append(all, due...)
+	}
+	return all[:min(limit, len(all))], nil
+}
+
+// Postpone implements hotbucket.Buckets.
+func (h *Hot) Postpone(_ context.Context, o hotbucket.Owner, locators []job.Locator, until time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.check(o); err != nil {
+		return err
+	}
+	for _, l := range locators {
+		if d, ok := h.state.due[o.Partition][l]; ok {
+			h.state.due[o.Partition][l] = dueEntry{d.entry, until}
+		}
+	}
+	return nil
+}
+
+// Remove implements hotbucket.Buckets.
+func (h *Hot) Remove(_ context.Context, locators []job.Locator) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range locators {
+		delete(h.state.due[l.Partition], l)
+	}
+	return nil
+}
+
+// Absent implements hotbucket.Buckets.
+func (h *Hot) Absent(_ context.Context, locators []job.Locator) (absent []job.Locator, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range locators {
+		if _, there := h.state.due[l.Partition][l]; !there {
+			absent = append(absent, l)
+		}
+	}
+	return absent, nil
+}
+
+// Claim implements hotbucket.Buckets.
+func (h *Hot) Claim(_ context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.check(o); err != nil {
+		return nil, err
+	}
+	standing := make([]job.Decision, len(claims))
+	for i, c := range claims {
+		k := c.ExecutionID + "/" + c.DefinitionID
+		if _, there := h.state.claims[k]; !there {
+			h.state.claims[k] = *copyDecision(&c.Decision)
+		}
+		d := h.state.claims[k]
+		standing[i] = *copyDecision(&d)
+	}
+	return standing, nil
+}
+
+// Horizon implements hotbucket.Buckets.
+func (h *Hot) Horizon(_ context.Context, partition int) (time.Time, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state.horizons[partition], nil
+}
+
+// SetHorizon implements hotbucket.Buckets.
+func (h *Hot) SetHorizon(_ context.Context, o hotbucket.Owner, horizon time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.check(o); err != nil {
+		return err
+	}
+	h.state.horizons[o.Partition] = horizon
+	return nil
+}
+
+// SetEpoch implements hotbucket.Buckets.
+func (h *Hot) SetEpoch(_ context.Context, o hotbucket.Owner) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state.epochs[tenure(o)] > o.Epoch {
+		return fmt.Errorf("partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
+	}
+	h.state.epochs[tenure(o)] = o.Epoch
+	return nil
+}
+
+// Incarnation implements hotbucket.Buckets.
+func (h *Hot) Incarnation(context.Context) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.incarnation(), nil
+}
+
+func (h *Hot) incarnation() string {
+	if h.Broken.AnyIncarnation {
+		return h.name
+	}
+	return fmt.Sprintf("%s-%d", h.name, h.losses)
+}
+
+// Acquire implements dedupe.Records.
+func (h *Hot) Acquire(
+	_ context.Context, k dedupe.Key, holder dedupe.Holder, now, lapsesAt time.Time,
+) (dedupe.Record, bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rec := h.state.records[k]
+	if rec.Outcome != nil || rec.Alive(now) {
+		return rec, false, nil
+	}
+	if rec.Exists && !rec.Released {
+		rec.Takeovers++
+	}
+	rec.Exists, rec.Released = true, false
+	rec.Holder, rec.LapsesAt = holder.Name, lapsesAt
+	if !rec.Running {
+		rec.DefinitionID = holder.DefinitionID
+	}
+	rec.Token = job.Token{Counter: rec.Token.Counter + 1, Start: holder.Start}
+	if h.Broken.SameToken {
+		rec.Token = job.Token{Counter: 1}
+	}
+	h.state.records[k] = rec
+	return rec, true, nil
+}
+
+// Start implements dedupe.Records.
+func (h *Hot) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c.Incarnation != h.incarnation() {
+		return 0, dedupe.ErrIncarnation
+	}
+	rec, ok := h.state.records[k]
+	if !ok || rec.Token != t || rec.Released || rec.Outcome != nil {
+		return 0, dedupe.ErrFenced
+	}
+	e := c.Entry
+	if stop, ok := h.state.stops[e.JobID]; ok {
+		v := stop.Judge(e, c.EndsAt)
+		if h.Broken.LastUpdateOnly && v == job.Superseded || h.Broken.AnyDefinition && (v == job.Superseded || v == job.Outdated) {
+			v = job.Proceed
+		}
+		if v == job.Proceed && stop.Stops(e.ExecutionID) {
+			v = job.StoppedByCancel
+		}
+		if v != job.Proceed {
+			return v, nil
+		}
+	}
+	rec.Running, rec.DefinitionID = true, e.DefinitionID
+	h.state.records[k] = rec
+	return job.Proceed, nil
+}
+
+// Renew implements dedupe.Records.
+func (h *Hot) Renew(_ context.Context, k dedupe.Key, holder dedupe.Holder, t job.Token, lapsesAt time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rec, ok := h.state.records[k]
+	if !ok {
+		rec = dedupe.Record{Exists: true, Holder: holder.Name, DefinitionID: holder.DefinitionID, Token: t, Running: true}
+	}
+	if rec.Token != t || rec.Outcome != nil {
+		return dedupe.ErrFenced
+	}
+	rec.LapsesAt = lapsesAt
+	h.state.records[k] = rec
+	return nil
+}
+
+// Release implements dedupe.Records.
+func (h *Hot) Release(_ context.Context, k dedupe.Key, t job.Token) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rec, ok := h.state.records[k]
+	if !ok || rec.Token != t || rec.Outcome != nil || rec.Released {
+		return nil
+	}
+	rec.Released = true
+	if !rec.Running {
+		rec.Exists = false // token and takeovers stay counted
+	}
+	h.state.records[k] = rec
+	return nil
+}
+
+// Finish implements dedupe.Records.
+func (h *Hot) Finish(_ context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ended := make([]dedupe.Ended, len(ends))
+	for i, e := range ends {
+		rec, ok := h.state.records[e.Key]
+		if !ok {
+			rec.Token = e.Token
+		}
+		if h.Broken.AnyToken || rec.Outcome == nil && (rec.Token == e.Token || !rec.Alive(now)) {
+			h.end(e.Key, &rec, e.Outcome, now)
+			ended[i].Stored = true
+		}
+		ended[i].Record = rec
+	}
+	h.evict()
+	return ended, nil
+}
+
+// Refuse implements dedupe.Records.
+func (h *Hot) Refuse(_ context.Context, k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rec := h.state.records[k]
+	if rec.Outcome != nil || rec.Running || rec.Exists && !rec.Released {
+		return rec, false, nil
+	}
+	h.end(k, &rec, &o, now)
+	h.evict()
+	return rec, true, nil
+}
+
+func (h *Hot) end(k dedupe.Key, rec *dedupe.Record, o *job.Outcome, now time.Time) {
+	own := *o
+	rec.Exists, rec.Outcome = true, &own
+	h.state.records[k] = *rec
+	h.state.ended = append(h.state.ended, k)
+	h.state.endedAt = append(h.state.endedAt, now)
+}
+
+// evict keeps the bound.
+func (h *Hot) evict() {
+	for h.maxRecords > 0 && len(h.state.ended) > h.maxRecords {
+		delete(h.state.records, h.state.ended[0])
+		h.state.keptSince = job.Later(h.state.keptSince, h.state.endedAt[0].Add(time.Millisecond))
+		h.state.ended, h.state.endedAt = h.state.ended[1:], h.state.endedAt[1:]
+	}
+	for h.maxRecords > 0 && len(h.state.stopped) > h.maxRecords {
+		delete(h.state.stops, h.state.stopped[0])
+		h.state.stopped = h.state.stopped[1:]
+		h.state.keptSince = job.Later(h.state.keptSince, time.Now())
+	}
+}
+
+// Lookup implements dedupe.Records.
+func (h *Hot) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	records := make([]dedupe.Record, len(keys))
+	for i, k := range keys {
+		records[i] = h.state.records[k]
+	}
+	return records, nil
+}
+
+// KeptSince implements dedupe.Records.
+func (h *Hot) KeptSince(context.Context) (time.Time, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state.keptSince, nil
+}
+
+// SetStop implements dedupe.Records.
+func (h *Hot) SetStop(_ context.Context, jobID string, s job.State) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if old, ok := h.state.stops[jobID]; !ok || old.Version < s.Version || h.Broken.AnyVersion {
+		s.StoppedExecutions = slices.Clone(s.StoppedExecutions)
+		if !ok {
+			h.state.stopped = append(h.state.stopped, jobID)
+		}
+		h.state.stops[jobID] = s
+		h.evict()
+	}
+	return nil
+}
+
+// StopsOf implements dedupe.Records.
+func (h *Hot) StopsOf(_ context.Context, jobIDs []string) (map[string]job.State, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	states := map[string]job.State{}
+	for _, id := range jobIDs {
+		if s, ok := h.state.stops[id]; ok {
+			states[id] = s
+		}
+	}
+	return states, nil
+}
+
+// Held lists the entries of all hot buckets, in order.
+func (h *Hot) Held() (locators []job.Locator) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, due := range h.state.due {
+		locators = slices.AppendSeq(locators, maps.Keys(due))
+	}
+	slices.SortFunc(locators, func(a, b job.Locator) int {
+		return cmp.Or(cmp.Compare(a.Partition, b.Partition), compareLocators(a, b))
+	})
+	return locators
+}

@@ -1,0 +1,268 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/dispatch"
+)
+
+// logPartitions is the partition count of each topic.
+const logPartitions = 2
+
+// Log is the log. The members of a group share the partitions of a topic.
+type Log struct {
+	mu     sync.Mutex
+	name   string
+	topics map[string]*topic
+}
+
+type topic struct {
+	name       string
+	creations  int
+	partitions [logPartitions][]dispatch.Message
+	groups     map[string]*group
+	// changed is closed and replaced when there is something new to poll.
+	changed chan struct{}
+}
+
+type group struct {
+	committed [logPartitions]int64
+	members   []*Consumer
+}
+
+// NewLog is a log with empty topics.
+func NewLog(name string) *Log {
+	l := &Log{name: name, topics: map[string]*topic{}}
+	for _, t := range dispatch.Topics() {
+		l.topics[t] = &topic{name: t, groups: map[string]*group{}, changed: make(chan struct{})}
+	}
+	return l
+}
+
+func (l *Log) id(t *topic) string { return fmt.Sprintf("%s-%s-%d", l.name, t.name, t.creations) }
+
+func (t *topic) group(name string) *group {
+	if t.groups[name] == nil {
+		t.groups[name] = &group{}
+	}
+	return t.groups[name]
+}
+
+func (t *topic) wake() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// Recreate deletes a topic with all its records and positions and creates it anew. It gives the records that each group
+// had not committed.
+func (l *Log) Recreate(name string) (lost map[string][]dispatch.Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.topics[name]
+	lost = map[string][]dispatch.Message{}
+	for groupName, g := range t.groups {
+		for p, committed := range g.committed {
+			lost[groupName] = append(lost[groupName], t.partitions[p][committed:]...)
+		}
+		g.committed = [logPartitions]int64{}
+	}
+	t.partitions = [logPartitions][]dispatch.Message{}
+	t.creations++
+	t.wake()
+	return lost
+}
+
+// Publish implements dispatch.Log.
+func (l *Log) Publish(_ context.Context, name string, records []dispatch.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.topics[name]
+	for _, r := range records {
+		if len(r.Key)+len(r.Value) > dispatch.MaxRecordBytes {
+			return dispatch.ErrTooLarge
+		}
+	}
+	now := time.UnixMilli(time.Now().UnixMilli()).UTC()
+	for _, r := range records {
+		p := bucket.Partition(r.Key, logPartitions)
+		t.partitions[p] = append(t.partitions[p], dispatch.Message{
+			Partition: p, Offset: int64(len(t.partitions[p])), Key: r.Key, Value: r.Value, AppendedAt: now,
+		})
+	}
+	if len(records) > 0 {
+		t.wake()
+	}
+	return nil
+}
+
+// End implements dispatch.Log.
+func (l *Log) End(_ context.Context, name string) (dispatch.Position, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.topics[name]
+	end := dispatch.Position{LogID: l.id(t), Offsets: map[int]int64{}}
+	for p := range logPartitions {
+		end.Offsets[p] = int64(len(t.partitions[p]))
+	}
+	return end, nil
+}
+
+// Committed implements dispatch.Log.
+func (l *Log) Committed(_ context.Context, name, groupName string) (dispatch.Position, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.topics[name]
+	committed := dispatch.Position{LogID: l.id(t), Offsets: map[int]int64{}}
+	for p, offset := range t.group(groupName).committed {
+		committed.Offsets[p] = offset
+	}
+	return committed, nil
+}
+
+// Consumer is a member of a group.
+type Consumer struct {
+	log   *Log
+	topic *topic
+	group *group
+	// generation of the topic that it reads.
+	creations int
+	next      [logPartitions]int64
+	owned     [logPartitions]bool
+}
+
+// Subscribe implements dispatch.Log.
+func (l *Log) Subscribe(_ context.Context, name, groupName string) (dispatch.Consumer, error) {
+	return l.Member(name, groupName), nil
+}
+
+// Member is Subscribe.
+func (l *Log) Member(name, groupName string) *Consumer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.topics[name]
+	c := &Consumer{log: l, topic: t, group: t.group(groupName), creations: t.creations}
+	c.join()
+	return c
+}
+
+func (c *Consumer) join() {
+	c.group.members = append(c.group.members, c)
+	c.group.rebalance()
+	c.topic.wake()
+}
+
+// rebalance gives every partition to one member. Who gets one goes on from the committed position.
+func (g *group) rebalance() {
+	for p := range logPartitions {
+		for i, m := range g.members {
+			owns := p%len(g.members) == i
+			if owns && !m.owned[p] {
+				m.next[p] = g.committed[p]
+			}
+			m.owned[p] = owns
+		}
+	}
+}
+
+// Lapse ends the membership as the group sees it; the consumer joins again with its next poll.
+func (c *Consumer) Lapse() {
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	c.leave()
+}
+
+func (c *Consumer) leave() {
+	c.group.members = slices.DeleteFunc(c.group.members, func(m *Consumer) bool { return m == c })
+	c.owned = [logPartitions]bool{}
+	if len(c.group.members) > 0 {
+		c.group.rebalance()
+	}
+	c.topic.wake()
+}
+
+// Redeliver takes the consumer back to the group's committed position.
+func (c *Consumer) Redeliver() {
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	c.next = c.group.committed
+	c.topic.wake()
+}
+
+// Poll implements dispatch.Consumer.
+func (c *Consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		messages, changed, err := c.poll(limit)
+		if err != nil || len(messages) > 0 {
+			return messages, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *Consumer) poll(limit int) (messages []dispatch.Message, changed <-chan struct{}, err error) {
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	if !slices.Contains(c.group.members, c) {
+		c.join()
+	}
+	if c.creations != c.topic.creations {
+		return nil, nil, dispatch.ErrRecreated
+	}
+	for p := range logPartitions {
+		if !c.owned[p] || c.next[p] >= int64(len(c.topic.partitions[p])) {
+			continue
+		}
+		more := c.topic.partitions[p][c.next[p]:]
+		more = more[:min(len(more), limit-len(messages))]
+		messages = append(messages, more...)
+		c.next[p] += int64(len(more))
+	}
+	return messages, c.topic.changed, nil
+}
+
+// Commit implements dispatch.Consumer. A commit of a partition that is another's by now, or of a log that is no more, is
+// lost.
+func (c *Consumer) Commit(_ context.Context, offsets map[int]int64) error {
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	if c.creations != c.topic.creations {
+		return nil
+	}
+	for p, offset := range offsets {
+		if c.owned[p] {
+			c.group.committed[p] = max(c.group.committed[p], offset)
+		}
+	}
+	return nil
+}
+
+// Seek implements dispatch.Consumer.
+func (c *Consumer) Seek(partition int, offset int64) {
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	c.next[partition] = offset
+}
+
+// LogID implements dispatch.Consumer.
+func (c *Consumer) LogID() string {
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	return fmt.Sprintf("%s-%s-%d", c.log.name, c.topic.name, c.creations)
+}
+
+// Close implements dispatch.Consumer.
+func (c *Consumer) Close() error {
+	c.Lapse()
+	return nil
+}

@@ -1,0 +1,256 @@
+package sim
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// Variant is the code with something broken on purpose, to show that the simulation notices. It is made of ports that are
+// put in front of the real ones, so that the services are as they are.
+type Variant struct {
+	Name string
+	// Ports replaces some of the ports that processes of a kind are given.
+	Ports func(kind string, p *Ports)
+	// Servers breaks a server.
+	Servers func(w *world)
+}
+
+// Variants are those that break an invariant.
+func Variants() []*Variant {
+	only := func(kind string, change func(p *Ports)) func(string, *Ports) {
+		return func(k string, p *Ports) {
+			if k == kind {
+				change(p)
+			}
+		}
+	}
+	return []*Variant{
+		{Name: "close without re-read", Ports: only("bucket-loader", func(p *Ports) {
+			p.Pending = &closesBlindly{Pending: p.Pending, done: map[[2]int64][]job.PendingRow{}}
+		})},
+		{Name: "close out of order", Ports: only("bucket-loader", func(p *Ports) { p.Pending = closesOutOfOrder{p.Pending} })},
+		{Name: "no put-back", Ports: only("bucket-loader", func(p *Ports) { p.Hot = neverPutsBack{p.Hot} })},
+		{Name: "mark before settle", Ports: only("retry-manager", func(p *Ports) { p.Pending = &marksFirst{Pending: p.Pending} })},
+		{Name: "outcome stored without comparing the token", Servers: func(w *world) { w.hot.Broken.AnyToken = true }},
+		{Name: "late entry without the successor check", Ports: only("scheduler-worker", func(p *Ports) {
+			p.Pending = &seesNoSuccessor{Pending: p.Pending, own: map[string]job.Locator{}}
+		})},
+		{Name: "decision or next instant not claimed", Ports: only("scheduler-worker", func(p *Ports) { p.Hot = claimsNothing{p.Hot} })},
+		{Name: "stop record written without its version", Servers: func(w *world) { w.hot.Broken.AnyVersion = true }},
+		{Name: "a fire of a greater definition is refused", Ports: only("executor", func(p *Ports) { p.Records = refusesAhead{p.Records} })},
+		{Name: "an old definition is fired after an update", Servers: func(w *world) { w.hot.Broken.AnyDefinition = true }},
+		{Name: "an old definition is judged by the last update alone", Servers: func(w *world) { w.hot.Broken.LastUpdateOnly = true }},
+		{Name: "the hot tier's incarnation is not asked for", Servers: func(w *world) { w.hot.Broken.AnyIncarnation = true }},
+		{Name: "a change writes no stop record", Ports: only("job-api", func(p *Ports) { p.Records = stopsNothing{p.Records} })},
+		{Name: "no successor is written", Ports: only("scheduler-worker", func(p *Ports) { p.Pending = writesNothing{p.Pending} })},
+		{Name: "a token is given out again", Servers: func(w *world) { w.hot.Broken.SameToken = true }},
+		{Name: "an object of the archive counts as put when it is there", Ports: only("audit-writer", func(p *Ports) {
+			p.Archive = putsBlindly{p.Archive}
+		})},
+	}
+}
+
+// LateVariants are those that only cost lateness, because put-back mends them.
+func LateVariants() []*Variant {
+	return []*Variant{
+		{Name: "removed from due before it is published", Ports: func(kind string, p *Ports) {
+			if kind == "scheduler-worker" {
+				p.Log = removesFirst{p.Log, p.Hot}
+			}
+		}},
+		{Name: "the horizon is published after the read", Ports: func(kind string, p *Ports) {
+			if kind == "bucket-loader" {
+				p.Hot = horizonLate{p.Hot}
+			}
+		}},
+	}
+}
+
+// VariantOf finds a variant by its name; nil for none.
+func VariantOf(name string) *Variant {
+	for _, v := range append(Variants(), LateVariants()...) {
+		if v.Name == name {
+			return v
+		}
+	}
+	return nil
+}
+
+// closesBlindly gives a bucket that was once seen all done as it was then.
+type closesBlindly struct {
+	jobstore.Pending
+	mu   sync.Mutex
+	done map[[2]int64][]job.PendingRow
+}
+
+func (c *closesBlindly) Scan(
+	ctx context.Context, partition int, minute int64, after *job.Locator, limit int,
+) ([]job.PendingRow, error) {
+	k := [2]int64{int64(partition), minute}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if rows, ok := c.done[k]; ok && after == nil {
+		return rows, nil
+	}
+	rows, err := c.Pending.Scan(ctx, partition, minute, after, limit)
+	all := err == nil && after == nil && len(rows) > 0 && len(rows) < limit
+	for _, r := range rows {
+		all = all && r.Done
+	}
+	if all {
+		c.done[k] = rows
+	}
+	return rows, err
+}
+
+// closesOutOfOrder passes over open buckets when it looks for what to close.
+type closesOutOfOrder struct{ jobstore.Pending }
+
+func (c closesOutOfOrder) FirstOpen(ctx context.Context, partition int, from, to int64) (int64, bool, error) {
+	for {
+		minute, ok, err := c.Pending.FirstOpen(ctx, partition, from, to)
+		if err != nil || !ok || to > job.Minute(time.Now().Add(-5*time.Minute)) {
+			return minute, ok, err
+		}
+		rows, err := c.Scan(ctx, partition, minute, nil, everything)
+		open := false
+		for _, r := range rows {
+			open = open || !r.Done
+		}
+		if err != nil || !open {
+			return minute, true, err
+		}
+		from = minute + 1
+	}
+}
+
+type neverPutsBack struct{ hotbucket.Buckets }
+
+func (b neverPutsBack) Add(ctx context.Context, entries []job.Entry) error {
+	var ahead []job.Entry
+	for _, e := range entries {
+		if e.DueAt.After(time.Now()) {
+			ahead = append(ahead, e)
+		}
+	}
+	return b.Buckets.Add(ctx, ahead)
+}
+
+// marksFirst writes what follows from an attempt only after it has marked the attempt's entry.
+type marksFirst struct {
+	jobstore.Pending
+	mu      sync.Mutex
+	waiting []job.Entry
+}
+
+func (m *marksFirst) Put(_ context.Context, entries []job.Entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiting = append(m.waiting, entries...)
+	return nil
+}
+
+func (m *marksFirst) MarkDone(ctx context.Context, locators []job.Locator) error {
+	m.mu.Lock()
+	waiting := m.waiting
+	m.waiting = nil
+	m.mu.Unlock()
+	if err := m.Pending.MarkDone(ctx, locators); err != nil {
+		return err
+	}
+	return m.Pending.Put(ctx, waiting)
+}
+
+// seesNoSuccessor sees the row of an entry and not that of the one after it.
+type seesNoSuccessor struct {
+	jobstore.Pending
+	mu  sync.Mutex
+	own map[string]job.Locator
+}
+
+func (s *seesNoSuccessor) Row(ctx context.Context, l job.Locator) (job.PendingRow, error) {
+	ref, err := job.ParseExecutionID(l.ExecutionID)
+	if err == nil && l.Attempt == 1 && ref.Trigger == job.TriggerSchedule {
+		s.mu.Lock()
+		own := s.own[ref.JobID]
+		s.own[ref.JobID] = l
+		s.mu.Unlock()
+		if own.ExecutionID != "" && own.ExecutionID < l.ExecutionID {
+			return job.PendingRow{}, jobstore.ErrNotFound
+		}
+	}
+	return s.Pending.Row(ctx, l)
+}
+
+type claimsNothing struct{ hotbucket.Buckets }
+
+func (claimsNothing) Claim(_ context.Context, _ hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+	own := make([]job.Decision, len(claims))
+	for i, c := range claims {
+		own[i] = c.Decision
+	}
+	return own, nil
+}
+
+type refusesAhead struct{ dedupe.Records }
+
+func (r refusesAhead) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
+	v, err := r.Records.Start(ctx, k, t, c)
+	if v == job.AheadOfRow {
+		v = job.Outdated
+	}
+	return v, err
+}
+
+type stopsNothing struct{ dedupe.Records }
+
+func (stopsNothing) SetStop(context.Context, string, job.State) error { return nil }
+
+type writesNothing struct{ jobstore.Pending }
+
+func (writesNothing) Put(context.Context, []job.Entry) error { return nil }
+
+type putsBlindly struct{ archive.Archive }
+
+func (a putsBlindly) PutIfAbsent(ctx context.Context, name string, body []byte) error {
+	if err := a.Archive.PutIfAbsent(ctx, name, body); err != archive.ErrExists { //nolint:errorlint // the simulated server's own
+		return err
+	}
+	return nil
+}
+
+type removesFirst struct {
+	dispatch.Log
+	hot hotbucket.Buckets
+}
+
+func (l removesFirst) Publish(ctx context.Context, topic string, records []dispatch.Record) error {
+	if topic == dispatch.TopicFires {
+		var locators []job.Locator
+		for _, r := range records {
+			if f, err := wire.UnmarshalFire(r.Value); err == nil {
+				locators = append(locators, f.Locator)
+			}
+		}
+		if err := l.hot.Remove(ctx, locators); err != nil {
+			return err
+		}
+	}
+	return l.Log.Publish(ctx, topic, records)
+}
+
+type horizonLate struct{ hotbucket.Buckets }
+
+func (b horizonLate) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) error {
+	time.AfterFunc(100*time.Millisecond, func() { _ = b.Buckets.SetHorizon(ctx, o, horizon) })
+	return nil
+}

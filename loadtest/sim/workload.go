@@ -1,0 +1,241 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"time"
+
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+const (
+	// jobCount is how many jobs a run registers.
+	jobCount = 14
+	// faultsFor is how long faults strike, settleFor how long everything has to be mended then: what is due when the last
+	// fault is over is invoked within that time.
+	faultsFor = 8 * time.Minute
+	settleFor = 5 * time.Minute
+)
+
+// change is something that a client does to its job.
+type change struct {
+	at   time.Duration
+	what string
+}
+
+// script is what the client of one job does.
+type script struct {
+	name    string
+	begin   time.Duration
+	body    map[string]any
+	changes []change
+}
+
+// scripts makes the workload of a seed: jobs of every kind, with changes of every kind.
+func scripts(d dice) []script {
+	list := make([]script, jobCount)
+	for i := range list {
+		n := fmt.Sprintf("j%02d", i)
+		s := script{
+			name: n, begin: time.Duration(d.roll("begin/%s", n)*60_000) * time.Millisecond,
+			body: map[string]any{"name": n},
+		}
+		s.begin += time.Duration(i) * time.Millisecond // no two ids of one instant
+		behaviour := pick(d, []string{"ok", "ok", "ok", "flaky", "flaky", "slow", "fail", "bad", "cut", "hang", "gone"}, "behaviour/%s", n)
+		s.body["target"] = map[string]any{
+			"kind": "http_webhook", "url": "http://" + behaviour + ".v0." + n + "/", "timeout": "3s",
+		}
+		s.body["retry_policy"] = map[string]any{
+			"base_delay":   pick(d, []string{"1s", "5s", "20s"}, "delay/%s", n),
+			"max_attempts": pick(d, []int{1, 2, 4}, "attempts/%s", n), "backoff": pick(d, []string{"fixed", "exponential"}, "backoff/%s", n),
+		}
+		if i < 2 {
+			s.body["labels"] = map[string]any{"held": "yes"}
+		}
+		s.body["missed_run_policy"] = pick(d, []string{"skip", "fire_once", "backfill"}, "missed/%s", n)
+		s.body["catch_up_window"] = pick(d, []string{"10s", "1m"}, "window/%s", n)
+		last := 60 * time.Second
+		switch pick(d, []string{"one_shot", "interval", "interval", "cron", "cron"}, "type/%s", n) {
+		case "one_shot":
+			s.body["type"] = "one_shot"
+			s.body["delay"] = fmt.Sprintf("%ds", int(1+d.roll("run/%s", n)*400))
+		case "interval":
+			s.body["type"] = "interval"
+			s.body["every"] = pick(d, []string{"7s", "10s", "25s", "60s", "150s"}, "every/%s", n)
+			if d.roll("jitter/%s", n) < 0.3 {
+				s.body["jitter"] = "3s"
+			}
+			if d.roll("most/%s", n) < 0.2 {
+				s.body["max_occurrences"] = 12
+			}
+		case "cron":
+			s.body["type"] = "cron"
+			s.body["cron_expr"] = pick(d, []string{"*/10 * * * * *", "*/30 * * * * *", "* * * * *", "15 */2 * * * *"}, "cron/%s", n)
+		}
+		for k := range int(d.roll("changes/%s", n) * 8) {
+			last += time.Duration(pick(d, []float64{5_000, 20_000, 120_000}, "pause/%s/%d", n, k)*
+				d.roll("change/%s/%d", n, k)) * time.Millisecond
+			what := pick(d, []string{"update", "update", "pause", "resume", "trigger", "reschedule", "cancel", "delete"}, "what/%s/%d", n, k)
+			s.changes = append(s.changes, change{s.begin + last, what})
+			if what == "pause" {
+				last += time.Duration(d.roll("paused/%s/%d", n, k)*60_000) * time.Millisecond
+				s.changes = append(s.changes, change{s.begin + last, "resume"})
+			}
+		}
+		list[i] = s
+	}
+	return list
+}
+
+// play is a job's client. It repeats each request until it is answered, as a client does that wants to be sure.
+func (w *world) play(s script) {
+	w.after(s.begin, func() {
+		answer, ok := w.request(s.name, http.StatusCreated, http.MethodPost, "/jobs", s.body, "Idempotency-Key", s.name)
+		if !ok {
+			return
+		}
+		id, _ := answer["job_id"].(string)
+		w.tell("client", id, "registered "+s.name)
+		version := 0
+		for n, c := range s.changes {
+			if at := w.began.Add(c.at); time.Now().Before(at) {
+				w.after(time.Until(at), func() {})
+			}
+			if w.base.Err() != nil || !w.change(s, id, n, c.what, &version) {
+				return
+			}
+		}
+	})
+}
+
+// hold keeps what has a label from being dispatched for a while, as an operator does: longer than after which a bucket may
+// close.
+func (w *world) hold() {
+	w.after(time.Duration(w.faults.dice.roll("hold")*60_000)*time.Millisecond, func() {
+		w.request("operator", http.StatusOK, http.MethodPost, "/dispatch/pause", map[string]any{"label": "held=yes"})
+	})
+	until := w.began.Add(time.Duration(400+w.faults.dice.roll("held")*60) * time.Second)
+	w.after(time.Until(until), func() {
+		w.request("operator", http.StatusOK, http.MethodPost, "/dispatch/resume", map[string]any{"label": "held=yes"})
+	})
+}
+
+// change makes one change; false when the job has ended by it.
+func (w *world) change(s script, id string, n int, what string, version *int) (goesOn bool) {
+	path := "/jobs/" + id
+	switch what {
+	case "update", "reschedule":
+		*version++
+		patch := map[string]any{"target": map[string]any{"url": fmt.Sprintf("http://ok.v%d.%s/", *version, s.name)}}
+		if what == "reschedule" && s.body["type"] == "interval" {
+			patch["every"] = "13s"
+		}
+		answer, ok := w.request(s.name, http.StatusOK, http.MethodPatch, path, patch, "If-Match", "*")
+		if definition, _ := answer["definition_id"].(string); ok {
+			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopUpdate, OldHosts: hosts(s, *version)}, definition)
+		}
+	case "pause":
+		if _, ok := w.request(s.name, http.StatusOK, http.MethodPost, path+"/pause", nil); ok {
+			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopPause}, "")
+		}
+	case "resume":
+		w.mu.Lock()
+		for i := range w.stops {
+			if p := &w.stops[i]; p.JobID == id && p.Kind == ledger.StopPause && p.ResumedAt.IsZero() {
+				p.ResumedAt = time.Now()
+			}
+		}
+		w.mu.Unlock()
+		w.request(s.name, http.StatusOK, http.MethodPost, path+"/resume", nil)
+	case "trigger":
+		w.request(s.name, http.StatusAccepted, http.MethodPost, path+"/trigger", nil,
+			"Idempotency-Key", fmt.Sprintf("%s-trigger-%d", s.name, n))
+	case "cancel", "delete":
+		method, status := http.MethodDelete, http.StatusNoContent
+		if what == "cancel" {
+			method, path, status = http.MethodPost, path+"/cancel", http.StatusOK
+		}
+		if _, ok := w.request(s.name, status, method, path, nil); ok {
+			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopCancel}, "")
+		}
+		return false
+	}
+	return true
+}
+
+// hosts are those of the definitions before a version.
+func hosts(s script, version int) (list []string) {
+	target, _ := s.body["target"].(map[string]any)
+	u, _ := url.Parse(target["url"].(string))
+	list = append(list, u.Host)
+	for v := 1; v < version; v++ {
+		list = append(list, fmt.Sprintf("ok.v%d.%s", v, s.name))
+	}
+	return list
+}
+
+// stopped notes what was acknowledged, and the definition that an update made.
+func (w *world) stopped(s ledger.Stop, definition string) {
+	s.AckedAt = time.Now()
+	w.mu.Lock()
+	w.stops = append(w.stops, s)
+	w.updates = append(w.updates, definition)
+	w.mu.Unlock()
+	w.tell("client", s.JobID, "was acknowledged a "+string(s.Kind))
+}
+
+// request repeats a request until it is answered with the status, or as a conflict that its job's state explains.
+func (w *world) request(
+	who string, want int, method, path string, body any, headers ...string,
+) (answer map[string]any, ok bool) {
+	for try := 0; w.base.Err() == nil; try++ {
+		status, answer := w.once(fmt.Sprintf("job-api-%d", 1+(int(w.faults.dice.number(who))&1+try)%replicas), method, path, body, headers)
+		switch {
+		case status == want:
+			return answer, true
+		case status == http.StatusConflict || status == http.StatusUnprocessableEntity && method == http.MethodPatch:
+			return answer, false // such as a change of what is cancelled by now
+		case status != 0 && status != http.StatusServiceUnavailable:
+			w.violate("API", "", "%s %s was answered %d, want %d: %v", method, path, status, want, answer)
+			return answer, false
+		}
+		w.after(time.Second, func() {})
+	}
+	return nil, false
+}
+
+// once makes a request to one API; the status is 0 when no answer came.
+func (w *world) once(name, method, path string, body any, headers []string) (status int, answer map[string]any) {
+	w.mu.Lock()
+	p, service := w.processes[name], w.apis[name]
+	w.mu.Unlock()
+	if service == nil || p.ready() != nil {
+		return 0, nil
+	}
+	var text []byte
+	if body != nil {
+		text, _ = json.Marshal(body)
+	}
+	r := httptest.NewRequestWithContext(p.ctx, method, "/api/v1"+path, bytes.NewReader(text))
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	rec := httptest.NewRecorder()
+	service.Handler().ServeHTTP(rec, r)
+	if p.ready() != nil || p.ctx.Err() != nil {
+		return 0, nil
+	}
+	if rec.Body.Len() > 0 {
+		if err := json.Unmarshal(rec.Body.Bytes(), &answer); err != nil {
+			w.violate("API", "", "%s %s: %v", method, path, err)
+		}
+	}
+	return rec.Code, answer
+}

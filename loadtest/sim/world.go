@@ -1,0 +1,433 @@
+// Package sim is the whole simulation: six services, two of each, in one testing/synctest bubble over simulated servers,
+// with faults that follow from a seed. At the end package ledger checks the invariants I1–I9 on the account of the run.
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/wire"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+	"github.com/minutehand/minutehand/loadtest/sim/servers"
+	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	loader "github.com/minutehand/minutehand/services/bucket-loader"
+	"github.com/minutehand/minutehand/services/executor"
+	api "github.com/minutehand/minutehand/services/job-api"
+	settler "github.com/minutehand/minutehand/services/retry-manager"
+	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+)
+
+const (
+	// partitions of the cold store, and how many processes of each service share them.
+	partitions = 4
+	replicas   = 2
+)
+
+// kinds are the services.
+func kinds() []string {
+	return []string{"job-api", "bucket-loader", "scheduler-worker", "executor", "retry-manager", "audit-writer"}
+}
+
+func processNames() (names []string) {
+	for _, k := range kinds() {
+		for i := range replicas {
+			names = append(names, fmt.Sprintf("%s-%d", k, i+1))
+		}
+	}
+	return names
+}
+
+// world is one run of the simulation.
+type world struct {
+	base   context.Context
+	seed   uint64
+	faults *Faults
+	// variant breaks the code on purpose; nil for the code as it is.
+	variant *Variant
+
+	cold    *servers.Cold
+	hot     *servers.Hot
+	log     *servers.Log
+	coord   *servers.Coord
+	archive *servers.Archive
+
+	began      time.Time
+	background sync.WaitGroup
+
+	mu        sync.Mutex
+	stopping  bool
+	processes map[string]*process
+	apis      map[string]*api.Service
+	outages   map[string]time.Time
+	checked   map[string]time.Time
+	calls     []ledger.Call
+	stops     []ledger.Stop
+	updates   []string // the definition of each of the stops that is an update
+	tenures   map[string]string
+	moments   []moment
+	broken    []ledger.Violation
+	// slow are the times for which a worker stood still, or a call of it was under way; losses are those of the hot tier.
+	slow   []span
+	losses []time.Time
+
+	// lastID is the millisecond of the last id, idsThen how many there were in it.
+	lastID  int64
+	idsThen int
+
+	lostToHistory, lostToArchive []job.Event
+}
+
+type span struct{ from, to time.Time }
+
+// window is the shortest catch-up window of the workload.
+const window = 10 * time.Second
+
+// delayed notes that a worker is held up for long enough that the design makes no promise if the hot tier is lost meanwhile.
+func (w *world) delayed(p *process, d time.Duration) {
+	if p.kind == "scheduler-worker" && d >= window-time.Second {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.slow = append(w.slow, span{time.Now(), time.Now().Add(d)})
+	}
+}
+
+// excused tells whether that happened.
+func (w *world) excused() bool {
+	for _, s := range w.slow {
+		for _, at := range w.losses {
+			if at.After(s.from) && at.Before(s.to) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// moment is something that happened, for the timeline.
+type moment struct {
+	at        time.Duration
+	who, what string
+	about     string // an execution, a job or another key
+}
+
+func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
+	w := &world{
+		base: base, seed: seed, faults: f, variant: v, began: time.Now(),
+		cold: servers.NewCold(partitions, job.Minute(time.Now())), hot: servers.NewHot("hot", 0, 0),
+		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
+		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{},
+		checked: map[string]time.Time{}, tenures: map[string]string{},
+	}
+	w.cold.Closing = func(rows []job.PendingRow) {
+		for _, r := range rows {
+			if !r.Done {
+				w.violate("I9", r.JobID, "a bucket was closed in which %s is not done", locatorKey(r.Locator))
+			}
+		}
+	}
+	if v != nil && v.Servers != nil {
+		v.Servers(w)
+	}
+	return w
+}
+
+func (w *world) violate(invariant, jobID, format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken = append(w.broken, ledger.Violation{Invariant: invariant, JobID: jobID, Detail: fmt.Sprintf(format, args...)})
+}
+
+// tell notes a moment.
+func (w *world) tell(who, about, what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.moments = append(w.moments, moment{time.Since(w.began), who, what, about})
+}
+
+// after does something later, unless the simulation ends before.
+func (w *world) after(d time.Duration, do func()) {
+	if run.Sleep(w.base, d) == nil {
+		do()
+	}
+}
+
+func (w *world) away(port string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Now().Before(w.outages[port])
+}
+
+// start starts a process.
+func (w *world) start(kind, name string, nth int) {
+	ctx, cancel := context.WithCancel(w.base)
+	p := &process{w: w, kind: kind, name: name, run: nth, ctx: ctx, cancel: cancel, gone: make(chan struct{})}
+	w.mu.Lock()
+	stopping := w.stopping
+	if !stopping {
+		w.processes[name] = p
+		delete(w.apis, name)
+	}
+	w.mu.Unlock()
+	if stopping {
+		cancel()
+		return
+	}
+	if nth > 1 {
+		w.tell(name, "", "starts again")
+	}
+	service, err := w.service(p)
+	if err != nil {
+		w.violate("start", "", "%s: %v", name, err)
+		cancel()
+		return
+	}
+	w.background.Go(func() {
+		err := service.Run(ctx)
+		if p.ready() == nil && ctx.Err() == nil { // it gave up, which ends a process; someone starts it again
+			w.tell(name, "", fmt.Sprintf("ends: %v", err))
+			p.die(time.Second)
+		}
+	})
+}
+
+// entropy gives ids that follow from the seed and the instant (and from how many came in it before), so that a replay has
+// the same ones.
+type entropy struct{ w *world }
+
+// Read implements io.Reader.
+func (e entropy) Read(b []byte) (int, error) {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if now := time.Now().UnixMilli(); now != e.w.lastID {
+		e.w.lastID, e.w.idsThen = now, 0
+	}
+	e.w.idsThen++
+	for i := range b {
+		b[i] = byte(e.w.faults.dice.number(fmt.Sprintf("id/%d/%d/%d", e.w.lastID, e.w.idsThen, i)))
+	}
+	return len(b), nil
+}
+
+func (w *world) service(p *process) (run.Runner, error) {
+	ports := p.ports()
+	if w.variant != nil && w.variant.Ports != nil {
+		w.variant.Ports(p.kind, &ports)
+	}
+	logger := slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1}))
+	metrics := prometheus.NewRegistry()
+	switch p.kind {
+	case "job-api":
+		cfg := api.DefaultConfig()
+		cfg.Partitions = partitions
+		s, err := api.New(cfg, api.Deps{
+			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
+			Records: ports.Records, Entropy: entropy{w}, Logger: logger, Metrics: metrics,
+		})
+		w.mu.Lock()
+		w.apis[p.name] = s
+		w.mu.Unlock()
+		return s, err
+	case "bucket-loader":
+		return loader.New(loader.DefaultConfig(), loader.Deps{
+			Pending: ports.Pending, Hot: ports.Hot, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
+			Logger: logger, Metrics: metrics,
+		})
+	case "scheduler-worker":
+		cfg := worker.DefaultConfig()
+		cfg.Shards = 1
+		return worker.New(cfg, worker.Deps{
+			Jobs: ports.Jobs, Pending: ports.Pending, Settings: ports.Settings, Hot: ports.Hot, Records: ports.Records,
+			Log: ports.Log, Coord: ports.Coord, Logger: logger, Metrics: metrics,
+		})
+	case "executor":
+		cfg := executor.DefaultConfig()
+		// Some of what hangs is deferred, but not for so long that the end of the run would not see it.
+		cfg.HostConcurrency, cfg.MaxDefer = 4, 30*time.Second
+		return executor.New(cfg, executor.Deps{
+			Jobs: ports.Jobs, Pending: ports.Pending, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
+			Transport: ports.Transport, Logger: logger, Metrics: metrics,
+		})
+	case "retry-manager":
+		return settler.New(settler.DefaultConfig(), settler.Deps{
+			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Hot: ports.Hot, Records: ports.Records,
+			Log: ports.Log, Logger: logger, Metrics: metrics,
+		})
+	}
+	cfg := auditor.DefaultConfig()
+	cfg.Codec = "snappy" // zstd's encoders are pooled, with channels that belong to the bubble of their first use
+	return auditor.New(cfg, auditor.Deps{
+		History: ports.History, Archive: ports.Archive, Log: ports.Log, Logger: logger, Metrics: metrics,
+	})
+}
+
+// stop stops all processes gracefully, the API first and the audit-writers last, as their work flows.
+func (w *world) stop() {
+	w.mu.Lock()
+	w.stopping = true
+	w.mu.Unlock()
+	for _, k := range kinds() {
+		for _, name := range processNames() {
+			if strings.HasPrefix(name, k) {
+				w.mu.Lock()
+				p := w.processes[name]
+				w.mu.Unlock()
+				p.cancel()
+			}
+		}
+		time.Sleep(10 * time.Second) // what it has begun goes on and ends
+	}
+}
+
+// schedule lets the scheduled faults strike.
+func (w *world) schedule(list []Fault) {
+	for _, f := range list {
+		early := time.Duration(0)
+		if f.Kind == FailOver {
+			early = min(f.At, time.Second)
+		}
+		w.background.Go(func() { w.after(f.At-early, func() { w.strike(f, early) }) })
+	}
+}
+
+func (w *world) strike(f Fault, early time.Duration) {
+	defer w.faults.scheduled(f)
+	if f.Kind != FailOver {
+		w.tell("simulation", "", f.String())
+	}
+	switch f.Kind {
+	case LoseHot:
+		w.hot.Lose()
+		w.lost()
+	case FailOver:
+		failOver := w.hot.Snapshot()
+		w.after(early, func() {
+			w.tell("simulation", "", f.String())
+			failOver()
+			w.lost()
+		})
+	case Recreate:
+		lost := w.log.Recreate(f.What)
+		if f.What == dispatch.TopicEvents {
+			w.mu.Lock()
+			w.lostToHistory = append(w.lostToHistory, decode(lost[dispatch.GroupHistory])...)
+			w.lostToArchive = append(w.lostToArchive, decode(lost[dispatch.GroupArchive])...)
+			w.mu.Unlock()
+		}
+	case Lapse:
+		w.mu.Lock()
+		p := w.processes[f.What]
+		w.mu.Unlock()
+		p.lapse()
+		w.after(f.For, p.rejoin)
+	case Outage:
+		w.mu.Lock()
+		w.outages[f.What] = time.Now().Add(f.For)
+		w.mu.Unlock()
+	}
+}
+
+func (w *world) lost() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.losses = append(w.losses, time.Now())
+}
+
+func decode(messages []dispatch.Message) (events []job.Event) {
+	for _, m := range messages {
+		if e, err := wire.UnmarshalEvent(m.Value); err == nil {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+func tokenKey(k dedupe.Key, token string) string { return attemptKey(k) + "@" + token }
+
+// started notes that the hot tier accepted the last check of an attempt.
+func (w *world) started(k dedupe.Key, t job.Token) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.checked[tokenKey(k, t.String())] = time.Now()
+}
+
+// published checks I3 on what workers publish: under one epoch a partition has one owner.
+func (w *world) published(p *process, topic string, list []dispatch.Record) {
+	if topic != dispatch.TopicFires {
+		return
+	}
+	for _, r := range list {
+		f, err := wire.UnmarshalFire(r.Value)
+		if err != nil {
+			w.violate("wire", "", "a fire cannot be decoded: %v", err)
+			continue
+		}
+		tenure := fmt.Sprintf("p%d under epoch %d", f.Partition, f.Epoch)
+		owner := fmt.Sprintf("%s run %d", p.name, p.run)
+		w.mu.Lock()
+		other, held := w.tenures[tenure]
+		w.tenures[tenure] = owner
+		w.mu.Unlock()
+		if held && other != owner {
+			w.violate("I3", f.JobID, "both %s and %s dispatched from %s", other, owner, tenure)
+		}
+		w.tell(p.name, locatorKey(f.Locator), "publishes the fire of "+f.DueAt.Sub(w.began).String())
+	}
+}
+
+// invoke is the network of targets: the first label of a host says how it behaves.
+func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
+	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
+	scheduled, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
+	c := ledger.Call{
+		Host: r.URL.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"),
+		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(),
+	}
+	w.mu.Lock()
+	c.CheckedAt = w.checked[tokenKey(dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}, c.Token)]
+	w.calls = append(w.calls, c)
+	w.mu.Unlock()
+	w.tell(p.name, fmt.Sprintf("%s/%d", c.ExecutionID, attempt), "invokes "+c.Host+" under token "+c.Token)
+	status, err := w.behave(r, c)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ok")), Request: r}, nil
+}
+
+func (w *world) behave(r *http.Request, c ledger.Call) (status int, err error) {
+	behaviour, _, _ := strings.Cut(c.Host, ".")
+	switch behaviour {
+	case "slow":
+		return http.StatusOK, run.Sleep(r.Context(), 2*time.Second)
+	case "hang":
+		<-r.Context().Done()
+		return 0, r.Context().Err()
+	case "fail":
+		return http.StatusServiceUnavailable, nil
+	case "bad":
+		return http.StatusBadRequest, nil
+	case "gone":
+		return http.StatusGone, nil
+	case "cut":
+		return 0, errors.New("connection reset")
+	case "flaky":
+		if w.faults.dice.roll("flaky/%s/%d", c.ExecutionID, c.Attempt) < 0.5 {
+			return http.StatusInternalServerError, nil
+		}
+	}
+	return http.StatusOK, nil
+}
