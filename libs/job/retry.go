@@ -62,15 +62,15 @@ func (p RetryPolicy) Delay(executionID string, k int) time.Duration {
 	if p.Backoff != BackoffList {
 		d = math.Min(d, float64(p.MaxDelay))
 	}
-	d *= 1 - p.Jitter + 2*p.Jitter*unit(executionID, k)
+	d *= 1 - p.Jitter + 2*p.Jitter*Unit(executionID, k)
 	if d >= math.MaxInt64 {
 		return math.MaxInt64
 	}
 	return time.Duration(d).Truncate(time.Millisecond)
 }
 
-// unit is a number in [0,1) that follows from the execution and the attempt alone.
-func unit(executionID string, k int) float64 {
+// Unit is a number in [0,1) that follows from the execution and the attempt alone.
+func Unit(executionID string, k int) float64 {
 	h := fnv.New64a()
 	h.Write([]byte(executionID))
 	h.Write([]byte("#" + strconv.Itoa(k)))

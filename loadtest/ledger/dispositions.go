@@ -33,7 +33,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 			if !plan.ScheduledFor(at).Before(a.Until) {
 				continue
 			}
-			if n := len(given[at.UnixMilli()]); n != 1 && (n == 0 || !a.Excused && !a.whileUpdated(definitions, at)) {
+			if n := len(given[at.UnixMilli()]); n != 1 && (n == 0 || !a.excuses(j.Job.ID) && !a.whileUpdated(definitions, at)) {
 				r.add("I1", j.Job.ID, "instant %s has dispositions %v, want exactly one", at.Format(time.RFC3339Nano),
 					given[at.UnixMilli()])
 			}
@@ -60,6 +60,8 @@ func (a *Account) whileUpdated(definitions []job.Definition, at time.Time) bool 
 	}
 	return false
 }
+
+func (a *Account) excuses(jobID string) bool { return a.Excused || a.ExcusedJobs[jobID] }
 
 // endOf is where the job's occurrences end to be expected: when it was cancelled, or behind the pause.
 func endOf(j *job.Job) time.Time {
@@ -132,7 +134,7 @@ func dispositions(r *report, a *Account, i *index, j *JobAccount) map[int64][]jo
 		d := dispositionOf(i.attempts[x])
 		ms := e.Entry.NominalAt.UnixMilli()
 		if d == job.Fired {
-			if by := skippedBy[ms]; by != "" && by == e.Entry.DefinitionID && !a.Excused {
+			if by := skippedBy[ms]; by != "" && by == e.Entry.DefinitionID && !a.excuses(j.Job.ID) {
 				r.add("I1", j.Job.ID, "execution %s is fired, and skipped by a range of the same definition", x)
 			}
 			given[ms] = nil // whatever else is on record

@@ -83,6 +83,9 @@ type Account struct {
 	Calls    []Call
 	Events   []job.Event
 	Archived []Archived
+	// ExcusedJobs are those that are excused for themselves: their registration took so long that their first entry was
+	// written more than once, and the hot tier was lost.
+	ExcusedJobs map[string]bool
 	// Updated tells when the definitions that updates made took effect, if that is known.
 	Updated map[string]time.Time
 	// LostToHistory and LostToArchive are the events that a log held which was created anew before they were read.

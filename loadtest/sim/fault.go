@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
 )
 
 // Kind is what goes wrong at a call of a port.
@@ -84,9 +86,10 @@ type Fault struct {
 	Kind  Kind          `json:"kind"`
 	For   time.Duration `json:"for,omitempty"`
 	Point Point         `json:"point,omitzero"`
-	// Of a scheduled fault: when, and what it strikes.
-	At   time.Duration `json:"at,omitempty"`
-	What string        `json:"what,omitempty"`
+	// At is when it struck, or strikes.
+	At time.Duration `json:"at"`
+	// What a scheduled fault strikes.
+	What string `json:"what,omitempty"`
 }
 
 // String shows a fault to a person.
@@ -168,7 +171,8 @@ func pick[T any](d dice, list []T, format string, args ...any) T {
 type Faults struct {
 	dice    dice
 	weather Weather
-	replay  map[Point]Fault // nil unless a trace is replayed
+	// replay are a trace's faults, by their points without N, in the order of their times; nil unless a trace is replayed.
+	replay map[Point][]Fault
 
 	mu sync.Mutex
 	// until is when faults end; before from there are none.
@@ -188,10 +192,12 @@ type Hit struct {
 func newFaults(seed uint64, w Weather, replay []Fault) *Faults {
 	f := &Faults{dice: dice{seed}, weather: w, calls: map[Point]int{}, hits: map[Hit]int{}}
 	if replay != nil {
-		f.replay = map[Point]Fault{}
+		f.replay = map[Point][]Fault{}
 		for _, x := range replay {
 			if x.Point != (Point{}) {
-				f.replay[x.Point] = x
+				p := x.Point
+				p.N = 0
+				f.replay[p] = append(f.replay[p], x)
 			}
 		}
 	}
@@ -211,17 +217,45 @@ func (f *Faults) At(kind string, op *Op, key string) Fault {
 	}
 	var fault Fault
 	if f.replay != nil {
-		fault = f.replay[p]
+		fault = f.next(p, now.Sub(f.from))
 	} else {
 		fault = f.decide(op, p, eagerness(kind, op))
 	}
 	if fault.Kind != None {
-		fault.At = 0
+		fault.At = now.Sub(f.from)
 		f.struck = append(f.struck, fault)
 		f.hits[Hit{op.Port, op.Name, fault.Kind}]++
 	}
 	return fault
 }
+
+// next is the trace's next fault of such a call, when its time has come: at the same call, or else at the next one. (How
+// many calls came before is no good measure alone: one that is made once more than the last time would shift all that
+// follow.)
+func (f *Faults) next(p Point, at time.Duration) Fault {
+	n := p.N
+	p.N = 0
+	list := f.replay[p]
+	if len(list) == 0 {
+		return Fault{}
+	}
+	due := at >= list[0].At+time.Millisecond
+	if strings.HasPrefix(p.Key, job.ExecutionPrefix) || strings.HasPrefix(p.Key, job.JobPrefix) {
+		due = due || n == list[0].Point.N && at >= list[0].At-replayTolerance
+	} else { // a process asks again and again, a little sooner or later
+		due = due || at >= list[0].At-replayTolerance/10
+	}
+	if !due {
+		return Fault{}
+	}
+	f.replay[p] = list[1:]
+	fault := list[0]
+	fault.Point.N = n
+	return fault
+}
+
+// replayTolerance is by how much earlier than in the trace a call may come.
+const replayTolerance = 100 * time.Millisecond
 
 // eagerness makes up for how rarely something is done: what the API does for a client, and the steps between which it
 // matters most that an owner stands still.

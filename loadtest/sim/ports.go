@@ -32,9 +32,9 @@ type Ports struct {
 	Transport http.RoundTripper
 }
 
-// The weights of operations: those that are called all the time, those that are called for each fire, and rare ones.
+// The weights of operations: from those that are called all the time over those that are called for each fire to rare ones.
 const (
-	always, often, seldom = 0.05, 1, 4
+	always, steadily, often, seldom, rarely = 0.05, 0.3, 1, 4, 25
 )
 
 var ops []*Op
@@ -90,7 +90,7 @@ var (
 	opCreate        = newOp("cold", "Create", Write, seldom)
 	opReplace       = newOp("cold", "Replace", Write, seldom)
 	opPutDefinition = newOp("cold", "PutDefinition", Write, seldom)
-	opDefinition    = newOp("cold", "Definition", Read, often)
+	opDefinition    = newOp("cold", "Definition", Read, seldom)
 	opClaimKey      = newOp("cold", "ClaimKey", Write, seldom)
 	opFinishKey     = newOp("cold", "FinishKey", Write, seldom)
 )
@@ -170,8 +170,8 @@ var (
 	opMarkDone  = newOp("cold", "MarkDone", Write, often)
 	opDecide    = newOp("cold", "Decide", Write, seldom)
 	opRow       = newOp("cold", "Row", Read, often)
-	opRows      = newOp("cold", "Rows", Read, often)
-	opScan      = newOp("cold", "Scan", Read, always)
+	opRows      = newOp("cold", "Rows", Read, rarely)
+	opScan      = newOp("cold", "Scan", Read, often)
 	opFirstOpen = newOp("cold", "FirstOpen", Read, always)
 	opLowWater  = newOp("cold", "LowWater", Read, seldom)
 	opClose     = newOp("cold", "Close", Write, seldom)
@@ -355,13 +355,13 @@ var (
 	opAcquire   = newOp("hot", "Acquire", Write, often)
 	opStart     = newOp("hot", "Start", Write, often)
 	opRenew     = newOp("hot", "Renew", Write, often)
-	opRelease   = newOp("hot", "Release", Write, seldom)
+	opRelease   = newOp("hot", "Release", Write, rarely)
 	opFinish    = newOp("hot", "Finish", Write, often)
 	opRefuse    = newOp("hot", "Refuse", Write, seldom)
 	opLookup    = newOp("hot", "Lookup", Read, often)
-	opKeptSince = newOp("hot", "KeptSince", Read, always)
+	opKeptSince = newOp("hot", "KeptSince", Read, often)
 	opSetStop   = newOp("hot", "SetStop", Write, seldom)
-	opStopsOf   = newOp("hot", "StopsOf", Read, always)
+	opStopsOf   = newOp("hot", "StopsOf", Read, often)
 )
 
 type records struct{ *client }
@@ -437,8 +437,8 @@ var (
 	opPublishEvents = newOp("log", "Publish events", Write, often)
 	opPublishDLQ    = newOp("log", "Publish dlq", Write, seldom)
 	opEnd           = newOp("log", "End", Read, often)
-	opCommitted     = newOp("log", "Committed", Read, always)
-	opPoll          = newOp("log", "Poll", Poll, 0.3)
+	opCommitted     = newOp("log", "Committed", Read, often)
+	opPoll          = newOp("log", "Poll", Poll, steadily)
 	opCommit        = newOp("log", "Commit", Write, always)
 )
 
@@ -568,7 +568,7 @@ func (c coordinator) Join(ctx context.Context, role hotbucket.Role) (<-chan []ho
 
 var (
 	opPutIfAbsent = newOp("archive", "PutIfAbsent", Write, seldom)
-	opOpen        = newOp("archive", "Open", Read, seldom)
+	opOpen        = newOp("archive", "Open", Read, rarely)
 )
 
 type objects struct{ *client }

@@ -93,7 +93,8 @@ func (w *world) account(until time.Time) *ledger.Account {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := &ledger.Account{
-		From: w.began, Until: until, Crashed: w.faults.weather.Crash, Excused: w.excused(), HotLost: len(w.losses) > 0, Updated: w.cold.Updated(), Calls: w.calls, Stops: w.stops,
+		From: w.began, Until: until, Crashed: w.faults.weather.Crash, Excused: w.excused(), HotLost: len(w.losses) > 0, Updated: w.cold.Updated(),
+		ExcusedJobs: map[string]bool{}, Calls: w.calls, Stops: w.stops,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
 	}
 	effective := map[string]time.Time{}
@@ -104,6 +105,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		for _, d := range append(superseded, row.Definition) {
 			effective[d.ID] = d.EffectiveAt
 		}
+		a.ExcusedJobs[row.ID] = a.HotLost && w.cold.Created(row.ID).Sub(row.CreatedAt) > time.Minute
 		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
 		events, _ := w.cold.Executions(ctx, row.ID, jobstore.Position{}, time.Time{}, everything)
 		a.Events = append(a.Events, events...)

@@ -65,7 +65,7 @@ func scripts(d dice) []script {
 			s.body["delay"] = fmt.Sprintf("%ds", int(1+d.roll("run/%s", n)*400))
 		case "interval":
 			s.body["type"] = "interval"
-			s.body["every"] = pick(d, []string{"7s", "10s", "25s", "60s", "150s"}, "every/%s", n)
+			s.body["every"] = pick(d, []string{"3s", "7s", "10s", "25s", "60s", "150s"}, "every/%s", n)
 			if d.roll("jitter/%s", n) < 0.3 {
 				s.body["jitter"] = "3s"
 			}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -75,7 +77,7 @@ type archiver struct {
 // poll waits for records, but not longer than the oldest open object may stay open.
 func (a *archiver) poll(ctx context.Context) ([]dispatch.Message, error) {
 	deadline := time.Time{}
-	for _, b := range a.open {
+	for _, b := range a.buffers() {
 		if end := a.closesAt(b); deadline.IsZero() || end.Before(deadline) {
 			deadline = end
 		}
@@ -96,13 +98,18 @@ func (a *archiver) poll(ctx context.Context) ([]dispatch.Message, error) {
 // rejoin is for a topic that was created anew: what was read of the old one is put under its log id, then reading begins
 // at the start of the new one.
 func (a *archiver) rejoin(ctx context.Context) (err error) {
-	for _, b := range a.open {
+	for _, b := range a.buffers() {
 		if _, err := a.close(ctx, b); err != nil {
 			return err
 		}
 	}
 	a.consumer, err = dispatch.Rejoin(ctx, a.s.deps.Log, dispatch.TopicEvents, dispatch.GroupArchive, a.consumer)
 	return err
+}
+
+// buffers are the objects that are open, in the order of their partitions.
+func (a *archiver) buffers() []*buffer {
+	return slices.SortedFunc(maps.Values(a.open), func(a, b *buffer) int { return a.partition - b.partition })
 }
 
 func (a *archiver) closesAt(b *buffer) time.Time {
@@ -115,7 +122,7 @@ func (a *archiver) closesAt(b *buffer) time.Time {
 
 func (a *archiver) observeAge() {
 	age := 0.0
-	for _, b := range a.open {
+	for _, b := range a.buffers() {
 		age = max(age, time.Since(b.messages[0].AppendedAt).Seconds())
 	}
 	a.s.metrics.age.Set(age)
@@ -153,7 +160,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 		b.bytes += int64(len(m.Value))
 	}
 	now := time.Now()
-	for _, b := range a.open {
+	for _, b := range a.buffers() {
 		if b.bytes >= a.s.cfg.CloseBytes || !now.Before(a.closesAt(b)) {
 			if _, err := a.close(ctx, b); err != nil {
 				return err
@@ -258,7 +265,7 @@ func (a *archiver) drain(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, b := range a.open {
+	for _, b := range a.buffers() {
 		if _, err := a.close(ctx, b); err != nil {
 			return err
 		}

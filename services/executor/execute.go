@@ -39,8 +39,19 @@ func (s *Service) execute(ctx context.Context, w *task) {
 
 	// What ran for another definition's entry is that one's to end: this one's row may be done, and nobody would settle it.
 	mine := rec.Of(w.fire.DefinitionID)
+	giveUp := func() {
+		switch gone, err := s.rowGone(ctx, w); {
+		case err != nil: // ctx ended
+		case gone: // settled, or refused, since the fire was published: nobody would settle it again
+			if s.release(ctx, w, key, rec.Token) {
+				w.done()
+			}
+		default:
+			end(lost(rec.Token))
+		}
+	}
 	if rec.Takeovers >= s.cfg.MaxTakeovers && mine {
-		end(lost(rec.Token))
+		giveUp()
 		return
 	}
 	verdict, gone, err := s.lastCheck(ctx, w, key, rec.Token)
@@ -59,7 +70,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		}
 	case rec.Running && mine:
 		// It was invoked before by someone who did not come back: that counts as fired.
-		end(lost(rec.Token))
+		giveUp()
 	case verdict.HasDisposition() && !rec.Running:
 		s.metrics.refused.Inc()
 		end(job.Refusal(verdict, &w.fire.Entry))
@@ -206,6 +217,17 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if gone, err = s.rowGone(ctx, w); err != nil || gone {
+		return gone, err
+	}
+	asked := *w.fire
+	asked.Incarnation, asked.TakenAt = incarnation, job.Instant(began)
+	w.fire = &asked
+	return s.refreshStop(ctx, w)
+}
+
+// rowGone tells whether the row of the fire's entry is done or gone.
+func (s *Service) rowGone(ctx context.Context, w *task) (gone bool, err error) {
 	err = run.Patiently(ctx, s.deps.Logger, "ask an entry's row", func(ctx context.Context) error {
 		row, err := s.deps.Pending.Row(ctx, w.fire.Locator)
 		gone = errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done
@@ -214,13 +236,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 		}
 		return err
 	})
-	if err != nil || gone {
-		return gone, err
-	}
-	asked := *w.fire
-	asked.Incarnation, asked.TakenAt = incarnation, job.Instant(began)
-	w.fire = &asked
-	return s.refreshStop(ctx, w)
+	return gone, err
 }
 
 // awaitSettlers returns once the settlers have passed the present end of the events.

@@ -1,7 +1,9 @@
 package executor
 
 import (
+	"maps"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -191,7 +193,8 @@ func (h *hosts) takeOverdue(before time.Time) []*task {
 	defer h.mu.Unlock()
 	overdue := h.rejected
 	h.rejected = nil
-	for _, at := range h.byName {
+	for _, name := range slices.Sorted(maps.Keys(h.byName)) {
+		at := h.byName[name]
 		n := 0
 		for n < len(at.queue) && at.queue[n].queuedAt.Before(before) {
 			h.count(-1, -at.queue[n].bytes)

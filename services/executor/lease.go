@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,7 +54,9 @@ func (s *Service) holder(definitionID string) dedupe.Holder {
 
 func (s *Service) renewLoop(work context.Context) {
 	for run.Sleep(work, s.cfg.RenewEvery) == nil {
-		for k, t := range s.leases.all() {
+		held := s.leases.all()
+		for _, k := range slices.SortedFunc(maps.Keys(held), dedupe.CompareKeys) {
+			t := held[k]
 			err := s.deps.Records.Renew(work, k, dedupe.Holder{Name: s.name, Start: t.Start}, t, time.Now().Add(s.cfg.LeaseTTL))
 			if errors.Is(err, dedupe.ErrFenced) {
 				continue // ended meanwhile, or taken over: Finish finds out

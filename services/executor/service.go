@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -329,7 +328,7 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 			since = w.fire.DueAt // it was on time until now
 		}
 		delay := min(max(now.Sub(since), s.cfg.MinDefer), s.cfg.MaxDefer)
-		delay += rand.N(delay/4 + 1)
+		delay += time.Duration(job.Unit(w.fire.ExecutionID, w.fire.Attempt) * float64(delay/4))
 		event := job.DeferredEvent(w.fire, job.Instant(now.Add(delay)), job.Instant(now))
 		events[i] = &event
 	}

@@ -3,6 +3,8 @@ package worker
 import (
 	"container/heap"
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -165,7 +167,8 @@ func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decis
 		}
 	}
 	decisions := map[*task]job.Decision{}
-	for owner, tasks := range byOwner {
+	for _, owner := range slices.SortedFunc(maps.Keys(byOwner), func(a, b hotbucket.Owner) int { return a.Partition - b.Partition }) {
+		tasks := byOwner[owner]
 		claims := make([]hotbucket.Claim, len(tasks))
 		for i, t := range tasks {
 			claims[i] = claimOf(t, t.line.OnTime(t.entry))
@@ -189,7 +192,11 @@ func (s *Service) carryOut(
 	ctx context.Context, tasks []*task, decisions map[*task]job.Decision, now time.Time,
 ) error {
 	var successors []job.Entry
-	for t, d := range decisions {
+	for _, t := range tasks {
+		d, decided := decisions[t]
+		if !decided {
+			continue
+		}
 		if next, ok := t.line.Successor(t.entry, d, job.Instant(now)); ok {
 			successors = append(successors, next)
 		}

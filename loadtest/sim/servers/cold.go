@@ -36,6 +36,7 @@ type Cold struct {
 
 	// updated is when a job's row got the definition, except for one that a resume made.
 	updated map[string]time.Time
+	created map[string]time.Time // by job
 
 	events  map[string]map[string]job.Event // by job, then id
 	letters []job.DeadLetter
@@ -51,7 +52,7 @@ func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
 		jobs: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
 		settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
-		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, events: map[string]map[string]job.Event{},
+		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, created: map[string]time.Time{}, events: map[string]map[string]job.Event{},
 	}
 	for p := range partitions {
 		c.low[p], c.buckets[p] = setup, map[int64]*minute{}
@@ -102,8 +103,15 @@ func (c *Cold) Create(_ context.Context, j job.Job, exclusive bool) error {
 		}
 		return nil
 	}
-	c.jobs[j.ID] = wire.MarshalJob(&j)
+	c.jobs[j.ID], c.created[j.ID] = wire.MarshalJob(&j), time.Now()
 	return nil
+}
+
+// Created tells when a job's row came.
+func (c *Cold) Created(jobID string) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.created[jobID]
 }
 
 // CreateMany implements jobstore.Jobs.
