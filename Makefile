@@ -40,7 +40,7 @@ test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end 
 	$(call stage,verify generated code,$(MAKE) -s verify)
 	$(call stage,lint,$(MAKE) -s lint)
 	$(call stage,unit and conformance,go test -race $(filter-out ./loadtest/...,$(PACKAGES)))
-	$(call stage,end to end and simulation,go test -race -timeout 40m ./loadtest/...)
+	$(call stage,end to end and simulation,go test -race -p 1 -timeout 40m ./loadtest/...)
 	$(call stage,broken variants,$(MAKE) -s sim-variants)
 	$(call stage,model,$(MAKE) -s model)
 

@@ -19,8 +19,6 @@ type Call struct {
 	At                       time.Time
 	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins.
 	CheckedAt time.Time
-	// Ahead is by how much the caller's clock was ahead of the account's.
-	Ahead time.Duration
 }
 
 // begins is the instant that a stop is compared with.

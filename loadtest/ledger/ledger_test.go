@@ -100,9 +100,19 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		{"a dead letter of a success", "I7", func(a *ledger.Account) {
 			a.DeadLetters = []job.DeadLetter{{Event: a.Events[0]}}
 		}},
+		{"two ends of one attempt", "I7", func(a *ledger.Account) {
+			a.Crashed = true
+			e := a.Events[0]
+			e.ID, e.Outcome.Token = "other", job.Token{Counter: 2, Start: 2}
+			a.Events = append(a.Events, e)
+			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
+		}},
 		{"missing in the archive", "I8", func(a *ledger.Account) { a.Archived = a.Archived[:2] }},
 		{"a gap in the archive", "I8", func(a *ledger.Account) { a.Archived[2].Offset = 7 }},
 		{"twice in the archive", "I8", func(a *ledger.Account) { a.Archived = append(a.Archived, a.Archived[0]) }},
+		{"a gap in another log of the archive", "I8", func(a *ledger.Account) {
+			a.Archived = append(a.Archived, ledger.Archived{EventID: a.Events[0].ID, LogID: "other", Offset: 1})
+		}},
 		{"unknown to the history", "I8", func(a *ledger.Account) {
 			a.Archived = append(a.Archived, ledger.Archived{EventID: "x", Offset: 3})
 		}},
@@ -117,5 +127,40 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			}
 			t.Errorf("%s was not reported; found %v", test.invariant, ledger.Check(a))
 		})
+	}
+}
+
+func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
+	skipTwice := func(a *ledger.Account) {
+		r := job.SkippedRange{From: begin.Add(time.Minute), To: begin.Add(time.Minute), Count: 1}
+		for _, d := range []job.Disposition{job.SkippedMissed, job.SkippedPaused} {
+			a.Events = append(a.Events, job.SkippedEvent(&a.Events[1].Entry, "", r, d, begin))
+		}
+		a.Events = append(a.Events[:1], a.Events[2:]...)
+		a.Calls = append(a.Calls[:1], a.Calls[2:]...)
+		a.Archived = nil
+		for i, e := range a.Events {
+			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: int64(i)})
+		}
+	}
+	for _, test := range []struct {
+		name   string
+		excuse func(a *ledger.Account)
+		sound  bool
+	}{
+		{"nothing", func(*ledger.Account) {}, false},
+		{"an owner that stood still while the hot tier was lost", func(a *ledger.Account) { a.Excused = true }, true},
+		{"a registration that took long", func(a *ledger.Account) { a.ExcusedJobs = map[string]bool{jobID: true} }, true},
+		{"another job's", func(a *ledger.Account) { a.ExcusedJobs = map[string]bool{"other": true} }, false},
+		{"an update that was under way", func(a *ledger.Account) {
+			a.Updated = map[string]time.Time{a.Jobs[0].Job.Definition.ID: begin.Add(2 * time.Minute)}
+		}, true},
+	} {
+		a := sound()
+		skipTwice(a)
+		test.excuse(a)
+		if violations := ledger.Check(a); len(violations) == 0 != test.sound {
+			t.Errorf("%s: %v", test.name, violations)
+		}
 	}
 }

@@ -114,8 +114,6 @@ type Weather struct {
 	Longer bool // delays may be longer than a lease
 	// Scheduled is how many of each scheduled kind there are.
 	Scheduled map[Kind]int
-	// Skew is by how much clocks may differ.
-	Skew time.Duration
 	// Crash tells that it loses, in the design's sense: a process, a stall longer than a lease, a hot tier or a log.
 	Crash bool
 }
@@ -134,17 +132,17 @@ func weathers() []Weather {
 	both := maps.Clone(deaths)
 	maps.Copy(both, stalls)
 	return []Weather{
-		{Name: "network", Rates: network, Skew: 800 * time.Millisecond},
+		{Name: "network", Rates: network},
 		{Name: "deaths", Rates: with(deaths), Longer: true, Crash: true},
 		{Name: "stalls", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{Lapse: 3}},
 		{Name: "hot tier", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{LoseHot: 2, FailOver: 3}},
 		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 3, Outage: 2}},
 		{
-			Name: "owners", Rates: network, Longer: true, Crash: true, Skew: 900 * time.Millisecond,
+			Name: "owners", Rates: network, Longer: true, Crash: true,
 			Scheduled: map[Kind]int{Lapse: 8, Outage: 2},
 		},
 		{
-			Name: "everything", Rates: with(both), Longer: true, Crash: true, Skew: 900 * time.Millisecond,
+			Name: "everything", Rates: with(both), Longer: true, Crash: true,
 			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Recreate: 1, Lapse: 2, Outage: 1},
 		},
 	}

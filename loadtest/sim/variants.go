@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -55,6 +56,10 @@ func Variants() []*Variant {
 		{Name: "a token is given out again", Servers: func(w *world) { w.hot.Broken.SameToken = true }},
 		{Name: "an object of the archive counts as put when it is there", Ports: only("audit-writer", func(p *Ports) {
 			p.Archive = putsBlindly{p.Archive}
+		})},
+		{Name: "a topic that is created anew is read on", Ports: func(_ string, p *Ports) { p.Log = readsOn{p.Log} }},
+		{Name: "an entry is dropped without fencing its writer", Ports: only("scheduler-worker", func(p *Ports) {
+			p.Jobs = fencesNothing{p.Jobs}
 		})},
 	}
 }
@@ -222,11 +227,43 @@ func (writesNothing) Put(context.Context, []job.Entry) error { return nil }
 type putsBlindly struct{ archive.Archive }
 
 func (a putsBlindly) PutIfAbsent(ctx context.Context, name string, body []byte) error {
-	if err := a.Archive.PutIfAbsent(ctx, name, body); err != archive.ErrExists { //nolint:errorlint // the simulated server's own
+	if err := a.Archive.PutIfAbsent(ctx, name, body); !errors.Is(err, archive.ErrExists) {
 		return err
 	}
 	return nil
 }
+
+// readsOn gives consumers that go over to a topic that was created anew without telling.
+type readsOn struct{ dispatch.Log }
+
+func (l readsOn) Subscribe(ctx context.Context, topic, group string) (dispatch.Consumer, error) {
+	c, err := l.Log.Subscribe(ctx, topic, group)
+	return &readingOn{Consumer: c, again: func(ctx context.Context) (dispatch.Consumer, error) {
+		return l.Log.Subscribe(ctx, topic, group)
+	}}, err
+}
+
+type readingOn struct {
+	dispatch.Consumer
+	again func(ctx context.Context) (dispatch.Consumer, error)
+}
+
+func (c *readingOn) Poll(ctx context.Context, limit int) ([]dispatch.Message, error) {
+	messages, err := c.Consumer.Poll(ctx, limit)
+	if errors.Is(err, dispatch.ErrRecreated) {
+		var next dispatch.Consumer
+		if next, err = c.again(ctx); err == nil {
+			_ = c.Consumer.Close()
+			c.Consumer = next
+		}
+		return nil, err
+	}
+	return messages, err
+}
+
+type fencesNothing struct{ jobstore.Jobs }
+
+func (fencesNothing) Replace(context.Context, job.Job) error { return nil }
 
 type removesFirst struct {
 	dispatch.Log

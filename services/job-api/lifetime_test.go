@@ -1,0 +1,92 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	api "github.com/minutehand/minutehand/services/job-api"
+)
+
+// row is a job's row as it stands.
+func (s *server) row(jobID string) job.Job {
+	s.t.Helper()
+	j, err := s.jobs.Get(s.t.Context(), jobID)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return j
+}
+
+const everySecond = `{"name":"x","type":"interval","every":"1s","target":{"kind":"http_webhook","url":"http://x/"}}`
+
+// An instant between the update and the end of the pause would belong to no definition: outdated under the old one, and
+// the new one has no entry before the resume, which begins behind the pause.
+func TestUpdateInAPauseBeginsBehindThePause(t *testing.T) {
+	s := newServer(t, nil)
+	id := s.create(everySecond)
+	s.answer(http.StatusOK, http.MethodPost, "/jobs/"+id+"/pause", "")
+	s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"name":"y"}`, "If-Match", "*")
+	if j := s.row(id); !j.Definition.EffectiveAt.After(j.PausedAt) {
+		t.Errorf("paused until %s, the new definition begins at %s", j.PausedAt, j.Definition.EffectiveAt)
+	}
+	before := s.row(id).Definition.EffectiveAt
+	s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"name":"z"}`, "If-Match", "*")
+	if after := s.row(id).Definition.EffectiveAt; !after.After(before) {
+		t.Errorf("a definition that begins at %s is followed by one that begins at %s", before, after)
+	}
+}
+
+func TestOccurrencesEndWhereAJobWasCancelledOrBehindThePauseItWasIn(t *testing.T) {
+	s := newServer(t, nil)
+	active, paused := s.create(everySecond), s.create(everySecond)
+	s.answer(http.StatusOK, http.MethodPost, "/jobs/"+paused+"/pause", "")
+	for _, id := range []string{active, paused} {
+		s.answer(http.StatusOK, http.MethodPost, "/jobs/"+id+"/cancel", "")
+	}
+	if j := s.row(active); !j.EndsAt.Equal(j.UpdatedAt) {
+		t.Errorf("cancelled at %s, its occurrences end at %s", j.UpdatedAt, j.EndsAt)
+	}
+	if j := s.row(paused); !j.EndsAt.Equal(j.PausedAt.Add(time.Millisecond)) {
+		t.Errorf("paused until %s, its occurrences end at %s", j.PausedAt, j.EndsAt)
+	}
+	ends := s.row(active).EndsAt
+	s.answer(http.StatusNoContent, http.MethodDelete, "/jobs/"+active, "")
+	if j := s.row(active); !j.EndsAt.Equal(ends) {
+		t.Errorf("deleting what was cancelled moved its end from %s to %s", ends, j.EndsAt)
+	}
+}
+
+// failsOnce fails the first create, after it took effect or before.
+type failsOnce struct {
+	jobstore.Jobs
+	takesEffect, failed bool
+}
+
+func (f *failsOnce) Create(ctx context.Context, j job.Job, exclusive bool) error {
+	if f.failed {
+		return f.Jobs.Create(ctx, j, exclusive)
+	}
+	f.failed = true
+	if f.takesEffect {
+		if err := f.Jobs.Create(ctx, j, exclusive); err != nil {
+			return err
+		}
+	}
+	return errors.New("no answer")
+}
+
+func TestTriesOfARegistrationSoonAfterEachOtherWriteOneEntry(t *testing.T) {
+	for _, takesEffect := range []bool{false, true} {
+		s := newServer(t, func(_ *api.Config, d *api.Deps) { d.Jobs = &failsOnce{Jobs: d.Jobs, takesEffect: takesEffect} })
+		s.answer(http.StatusServiceUnavailable, http.MethodPost, "/jobs", everySecond, "Idempotency-Key", "k")
+		s.create(everySecond, "Idempotency-Key", "k")
+		if n := s.entries(); n != 1 {
+			t.Errorf("%d entries after two tries (the first took effect: %v)", n, takesEffect)
+		}
+	}
+}
