@@ -253,7 +253,7 @@ func (c *readingOn) Poll(ctx context.Context, limit int) ([]dispatch.Message, er
 	if errors.Is(err, dispatch.ErrRecreated) {
 		var next dispatch.Consumer
 		if next, err = c.again(ctx); err == nil {
-			_ = c.Consumer.Close()
+			_ = c.Close()
 			c.Consumer = next
 		}
 		return nil, err
