@@ -172,12 +172,36 @@ type Faults struct {
 	// replay are a trace's faults, by their points without N, in the order of their times; nil unless a trace is replayed.
 	replay map[Point][]Fault
 
+	// aimed is a death or a stall at a certain operation, from an instant on: each run has one, so that every such point
+	// is hit, however rarely the operation is called.
+	aimed   Hit
+	aimedAt time.Duration
+
 	mu sync.Mutex
 	// until is when faults end; before from there are none.
 	from, until time.Time
 	calls       map[Point]int // with N = 0
 	struck      []Fault
 	hits        map[Hit]int
+}
+
+// aim gives each seed whose weather has crashes the next of the points.
+func (f *Faults) aim(seed uint64) {
+	kinds := uint64(len(weathers()))
+	if !f.weather.Crash {
+		return
+	}
+	var points []Hit
+	for _, op := range ops {
+		for _, k := range op.Class.kinds() {
+			switch k {
+			case DieBefore, DieAfter, StallBefore, StallAfter:
+				points = append(points, Hit{op.Port, op.Name, k})
+			}
+		}
+	}
+	f.aimed = points[(seed/kinds*(kinds-1)+seed%kinds)%uint64(len(points))]
+	f.aimedAt = time.Duration(f.dice.roll("aim") * float64(4*time.Minute))
 }
 
 // Hit is a place of the code at which a fault of a kind struck.
@@ -189,6 +213,7 @@ type Hit struct {
 
 func newFaults(seed uint64, w Weather, replay []Fault) *Faults {
 	f := &Faults{dice: dice{seed}, weather: w, calls: map[Point]int{}, hits: map[Hit]int{}}
+	f.aim(seed)
 	if replay != nil {
 		f.replay = map[Point][]Fault{}
 		for _, x := range replay {
@@ -214,9 +239,13 @@ func (f *Faults) At(kind string, op *Op, key string) Fault {
 		return Fault{}
 	}
 	var fault Fault
-	if f.replay != nil {
+	switch {
+	case f.replay != nil:
 		fault = f.next(p, now.Sub(f.from))
-	} else {
+	case f.aimed.Port == op.Port && f.aimed.Op == op.Name && now.Sub(f.from) >= f.aimedAt:
+		fault = Fault{Kind: f.aimed.Kind, Point: p, For: f.length(f.aimed.Kind, p)}
+		f.aimed = Hit{}
+	default:
 		fault = f.decide(op, p, eagerness(kind, op))
 	}
 	if fault.Kind != None {

@@ -567,7 +567,7 @@ func (c coordinator) Join(ctx context.Context, role hotbucket.Role) (<-chan []ho
 }
 
 var (
-	opPutIfAbsent = newOp("archive", "PutIfAbsent", Write, seldom)
+	opPutIfAbsent = newOp("archive", "PutIfAbsent", Write, 3*seldom)
 	opOpen        = newOp("archive", "Open", Read, rarely)
 )
 

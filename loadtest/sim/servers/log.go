@@ -67,7 +67,8 @@ func (l *Log) Recreate(name string) (lost map[string][]dispatch.Message) {
 	lost = map[string][]dispatch.Message{}
 	for groupName, g := range t.groups {
 		for p, committed := range g.committed {
-			lost[groupName] = append(lost[groupName], t.partitions[p][committed:]...)
+			records := t.partitions[p]
+			lost[groupName] = append(lost[groupName], records[min(committed, int64(len(records))):]...)
 		}
 		g.committed = [logPartitions]int64{}
 	}
