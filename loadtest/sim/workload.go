@@ -66,6 +66,9 @@ func scripts(d dice) []script {
 		case "interval":
 			s.body["type"] = "interval"
 			s.body["every"] = pick(d, []string{"3s", "7s", "10s", "25s", "60s", "150s"}, "every/%s", n)
+			if behaviour == "hang" && s.body["every"] == "3s" {
+				s.body["every"] = "10s" // more than the executors' places for one host carry would not be done by the end
+			}
 			if d.roll("jitter/%s", n) < 0.3 {
 				s.body["jitter"] = "3s"
 			}
