@@ -85,6 +85,7 @@ sim-variants: $(BIN)/sim.test ## show that the simulation catches every variant 
 
 .PHONY: sim-replay
 sim-replay: $(BIN)/sim.test ## replay TRACE=file and print its timeline
+	@test -n '$(TRACE)' || { echo 'name a trace that make sim saved: make sim-replay TRACE=.sim/seed-42.json'; exit 2; }
 	@$< -test.v -test.run 'TestReplay$$' -sim.replay=$(abspath $(TRACE))
 
 .PHONY: $(BIN)/sim.test

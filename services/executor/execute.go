@@ -128,7 +128,6 @@ func (s *Service) lastCheck(
 ) (verdict job.Verdict, gone bool, err error) {
 	check := dedupe.Check{Entry: &w.fire.Entry}
 	for {
-		began := time.Now()
 		sure, err := s.trusts(ctx, w)
 		if err != nil {
 			return 0, false, err
@@ -141,6 +140,7 @@ func (s *Service) lastCheck(
 		}
 		// The hot tier may lose its memory right now: it accepts the check as what was trusted, or not at all.
 		check.Incarnation = w.fire.Incarnation
+		began := time.Now()
 		err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
 			verdict, err = s.deps.Records.Start(ctx, key, t, check)
 			switch {

@@ -78,7 +78,7 @@ type Deps struct {
 	Listener net.Listener
 	// Full tells that the store has no room for new work; nil means never.
 	Full func() bool
-	// Entropy is what ids are made of; nil means the process's own.
+	// Entropy is what ids are made of, safe for concurrent use; nil means the process's own.
 	Entropy io.Reader
 	// Admin answers the admin paths on the API's listener; nil for none.
 	Admin   http.Handler

@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -485,17 +484,4 @@ func (h *Hot) StopsOf(_ context.Context, jobIDs []string) (map[string]job.State,
 		}
 	}
 	return states, nil
-}
-
-// Held lists the entries of all hot buckets, in order.
-func (h *Hot) Held() (locators []job.Locator) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, due := range h.state.due {
-		locators = slices.AppendSeq(locators, maps.Keys(due))
-	}
-	slices.SortFunc(locators, func(a, b job.Locator) int {
-		return cmp.Or(cmp.Compare(a.Partition, b.Partition), compareLocators(a, b))
-	})
-	return locators
 }
