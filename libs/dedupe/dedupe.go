@@ -84,6 +84,8 @@ type Holder struct {
 	DefinitionID string
 	// Start makes every token unique: the number drawn from the coordinator at the process's start, and a count of its leases.
 	Start int64
+	// Began tells that the invocation may have begun: so says a record that Renew creates anew.
+	Began bool
 }
 
 // Check is what the last check is about.
@@ -134,7 +136,9 @@ type Records interface {
 	Refuse(ctx context.Context, k Key, o job.Outcome, now time.Time) (rec Record, ok bool, err error)
 	// Lookup reads records.
 	Lookup(ctx context.Context, keys []Key) ([]Record, error)
-	// KeptSince is the instant from which on every outcome stored is still there.
+	// KeptSince is the instant from which on every outcome stored is still there: when this incarnation began, or
+	// clock.MaxDifference after the last outcome that was evicted, because a fire is taken by one clock and its outcome
+	// stored by another.
 	KeptSince(ctx context.Context) (time.Time, error)
 
 	// SetStop stores the state of a job over a smaller version only.

@@ -48,14 +48,17 @@ type PendingRow struct {
 	Entry
 	Done     bool
 	Decision *Decision
+	// DeferredTo is when the attempt is due again, by another row; zero if it was not deferred.
+	DeferredTo time.Time
 }
 
 // Decision is what was decided once for an occurrence and is carried out by whoever finds it.
 type Decision struct {
 	// Fire is false when the occurrence itself is skipped as missed.
 	Fire bool
-	// Skipped is the run of missed occurrences after (and, without Fire, including) this one.
-	Skipped *SkippedRange
+	// Skipped is the run of occurrences after this one that are not to fire, Disposition what becomes of them.
+	Skipped     *SkippedRange
+	Disposition Disposition
 	// Next is the nominal instant of the successor; zero when the schedule ends here.
 	Next        time.Time
 	NextOrdinal int

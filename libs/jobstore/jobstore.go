@@ -95,6 +95,8 @@ type Pending interface {
 	Put(ctx context.Context, entries []job.Entry) error
 	// MarkDone sets done on rows. A row below its partition's low-water mark, or one that is not there, stays away.
 	MarkDone(ctx context.Context, locators []job.Locator) error
+	// Defer marks a row done whose attempt is due again at an instant, by another row.
+	Defer(ctx context.Context, l job.Locator, to time.Time) error
 	// Decide stores a decision on a row.
 	Decide(ctx context.Context, l job.Locator, d job.Decision) error
 	// Row reads one row. ErrNotFound if there is none.

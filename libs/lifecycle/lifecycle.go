@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -20,12 +21,9 @@ import (
 // maxTries bounds the compare-and-sets of one change.
 const maxTries = 10
 
-// Lookahead is how far ahead of its instant a worker may take an entry, ClockDifference by how much two clocks may
-// differ. A pause reaches as far as both together: past everything that a worker can have taken from the unpaused row.
-const (
-	Lookahead       = 2 * time.Second
-	ClockDifference = time.Second
-)
+// Lookahead is how far ahead of its instant a worker may take an entry. A pause reaches as far as that and the difference
+// of the clocks: past everything that a worker can have taken from the unpaused row.
+const Lookahead = 2 * time.Second
 
 // ErrNoChange is returned by a change function that finds nothing to do; Change then returns the row as it stands.
 var ErrNoChange = errors.New("nothing to change")
@@ -82,7 +80,7 @@ func (c Changer) Pause(ctx context.Context, jobID string, now time.Time) (job.Jo
 			return ErrNoChange
 		}
 		j.Status = job.Paused
-		j.PausedAt = job.Later(j.PausedAt, job.Instant(now.Add(Lookahead+ClockDifference)))
+		j.PausedAt = job.Later(j.PausedAt, job.Instant(now.Add(Lookahead+clock.MaxDifference)))
 		j.UpdatedAt = now
 		return nil
 	})

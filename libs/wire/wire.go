@@ -30,7 +30,7 @@ func UnmarshalEntry(b []byte) (job.Entry, error) {
 func MarshalDecision(d job.Decision) []byte {
 	return marshal(&pb.Decision{
 		Fire: d.Fire, Skipped: rangeToPB(d.Skipped), NextMs: ms(d.Next), NextOrdinal: int64(d.NextOrdinal),
-		NextBackfillFired: int64(d.NextBackfillFired),
+		NextBackfillFired: int64(d.NextBackfillFired), Disposition: string(d.Disposition),
 	})
 }
 
@@ -42,7 +42,7 @@ func UnmarshalDecision(b []byte) (job.Decision, error) {
 	}
 	return job.Decision{
 		Fire: m.Fire, Skipped: rangeFromPB(m.Skipped), Next: at(m.NextMs), NextOrdinal: int(m.NextOrdinal),
-		NextBackfillFired: int(m.NextBackfillFired),
+		NextBackfillFired: int(m.NextBackfillFired), Disposition: job.Disposition(m.Disposition),
 	}, nil
 }
 
@@ -76,6 +76,18 @@ func UnmarshalEvent(b []byte) (job.Event, error) {
 		return job.Event{}, fmt.Errorf("wire: event: %w", err)
 	}
 	return eventFromPB(&m), nil
+}
+
+// MarshalOutcome encodes an outcome.
+func MarshalOutcome(o *job.Outcome) []byte { return marshal(outcomeToPB(o)) }
+
+// UnmarshalOutcome decodes an outcome.
+func UnmarshalOutcome(b []byte) (job.Outcome, error) {
+	var m pb.Outcome
+	if err := proto.Unmarshal(b, &m); err != nil {
+		return job.Outcome{}, fmt.Errorf("wire: outcome: %w", err)
+	}
+	return outcomeFromPB(&m), nil
 }
 
 // MarshalDeadLetter encodes a dead letter.

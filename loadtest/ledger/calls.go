@@ -12,7 +12,7 @@ func checkCalls(r *report, a *Account, i *index) {
 	for k, calls := range i.calls {
 		tokens := map[string]bool{}
 		for _, c := range calls {
-			if early := c.ScheduledFor.Sub(c.At); k.attempt == 1 && early > 0 {
+			if early := c.ScheduledFor.Sub(c.At.Add(c.Ahead)); k.attempt == 1 && early > 0 {
 				r.add("I5", c.JobID, "execution %s was invoked %s early", k.executionID, early)
 			}
 			if tokens[c.Token] {

@@ -17,6 +17,8 @@ type Call struct {
 	ScheduledFor             time.Time
 	Token                    string
 	At                       time.Time
+	// Ahead is by how much the executor's clock was ahead of the one that At is of.
+	Ahead time.Duration
 	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins.
 	CheckedAt time.Time
 }

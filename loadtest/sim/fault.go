@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -266,13 +266,7 @@ func (f *Faults) next(p Point, at time.Duration) Fault {
 	if len(list) == 0 {
 		return Fault{}
 	}
-	due := at >= list[0].At+time.Millisecond
-	if strings.HasPrefix(p.Key, job.ExecutionPrefix) || strings.HasPrefix(p.Key, job.JobPrefix) {
-		due = due || n == list[0].Point.N && at >= list[0].At-replayTolerance
-	} else { // a process asks again and again, a little sooner or later
-		due = due || at >= list[0].At-replayTolerance/10
-	}
-	if !due {
+	if at < list[0].At+time.Millisecond && (n != list[0].Point.N || at < list[0].At-replayTolerance) {
 		return Fault{}
 	}
 	f.replay[p] = list[1:]
@@ -284,6 +278,15 @@ func (f *Faults) next(p Point, at time.Duration) Fault {
 // replayTolerance is by how much earlier than in the trace a call may come.
 const replayTolerance = 100 * time.Millisecond
 
+// clock is that of a process: in half of the runs each has one of its own, so that two differ by up to what is allowed.
+func (f *Faults) clock(process string) clock.Clock {
+	if f.dice.roll("clocks") < 0.5 {
+		return 0
+	}
+	ahead := (f.dice.roll("clock/%s", process) - 0.5) * float64(clock.MaxDifference)
+	return clock.Clock(time.Duration(ahead).Truncate(time.Millisecond))
+}
+
 // eagerness makes up for how rarely something is done: what the API does for a client, and the steps between which it
 // matters most that an owner stands still.
 func eagerness(kind string, op *Op) float64 {
@@ -294,6 +297,17 @@ func eagerness(kind string, op *Op) float64 {
 		return 3 * op.Weight
 	}
 	return op.Weight
+}
+
+// over is when the last fault ends that struck.
+func (f *Faults) over() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	end := f.until
+	for _, x := range f.struck {
+		end = job.Later(end, f.from.Add(x.At+x.For))
+	}
+	return end
 }
 
 func (f *Faults) decide(op *Op, p Point, weight float64) Fault {

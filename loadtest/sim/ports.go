@@ -168,6 +168,7 @@ func (c settings) SwapSetting(ctx context.Context, name string, old, value []byt
 var (
 	opPut       = newOp("cold", "Put", Write, often)
 	opMarkDone  = newOp("cold", "MarkDone", Write, often)
+	opDefer     = newOp("cold", "Defer", Write, seldom)
 	opDecide    = newOp("cold", "Decide", Write, seldom)
 	opRow       = newOp("cold", "Row", Read, often)
 	opRows      = newOp("cold", "Rows", Read, rarely)
@@ -193,6 +194,10 @@ func (c pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 	return do(ctx, c.p, opMarkDone, first(locators, locatorKey), func(ctx context.Context) error {
 		return c.p.w.cold.MarkDone(ctx, locators)
 	})
+}
+
+func (c pending) Defer(ctx context.Context, l job.Locator, to time.Time) error {
+	return do(ctx, c.p, opDefer, locatorKey(l), func(ctx context.Context) error { return c.p.w.cold.Defer(ctx, l, to) })
 }
 
 func (c pending) Decide(ctx context.Context, l job.Locator, d job.Decision) error {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/loadtest/sim/servers"
 )
 
@@ -26,6 +27,8 @@ type process struct {
 	name string // such as "executor-1"; all runs of it share it
 	kind string
 	run  int
+	// clock is that of the machine that it runs on.
+	clock clock.Clock
 
 	ctx    context.Context
 	cancel context.CancelFunc

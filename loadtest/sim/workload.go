@@ -46,8 +46,12 @@ func scripts(d dice) []script {
 		}
 		s.begin += time.Duration(i) * time.Millisecond // no two ids of one instant
 		behaviour := pick(d, []string{"ok", "ok", "ok", "flaky", "flaky", "slow", "fail", "bad", "cut", "hang", "gone"}, "behaviour/%s", n)
+		timeout := "3s"
+		if behaviour == "hang" {
+			timeout = "1s" // what hangs for longer would not be done by the end, with all its attempts
+		}
 		s.body["target"] = map[string]any{
-			"kind": "http_webhook", "url": "http://" + behaviour + ".v0." + n + "/", "timeout": "3s",
+			"kind": "http_webhook", "url": "http://" + behaviour + ".v0." + n + "/", "timeout": timeout,
 		}
 		s.body["retry_policy"] = map[string]any{
 			"base_delay":   pick(d, []string{"1s", "5s", "20s"}, "delay/%s", n),
@@ -66,9 +70,6 @@ func scripts(d dice) []script {
 		case "interval":
 			s.body["type"] = "interval"
 			s.body["every"] = pick(d, []string{"3s", "7s", "10s", "25s", "60s", "150s"}, "every/%s", n)
-			if behaviour == "hang" && s.body["every"] == "3s" {
-				s.body["every"] = "10s" // more than the executors' places for one host carry would not be done by the end
-			}
 			if d.roll("jitter/%s", n) < 0.3 {
 				s.body["jitter"] = "3s"
 			}

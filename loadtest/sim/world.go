@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
@@ -127,7 +128,8 @@ type moment struct {
 func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 	w := &world{
 		base: base, seed: seed, faults: f, variant: v, began: time.Now(),
-		cold: servers.NewCold(partitions, job.Minute(time.Now())), hot: servers.NewHot("hot", 0, 0),
+		// The store was set up before the first service started, by every clock.
+		cold: servers.NewCold(partitions, job.Minute(time.Now().Add(-clock.MaxDifference))), hot: servers.NewHot("hot", 0, 0),
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{},
 		checked: map[string]time.Time{}, tenures: map[string]string{},
@@ -174,7 +176,7 @@ func (w *world) away(port string) bool {
 // start starts a process.
 func (w *world) start(kind, name string, nth int) {
 	ctx, cancel := context.WithCancel(w.base)
-	p := &process{w: w, kind: kind, name: name, run: nth, ctx: ctx, cancel: cancel, gone: make(chan struct{})}
+	p := &process{w: w, kind: kind, name: name, run: nth, clock: w.faults.clock(name), ctx: ctx, cancel: cancel, gone: make(chan struct{})}
 	w.mu.Lock()
 	stopping := w.stopping
 	if !stopping {
@@ -235,7 +237,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		cfg.Partitions = partitions
 		s, err := api.New(cfg, api.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
-			Records: ports.Records, Entropy: entropy{w}, Logger: logger, Metrics: metrics,
+			Records: ports.Records, Entropy: entropy{w}, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 		w.mu.Lock()
 		w.apis[p.name] = s
@@ -244,14 +246,14 @@ func (w *world) service(p *process) (run.Runner, error) {
 	case "bucket-loader":
 		return loader.New(loader.DefaultConfig(), loader.Deps{
 			Pending: ports.Pending, Hot: ports.Hot, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
-			Logger: logger, Metrics: metrics,
+			Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "scheduler-worker":
 		cfg := worker.DefaultConfig()
 		cfg.Shards = 1
 		return worker.New(cfg, worker.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, Settings: ports.Settings, Hot: ports.Hot, Records: ports.Records,
-			Log: ports.Log, Coord: ports.Coord, Logger: logger, Metrics: metrics,
+			Log: ports.Log, Coord: ports.Coord, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "executor":
 		cfg := executor.DefaultConfig()
@@ -259,18 +261,18 @@ func (w *world) service(p *process) (run.Runner, error) {
 		cfg.HostConcurrency, cfg.MaxDefer = 4, 30*time.Second
 		return executor.New(cfg, executor.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
-			Transport: ports.Transport, Logger: logger, Metrics: metrics,
+			Transport: ports.Transport, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "retry-manager":
 		return settler.New(settler.DefaultConfig(), settler.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Hot: ports.Hot, Records: ports.Records,
-			Log: ports.Log, Logger: logger, Metrics: metrics,
+			Log: ports.Log, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	}
 	cfg := auditor.DefaultConfig()
 	cfg.Codec = "snappy" // zstd's encoders are pooled, with channels that belong to the bubble of their first use
 	return auditor.New(cfg, auditor.Deps{
-		History: ports.History, Archive: ports.Archive, Log: ports.Log, Logger: logger, Metrics: metrics,
+		History: ports.History, Archive: ports.Archive, Log: ports.Log, Clock: p.clock, Logger: logger, Metrics: metrics,
 	})
 }
 
@@ -394,7 +396,7 @@ func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
 	scheduled, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
 	c := ledger.Call{
 		Host: r.URL.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"),
-		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(),
+		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(), Ahead: time.Duration(p.clock),
 	}
 	w.mu.Lock()
 	c.CheckedAt = w.checked[tokenKey(dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}, c.Token)]

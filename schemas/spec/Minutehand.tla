@@ -6,6 +6,7 @@ EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS Workers, Executors,
           N,          \* occurrences of the schedule, each with a minute bucket of its own
+          TwoJobs,    \* TRUE: they are one_shots of two jobs in one bucket instead; the first one may be cancelled
           Cancels,    \* whether a client cancels the job at some time
           MaxCrashes, MaxStalls, MaxLosses, \* of executors; of leases; of the hot tier
           MaxFires, MaxEvents,              \* bounds of the logs (state constraint)
@@ -50,8 +51,11 @@ Init ==
     /\ exec = [e \in Executors |-> Idle]
     /\ token = 0 /\ cancel = "no" /\ crashes = 0 /\ stalls = 0 /\ losses = 0 /\ begun = {}
 
+Bucket(o) == IF TwoJobs THEN 1 ELSE o
+Last == IF TwoJobs THEN 1 ELSE N \* bucket
+Cancelled(s, o) == s = "cancelled" /\ (TwoJobs => o = 1)
 Alive(r) == r.holder # "" /\ r.outcome = "none" /\ ~r.lapsed
-Open(o) == o \in entries /\ o >= low
+Open(o) == o \in entries /\ Bucket(o) >= low
 Publish(o, kind, t) == events' = Append(events, [occ |-> o, kind |-> kind, token |-> t])
 
 (* ------------------------------------------------------------------ clients *)
@@ -59,7 +63,7 @@ Publish(o, kind, t) == events' = Append(events, [occ |-> o, kind |-> kind, token
 \* Step 1: the first entry, then the row, then the answer. Write-through (step 2) may fail, so it is an action of its own.
 AcceptEntry ==
     /\ row = "absent" /\ entries = {}
-    /\ entries' = {1}
+    /\ entries' = IF TwoJobs THEN Occurrences ELSE {1}
     /\ UNCHANGED <<row, done, low, seen, hot, inc, rec, stop, fires, finished, events, settled, noted, work, exec, token,
                    cancel, crashes, stalls, losses, begun>>
 
@@ -102,7 +106,7 @@ TakeIncarnation(w, o) ==
 \* An entry without a row is held, and dropped when the row never comes; here the row always comes.
 TakeRow(w, o) ==
     /\ work[w][o].step = "taken" /\ row # "absent"
-    /\ work' = [work EXCEPT ![w][o].step = IF row = "cancelled" THEN "refuse" ELSE "chain"]
+    /\ work' = [work EXCEPT ![w][o].step = IF Cancelled(row, o) THEN "refuse" ELSE "chain"]
     /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, rec, stop, fires, finished, events, settled, noted, exec,
                    token, cancel, crashes, stalls, losses, begun>>
 
@@ -129,7 +133,7 @@ Tell(w, o) ==
 \* Step 5: the successor's entry, the fire, the removal, in this order.
 Chain(w, o) ==
     /\ work[w][o].step = "chain"
-    /\ entries' = IF o < N /\ Bug # "no successor" THEN entries \cup {o + 1} ELSE entries
+    /\ entries' = IF o < N /\ ~TwoJobs /\ Bug # "no successor" THEN entries \cup {o + 1} ELSE entries
     /\ work' = [work EXCEPT ![w][o].step = "publish"]
     /\ UNCHANGED <<row, done, low, seen, hot, inc, rec, stop, fires, finished, events, settled, noted, exec, token,
                    cancel, crashes, stalls, losses, begun>>
@@ -182,15 +186,15 @@ Check(e) ==
        CASE ~Mine(e) -> \* fenced
               /\ exec' = [exec EXCEPT ![e] = Idle]
               /\ UNCHANGED <<rec, begun>>
-         [] Mine(e) /\ stop = "cancelled" /\ ~rec[o].ran ->
+         [] Mine(e) /\ Cancelled(stop, o) /\ ~rec[o].ran ->
               /\ exec' = [exec EXCEPT ![e].step = "store", ![e].outcome = "cancelled"]
               /\ UNCHANGED <<rec, begun>>
-         [] Mine(e) /\ stop = "cancelled" /\ rec[o].ran -> \* it was invoked by one who did not come back
+         [] Mine(e) /\ Cancelled(stop, o) /\ rec[o].ran -> \* it was invoked by one who did not come back
               /\ exec' = [exec EXCEPT ![e].step = "store", ![e].outcome = "lost"]
               /\ UNCHANGED <<rec, begun>>
          [] OTHER ->
               /\ rec' = [rec EXCEPT ![o].ran = TRUE]
-              /\ begun' = begun \cup {[occ |-> o, token |-> exec[e].token, late |-> cancel = "acknowledged"]}
+              /\ begun' = begun \cup {[occ |-> o, token |-> exec[e].token, late |-> cancel = "acknowledged" /\ (TwoJobs => o = 1)]}
               /\ exec' = [exec EXCEPT ![e].step = "store", ![e].outcome = "fired"]
     /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, stop, fires, finished, events, settled, noted, work, token,
                    cancel, crashes, stalls, losses>>
@@ -205,7 +209,7 @@ Ask(e) ==
 
 AskRow(e) ==
     /\ exec[e].step = "ask" /\ settled >= exec[e].end
-    /\ IF exec[e].occ \in done \/ exec[e].occ < low
+    /\ IF exec[e].occ \in done \/ Bucket(exec[e].occ) < low
        THEN exec' = [exec EXCEPT ![e].step = "release"]
        ELSE exec' = [exec EXCEPT ![e].step = "refresh"]
     /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, rec, stop, fires, finished, events, settled, noted, work,
@@ -279,7 +283,7 @@ Stall(o) ==
 Settle ==
     /\ settled < Len(events)
     /\ settled' = settled + 1
-    /\ done' = IF events[settled + 1].occ >= low THEN done \cup {events[settled + 1].occ} ELSE done
+    /\ done' = IF Bucket(events[settled + 1].occ) >= low THEN done \cup {events[settled + 1].occ} ELSE done
     /\ UNCHANGED <<row, entries, low, seen, hot, inc, rec, stop, fires, finished, events, noted, work, exec, token,
                    cancel, crashes, stalls, losses, begun>>
 
@@ -303,19 +307,21 @@ PutBack(o) ==
                    cancel, crashes, stalls, losses, begun>>
 
 \* Buckets close in order, when everything in them is done, which is read once more right before.
-SeeDone(o) ==
-    /\ seen = 0 /\ o >= low /\ (o \in entries => o \in done)
-    /\ (Bug = "closes out of order" \/ o = low)
+In(b) == {o \in entries : Bucket(o) = b}
+
+SeeDone(b) ==
+    /\ seen = 0 /\ b >= low /\ In(b) \subseteq done
+    /\ (Bug = "closes out of order" \/ b = low)
     /\ row # "absent" \* a bucket closes minutes after it; the API writes into the current minute
-    /\ (o \in entries \/ \A p \in 1..(o - 1) : p \in done)
-    /\ seen' = o
+    /\ (In(b) # {} \/ \A p \in 1..(b - 1) : p \in done)
+    /\ seen' = b
     /\ UNCHANGED <<row, entries, done, low, hot, inc, rec, stop, fires, finished, events, settled, noted, work, exec,
                    token, cancel, crashes, stalls, losses, begun>>
 
 Close ==
     /\ seen > 0
     /\ seen' = 0
-    /\ low' = IF seen \in entries /\ seen \notin done THEN low ELSE seen + 1
+    /\ low' = IF In(seen) \subseteq done \/ Bug = "closes what one saw" THEN seen + 1 ELSE low
     /\ UNCHANGED <<row, entries, done, hot, inc, rec, stop, fires, finished, events, settled, noted, work, exec, token,
                    cancel, crashes, stalls, losses, begun>>
 
@@ -342,7 +348,8 @@ Progress ==
 
 Next ==
     \/ Progress \/ CancelRow \/ Close \/ Lose
-    \/ \E o \in Occurrences : Stage(o) \/ SeeDone(o) \/ Stall(o)
+    \/ \E o \in Occurrences : Stage(o) \/ Stall(o)
+    \/ \E b \in 1..Last : SeeDone(b)
     \/ \E w \in Workers : WorkerCrash(w)
     \/ \E e \in Executors : ExecCrash(e)
 
@@ -366,12 +373,12 @@ NothingAfterCancel == \A b \in begun : ~b.late
 \* I1: what has no disposition is never out of everyone's sight: its entry is open, so that the sweeps find it.
 NothingLost ==
     \A o \in Occurrences :
-        /\ o \in entries /\ o < low => o \in done
+        /\ o \in entries /\ Bucket(o) < low => o \in done
         /\ o \in done => \E i \in 1..Len(events) : events[i].occ = o
 
 \* I3: while the job is active, an occurrence that was fired has its successor on record.
 SuccessorFirst ==
-    \A i \in 1..Len(fires) : fires[i].occ < N /\ row = "active" => fires[i].occ + 1 \in entries
+    \A i \in 1..Len(fires) : fires[i].occ < N /\ ~TwoJobs /\ row = "active" => fires[i].occ + 1 \in entries
 
 \* I7: of one attempt, every event tells the same outcome, unless the hot tier was lost.
 OneOutcome ==

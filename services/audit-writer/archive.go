@@ -123,7 +123,7 @@ func (a *archiver) closesAt(b *buffer) time.Time {
 func (a *archiver) observeAge() {
 	age := 0.0
 	for _, b := range a.buffers() {
-		age = max(age, time.Since(b.messages[0].AppendedAt).Seconds())
+		age = max(age, a.s.deps.Clock.Since(b.messages[0].AppendedAt).Seconds())
 	}
 	a.s.metrics.age.Set(age)
 }
@@ -149,7 +149,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 			b = a.open[m.Partition]
 		}
 		if b == nil {
-			b = &buffer{partition: m.Partition, first: m.Offset, hour: hour, openedAt: time.Now()}
+			b = &buffer{partition: m.Partition, first: m.Offset, hour: hour, openedAt: a.s.deps.Clock.Now()}
 			a.open[m.Partition] = b
 		} else if m.Offset <= b.last {
 			continue
@@ -159,7 +159,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 		b.last = m.Offset
 		b.bytes += int64(len(m.Value))
 	}
-	now := time.Now()
+	now := a.s.deps.Clock.Now()
 	for _, b := range a.buffers() {
 		if b.bytes >= a.s.cfg.CloseBytes || !now.Before(a.closesAt(b)) {
 			if _, err := a.close(ctx, b); err != nil {

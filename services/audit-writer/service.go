@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -63,6 +64,8 @@ type Deps struct {
 	Log     dispatch.Log
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
+	// Clock is the time of this machine.
+	Clock clock.Clock
 }
 
 // Service is an audit-writer.

@@ -69,7 +69,7 @@ func (s *Service) allDone(ctx context.Context, p *partition, minute int64) (bool
 // oldestOpen is when the oldest minute that is not closed began.
 func (s *Service) oldestOpen(p *partition) time.Time {
 	if p.staged == 0 {
-		return time.Now()
+		return s.deps.Clock.Now()
 	}
 	return job.MinuteStart(p.low)
 }

@@ -71,7 +71,7 @@ func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (f
 		}
 		err = s.pages(ctx, p, minute, nil, func(rows []job.PendingRow) (more bool, err error) {
 			var ahead []job.Entry
-			now := time.Now()
+			now := s.deps.Clock.Now()
 			for i := range rows {
 				if !rows[i].Done && rows[i].DueAt.After(now) {
 					ahead = append(ahead, rows[i].Entry)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -82,6 +83,8 @@ type Deps struct {
 	Coord   coord.Coordinator
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
+	// Clock is the time of this machine.
+	Clock clock.Clock
 }
 
 // Service is a bucket-loader.
@@ -212,13 +215,13 @@ func (s *Service) round(ctx context.Context) {
 		}
 		s.incarnation = incarnation
 	}
-	oldest := time.Now()
+	oldest := s.deps.Clock.Now()
 	for _, i := range slices.Sorted(maps.Keys(s.partitions)) {
 		p := s.partitions[i]
 		if ctx.Err() != nil {
 			return
 		}
-		if err := s.visit(ctx, p, time.Now()); err != nil && ctx.Err() == nil {
+		if err := s.visit(ctx, p, s.deps.Clock.Now()); err != nil && ctx.Err() == nil {
 			switch {
 			case errors.Is(err, hotbucket.ErrStaleEpoch) && p.staged == 0:
 				delete(s.partitions, p.owner.Partition) // refused: it is another's
@@ -234,11 +237,11 @@ func (s *Service) round(ctx context.Context) {
 			oldest = open
 		}
 	}
-	s.metrics.oldestOpen.Set(time.Since(oldest).Seconds())
-	s.tellProgress(time.Now())
+	s.metrics.oldestOpen.Set(s.deps.Clock.Since(oldest).Seconds())
+	s.tellProgress(s.deps.Clock.Now())
 	all := len(s.partitions) > 0
 	for _, p := range s.partitions {
-		all = all && p.staged > job.Minute(time.Now())
+		all = all && p.staged > job.Minute(s.deps.Clock.Now())
 	}
 	s.staged.Store(all)
 }
@@ -277,7 +280,7 @@ func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error 
 	if p.firstSweep {
 		// After staging and by a later clock than its own: what became due while it staged is past due here, so that
 		// every entry is in one of the two.
-		now = time.Now()
+		now = s.deps.Clock.Now()
 		p.sweepAt = now.Add(s.cfg.CloseSweepAfter)
 		if err := s.sweep(ctx, p, now, job.Minute(now)+1); err != nil {
 			return err

@@ -308,7 +308,7 @@ func (s *Service) addBack(ctx context.Context, p *partition, back []job.Entry) (
 			return added, err
 		}
 		added += len(page)
-		p.backAt = time.Now()
+		p.backAt = s.deps.Clock.Now()
 		if len(p.putBacks) >= 2*s.share() {
 			clear(p.putBacks) // passes stands for them
 			p.forgot = true

@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"time"
 
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
@@ -28,7 +27,7 @@ type ending struct {
 func (s *Service) end(ctx context.Context, w *task, t job.Token, o job.Outcome) bool {
 	o.DefinitionID = w.fire.DefinitionID
 	o.Timeline.Taken, o.Timeline.Published = w.fire.TakenAt, w.fire.PublishedAt
-	o.Timeline.Consumed, o.Timeline.Completed = w.consumedAt, job.Instant(time.Now())
+	o.Timeline.Consumed, o.Timeline.Completed = w.consumedAt, job.Instant(s.deps.Clock.Now())
 	select {
 	case s.endings <- ending{w, t, &o}:
 		return true
@@ -67,7 +66,7 @@ func (s *Service) endAll(ctx context.Context, batch []ending) {
 	}
 	var ended []dedupe.Ended
 	err := run.Patiently(ctx, s.deps.Logger, "store outcomes", func(ctx context.Context) (err error) {
-		ended, err = s.deps.Records.Finish(ctx, ends, time.Now())
+		ended, err = s.deps.Records.Finish(ctx, ends, s.deps.Clock.Now())
 		return err
 	})
 	for _, e := range ends {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
@@ -19,7 +20,7 @@ const leaseWait = time.Second
 // execute carries out step 6 for one fire. It returns when the fire is complete (its place in the window is done), its
 // outcome is on its way to the log, it was put aside, or ctx ended: then the fire stays uncommitted and its lease lapses.
 func (s *Service) execute(ctx context.Context, w *task) {
-	if now := time.Now(); now.Before(w.fire.DueAt) {
+	if now := s.deps.Clock.Now(); now.Before(w.fire.DueAt) {
 		s.hosts.delay(w, w.fire.DueAt) // the worker's clock is ahead of this one
 		return
 	}
@@ -28,7 +29,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		return
 	}
 	key := dedupe.KeyOf(&w.fire.Entry)
-	s.leases.hold(key, rec.Token)
+	s.leases.hold(key, rec.Token, rec.DefinitionID, rec.Running)
 	ending := false
 	defer func() {
 		if !ending { // else the lease is renewed until the outcome is stored
@@ -54,11 +55,11 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		giveUp()
 		return
 	}
-	verdict, gone, err := s.lastCheck(ctx, w, key, rec.Token)
+	verdict, gone, err := s.lastCheck(ctx, w, key, rec)
 	switch {
 	case err != nil:
 		if ctx.Err() == nil {
-			s.hosts.delay(w, time.Now().Add(leaseWait)) // fenced: whoever took over decides
+			s.hosts.delay(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: whoever took over decides
 		}
 	case gone:
 		if s.release(ctx, w, key, rec.Token) {
@@ -77,7 +78,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	default:
 		s.metrics.refused.Inc()
 		if s.release(ctx, w, key, rec.Token) &&
-			s.publish(ctx, released(w.fire)) == nil {
+			s.publish(ctx, s.released(w.fire)) == nil {
 			w.done()
 		}
 	}
@@ -89,7 +90,7 @@ func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 	var rec dedupe.Record
 	var held bool
 	err := run.Patiently(ctx, s.deps.Logger, "take a lease", func(ctx context.Context) (err error) {
-		now := time.Now()
+		now := s.deps.Clock.Now()
 		rec, held, err = s.deps.Records.Acquire(ctx, dedupe.KeyOf(&w.fire.Entry), s.holder(w.fire.DefinitionID), now, now.Add(s.cfg.LeaseTTL))
 		return err
 	})
@@ -104,7 +105,7 @@ func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 // follow deals with a record that is another's: its outcome is published again; its lease is waited for.
 func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 	if rec.Outcome == nil {
-		until := time.Now().Add(leaseWait)
+		until := s.deps.Clock.Now().Add(leaseWait)
 		if rec.LapsesAt.Before(until) {
 			until = rec.LapsesAt
 		}
@@ -114,7 +115,7 @@ func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 	event := job.AttemptEvent(w.fire, *rec.Outcome, rec.Outcome.Timeline.Completed)
 	if d := rec.Outcome.DefinitionID; d != "" && d != w.fire.DefinitionID {
 		// It is settled, retried or given up under the definition that it was invoked with; this row only ends.
-		event = *released(w.fire)
+		event = *s.released(w.fire)
 	}
 	if s.publish(ctx, &event) == nil {
 		w.done()
@@ -124,7 +125,7 @@ func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 // lastCheck makes sure that nothing stopped the attempt, and steps the record to running. gone tells that the entry's
 // row is done or gone: the fire is an old one.
 func (s *Service) lastCheck(
-	ctx context.Context, w *task, key dedupe.Key, t job.Token,
+	ctx context.Context, w *task, key dedupe.Key, rec dedupe.Record,
 ) (verdict job.Verdict, gone bool, err error) {
 	check := dedupe.Check{Entry: &w.fire.Entry}
 	for {
@@ -140,9 +141,11 @@ func (s *Service) lastCheck(
 		}
 		// The hot tier may lose its memory right now: it accepts the check as what was trusted, or not at all.
 		check.Incarnation = w.fire.Incarnation
-		began := time.Now()
+		// It may forget the lease right behind the check as well, which must come back as one that has begun.
+		s.leases.hold(key, rec.Token, w.fire.DefinitionID, true)
+		began := s.deps.Clock.Now()
 		err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
-			verdict, err = s.deps.Records.Start(ctx, key, t, check)
+			verdict, err = s.deps.Records.Start(ctx, key, rec.Token, check)
 			switch {
 			case errors.Is(err, dedupe.ErrFenced):
 				verdict = fenced
@@ -156,6 +159,9 @@ func (s *Service) lastCheck(
 		if err != nil {
 			return 0, false, err
 		}
+		if verdict != job.Proceed {
+			s.leases.hold(key, rec.Token, rec.DefinitionID, rec.Running)
+		}
 		switch {
 		case verdict == fenced:
 			return 0, false, dedupe.ErrFenced
@@ -168,7 +174,7 @@ func (s *Service) lastCheck(
 			if check.EndsAt, gone, err = s.endOf(ctx, w); gone || err != nil {
 				return 0, gone, err
 			}
-		case time.Since(began) <= time.Second:
+		case s.deps.Clock.Since(began) <= time.Second:
 			return verdict, false, nil
 		}
 	}
@@ -193,7 +199,7 @@ func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 			return err
 		}
 		sure = w.fire.Incarnation == incarnation && w.fire.TakenAt.After(kept) &&
-			time.Since(w.fire.TakenAt) < dedupe.Retention
+			s.deps.Clock.Since(w.fire.TakenAt) < dedupe.Retention-clock.MaxDifference
 		return nil
 	})
 	return sure, err
@@ -206,9 +212,9 @@ func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	s.metrics.asked.Inc()
 	var incarnation string
-	began := time.Now()
+	began := s.deps.Clock.Now()
 	err = run.Patiently(ctx, s.deps.Logger, "ask the settlers", func(ctx context.Context) (err error) {
-		began = time.Now()
+		began = s.deps.Clock.Now()
 		if incarnation, err = s.deps.Records.Incarnation(ctx); err != nil {
 			return err
 		}
@@ -298,9 +304,9 @@ func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bo
 // invoke calls the target. When ctx ends in the middle, ok is false and nothing is recorded: the lease lapses and another
 // goes on.
 func (s *Service) invoke(ctx context.Context, w *task, t job.Token) (outcome job.Outcome, ok bool) {
-	invoked := job.Instant(time.Now())
+	invoked := job.Instant(s.deps.Clock.Now())
 	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
-		s.metrics.lateness.Observe(time.Since(w.fire.ScheduledFor).Seconds())
+		s.metrics.lateness.Observe(s.deps.Clock.Since(w.fire.ScheduledFor).Seconds())
 	}
 	s.metrics.running.Inc()
 	outcome, interrupted := s.calls.make(ctx, w.fire, func(ctx context.Context) job.Outcome {
@@ -335,8 +341,8 @@ func (s *Service) publish(ctx context.Context, events ...*job.Event) error {
 	})
 }
 
-func released(f *job.Fire) *job.Event {
-	e := job.ReleasedEvent(f, job.Instant(time.Now()))
+func (s *Service) released(f *job.Fire) *job.Event {
+	e := job.ReleasedEvent(f, job.Instant(s.deps.Clock.Now()))
 	return &e
 }
 

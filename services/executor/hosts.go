@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -32,6 +33,7 @@ type task struct {
 // fills only its own.
 type hosts struct {
 	cfg     Config
+	clock   clock.Clock
 	metrics *metrics
 
 	mu       sync.Mutex
@@ -53,8 +55,8 @@ type host struct {
 	listed  bool // stands in ready
 }
 
-func newHosts(cfg Config, m *metrics) *hosts {
-	return &hosts{cfg: cfg, metrics: m, byName: map[string]*host{}, idle: make(chan struct{})}
+func newHosts(cfg Config, c clock.Clock, m *metrics) *hosts {
+	return &hosts{cfg: cfg, clock: c, metrics: m, byName: map[string]*host{}, idle: make(chan struct{})}
 }
 
 func hostOf(target string) string {
@@ -78,7 +80,7 @@ func (h *hosts) enqueue(w *task) bool {
 		at = &host{name: w.host}
 		h.byName[w.host] = at
 	}
-	w.queuedAt = time.Now()
+	w.queuedAt = h.clock.Now()
 	at.queue = append(at.queue, w)
 	h.count(1, w.bytes)
 	h.list(at)

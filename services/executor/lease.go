@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
@@ -16,28 +15,35 @@ import (
 // leases are the leases that this process holds; they are renewed until the outcome is stored.
 type leases struct {
 	mu   sync.Mutex
-	held map[dedupe.Key]job.Token
+	held map[dedupe.Key]lease
 }
 
-func (l *leases) hold(k dedupe.Key, t job.Token) {
+// lease is what a record must say of the lease, should the hot tier have forgotten it.
+type lease struct {
+	token        job.Token
+	definitionID string
+	began        bool
+}
+
+func (l *leases) hold(k dedupe.Key, t job.Token, definitionID string, began bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held == nil {
-		l.held = map[dedupe.Key]job.Token{}
+		l.held = map[dedupe.Key]lease{}
 	}
-	l.held[k] = t
+	l.held[k] = lease{t, definitionID, began}
 }
 
 // drop ends the renewal of a lease, unless it is another's by now: after a stall, that of a later task of this process.
 func (l *leases) drop(k dedupe.Key, t job.Token) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held[k] == t {
+	if l.held[k].token == t {
 		delete(l.held, k)
 	}
 }
 
-func (l *leases) all() map[dedupe.Key]job.Token {
+func (l *leases) all() map[dedupe.Key]lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.held)
@@ -56,8 +62,9 @@ func (s *Service) renewLoop(work context.Context) {
 	for run.Sleep(work, s.cfg.RenewEvery) == nil {
 		held := s.leases.all()
 		for _, k := range slices.SortedFunc(maps.Keys(held), dedupe.CompareKeys) {
-			t := held[k]
-			err := s.deps.Records.Renew(work, k, dedupe.Holder{Name: s.name, Start: t.Start}, t, time.Now().Add(s.cfg.LeaseTTL))
+			t := held[k].token
+			h := dedupe.Holder{Name: s.name, DefinitionID: held[k].definitionID, Start: t.Start, Began: held[k].began}
+			err := s.deps.Records.Renew(work, k, h, t, s.deps.Clock.Now().Add(s.cfg.LeaseTTL))
 			if errors.Is(err, dedupe.ErrFenced) {
 				continue // ended meanwhile, or taken over: Finish finds out
 			}

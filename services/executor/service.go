@@ -19,6 +19,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -38,8 +39,8 @@ type Config struct {
 	MaxWaitingBytes         int64
 	// MaxQueueWait is how long a fire waits for its host before it is deferred.
 	MaxQueueWait time.Duration
-	// MinDefer and MaxDefer bound by how much a fire is deferred: as much as it is late already, within them, and up to
-	// a quarter more.
+	// MinDefer and MaxDefer bound by how much a fire is deferred: at most as much as it is late already, within them,
+	// and at least a quarter of that.
 	MinDefer, MaxDefer time.Duration
 	// MaxUncommitted bounds the fires behind the committed position; beyond it nothing more is consumed.
 	MaxUncommitted int
@@ -91,6 +92,8 @@ type Deps struct {
 	Transport http.RoundTripper
 	Logger    *slog.Logger
 	Metrics   prometheus.Registerer
+	// Clock is the time of this machine.
+	Clock clock.Clock
 }
 
 // Service is an executor.
@@ -118,10 +121,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), webhook: newWebhook(cfg, deps.Transport),
+		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), webhook: newWebhook(cfg, deps.Clock, deps.Transport),
 		endings: make(chan ending, maxEnding),
 	}
-	s.hosts = newHosts(cfg, s.metrics)
+	s.hosts = newHosts(cfg, deps.Clock, s.metrics)
 	return s, nil
 }
 
@@ -224,7 +227,7 @@ func (s *Service) consume(ctx, work context.Context) {
 // accept opens the fire's place in the window.
 func (s *Service) accept(in *window, m dispatch.Message) *task {
 	in.open(m.Partition, m.Offset)
-	w, err := newTask(in, m)
+	w, err := newTask(in, m, job.Instant(s.deps.Clock.Now()))
 	if err != nil {
 		// No executor of this version can read it; its entry is put back and fired again as long as it is not done.
 		s.deps.Logger.Error("a fire cannot be decoded, it is passed over", "partition", m.Partition, "offset", m.Offset,
@@ -268,7 +271,7 @@ func (s *Service) commit(ctx context.Context) {
 // tickLoop brings back what waited for another's lease or for its instant, and defers what waited too long.
 func (s *Service) tickLoop(ctx, work context.Context) {
 	for run.Sleep(ctx, 100*time.Millisecond) == nil {
-		now := time.Now()
+		now := s.deps.Clock.Now()
 		for _, w := range s.hosts.takeDelayed(now) {
 			if !s.hosts.enqueue(w) {
 				s.hosts.reject(w)
@@ -296,7 +299,7 @@ func (s *Service) withoutRecord(ctx context.Context, tasks []*task) []*task {
 	}
 	var free []*task
 	for i, w := range tasks {
-		if records[i].Outcome != nil || records[i].Alive(time.Now()) {
+		if records[i].Outcome != nil || records[i].Alive(s.deps.Clock.Now()) {
 			s.follow(ctx, w, records[i])
 			continue
 		}
@@ -309,8 +312,8 @@ func (s *Service) withoutRecord(ctx context.Context, tasks []*task) []*task {
 const deferChunk = 200
 
 // deferFires tells the settlers to write the same attempts with a later due instant. The fires are then complete.
-// They go in small publishes, so that the log takes other records in between, and come back spread over a quarter of
-// their delay, so that they do not all come at once.
+// They go in small publishes, so that the log takes other records in between, and come back spread over three quarters
+// of their delay: all at once would leave the host idle until then, and most of them to be deferred again.
 func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 	if len(tasks) == 0 {
 		return
@@ -322,13 +325,15 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 	tasks = s.withoutRecord(ctx, tasks)
 	events := make([]*job.Event, len(tasks))
 	for i, w := range tasks {
-		now := time.Now()
+		now := s.deps.Clock.Now()
 		since := w.fire.ScheduledFor
 		if w.fire.Attempt > 1 {
 			since = w.fire.DueAt // it was on time until now
 		}
 		delay := min(max(now.Sub(since), s.cfg.MinDefer), s.cfg.MaxDefer)
-		delay += time.Duration(job.Unit(w.fire.ExecutionID, w.fire.Attempt) * float64(delay/4))
+		// By the due instant too, so that what came last this time need not be the last one the next time.
+		spread := job.Unit(w.fire.ExecutionID, int(w.fire.DueAt.UnixMilli())) * float64(delay*3/4)
+		delay = delay/4 + time.Duration(spread)
 		event := job.DeferredEvent(w.fire, job.Instant(now.Add(delay)), job.Instant(now))
 		events[i] = &event
 	}

@@ -20,6 +20,7 @@ import (
 
 	"code.dny.dev/ssrf"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -28,12 +29,15 @@ const maxDrain = 64 << 10
 
 // webhook calls HTTP targets. It asks the transport itself: a client would follow redirects, or fail on those whose
 // location cannot be read, and all of them are permanent failures here.
-type webhook struct{ transport http.RoundTripper }
+type webhook struct {
+	transport http.RoundTripper
+	clock     clock.Clock
+}
 
 // azureWireServer answers with credentials on Azure's hosts; it is a public address, so the guard's lists lack it.
 const azureWireServer = "168.63.129.16/32"
 
-func newWebhook(cfg Config, transport http.RoundTripper) *webhook {
+func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook {
 	if transport == nil {
 		dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 		if !cfg.AllowPrivateTargets {
@@ -49,13 +53,13 @@ func newWebhook(cfg Config, transport http.RoundTripper) *webhook {
 			TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		}
 	}
-	return &webhook{transport: transport}
+	return &webhook{transport: transport, clock: c}
 }
 
 // call makes one request, which ends with ctx, and says how it ended. It never returns an error: whatever happens is an
 // outcome.
 func (h *webhook) call(ctx context.Context, f *job.Fire, t job.Token) job.Outcome {
-	req, err := request(ctx, f, t)
+	req, err := request(ctx, f, t, h.clock.Now())
 	if err != nil {
 		return job.Outcome{Kind: job.Failed, Error: "the target's request cannot be built"}
 	}
@@ -67,7 +71,7 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, t job.Token) job.Outcom
 	o := job.Outcome{StatusCode: resp.StatusCode}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		// The transport has handed the connection over: the context no longer ends a read.
-		judge(&o, resp)
+		judge(&o, resp, h.clock.Now())
 		return o
 	}
 	answer := answers.Get().(*[job.MaxResponseBytes + 1]byte)
@@ -84,7 +88,7 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, t job.Token) job.Outcom
 		o.Kind, o.Retryable, o.Error = failed.Kind, true, failed.Error
 		return o
 	}
-	judge(&o, resp)
+	judge(&o, resp, h.clock.Now())
 	return o
 }
 
@@ -106,7 +110,7 @@ func readInto(buf []byte, r io.Reader) (n int, err error) {
 
 // judge turns a complete answer into an outcome: 2xx success; 408, 425, 429 and 5xx retryable; everything else is
 // permanent, a redirect too.
-func judge(o *job.Outcome, resp *http.Response) {
+func judge(o *job.Outcome, resp *http.Response, now time.Time) {
 	code := resp.StatusCode
 	switch {
 	case code >= 200 && code < 300:
@@ -121,7 +125,7 @@ func judge(o *job.Outcome, resp *http.Response) {
 	switch {
 	case code == 408 || code == 425 || code == 429 || code >= 500:
 		o.Retryable = true
-		o.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+		o.RetryAfter = retryAfter(resp.Header.Get("Retry-After"), now)
 	case code == http.StatusGone:
 		o.PauseJob = true
 	}
@@ -167,7 +171,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-func request(ctx context.Context, f *job.Fire, t job.Token) (*http.Request, error) {
+func request(ctx context.Context, f *job.Fire, t job.Token, now time.Time) (*http.Request, error) {
 	var body io.Reader
 	if len(f.Target.Body) > 0 {
 		body = bytes.NewReader(f.Target.Body)
@@ -198,7 +202,7 @@ func request(ctx context.Context, f *job.Fire, t job.Token) (*http.Request, erro
 	}
 	set("Idempotency-Key", f.ExecutionID)
 	set("Webhook-Id", f.ExecutionID)
-	set("Webhook-Timestamp", strconv.FormatInt(time.Now().Unix(), 10))
+	set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
 	set("Traceparent", traceparent(f.ExecutionID, f.Attempt))
 	set("Minutehand-Job-Id", f.JobID)
 	set("Minutehand-Scheduled-For", f.ScheduledFor.Format("2006-01-02T15:04:05.000Z07:00"))

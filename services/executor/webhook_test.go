@@ -63,7 +63,7 @@ func TestEveryAnswerEndsTheAttemptAsItsStatusSays(t *testing.T) {
 			done := make(chan job.Outcome, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), f.Target.Timeout)
 			defer cancel()
-			go func() { done <- newWebhook(cfg, nil).call(ctx, f, job.Token{}) }()
+			go func() { done <- newWebhook(cfg, 0, nil).call(ctx, f, job.Token{}) }()
 			select {
 			case o := <-done:
 				if o.Kind != c.kind || o.Retryable != c.retryable || o.StatusCode != c.status {

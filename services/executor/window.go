@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -77,13 +76,13 @@ func (w *window) size() int {
 // done tells that the fire is complete.
 func (w *task) done() { w.window.done(w.partition, w.offset) }
 
-func newTask(in *window, m dispatch.Message) (*task, error) {
+func newTask(in *window, m dispatch.Message, at time.Time) (*task, error) {
 	fire, err := wire.FireOf(&m)
 	if err != nil {
 		return nil, err
 	}
 	return &task{
 		fire: fire, window: in, partition: m.Partition, offset: m.Offset, host: hostOf(fire.Target.URL),
-		bytes: int64(len(m.Value)) + taskOverhead, consumedAt: job.Instant(time.Now()),
+		bytes: int64(len(m.Value)) + taskOverhead, consumedAt: at,
 	}, nil
 }

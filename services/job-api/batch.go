@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -39,7 +38,7 @@ type batchJob struct {
 // all of them at once. What is wrong with one of them concerns that one alone. Under an Idempotency-Key their ids follow
 // from the claim, so a request that is repeated after a crash creates what is missing.
 func (s *Service) createJobs(ctx context.Context, r *request) (response, error) {
-	now := job.Instant(time.Now())
+	now := job.Instant(s.deps.Clock.Now())
 	claim := jobstore.Claim{ID: s.newID("", now), AcceptedAt: now}
 	key := r.parameters["Idempotency-Key"]
 	return s.once(ctx, r, "createJobs", key, claim, func(c jobstore.Claim) (response, error) {
@@ -158,11 +157,11 @@ func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 	}
 	acceptedAt := jobs[0].job.CreatedAt // that of all
 	for before, floor := acceptedAt, s.floor(acceptedAt); ; before, floor, again = floor, s.floor(acceptedAt), true {
-		began := job.Instant(time.Now())
+		began := job.Instant(s.deps.Clock.Now())
 		entries := make([]job.Entry, 0, len(jobs))
 		rows := make([]job.Job, 0, len(jobs))
 		for _, b := range jobs {
-			first, ok := firstEntry(b.line, bucket.Partition(b.job.ID, s.cfg.Partitions), floor, before)
+			first, ok := s.firstEntry(b.line, bucket.Partition(b.job.ID, s.cfg.Partitions), floor, before)
 			if !ok {
 				results[b.at] = refused(noOccurrence())
 				continue

@@ -200,7 +200,7 @@ func (s *Service) redefine(
 		if j.Deleted {
 			return jobstore.ErrNotFound
 		}
-		now := job.Instant(time.Now())
+		now := job.Instant(s.deps.Clock.Now())
 		old := j.Definition
 		if err := change(j, now); err != nil {
 			return err
@@ -218,7 +218,7 @@ func (s *Service) redefine(
 			return nil
 		}
 		for {
-			written := job.Instant(time.Now())
+			written := job.Instant(s.deps.Clock.Now())
 			if first, fires = line.First(p, written); !fires {
 				return nil
 			}
@@ -241,7 +241,7 @@ func (s *Service) pauseJob(ctx context.Context, r *request) (response, error) {
 	if err := s.mustStand(ctx, r.PathValue("id")); err != nil {
 		return response{}, err
 	}
-	j, err := s.change.Pause(ctx, r.PathValue("id"), job.Instant(time.Now()))
+	j, err := s.change.Pause(ctx, r.PathValue("id"), job.Instant(s.deps.Clock.Now()))
 	if err != nil {
 		return response{}, err
 	}
@@ -284,7 +284,7 @@ func (s *Service) cancel(ctx context.Context, jobID string, hide bool) (job.Job,
 		if j.Status == job.Cancelled && (j.Deleted || !hide) {
 			return lifecycle.ErrNoChange
 		}
-		now := job.Instant(time.Now())
+		now := job.Instant(s.deps.Clock.Now())
 		if j.Status != job.Cancelled {
 			j.EndsAt = now
 			if j.Status == job.Paused { // what follows on a pause gets its disposition by a resume, which there will not be

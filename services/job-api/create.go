@@ -20,7 +20,7 @@ import (
 
 // createJob accepts a job, in the order of the design (§3, step 1): claim, entry, job row, answer, write-through.
 func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
-	now := job.Instant(time.Now())
+	now := job.Instant(s.deps.Clock.Now())
 	body, def, err := parse(r.body, now)
 	if err != nil {
 		return response{}, err
@@ -84,8 +84,8 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 	}
 	p := bucket.Partition(j.ID, s.cfg.Partitions)
 	for before, floor := j.CreatedAt, s.floor(j.CreatedAt); ; before, floor = floor, s.floor(j.CreatedAt) {
-		now := job.Instant(time.Now())
-		first, ok := firstEntry(line, p, floor, before)
+		now := job.Instant(s.deps.Clock.Now())
+		first, ok := s.firstEntry(line, p, floor, before)
 		if !ok {
 			return response{}, noOccurrence()
 		}
@@ -118,14 +118,14 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 // job was accepted write the same row; a later one may find that closed, or dropped.
 func (s *Service) floor(acceptedAt time.Time) time.Time {
 	if s.tookTooLong(acceptedAt) {
-		return job.Instant(time.Now())
+		return job.Instant(s.deps.Clock.Now())
 	}
 	return acceptedAt
 }
 
 // firstEntry is a new job's. It says what it repeats where the try before wrote into the bucket of another instant.
-func firstEntry(l *occurrence.Line, partition int, floor, before time.Time) (job.Entry, bool) {
-	e, ok := l.First(partition, job.Instant(time.Now()))
+func (s *Service) firstEntry(l *occurrence.Line, partition int, floor, before time.Time) (job.Entry, bool) {
+	e, ok := l.First(partition, job.Instant(s.deps.Clock.Now()))
 	e = job.NewEntry(e, floor)
 	if m := job.NewEntry(e, before).Minute; m != e.Minute {
 		e.Repeats = m
@@ -154,7 +154,7 @@ func (s *Service) revive(ctx context.Context, e job.Entry) (job.Entry, error) {
 		if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
 			return e, err
 		}
-		e.WrittenAt = job.Instant(time.Now())
+		e.WrittenAt = job.Instant(s.deps.Clock.Now())
 		e = repeat(e, job.MinuteStart(max(e.Minute, job.Minute(e.WrittenAt))+1))
 		if err := s.deps.Pending.Put(ctx, []job.Entry{e}); err != nil {
 			return e, err
@@ -179,7 +179,7 @@ func newLine(j *job.Job) (*occurrence.Line, error) {
 	return line, nil
 }
 
-func (s *Service) tookTooLong(began time.Time) bool { return time.Since(began) > s.cfg.Grace/2 }
+func (s *Service) tookTooLong(began time.Time) bool { return s.deps.Clock.Since(began) > s.cfg.Grace/2 }
 
 func noOccurrence() *problem.Problem {
 	return invalid([]problem.Fault{{

@@ -209,7 +209,7 @@ func (s *Service) pending(ctx context.Context, j *job.Job, id string, ref job.Ex
 // findRequested looks for the entry of a request in the minutes in which it can have been written; its definition is
 // whatever was in force then.
 func (s *Service) findRequested(ctx context.Context, l job.Locator) error {
-	for minute := l.Minute; minute <= min(l.Minute+requestMinutes, job.Minute(time.Now())+1) || minute == l.Minute; minute++ {
+	for minute := l.Minute; minute <= min(l.Minute+requestMinutes, job.Minute(s.deps.Clock.Now())+1) || minute == l.Minute; minute++ {
 		var after *job.Locator
 		for range requestPages {
 			rows, err := s.deps.Pending.Scan(ctx, l.Partition, minute, after, 500)
@@ -247,7 +247,7 @@ func (s *Service) underWay(ctx context.Context, x *executionBody) error {
 	if err != nil {
 		return err
 	}
-	if rec := records[0]; rec.Alive(time.Now()) {
+	if rec := records[0]; rec.Alive(s.deps.Clock.Now()) {
 		x.State = "dispatched"
 		if rec.Running {
 			x.State = "running"

@@ -21,7 +21,7 @@ func (s *Service) previewSchedule(_ context.Context, r *request) (response, erro
 	if err := json.Unmarshal(r.body, &b); err != nil {
 		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
 	}
-	now := job.Instant(time.Now())
+	now := job.Instant(s.deps.Clock.Now())
 	sched := b.schedule(now)
 	var faults faultList
 	faults.schedule(&b.scheduleBody, sched, now)

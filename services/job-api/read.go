@@ -67,7 +67,7 @@ func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Lin
 		JobID: j.ID, Status: string(j.Status), DefinitionID: j.Definition.ID, CreatedAt: j.CreatedAt,
 		UpdatedAt: j.UpdatedAt, definitionBody: bodyOf(j),
 	}
-	now := time.Now()
+	now := s.deps.Clock.Now()
 	next, more := line.NextRun(now)
 	if more && j.Status == job.Active {
 		at := line.Plan.ScheduledFor(next)
@@ -79,7 +79,7 @@ func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Lin
 	if j.Version == 1 && j.CreatedAt.Add(time.Second).After(now) && more {
 		return body, nil // it is new: nothing can have happened
 	}
-	latest, _, err := s.executions(ctx, j.ID, jobstore.Position{}, time.Now().Add(-jobstore.HistoryTTL), recentEvents)
+	latest, _, err := s.executions(ctx, j.ID, jobstore.Position{}, s.deps.Clock.Now().Add(-jobstore.HistoryTTL), recentEvents)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (s *Service) listExecutions(ctx context.Context, r *request) (response, err
 	if !ok {
 		return response{}, badCursor()
 	}
-	oldest := time.Now().Add(-jobstore.HistoryTTL)
+	oldest := s.deps.Clock.Now().Add(-jobstore.HistoryTTL)
 	if from, err := time.Parse(time.RFC3339Nano, r.parameters["from"]); err == nil {
 		oldest = job.Later(oldest, job.Instant(from.Add(time.Millisecond-1))) // instants have whole milliseconds
 	}
@@ -266,7 +266,7 @@ func (s *Service) cancelExecution(ctx context.Context, r *request) (response, er
 		return response{}, err
 	}
 	if !x.ended() {
-		now := job.Instant(time.Now())
+		now := job.Instant(s.deps.Clock.Now())
 		_, err = s.change.Change(ctx, x.JobID, func(_ context.Context, j *job.Job) error {
 			if j.State().Stops(id) {
 				return lifecycle.ErrNoChange

@@ -51,7 +51,7 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response,
 	if err := json.Unmarshal(r.body, &b); err != nil {
 		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
 	}
-	now := job.Instant(time.Now())
+	now := job.Instant(s.deps.Clock.Now())
 	claim := jobstore.Claim{ID: s.newID("", now), AcceptedAt: now}
 	key := r.parameters["Idempotency-Key"]
 	return s.once(ctx, r, "redriveDeadLetters", key, claim, func(c jobstore.Claim) (response, error) {
@@ -135,7 +135,7 @@ func (s *Service) putAll(ctx context.Context, entries []job.Entry) error {
 		return nil
 	}
 	for {
-		began := job.Instant(time.Now())
+		began := job.Instant(s.deps.Clock.Now())
 		for i := range entries {
 			entries[i].WrittenAt = began
 			entries[i] = job.NewEntry(entries[i], began)

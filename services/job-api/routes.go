@@ -14,7 +14,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v5"
 	"github.com/oklog/ulid/v2"
@@ -133,7 +132,7 @@ func localHost(hostport string) bool {
 
 // serve checks a request, carries its operation out and answers.
 func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, fn operationFunc) {
-	began := time.Now()
+	began := s.deps.Clock.Now()
 	var resp response
 	req, p := s.check(r, op)
 	if p == nil && s.deps.Full != nil && s.deps.Full() && takesWork(op.id) {
@@ -153,7 +152,7 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, f
 		write(w, resp)
 	}
 	s.metrics.requests.WithLabelValues(op.id, strconv.Itoa(status)).Inc()
-	s.metrics.duration.WithLabelValues(op.id).Observe(time.Since(began).Seconds())
+	s.metrics.duration.WithLabelValues(op.id).Observe(s.deps.Clock.Since(began).Seconds())
 }
 
 // takesWork tells whether an operation makes work that was not there before. The others are carried out on a full disk

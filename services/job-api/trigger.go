@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -22,7 +21,7 @@ func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) 
 	case j.Deleted:
 		return response{}, jobstore.ErrNotFound
 	}
-	now := job.Instant(time.Now())
+	now := job.Instant(s.deps.Clock.Now())
 	claim := jobstore.Claim{ID: s.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
 	return s.once(ctx, r, "triggerJob", r.parameters["Idempotency-Key"], claim, func(c jobstore.Claim) (response, error) {
 		if j.Status == job.Cancelled {

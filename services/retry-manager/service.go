@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -53,6 +54,8 @@ type Deps struct {
 	Log     dispatch.Log
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
+	// Clock is the time of this machine.
+	Clock clock.Clock
 }
 
 // Service is a retry-manager.
@@ -121,6 +124,7 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) settle(ctx context.Context, messages []dispatch.Message) error {
 	b := &batch{
 		marked: make(map[job.Locator]bool, len(messages)), marks: make([]job.Locator, 0, len(messages)),
+		rows: map[job.Locator]job.PendingRow{},
 	}
 	for i := range messages {
 		m := &messages[i]
@@ -155,6 +159,11 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	}
 	if err := s.deps.Log.Publish(ctx, dispatch.TopicDLQ, letters); err != nil {
 		return err
+	}
+	for _, l := range b.deferred {
+		if err := s.deps.Pending.Defer(ctx, l, b.rows[l].DeferredTo); err != nil {
+			return err
+		}
 	}
 	if len(b.marks) == 0 {
 		return nil

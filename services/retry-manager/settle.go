@@ -16,6 +16,9 @@ type batch struct {
 	letters []job.DeadLetter
 	marks   []job.Locator
 	marked  map[job.Locator]bool
+	// deferred are rows whose attempts are due again by another one; rows are both as the batch leaves them.
+	deferred []job.Locator
+	rows     map[job.Locator]job.PendingRow
 }
 
 func (b *batch) mark(l job.Locator) {
@@ -35,23 +38,87 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 		b.mark(l)
 		return nil
 	}
-	if b.marked[l] {
-		return nil
-	}
-	row, err := s.deps.Pending.Row(ctx, l)
-	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
-		return nil // settled before
-	}
-	if err != nil {
+	row, err := s.standing(ctx, b, e)
+	if err != nil || row == nil {
 		return err
 	}
-	if e.Type == job.EventDeferred {
-		b.entries = append(b.entries, Deferred(e))
-		b.mark(l)
+	if row.Locator != l {
+		moved := *e
+		moved.Entry = row.Entry
+		e = &moved
+	}
+	switch {
+	case e.Type == job.EventDeferred && row.Done:
+		return nil // settled before
+	case e.Type == job.EventDeferred:
+		later := Deferred(e)
+		b.entries = append(b.entries, later)
+		row.Done, row.DeferredTo = true, later.DueAt
+		b.deferred = append(b.deferred, l)
+		b.rows[l], b.rows[later.Locator] = *row, job.PendingRow{Entry: later}
 		return nil
+	case row.Done:
+		return s.handleOvertaken(ctx, b, e)
 	}
 	return s.handleFailure(ctx, b, e)
 }
+
+// handleOvertaken deals with a failure whose row is done. As a rule it was settled before. But an executor may have stood
+// still while it called the target, the hot tier may have forgotten that it did, and an update or another executor may have
+// ended the entry meanwhile. Then nothing is on record that followed: what was invoked in vain is a dead letter.
+func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) error {
+	told, err := s.deps.History.Execution(ctx, e.Entry.ExecutionID)
+	if err != nil {
+		return err
+	}
+	for i := range told {
+		if told[i].Type == job.EventAttempt && (told[i].Entry.Attempt > e.Entry.Attempt || !failed(&told[i].Outcome)) {
+			return nil
+		}
+	}
+	next, reason := Next(e)
+	if reason == "" {
+		if _, err := s.deps.Pending.Row(ctx, next.Locator); !errors.Is(err, jobstore.ErrNotFound) {
+			return err
+		}
+		reason = "overtaken"
+	}
+	b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})
+	s.metrics.deadLetters.Inc()
+	return nil
+}
+
+// standing is the row that stands for the event's attempt, one that is done if there is none; nil if this batch marks it.
+//
+// Of an attempt that two executors had, one may have been deferred and the other one's may have failed: then that of the
+// deferred one is settled. Else nobody would: by the time it is due the hot tier may have forgotten the outcome, and an
+// update made it outdated.
+func (s *Service) standing(ctx context.Context, b *batch, e *job.Event) (*job.PendingRow, error) {
+	entry := e.Entry
+	for range maxDeferrals {
+		if b.marked[entry.Locator] {
+			return nil, nil
+		}
+		row, known := b.rows[entry.Locator]
+		if !known {
+			var err error
+			row, err = s.deps.Pending.Row(ctx, entry.Locator)
+			if errors.Is(err, jobstore.ErrNotFound) {
+				row = job.PendingRow{Entry: entry, Done: true}
+			} else if err != nil {
+				return nil, err
+			}
+		}
+		if !row.Done || e.Type == job.EventDeferred || row.DeferredTo.IsZero() {
+			return &row, nil
+		}
+		entry = deferred(row.Entry, row.DeferredTo)
+	}
+	return nil, nil
+}
+
+// maxDeferrals bounds how far an attempt is followed from row to row.
+const maxDeferrals = 1000
 
 func failed(o *job.Outcome) bool {
 	return o.Kind == job.Failed || o.Kind == job.TimedOut || o.Kind == job.WorkerLost
@@ -60,9 +127,14 @@ func failed(o *job.Outcome) bool {
 // Deferred is the entry of a deferred attempt: the same attempt, later. It carries on what was taken before, so no
 // late rule applies to it and no successor follows.
 func Deferred(e *job.Event) job.Entry {
-	next := e.Entry
-	next.DueAt, next.Chained, next.WrittenAt = e.DeferUntil, true, e.At
-	return job.NewEntry(next, job.MinuteStart(e.Entry.Minute))
+	next := deferred(e.Entry, e.DeferUntil)
+	next.WrittenAt = e.At
+	return next
+}
+
+func deferred(e job.Entry, until time.Time) job.Entry {
+	e.DueAt, e.Chained = until, true
+	return job.NewEntry(e, job.MinuteStart(e.Minute))
 }
 
 func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) error {
@@ -87,7 +159,7 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 func (s *Service) pause(ctx context.Context, e *job.Event) error {
 	j, err := s.deps.Jobs.Get(ctx, e.Entry.JobID)
 	if err == nil && j.Definition.ID == e.Entry.DefinitionID {
-		_, err = s.change.Pause(ctx, j.ID, job.Instant(time.Now()))
+		_, err = s.change.Pause(ctx, j.ID, job.Instant(s.deps.Clock.Now()))
 	}
 	if errors.Is(err, jobstore.ErrNotFound) {
 		return nil

@@ -18,12 +18,12 @@ func (sh *shard) dispatch(ctx context.Context) {
 	if sh.lapsed() {
 		// Another may own these partitions by now. What is still there comes again with the next accepted read.
 		if sh.drop() > 0 {
-			sh.nextRead = time.Now()
+			sh.nextRead = sh.s.deps.Clock.Now()
 		}
 		return
 	}
 	for sh.firing < maxFiring {
-		now := time.Now()
+		now := sh.s.deps.Clock.Now()
 		batch := sh.due(now)
 		if len(batch) == 0 {
 			break
@@ -56,11 +56,11 @@ func (sh *shard) dispatch(ctx context.Context) {
 }
 
 // lapsed tells that another may own these partitions by now, because the last accepted read is too old.
-func (sh *shard) lapsed() bool { return time.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL }
+func (sh *shard) lapsed() bool { return sh.s.deps.Clock.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL }
 
 // stale tells that an entry was judged by a job row that is too old to decide about missed runs, because a store was slow:
 // the job may have been paused and resumed since.
-func (sh *shard) stale(t *task) bool { return time.Since(t.judgedAt) > sh.s.cfg.OwnerTTL }
+func (sh *shard) stale(t *task) bool { return sh.s.deps.Clock.Since(t.judgedAt) > sh.s.cfg.OwnerTTL }
 
 // launch has tasks dispatched together while the clock goes on.
 func (sh *shard) launch(ctx context.Context, tasks []*task, work func() error) {
@@ -98,7 +98,7 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 			sh.hold(t, again)
 		default:
 			t.heldBack = !t.published && !t.bare // its job may have changed meanwhile
-			sh.hold(t, time.Now().Add(sh.s.cfg.HoldRecheck))
+			sh.hold(t, sh.s.deps.Clock.Now().Add(sh.s.cfg.HoldRecheck))
 		}
 	}
 }
@@ -137,7 +137,7 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task
 			lateOneShots = append(lateOneShots, t)
 		case !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
-				return time.Time{}, sh.s.sendLate(ctx, t, time.Now())
+				return time.Time{}, sh.s.sendLate(ctx, t, sh.s.deps.Clock.Now())
 			})
 		default:
 			fires = append(fires, t)
@@ -207,14 +207,14 @@ func (s *Service) carryOut(
 	var records []dispatch.Record
 	for _, t := range tasks {
 		if !t.published {
-			records = append(records, wire.FireRecord(t.fire()))
+			records = append(records, wire.FireRecord(t.fire(job.Instant(s.deps.Clock.Now()))))
 		}
 	}
 	if err := s.deps.Log.Publish(ctx, dispatch.TopicFires, records); err != nil {
 		return err
 	}
 	s.metrics.dispatched.Add(float64(len(records)))
-	durable := time.Now()
+	durable := s.deps.Clock.Now()
 	locators := make([]job.Locator, len(tasks))
 	for i, t := range tasks {
 		if !t.published && t.entry.FirstOfSchedule() {
@@ -240,7 +240,7 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 	if err := s.deps.Pending.Put(ctx, successors); err != nil {
 		return err
 	}
-	if time.Since(began) > s.cfg.LateWrite {
+	if s.deps.Clock.Since(began) > s.cfg.LateWrite {
 		return errLateWrite{}
 	}
 	var near []job.Entry
@@ -260,12 +260,12 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 	return nil
 }
 
-// fire is the message for the task's attempt.
-func (t *task) fire() *job.Fire {
+// fire is the message for the task's attempt, published at an instant.
+func (t *task) fire(at time.Time) *job.Fire {
 	return &job.Fire{
 		Entry: *t.entry, TenantID: t.tenantID, Target: t.line.Def.Target, Retry: t.line.Def.Retry,
 		Incarnation: t.incarnation, Epoch: t.owner.Epoch, TakenAt: job.Instant(t.takenAt),
-		PublishedAt: job.Instant(time.Now()),
+		PublishedAt: at,
 	}
 }
 

@@ -76,7 +76,7 @@ func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, 
 	if err != nil || !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped) {
 		return nil, err
 	}
-	event := job.AttemptEvent(t.fire(), o, at)
+	event := job.AttemptEvent(t.fire(at), o, at)
 	return &event, nil
 }
 
@@ -113,6 +113,15 @@ func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 	return s.carryOutLate(ctx, t, *decision, now)
 }
 
+// errRefused makes the entry be judged anew: this owner stood still since it judged it, and another one has refused it by
+// what the job row says now, but may not have told what else that stops.
+var errRefused = errors.New("the entry was refused meanwhile")
+
+// refused tells a worker's refusal from other outcomes: no lease came before it.
+func refused(o *job.Outcome) bool {
+	return o != nil && o.Token == (job.Token{}) && (o.Disposition == job.WasCancelled || o.Disposition == job.SkippedPaused)
+}
+
 // decide returns nil when there are signs that the entry was dispatched before.
 func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Decision, error) {
 	exists, err := s.successorExists(ctx, t, t.line.OnTime(t.entry), now)
@@ -124,8 +133,13 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 		return nil, err
 	}
 	// What was begun under another definition says nothing of this one's chain.
-	if rec := records[0]; rec.Of(t.entry.DefinitionID) && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped) {
-		return nil, nil
+	if rec := records[0]; rec.Of(t.entry.DefinitionID) {
+		if refused(rec.Outcome) {
+			return nil, errRefused
+		}
+		if rec.Outcome == nil || rec.Outcome.Kind != job.Skipped {
+			return nil, nil
+		}
 	}
 	claims := []hotbucket.Claim{claimOf(t, t.line.Late(t.entry, now))}
 	standing, err := s.deps.Hot.Claim(ctx, t.owner, claims)
@@ -154,7 +168,7 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 		}
 	}
 	if d.Skipped != nil {
-		events = append(events, job.SkippedEvent(t.entry, t.tenantID, *d.Skipped, job.SkippedMissed, at))
+		events = append(events, job.SkippedEvent(t.entry, t.tenantID, *d.Skipped, d.Disposition, at))
 	}
 	if err := s.publishEvents(ctx, events); err != nil {
 		return err
@@ -162,7 +176,7 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 	s.metrics.late.WithLabelValues(decisionLabel(fires)).Inc()
 	if fires {
 		t.bare = true
-		return s.carryOut(ctx, []*task{t}, nil, time.Now())
+		return s.carryOut(ctx, []*task{t}, nil, s.deps.Clock.Now())
 	}
 	return s.remove(ctx, t)
 }

@@ -58,7 +58,7 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 // prepare says of each entry what becomes of it, by its job row.
 func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
 	results := make([]prepared, len(tasks))
-	began := time.Now()
+	began := s.deps.Clock.Now()
 	incarnation, err := s.deps.Hot.Incarnation(ctx)
 	var rows map[string]*job.Job
 	if err == nil {
@@ -100,7 +100,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 		return s.await(t)
 	}
 	line, err := s.line(ctx, row, t.entry)
-	if errors.Is(err, jobstore.ErrNotFound) && t.entry.FirstOfSchedule() && time.Since(t.entry.NominalAt) < jobstore.HistoryTTL {
+	if errors.Is(err, jobstore.ErrNotFound) && t.entry.FirstOfSchedule() && s.deps.Clock.Since(t.entry.NominalAt) < jobstore.HistoryTTL {
 		// Everything that stood in the row is kept before the row moves on, and for HistoryTTL after it, which is later
 		// than every instant of its own: this definition never stood there. Its update lost against another, or was cut
 		// short and repeated.
@@ -154,11 +154,11 @@ func (s *Service) line(ctx context.Context, row *job.Job, e *job.Entry) (*occurr
 // await holds an entry whose job row, or whose definition's row, is on its way. A row that has not come when the grace
 // is over, and that a serial read does not see either, never will: the entry is dropped.
 func (s *Service) await(t *task) prepared {
-	if time.Since(t.entry.WrittenAt) > s.cfg.Grace {
+	if s.deps.Clock.Since(t.entry.WrittenAt) > s.cfg.Grace {
 		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.lookFor(ctx, t) }}
 	}
 	t.heldBack = true
-	return prepared{at: time.Now().Add(s.cfg.HoldRecheck)}
+	return prepared{at: s.deps.Clock.Now().Add(s.cfg.HoldRecheck)}
 }
 
 // lookFor reads the row that an entry waits for a last time.
@@ -182,7 +182,7 @@ func (s *Service) lookFor(ctx context.Context, t *task) (again time.Time, err er
 		return time.Time{}, err
 	}
 	t.heldBack = true
-	return time.Now(), nil
+	return s.deps.Clock.Now(), nil
 }
 
 // finish marks an entry done that needs no settling, and removes it.
@@ -224,7 +224,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 		s.metrics.refused.WithLabelValues("outdated").Inc()
 		return time.Time{}, s.finish(ctx, t)
 	}
-	now := job.Instant(time.Now())
+	now := job.Instant(s.deps.Clock.Now())
 	outcome := job.Refusal(v, t.entry)
 	outcome.Timeline.Completed = now
 	rec, stored, err := s.deps.Records.Refuse(ctx, key, outcome, now)
@@ -241,7 +241,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 			outcome = *rec.Outcome
 		}
 		s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
-		events = append(events, job.AttemptEvent(t.fire(), outcome, now))
+		events = append(events, job.AttemptEvent(t.fire(now), outcome, now))
 	}
 	if t.line.Plan != nil && !t.entry.Chained {
 		end := row.EndsAt
@@ -280,14 +280,23 @@ func (s *Service) following(
 		if err != nil || exists {
 			return nil, err
 		}
-		standing, err := s.deps.Hot.Claim(ctx, t.owner, []hotbucket.Claim{claimOf(t, job.Decision{})})
+		var last job.Decision
+		if r, ok := t.line.From(onTime, end); ok {
+			last = job.Decision{Skipped: &r, Disposition: d}
+		}
+		standing, err := s.deps.Hot.Claim(ctx, t.owner, []hotbucket.Claim{claimOf(t, last)})
 		if err != nil {
 			return nil, err
 		}
-		decision = &standing[0]
+		if decision = &standing[0]; decision.Skipped != nil {
+			// A pause may become a cancel before the entry is done: what was told once is not told in another way.
+			if err := s.deps.Pending.Decide(ctx, t.entry.Locator, *decision); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if decision.Skipped != nil {
-		events = append(events, job.SkippedEvent(t.entry, t.tenantID, *decision.Skipped, job.SkippedMissed, now))
+		events = append(events, job.SkippedEvent(t.entry, t.tenantID, *decision.Skipped, decision.Disposition, now))
 	}
 	if !decision.Next.IsZero() {
 		exists, err := s.successorExists(ctx, t, *decision, now)
@@ -295,9 +304,6 @@ func (s *Service) following(
 			err = s.chain(ctx, []job.Entry{next}, now)
 		}
 		return events, err
-	}
-	if r, ok := t.line.From(onTime, end); ok && decision.Skipped == nil {
-		events = append(events, job.SkippedEvent(t.entry, t.tenantID, r, d, now))
 	}
 	return events, nil
 }
@@ -346,10 +352,10 @@ func fireBare(t *task) time.Time {
 
 // giveUp ends an entry that cannot be carried out any more as a permanent failure, on record.
 func (s *Service) giveUp(ctx context.Context, t *task, why string) error {
-	now := job.Instant(time.Now())
+	now := job.Instant(s.deps.Clock.Now())
 	o := job.Outcome{Kind: job.Failed, Disposition: job.Fired, Error: why, Timeline: job.Timeline{Completed: now}}
 	t.line = &occurrence.Line{Def: &job.Definition{}}
-	if err := s.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(), o, now)}); err != nil {
+	if err := s.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(now), o, now)}); err != nil {
 		return err
 	}
 	return s.remove(ctx, t)

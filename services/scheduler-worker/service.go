@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -93,6 +94,8 @@ type Deps struct {
 	Coord    coord.Coordinator
 	Logger   *slog.Logger
 	Metrics  prometheus.Registerer
+	// Clock is the time of this machine.
+	Clock clock.Clock
 }
 
 // Service is a scheduler-worker.

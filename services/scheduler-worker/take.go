@@ -128,7 +128,7 @@ func (sh *shard) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		sh.dispatch(ctx)
-		if !time.Now().Before(sh.readAt()) {
+		if !sh.s.deps.Clock.Now().Before(sh.readAt()) {
 			sh.read(ctx)
 		}
 		sh.prepare(ctx)
@@ -146,14 +146,14 @@ func (sh *shard) readAt() time.Time {
 
 // pause is the time until the next thing to do. What is under way comes back by itself.
 func (sh *shard) pause() time.Duration {
-	next := time.Now().Add(sh.s.cfg.PollInterval)
+	next := sh.s.deps.Clock.Now().Add(sh.s.cfg.PollInterval)
 	if sh.reading == 0 {
 		next = sh.readAt()
 	}
 	if len(sh.queue) > 0 && sh.firing < maxFiring && !sh.lapsed() && sh.queue[0].at.Before(next) {
 		next = sh.queue[0].at
 	}
-	return max(time.Until(next), 0)
+	return max(sh.s.deps.Clock.Until(next), 0)
 }
 
 // read takes what is due before now + lookahead.
@@ -162,7 +162,7 @@ func (sh *shard) read(ctx context.Context) {
 		return
 	}
 	owners := sh.owned()
-	began := time.Now()
+	began := sh.s.deps.Clock.Now()
 	sh.lastRead, sh.nextRead, sh.hinted = began, began.Add(sh.s.cfg.PollInterval), false
 	if len(owners) == 0 {
 		return

@@ -30,6 +30,7 @@ const (
 	cellEntry    = 0
 	cellDecision = 1
 	cellDone     = 2
+	cellDeferred = 3
 )
 
 func metaKey(name string) []byte { return append([]byte{tableMeta}, name...) }

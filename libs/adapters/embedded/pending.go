@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -52,6 +53,15 @@ func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 
 // MarkDone implements jobstore.Pending. It marks rows that are there: a mark without a row would outlive its bucket.
 func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {
+	return s.mark(ctx, locators, nil)
+}
+
+// Defer implements jobstore.Pending.
+func (s *Pending) Defer(ctx context.Context, l job.Locator, to time.Time) error {
+	return s.mark(ctx, []job.Locator{l}, binary.BigEndian.AppendUint64(nil, uint64(to.UnixMilli())))
+}
+
+func (s *Pending) mark(ctx context.Context, locators []job.Locator, deferred []byte) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
 	for _, l := range locators {
@@ -63,7 +73,12 @@ func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 			continue
 		}
 		// Without its row a mark says nothing, and goes with its bucket.
-		if err := b.Set(cell(rowKey(l), cellDone), nil, nil); err != nil {
+		row := rowKey(l)
+		err = b.Set(cell(row, cellDone), nil, nil)
+		if err == nil && deferred != nil {
+			err = b.Set(cell(row, cellDeferred), deferred, nil)
+		}
+		if err != nil {
 			return fmt.Errorf("embedded: mark done: %w", err)
 		}
 	}
@@ -94,7 +109,10 @@ func (s *Pending) Decide(_ context.Context, l job.Locator, d job.Decision) error
 func (s *Pending) Row(_ context.Context, l job.Locator) (job.PendingRow, error) {
 	prefix := rowKey(l)
 	var row assembly
-	for _, kind := range []byte{cellDone, cellDecision, cellEntry} {
+	for _, kind := range []byte{cellDone, cellDeferred, cellDecision, cellEntry} {
+		if kind == cellDeferred && !row.Done {
+			continue
+		}
 		key := cell(prefix, kind)
 		value, found, err := s.db.get(key)
 		if found {
@@ -171,6 +189,11 @@ func (a *assembly) add(kind byte, value []byte) (err error) {
 		a.Decision = &d
 	case cellDone:
 		a.Done = true
+	case cellDeferred:
+		if len(value) != 8 {
+			return fmt.Errorf("deferred to %x", value)
+		}
+		a.DeferredTo = time.UnixMilli(int64(binary.BigEndian.Uint64(value))).UTC()
 	}
 	return err
 }
@@ -214,13 +237,9 @@ func (s *Pending) rows(ctx context.Context, lower, upper []byte, limit int) ([]j
 		if len(rows) == 0 || !bytes.Equal(row, current) {
 			return true, nil
 		}
-		last := &rows[len(rows)-1]
-		if kind == cellDone {
-			last.Done = true
-			return true, nil
-		}
-		d, err := wire.UnmarshalDecision(v)
-		last.Decision = &d
+		last := assembly{PendingRow: rows[len(rows)-1]}
+		err := last.add(kind, v)
+		rows[len(rows)-1] = last.PendingRow
 		return true, err
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -222,7 +223,7 @@ func (r *Records) Renew(_ context.Context, k dedupe.Key, h dedupe.Holder, t job.
 	rec, ok := r.records[k]
 	if !ok {
 		r.records[k] = &dedupe.Record{
-			Exists: true, Holder: h.Name, DefinitionID: h.DefinitionID, Token: t, LapsesAt: lapsesAt, Running: true,
+			Exists: true, Holder: h.Name, DefinitionID: h.DefinitionID, Token: t, LapsesAt: lapsesAt, Running: h.Began,
 		}
 		return nil
 	}
@@ -374,7 +375,7 @@ func (r *Records) evict(now time.Time) {
 		r.bytes -= outcomeBytes(r.records[a.key].Outcome)
 		delete(r.records, a.key)
 		// Others of the same instant may be gone too.
-		r.keptSince = job.Later(r.keptSince, a.at.Add(time.Millisecond))
+		r.keptSince = job.Later(r.keptSince, a.at.Add(clock.MaxDifference+time.Millisecond))
 	}
 	for r.released.len() > 0 && old(r.released.len(), r.released.first().at) {
 		a := r.released.pop()
@@ -387,7 +388,7 @@ func (r *Records) evict(now time.Time) {
 		if r.stops[a.key].at.Equal(a.at) {
 			delete(r.stops, a.key)
 		}
-		r.keptSince = job.Later(r.keptSince, a.at)
+		r.keptSince = job.Later(r.keptSince, a.at.Add(clock.MaxDifference))
 	}
 }
 

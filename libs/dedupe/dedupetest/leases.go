@@ -116,8 +116,17 @@ func renewRecreates(t *testing.T, f fixture) {
 	token := job.Token{Counter: 7, Start: alice.Start}
 	must(t, f.Renew(t.Context(), f.key, alice, token, f.now.Add(lease)))
 	rec := f.wantHeld(t, bob, f.now)
-	if !rec.Alive(f.now) || rec.Holder != alice.Name || rec.Token != token || rec.Outcome != nil {
+	if !rec.Alive(f.now) || rec.Holder != alice.Name || rec.Token != token || rec.Outcome != nil || rec.Running {
 		t.Errorf("made anew as %+v", rec)
+	}
+	began := alice
+	began.Began, began.DefinitionID = true, "def_of_the_call"
+	other := dedupe.Key{ExecutionID: f.key.ExecutionID, Attempt: f.key.Attempt + 1}
+	must(t, f.Renew(t.Context(), other, began, token, f.now.Add(lease)))
+	records, err := f.Lookup(t.Context(), []dedupe.Key{other})
+	must(t, err)
+	if rec := records[0]; !rec.Running || rec.DefinitionID != began.DefinitionID {
+		t.Errorf("of a call that has begun it is made anew as %+v", rec)
 	}
 	mustBeFenced(t, "renewing with another token",
 		f.Renew(t.Context(), f.key, bob, job.Token{Counter: 6, Start: bob.Start}, f.now.Add(lease)))

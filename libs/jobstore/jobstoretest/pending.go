@@ -29,6 +29,7 @@ func RunPending(t *testing.T, open func(t *testing.T) jobstore.Pending) {
 		{"an entry that is due before its bucket stays in its bucket", entryKeepsItsBucket},
 		{"a second put of an entry changes nothing", secondPutIsNone},
 		{"a second put of an entry changes neither done nor its decision", putLeavesMarks},
+		{"a deferred row is done and says until when", deferredRow},
 		{"puts, marks and decisions of one row that race all take effect", writesOfOneRowRace},
 		{"done marks exactly the row that is named", markIsExact},
 		{"a mark of a row that is not there leaves nothing", markOfNothing},
@@ -150,7 +151,7 @@ func secondPutIsNone(t *testing.T, s buckets) {
 func someDecision(e job.Entry) job.Decision {
 	return job.Decision{
 		Fire: true, Skipped: &job.SkippedRange{From: e.DueAt.Add(time.Minute), To: e.DueAt.Add(time.Hour), Count: 60},
-		Next: e.DueAt.Add(61 * time.Minute), NextOrdinal: 62, NextBackfillFired: 3,
+		Disposition: job.SkippedPaused, Next: e.DueAt.Add(61 * time.Minute), NextOrdinal: 62, NextBackfillFired: 3,
 	}
 }
 
@@ -166,6 +167,29 @@ func putLeavesMarks(t *testing.T, s buckets) {
 	want := job.PendingRow{Entry: e, Done: true, Decision: &d}
 	same(t, "done row", s.row(t, e.Locator), want)
 	same(t, "bucket", s.scan(t, suitePartition, s.minute), []job.PendingRow{want})
+}
+
+func deferredRow(t *testing.T, s buckets) {
+	list := entries(suitePartition, s.minute, 3)
+	must(t, s.Put(t.Context(), list))
+	until := list[0].DueAt.Add(time.Hour)
+	must(t, s.Defer(t.Context(), list[0].Locator, until))
+	must(t, s.Defer(t.Context(), list[1].Locator, until.Add(time.Second)))
+	must(t, s.MarkDone(t.Context(), []job.Locator{list[1].Locator, list[2].Locator})) // another event of the same attempt
+	must(t, s.Put(t.Context(), list))
+	want := []job.PendingRow{
+		{Entry: list[0], Done: true, DeferredTo: until},
+		{Entry: list[1], Done: true, DeferredTo: until.Add(time.Second)},
+		{Entry: list[2], Done: true},
+	}
+	for i := range want {
+		same(t, fmt.Sprint("row ", i), s.row(t, list[i].Locator), want[i])
+	}
+	same(t, "bucket", s.scan(t, suitePartition, s.minute), want)
+	e := entry(s)
+	must(t, s.Defer(t.Context(), e.Locator, until))
+	_, err := s.Row(t.Context(), e.Locator)
+	mustBe(t, err, jobstore.ErrNotFound)
 }
 
 func writesOfOneRowRace(t *testing.T, s buckets) {

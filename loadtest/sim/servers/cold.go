@@ -35,8 +35,8 @@ type Cold struct {
 	Closing func(rows []job.PendingRow)
 
 	// updated is when a job's row got the definition, except for one that a resume made.
-	updated map[string]time.Time
-	created map[string]time.Time // by job
+	updated  map[string]time.Time
+	repeated map[string]bool // by job
 
 	events  map[string]map[string]job.Event // by job, then id
 	letters []job.DeadLetter
@@ -52,7 +52,7 @@ func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
 		jobs: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
 		settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
-		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, created: map[string]time.Time{}, events: map[string]map[string]job.Event{},
+		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, repeated: map[string]bool{}, events: map[string]map[string]job.Event{},
 	}
 	for p := range partitions {
 		c.low[p], c.buckets[p] = setup, map[int64]*minute{}
@@ -103,15 +103,15 @@ func (c *Cold) Create(_ context.Context, j job.Job, exclusive bool) error {
 		}
 		return nil
 	}
-	c.jobs[j.ID], c.created[j.ID] = wire.MarshalJob(&j), time.Now()
+	c.jobs[j.ID] = wire.MarshalJob(&j)
 	return nil
 }
 
-// Created tells when a job's row came.
-func (c *Cold) Created(jobID string) time.Time {
+// Repeated tells whether a job's first entry was written more than once, because its registration took long.
+func (c *Cold) Repeated(jobID string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.created[jobID]
+	return c.repeated[jobID]
 }
 
 // CreateMany implements jobstore.Jobs.
@@ -289,6 +289,9 @@ func (c *Cold) PutAt(sent time.Time, entries []job.Entry) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range entries {
+		if e.Repeats != 0 {
+			c.repeated[e.JobID] = true
+		}
 		if closed, ok := c.closed[[2]int64{int64(e.Partition), e.Minute}]; ok && !sent.After(closed) {
 			continue
 		}
@@ -312,6 +315,16 @@ func (c *Cold) MarkDone(_ context.Context, locators []job.Locator) error {
 		if row := c.row(l); row != nil && l.Minute >= c.low[l.Partition] {
 			row.Done = true
 		}
+	}
+	return nil
+}
+
+// Defer implements jobstore.Pending.
+func (c *Cold) Defer(_ context.Context, l job.Locator, to time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if row := c.row(l); row != nil && l.Minute >= c.low[l.Partition] {
+		row.Done, row.DeferredTo = true, job.Instant(to)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -359,7 +360,7 @@ func (h *Hot) Renew(_ context.Context, k dedupe.Key, holder dedupe.Holder, t job
 	defer h.mu.Unlock()
 	rec, ok := h.state.records[k]
 	if !ok {
-		rec = dedupe.Record{Exists: true, Holder: holder.Name, DefinitionID: holder.DefinitionID, Token: t, Running: true}
+		rec = dedupe.Record{Exists: true, Holder: holder.Name, DefinitionID: holder.DefinitionID, Token: t, Running: holder.Began}
 	}
 	if rec.Token != t || rec.Outcome != nil {
 		return dedupe.ErrFenced
@@ -430,13 +431,13 @@ func (h *Hot) end(k dedupe.Key, rec *dedupe.Record, o *job.Outcome, now time.Tim
 func (h *Hot) evict() {
 	for h.maxRecords > 0 && len(h.state.ended) > h.maxRecords {
 		delete(h.state.records, h.state.ended[0])
-		h.state.keptSince = job.Later(h.state.keptSince, h.state.endedAt[0].Add(time.Millisecond))
+		h.state.keptSince = job.Later(h.state.keptSince, h.state.endedAt[0].Add(clock.MaxDifference+time.Millisecond))
 		h.state.ended, h.state.endedAt = h.state.ended[1:], h.state.endedAt[1:]
 	}
 	for h.maxRecords > 0 && len(h.state.stopped) > h.maxRecords {
 		delete(h.state.stops, h.state.stopped[0])
 		h.state.stopped = h.state.stopped[1:]
-		h.state.keptSince = job.Later(h.state.keptSince, time.Now())
+		h.state.keptSince = job.Later(h.state.keptSince, time.Now().Add(clock.MaxDifference))
 	}
 }
 

@@ -191,6 +191,7 @@ type Decision struct {
 	NextMs            int64                  `protobuf:"varint,3,opt,name=next_ms,json=nextMs,proto3" json:"next_ms,omitempty"`
 	NextOrdinal       int64                  `protobuf:"varint,4,opt,name=next_ordinal,json=nextOrdinal,proto3" json:"next_ordinal,omitempty"`
 	NextBackfillFired int64                  `protobuf:"varint,5,opt,name=next_backfill_fired,json=nextBackfillFired,proto3" json:"next_backfill_fired,omitempty"`
+	Disposition       string                 `protobuf:"bytes,6,opt,name=disposition,proto3" json:"disposition,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -258,6 +259,13 @@ func (x *Decision) GetNextBackfillFired() int64 {
 		return x.NextBackfillFired
 	}
 	return 0
+}
+
+func (x *Decision) GetDisposition() string {
+	if x != nil {
+		return x.Disposition
+	}
+	return ""
 }
 
 type SkippedRange struct {
@@ -1048,13 +1056,14 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x0ebackfill_fired\x18\f \x01(\x03R\rbackfillFired\x12\"\n" +
 	"\rwritten_at_ms\x18\r \x01(\x03R\vwrittenAtMs\x12\x18\n" +
 	"\achained\x18\x0e \x01(\bR\achained\x12\x18\n" +
-	"\arepeats\x18\x0f \x01(\x03R\arepeats\"\xc1\x01\n" +
+	"\arepeats\x18\x0f \x01(\x03R\arepeats\"\xe3\x01\n" +
 	"\bDecision\x12\x12\n" +
 	"\x04fire\x18\x01 \x01(\bR\x04fire\x125\n" +
 	"\askipped\x18\x02 \x01(\v2\x1b.minutehand.v1.SkippedRangeR\askipped\x12\x17\n" +
 	"\anext_ms\x18\x03 \x01(\x03R\x06nextMs\x12!\n" +
 	"\fnext_ordinal\x18\x04 \x01(\x03R\vnextOrdinal\x12.\n" +
-	"\x13next_backfill_fired\x18\x05 \x01(\x03R\x11nextBackfillFired\"R\n" +
+	"\x13next_backfill_fired\x18\x05 \x01(\x03R\x11nextBackfillFired\x12 \n" +
+	"\vdisposition\x18\x06 \x01(\tR\vdisposition\"R\n" +
 	"\fSkippedRange\x12\x17\n" +
 	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
 	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\x12\x14\n" +

@@ -46,7 +46,7 @@ func (c *deadLetterListCmd) Run(ctx context.Context) error {
 type redriveCmd struct {
 	client
 	Job    string `help:"Only those of this job." placeholder:"JOB"`
-	Reason string `help:"Only those given up for this reason: permanent, max_attempts or window." placeholder:"REASON"`
+	Reason string `help:"Only those given up for this reason: permanent, max_attempts, window or overtaken." placeholder:"REASON"`
 	From   string `help:"Only those given up at this instant or later." placeholder:"RFC3339"`
 	To     string `help:"Only those given up before this instant." placeholder:"RFC3339"`
 	Rate   int    `default:"10" help:"How many a second." placeholder:"N"`

@@ -1,0 +1,238 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+// consumer is a member of a group, with connections of its own.
+type consumer struct {
+	l      *Log
+	topic  string
+	id     string
+	client *kgo.Client
+	// lookAt is when the topic's id is looked at again; recreated, that it is another one.
+	lookAt    time.Time
+	recreated bool
+
+	// committing lets one commit go out at a time.
+	committing sync.Mutex
+	mu         sync.Mutex
+	// standing are the committed offsets of the partitions that are this member's.
+	standing map[int32]int64
+}
+
+// Subscribe implements dispatch.Log.
+func (l *Log) Subscribe(ctx context.Context, topic, group string) (dispatch.Consumer, error) {
+	id, err := l.logID(ctx, l.topic(topic))
+	if err != nil {
+		return nil, err
+	}
+	c := &consumer{l: l, topic: l.topic(topic), id: id, standing: map[int32]int64{}}
+	c.client, err = kgo.NewClient(
+		kgo.SeedBrokers(l.o.Brokers...), kgo.ClientID("minutehand-"+group), kgo.ConsumerGroup(l.o.Prefix+group),
+		kgo.ConsumeTopics(c.topic), kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(),
+		kgo.SessionTimeout(l.o.SessionTimeout), kgo.HeartbeatInterval(l.o.SessionTimeout/4),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(maxFetchBytes/4), kgo.FetchMaxPartitionBytes(4<<20),
+		kgo.MaxConcurrentFetches(4), kgo.RetryTimeout(deliveryTimeout),
+		kgo.AdjustFetchOffsetsFn(func(ctx context.Context, assigned map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+			return assigned, c.begin(ctx, group, topic, assigned[c.topic])
+		}),
+		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, gone map[string][]int32) { c.lose(gone[c.topic]) }),
+		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, gone map[string][]int32) { c.lose(gone[c.topic]) }),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: subscribe to %s: %w", topic, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.consumers == nil {
+		c.client.Close()
+		return nil, fmt.Errorf("kafka: subscribe to %s: %w", topic, dispatch.ErrClosed)
+	}
+	l.consumers[c] = true
+	return c, nil
+}
+
+// begin sets where partitions that were assigned begin: at the offset that was committed for this topic. One that was
+// committed for a topic of the same name before says nothing of it.
+func (c *consumer) begin(ctx context.Context, group, topic string, assigned map[int32]kgo.Offset) error {
+	committed, err := c.l.committed(ctx, topic, group, c.id)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p := range assigned {
+		c.standing[p] = committed[int(p)]
+		assigned[p] = kgo.NewOffset().AtStart()
+		if at := committed[int(p)]; at > 0 {
+			assigned[p] = kgo.NewOffset().At(at)
+		}
+	}
+	return nil
+}
+
+func (c *consumer) lose(partitions []int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range partitions {
+		delete(c.standing, p)
+	}
+}
+
+// Poll implements dispatch.Consumer.
+func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, error) {
+	for {
+		if c.recreated {
+			return nil, fmt.Errorf("kafka: poll: %w", dispatch.ErrRecreated)
+		}
+		waiting, cancel := context.WithTimeout(ctx, recheck)
+		fetches := c.client.PollRecords(waiting, limit)
+		cancel()
+		if fetches.IsClientClosed() {
+			return nil, fmt.Errorf("kafka: poll: %w", dispatch.ErrClosed)
+		}
+		records := fetches.Records()
+		failed := c.failure(fetches)
+		if err := ctx.Err(); err != nil && len(records) == 0 {
+			return nil, err
+		}
+		if failed != nil || !time.Now().Before(c.lookAt) {
+			if err := c.look(ctx, failed); err != nil {
+				return nil, err
+			}
+			if c.recreated {
+				continue // what was fetched may be of the other topic
+			}
+		}
+		if len(records) > 0 {
+			return messages(records), nil
+		}
+	}
+}
+
+// failure is what went wrong but for the end of the wait.
+func (c *consumer) failure(fetches kgo.Fetches) error {
+	for _, e := range fetches.Errors() {
+		if !errors.Is(e.Err, context.DeadlineExceeded) && !errors.Is(e.Err, context.Canceled) {
+			return e.Err
+		}
+	}
+	return nil
+}
+
+// look finds out whether the topic is still the same. It waits a little when something has failed.
+func (c *consumer) look(ctx context.Context, failed error) error {
+	id, err := c.l.logID(ctx, c.topic)
+	switch {
+	case err == nil && id != c.id:
+		c.recreated = true
+		return nil
+	case err == nil && failed == nil:
+		c.lookAt = time.Now().Add(recheck)
+		return nil
+	case err == nil:
+		err = failed
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	c.l.o.Logger.Warn("cannot consume", "topic", c.topic, "error", err)
+	return run.Sleep(ctx, recheck/10)
+}
+
+func messages(records []*kgo.Record) []dispatch.Message {
+	list := make([]dispatch.Message, len(records))
+	for i, r := range records {
+		list[i] = dispatch.Message{
+			Partition: int(r.Partition), Offset: r.Offset, Key: string(r.Key), Value: r.Value, AppendedAt: r.Timestamp.UTC(),
+		}
+	}
+	return list
+}
+
+// Commit implements dispatch.Consumer.
+func (c *consumer) Commit(ctx context.Context, offsets map[int]int64) error {
+	c.committing.Lock()
+	defer c.committing.Unlock()
+	next := map[int32]kgo.EpochOffset{}
+	c.mu.Lock()
+	for p, offset := range offsets {
+		if standing, mine := c.standing[int32(p)]; mine && offset > standing {
+			next[int32(p)] = kgo.EpochOffset{Epoch: -1, Offset: offset}
+		}
+	}
+	c.mu.Unlock()
+	if len(next) == 0 || c.recreated {
+		return nil
+	}
+	named := kgo.PreCommitFnContext(ctx, func(request *kmsg.OffsetCommitRequest) error {
+		for t := range request.Topics {
+			for p := range request.Topics[t].Partitions {
+				request.Topics[t].Partitions[p].Metadata = &c.id
+			}
+		}
+		return nil
+	})
+	var failed error
+	c.client.CommitOffsetsSync(named, map[string]map[int32]kgo.EpochOffset{c.topic: next},
+		func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, response *kmsg.OffsetCommitResponse, err error) {
+			failed = err
+			if err != nil {
+				return
+			}
+			for _, t := range response.Topics {
+				for _, p := range t.Partitions {
+					if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+						failed = err
+						delete(next, p.Partition)
+					}
+				}
+			}
+		})
+	c.mu.Lock()
+	for p, o := range maps.All(next) {
+		if _, mine := c.standing[p]; mine && failed == nil {
+			c.standing[p] = max(c.standing[p], o.Offset)
+		}
+	}
+	c.mu.Unlock()
+	switch {
+	case errors.Is(failed, kerr.IllegalGeneration), errors.Is(failed, kerr.UnknownMemberID), errors.Is(failed, kerr.FencedInstanceID),
+		errors.Is(failed, kerr.UnknownTopicOrPartition), errors.Is(failed, kerr.UnknownTopicID):
+		return nil // the partitions are another's, or the topic is no more: what comes again was not committed
+	case failed != nil:
+		return fmt.Errorf("kafka: commit: %w", failed)
+	}
+	return nil
+}
+
+// Seek implements dispatch.Consumer.
+func (c *consumer) Seek(partition int, offset int64) {
+	c.client.SetOffsets(map[string]map[int32]kgo.EpochOffset{c.topic: {int32(partition): {Epoch: -1, Offset: offset}}})
+}
+
+// LogID implements dispatch.Consumer.
+func (c *consumer) LogID() string { return c.id }
+
+// Close implements dispatch.Consumer.
+func (c *consumer) Close() error {
+	c.l.mu.Lock()
+	delete(c.l.consumers, c)
+	c.l.mu.Unlock()
+	c.client.Close() // which leaves the group
+	return nil
+}

@@ -1,0 +1,212 @@
+// Package kafka is the log on Kafka: one topic for each of the port's, consumer groups under their names.
+//
+// A topic's log id is Kafka's own, which is new when the topic is created anew. The driver never goes over from one to the
+// other, and a committed offset carries the log id that it belongs to.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/minutehand/minutehand/libs/dispatch"
+)
+
+// Options say where the cluster is.
+type Options struct {
+	Brokers []string // host:port
+	// Prefix of the names of topics and groups, such as "minutehand.".
+	Prefix string
+	// Partitions and Replication of topics that EnsureTopics creates.
+	Partitions, Replication int
+	// SessionTimeout is after how long without a word a consumer's partitions go to others; 0 means 6 s.
+	SessionTimeout time.Duration
+	Logger         *slog.Logger
+}
+
+const (
+	// batchOverhead is how much larger than its records a batch may be.
+	batchOverhead = 64 << 10
+	// maxBuffered bounds the records, maxBufferedBytes the bytes that wait to be produced; beyond that Publish waits.
+	maxBuffered      = 50_000
+	maxBufferedBytes = 256 << 20
+	// maxFetchBytes bounds what a consumer has in memory that was not polled yet.
+	maxFetchBytes = 64 << 20
+	// deliveryTimeout is after how long a record that no broker took fails.
+	deliveryTimeout = 30 * time.Second
+	// recheck is how often an idle consumer looks whether its topic is still the same.
+	recheck = time.Second
+)
+
+// Log is the log. It is safe for concurrent use.
+type Log struct {
+	o        Options
+	producer *kgo.Client
+	admin    *kadm.Client
+
+	mu        sync.Mutex
+	consumers map[*consumer]bool
+}
+
+var _ dispatch.Log = (*Log)(nil)
+
+// Open makes a log. It does not wait for the brokers; every call does, up to its context's end or its time limit.
+func Open(o Options) (*Log, error) {
+	if o.SessionTimeout == 0 {
+		o.SessionTimeout = 6 * time.Second
+	}
+	producer, err := kgo.NewClient(
+		kgo.SeedBrokers(o.Brokers...), kgo.ClientID("minutehand"), kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ProducerLinger(time.Millisecond), kgo.ProducerBatchMaxBytes(dispatch.MaxRecordBytes+batchOverhead),
+		kgo.MaxBufferedRecords(maxBuffered), kgo.MaxBufferedBytes(maxBufferedBytes), kgo.RecordDeliveryTimeout(deliveryTimeout),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	return &Log{o: o, producer: producer, admin: kadm.NewClient(producer), consumers: map[*consumer]bool{}}, nil
+}
+
+// Close closes the log and what consumes it.
+func (l *Log) Close() {
+	l.mu.Lock()
+	consumers := l.consumers
+	l.consumers = nil
+	l.mu.Unlock()
+	for c := range consumers {
+		c.client.Close()
+	}
+	l.producer.Close()
+}
+
+// Check tells whether a broker answers.
+func (l *Log) Check(ctx context.Context) error {
+	if err := l.producer.Ping(ctx); err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	return nil
+}
+
+func (l *Log) topic(name string) string { return l.o.Prefix + name }
+
+// EnsureTopics creates the topics that are not there.
+func (l *Log) EnsureTopics(ctx context.Context) error {
+	value := func(s string) *string { return &s }
+	configs := map[string]*string{
+		"message.timestamp.type": value("LogAppendTime"),
+		"max.message.bytes":      value(fmt.Sprint(dispatch.MaxRecordBytes + batchOverhead)),
+	}
+	var names []string
+	for _, t := range dispatch.Topics() {
+		names = append(names, l.topic(t))
+	}
+	created, err := l.admin.CreateTopics(ctx, int32(l.o.Partitions), int16(l.o.Replication), configs, names...)
+	for _, t := range created.Sorted() {
+		if t.Err != nil && !errors.Is(t.Err, kerr.TopicAlreadyExists) {
+			err = errors.Join(err, t.Err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("kafka: create topics: %w", err)
+	}
+	return nil
+}
+
+// logID is the id of a topic.
+func (l *Log) logID(ctx context.Context, topic string) (string, error) {
+	topics, err := l.admin.ListTopics(ctx, topic)
+	if err == nil {
+		err = topics[topic].Err
+	}
+	if err != nil {
+		return "", fmt.Errorf("kafka: topic %s: %w", topic, err)
+	}
+	return topics[topic].ID.String(), nil
+}
+
+// Publish implements dispatch.Log. After an error some records may be in the log.
+func (l *Log) Publish(ctx context.Context, topic string, records []dispatch.Record) error {
+	list := make([]*kgo.Record, len(records))
+	for i := range records {
+		if len(records[i].Key)+len(records[i].Value) > dispatch.MaxRecordBytes {
+			return fmt.Errorf("kafka: publish: %w", dispatch.ErrTooLarge)
+		}
+	}
+	for i := range records {
+		list[i] = &kgo.Record{Topic: l.topic(topic), Key: []byte(records[i].Key), Value: records[i].Value}
+	}
+	err := l.producer.ProduceSync(ctx, list...).FirstErr()
+	if errors.Is(err, kerr.UnknownTopicID) {
+		// It was created anew. The driver forgets the old one when it is told to; the caller tries again.
+		l.producer.PurgeTopicsFromProducing(l.topic(topic))
+	}
+	if err != nil {
+		return fmt.Errorf("kafka: publish to %s: %w", topic, err)
+	}
+	return nil
+}
+
+// End implements dispatch.Log.
+func (l *Log) End(ctx context.Context, topic string) (dispatch.Position, error) {
+	return l.position(ctx, topic, func(string) (map[int]int64, error) {
+		listed, err := l.admin.ListEndOffsets(ctx, l.topic(topic))
+		if err == nil {
+			err = listed.Error()
+		}
+		offsets := map[int]int64{}
+		listed.Each(func(o kadm.ListedOffset) { offsets[int(o.Partition)] = o.Offset })
+		return offsets, err
+	})
+}
+
+// Committed implements dispatch.Log.
+func (l *Log) Committed(ctx context.Context, topic, group string) (dispatch.Position, error) {
+	return l.position(ctx, topic, func(id string) (map[int]int64, error) { return l.committed(ctx, topic, group, id) })
+}
+
+// committed are a group's offsets that belong to the topic of that id.
+func (l *Log) committed(ctx context.Context, topic, group, id string) (map[int]int64, error) {
+	offsets := map[int]int64{}
+	responses, err := l.admin.FetchOffsetsForTopics(ctx, l.o.Prefix+group, l.topic(topic))
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return offsets, nil
+	}
+	if err == nil {
+		err = responses.Error()
+	}
+	responses.Each(func(o kadm.OffsetResponse) {
+		if o.Topic == l.topic(topic) && o.Metadata == id && o.At > 0 {
+			offsets[int(o.Partition)] = o.At
+		}
+	})
+	return offsets, err
+}
+
+// position reads offsets between two looks at the topic's id, which must be the same.
+func (l *Log) position(
+	ctx context.Context, topic string, read func(id string) (map[int]int64, error),
+) (dispatch.Position, error) {
+	for {
+		before, err := l.logID(ctx, l.topic(topic))
+		if err != nil {
+			return dispatch.Position{}, err
+		}
+		offsets, err := read(before)
+		if err != nil {
+			return dispatch.Position{}, fmt.Errorf("kafka: position of %s: %w", topic, err)
+		}
+		after, err := l.logID(ctx, l.topic(topic))
+		if err != nil {
+			return dispatch.Position{}, err
+		}
+		if before == after {
+			return dispatch.Position{LogID: after, Offsets: offsets}, nil
+		}
+	}
+}

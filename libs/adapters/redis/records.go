@@ -1,0 +1,325 @@
+package redis
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+const (
+	// outcomeTTL is how long an outcome is kept: longer than promised by as much as clocks may differ.
+	outcomeTTL = dedupe.Retention + 2*clock.MaxDifference
+	// recordTTL is how long a record without an outcome is kept after it was last touched, stopTTL a stop record. Both
+	// outlive the retention of the fires' topic.
+	recordTTL = 8 * 24 * time.Hour
+	stopTTL   = 8 * 24 * time.Hour
+)
+
+// Records is leases, outcomes and stop records on Redis.
+type Records struct{ *Tier }
+
+var _ dedupe.Records = (*Records)(nil)
+
+// NewRecords returns the records of a tier.
+func NewRecords(t *Tier) *Records { return &Records{Tier: t} }
+
+// recordKey has the hash tag of its job's stop record: what stands before the last hyphen of an execution id is its job's.
+func (r *Records) recordKey(k dedupe.Key) string {
+	return r.key("exec:" + k.ExecutionID + ":" + strconv.Itoa(k.Attempt))
+}
+
+func (r *Records) stopKey(jobID string) string { return r.key("stop:" + jobID) }
+
+// A record is a hash: e exists, h holder, d definition, c and s the token's counter and start, l when the lease lapses, r
+// released, n running, t takeovers, o outcome. Tokens' starts are compared as text; they pass 2^53.
+const recordLua = `
+local key = KEYS[1]
+local f = redis.call('HMGET', key, 'e', 'o', 'r', 'l', 'n', 'c', 's')
+local exists, outcome, released, lapses, running = f[1] == '1', f[2], f[3] == '1', tonumber(f[4] or 0), f[5] == '1'
+local there = f[6] ~= false
+local function mine(c, s) return f[6] == c and f[7] == s end
+local function alive(now) return exists and not outcome and not released and tonumber(now) < lapses end
+local function answer(n) return {n, redis.call('HGETALL', key)} end
+`
+
+var acquireScript = redis.NewScript(recordLua + `
+if outcome or alive(ARGV[4]) then return answer(0) end
+if exists and not released then redis.call('HINCRBY', key, 't', 1) end
+redis.call('HSET', key, 'e', '1', 'r', '0', 'h', ARGV[1], 's', ARGV[3], 'l', ARGV[5])
+if not running then redis.call('HSET', key, 'd', ARGV[2]) end
+redis.call('HINCRBY', key, 'c', 1)
+redis.call('PEXPIRE', key, ARGV[6])
+return answer(1)`)
+
+// Acquire implements dedupe.Records.
+func (r *Records) Acquire(
+	ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time,
+) (dedupe.Record, bool, error) {
+	rec, ok, err := answerOf(r.run(ctx, acquireScript, []string{r.recordKey(k)}, h.Name, h.DefinitionID, h.Start, now.UnixMilli(),
+		lapsesAt.UnixMilli(), recordTTL.Milliseconds()))
+	if err != nil {
+		return rec, ok, fmt.Errorf("redis: acquire: %w", err)
+	}
+	return rec, ok, nil
+}
+
+var startScript = redis.NewScript(recordLua + `
+if redis.call('GET', KEYS[3]) ~= ARGV[3] then return 'incarnation' end
+if not there or not mine(ARGV[1], ARGV[2]) or released or outcome then return 'fenced' end
+if (redis.call('HGET', KEYS[2], 'b') or '') ~= ARGV[4] then return 'stop' end
+if ARGV[6] == '1' then
+  redis.call('HSET', key, 'n', '1', 'd', ARGV[5])
+  redis.call('PEXPIRE', key, ARGV[7])
+end
+return 'ok'`)
+
+// Start implements dedupe.Records. The stop record is read and judged here; the script makes sure that it still is the one
+// that was judged.
+func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
+	for {
+		text, err := r.client.HGet(ctx, r.stopKey(c.Entry.JobID), "b").Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return 0, fmt.Errorf("redis: start: %w", err)
+		}
+		verdict := job.Proceed
+		if text != "" {
+			var stop job.State
+			if err := json.Unmarshal([]byte(text), &stop); err != nil {
+				return 0, fmt.Errorf("redis: stop record: %w", err)
+			}
+			if verdict = stop.Judge(c.Entry, c.EndsAt); verdict == job.Proceed && stop.Stops(c.Entry.ExecutionID) {
+				verdict = job.StoppedByCancel
+			}
+		}
+		mark := "0"
+		if verdict == job.Proceed {
+			mark = "1"
+		}
+		keys := []string{r.recordKey(k), r.stopKey(c.Entry.JobID), r.key("incarnation")}
+		answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, text, c.Entry.DefinitionID, mark,
+			recordTTL.Milliseconds()).Text()
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("redis: start: %w", err)
+		case answer == "incarnation":
+			return 0, fmt.Errorf("redis: start: %w", dedupe.ErrIncarnation)
+		case answer == "fenced":
+			return 0, fmt.Errorf("redis: start: %w", dedupe.ErrFenced)
+		case answer == "ok":
+			return verdict, nil
+		}
+	}
+}
+
+var renewScript = redis.NewScript(recordLua + `
+if not there then
+  redis.call('HSET', key, 'e', '1', 'h', ARGV[1], 'd', ARGV[2], 'c', ARGV[3], 's', ARGV[4], 'n', ARGV[6])
+elseif not mine(ARGV[3], ARGV[4]) or outcome then
+  return 'fenced'
+end
+redis.call('HSET', key, 'l', ARGV[5])
+redis.call('PEXPIRE', key, ARGV[7])
+return 'ok'`)
+
+// Renew implements dedupe.Records.
+func (r *Records) Renew(ctx context.Context, k dedupe.Key, h dedupe.Holder, t job.Token, lapsesAt time.Time) error {
+	began := "0"
+	if h.Began {
+		began = "1"
+	}
+	answer, err := r.run(ctx, renewScript, []string{r.recordKey(k)}, h.Name, h.DefinitionID, t.Counter, t.Start, lapsesAt.UnixMilli(),
+		began, recordTTL.Milliseconds()).Text()
+	if err == nil && answer == "fenced" {
+		err = dedupe.ErrFenced
+	}
+	if err != nil {
+		return fmt.Errorf("redis: renew: %w", err)
+	}
+	return nil
+}
+
+// To whoever looks it up nothing stands for an attempt that was released and never ran.
+var releaseScript = redis.NewScript(recordLua + `
+if not there or not mine(ARGV[1], ARGV[2]) or outcome or released then return 0 end
+redis.call('HSET', key, 'r', '1')
+if not running then redis.call('HSET', key, 'e', '0') end
+return 1`)
+
+// Release implements dedupe.Records.
+func (r *Records) Release(ctx context.Context, k dedupe.Key, t job.Token) error {
+	if err := r.run(ctx, releaseScript, []string{r.recordKey(k)}, t.Counter, t.Start).Err(); err != nil {
+		return fmt.Errorf("redis: release: %w", err)
+	}
+	return nil
+}
+
+var finishScript = redis.NewScript(recordLua + `
+if outcome or not (not there or mine(ARGV[1], ARGV[2]) or not alive(ARGV[3])) then return answer(0) end
+if not there then redis.call('HSET', key, 'c', ARGV[1], 's', ARGV[2]) end
+redis.call('HSET', key, 'e', '1', 'o', ARGV[4])
+redis.call('PEXPIRE', key, ARGV[5])
+return answer(1)`)
+
+// Finish implements dedupe.Records.
+func (r *Records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+	if len(ends) == 0 {
+		return nil, nil
+	}
+	keys, args := make([][]string, len(ends)), make([][]any, len(ends))
+	for i, e := range ends {
+		keys[i] = []string{r.recordKey(e.Key)}
+		args[i] = []any{e.Token.Counter, e.Token.Start, now.UnixMilli(), wire.MarshalOutcome(e.Outcome), outcomeTTL.Milliseconds()}
+	}
+	answers, err := r.runAll(ctx, finishScript, keys, args)
+	if err != nil {
+		return nil, fmt.Errorf("redis: finish: %w", err)
+	}
+	ended := make([]dedupe.Ended, len(ends))
+	for i, a := range answers {
+		if ended[i].Record, ended[i].Stored, err = answerOf(a); err != nil {
+			return nil, fmt.Errorf("redis: finish: %w", err)
+		}
+	}
+	return ended, nil
+}
+
+var refuseScript = redis.NewScript(recordLua + `
+if outcome or running or (exists and not released) then return answer(0) end
+if not there then redis.call('HSET', key, 'c', 0, 's', 0) end
+redis.call('HSET', key, 'e', '1', 'o', ARGV[1])
+redis.call('PEXPIRE', key, ARGV[2])
+return answer(1)`)
+
+// Refuse implements dedupe.Records.
+func (r *Records) Refuse(
+	ctx context.Context, k dedupe.Key, o job.Outcome, _ time.Time,
+) (dedupe.Record, bool, error) {
+	rec, ok, err := answerOf(r.run(ctx, refuseScript, []string{r.recordKey(k)}, wire.MarshalOutcome(&o), outcomeTTL.Milliseconds()))
+	if err != nil {
+		return rec, ok, fmt.Errorf("redis: refuse: %w", err)
+	}
+	return rec, ok, nil
+}
+
+// Lookup implements dedupe.Records.
+func (r *Records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
+	records := make([]dedupe.Record, len(keys))
+	if len(keys) == 0 {
+		return records, nil
+	}
+	pipe := r.client.Pipeline()
+	answers := make([]*redis.MapStringStringCmd, len(keys))
+	for i, k := range keys {
+		answers[i] = pipe.HGetAll(ctx, r.recordKey(k))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, fmt.Errorf("redis: look up: %w", err)
+	}
+	for i, a := range answers {
+		rec, err := recordOf(a.Val())
+		if err != nil {
+			return nil, fmt.Errorf("redis: look up: %w", err)
+		}
+		records[i] = rec
+	}
+	return records, nil
+}
+
+// KeptSince implements dedupe.Records. Nothing is evicted here but by time.
+func (r *Records) KeptSince(context.Context) (time.Time, error) {
+	return time.Now().Add(-dedupe.Retention), nil
+}
+
+var stopScript = redis.NewScript(`
+local standing = redis.call('HGET', KEYS[1], 'v')
+if standing and tonumber(standing) >= tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', KEYS[1], 'v', ARGV[1], 'b', ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1`)
+
+// SetStop implements dedupe.Records.
+func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) error {
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = r.run(ctx, stopScript, []string{r.stopKey(jobID)}, s.Version, text, stopTTL.Milliseconds()).Err()
+	}
+	if err != nil {
+		return fmt.Errorf("redis: stop record: %w", err)
+	}
+	return nil
+}
+
+// StopsOf implements dedupe.Records.
+func (r *Records) StopsOf(ctx context.Context, jobIDs []string) (map[string]job.State, error) {
+	states := map[string]job.State{}
+	if len(jobIDs) == 0 {
+		return states, nil
+	}
+	pipe := r.client.Pipeline()
+	answers := make([]*redis.StringCmd, len(jobIDs))
+	for i, id := range jobIDs {
+		answers[i] = pipe.HGet(ctx, r.stopKey(id), "b")
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("redis: stop records: %w", err)
+	}
+	for i, a := range answers {
+		if a.Val() == "" {
+			continue
+		}
+		var s job.State
+		if err := json.Unmarshal([]byte(a.Val()), &s); err != nil {
+			return nil, fmt.Errorf("redis: stop record: %w", err)
+		}
+		states[jobIDs[i]] = s
+	}
+	return states, nil
+}
+
+// answerOf is what a script answers that may change a record: whether it did, and the record that stands.
+func answerOf(c *redis.Cmd) (dedupe.Record, bool, error) {
+	answer, err := c.Slice()
+	if err != nil {
+		return dedupe.Record{}, false, err
+	}
+	fields := map[string]string{}
+	flat, _ := answer[1].([]any)
+	for i := 0; i+1 < len(flat); i += 2 {
+		fields[fmt.Sprint(flat[i])] = fmt.Sprint(flat[i+1])
+	}
+	rec, err := recordOf(fields)
+	return rec, answer[0] == int64(1), err
+}
+
+func recordOf(f map[string]string) (rec dedupe.Record, err error) {
+	number := func(name string) int64 {
+		n, failed := strconv.ParseInt(f[name], 10, 64)
+		if f[name] != "" && failed != nil {
+			err = errors.Join(err, fmt.Errorf("field %s: %w", strings.ToUpper(name), failed))
+		}
+		return n
+	}
+	rec = dedupe.Record{
+		Exists: f["e"] == "1", Holder: f["h"], DefinitionID: f["d"], Token: job.Token{Counter: number("c"), Start: number("s")},
+		Released: f["r"] == "1", Running: f["n"] == "1", Takeovers: int(number("t")),
+	}
+	if ms := number("l"); ms != 0 {
+		rec.LapsesAt = time.UnixMilli(ms).UTC()
+	}
+	if text, ok := f["o"]; ok {
+		o, failed := wire.UnmarshalOutcome([]byte(text))
+		rec.Outcome, err = &o, errors.Join(err, failed)
+	}
+	return rec, err
+}

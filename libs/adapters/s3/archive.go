@@ -1,0 +1,198 @@
+// Package s3 keeps the audit archive in a bucket of S3, or of a server that speaks its protocol and has conditional writes.
+package s3
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/minutehand/minutehand/libs/archive"
+)
+
+// Options say where the archive is.
+type Options struct {
+	Bucket string
+	// Region of the bucket; Endpoint of a server that is not Amazon's, whose buckets are then named by path.
+	Region, Endpoint string
+	// AccessKey and SecretKey; both empty mean the machine's own (environment, profile, role).
+	AccessKey, SecretKey string
+	// Timeout bounds one request, over all its tries; 0 means 30 s.
+	Timeout time.Duration
+}
+
+// Archive keeps objects in a bucket. A put is conditional: S3 takes it whole where nothing of that name is there.
+type Archive struct {
+	client  *s3.Client
+	bucket  string
+	timeout time.Duration
+}
+
+var _ archive.Archive = (*Archive)(nil)
+
+// NewArchive makes an archive. It asks nothing of the bucket; see [Archive.Check].
+func NewArchive(ctx context.Context, o Options) (*Archive, error) {
+	options := []func(*config.LoadOptions) error{
+		config.WithRegion(o.Region),
+		config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
+			t.ResponseHeaderTimeout = 10 * time.Second
+		}).WithDialerOptions(func(d *net.Dialer) { d.Timeout = 5 * time.Second })),
+	}
+	if o.AccessKey != "" {
+		options = append(options, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(o.AccessKey, o.SecretKey, "")))
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return nil, fmt.Errorf("s3: %w", err)
+	}
+	client := s3.NewFromConfig(cfg, func(so *s3.Options) {
+		if o.Endpoint != "" {
+			so.BaseEndpoint, so.UsePathStyle = aws.String(o.Endpoint), true
+		}
+	})
+	timeout := o.Timeout
+	if timeout == 0 {
+		timeout = 30 * time.Second
+	}
+	return &Archive{client: client, bucket: o.Bucket, timeout: timeout}, nil
+}
+
+// Check tells whether the bucket is there and may be read.
+func (a *Archive) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if _, err := a.client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &a.bucket}); err != nil {
+		return fmt.Errorf("s3: bucket %s: %w", a.bucket, err)
+	}
+	return nil
+}
+
+// CreateBucket creates the bucket, unless it is there and this account's.
+func (a *Archive) CreateBucket(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	_, err := a.client.CreateBucket(ctx, &s3.CreateBucketInput{Bucket: &a.bucket})
+	var owned *types.BucketAlreadyOwnedByYou
+	if err != nil && !errors.As(err, &owned) {
+		return fmt.Errorf("s3: create bucket %s: %w", a.bucket, err)
+	}
+	return nil
+}
+
+// PutIfAbsent implements archive.Archive. A put whose answer is lost is tried again and finds itself: ErrExists.
+func (a *Archive) PutIfAbsent(ctx context.Context, name string, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	for {
+		_, err := a.client.PutObject(ctx, &s3.PutObjectInput{
+			Bucket: &a.bucket, Key: &name, Body: bytes.NewReader(body), ContentLength: aws.Int64(int64(len(body))),
+			IfNoneMatch: aws.String("*"),
+		})
+		switch {
+		case err == nil:
+			return nil
+		case answered(err, http.StatusPreconditionFailed):
+			return fmt.Errorf("s3: put %s: %w", name, archive.ErrExists)
+		case answered(err, http.StatusConflict) && ctx.Err() == nil:
+			continue // another put of that name is under way: one of the two stands in a moment
+		default:
+			return fmt.Errorf("s3: put %s: %w", name, err)
+		}
+	}
+}
+
+func answered(err error, status int) bool {
+	var response *awshttp.ResponseError
+	return errors.As(err, &response) && response.HTTPStatusCode() == status
+}
+
+func absent(err error) bool {
+	var api smithy.APIError
+	return answered(err, http.StatusNotFound) || errors.As(err, &api) && (api.ErrorCode() == "NoSuchKey" || api.ErrorCode() == "NotFound")
+}
+
+// Open implements archive.Archive. The object is read in parts, as they are asked for.
+func (a *Archive) Open(ctx context.Context, name string) (archive.Object, error) {
+	asked, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	head, err := a.client.HeadObject(asked, &s3.HeadObjectInput{Bucket: &a.bucket, Key: &name})
+	if absent(err) {
+		return nil, fmt.Errorf("s3: open %s: %w", name, archive.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("s3: open %s: %w", name, err)
+	}
+	return &object{a: a, ctx: ctx, name: name, etag: head.ETag, size: aws.ToInt64(head.ContentLength)}, nil
+}
+
+// List implements archive.Archive.
+func (a *Archive) List(ctx context.Context, prefix string) (names []string, err error) {
+	pages := s3.NewListObjectsV2Paginator(a.client, &s3.ListObjectsV2Input{Bucket: &a.bucket, Prefix: &prefix})
+	for pages.HasMorePages() {
+		asked, cancel := context.WithTimeout(ctx, a.timeout)
+		page, err := pages.NextPage(asked)
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("s3: list %s: %w", prefix, err)
+		}
+		for _, o := range page.Contents {
+			names = append(names, aws.ToString(o.Key))
+		}
+	}
+	slices.Sort(names) // servers that are not Amazon's may have another order
+	return names, nil
+}
+
+// object is an object that is open for as long as the context of its Open lasts.
+type object struct {
+	a    *Archive
+	ctx  context.Context
+	name string
+	etag *string
+	size int64
+}
+
+func (o *object) ReadAt(p []byte, off int64) (int, error) {
+	if off >= o.size {
+		return 0, io.EOF
+	}
+	want := min(int64(len(p)), o.size-off)
+	if want == 0 {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeout(o.ctx, o.a.timeout)
+	defer cancel()
+	part, err := o.a.client.GetObject(ctx, &s3.GetObjectInput{
+		Bucket: &o.a.bucket, Key: &o.name, IfMatch: o.etag, Range: aws.String(fmt.Sprintf("bytes=%d-%d", off, off+want-1)),
+	})
+	if err != nil {
+		return 0, fmt.Errorf("s3: read %s: %w", o.name, err)
+	}
+	defer part.Body.Close()
+	n, err := io.ReadFull(part.Body, p[:want])
+	if err != nil {
+		return n, fmt.Errorf("s3: read %s: %w", o.name, err)
+	}
+	if n < len(p) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (o *object) Size() int64 { return o.size }
+
+// Close implements io.Closer; between reads an object holds nothing.
+func (o *object) Close() error { return nil }

@@ -1,0 +1,169 @@
+//go:build servers
+
+package zookeeper_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
+	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/coord/coordtest"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+)
+
+var roots atomic.Int64
+
+func newRoot() string { return fmt.Sprintf("/test-%d-%d", time.Now().UnixNano(), roots.Add(1)) }
+
+// server is the one that infra/local started.
+func server(t *testing.T) string {
+	t.Helper()
+	port := os.Getenv("ZOOKEEPER_PORT")
+	if port == "" {
+		t.Fatal("ZOOKEEPER_PORT is not set; run make test-servers")
+	}
+	return "127.0.0.1:" + port
+}
+
+// open connects to the server that infra/local started.
+func open(t *testing.T, root string, partitions int) *zookeeper.Coordinator {
+	t.Helper()
+	c, err := zookeeper.Open(zookeeper.Options{
+		Servers: []string{server(t)}, Root: root, Partitions: partitions,
+		SessionTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func TestConformance(t *testing.T) {
+	coordtest.Run(t, func(t *testing.T) coord.Coordinator { return open(t, newRoot(), 4) })
+}
+
+// process is a member with a session of its own.
+type process struct {
+	c     *zookeeper.Coordinator
+	sets  <-chan []hotbucket.Owner
+	leave context.CancelFunc
+	owned map[int]int64
+}
+
+func join(t *testing.T, root string, partitions int) *process {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	c := open(t, root, partitions)
+	sets, err := c.Join(ctx, hotbucket.RoleWorker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &process{c, sets, leave, map[int]int64{}}
+}
+
+// settle waits until the processes own the partitions as wanted, each partition once.
+func settle(t *testing.T, partitions int, all []*process, want []int) {
+	t.Helper()
+	deadline := time.After(10 * time.Second) // the aim: every partition has exactly one owner within it
+	for {
+		holders := map[int]int{}
+		var counts []int
+		for _, p := range all {
+			counts = append(counts, len(p.owned))
+			for partition := range p.owned {
+				holders[partition]++
+			}
+		}
+		slices.Sort(counts)
+		if len(holders) == partitions && slices.Equal(counts, want) && !slices.ContainsFunc(slices.Collect(maps.Values(holders)), func(n int) bool { return n != 1 }) {
+			return
+		}
+		for _, p := range all {
+			select {
+			case set, open := <-p.sets:
+				if !open {
+					t.Fatal("a member's channel was closed")
+				}
+				clear(p.owned)
+				for _, o := range set {
+					p.owned[o.Partition] = o.Epoch
+				}
+			case <-time.After(20 * time.Millisecond):
+			case <-deadline:
+				t.Fatalf("after 10 s the members own %v, want %v", counts, want)
+			}
+		}
+	}
+}
+
+func TestEveryPartitionHasOneOwnerWhenMembersComeAndGo(t *testing.T) {
+	const partitions = 12
+	root := newRoot()
+	a := join(t, root, partitions)
+	settle(t, partitions, []*process{a}, []int{12})
+	b, c := join(t, root, partitions), join(t, root, partitions)
+	settle(t, partitions, []*process{a, b, c}, []int{4, 4, 4})
+	before := maps.Clone(c.owned)
+	began := time.Now()
+	_ = b.c.Close() // its session ends at once; one that is killed ends with its timeout
+	settle(t, partitions, []*process{a, c}, []int{6, 6})
+	t.Logf("all partitions had an owner %s after a member was gone", time.Since(began).Round(time.Millisecond))
+	for p, epoch := range before {
+		if c.owned[p] != epoch {
+			t.Errorf("partition %d moved, or its epoch changed from %d to %d, without need", p, epoch, c.owned[p])
+		}
+	}
+	a.leave()
+	settle(t, partitions, []*process{c}, []int{12})
+}
+
+func TestMemberThatCannotReachTheEnsembleGoesOnOwning(t *testing.T) {
+	cut := newProxy(t, server(t))
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	c, err := zookeeper.Open(zookeeper.Options{
+		Servers: []string{cut.address()}, Root: newRoot(), Partitions: 3, SessionTimeout: 2 * time.Second,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	sets, err := c.Join(ctx, hotbucket.RoleWorker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last []hotbucket.Owner
+	for len(last) < 3 {
+		last = <-sets
+	}
+	cut.off()
+	select {
+	case set := <-sets:
+		t.Errorf("cut off, it was told of %v", set)
+	case <-time.After(5 * time.Second): // more than two sessions
+	}
+	cut.on()
+	// Its session has ended: it is told of nothing, then of everything under greater epochs.
+	for {
+		set := <-sets
+		if len(set) < 3 {
+			continue
+		}
+		for i, o := range set {
+			if o.Epoch <= last[i].Epoch {
+				t.Errorf("%+v after %+v", o, last[i])
+			}
+		}
+		return
+	}
+}

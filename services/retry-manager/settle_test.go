@@ -1,0 +1,163 @@
+package settler
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// fixture is a settler on embedded adapters in memory, and an attempt that failed.
+type fixture struct {
+	*Service
+	t      *testing.T
+	entry  job.Entry
+	failed job.Event
+}
+
+func newFixture(t *testing.T) fixture {
+	t.Helper()
+	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	records, err := embedded.NewRecords(t.Context(), db, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := embedded.NewLog(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(log.Close)
+	s, err := New(DefaultConfig(), Deps{
+		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db),
+		Hot: embedded.NewHotBuckets(db.Incarnation(), 4, 0), Records: records, Log: log,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	e := job.NewEntry(job.Entry{
+		Locator: job.Locator{
+			Partition: 1, DueAt: at, ExecutionID: job.ScheduleExecutionID("job_01M7ZJW5E6D77SAJPXRW35C2CA", at), Attempt: 1,
+			DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ",
+		},
+		JobID: "job_01M7ZJW5E6D77SAJPXRW35C2CA", Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Ordinal: 1,
+		WrittenAt: at.Add(-time.Hour),
+	}, at)
+	if err := s.deps.Pending.Put(t.Context(), []job.Entry{e}); err != nil {
+		t.Fatal(err)
+	}
+	o := job.Outcome{
+		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Token: job.Token{Counter: 1, Start: 1},
+		Timeline: job.Timeline{Completed: at.Add(time.Second)},
+	}
+	retry := job.RetryPolicy{
+		MaxAttempts: 3, Backoff: job.BackoffFixed, BaseDelay: time.Second, MaxDelay: time.Minute, Window: time.Hour,
+	}
+	failed := job.AttemptEvent(&job.Fire{Entry: e, TenantID: "default", Retry: retry}, o, o.Timeline.Completed)
+	return fixture{s, t, e, failed}
+}
+
+// settled settles events as one batch each time it is called.
+func (f fixture) settled(events ...job.Event) {
+	f.t.Helper()
+	messages := make([]dispatch.Message, len(events))
+	for i := range events {
+		messages[i] = dispatch.Message{Value: wire.EventRecord(&events[i]).Value}
+	}
+	if err := f.settle(f.t.Context(), messages); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f fixture) deferred(to time.Time) job.Event {
+	return job.DeferredEvent(&job.Fire{Entry: f.entry, TenantID: "default", Retry: f.failed.Retry}, to, f.entry.DueAt)
+}
+
+// want checks whether the second attempt is pending, and which dead letters there are.
+func (f fixture) want(second bool, reasons ...string) {
+	f.t.Helper()
+	next, _ := Next(&f.failed)
+	_, err := f.deps.Pending.Row(f.t.Context(), next.Locator)
+	if (err == nil) != second {
+		f.t.Errorf("the second attempt is pending: %t (%v), want %t", err == nil, err, second)
+	}
+	letters, _, err := f.deps.History.DeadLetters(f.t.Context(), "default", "", 10)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if len(letters) != len(reasons) {
+		f.t.Fatalf("there are %d dead letters, want %d", len(letters), len(reasons))
+	}
+	for i, l := range letters {
+		if l.Reason != reasons[i] {
+			f.t.Errorf("dead letter %d is there for %q, want %q", i, l.Reason, reasons[i])
+		}
+	}
+}
+
+func TestFailureThatIsToldTwiceIsSettledOnce(t *testing.T) {
+	f := newFixture(t)
+	f.settled(f.failed, f.failed)
+	f.want(true)
+	f.settled(f.failed)
+	f.want(true)
+}
+
+func TestFailureOfADeferredAttemptIsFollowedByAnotherAttempt(t *testing.T) {
+	for _, once := range []bool{true, false} {
+		f := newFixture(t)
+		later := f.deferred(f.entry.DueAt.Add(50 * time.Second))
+		if once {
+			f.settled(later, f.failed)
+		} else {
+			f.settled(later)
+			f.settled(f.failed)
+			f.settled(f.failed)
+		}
+		f.want(true)
+		row, err := f.deps.Pending.Row(t.Context(), Deferred(&later).Locator)
+		if err != nil || !row.Done {
+			t.Errorf("the deferred attempt is still to be made (%v): it was made, and failed", err)
+		}
+	}
+}
+
+func TestFailureWhoseEntryWasEndedMeanwhileIsADeadLetter(t *testing.T) {
+	f := newFixture(t)
+	if err := f.deps.Pending.MarkDone(t.Context(), []job.Locator{f.entry.Locator}); err != nil {
+		t.Fatal(err)
+	}
+	f.settled(f.failed)
+	f.want(false, "overtaken")
+	f.settled(f.failed)
+	f.want(false, "overtaken")
+}
+
+func TestFailureThatAnotherAttemptFollowedIsNoDeadLetter(t *testing.T) {
+	f := newFixture(t)
+	if err := f.deps.Pending.MarkDone(t.Context(), []job.Locator{f.entry.Locator}); err != nil {
+		t.Fatal(err)
+	}
+	second := f.failed
+	second.Entry.Attempt, second.ID = 2, second.ID+"/2"
+	if err := f.deps.History.Record(t.Context(), []*job.Event{&f.failed, &second}); err != nil {
+		t.Fatal(err)
+	}
+	f.settled(f.failed)
+	f.want(false)
+}

@@ -1,0 +1,153 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// told keeps the events that are published.
+type told struct {
+	dispatch.Log
+	events []job.Event
+}
+
+func (l *told) Publish(_ context.Context, topic string, records []dispatch.Record) error {
+	for _, r := range records {
+		if topic != dispatch.TopicEvents {
+			continue
+		}
+		e, err := wire.UnmarshalEvent(r.Value)
+		if err != nil {
+			return err
+		}
+		l.events = append(l.events, e)
+	}
+	return nil
+}
+
+// fixture is a worker on embedded adapters in memory, and a paused job with an entry.
+type fixture struct {
+	*Service
+	t     *testing.T
+	log   *told
+	row   job.Job
+	entry job.Entry
+	owner hotbucket.Owner
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	records, err := embedded.NewRecords(t.Context(), db, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{t: t, log: &told{}, owner: hotbucket.Owner{Role: hotbucket.RoleWorker, Epoch: 1}}
+	f.Service, err = New(DefaultConfig(), Deps{
+		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), Settings: embedded.NewSettings(db),
+		Hot: embedded.NewHotBuckets(db.Incarnation(), 1, 0), Records: records, Log: f.log,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	f.row = job.Job{
+		ID: "job_01M7ZJW5E6D77SAJPXRW35C2CA", TenantID: "default", Status: job.Paused, Version: 3, PausedAt: begin.Add(time.Minute),
+		Definition: job.Definition{
+			ID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", EffectiveAt: begin, FirstOrdinal: 1, CatchUpWindow: 10 * time.Second,
+			Schedule: job.Schedule{Type: job.Interval, Every: 10 * time.Second, StartAt: begin},
+		},
+	}
+	f.entry = job.NewEntry(job.Entry{
+		Locator: job.Locator{
+			DueAt: begin, ExecutionID: job.ScheduleExecutionID(f.row.ID, begin), Attempt: 1, DefinitionID: f.row.Definition.ID,
+		},
+		JobID: f.row.ID, Trigger: job.TriggerSchedule, NominalAt: begin, ScheduledFor: begin, Ordinal: 1,
+	}, begin)
+	f.must(f.deps.Hot.SetEpoch(t.Context(), f.owner))
+	f.must(f.deps.Pending.Put(t.Context(), []job.Entry{f.entry}))
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// task is the entry as this worker has judged it.
+func (f *fixture) task() *task {
+	f.t.Helper()
+	line, err := f.line(f.t.Context(), &f.row, &f.entry)
+	f.must(err)
+	return &task{entry: &f.entry, owner: f.owner, line: line, tenantID: f.row.TenantID}
+}
+
+func (f *fixture) refused(v job.Verdict) {
+	f.t.Helper()
+	_, err := f.refuse(f.t.Context(), f.task(), v, &f.row)
+	f.must(err)
+}
+
+// An instant fired under the definition before keeps its outcome, so the refusal of the entry that the next definition has
+// for it is on record nowhere. The entry may come again before it is settled, when a pause has become a cancel.
+func TestInstantsThatARefusalStopsAreToldInOneWay(t *testing.T) {
+	f := newFixture(t)
+	ctx, key, begin := t.Context(), dedupe.KeyOf(&f.entry), f.entry.DueAt
+	former := dedupe.Holder{Name: "executor", DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ000000", Start: 1}
+	rec, held, err := f.deps.Records.Acquire(ctx, key, former, begin, begin.Add(time.Minute))
+	if err != nil || !held {
+		t.Fatal(held, err)
+	}
+	outcome := job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Token: rec.Token, DefinitionID: former.DefinitionID}
+	_, err = f.deps.Records.Finish(ctx, []dedupe.End{{Key: key, Token: rec.Token, Outcome: &outcome}}, begin.Add(time.Second))
+	f.must(err)
+
+	f.refused(job.StoppedByPause)
+	f.row.Status, f.row.Version, f.row.EndsAt = job.Cancelled, 4, begin.Add(2*time.Minute)
+	f.refused(job.StoppedByCancel)
+
+	if told := f.log.events; len(told) != 2 || told[0].Disposition != job.SkippedPaused || told[1].ID != told[0].ID {
+		t.Errorf("told %+v, want the same twice", told)
+	}
+}
+
+// The one that refused may have died before it told what else that stops. The entry is its proof that this is still to be
+// done, and a fire would end it.
+func TestOwnerThatStoodStillJudgesAnewWhatAnotherHasRefused(t *testing.T) {
+	f := newFixture(t)
+	now := f.entry.DueAt.Add(time.Hour)
+	refusal := job.Refusal(job.StoppedByCancel, &f.entry)
+	_, stored, err := f.deps.Records.Refuse(t.Context(), dedupe.KeyOf(&f.entry), refusal, now)
+	if err != nil || !stored {
+		t.Fatal(stored, err)
+	}
+	if err := f.sendLate(t.Context(), f.task(), now); !errors.Is(err, errRefused) {
+		t.Errorf("a late entry that another has refused: %v, want %v", err, errRefused)
+	}
+	if len(f.log.events) > 0 {
+		t.Errorf("told %+v", f.log.events)
+	}
+}
