@@ -46,8 +46,8 @@ test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end 
 	$(call stage,model,$(MAKE) -s model CONFIGURATIONS=small)
 
 # Adapters that have their conformance suites behind them, and the servers that those take.
-SERVED := ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3 ./libs/adapters/zookeeper
-SERVERS := zookeeper kafka redis s3
+SERVED := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3 ./libs/adapters/zookeeper
+SERVERS := zookeeper kafka redis s3 cassandra
 
 .PHONY: test-servers
 test-servers: ## the adapters' conformance suites on real servers, which it starts (infra/local) and stops again

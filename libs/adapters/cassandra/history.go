@@ -1,0 +1,186 @@
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// History is the history rows and dead letters, by day.
+type History struct{ *Store }
+
+var _ jobstore.History = (*History)(nil)
+
+// NewHistory returns the history of a store.
+func NewHistory(s *Store) *History { return &History{s} }
+
+// maxExecutionEvents bounds what is told of one execution.
+const maxExecutionEvents = 2000
+
+func dayOf(at time.Time) int { return int(at.Unix() / (24 * 60 * 60)) }
+
+// newestDay is the last day that can hold anything: a run of skipped instants may reach a little ahead.
+func newestDay() int { return dayOf(time.Now()) + 1 }
+
+// Record implements jobstore.History. Events of one job and day go in one batch.
+func (s *History) Record(ctx context.Context, events []*job.Event) error {
+	type place struct {
+		jobID string
+		day   int
+	}
+	var order []place
+	batches := map[place][]gocql.BatchEntry{}
+	for _, e := range events {
+		at, execution := e.Entry.NominalAt, e.Entry.ExecutionID
+		if e.Type == job.EventSkipped {
+			at = e.Skipped.From
+			execution = job.ScheduleExecutionID(e.Entry.JobID, at)
+		}
+		p := place{e.Entry.JobID, dayOf(at)}
+		if len(batches[p])%maxBatch == 0 {
+			order = append(order, p)
+		}
+		batches[p] = append(batches[p], gocql.BatchEntry{
+			Stmt: "INSERT INTO history (job_id, day, nominal_ms, execution_id, attempt, event_id, event) VALUES (?, ?, ?, ?, ?, ?, ?)",
+			Args: []any{p.jobID, p.day, at.UnixMilli(), execution, e.Entry.Attempt, e.ID, wire.MarshalEvent(e)}, Idempotent: true,
+		})
+	}
+	chunks := make([][]gocql.BatchEntry, len(order))
+	for i, p := range order {
+		n := min(maxBatch, len(batches[p]))
+		chunks[i], batches[p] = batches[p][:n], batches[p][n:]
+	}
+	return each(ctx, len(chunks), func(i int) error {
+		b := s.session.Batch(gocql.UnloggedBatch)
+		b.Entries = chunks[i]
+		return failed("history", b.ExecContext(ctx))
+	})
+}
+
+// Executions implements jobstore.History: a query for each day that it looks back over.
+func (s *History) Executions(
+	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+) (events []job.Event, err error) {
+	const selected = "SELECT event FROM history WHERE job_id = ? AND day = ?"
+	day := newestDay()
+	within := false // the position lies in the day
+	if !before.NominalAt.IsZero() && dayOf(before.NominalAt) <= day {
+		day, within = dayOf(before.NominalAt), true
+	}
+	for ; day >= dayOf(oldest) && len(events) < limit; day-- {
+		from := oldest.UnixMilli()
+		if within {
+			at := before.NominalAt.UnixMilli()
+			if at >= from { // those of the same instant
+				page, err := s.events(ctx, s.session.Query(selected+" AND nominal_ms = ? AND execution_id > ? LIMIT ?", jobID, day, at,
+					before.ExecutionID, limit))
+				if err != nil {
+					return nil, err
+				}
+				events = append(events, page...)
+			}
+			page, err := s.events(ctx, s.session.Query(selected+" AND nominal_ms < ? AND nominal_ms >= ? LIMIT ?", jobID, day, at, from, limit))
+			if err != nil {
+				return nil, err
+			}
+			events = append(events, page...)
+			within = false
+			continue
+		}
+		page, err := s.events(ctx, s.session.Query(selected+" AND nominal_ms >= ? LIMIT ?", jobID, day, from, limit-len(events)))
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, page...)
+	}
+	return events[:min(limit, len(events))], nil
+}
+
+func (s *History) events(ctx context.Context, q *gocql.Query) (events []job.Event, err error) {
+	it := q.Idempotent(true).IterContext(ctx)
+	var text []byte
+	for it.Scan(&text) {
+		e, err := wire.UnmarshalEvent(text)
+		if err != nil {
+			return nil, errors.Join(err, it.Close())
+		}
+		events = append(events, e)
+		text = nil
+	}
+	return events, failed("history", it.Close())
+}
+
+// Execution implements jobstore.History.
+func (s *History) Execution(ctx context.Context, executionID string) ([]job.Event, error) {
+	ref, err := job.ParseExecutionID(executionID)
+	if err != nil {
+		return nil, fmt.Errorf("cassandra: history: %w", err)
+	}
+	return s.events(ctx, s.session.Query("SELECT event FROM history WHERE job_id = ? AND day = ? AND nominal_ms = ? AND execution_id = ? LIMIT ?",
+		ref.JobID, dayOf(ref.NominalAt), ref.NominalAt.UnixMilli(), executionID, maxExecutionEvents))
+}
+
+// PutDeadLetter implements jobstore.History. It lies under the day of the occurrence, which never changes.
+func (s *History) PutDeadLetter(ctx context.Context, d job.DeadLetter) error {
+	e := &d.Event.Entry
+	q := s.session.Query("INSERT INTO dead_letters (tenant_id, day, execution_id, letter) VALUES (?, ?, ?, ?)", d.Event.TenantID,
+		dayOf(e.NominalAt), e.ExecutionID, wire.MarshalDeadLetter(&d))
+	return failed("dead letter", q.Idempotent(true).ExecContext(ctx))
+}
+
+// MarkRedriven implements jobstore.History.
+func (s *History) MarkRedriven(ctx context.Context, d job.DeadLetter, executionID string) error {
+	e := &d.Event.Entry
+	q := s.session.Query("UPDATE dead_letters SET redriven_by = ? WHERE tenant_id = ? AND day = ? AND execution_id = ?", executionID,
+		d.Event.TenantID, dayOf(e.NominalAt), e.ExecutionID)
+	return failed("mark redriven", q.Idempotent(true).ExecContext(ctx))
+}
+
+// DeadLetters implements jobstore.History. The cursor is a day and the execution behind which a page begins.
+func (s *History) DeadLetters(
+	ctx context.Context, tenantID, cursor string, limit int,
+) (page []job.DeadLetter, next string, err error) {
+	day, after := newestDay(), ""
+	if cursor != "" {
+		text, execution, ok := strings.Cut(cursor, ".")
+		if day, err = strconv.Atoi(text); err != nil || !ok {
+			return nil, "", fmt.Errorf("cassandra: dead letters: cursor: %w", jobstore.ErrNotFound)
+		}
+		after = execution
+	}
+	for last := dayOf(time.Now().Add(-jobstore.HistoryTTL)); day >= last; day-- {
+		it := s.session.Query("SELECT letter, redriven_by FROM dead_letters WHERE tenant_id = ? AND day = ? AND execution_id > ? LIMIT ?",
+			tenantID, day, after, limit-len(page)).Idempotent(true).IterContext(ctx)
+		var text []byte
+		var by string
+		for it.Scan(&text, &by) {
+			if len(text) == 0 {
+				continue // a mark without a letter
+			}
+			d, err := wire.UnmarshalDeadLetter(text)
+			if err != nil {
+				return nil, "", errors.Join(err, it.Close())
+			}
+			d.RedrivenBy = by
+			page = append(page, d)
+			text, by = nil, ""
+		}
+		if err := it.Close(); err != nil {
+			return nil, "", failed("dead letters", err)
+		}
+		if len(page) >= limit {
+			return page, fmt.Sprintf("%d.%s", day, page[len(page)-1].Event.Entry.ExecutionID), nil
+		}
+		after = ""
+	}
+	return page, "", nil
+}

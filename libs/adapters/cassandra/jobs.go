@@ -1,0 +1,239 @@
+package cassandra
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// listingShards is over how many partitions a tenant's listing is spread.
+const listingShards = 8
+
+// JobStore is the job rows.
+type JobStore struct{ *Store }
+
+var _ jobstore.Jobs = (*JobStore)(nil)
+
+// NewJobStore returns the job rows of a store.
+func NewJobStore(s *Store) *JobStore { return &JobStore{s} }
+
+// beforeAllClocks is the write timestamp of a new row, in µs: older than what any clock gives to a transaction, and the
+// older the later it is, so that of several the first one stands. It serves until the year 2050.
+func beforeAllClocks() int64 { return 2_500_000_000_000_000 - time.Now().UnixMicro() }
+
+// Get implements jobstore.Jobs.
+func (s *JobStore) Get(ctx context.Context, jobID string) (job.Job, error) {
+	return s.get(ctx, s.session.Query("SELECT row FROM jobs WHERE job_id = ?", jobID).Idempotent(true))
+}
+
+func (s *JobStore) get(ctx context.Context, q *gocql.Query) (job.Job, error) {
+	var row []byte
+	if err := q.ScanContext(ctx, &row); err != nil {
+		return job.Job{}, failed("job", err)
+	}
+	return wire.UnmarshalJob(row)
+}
+
+// GetSerial implements jobstore.Jobs: a read at serial consistency ends the transactions that are in flight.
+func (s *JobStore) GetSerial(ctx context.Context, jobID string) (job.Job, error) {
+	q := s.session.Query("SELECT row FROM jobs WHERE job_id = ?", jobID)
+	return s.get(ctx, q.Consistency(gocql.LocalSerial).Idempotent(true))
+}
+
+// GetMany implements jobstore.Jobs.
+func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]*job.Job, error) {
+	chunks := slices.Collect(slices.Chunk(jobIDs, inRows))
+	found := make([][]*job.Job, len(chunks))
+	err := each(ctx, len(chunks), func(i int) error {
+		it := s.session.Query("SELECT row FROM jobs WHERE job_id IN ?", chunks[i]).Idempotent(true).IterContext(ctx)
+		var row []byte
+		for it.Scan(&row) {
+			j, err := wire.UnmarshalJob(row)
+			if err != nil {
+				return errors.Join(err, it.Close())
+			}
+			found[i] = append(found[i], &j)
+			row = nil
+		}
+		return failed("jobs", it.Close())
+	})
+	rows := make(map[string]*job.Job, len(jobIDs))
+	for _, list := range found {
+		for _, j := range list {
+			rows[j.ID] = j
+		}
+	}
+	return rows, err
+}
+
+// Create implements jobstore.Jobs.
+func (s *JobStore) Create(ctx context.Context, j job.Job, exclusive bool) error {
+	shard := int(bucket.XXH64(j.ID) % listingShards)
+	list := s.session.Query("INSERT INTO jobs_by_tenant (tenant_id, shard, job_id) VALUES (?, ?, ?)", j.TenantID, shard, j.ID)
+	if err := list.Idempotent(true).ExecContext(ctx); err != nil {
+		return failed("create job", err)
+	}
+	row := wire.MarshalJob(&j)
+	if !exclusive {
+		q := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) USING TIMESTAMP ?", j.ID, j.Version, row, beforeAllClocks())
+		return failed("create job", q.Idempotent(true).ExecContext(ctx))
+	}
+	applied, err := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) IF NOT EXISTS", j.ID, j.Version, row).
+		MapScanCASContext(ctx, map[string]any{})
+	if err == nil && !applied {
+		err = jobstore.ErrExists
+	}
+	return failed("create job", err)
+}
+
+// CreateMany implements jobstore.Jobs.
+func (s *JobStore) CreateMany(ctx context.Context, jobs []job.Job) error {
+	return each(ctx, len(jobs), func(i int) error { return s.Create(ctx, jobs[i], false) })
+}
+
+// Replace implements jobstore.Jobs.
+func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
+	standing := map[string]any{}
+	applied, err := s.session.Query("UPDATE jobs SET version = ?, row = ? WHERE job_id = ? IF version = ?",
+		j.Version, wire.MarshalJob(&j), j.ID, j.Version-1).MapScanCASContext(ctx, standing)
+	if err == nil && !applied {
+		if err = jobstore.ErrConflict; standing["version"] == nil || standing["version"] == int64(0) {
+			err = jobstore.ErrNotFound
+		}
+	}
+	return failed("replace job", err)
+}
+
+// PutDefinition implements jobstore.Jobs.
+func (s *JobStore) PutDefinition(ctx context.Context, jobID string, d job.Definition) error {
+	q := s.session.Query("INSERT INTO definitions (job_id, definition_id, row) VALUES (?, ?, ?)", jobID, d.ID, wire.MarshalDefinition(&d))
+	return failed("definition", q.Idempotent(true).ExecContext(ctx))
+}
+
+// Definition implements jobstore.Jobs.
+func (s *JobStore) Definition(
+	ctx context.Context, jobID, definitionID string,
+) (d job.Definition, endsAt time.Time, err error) {
+	it := s.session.Query("SELECT row FROM definitions WHERE job_id = ? AND definition_id >= ?", jobID, definitionID).
+		Idempotent(true).IterContext(ctx)
+	found := false
+	var row []byte
+	for it.Scan(&row) {
+		other, err := wire.UnmarshalDefinition(row)
+		switch {
+		case err != nil:
+			return d, endsAt, errors.Join(err, it.Close())
+		case other.ID == definitionID:
+			d, found = other, true
+		case endsAt.IsZero() || other.EffectiveAt.Before(endsAt):
+			endsAt = other.EffectiveAt
+		}
+		row = nil
+	}
+	if err = it.Close(); err == nil && !found {
+		err = jobstore.ErrNotFound
+	}
+	return d, endsAt, failed("definition", err)
+}
+
+// List implements jobstore.Jobs. A job that is listed and has no row was never created.
+func (s *JobStore) List(ctx context.Context, tenantID, cursor string, limit int) (page []job.Job, next string, err error) {
+	for {
+		ids, err := s.listed(ctx, tenantID, cursor, limit+1)
+		if err != nil {
+			return nil, "", err
+		}
+		for chunk := range slices.Chunk(ids, jobstore.MaxGetMany) {
+			rows, err := s.GetMany(ctx, chunk)
+			if err != nil {
+				return nil, "", err
+			}
+			for _, id := range chunk {
+				cursor = id
+				if rows[id] == nil {
+					continue
+				}
+				if len(page) == limit {
+					return page, page[limit-1].ID, nil
+				}
+				page = append(page, *rows[id])
+			}
+		}
+		if len(ids) <= limit {
+			return page, "", nil
+		}
+	}
+}
+
+// listed gives the ids after the cursor, newest first.
+func (s *JobStore) listed(ctx context.Context, tenantID, cursor string, limit int) ([]string, error) {
+	if cursor == "" {
+		cursor = "~" // behind every id
+	}
+	shards := make([][]string, listingShards)
+	err := each(ctx, listingShards, func(i int) error {
+		it := s.session.Query("SELECT job_id FROM jobs_by_tenant WHERE tenant_id = ? AND shard = ? AND job_id < ? LIMIT ?",
+			tenantID, i, cursor, limit).Idempotent(true).IterContext(ctx)
+		var id string
+		for it.Scan(&id) {
+			shards[i] = append(shards[i], id)
+		}
+		return failed("list jobs", it.Close())
+	})
+	ids := slices.Concat(shards...)
+	slices.SortFunc(ids, func(a, b string) int { return cmp.Compare(b, a) })
+	return ids[:min(limit, len(ids))], err
+}
+
+// ClaimKey implements jobstore.Jobs.
+func (s *JobStore) ClaimKey(ctx context.Context, tenantID, key string, c jobstore.Claim) (jobstore.Claim, bool, error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return c, false, fmt.Errorf("cassandra: claim: %w", err)
+	}
+	standing := map[string]any{}
+	applied, err := s.session.Query("INSERT INTO idempotency_keys (tenant_id, key, claim) VALUES (?, ?, ?) IF NOT EXISTS", tenantID, key,
+		string(text)).MapScanCASContext(ctx, standing)
+	if err != nil || applied {
+		return c, applied, failed("claim", err)
+	}
+	claim, _ := standing["claim"].(string)
+	answer, _ := standing["answer"].(string)
+	var other jobstore.Claim
+	if err := json.Unmarshal([]byte(claim), &other); err != nil {
+		return c, false, fmt.Errorf("cassandra: claim: %w", err)
+	}
+	if answer != "" {
+		other.Answer = &jobstore.Answer{}
+		if err := json.Unmarshal([]byte(answer), other.Answer); err != nil {
+			return c, false, fmt.Errorf("cassandra: answer: %w", err)
+		}
+	}
+	return other, false, nil
+}
+
+// FinishKey implements jobstore.Jobs.
+func (s *JobStore) FinishKey(ctx context.Context, tenantID, key string, answer jobstore.Answer) error {
+	text, err := json.Marshal(answer)
+	if err != nil {
+		return fmt.Errorf("cassandra: answer: %w", err)
+	}
+	standing := map[string]any{}
+	applied, err := s.session.Query("UPDATE idempotency_keys SET answer = ? WHERE tenant_id = ? AND key = ? IF claim != null AND answer = null",
+		string(text), tenantID, key).MapScanCASContext(ctx, standing)
+	if claim, _ := standing["claim"].(string); err == nil && !applied && claim == "" {
+		err = jobstore.ErrNotFound
+	}
+	return failed("answer", err)
+}

@@ -1,0 +1,192 @@
+// Package cassandra is the cold store on Cassandra: job rows, minute buckets, history and settings. schemas/cassandra holds
+// the tables.
+//
+// Reads and writes ask LOCAL_QUORUM, lightweight transactions LOCAL_SERIAL. What is written for a fire travels in batches of
+// one partition. The driver tries again only what is idempotent by itself; a transaction never is.
+package cassandra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// Options say where the cluster is.
+type Options struct {
+	Hosts    []string // host:port
+	Keyspace string
+	// Datacenter is the local one; empty takes every node for local.
+	Datacenter         string
+	Username, Password string
+	// Timeout bounds one request; 0 means 5 s.
+	Timeout time.Duration
+}
+
+const (
+	// maxBatch bounds the rows of one batch, concurrency the requests that one call has under way.
+	maxBatch    = 100
+	concurrency = 32
+	// inRows bounds the keys of one IN.
+	inRows = 50
+)
+
+// Store is a connection to the cluster, which the ports share.
+type Store struct{ session *gocql.Session }
+
+func config(o Options) *gocql.ClusterConfig {
+	c := gocql.NewCluster(o.Hosts...)
+	c.Consistency, c.SerialConsistency = gocql.LocalQuorum, gocql.LocalSerial
+	c.Timeout = o.Timeout
+	if c.Timeout == 0 {
+		c.Timeout = 5 * time.Second
+	}
+	c.ConnectTimeout, c.WriteTimeout = 5*time.Second, c.Timeout
+	fallback := gocql.RoundRobinHostPolicy()
+	if o.Datacenter != "" {
+		fallback = gocql.DCAwareRoundRobinPolicy(o.Datacenter)
+	}
+	c.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(fallback)
+	c.ReconnectInterval = time.Second
+	if o.Username != "" {
+		c.Authenticator = gocql.PasswordAuthenticator{Username: o.Username, Password: o.Password}
+	}
+	return c
+}
+
+// Open connects to a keyspace that Migrate made.
+func Open(o Options) (*Store, error) {
+	c := config(o)
+	c.Keyspace = o.Keyspace
+	session, err := c.CreateSession()
+	if err != nil {
+		return nil, fmt.Errorf("cassandra: %w", err)
+	}
+	return &Store{session}, nil
+}
+
+// Close closes the connections.
+func (s *Store) Close() { s.session.Close() }
+
+// Check tells whether the cluster answers.
+func (s *Store) Check(ctx context.Context) error {
+	return failed("check", s.session.Query("SELECT release_version FROM system.local").ExecContext(ctx))
+}
+
+// Migrate makes the keyspace with the replication given, such as {'class': 'NetworkTopologyStrategy', 'dc1': 3}, and runs
+// the migrations (numbered .cql files) in order. It may be run again.
+func Migrate(ctx context.Context, o Options, replication string, migrations fs.FS) error {
+	session, err := config(o).CreateSession()
+	if err != nil {
+		return fmt.Errorf("cassandra: %w", err)
+	}
+	defer session.Close()
+	create := fmt.Sprintf("CREATE KEYSPACE IF NOT EXISTS %q WITH replication = %s", o.Keyspace, replication)
+	if err := session.Query(create).ExecContext(ctx); err != nil {
+		return fmt.Errorf("cassandra: create keyspace: %w", err)
+	}
+	names, err := fs.Glob(migrations, "*.cql")
+	if err != nil {
+		return fmt.Errorf("cassandra: migrations: %w", err)
+	}
+	store, err := Open(o)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	slices.Sort(names)
+	for _, name := range names {
+		text, err := fs.ReadFile(migrations, name)
+		if err != nil {
+			return fmt.Errorf("cassandra: migration %s: %w", name, err)
+		}
+		for _, statement := range statements(string(text)) {
+			if err := store.session.Query(statement).ExecContext(ctx); err != nil {
+				return fmt.Errorf("cassandra: migration %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// statements splits a migration, which has its comments on lines of their own.
+func statements(text string) (list []string) {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(strings.TrimSpace(line), "--") {
+			lines = append(lines, line)
+		}
+	}
+	for _, s := range strings.Split(strings.Join(lines, ""), ";") {
+		if s = strings.TrimSpace(s); s != "" {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// SetUp gives every partition its low-water mark, where it has none: a minute before now, so that the first registrations
+// lie above it by every clock. The partition count is fixed by the first call.
+func (s *Store) SetUp(ctx context.Context, partitions int, minute int64) error {
+	settings := NewSettings(s)
+	want := fmt.Sprint(partitions)
+	err := settings.SwapSetting(ctx, "partitions", nil, []byte(want))
+	if errors.Is(err, jobstore.ErrConflict) {
+		standing, readErr := settings.Setting(ctx, "partitions")
+		if readErr != nil {
+			return readErr
+		}
+		if err = nil; string(standing) != want {
+			return fmt.Errorf("cassandra: %s partitions: %w (%s)", want, jobstore.ErrPartitions, standing)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return each(ctx, partitions, func(p int) error {
+		q := s.session.Query("INSERT INTO partition_progress (partition, low_water) VALUES (?, ?) IF NOT EXISTS", p, minute-1)
+		_, err := q.MapScanCASContext(ctx, map[string]any{})
+		return failed("set up", err)
+	})
+}
+
+func failed(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, gocql.ErrNotFound) {
+		err = jobstore.ErrNotFound
+	}
+	return fmt.Errorf("cassandra: %s: %w", what, err)
+}
+
+// each runs do for 0 to n-1, some at once, and gives the first error.
+func each(ctx context.Context, n int, do func(i int) error) error {
+	var wg sync.WaitGroup
+	var once sync.Once
+	var first error
+	places := make(chan struct{}, concurrency)
+	for i := range n {
+		if ctx.Err() != nil {
+			once.Do(func() { first = ctx.Err() })
+			break
+		}
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			if err := do(i); err != nil {
+				once.Do(func() { first = err })
+			}
+		})
+	}
+	wg.Wait()
+	return first
+}
