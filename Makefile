@@ -40,19 +40,20 @@ test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end 
 	$(call stage,verify generated code,$(MAKE) -s verify)
 	$(call stage,lint,$(MAKE) -s lint)
 	$(call stage,unit and conformance,go test -race $(filter-out ./loadtest/...,$(PACKAGES)))
-	$(call stage,adapters on the real servers,$(MAKE) -s test-servers)
+	$(call stage,conformance and end to end on the real servers,$(MAKE) -s test-servers)
 	$(call stage,end to end and simulation,go test -race -p 1 -timeout 40m ./loadtest/...)
 	$(call stage,broken variants,$(MAKE) -s sim-variants)
 	$(call stage,model,$(MAKE) -s model CONFIGURATIONS=small)
 
-# Adapters that have their conformance suites behind them, and the servers that those take.
-SERVED := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3 ./libs/adapters/zookeeper
+# What is tested on the real servers: the adapters by the ports' conformance suites, and the services on them.
+SERVED := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3 ./libs/adapters/zookeeper \
+	./loadtest/cluster
 SERVERS := zookeeper kafka redis s3 cassandra
 
 .PHONY: test-servers
-test-servers: ## the adapters' conformance suites on real servers, which it starts (infra/local) and stops again
+test-servers: ## conformance of the adapters and the services end to end on real servers, which it starts and stops again
 	@infra/local/local up $(SERVERS)
-	@set -a; . infra/local/versions.env; set +a; go test -race -count=1 -tags servers -timeout 10m $(SERVED); result=$$?; \
+	@set -a; . infra/local/versions.env; set +a; go test -race -count=1 -p 1 -tags servers -timeout 10m $(SERVED); result=$$?; \
 		infra/local/local down $(SERVERS); exit $$result
 
 .PHONY: test-fast

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/run"
 )
 
 // Options say where the cluster is.
@@ -188,25 +189,40 @@ func (l *Log) committed(ctx context.Context, topic, group, id string) (map[int]i
 	return offsets, err
 }
 
-// position reads offsets between two looks at the topic's id, which must be the same.
+// position reads offsets between two looks at the topic's id, which must be the same. Brokers that are just changing who
+// leads a partition are asked again for a while.
 func (l *Log) position(
 	ctx context.Context, topic string, read func(id string) (map[int]int64, error),
 ) (dispatch.Position, error) {
-	for {
-		before, err := l.logID(ctx, l.topic(topic))
-		if err != nil {
-			return dispatch.Position{}, err
+	deadline := time.Now().Add(deliveryTimeout)
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		p, err := l.positionOnce(ctx, topic, read)
+		if err == nil || !kerr.IsRetriable(err) && !errors.Is(err, errChanged) || time.Now().After(deadline) {
+			return p, err
 		}
-		offsets, err := read(before)
-		if err != nil {
-			return dispatch.Position{}, fmt.Errorf("kafka: position of %s: %w", topic, err)
-		}
-		after, err := l.logID(ctx, l.topic(topic))
-		if err != nil {
-			return dispatch.Position{}, err
-		}
-		if before == after {
-			return dispatch.Position{LogID: after, Offsets: offsets}, nil
+		if run.Sleep(ctx, pause) != nil {
+			return p, err
 		}
 	}
+}
+
+// errChanged means: the topic was created anew while its offsets were read.
+var errChanged = errors.New("the topic is being created anew")
+
+func (l *Log) positionOnce(
+	ctx context.Context, topic string, read func(id string) (map[int]int64, error),
+) (dispatch.Position, error) {
+	before, err := l.logID(ctx, l.topic(topic))
+	if err != nil {
+		return dispatch.Position{}, err
+	}
+	offsets, err := read(before)
+	if err != nil {
+		return dispatch.Position{}, fmt.Errorf("kafka: position of %s: %w", topic, err)
+	}
+	after, err := l.logID(ctx, l.topic(topic))
+	if err == nil && before != after {
+		err = fmt.Errorf("kafka: position of %s: %w", topic, errChanged)
+	}
+	return dispatch.Position{LogID: after, Offsets: offsets}, err
 }
