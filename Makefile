@@ -33,6 +33,15 @@ run: build ## build and start Minutehand in one process, with an echo target to 
 demo: build ## register 2,000 jobs, fire them at a sink, and account for every one
 	@$(BIN)/minutehand demo
 
+.PHONY: binaries
+binaries: build ## build the six services' binaries into .bin, beside minutehand
+	@for s in job-api bucket-loader scheduler-worker executor retry-manager audit-writer; do \
+		go build -o $(BIN)/$$s ./services/$$s/cmd/$$s || exit 1; done
+
+.PHONY: cluster
+cluster: binaries ## start the real servers and two of each service as processes, play the demo on them, stop everything
+	@infra/local/cluster
+
 .PHONY: test
 test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end tests, with the race detector
 	$(call stage,build,go build work && $(MAKE) -s build)

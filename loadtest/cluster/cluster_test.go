@@ -1,6 +1,6 @@
 //go:build servers
 
-// Package cluster runs the six services, several of each, on the real servers that infra/local started.
+// Package cluster_test runs the six services, several of each, on the real servers that infra/local started.
 package cluster_test
 
 import (
@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/adapters/kafka"
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/s3"
@@ -46,116 +47,89 @@ func port(t *testing.T, name string) string {
 	return "127.0.0.1:" + p
 }
 
-// cluster is an installation of its own on the servers.
-type cluster struct {
-	t    *testing.T
-	name string
-	sink *sink
+// installation is one of its own on the servers.
+type installation struct {
+	t      *testing.T
+	config cluster.Config
+	sink   *sink
 }
 
-func newCluster(t *testing.T) *cluster {
+func newInstallation(t *testing.T) *installation {
 	t.Helper()
-	c := &cluster{t: t, name: fmt.Sprintf("e2e%d", time.Now().UnixNano()), sink: newSink(t)}
-	o := c.cassandra()
-	c.must(cassandra.Migrate(t.Context(), o, "{'class': 'SimpleStrategy', 'replication_factor': 1}", schemas.Cassandra()))
-	store, err := cassandra.Open(o)
-	c.must(err)
-	defer store.Close()
-	c.must(store.SetUp(t.Context(), partitions, job.Minute(time.Now())))
-	log, err := kafka.Open(c.kafka())
-	c.must(err)
-	defer log.Close()
-	c.must(log.EnsureTopics(t.Context()))
-	archive, err := s3.NewArchive(t.Context(), c.s3())
-	c.must(err)
-	c.must(archive.CreateBucket(t.Context()))
+	name := fmt.Sprintf("e2e%d", time.Now().UnixNano())
+	c := &installation{t: t, sink: newSink(t), config: cluster.Config{
+		Partitions:  partitions,
+		Cassandra:   cassandra.Options{Hosts: []string{port(t, "CASSANDRA")}, Keyspace: name, Timeout: 20 * time.Second},
+		Replication: "{'class': 'SimpleStrategy', 'replication_factor': 1}",
+		Kafka:       kafka.Options{Brokers: []string{port(t, "KAFKA")}, Prefix: name + ".", Partitions: 4, Replication: 1},
+		Redis:       redis.Options{Address: port(t, "REDIS"), Prefix: name + ":"},
+		ZooKeeper:   zookeeper.Options{Servers: []string{port(t, "ZOOKEEPER")}, Root: "/" + name, Partitions: partitions},
+		S3: s3.Options{
+			Bucket: name, Region: "us-east-1", Endpoint: "http://" + port(t, "S3"), AccessKey: "minutehand", SecretKey: "minutehand-local",
+		},
+	}}
+	for range 2 { // it may be run again
+		c.must(cluster.Migrate(t.Context(), c.config, schemas.Cassandra(), c.logger()))
+	}
 	return c
 }
 
-func (c *cluster) must(err error) {
+func (c *installation) must(err error) {
 	c.t.Helper()
 	if err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-func (c *cluster) cassandra() cassandra.Options {
-	return cassandra.Options{Hosts: []string{port(c.t, "CASSANDRA")}, Keyspace: c.name, Timeout: 20 * time.Second}
-}
-
-func (c *cluster) kafka() kafka.Options {
-	return kafka.Options{
-		Brokers: []string{port(c.t, "KAFKA")}, Prefix: c.name + ".", Partitions: 4, Replication: 1, Logger: c.logger(),
-	}
-}
-
-func (c *cluster) s3() s3.Options {
-	return s3.Options{
-		Bucket: c.name, Region: "us-east-1", Endpoint: "http://" + port(c.t, "S3"), AccessKey: "minutehand",
-		SecretKey: "minutehand-local",
-	}
-}
-
-func (c *cluster) logger() *slog.Logger {
+func (c *installation) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(c.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 // process is the six services with connections of their own.
 type process struct {
-	api     *api.Service
-	history *cassandra.History
-	archive *s3.Archive
-	stop    func()
+	*cluster.Cluster
+	api  *api.Service
+	stop func()
 }
 
 // start starts one; it is stopped at the end of the test, or before by stop.
-func (c *cluster) start() *process {
+func (c *installation) start() *process {
 	c.t.Helper()
-	store, err := cassandra.Open(c.cassandra())
-	c.must(err)
-	log, err := kafka.Open(c.kafka())
-	c.must(err)
-	tier := redis.Open(redis.Options{Address: port(c.t, "REDIS"), Prefix: c.name + ":"})
-	hot, records := redis.NewHotBuckets(tier), redis.NewRecords(tier)
-	owners, err := zookeeper.Open(zookeeper.Options{
-		Servers: []string{port(c.t, "ZOOKEEPER")}, Root: "/" + c.name, Partitions: partitions, Logger: c.logger(),
-	})
-	c.must(err)
-	archive, err := s3.NewArchive(c.t.Context(), c.s3())
-	c.must(err)
-	jobs, pending := cassandra.NewJobStore(store), cassandra.NewPending(store)
-	history, settings := cassandra.NewHistory(store), cassandra.NewSettings(store)
 	logger, metrics := c.logger(), prometheus.NewRegistry()
-
+	p, err := cluster.Open(c.t.Context(), c.config, logger)
+	c.must(err)
+	if missing := p.Missing(c.t.Context()); len(missing) > 0 {
+		c.t.Fatalf("%v do not answer", missing)
+	}
 	loading, err := loader.New(loader.DefaultConfig(), loader.Deps{
-		Pending: pending, Hot: hot, Records: records, Log: log, Coord: owners, Logger: logger, Metrics: metrics,
+		Pending: p.Pending, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 	apiConfig := api.DefaultConfig()
 	apiConfig.Partitions = partitions
 	answering, err := api.New(apiConfig, api.Deps{
-		Jobs: jobs, Pending: pending, History: history, Settings: settings, Hot: hot, Records: records, Logger: logger, Metrics: metrics,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 	working, err := worker.New(worker.DefaultConfig(), worker.Deps{
-		Jobs: jobs, Pending: pending, Settings: settings, Hot: hot, Records: records, Log: log, Coord: owners, Logger: logger,
+		Jobs: p.Jobs, Pending: p.Pending, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: logger,
 		Metrics: metrics,
 	})
 	c.must(err)
 	executing := executor.DefaultConfig()
 	executing.AllowPrivateTargets = true
 	invoking, err := executor.New(executing, executor.Deps{
-		Jobs: jobs, Pending: pending, Records: records, Log: log, Coord: owners, Logger: logger, Metrics: metrics,
+		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 	settling, err := settler.New(settler.DefaultConfig(), settler.Deps{
-		Jobs: jobs, Pending: pending, History: history, Hot: hot, Records: records, Log: log, Logger: logger, Metrics: metrics,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Records: p.Records, Log: p.Log, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 	auditConfig := auditor.DefaultConfig()
 	auditConfig.CloseAfter = 2 * time.Second
 	auditing, err := auditor.New(auditConfig, auditor.Deps{
-		History: history, Archive: archive, Log: log, Logger: logger, Metrics: metrics,
+		History: p.History, Archive: p.Archive, Log: p.Log, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 
@@ -171,13 +145,10 @@ func (c *cluster) start() *process {
 		if err := <-stopped; err != nil {
 			c.t.Errorf("a process ended with %v", err)
 		}
-		_ = hot.Close()
-		_, _ = tier.Close(), owners.Close()
-		log.Close()
-		store.Close()
+		p.Close()
 	})
 	c.t.Cleanup(stop)
-	return &process{answering, history, archive, stop}
+	return &process{p, answering, stop}
 }
 
 // request makes a request of the API and decodes its answer.
@@ -251,7 +222,7 @@ func eventually(t *testing.T, what string, limit time.Duration, ok func() bool) 
 }
 
 func TestEveryJobFiresOnceOnTheRealServersAndIsOnRecord(t *testing.T) {
-	c := newCluster(t)
+	c := newInstallation(t)
 	processes := []*process{c.start(), c.start()}
 	target := map[string]any{"kind": "http_webhook", "url": c.sink.url}
 	var oneShots, cancelled []string
@@ -281,7 +252,7 @@ func TestEveryJobFiresOnceOnTheRealServersAndIsOnRecord(t *testing.T) {
 	})
 	eventually(t, "every job is on record", 30*time.Second, func() bool {
 		for _, id := range oneShots {
-			events, err := processes[0].history.Execution(t.Context(), executionOf(t, processes[0], id))
+			events, err := processes[0].History.Execution(t.Context(), executionOf(t, processes[0], id))
 			if err != nil || len(events) == 0 {
 				return false
 			}
@@ -289,7 +260,7 @@ func TestEveryJobFiresOnceOnTheRealServersAndIsOnRecord(t *testing.T) {
 		return true
 	})
 	eventually(t, "the archive holds every outcome", 60*time.Second, func() bool {
-		archived, err := auditor.ReadArchive(t.Context(), processes[0].archive)
+		archived, err := auditor.ReadArchive(t.Context(), processes[0].Archive)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -323,7 +294,7 @@ func executionOf(t *testing.T, p *process, jobID string) string {
 
 // What stops hands over: nothing is lost or made twice when a process stops and another one starts while jobs fall due.
 func TestRollingRestartLosesAndDoublesNothing(t *testing.T) {
-	c := newCluster(t)
+	c := newInstallation(t)
 	first, second := c.start(), c.start()
 	target := map[string]any{"kind": "http_webhook", "url": c.sink.url}
 	var ids []string

@@ -196,7 +196,13 @@ func (f *Faults) aim(seed uint64) {
 		for _, k := range op.Class.kinds() {
 			switch k {
 			case DieBefore, DieAfter, StallBefore, StallAfter:
-				points = append(points, Hit{op.Port, op.Name, k})
+				seeds := 1
+				if op == opDefer {
+					seeds = 8 // most runs never come to it
+				}
+				for range seeds {
+					points = append(points, Hit{op.Port, op.Name, k})
+				}
 			}
 		}
 	}

@@ -59,6 +59,7 @@ func NewArchive(ctx context.Context, o Options) (*Archive, error) {
 		return nil, fmt.Errorf("s3: %w", err)
 	}
 	client := s3.NewFromConfig(cfg, func(so *s3.Options) {
+		so.DisableLogOutputChecksumValidationSkipped = true
 		if o.Endpoint != "" {
 			so.BaseEndpoint, so.UsePathStyle = aws.String(o.Endpoint), true
 		}

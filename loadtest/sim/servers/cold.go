@@ -37,6 +37,8 @@ type Cold struct {
 	// updated is when a job's row got the definition, except for one that a resume made.
 	updated  map[string]time.Time
 	repeated map[string]bool // by job
+	// paused is when the last pause of a job reached its row.
+	paused map[string]time.Time
 
 	events  map[string]map[string]job.Event // by job, then id
 	letters []job.DeadLetter
@@ -52,7 +54,7 @@ func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
 		jobs: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
 		settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
-		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, repeated: map[string]bool{}, events: map[string]map[string]job.Event{},
+		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, repeated: map[string]bool{}, paused: map[string]time.Time{}, events: map[string]map[string]job.Event{},
 	}
 	for p := range partitions {
 		c.low[p], c.buckets[p] = setup, map[int64]*minute{}
@@ -135,14 +137,20 @@ func (c *Cold) Replace(_ context.Context, j job.Job) error {
 	if old.Version != j.Version-1 {
 		return jobstore.ErrConflict
 	}
-	if j.Definition.ID != old.Definition.ID && !j.Definition.EffectiveAt.Equal(j.PausedAt.Add(time.Millisecond)) {
+	switch {
+	case j.Status == job.Paused && old.Status == job.Active:
+		c.paused[j.ID] = time.Now()
+	case j.Definition.ID == old.Definition.ID:
+	case j.Definition.EffectiveAt.Equal(j.PausedAt.Add(time.Millisecond)):
+		c.updated[j.Definition.ID] = c.paused[j.ID] // the resume begins where the pause did
+	default:
 		c.updated[j.Definition.ID] = time.Now()
 	}
 	c.jobs[j.ID] = wire.MarshalJob(&j)
 	return nil
 }
 
-// Updated tells when the definitions that updates made took effect.
+// Updated tells when the definitions that updates made took effect; for one that a resume made, when the pause did.
 func (c *Cold) Updated() map[string]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,6 +25,9 @@ import (
 type demoCmd struct {
 	Jobs int           `default:"2000" help:"How many jobs to register, at least 200." placeholder:"N"`
 	Over time.Duration `default:"10s" help:"How long they take to fire, at least 3s." placeholder:"10s"`
+
+	Cluster bool   `help:"Play on the services of a cluster, which run already, instead of starting any."`
+	Server  string `default:"http://127.0.0.1:8080" env:"MINUTEHAND_SERVER" help:"Where a cluster's API is." placeholder:"URL"`
 }
 
 // Help implements kong.HelpProvider.
@@ -32,6 +35,9 @@ func (demoCmd) Help() string {
 	return `Starts Minutehand in this process on a temporary folder and a sink beside it, registers jobs that fire over
 the next seconds (one-shots, crons of every second, a target that fails, one job that is cancelled in time), and
 accounts for each of them. Exits with 1 if anything is missing, early, or there twice.
+
+With --cluster the services run already, allow private targets, and the servers are those that MINUTEHAND_* names (job-api
+--help lists the variables); make cluster starts all of it.
 
   minutehand demo --jobs 500 --over 3s`
 }
@@ -53,6 +59,9 @@ type demo struct {
 	window  time.Duration // how long it is
 	sink    *demoSink
 	sinkURL string
+
+	mu  sync.Mutex
+	ids map[string]bool // of the jobs that were registered
 }
 
 // Run implements the command.
@@ -62,6 +71,9 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	}
 	if c.Over < 3*time.Second {
 		return usageError{errors.New("--over must be at least 3s")}
+	}
+	if c.Cluster {
+		return c.onCluster(ctx)
 	}
 	dir, err := os.MkdirTemp("", "minutehand-demo-")
 	if err != nil {
@@ -161,7 +173,7 @@ func (d *demo) register(ctx context.Context) error {
 	for range demoClients {
 		wg.Go(func() {
 			for body := range bodies {
-				if _, err := d.do(ctx, http.MethodPost, "/jobs", body, nil); err != nil {
+				if _, err := d.create(ctx, body); err != nil {
 					mu.Lock()
 					errs = append(errs, err)
 					mu.Unlock()
@@ -185,14 +197,29 @@ func (d *demo) register(ctx context.Context) error {
 
 // cancelOne registers the job that is cancelled, and cancels it at once: however slow the machine is, it is in time.
 func (d *demo) cancelOne(ctx context.Context) error {
+	id, err := d.create(ctx, d.job(0))
+	if err != nil {
+		return err
+	}
+	_, err = d.do(ctx, http.MethodPost, "/jobs/"+id+"/cancel", nil, nil)
+	return err
+}
+
+// create registers a job and keeps its id.
+func (d *demo) create(ctx context.Context, body map[string]any) (id string, err error) {
 	var j struct {
 		ID string `json:"job_id"`
 	}
-	if _, err := d.do(ctx, http.MethodPost, "/jobs", d.job(0), &j); err != nil {
-		return err
+	if _, err := d.do(ctx, http.MethodPost, "/jobs", body, &j); err != nil {
+		return "", err
 	}
-	_, err := d.do(ctx, http.MethodPost, "/jobs/"+j.ID+"/cancel", nil, nil)
-	return err
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ids == nil {
+		d.ids = map[string]bool{}
+	}
+	d.ids[j.ID] = true
+	return j.ID, nil
 }
 
 func (d *demo) job(i int) map[string]any {
@@ -258,6 +285,12 @@ func (d *demo) report(w io.Writer, archived []auditor.Archived, deadLetters int)
 	}
 	fmt.Fprintln(w, "every job is accounted for")
 	return nil
+}
+
+// executionOf is the execution that an event tells of: its id begins with it.
+func executionOf(eventID string) string {
+	id, _, _ := strings.Cut(eventID, "/")
+	return id
 }
 
 // demoSink answers and remembers.

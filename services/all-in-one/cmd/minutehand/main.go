@@ -20,6 +20,7 @@ type cli struct {
 	Run         runCmd            `cmd:"" help:"Run Minutehand in this process, with nothing beside it."`
 	Config      configCmd         `cmd:"" help:"Print the settings that run would go by, and where each came from."`
 	Demo        demoCmd           `cmd:"" help:"Register jobs, fire them at a sink, and account for every one."`
+	Migrate     migrateCmd        `cmd:"" help:"Make what a cluster's services need on their servers."`
 	Sink        sinkCmd           `cmd:"" help:"Run a webhook target that answers 200 and counts."`
 	Jobs        jobsCmd           `cmd:"" help:"Create, look at and change jobs."`
 	Executions  executionsCmd     `cmd:"" help:"Show what became of a job's occurrences."`

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+	auditor "github.com/minutehand/minutehand/services/audit-writer"
+)
+
+// onCluster plays the demo on services that run already, and reads the archive and the dead letters where they lie.
+func (c *demoCmd) onCluster(ctx context.Context) error {
+	cfg, err := cluster.FromEnv(&cluster.Env{Lookup: os.LookupEnv})
+	if err != nil {
+		return usageError{err}
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	servers, err := cluster.Open(ctx, cfg, logger)
+	if err != nil {
+		return err
+	}
+	defer servers.Close()
+	sink := &demoSink{seen: map[demoKey]int{}}
+	stopSink, sinkURL, err := sink.start()
+	if err != nil {
+		return err
+	}
+	defer stopSink()
+	d := &demo{client: client{Server: c.Server}, jobs: c.Jobs, window: c.Over, sink: sink, sinkURL: sinkURL}
+	if err := d.play(ctx); err != nil {
+		return err
+	}
+	var archived []auditor.Archived
+	for deadline := time.Now().Add(demoPatience + time.Minute); ; {
+		all, err := auditor.ReadArchive(ctx, servers.Archive)
+		if err != nil {
+			return err
+		}
+		if archived = d.own(all); len(archived) > d.expected() || time.Now().After(deadline) {
+			break
+		}
+		if err := run.Sleep(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+	letters := 0
+	for cursor := ""; ; {
+		page, next, err := servers.History.DeadLetters(ctx, "default", cursor, 500)
+		if err != nil {
+			return err
+		}
+		for i := range page {
+			if d.ids[page[i].Event.Entry.JobID] {
+				letters++
+			}
+		}
+		if cursor = next; next == "" {
+			return d.report(os.Stdout, archived, letters)
+		}
+	}
+}
+
+// own are the events of this demo's jobs.
+func (d *demo) own(all []auditor.Archived) (list []auditor.Archived) {
+	for _, x := range all {
+		if ref, err := job.ParseExecutionID(executionOf(x.EventID)); err == nil && d.ids[ref.JobID] {
+			list = append(list, x)
+		}
+	}
+	return list
+}

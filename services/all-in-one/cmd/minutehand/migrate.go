@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/schemas"
+)
+
+type migrateCmd struct {
+	DryRun bool `help:"Only say where it would make what."`
+}
+
+// Help implements kong.HelpProvider.
+func (migrateCmd) Help() string {
+	return `Makes what a cluster's services need on the servers that MINUTEHAND_* names: Cassandra's keyspace and tables, Kafka's
+topics, the archive's bucket. What is there stays, so it may be run again, and must be before a new version is started.
+job-api --help lists the variables.
+
+  minutehand migrate --dry-run`
+}
+
+// Run implements the command.
+func (c *migrateCmd) Run(ctx context.Context) error {
+	cfg, err := cluster.FromEnv(&cluster.Env{Lookup: os.LookupEnv})
+	if err != nil {
+		return usageError{err}
+	}
+	fmt.Printf("keyspace %s on Cassandra at %v, %d partitions\ntopics %s* on Kafka at %v\nbucket %s on S3\n", cfg.Cassandra.Keyspace,
+		cfg.Cassandra.Hosts, cfg.Partitions, cfg.Kafka.Prefix, cfg.Kafka.Brokers, cfg.S3.Bucket)
+	if c.DryRun {
+		return nil
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if err := cluster.Migrate(ctx, cfg, schemas.Cassandra(), logger); err != nil {
+		return err
+	}
+	fmt.Println("everything is there")
+	return nil
+}

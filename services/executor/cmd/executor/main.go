@@ -1,0 +1,29 @@
+// Command executor runs an executor on the real servers.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/executor"
+)
+
+func main() {
+	s := cluster.Service{
+		Name: "executor", What: "calls the targets of what was dispatched, once each.",
+		Variables: []cluster.Variable{
+			{Name: "ALLOW_PRIVATE_TARGETS", Default: "false", Help: "Call loopback and private addresses."},
+		},
+		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
+			cfg := executor.DefaultConfig()
+			cfg.AllowPrivateTargets = p.Env.Bool("ALLOW_PRIVATE_TARGETS")
+			s, err := executor.New(cfg, executor.Deps{
+				Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: p.Logger, Metrics: p.Metrics,
+			})
+			return s, nil, err
+		},
+	}
+	os.Exit(s.Main(context.Background(), os.Args[1:]))
+}

@@ -1,0 +1,56 @@
+// Command job-api runs a job-api on the real servers.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/run"
+	api "github.com/minutehand/minutehand/services/job-api"
+)
+
+func main() {
+	s := cluster.Service{
+		Name: "job-api", What: "answers the public API.",
+		Variables: []cluster.Variable{
+			{Name: "LISTEN", Default: "127.0.0.1:8080", Help: "Where the API answers."},
+			{Name: "AUTH_TOKEN_FILE", Help: "File with the bearer token that requests must carry."},
+			{Name: "INSECURE", Default: "false", Help: "Listen beyond loopback without a token."},
+		},
+		Build: build,
+	}
+	os.Exit(s.Main(context.Background(), os.Args[1:]))
+}
+
+// shortestToken is how many characters a token has at least.
+const shortestToken = 16
+
+func build(p *cluster.Process) (run.Runner, func() []string, error) {
+	cfg := api.DefaultConfig()
+	cfg.Partitions = p.Config.Partitions
+	cfg.AuthToken = p.Env.Secret("AUTH_TOKEN_FILE")
+	if cfg.AuthToken != "" && len(cfg.AuthToken) < shortestToken {
+		return nil, nil, errors.New("the token file holds fewer than 16 characters; use a long random token")
+	}
+	address := p.Env.Text("LISTEN", "127.0.0.1:8080")
+	listener, err := net.Listen("tcp", address) //nolint:noctx // the listener lives as long as the process
+	if err != nil {
+		return nil, nil, fmt.Errorf("%sLISTEN: cannot listen on %s: %w", cluster.Prefix, address, err)
+	}
+	tcp, ok := listener.Addr().(*net.TCPAddr)
+	loopback := ok && tcp.IP.IsLoopback()
+	if !loopback && cfg.AuthToken == "" && !p.Env.Bool("INSECURE") {
+		return nil, nil, errors.Join(listener.Close(),
+			fmt.Errorf("%s is not a loopback address: set %sAUTH_TOKEN_FILE, or %[2]sINSECURE to let everyone in", address, cluster.Prefix))
+	}
+	cfg.LocalHostsOnly = loopback && cfg.AuthToken == ""
+	s, err := api.New(cfg, api.Deps{
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Listener: listener,
+		Logger: p.Logger, Metrics: p.Metrics,
+	})
+	return s, nil, err
+}

@@ -1,0 +1,25 @@
+// Command retry-manager runs a retry-manager on the real servers.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/run"
+	settler "github.com/minutehand/minutehand/services/retry-manager"
+)
+
+func main() {
+	s := cluster.Service{
+		Name: "retry-manager", What: "settles what was executed: marks it done, writes the next attempt, or gives it up.",
+		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
+			s, err := settler.New(settler.DefaultConfig(), settler.Deps{
+				Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Records: p.Records, Log: p.Log, Logger: p.Logger,
+				Metrics: p.Metrics,
+			})
+			return s, nil, err
+		},
+	}
+	os.Exit(s.Main(context.Background(), os.Args[1:]))
+}

@@ -1,0 +1,25 @@
+// Command scheduler-worker runs a scheduler-worker on the real servers.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/run"
+	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+)
+
+func main() {
+	s := cluster.Service{
+		Name: "scheduler-worker", What: "takes what is due from the partitions that it owns, and dispatches it.",
+		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
+			s, err := worker.New(worker.DefaultConfig(), worker.Deps{
+				Jobs: p.Jobs, Pending: p.Pending, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
+				Logger: p.Logger, Metrics: p.Metrics,
+			})
+			return s, nil, err
+		},
+	}
+	os.Exit(s.Main(context.Background(), os.Args[1:]))
+}
