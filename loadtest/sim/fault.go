@@ -297,6 +297,8 @@ func (f *Faults) clock(process string) clock.Clock {
 // matters most that an owner stands still.
 func eagerness(kind string, op *Op) float64 {
 	switch {
+	case kind == "job-api" && op == opSetStop: // a client's next change must overtake it
+		return 15 * op.Weight
 	case kind == "job-api":
 		return 5 * op.Weight
 	case kind == "scheduler-worker" && (op == opClaim || op == opPut || op == opDecide):
