@@ -262,6 +262,10 @@ func TestNoSeedBreaksAnInvariant(t *testing.T) {
 	coverage(t, r)
 }
 
+// coverageSeeds is from how many seeds on every fault point must be hit. What is rarely called is aimed at by one seed in
+// three hundred, and chance leaves out one or another of fewer.
+const coverageSeeds = 3000
+
 // coverage prints how often which fault struck where, and fails if one never did.
 func coverage(t *testing.T, r report) {
 	t.Helper()
@@ -287,8 +291,11 @@ func coverage(t *testing.T, r report) {
 		fmt.Fprintf(&text, "%-24s  %d\n", string(h.Kind)+" "+h.Op, n[h])
 	}
 	t.Logf("fault points:\n%s", text.String())
-	if len(never) > 0 && r.Seeds >= 300 {
+	switch {
+	case len(never) > 0 && r.Seeds >= coverageSeeds:
 		t.Errorf("%d fault points were never hit: %s", len(never), strings.Join(never, ", "))
+	case len(never) > 0:
+		t.Logf("%d fault points were not hit by so few seeds: %s", len(never), strings.Join(never, ", "))
 	}
 }
 
