@@ -39,7 +39,7 @@ type Service struct {
 	Build func(p *Process) (service run.Runner, missing func() []string, err error)
 }
 
-// process are the variables of every service.
+// processVariables are those of every service.
 func processVariables() []Variable {
 	return []Variable{
 		{"ADMIN_LISTEN", "127.0.0.1:0", "Where /metrics, /healthz and /readyz answer; port 0 takes a free one."},

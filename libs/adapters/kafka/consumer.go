@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -22,9 +23,9 @@ type consumer struct {
 	topic  string
 	id     string
 	client *kgo.Client
-	// lookAt is when the topic's id is looked at again; recreated, that it is another one.
+	// lookAt is when the topic's id is looked at again; recreated, that it is another one, which Commit asks as well.
 	lookAt    time.Time
-	recreated bool
+	recreated atomic.Bool
 
 	// committing lets one commit go out at a time.
 	committing sync.Mutex
@@ -96,7 +97,7 @@ func (c *consumer) lose(partitions []int32) {
 // Poll implements dispatch.Consumer.
 func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, error) {
 	for {
-		if c.recreated {
+		if c.recreated.Load() {
 			return nil, fmt.Errorf("kafka: poll: %w", dispatch.ErrRecreated)
 		}
 		waiting, cancel := context.WithTimeout(ctx, recheck)
@@ -114,7 +115,7 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 			if err := c.look(ctx, failed); err != nil {
 				return nil, err
 			}
-			if c.recreated {
+			if c.recreated.Load() {
 				continue // what was fetched may be of the other topic
 			}
 		}
@@ -139,7 +140,7 @@ func (c *consumer) look(ctx context.Context, failed error) error {
 	id, err := c.l.logID(ctx, c.topic)
 	switch {
 	case err == nil && id != c.id:
-		c.recreated = true
+		c.recreated.Store(true)
 		return nil
 	case err == nil && failed == nil:
 		c.lookAt = time.Now().Add(recheck)
@@ -176,7 +177,7 @@ func (c *consumer) Commit(ctx context.Context, offsets map[int]int64) error {
 		}
 	}
 	c.mu.Unlock()
-	if len(next) == 0 || c.recreated {
+	if len(next) == 0 || c.recreated.Load() {
 		return nil
 	}
 	named := kgo.PreCommitFnContext(ctx, func(request *kmsg.OffsetCommitRequest) error {

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -99,6 +98,9 @@ func (t *Tier) run(ctx context.Context, s *redis.Script, keys []string, args ...
 	return s.Run(ctx, t.client, keys, args...)
 }
 
+// errScripts means: the server forgets scripts as fast as they are loaded.
+var errScripts = errors.New("redis: the server does not keep scripts")
+
 // runAll runs a script on many sets of keys and arguments in one pipeline.
 func (t *Tier) runAll(ctx context.Context, s *redis.Script, keys [][]string, args [][]any) ([]*redis.Cmd, error) {
 	answers := make([]*redis.Cmd, len(keys))
@@ -115,5 +117,5 @@ func (t *Tier) runAll(ctx context.Context, s *redis.Script, keys [][]string, arg
 			return nil, err
 		}
 	}
-	return nil, net.ErrClosed // it forgets scripts as fast as they are loaded
+	return nil, errScripts
 }
