@@ -196,7 +196,13 @@ func (f *Faults) aim(seed uint64) {
 		for _, k := range op.Class.kinds() {
 			switch k {
 			case DieBefore, DieAfter, StallBefore, StallAfter:
-				points = append(points, Hit{op.Port, op.Name, k})
+				seeds := 1
+				if op == opDefer {
+					seeds = 8 // most runs never come to it
+				}
+				for range seeds {
+					points = append(points, Hit{op.Port, op.Name, k})
+				}
 			}
 		}
 	}
@@ -291,6 +297,8 @@ func (f *Faults) clock(process string) clock.Clock {
 // matters most that an owner stands still.
 func eagerness(kind string, op *Op) float64 {
 	switch {
+	case kind == "job-api" && op == opSetStop: // a client's next change must overtake it
+		return 15 * op.Weight
 	case kind == "job-api":
 		return 5 * op.Weight
 	case kind == "scheduler-worker" && (op == opClaim || op == opPut || op == opDecide):

@@ -168,7 +168,7 @@ func (c settings) SwapSetting(ctx context.Context, name string, old, value []byt
 var (
 	opPut       = newOp("cold", "Put", Write, often)
 	opMarkDone  = newOp("cold", "MarkDone", Write, often)
-	opDefer     = newOp("cold", "Defer", Write, seldom)
+	opDefer     = newOp("cold", "Defer", Write, rarely)
 	opDecide    = newOp("cold", "Decide", Write, seldom)
 	opRow       = newOp("cold", "Row", Read, often)
 	opRows      = newOp("cold", "Rows", Read, rarely)

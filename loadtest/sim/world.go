@@ -258,7 +258,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 	case "executor":
 		cfg := executor.DefaultConfig()
 		// Some of what hangs is deferred, but not for so long that the end of the run would not see it.
-		cfg.HostConcurrency, cfg.MaxDefer = 4, 30*time.Second
+		cfg.HostConcurrency, cfg.MaxQueueWait, cfg.MaxDefer = 3, time.Second, 30*time.Second
 		return executor.New(cfg, executor.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
 			Transport: ports.Transport, Clock: p.clock, Logger: logger, Metrics: metrics,

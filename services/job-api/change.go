@@ -217,10 +217,16 @@ func (s *Service) redefine(
 		if j.Status != job.Active {
 			return nil
 		}
+		var began time.Time
 		for {
 			written := job.Instant(s.deps.Clock.Now())
 			if first, fires = line.First(p, written); !fires {
 				return nil
+			}
+			if began.IsZero() {
+				began = written
+			} else if m := job.NewEntry(first, began).Minute; m != first.Minute {
+				first.Repeats = m // what was decided about that one holds for this one too
 			}
 			err := s.deps.Pending.Put(ctx, []job.Entry{first})
 			if err != nil || !s.tookTooLong(written) { // else its bucket may have closed meanwhile

@@ -12,6 +12,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
@@ -142,13 +143,15 @@ func repeat(e job.Entry, at time.Time) job.Entry {
 	return again
 }
 
-// revive makes sure that an entry is there and not done which was written before its job's row: an earlier one of the
-// same key may have been dropped meanwhile, and what is done stays done. Then it is written into the next minute. (If it
-// is done because it fired, the second fire meets the outcome of the first.)
+// revive makes sure that an entry is there which is not done and will not be dropped, after its job's row was written: an
+// earlier one of the same key may have been dropped meanwhile, and what is done stays done. One whose grace is over may be
+// dropped at any time, by a worker that looked for the row before it was there. Then it is written into the next minute.
+// (If it is done because it fired, or fires after all, the second fire meets the outcome of the first.)
 func (s *Service) revive(ctx context.Context, e job.Entry) (job.Entry, error) {
 	for {
 		row, err := s.deps.Pending.Row(ctx, e.Locator)
-		if err == nil && !row.Done {
+		inGrace := s.deps.Clock.Since(row.WrittenAt) < s.cfg.Grace-clock.MaxDifference
+		if err == nil && !row.Done && inGrace {
 			return e, nil
 		}
 		if err != nil && !errors.Is(err, jobstore.ErrNotFound) {

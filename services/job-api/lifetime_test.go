@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -89,4 +90,82 @@ func TestTriesOfARegistrationSoonAfterEachOtherWriteOneEntry(t *testing.T) {
 			t.Errorf("%d entries after two tries (the first took effect: %v)", n, takesEffect)
 		}
 	}
+}
+
+// slow stands still behind its calls: for a time that is new for each.
+type slow struct {
+	jobstore.Jobs
+	jobstore.Pending
+	create error
+	delays []time.Duration
+	puts   []job.Entry
+}
+
+func (s *slow) stall() {
+	if len(s.delays) > 0 {
+		time.Sleep(s.delays[0])
+		s.delays = s.delays[1:]
+	}
+}
+
+func (s *slow) Put(ctx context.Context, entries []job.Entry) error {
+	err := s.Pending.Put(ctx, entries)
+	s.puts = append(s.puts, entries...)
+	s.stall()
+	return err
+}
+
+func (s *slow) Create(ctx context.Context, j job.Job, exclusive bool) error {
+	if err := s.create; err != nil {
+		s.create = nil
+		return err
+	}
+	return s.Jobs.Create(ctx, j, exclusive)
+}
+
+// bubble runs a test with fake time on an API whose store is slow.
+func bubble(t *testing.T, test func(t *testing.T, s *server, store *slow)) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slow{}
+		s := newServer(t, func(c *api.Config, d *api.Deps) {
+			store.Jobs, store.Pending = d.Jobs, d.Pending
+			d.Jobs, d.Pending = store, store
+			c.Grace = 2 * time.Minute
+		})
+		test(t, s, store)
+	})
+}
+
+// A worker that looked for the row in vain drops the entry whenever it comes to it: an entry whose grace is over is as
+// good as dropped. (Seed 6530 of the simulation.)
+func TestEntryWhoseGraceIsOverIsWrittenAnewBeforeTheAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server, store *slow) {
+		store.create = errFlaky
+		body := oneShot(time.Now().Add(90*time.Second), "")
+		s.answer(http.StatusServiceUnavailable, http.MethodPost, "/jobs", body, "Idempotency-Key", "k")
+		time.Sleep(119 * time.Second)
+		s.create(body, "Idempotency-Key", "k")
+		if n := len(store.puts); n < 2 || store.puts[n-1].Minute == store.puts[0].Minute {
+			t.Fatalf("written: %v, want an entry in another minute", store.puts)
+		} else if last := store.puts[n-1]; last.Repeats != store.puts[0].Minute {
+			t.Errorf("the entry repeats the one of minute %d, want %d", last.Repeats, store.puts[0].Minute)
+		}
+	})
+}
+
+// Else the missed-run policy would decide about the two of them in two ways. (Seed 4836 of the simulation.)
+func TestEntryOfAnUpdateThatWasSlowSaysWhichItRepeats(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server, store *slow) {
+		id := s.create(everySecond)
+		store.puts, store.delays = nil, []time.Duration{65 * time.Second, 65 * time.Second}
+		s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"name":"y"}`, "If-Match", "*")
+		if len(store.puts) != 3 || store.puts[0].Repeats != 0 {
+			t.Fatalf("written: %v, want three entries", store.puts)
+		}
+		for _, e := range store.puts[1:] {
+			if e.Minute == store.puts[0].Minute || e.Repeats != store.puts[0].Minute {
+				t.Errorf("the entry of minute %d repeats the one of %d, want %d", e.Minute, e.Repeats, store.puts[0].Minute)
+			}
+		}
+	})
 }

@@ -123,7 +123,7 @@ func (s *Service) Run(ctx context.Context) error {
 // in between leaves the batch uncommitted, and everything is written once more under the same keys.
 func (s *Service) settle(ctx context.Context, messages []dispatch.Message) error {
 	b := &batch{
-		marked: make(map[job.Locator]bool, len(messages)), marks: make([]job.Locator, 0, len(messages)),
+		marked: make(map[job.Locator]bool, len(messages)), ended: map[job.Locator]bool{}, marks: make([]job.Locator, 0, len(messages)),
 		rows: map[job.Locator]job.PendingRow{},
 	}
 	for i := range messages {

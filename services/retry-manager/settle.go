@@ -16,6 +16,9 @@ type batch struct {
 	letters []job.DeadLetter
 	marks   []job.Locator
 	marked  map[job.Locator]bool
+	// ended are those of its marks that no outcome stands behind: whatever comes after one in the batch finds a row that is
+	// done, as it does in the next batch.
+	ended map[job.Locator]bool
 	// deferred are rows whose attempts are due again by another one; rows are both as the batch leaves them.
 	deferred []job.Locator
 	rows     map[job.Locator]job.PendingRow
@@ -34,7 +37,13 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 	switch {
 	case e.Type == job.EventSkipped:
 		return nil // tells of occurrences that have no entry
-	case e.Type == job.EventReleased || e.Type == job.EventAttempt && !failed(&e.Outcome):
+	case e.Type == job.EventReleased:
+		if !b.marked[l] {
+			b.ended[l] = true
+		}
+		b.mark(l)
+		return nil
+	case e.Type == job.EventAttempt && !failed(&e.Outcome):
 		b.mark(l)
 		return nil
 	}
@@ -65,7 +74,7 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 
 // handleOvertaken deals with a failure whose row is done. As a rule it was settled before. But an executor may have stood
 // still while it called the target, the hot tier may have forgotten that it did, and an update or another executor may have
-// ended the entry meanwhile. Then nothing is on record that followed: what was invoked in vain is a dead letter.
+// ended the entry meanwhile; or one that was told to stop stood still before it said so, and another one took its lease. Then nothing is on record that followed: what was invoked in vain is a dead letter.
 func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) error {
 	told, err := s.deps.History.Execution(ctx, e.Entry.ExecutionID)
 	if err != nil {
@@ -88,7 +97,8 @@ func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) e
 	return nil
 }
 
-// standing is the row that stands for the event's attempt, one that is done if there is none; nil if this batch marks it.
+// standing is the row that stands for the event's attempt, one that is done if there is none; nil if this batch marks it
+// because of an outcome.
 //
 // Of an attempt that two executors had, one may have been deferred and the other one's may have failed: then that of the
 // deferred one is settled. Else nobody would: by the time it is due the hot tier may have forgotten the outcome, and an
@@ -96,6 +106,9 @@ func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) e
 func (s *Service) standing(ctx context.Context, b *batch, e *job.Event) (*job.PendingRow, error) {
 	entry := e.Entry
 	for range maxDeferrals {
+		if b.ended[entry.Locator] {
+			return &job.PendingRow{Entry: entry, Done: true}, nil
+		}
 		if b.marked[entry.Locator] {
 			return nil, nil
 		}

@@ -161,3 +161,23 @@ func TestFailureThatAnotherAttemptFollowedIsNoDeadLetter(t *testing.T) {
 	f.settled(f.failed)
 	f.want(false)
 }
+
+func TestFailureThatCameAfterAReleaseIsADeadLetter(t *testing.T) {
+	for _, once := range []bool{true, false} {
+		f := newFixture(t)
+		released := job.ReleasedEvent(&job.Fire{Entry: f.entry, TenantID: "default"}, f.entry.DueAt)
+		if once {
+			f.settled(released, f.failed)
+		} else {
+			f.settled(released)
+			f.settled(f.failed)
+		}
+		f.want(false, "overtaken")
+	}
+}
+
+func TestReleaseAfterAFailureChangesNothing(t *testing.T) {
+	f := newFixture(t)
+	f.settled(f.failed, job.ReleasedEvent(&job.Fire{Entry: f.entry, TenantID: "default"}, f.entry.DueAt), f.failed)
+	f.want(true)
+}

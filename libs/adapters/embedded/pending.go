@@ -31,8 +31,8 @@ var _ jobstore.Pending = (*Pending)(nil)
 // NewPending returns the minute buckets of db.
 func NewPending(db *DB) *Pending { return &Pending{db: db, low: make([]atomic.Int64, db.partitions)} }
 
-// Put implements jobstore.Pending. Entry, decision and done are cells of their own, so a second Put of a row writes
-// the same cell with the same bytes.
+// Put implements jobstore.Pending. Entry, decision and done are cells of their own. A row that is there stays as it is: it
+// says when it was written first. It is written again all the same, because the first write may not be durable yet.
 func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -41,7 +41,15 @@ func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 	defer b.Close()
 	for i := range entries {
 		e := &entries[i]
-		if err := b.Set(cell(rowKey(e.Locator), cellEntry), wire.MarshalEntry(e), nil); err != nil {
+		key := cell(rowKey(e.Locator), cellEntry)
+		standing, found, err := s.db.get(key)
+		if !found {
+			standing = wire.MarshalEntry(e)
+		}
+		if err == nil {
+			err = b.Set(key, standing, nil)
+		}
+		if err != nil {
 			return fmt.Errorf("embedded: put entries: %w", err)
 		}
 	}

@@ -140,8 +140,10 @@ func entryKeepsItsBucket(t *testing.T, s buckets) {
 func secondPutIsNone(t *testing.T, s buckets) {
 	e := entry(s)
 	must(t, s.Put(t.Context(), []job.Entry{e, e}))
-	atOnce(writers, func(int) {
-		if err := s.Put(t.Context(), []job.Entry{e}); err != nil {
+	atOnce(writers, func(i int) {
+		again := e
+		again.WrittenAt = e.WrittenAt.Add(time.Duration(i) * time.Minute)
+		if err := s.Put(t.Context(), []job.Entry{again}); err != nil {
 			t.Error(err)
 		}
 	})
