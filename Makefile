@@ -60,9 +60,9 @@ SERVED := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis 
 SERVERS := zookeeper kafka redis s3 cassandra
 
 .PHONY: test-servers
-test-servers: ## conformance of the adapters and the services end to end on real servers, which it starts and stops again
+test-servers: binaries ## conformance of the adapters, and the services end to end, killed and restarted, on real servers, which it starts and stops again
 	@infra/local/local up $(SERVERS)
-	@set -a; . infra/local/versions.env; set +a; go test -race -count=1 -p 1 -tags servers -timeout 10m $(SERVED); result=$$?; \
+	@set -a; . infra/local/versions.env; set +a; go test -race -count=1 -p 1 -tags servers -timeout 40m $(SERVED); result=$$?; \
 		infra/local/local down $(SERVERS); exit $$result
 
 .PHONY: test-fast

@@ -8,25 +8,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/minutehand/minutehand/libs/adapters/cassandra"
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
-	"github.com/minutehand/minutehand/libs/adapters/kafka"
-	"github.com/minutehand/minutehand/libs/adapters/redis"
-	"github.com/minutehand/minutehand/libs/adapters/s3"
-	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
-	"github.com/minutehand/minutehand/schemas"
 	auditor "github.com/minutehand/minutehand/services/audit-writer"
 	loader "github.com/minutehand/minutehand/services/bucket-loader"
 	"github.com/minutehand/minutehand/services/executor"
@@ -34,56 +26,6 @@ import (
 	settler "github.com/minutehand/minutehand/services/retry-manager"
 	worker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
-
-const partitions = 8
-
-// port is that of a server.
-func port(t *testing.T, name string) string {
-	t.Helper()
-	p := os.Getenv(name + "_PORT")
-	if p == "" {
-		t.Fatalf("%s_PORT is not set; run make test-servers", name)
-	}
-	return "127.0.0.1:" + p
-}
-
-// installation is one of its own on the servers.
-type installation struct {
-	t      *testing.T
-	config cluster.Config
-	sink   *sink
-}
-
-func newInstallation(t *testing.T) *installation {
-	t.Helper()
-	name := fmt.Sprintf("e2e%d", time.Now().UnixNano())
-	c := &installation{t: t, sink: newSink(t), config: cluster.Config{
-		Partitions:  partitions,
-		Cassandra:   cassandra.Options{Hosts: []string{port(t, "CASSANDRA")}, Keyspace: name, Timeout: 20 * time.Second},
-		Replication: "{'class': 'SimpleStrategy', 'replication_factor': 1}",
-		Kafka:       kafka.Options{Brokers: []string{port(t, "KAFKA")}, Prefix: name + ".", Partitions: 4, Replication: 1},
-		Redis:       redis.Options{Address: port(t, "REDIS"), Prefix: name + ":"},
-		ZooKeeper:   zookeeper.Options{Servers: []string{port(t, "ZOOKEEPER")}, Root: "/" + name, Partitions: partitions},
-		S3: s3.Options{
-			Bucket: name, Region: "us-east-1", Endpoint: "http://" + port(t, "S3"), AccessKey: "minutehand", SecretKey: "minutehand-local",
-		},
-	}}
-	for range 2 { // it may be run again
-		c.must(cluster.Migrate(t.Context(), c.config, schemas.Cassandra(), c.logger()))
-	}
-	return c
-}
-
-func (c *installation) must(err error) {
-	c.t.Helper()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *installation) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(c.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-}
 
 // process is the six services with connections of their own.
 type process struct {
@@ -175,52 +117,6 @@ func (p *process) request(t *testing.T, want int, method, path string, body any)
 	return answer
 }
 
-// sink is the target of all webhooks.
-type sink struct {
-	url string
-	mu  sync.Mutex
-	// calls of each job, and by how much any was early at worst.
-	calls map[string]int
-	early time.Duration
-}
-
-func newSink(t *testing.T) *sink {
-	s := &sink{calls: map[string]int{}}
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.calls[r.Header.Get("Minutehand-Job-Id")]++
-		if ahead := time.Until(due); err != nil || ahead > s.early {
-			s.early = max(ahead, s.early)
-		}
-	}))
-	t.Cleanup(server.Close)
-	s.url = server.URL
-	return s
-}
-
-func (s *sink) count(jobID string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.calls[jobID]
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, limit time.Duration, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s", what, limit)
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 func TestEveryJobFiresOnceOnTheRealServersAndIsOnRecord(t *testing.T) {
 	c := newInstallation(t)
 	processes := []*process{c.start(), c.start()}
@@ -244,11 +140,11 @@ func TestEveryJobFiresOnceOnTheRealServersAndIsOnRecord(t *testing.T) {
 
 	eventually(t, "every job is invoked", 90*time.Second, func() bool {
 		for _, id := range oneShots {
-			if c.sink.count(id) == 0 {
+			if c.sink.of(id) == 0 {
 				return false
 			}
 		}
-		return c.sink.count(interval) == 10
+		return c.sink.of(interval) == 10
 	})
 	eventually(t, "every job is on record", 30*time.Second, func() bool {
 		for _, id := range oneShots {
@@ -267,17 +163,19 @@ func TestEveryJobFiresOnceOnTheRealServersAndIsOnRecord(t *testing.T) {
 		return len(archived) >= len(oneShots)+10
 	})
 	for _, id := range oneShots {
-		if n := c.sink.count(id); n != 1 {
+		if n := c.sink.of(id); n != 1 {
 			t.Errorf("%s was invoked %d times", id, n)
 		}
 	}
 	for _, id := range cancelled {
-		if n := c.sink.count(id); n != 0 {
+		if n := c.sink.of(id); n != 0 {
 			t.Errorf("%s was cancelled and invoked %d times", id, n)
 		}
 	}
-	if c.sink.early > 0 {
-		t.Errorf("a job was invoked %s early", c.sink.early)
+	for _, call := range c.sink.all() {
+		if early := call.ScheduledFor.Sub(call.At); early > 0 {
+			t.Errorf("%s was invoked %s early", call.JobID, early)
+		}
 	}
 }
 
@@ -304,21 +202,21 @@ func TestRollingRestartLosesAndDoublesNothing(t *testing.T) {
 		})["job_id"].(string)
 		ids = append(ids, id)
 	}
-	eventually(t, "firing begins", 60*time.Second, func() bool { return c.sink.count(ids[20]) > 0 })
+	eventually(t, "firing begins", 60*time.Second, func() bool { return c.sink.of(ids[20]) > 0 })
 	first.stop()
 	third := c.start()
-	eventually(t, "firing goes on", 60*time.Second, func() bool { return c.sink.count(ids[150]) > 0 })
+	eventually(t, "firing goes on", 60*time.Second, func() bool { return c.sink.of(ids[150]) > 0 })
 	second.stop()
 	eventually(t, "every job is invoked", 90*time.Second, func() bool {
 		for _, id := range ids {
-			if c.sink.count(id) == 0 {
+			if c.sink.of(id) == 0 {
 				return false
 			}
 		}
 		return true
 	})
 	for _, id := range ids {
-		if n := c.sink.count(id); n != 1 {
+		if n := c.sink.of(id); n != 1 {
 			t.Errorf("%s was invoked %d times", id, n)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
 	"github.com/minutehand/minutehand/libs/adapters/kafka"
@@ -108,6 +109,15 @@ func (e *Env) Bool(name string) bool {
 		e.wrong(name, "true or false")
 	}
 	return b
+}
+
+// Duration is the value of a variable that is a length of time over 0.
+func (e *Env) Duration(name string, otherwise time.Duration) time.Duration {
+	d, err := time.ParseDuration(e.Text(name, otherwise.String()))
+	if err != nil || d <= 0 {
+		e.wrong(name, "a length of time like 90s or 5m")
+	}
+	return d
 }
 
 // Secret is what stands in the file that a variable names; empty where it names none.

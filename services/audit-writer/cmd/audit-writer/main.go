@@ -3,9 +3,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/run"
@@ -21,11 +19,7 @@ func main() {
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
 			cfg := auditor.DefaultConfig()
 			cfg.Region = p.Config.S3.Region
-			after, err := time.ParseDuration(p.Env.Text("ARCHIVE_CLOSE_AFTER", "1m"))
-			if err != nil {
-				return nil, nil, fmt.Errorf("%sARCHIVE_CLOSE_AFTER must be a duration like 1m", cluster.Prefix)
-			}
-			cfg.CloseAfter = after
+			cfg.CloseAfter = p.Env.Duration("ARCHIVE_CLOSE_AFTER", cfg.CloseAfter)
 			s, err := auditor.New(cfg, auditor.Deps{
 				History: p.History, Archive: p.Archive, Log: p.Log, Logger: p.Logger, Metrics: p.Metrics,
 			})

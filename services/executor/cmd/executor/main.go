@@ -15,10 +15,12 @@ func main() {
 		Name: "executor", What: "calls the targets of what was dispatched, once each.",
 		Variables: []cluster.Variable{
 			{Name: "ALLOW_PRIVATE_TARGETS", Default: "false", Help: "Call loopback and private addresses."},
+			{Name: "DRAIN_LIMIT", Default: "20s", Help: "How long a stop waits for calls under way; others take over what still runs then."},
 		},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
 			cfg := executor.DefaultConfig()
 			cfg.AllowPrivateTargets = p.Env.Bool("ALLOW_PRIVATE_TARGETS")
+			cfg.DrainLimit = p.Env.Duration("DRAIN_LIMIT", cfg.DrainLimit)
 			s, err := executor.New(cfg, executor.Deps{
 				Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: p.Logger, Metrics: p.Metrics,
 			})

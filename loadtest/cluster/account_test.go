@@ -1,0 +1,168 @@
+//go:build servers
+
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+	auditor "github.com/minutehand/minutehand/services/audit-writer"
+)
+
+// account gathers what the stores and the sink say of an installation that has come to rest.
+func (f *fleet) account() *ledger.Account {
+	f.t.Helper()
+	ctx := f.t.Context()
+	a := &ledger.Account{Until: time.Now(), Crashed: true, Calls: f.sink.all()}
+	for cursor := ""; ; {
+		page, next, err := f.ports.Jobs.List(ctx, "default", cursor, 1000)
+		f.must(err)
+		for _, j := range page {
+			a.Jobs = append(a.Jobs, ledger.JobAccount{Job: j})
+		}
+		if cursor = next; next == "" {
+			break
+		}
+	}
+	var err error
+	a.Events, err = f.history(ctx, a.Jobs)
+	f.must(err)
+	for cursor := ""; ; {
+		page, next, err := f.ports.History.DeadLetters(ctx, "default", cursor, 1000)
+		f.must(err)
+		a.DeadLetters = append(a.DeadLetters, page...)
+		if cursor = next; next == "" {
+			break
+		}
+	}
+	for p := range partitions {
+		rows, err := f.pending(ctx, p)
+		f.must(err)
+		a.Pending = append(a.Pending, rows...)
+	}
+	return a
+}
+
+// history reads the events of jobs, several at once.
+func (f *fleet) history(ctx context.Context, jobs []ledger.JobAccount) ([]job.Event, error) {
+	const readers = 16
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var events []job.Event
+	var errs []error
+	for part := range slices.Chunk(jobs, len(jobs)/readers+1) {
+		wg.Go(func() {
+			for _, j := range part {
+				of, err := f.ports.History.Executions(ctx, j.Job.ID, jobstore.Position{}, j.Job.CreatedAt.Add(-time.Hour), 10_000)
+				mu.Lock()
+				events, errs = append(events, of...), append(errs, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return events, errors.Join(errs...)
+}
+
+// pending reads the open buckets of a partition.
+func (f *fleet) pending(ctx context.Context, partition int) (rows []job.PendingRow, err error) {
+	from, err := f.ports.Pending.LowWater(ctx, partition)
+	if err != nil {
+		return nil, err
+	}
+	to := job.Minute(time.Now()) + 60
+	for {
+		minute, ok, err := f.ports.Pending.FirstOpen(ctx, partition, from, to)
+		if err != nil || !ok {
+			return rows, err
+		}
+		var after *job.Locator
+		for {
+			page, err := f.ports.Pending.Scan(ctx, partition, minute, after, 1000)
+			if err != nil {
+				return rows, err
+			}
+			rows = append(rows, page...)
+			if len(page) < 1000 {
+				break
+			}
+			after = &page[len(page)-1].Locator
+		}
+		from = minute + 1
+	}
+}
+
+// rest is what an installation lacks that has come to rest: a call that is not on record, an event that is not archived or
+// is only there, an entry that is not done.
+func (f *fleet) rest(a *ledger.Account) string {
+	f.t.Helper()
+	archived, err := auditor.ReadArchive(f.t.Context(), f.ports.Archive)
+	f.must(err)
+	a.Archived = make([]ledger.Archived, 0, len(archived))
+	ids := make(map[string]bool, len(archived))
+	for _, x := range archived {
+		a.Archived = append(a.Archived, ledger.Archived(x))
+		ids[x.EventID] = true
+	}
+	recorded := map[string]bool{}
+	for i := range a.Events {
+		e := &a.Events[i]
+		if !ids[e.ID] {
+			return fmt.Sprintf("an event that is not archived: %+v", *e)
+		}
+		delete(ids, e.ID)
+		if e.Type == job.EventAttempt {
+			recorded[e.Entry.ExecutionID] = true
+		}
+	}
+	if len(ids) > 0 {
+		return fmt.Sprintf("%d events that are archived and not in the history", len(ids))
+	}
+	for _, c := range a.Calls {
+		if !recorded[c.ExecutionID] {
+			return "no record of the call of " + c.ExecutionID
+		}
+	}
+	for i := range a.Pending {
+		if !a.Pending[i].Done {
+			return fmt.Sprintf("an entry that is not done: %+v", a.Pending[i])
+		}
+	}
+	return ""
+}
+
+// restWithin is how long an installation may take until it is at rest: an entry whose registration was cut short is dropped
+// two minutes after it was written.
+const restWithin = 4 * time.Minute
+
+// check waits until history and archive tell of everything, and fails for every invariant that is broken.
+func (f *fleet) check(change func(*ledger.Account)) {
+	f.t.Helper()
+	var a *ledger.Account
+	for deadline := time.Now().Add(restWithin); ; {
+		a = f.account()
+		lacks := f.rest(a)
+		if lacks == "" {
+			break
+		}
+		if time.Now().After(deadline) {
+			f.t.Errorf("there still is, %s after the last call, %s", restWithin, lacks)
+			break
+		}
+	}
+	if change != nil {
+		change(a)
+	}
+	for _, v := range ledger.Check(a) {
+		f.t.Error(v)
+	}
+	f.t.Logf("%d jobs, %d calls, %d events, %d of the archive: every invariant holds, or is told above", len(a.Jobs), len(a.Calls),
+		len(a.Events), len(a.Archived))
+}

@@ -1,0 +1,204 @@
+//go:build servers
+
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+const (
+	// awayFor is for how long a server is away.
+	awayFor = 30 * time.Second
+	// streamRate is how many jobs fall due in a second meanwhile, streamFor for how long: from before until after.
+	streamRate, streamFor = 40, awayFor + 20*time.Second
+)
+
+// stream registers jobs that fall due one after the other from an instant on.
+func (f *fleet) stream() (ids []string, from time.Time) {
+	f.t.Helper()
+	const n = streamRate * int(streamFor/time.Second)
+	from = time.Now().Add(8 * time.Second)
+	jobs := make([]map[string]any, n)
+	for i := range jobs {
+		jobs[i] = f.oneShot(from.Add(time.Duration(i)*time.Second/streamRate), "/ok")
+	}
+	return f.register(jobs), from
+}
+
+// prober registers a job every second and notes what the API answers.
+type prober struct {
+	f      *fleet
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu      sync.Mutex
+	ids     []string
+	answers []probe
+}
+
+type probe struct {
+	at     time.Time
+	took   time.Duration
+	status int // 0 if there was none
+	retry  int // Retry-After
+}
+
+func (f *fleet) probe() *prober {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	p := &prober{f: f, cancel: cancel}
+	p.done.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			p.once(ctx, i)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	})
+	return p
+}
+
+func (p *prober) once(ctx context.Context, i int) {
+	began := time.Now()
+	a, err := p.f.ask(context.WithoutCancel(ctx), i%2, http.MethodPost, "/jobs", p.f.oneShot(began.Add(2*time.Second), "/ok"))
+	retry, _ := strconv.Atoi(a.header.Get("Retry-After"))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers = append(p.answers, probe{began, time.Since(began), a.status, retry})
+	var got struct {
+		ID string `json:"job_id"`
+	}
+	if err == nil && a.status == http.StatusCreated && json.Unmarshal(a.body, &got) == nil {
+		p.ids = append(p.ids, got.ID)
+	}
+}
+
+// accepted tells whether a job was accepted since.
+func (p *prober) accepted(since time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.answers {
+		if a.at.After(since) && a.status == http.StatusCreated {
+			return true
+		}
+	}
+	return false
+}
+
+// end stops it and gives the jobs that were accepted.
+func (p *prober) end() []string {
+	p.cancel()
+	p.done.Wait()
+	return p.ids
+}
+
+// check wants the same status of every answer between two instants, and Retry-After with 503.
+func (p *prober) check(what string, from, to time.Time, status int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.answers {
+		if a.at.Before(from) || a.at.Add(a.took).After(to) {
+			continue
+		}
+		if a.status != status || (status == http.StatusServiceUnavailable) != (a.retry > 0) {
+			p.f.t.Errorf("%s: a registration was answered %d (Retry-After: %d) after %s, want %d", what, a.status, a.retry, a.took, status)
+		}
+	}
+}
+
+// cancelLater cancels some jobs that are due in the second half of a stream, and tells when that was acknowledged.
+func (f *fleet) cancelLater(ids []string) (cancelled []string, stops []ledger.Stop) {
+	f.t.Helper()
+	for _, id := range ids[len(ids)/2 : len(ids)/2+100] {
+		a, err := f.ask(f.t.Context(), len(cancelled)%2, http.MethodPost, "/jobs/"+id+"/cancel", nil)
+		f.must(err)
+		if a.status != http.StatusOK {
+			f.t.Fatalf("a cancel was answered %d: %s", a.status, a.body)
+		}
+		cancelled = append(cancelled, id)
+		stops = append(stops, ledger.Stop{JobID: id, Kind: ledger.StopCancel, AckedAt: time.Now()})
+	}
+	return cancelled, stops
+}
+
+// recreateFires deletes the topic of the fires, and creates it anew.
+func (f *fleet) recreateFires() {
+	f.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(f.config.Kafka.Brokers...))
+	f.must(err)
+	defer client.Close()
+	topic := f.config.Kafka.Prefix + dispatch.TopicFires
+	_, err = kadm.NewClient(client).DeleteTopic(f.t.Context(), topic)
+	f.must(err)
+	eventually(f.t, "the topic is created anew", 30*time.Second, func() bool {
+		_ = f.ports.Log.EnsureTopics(f.t.Context()) // the deletion takes a while
+		topics, err := kadm.NewClient(client).ListTopics(f.t.Context(), topic)
+		return err == nil && topics.Has(topic) && len(topics[topic].Partitions) == kafkaPartitions
+	})
+}
+
+func TestServerThatIsAwayForHalfAMinuteLosesNothing(t *testing.T) {
+	f := newInstallation(t).fleet()
+	var stops []ledger.Stop
+	for _, server := range []string{"zookeeper", "kafka", "s3", "cassandra", "redis", "the topic"} {
+		ids, from := f.stream()
+		var cancelled []string
+		if server == "redis" {
+			var more []ledger.Stop
+			cancelled, more = f.cancelLater(ids)
+			stops = append(stops, more...)
+			ids = append(ids[:len(ids)/2:len(ids)/2], ids[len(ids)/2+100:]...)
+		}
+		time.Sleep(time.Until(from.Add(5 * time.Second)))
+		probes := f.probe()
+		away := time.Now()
+		switch server {
+		case "the topic":
+			f.recreateFires()
+		case "redis":
+			local(t, "wipe", server)
+		default:
+			local(t, "down", server)
+		}
+		gone := time.Now()
+		if server != "the topic" {
+			time.Sleep(awayFor - time.Since(away))
+			probes.check(server+" is away", gone, time.Now(), map[bool]int{true: http.StatusServiceUnavailable, false: http.StatusCreated}[server == "cassandra"])
+			local(t, "up", server)
+		}
+		back := time.Now()
+		eventually(t, "the API accepts jobs again", time.Minute, func() bool { return probes.accepted(back) })
+		accepts := time.Since(back)
+		ids = append(ids, probes.end()...)
+		f.awaitCalls(ids)
+		_, repeated := f.sink.missing(ids)
+		t.Logf("%s away for %.0f s: a job was accepted %.1f s after, the last of %d jobs called %.1f s after; %d were called again",
+			server, back.Sub(away).Seconds(), accepts.Seconds(), len(ids), time.Since(back).Seconds(), repeated)
+		for _, id := range cancelled {
+			if n := f.sink.of(id); n > 0 {
+				t.Errorf("%s was cancelled before the hot tier was lost, and called %d times", id, n)
+			}
+		}
+		for _, m := range f.members {
+			select {
+			case <-m.ended:
+				t.Fatalf("%s %d ended while %s was away: %v", m.service, m.n, server, m.err)
+			default:
+			}
+			f.awaitReady(m)
+		}
+	}
+	f.check(func(a *ledger.Account) { a.HotLost, a.Stops = true, stops })
+}

@@ -1,0 +1,89 @@
+//go:build servers
+
+package cluster_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/adapters/cassandra"
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/adapters/kafka"
+	"github.com/minutehand/minutehand/libs/adapters/redis"
+	"github.com/minutehand/minutehand/libs/adapters/s3"
+	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
+	"github.com/minutehand/minutehand/schemas"
+)
+
+// Partition counts of an installation.
+const (
+	partitions      = 8
+	kafkaPartitions = 4
+)
+
+// port is that of a server.
+func port(t *testing.T, name string) string {
+	t.Helper()
+	p := os.Getenv(name + "_PORT")
+	if p == "" {
+		t.Fatalf("%s_PORT is not set; run make test-servers", name)
+	}
+	return "127.0.0.1:" + p
+}
+
+// installation is one of its own on the servers.
+type installation struct {
+	t      *testing.T
+	name   string
+	config cluster.Config
+	sink   *sink
+}
+
+func newInstallation(t *testing.T) *installation {
+	t.Helper()
+	name := fmt.Sprintf("e2e%d", time.Now().UnixNano())
+	c := &installation{t: t, name: name, sink: newSink(t), config: cluster.Config{
+		Partitions:  partitions,
+		Cassandra:   cassandra.Options{Hosts: []string{port(t, "CASSANDRA")}, Keyspace: name, Timeout: 20 * time.Second},
+		Replication: "{'class': 'SimpleStrategy', 'replication_factor': 1}",
+		Kafka:       kafka.Options{Brokers: []string{port(t, "KAFKA")}, Prefix: name + ".", Partitions: kafkaPartitions, Replication: 1},
+		Redis:       redis.Options{Address: port(t, "REDIS"), Prefix: name + ":"},
+		ZooKeeper:   zookeeper.Options{Servers: []string{port(t, "ZOOKEEPER")}, Root: "/" + name, Partitions: partitions},
+		S3: s3.Options{
+			Bucket: name, Region: "us-east-1", Endpoint: "http://" + port(t, "S3"), AccessKey: "minutehand", SecretKey: "minutehand-local",
+		},
+	}}
+	for range 2 { // it may be run again
+		c.must(cluster.Migrate(t.Context(), c.config, schemas.Cassandra(), c.logger()))
+	}
+	return c
+}
+
+func (c *installation) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *installation) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(c.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, limit time.Duration, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s", what, limit)
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,93 @@
+//go:build servers
+
+package cluster_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// A deployment: 200 fires a second, and 100 calls of twenty seconds always in flight.
+const (
+	steadyJobs = 200
+	slowASec   = 5
+	deployment = 110 * time.Second
+)
+
+func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
+	f := newInstallation(t).fleet("MINUTEHAND_DRAIN_LIMIT=30s")
+	begin := time.Now().Add(5 * time.Second).Truncate(time.Second)
+	jobs := make([]map[string]any, 0, steadyJobs+slowASec*int(deployment/time.Second))
+	for range steadyJobs {
+		jobs = append(jobs, map[string]any{
+			"name": "every second", "type": "interval", "every": "1s", "start_at": begin,
+			"target": map[string]any{"kind": "http_webhook", "url": f.sink.url + "/ok"},
+		})
+	}
+	for i := range cap(jobs) - steadyJobs {
+		jobs = append(jobs, f.oneShot(begin.Add(time.Duration(i)*time.Second/slowASec), "/slow"))
+	}
+	ids := f.register(jobs)
+	eventually(t, "a hundred calls are in flight", time.Minute, func() bool { running, _ := f.sink.slow(); return running >= 95 })
+	restarted := time.Now()
+	for n := range 2 {
+		for _, s := range services() {
+			f.stop(f.member(s, n))
+			f.awaitReady(f.start(s, n))
+		}
+	}
+	took := time.Since(restarted)
+	if left := time.Until(begin.Add(deployment)); left < 0 {
+		t.Errorf("the restart took %s: no calls were in flight at its end", took)
+	}
+	for i, id := range ids[:steadyJobs] {
+		a, err := f.ask(t.Context(), i%2, http.MethodPost, "/jobs/"+id+"/cancel", nil)
+		f.must(err)
+		if a.status != http.StatusOK {
+			t.Fatalf("a cancel was answered %d: %s", a.status, a.body)
+		}
+	}
+	running, cut := f.sink.slow()
+	t.Logf("twelve processes were restarted in %.0f s; %d calls in flight at the end, %d cut", took.Seconds(), running, cut)
+	for _, id := range ids[steadyJobs:] { // what is still ahead need not be waited for
+		if f.sink.of(id) == 0 {
+			_, err := f.ask(t.Context(), 0, http.MethodPost, "/jobs/"+id+"/cancel", nil)
+			f.must(err)
+		}
+	}
+	eventually(t, "the calls in flight end", time.Minute, func() bool { running, _ := f.sink.slow(); return running == 0 })
+	f.check(func(a *ledger.Account) { a.Crashed = false })
+}
+
+// What still runs at the drain limit is told, and others call it again, under the same execution id and a greater token.
+func TestCallsThatOutlastTheDrainLimitAreHandedOver(t *testing.T) {
+	f := newInstallation(t).fleet("MINUTEHAND_DRAIN_LIMIT=3s")
+	const calls = 100
+	ids, _ := f.stampede(calls, "/slow")
+	eventually(t, "all calls are in flight", time.Minute, func() bool { running, _ := f.sink.slow(); return running == calls })
+	leaving := f.member("executor", 0)
+	handed := 0
+	f.stop(leaving)
+	text, err := os.ReadFile(leaving.log)
+	f.must(err)
+	if m := regexp.MustCompile(`others will take them over.* running=(\d+)`).FindSubmatch(text); m != nil {
+		_, err = fmt.Sscan(string(m[1]), &handed)
+		f.must(err)
+	}
+	_, cut := f.sink.slow()
+	if handed == 0 || handed != cut {
+		t.Errorf("the executor told of %d calls that it handed over, the target saw %d cut", handed, cut)
+	}
+	eventually(t, "what was handed over is called again", time.Minute, func() bool { return len(f.sink.all()) == calls+cut })
+	eventually(t, "the calls end", time.Minute, func() bool { running, _ := f.sink.slow(); return running == 0 })
+	if missing, repeated := f.sink.missing(ids); missing > 0 || repeated != cut {
+		t.Errorf("%d jobs were called twice, %d never; %d were handed over", repeated, missing, cut)
+	}
+	f.check(nil)
+}
