@@ -77,19 +77,24 @@ func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]*jo
 	return rows, err
 }
 
+// listed is the statement that lists a job under its tenant.
+func listed(j *job.Job) (shard int, e gocql.BatchEntry) {
+	shard = int(bucket.XXH64(j.ID) % listingShards)
+	return shard, gocql.BatchEntry{
+		Stmt: "INSERT INTO jobs_by_tenant (tenant_id, shard, job_id) VALUES (?, ?, ?)", Args: []any{j.TenantID, shard, j.ID}, Idempotent: true,
+	}
+}
+
 // Create implements jobstore.Jobs.
 func (s *JobStore) Create(ctx context.Context, j job.Job, exclusive bool) error {
-	shard := int(bucket.XXH64(j.ID) % listingShards)
-	list := s.session.Query("INSERT INTO jobs_by_tenant (tenant_id, shard, job_id) VALUES (?, ?, ?)", j.TenantID, shard, j.ID)
-	if err := list.Idempotent(true).ExecContext(ctx); err != nil {
+	_, list := listed(&j)
+	if err := s.session.Query(list.Stmt, list.Args...).Idempotent(true).ExecContext(ctx); err != nil {
 		return failed("create job", err)
 	}
-	row := wire.MarshalJob(&j)
 	if !exclusive {
-		q := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) USING TIMESTAMP ?", j.ID, j.Version, row, beforeAllClocks())
-		return failed("create job", q.Idempotent(true).ExecContext(ctx))
+		return s.insert(ctx, &j)
 	}
-	applied, err := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) IF NOT EXISTS", j.ID, j.Version, row).
+	applied, err := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) IF NOT EXISTS", j.ID, j.Version, wire.MarshalJob(&j)).
 		MapScanCASContext(ctx, map[string]any{})
 	if err == nil && !applied {
 		err = jobstore.ErrExists
@@ -97,9 +102,37 @@ func (s *JobStore) Create(ctx context.Context, j job.Job, exclusive bool) error 
 	return failed("create job", err)
 }
 
-// CreateMany implements jobstore.Jobs.
+// insert writes a row where none is.
+func (s *JobStore) insert(ctx context.Context, j *job.Job) error {
+	q := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) USING TIMESTAMP ?", j.ID, j.Version, wire.MarshalJob(j), beforeAllClocks())
+	return failed("create job", q.Idempotent(true).ExecContext(ctx))
+}
+
+// CreateMany implements jobstore.Jobs. The listings travel in batches of a shard.
 func (s *JobStore) CreateMany(ctx context.Context, jobs []job.Job) error {
-	return each(ctx, len(jobs), func(i int) error { return s.Create(ctx, jobs[i], false) })
+	type shardOf struct {
+		tenant string
+		shard  int
+	}
+	byShard := map[shardOf][]gocql.BatchEntry{}
+	for i := range jobs {
+		shard, e := listed(&jobs[i])
+		of := shardOf{jobs[i].TenantID, shard}
+		byShard[of] = append(byShard[of], e)
+	}
+	var batches [][]gocql.BatchEntry
+	for _, entries := range byShard {
+		batches = slices.AppendSeq(batches, slices.Chunk(entries, maxBatch))
+	}
+	err := each(ctx, len(batches), func(i int) error {
+		b := s.session.Batch(gocql.UnloggedBatch)
+		b.Entries = batches[i]
+		return failed("create jobs", b.ExecContext(ctx))
+	})
+	if err != nil {
+		return err
+	}
+	return each(ctx, len(jobs), func(i int) error { return s.insert(ctx, &jobs[i]) })
 }
 
 // Replace implements jobstore.Jobs.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
@@ -16,12 +17,17 @@ import (
 
 // Pending is the minute buckets. A row is one that has an entry: marks and decisions of what is not there make cells
 // without one, which nobody sees.
-type Pending struct{ *Store }
+type Pending struct {
+	*Store
+	mu sync.Mutex
+	// low are the low-water marks as they were read last.
+	low map[int]lowWater
+}
 
 var _ jobstore.Pending = (*Pending)(nil)
 
 // NewPending returns the minute buckets of a store.
-func NewPending(s *Store) *Pending { return &Pending{s} }
+func NewPending(s *Store) *Pending { return &Pending{Store: s} }
 
 // cells are all of a row, in the order in which scanRow reads them.
 const cells = "partition, minute, due_ms, execution_id, attempt, definition_id, entry, done, decision, deferred_to_ms"
@@ -91,26 +97,48 @@ func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 	})
 }
 
-// aboveLowWater leaves out what lies in closed buckets, where a mark would stay for ever.
+// aboveLowWater leaves out what lies in closed buckets, where a mark would stay for ever. It goes by a mark that was read a
+// little before: whoever is late by so little could as well have asked in time.
 func (s *Pending) aboveLowWater(ctx context.Context, locators []job.Locator) ([]job.Locator, error) {
-	low := map[int]int64{}
+	open := make([]job.Locator, 0, len(locators))
 	for _, l := range locators {
-		if _, known := low[l.Partition]; known {
-			continue
-		}
-		mark, err := s.LowWater(ctx, l.Partition)
+		low, err := s.recentLowWater(ctx, l.Partition)
 		if err != nil {
 			return nil, err
 		}
-		low[l.Partition] = mark
-	}
-	open := make([]job.Locator, 0, len(locators))
-	for _, l := range locators {
-		if l.Minute >= low[l.Partition] {
+		if l.Minute >= low {
 			open = append(open, l)
 		}
 	}
 	return open, nil
+}
+
+// lowWaterFor is how long a low-water mark that was read is gone by.
+const lowWaterFor = time.Second
+
+type lowWater struct {
+	minute int64
+	readAt time.Time
+}
+
+func (s *Pending) recentLowWater(ctx context.Context, partition int) (int64, error) {
+	s.mu.Lock()
+	known := s.low[partition]
+	s.mu.Unlock()
+	if time.Since(known.readAt) < lowWaterFor {
+		return known.minute, nil
+	}
+	return s.LowWater(ctx, partition)
+}
+
+// know keeps what a mark was when it was asked for.
+func (s *Pending) know(partition int, minute int64, readAt time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.low == nil {
+		s.low = map[int]lowWater{}
+	}
+	s.low[partition] = lowWater{max(minute, s.low[partition].minute), readAt}
 }
 
 // Defer implements jobstore.Pending.
@@ -274,7 +302,11 @@ func (s *Pending) FirstOpen(ctx context.Context, partition int, from, to int64) 
 
 // LowWater implements jobstore.Pending.
 func (s *Pending) LowWater(ctx context.Context, partition int) (low int64, err error) {
+	began := time.Now()
 	err = s.session.Query("SELECT low_water FROM partition_progress WHERE partition = ?", partition).Idempotent(true).ScanContext(ctx, &low)
+	if err == nil {
+		s.know(partition, low, began)
+	}
 	if errors.Is(err, gocql.ErrNotFound) {
 		return 0, fmt.Errorf("cassandra: partition %d: %w", partition, jobstore.ErrNoProgress)
 	}
@@ -297,5 +329,8 @@ func (s *Pending) Close(ctx context.Context, partition int, minute int64) error 
 	}
 	_, err = s.session.Query("UPDATE partition_progress SET low_water = ? WHERE partition = ? IF low_water < ?", minute, partition, minute).
 		MapScanCASContext(ctx, map[string]any{})
+	if err == nil {
+		s.know(partition, minute, time.Now())
+	}
 	return failed("close", err)
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +30,39 @@ type Options struct {
 	Username, Password string
 	// Timeout bounds one request; 0 means 5 s.
 	Timeout time.Duration
+	// Dial connects to a node; nil means as usual.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Observe, if it is not nil, is told of every request that was answered or failed.
+	Observe func(Request)
+}
+
+// Request is a statement, or the statements of a batch, as it went to the cluster.
+type Request struct {
+	Statements []string
+	Values     [][]any // of each statement; never to be changed, or logged
+	Took       time.Duration
+	Err        error
+}
+
+// dialer connects to nodes.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// DialContext implements gocql.Dialer.
+func (d dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return d(ctx, network, address)
+}
+
+// observer tells of requests.
+type observer func(Request)
+
+// ObserveQuery implements gocql.QueryObserver.
+func (o observer) ObserveQuery(_ context.Context, q gocql.ObservedQuery) {
+	o(Request{[]string{q.Statement}, [][]any{q.Values}, q.End.Sub(q.Start), q.Err})
+}
+
+// ObserveBatch implements gocql.BatchObserver.
+func (o observer) ObserveBatch(_ context.Context, b gocql.ObservedBatch) {
+	o(Request{b.Statements, b.Values, b.End.Sub(b.Start), b.Err})
 }
 
 const (
@@ -56,6 +90,12 @@ func config(o Options) *gocql.ClusterConfig {
 	}
 	c.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(fallback)
 	c.ReconnectInterval = time.Second
+	if o.Dial != nil {
+		c.Dialer = dialer(o.Dial)
+	}
+	if o.Observe != nil {
+		c.QueryObserver, c.BatchObserver = observer(o.Observe), observer(o.Observe)
+	}
 	if o.Username != "" {
 		c.Authenticator = gocql.PasswordAuthenticator{Username: o.Username, Password: o.Password}
 	}

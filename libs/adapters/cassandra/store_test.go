@@ -4,12 +4,12 @@ package cassandra_test
 
 import (
 	"fmt"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/jobstore/jobstoretest"
@@ -18,21 +18,11 @@ import (
 
 const replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
 
-// server is the one that infra/local started.
-func server(t *testing.T) string {
-	t.Helper()
-	port := os.Getenv("CASSANDRA_PORT")
-	if port == "" {
-		t.Fatal("CASSANDRA_PORT is not set; run make test-servers")
-	}
-	return "127.0.0.1:" + port
-}
-
 // open makes a keyspace of its own.
 func open(t *testing.T) *cassandra.Store {
 	t.Helper()
 	o := cassandra.Options{
-		Hosts: []string{server(t)}, Keyspace: fmt.Sprintf("test_%d", time.Now().UnixNano()), Timeout: 20 * time.Second,
+		Hosts: []string{servertest.Address(t, "CASSANDRA")}, Keyspace: fmt.Sprintf("test_%d", time.Now().UnixNano()), Timeout: 20 * time.Second,
 	}
 	for range 2 { // it may be run again
 		if err := cassandra.Migrate(t.Context(), o, replication, schemas.Cassandra()); err != nil {

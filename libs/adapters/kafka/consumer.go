@@ -34,6 +34,24 @@ type consumer struct {
 	standing map[int32]int64
 }
 
+// waits is how many bytes a broker gathers before it answers a fetch, and for how long at most.
+type waits struct {
+	bytes int32
+	wait  time.Duration
+}
+
+// patience is that of a group. A broker that answers for every single record uses most of its time for that: what becomes
+// of an execution is written many at once, a moment later. A fire does not wait.
+func patience(group string) waits {
+	switch group {
+	case dispatch.GroupHistory, dispatch.GroupArchive:
+		return waits{64 << 10, 500 * time.Millisecond}
+	case dispatch.GroupSettle:
+		return waits{16 << 10, 50 * time.Millisecond}
+	}
+	return waits{1, 500 * time.Millisecond}
+}
+
 // Subscribe implements dispatch.Log.
 func (l *Log) Subscribe(ctx context.Context, topic, group string) (dispatch.Consumer, error) {
 	id, err := l.logID(ctx, l.topic(topic))
@@ -41,19 +59,19 @@ func (l *Log) Subscribe(ctx context.Context, topic, group string) (dispatch.Cons
 		return nil, err
 	}
 	c := &consumer{l: l, topic: l.topic(topic), id: id, standing: map[int32]int64{}}
-	c.client, err = kgo.NewClient(
-		kgo.SeedBrokers(l.o.Brokers...), kgo.ClientID("minutehand-"+group), kgo.ConsumerGroup(l.o.Prefix+group),
+	c.client, err = kgo.NewClient(append(l.o.brokers(),
+		kgo.ClientID("minutehand-"+group), kgo.ConsumerGroup(l.o.Prefix+group),
 		kgo.ConsumeTopics(c.topic), kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(),
 		kgo.SessionTimeout(l.o.SessionTimeout), kgo.HeartbeatInterval(l.o.SessionTimeout/4),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.FetchMaxWait(500*time.Millisecond), kgo.FetchMaxBytes(maxFetchBytes/4), kgo.FetchMaxPartitionBytes(4<<20),
+		kgo.FetchMinBytes(patience(group).bytes), kgo.FetchMaxWait(patience(group).wait), kgo.FetchMaxBytes(maxFetchBytes/4), kgo.FetchMaxPartitionBytes(4<<20),
 		kgo.MaxConcurrentFetches(4), kgo.RetryTimeout(deliveryTimeout),
 		kgo.AdjustFetchOffsetsFn(func(ctx context.Context, assigned map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 			return assigned, c.begin(ctx, group, topic, assigned[c.topic])
 		}),
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, gone map[string][]int32) { c.lose(gone[c.topic]) }),
 		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, gone map[string][]int32) { c.lose(gone[c.topic]) }),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: subscribe to %s: %w", topic, err)
 	}

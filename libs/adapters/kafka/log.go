@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -29,7 +30,18 @@ type Options struct {
 	Partitions, Replication int
 	// SessionTimeout is after how long without a word a consumer's partitions go to others; 0 means 6 s.
 	SessionTimeout time.Duration
-	Logger         *slog.Logger
+	// Dial connects to a broker; nil means as usual.
+	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	Logger *slog.Logger
+}
+
+// brokers are the options that say where to connect to.
+func (o *Options) brokers() []kgo.Opt {
+	opts := []kgo.Opt{kgo.SeedBrokers(o.Brokers...)}
+	if o.Dial != nil {
+		opts = append(opts, kgo.Dialer(o.Dial))
+	}
+	return opts
 }
 
 const (
@@ -63,11 +75,11 @@ func Open(o Options) (*Log, error) {
 	if o.SessionTimeout == 0 {
 		o.SessionTimeout = 6 * time.Second
 	}
-	producer, err := kgo.NewClient(
-		kgo.SeedBrokers(o.Brokers...), kgo.ClientID("minutehand"), kgo.RequiredAcks(kgo.AllISRAcks()),
+	producer, err := kgo.NewClient(append(o.brokers(),
+		kgo.ClientID("minutehand"), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerLinger(time.Millisecond), kgo.ProducerBatchMaxBytes(dispatch.MaxRecordBytes+batchOverhead),
 		kgo.MaxBufferedRecords(maxBuffered), kgo.MaxBufferedBytes(maxBufferedBytes), kgo.RecordDeliveryTimeout(deliveryTimeout),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

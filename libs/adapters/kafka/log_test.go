@@ -3,10 +3,11 @@
 package kafka_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,20 +16,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/minutehand/minutehand/libs/adapters/kafka"
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/dispatch/dispatchtest"
 )
 
 var logs atomic.Int64
 
-func broker(t *testing.T) string {
-	t.Helper()
-	port := os.Getenv("KAFKA_PORT")
-	if port == "" {
-		t.Fatal("KAFKA_PORT is not set; run make test-servers")
-	}
-	return "127.0.0.1:" + port
-}
+func broker(t *testing.T) string { return servertest.Address(t, "KAFKA") }
 
 // open makes a log with topics of its own on the server that infra/local started.
 func open(t *testing.T) (*kafka.Log, string) {
@@ -139,4 +134,103 @@ func TestConsumerOfATopicThatIsCreatedAnewIsToldAndTheNextOneMissesNothing(t *te
 	if all[0] != "new 0" || len(all) != 8 {
 		t.Errorf("the next consumer got %q", all)
 	}
+}
+
+func TestRecordsThatWerePublishedOverABadNetworkAreThere(t *testing.T) {
+	calm, prefix := open(t)
+	var published int
+	servertest.NoLeak(t, func() {
+		p := servertest.NewProxy(t, broker(t))
+		l, err := kafka.Open(kafka.Options{
+			Brokers: []string{p.Address()}, Dial: p.Dial, Prefix: prefix, Partitions: 3, Replication: 1, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		const limit = 45 * time.Second // a record that no broker takes fails after 30 s
+		published = servertest.UnderFaults(t, p, limit, func(ctx context.Context, i int) error {
+			return l.Publish(ctx, dispatch.TopicEvents, []dispatch.Record{{Key: fmt.Sprint(i), Value: []byte(fmt.Sprint(i))}})
+		})
+	})
+	c, err := calm.Subscribe(t.Context(), dispatch.TopicEvents, dispatch.GroupSettle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for deadline := time.Now().Add(time.Minute); len(seen) < published; {
+		messages, err := c.Poll(t.Context(), 1000)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%d of %d records are there (%v)", len(seen), published, err)
+		}
+		for _, m := range messages {
+			seen[string(m.Value)] = true
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A consumer that is cut off comes back by itself and misses nothing.
+func TestConsumerOverABadNetworkMissesNothing(t *testing.T) {
+	calm, prefix := open(t)
+	p := servertest.NewProxy(t, broker(t))
+	l, err := kafka.Open(kafka.Options{
+		Brokers: []string{p.Address()}, Dial: p.Dial, Prefix: prefix, Partitions: 3, Replication: 1, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var c dispatch.Consumer
+	for deadline := time.Now().Add(30 * time.Second); c == nil; {
+		if c, err = l.Subscribe(t.Context(), dispatch.TopicEvents, dispatch.GroupSettle); err != nil && time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	ctx, stop := context.WithCancel(t.Context())
+	var polling sync.WaitGroup
+	polling.Go(func() {
+		for ctx.Err() == nil {
+			messages, err := c.Poll(ctx, 1000)
+			mu.Lock()
+			ends := map[int]int64{}
+			for _, m := range messages {
+				seen[string(m.Value)], ends[m.Partition] = true, m.Offset+1
+			}
+			mu.Unlock()
+			if err == nil {
+				_ = c.Commit(ctx, ends) // over a bad network
+			}
+		}
+	})
+	const records = 200
+	for i := range records {
+		if err := calm.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{{Key: fmt.Sprint(i), Value: []byte(fmt.Sprint(i))}}); err != nil {
+			t.Fatal(err)
+		}
+		if i%20 == 10 {
+			p.Cut()
+		}
+		if i == records/2 {
+			p.Silence(8 * time.Second)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		mu.Lock()
+		n := len(seen)
+		mu.Unlock()
+		if n == records {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d records were read", n, records)
+		}
+	}
+	stop()
+	polling.Wait()
+	_ = c.Close()
 }

@@ -4,12 +4,12 @@ package redis_test
 
 import (
 	"fmt"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/redis"
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dedupe/dedupetest"
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -18,19 +18,9 @@ import (
 
 var tiers atomic.Int64
 
-// server is the one that infra/local started.
-func server(t *testing.T) string {
-	t.Helper()
-	port := os.Getenv("REDIS_PORT")
-	if port == "" {
-		t.Fatal("REDIS_PORT is not set; run make test-servers")
-	}
-	return "127.0.0.1:" + port
-}
-
 func open(t *testing.T) *redis.Tier {
 	t.Helper()
-	tier := redis.Open(redis.Options{Address: server(t), Prefix: fmt.Sprintf("test-%d-%d:", time.Now().UnixNano(), tiers.Add(1))})
+	tier := redis.Open(redis.Options{Address: servertest.Address(t, "REDIS"), Prefix: fmt.Sprintf("test-%d-%d:", time.Now().UnixNano(), tiers.Add(1))})
 	t.Cleanup(func() {
 		if err := tier.Close(); err != nil {
 			t.Error(err)

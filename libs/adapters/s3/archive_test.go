@@ -4,28 +4,18 @@ package s3_test
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/s3"
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/archive"
 	"github.com/minutehand/minutehand/libs/archive/archivetest"
 )
 
 var buckets atomic.Int64
-
-// server is the one that infra/local started.
-func server(t *testing.T) string {
-	t.Helper()
-	port := os.Getenv("S3_PORT")
-	if port == "" {
-		t.Fatal("S3_PORT is not set; run make test-servers")
-	}
-	return "127.0.0.1:" + port
-}
 
 // open makes a bucket of its own on the server that infra/local started.
 func open(t *testing.T) *s3.Archive {
@@ -33,7 +23,7 @@ func open(t *testing.T) *s3.Archive {
 	o := s3.Options{
 		Bucket:   fmt.Sprintf("minutehand-test-%d-%d", time.Now().UnixNano(), buckets.Add(1)),
 		Region:   "us-east-1",
-		Endpoint: "http://" + server(t), AccessKey: "minutehand", SecretKey: "minutehand-local",
+		Endpoint: "http://" + servertest.Address(t, "S3"), AccessKey: "minutehand", SecretKey: "minutehand-local",
 	}
 	a, err := s3.NewArchive(t.Context(), o)
 	if err == nil {
@@ -55,7 +45,7 @@ func TestBucketThatIsNotThereIsTold(t *testing.T) {
 		t.Errorf("a bucket that is there: %v", err)
 	}
 	o := s3.Options{
-		Bucket: "minutehand-nothing", Region: "us-east-1", Endpoint: "http://" + server(t),
+		Bucket: "minutehand-nothing", Region: "us-east-1", Endpoint: "http://" + servertest.Address(t, "S3"),
 		AccessKey: "minutehand", SecretKey: "minutehand-local",
 	}
 	nothing, err := s3.NewArchive(t.Context(), o)

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/coord/coordtest"
@@ -23,21 +24,11 @@ var roots atomic.Int64
 
 func newRoot() string { return fmt.Sprintf("/test-%d-%d", time.Now().UnixNano(), roots.Add(1)) }
 
-// server is the one that infra/local started.
-func server(t *testing.T) string {
-	t.Helper()
-	port := os.Getenv("ZOOKEEPER_PORT")
-	if port == "" {
-		t.Fatal("ZOOKEEPER_PORT is not set; run make test-servers")
-	}
-	return "127.0.0.1:" + port
-}
-
 // open connects to the server that infra/local started.
 func open(t *testing.T, root string, partitions int) *zookeeper.Coordinator {
 	t.Helper()
 	c, err := zookeeper.Open(zookeeper.Options{
-		Servers: []string{server(t)}, Root: root, Partitions: partitions,
+		Servers: []string{servertest.Address(t, "ZOOKEEPER")}, Root: root, Partitions: partitions,
 		SessionTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -127,11 +118,11 @@ func TestEveryPartitionHasOneOwnerWhenMembersComeAndGo(t *testing.T) {
 }
 
 func TestMemberThatCannotReachTheEnsembleGoesOnOwning(t *testing.T) {
-	cut := newProxy(t, server(t))
+	cut := servertest.NewProxy(t, servertest.Address(t, "ZOOKEEPER"))
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	c, err := zookeeper.Open(zookeeper.Options{
-		Servers: []string{cut.address()}, Root: newRoot(), Partitions: 3, SessionTimeout: 2 * time.Second,
+		Servers: []string{cut.Address()}, Root: newRoot(), Partitions: 3, SessionTimeout: 2 * time.Second,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -146,13 +137,13 @@ func TestMemberThatCannotReachTheEnsembleGoesOnOwning(t *testing.T) {
 	for len(last) < 3 {
 		last = <-sets
 	}
-	cut.off()
+	cut.Off()
 	select {
 	case set := <-sets:
 		t.Errorf("cut off, it was told of %v", set)
 	case <-time.After(5 * time.Second): // more than two sessions
 	}
-	cut.on()
+	cut.On()
 	// Its session has ended: it is told of nothing, then of everything under greater epochs.
 	for {
 		set := <-sets
@@ -165,5 +156,35 @@ func TestMemberThatCannotReachTheEnsembleGoesOnOwning(t *testing.T) {
 			}
 		}
 		return
+	}
+}
+
+func TestStartNumbersThatWereGivenOverABadNetworkAreNeverTheSame(t *testing.T) {
+	var mu sync.Mutex
+	given := map[int64]int{}
+	servertest.NoLeak(t, func() {
+		p := servertest.NewProxy(t, servertest.Address(t, "ZOOKEEPER"))
+		c, err := zookeeper.Open(zookeeper.Options{
+			Servers: []string{p.Address()}, Root: newRoot(), Partitions: 3, SessionTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		const limit = 20 * time.Second // a call waits until the ensemble answers again
+		servertest.UnderFaults(t, p, limit, func(ctx context.Context, _ int) error {
+			n, err := c.StartNumber(ctx)
+			if err == nil {
+				mu.Lock()
+				given[n]++
+				mu.Unlock()
+			}
+			return err
+		})
+	})
+	for n, times := range given {
+		if times > 1 {
+			t.Errorf("%d was given %d times", n, times)
+		}
 	}
 }
