@@ -8,32 +8,45 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
 	"github.com/minutehand/minutehand/libs/adapters/kafka"
+	"github.com/minutehand/minutehand/libs/adapters/metered"
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/s3"
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
+	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
 // Cluster is a process's connections to the servers, as ports.
 type Cluster struct {
-	Jobs     *cassandra.JobStore
-	Pending  *cassandra.Pending
-	History  *cassandra.History
-	Settings *cassandra.Settings
-	Hot      *redis.HotBuckets
-	Records  *redis.Records
-	Log      *kafka.Log
-	Coord    *zookeeper.Coordinator
-	Archive  *s3.Archive
+	Jobs     jobstore.Jobs
+	Pending  jobstore.Pending
+	History  jobstore.History
+	Settings jobstore.Settings
+	Hot      hotbucket.Buckets
+	Records  dedupe.Records
+	Log      dispatch.Log
+	Coord    coord.Coordinator
+	Archive  archive.Archive
 
-	store *cassandra.Store
-	tier  *redis.Tier
+	store  *cassandra.Store
+	tier   *redis.Tier
+	hot    *redis.HotBuckets
+	log    *kafka.Log
+	coord  *zookeeper.Coordinator
+	bucket *s3.Archive
 }
 
-// Open connects. Of the servers only Cassandra must answer for that.
-func Open(ctx context.Context, cfg Config, logger *slog.Logger) (c *Cluster, err error) {
+// Open connects. Of the servers only Cassandra must answer for that. Every call of a port is measured.
+func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics prometheus.Registerer) (c *Cluster, err error) {
 	c = &Cluster{}
 	defer func() {
 		if err != nil {
@@ -44,32 +57,38 @@ func Open(ctx context.Context, cfg Config, logger *slog.Logger) (c *Cluster, err
 		return nil, err
 	}
 	cfg.Kafka.Logger, cfg.ZooKeeper.Logger = logger, logger
-	if c.Log, err = kafka.Open(cfg.Kafka); err != nil {
+	if c.log, err = kafka.Open(cfg.Kafka); err != nil {
 		return nil, err
 	}
-	if c.Coord, err = zookeeper.Open(cfg.ZooKeeper); err != nil {
+	if c.coord, err = zookeeper.Open(cfg.ZooKeeper); err != nil {
 		return nil, err
 	}
-	if c.Archive, err = s3.NewArchive(ctx, cfg.S3); err != nil {
+	if c.bucket, err = s3.NewArchive(ctx, cfg.S3); err != nil {
 		return nil, err
 	}
 	c.tier = redis.Open(cfg.Redis)
-	c.Hot, c.Records = redis.NewHotBuckets(c.tier), redis.NewRecords(c.tier)
-	c.Jobs, c.Pending = cassandra.NewJobStore(c.store), cassandra.NewPending(c.store)
-	c.History, c.Settings = cassandra.NewHistory(c.store), cassandra.NewSettings(c.store)
+	c.hot = redis.NewHotBuckets(c.tier)
+	m := metered.New(metrics)
+	c.Jobs, c.Pending = m.Jobs(cassandra.NewJobStore(c.store)), m.Pending(cassandra.NewPending(c.store))
+	c.History, c.Settings = m.History(cassandra.NewHistory(c.store)), m.Settings(cassandra.NewSettings(c.store))
+	c.Hot, c.Records = m.Buckets(c.hot), m.Records(redis.NewRecords(c.tier))
+	c.Log, c.Coord, c.Archive = m.Log(c.log), m.Coordinator(c.coord), m.Archive(c.bucket)
 	return c, nil
 }
 
+// EnsureTopics creates the log's topics that are not there.
+func (c *Cluster) EnsureTopics(ctx context.Context) error { return c.log.EnsureTopics(ctx) }
+
 // Close ends the connections.
 func (c *Cluster) Close() {
-	if c.Hot != nil {
-		_, _ = c.Hot.Close(), c.tier.Close()
+	if c.hot != nil {
+		_, _ = c.hot.Close(), c.tier.Close()
 	}
-	if c.Coord != nil {
-		_ = c.Coord.Close()
+	if c.coord != nil {
+		_ = c.coord.Close()
 	}
-	if c.Log != nil {
-		c.Log.Close()
+	if c.log != nil {
+		c.log.Close()
 	}
 	if c.store != nil {
 		c.store.Close()
@@ -87,7 +106,7 @@ func (c *Cluster) Missing(ctx context.Context) (names []string) {
 		name  string
 		check func(context.Context) error
 	}{
-		{"cassandra", c.store.Check}, {"redis", c.tier.Check}, {"kafka", c.Log.Check}, {"zookeeper", c.Coord.Check}, {"s3", c.Archive.Check},
+		{"cassandra", c.store.Check}, {"redis", c.tier.Check}, {"kafka", c.log.Check}, {"zookeeper", c.coord.Check}, {"s3", c.bucket.Check},
 	} {
 		if s.check(ctx) != nil {
 			names = append(names, s.name)
@@ -102,7 +121,7 @@ func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Log
 	if err := cassandra.Migrate(ctx, cfg.Cassandra, cfg.Replication, migrations); err != nil {
 		return err
 	}
-	c, err := Open(ctx, cfg, logger)
+	c, err := Open(ctx, cfg, logger, prometheus.NewRegistry())
 	if err != nil {
 		return err
 	}
@@ -110,10 +129,10 @@ func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Log
 	if err := c.store.SetUp(ctx, cfg.Partitions, job.Minute(time.Now())); err != nil {
 		return err
 	}
-	if err := c.Log.EnsureTopics(ctx); err != nil {
+	if err := c.EnsureTopics(ctx); err != nil {
 		return err
 	}
-	if created, there := c.Archive.CreateBucket(ctx), c.Archive.Check(ctx); there != nil {
+	if created, there := c.bucket.CreateBucket(ctx), c.bucket.Check(ctx); there != nil {
 		return fmt.Errorf("the archive's bucket is not there and cannot be made: %w", errors.Join(created, there))
 	}
 	return nil

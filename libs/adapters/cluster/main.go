@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -71,7 +72,14 @@ func (s *Service) Main(ctx context.Context, args []string) int {
 // mistake is an error in the settings.
 type mistake struct{ error }
 
+// version is set by the linker.
+var version = "dev"
+
 func (s *Service) help(args []string) int {
+	if args[0] == "--version" || args[0] == "version" {
+		fmt.Fprintf(os.Stdout, "%s %s %s\n", s.Name, version, runtime.Version())
+		return 0
+	}
 	fmt.Fprintf(os.Stdout, "%s: %s\nIt takes no arguments and goes by the environment:\n\n", s.Name, s.What)
 	if err := Help(os.Stdout, append(processVariables(), s.Variables...)...); err != nil || args[0] != "--help" && args[0] != "-h" && args[0] != "help" {
 		return 2
@@ -103,7 +111,7 @@ func (s *Service) run(ctx context.Context) error {
 
 	p := &Process{Config: cfg, Env: env, Logger: logger, Metrics: metrics}
 	err = run.Patiently(ctx, logger, "connect to Cassandra", func(ctx context.Context) (err error) {
-		p.Cluster, err = Open(ctx, cfg, logger)
+		p.Cluster, err = Open(ctx, cfg, logger, metrics)
 		return err
 	})
 	if err != nil {

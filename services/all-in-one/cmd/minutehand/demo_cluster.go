@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
@@ -19,7 +21,7 @@ func (c *demoCmd) onCluster(ctx context.Context) error {
 		return usageError{err}
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	servers, err := cluster.Open(ctx, cfg, logger)
+	servers, err := cluster.Open(ctx, cfg, logger, prometheus.NewRegistry())
 	if err != nil {
 		return err
 	}

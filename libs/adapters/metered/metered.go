@@ -1,0 +1,495 @@
+// Package metered measures the calls of every port: how long they take and how many fail. It stands in front of any
+// adapter.
+package metered
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// Meter is what the ports of a process are measured with.
+type Meter struct {
+	seconds  *prometheus.HistogramVec
+	failures *prometheus.CounterVec
+}
+
+// New registers the metrics.
+func New(to prometheus.Registerer) *Meter {
+	m := &Meter{
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "minutehand_port_call_seconds", Help: "How long calls of ports took, failed ones too.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9), // 0.1 ms to 6.5 s
+		}, []string{"port", "operation"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "minutehand_port_failures_total", Help: "Calls of ports that the server could not answer.",
+		}, []string{"port", "operation"}),
+	}
+	to.MustRegister(m.seconds, m.failures)
+	return m
+}
+
+// answers are the errors with which a port tells something: they are no failures.
+func answers() []error {
+	return []error{
+		context.Canceled, jobstore.ErrNotFound, jobstore.ErrExists, jobstore.ErrConflict, archive.ErrExists, archive.ErrNotFound,
+		hotbucket.ErrStaleEpoch, hotbucket.ErrFull, dedupe.ErrFenced, dedupe.ErrIncarnation,
+	}
+}
+
+func (m *Meter) done(port, operation string, began time.Time, err error) {
+	m.seconds.WithLabelValues(port, operation).Observe(time.Since(began).Seconds())
+	if err == nil {
+		return
+	}
+	for _, answer := range answers() {
+		if errors.Is(err, answer) {
+			return
+		}
+	}
+	m.failures.WithLabelValues(port, operation).Inc()
+}
+
+type jobsPort struct {
+	jobstore.Jobs
+	m *Meter
+}
+
+// Jobs measures a port.
+func (m *Meter) Jobs(p jobstore.Jobs) jobstore.Jobs { return &jobsPort{p, m} }
+
+func (x *jobsPort) Get(ctx context.Context, jobID string) (a job.Job, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "Get", began, err) }(time.Now())
+	a, err = x.Jobs.Get(ctx, jobID)
+	return a, err
+}
+
+func (x *jobsPort) GetMany(ctx context.Context, jobIDs []string) (a map[string]*job.Job, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "GetMany", began, err) }(time.Now())
+	a, err = x.Jobs.GetMany(ctx, jobIDs)
+	return a, err
+}
+
+func (x *jobsPort) GetSerial(ctx context.Context, jobID string) (a job.Job, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "GetSerial", began, err) }(time.Now())
+	a, err = x.Jobs.GetSerial(ctx, jobID)
+	return a, err
+}
+
+func (x *jobsPort) Create(ctx context.Context, j job.Job, exclusive bool) (err error) {
+	defer func(began time.Time) { x.m.done("jobs", "Create", began, err) }(time.Now())
+	err = x.Jobs.Create(ctx, j, exclusive)
+	return err
+}
+
+func (x *jobsPort) CreateMany(ctx context.Context, jobs []job.Job) (err error) {
+	defer func(began time.Time) { x.m.done("jobs", "CreateMany", began, err) }(time.Now())
+	err = x.Jobs.CreateMany(ctx, jobs)
+	return err
+}
+
+func (x *jobsPort) Replace(ctx context.Context, j job.Job) (err error) {
+	defer func(began time.Time) { x.m.done("jobs", "Replace", began, err) }(time.Now())
+	err = x.Jobs.Replace(ctx, j)
+	return err
+}
+
+func (x *jobsPort) PutDefinition(ctx context.Context, jobID string, d job.Definition) (err error) {
+	defer func(began time.Time) { x.m.done("jobs", "PutDefinition", began, err) }(time.Now())
+	err = x.Jobs.PutDefinition(ctx, jobID, d)
+	return err
+}
+
+func (x *jobsPort) Definition(ctx context.Context, jobID, definitionID string) (a job.Definition, b time.Time, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "Definition", began, err) }(time.Now())
+	a, b, err = x.Jobs.Definition(ctx, jobID, definitionID)
+	return a, b, err
+}
+
+func (x *jobsPort) List(ctx context.Context, tenantID, cursor string, limit int) (a []job.Job, b string, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "List", began, err) }(time.Now())
+	a, b, err = x.Jobs.List(ctx, tenantID, cursor, limit)
+	return a, b, err
+}
+
+func (x *jobsPort) ClaimKey(ctx context.Context, tenantID, key string, c jobstore.Claim) (a jobstore.Claim, b bool, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "ClaimKey", began, err) }(time.Now())
+	a, b, err = x.Jobs.ClaimKey(ctx, tenantID, key, c)
+	return a, b, err
+}
+
+func (x *jobsPort) FinishKey(ctx context.Context, tenantID, key string, answer jobstore.Answer) (err error) {
+	defer func(began time.Time) { x.m.done("jobs", "FinishKey", began, err) }(time.Now())
+	err = x.Jobs.FinishKey(ctx, tenantID, key, answer)
+	return err
+}
+
+type pendingPort struct {
+	jobstore.Pending
+	m *Meter
+}
+
+// Pending measures a port.
+func (m *Meter) Pending(p jobstore.Pending) jobstore.Pending { return &pendingPort{p, m} }
+
+func (x *pendingPort) Put(ctx context.Context, entries []job.Entry) (err error) {
+	defer func(began time.Time) { x.m.done("pending", "Put", began, err) }(time.Now())
+	err = x.Pending.Put(ctx, entries)
+	return err
+}
+
+func (x *pendingPort) MarkDone(ctx context.Context, locators []job.Locator) (err error) {
+	defer func(began time.Time) { x.m.done("pending", "MarkDone", began, err) }(time.Now())
+	err = x.Pending.MarkDone(ctx, locators)
+	return err
+}
+
+func (x *pendingPort) Defer(ctx context.Context, l job.Locator, to time.Time) (err error) {
+	defer func(began time.Time) { x.m.done("pending", "Defer", began, err) }(time.Now())
+	err = x.Pending.Defer(ctx, l, to)
+	return err
+}
+
+func (x *pendingPort) Decide(ctx context.Context, l job.Locator, d job.Decision) (err error) {
+	defer func(began time.Time) { x.m.done("pending", "Decide", began, err) }(time.Now())
+	err = x.Pending.Decide(ctx, l, d)
+	return err
+}
+
+func (x *pendingPort) Row(ctx context.Context, l job.Locator) (a job.PendingRow, err error) {
+	defer func(began time.Time) { x.m.done("pending", "Row", began, err) }(time.Now())
+	a, err = x.Pending.Row(ctx, l)
+	return a, err
+}
+
+func (x *pendingPort) Rows(ctx context.Context, locators []job.Locator) (a map[job.Locator]job.PendingRow, err error) {
+	defer func(began time.Time) { x.m.done("pending", "Rows", began, err) }(time.Now())
+	a, err = x.Pending.Rows(ctx, locators)
+	return a, err
+}
+
+func (x *pendingPort) Scan(ctx context.Context, partition int, minute int64, after *job.Locator, limit int) (a []job.PendingRow, err error) {
+	defer func(began time.Time) { x.m.done("pending", "Scan", began, err) }(time.Now())
+	a, err = x.Pending.Scan(ctx, partition, minute, after, limit)
+	return a, err
+}
+
+func (x *pendingPort) FirstOpen(ctx context.Context, partition int, from, to int64) (a int64, b bool, err error) {
+	defer func(began time.Time) { x.m.done("pending", "FirstOpen", began, err) }(time.Now())
+	a, b, err = x.Pending.FirstOpen(ctx, partition, from, to)
+	return a, b, err
+}
+
+func (x *pendingPort) LowWater(ctx context.Context, partition int) (a int64, err error) {
+	defer func(began time.Time) { x.m.done("pending", "LowWater", began, err) }(time.Now())
+	a, err = x.Pending.LowWater(ctx, partition)
+	return a, err
+}
+
+func (x *pendingPort) Close(ctx context.Context, partition int, minute int64) (err error) {
+	defer func(began time.Time) { x.m.done("pending", "Close", began, err) }(time.Now())
+	err = x.Pending.Close(ctx, partition, minute)
+	return err
+}
+
+type historyPort struct {
+	jobstore.History
+	m *Meter
+}
+
+// History measures a port.
+func (m *Meter) History(p jobstore.History) jobstore.History { return &historyPort{p, m} }
+
+func (x *historyPort) Record(ctx context.Context, events []*job.Event) (err error) {
+	defer func(began time.Time) { x.m.done("history", "Record", began, err) }(time.Now())
+	err = x.History.Record(ctx, events)
+	return err
+}
+
+func (x *historyPort) Executions(ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int) (a []job.Event, err error) {
+	defer func(began time.Time) { x.m.done("history", "Executions", began, err) }(time.Now())
+	a, err = x.History.Executions(ctx, jobID, before, oldest, limit)
+	return a, err
+}
+
+func (x *historyPort) Execution(ctx context.Context, executionID string) (a []job.Event, err error) {
+	defer func(began time.Time) { x.m.done("history", "Execution", began, err) }(time.Now())
+	a, err = x.History.Execution(ctx, executionID)
+	return a, err
+}
+
+func (x *historyPort) PutDeadLetter(ctx context.Context, d job.DeadLetter) (err error) {
+	defer func(began time.Time) { x.m.done("history", "PutDeadLetter", began, err) }(time.Now())
+	err = x.History.PutDeadLetter(ctx, d)
+	return err
+}
+
+func (x *historyPort) MarkRedriven(ctx context.Context, d job.DeadLetter, executionID string) (err error) {
+	defer func(began time.Time) { x.m.done("history", "MarkRedriven", began, err) }(time.Now())
+	err = x.History.MarkRedriven(ctx, d, executionID)
+	return err
+}
+
+func (x *historyPort) DeadLetters(ctx context.Context, tenantID, cursor string, limit int) (a []job.DeadLetter, b string, err error) {
+	defer func(began time.Time) { x.m.done("history", "DeadLetters", began, err) }(time.Now())
+	a, b, err = x.History.DeadLetters(ctx, tenantID, cursor, limit)
+	return a, b, err
+}
+
+type settingsPort struct {
+	jobstore.Settings
+	m *Meter
+}
+
+// Settings measures a port.
+func (m *Meter) Settings(p jobstore.Settings) jobstore.Settings { return &settingsPort{p, m} }
+
+func (x *settingsPort) Setting(ctx context.Context, name string) (a []byte, err error) {
+	defer func(began time.Time) { x.m.done("settings", "Setting", began, err) }(time.Now())
+	a, err = x.Settings.Setting(ctx, name)
+	return a, err
+}
+
+func (x *settingsPort) SwapSetting(ctx context.Context, name string, old, value []byte) (err error) {
+	defer func(began time.Time) { x.m.done("settings", "SwapSetting", began, err) }(time.Now())
+	err = x.Settings.SwapSetting(ctx, name, old, value)
+	return err
+}
+
+type bucketsPort struct {
+	hotbucket.Buckets
+	m *Meter
+}
+
+// Buckets measures a port.
+func (m *Meter) Buckets(p hotbucket.Buckets) hotbucket.Buckets { return &bucketsPort{p, m} }
+
+func (x *bucketsPort) Add(ctx context.Context, entries []job.Entry) (err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Add", began, err) }(time.Now())
+	err = x.Buckets.Add(ctx, entries)
+	return err
+}
+
+func (x *bucketsPort) Due(ctx context.Context, owners []hotbucket.Owner, until time.Time, limit int) (a []*job.Entry, err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Due", began, err) }(time.Now())
+	a, err = x.Buckets.Due(ctx, owners, until, limit)
+	return a, err
+}
+
+func (x *bucketsPort) Postpone(ctx context.Context, o hotbucket.Owner, locators []job.Locator, until time.Time) (err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Postpone", began, err) }(time.Now())
+	err = x.Buckets.Postpone(ctx, o, locators, until)
+	return err
+}
+
+func (x *bucketsPort) Remove(ctx context.Context, locators []job.Locator) (err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Remove", began, err) }(time.Now())
+	err = x.Buckets.Remove(ctx, locators)
+	return err
+}
+
+func (x *bucketsPort) Absent(ctx context.Context, locators []job.Locator) (a []job.Locator, err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Absent", began, err) }(time.Now())
+	a, err = x.Buckets.Absent(ctx, locators)
+	return a, err
+}
+
+func (x *bucketsPort) Claim(ctx context.Context, o hotbucket.Owner, claims []hotbucket.Claim) (a []job.Decision, err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Claim", began, err) }(time.Now())
+	a, err = x.Buckets.Claim(ctx, o, claims)
+	return a, err
+}
+
+func (x *bucketsPort) Horizon(ctx context.Context, partition int) (a time.Time, err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Horizon", began, err) }(time.Now())
+	a, err = x.Buckets.Horizon(ctx, partition)
+	return a, err
+}
+
+func (x *bucketsPort) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) (err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "SetHorizon", began, err) }(time.Now())
+	err = x.Buckets.SetHorizon(ctx, o, horizon)
+	return err
+}
+
+func (x *bucketsPort) SetEpoch(ctx context.Context, o hotbucket.Owner) (err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "SetEpoch", began, err) }(time.Now())
+	err = x.Buckets.SetEpoch(ctx, o)
+	return err
+}
+
+func (x *bucketsPort) Incarnation(ctx context.Context) (a string, err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Incarnation", began, err) }(time.Now())
+	a, err = x.Buckets.Incarnation(ctx)
+	return a, err
+}
+
+type recordsPort struct {
+	dedupe.Records
+	m *Meter
+}
+
+// Records measures a port.
+func (m *Meter) Records(p dedupe.Records) dedupe.Records { return &recordsPort{p, m} }
+
+func (x *recordsPort) Acquire(ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time) (a dedupe.Record, b bool, err error) {
+	defer func(began time.Time) { x.m.done("records", "Acquire", began, err) }(time.Now())
+	a, b, err = x.Records.Acquire(ctx, k, h, now, lapsesAt)
+	return a, b, err
+}
+
+func (x *recordsPort) Incarnation(ctx context.Context) (a string, err error) {
+	defer func(began time.Time) { x.m.done("records", "Incarnation", began, err) }(time.Now())
+	a, err = x.Records.Incarnation(ctx)
+	return a, err
+}
+
+func (x *recordsPort) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (a job.Verdict, err error) {
+	defer func(began time.Time) { x.m.done("records", "Start", began, err) }(time.Now())
+	a, err = x.Records.Start(ctx, k, t, c)
+	return a, err
+}
+
+func (x *recordsPort) Renew(ctx context.Context, k dedupe.Key, h dedupe.Holder, t job.Token, lapsesAt time.Time) (err error) {
+	defer func(began time.Time) { x.m.done("records", "Renew", began, err) }(time.Now())
+	err = x.Records.Renew(ctx, k, h, t, lapsesAt)
+	return err
+}
+
+func (x *recordsPort) Release(ctx context.Context, k dedupe.Key, t job.Token) (err error) {
+	defer func(began time.Time) { x.m.done("records", "Release", began, err) }(time.Now())
+	err = x.Records.Release(ctx, k, t)
+	return err
+}
+
+func (x *recordsPort) Finish(ctx context.Context, ends []dedupe.End, now time.Time) (a []dedupe.Ended, err error) {
+	defer func(began time.Time) { x.m.done("records", "Finish", began, err) }(time.Now())
+	a, err = x.Records.Finish(ctx, ends, now)
+	return a, err
+}
+
+func (x *recordsPort) Refuse(ctx context.Context, k dedupe.Key, o job.Outcome, now time.Time) (a dedupe.Record, b bool, err error) {
+	defer func(began time.Time) { x.m.done("records", "Refuse", began, err) }(time.Now())
+	a, b, err = x.Records.Refuse(ctx, k, o, now)
+	return a, b, err
+}
+
+func (x *recordsPort) Lookup(ctx context.Context, keys []dedupe.Key) (a []dedupe.Record, err error) {
+	defer func(began time.Time) { x.m.done("records", "Lookup", began, err) }(time.Now())
+	a, err = x.Records.Lookup(ctx, keys)
+	return a, err
+}
+
+func (x *recordsPort) KeptSince(ctx context.Context) (a time.Time, err error) {
+	defer func(began time.Time) { x.m.done("records", "KeptSince", began, err) }(time.Now())
+	a, err = x.Records.KeptSince(ctx)
+	return a, err
+}
+
+func (x *recordsPort) SetStop(ctx context.Context, jobID string, s job.State) (err error) {
+	defer func(began time.Time) { x.m.done("records", "SetStop", began, err) }(time.Now())
+	err = x.Records.SetStop(ctx, jobID, s)
+	return err
+}
+
+func (x *recordsPort) StopsOf(ctx context.Context, jobIDs []string) (a map[string]job.State, err error) {
+	defer func(began time.Time) { x.m.done("records", "StopsOf", began, err) }(time.Now())
+	a, err = x.Records.StopsOf(ctx, jobIDs)
+	return a, err
+}
+
+type logPort struct {
+	dispatch.Log
+	m *Meter
+}
+
+// Log measures a port.
+func (m *Meter) Log(p dispatch.Log) dispatch.Log { return &logPort{p, m} }
+
+func (x *logPort) Publish(ctx context.Context, topic string, records []dispatch.Record) (err error) {
+	defer func(began time.Time) { x.m.done("log", "Publish", began, err) }(time.Now())
+	err = x.Log.Publish(ctx, topic, records)
+	return err
+}
+
+func (x *logPort) End(ctx context.Context, topic string) (a dispatch.Position, err error) {
+	defer func(began time.Time) { x.m.done("log", "End", began, err) }(time.Now())
+	a, err = x.Log.End(ctx, topic)
+	return a, err
+}
+
+func (x *logPort) Committed(ctx context.Context, topic, group string) (a dispatch.Position, err error) {
+	defer func(began time.Time) { x.m.done("log", "Committed", began, err) }(time.Now())
+	a, err = x.Log.Committed(ctx, topic, group)
+	return a, err
+}
+
+type coordinatorPort struct {
+	coord.Coordinator
+	m *Meter
+}
+
+// Coordinator measures a port.
+func (m *Meter) Coordinator(p coord.Coordinator) coord.Coordinator { return &coordinatorPort{p, m} }
+
+func (x *coordinatorPort) StartNumber(ctx context.Context) (a int64, err error) {
+	defer func(began time.Time) { x.m.done("coordinator", "StartNumber", began, err) }(time.Now())
+	a, err = x.Coordinator.StartNumber(ctx)
+	return a, err
+}
+
+type archivePort struct {
+	archive.Archive
+	m *Meter
+}
+
+// Archive measures a port.
+func (m *Meter) Archive(p archive.Archive) archive.Archive { return &archivePort{p, m} }
+
+func (x *archivePort) PutIfAbsent(ctx context.Context, name string, body []byte) (err error) {
+	defer func(began time.Time) { x.m.done("archive", "PutIfAbsent", began, err) }(time.Now())
+	err = x.Archive.PutIfAbsent(ctx, name, body)
+	return err
+}
+
+func (x *archivePort) Open(ctx context.Context, name string) (a archive.Object, err error) {
+	defer func(began time.Time) { x.m.done("archive", "Open", began, err) }(time.Now())
+	a, err = x.Archive.Open(ctx, name)
+	return a, err
+}
+
+func (x *archivePort) List(ctx context.Context, prefix string) (a []string, err error) {
+	defer func(began time.Time) { x.m.done("archive", "List", began, err) }(time.Now())
+	a, err = x.Archive.List(ctx, prefix)
+	return a, err
+}
+
+// Subscribe measures the consumer's commits. A poll waits for records, which says nothing of the server.
+func (x *logPort) Subscribe(ctx context.Context, topic, group string) (c dispatch.Consumer, err error) {
+	defer func(began time.Time) { x.m.done("log", "Subscribe", began, err) }(time.Now())
+	if c, err = x.Log.Subscribe(ctx, topic, group); err == nil {
+		c = &consumer{c, x.m}
+	}
+	return c, err
+}
+
+type consumer struct {
+	dispatch.Consumer
+	m *Meter
+}
+
+func (x *consumer) Commit(ctx context.Context, offsets map[int]int64) (err error) {
+	defer func(began time.Time) { x.m.done("log", "Commit", began, err) }(time.Now())
+	err = x.Consumer.Commit(ctx, offsets)
+	return err
+}
