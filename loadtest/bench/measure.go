@@ -64,9 +64,12 @@ func (p *process) stop() error {
 	return p.cmd.Wait()
 }
 
-// cpu is the CPU time that the process has used, in seconds: utime and stime of /proc/PID/stat, in ticks of 10 ms.
-func (p *process) cpu() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+// cpu is the CPU time that the process has used, in seconds.
+func (p *process) cpu() (float64, error) { return cpuOf(p.cmd.Process.Pid) }
+
+// cpuOf is utime and stime of /proc/PID/stat, which are in ticks of 10 ms, in seconds.
+func cpuOf(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}

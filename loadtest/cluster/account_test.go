@@ -17,7 +17,7 @@ import (
 )
 
 // account gathers what the stores and the sink say of an installation that has come to rest.
-func (f *fleet) account() *ledger.Account {
+func (f *platform) account() *ledger.Account {
 	f.t.Helper()
 	ctx := f.t.Context()
 	a := &ledger.Account{Until: time.Now(), Crashed: true, Calls: f.sink.all()}
@@ -43,7 +43,7 @@ func (f *fleet) account() *ledger.Account {
 		}
 	}
 	for p := range partitions {
-		rows, err := f.pending(ctx, p)
+		rows, err := openRows(ctx, f.ports.Pending, p)
 		f.must(err)
 		a.Pending = append(a.Pending, rows...)
 	}
@@ -51,7 +51,7 @@ func (f *fleet) account() *ledger.Account {
 }
 
 // history reads the events of jobs, several at once.
-func (f *fleet) history(ctx context.Context, jobs []ledger.JobAccount) ([]job.Event, error) {
+func (f *platform) history(ctx context.Context, jobs []ledger.JobAccount) ([]job.Event, error) {
 	const readers = 16
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -71,21 +71,21 @@ func (f *fleet) history(ctx context.Context, jobs []ledger.JobAccount) ([]job.Ev
 	return events, errors.Join(errs...)
 }
 
-// pending reads the open buckets of a partition.
-func (f *fleet) pending(ctx context.Context, partition int) (rows []job.PendingRow, err error) {
-	from, err := f.ports.Pending.LowWater(ctx, partition)
+// openRows reads the open buckets of a partition.
+func openRows(ctx context.Context, pending jobstore.Pending, partition int) (rows []job.PendingRow, err error) {
+	from, err := pending.LowWater(ctx, partition)
 	if err != nil {
 		return nil, err
 	}
 	to := job.Minute(time.Now()) + 60
 	for {
-		minute, ok, err := f.ports.Pending.FirstOpen(ctx, partition, from, to)
+		minute, ok, err := pending.FirstOpen(ctx, partition, from, to)
 		if err != nil || !ok {
 			return rows, err
 		}
 		var after *job.Locator
 		for {
-			page, err := f.ports.Pending.Scan(ctx, partition, minute, after, 1000)
+			page, err := pending.Scan(ctx, partition, minute, after, 1000)
 			if err != nil {
 				return rows, err
 			}
@@ -101,7 +101,7 @@ func (f *fleet) pending(ctx context.Context, partition int) (rows []job.PendingR
 
 // rest is what an installation lacks that has come to rest: a call that is not on record, an event that is not archived or
 // is only there, an entry that is not done.
-func (f *fleet) rest(a *ledger.Account) string {
+func (f *platform) rest(a *ledger.Account) string {
 	f.t.Helper()
 	archived, err := auditor.ReadArchive(f.t.Context(), f.ports.Archive)
 	f.must(err)
@@ -143,7 +143,7 @@ func (f *fleet) rest(a *ledger.Account) string {
 const restWithin = 4 * time.Minute
 
 // check waits until history and archive tell of everything, and fails for every invariant that is broken.
-func (f *fleet) check(change func(*ledger.Account)) {
+func (f *platform) check(change func(*ledger.Account)) {
 	f.t.Helper()
 	var a *ledger.Account
 	for deadline := time.Now().Add(restWithin); ; {

@@ -26,7 +26,7 @@ const (
 )
 
 // stream registers jobs that fall due one after the other from an instant on.
-func (f *fleet) stream() (ids []string, from time.Time) {
+func (f *platform) stream() (ids []string, from time.Time) {
 	f.t.Helper()
 	const n = streamRate * int(streamFor/time.Second)
 	from = time.Now().Add(8 * time.Second)
@@ -39,7 +39,7 @@ func (f *fleet) stream() (ids []string, from time.Time) {
 
 // prober registers a job every second and notes what the API answers.
 type prober struct {
-	f      *fleet
+	f      *platform
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
@@ -55,7 +55,7 @@ type probe struct {
 	retry  int // Retry-After
 }
 
-func (f *fleet) probe() *prober {
+func (f *platform) probe() *prober {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	p := &prober{f: f, cancel: cancel}
 	p.done.Go(func() {
@@ -119,7 +119,7 @@ func (p *prober) check(what string, from, to time.Time, status int) {
 }
 
 // cancelLater cancels some jobs that are due in the second half of a stream, and tells when that was acknowledged.
-func (f *fleet) cancelLater(ids []string) (cancelled []string, stops []ledger.Stop) {
+func (f *platform) cancelLater(ids []string) (cancelled []string, stops []ledger.Stop) {
 	f.t.Helper()
 	for _, id := range ids[len(ids)/2 : len(ids)/2+100] {
 		a, err := f.ask(f.t.Context(), len(cancelled)%2, http.MethodPost, "/jobs/"+id+"/cancel", nil)
@@ -134,7 +134,7 @@ func (f *fleet) cancelLater(ids []string) (cancelled []string, stops []ledger.St
 }
 
 // recreateFires deletes the topic of the fires, and creates it anew.
-func (f *fleet) recreateFires() {
+func (f *platform) recreateFires() {
 	f.t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(f.config.Kafka.Brokers...))
 	f.must(err)
@@ -143,7 +143,7 @@ func (f *fleet) recreateFires() {
 	_, err = kadm.NewClient(client).DeleteTopic(f.t.Context(), topic)
 	f.must(err)
 	eventually(f.t, "the topic is created anew", 30*time.Second, func() bool {
-		_ = f.ports.Log.EnsureTopics(f.t.Context()) // the deletion takes a while
+		_ = f.ports.EnsureTopics(f.t.Context()) // the deletion takes a while
 		topics, err := kadm.NewClient(client).ListTopics(f.t.Context(), topic)
 		return err == nil && topics.Has(topic) && len(topics[topic].Partitions) == kafkaPartitions
 	})
@@ -191,13 +191,8 @@ func TestServerThatIsAwayForHalfAMinuteLosesNothing(t *testing.T) {
 				t.Errorf("%s was cancelled before the hot tier was lost, and called %d times", id, n)
 			}
 		}
-		for _, m := range f.members {
-			select {
-			case <-m.ended:
-				t.Fatalf("%s %d ended while %s was away: %v", m.service, m.n, server, m.err)
-			default:
-			}
-			f.awaitReady(m)
+		for _, m := range f.Members { // none of which was started again
+			f.must(m.AwaitReady(t.Context()))
 		}
 	}
 	f.check(func(a *ledger.Account) { a.HotLost, a.Stops = true, stops })

@@ -38,7 +38,7 @@ type process struct {
 func (c *installation) start() *process {
 	c.t.Helper()
 	logger, metrics := c.logger(), prometheus.NewRegistry()
-	p, err := cluster.Open(c.t.Context(), c.config, logger)
+	p, err := cluster.Open(c.t.Context(), c.config, logger, metrics)
 	c.must(err)
 	if missing := p.Missing(c.t.Context()); len(missing) > 0 {
 		c.t.Fatalf("%v do not answer", missing)

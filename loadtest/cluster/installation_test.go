@@ -5,7 +5,6 @@ package cluster_test
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/kafka"
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/s3"
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
 	"github.com/minutehand/minutehand/schemas"
 )
@@ -23,16 +23,6 @@ const (
 	partitions      = 8
 	kafkaPartitions = 4
 )
-
-// port is that of a server.
-func port(t *testing.T, name string) string {
-	t.Helper()
-	p := os.Getenv(name + "_PORT")
-	if p == "" {
-		t.Fatalf("%s_PORT is not set; run make test-servers", name)
-	}
-	return "127.0.0.1:" + p
-}
 
 // installation is one of its own on the servers.
 type installation struct {
@@ -47,13 +37,13 @@ func newInstallation(t *testing.T) *installation {
 	name := fmt.Sprintf("e2e%d", time.Now().UnixNano())
 	c := &installation{t: t, name: name, sink: newSink(t), config: cluster.Config{
 		Partitions:  partitions,
-		Cassandra:   cassandra.Options{Hosts: []string{port(t, "CASSANDRA")}, Keyspace: name, Timeout: 20 * time.Second},
+		Cassandra:   cassandra.Options{Hosts: []string{servertest.Address(t, "CASSANDRA")}, Keyspace: name, Timeout: 20 * time.Second},
 		Replication: "{'class': 'SimpleStrategy', 'replication_factor': 1}",
-		Kafka:       kafka.Options{Brokers: []string{port(t, "KAFKA")}, Prefix: name + ".", Partitions: kafkaPartitions, Replication: 1},
-		Redis:       redis.Options{Address: port(t, "REDIS"), Prefix: name + ":"},
-		ZooKeeper:   zookeeper.Options{Servers: []string{port(t, "ZOOKEEPER")}, Root: "/" + name, Partitions: partitions},
+		Kafka:       kafka.Options{Brokers: []string{servertest.Address(t, "KAFKA")}, Prefix: name + ".", Partitions: kafkaPartitions, Replication: 1},
+		Redis:       redis.Options{Address: servertest.Address(t, "REDIS"), Prefix: name + ":"},
+		ZooKeeper:   zookeeper.Options{Servers: []string{servertest.Address(t, "ZOOKEEPER")}, Root: "/" + name, Partitions: partitions},
 		S3: s3.Options{
-			Bucket: name, Region: "us-east-1", Endpoint: "http://" + port(t, "S3"), AccessKey: "minutehand", SecretKey: "minutehand-local",
+			Bucket: name, Region: "us-east-1", Endpoint: "http://" + servertest.Address(t, "S3"), AccessKey: "minutehand", SecretKey: "minutehand-local",
 		},
 	}}
 	for range 2 { // it may be run again

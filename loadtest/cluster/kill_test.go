@@ -11,6 +11,8 @@ import (
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/wire"
+	auditor "github.com/minutehand/minutehand/services/audit-writer"
 )
 
 // Of a process that is gone the servers learn when its session ends, at ZooKeeper and at Kafka alike; firing must go on
@@ -50,7 +52,7 @@ func (s *sink) silence(since time.Time, group func(jobID string) int) time.Durat
 }
 
 // amid waits until half of a stampede has fallen due, and the first job was called.
-func (f *fleet) amid(ids []string, due time.Time) {
+func (f *platform) amid(ids []string, due time.Time) {
 	f.t.Helper()
 	time.Sleep(time.Until(due.Add(500 * time.Millisecond)))
 	eventually(f.t, "the stampede has begun", time.Minute, func() bool {
@@ -59,7 +61,7 @@ func (f *fleet) amid(ids []string, due time.Time) {
 	})
 }
 
-func (f *fleet) awaitCalls(ids []string) {
+func (f *platform) awaitCalls(ids []string) {
 	f.t.Helper()
 	eventually(f.t, "every job is called", 3*time.Minute, func() bool {
 		missing, _ := f.sink.missing(ids)
@@ -72,10 +74,10 @@ func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 	for _, service := range []string{"scheduler-worker", "bucket-loader", "executor", "retry-manager", "audit-writer"} {
 		ids, due := f.stampede(stampedeSize, "/ok")
 		f.amid(ids, due)
-		victim := f.member(service, 0)
-		victim.signal(syscall.SIGKILL)
+		victim := f.Member(service, 0)
+		victim.Signal(syscall.SIGKILL)
 		killed := time.Now()
-		<-victim.ended
+		<-victim.Ended
 		f.awaitCalls(ids)
 		_, repeated := f.sink.missing(ids)
 		silent := f.sink.silence(killed, ownedBy(service))
@@ -87,9 +89,48 @@ func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 		if service != "executor" && repeated > 0 {
 			t.Errorf("%s was killed, which called nobody, and %d jobs were called twice", service, repeated)
 		}
-		f.awaitReady(f.start(service, 0))
+		f.restart(service, 0)
 	}
 	f.check(nil)
+	f.wantArchiveLikeTopic()
+}
+
+// wantArchiveLikeTopic compares the archive with the topic of the events, record by record.
+func (f *platform) wantArchiveLikeTopic() {
+	f.t.Helper()
+	ctx := f.t.Context()
+	archived, err := auditor.ReadArchive(ctx, f.ports.Archive)
+	f.must(err)
+	type place struct{ partition, offset int64 }
+	places := map[place]string{}
+	for _, x := range archived {
+		at := place{x.Partition, x.Offset}
+		if places[at] != "" {
+			f.t.Errorf("record %d of partition %d is archived twice", x.Offset, x.Partition)
+		}
+		places[at] = x.EventID
+	}
+	consumer, err := f.ports.Log.Subscribe(ctx, dispatch.TopicEvents, "test-archive")
+	f.must(err)
+	read := 0
+	eventually(f.t, "the topic is read", time.Minute, func() bool {
+		messages, err := consumer.Poll(ctx, 10_000)
+		f.must(err)
+		for i := range messages {
+			m := &messages[i]
+			e, err := wire.EventOf(m)
+			f.must(err)
+			if id := places[place{int64(m.Partition), m.Offset}]; id != e.ID {
+				f.t.Errorf("record %d of partition %d tells of event %s, the archive of %q", m.Offset, m.Partition, e.ID, id)
+			}
+			read++
+		}
+		return read >= len(places)
+	})
+	f.must(consumer.Close())
+	if read != len(archived) {
+		f.t.Errorf("the topic holds %d records, the archive %d", read, len(archived))
+	}
 }
 
 // A worker that was stopped wakes behind its session with what it had read before.
@@ -97,10 +138,10 @@ func TestWorkerThatWakesBehindItsSessionDispatchesNothingTwice(t *testing.T) {
 	f := newInstallation(t).fleet()
 	ids, due := f.stampede(stampedeSize, "/ok")
 	f.amid(ids, due)
-	sleeper := f.member("scheduler-worker", 0)
-	sleeper.signal(syscall.SIGSTOP)
+	sleeper := f.Member("scheduler-worker", 0)
+	sleeper.Signal(syscall.SIGSTOP)
 	time.Sleep(2 * session)
-	sleeper.signal(syscall.SIGCONT)
+	sleeper.Signal(syscall.SIGCONT)
 	f.awaitCalls(ids)
 	more, _ := f.stampede(1000, "/ok") // the one that woke is among those that dispatch these
 	f.awaitCalls(more)

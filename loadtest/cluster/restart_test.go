@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minutehand/minutehand/loadtest/fleet"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
@@ -37,9 +38,9 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	eventually(t, "a hundred calls are in flight", time.Minute, func() bool { running, _ := f.sink.slow(); return running >= 95 })
 	restarted := time.Now()
 	for n := range 2 {
-		for _, s := range services() {
-			f.stop(f.member(s, n))
-			f.awaitReady(f.start(s, n))
+		for _, s := range fleet.Services() {
+			f.must(f.Member(s, n).Stop())
+			f.restart(s, n)
 		}
 	}
 	took := time.Since(restarted)
@@ -71,10 +72,10 @@ func TestCallsThatOutlastTheDrainLimitAreHandedOver(t *testing.T) {
 	const calls = 100
 	ids, _ := f.stampede(calls, "/slow")
 	eventually(t, "all calls are in flight", time.Minute, func() bool { running, _ := f.sink.slow(); return running == calls })
-	leaving := f.member("executor", 0)
+	leaving := f.Member("executor", 0)
 	handed := 0
-	f.stop(leaving)
-	text, err := os.ReadFile(leaving.log)
+	f.must(leaving.Stop())
+	text, err := os.ReadFile(leaving.Log)
 	f.must(err)
 	if m := regexp.MustCompile(`others will take them over.* running=(\d+)`).FindSubmatch(text); m != nil {
 		_, err = fmt.Sscan(string(m[1]), &handed)

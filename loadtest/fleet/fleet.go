@@ -1,0 +1,205 @@
+// Package fleet runs the services on the real servers as processes of their own, from the binaries that make binaries
+// builds: for tests and measurements.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
+)
+
+// Services are those of a platform, in the order in which work flows.
+func Services() []string {
+	return []string{"job-api", "bucket-loader", "scheduler-worker", "executor", "retry-manager", "audit-writer"}
+}
+
+// Member is a service's process.
+type Member struct {
+	Service string
+	N       int
+	// Admin is where /readyz and /metrics answer, Listen where the API does.
+	Admin, Listen string
+	// Log is the file with what it said.
+	Log string
+	// Ended is closed when the process has ended; Err is why.
+	Ended chan struct{}
+	Err   error
+
+	cmd *exec.Cmd
+}
+
+// Pid is its number.
+func (m *Member) Pid() int { return m.cmd.Process.Pid }
+
+// String names it.
+func (m *Member) String() string { return fmt.Sprint(m.Service, " ", m.N) }
+
+// Fleet is some processes of each service.
+type Fleet struct {
+	// Binaries is the folder of the services' binaries, Dir one for their logs and secrets.
+	Binaries, Dir string
+	// Variables are the environment that tells them where the servers are, and more.
+	Variables []string
+	Members   []*Member
+}
+
+// New makes a fleet for an installation, without starting anything.
+func New(binaries, dir string, c cluster.Config, variables ...string) (*Fleet, error) {
+	secret := filepath.Join(dir, "s3.secret")
+	if err := os.WriteFile(secret, []byte(c.S3.SecretKey), 0o600); err != nil {
+		return nil, err
+	}
+	return &Fleet{Binaries: binaries, Dir: dir, Variables: append([]string{
+		"MINUTEHAND_ALLOW_PRIVATE_TARGETS=true", fmt.Sprint("MINUTEHAND_PARTITIONS=", c.Partitions),
+		"MINUTEHAND_CASSANDRA_HOSTS=" + c.Cassandra.Hosts[0], "MINUTEHAND_CASSANDRA_KEYSPACE=" + c.Cassandra.Keyspace,
+		"MINUTEHAND_KAFKA_BROKERS=" + c.Kafka.Brokers[0], "MINUTEHAND_KAFKA_PREFIX=" + c.Kafka.Prefix,
+		"MINUTEHAND_REDIS_ADDRESS=" + c.Redis.Address, "MINUTEHAND_REDIS_PREFIX=" + c.Redis.Prefix,
+		"MINUTEHAND_ZOOKEEPER_SERVERS=" + c.ZooKeeper.Servers[0], "MINUTEHAND_ZOOKEEPER_ROOT=" + c.ZooKeeper.Root,
+		"MINUTEHAND_S3_BUCKET=" + c.S3.Bucket, "MINUTEHAND_S3_ENDPOINT=" + c.S3.Endpoint, "MINUTEHAND_S3_ACCESS_KEY=" + c.S3.AccessKey,
+		"MINUTEHAND_S3_SECRET_KEY_FILE=" + secret,
+	}, variables...)}, nil
+}
+
+// freeAddress is one on loopback that nobody listens on.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only asks for a free port
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// Start starts the n-th process of a service, in the place of the one that was before.
+func (f *Fleet) Start(service string, n int) (*Member, error) {
+	binary, err := filepath.Abs(filepath.Join(f.Binaries, service))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(binary); err != nil {
+		return nil, fmt.Errorf("there is no binary of %s; run make binaries", service)
+	}
+	m := &Member{Service: service, N: n, Ended: make(chan struct{}), Log: filepath.Join(f.Dir, fmt.Sprintf("%s-%d.log", service, n))}
+	if m.Admin, err = freeAddress(); err != nil {
+		return nil, err
+	}
+	if m.Listen, err = freeAddress(); err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(m.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	m.cmd = exec.Command(binary) //nolint:gosec,noctx // a binary of this project, which ends by its signals
+	m.cmd.Env = append(append(os.Environ(), f.Variables...), "MINUTEHAND_ADMIN_LISTEN="+m.Admin, "MINUTEHAND_LISTEN="+m.Listen)
+	m.cmd.Stderr = log
+	if err := errors.Join(m.cmd.Start(), log.Close()); err != nil {
+		return nil, err
+	}
+	go func() {
+		m.Err = m.cmd.Wait()
+		close(m.Ended)
+	}()
+	f.Members = append(slices.DeleteFunc(f.Members, func(o *Member) bool { return o.Service == service && o.N == n }), m)
+	return m, nil
+}
+
+// StartAll starts so many of each service, and waits until they are ready.
+func (f *Fleet) StartAll(ctx context.Context, each int) error {
+	for n := range each {
+		for _, s := range Services() {
+			if _, err := f.Start(s, n); err != nil {
+				return err
+			}
+		}
+	}
+	for _, m := range f.Members {
+		if err := m.AwaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Member is the n-th process of a service.
+func (f *Fleet) Member(service string, n int) *Member {
+	i := slices.IndexFunc(f.Members, func(m *Member) bool { return m.Service == service && m.N == n })
+	return f.Members[i]
+}
+
+// Kill ends every process that still runs.
+func (f *Fleet) Kill() {
+	for _, m := range f.Members {
+		m.Signal(syscall.SIGKILL)
+		<-m.Ended //nolint:errcheck // it was killed
+	}
+}
+
+// Signal sends a signal.
+func (m *Member) Signal(s syscall.Signal) { _ = m.cmd.Process.Signal(s) }
+
+// Bounds of what is waited for.
+const (
+	readyWithin = time.Minute
+	stopWithin  = 90 * time.Second
+)
+
+// AwaitReady waits until the process says that it is ready.
+func (m *Member) AwaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	for {
+		select {
+		case <-m.Ended:
+			return fmt.Errorf("%s ended: %w", m, m.Err)
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready after %s", m, readyWithin)
+		case <-time.After(20 * time.Millisecond):
+		}
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.Admin+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			continue
+		}
+		if err := resp.Body.Close(); err == nil && resp.StatusCode == http.StatusOK {
+			return nil
+		}
+	}
+}
+
+// Stop ends the process as an operator does, who waits for it.
+func (m *Member) Stop() error {
+	m.Signal(syscall.SIGTERM)
+	select {
+	case <-m.Ended:
+		if m.Err != nil {
+			return fmt.Errorf("%s did not stop cleanly: %w", m, m.Err)
+		}
+		return nil
+	case <-time.After(stopWithin):
+		m.Signal(syscall.SIGKILL)
+		<-m.Ended //nolint:errcheck // it was killed
+		return fmt.Errorf("%s has not stopped after %s", m, stopWithin)
+	}
+}
+
+// StopAll stops every process, one after the other.
+func (f *Fleet) StopAll() error {
+	var errs []error
+	for _, m := range f.Members {
+		errs = append(errs, m.Stop())
+	}
+	return errors.Join(errs...)
+}
