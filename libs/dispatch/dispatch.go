@@ -52,6 +52,8 @@ type Record struct {
 	// Decoded is what Value encodes, if the publisher has it at hand. A consumer in the same process may get it instead of
 	// decoding Value; nobody changes it any more.
 	Decoded any
+	// Trace is the record's W3C traceparent, for those who look at the log from outside; "" for none.
+	Trace string
 }
 
 // Message is one record as a consumer sees it.

@@ -32,6 +32,8 @@ type Entry struct {
 	// Repeats is the minute of the row that this one repeats, because its writer was slow; 0 for none. What was decided there,
 	// and what followed from it, holds here.
 	Repeats int64
+	// Trace is the W3C traceparent of the request that asked for it; "" for none. Attempts carry it on, successors do not.
+	Trace string
 }
 
 // FirstOfSchedule tells whether the entry stands for an occurrence of the schedule itself, so that the rules for

@@ -12,7 +12,7 @@ func entryToPB(e *job.Entry) *pb.Entry {
 		Partition: uint32(e.Partition), Minute: e.Minute, DueAtMs: ms(e.DueAt), ExecutionId: e.ExecutionID,
 		Attempt: uint32(e.Attempt), DefinitionId: e.DefinitionID, JobId: e.JobID, Trigger: string(e.Trigger),
 		NominalAtMs: ms(e.NominalAt), ScheduledForMs: ms(e.ScheduledFor), Ordinal: int64(e.Ordinal),
-		BackfillFired: int64(e.BackfillFired), WrittenAtMs: ms(e.WrittenAt), Chained: e.Chained, Repeats: e.Repeats,
+		BackfillFired: int64(e.BackfillFired), WrittenAtMs: ms(e.WrittenAt), Chained: e.Chained, Repeats: e.Repeats, Trace: e.Trace,
 	}
 }
 
@@ -24,7 +24,7 @@ func entryFromPB(m *pb.Entry) job.Entry {
 		},
 		JobID: m.GetJobId(), Trigger: job.Trigger(m.GetTrigger()), NominalAt: at(m.GetNominalAtMs()),
 		ScheduledFor: at(m.GetScheduledForMs()), Ordinal: int(m.GetOrdinal()), BackfillFired: int(m.GetBackfillFired()),
-		WrittenAt: at(m.GetWrittenAtMs()), Chained: m.GetChained(), Repeats: m.GetRepeats(),
+		WrittenAt: at(m.GetWrittenAtMs()), Chained: m.GetChained(), Repeats: m.GetRepeats(), Trace: m.GetTrace(),
 	}
 }
 

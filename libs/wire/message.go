@@ -21,7 +21,7 @@ func EventOf(m *dispatch.Message) (*job.Event, error) {
 
 // FireRecord is a fire as a record of the log.
 func FireRecord(f *job.Fire) dispatch.Record {
-	return dispatch.Record{Key: f.JobID, Value: MarshalFire(f), Decoded: f}
+	return dispatch.Record{Key: f.JobID, Value: MarshalFire(f), Decoded: f, Trace: f.Trace}
 }
 
 // FireOf is the fire that a message carries, which must not be changed.

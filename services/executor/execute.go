@@ -5,12 +5,16 @@ import (
 	"errors"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -307,6 +311,15 @@ func (s *Service) invoke(ctx context.Context, w *task, t job.Token) (outcome job
 	invoked := job.Instant(s.deps.Clock.Now())
 	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
 		s.metrics.lateness.Observe(s.deps.Clock.Since(w.fire.ScheduledFor).Seconds())
+	}
+	if trace.On() {
+		var span oteltrace.Span
+		ctx, span = trace.Start(ctx, "invoke", w.fire.Trace, oteltrace.SpanKindClient, attribute.String("minutehand.execution_id", w.fire.ExecutionID),
+			attribute.Int("minutehand.attempt", w.fire.Attempt), attribute.String("minutehand.fencing_token", t.String()))
+		defer func() {
+			span.SetAttributes(attribute.String("minutehand.outcome", string(outcome.Kind)))
+			span.End()
+		}()
 	}
 	s.metrics.running.Inc()
 	outcome, interrupted := s.calls.make(ctx, w.fire, func(ctx context.Context) job.Outcome {

@@ -3,9 +3,7 @@ package executor
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +20,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/trace"
 )
 
 // maxDrain is how much of an answer is read beyond what is kept, so that the connection can be used again.
@@ -203,7 +202,7 @@ func request(ctx context.Context, f *job.Fire, t job.Token, now time.Time) (*htt
 	set("Idempotency-Key", f.ExecutionID)
 	set("Webhook-Id", f.ExecutionID)
 	set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
-	set("Traceparent", traceparent(f.ExecutionID, f.Attempt))
+	set("Traceparent", traceparent(ctx, f))
 	set("Minutehand-Job-Id", f.JobID)
 	set("Minutehand-Scheduled-For", f.ScheduledFor.Format("2006-01-02T15:04:05.000Z07:00"))
 	set("Minutehand-Attempt", strconv.Itoa(f.Attempt))
@@ -214,9 +213,12 @@ func request(ctx context.Context, f *job.Fire, t job.Token, now time.Time) (*htt
 // ownHeaders is how many headers a webhook has beside its target's own.
 const ownHeaders = 10
 
-// traceparent is a W3C trace context whose trace id follows from the execution, so that its attempts share one trace.
-func traceparent(executionID string, attempt int) string {
-	trace := sha256.Sum256([]byte(executionID))
-	span := sha256.Sum256([]byte(executionID + "#" + strconv.Itoa(attempt)))
-	return "00-" + hex.EncodeToString(trace[:16]) + "-" + hex.EncodeToString(span[:8]) + "-01"
+// traceparent is that of the call's span, or what takes its place where no spans are made.
+func traceparent(ctx context.Context, f *job.Fire) string {
+	if trace.On() {
+		if of := trace.Of(ctx); of != "" {
+			return of
+		}
+	}
+	return trace.OfAttempt(f.Trace, f.ExecutionID, f.Attempt)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/trace"
 )
 
 // keyedAtOnce bounds how many jobs of a batch that have idempotency keys of their own are created side by side.
@@ -171,6 +172,7 @@ func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 				return err
 			}
 			results[b.at] = batchResult{Status: http.StatusCreated, Job: shown}
+			first.Trace = trace.Of(ctx)
 			entries, rows = append(entries, first), append(rows, b.job)
 		}
 		if len(rows) == 0 {

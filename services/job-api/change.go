@@ -13,6 +13,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/trace"
 )
 
 func (s *Service) replaceJob(ctx context.Context, r *request) (response, error) {
@@ -228,6 +229,7 @@ func (s *Service) redefine(
 			} else if m := job.NewEntry(first, began).Minute; m != first.Minute {
 				first.Repeats = m // what was decided about that one holds for this one too
 			}
+			first.Trace = trace.Of(ctx)
 			err := s.deps.Pending.Put(ctx, []job.Entry{first})
 			if err != nil || !s.tookTooLong(written) { // else its bucket may have closed meanwhile
 				return err

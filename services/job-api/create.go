@@ -17,6 +17,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/trace"
 )
 
 // createJob accepts a job, in the order of the design (§3, step 1): claim, entry, job row, answer, write-through.
@@ -90,6 +91,7 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 		if !ok {
 			return response{}, noOccurrence()
 		}
+		first.Trace = trace.Of(ctx)
 		if err := s.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
 			return response{}, err
 		}

@@ -169,3 +169,21 @@ func TestEntryOfAnUpdateThatWasSlowSaysWhichItRepeats(t *testing.T) {
 		}
 	})
 }
+
+func TestTraceOfTheRequestGoesWithTheEntry(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server, store *slow) {
+		const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+		id := s.create(everySecond, "Traceparent", parent)
+		s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"name":"y"}`, "If-Match", "*", "Traceparent", parent)
+		s.answer(http.StatusAccepted, http.MethodPost, "/jobs/"+id+"/trigger", "", "Traceparent", parent)
+		s.answer(http.StatusOK, http.MethodPost, "/jobs:batch", `{"jobs":[`+everySecond+`]}`, "Traceparent", parent)
+		for i, e := range store.puts {
+			if e.Trace != parent {
+				t.Errorf("entry %d has the trace %q, want the request's", i, e.Trace)
+			}
+		}
+		if len(store.puts) != 4 {
+			t.Errorf("%d entries were written, want 4", len(store.puts))
+		}
+	})
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/trace"
 )
 
 // redriveBody is a request to execute dead letters again.
@@ -137,7 +138,7 @@ func (s *Service) putAll(ctx context.Context, entries []job.Entry) error {
 	for {
 		began := job.Instant(s.deps.Clock.Now())
 		for i := range entries {
-			entries[i].WrittenAt = began
+			entries[i].WrittenAt, entries[i].Trace = began, trace.Of(ctx)
 			entries[i] = job.NewEntry(entries[i], began)
 		}
 		if err := s.deps.Pending.Put(ctx, entries); err != nil {

@@ -17,10 +17,13 @@ import (
 
 	"github.com/labstack/echo/v5"
 	"github.com/oklog/ulid/v2"
+	"go.opentelemetry.io/otel/attribute"
+	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/trace"
 )
 
 // response is what an operation answers.
@@ -134,13 +137,16 @@ func localHost(hostport string) bool {
 func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, fn operationFunc) {
 	began := s.deps.Clock.Now()
 	var resp response
+	ctx, span := trace.Start(r.Context(), op.id, r.Header.Get("Traceparent"), oteltrace.SpanKindServer)
+	defer span.End()
+	r = r.WithContext(ctx)
 	req, p := s.check(r, op)
 	if p == nil && s.deps.Full != nil && s.deps.Full() && takesWork(op.id) {
 		p = problem.Full()
 	}
 	if p == nil {
 		var err error
-		if resp, err = fn(r.Context(), req); err != nil {
+		if resp, err = fn(ctx, req); err != nil {
 			p = s.problemOf(err)
 		}
 	}
@@ -151,6 +157,7 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, f
 	} else {
 		write(w, resp)
 	}
+	span.SetAttributes(attribute.Int("http.response.status_code", status))
 	s.metrics.requests.WithLabelValues(op.id, strconv.Itoa(status)).Inc()
 	s.metrics.duration.WithLabelValues(op.id).Observe(s.deps.Clock.Since(began).Seconds())
 }

@@ -7,9 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -205,12 +209,22 @@ func (s *Service) carryOut(
 		return err
 	}
 	var records []dispatch.Record
+	var spans []oteltrace.Span
 	for _, t := range tasks {
-		if !t.published {
-			records = append(records, wire.FireRecord(t.fire(job.Instant(s.deps.Clock.Now()))))
+		if t.published {
+			continue
 		}
+		fire := t.fire(job.Instant(s.deps.Clock.Now()))
+		if trace.On() {
+			spans = append(spans, traced(ctx, fire))
+		}
+		records = append(records, wire.FireRecord(fire))
 	}
-	if err := s.deps.Log.Publish(ctx, dispatch.TopicFires, records); err != nil {
+	err := s.deps.Log.Publish(ctx, dispatch.TopicFires, records)
+	for _, span := range spans {
+		span.End()
+	}
+	if err != nil {
 		return err
 	}
 	s.metrics.dispatched.Add(float64(len(records)))
@@ -267,6 +281,18 @@ func (t *task) fire(at time.Time) *job.Fire {
 		Incarnation: t.incarnation, Epoch: t.owner.Epoch, TakenAt: job.Instant(t.takenAt),
 		PublishedAt: at,
 	}
+}
+
+// traced begins the span of a fire's dispatch, and puts the fire under it.
+func traced(ctx context.Context, f *job.Fire) oteltrace.Span {
+	parent := f.Trace
+	if parent == "" {
+		parent = trace.OfExecution(f.ExecutionID)
+	}
+	ctx, span := trace.Start(ctx, "dispatch", parent, oteltrace.SpanKindProducer, attribute.String("minutehand.execution_id", f.ExecutionID),
+		attribute.Int("minutehand.attempt", f.Attempt))
+	f.Trace = trace.Of(ctx)
+	return span
 }
 
 func (s *Service) publishEvents(ctx context.Context, events []job.Event) error {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/trace"
 )
 
 // Process is what a service's main builds the service from.
@@ -109,6 +110,11 @@ func (s *Service) run(ctx context.Context) error {
 	}
 	defer stopAdmin()
 
+	stopTraces, err := trace.Setup(ctx, s.Name, version, logger)
+	if err != nil {
+		return mistake{err}
+	}
+	defer stopTraces()
 	p := &Process{Config: cfg, Env: env, Logger: logger, Metrics: metrics}
 	err = run.Patiently(ctx, logger, "connect to Cassandra", func(ctx context.Context) (err error) {
 		p.Cluster, err = Open(ctx, cfg, logger, metrics)

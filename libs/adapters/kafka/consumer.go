@@ -62,7 +62,7 @@ func (l *Log) Subscribe(ctx context.Context, topic, group string) (dispatch.Cons
 	c.client, err = kgo.NewClient(append(l.o.brokers(),
 		kgo.ClientID("minutehand-"+group), kgo.ConsumerGroup(l.o.Prefix+group),
 		kgo.ConsumeTopics(c.topic), kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(),
-		kgo.SessionTimeout(l.o.SessionTimeout), kgo.HeartbeatInterval(l.o.SessionTimeout/4),
+		kgo.SessionTimeout(l.o.SessionTimeout), kgo.HeartbeatInterval(l.o.SessionTimeout/12),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMinBytes(patience(group).bytes), kgo.FetchMaxWait(patience(group).wait), kgo.FetchMaxBytes(maxFetchBytes/4), kgo.FetchMaxPartitionBytes(4<<20),
 		kgo.MaxConcurrentFetches(4), kgo.RetryTimeout(deliveryTimeout),

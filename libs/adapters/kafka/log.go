@@ -153,6 +153,9 @@ func (l *Log) Publish(ctx context.Context, topic string, records []dispatch.Reco
 	}
 	for i := range records {
 		list[i] = &kgo.Record{Topic: l.topic(topic), Key: []byte(records[i].Key), Value: records[i].Value}
+		if t := records[i].Trace; t != "" {
+			list[i].Headers = []kgo.RecordHeader{{Key: "traceparent", Value: []byte(t)}}
+		}
 	}
 	err := l.producer.ProduceSync(ctx, list...).FirstErr()
 	if errors.Is(err, kerr.UnknownTopicID) {

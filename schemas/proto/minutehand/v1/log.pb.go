@@ -44,8 +44,10 @@ type Entry struct {
 	WrittenAtMs    int64                  `protobuf:"varint,13,opt,name=written_at_ms,json=writtenAtMs,proto3" json:"written_at_ms,omitempty"`
 	Chained        bool                   `protobuf:"varint,14,opt,name=chained,proto3" json:"chained,omitempty"`
 	Repeats        int64                  `protobuf:"varint,15,opt,name=repeats,proto3" json:"repeats,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// W3C traceparent of the request that asked for it; empty for none.
+	Trace         string `protobuf:"bytes,16,opt,name=trace,proto3" json:"trace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Entry) Reset() {
@@ -181,6 +183,13 @@ func (x *Entry) GetRepeats() int64 {
 		return x.Repeats
 	}
 	return 0
+}
+
+func (x *Entry) GetTrace() string {
+	if x != nil {
+		return x.Trace
+	}
+	return ""
 }
 
 // What was decided once for an occurrence.
@@ -1039,7 +1048,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xd3\x03\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xe9\x03\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1056,7 +1065,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x0ebackfill_fired\x18\f \x01(\x03R\rbackfillFired\x12\"\n" +
 	"\rwritten_at_ms\x18\r \x01(\x03R\vwrittenAtMs\x12\x18\n" +
 	"\achained\x18\x0e \x01(\bR\achained\x12\x18\n" +
-	"\arepeats\x18\x0f \x01(\x03R\arepeats\"\xe3\x01\n" +
+	"\arepeats\x18\x0f \x01(\x03R\arepeats\x12\x14\n" +
+	"\x05trace\x18\x10 \x01(\tR\x05trace\"\xe3\x01\n" +
 	"\bDecision\x12\x12\n" +
 	"\x04fire\x18\x01 \x01(\bR\x04fire\x125\n" +
 	"\askipped\x18\x02 \x01(\v2\x1b.minutehand.v1.SkippedRangeR\askipped\x12\x17\n" +

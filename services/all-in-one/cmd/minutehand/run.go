@@ -19,6 +19,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/trace"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
 
@@ -58,6 +59,11 @@ func (c *runCmd) Run(ctx context.Context) error {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsGC)),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	stopTraces, err := trace.Setup(ctx, "all-in-one", version, logger)
+	if err != nil {
+		return usageError{errors.Join(err, listener.Close())}
+	}
+	defer stopTraces()
 	p, err := platform.Open(cfg, platform.Outside{
 		Listener: listener, Logger: logger, Metrics: metrics, Fatal: func(err error) { die(c.Data, err) },
 	})

@@ -1,0 +1,101 @@
+// Package trace carries one trace from a request of the API to the calls of its job's target, as W3C trace context: in the
+// entry, in the fire and its header on the log, and in the call's traceparent.
+//
+// Spans are made only after [Setup] found where to send them; what a client sent is carried on in any case.
+package trace
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// header is the name of the trace context in HTTP and on the log.
+const header = "traceparent"
+
+// scope names the instrumentation.
+const scope = "github.com/minutehand/minutehand"
+
+// on tells whether spans are made.
+var on atomic.Bool
+
+// Setup sends spans to where the standard variables OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say,
+// over HTTP; without them it does nothing. OTEL_TRACES_SAMPLER and the others are heeded. What cannot be sent in time is
+// dropped. stop sends what is left, within a few seconds.
+func Setup(ctx context.Context, service, version string, log *slog.Logger) (stop func(), err error) {
+	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
+		return func() {}, nil
+	}
+	exporter, err := otlptracehttp.New(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("OTLP: %w", err)
+	}
+	provider := sdk.NewTracerProvider(sdk.WithBatcher(exporter), sdk.WithResource(resource.NewSchemaless(
+		attribute.String("service.name", "minutehand-"+service), attribute.String("service.version", version),
+	)))
+	otel.SetTracerProvider(provider)
+	on.Store(true)
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
+		defer cancel()
+		if err := provider.Shutdown(ctx); err != nil {
+			log.Warn("the last traces were not sent", "error", err)
+		}
+	}, nil
+}
+
+// stopWithin bounds how long a stop waits for the last traces to be sent.
+const stopWithin = 5 * time.Second
+
+// On tells whether spans are made: else nothing need be done for them.
+func On() bool { return on.Load() }
+
+// Start begins a span under a traceparent; under none, or one that is not valid, it begins a trace.
+func Start(ctx context.Context, name, parent string, kind trace.SpanKind, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{header: parent})
+	return otel.Tracer(scope).Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
+}
+
+// Of is the traceparent of a context's span, or of what was extracted into it; "" for none.
+func Of(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier[header]
+}
+
+// OfExecution is the traceparent of an execution that no traced request asked for: its trace id follows from the
+// execution's, so that all its attempts share one trace.
+func OfExecution(executionID string) string {
+	id := sha256.Sum256([]byte(executionID))
+	return format(hex.EncodeToString(id[:16]), executionID, 0, "01")
+}
+
+// OfAttempt is the traceparent of an attempt's call, where no span is made for it: in the trace of the parent, or else the
+// execution's own.
+func OfAttempt(parent, executionID string, attempt int) string {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{header: parent})
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+		return format(sc.TraceID().String(), executionID, attempt, sc.TraceFlags().String())
+	}
+	id := sha256.Sum256([]byte(executionID))
+	return format(hex.EncodeToString(id[:16]), executionID, attempt, "01")
+}
+
+func format(traceID, executionID string, attempt int, flags string) string {
+	span := sha256.Sum256([]byte(executionID + "#" + strconv.Itoa(attempt)))
+	return "00-" + traceID + "-" + hex.EncodeToString(span[:8]) + "-" + flags
+}
