@@ -79,3 +79,25 @@ func TestEntriesThatWerePutAndMarkedOverABadNetworkAreThere(t *testing.T) {
 		locators = nil
 	}
 }
+
+// A service must be able to stop while its cluster is away.
+func TestCloseEndsWhileTheClusterIsAway(t *testing.T) {
+	for range 5 {
+		p := servertest.NewProxy(t, servertest.Address(t, "CASSANDRA"))
+		s, err := cassandra.Open(cassandra.Options{Hosts: []string{servertest.Address(t, "CASSANDRA")}, Keyspace: "system", Dial: p.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Cut() // the driver is on its way back
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			s.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(10 * time.Second):
+			t.Fatal("close has not ended after 10 s")
+		}
+	}
+}

@@ -113,8 +113,22 @@ func Open(o Options) (*Store, error) {
 	return &Store{session}, nil
 }
 
+// closeWithin bounds how long Close waits for the driver, which waits for ever if its control connection is on its way
+// back at that moment (seen in gocql 2.1.2: the refresh of the schema that this asks for is stopped first).
+const closeWithin = 5 * time.Second
+
 // Close closes the connections.
-func (s *Store) Close() { s.session.Close() }
+func (s *Store) Close() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.session.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeWithin):
+	}
+}
 
 // Check tells whether the cluster answers.
 func (s *Store) Check(ctx context.Context) error {

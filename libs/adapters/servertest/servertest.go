@@ -174,7 +174,9 @@ const (
 	slowFor, slowBy    = 2 * time.Second, 10 * time.Millisecond
 	cutsFor, cutEvery  = 3 * time.Second, 200 * time.Millisecond
 	silentFor, calmFor = 8 * time.Second, time.Second
-	workers            = 8
+	// wellFor is how long the network is well again at the end, so that every driver has found back.
+	wellFor = 6 * time.Second
+	workers = 8
 )
 
 // UnderFaults has do called for 0, 1, 2 and so on, each repeated until it succeeds, while the network is slow, cut again and
@@ -226,7 +228,7 @@ func UnderFaults(t *testing.T, p *Proxy, limit time.Duration, do func(ctx contex
 		time.Sleep(cutEvery)
 	}
 	p.Silence(silentFor)
-	time.Sleep(calmFor)
+	time.Sleep(wellFor)
 	close(over)
 	wg.Wait()
 	t.Logf("%d calls succeeded, %d tries failed, the longest took %s", next.Load(), failed.Load(), time.Duration(longest.Load()))
