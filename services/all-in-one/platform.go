@@ -15,15 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
-	"github.com/minutehand/minutehand/libs/adapters/metered"
 	"github.com/minutehand/minutehand/libs/admin"
-	"github.com/minutehand/minutehand/libs/archive"
-	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
-	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
 	auditor "github.com/minutehand/minutehand/services/audit-writer"
 	loader "github.com/minutehand/minutehand/services/bucket-loader"
@@ -136,30 +129,9 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 	return p.serve(cfg, out)
 }
 
-// ports are the adapters as the services see them.
-type ports struct {
-	Jobs     jobstore.Jobs
-	Pending  jobstore.Pending
-	Settings jobstore.Settings
-	History  jobstore.History
-	Hot      hotbucket.Buckets
-	Records  dedupe.Records
-	Log      dispatch.Log
-	Coord    coord.Coordinator
-	Archive  archive.Archive
-}
-
-func measured(a Adapters, m *metered.Meter) ports {
-	return ports{
-		Jobs: m.Jobs(a.Jobs), Pending: m.Pending(a.Pending), Settings: m.Settings(a.Settings), History: m.History(a.History),
-		Hot: m.Buckets(a.Hot), Records: m.Records(a.Records), Log: m.Log(a.Log), Coord: m.Coordinator(a.Coord), Archive: m.Archive(a.Archive),
-	}
-}
-
 // serve makes the services, in the order in which work flows, which is the order in which they stop.
 func (p *Platform) serve(cfg Config, out Outside) error {
-	logger, metrics := out.Logger, out.Metrics
-	a := measured(p.Adapters, metered.New(metrics))
+	a, logger, metrics := p.Adapters, out.Logger, out.Metrics
 	loading, err := loader.New(cfg.Loader, loader.Deps{
 		Pending: a.Pending, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Logger: logger.With("service", "bucket-loader"), Metrics: metrics,
@@ -204,7 +176,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	if err != nil {
 		return err
 	}
-	metrics.MustRegister(lag{p.log}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	metrics.MustRegister(lag{a.Log}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "minutehand_store_cache_bytes", Help: "What the store's caches hold.",
 	}, func() float64 { return float64(p.db.CacheBytes()) }))
 	p.stages = []run.Stage{
@@ -215,7 +187,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		{Name: "retry-manager", Service: settling},
 		{Name: "audit-writer", Service: auditing},
 		{Name: "disk watch", Service: space},
-		{Name: "housekeeper", Service: &embedded.Housekeeper{Jobs: p.Adapters.Jobs, History: p.Adapters.History, Log: logger}},
+		{Name: "housekeeper", Service: &embedded.Housekeeper{Jobs: a.Jobs, History: a.History, Log: logger}},
 	}
 	return nil
 }
