@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -98,17 +99,24 @@ func (c *Cluster) Close() {
 // checkTimeout bounds the question whether a server answers.
 const checkTimeout = 2 * time.Second
 
-// Missing names the servers that do not answer now.
+// Missing names the servers that do not answer now. All are asked at once, so that one which hangs hides no other.
 func (c *Cluster) Missing(ctx context.Context) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	for _, s := range []struct {
+	servers := []struct {
 		name  string
 		check func(context.Context) error
 	}{
 		{"cassandra", c.store.Check}, {"redis", c.tier.Check}, {"kafka", c.log.Check}, {"zookeeper", c.coord.Check}, {"s3", c.bucket.Check},
-	} {
-		if s.check(ctx) != nil {
+	}
+	answers := make([]error, len(servers))
+	var asked sync.WaitGroup
+	for i, s := range servers {
+		asked.Go(func() { answers[i] = s.check(ctx) })
+	}
+	asked.Wait()
+	for i, s := range servers {
+		if answers[i] != nil {
 			names = append(names, s.name)
 		}
 	}

@@ -24,8 +24,9 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// FormatVersion is the version of the layout that this build writes and reads.
-const FormatVersion = 2
+// FormatVersion is the version of the layout that this build writes. It reads the one before too, which differs only in
+// that nothing was merged in it, and makes it this one.
+const FormatVersion = 3
 
 // Errors that an operator sees when a directory cannot be opened.
 var (
@@ -112,7 +113,7 @@ func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 	opts := &pebble.Options{
 		FS: o.FS, Cache: cache, MemTableSize: uint64(o.MemTableBytes), MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold: 10, L0StopWritesThreshold: 40, Logger: storeLog{o.Log, o.Fatal},
-		FormatMajorVersion: pebble.FormatNewest,
+		FormatMajorVersion: pebble.FormatNewest, Merger: firstStands,
 	}
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
@@ -162,6 +163,12 @@ func (db *DB) setUp(o Options) error {
 	}
 	if !found {
 		return db.initialise(o)
+	}
+	if format == FormatVersion-1 {
+		if err := db.set(metaKey("format"), binary.BigEndian.AppendUint64(nil, FormatVersion)); err != nil {
+			return fmt.Errorf("embedded: write format: %w", err)
+		}
+		format = FormatVersion
 	}
 	if format != FormatVersion {
 		return fmt.Errorf("embedded: %s has format %d, this build knows %d: %w", o.Dir, format, FormatVersion, ErrFormat)

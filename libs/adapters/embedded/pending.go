@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -31,8 +32,8 @@ var _ jobstore.Pending = (*Pending)(nil)
 // NewPending returns the minute buckets of db.
 func NewPending(db *DB) *Pending { return &Pending{db: db, low: make([]atomic.Int64, db.partitions)} }
 
-// Put implements jobstore.Pending. Entry, decision and done are cells of their own. A row that is there stays as it is: it
-// says when it was written first. It is written again all the same, because the first write may not be durable yet.
+// Put implements jobstore.Pending. Entry, decision and done are cells of their own. The entry is merged and not set, so
+// that of two puts the first one stands and none has to read.
 func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -40,16 +41,7 @@ func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
 	for i := range entries {
-		e := &entries[i]
-		key := cell(rowKey(e.Locator), cellEntry)
-		standing, found, err := s.db.get(key)
-		if !found {
-			standing = wire.MarshalEntry(e)
-		}
-		if err == nil {
-			err = b.Set(key, standing, nil)
-		}
-		if err != nil {
+		if err := b.Merge(cell(rowKey(entries[i].Locator), cellEntry), wire.MarshalEntry(&entries[i]), nil); err != nil {
 			return fmt.Errorf("embedded: put entries: %w", err)
 		}
 	}
@@ -58,6 +50,24 @@ func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 	}
 	return nil
 }
+
+// firstStands merges values of a key to the first that was written. It goes by the name of Pebble's own merger, because Pebble
+// opens no store with another one's; FormatVersion keeps builds away that would merge otherwise.
+var firstStands = &pebble.Merger{
+	Name:  pebble.DefaultMerger.Name,
+	Merge: func(_, value []byte) (pebble.ValueMerger, error) { return &firstValue{bytes.Clone(value)}, nil },
+}
+
+type firstValue struct{ value []byte }
+
+func (*firstValue) MergeNewer([]byte) error { return nil }
+
+func (f *firstValue) MergeOlder(value []byte) error {
+	f.value = append(f.value[:0], value...)
+	return nil
+}
+
+func (f *firstValue) Finish(bool) ([]byte, io.Closer, error) { return f.value, nil, nil }
 
 // MarkDone implements jobstore.Pending. It marks rows that are there: a mark without a row would outlive its bucket.
 func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {

@@ -49,6 +49,9 @@ var _ coord.Coordinator = (*Coordinator)(nil)
 // recheck is how soon a member looks again at a partition that another still owns, or after an error.
 const recheck = 200 * time.Millisecond
 
+// lookAgain is how soon Check looks again whether there is a connection.
+const lookAgain = 20 * time.Millisecond
+
 // Open connects to the ensemble. It does not wait for it: every call does, up to its context's end.
 func Open(o Options) (*Coordinator, error) {
 	if o.SessionTimeout == 0 {
@@ -67,12 +70,17 @@ func (c *Coordinator) Close() error {
 	return nil
 }
 
-// Check tells whether the ensemble answers.
-func (c *Coordinator) Check(context.Context) error {
-	if s := c.conn.State(); s != zk.StateHasSession {
-		return fmt.Errorf("zookeeper: not connected: %s", s)
+// Check tells whether the ensemble answers. A connection that is being made is waited for, up to the context's end.
+func (c *Coordinator) Check(ctx context.Context) error {
+	for {
+		s := c.conn.State()
+		if s == zk.StateHasSession {
+			return nil
+		}
+		if run.Sleep(ctx, lookAgain) != nil {
+			return fmt.Errorf("zookeeper: not connected: %s", s)
+		}
 	}
-	return nil
 }
 
 // silent is for the driver, which tells of every try to connect.

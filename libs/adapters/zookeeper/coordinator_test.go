@@ -42,6 +42,24 @@ func TestConformance(t *testing.T) {
 	coordtest.Run(t, func(t *testing.T) coord.Coordinator { return open(t, newRoot(), 4) })
 }
 
+func TestCheckWaitsForAConnectionThatIsBeingMade(t *testing.T) {
+	for range 20 {
+		if err := open(t, newRoot(), 4).Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nobody, err := zookeeper.Open(zookeeper.Options{Servers: []string{"127.0.0.1:1"}, Root: newRoot(), Partitions: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = nobody.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if nobody.Check(ctx) == nil {
+		t.Error("a server that is not there is said to answer")
+	}
+}
+
 // process is a member with a session of its own.
 type process struct {
 	c     *zookeeper.Coordinator
