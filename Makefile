@@ -76,6 +76,7 @@ SERVERS := zookeeper kafka redis s3 cassandra
 .PHONY: test-servers
 test-servers: binaries ## conformance of the adapters, and the services end to end, killed and restarted, on real servers, which it starts and stops again
 	@infra/local/local up $(SERVERS)
+	@infra/local/local up --cluster redis
 	@set -a; . infra/local/versions.env; set +a; go test -race -count=1 -p 1 -tags servers -timeout 40m $(SERVED); result=$$?; \
 		infra/local/local down $(SERVERS); exit $$result
 

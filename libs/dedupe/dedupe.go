@@ -118,8 +118,9 @@ type Records interface {
 	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
 	// every one seen before. ok tells whether it did; the record returned is the one that stands now.
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
-	// Incarnation of the hot tier: that of the hot buckets, with which the records are lost.
-	Incarnation(ctx context.Context) (string, error)
+	// Incarnation of the part of the hot tier that holds a job's records: that of its partition's hot buckets, with which
+	// they are lost. It may be one that has just passed; Start goes by the one that is.
+	Incarnation(ctx context.Context, jobID string) (string, error)
 	// Start is the last check and the step lease → running, in one: it judges e by the stop record, where an execution
 	// that was cancelled by itself is job.StoppedByCancel, and only for job.Proceed marks the record as running.
 	// ErrIncarnation if the hot tier is another one than the check takes it for, else ErrFenced if the lease is not the token's.

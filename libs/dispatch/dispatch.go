@@ -32,6 +32,14 @@ const (
 	GroupArchive  = "audit-archive"
 )
 
+// TopicOf is the topic that a group consumes.
+func TopicOf(group string) string {
+	if group == GroupExecutor {
+		return TopicFires
+	}
+	return TopicEvents
+}
+
 // MaxRecordBytes bounds one record: a fire with its payload and headers fits.
 const MaxRecordBytes = 1 << 20
 

@@ -6,7 +6,8 @@
 //     role and partition, or none.
 //   - Add and Remove name an occurrence (execution, attempt, due instant), never an execution alone, so that whoever
 //     removes late cannot destroy what was put in between.
-//   - A hot tier that lost anything, or that was restarted or failed over, has another incarnation afterwards.
+//   - A partition of which the hot tier lost anything, or whose server was restarted or failed over, has another
+//     incarnation afterwards.
 package hotbucket
 
 import (
@@ -77,8 +78,8 @@ type Buckets interface {
 	SetHorizon(ctx context.Context, o Owner, horizon time.Time) error
 	// SetEpoch takes a partition over for a role. An epoch below the stored one is refused with ErrStaleEpoch.
 	SetEpoch(ctx context.Context, o Owner) error
-	// Incarnation of the hot tier.
-	Incarnation(ctx context.Context) (string, error)
+	// Incarnations are those of partitions, in order: each of the part of the hot tier that holds the partition.
+	Incarnations(ctx context.Context, partitions []int) ([]string, error)
 }
 
 // Claim is an occurrence and what its owner would decide. Around an update, two definitions may share an occurrence,

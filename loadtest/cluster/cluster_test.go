@@ -118,7 +118,11 @@ func (p *process) request(t *testing.T, want int, method, path string, body any)
 }
 
 func TestEveryJobFiresOnceOnTheRealServersAndIsOnRecord(t *testing.T) {
-	c := newInstallation(t)
+	t.Run("one Redis server", func(t *testing.T) { newInstallation(t).firesAll(t) })
+	t.Run("Redis Cluster", func(t *testing.T) { newInstallation(t, onRedisCluster).firesAll(t) })
+}
+
+func (c *installation) firesAll(t *testing.T) {
 	processes := []*process{c.start(), c.start()}
 	target := map[string]any{"kind": "http_webhook", "url": c.sink.url}
 	var oneShots, cancelled []string

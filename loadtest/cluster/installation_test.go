@@ -32,7 +32,8 @@ type installation struct {
 	sink   *sink
 }
 
-func newInstallation(t *testing.T) *installation {
+// newInstallation makes one, with some settings other than usual.
+func newInstallation(t *testing.T, settings ...func(*installation)) *installation {
 	t.Helper()
 	name := fmt.Sprintf("e2e%d", time.Now().UnixNano())
 	c := &installation{t: t, name: name, sink: newSink(t), config: cluster.Config{
@@ -46,10 +47,19 @@ func newInstallation(t *testing.T) *installation {
 			Bucket: name, Region: "us-east-1", Endpoint: "http://" + servertest.Address(t, "S3"), AccessKey: "minutehand", SecretKey: "minutehand-local",
 		},
 	}}
+	for _, set := range settings {
+		set(c)
+	}
 	for range 2 { // it may be run again
 		c.must(cluster.Migrate(t.Context(), c.config, schemas.Cassandra(), c.logger()))
 	}
 	return c
+}
+
+// onRedisCluster has an installation use a cluster of Redis servers, which it starts where that is not done yet.
+func onRedisCluster(c *installation) {
+	local(c.t, "up", "--cluster", "redis")
+	c.config.Redis.Address, c.config.Redis.Cluster = servertest.Address(c.t, "REDIS_CLUSTER"), true
 }
 
 func (c *installation) must(err error) {

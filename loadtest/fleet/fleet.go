@@ -64,6 +64,7 @@ func New(binaries, dir string, c cluster.Config, variables ...string) (*Fleet, e
 		"MINUTEHAND_CASSANDRA_HOSTS=" + c.Cassandra.Hosts[0], "MINUTEHAND_CASSANDRA_KEYSPACE=" + c.Cassandra.Keyspace,
 		"MINUTEHAND_KAFKA_BROKERS=" + c.Kafka.Brokers[0], "MINUTEHAND_KAFKA_PREFIX=" + c.Kafka.Prefix,
 		"MINUTEHAND_REDIS_ADDRESS=" + c.Redis.Address, "MINUTEHAND_REDIS_PREFIX=" + c.Redis.Prefix,
+		fmt.Sprint("MINUTEHAND_REDIS_CLUSTER=", c.Redis.Cluster),
 		"MINUTEHAND_ZOOKEEPER_SERVERS=" + c.ZooKeeper.Servers[0], "MINUTEHAND_ZOOKEEPER_ROOT=" + c.ZooKeeper.Root,
 		"MINUTEHAND_S3_BUCKET=" + c.S3.Bucket, "MINUTEHAND_S3_ENDPOINT=" + c.S3.Endpoint, "MINUTEHAND_S3_ACCESS_KEY=" + c.S3.AccessKey,
 		"MINUTEHAND_S3_SECRET_KEY_FILE=" + secret,

@@ -352,8 +352,10 @@ func (c buckets) SetEpoch(ctx context.Context, o hotbucket.Owner) error {
 	})
 }
 
-func (c buckets) Incarnation(ctx context.Context) (string, error) {
-	return through(ctx, c.p, opIncarnation, c.p.name, c.hot.Incarnation)
+func (c buckets) Incarnations(ctx context.Context, partitions []int) ([]string, error) {
+	return through(ctx, c.p, opIncarnation, c.p.name, func(ctx context.Context) ([]string, error) {
+		return c.hot.Incarnations(ctx, partitions)
+	})
 }
 
 var (
@@ -419,8 +421,8 @@ func (c records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Record
 	})
 }
 
-func (c records) Incarnation(ctx context.Context) (string, error) {
-	return through(ctx, c.p, opIncarnation, c.p.name, c.hot.Incarnation)
+func (c records) Incarnation(ctx context.Context, jobID string) (string, error) {
+	return through(ctx, c.p, opIncarnation, c.p.name, func(ctx context.Context) (string, error) { return c.hot.Incarnation(ctx, jobID) })
 }
 
 func (c records) KeptSince(ctx context.Context) (time.Time, error) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
 	auditor "github.com/minutehand/minutehand/services/audit-writer"
@@ -176,7 +177,8 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	if err != nil {
 		return err
 	}
-	metrics.MustRegister(lag{a.Log}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	lag := admin.Lag(a.Log, dispatch.GroupExecutor, dispatch.GroupSettle, dispatch.GroupHistory, dispatch.GroupArchive)
+	metrics.MustRegister(lag, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "minutehand_store_cache_bytes", Help: "What the store's caches hold.",
 	}, func() float64 { return float64(p.db.CacheBytes()) }))
 	p.stages = []run.Stage{

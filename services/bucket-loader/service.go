@@ -93,8 +93,7 @@ type Service struct {
 	deps    Deps
 	metrics *metrics
 
-	partitions  map[int]*partition
-	incarnation string
+	partitions map[int]*partition
 	// staged is set once everything owned was taken over and staged.
 	staged atomic.Bool
 	// putBackTotal counts the entries put back, told is when a line about them was written last.
@@ -105,6 +104,8 @@ type Service struct {
 // partition is what the loader knows of one partition that it owns.
 type partition struct {
 	owner hotbucket.Owner
+	// incarnation of the hot tier to which all of this applies; "" until it was read.
+	incarnation string
 	// staged is the first minute that is not staged yet; 0 before the takeover is complete.
 	staged int64
 	// firstSweep is set until everything open, the current minute included, was swept after the takeover.
@@ -203,20 +204,21 @@ func newPartition(o hotbucket.Owner) *partition {
 
 // round does for every partition what is due now. What fails is tried again in the next round.
 func (s *Service) round(ctx context.Context) {
-	incarnation, err := s.deps.Hot.Incarnation(ctx)
+	mine := slices.Sorted(maps.Keys(s.partitions))
+	incarnations, err := s.deps.Hot.Incarnations(ctx, mine)
 	if err != nil {
 		s.deps.Logger.Warn("cannot read the hot tier's incarnation", "error", err)
 		return
 	}
-	if incarnation != s.incarnation {
-		// Everything may be gone: take over, stage and sweep as at a start.
-		for _, p := range s.partitions {
-			s.partitions[p.owner.Partition] = newPartition(p.owner)
+	for i, n := range mine {
+		if p := s.partitions[n]; p.incarnation != incarnations[i] {
+			// Everything may be gone: take over, stage and sweep as at a start.
+			p = newPartition(p.owner)
+			p.incarnation, s.partitions[n] = incarnations[i], p
 		}
-		s.incarnation = incarnation
 	}
 	oldest := s.deps.Clock.Now()
-	for _, i := range slices.Sorted(maps.Keys(s.partitions)) {
+	for _, i := range mine {
 		p := s.partitions[i]
 		if ctx.Err() != nil {
 			return

@@ -194,7 +194,7 @@ const (
 // when the fire's job row was read, and outcomes stored since the fire was taken are still kept.
 func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 	err = run.Patiently(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) error {
-		incarnation, err := s.deps.Records.Incarnation(ctx)
+		incarnation, err := s.deps.Records.Incarnation(ctx, w.fire.JobID)
 		if err != nil {
 			return err
 		}
@@ -219,7 +219,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	began := s.deps.Clock.Now()
 	err = run.Patiently(ctx, s.deps.Logger, "ask the settlers", func(ctx context.Context) (err error) {
 		began = s.deps.Clock.Now()
-		if incarnation, err = s.deps.Records.Incarnation(ctx); err != nil {
+		if incarnation, err = s.deps.Records.Incarnation(ctx, w.fire.JobID); err != nil {
 			return err
 		}
 		return s.awaitSettlers(ctx)

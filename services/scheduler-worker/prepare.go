@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/dedupe"
@@ -59,7 +61,7 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
 	results := make([]prepared, len(tasks))
 	began := s.deps.Clock.Now()
-	incarnation, err := s.deps.Hot.Incarnation(ctx)
+	incarnations, err := s.incarnations(ctx, tasks)
 	var rows map[string]*job.Job
 	if err == nil {
 		rows, err = s.deps.Jobs.GetMany(ctx, jobIDs(tasks))
@@ -69,11 +71,25 @@ func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
 			results[i].err = err
 			continue
 		}
-		t.incarnation, t.judgedAt = incarnation, began
+		t.incarnation, t.judgedAt = incarnations[t.entry.Partition], began
 		row, found := rows[t.entry.JobID]
 		results[i] = s.judge(ctx, t, row, found)
 	}
 	return results
+}
+
+// incarnations are those of the tasks' partitions.
+func (s *Service) incarnations(ctx context.Context, tasks []*task) (map[int]string, error) {
+	of := map[int]string{}
+	for _, t := range tasks {
+		of[t.entry.Partition] = ""
+	}
+	partitions := slices.Sorted(maps.Keys(of))
+	list, err := s.deps.Hot.Incarnations(ctx, partitions)
+	for i, incarnation := range list {
+		of[partitions[i]] = incarnation
+	}
+	return of, err
 }
 
 func jobIDs(tasks []*task) []string {

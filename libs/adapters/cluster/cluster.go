@@ -67,6 +67,7 @@ func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics promethe
 	if c.bucket, err = s3.NewArchive(ctx, cfg.S3); err != nil {
 		return nil, err
 	}
+	cfg.Redis.Partitions = cfg.Partitions
 	c.tier = redis.Open(cfg.Redis)
 	c.hot = redis.NewHotBuckets(c.tier)
 	m := metered.New(metrics)

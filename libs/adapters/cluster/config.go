@@ -51,7 +51,8 @@ func variables() []Variable {
 		{"KAFKA_PREFIX", "minutehand.", "Prefix of topics and groups."},
 		{"KAFKA_PARTITIONS", "32", "Partitions of topics that a migration makes."},
 		{"KAFKA_REPLICATION", "3", "Replication factor of topics that a migration makes."},
-		{"REDIS_ADDRESS", "127.0.0.1:6379", "The server."},
+		{"REDIS_ADDRESS", "127.0.0.1:6379", "The server; of a cluster, nodes to begin with, separated by commas."},
+		{"REDIS_CLUSTER", "", "true for a Redis Cluster."},
 		{"REDIS_PREFIX", "minutehand:", "Prefix of all keys."},
 		{"REDIS_USERNAME", "", "User; empty for the default one."},
 		{"REDIS_PASSWORD_FILE", "", "File with the user's password."},
@@ -162,7 +163,7 @@ func FromEnv(e *Env) (Config, error) {
 			Replication: number("KAFKA_REPLICATION"),
 		},
 		Redis: redis.Options{
-			Address: text("REDIS_ADDRESS"), Prefix: text("REDIS_PREFIX"), Username: text("REDIS_USERNAME"),
+			Address: strings.Join(list("REDIS_ADDRESS"), ","), Cluster: e.Bool("REDIS_CLUSTER"), Prefix: text("REDIS_PREFIX"), Username: text("REDIS_USERNAME"),
 			Password: e.Secret("REDIS_PASSWORD_FILE"),
 		},
 		ZooKeeper: zookeeper.Options{Servers: list("ZOOKEEPER_SERVERS"), Root: text("ZOOKEEPER_ROOT")},

@@ -37,6 +37,8 @@ type Service struct {
 	Name, What string
 	// Variables that it goes by, besides those of the servers.
 	Variables []Variable
+	// Groups are those as which it consumes the log.
+	Groups []string
 	// Build makes the service. Missing, if it is not nil, names what the service lacks before it is ready, besides servers.
 	Build func(p *Process) (service run.Runner, missing func() []string, err error)
 }
@@ -124,6 +126,7 @@ func (s *Service) run(ctx context.Context) error {
 		return err
 	}
 	defer p.Close()
+	metrics.MustRegister(admin.Lag(p.Log, s.Groups...))
 	service, lacks, err := s.Build(p)
 	if err := errors.Join(append(env.Errors, err)...); err != nil {
 		return mistake{err}

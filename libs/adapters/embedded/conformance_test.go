@@ -108,8 +108,10 @@ func TestConformance(t *testing.T) {
 	}
 	t.Run("hot buckets", func(t *testing.T) {
 		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return embedded.NewHotBuckets(ulid.Make().String(), partitions, 0) })
-		hotbuckettest.RunBound(t, bound, func(*testing.T) hotbucket.Buckets {
+		bounded := func(*testing.T) hotbucket.Buckets {
 			return embedded.NewHotBuckets(ulid.Make().String(), partitions, bound)
-		})
+		}
+		hotbuckettest.RunBound(t, bound, bounded)
+		hotbuckettest.RunSharedBound(t, bound, bounded)
 	})
 }

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -311,8 +312,10 @@ func (h *HotBuckets) SetEpoch(_ context.Context, o hotbucket.Owner) error {
 	return nil
 }
 
-// Incarnation implements hotbucket.Buckets.
-func (h *HotBuckets) Incarnation(context.Context) (string, error) { return h.incarnation, nil }
+// Incarnations implements hotbucket.Buckets. All partitions are lost together.
+func (h *HotBuckets) Incarnations(_ context.Context, partitions []int) ([]string, error) {
+	return slices.Repeat([]string{h.incarnation}, len(partitions)), nil
+}
 
 // Entries is how many entries all hot buckets hold.
 func (h *HotBuckets) Entries() int64 { return h.entries.Load() }

@@ -136,7 +136,7 @@ func (r *Records) Acquire(
 }
 
 // Incarnation implements dedupe.Records.
-func (r *Records) Incarnation(context.Context) (string, error) { return r.db.incarnation, nil }
+func (r *Records) Incarnation(context.Context, string) (string, error) { return r.db.incarnation, nil }
 
 // Start implements dedupe.Records.
 func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {

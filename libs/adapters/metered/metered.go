@@ -328,9 +328,9 @@ func (x *bucketsPort) SetEpoch(ctx context.Context, o hotbucket.Owner) (err erro
 	return err
 }
 
-func (x *bucketsPort) Incarnation(ctx context.Context) (a string, err error) {
-	defer func(began time.Time) { x.m.done("hot buckets", "Incarnation", began, err) }(time.Now())
-	a, err = x.Buckets.Incarnation(ctx)
+func (x *bucketsPort) Incarnations(ctx context.Context, partitions []int) (a []string, err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Incarnations", began, err) }(time.Now())
+	a, err = x.Buckets.Incarnations(ctx, partitions)
 	return a, err
 }
 
@@ -348,9 +348,9 @@ func (x *recordsPort) Acquire(ctx context.Context, k dedupe.Key, h dedupe.Holder
 	return a, b, err
 }
 
-func (x *recordsPort) Incarnation(ctx context.Context) (a string, err error) {
+func (x *recordsPort) Incarnation(ctx context.Context, jobID string) (a string, err error) {
 	defer func(began time.Time) { x.m.done("records", "Incarnation", began, err) }(time.Now())
-	a, err = x.Records.Incarnation(ctx)
+	a, err = x.Records.Incarnation(ctx, jobID)
 	return a, err
 }
 

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -45,11 +45,6 @@ func (h *HotBuckets) Close() error { return h.sub.Close() }
 
 // Hints implements hotbucket.Buckets.
 func (h *HotBuckets) Hints() <-chan struct{} { return h.hints }
-
-// of names a key of a partition. All of them have one hash tag.
-func (h *HotBuckets) of(partition int, name string) string {
-	return h.o.Prefix + "{p" + strconv.Itoa(partition) + "}:" + name
-}
 
 // member names an occurrence in the sets, so that those of one instant have the order of their ids.
 func member(l job.Locator) string {
@@ -367,6 +362,26 @@ var epochScript = redis.NewScript(`
 local standing = redis.call('HGET', KEYS[1], ARGV[1])
 if standing and tonumber(standing) > tonumber(ARGV[2]) then return redis.error_reply('stale') end
 return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])`)
+
+// Incarnations implements hotbucket.Buckets.
+func (h *HotBuckets) Incarnations(ctx context.Context, partitions []int) ([]string, error) {
+	keys, args := make([][]string, len(partitions)), make([][]any, len(partitions))
+	fresh := ulid.Make().String()
+	for i, p := range partitions {
+		keys[i], args[i] = []string{h.of(p, "incarnation")}, []any{fresh}
+	}
+	answers, err := h.runAll(ctx, incarnationScript, keys, args)
+	if err != nil {
+		return nil, fmt.Errorf("redis: incarnations: %w", err)
+	}
+	list := make([]string, len(partitions))
+	for i, a := range answers {
+		if list[i], err = a.Text(); err != nil {
+			return nil, fmt.Errorf("redis: incarnations: %w", err)
+		}
+	}
+	return list, nil
+}
 
 // SetEpoch implements hotbucket.Buckets.
 func (h *HotBuckets) SetEpoch(ctx context.Context, o hotbucket.Owner) error {

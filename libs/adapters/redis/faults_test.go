@@ -28,14 +28,14 @@ func TestEntriesThatWereAddedOverABadNetworkAreThere(t *testing.T) {
 	var added int
 	servertest.NoLeak(t, func() {
 		p := servertest.NewProxy(t, servertest.Address(t, "REDIS"))
-		tier := redis.Open(redis.Options{Address: p.Address(), Prefix: prefix})
+		tier := redis.Open(redis.Options{Address: p.Address(), Prefix: prefix, Partitions: 4})
 		defer func() { _ = tier.Close() }()
 		hot := redis.NewHotBuckets(tier)
 		defer func() { _ = hot.Close() }()
 		const limit = 12 * time.Second // a connection is waited for, then made, then asked
 		added = servertest.UnderFaults(t, p, limit, func(ctx context.Context, i int) error { return hot.Add(ctx, []job.Entry{entry(i)}) })
 	})
-	tier := redis.Open(redis.Options{Address: servertest.Address(t, "REDIS"), Prefix: prefix})
+	tier := redis.Open(redis.Options{Address: servertest.Address(t, "REDIS"), Prefix: prefix, Partitions: 4})
 	defer func() { _ = tier.Close() }()
 	hot := redis.NewHotBuckets(tier)
 	defer func() { _ = hot.Close() }()

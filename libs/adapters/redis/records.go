@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/minutehand/minutehand/libs/clock"
@@ -34,12 +35,27 @@ var _ dedupe.Records = (*Records)(nil)
 // NewRecords returns the records of a tier.
 func NewRecords(t *Tier) *Records { return &Records{Tier: t} }
 
-// recordKey has the hash tag of its job's stop record: what stands before the last hyphen of an execution id is its job's.
+// recordKey lies with its job's stop record: what stands before the hyphen of an execution id is its job's.
 func (r *Records) recordKey(k dedupe.Key) string {
-	return r.key("exec:" + k.ExecutionID + ":" + strconv.Itoa(k.Attempt))
+	id, _, _ := strings.Cut(strings.TrimPrefix(k.ExecutionID, job.ExecutionPrefix), "-")
+	return r.ofJob(job.JobPrefix+id, "exec:"+k.ExecutionID+":"+strconv.Itoa(k.Attempt))
 }
 
-func (r *Records) stopKey(jobID string) string { return r.key("stop:" + jobID) }
+func (r *Records) stopKey(jobID string) string { return r.ofJob(jobID, "stop:"+jobID) }
+
+func (r *Records) incarnationKey(jobID string) string { return r.ofJob(jobID, "incarnation") }
+
+// Incarnation implements dedupe.Records.
+func (r *Records) Incarnation(ctx context.Context, jobID string) (string, error) {
+	now, err := r.client.Get(ctx, r.incarnationKey(jobID)).Result()
+	if errors.Is(err, redis.Nil) {
+		now, err = r.run(ctx, incarnationScript, []string{r.incarnationKey(jobID)}, ulid.Make().String()).Text()
+	}
+	if err != nil {
+		return "", fmt.Errorf("redis: incarnation: %w", err)
+	}
+	return now, nil
+}
 
 // A record is a hash: e exists, h holder, d definition, c and s the token's counter and start, l when the lease lapses, r
 // released, n running, t takeovers, o outcome. Tokens' starts are compared as text; they pass 2^53.
@@ -74,8 +90,8 @@ func (r *Records) Acquire(
 	return rec, ok, nil
 }
 
-var startScript = redis.NewScript(recordLua + `
-if redis.call('GET', KEYS[3]) ~= ARGV[3] then return 'incarnation' end
+var startScript = redis.NewScript(recordLua + incarnationLua + `
+if incarnation(KEYS[3], ARGV[8]) ~= ARGV[3] then return 'incarnation' end
 if not there or not mine(ARGV[1], ARGV[2]) or released or outcome then return 'fenced' end
 if (redis.call('HGET', KEYS[2], 'b') or '') ~= ARGV[4] then return 'stop' end
 if ARGV[6] == '1' then
@@ -106,9 +122,9 @@ func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe
 		if verdict == job.Proceed {
 			mark = "1"
 		}
-		keys := []string{r.recordKey(k), r.stopKey(c.Entry.JobID), r.key("incarnation")}
+		keys := []string{r.recordKey(k), r.stopKey(c.Entry.JobID), r.incarnationKey(c.Entry.JobID)}
 		answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, text, c.Entry.DefinitionID, mark,
-			recordTTL.Milliseconds()).Text()
+			recordTTL.Milliseconds(), ulid.Make().String()).Text()
 		switch {
 		case err != nil:
 			return 0, fmt.Errorf("redis: start: %w", err)

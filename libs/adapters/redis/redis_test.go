@@ -10,17 +10,22 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dedupe/dedupetest"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/hotbucket/hotbuckettest"
+	"github.com/minutehand/minutehand/libs/job"
 )
 
 var tiers atomic.Int64
 
-func open(t *testing.T) *redis.Tier {
+// open connects to what infra/local started: the one server, or the cluster.
+func open(t *testing.T, o redis.Options) *redis.Tier {
 	t.Helper()
-	tier := redis.Open(redis.Options{Address: servertest.Address(t, "REDIS"), Prefix: fmt.Sprintf("test-%d-%d:", time.Now().UnixNano(), tiers.Add(1))})
+	o.Address = servertest.Address(t, map[bool]string{false: "REDIS", true: "REDIS_CLUSTER"}[o.Cluster])
+	o.Prefix, o.Partitions = fmt.Sprintf("test-%d-%d:", time.Now().UnixNano(), tiers.Add(1)), 4
+	tier := redis.Open(o)
 	t.Cleanup(func() {
 		if err := tier.Close(); err != nil {
 			t.Error(err)
@@ -32,15 +37,44 @@ func open(t *testing.T) *redis.Tier {
 	return tier
 }
 
+func buckets(t *testing.T, o redis.Options) hotbucket.Buckets {
+	h := redis.NewHotBuckets(open(t, o))
+	t.Cleanup(func() { _ = h.Close() })
+	return h
+}
+
 func TestConformance(t *testing.T) {
-	t.Run("hot buckets", func(t *testing.T) {
-		hotbuckettest.Run(t, func(t *testing.T) hotbucket.Buckets {
-			h := redis.NewHotBuckets(open(t))
-			t.Cleanup(func() { _ = h.Close() })
-			return h
+	for _, cluster := range []bool{false, true} {
+		name := map[bool]string{false: "one server", true: "cluster"}[cluster]
+		t.Run("hot buckets, "+name, func(t *testing.T) {
+			hotbuckettest.Run(t, func(t *testing.T) hotbucket.Buckets { return buckets(t, redis.Options{Cluster: cluster}) })
 		})
-	})
-	t.Run("records", func(t *testing.T) {
-		dedupetest.Run(t, func(t *testing.T) dedupe.Records { return redis.NewRecords(open(t)) })
-	})
+		t.Run("bounded hot buckets, "+name, func(t *testing.T) {
+			const bound = 10
+			hotbuckettest.RunBound(t, bound, func(t *testing.T) hotbucket.Buckets {
+				return buckets(t, redis.Options{Cluster: cluster, MaxEntries: bound})
+			})
+		})
+		t.Run("records, "+name, func(t *testing.T) {
+			dedupetest.Run(t, func(t *testing.T) dedupe.Records { return redis.NewRecords(open(t, redis.Options{Cluster: cluster})) })
+		})
+	}
+}
+
+func TestIncarnationOfAJobIsThatOfItsPartition(t *testing.T) {
+	for _, cluster := range []bool{false, true} {
+		tier := open(t, redis.Options{Cluster: cluster})
+		hot := redis.NewHotBuckets(tier)
+		defer func() { _ = hot.Close() }()
+		for i := range 20 {
+			id := fmt.Sprintf("%s%026d", job.JobPrefix, i)
+			want, err := hot.Incarnations(t.Context(), []int{bucket.Partition(id, 4)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := redis.NewRecords(tier).Incarnation(t.Context(), id); err != nil || got != want[0] {
+				t.Errorf("the incarnation is %q, want %q (%v)", got, want[0], err)
+			}
+		}
+	}
 }

@@ -1,24 +1,35 @@
-// Package redis is the hot tier on one Redis server: hot buckets, leases, outcomes and stop records.
+// Package redis is the hot tier on a Redis server or a Redis Cluster: hot buckets, leases, outcomes and stop records.
 // schemas/redis/KEYS.md tells of the keys.
 //
-// Whatever reads and then writes is one script, so every call on one record is atomic. The tier's incarnation holds the
-// server's run id: the first connection after a restart or a failover makes a new one, before anything else is asked.
+// Whatever reads and then writes is one script, so every call on one record is atomic. All keys of a partition and of its
+// jobs have one hash tag, so in a cluster one server holds them. Each partition has an incarnation, which holds that server's
+// run id: whoever asks for it after a restart or a failover makes a new one.
 package redis
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/minutehand/minutehand/libs/bucket"
 )
 
 // Options say where the server is.
 type Options struct {
-	Address            string // host:port
+	// Address of the server, host:port; of a cluster those of one or more of its nodes, with commas between.
+	Address string
+	// Cluster tells that it is a Redis Cluster.
+	Cluster            bool
 	Username, Password string
+	// Partitions is the store's partition count.
+	Partitions int
 	// Prefix of all keys, such as "minutehand:".
 	Prefix string
 	// MaxEntries bounds the entries of one partition; 0 means 1,000,000.
@@ -28,16 +39,24 @@ type Options struct {
 const (
 	// maxBatch bounds the members that one script works on, so that none takes longer than a few milliseconds.
 	maxBatch = 500
-	// poolSize bounds the connections of a process; beyond it calls wait, for poolTimeout at most.
+	// poolSize bounds the connections of a process to a server; beyond it calls wait, for poolTimeout at most.
 	poolSize    = 64
 	poolTimeout = 5 * time.Second
 	callTimeout = 3 * time.Second
+	clientName  = "minutehand"
 )
+
+// quiet keeps the driver from writing to the standard error what its calls answer anyhow.
+var quiet = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 // Tier is a connection to the hot tier, which HotBuckets and Records share.
 type Tier struct {
 	o      Options
-	client *redis.Client
+	client redis.UniversalClient
 }
 
 // Open makes a tier. It does not wait for the server; every call does, up to its time limit.
@@ -45,25 +64,38 @@ func Open(o Options) *Tier {
 	if o.MaxEntries == 0 {
 		o.MaxEntries = 1_000_000
 	}
-	t := &Tier{o: o}
-	t.client = redis.NewClient(&redis.Options{
-		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: "minutehand",
+	quiet()
+	if o.Cluster {
+		// What is answered with a redirection is asked again elsewhere, and so is what a broken connection leaves open: every
+		// call may be made twice, as its callers do it after an error.
+		return &Tier{o: o, client: redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: strings.Split(o.Address, ","), Username: o.Username, Password: o.Password, ClientName: clientName,
+			MaxRetries: -1, DialTimeout: callTimeout, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
+			PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true,
+		})}
+	}
+	return &Tier{o: o, client: redis.NewClient(&redis.Options{
+		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName,
 		// Nothing is tried again here: whoever called knows what a second try means.
 		MaxRetries: -1, DialTimeout: callTimeout, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 		PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true,
-		OnConnect: func(ctx context.Context, c *redis.Conn) error {
-			return incarnate.Eval(ctx, c, []string{t.key("incarnation")}, ulid.Make().String()).Err()
-		},
-	})
-	return t
+	})}
 }
 
 // Close closes the connections.
 func (t *Tier) Close() error { return t.client.Close() }
 
-// Check tells whether the server answers.
+// Check tells whether the server answers; in a cluster, all that hold a part of the keys.
 func (t *Tier) Check(ctx context.Context) error {
-	if err := t.client.Ping(ctx).Err(); err != nil {
+	ping := func(ctx context.Context, c *redis.Client) error { return c.Ping(ctx).Err() }
+	var err error
+	switch c := t.client.(type) {
+	case *redis.ClusterClient:
+		err = c.ForEachMaster(ctx, ping)
+	case *redis.Client:
+		err = ping(ctx, c)
+	}
+	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
 	return nil
@@ -71,27 +103,31 @@ func (t *Tier) Check(ctx context.Context) error {
 
 func (t *Tier) key(name string) string { return t.o.Prefix + name }
 
-// incarnate gives the incarnation, a new one if there is none of this run of the server.
-var incarnate = redis.NewScript(`
-local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-local now = redis.call('GET', KEYS[1])
-if not now or string.sub(now, 1, #run) ~= run then
-  now = run .. '-' .. ARGV[1]
-  redis.call('SET', KEYS[1], now)
-end
-return now`)
-
-// Incarnation is that of the tier.
-func (t *Tier) Incarnation(ctx context.Context) (string, error) {
-	now, err := t.client.Get(ctx, t.key("incarnation")).Result()
-	if errors.Is(err, redis.Nil) { // someone has flushed it
-		now, err = incarnate.Eval(ctx, t.client, []string{t.key("incarnation")}, ulid.Make().String()).Text()
-	}
-	if err != nil {
-		return "", fmt.Errorf("redis: incarnation: %w", err)
-	}
-	return now, nil
+// of names a key of a partition. All of them have one hash tag.
+func (t *Tier) of(partition int, name string) string {
+	return t.key("{p" + strconv.Itoa(partition) + "}:" + name)
 }
+
+// ofJob names a key of a job's partition.
+func (t *Tier) ofJob(jobID, name string) string {
+	return t.of(bucket.Partition(jobID, t.o.Partitions), name)
+}
+
+// incarnationLua gives a partition's incarnation, a new one if there is none of this run of its server. That is asked of the
+// server each time: a connection may outlive two failovers, there and back.
+const incarnationLua = `
+local function incarnation(key, fresh)
+  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+  local now = redis.call('GET', key)
+  if not now or string.sub(now, 1, #run) ~= run then
+    now = run .. '-' .. fresh
+    redis.call('SET', key, now)
+  end
+  return now
+end
+`
+
+var incarnationScript = redis.NewScript(incarnationLua + `return incarnation(KEYS[1], ARGV[1])`)
 
 // run runs a script by its hash, or by its text where the server does not know it yet.
 func (t *Tier) run(ctx context.Context, s *redis.Script, keys []string, args ...any) *redis.Cmd {
@@ -101,17 +137,28 @@ func (t *Tier) run(ctx context.Context, s *redis.Script, keys []string, args ...
 // errScripts means: the server forgets scripts as fast as they are loaded.
 var errScripts = errors.New("redis: the server does not keep scripts")
 
-// runAll runs a script on many sets of keys and arguments in one pipeline.
+// runAll runs a script on many sets of keys and arguments in one pipeline. Each answer has an error of its own; the one
+// returned is the first.
 func (t *Tier) runAll(ctx context.Context, s *redis.Script, keys [][]string, args [][]any) ([]*redis.Cmd, error) {
 	answers := make([]*redis.Cmd, len(keys))
+	open := make([]int, len(keys))
+	for i := range keys {
+		open[i] = i
+	}
 	for range 2 {
 		pipe := t.client.Pipeline()
-		for i := range keys {
+		for _, i := range open {
 			answers[i] = s.EvalSha(ctx, pipe, keys[i], args[i]...)
 		}
-		_, err := pipe.Exec(ctx)
-		if err == nil || !redis.HasErrorPrefix(err, "NOSCRIPT") {
-			return answers, err
+		_, _ = pipe.Exec(ctx)
+		// In a cluster some servers may know the script, and have run it.
+		open = slices.DeleteFunc(open, func(i int) bool { return !redis.HasErrorPrefix(answers[i].Err(), "NOSCRIPT") })
+		if len(open) == 0 {
+			failed := slices.IndexFunc(answers, func(a *redis.Cmd) bool { return a.Err() != nil })
+			if failed < 0 {
+				return answers, nil
+			}
+			return answers, answers[failed].Err()
 		}
 		if err := s.Load(ctx, t.client).Err(); err != nil {
 			return nil, err

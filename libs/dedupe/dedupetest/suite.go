@@ -46,7 +46,7 @@ func newFixture(s dedupe.Records) fixture {
 
 // check is the last check of the attempt, of a definition that is not known to have ended.
 func (f fixture) check() dedupe.Check {
-	incarnation, err := f.Incarnation(context.Background())
+	incarnation, err := f.Incarnation(context.Background(), f.entry.JobID)
 	if err != nil {
 		panic(err)
 	}

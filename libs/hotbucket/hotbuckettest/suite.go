@@ -2,12 +2,13 @@
 // named after the promise.
 //
 // The buckets that open gives are empty and have at least 4 partitions. [RunBound] is for adapters that can be opened
-// with a bound on their entries.
+// with a bound on their entries, [RunSharedBound] for those of which all partitions share it.
 package hotbuckettest
 
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -136,20 +137,33 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 		seen := map[string]bool{}
 		for range 3 {
 			b := open(t)
-			first, err := b.Incarnation(t.Context())
+			partitions := []int{2, 0, 1}
+			first, err := b.Incarnations(t.Context(), partitions)
 			must(t, err)
 			must(t, b.Add(t.Context(), []job.Entry{entryAt(1, now)}))
-			second, err := b.Incarnation(t.Context())
+			second, err := b.Incarnations(t.Context(), partitions)
 			must(t, err)
-			if first == "" || second != first || seen[first] {
-				t.Errorf("incarnation %q, then %q, earlier %v", first, second, seen)
+			if len(first) != len(partitions) || !slices.Equal(first, second) {
+				t.Errorf("incarnations %q, then %q", first, second)
 			}
-			seen[first] = true
+			reversed, err := b.Incarnations(t.Context(), []int{1, 0, 2})
+			must(t, err)
+			if slices.Reverse(reversed); !slices.Equal(first, reversed) {
+				t.Errorf("incarnations of %v are %q, asked in the other order %q", partitions, first, reversed)
+			}
+			none, err := b.Incarnations(t.Context(), nil)
+			must(t, err)
+			for _, incarnation := range slices.Compact(slices.Sorted(slices.Values(first))) {
+				if incarnation == "" || seen[incarnation] || len(none) != 0 {
+					t.Errorf("incarnation %q, earlier %v; of no partition %q", incarnation, seen, none)
+				}
+				seen[incarnation] = true
+			}
 		}
 	})
 }
 
-// RunBound runs the clauses about the bound; the buckets that open gives hold at most so many entries.
+// RunBound runs the clauses about the bound; the buckets that open gives hold at most so many entries of a partition.
 func RunBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.Buckets) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	fill := func(t *testing.T, b hotbucket.Buckets, n int) []job.Entry {
@@ -192,7 +206,7 @@ func RunBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.Buckets
 		must(t, b.Remove(t.Context(), []job.Locator{list[0].Locator, list[0].Locator}))
 		more := entryAt(1, now.Add(time.Minute))
 		must(t, b.Add(t.Context(), []job.Entry{more}))
-		refused(t, b, []job.Entry{entryAt(2, now)})
+		refused(t, b, []job.Entry{entryAt(1, now)})
 		same(t, "due", due(t, b, own(t, b, 1), now.Add(time.Hour), 10*bound), append(list[1:], more))
 	})
 	t.Run("what is due in an hour leaves room for what is due next", func(t *testing.T) {
@@ -204,19 +218,28 @@ func RunBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.Buckets
 			}
 		}
 		same(t, "far entries", far, bound*4/5)
-		must(t, b.Add(t.Context(), []job.Entry{entryAt(2, now.Add(time.Minute))}))
+		must(t, b.Add(t.Context(), []job.Entry{entryAt(1, now.Add(time.Minute))}))
 	})
-	t.Run("concurrent adds do not pass the bound", func(t *testing.T) {
-		b := open(t)
-		atOnce(racers, func(i int) {
-			for range bound {
-				if err := b.Add(t.Context(), []job.Entry{entryAt(i%4, now)}); err != nil && !errors.Is(err, hotbucket.ErrFull) {
-					t.Error(err)
-				}
+	t.Run("concurrent adds do not pass the bound", func(t *testing.T) { race(t, open(t), bound, 1) })
+}
+
+// RunSharedBound runs the clause about a bound that all partitions share.
+func RunSharedBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.Buckets) {
+	t.Run("concurrent adds to several partitions do not pass their bound", func(t *testing.T) { race(t, open(t), bound, 0, 1, 2, 3) })
+}
+
+// race adds more than the bound from several sides.
+func race(t *testing.T, b hotbucket.Buckets, bound int, partitions ...int) {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	atOnce(racers, func(i int) {
+		for range bound {
+			err := b.Add(t.Context(), []job.Entry{entryAt(partitions[i%len(partitions)], now)})
+			if err != nil && !errors.Is(err, hotbucket.ErrFull) {
+				t.Error(err)
 			}
-		})
-		if n := len(due(t, b, own(t, b, 0, 1, 2, 3), now, 100*bound)); n != bound {
-			t.Errorf("%d entries were added, the bound is %d", n, bound)
 		}
 	})
+	if n := len(due(t, b, own(t, b, partitions...), now, 100*bound)); n != bound {
+		t.Errorf("%d entries were added, the bound is %d", n, bound)
+	}
 }

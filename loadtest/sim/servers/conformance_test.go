@@ -44,7 +44,9 @@ func TestConformance(t *testing.T) {
 	})
 	t.Run("hot buckets", func(t *testing.T) {
 		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return servers.NewHot(name(), 0, 0).Client() })
-		hotbuckettest.RunBound(t, bound, func(*testing.T) hotbucket.Buckets { return servers.NewHot(name(), bound, 0).Client() })
+		bounded := func(*testing.T) hotbucket.Buckets { return servers.NewHot(name(), bound, 0).Client() }
+		hotbuckettest.RunBound(t, bound, bounded)
+		hotbuckettest.RunSharedBound(t, bound, bounded)
 	})
 	t.Run("records", func(t *testing.T) {
 		dedupetest.Run(t, func(*testing.T) dedupe.Records { return servers.NewHot(name(), 0, 0).Client() })

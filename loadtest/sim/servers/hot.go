@@ -285,11 +285,18 @@ func (h *Hot) SetEpoch(_ context.Context, o hotbucket.Owner) error {
 	return nil
 }
 
-// Incarnation implements hotbucket.Buckets.
-func (h *Hot) Incarnation(context.Context) (string, error) {
+// Incarnation implements dedupe.Records. All parts of the tier are lost together.
+func (h *Hot) Incarnation(context.Context, string) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.incarnation(), nil
+}
+
+// Incarnations implements hotbucket.Buckets.
+func (h *Hot) Incarnations(_ context.Context, partitions []int) ([]string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Repeat([]string{h.incarnation()}, len(partitions)), nil
 }
 
 func (h *Hot) incarnation() string {

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/run"
 	auditor "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -16,6 +17,7 @@ func main() {
 		Variables: []cluster.Variable{
 			{Name: "ARCHIVE_CLOSE_AFTER", Default: "1m", Help: "How long an object of the archive takes records at most."},
 		},
+		Groups: []string{dispatch.GroupHistory, dispatch.GroupArchive},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
 			cfg := auditor.DefaultConfig()
 			cfg.Region = p.Config.S3.Region

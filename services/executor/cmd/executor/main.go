@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/services/executor"
 )
@@ -17,6 +18,7 @@ func main() {
 			{Name: "ALLOW_PRIVATE_TARGETS", Default: "false", Help: "Call loopback and private addresses."},
 			{Name: "DRAIN_LIMIT", Default: "20s", Help: "How long a stop waits for calls under way; others take over what still runs then."},
 		},
+		Groups: []string{dispatch.GroupExecutor},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
 			cfg := executor.DefaultConfig()
 			cfg.AllowPrivateTargets = p.Env.Bool("ALLOW_PRIVATE_TARGETS")

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/run"
 	settler "github.com/minutehand/minutehand/services/retry-manager"
 )
@@ -13,6 +14,7 @@ import (
 func main() {
 	s := cluster.Service{
 		Name: "retry-manager", What: "settles what was executed: marks it done, writes the next attempt, or gives it up.",
+		Groups: []string{dispatch.GroupSettle},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
 			s, err := settler.New(settler.DefaultConfig(), settler.Deps{
 				Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Records: p.Records, Log: p.Log, Logger: p.Logger,
