@@ -74,7 +74,8 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 
 // handleOvertaken deals with a failure whose row is done. As a rule it was settled before. But an executor may have stood
 // still while it called the target, the hot tier may have forgotten that it did, and an update or another executor may have
-// ended the entry meanwhile; or one that was told to stop stood still before it said so, and another one took its lease. Then nothing is on record that followed: what was invoked in vain is a dead letter.
+// ended the entry meanwhile; or one that was told to stop stood still before it said so, and another one took its lease.
+// Then nothing is on record that followed: what was invoked in vain is a dead letter.
 func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) error {
 	told, err := s.deps.History.Execution(ctx, e.Entry.ExecutionID)
 	if err != nil {

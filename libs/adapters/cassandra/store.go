@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -187,20 +188,25 @@ func statements(text string) (list []string) {
 	return list
 }
 
+// partitionsSetting names the setting that holds the partition count.
+const partitionsSetting = "partitions"
+
+// CheckPartitions gives ErrPartitions where the store was set up with another count: jobs would then be looked for where
+// they are not. One that was not set up yet has none.
+func (s *Store) CheckPartitions(ctx context.Context, want int) error {
+	standing, err := NewSettings(s).Setting(ctx, partitionsSetting)
+	if err == nil && len(standing) > 0 && string(standing) != strconv.Itoa(want) {
+		err = fmt.Errorf("cassandra: %d partitions: %w (%s)", want, jobstore.ErrPartitions, standing)
+	}
+	return err
+}
+
 // SetUp gives every partition its low-water mark, where it has none: a minute before now, so that the first registrations
 // lie above it by every clock. The partition count is fixed by the first call.
 func (s *Store) SetUp(ctx context.Context, partitions int, minute int64) error {
-	settings := NewSettings(s)
-	want := fmt.Sprint(partitions)
-	err := settings.SwapSetting(ctx, "partitions", nil, []byte(want))
+	err := NewSettings(s).SwapSetting(ctx, partitionsSetting, nil, []byte(strconv.Itoa(partitions)))
 	if errors.Is(err, jobstore.ErrConflict) {
-		standing, readErr := settings.Setting(ctx, "partitions")
-		if readErr != nil {
-			return readErr
-		}
-		if err = nil; string(standing) != want {
-			return fmt.Errorf("cassandra: %s partitions: %w (%s)", want, jobstore.ErrPartitions, standing)
-		}
+		err = s.CheckPartitions(ctx, partitions)
 	}
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@
 package cassandra_test
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -78,6 +79,12 @@ func TestStoreIsSetUpOnce(t *testing.T) {
 	low, err := cassandra.NewPending(s).LowWater(t.Context(), 3)
 	if err != nil || low != 999 {
 		t.Errorf("low-water mark %d, %v", low, err)
+	}
+	if err := s.CheckPartitions(t.Context(), 4); err != nil {
+		t.Error(err)
+	}
+	if err := s.CheckPartitions(t.Context(), 8); !errors.Is(err, jobstore.ErrPartitions) {
+		t.Errorf("another count gave %v", err)
 	}
 	if err := s.SetUp(t.Context(), 8, 1000); err == nil {
 		t.Error("it was set up for another number of partitions")

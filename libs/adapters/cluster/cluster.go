@@ -46,26 +46,33 @@ type Cluster struct {
 	bucket *s3.Archive
 }
 
-// Open connects. Of the servers only Cassandra must answer for that. Every call of a port is measured.
-func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics prometheus.Registerer) (c *Cluster, err error) {
-	c = &Cluster{}
-	defer func() {
-		if err != nil {
-			c.Close()
-		}
-	}()
-	if c.store, err = cassandra.Open(cfg.Cassandra); err != nil {
+// Open connects. Of the servers only Cassandra must answer for that, and have the partition count that is expected
+// (ErrPartitions). Every call of a port is measured.
+func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics prometheus.Registerer) (*Cluster, error) {
+	c := &Cluster{}
+	if err := c.open(ctx, cfg, logger, metrics); err != nil {
+		c.Close()
 		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Cluster) open(ctx context.Context, cfg Config, logger *slog.Logger, metrics prometheus.Registerer) (err error) {
+	if c.store, err = cassandra.Open(cfg.Cassandra); err != nil {
+		return err
+	}
+	if err = c.store.CheckPartitions(ctx, cfg.Partitions); err != nil {
+		return err
 	}
 	cfg.Kafka.Logger, cfg.ZooKeeper.Logger = logger, logger
 	if c.log, err = kafka.Open(cfg.Kafka); err != nil {
-		return nil, err
+		return err
 	}
 	if c.coord, err = zookeeper.Open(cfg.ZooKeeper); err != nil {
-		return nil, err
+		return err
 	}
 	if c.bucket, err = s3.NewArchive(ctx, cfg.S3); err != nil {
-		return nil, err
+		return err
 	}
 	cfg.Redis.Partitions = cfg.Partitions
 	c.tier = redis.Open(cfg.Redis)
@@ -75,7 +82,7 @@ func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics promethe
 	c.History, c.Settings = m.History(cassandra.NewHistory(c.store)), m.Settings(cassandra.NewSettings(c.store))
 	c.Hot, c.Records = m.Buckets(c.hot), m.Records(redis.NewRecords(c.tier))
 	c.Log, c.Coord, c.Archive = m.Log(c.log), m.Coordinator(c.coord), m.Archive(c.bucket)
-	return c, nil
+	return nil
 }
 
 // EnsureTopics creates the log's topics that are not there.

@@ -128,10 +128,11 @@ func (e *Env) Secret(name string) string {
 		return ""
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		e.wrong(name, "a file that can be read")
+	secret := strings.TrimSpace(string(text))
+	if err != nil || secret == "" {
+		e.wrong(name, "a file that can be read and holds a secret")
 	}
-	return strings.TrimSpace(string(text))
+	return secret
 }
 
 // FromEnv reads where the servers are.

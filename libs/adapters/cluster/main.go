@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/trace"
 )
@@ -118,10 +119,16 @@ func (s *Service) run(ctx context.Context) error {
 	}
 	defer stopTraces()
 	p := &Process{Config: cfg, Env: env, Logger: logger, Metrics: metrics}
+	var wrong error
 	err = run.Patiently(ctx, logger, "connect to Cassandra", func(ctx context.Context) (err error) {
-		p.Cluster, err = Open(ctx, cfg, logger, metrics)
+		if p.Cluster, err = Open(ctx, cfg, logger, metrics); errors.Is(err, jobstore.ErrPartitions) {
+			wrong, err = mistake{err}, nil
+		}
 		return err
 	})
+	if wrong != nil {
+		return wrong
+	}
 	if err != nil {
 		return err
 	}

@@ -99,6 +99,8 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 		return fmt.Errorf("redis: add: %w", err)
 	}
 	if hinted {
+		ctx, cancel := bounded(ctx)
+		defer cancel()
 		_ = h.client.Publish(ctx, h.key("hints"), "").Err() // a hint may be lost
 	}
 	for _, a := range answers {
@@ -337,6 +339,8 @@ func (h *HotBuckets) Claim(ctx context.Context, o hotbucket.Owner, claims []hotb
 
 // Horizon implements hotbucket.Buckets.
 func (h *HotBuckets) Horizon(ctx context.Context, partition int) (time.Time, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	ms, err := h.client.Get(ctx, h.of(partition, "horizon")).Int64()
 	if errors.Is(err, redis.Nil) {
 		return time.Time{}, nil

@@ -47,6 +47,8 @@ func (r *Records) incarnationKey(jobID string) string { return r.ofJob(jobID, "i
 
 // Incarnation implements dedupe.Records.
 func (r *Records) Incarnation(ctx context.Context, jobID string) (string, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	now, err := r.client.Get(ctx, r.incarnationKey(jobID)).Result()
 	if errors.Is(err, redis.Nil) {
 		now, err = r.run(ctx, incarnationScript, []string{r.incarnationKey(jobID)}, ulid.Make().String()).Text()
@@ -103,6 +105,8 @@ return 'ok'`)
 // Start implements dedupe.Records. The stop record is read and judged here; the script makes sure that it still is the one
 // that was judged.
 func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	for {
 		text, err := r.client.HGet(ctx, r.stopKey(c.Entry.JobID), "b").Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
@@ -234,6 +238,8 @@ func (r *Records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Recor
 	if len(keys) == 0 {
 		return records, nil
 	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	pipe := r.client.Pipeline()
 	answers := make([]*redis.MapStringStringCmd, len(keys))
 	for i, k := range keys {
@@ -257,18 +263,36 @@ func (r *Records) KeptSince(context.Context) (time.Time, error) {
 	return time.Now().Add(-dedupe.Retention), nil
 }
 
+// The script writes in any case, so that what stands can be waited for as well, and answers how many replicas there are.
 var stopScript = redis.NewScript(`
 local standing = redis.call('HGET', KEYS[1], 'v')
-if standing and tonumber(standing) >= tonumber(ARGV[1]) then return 0 end
-redis.call('HSET', KEYS[1], 'v', ARGV[1], 'b', ARGV[2])
+if not standing or tonumber(standing) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'v', ARGV[1], 'b', ARGV[2]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-return 1`)
+return tonumber(string.match(redis.call('INFO', 'replication'), 'connected_slaves:(%d+)'))`)
 
-// SetStop implements dedupe.Records.
+// replicaWait is how long a replica may take to have a stop record.
+const replicaWait = time.Second
+
+var errReplica = errors.New("no replica has it yet")
+
+// SetStop implements dedupe.Records. Where there are replicas one of them has the record before it counts as set. That can
+// only be asked on the connection that wrote, which is what Watch is for here.
 func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	text, err := json.Marshal(s)
 	if err == nil {
-		err = r.run(ctx, stopScript, []string{r.stopKey(jobID)}, s.Version, text, stopTTL.Milliseconds()).Err()
+		err = r.client.Watch(ctx, func(tx *redis.Tx) error {
+			replicas, err := stopScript.Run(ctx, tx, []string{r.stopKey(jobID)}, s.Version, text, stopTTL.Milliseconds()).Int()
+			if err != nil || replicas == 0 {
+				return err
+			}
+			having, err := tx.Wait(ctx, 1, replicaWait).Result()
+			if err == nil && having == 0 {
+				err = errReplica
+			}
+			return err
+		}, r.stopKey(jobID))
 	}
 	if err != nil {
 		return fmt.Errorf("redis: stop record: %w", err)
@@ -282,17 +306,20 @@ func (r *Records) StopsOf(ctx context.Context, jobIDs []string) (map[string]job.
 	if len(jobIDs) == 0 {
 		return states, nil
 	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	pipe := r.client.Pipeline()
 	answers := make([]*redis.StringCmd, len(jobIDs))
 	for i, id := range jobIDs {
 		answers[i] = pipe.HGet(ctx, r.stopKey(id), "b")
 	}
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("redis: stop records: %w", err)
-	}
+	_, _ = pipe.Exec(ctx) // it gives the first error only, and that there is no record is one
 	for i, a := range answers {
-		if a.Val() == "" {
+		if errors.Is(a.Err(), redis.Nil) {
 			continue
+		}
+		if a.Err() != nil {
+			return nil, fmt.Errorf("redis: stop records: %w", a.Err())
 		}
 		var s job.State
 		if err := json.Unmarshal([]byte(a.Val()), &s); err != nil {

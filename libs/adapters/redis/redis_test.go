@@ -20,11 +20,13 @@ import (
 
 var tiers atomic.Int64
 
+const partitions = 4
+
 // open connects to what infra/local started: the one server, or the cluster.
 func open(t *testing.T, o redis.Options) *redis.Tier {
 	t.Helper()
 	o.Address = servertest.Address(t, map[bool]string{false: "REDIS", true: "REDIS_CLUSTER"}[o.Cluster])
-	o.Prefix, o.Partitions = fmt.Sprintf("test-%d-%d:", time.Now().UnixNano(), tiers.Add(1)), 4
+	o.Prefix, o.Partitions = fmt.Sprintf("test-%d-%d:", time.Now().UnixNano(), tiers.Add(1)), partitions
 	tier := redis.Open(o)
 	t.Cleanup(func() {
 		if err := tier.Close(); err != nil {
@@ -68,7 +70,7 @@ func TestIncarnationOfAJobIsThatOfItsPartition(t *testing.T) {
 		defer func() { _ = hot.Close() }()
 		for i := range 20 {
 			id := fmt.Sprintf("%s%026d", job.JobPrefix, i)
-			want, err := hot.Incarnations(t.Context(), []int{bucket.Partition(id, 4)})
+			want, err := hot.Incarnations(t.Context(), []int{bucket.Partition(id, partitions)})
 			if err != nil {
 				t.Fatal(err)
 			}

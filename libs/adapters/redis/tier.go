@@ -8,9 +8,7 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,7 +41,11 @@ const (
 	poolSize    = 64
 	poolTimeout = 5 * time.Second
 	callTimeout = 3 * time.Second
-	clientName  = "minutehand"
+	// callLimit bounds a call with all that a redirection or a broken connection makes of it.
+	callLimit = 5 * time.Second
+	// lookAgain is how old may be what is known of which server of a cluster holds what.
+	lookAgain  = time.Second
+	clientName = "minutehand"
 )
 
 // quiet keeps the driver from writing to the standard error what its calls answer anyhow.
@@ -70,14 +72,14 @@ func Open(o Options) *Tier {
 		// call may be made twice, as its callers do it after an error.
 		return &Tier{o: o, client: redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: strings.Split(o.Address, ","), Username: o.Username, Password: o.Password, ClientName: clientName,
-			MaxRetries: -1, DialTimeout: callTimeout, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
-			PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true,
+			MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
+			PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true, ClusterStateReloadInterval: lookAgain,
 		})}
 	}
 	return &Tier{o: o, client: redis.NewClient(&redis.Options{
 		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName,
 		// Nothing is tried again here: whoever called knows what a second try means.
-		MaxRetries: -1, DialTimeout: callTimeout, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
+		MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 		PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true,
 	})}
 }
@@ -113,14 +115,16 @@ func (t *Tier) ofJob(jobID, name string) string {
 	return t.of(bucket.Partition(jobID, t.o.Partitions), name)
 }
 
-// incarnationLua gives a partition's incarnation, a new one if there is none of this run of its server. That is asked of the
-// server each time: a connection may outlive two failovers, there and back.
+// incarnationLua gives a partition's incarnation, a new one if there is none of this reign of its server: the run id is
+// another after a restart, the replication id after a promotion. Both are asked for each time, because a connection, and a
+// server, may outlive two failovers, there and back. Half of each will do.
 const incarnationLua = `
 local function incarnation(key, fresh)
-  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+  local info = redis.call('INFO', 'server', 'replication')
+  local reign = string.sub(string.match(info, 'run_id:(%w+)'), 1, 20) .. string.sub(string.match(info, 'master_replid:(%w+)'), 1, 20)
   local now = redis.call('GET', key)
-  if not now or string.sub(now, 1, #run) ~= run then
-    now = run .. '-' .. fresh
+  if not now or string.sub(now, 1, #reign) ~= reign then
+    now = reign .. '-' .. fresh
     redis.call('SET', key, now)
   end
   return now
@@ -129,40 +133,43 @@ end
 
 var incarnationScript = redis.NewScript(incarnationLua + `return incarnation(KEYS[1], ARGV[1])`)
 
+// bounded is the context of a call.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, callLimit)
+}
+
 // run runs a script by its hash, or by its text where the server does not know it yet.
 func (t *Tier) run(ctx context.Context, s *redis.Script, keys []string, args ...any) *redis.Cmd {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	return s.Run(ctx, t.client, keys, args...)
 }
 
-// errScripts means: the server forgets scripts as fast as they are loaded.
-var errScripts = errors.New("redis: the server does not keep scripts")
-
-// runAll runs a script on many sets of keys and arguments in one pipeline. Each answer has an error of its own; the one
-// returned is the first.
+// runAll runs a script on many sets of keys and arguments in one pipeline, by its hash, and by its text where a server does
+// not know it yet. Each answer has an error of its own; the one returned is the first.
 func (t *Tier) runAll(ctx context.Context, s *redis.Script, keys [][]string, args [][]any) ([]*redis.Cmd, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	answers := make([]*redis.Cmd, len(keys))
-	open := make([]int, len(keys))
+	pipe := t.client.Pipeline()
 	for i := range keys {
-		open[i] = i
+		answers[i] = s.EvalSha(ctx, pipe, keys[i], args[i]...)
 	}
-	for range 2 {
-		pipe := t.client.Pipeline()
-		for _, i := range open {
-			answers[i] = s.EvalSha(ctx, pipe, keys[i], args[i]...)
-		}
-		_, _ = pipe.Exec(ctx)
-		// In a cluster some servers may know the script, and have run it.
-		open = slices.DeleteFunc(open, func(i int) bool { return !redis.HasErrorPrefix(answers[i].Err(), "NOSCRIPT") })
-		if len(open) == 0 {
-			failed := slices.IndexFunc(answers, func(a *redis.Cmd) bool { return a.Err() != nil })
-			if failed < 0 {
-				return answers, nil
-			}
-			return answers, answers[failed].Err()
-		}
-		if err := s.Load(ctx, t.client).Err(); err != nil {
-			return nil, err
+	_, err := pipe.Exec(ctx)
+	pipe = t.client.Pipeline()
+	for i := range keys { // in a cluster some servers may know the script, and have run it
+		if redis.HasErrorPrefix(answers[i].Err(), "NOSCRIPT") {
+			answers[i] = s.Eval(ctx, pipe, keys[i], args[i]...)
 		}
 	}
-	return nil, errScripts
+	if pipe.Len() == 0 {
+		return answers, err
+	}
+	_, _ = pipe.Exec(ctx)
+	for _, a := range answers {
+		if a.Err() != nil {
+			return answers, a.Err()
+		}
+	}
+	return answers, nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/trace"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
+	api "github.com/minutehand/minutehand/services/job-api"
 )
 
 type runCmd struct{ settings }
@@ -84,22 +85,22 @@ func (c *runCmd) Run(ctx context.Context) error {
 // secure demands a token, or an explicit word, for a listener that others can reach, and keeps targets inside the
 // network out of reach there.
 func (c *runCmd) secure(cfg *platform.Config, addr net.Addr) error {
+	var token string
 	if c.TokenFile != "" {
-		token, err := os.ReadFile(c.TokenFile)
+		text, err := os.ReadFile(c.TokenFile)
 		if err != nil {
 			return fmt.Errorf("cannot read the token file: %w", cause(err))
 		}
-		cfg.API.AuthToken = strings.TrimSpace(string(token))
-		if len(cfg.API.AuthToken) < 16 {
-			return errors.New("the token file holds fewer than 16 characters; use a long random token")
+		if token = strings.TrimSpace(string(text)); token == "" {
+			return api.ErrShortToken
 		}
 	}
-	if !isLoopback(addr) && cfg.API.AuthToken == "" && !c.Insecure {
+	err := cfg.API.Protect(addr, token, c.Insecure)
+	if errors.Is(err, api.ErrOpen) {
 		return fmt.Errorf("%s is not a loopback address: give --auth-token-file, or --insecure to let everyone in", c.Listen)
 	}
-	cfg.API.LocalHostsOnly = isLoopback(addr) && cfg.API.AuthToken == ""
 	cfg.Executor.AllowPrivateTargets = c.privateTargets(addr)
-	return nil
+	return err
 }
 
 // privateTargets tells whether calls to loopback and private addresses are allowed while the API listens on addr.

@@ -26,28 +26,21 @@ func main() {
 	os.Exit(s.Main(context.Background(), os.Args[1:]))
 }
 
-// shortestToken is how many characters a token has at least.
-const shortestToken = 16
-
 func build(p *cluster.Process) (run.Runner, func() []string, error) {
 	cfg := api.DefaultConfig()
 	cfg.Partitions = p.Config.Partitions
-	cfg.AuthToken = p.Env.Secret("AUTH_TOKEN_FILE")
-	if cfg.AuthToken != "" && len(cfg.AuthToken) < shortestToken {
-		return nil, nil, errors.New("the token file holds fewer than 16 characters; use a long random token")
-	}
 	address := p.Env.Text("LISTEN", "127.0.0.1:8080")
 	listener, err := net.Listen("tcp", address) //nolint:noctx // the listener lives as long as the process
 	if err != nil {
 		return nil, nil, fmt.Errorf("%sLISTEN: cannot listen on %s: %w", cluster.Prefix, address, err)
 	}
-	tcp, ok := listener.Addr().(*net.TCPAddr)
-	loopback := ok && tcp.IP.IsLoopback()
-	if !loopback && cfg.AuthToken == "" && !p.Env.Bool("INSECURE") {
-		return nil, nil, errors.Join(listener.Close(),
-			fmt.Errorf("%s is not a loopback address: set %sAUTH_TOKEN_FILE, or %[2]sINSECURE to let everyone in", address, cluster.Prefix))
+	err = cfg.Protect(listener.Addr(), p.Env.Secret("AUTH_TOKEN_FILE"), p.Env.Bool("INSECURE"))
+	if errors.Is(err, api.ErrOpen) {
+		err = fmt.Errorf("%s is not a loopback address: set %sAUTH_TOKEN_FILE, or %[2]sINSECURE to let everyone in", address, cluster.Prefix)
 	}
-	cfg.LocalHostsOnly = loopback && cfg.AuthToken == ""
+	if err != nil {
+		return nil, nil, errors.Join(err, listener.Close())
+	}
 	s, err := api.New(cfg, api.Deps{
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Listener: listener,
 		Logger: p.Logger, Metrics: p.Metrics,

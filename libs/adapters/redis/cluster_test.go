@@ -1,0 +1,77 @@
+//go:build servers
+
+package redis_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/adapters/redis"
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// Nobody asks anything while the other server reigns: what it forgot is known from the server alone.
+func TestIncarnationIsAnotherAfterAFailoverThereAndBack(t *testing.T) {
+	const id = "job_01M7ZJW5E6D77SAJPXRZ65CMZZ"
+	p := bucket.Partition(id, partitions)
+	tier := open(t, redis.Options{Cluster: true})
+	hot := redis.NewHotBuckets(tier)
+	defer func() { _ = hot.Close() }()
+	before, err := hot.Incarnations(t.Context(), []int{p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := servertest.RedisServers(t, fmt.Sprintf("{p%d}", p))
+	second.Promote(first)
+	first.Promote(second)
+	after, err := hot.Incarnations(t.Context(), []int{p})
+	if err != nil || after[0] == before[0] {
+		t.Errorf("the incarnation was %q, and is %q (%v)", before, after, err)
+	}
+	// What a job's records say may be the one that has passed, for as long as the server that lost them has not heard of it.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		got, err := redis.NewRecords(tier).Incarnation(t.Context(), id)
+		if err == nil && got == after[0] {
+			break
+		}
+		if err != nil || got != before[0] || time.Now().After(deadline) {
+			t.Fatalf("the job's is %q, want %q (%v)", got, after, err)
+		}
+	}
+}
+
+func TestStopRecordIsNotAcknowledgedBeforeAReplicaHasIt(t *testing.T) {
+	const id = "job_01M7ZJW5E6D77SAJPXRZ65CMZZ"
+	records := redis.NewRecords(open(t, redis.Options{Cluster: true}))
+	_, replica := servertest.RedisServers(t, fmt.Sprintf("{p%d}", bucket.Partition(id, partitions)))
+	set := func(version int64) error {
+		return records.SetStop(t.Context(), id, job.State{Status: job.Cancelled, Version: version})
+	}
+	eventually := func(version int64) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+			err := set(version)
+			if err == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(6)
+	replica.Signal(syscall.SIGSTOP)
+	began := time.Now()
+	err := set(7)
+	replica.Signal(syscall.SIGCONT)
+	if took := time.Since(began); err == nil || took > 6*time.Second {
+		t.Errorf("while its replica stood still a stop record was answered with %v, after %s", err, took)
+	}
+	eventually(7)
+	if stops, err := records.StopsOf(t.Context(), []string{id}); err != nil || stops[id].Version != 7 {
+		t.Errorf("the stop record is %+v (%v)", stops, err)
+	}
+}
