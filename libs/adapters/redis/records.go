@@ -263,12 +263,13 @@ func (r *Records) KeptSince(context.Context) (time.Time, error) {
 	return time.Now().Add(-dedupe.Retention), nil
 }
 
-// The script writes in any case, so that what stands can be waited for as well, and answers how many replicas there are.
+// The script writes in any case, so that what stands can be waited for as well, and answers how many replicas are in step:
+// one that is still fetching everything may take minutes.
 var stopScript = redis.NewScript(`
 local standing = redis.call('HGET', KEYS[1], 'v')
 if not standing or tonumber(standing) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'v', ARGV[1], 'b', ARGV[2]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-return tonumber(string.match(redis.call('INFO', 'replication'), 'connected_slaves:(%d+)'))`)
+return select(2, string.gsub(redis.call('INFO', 'replication'), 'state=online', ''))`)
 
 // replicaWait is how long a replica may take to have a stop record.
 const replicaWait = time.Second
