@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -71,13 +72,24 @@ func New(binaries, dir string, c cluster.Config, variables ...string) (*Fleet, e
 	}, variables...)}, nil
 }
 
-// freeAddress is one on loopback that nobody listens on.
+// given are the addresses that freeAddress has given out: who was told one may not listen there yet.
+var given sync.Map
+
+// freeAddress is one on loopback that nobody listens on, and no other call gives.
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only asks for a free port
-	if err != nil {
-		return "", err
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only asks for a free port
+		if err != nil {
+			return "", err
+		}
+		address := l.Addr().String()
+		if err := l.Close(); err != nil {
+			return "", err
+		}
+		if _, before := given.LoadOrStore(address, true); !before {
+			return address, nil
+		}
 	}
-	return l.Addr().String(), l.Close()
 }
 
 // Start starts the n-th process of a service, in the place of the one that was before.
