@@ -12,7 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -72,24 +72,23 @@ func New(binaries, dir string, c cluster.Config, variables ...string) (*Fleet, e
 	}, variables...)}, nil
 }
 
-// given are the addresses that freeAddress has given out: who was told one may not listen there yet.
-var given sync.Map
+// Ports of processes are counted up from firstPort, below those that the system gives to outgoing connections: so neither
+// another process nor a connection takes one between the choice and the start.
+const firstPort, ports = 20_000, 10_000
 
-// freeAddress is one on loopback that nobody listens on, and no other call gives.
+var port atomic.Int32
+
+// freeAddress is one on loopback that nobody listens on.
 func freeAddress() (string, error) {
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only asks for a free port
-		if err != nil {
-			return "", err
-		}
-		address := l.Addr().String()
-		if err := l.Close(); err != nil {
-			return "", err
-		}
-		if _, before := given.LoadOrStore(address, true); !before {
-			return address, nil
+	var err error
+	for range ports {
+		var l net.Listener
+		address := fmt.Sprintf("127.0.0.1:%d", firstPort+port.Add(1)%ports)
+		if l, err = net.Listen("tcp", address); err == nil { //nolint:noctx // only asks whether it is free
+			return address, l.Close()
 		}
 	}
+	return "", err
 }
 
 // Start starts the n-th process of a service, in the place of the one that was before.
