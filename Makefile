@@ -153,7 +153,7 @@ ROUNDS ?= 3
 REST ?= 5000000
 
 .PHONY: bench-servers
-bench-servers: binaries ## measure the services on the real servers, ROUNDS=3 without and with REST=5000000 jobs at rest
+bench-servers: binaries ## measure the services on the real servers, ROUNDS=3 without, with and again without REST=5000000 jobs at rest
 	@infra/local/local up $(SERVERS)
 	@set -a; . infra/local/versions.env; set +a; \
 		go run ./loadtest/bench -servers -rounds $(ROUNDS) -rest $(REST) -steady 30s; result=$$?; infra/local/local down $(SERVERS); exit $$result

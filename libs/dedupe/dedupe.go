@@ -83,9 +83,8 @@ type Holder struct {
 	Name         string
 	DefinitionID string
 	// Start makes every token unique: the number drawn from the coordinator at the process's start, and a count of its leases.
+	// Whoever asks with the same number again asks for the same lease.
 	Start int64
-	// Began tells that the invocation may have begun: so says a record that Renew creates anew.
-	Began bool
 }
 
 // Check is what the last check is about.
@@ -97,8 +96,21 @@ type Check struct {
 	Incarnation string
 }
 
-// MaxFinish bounds the ends that one Finish takes.
-const MaxFinish = 500
+// Bounds of a call: MaxFinish of the ends that one Finish takes, MaxRenew of the leases that one Renew does.
+const (
+	MaxFinish = 500
+	MaxRenew  = 4096
+)
+
+// Lease is one that its holder keeps.
+type Lease struct {
+	Key    Key
+	Holder Holder
+	Token  job.Token
+	// MayHaveBegun tells that the invocation may have begun: so says a record that Renew creates anew. Begun tells that it
+	// has: so says the record in any case, should the hot tier have gone back behind the last check.
+	MayHaveBegun, Begun bool
+}
 
 // End is how an attempt ended for the holder of a token.
 type End struct {
@@ -116,7 +128,9 @@ type Ended struct {
 // Records holds leases, outcomes and stop records.
 type Records interface {
 	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
-	// every one seen before. ok tells whether it did; the record returned is the one that stands now.
+	// every one seen before. ok tells whether it did; the record returned is the one that stands now. A lease that was taken
+	// with the same name and number, by a call whose answer was lost, is renewed, and had with the token that it has. No lease
+	// ends earlier for it, however late a call comes.
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
 	// Incarnation of the part of the hot tier that holds a job's records: that of its partition's hot buckets, with which
 	// they are lost. It may be one that has just passed; Start goes by the one that is.
@@ -125,8 +139,9 @@ type Records interface {
 	// that was cancelled by itself is job.StoppedByCancel, and only for job.Proceed marks the record as running.
 	// ErrIncarnation if the hot tier is another one than the check takes it for, else ErrFenced if the lease is not the token's.
 	Start(ctx context.Context, k Key, t job.Token, c Check) (job.Verdict, error)
-	// Renew moves the end of a lease; it re-creates a record that was lost. ErrFenced if another's stands.
-	Renew(ctx context.Context, k Key, h Holder, t job.Token, lapsesAt time.Time) error
+	// Renew moves the end of leases, never back; it re-creates a record that was lost, and leaves alone one that is another
+	// token's or has an outcome. After an error some may be renewed. At most MaxRenew.
+	Renew(ctx context.Context, leases []Lease, lapsesAt time.Time) error
 	// Release gives a lease up without an outcome. The record stays.
 	Release(ctx context.Context, k Key, t job.Token) error
 	// Finish stores each outcome whose record is the token's, released, lapsed at now or gone. After an error some may be

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
 // The pauses between tries of Patiently, doubling from the first to the last.
@@ -41,6 +43,15 @@ func Patiently(ctx context.Context, log *slog.Logger, what string, do func(conte
 		}
 		pause = min(2*pause, lastPause)
 	}
+}
+
+// Subscribe joins a group of the log, and waits for the log where it must. The error is ctx's.
+func Subscribe(ctx context.Context, logger *slog.Logger, l dispatch.Log, topic, group string) (c dispatch.Consumer, err error) {
+	err = Patiently(ctx, logger, "subscribe to "+topic, func(ctx context.Context) (err error) {
+		c, err = l.Subscribe(ctx, topic, group)
+		return err
+	})
+	return c, err
 }
 
 // Sleep waits for d, or less when ctx ends; then it returns ctx's error.

@@ -54,13 +54,19 @@ func main() {
 // samples are the results of some rounds.
 type samples []float64
 
+// median is the middle one of an odd number, the mean of the two in the middle of an even one; there is one at least.
+func (s samples) median() float64 {
+	sort.Float64s(s)
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
 // String is the median and the spread.
 func (s samples) String() string {
-	sort.Float64s(s)
 	if len(s) == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.4g (%.4g … %.4g)", s[len(s)/2], s[0], s[len(s)-1])
+	median := s.median()
+	return fmt.Sprintf("%.4g (%.4g … %.4g)", median, s[0], s[len(s)-1])
 }
 
 // results are everything that is measured.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,8 @@ const (
 	// stampedeFires fall due at one instant on the real servers; of the steady loads, calmRate do in a second, and busyRate
 	// when CPU is counted.
 	stampedeFires, calmRate, busyRate = 10_000, 200, 500
+	// warmUps are the rounds that do not count, in which the servers' compilers warm up.
+	warmUps = 2
 	// serverPartitions is the installation's partition count.
 	serverPartitions = 32
 )
@@ -61,61 +64,82 @@ type round struct {
 // lateness of a steady load, in ms.
 type lateness struct{ p50, p99 float64 }
 
-// runOnServers measures some rounds after one that does not count, puts jobs at rest into Cassandra, and measures again.
-func runOnServers(ctx context.Context, rounds, rest int, steady time.Duration) (err error) {
-	b := &onServers{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}}
-	var stopSink func()
-	if b.target, stopSink, err = startSink(ctx); err != nil {
+// runOnServers measures three installations, each of which is made anew and has rounds that do not count: one without
+// jobs at rest, one with, and again one without. What the servers' age, and not the jobs, does to the figures is told by the
+// difference of the first and the last.
+func runOnServers(ctx context.Context, rounds, rest int, steady time.Duration) error {
+	target, stopSink, err := startSink(ctx)
+	if err != nil {
 		return err
 	}
 	defer stopSink()
-	if b.state, err = filepath.Abs(".data/local"); err != nil {
-		return err
+	fmt.Printf("%d cores, %s, shared by one process of each service, the servers, the sink and the load generator\n\n", runtime.NumCPU(), memory())
+	var without, with []round
+	for i, n := range []int{0, rest, 0} {
+		if i > 0 && rest == 0 {
+			break
+		}
+		all, err := measureInstallation(ctx, target, n, rounds, steady)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			with = append(with, all...)
+		} else {
+			without = append(without, all...)
+		}
+		printRounds(os.Stdout, fmt.Sprintf("installation %d, %d jobs at rest", i+1, n), all, steady)
+	}
+	if rest > 0 {
+		printRounds(os.Stdout, "both installations without jobs at rest", without, steady)
+		printBeside(os.Stdout, without, with, steady)
+	}
+	return nil
+}
+
+// measureInstallation makes an installation with jobs at rest, measures it, and takes it away.
+func measureInstallation(ctx context.Context, target string, rest, rounds int, steady time.Duration) (all []round, err error) {
+	b := &onServers{target: target, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}}
+	if b.state, err = filepath.Abs(cmp.Or(os.Getenv("MINUTEHAND_LOCAL_DIR"), ".data/local")); err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "minutehand-bench-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	config, err := localServers()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if err := cluster.Migrate(ctx, config, schemas.Cassandra(), logger); err != nil {
-		return err
+		return nil, err
 	}
+	defer func() { err = errors.Join(err, fleet.Remove(config)) }()
 	if b.ports, err = cluster.Open(ctx, config, logger, prometheus.NewRegistry()); err != nil {
-		return err
+		return nil, err
 	}
 	defer b.ports.Close()
 	if b.fleet, err = fleet.New(".bin", dir, config, "MINUTEHAND_LOG_LEVEL=warn"); err != nil {
-		return err
+		return nil, err
 	}
 	defer b.fleet.Kill()
-	if err := b.fleet.StartAll(ctx, 1); err != nil {
-		return err
-	}
-	if _, err := b.rounds(ctx, 1, steady); err != nil { // the servers' compilers warm up
-		return err
-	}
-	without, err := b.rounds(ctx, rounds, steady)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("%d cores, %s, shared by one process of each service, the servers, the sink and the load generator\n\n", runtime.NumCPU(), memory())
-	printRounds(os.Stdout, "no job at rest", without, steady)
 	if rest > 0 {
 		if err := b.fill(ctx, rest); err != nil {
-			return err
+			return nil, err
 		}
-		with, err := b.rounds(ctx, rounds, steady)
-		if err != nil {
-			return err
-		}
-		printRounds(os.Stdout, fmt.Sprintf("%d jobs at rest", rest), with, steady)
 	}
-	return b.fleet.StopAll()
+	if err := b.fleet.StartAll(ctx, 1); err != nil {
+		return nil, err
+	}
+	if _, err := b.rounds(ctx, warmUps, steady); err != nil {
+		return nil, err
+	}
+	if all, err = b.rounds(ctx, rounds, steady); err != nil {
+		return nil, err
+	}
+	return all, b.fleet.StopAll()
 }
 
 // localServers are those that infra/local started, with names of this measurement's own.
@@ -291,14 +315,20 @@ func (b *onServers) usage() (map[string]float64, error) {
 		add(m.Service, m.Pid())
 	}
 	add("load generator", os.Getpid())
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", os.Getpid()))
+	threads, err := filepath.Glob("/proc/self/task/*/children") // a process is the child of the thread that started it
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range strings.Fields(string(children)) {
-		pid, _ := strconv.Atoi(c)
-		if !slices.ContainsFunc(b.fleet.Members, func(m *fleet.Member) bool { return m.Pid() == pid }) {
-			add("sink", pid)
+	for _, file := range threads {
+		children, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended, and its children are another's
+		}
+		for _, c := range strings.Fields(string(children)) {
+			pid, _ := strconv.Atoi(c)
+			if !slices.ContainsFunc(b.fleet.Members, func(m *fleet.Member) bool { return m.Pid() == pid }) {
+				add("sink", pid)
+			}
 		}
 	}
 	for name, file := range map[string]string{"Cassandra": "cassandra-1", "Kafka": "kafka", "ZooKeeper": "zookeeper", "Redis": "redis", "S3": "s3"} {
@@ -327,38 +357,58 @@ func (b *onServers) usage() (map[string]float64, error) {
 	return used, errors.Join(errs...)
 }
 
-func printRounds(w *os.File, title string, all []round, steady time.Duration) {
-	of := func(value func(round) float64) samples {
-		var s samples
-		for _, r := range all {
-			s = append(s, value(r))
-		}
-		return s
-	}
-	fmt.Fprintf(w, "| %s; median of %d rounds (least … greatest) | |\n|---|---|\n", title, len(all))
-	fmt.Fprintf(w, "| stampede of %d webhooks due at one instant | %s fires/s |\n", stampedeFires, of(func(r round) float64 { return r.stampede }))
+// figure is one that each round gives.
+type figure struct {
+	name, unit string
+	of         func(round) float64
+}
+
+// figures are those of some rounds: CPU in the order of what it comes to.
+func figures(all []round, steady time.Duration) []figure {
+	list := []figure{{fmt.Sprintf("stampede of %d webhooks due at one instant", stampedeFires), "fires/s", func(r round) float64 { return r.stampede }}}
 	for _, load := range []struct {
 		rate int
 		of   func(round) lateness
 	}{{calmRate, func(r round) lateness { return r.calm }}, {busyRate, func(r round) lateness { return r.busy }}} {
-		fmt.Fprintf(w, "| steady %d/s for %s: lateness p50 | %s ms |\n", load.rate, steady, of(func(r round) float64 { return load.of(r).p50 }))
-		fmt.Fprintf(w, "| … p99 | %s ms |\n", of(func(r round) float64 { return load.of(r).p99 }))
+		list = append(list,
+			figure{fmt.Sprintf("steady %d/s for %s: lateness p50", load.rate, steady), "ms", func(r round) float64 { return load.of(r).p50 }},
+			figure{"… p99", "ms", func(r round) float64 { return load.of(r).p99 }})
 	}
-	fmt.Fprintf(w, "| early | %s |\n", of(func(r round) float64 { return r.early }))
-	var names []string
+	list = append(list, figure{"early", "", func(r round) float64 { return r.early }})
+	var cpu []figure
 	for name := range all[0].cpu {
-		names = append(names, name)
+		cpu = append(cpu, figure{fmt.Sprintf("CPU per fire at %d/s: %s", busyRate, name), "µs", func(r round) float64 { return r.cpu[name] }})
 	}
-	median := func(name string) float64 {
-		s := of(func(r round) float64 { return r.cpu[name] })
-		sort.Float64s(s)
-		return s[len(s)/2]
+	sort.Slice(cpu, func(i, j int) bool { return cpu[i].in(all).median() > cpu[j].in(all).median() })
+	return append(append(list, cpu...), figure{"… all processes of the machine", "µs", func(r round) float64 { return r.whole }})
+}
+
+// in is the figure in each round.
+func (f figure) in(all []round) samples {
+	var s samples
+	for _, r := range all {
+		s = append(s, f.of(r))
 	}
-	sort.Slice(names, func(i, j int) bool { return median(names[i]) > median(names[j]) })
-	for _, name := range names {
-		fmt.Fprintf(w, "| CPU per fire at %d/s: %s | %s µs |\n", busyRate, name, of(func(r round) float64 { return r.cpu[name] }))
+	return s
+}
+
+func printRounds(w *os.File, title string, all []round, steady time.Duration) {
+	fmt.Fprintf(w, "| %s; median of %d rounds (least … greatest) | |\n|---|---|\n", title, len(all))
+	for _, f := range figures(all, steady) {
+		fmt.Fprintf(w, "| %s | %s %s |\n", f.name, f.in(all), f.unit)
 	}
-	fmt.Fprintf(w, "| … all processes of the machine | %s µs |\n\n", of(func(r round) float64 { return r.whole }))
+	fmt.Fprintln(w)
+}
+
+// printBeside tells by how much the medians differ.
+func printBeside(w *os.File, without, with []round, steady time.Duration) {
+	fmt.Fprintf(w, "| jobs at rest make of the median | |\n|---|---|\n")
+	for _, f := range figures(without, steady) {
+		if before := f.in(without).median(); before > 0 {
+			fmt.Fprintf(w, "| %s | %+.0f %% |\n", f.name, 100*(f.in(with).median()/before-1))
+		}
+	}
+	fmt.Fprintln(w)
 }
 
 // fill puts n one_shots at rest into Cassandra, due over the weeks from tomorrow on, as a registration writes them.

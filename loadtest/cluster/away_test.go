@@ -5,8 +5,12 @@ package cluster_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,13 +18,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/loadtest/fleet"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
 const (
 	// awayFor is for how long a server is away.
 	awayFor = 30 * time.Second
+	// answerWithin is how long the API may take to answer, whatever is away.
+	answerWithin = 15 * time.Second
 	// streamRate is how many jobs fall due in a second meanwhile, streamFor for how long: from before until after.
 	streamRate, streamFor = 40, awayFor + 20*time.Second
 )
@@ -72,7 +80,9 @@ func (f *platform) probe() *prober {
 
 func (p *prober) once(ctx context.Context, i int) {
 	began := time.Now()
-	a, err := p.f.ask(context.WithoutCancel(ctx), i%2, http.MethodPost, "/jobs", p.f.oneShot(began.Add(2*time.Second), "/ok"))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	a, err := p.f.ask(ctx, i%2, http.MethodPost, "/jobs", p.f.oneShot(began.Add(2*time.Second), "/ok"))
 	retry, _ := strconv.Atoi(a.header.Get("Retry-After"))
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,10 +118,18 @@ func (p *prober) end() []string {
 func (p *prober) check(what string, from, to time.Time, status int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	answers := 0
+	defer func() {
+		p.f.t.Logf("%s: %d registrations were answered %d", what, answers, status)
+		if answers < 3 {
+			p.f.t.Errorf("%s: too few to show anything", what)
+		}
+	}()
 	for _, a := range p.answers {
 		if a.at.Before(from) || a.at.Add(a.took).After(to) {
 			continue
 		}
+		answers++
 		if a.status != status || (status == http.StatusServiceUnavailable) != (a.retry > 0) {
 			p.f.t.Errorf("%s: a registration was answered %d (Retry-After: %d) after %s, want %d", what, a.status, a.retry, a.took, status)
 		}
@@ -149,6 +167,96 @@ func (f *platform) recreateFires() {
 	})
 }
 
+// wantGone checks that nobody listens in a server's place.
+func (f *platform) wantGone(server string) {
+	f.t.Helper()
+	c, err := net.DialTimeout("tcp", servertest.Address(f.t, strings.ToUpper(server)), time.Second)
+	if err == nil {
+		f.t.Fatal(server+" was stopped, and something still listens in its place", c.Close())
+	}
+}
+
+// needs are the servers without which a service says that it is not ready.
+func needs(service string) []string {
+	switch service {
+	case "job-api":
+		return []string{"cassandra"}
+	case "audit-writer":
+		return []string{"cassandra", "kafka", "s3"}
+	}
+	return []string{"cassandra", "redis", "kafka"}
+}
+
+// wantReadiness checks that while some servers are away every service tells of just those that it needs.
+func (f *platform) wantReadiness(away ...string) {
+	f.t.Helper()
+	for _, m := range f.Members {
+		var want []string
+		for _, server := range needs(m.Service) {
+			if slices.Contains(away, server) {
+				want = append(want, server)
+			}
+		}
+		eventually(f.t, fmt.Sprintf("%s says that it lacks %v", m, want), 20*time.Second, func() bool {
+			lacks, ready := f.readiness(m)
+			if len(want) == 0 {
+				return ready
+			}
+			return !ready && !slices.ContainsFunc(want, func(server string) bool { return !slices.Contains(lacks, server) })
+		})
+	}
+}
+
+// readiness is what a process says of itself.
+func (f *platform) readiness(m *fleet.Member) (lacks []string, ready bool) {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://"+m.Admin+"/readyz", nil)
+	f.must(err)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, false
+	}
+	defer resp.Body.Close()
+	var body struct {
+		Missing []string `json:"missing"`
+	}
+	f.must(json.NewDecoder(resp.Body).Decode(&body))
+	return body.Missing, resp.StatusCode == http.StatusOK
+}
+
+// A platform that starts before its servers waits for them, and says so.
+func TestServicesThatStartBeforeTheirServersWaitForThem(t *testing.T) {
+	c := newInstallation(t)
+	f := c.processes()
+	away := []string{"zookeeper", "kafka", "redis", "s3"}
+	local(t, append([]string{"down"}, away...)...)
+	defer local(t, append([]string{"up"}, away...)...)
+	for _, s := range fleet.Services() {
+		_, err := f.Start(s, 0)
+		f.must(err)
+	}
+	const patience = 8 * time.Second
+	time.Sleep(patience)
+	f.wantReadiness(away...)
+	for _, m := range f.Members {
+		select {
+		case <-m.Ended:
+			t.Errorf("%s ended: %v", m, m.Err)
+		default:
+		}
+	}
+	local(t, append([]string{"up"}, away...)...)
+	for _, m := range f.Members {
+		f.must(m.AwaitReady(t.Context()))
+	}
+	_, err := f.Start("job-api", 1)
+	f.must(err)
+	f.must(f.Member("job-api", 1).AwaitReady(t.Context()))
+	ids, _ := f.stampede(200, "/ok")
+	f.awaitCalls(ids)
+	f.check(nil)
+}
+
 func TestServerThatIsAwayForHalfAMinuteLosesNothing(t *testing.T) {
 	f := newInstallation(t).fleet()
 	var stops []ledger.Stop
@@ -174,6 +282,8 @@ func TestServerThatIsAwayForHalfAMinuteLosesNothing(t *testing.T) {
 		}
 		gone := time.Now()
 		if server != "the topic" {
+			f.wantGone(server)
+			f.wantReadiness(server)
 			time.Sleep(awayFor - time.Since(away))
 			probes.check(server+" is away", gone, time.Now(), map[bool]int{true: http.StatusServiceUnavailable, false: http.StatusCreated}[server == "cassandra"])
 			local(t, "up", server)

@@ -36,6 +36,14 @@ type platform struct {
 // fleet starts two of each service, and waits until they are ready.
 func (c *installation) fleet(variables ...string) *platform {
 	c.t.Helper()
+	f := c.processes(variables...)
+	c.must(f.StartAll(c.t.Context(), 2))
+	return f
+}
+
+// processes is a platform of which nothing has started yet.
+func (c *installation) processes(variables ...string) *platform {
+	c.t.Helper()
 	f := &platform{installation: c}
 	var err error
 	f.ports, err = cluster.Open(c.t.Context(), c.config, c.logger(), prometheus.NewRegistry())
@@ -44,7 +52,6 @@ func (c *installation) fleet(variables ...string) *platform {
 	f.Fleet, err = fleet.New("../../.bin", c.t.TempDir(), c.config, append(variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=3s")...)
 	c.must(err)
 	c.t.Cleanup(f.end)
-	c.must(f.StartAll(c.t.Context(), 2))
 	return f
 }
 
@@ -180,7 +187,9 @@ func (f *platform) stampede(n int, path string) (ids []string, due time.Time) {
 // local runs a command of infra/local.
 func local(t *testing.T, args ...string) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), filepath.Join("..", "..", "infra", "local", "local"), args...).CombinedOutput() //nolint:gosec // a script of this project
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute) // it also ends what a test has begun
+	defer cancel()
+	out, err := exec.CommandContext(ctx, filepath.Join("..", "..", "infra", "local", "local"), args...).CombinedOutput() //nolint:gosec // a script of this project
 	if err != nil {
 		t.Fatalf("infra/local/local %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/s3"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
+	"github.com/minutehand/minutehand/loadtest/fleet"
 	"github.com/minutehand/minutehand/schemas"
 )
 
@@ -50,6 +51,11 @@ func newInstallation(t *testing.T, settings ...func(*installation)) *installatio
 	for _, set := range settings {
 		set(c)
 	}
+	t.Cleanup(func() { // last of all, else a server gathers hundreds of tables
+		if err := fleet.Remove(c.config); err != nil {
+			t.Error(err)
+		}
+	})
 	for range 2 { // it may be run again
 		c.must(cluster.Migrate(t.Context(), c.config, schemas.Cassandra(), c.logger()))
 	}

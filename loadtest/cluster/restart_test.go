@@ -37,6 +37,7 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	ids := f.register(jobs)
 	eventually(t, "a hundred calls are in flight", time.Minute, func() bool { running, _ := f.sink.slow(); return running >= 95 })
 	restarted := time.Now()
+	least := f.leastRunning()
 	for n := range 2 {
 		for _, s := range fleet.Services() {
 			f.must(f.Member(s, n).Stop())
@@ -44,6 +45,9 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		}
 	}
 	took := time.Since(restarted)
+	if n := least(); n < 60 {
+		t.Errorf("at a time only %d calls were in flight", n)
+	}
 	if left := time.Until(begin.Add(deployment)); left < 0 {
 		t.Errorf("the restart took %s: no calls were in flight at its end", took)
 	}
@@ -56,6 +60,11 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	}
 	running, cut := f.sink.slow()
 	t.Logf("twelve processes were restarted in %.0f s; %d calls in flight at the end, %d cut", took.Seconds(), running, cut)
+	overdue := steadyJobs + int(time.Since(begin.Add(5*time.Second))/time.Second)*slowASec
+	eventually(t, "what was due five seconds ago is called", time.Minute, func() bool {
+		missing, _ := f.sink.missing(ids[:min(overdue, len(ids))])
+		return missing == 0
+	})
 	for _, id := range ids[steadyJobs:] { // what is still ahead need not be waited for
 		if f.sink.of(id) == 0 {
 			_, err := f.ask(t.Context(), 0, http.MethodPost, "/jobs/"+id+"/cancel", nil)
@@ -64,6 +73,29 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	}
 	eventually(t, "the calls in flight end", time.Minute, func() bool { running, _ := f.sink.slow(); return running == 0 })
 	f.check(func(a *ledger.Account) { a.Crashed = false })
+}
+
+// leastRunning watches how many slow calls are in flight; what it gives tells the least there were since.
+func (f *platform) leastRunning() (end func() int) {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	least, _ := f.sink.slow()
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(100 * time.Millisecond):
+				running, _ := f.sink.slow()
+				least = min(least, running)
+			}
+		}
+	}()
+	return func() int {
+		close(stop)
+		<-ended
+		return least
+	}
 }
 
 // What still runs at the drain limit is told, and others call it again, under the same execution id and a greater token.
@@ -87,6 +119,7 @@ func TestCallsThatOutlastTheDrainLimitAreHandedOver(t *testing.T) {
 	}
 	eventually(t, "what was handed over is called again", time.Minute, func() bool { return len(f.sink.all()) == calls+cut })
 	eventually(t, "the calls end", time.Minute, func() bool { running, _ := f.sink.slow(); return running == 0 })
+	f.wantGrowingTokens()
 	if missing, repeated := f.sink.missing(ids); missing > 0 || repeated != cut {
 		t.Errorf("%d jobs were called twice, %d never; %d were handed over", repeated, missing, cut)
 	}

@@ -11,10 +11,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 )
@@ -114,13 +120,22 @@ func (f *Fleet) Start(service string, n int) (*Member, error) {
 	m.cmd = exec.Command(binary) //nolint:gosec,noctx // a binary of this project, which ends by its signals
 	m.cmd.Env = append(append(os.Environ(), f.Variables...), "MINUTEHAND_ADMIN_LISTEN="+m.Admin, "MINUTEHAND_LISTEN="+m.Listen)
 	m.cmd.Stderr = log
-	if err := errors.Join(m.cmd.Start(), log.Close()); err != nil {
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		// The process is killed when the thread ends that started it: with this one, which waits for it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := errors.Join(m.cmd.Start(), log.Close())
+		started <- err
+		if err == nil {
+			m.Err = m.cmd.Wait()
+			close(m.Ended)
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, err
 	}
-	go func() {
-		m.Err = m.cmd.Wait()
-		close(m.Ended)
-	}()
 	f.Members = append(slices.DeleteFunc(f.Members, func(o *Member) bool { return o.Service == service && o.N == n }), m)
 	return m, nil
 }
@@ -140,6 +155,32 @@ func (f *Fleet) StartAll(ctx context.Context, each int) error {
 		}
 	}
 	return nil
+}
+
+// Remove takes an installation's tables and topics away. Its keys, nodes and objects are few, and stay.
+func Remove(c cluster.Config) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	config := gocql.NewCluster(c.Cassandra.Hosts...)
+	config.Timeout = time.Minute
+	session, err := config.CreateSession()
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.Kafka.Brokers...))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	topics, err := admin.ListTopics(ctx)
+	if err != nil {
+		return err
+	}
+	names := slices.DeleteFunc(topics.Names(), func(name string) bool { return !strings.HasPrefix(name, c.Kafka.Prefix) })
+	_, err = admin.DeleteTopics(ctx, names...)
+	return errors.Join(err, session.Query("DROP KEYSPACE IF EXISTS "+c.Cassandra.Keyspace).ExecContext(ctx))
 }
 
 // Member is the n-th process of a service.

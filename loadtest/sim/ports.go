@@ -393,8 +393,9 @@ func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check ded
 	})
 }
 
-func (c records) Renew(ctx context.Context, k dedupe.Key, h dedupe.Holder, t job.Token, lapsesAt time.Time) error {
-	return do(ctx, c.p, opRenew, attemptKey(k), func(ctx context.Context) error { return c.hot.Renew(ctx, k, h, t, lapsesAt) })
+func (c records) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
+	key := first(leases, func(l dedupe.Lease) string { return attemptKey(l.Key) })
+	return do(ctx, c.p, opRenew, key, func(ctx context.Context) error { return c.hot.Renew(ctx, leases, lapsesAt) })
 }
 
 func (c records) Release(ctx context.Context, k dedupe.Key, t job.Token) error {

@@ -36,10 +36,11 @@ type row struct {
 // archiveLoop fills an object for each log partition and puts it when it is old or large enough, when its hour ends,
 // or when ctx does. The position is committed after the put; a crash in between finds the object there.
 func (s *Service) archiveLoop(ctx context.Context) error {
-	consumer, err := s.deps.Log.Subscribe(ctx, dispatch.TopicEvents, dispatch.GroupArchive)
+	consumer, err := run.Subscribe(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupArchive)
 	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+		return nil // ctx ended before anything began
 	}
+	s.archiving.Store(true)
 	a := &archiver{s: s, consumer: consumer, open: map[int]*buffer{}}
 	for ctx.Err() == nil {
 		messages, err := a.poll(ctx)

@@ -8,9 +8,9 @@ package auditor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -73,6 +73,8 @@ type Service struct {
 	cfg     Config
 	deps    Deps
 	metrics *metrics
+	// recording and archiving: events come to the history, and to the archive.
+	recording, archiving atomic.Bool
 }
 
 // New returns an audit-writer that has not started.
@@ -81,6 +83,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}, nil
+}
+
+// Missing names what is still missing before everything is written.
+func (s *Service) Missing() []string {
+	if !s.recording.Load() || !s.archiving.Load() {
+		return []string{"audit-writer: not subscribed to the events yet"}
+	}
+	return nil
 }
 
 // Run writes until ctx ends, then everything that the log holds by then, and closes the objects that are open.
@@ -96,10 +106,11 @@ func (s *Service) Run(ctx context.Context) error {
 // recordLoop writes the history. A batch is committed after its rows are durable; the rows have keys that follow from
 // the events, so a batch written twice is written once.
 func (s *Service) recordLoop(ctx context.Context) error {
-	consumer, err := s.deps.Log.Subscribe(ctx, dispatch.TopicEvents, dispatch.GroupHistory)
+	consumer, err := run.Subscribe(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupHistory)
 	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+		return nil // ctx ended before anything began
 	}
+	s.recording.Store(true)
 	for ctx.Err() == nil {
 		messages, err := consumer.Poll(ctx, s.cfg.Batch)
 		if errors.Is(err, dispatch.ErrRecreated) {

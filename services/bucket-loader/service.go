@@ -94,6 +94,8 @@ type Service struct {
 	metrics *metrics
 
 	partitions map[int]*partition
+	// assigned: it was told which partitions are its own.
+	assigned bool
 	// staged is set once everything owned was taken over and staged.
 	staged atomic.Bool
 	// putBackTotal counts the entries put back, told is when a line about them was written last.
@@ -195,7 +197,7 @@ func (s *Service) assign(owned []hotbucket.Owner) {
 		}
 		next[o.Partition] = newPartition(o)
 	}
-	s.partitions = next
+	s.partitions, s.assigned = next, true
 }
 
 func newPartition(o hotbucket.Owner) *partition {
@@ -241,7 +243,7 @@ func (s *Service) round(ctx context.Context) {
 	}
 	s.metrics.oldestOpen.Set(s.deps.Clock.Since(oldest).Seconds())
 	s.tellProgress(s.deps.Clock.Now())
-	all := len(s.partitions) > 0
+	all := s.assigned
 	for _, p := range s.partitions {
 		all = all && p.staged > job.Minute(s.deps.Clock.Now())
 	}

@@ -18,29 +18,38 @@ const (
 // ending is an attempt that has an outcome.
 type ending struct {
 	w       *task
+	own     *lease
 	token   job.Token
 	outcome *job.Outcome
 }
 
 // end hands an outcome over to be stored and published; false when ctx ended before there was room. So a host's place is
 // free again as soon as its answer is there.
-func (s *Service) end(ctx context.Context, w *task, t job.Token, o job.Outcome) bool {
+func (s *Service) end(ctx context.Context, w *task, own *lease, t job.Token, o job.Outcome) bool {
 	o.DefinitionID = w.fire.DefinitionID
 	o.Timeline.Taken, o.Timeline.Published = w.fire.TakenAt, w.fire.PublishedAt
 	o.Timeline.Consumed, o.Timeline.Completed = w.consumedAt, job.Instant(s.deps.Clock.Now())
 	select {
-	case s.endings <- ending{w, t, &o}:
+	case s.endings <- ending{w, own, t, &o}:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// endLoop stores and publishes outcomes, as many at once as there are, until the channel is closed.
+// endLoop stores and publishes outcomes, as many at once as there are, until the channel is closed or ctx ends.
 func (s *Service) endLoop(ctx context.Context) {
 	batch := make([]ending, 0, endBatch)
-	for first := range s.endings {
-		batch = append(batch[:0], first)
+	for {
+		select {
+		case first, ok := <-s.endings:
+			if !ok {
+				return
+			}
+			batch = append(batch[:0], first)
+		case <-ctx.Done():
+			return
+		}
 	gather:
 		for len(batch) < endBatch {
 			select {
@@ -69,8 +78,8 @@ func (s *Service) endAll(ctx context.Context, batch []ending) {
 		ended, err = s.deps.Records.Finish(ctx, ends, s.deps.Clock.Now())
 		return err
 	})
-	for _, e := range ends {
-		s.leases.drop(e.Key, e.Token)
+	for i, e := range batch {
+		s.leases.drop(ends[i].Key, e.own)
 	}
 	if err != nil {
 		return // ctx ended: the fires stay uncommitted

@@ -18,8 +18,14 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// leaseWait is the longest pause between two looks at a lease that another holds.
-const leaseWait = time.Second
+const (
+	// leaseWait is the longest pause between two looks at a lease that another holds.
+	leaseWait = time.Second
+	// maxIdleTakeovers ends an attempt that was never begun, should it kill whoever takes it before that.
+	maxIdleTakeovers = 100
+	// releaseLimit bounds the release of what was not begun when the process is told to end at once.
+	releaseLimit = 2 * time.Second
+)
 
 // execute carries out step 6 for one fire. It returns when the fire is complete (its place in the window is done), its
 // outcome is on its way to the log, it was put aside, or ctx ended: then the fire stays uncommitted and its lease lapses.
@@ -28,19 +34,29 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		s.hosts.delay(w, w.fire.DueAt) // the worker's clock is ahead of this one
 		return
 	}
+	key := dedupe.KeyOf(&w.fire.Entry)
+	own := s.leases.reserve(key)
+	if own == nil { // the same fire came before, and is under way
+		s.metrics.duplicates.Inc()
+		s.hosts.delay(w, s.deps.Clock.Now().Add(leaseWait))
+		return
+	}
+	ending := false
+	defer func() {
+		if !ending { // else the lease is renewed until the outcome is stored
+			s.leases.drop(key, own)
+		}
+	}()
 	rec, held := s.acquire(ctx, w)
 	if !held {
 		return
 	}
-	key := dedupe.KeyOf(&w.fire.Entry)
-	s.leases.hold(key, rec.Token, rec.DefinitionID, rec.Running)
-	ending := false
-	defer func() {
-		if !ending { // else the lease is renewed until the outcome is stored
-			s.leases.drop(key, rec.Token)
-		}
-	}()
-	end := func(o job.Outcome) { ending = s.end(ctx, w, rec.Token, o) }
+	s.leases.hold(own, lease{token: rec.Token, definitionID: rec.DefinitionID, mayHaveBegun: rec.Running, begun: rec.Running})
+	end := func(o job.Outcome) { ending = s.end(ctx, w, own, rec.Token, o) }
+	release := func(ctx context.Context) bool {
+		s.leases.drop(key, own) // first: a renewal would bring back what is forgotten of it meanwhile
+		return s.release(ctx, key, rec.Token)
+	}
 
 	// What ran for another definition's entry is that one's to end: this one's row may be done, and nobody would settle it.
 	mine := rec.Of(w.fire.DefinitionID)
@@ -48,25 +64,28 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		switch gone, err := s.rowGone(ctx, w); {
 		case err != nil: // ctx ended
 		case gone: // settled, or refused, since the fire was published: nobody would settle it again
-			if s.release(ctx, w, key, rec.Token) {
+			if release(ctx) {
 				w.done()
 			}
 		default:
 			end(lost(rec.Token))
 		}
 	}
-	if rec.Takeovers >= s.cfg.MaxTakeovers && mine {
+	if mine && (rec.Running && rec.Takeovers >= s.cfg.MaxTakeovers || rec.Takeovers >= maxIdleTakeovers) {
 		giveUp()
 		return
 	}
-	verdict, gone, err := s.lastCheck(ctx, w, key, rec)
+	verdict, gone, err := s.lastCheck(ctx, w, key, own, rec)
 	switch {
+	case ctx.Err() != nil && err != nil:
+		// Nobody was called. A stop is no crash: the next one does not take over, and need not wait.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
+		release(ctx)
+		cancel()
 	case err != nil:
-		if ctx.Err() == nil {
-			s.hosts.delay(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: whoever took over decides
-		}
+		s.hosts.delay(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: whoever took over decides
 	case gone:
-		if s.release(ctx, w, key, rec.Token) {
+		if release(ctx) {
 			w.done()
 		}
 	case verdict == job.Proceed:
@@ -81,7 +100,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		end(job.Refusal(verdict, &w.fire.Entry))
 	default:
 		s.metrics.refused.Inc()
-		if s.release(ctx, w, key, rec.Token) &&
+		if release(ctx) &&
 			s.publish(ctx, s.released(w.fire)) == nil {
 			w.done()
 		}
@@ -93,9 +112,10 @@ func (s *Service) execute(ctx context.Context, w *task) {
 func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 	var rec dedupe.Record
 	var held bool
+	h := s.holder(w.fire.DefinitionID) // one for all tries: that whose answer was lost may have taken it
 	err := run.Patiently(ctx, s.deps.Logger, "take a lease", func(ctx context.Context) (err error) {
 		now := s.deps.Clock.Now()
-		rec, held, err = s.deps.Records.Acquire(ctx, dedupe.KeyOf(&w.fire.Entry), s.holder(w.fire.DefinitionID), now, now.Add(s.cfg.LeaseTTL))
+		rec, held, err = s.deps.Records.Acquire(ctx, dedupe.KeyOf(&w.fire.Entry), h, now, now.Add(s.cfg.LeaseTTL))
 		return err
 	})
 	if err != nil || held {
@@ -129,7 +149,7 @@ func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 // lastCheck makes sure that nothing stopped the attempt, and steps the record to running. gone tells that the entry's
 // row is done or gone: the fire is an old one.
 func (s *Service) lastCheck(
-	ctx context.Context, w *task, key dedupe.Key, rec dedupe.Record,
+	ctx context.Context, w *task, key dedupe.Key, own *lease, rec dedupe.Record,
 ) (verdict job.Verdict, gone bool, err error) {
 	check := dedupe.Check{Entry: &w.fire.Entry}
 	for {
@@ -146,7 +166,7 @@ func (s *Service) lastCheck(
 		// The hot tier may lose its memory right now: it accepts the check as what was trusted, or not at all.
 		check.Incarnation = w.fire.Incarnation
 		// It may forget the lease right behind the check as well, which must come back as one that has begun.
-		s.leases.hold(key, rec.Token, w.fire.DefinitionID, true)
+		s.leases.hold(own, lease{token: rec.Token, definitionID: w.fire.DefinitionID, mayHaveBegun: true})
 		began := s.deps.Clock.Now()
 		err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
 			verdict, err = s.deps.Records.Start(ctx, key, rec.Token, check)
@@ -163,8 +183,10 @@ func (s *Service) lastCheck(
 		if err != nil {
 			return 0, false, err
 		}
-		if verdict != job.Proceed {
-			s.leases.hold(key, rec.Token, rec.DefinitionID, rec.Running)
+		if verdict == job.Proceed {
+			s.leases.hold(own, lease{token: rec.Token, definitionID: w.fire.DefinitionID, begun: true})
+		} else {
+			s.leases.hold(own, lease{token: rec.Token, definitionID: rec.DefinitionID, mayHaveBegun: rec.Running, begun: rec.Running})
 		}
 		switch {
 		case verdict == fenced:
@@ -337,7 +359,7 @@ func (s *Service) invoke(ctx context.Context, w *task, t job.Token) (outcome job
 	return outcome, true
 }
 
-func (s *Service) release(ctx context.Context, w *task, key dedupe.Key, t job.Token) bool {
+func (s *Service) release(ctx context.Context, key dedupe.Key, t job.Token) bool {
 	err := run.Patiently(ctx, s.deps.Logger, "release a lease", func(ctx context.Context) error {
 		return s.deps.Records.Release(ctx, key, t)
 	})

@@ -2,8 +2,6 @@ package executor
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"slices"
 	"sync"
 
@@ -12,41 +10,67 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// leases are the leases that this process holds; they are renewed until the outcome is stored.
+// leases are those that this process holds; they are renewed until the outcome is stored. An attempt is one task's at a time:
+// of a fire that comes twice, the second waits for the first to be done with it, so that a process which stalled, or could not
+// renew, never takes over from itself.
 type leases struct {
 	mu   sync.Mutex
-	held map[dedupe.Key]lease
+	held map[dedupe.Key]*lease
 }
 
-// lease is what a record must say of the lease, should the hot tier have forgotten it.
+// lease is what a record must say of the lease, should the hot tier have forgotten it. One without a token is still to be had.
 type lease struct {
-	token        job.Token
-	definitionID string
-	began        bool
+	token               job.Token
+	definitionID        string
+	mayHaveBegun, begun bool
 }
 
-func (l *leases) hold(k dedupe.Key, t job.Token, definitionID string, began bool) {
+// reserve makes an attempt a task's own; nil if it is another's.
+func (l *leases) reserve(k dedupe.Key) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held == nil {
-		l.held = map[dedupe.Key]lease{}
+		l.held = map[dedupe.Key]*lease{}
 	}
-	l.held[k] = lease{t, definitionID, began}
+	if l.held[k] != nil {
+		return nil
+	}
+	l.held[k] = &lease{}
+	return l.held[k]
 }
 
-// drop ends the renewal of a lease, unless it is another's by now: after a stall, that of a later task of this process.
-func (l *leases) drop(k dedupe.Key, t job.Token) {
+// hold says what is to be renewed from now on.
+func (l *leases) hold(at *lease, now lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held[k].token == t {
+	*at = now
+}
+
+// drop ends the renewal, and lets another task have the attempt. It may be called again.
+func (l *leases) drop(k dedupe.Key, at *lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held[k] == at {
 		delete(l.held, k)
 	}
 }
 
-func (l *leases) all() map[dedupe.Key]lease {
+// all gives those that are to be renewed, in the order of their keys.
+func (l *leases) all(holder string) []dedupe.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return maps.Clone(l.held)
+	list := make([]dedupe.Lease, 0, len(l.held))
+	for k, h := range l.held {
+		if h.token == (job.Token{}) {
+			continue
+		}
+		list = append(list, dedupe.Lease{
+			Key: k, Holder: dedupe.Holder{Name: holder, DefinitionID: h.definitionID, Start: h.token.Start}, Token: h.token,
+			MayHaveBegun: h.mayHaveBegun, Begun: h.begun,
+		})
+	}
+	slices.SortFunc(list, func(a, b dedupe.Lease) int { return dedupe.CompareKeys(a.Key, b.Key) })
+	return list
 }
 
 // leaseBits is how many bits of a token's start number count the leases of a process: 10^12 of them, and 8 million starts.
@@ -58,20 +82,21 @@ func (s *Service) holder(definitionID string) dedupe.Holder {
 	return dedupe.Holder{Name: s.name, DefinitionID: definitionID, Start: s.start<<leaseBits | s.leased.Add(1)}
 }
 
+// renewLoop renews every lease that is held. A round takes as long as the pause at most, however long a server of the hot tier
+// hangs, so a lease that another server holds is renewed within two pauses.
 func (s *Service) renewLoop(work context.Context) {
 	for run.Sleep(work, s.cfg.RenewEvery) == nil {
-		held := s.leases.all()
-		for _, k := range slices.SortedFunc(maps.Keys(held), dedupe.CompareKeys) {
-			t := held[k].token
-			h := dedupe.Holder{Name: s.name, DefinitionID: held[k].definitionID, Start: t.Start, Began: held[k].began}
-			err := s.deps.Records.Renew(work, k, h, t, s.deps.Clock.Now().Add(s.cfg.LeaseTTL))
-			if errors.Is(err, dedupe.ErrFenced) {
-				continue // ended meanwhile, or taken over: Finish finds out
-			}
-			if err != nil && work.Err() == nil {
-				s.deps.Logger.Warn("cannot renew a lease", "error", err)
-				break
-			}
+		ctx, cancel := context.WithTimeout(work, s.cfg.RenewEvery)
+		var calls sync.WaitGroup
+		for leases := range slices.Chunk(s.leases.all(s.name), dedupe.MaxRenew) {
+			calls.Go(func() {
+				err := s.deps.Records.Renew(ctx, leases, s.deps.Clock.Now().Add(s.cfg.LeaseTTL))
+				if err != nil && work.Err() == nil {
+					s.deps.Logger.Warn("cannot renew leases", "error", err)
+				}
+			})
 		}
+		calls.Wait()
+		cancel()
 	}
 }

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -14,22 +15,59 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
+// deaf loses the answer of the first call that takes a lease.
+type deaf struct {
+	dedupe.Records
+	lost bool
+}
+
+func (d *deaf) Acquire(ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time) (dedupe.Record, bool, error) {
+	rec, ok, err := d.Records.Acquire(ctx, k, h, now, lapsesAt)
+	if !d.lost {
+		d.lost = true
+		return dedupe.Record{}, false, errors.New("connection reset")
+	}
+	return rec, ok, err
+}
+
+// It would wait for its own lease to lapse, and a few more lost answers would end the attempt as one whose workers were lost.
+func TestLeaseWhoseAnswerWasLostIsHeldAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Service{cfg: DefaultConfig(), deps: Deps{Records: &deaf{Records: newRecords(t)}, Logger: slog.New(slog.DiscardHandler)}, name: "executor"}
+		began := time.Now()
+		rec, held := s.acquire(t.Context(), &task{fire: &job.Fire{Entry: job.Entry{
+			Locator: job.Locator{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1, DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ"},
+		}}})
+		if took := time.Since(began); !held || took > 100*time.Millisecond || rec.Takeovers > 0 {
+			t.Errorf("held %v after %s: %+v", held, took, rec)
+		}
+	})
+}
+
+func newRecords(t *testing.T) *embedded.Records {
+	t.Helper()
+	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	records, err := embedded.NewRecords(t.Context(), db, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records
+}
+
 // A record that says of no definition counts for every one: the entry that a later definition has for the instant would be
 // taken for dispatched, and its chain end there.
 func TestLeaseThatTheHotTierForgotComesBackWithItsDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = db.Close() }()
-		records, err := embedded.NewRecords(t.Context(), db, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		records := newRecords(t)
 		s := &Service{cfg: DefaultConfig(), deps: Deps{Records: records, Logger: slog.New(slog.DiscardHandler)}, name: "executor"}
 		key := dedupe.Key{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1}
-		s.leases.hold(key, job.Token{Counter: 3, Start: 7}, "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", true)
+		s.leases.hold(s.leases.reserve(key), lease{
+			token: job.Token{Counter: 3, Start: 7}, definitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", mayHaveBegun: true,
+		})
 
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})

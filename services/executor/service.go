@@ -72,7 +72,8 @@ func (c Config) Validate() error {
 			errs = append(errs, errors.New("executor: "+msg))
 		}
 	}
-	check(c.LeaseTTL > 0 && c.RenewEvery > 0 && c.RenewEvery < c.LeaseTTL, "renew every must be over 0, below the lease TTL")
+	check(c.RenewEvery > 0 && 2*c.RenewEvery+clock.MaxDifference < c.LeaseTTL,
+		fmt.Sprintf("renew every must be over 0, and the lease TTL over twice that and %s, by which clocks may differ", clock.MaxDifference))
 	check(c.HostConcurrency > 0 && c.MaxRunning >= c.HostConcurrency, "max running must be at least host concurrency, over 0")
 	check(c.MaxWaiting > 0 && c.HostWaiting > 0 && c.MaxWaitingBytes > 0, "bounds of what waits must be over 0")
 	check(c.MaxQueueWait > 0 && c.MinDefer > 0 && c.MaxDefer >= c.MinDefer, "max defer must be at least min defer, over 0")
@@ -128,17 +129,28 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
+// Missing names what is still missing before anything is executed.
+func (s *Service) Missing() []string {
+	if s.reading.Load() == nil {
+		return []string{"executor: not subscribed to the fires yet"}
+	}
+	return nil
+}
+
 // Run consumes and executes until ctx ends. Then it takes nothing new and waits for what it has begun, at most
 // DrainLimit; what still runs then is left to its lease, and comes again elsewhere when that lapses.
 func (s *Service) Run(ctx context.Context) error {
-	start, err := s.deps.Coord.StartNumber(ctx)
+	s.name = "executor-" + ulid.Make().String()
+	err := run.Patiently(ctx, s.deps.Logger, "draw a start number", func(ctx context.Context) (err error) {
+		s.start, err = s.deps.Coord.StartNumber(ctx)
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("start number: %w", err)
+		return nil // ctx ended before anything began
 	}
-	s.name, s.start = "executor-"+ulid.Make().String(), start
-	consumer, err := s.deps.Log.Subscribe(ctx, dispatch.TopicFires, dispatch.GroupExecutor)
+	consumer, err := run.Subscribe(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicFires, dispatch.GroupExecutor)
 	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+		return nil
 	}
 	s.reading.Store(&reading{consumer, newWindow()})
 	// Work outlives ctx by the drain; abort ends it for good.
@@ -149,6 +161,7 @@ func (s *Service) Run(ctx context.Context) error {
 	helpers.Go(func() { s.commitLoop(work) })
 	helpers.Go(func() { s.interruptLoop(work) })
 	helpers.Go(func() { s.tickLoop(ctx, work) })
+	helpers.Go(func() { s.deferLoop(ctx, work) })
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -182,13 +195,16 @@ func (s *Service) rejoin(ctx context.Context) error {
 // then is aborted, and others take it over.
 func (s *Service) drain(abort func(), ended <-chan struct{}) {
 	s.hosts.close()
-	if !s.hosts.wait(s.cfg.DrainLimit) {
+	idle := s.hosts.wait(s.cfg.DrainLimit)
+	if !idle {
 		s.deps.Logger.Warn("invocations are still running at the drain limit, others will take them over",
 			"running", s.hosts.running())
 		abort()
-		s.hosts.wait(s.cfg.DrainLimit)
+		idle = s.hosts.wait(s.cfg.DrainLimit)
 	}
-	close(s.endings)
+	if idle {
+		close(s.endings)
+	}
 	limit := time.AfterFunc(s.cfg.DrainLimit, abort)
 	defer limit.Stop()
 	<-ended
@@ -268,7 +284,7 @@ func (s *Service) commit(ctx context.Context) {
 	s.metrics.uncommitted.Set(float64(r.window.size()))
 }
 
-// tickLoop brings back what waited for another's lease or for its instant, and defers what waited too long.
+// tickLoop brings back what waited for another's lease or for its instant.
 func (s *Service) tickLoop(ctx, work context.Context) {
 	for run.Sleep(ctx, 100*time.Millisecond) == nil {
 		now := s.deps.Clock.Now()
@@ -278,7 +294,13 @@ func (s *Service) tickLoop(ctx, work context.Context) {
 			}
 		}
 		s.launch(work)
-		s.deferFires(work, s.hosts.takeOverdue(now.Add(-s.cfg.MaxQueueWait)))
+	}
+}
+
+// deferLoop defers what waited too long for its host. It waits for the hot tier and the log where it must, and nobody with it.
+func (s *Service) deferLoop(ctx, work context.Context) {
+	for run.Sleep(ctx, 100*time.Millisecond) == nil {
+		s.deferFires(work, s.hosts.takeOverdue(s.deps.Clock.Now().Add(-s.cfg.MaxQueueWait)))
 	}
 }
 

@@ -8,8 +8,8 @@ package settler
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,6 +64,8 @@ type Service struct {
 	deps    Deps
 	change  lifecycle.Changer
 	metrics *metrics
+	// subscribed: events come.
+	subscribed atomic.Bool
 }
 
 // New returns a settler that has not started.
@@ -77,12 +79,21 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}, nil
 }
 
+// Missing names what is still missing before anything is settled.
+func (s *Service) Missing() []string {
+	if !s.subscribed.Load() {
+		return []string{"retry-manager: not subscribed to the events yet"}
+	}
+	return nil
+}
+
 // Run settles until ctx ends. A batch that was not committed then is settled again by the next one.
 func (s *Service) Run(ctx context.Context) error {
-	consumer, err := s.deps.Log.Subscribe(ctx, dispatch.TopicEvents, dispatch.GroupSettle)
+	consumer, err := run.Subscribe(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupSettle)
 	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+		return nil // ctx ended before anything began
 	}
+	s.subscribed.Store(true)
 	for ctx.Err() == nil {
 		messages, err := consumer.Poll(ctx, s.cfg.Batch)
 		if errors.Is(err, dispatch.ErrRecreated) {

@@ -105,6 +105,8 @@ type Service struct {
 	metrics *metrics
 	// hold is what an operator keeps from being dispatched.
 	hold atomic.Pointer[job.DispatchHold]
+	// assigned: it was told which partitions are its own.
+	assigned atomic.Bool
 }
 
 // New returns a worker that has not started.
@@ -115,6 +117,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}
 	s.hold.Store(&job.DispatchHold{})
 	return s, nil
+}
+
+// Missing names what is still missing before anything is dispatched.
+func (s *Service) Missing() []string {
+	if !s.assigned.Load() {
+		return []string{"scheduler-worker: not told which partitions are its own yet"}
+	}
+	return nil
 }
 
 // Run takes and dispatches until ctx ends. What it holds then stays in the hot buckets for the next owner.
@@ -167,6 +177,7 @@ func (s *Service) assign(ctx context.Context, shards []*shard, owned []hotbucket
 	for i, sh := range shards {
 		sh.own(shares[i])
 	}
+	s.assigned.Store(true)
 }
 
 func (s *Service) takeOver(ctx context.Context, o hotbucket.Owner) bool {

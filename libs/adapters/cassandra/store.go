@@ -9,11 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -103,12 +100,19 @@ func config(o Options) *gocql.ClusterConfig {
 	return c
 }
 
-// Open connects to a keyspace that Migrate made.
+// Open connects to a keyspace that Migrate made, else the error is ErrNotMigrated.
 func Open(o Options) (*Store, error) {
 	c := config(o)
 	c.Keyspace = o.Keyspace
 	session, err := c.CreateSession()
 	if err != nil {
+		// The driver does not tell why: it may only lack the keyspace.
+		if bare, without := config(o).CreateSession(); without == nil {
+			defer bare.Close()
+			if standing, asked := replicationOf(context.Background(), bare, o.Keyspace); asked == nil && standing == nil {
+				err = fmt.Errorf("keyspace %s: %w", o.Keyspace, ErrNotMigrated)
+			}
+		}
 		return nil, fmt.Errorf("cassandra: %w", err)
 	}
 	return &Store{session}, nil
@@ -136,58 +140,6 @@ func (s *Store) Check(ctx context.Context) error {
 	return failed("check", s.session.Query("SELECT release_version FROM system.local").ExecContext(ctx))
 }
 
-// Migrate makes the keyspace with the replication given, such as {'class': 'NetworkTopologyStrategy', 'dc1': 3}, and runs
-// the migrations (numbered .cql files) in order. It may be run again.
-func Migrate(ctx context.Context, o Options, replication string, migrations fs.FS) error {
-	session, err := config(o).CreateSession()
-	if err != nil {
-		return fmt.Errorf("cassandra: %w", err)
-	}
-	defer session.Close()
-	create := fmt.Sprintf("CREATE KEYSPACE IF NOT EXISTS %q WITH replication = %s", o.Keyspace, replication)
-	if err := session.Query(create).ExecContext(ctx); err != nil {
-		return fmt.Errorf("cassandra: create keyspace: %w", err)
-	}
-	names, err := fs.Glob(migrations, "*.cql")
-	if err != nil {
-		return fmt.Errorf("cassandra: migrations: %w", err)
-	}
-	store, err := Open(o)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	slices.Sort(names)
-	for _, name := range names {
-		text, err := fs.ReadFile(migrations, name)
-		if err != nil {
-			return fmt.Errorf("cassandra: migration %s: %w", name, err)
-		}
-		for _, statement := range statements(string(text)) {
-			if err := store.session.Query(statement).ExecContext(ctx); err != nil {
-				return fmt.Errorf("cassandra: migration %s: %w", name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// statements splits a migration, which has its comments on lines of their own.
-func statements(text string) (list []string) {
-	var lines []string
-	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(strings.TrimSpace(line), "--") {
-			lines = append(lines, line)
-		}
-	}
-	for _, s := range strings.Split(strings.Join(lines, ""), ";") {
-		if s = strings.TrimSpace(s); s != "" {
-			list = append(list, s)
-		}
-	}
-	return list
-}
-
 // partitionsSetting names the setting that holds the partition count.
 const partitionsSetting = "partitions"
 
@@ -195,6 +147,10 @@ const partitionsSetting = "partitions"
 // they are not. One that was not set up yet has none.
 func (s *Store) CheckPartitions(ctx context.Context, want int) error {
 	standing, err := NewSettings(s).Setting(ctx, partitionsSetting)
+	var invalid gocql.RequestError
+	if errors.As(err, &invalid) && invalid.Code() == gocql.ErrCodeInvalid { // there is no such table
+		return fmt.Errorf("cassandra: %w", ErrNotMigrated)
+	}
 	if err == nil && len(standing) > 0 && string(standing) != strconv.Itoa(want) {
 		err = fmt.Errorf("cassandra: %d partitions: %w (%s)", want, jobstore.ErrPartitions, standing)
 	}

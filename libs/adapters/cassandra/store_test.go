@@ -5,8 +5,10 @@ package cassandra_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
@@ -88,5 +90,49 @@ func TestStoreIsSetUpOnce(t *testing.T) {
 	}
 	if err := s.SetUp(t.Context(), 8, 1000); err == nil {
 		t.Error("it was set up for another number of partitions")
+	}
+}
+
+func TestReplicationThatTheClusterCannotHaveIsRefusedBeforeAnythingIsMade(t *testing.T) {
+	o := cassandra.Options{
+		Hosts: []string{servertest.Address(t, "CASSANDRA")}, Keyspace: fmt.Sprintf("test_%d", time.Now().UnixNano()), Timeout: 20 * time.Second,
+	}
+	if _, err := cassandra.Open(o); !errors.Is(err, cassandra.ErrNotMigrated) {
+		t.Errorf("without a keyspace Open gave %v", err)
+	}
+	three := "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
+	for _, wrong := range []string{
+		three, "{'class': 'SimpleStrategy', 'replication_factor': 2}", "{'class': 'NetworkTopologyStrategy', 'elsewhere': 1}",
+		"{'class': 'SimpleStrategy'}", "three times", "{'class': 'SimpleStrategy', 'replication_factor': 'x'}",
+	} {
+		if err := cassandra.Migrate(t.Context(), o, wrong, schemas.Cassandra()); !errors.Is(err, cassandra.ErrReplication) {
+			t.Errorf("%s gave %v", wrong, err)
+		}
+	}
+	for _, right := range []string{"{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}", "{'class':'NetworkTopologyStrategy','datacenter1':'1'}"} {
+		if err := cassandra.Migrate(t.Context(), o, right, schemas.Cassandra()); err != nil {
+			t.Errorf("%s gave %v", right, err)
+		}
+	}
+	err := cassandra.Migrate(t.Context(), o, three, schemas.Cassandra())
+	if !errors.Is(err, cassandra.ErrReplication) || !strings.Contains(err.Error(), "replication factor 1 in datacenter1, not replication factor 3") {
+		t.Errorf("another replication than the keyspace's gave %v", err)
+	}
+}
+
+func TestKeyspaceWithoutTablesIsNotMigrated(t *testing.T) {
+	o := cassandra.Options{
+		Hosts: []string{servertest.Address(t, "CASSANDRA")}, Keyspace: fmt.Sprintf("test_%d", time.Now().UnixNano()), Timeout: 20 * time.Second,
+	}
+	if err := cassandra.Migrate(t.Context(), o, replication, fstest.MapFS{}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := cassandra.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.CheckPartitions(t.Context(), 4); !errors.Is(err, cassandra.ErrNotMigrated) {
+		t.Errorf("without tables the check gave %v", err)
 	}
 }

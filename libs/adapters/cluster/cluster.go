@@ -107,25 +107,45 @@ func (c *Cluster) Close() {
 // checkTimeout bounds the question whether a server answers.
 const checkTimeout = 2 * time.Second
 
-// Missing names the servers that do not answer now. All are asked at once, so that one which hangs hides no other.
-func (c *Cluster) Missing(ctx context.Context) (names []string) {
+// Server is one that services work on, by its name in what is missing.
+type Server string
+
+// The servers.
+const (
+	Cassandra Server = "cassandra"
+	Redis     Server = "redis"
+	Kafka     Server = "kafka"
+	ZooKeeper Server = "zookeeper"
+	S3        Server = "s3"
+)
+
+func (c *Cluster) check(ctx context.Context, s Server) error {
+	switch s {
+	case Cassandra:
+		return c.store.Check(ctx)
+	case Redis:
+		return c.tier.Check(ctx)
+	case Kafka:
+		return c.log.Check(ctx)
+	case ZooKeeper:
+		return c.coord.Check(ctx)
+	}
+	return c.bucket.Check(ctx)
+}
+
+// Missing names those of the servers that do not answer now. All are asked at once, so that one which hangs hides no other.
+func (c *Cluster) Missing(ctx context.Context, servers ...Server) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	servers := []struct {
-		name  string
-		check func(context.Context) error
-	}{
-		{"cassandra", c.store.Check}, {"redis", c.tier.Check}, {"kafka", c.log.Check}, {"zookeeper", c.coord.Check}, {"s3", c.bucket.Check},
-	}
 	answers := make([]error, len(servers))
 	var asked sync.WaitGroup
 	for i, s := range servers {
-		asked.Go(func() { answers[i] = s.check(ctx) })
+		asked.Go(func() { answers[i] = c.check(ctx, s) })
 	}
 	asked.Wait()
 	for i, s := range servers {
 		if answers[i] != nil {
-			names = append(names, s.name)
+			names = append(names, string(s))
 		}
 	}
 	return names
@@ -134,7 +154,11 @@ func (c *Cluster) Missing(ctx context.Context) (names []string) {
 // Migrate makes what the services need: the keyspace and its tables, a low-water mark for each partition, the topics, and the
 // archive's bucket where that is allowed. What is there stays, so it may be run again.
 func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Logger) error {
-	if err := cassandra.Migrate(ctx, cfg.Cassandra, cfg.Replication, migrations); err != nil {
+	err := cassandra.Migrate(ctx, cfg.Cassandra, cfg.Replication, migrations)
+	if errors.Is(err, cassandra.ErrReplication) {
+		return fmt.Errorf("%w (%sCASSANDRA_REPLICATION is %s)", err, Prefix, cfg.Replication)
+	}
+	if err != nil {
 		return err
 	}
 	c, err := Open(ctx, cfg, logger, prometheus.NewRegistry())
@@ -146,7 +170,7 @@ func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Log
 		return err
 	}
 	if err := c.EnsureTopics(ctx); err != nil {
-		return err
+		return fmt.Errorf("%w (%sKAFKA_REPLICATION is %d, %[2]sKAFKA_PARTITIONS %[4]d)", err, Prefix, cfg.Kafka.Replication, cfg.Kafka.Partitions)
 	}
 	if created, there := c.bucket.CreateBucket(ctx), c.bucket.Check(ctx); there != nil {
 		return fmt.Errorf("the archive's bucket is not there and cannot be made: %w", errors.Join(created, there))

@@ -37,7 +37,8 @@ type Variable struct{ Name, Default, Help string }
 // Prefix of all variables.
 const Prefix = "MINUTEHAND_"
 
-// variables are those of the servers. The defaults fit infra/local, but for the archive's endpoint, which is Amazon's.
+// variables are those of the servers. The defaults are for three nodes or more of each; infra/local/local env prints what its own
+// single ones need.
 func variables() []Variable {
 	return []Variable{
 		{"PARTITIONS", "256", "Partition count, fixed when the stores are set up."},

@@ -40,6 +40,9 @@ type Service struct {
 	Variables []Variable
 	// Groups are those as which it consumes the log.
 	Groups []string
+	// Needs are the servers without which it does not do its work: it is not ready while one of them is away. Who owns what
+	// stays as it is without ZooKeeper, so nobody needs that one all the time.
+	Needs []Server
 	// Build makes the service. Missing, if it is not nil, names what the service lacks before it is ready, besides servers.
 	Build func(p *Process) (service run.Runner, missing func() []string, err error)
 }
@@ -139,7 +142,10 @@ func (s *Service) run(ctx context.Context) error {
 		return mistake{err}
 	}
 	missing := func() []string {
-		names := p.Missing(ctx)
+		if ctx.Err() != nil {
+			return []string{"nothing: it is stopping"}
+		}
+		names := p.Missing(ctx, s.Needs...)
 		if lacks != nil {
 			names = append(names, lacks()...)
 		}

@@ -120,6 +120,10 @@ func (r *Records) Acquire(
 		rec = &dedupe.Record{}
 		r.records[k] = rec
 	}
+	if rec.Exists && rec.Outcome == nil && !rec.Released && rec.Holder == h.Name && rec.Token.Start == h.Start {
+		rec.LapsesAt = job.Later(rec.LapsesAt, lapsesAt)
+		return *rec, true, nil
+	}
 	if rec.Outcome != nil || rec.Alive(now) {
 		return *rec, false, nil
 	}
@@ -217,20 +221,23 @@ func (r *Records) close() {
 }
 
 // Renew implements dedupe.Records.
-func (r *Records) Renew(_ context.Context, k dedupe.Key, h dedupe.Holder, t job.Token, lapsesAt time.Time) error {
+func (r *Records) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec, ok := r.records[k]
-	if !ok {
-		r.records[k] = &dedupe.Record{
-			Exists: true, Holder: h.Name, DefinitionID: h.DefinitionID, Token: t, LapsesAt: lapsesAt, Running: h.Began,
+	for _, l := range leases {
+		rec, ok := r.records[l.Key]
+		if !ok {
+			rec = &dedupe.Record{Exists: true, Holder: l.Holder.Name, DefinitionID: l.Holder.DefinitionID, Token: l.Token, Running: l.MayHaveBegun || l.Begun}
+			r.records[l.Key] = rec
 		}
-		return nil
+		if rec.Token != l.Token || rec.Outcome != nil {
+			continue
+		}
+		if l.Begun && !rec.Running {
+			rec.Running, rec.DefinitionID = true, l.Holder.DefinitionID
+		}
+		rec.LapsesAt = job.Later(rec.LapsesAt, lapsesAt)
 	}
-	if rec.Token != t || rec.Outcome != nil {
-		return fmt.Errorf("embedded: renew: %w", dedupe.ErrFenced)
-	}
-	rec.LapsesAt = lapsesAt
 	return nil
 }
 

@@ -5,6 +5,7 @@ package metered
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,7 +30,7 @@ func New(to prometheus.Registerer) *Meter {
 	m := &Meter{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "minutehand_port_call_seconds", Help: "How long calls of ports took, failed ones too.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9), // 0.1 ms to 6.5 s
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 11), // 0.1 ms to 105 s
 		}, []string{"port", "operation"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "minutehand_port_failures_total", Help: "Calls of ports that the server could not answer.",
@@ -43,12 +44,16 @@ func New(to prometheus.Registerer) *Meter {
 func answers() []error {
 	return []error{
 		context.Canceled, jobstore.ErrNotFound, jobstore.ErrExists, jobstore.ErrConflict, archive.ErrExists, archive.ErrNotFound,
-		hotbucket.ErrStaleEpoch, hotbucket.ErrFull, dedupe.ErrFenced, dedupe.ErrIncarnation,
+		hotbucket.ErrStaleEpoch, hotbucket.ErrFull, dedupe.ErrFenced, dedupe.ErrIncarnation, dispatch.ErrRecreated, dispatch.ErrClosed, io.EOF,
 	}
 }
 
 func (m *Meter) done(port, operation string, began time.Time, err error) {
 	m.seconds.WithLabelValues(port, operation).Observe(time.Since(began).Seconds())
+	m.failed(port, operation, err)
+}
+
+func (m *Meter) failed(port, operation string, err error) {
 	if err == nil {
 		return
 	}
@@ -360,9 +365,9 @@ func (x *recordsPort) Start(ctx context.Context, k dedupe.Key, t job.Token, c de
 	return a, err
 }
 
-func (x *recordsPort) Renew(ctx context.Context, k dedupe.Key, h dedupe.Holder, t job.Token, lapsesAt time.Time) (err error) {
+func (x *recordsPort) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) (err error) {
 	defer func(began time.Time) { x.m.done("records", "Renew", began, err) }(time.Now())
-	err = x.Records.Renew(ctx, k, h, t, lapsesAt)
+	err = x.Records.Renew(ctx, leases, lapsesAt)
 	return err
 }
 
@@ -464,8 +469,21 @@ func (x *archivePort) PutIfAbsent(ctx context.Context, name string, body []byte)
 
 func (x *archivePort) Open(ctx context.Context, name string) (a archive.Object, err error) {
 	defer func(began time.Time) { x.m.done("archive", "Open", began, err) }(time.Now())
-	a, err = x.Archive.Open(ctx, name)
+	if a, err = x.Archive.Open(ctx, name); err == nil {
+		a = &object{a, x.m}
+	}
 	return a, err
+}
+
+type object struct {
+	archive.Object
+	m *Meter
+}
+
+func (x *object) ReadAt(p []byte, offset int64) (n int, err error) {
+	defer func(began time.Time) { x.m.done("archive", "ReadAt", began, err) }(time.Now())
+	n, err = x.Object.ReadAt(p, offset)
+	return n, err
 }
 
 func (x *archivePort) List(ctx context.Context, prefix string) (a []string, err error) {
@@ -474,7 +492,8 @@ func (x *archivePort) List(ctx context.Context, prefix string) (a []string, err 
 	return a, err
 }
 
-// Subscribe measures the consumer's commits. A poll waits for records, which says nothing of the server.
+// Subscribe measures the consumer's commits, and counts its polls that fail: one that does not waits for records, which says
+// nothing of the server.
 func (x *logPort) Subscribe(ctx context.Context, topic, group string) (c dispatch.Consumer, err error) {
 	defer func(began time.Time) { x.m.done("log", "Subscribe", began, err) }(time.Now())
 	if c, err = x.Log.Subscribe(ctx, topic, group); err == nil {
@@ -486,6 +505,14 @@ func (x *logPort) Subscribe(ctx context.Context, topic, group string) (c dispatc
 type consumer struct {
 	dispatch.Consumer
 	m *Meter
+}
+
+func (x *consumer) Poll(ctx context.Context, limit int) (a []dispatch.Message, err error) {
+	a, err = x.Consumer.Poll(ctx, limit)
+	if ctx.Err() == nil {
+		x.m.failed("log", "Poll", err)
+	}
+	return a, err
 }
 
 func (x *consumer) Commit(ctx context.Context, offsets map[int]int64) (err error) {

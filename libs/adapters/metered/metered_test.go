@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/metered"
+	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
@@ -20,9 +22,20 @@ func TestEveryCallOfEveryPortIsMeasured(t *testing.T) {
 	unmeasured := map[string]bool{
 		"Hints": true, // a channel
 		"Join":  true, // a channel that lasts as long as the process
+		// What asks no server.
+		"Seek": true, "LogID": true, "Close": true, "Size": true,
+	}
+	consumer, err := m.Log(nothing{}).Subscribe(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, err := m.Archive(nothing{}).Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, port := range []any{
 		m.Jobs(nil), m.Pending(nil), m.History(nil), m.Settings(nil), m.Buckets(nil), m.Records(nil), m.Log(nil), m.Coordinator(nil), m.Archive(nil),
+		consumer, object,
 	} {
 		of := reflect.TypeOf(port)
 		for i := range of.NumMethod() {
@@ -35,6 +48,16 @@ func TestEveryCallOfEveryPortIsMeasured(t *testing.T) {
 		}
 	}
 }
+
+// nothing is a log and an archive without anything in them.
+type nothing struct {
+	dispatch.Log
+	archive.Archive
+}
+
+func (nothing) Subscribe(context.Context, string, string) (dispatch.Consumer, error) { return nil, nil }
+
+func (nothing) Open(context.Context, string) (archive.Object, error) { return nil, nil }
 
 type answering struct {
 	jobstore.Jobs

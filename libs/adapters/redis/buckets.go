@@ -51,7 +51,7 @@ func member(l job.Locator) string {
 	return fmt.Sprintf("%s|%010d|%s|%d", l.ExecutionID, l.Attempt, l.DefinitionID, l.DueAt.UnixMilli())
 }
 
-var addScript = redis.NewScript(`
+var addScript = newScript(`
 local due, held, entries = KEYS[1], KEYS[2], KEYS[3]
 local fresh = {}
 for i = 2, #ARGV, 3 do
@@ -124,7 +124,7 @@ func owned(o hotbucket.Owner, err error) error {
 	return nil
 }
 
-var dueScript = redis.NewScript(`
+var dueScript = newScript(`
 local due, held, entries, epochs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 if redis.call('HGET', epochs, ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
 for _, m in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', ARGV[3], 'LIMIT', 0, 500)) do
@@ -201,7 +201,7 @@ func (h *HotBuckets) dueCall(o hotbucket.Owner, until time.Time, offset, count i
 		[]any{string(o.Role), o.Epoch, time.Now().UnixMilli(), until.UnixMilli(), offset, count}
 }
 
-var postponeScript = redis.NewScript(`
+var postponeScript = newScript(`
 local due, held, epochs = KEYS[1], KEYS[2], KEYS[3]
 if redis.call('HGET', epochs, ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
 for i = 4, #ARGV do
@@ -229,7 +229,7 @@ func (h *HotBuckets) Postpone(ctx context.Context, o hotbucket.Owner, locators [
 	}
 }
 
-var removeScript = redis.NewScript(`
+var removeScript = newScript(`
 redis.call('ZREM', KEYS[1], unpack(ARGV))
 redis.call('ZREM', KEYS[2], unpack(ARGV))
 redis.call('HDEL', KEYS[3], unpack(ARGV))
@@ -244,7 +244,7 @@ func (h *HotBuckets) Remove(ctx context.Context, locators []job.Locator) error {
 	return nil
 }
 
-var absentScript = redis.NewScript(`
+var absentScript = newScript(`
 local absent = {}
 for i, m in ipairs(ARGV) do
   if not redis.call('ZSCORE', KEYS[1], m) and not redis.call('ZSCORE', KEYS[2], m) then absent[#absent + 1] = i end
@@ -278,7 +278,7 @@ func (h *HotBuckets) Absent(ctx context.Context, locators []job.Locator) (absent
 // byPartition runs a script on the members of each partition, at most maxBatch at a time. asked says which locators each
 // answer is about.
 func (h *HotBuckets) byPartition(
-	ctx context.Context, s *redis.Script, locators []job.Locator,
+	ctx context.Context, s *script, locators []job.Locator,
 ) (answers []*redis.Cmd, asked [][]int, err error) {
 	var keys [][]string
 	var args [][]any
@@ -300,7 +300,7 @@ func (h *HotBuckets) byPartition(
 	return answers, asked, err
 }
 
-var claimScript = redis.NewScript(`
+var claimScript = newScript(`
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
 local standing = {}
 for i = 2, #KEYS do
@@ -351,7 +351,7 @@ func (h *HotBuckets) Horizon(ctx context.Context, partition int) (time.Time, err
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-var horizonScript = redis.NewScript(`
+var horizonScript = newScript(`
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
 return redis.call('SET', KEYS[2], ARGV[3])`)
 
@@ -362,7 +362,7 @@ func (h *HotBuckets) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon 
 }
 
 // Epochs stay below 2^53, up to which a script's numbers are exact.
-var epochScript = redis.NewScript(`
+var epochScript = newScript(`
 local standing = redis.call('HGET', KEYS[1], ARGV[1])
 if standing and tonumber(standing) > tonumber(ARGV[2]) then return redis.error_reply('stale') end
 return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])`)

@@ -3,6 +3,7 @@
 package redis_test
 
 import (
+	"context"
 	"fmt"
 	"syscall"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -73,5 +75,44 @@ func TestStopRecordIsNotAcknowledgedBeforeAReplicaHasIt(t *testing.T) {
 	eventually(7)
 	if stops, err := records.StopsOf(t.Context(), []string{id}); err != nil || stops[id].Version != 7 {
 		t.Errorf("the stop record is %+v (%v)", stops, err)
+	}
+}
+
+// A process renews everything that it holds in one call, which one server must not hold up for the others.
+func TestLeasesOnOtherServersAreRenewedWhileOneHangs(t *testing.T) {
+	records := redis.NewRecords(open(t, redis.Options{Cluster: true}))
+	hung, _ := servertest.RedisServers(t, "{p0}")
+	now := job.Instant(time.Now())
+	var healthy, all []dedupe.Lease
+	for i := range 40 {
+		id := fmt.Sprintf("%026d", i)
+		l := dedupe.Lease{
+			Key: dedupe.Key{ExecutionID: job.ExecutionPrefix + id + "-s1", Attempt: 1}, Holder: dedupe.Holder{Name: "executor", Start: int64(i)},
+		}
+		rec, ok, err := records.Acquire(t.Context(), l.Key, l.Holder, now, now.Add(time.Minute))
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		l.Token = rec.Token
+		if master, _ := servertest.RedisServers(t, fmt.Sprintf("{p%d}", bucket.Partition(job.JobPrefix+id, partitions))); master.Options().Addr != hung.Options().Addr {
+			healthy = append(healthy, l)
+		}
+		all = append(all, l)
+	}
+	if len(healthy) == 0 || len(healthy) == len(all) {
+		t.Fatalf("%d of %d leases are on other servers", len(healthy), len(all))
+	}
+	hung.Signal(syscall.SIGSTOP)
+	defer hung.Signal(syscall.SIGCONT)
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond) // before the replica is promoted
+	defer cancel()
+	if err := records.Renew(ctx, all, now.Add(time.Hour)); err == nil {
+		t.Error("renewed on a server that stands still")
+	}
+	for _, l := range healthy {
+		found, err := records.Lookup(t.Context(), []dedupe.Key{l.Key})
+		if err != nil || !found[0].LapsesAt.Equal(now.Add(time.Hour)) {
+			t.Errorf("%+v (%v)", found, err)
+		}
 	}
 }

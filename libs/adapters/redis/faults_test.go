@@ -10,6 +10,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -46,5 +47,63 @@ func TestEntriesThatWereAddedOverABadNetworkAreThere(t *testing.T) {
 	absent, err := hot.Absent(t.Context(), locators)
 	if err != nil || len(absent) > 0 {
 		t.Errorf("%d of %d entries are not there (%v)", len(absent), added, err)
+	}
+}
+
+// Every holder asks for its lease until it has it, starts, and stores its outcome. Answers that are lost on the way make nobody
+// a second holder, and no call a takeover.
+func TestAttemptOverABadNetworkHasOneHolderAndItsOutcome(t *testing.T) {
+	o := redis.Options{Address: servertest.Address(t, "REDIS"), Prefix: servertest.Unique("test-") + ":", Partitions: partitions}
+	attempt := func(i int) (dedupe.Key, *job.Entry) {
+		id := fmt.Sprintf("%026d", i)
+		e := &job.Entry{Locator: job.Locator{ExecutionID: job.ExecutionPrefix + id + "-s1", Attempt: 1}, JobID: job.JobPrefix + id}
+		return dedupe.KeyOf(e), e
+	}
+	execute := func(ctx context.Context, r *redis.Records, i int) error {
+		k, e := attempt(i)
+		h := dedupe.Holder{Name: "executor", Start: int64(i + 1)}
+		now := time.Now()
+		rec, held, err := r.Acquire(ctx, k, h, now, now.Add(time.Hour))
+		if err != nil {
+			return err
+		}
+		if !held {
+			if rec.Outcome == nil {
+				t.Errorf("attempt %d is another's: %+v", i, rec)
+			}
+			return nil
+		}
+		incarnation, err := r.Incarnation(ctx, e.JobID)
+		if err != nil {
+			return err
+		}
+		if err := r.Renew(ctx, []dedupe.Lease{{Key: k, Holder: h, Token: rec.Token}}, now.Add(2*time.Hour)); err != nil {
+			return err
+		}
+		if _, err := r.Start(ctx, k, rec.Token, dedupe.Check{Entry: e, Incarnation: incarnation}); err != nil {
+			return err
+		}
+		_, err = r.Finish(ctx, []dedupe.End{{Key: k, Token: rec.Token, Outcome: &job.Outcome{Kind: job.Succeeded, Token: rec.Token}}}, now)
+		return err
+	}
+	var done int
+	servertest.NoLeak(t, func() {
+		p := servertest.NewProxy(t, o.Address)
+		bad := o
+		bad.Address = p.Address()
+		tier := redis.Open(bad)
+		defer func() { _ = tier.Close() }()
+		records := redis.NewRecords(tier)
+		const limit = 30 * time.Second // five calls, each of which may wait for a connection, for its making, and for an answer
+		done = servertest.UnderFaults(t, p, limit, func(ctx context.Context, i int) error { return execute(ctx, records, i) })
+	})
+	tier := redis.Open(o)
+	defer func() { _ = tier.Close() }()
+	for i := range done {
+		k, _ := attempt(i)
+		found, err := redis.NewRecords(tier).Lookup(t.Context(), []dedupe.Key{k})
+		if err != nil || found[0].Outcome == nil || found[0].Token.Counter != 1 || found[0].Takeovers > 0 {
+			t.Fatalf("attempt %d is %+v (%v)", i, found, err)
+		}
 	}
 }

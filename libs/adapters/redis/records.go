@@ -71,7 +71,11 @@ local function alive(now) return exists and not outcome and not released and ton
 local function answer(n) return {n, redis.call('HGETALL', key)} end
 `
 
-var acquireScript = redis.NewScript(recordLua + `
+var acquireScript = newScript(recordLua + `
+if exists and not outcome and not released and f[7] == ARGV[3] and redis.call('HGET', key, 'h') == ARGV[1] then
+  if tonumber(ARGV[5]) > lapses then redis.call('HSET', key, 'l', ARGV[5]) end
+  return answer(1)
+end
 if outcome or alive(ARGV[4]) then return answer(0) end
 if exists and not released then redis.call('HINCRBY', key, 't', 1) end
 redis.call('HSET', key, 'e', '1', 'r', '0', 'h', ARGV[1], 's', ARGV[3], 'l', ARGV[5])
@@ -92,7 +96,7 @@ func (r *Records) Acquire(
 	return rec, ok, nil
 }
 
-var startScript = redis.NewScript(recordLua + incarnationLua + `
+var startScript = newScript(recordLua + incarnationLua + `
 if incarnation(KEYS[3], ARGV[8]) ~= ARGV[3] then return 'incarnation' end
 if not there or not mine(ARGV[1], ARGV[2]) or released or outcome then return 'fenced' end
 if (redis.call('HGET', KEYS[2], 'b') or '') ~= ARGV[4] then return 'stop' end
@@ -122,12 +126,8 @@ func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe
 				verdict = job.StoppedByCancel
 			}
 		}
-		mark := "0"
-		if verdict == job.Proceed {
-			mark = "1"
-		}
 		keys := []string{r.recordKey(k), r.stopKey(c.Entry.JobID), r.incarnationKey(c.Entry.JobID)}
-		answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, text, c.Entry.DefinitionID, mark,
+		answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, text, c.Entry.DefinitionID, flag(verdict == job.Proceed),
 			recordTTL.Milliseconds(), ulid.Make().String()).Text()
 		switch {
 		case err != nil:
@@ -142,35 +142,46 @@ func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe
 	}
 }
 
-var renewScript = redis.NewScript(recordLua + `
+var renewScript = newScript(recordLua + `
 if not there then
   redis.call('HSET', key, 'e', '1', 'h', ARGV[1], 'd', ARGV[2], 'c', ARGV[3], 's', ARGV[4], 'n', ARGV[6])
 elseif not mine(ARGV[3], ARGV[4]) or outcome then
-  return 'fenced'
+  return 0
+elseif ARGV[7] == '1' and not running then
+  redis.call('HSET', key, 'd', ARGV[2], 'n', '1')
 end
-redis.call('HSET', key, 'l', ARGV[5])
-redis.call('PEXPIRE', key, ARGV[7])
-return 'ok'`)
+if tonumber(ARGV[5]) > lapses then redis.call('HSET', key, 'l', ARGV[5]) end
+redis.call('PEXPIRE', key, ARGV[8])
+return 1`)
 
-// Renew implements dedupe.Records.
-func (r *Records) Renew(ctx context.Context, k dedupe.Key, h dedupe.Holder, t job.Token, lapsesAt time.Time) error {
-	began := "0"
-	if h.Began {
-		began = "1"
+// Renew implements dedupe.Records. Every lease is a script of its own, so other calls come in between.
+func (r *Records) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
+	if len(leases) == 0 {
+		return nil
 	}
-	answer, err := r.run(ctx, renewScript, []string{r.recordKey(k)}, h.Name, h.DefinitionID, t.Counter, t.Start, lapsesAt.UnixMilli(),
-		began, recordTTL.Milliseconds()).Text()
-	if err == nil && answer == "fenced" {
-		err = dedupe.ErrFenced
+	keys, args := make([][]string, len(leases)), make([][]any, len(leases))
+	for i, l := range leases {
+		keys[i] = []string{r.recordKey(l.Key)}
+		args[i] = []any{
+			l.Holder.Name, l.Holder.DefinitionID, l.Token.Counter, l.Token.Start, lapsesAt.UnixMilli(), flag(l.MayHaveBegun || l.Begun), flag(l.Begun),
+			recordTTL.Milliseconds(),
+		}
 	}
-	if err != nil {
+	if _, err := r.runAll(ctx, renewScript, keys, args); err != nil {
 		return fmt.Errorf("redis: renew: %w", err)
 	}
 	return nil
 }
 
+func flag(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
 // To whoever looks it up nothing stands for an attempt that was released and never ran.
-var releaseScript = redis.NewScript(recordLua + `
+var releaseScript = newScript(recordLua + `
 if not there or not mine(ARGV[1], ARGV[2]) or outcome or released then return 0 end
 redis.call('HSET', key, 'r', '1')
 if not running then redis.call('HSET', key, 'e', '0') end
@@ -184,7 +195,7 @@ func (r *Records) Release(ctx context.Context, k dedupe.Key, t job.Token) error 
 	return nil
 }
 
-var finishScript = redis.NewScript(recordLua + `
+var finishScript = newScript(recordLua + `
 if outcome or not (not there or mine(ARGV[1], ARGV[2]) or not alive(ARGV[3])) then return answer(0) end
 if not there then redis.call('HSET', key, 'c', ARGV[1], 's', ARGV[2]) end
 redis.call('HSET', key, 'e', '1', 'o', ARGV[4])
@@ -214,7 +225,7 @@ func (r *Records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) 
 	return ended, nil
 }
 
-var refuseScript = redis.NewScript(recordLua + `
+var refuseScript = newScript(recordLua + `
 if outcome or running or (exists and not released) then return answer(0) end
 if not there then redis.call('HSET', key, 'c', 0, 's', 0) end
 redis.call('HSET', key, 'e', '1', 'o', ARGV[1])
@@ -265,7 +276,7 @@ func (r *Records) KeptSince(context.Context) (time.Time, error) {
 
 // The script writes in any case, so that what stands can be waited for as well, and answers how many replicas are in step:
 // one that is still fetching everything may take minutes.
-var stopScript = redis.NewScript(`
+var stopScript = newScript(`
 local standing = redis.call('HGET', KEYS[1], 'v')
 if not standing or tonumber(standing) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'v', ARGV[1], 'b', ARGV[2]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])

@@ -71,13 +71,13 @@ func Open(o Options) *Tier {
 		// What is answered with a redirection is asked again elsewhere, and so is what a broken connection leaves open: every
 		// call may be made twice, as its callers do it after an error.
 		return &Tier{o: o, client: redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: strings.Split(o.Address, ","), Username: o.Username, Password: o.Password, ClientName: clientName,
+			Addrs: strings.Split(o.Address, ","), Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: teach,
 			MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 			PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true, ClusterStateReloadInterval: lookAgain,
 		})}
 	}
 	return &Tier{o: o, client: redis.NewClient(&redis.Options{
-		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName,
+		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: teach,
 		// Nothing is tried again here: whoever called knows what a second try means.
 		MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 		PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true,
@@ -131,7 +131,29 @@ local function incarnation(key, fresh)
 end
 `
 
-var incarnationScript = redis.NewScript(incarnationLua + `return incarnation(KEYS[1], ARGV[1])`)
+var incarnationScript = newScript(incarnationLua + `return incarnation(KEYS[1], ARGV[1])`)
+
+// script is one with its text.
+type script struct {
+	*redis.Script
+	text string
+}
+
+func newScript(text string) *script { return &script{redis.NewScript(text), text} }
+
+// teach gives a server the scripts on a new connection, so that one which has just started knows them before it is asked for
+// one. What it does not take, it gets by its text later.
+func teach(ctx context.Context, c *redis.Conn) error {
+	pipe := c.Pipeline()
+	for _, s := range []*script{
+		incarnationScript, addScript, dueScript, postponeScript, removeScript, absentScript, claimScript, horizonScript, epochScript,
+		acquireScript, startScript, renewScript, releaseScript, finishScript, refuseScript, stopScript,
+	} {
+		pipe.ScriptLoad(ctx, s.text) // the script's own Load would take what the pipeline has not answered yet for its hash
+	}
+	_, _ = pipe.Exec(ctx)
+	return nil
+}
 
 // bounded is the context of a call.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -139,23 +161,28 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // run runs a script by its hash, or by its text where the server does not know it yet.
-func (t *Tier) run(ctx context.Context, s *redis.Script, keys []string, args ...any) *redis.Cmd {
+func (t *Tier) run(ctx context.Context, s *script, keys []string, args ...any) *redis.Cmd {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	return s.Run(ctx, t.client, keys, args...)
 }
 
 // runAll runs a script on many sets of keys and arguments in one pipeline, by its hash, and by its text where a server does
-// not know it yet. Each answer has an error of its own; the one returned is the first.
-func (t *Tier) runAll(ctx context.Context, s *redis.Script, keys [][]string, args [][]any) ([]*redis.Cmd, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
+// not know it yet. The error is the first; in a cluster the servers that answer have done what they were asked all the same, but
+// their answers may be lost with it.
+func (t *Tier) runAll(ctx context.Context, s *script, keys [][]string, args [][]any) ([]*redis.Cmd, error) {
 	answers := make([]*redis.Cmd, len(keys))
 	pipe := t.client.Pipeline()
+	exec := func() error {
+		ctx, cancel := bounded(ctx)
+		defer cancel()
+		_, err := pipe.Exec(ctx)
+		return err
+	}
 	for i := range keys {
 		answers[i] = s.EvalSha(ctx, pipe, keys[i], args[i]...)
 	}
-	_, err := pipe.Exec(ctx)
+	err := exec()
 	pipe = t.client.Pipeline()
 	for i := range keys { // in a cluster some servers may know the script, and have run it
 		if redis.HasErrorPrefix(answers[i].Err(), "NOSCRIPT") {
@@ -165,7 +192,7 @@ func (t *Tier) runAll(ctx context.Context, s *redis.Script, keys [][]string, arg
 	if pipe.Len() == 0 {
 		return answers, err
 	}
-	_, _ = pipe.Exec(ctx)
+	_ = exec() // with time of its own: the first may have used its up waiting for another server
 	for _, a := range answers {
 		if a.Err() != nil {
 			return answers, a.Err()

@@ -26,19 +26,35 @@ func TestObjectsThatWerePutOverABadNetworkAreThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := servertest.NewProxy(t, servertest.Address(t, "S3"))
-	o.Endpoint, o.Timeout = "http://"+p.Address(), 10*time.Second
-	a, err := s3.NewArchive(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const limit = 15 * time.Second
-	put := servertest.UnderFaults(t, p, limit, func(ctx context.Context, i int) error {
-		err := a.PutIfAbsent(ctx, fmt.Sprintf("audit/%06d", i), []byte("object"))
-		if errors.Is(err, archive.ErrExists) { // the try before had taken effect
-			return nil
+	var put int
+	servertest.NoLeak(t, func() {
+		p := servertest.NewProxy(t, servertest.Address(t, "S3"))
+		o.Endpoint, o.Timeout = "http://"+p.Address(), 10*time.Second
+		a, err := s3.NewArchive(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return err
+		const limit = 15 * time.Second
+		put = servertest.UnderFaults(t, p, limit, func(ctx context.Context, i int) error {
+			name := fmt.Sprintf("audit/%06d", i)
+			err := a.PutIfAbsent(ctx, name, []byte("object"))
+			if err != nil && !errors.Is(err, archive.ErrExists) { // else the try before had taken effect
+				return err
+			}
+			object, err := a.Open(ctx, name)
+			if err != nil {
+				return err
+			}
+			body := make([]byte, 6)
+			if _, err := object.ReadAt(body, 0); err != nil {
+				return errors.Join(err, object.Close())
+			}
+			if string(body) != "object" {
+				t.Errorf("%s holds %q", name, body)
+			}
+			return object.Close()
+		})
+		p.Cut() // the driver keeps idle connections
 	})
 	names, err := calm.List(t.Context(), "audit/")
 	if err != nil || len(names) != put {

@@ -20,7 +20,10 @@ func leaseLapses(t *testing.T, f fixture) {
 
 func heldIsHeld(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	for _, h := range []dedupe.Holder{bob, alice} {
+	once, other := alice, alice
+	once.Start++
+	other.Name = bob.Name
+	for _, h := range []dedupe.Holder{bob, once, other} {
 		if stands := f.wantHeld(t, h, f.now.Add(time.Second)); stands != rec {
 			t.Errorf("told was %+v, the lease is %+v", stands, rec)
 		}
@@ -28,6 +31,28 @@ func heldIsHeld(t *testing.T, f fixture) {
 	if stands := f.record(t); stands != rec {
 		t.Errorf("record is %+v, want %+v", stands, rec)
 	}
+}
+
+func askedAgainIsHad(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	for _, at := range []time.Time{f.now.Add(time.Second), f.now.Add(3 * lease)} { // though it may have lapsed by now
+		if again := f.acquire(t, alice, at); again.Token != rec.Token || again.Takeovers != 0 {
+			t.Errorf("had again as %+v, was %+v", again, rec)
+		}
+		f.wantHeld(t, bob, at)
+	}
+	f.start(t, rec.Token, job.Proceed)
+	if again := f.acquire(t, alice, f.now.Add(3*lease)); again.Token != rec.Token || !again.Running {
+		t.Errorf("after the start it is had again as %+v", again)
+	}
+	must(t, f.Release(t.Context(), f.key, rec.Token))
+	if again := f.acquire(t, alice, f.now.Add(3*lease)); !rec.Token.Less(again.Token) {
+		t.Errorf("after a release it is had again as %+v, was %+v", again, rec)
+	}
+	taken := f.acquire(t, bob, f.now.Add(4*lease))
+	f.wantHeld(t, alice, f.now.Add(4*lease))
+	f.finish(t, taken.Token, outcome(job.Succeeded, taken.Token, f.now), f.now)
+	f.wantHeld(t, bob, f.now.Add(4*lease))
 }
 
 // race has everyone acquire at an instant and gives the one record that all of them were told.
@@ -89,7 +114,7 @@ func takenOverIsFenced(t *testing.T, f fixture) {
 	second := f.acquire(t, bob, later)
 	_, err := f.Start(t.Context(), f.key, first.Token, f.check())
 	mustBeFenced(t, "starting", err)
-	mustBeFenced(t, "renewing", f.Renew(t.Context(), f.key, alice, first.Token, later.Add(time.Hour)))
+	f.wantNotRenewed(t, dedupe.Lease{Key: f.key, Holder: alice, Token: first.Token})
 	must(t, f.Release(t.Context(), f.key, first.Token))
 	if f.finish(t, first.Token, outcome(job.Succeeded, first.Token, later), later) {
 		t.Error("its outcome was stored over a live lease")
@@ -103,35 +128,96 @@ func takenOverIsFenced(t *testing.T, f fixture) {
 func renewMoves(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	end := f.now.Add(3 * lease)
-	must(t, f.Renew(t.Context(), f.key, alice, rec.Token, end))
+	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end)
 	if got := f.wantHeld(t, bob, end.Add(-time.Millisecond)); !got.LapsesAt.Equal(end) || got.Token != rec.Token {
 		t.Errorf("renewed to %+v", got)
 	}
-	must(t, f.Renew(t.Context(), f.key, alice, rec.Token, end.Add(lease))) // though it may have lapsed by now
+	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end.Add(lease)) // though it may have lapsed by now
 	f.wantHeld(t, bob, end)
 	f.acquire(t, bob, end.Add(lease))
 }
 
 func renewRecreates(t *testing.T, f fixture) {
 	token := job.Token{Counter: 7, Start: alice.Start}
-	must(t, f.Renew(t.Context(), f.key, alice, token, f.now.Add(lease)))
+	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: token}, f.now.Add(lease))
 	rec := f.wantHeld(t, bob, f.now)
 	if !rec.Alive(f.now) || rec.Holder != alice.Name || rec.Token != token || rec.Outcome != nil || rec.Running {
 		t.Errorf("made anew as %+v", rec)
 	}
 	began := alice
-	began.Began, began.DefinitionID = true, "def_of_the_call"
-	other := dedupe.Key{ExecutionID: f.key.ExecutionID, Attempt: f.key.Attempt + 1}
-	must(t, f.Renew(t.Context(), other, began, token, f.now.Add(lease)))
-	records, err := f.Lookup(t.Context(), []dedupe.Key{other})
-	must(t, err)
-	if rec := records[0]; !rec.Running || rec.DefinitionID != began.DefinitionID {
-		t.Errorf("of a call that has begun it is made anew as %+v", rec)
+	began.DefinitionID = "def_of_the_call"
+	for i, l := range []dedupe.Lease{{MayHaveBegun: true}, {Begun: true}} {
+		l.Key = dedupe.Key{ExecutionID: f.key.ExecutionID, Attempt: f.key.Attempt + 1 + i}
+		l.Holder, l.Token = began, token
+		f.renew(t, l, f.now.Add(lease))
+		records, err := f.Lookup(t.Context(), []dedupe.Key{l.Key})
+		must(t, err)
+		if rec := records[0]; !rec.Running || rec.DefinitionID != began.DefinitionID {
+			t.Errorf("of a call that has begun it is made anew as %+v", rec)
+		}
 	}
-	mustBeFenced(t, "renewing with another token",
-		f.Renew(t.Context(), f.key, bob, job.Token{Counter: 6, Start: bob.Start}, f.now.Add(lease)))
+	f.wantNotRenewed(t, dedupe.Lease{Key: f.key, Holder: bob, Token: job.Token{Counter: 6, Start: bob.Start}})
 	if taken := f.acquire(t, bob, f.now.Add(lease)); !token.Less(taken.Token) {
 		t.Errorf("token %s does not exceed %s", taken.Token, token)
+	}
+}
+
+func renewTellsBegun(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	l := dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token, MayHaveBegun: true}
+	l.Holder.DefinitionID = "def_of_the_call"
+	f.renew(t, l, f.now.Add(lease))
+	if rec := f.record(t); rec.Running {
+		t.Errorf("what may have begun, of which more is known, is %+v", rec)
+	}
+	l.Begun = true
+	f.renew(t, l, f.now.Add(lease))
+	if rec := f.record(t); !rec.Running || rec.DefinitionID != l.Holder.DefinitionID {
+		t.Errorf("what has begun is %+v", rec)
+	}
+}
+
+func lateShortensNothing(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	end := f.now.Add(3 * lease)
+	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end)
+	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end.Add(-lease))
+	again, ok, err := f.Acquire(t.Context(), f.key, alice, f.now, f.now.Add(lease))
+	if err != nil || !ok || !again.LapsesAt.Equal(end) {
+		t.Errorf("told was %+v, %v, %v", again, ok, err)
+	}
+	if rec := f.record(t); !rec.LapsesAt.Equal(end) {
+		t.Errorf("the record is %+v, the lease ended at %s", rec, end)
+	}
+}
+
+func renewedTogether(t *testing.T, f fixture) {
+	end := f.now.Add(3 * lease)
+	leases := make([]dedupe.Lease, dedupe.MaxRenew)
+	keys := make([]dedupe.Key, len(leases))
+	for i := range leases {
+		other := newFixture(f.Records)
+		keys[i] = other.key
+		leases[i] = dedupe.Lease{Key: other.key, Holder: alice, Token: job.Token{Counter: 1, Start: alice.Start}}
+		switch i % 16 { // of most of them nothing is there
+		case 0:
+			leases[i].Token = other.acquire(t, alice, f.now).Token
+		case 1:
+			other.acquire(t, bob, f.now)
+		}
+	}
+	must(t, f.Renew(t.Context(), leases, end))
+	must(t, f.Renew(t.Context(), nil, end))
+	records, err := f.Lookup(t.Context(), keys)
+	must(t, err)
+	for i, rec := range records {
+		holder, lapses := alice, end
+		if i%16 == 1 {
+			holder, lapses = bob, f.now.Add(lease)
+		}
+		if rec.Holder != holder.Name || !rec.LapsesAt.Equal(lapses) {
+			t.Fatalf("lease %d is %+v, want it to end at %s", i, rec, lapses)
+		}
 	}
 }
 

@@ -76,6 +76,23 @@ func mustBeFenced(t *testing.T, what string, err error) {
 	}
 }
 
+// renew renews one lease.
+func (f fixture) renew(t *testing.T, l dedupe.Lease, until time.Time) {
+	t.Helper()
+	must(t, f.Renew(t.Context(), []dedupe.Lease{l}, until))
+}
+
+// wantNotRenewed checks that a lease that is another's, or has ended, stays as it is.
+func (f fixture) wantNotRenewed(t *testing.T, l dedupe.Lease) {
+	t.Helper()
+	before := f.record(t)
+	l.MayHaveBegun, l.Begun = true, true
+	f.renew(t, l, f.now.Add(time.Hour))
+	if after := f.record(t); !reflect.DeepEqual(after, before) {
+		t.Errorf("renewed with token %s it is %+v, was %+v", l.Token, after, before)
+	}
+}
+
 // atOnce runs try from racers goroutines that begin together.
 func atOnce(try func(i int)) {
 	begin := make(chan struct{})
@@ -177,12 +194,16 @@ func Run(t *testing.T, open func(t *testing.T) dedupe.Records) {
 	}{
 		{"a lease is held until it lapses, and no longer", leaseLapses},
 		{"a lease that is held is nobody else's, and not its holder's twice", heldIsHeld},
+		{"whoever asks again for the lease that it has, has it", askedAgainIsHad},
 		{"of concurrent holders exactly one gets the lease, and all see it", acquiresRace},
 		{"of concurrent takeovers of a lapsed lease exactly one succeeds, and is counted once", takeoversRace},
 		{"every takeover is counted and raises the token", takeoversCount},
 		{"whoever was taken over is fenced, and changes nothing", takenOverIsFenced},
 		{"renewing moves the end of a lease", renewMoves},
 		{"renewing makes a lost record anew, whose token later ones exceed", renewRecreates},
+		{"of leases that are renewed together those of others stay as they are", renewedTogether},
+		{"a call that comes late ends no lease earlier", lateShortensNothing},
+		{"renewing what has begun says so, whatever was forgotten of it", renewTellsBegun},
 		{"a released lease may be had at once, which is no takeover, under a greater token", releaseFrees},
 		{"the record outlives a release: takeovers stay counted", releaseKeepsRecord},
 		{"whoever released may not start, until it holds the lease again", releasedIsFenced},

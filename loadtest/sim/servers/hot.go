@@ -313,6 +313,11 @@ func (h *Hot) Acquire(
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec := h.state.records[k]
+	if rec.Exists && rec.Outcome == nil && !rec.Released && rec.Holder == holder.Name && rec.Token.Start == holder.Start {
+		rec.LapsesAt = job.Later(rec.LapsesAt, lapsesAt)
+		h.state.records[k] = rec
+		return rec, true, nil
+	}
 	if rec.Outcome != nil || rec.Alive(now) {
 		return rec, false, nil
 	}
@@ -362,18 +367,25 @@ func (h *Hot) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check
 }
 
 // Renew implements dedupe.Records.
-func (h *Hot) Renew(_ context.Context, k dedupe.Key, holder dedupe.Holder, t job.Token, lapsesAt time.Time) error {
+func (h *Hot) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rec, ok := h.state.records[k]
-	if !ok {
-		rec = dedupe.Record{Exists: true, Holder: holder.Name, DefinitionID: holder.DefinitionID, Token: t, Running: holder.Began}
+	for _, l := range leases {
+		rec, ok := h.state.records[l.Key]
+		if !ok {
+			rec = dedupe.Record{
+				Exists: true, Holder: l.Holder.Name, DefinitionID: l.Holder.DefinitionID, Token: l.Token, Running: l.MayHaveBegun || l.Begun,
+			}
+		}
+		if rec.Token != l.Token || rec.Outcome != nil {
+			continue
+		}
+		if l.Begun && !rec.Running {
+			rec.Running, rec.DefinitionID = true, l.Holder.DefinitionID
+		}
+		rec.LapsesAt = job.Later(rec.LapsesAt, lapsesAt)
+		h.state.records[l.Key] = rec
 	}
-	if rec.Token != t || rec.Outcome != nil {
-		return dedupe.ErrFenced
-	}
-	rec.LapsesAt = lapsesAt
-	h.state.records[k] = rec
 	return nil
 }
 

@@ -18,6 +18,7 @@ func main() {
 			{Name: "ARCHIVE_CLOSE_AFTER", Default: "1m", Help: "How long an object of the archive takes records at most."},
 		},
 		Groups: []string{dispatch.GroupHistory, dispatch.GroupArchive},
+		Needs:  []cluster.Server{cluster.Cassandra, cluster.Kafka, cluster.S3},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
 			cfg := auditor.DefaultConfig()
 			cfg.Region = p.Config.S3.Region
@@ -25,7 +26,10 @@ func main() {
 			s, err := auditor.New(cfg, auditor.Deps{
 				History: p.History, Archive: p.Archive, Log: p.Log, Logger: p.Logger, Metrics: p.Metrics,
 			})
-			return s, nil, err
+			if err != nil {
+				return nil, nil, err
+			}
+			return s, s.Missing, nil
 		},
 	}
 	os.Exit(s.Main(context.Background(), os.Args[1:]))

@@ -19,6 +19,7 @@ func main() {
 			{Name: "DRAIN_LIMIT", Default: "20s", Help: "How long a stop waits for calls under way; others take over what still runs then."},
 		},
 		Groups: []string{dispatch.GroupExecutor},
+		Needs:  []cluster.Server{cluster.Cassandra, cluster.Redis, cluster.Kafka},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
 			cfg := executor.DefaultConfig()
 			cfg.AllowPrivateTargets = p.Env.Bool("ALLOW_PRIVATE_TARGETS")
@@ -26,7 +27,10 @@ func main() {
 			s, err := executor.New(cfg, executor.Deps{
 				Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: p.Logger, Metrics: p.Metrics,
 			})
-			return s, nil, err
+			if err != nil {
+				return nil, nil, err
+			}
+			return s, s.Missing, nil
 		},
 	}
 	os.Exit(s.Main(context.Background(), os.Args[1:]))

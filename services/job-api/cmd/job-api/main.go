@@ -21,6 +21,7 @@ func main() {
 			{Name: "AUTH_TOKEN_FILE", Help: "File with the bearer token that requests must carry."},
 			{Name: "INSECURE", Default: "false", Help: "Listen beyond loopback without a token."},
 		},
+		Needs: []cluster.Server{cluster.Cassandra},
 		Build: build,
 	}
 	os.Exit(s.Main(context.Background(), os.Args[1:]))

@@ -13,12 +13,16 @@ import (
 func main() {
 	s := cluster.Service{
 		Name: "scheduler-worker", What: "takes what is due from the partitions that it owns, and dispatches it.",
+		Needs: []cluster.Server{cluster.Cassandra, cluster.Redis, cluster.Kafka},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
 			s, err := worker.New(worker.DefaultConfig(), worker.Deps{
 				Jobs: p.Jobs, Pending: p.Pending, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
 				Logger: p.Logger, Metrics: p.Metrics,
 			})
-			return s, nil, err
+			if err != nil {
+				return nil, nil, err
+			}
+			return s, s.Missing, nil
 		},
 	}
 	os.Exit(s.Main(context.Background(), os.Args[1:]))

@@ -1,0 +1,142 @@
+//go:build servers
+
+package cluster_test
+
+import (
+	"net/http"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
+)
+
+// onCassandra has Cassandra run in another way than usual for as long as a test lasts.
+func onCassandra(t *testing.T, options ...string) {
+	t.Helper()
+	local(t, "down", "cassandra")
+	local(t, append([]string{"up", "cassandra"}, options...)...)
+	t.Cleanup(func() {
+		local(t, "down", "cassandra")
+		local(t, "up", "cassandra")
+	})
+}
+
+// What a node acknowledged outlives it. (With the default it forgets the last second, which other replicas make up for.)
+func TestJobsThatCassandraAcknowledgedOutliveItsKill(t *testing.T) {
+	onCassandra(t, "--durable")
+	f := newInstallation(t).fleet()
+	due := time.Now().Add(45 * time.Second) // when it is back
+	ids := make([]string, 0, 500)
+	for range cap(ids) / 250 {
+		jobs := make([]map[string]any, 250)
+		for i := range jobs {
+			jobs[i] = f.oneShot(due, "/ok")
+		}
+		ids = append(ids, f.register(jobs)...)
+	}
+	local(t, "kill", "cassandra")
+	f.wantGone("cassandra")
+	local(t, "up", "--durable", "cassandra")
+	f.awaitCalls(ids)
+	f.check(nil)
+}
+
+// With three replicas one of three nodes may be killed at any time: nobody waits, and nothing is refused.
+func TestPlatformGoesOnWithoutOneOfThreeCassandraNodes(t *testing.T) {
+	onCassandra(t, "--nodes", "3")
+	f := newInstallation(t, func(c *installation) {
+		c.config.Replication = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
+	}).fleet()
+	ids, from := f.stream()
+	time.Sleep(time.Until(from.Add(5 * time.Second)))
+	probes := f.probe()
+	killed := time.Now()
+	local(t, "kill", "cassandra-2")
+	time.Sleep(time.Until(from.Add(streamFor)))
+	probes.check("one of three nodes is away", killed.Add(5*time.Second), time.Now(), http.StatusCreated)
+	ids = append(ids, probes.end()...)
+	f.awaitCalls(ids)
+	late := time.Duration(0)
+	for _, c := range f.sink.all() {
+		late = max(late, c.At.Sub(c.ScheduledFor))
+	}
+	t.Logf("%d jobs were called while one of three nodes was away, %s late at most", len(ids), late)
+	local(t, "up", "--nodes", "3", "cassandra")
+	f.check(nil)
+}
+
+// A worker comes, and another, and one is killed: every partition has one owner soon after, and no more of them move than must.
+func TestPartitionsAreSharedAmongWorkersThatComeAndGo(t *testing.T) {
+	f := newInstallation(t).processes()
+	owners := f.owners("scheduler-worker")
+	share := func(step string, workers int, began time.Time) map[int]string {
+		var now map[int]string
+		eventually(t, step+": every partition has one owner", resume, func() bool {
+			now = owners()
+			counts := map[string]int{}
+			for _, owner := range now {
+				counts[owner]++
+			}
+			least := partitions
+			most := 0
+			for _, n := range counts {
+				least, most = min(least, n), max(most, n)
+			}
+			return len(now) == partitions && len(counts) == workers && most-least <= 1
+		})
+		t.Logf("%s: every partition had its owner after %.1f s", step, time.Since(began).Seconds())
+		return now
+	}
+	moved := func(from, to map[int]string) (n int) {
+		for p := range to {
+			if to[p] != from[p] {
+				n++
+			}
+		}
+		return n
+	}
+	begin := func(n int) time.Time {
+		_, err := f.Start("scheduler-worker", n)
+		f.must(err)
+		began := time.Now()
+		f.must(f.Member("scheduler-worker", n).AwaitReady(t.Context()))
+		return began
+	}
+	one := share("one worker", 1, begin(0))
+	began := begin(1)
+	begin(2)
+	three := share("three workers", 3, began)
+	if n, most := moved(one, three), partitions-partitions/3; n > most {
+		t.Errorf("from one worker to three %d partitions moved, want at most %d", n, most)
+	}
+	victim := f.Member("scheduler-worker", 0)
+	gone := 0
+	for _, owner := range three {
+		if owner == one[0] {
+			gone++
+		}
+	}
+	victim.Signal(syscall.SIGKILL)
+	<-victim.Ended
+	two := share("two workers, one was killed", 2, time.Now())
+	if n := moved(three, two); n != gone {
+		t.Errorf("of the worker that was killed were %d partitions, and %d moved", gone, n)
+	}
+}
+
+// owners reads who owns each partition in a role: the node that says so goes with its owner.
+func (f *platform) owners(role string) func() map[int]string {
+	f.t.Helper()
+	conn := servertest.ZooKeeper(f.t)
+	return func() map[int]string {
+		now := map[int]string{}
+		for p := range partitions {
+			if owner, ok := conn.Read(f.config.ZooKeeper.Root + "/" + role + "/owners/" + strconv.Itoa(p)); ok {
+				now[p] = owner
+			}
+		}
+		return now
+	}
+}
