@@ -29,14 +29,14 @@ const (
 	awayFor = 30 * time.Second
 	// answerWithin is how long the API may take to answer, whatever is away.
 	answerWithin = 15 * time.Second
-	// streamRate is how many jobs fall due in a second meanwhile, streamFor for how long: from before until after.
-	streamRate, streamFor = 40, awayFor + 20*time.Second
+	// streamRate is how many jobs fall due in a second meanwhile.
+	streamRate = 40
 )
 
 // stream registers jobs that fall due one after the other from an instant on.
-func (f *platform) stream() (ids []string, from time.Time) {
+func (f *platform) stream(lasts time.Duration) (ids []string, from time.Time) {
 	f.t.Helper()
-	const n = streamRate * int(streamFor/time.Second)
+	n := streamRate * int(lasts/time.Second)
 	from = time.Now().Add(8 * time.Second)
 	jobs := make([]map[string]any, n)
 	for i := range jobs {
@@ -261,7 +261,7 @@ func TestServerThatIsAwayForHalfAMinuteLosesNothing(t *testing.T) {
 	f := newInstallation(t).fleet()
 	var stops []ledger.Stop
 	for _, server := range []string{"zookeeper", "kafka", "s3", "cassandra", "redis", "the topic"} {
-		ids, from := f.stream()
+		ids, from := f.stream(awayFor + 20*time.Second) // from before until after
 		var cancelled []string
 		if server == "redis" {
 			var more []ledger.Stop

@@ -49,7 +49,8 @@ func TestPlatformGoesOnWithoutOneOfThreeCassandraNodes(t *testing.T) {
 	f := newInstallation(t, func(c *installation) {
 		c.config.Replication = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
 	}).fleet()
-	ids, from := f.stream()
+	const streamFor = 25 * time.Second
+	ids, from := f.stream(streamFor)
 	time.Sleep(time.Until(from.Add(5 * time.Second)))
 	probes := f.probe()
 	killed := time.Now()

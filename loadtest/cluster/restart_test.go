@@ -45,8 +45,10 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		}
 	}
 	took := time.Since(restarted)
-	if n := least(); n < 60 {
-		t.Errorf("at a time only %d calls were in flight", n)
+	// While an executor ends its calls nobody begins new ones of its share of the fires: what the other makes is always there.
+	fewest := least()
+	if fewest < 35 {
+		t.Errorf("at a time only %d calls were in flight", fewest)
 	}
 	if left := time.Until(begin.Add(deployment)); left < 0 {
 		t.Errorf("the restart took %s: no calls were in flight at its end", took)
@@ -59,7 +61,12 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		}
 	}
 	running, cut := f.sink.slow()
-	t.Logf("twelve processes were restarted in %.0f s; %d calls in flight at the end, %d cut", took.Seconds(), running, cut)
+	late := time.Duration(0)
+	for _, c := range f.sink.all() {
+		late = max(late, c.At.Sub(c.ScheduledFor))
+	}
+	t.Logf("twelve processes were restarted in %.0f s; %d calls in flight at the end, %d at the fewest, %d cut; %.1f s late at most",
+		took.Seconds(), running, fewest, cut, late.Seconds())
 	overdue := steadyJobs + int(time.Since(begin.Add(5*time.Second))/time.Second)*slowASec
 	eventually(t, "what was due five seconds ago is called", time.Minute, func() bool {
 		missing, _ := f.sink.missing(ids[:min(overdue, len(ids))])

@@ -197,10 +197,16 @@ func (m *member) tell() {
 func (m *member) run(ctx context.Context) {
 	defer close(m.told)
 	defer m.leave()
+	told := false
 	for ctx.Err() == nil {
-		if err := m.step(ctx); err != nil && ctx.Err() == nil {
+		switch err := m.step(ctx); {
+		case err != nil && ctx.Err() == nil && !told:
 			// What is owned stays owned: without the ensemble nobody else is told to take it.
 			m.c.o.Logger.Warn("cannot ask the coordinator", "role", m.role, "error", err)
+			told = true
+		case err == nil && told:
+			m.c.o.Logger.Info("the coordinator answers again", "role", m.role)
+			told = false
 		}
 		select {
 		case <-ctx.Done():
