@@ -52,12 +52,20 @@ dist: ## build static release binaries into .dist, an archive for each of PLATFO
 		tar -C $(DIST) --sort=name --owner=0 --group=0 --mtime=@0 -czf $$out.tar.gz $$name && rm -r $$out || exit 1; done
 	@cd $(DIST) && sha256sum *.tar.gz > SHA256SUMS && cat SHA256SUMS
 
+.PHONY: dist-check
+dist-check: ## build the release binaries of this platform, and fail if one is not static or does not tell its version
+	@$(MAKE) -s dist DIST=$(BIN)/dist-check VERSION=checked PLATFORMS="$$(go env GOOS)/$$(go env GOARCH)"
+	@cd $(BIN)/dist-check && tar -xzf *.tar.gz && for b in minutehand_*/minutehand $(foreach s,$(SERVICES),minutehand_*/$(s)); do \
+		go version -m $$b | grep -q CGO_ENABLED=0 || { echo "$$b is not static"; exit 1; }; \
+		./$$b version | grep checked || { echo "$$b does not tell its version"; exit 1; }; done
+
 .PHONY: cluster
 cluster: binaries ## start the real servers and two of each service as processes, play the demo on them, stop everything
 	@infra/local/cluster
 
 .PHONY: test
 test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end tests, with the race detector
+	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
 	$(call stage,build,go build work && $(MAKE) -s build)
 	$(call stage,vet,go vet work)
 	$(call stage,verify generated code,$(MAKE) -s verify)
@@ -67,18 +75,16 @@ test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end 
 	$(call stage,end to end and simulation,go test -race -p 1 -timeout 40m ./loadtest/...)
 	$(call stage,broken variants,$(MAKE) -s sim-variants)
 	$(call stage,model,$(MAKE) -s model CONFIGURATIONS=small)
+	$(call stage,release binaries,$(MAKE) -s dist-check)
+	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 # What is tested on the real servers: the adapters by the ports' conformance suites, and the services on them.
 SERVED := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3 ./libs/adapters/zookeeper \
 	./loadtest/cluster
-SERVERS := zookeeper kafka redis s3 cassandra
 
 .PHONY: test-servers
 test-servers: binaries ## conformance of the adapters, and the services end to end, killed and restarted, on real servers, which it starts and stops again
-	@infra/local/local up $(SERVERS)
-	@infra/local/local up --cluster redis
-	@set -a; . infra/local/versions.env; set +a; go test -race -count=1 -p 1 -tags servers -timeout 40m $(SERVED); result=$$?; \
-		infra/local/local down $(SERVERS); exit $$result
+	@infra/local/with-servers --cluster go test -race -count=1 -p 1 -tags servers -timeout 40m $(SERVED)
 
 .PHONY: test-fast
 test-fast: ## the Go tests that take under three minutes together, with the race detector
@@ -154,9 +160,7 @@ REST ?= 5000000
 
 .PHONY: bench-servers
 bench-servers: binaries ## measure the services on the real servers, ROUNDS=3 without, with and again without REST=5000000 jobs at rest
-	@infra/local/local up $(SERVERS)
-	@set -a; . infra/local/versions.env; set +a; \
-		go run ./loadtest/bench -servers -rounds $(ROUNDS) -rest $(REST) -steady 30s; result=$$?; infra/local/local down $(SERVERS); exit $$result
+	@infra/local/with-servers go run ./loadtest/bench -servers -rounds $(ROUNDS) -rest $(REST) -steady 30s
 
 .PHONY: bench
 bench: build ## measure on this machine, beside a bare net/http client
