@@ -44,6 +44,40 @@ func TestLeaseWhoseAnswerWasLostIsHeldAtOnce(t *testing.T) {
 	})
 }
 
+// Whoever stalled would else take over from itself, and call while it calls.
+func TestSecondFireOfAnAttemptWaitsForTheFirstInTheSameProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		s := &Service{cfg: cfg, deps: Deps{Records: newRecords(t), Logger: slog.New(slog.DiscardHandler)}, name: "executor", metrics: newMetrics(nil)}
+		s.hosts = newHosts(cfg, s.deps.Clock, s.metrics)
+		second := &task{fire: &job.Fire{Entry: job.Entry{Locator: job.Locator{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1}}}}
+		key := dedupe.KeyOf(&second.fire.Entry)
+		first := s.leases.reserve(key)
+		rec, held := s.acquire(t.Context(), second)
+		if !held {
+			t.Fatal("no lease")
+		}
+		s.leases.hold(first, lease{token: rec.Token, begun: true})
+		time.Sleep(2 * cfg.LeaseTTL) // it could not renew
+		s.execute(t.Context(), second)
+		found, err := s.deps.Records.Lookup(t.Context(), []dedupe.Key{key})
+		if err != nil || found[0].Token != rec.Token {
+			t.Errorf("it took over from itself: %+v (%v)", found, err)
+		}
+		if again := s.hosts.takeDelayed(time.Now().Add(leaseWait)); len(again) != 1 || again[0] != second {
+			t.Errorf("%d fires wait", len(again))
+		}
+		s.leases.drop(key, first)
+		if s.leases.reserve(key) == nil {
+			t.Error("nobody may have it any more")
+		}
+		s.leases.drop(key, first) // again, and of another's now
+		if s.leases.reserve(key) != nil {
+			t.Error("who was done with it gave away what is another's")
+		}
+	})
+}
+
 func newRecords(t *testing.T) *embedded.Records {
 	t.Helper()
 	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: 1})

@@ -88,7 +88,9 @@ func (s *Service) help(args []string) int {
 		return 0
 	}
 	fmt.Fprintf(os.Stdout, "%s: %s\nIt takes no arguments and goes by the environment:\n\n", s.Name, s.What)
-	if err := Help(os.Stdout, append(processVariables(), s.Variables...)...); err != nil || args[0] != "--help" && args[0] != "-h" && args[0] != "help" {
+	err := Help(os.Stdout, append(processVariables(), s.Variables...)...)
+	fmt.Fprint(os.Stdout, "\nWith OTEL_EXPORTER_OTLP_ENDPOINT it sends traces there; the other OTEL_* variables of the OTLP exporter apply.\n")
+	if err != nil || args[0] != "--help" && args[0] != "-h" && args[0] != "help" {
 		return 2
 	}
 	return 0
