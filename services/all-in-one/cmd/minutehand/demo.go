@@ -55,6 +55,7 @@ const (
 type demo struct {
 	client
 	jobs    int
+	each    time.Duration // planned for the registration of a job
 	begin   time.Time     // of the window in which the one-shots fire
 	window  time.Duration // how long it is
 	sink    *demoSink
@@ -102,7 +103,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- p.Run(running) }()
-	d := &demo{client: client{Server: "http://" + api.Addr().String()}, jobs: c.Jobs, window: c.Over, sink: sink, sinkURL: sinkURL}
+	d := &demo{client: client{Server: "http://" + api.Addr().String()}, jobs: c.Jobs, each: time.Millisecond, window: c.Over, sink: sink, sinkURL: sinkURL}
 	playErr := d.play(ctx)
 	stop()
 	if err := errors.Join(playErr, <-done); err != nil {
@@ -122,7 +123,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 // play registers the jobs and waits for their calls.
 func (d *demo) play(ctx context.Context) error {
 	// Registration takes the less, the faster the machine; the window begins when it is surely over.
-	d.begin = time.Now().Add(time.Second + time.Duration(d.jobs)*time.Millisecond).Truncate(time.Second)
+	d.begin = time.Now().Add(time.Second + time.Duration(d.jobs)*d.each).Truncate(time.Second)
 	fmt.Printf("registering %d jobs at %s, to fire from %s on\n", d.jobs, d.Server, d.begin.Format("15:04:05"))
 	if err := d.register(ctx); err != nil {
 		return err

@@ -32,7 +32,8 @@ func (c *demoCmd) onCluster(ctx context.Context) error {
 		return err
 	}
 	defer stopSink()
-	d := &demo{client: client{Server: c.Server}, jobs: c.Jobs, window: c.Over, sink: sink, sinkURL: sinkURL}
+	// The servers may have just started.
+	d := &demo{client: client{Server: c.Server}, jobs: c.Jobs, each: 4 * time.Millisecond, window: c.Over, sink: sink, sinkURL: sinkURL}
 	if err := d.play(ctx); err != nil {
 		return err
 	}
