@@ -196,6 +196,7 @@ func (s *Service) assign(owned []hotbucket.Owner) {
 			continue
 		}
 		next[o.Partition] = newPartition(o)
+		s.staged.Store(false)
 	}
 	s.partitions, s.assigned = next, true
 }

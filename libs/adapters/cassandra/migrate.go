@@ -81,11 +81,7 @@ func statements(text string) (list []string) {
 // checkReplication tells what is wrong with the replication asked for. A keyspace that has too many replicas for its cluster
 // takes no write, and stays as it is however often it is made.
 func checkReplication(ctx context.Context, session *gocql.Session, keyspace, text string) error {
-	nodes, err := nodesOf(ctx, session)
-	if err != nil {
-		return err
-	}
-	want, err := replicas(parseReplication(text), nodes)
+	there, err := nodesOf(ctx, session)
 	if err != nil {
 		return err
 	}
@@ -94,14 +90,25 @@ func checkReplication(ctx context.Context, session *gocql.Session, keyspace, tex
 		return err
 	}
 	if standing == nil {
+		want, err := replicas(parseReplication(text), there)
+		if err != nil {
+			return err
+		}
 		for where, n := range want {
-			if have := nodes.in(where); n > have {
+			if have := there.in(where); n > have {
 				return fmt.Errorf("%w: %d replicas are asked for, and there are %d nodes", ErrReplication, n, have)
 			}
 		}
 		return nil
 	}
-	has, err := replicas(standing, nodes)
+	has, err := replicas(standing, there)
+	if err != nil {
+		return err
+	}
+	if has[anywhere] == 0 { // a factor for all data centres was one for those that there were
+		there = has
+	}
+	want, err := replicas(parseReplication(text), there)
 	if err != nil {
 		return err
 	}
@@ -138,17 +145,22 @@ func (n nodes) in(where string) (count int) {
 }
 
 func nodesOf(ctx context.Context, session *gocql.Session) (nodes, error) {
-	found := nodes{}
-	for _, query := range []string{"SELECT data_center FROM system.local", "SELECT data_center FROM system.peers_v2"} {
-		rows := session.Query(query).Consistency(gocql.One).IterContext(ctx)
-		for name := ""; rows.Scan(&name); {
+	var own gocql.UUID
+	var name string
+	err := session.Query("SELECT host_id, data_center FROM system.local").Consistency(gocql.One).ScanContext(ctx, &own, &name)
+	if err != nil {
+		return nil, err
+	}
+	found := nodes{name: 1}
+	// Of the same node, which is not among its peers.
+	rows := session.Query("SELECT data_center FROM system.peers_v2").Consistency(gocql.One).SetHostID(own.String()).IterContext(ctx)
+	for rows.Scan(&name) {
+		if name != "" { // else a row that says nothing yet
 			found[name]++
 		}
-		if err := rows.Close(); err != nil {
-			return nil, err
-		}
+		name = ""
 	}
-	return found, nil
+	return found, rows.Close()
 }
 
 var replicationOption = regexp.MustCompile(`'([^']*)'\s*:\s*'?([^',}]*)`)
@@ -163,8 +175,8 @@ func parseReplication(text string) map[string]string {
 }
 
 // replicas counts those of each data centre, or those anywhere.
-func replicas(options map[string]string, there nodes) (map[string]int, error) {
-	counts := map[string]int{}
+func replicas(options map[string]string, there nodes) (nodes, error) {
+	counts := nodes{}
 	network := strings.HasSuffix(options["class"], "NetworkTopologyStrategy")
 	if !network && !strings.HasSuffix(options["class"], "SimpleStrategy") {
 		return nil, fmt.Errorf("%w: the class must be NetworkTopologyStrategy or SimpleStrategy", ErrReplication)
@@ -174,10 +186,11 @@ func replicas(options map[string]string, there nodes) (map[string]int, error) {
 			continue
 		}
 		n, err := strconv.Atoi(value)
-		if err != nil || n < 1 {
+		if err != nil || n < 0 || n == 0 && name == "replication_factor" {
 			return nil, fmt.Errorf("%w: %s must be a whole number of at least 1", ErrReplication, name)
 		}
 		switch {
+		case n == 0: // this data centre is left out
 		case name != "replication_factor":
 			counts[name] = n
 		case !network:
@@ -197,7 +210,7 @@ func replicas(options map[string]string, there nodes) (map[string]int, error) {
 }
 
 // describe names numbers of replicas.
-func describe(counts map[string]int) string {
+func describe(counts nodes) string {
 	var parts []string
 	for _, where := range slices.Sorted(maps.Keys(counts)) {
 		part := fmt.Sprintf("replication factor %d", counts[where])

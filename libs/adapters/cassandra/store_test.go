@@ -109,7 +109,10 @@ func TestReplicationThatTheClusterCannotHaveIsRefusedBeforeAnythingIsMade(t *tes
 			t.Errorf("%s gave %v", wrong, err)
 		}
 	}
-	for _, right := range []string{"{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}", "{'class':'NetworkTopologyStrategy','datacenter1':'1'}"} {
+	for _, right := range []string{
+		"{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}", "{'class':'NetworkTopologyStrategy','datacenter1':'1'}",
+		"{'class': 'NetworkTopologyStrategy', 'replication_factor': 1, 'elsewhere': 0}",
+	} {
 		if err := cassandra.Migrate(t.Context(), o, right, schemas.Cassandra()); err != nil {
 			t.Errorf("%s gave %v", right, err)
 		}

@@ -8,6 +8,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -142,7 +143,7 @@ type script struct {
 func newScript(text string) *script { return &script{redis.NewScript(text), text} }
 
 // teach gives a server the scripts on a new connection, so that one which has just started knows them before it is asked for
-// one. What it does not take, it gets by its text later.
+// one. What it refuses, it gets by its text later; a connection that still owes answers is none.
 func teach(ctx context.Context, c *redis.Conn) error {
 	pipe := c.Pipeline()
 	for _, s := range []*script{
@@ -151,8 +152,12 @@ func teach(ctx context.Context, c *redis.Conn) error {
 	} {
 		pipe.ScriptLoad(ctx, s.text) // the script's own Load would take what the pipeline has not answered yet for its hash
 	}
-	_, _ = pipe.Exec(ctx)
-	return nil
+	_, err := pipe.Exec(ctx)
+	var refusal redis.Error
+	if errors.As(err, &refusal) {
+		return nil
+	}
+	return err
 }
 
 // bounded is the context of a call.

@@ -173,6 +173,8 @@ type member struct {
 	// owned are the epochs of the partitions that it owns.
 	owned map[int]int64
 	told  chan []hotbucket.Owner
+	// spoke: a set was told.
+	spoke bool
 	// watch tells once when members come or go; nil when there is none. (The driver keeps each until it has told.)
 	watch <-chan zk.Event
 }
@@ -192,6 +194,7 @@ func (m *member) tell() {
 	default:
 	}
 	m.told <- set
+	m.spoke = true
 }
 
 func (m *member) run(ctx context.Context) {
@@ -370,7 +373,7 @@ func (m *member) acquire(ctx context.Context, assigned []int) error {
 		}
 		m.owned[p], taken = epoch, true
 	}
-	if taken {
+	if taken || failed == nil && len(assigned) == 0 && !m.spoke { // there may be more members than partitions
 		m.tell()
 	}
 	return failed

@@ -60,6 +60,22 @@ func TestCheckWaitsForAConnectionThatIsBeingMade(t *testing.T) {
 	}
 }
 
+// Else a process that stands by for others would never know that it lacks nothing.
+func TestMemberThatOwnsNothingIsToldSo(t *testing.T) {
+	root := newRoot()
+	first := join(t, root, 1)
+	settle(t, 1, []*process{first}, []int{1})
+	second := join(t, root, 1)
+	select {
+	case set := <-second.sets:
+		if len(set) > 0 {
+			t.Errorf("it was told that it owns %v", set)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it was told nothing")
+	}
+}
+
 // process is a member with a session of its own.
 type process struct {
 	c     *zookeeper.Coordinator
