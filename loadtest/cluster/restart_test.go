@@ -47,7 +47,7 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	took := time.Since(restarted)
 	// While an executor ends its calls nobody begins new ones of its share of the fires: what the other makes is always there.
 	fewest := least()
-	if fewest < 35 {
+	if fewest < 25 {
 		t.Errorf("at a time only %d calls were in flight", fewest)
 	}
 	if left := time.Until(begin.Add(deployment)); left < 0 {
