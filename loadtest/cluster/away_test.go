@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,15 +236,12 @@ func TestServicesThatStartBeforeTheirServersWaitForThem(t *testing.T) {
 		_, err := f.Start(s, 0)
 		f.must(err)
 	}
-	const patience = 8 * time.Second
-	time.Sleep(patience)
 	f.wantReadiness(away...)
-	for _, m := range f.Members {
-		select {
-		case <-m.Ended:
-			t.Errorf("%s ended: %v", m, m.Err)
-		default:
-		}
+	for _, service := range []string{"retry-manager", "audit-writer"} { // the executor waits for its start number before
+		eventually(t, service+" waits for the log", time.Minute, func() bool {
+			text, err := os.ReadFile(f.Member(service, 0).Log)
+			return err == nil && strings.Contains(string(text), `operation="subscribe to events"`)
+		})
 	}
 	local(t, append([]string{"up"}, away...)...)
 	for _, m := range f.Members {

@@ -40,7 +40,7 @@ func (c *installation) start() *process {
 	logger, metrics := c.logger(), prometheus.NewRegistry()
 	p, err := cluster.Open(c.t.Context(), c.config, logger, metrics)
 	c.must(err)
-	if missing := p.Missing(c.t.Context()); len(missing) > 0 {
+	if missing := p.Missing(c.t.Context(), cluster.Cassandra, cluster.Redis, cluster.Kafka, cluster.ZooKeeper, cluster.S3); len(missing) > 0 {
 		c.t.Fatalf("%v do not answer", missing)
 	}
 	loading, err := loader.New(loader.DefaultConfig(), loader.Deps{

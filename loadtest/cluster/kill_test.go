@@ -87,8 +87,9 @@ func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 			if service != "audit-writer" || kills == 3 {
 				break
 			}
-			f.restart(service, 0) // again, while it closes its first objects
-			time.Sleep(time.Duration(kills) * time.Second)
+			before := f.objects()
+			f.restart(service, 0)
+			eventually(t, "an object is put", time.Minute, func() bool { return f.objects() > before }) // whose place may not be committed yet
 		}
 		f.awaitCalls(ids)
 		_, repeated := f.sink.missing(ids)
@@ -106,6 +107,14 @@ func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 	f.check(nil)
 	f.wantGrowingTokens()
 	f.wantArchiveLikeTopic()
+}
+
+// objects is how many the archive holds.
+func (f *platform) objects() int {
+	f.t.Helper()
+	names, err := f.ports.Archive.List(f.t.Context(), "")
+	f.must(err)
+	return len(names)
 }
 
 // wantGrowingTokens checks that whoever called a second time had a greater token: the hot tier has lost nothing.

@@ -145,7 +145,7 @@ func (s *Service) run(ctx context.Context) error {
 	}
 	missing := func() []string {
 		if ctx.Err() != nil {
-			return []string{"nothing: it is stopping"}
+			return []string{"it is stopping"}
 		}
 		names := p.Missing(ctx, s.Needs...)
 		if lacks != nil {
