@@ -1,5 +1,8 @@
-// Package hotbucket is the port of the hot buckets: for each partition the entries of its next hour, sorted by the
-// instant at which they are due, and the claims of their occurrences. All of it can be rebuilt from the cold store.
+// Package hotbucket is the port of the hot buckets: for each partition the entries of its next hour, by lane and sorted
+// by the instant at which they are due, and the claims of their occurrences. All of it can be rebuilt from the cold store.
+//
+// A lane is the queue of one target host (see job.Definition.Mark). Reading by lane keeps a million entries that wait for
+// one host from hiding what is due behind them for another.
 //
 // What every adapter promises:
 //   - Whatever carries an owner's epoch is refused with ErrStaleEpoch when the store holds a greater one for that
@@ -54,16 +57,21 @@ type Buckets interface {
 	// Add puts entries into their partitions' due sets. One that is there already stays as it is. ErrFull where the
 	// bound of the adapter would be passed: then none of the call's entries of that partition were added.
 	Add(ctx context.Context, entries []job.Entry) error
-	// Due gives, for each owner in order, the entries due at or before until, without removing them: at most limit
-	// in all, earliest due first within a partition. They may be shared, and must not be changed.
-	Due(ctx context.Context, owners []Owner, until time.Time, limit int) ([]*job.Entry, error)
-	// Postpone keeps Due from giving occurrences before an instant. They stay in their due sets, so nobody misses them;
-	// that they were postponed may be forgotten at any time. The owner's epoch is checked.
-	Postpone(ctx context.Context, o Owner, locators []job.Locator, until time.Time) error
-	// Remove takes occurrences out of their due sets.
-	Remove(ctx context.Context, locators []job.Locator) error
-	// Absent gives those of the locators that are not in their due set.
-	Absent(ctx context.Context, locators []job.Locator) ([]job.Locator, error)
+	// Due gives, for each owner in order, the entries that an Ask asks for, earliest due first within a lane, and sets each
+	// of them aside: it is not given again before GivenFor, except to an owner with another epoch or by Ask.Again. Entries
+	// that were set aside stay in their hot bucket, so nobody misses them. That they were may be forgotten at any time, so a
+	// reader remembers what it holds. The entries may be shared, and must not be changed.
+	Due(ctx context.Context, owners []Owner, ask Ask) ([]Given, error)
+	// Postpone keeps Due from giving entries before an instant, as setting them aside does. The owner's epoch is checked.
+	Postpone(ctx context.Context, o Owner, entries []*job.Entry, until time.Time) error
+	// Park marks entries as attended: what had to be done at their instant is done, and they only wait for their target.
+	// Due gives them again as soon as their lane is asked for. That they are parked may be forgotten at any time. The owner's
+	// epoch is checked; what is not there stays away.
+	Park(ctx context.Context, o Owner, entries []*job.Entry) error
+	// Remove takes occurrences out of their hot buckets.
+	Remove(ctx context.Context, entries []*job.Entry) error
+	// Absent gives the locators of those entries that are not in their hot bucket.
+	Absent(ctx context.Context, entries []*job.Entry) ([]job.Locator, error)
 	// Hints receives when entries due within HintWithin may have been added; a hint may be spurious, and may be lost.
 	// It only makes a reader quicker, correctness never depends on it.
 	Hints() <-chan struct{}
@@ -80,6 +88,62 @@ type Buckets interface {
 	SetEpoch(ctx context.Context, o Owner) error
 	// Incarnations are those of partitions, in order: each of the part of the hot tier that holds the partition.
 	Incarnations(ctx context.Context, partitions []int) ([]string, error)
+}
+
+// GivenFor is how long what Due gave is set aside: longer than a worker takes from reading an entry to its removal.
+const GivenFor = 30 * time.Second
+
+// Bounds of a read: MaxGiven of the entries that one Due gives of one partition, MaxLaneAsks of the lanes in an Ask.
+const (
+	MaxGiven    = 500
+	MaxLaneAsks = 256
+)
+
+// Ask says what Due is to give.
+type Ask struct {
+	// PerLane is what is given of every lane that Lanes does not name.
+	PerLane LaneAsk
+	Lanes   map[uint32]LaneAsk
+	// Limit bounds what is given of one partition; 0, or more than MaxGiven, stands for MaxGiven.
+	Limit int
+	// Again gives what was set aside once more, because an answer was lost or its reader has dropped it.
+	Again bool
+}
+
+// LaneAsk says what Due is to give of a lane in one partition.
+type LaneAsk struct {
+	// Until: entries due at or before it.
+	Until time.Time
+	// Limit bounds how many.
+	Limit int
+	// Attended: only those that have to be attended to at their instant and are not parked.
+	Attended bool
+}
+
+// Of returns what is asked for of a lane.
+func (a *Ask) Of(lane uint32) LaneAsk {
+	if l, ok := a.Lanes[lane]; ok {
+		return l
+	}
+	return a.PerLane
+}
+
+// Room returns how many entries of one partition Due gives at most.
+func (a *Ask) Room() int {
+	if a.Limit <= 0 || a.Limit > MaxGiven {
+		return MaxGiven
+	}
+	return a.Limit
+}
+
+// All asks for everything that is due at or before an instant.
+func All(until time.Time) Ask { return Ask{PerLane: LaneAsk{Until: until, Limit: MaxGiven}} }
+
+// Given is an entry that Due gave.
+type Given struct {
+	*job.Entry
+	// Parked: it was attended to at its instant, and waited for its target since.
+	Parked bool
 }
 
 // Claim is an occurrence and what its owner would decide. Around an update, two definitions may share an occurrence,

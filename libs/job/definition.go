@@ -2,6 +2,10 @@ package job
 
 import (
 	"encoding/json"
+	"hash/fnv"
+	"io"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -99,6 +103,22 @@ type Target struct {
 	// Body is sent as it stands: JSON text.
 	Body    json.RawMessage `json:"body,omitempty"`
 	Timeout time.Duration   `json:"timeout"`
+}
+
+// Host is the host and port that the target is called at, "" if its URL has none.
+func (t *Target) Host() string {
+	u, err := url.Parse(t.URL)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(u.Host)
+}
+
+// Lane is the hash of the target's kind and host by which its capacity is counted; never 0.
+func (t *Target) Lane() uint32 {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, t.Kind+"|"+t.Host()) // a hash takes everything
+	return max(h.Sum32(), 1)
 }
 
 // Defaults and limits of a definition; the OpenAPI document states the same numbers.

@@ -34,6 +34,29 @@ type Entry struct {
 	Repeats int64
 	// Trace is the W3C traceparent of the request that asked for it; "" for none. Attempts carry it on, successors do not.
 	Trace string
+	// Lane, Plain and Weight follow from the definition: see [Definition.Mark].
+	Lane  uint32
+	Plain bool
+	// Weight is about how many bytes the definition takes, and so the fire.
+	Weight int
+}
+
+// Attended reports whether something has to be done at the entry's instant even while its target has no room for it: a
+// successor follows from it, or the missed-run policy would skip it later. Everything else may simply wait.
+func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e.Plain }
+
+// Mark notes on an entry of the definition what workers decide by before they read the definition:
+//   - Lane, the queue in which the entry waits for its target. All entries for one host share a lane, and two hosts share
+//     one only if their hashes collide. 0 is the lane of entries that were written before there were lanes.
+//   - Plain, whether nothing follows from the entry, and a late one fires all the same.
+//   - Weight, its size.
+func (d *Definition) Mark(e *Entry) {
+	e.Lane = d.Target.Lane()
+	e.Plain = d.Schedule.Type == OneShot && d.MissedRun != MissedSkip
+	e.Weight = len(d.Target.URL) + len(d.Target.Body)
+	for name, value := range d.Target.Headers {
+		e.Weight += len(name) + len(value)
+	}
 }
 
 // FirstOfSchedule tells whether the entry stands for an occurrence of the schedule itself, so that the rules for

@@ -124,13 +124,15 @@ func (l *Line) Successor(parent *job.Entry, d job.Decision, now time.Time) (e jo
 
 func (l *Line) entry(partition int, at time.Time, ordinal int) job.Entry {
 	due := l.Plan.ScheduledFor(at)
-	return job.Entry{
+	e := job.Entry{
 		Locator: job.Locator{
 			Partition: partition, DueAt: due, ExecutionID: job.ScheduleExecutionID(l.JobID, at), Attempt: 1,
 			DefinitionID: l.Def.ID,
 		},
 		JobID: l.JobID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: ordinal,
 	}
+	l.Def.Mark(&e)
+	return e
 }
 
 // next is the instant after at, unless the definition has ended by then or its occurrences are used up.

@@ -13,6 +13,7 @@ func entryToPB(e *job.Entry) *pb.Entry {
 		Attempt: uint32(e.Attempt), DefinitionId: e.DefinitionID, JobId: e.JobID, Trigger: string(e.Trigger),
 		NominalAtMs: ms(e.NominalAt), ScheduledForMs: ms(e.ScheduledFor), Ordinal: int64(e.Ordinal),
 		BackfillFired: int64(e.BackfillFired), WrittenAtMs: ms(e.WrittenAt), Chained: e.Chained, Repeats: e.Repeats, Trace: e.Trace,
+		Lane: e.Lane, Plain: e.Plain, Weight: uint32(e.Weight),
 	}
 }
 
@@ -25,6 +26,7 @@ func entryFromPB(m *pb.Entry) job.Entry {
 		JobID: m.GetJobId(), Trigger: job.Trigger(m.GetTrigger()), NominalAt: at(m.GetNominalAtMs()),
 		ScheduledFor: at(m.GetScheduledForMs()), Ordinal: int(m.GetOrdinal()), BackfillFired: int(m.GetBackfillFired()),
 		WrittenAt: at(m.GetWrittenAtMs()), Chained: m.GetChained(), Repeats: m.GetRepeats(), Trace: m.GetTrace(),
+		Lane: m.GetLane(), Plain: m.GetPlain(), Weight: int(m.GetWeight()),
 	}
 }
 

@@ -14,7 +14,7 @@ func fill() (job.Fire, job.Event) {
 	e := job.Entry{
 		Locator: job.Locator{Partition: 7, Minute: 99, DueAt: at, ExecutionID: "exe", Attempt: 3, DefinitionID: "def"},
 		JobID:   "job", Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at.Add(time.Second), Ordinal: 4,
-		BackfillFired: 2, WrittenAt: at, Chained: true,
+		BackfillFired: 2, WrittenAt: at, Chained: true, Lane: 1 << 31, Plain: true, Weight: 300,
 	}
 	retry := job.DefaultRetryPolicy()
 	retry.Delays = []time.Duration{time.Second}

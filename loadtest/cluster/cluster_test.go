@@ -53,15 +53,18 @@ func (c *installation) start() *process {
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
-	working, err := worker.New(worker.DefaultConfig(), worker.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: logger,
-		Metrics: metrics,
+	workerConfig := worker.DefaultConfig()
+	workerConfig.Partitions = partitions
+	working, err := worker.New(workerConfig, worker.Deps{
+		Jobs: p.Jobs, Pending: p.Pending, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board,
+		Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 	executing := executor.DefaultConfig()
 	executing.AllowPrivateTargets = true
 	invoking, err := executor.New(executing, executor.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: logger, Metrics: metrics,
+		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Logger: logger,
+		Metrics: metrics,
 	})
 	c.must(err)
 	settling, err := settler.New(settler.DefaultConfig(), settler.Deps{

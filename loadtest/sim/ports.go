@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -29,6 +30,7 @@ type Ports struct {
 	Log       dispatch.Log
 	Coord     coord.Coordinator
 	Archive   archive.Archive
+	Board     capacity.Board
 	Transport http.RoundTripper
 }
 
@@ -56,7 +58,7 @@ func (p *process) ports() Ports {
 	c := &client{p: p, hot: p.w.hot.Client()}
 	return Ports{
 		Jobs: jobs{c}, Pending: pending{c}, History: history{c}, Settings: settings{c}, Hot: buckets{c}, Records: records{c},
-		Log: log{c}, Coord: coordinator{c}, Archive: objects{c}, Transport: transport{c},
+		Log: log{c}, Coord: coordinator{c}, Archive: objects{c}, Board: board{c}, Transport: transport{c},
 	}
 }
 
@@ -73,6 +75,7 @@ func first[T any](list []T, key func(T) string) string {
 }
 
 func entryKey(e job.Entry) string     { return locatorKey(e.Locator) }
+func sharedKey(e *job.Entry) string   { return locatorKey(e.Locator) }
 func locatorKey(l job.Locator) string { return fmt.Sprintf("%s/%d", l.ExecutionID, l.Attempt) }
 func attemptKey(k dedupe.Key) string  { return fmt.Sprintf("%s/%d", k.ExecutionID, k.Attempt) }
 func same(s string) string            { return s }
@@ -281,8 +284,11 @@ func (c history) DeadLetters(ctx context.Context, tenant, cursor string, limit i
 
 var (
 	opAdd         = newOp("hot", "Add", Write, often)
-	opDue         = newOp("hot", "Due", Read, always)
+	opDue         = newOp("hot", "Due", Write, always)
 	opPostpone    = newOp("hot", "Postpone", Write, seldom)
+	opPark        = newOp("hot", "Park", Write, often)
+	opPost        = newOp("hot", "Post", Write, always)
+	opReadBoard   = newOp("hot", "Read", Read, always)
 	opRemove      = newOp("hot", "Remove", Write, often)
 	opAbsent      = newOp("hot", "Absent", Read, often)
 	opClaim       = newOp("hot", "Claim", Write, often)
@@ -291,6 +297,17 @@ var (
 	opSetEpoch    = newOp("hot", "SetEpoch", Write, seldom)
 	opIncarnation = newOp("hot", "Incarnation", Read, always)
 )
+
+// board is where executors report.
+type board struct{ *client }
+
+func (c board) Post(ctx context.Context, r capacity.Report) error {
+	return do(ctx, c.p, opPost, c.p.name, func(ctx context.Context) error { return c.p.w.board.Post(ctx, r) })
+}
+
+func (c board) Read(ctx context.Context) ([]capacity.Report, error) {
+	return through(ctx, c.p, opReadBoard, c.p.name, c.p.w.board.Read)
+}
 
 type buckets struct{ *client }
 
@@ -302,28 +319,30 @@ func (c buckets) Add(ctx context.Context, entries []job.Entry) error {
 	return do(ctx, c.p, opAdd, first(entries, entryKey), func(ctx context.Context) error { return c.hot.Add(ctx, entries) })
 }
 
-func (c buckets) Due(
-	ctx context.Context, owners []hotbucket.Owner, until time.Time, limit int,
-) ([]*job.Entry, error) {
-	return through(ctx, c.p, opDue, c.p.name, func(ctx context.Context) ([]*job.Entry, error) {
-		return c.hot.Due(ctx, owners, until, limit)
+func (c buckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
+	return through(ctx, c.p, opDue, c.p.name, func(ctx context.Context) ([]hotbucket.Given, error) {
+		return c.hot.Due(ctx, owners, ask)
 	})
 }
 
-func (c buckets) Postpone(ctx context.Context, o hotbucket.Owner, locators []job.Locator, until time.Time) error {
-	return do(ctx, c.p, opPostpone, first(locators, locatorKey), func(ctx context.Context) error {
-		return c.hot.Postpone(ctx, o, locators, until)
+func (c buckets) Postpone(ctx context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) error {
+	return do(ctx, c.p, opPostpone, first(entries, sharedKey), func(ctx context.Context) error {
+		return c.hot.Postpone(ctx, o, entries, until)
 	})
 }
 
-func (c buckets) Remove(ctx context.Context, locators []job.Locator) error {
-	locators = slices.Clone(locators)
-	return do(ctx, c.p, opRemove, first(locators, locatorKey), func(ctx context.Context) error { return c.hot.Remove(ctx, locators) })
+func (c buckets) Park(ctx context.Context, o hotbucket.Owner, entries []*job.Entry) error {
+	return do(ctx, c.p, opPark, first(entries, sharedKey), func(ctx context.Context) error { return c.hot.Park(ctx, o, entries) })
 }
 
-func (c buckets) Absent(ctx context.Context, locators []job.Locator) ([]job.Locator, error) {
-	return through(ctx, c.p, opAbsent, first(locators, locatorKey), func(ctx context.Context) ([]job.Locator, error) {
-		return c.hot.Absent(ctx, locators)
+func (c buckets) Remove(ctx context.Context, entries []*job.Entry) error {
+	entries = slices.Clone(entries)
+	return do(ctx, c.p, opRemove, first(entries, sharedKey), func(ctx context.Context) error { return c.hot.Remove(ctx, entries) })
+}
+
+func (c buckets) Absent(ctx context.Context, entries []*job.Entry) ([]job.Locator, error) {
+	return through(ctx, c.p, opAbsent, first(entries, sharedKey), func(ctx context.Context) ([]job.Locator, error) {
+		return c.hot.Absent(ctx, entries)
 	})
 }
 

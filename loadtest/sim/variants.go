@@ -272,13 +272,13 @@ type removesFirst struct {
 
 func (l removesFirst) Publish(ctx context.Context, topic string, records []dispatch.Record) error {
 	if topic == dispatch.TopicFires {
-		var locators []job.Locator
+		var entries []*job.Entry
 		for _, r := range records {
 			if f, err := wire.UnmarshalFire(r.Value); err == nil {
-				locators = append(locators, f.Locator)
+				entries = append(entries, &f.Entry)
 			}
 		}
-		if err := l.hot.Remove(ctx, locators); err != nil {
+		if err := l.hot.Remove(ctx, entries); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -65,6 +66,7 @@ type world struct {
 	log     *servers.Log
 	coord   *servers.Coord
 	archive *servers.Archive
+	board   *embedded.Board
 
 	began      time.Time
 	background sync.WaitGroup
@@ -131,6 +133,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		// The store was set up before the first service started, by every clock.
 		cold: servers.NewCold(partitions, job.Minute(time.Now().Add(-clock.MaxDifference))), hot: servers.NewHot("hot", 0, 0),
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
+		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{},
 		checked: map[string]time.Time{}, tenures: map[string]string{},
 	}
@@ -250,10 +253,10 @@ func (w *world) service(p *process) (run.Runner, error) {
 		})
 	case "scheduler-worker":
 		cfg := worker.DefaultConfig()
-		cfg.Shards = 1
+		cfg.Shards, cfg.Partitions, cfg.Window = 1, partitions, 4 // so that much of what is due has to wait
 		return worker.New(cfg, worker.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, Settings: ports.Settings, Hot: ports.Hot, Records: ports.Records,
-			Log: ports.Log, Coord: ports.Coord, Clock: p.clock, Logger: logger, Metrics: metrics,
+			Log: ports.Log, Coord: ports.Coord, Board: ports.Board, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "executor":
 		cfg := executor.DefaultConfig()
@@ -261,7 +264,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		cfg.HostConcurrency, cfg.MaxQueueWait, cfg.MaxDefer = 3, time.Second, 30*time.Second
 		return executor.New(cfg, executor.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
-			Transport: ports.Transport, Clock: p.clock, Logger: logger, Metrics: metrics,
+			Board: ports.Board, Transport: ports.Transport, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "retry-manager":
 		return settler.New(settler.DefaultConfig(), settler.Deps{

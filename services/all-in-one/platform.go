@@ -90,6 +90,7 @@ type Adapters struct {
 	Log      *embedded.Log
 	Coord    *embedded.Coordinator
 	Archive  *embedded.Archive
+	Board    *embedded.Board
 }
 
 // Open opens the store and makes the services; nothing runs yet. Close it, whether it ran or not.
@@ -125,7 +126,7 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), Settings: embedded.NewSettings(db),
 		History: embedded.NewHistory(db),
 		Hot:     embedded.NewHotBuckets(db.Incarnation(), db.Partitions(), 0), Records: records, Log: p.log,
-		Coord: embedded.NewCoordinator(db), Archive: store,
+		Coord: embedded.NewCoordinator(db), Archive: store, Board: embedded.NewBoard(),
 	}
 	return p.serve(cfg, out)
 }
@@ -152,14 +153,14 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	}
 	working, err := worker.New(cfg.Worker, worker.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
-		Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
+		Board: a.Board, Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
 	})
 	if err != nil {
 		return err
 	}
 	executing, err := executor.New(cfg.Executor, executor.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, Records: a.Records, Log: a.Log, Coord: a.Coord,
-		Transport: out.Transport, Logger: logger.With("service", "executor"), Metrics: metrics,
+		Board: a.Board, Transport: out.Transport, Logger: logger.With("service", "executor"), Metrics: metrics,
 	})
 	if err != nil {
 		return err

@@ -124,7 +124,7 @@ type partition struct {
 	// resume is where the last sweep had found its share, and the next one goes on; nil when it came to the end.
 	resume *job.Locator
 	// back are the entries put back since then that were in their hot bucket when it was last asked.
-	back []job.Locator
+	back []*job.Entry
 	// backAt is when some of them left it last.
 	backAt time.Time
 	// found counts what the parts of the present pass over the open buckets have found, oldestDue is when the oldest entry

@@ -48,24 +48,30 @@ func (s *Service) closingSweep(ctx context.Context, p *partition, now time.Time)
 	return s.sweep(ctx, p, now, job.Minute(now.Add(-s.cfg.CloseSweepAfter)))
 }
 
-func (s *Service) stillHot(ctx context.Context, locators []job.Locator) (hot []job.Locator, err error) {
-	if len(locators) == 0 {
+func (s *Service) stillHot(ctx context.Context, entries []*job.Entry) (hot []*job.Entry, err error) {
+	if len(entries) == 0 {
 		return nil, nil
 	}
-	absent, err := s.deps.Hot.Absent(ctx, locators)
+	gone, err := s.absent(ctx, entries)
 	if err != nil {
 		return nil, err
 	}
+	for _, e := range entries {
+		if !gone[e.Locator] {
+			hot = append(hot, e)
+		}
+	}
+	return hot, nil
+}
+
+// absent is which of the entries are not in their hot buckets.
+func (s *Service) absent(ctx context.Context, entries []*job.Entry) (map[job.Locator]bool, error) {
+	absent, err := s.deps.Hot.Absent(ctx, entries)
 	gone := make(map[job.Locator]bool, len(absent))
 	for _, l := range absent {
 		gone[l] = true
 	}
-	for _, l := range locators {
-		if !gone[l] {
-			hot = append(hot, l)
-		}
-	}
-	return hot, nil
+	return gone, err
 }
 
 // sweep reads the open buckets below end that are not known to be all done, from where the last sweep found its share
@@ -198,22 +204,18 @@ func (s *Service) missing(ctx context.Context, entries []job.Entry, now time.Tim
 		n := min(len(entries), s.cfg.Page)
 		page := entries[:n]
 		entries = entries[n:]
-		locators := make([]job.Locator, n)
+		asked := make([]*job.Entry, n)
 		keys := make([]dedupe.Key, n)
 		for i := range page {
-			locators[i], keys[i] = page[i].Locator, dedupe.KeyOf(&page[i])
+			asked[i], keys[i] = &page[i], dedupe.KeyOf(&page[i])
 		}
-		absent, err := s.deps.Hot.Absent(ctx, locators)
+		gone, err := s.absent(ctx, asked)
 		if err != nil {
 			return nil, err
 		}
 		records, err := s.deps.Records.Lookup(ctx, keys)
 		if err != nil {
 			return nil, err
-		}
-		gone := make(map[job.Locator]bool, len(absent))
-		for _, l := range absent {
-			gone[l] = true
 		}
 		for i := range page {
 			if gone[page[i].Locator] && !records[i].Alive(now) {
@@ -316,7 +318,7 @@ func (s *Service) addBack(ctx context.Context, p *partition, back []job.Entry) (
 		for i := range page {
 			p.putBacks[page[i].ExecutionID]++
 			if p.resume != nil {
-				p.back = append(p.back, page[i].Locator)
+				p.back = append(p.back, &page[i])
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package executor
 
 import (
 	"maps"
-	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +24,8 @@ type task struct {
 	host       string
 	bytes      int64
 	consumedAt time.Time
+	// begunAt is when it was given its place at the host.
+	begunAt time.Time
 	// queuedAt is when it began to wait for its host, notBefore when a delayed one is looked at again.
 	queuedAt, notBefore time.Time
 }
@@ -38,7 +39,8 @@ type hosts struct {
 
 	mu       sync.Mutex
 	byName   map[string]*host
-	ready    []*host // hosts with something to start, in turn
+	paces    map[uint32]*pace // by lane
+	ready    []*host          // hosts with something to start, in turn
 	delayed  []*task
 	rejected []*task
 	waiting  int
@@ -50,21 +52,14 @@ type hosts struct {
 
 type host struct {
 	name    string
+	lane    uint32
 	queue   []*task
 	running int
 	listed  bool // stands in ready
 }
 
 func newHosts(cfg Config, c clock.Clock, m *metrics) *hosts {
-	return &hosts{cfg: cfg, clock: c, metrics: m, byName: map[string]*host{}, idle: make(chan struct{})}
-}
-
-func hostOf(target string) string {
-	u, err := url.Parse(target)
-	if err != nil {
-		return ""
-	}
-	return u.Host
+	return &hosts{cfg: cfg, clock: c, metrics: m, byName: map[string]*host{}, paces: map[uint32]*pace{}, idle: make(chan struct{})}
 }
 
 // enqueue queues a task at its host; false when there is no room for it.
@@ -77,7 +72,7 @@ func (h *hosts) enqueue(w *task) bool {
 		return false
 	}
 	if at == nil {
-		at = &host{name: w.host}
+		at = &host{name: w.host, lane: w.fire.Lane}
 		h.byName[w.host] = at
 	}
 	w.queuedAt = h.clock.Now()
@@ -116,6 +111,7 @@ func (h *hosts) next() *task {
 		at.queue[0] = nil
 		at.queue = at.queue[1:]
 		at.running++
+		w.begunAt = h.clock.Now()
 		h.inFlight++
 		h.count(-1, -w.bytes)
 		h.list(at)
@@ -129,6 +125,10 @@ func (h *hosts) release(w *task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := h.byName[w.host]
+	if h.paces[at.lane] == nil {
+		h.paces[at.lane] = &pace{}
+	}
+	h.paces[at.lane].count(h.clock.Since(w.begunAt), w.bytes)
 	at.running--
 	h.inFlight--
 	h.list(at)

@@ -19,6 +19,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
@@ -89,6 +90,8 @@ type Deps struct {
 	Records dedupe.Records
 	Log     dispatch.Log
 	Coord   coord.Coordinator
+	// Board is where it tells workers how much of each lane it can take.
+	Board capacity.Board
 	// Transport carries webhooks; nil means a transport of its own with the guard of the configuration.
 	Transport http.RoundTripper
 	Logger    *slog.Logger
@@ -114,6 +117,10 @@ type Service struct {
 	leases  leases
 	calls   calls
 	endings chan ending
+
+	// seenUntil is until when fires were published that it has consumed, pollingSince since when it waits for more (0: it does
+	// not); both in nanoseconds since the Unix epoch.
+	seenUntil, pollingSince atomic.Int64
 }
 
 // New returns an executor that has not started.
@@ -162,6 +169,7 @@ func (s *Service) Run(ctx context.Context) error {
 	helpers.Go(func() { s.interruptLoop(work) })
 	helpers.Go(func() { s.tickLoop(ctx, work) })
 	helpers.Go(func() { s.deferLoop(ctx, work) })
+	helpers.Go(func() { s.reportLoop(work) })
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -220,7 +228,10 @@ func (s *Service) consume(ctx, work context.Context) {
 			}
 			continue
 		}
+		began := s.deps.Clock.Now()
+		s.pollingSince.Store(began.UnixNano())
 		messages, err := r.consumer.Poll(ctx, s.cfg.PollBatch)
+		s.pollingSince.Store(0)
 		if errors.Is(err, dispatch.ErrRecreated) {
 			err = s.rejoin(ctx)
 		}
@@ -231,11 +242,18 @@ func (s *Service) consume(ctx, work context.Context) {
 			}
 			continue
 		}
+		newest := began
 		for _, m := range messages {
-			if w := s.accept(r.window, m); w != nil && !s.hosts.enqueue(w) {
+			w := s.accept(r.window, m)
+			if w == nil {
+				continue
+			}
+			newest = w.fire.PublishedAt
+			if !s.hosts.enqueue(w) {
 				s.hosts.reject(w)
 			}
 		}
+		s.polled(began, newest, len(messages) == s.cfg.PollBatch)
 		s.launch(work)
 	}
 }

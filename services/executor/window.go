@@ -82,7 +82,7 @@ func newTask(in *window, m dispatch.Message, at time.Time) (*task, error) {
 		return nil, err
 	}
 	return &task{
-		fire: fire, window: in, partition: m.Partition, offset: m.Offset, host: hostOf(fire.Target.URL),
+		fire: fire, window: in, partition: m.Partition, offset: m.Offset, host: fire.Target.Host(),
 		bytes: int64(len(m.Value)) + taskOverhead, consumedAt: at,
 	}, nil
 }

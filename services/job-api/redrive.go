@@ -121,13 +121,15 @@ func (s *Service) redriveEntry(j *job.Job, source, request string, due time.Time
 	var id ulid.ULID
 	_ = id.SetTime(uint64(due.UnixMilli())) // until the year 10889
 	copy(id[6:], sum[:])
-	return job.Entry{
+	e := job.Entry{
 		Locator: job.Locator{
 			Partition: bucket.Partition(j.ID, s.cfg.Partitions), DueAt: due,
 			ExecutionID: job.RedriveExecutionID(j.ID, id.String()), Attempt: 1, DefinitionID: j.Definition.ID,
 		},
 		JobID: j.ID, Trigger: job.TriggerRedrive, NominalAt: due, ScheduledFor: due,
 	}
+	j.Definition.Mark(&e)
+	return e
 }
 
 // putAll makes entries durable that follow from an API write, and hot.

@@ -34,6 +34,7 @@ func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) 
 			},
 			JobID: jobID, Trigger: job.TriggerManual, NominalAt: c.AcceptedAt, ScheduledFor: c.AcceptedAt,
 		}
+		j.Definition.Mark(&e)
 		accepted := response{
 			status:  http.StatusAccepted,
 			headers: map[string]string{"Location": apiRoot + "/executions/" + e.ExecutionID},

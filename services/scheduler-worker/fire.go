@@ -95,8 +95,12 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 	}
 	for _, t := range tasks {
 		t.busy, t.aside = false, nil
+		if t.parked && err == nil {
+			sh.markLater(t)
+		}
 		switch {
 		case err == nil && again.IsZero() || t.dropped && !t.published:
+			sh.again = sh.again || t.dropped && !t.published && !t.parked
 			sh.forget(t)
 		case err == nil:
 			sh.hold(t, again)
@@ -137,9 +141,9 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task
 			sh.fresh = append(sh.fresh, t)
 		case !t.published && hold.Holds(t.labels):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
-		case !t.published && !t.bare && t.line.Plan == nil && t.entry.Late(now, t.line.Def.CatchUpWindow):
+		case t.late(now) && t.line.Plan == nil:
 			lateOneShots = append(lateOneShots, t)
-		case !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow):
+		case t.late(now):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
 				return time.Time{}, sh.s.sendLate(ctx, t, sh.s.deps.Clock.Now())
 			})
@@ -171,7 +175,7 @@ func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decis
 		}
 	}
 	decisions := map[*task]job.Decision{}
-	for _, owner := range slices.SortedFunc(maps.Keys(byOwner), func(a, b hotbucket.Owner) int { return a.Partition - b.Partition }) {
+	for _, owner := range slices.SortedFunc(maps.Keys(byOwner), byPartition) {
 		tasks := byOwner[owner]
 		claims := make([]hotbucket.Claim, len(tasks))
 		for i, t := range tasks {
@@ -208,12 +212,33 @@ func (s *Service) carryOut(
 	if err := s.chain(ctx, successors, now); err != nil {
 		return err
 	}
+	var parking, publishing []*task
+	for _, t := range tasks {
+		if t.park {
+			parking = append(parking, t)
+		} else {
+			publishing = append(publishing, t)
+		}
+	}
+	if err := s.parkUntilRoom(ctx, parking, decisions, now); err != nil {
+		return err
+	}
+	return s.publish(ctx, publishing)
+}
+
+// publish makes fires durable and then takes their entries out of the hot buckets.
+func (s *Service) publish(ctx context.Context, tasks []*task) error {
+	if len(tasks) == 0 {
+		return nil
+	}
 	var records []dispatch.Record
 	var spans []oteltrace.Span
+	var fresh []*task
 	for _, t := range tasks {
 		if t.published {
 			continue
 		}
+		fresh = append(fresh, t)
 		fire := t.fire(job.Instant(s.deps.Clock.Now()))
 		if trace.On() {
 			spans = append(spans, traced(ctx, fire))
@@ -228,16 +253,17 @@ func (s *Service) carryOut(
 		return err
 	}
 	s.metrics.dispatched.Add(float64(len(records)))
+	s.lanes.published(fresh)
 	durable := s.deps.Clock.Now()
-	locators := make([]job.Locator, len(tasks))
+	entries := make([]*job.Entry, len(tasks))
 	for i, t := range tasks {
 		if !t.published && t.entry.FirstOfSchedule() {
 			s.metrics.behind.Observe(durable.Sub(t.entry.DueAt).Seconds())
 		}
 		t.published = true
-		locators[i] = t.entry.Locator
+		entries[i] = t.entry
 	}
-	return s.deps.Hot.Remove(ctx, locators)
+	return s.deps.Hot.Remove(ctx, entries)
 }
 
 // errLateWrite: the successors were written so late that their bucket may have closed.
@@ -258,10 +284,15 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 		return errLateWrite{}
 	}
 	var near []job.Entry
+	horizons := map[int]time.Time{}
 	for _, e := range successors {
-		horizon, err := s.deps.Hot.Horizon(ctx, e.Partition)
-		if err != nil {
-			return err
+		horizon, known := horizons[e.Partition]
+		if !known {
+			var err error
+			if horizon, err = s.deps.Hot.Horizon(ctx, e.Partition); err != nil {
+				return err
+			}
+			horizons[e.Partition] = horizon
 		}
 		if e.DueAt.Before(horizon) {
 			near = append(near, e)

@@ -45,5 +45,5 @@ func (s *Service) holdLoop(ctx context.Context) {
 // postpone leaves a held entry in its hot bucket, out of the way of others, until it is looked at again.
 func (s *Service) postpone(ctx context.Context, t *task) error {
 	s.metrics.postponed.Inc()
-	return s.deps.Hot.Postpone(ctx, t.owner, []job.Locator{t.entry.Locator}, s.deps.Clock.Now().Add(holdFor))
+	return s.deps.Hot.Postpone(ctx, t.owner, []*job.Entry{t.entry}, s.deps.Clock.Now().Add(holdFor))
 }

@@ -29,11 +29,14 @@ func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.
 		return err
 	}
 	var fires []*task
-	var removed []job.Locator
+	var removed []*job.Entry
 	var events []job.Event
 	for i, t := range tasks {
 		if row, found := rows[t.entry.Locator]; !found || row.Done {
-			removed = append(removed, t.entry.Locator)
+			removed = append(removed, t.entry)
+			continue
+		} else if d := row.Decision; d != nil && d.Fire { // it was taken in time, and waited for its target
+			fires = append(fires, t)
 			continue
 		}
 		event, err := s.missed(ctx, t, records[i], at)
@@ -44,7 +47,7 @@ func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.
 			fires = append(fires, t)
 			continue
 		}
-		events, removed = append(events, *event), append(removed, t.entry.Locator)
+		events, removed = append(events, *event), append(removed, t.entry)
 	}
 	if err := s.publishEvents(ctx, events); err != nil {
 		return err

@@ -10,6 +10,7 @@ type metrics struct {
 	behind     prometheus.Histogram
 	abandoned  prometheus.Counter
 	postponed  prometheus.Counter
+	parked     prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -41,8 +42,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "minutehand_scheduler_worker_postponed_total",
 		Help: "Times an entry was due while an operator held it, counted again every 10 s.",
 	})
+	m.parked = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "minutehand_scheduler_worker_parked_total",
+		Help: "Entries that were attended to at their instant and wait in the hot buckets until their target has room.",
+	})
 	if reg != nil {
-		reg.MustRegister(m.postponed, m.dispatched, m.refused, m.late, m.held, m.behind, m.abandoned)
+		reg.MustRegister(m.parked, m.postponed, m.dispatched, m.refused, m.late, m.held, m.behind, m.abandoned)
 	}
 	return m
 }

@@ -45,11 +45,13 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 	switch {
 	case p.err != nil:
 		sh.forget(t)
+		sh.again = true
 		if ctx.Err() == nil {
 			sh.s.deps.Logger.Warn("cannot prepare an entry", "execution_id", t.entry.ExecutionID, "error", p.err)
 		}
 	case t.dropped:
 		sh.forget(t)
+		sh.again = true
 	case p.aside != nil:
 		sh.setAside(t, p.aside)
 	default:
@@ -210,7 +212,7 @@ func (s *Service) finish(ctx context.Context, t *task) error {
 }
 
 func (s *Service) remove(ctx context.Context, t *task) error {
-	return s.deps.Hot.Remove(ctx, []job.Locator{t.entry.Locator})
+	return s.deps.Hot.Remove(ctx, []*job.Entry{t.entry})
 }
 
 // refuse carries a refusal out. Whatever finds a lease or an outcome was dispatched before: its fire is published

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
@@ -52,6 +53,11 @@ type Config struct {
 	// LateWrite is how long a dispatch may take before it is abandoned and begun again from the hot bucket: half of the
 	// five minutes after which a bucket may close.
 	LateWrite time.Duration
+	// Partitions is the store's partition count: a worker takes the share of each target's capacity that its partitions are
+	// of all. 0 means that it owns all.
+	Partitions int
+	// Window is how many fires of a lane may be under way on which no executor has reported, by all workers together.
+	Window int
 }
 
 // DefaultConfig is what a worker runs with unless told otherwise.
@@ -59,7 +65,7 @@ func DefaultConfig() Config {
 	return Config{
 		Lookahead: lifecycle.Lookahead, PollInterval: 500 * time.Millisecond, ReadGap: 5 * time.Millisecond,
 		OwnerTTL: 5 * time.Second, Grace: 2 * time.Minute, HoldRecheck: time.Second, MaxHeld: 20_000, Batch: 500,
-		Shards: 4, LateWrite: 150 * time.Second,
+		Shards: 4, LateWrite: 150 * time.Second, Window: 2000,
 	}
 }
 
@@ -78,6 +84,7 @@ func (c Config) Validate() error {
 	check(c.ReadGap >= 0, "read gap must not be negative")
 	check(c.MaxHeld > 0 && c.Shards > 0, "max held and shards must be over 0")
 	check(c.Batch > 0 && c.Batch <= jobstore.MaxGetMany, fmt.Sprintf("batch must be 1 to %d", jobstore.MaxGetMany))
+	check(c.Window > 0 && c.Partitions >= 0, "window must be over 0, and partitions not negative")
 	check(c.Grace >= 2*time.Minute, "grace must be at least 2m, a writer may take half of it")
 	check(c.HoldRecheck > 0 && c.LateWrite > 0, "hold recheck and late write must be over 0")
 	return errors.Join(errs...)
@@ -92,8 +99,10 @@ type Deps struct {
 	Records  dedupe.Records
 	Log      dispatch.Log
 	Coord    coord.Coordinator
-	Logger   *slog.Logger
-	Metrics  prometheus.Registerer
+	// Board is where executors tell how much of each lane they can take.
+	Board   capacity.Board
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
 	// Clock is the time of this machine.
 	Clock clock.Clock
 }
@@ -107,6 +116,7 @@ type Service struct {
 	hold atomic.Pointer[job.DispatchHold]
 	// assigned: it was told which partitions are its own.
 	assigned atomic.Bool
+	lanes    *lanes
 }
 
 // New returns a worker that has not started.
@@ -114,7 +124,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}
+	s := &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), lanes: newLanes(deps.Clock, cfg.Window)}
 	s.hold.Store(&job.DispatchHold{})
 	return s, nil
 }
@@ -140,6 +150,7 @@ func (s *Service) Run(ctx context.Context) error {
 	shards := make([]*shard, s.cfg.Shards)
 	var wg sync.WaitGroup
 	wg.Go(func() { s.holdLoop(ctx) })
+	wg.Go(func() { s.reportLoop(ctx) })
 	for i := range shards {
 		shards[i] = newShard(s)
 		wg.Go(func() { shards[i].run(ctx) })
@@ -173,6 +184,13 @@ func (s *Service) assign(ctx context.Context, shards []*shard, owned []hotbucket
 		}
 		i := o.Partition % len(shards)
 		shares[i] = append(shares[i], o)
+	}
+	mine := 0
+	for _, share := range shares {
+		mine += len(share)
+	}
+	if s.cfg.Partitions > 0 {
+		s.lanes.setShare(float64(mine) / float64(s.cfg.Partitions))
 	}
 	for i, sh := range shards {
 		sh.own(shares[i])

@@ -39,6 +39,13 @@ type task struct {
 	bare bool
 	// aside is what is to be done with the task instead of firing it.
 	aside aside
+	// waitsSince is since when its lane has had less room than entries; zero if it had room.
+	waitsSince time.Time
+	// park: its lane has no room, so it is attended to and parked instead of published; parked: it was.
+	park, parked bool
+	// markAt is when a parked entry is marked on its row, zero for never; markNow: at once, there are too many to remember.
+	markAt  time.Time
+	markNow bool
 	// busy: a goroutine works on the task, the loop leaves it alone. dropped: it was to be forgotten meanwhile.
 	busy, dropped bool
 }
@@ -62,6 +69,7 @@ type shard struct {
 	// back has room for everything that is under way; a batch may be launched in two parts.
 	back                                     chan func()
 	reading, preparing, firing, settingAside int
+	marking                                  bool
 
 	mu       sync.Mutex
 	owners   []hotbucket.Owner
@@ -77,12 +85,20 @@ type shard struct {
 	// lastRead is when the last read began, lastAccepted when the last one that the store accepted did.
 	lastRead, lastAccepted time.Time
 	hinted                 bool
+	// again: what was given before is asked for again, because an answer was lost or something was dropped.
+	again bool
+	// backlog are the lanes of which more is due than there is room for, and since when.
+	backlog map[uint32]time.Time
+	// marks are parked entries, and when each is marked on its row.
+	marks    map[job.Locator]time.Time
+	nextMark time.Time
 }
 
 func newShard(s *Service) *shard {
 	return &shard{
-		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+maxPreparing+maxFiring+1+maxAside),
+		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+maxPreparing+maxFiring+1+maxAside+1),
 		held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
+		backlog: map[uint32]time.Time{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
 }
 
@@ -107,6 +123,9 @@ func (sh *shard) owned() []hotbucket.Owner {
 	if sh.newOwned {
 		sh.newOwned = false
 		sh.drop()
+		// Of what waits in partitions that another owned until now, nothing is known.
+		clear(sh.backlog)
+		clear(sh.marks)
 	}
 	return sh.owners
 }
@@ -117,7 +136,7 @@ func (sh *shard) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			for sh.reading+sh.preparing+sh.firing+sh.settingAside > 0 {
+			for sh.reading+sh.preparing+sh.firing+sh.settingAside > 0 || sh.marking {
 				(<-sh.back)()
 			}
 			return
@@ -126,15 +145,20 @@ func (sh *shard) run(ctx context.Context) {
 		case then := <-sh.back:
 			then()
 		case <-timer.C:
+			sh.hinted = sh.hinted || len(sh.backlog) > 0 && sh.s.lanes.open(sh.backlog)
 		}
 		sh.dispatch(ctx)
 		if !sh.s.deps.Clock.Now().Before(sh.readAt()) {
 			sh.read(ctx)
 		}
 		sh.prepare(ctx)
+		sh.mark(ctx)
 		timer.Reset(sh.pause())
 	}
 }
+
+// backlogEvery is the pause between two looks whether a lane with a backlog has room again.
+const backlogEvery = 25 * time.Millisecond
 
 // readAt is when the hot buckets are read next.
 func (sh *shard) readAt() time.Time {
@@ -146,9 +170,13 @@ func (sh *shard) readAt() time.Time {
 
 // pause is the time until the next thing to do. What is under way comes back by itself.
 func (sh *shard) pause() time.Duration {
-	next := sh.s.deps.Clock.Now().Add(sh.s.cfg.PollInterval)
+	now := sh.s.deps.Clock.Now()
+	next := now.Add(sh.s.cfg.PollInterval)
 	if sh.reading == 0 {
 		next = sh.readAt()
+	}
+	if len(sh.backlog) > 0 && next.After(now.Add(backlogEvery)) {
+		next = now.Add(backlogEvery)
 	}
 	if len(sh.queue) > 0 && sh.firing < maxFiring && !sh.lapsed() && sh.queue[0].at.Before(next) {
 		next = sh.queue[0].at
@@ -167,10 +195,15 @@ func (sh *shard) read(ctx context.Context) {
 	if len(owners) == 0 {
 		return
 	}
+	ask, ok := sh.ask(began, len(owners))
+	if !ok {
+		return
+	}
 	sh.reading++
+	sh.again = false
 	clear(sh.forgotten)
 	go func() {
-		entries, err := sh.s.readDue(ctx, owners, began)
+		given, err := sh.s.deps.Hot.Due(ctx, owners, ask)
 		stale := errors.Is(err, hotbucket.ErrStaleEpoch)
 		if stale {
 			owners = sh.s.reclaim(ctx, owners)
@@ -178,9 +211,10 @@ func (sh *shard) read(ctx context.Context) {
 		sh.back <- func() {
 			sh.reading--
 			if err == nil {
-				sh.take(entries, owners, began)
+				sh.take(given, owners, began, &ask)
 				return
 			}
+			sh.again = true // what the answer held is set aside
 			if stale || sh.lapsed() {
 				sh.drop()
 			}
@@ -194,15 +228,24 @@ func (sh *shard) read(ctx context.Context) {
 	}()
 }
 
-// readDue reads ahead of the clock. Where that is more than a shard may hold, what is due already comes first, of
-// every partition.
-func (s *Service) readDue(ctx context.Context, owners []hotbucket.Owner, now time.Time) ([]*job.Entry, error) {
-	entries, err := s.deps.Hot.Due(ctx, owners, now.Add(s.cfg.Lookahead), s.cfg.MaxHeld)
-	if err != nil || len(entries) < s.cfg.MaxHeld {
-		return entries, err
+// ask is what is read: ahead of the clock, or, where a shard holds as much as it may, what is due now; nothing when it holds
+// twice as much.
+func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask, ok bool) {
+	until := now.Add(sh.s.cfg.Lookahead)
+	switch {
+	case len(sh.held) >= 2*sh.s.cfg.MaxHeld:
+		return ask, false
+	case len(sh.held) >= sh.s.cfg.MaxHeld:
+		until = now
 	}
-	urgent, err := s.deps.Hot.Due(ctx, owners, now, s.cfg.MaxHeld)
-	return append(urgent, entries...), err
+	ask = sh.s.lanes.ask(owners, now, until, sh.backlog)
+	ask.Again = sh.again
+	for lane, of := range ask.Lanes {
+		if of.Attended && sh.backlog[lane].IsZero() {
+			sh.backlog[lane] = now
+		}
+	}
+	return ask, true
 }
 
 // reclaim is for a hot tier that refuses an epoch: it has forgotten it, and gets it again, or it has seen a greater one,
@@ -226,20 +269,60 @@ func (sh *shard) keepOwned(owners []hotbucket.Owner) {
 }
 
 // take keeps what a read brought and is not held already.
-func (sh *shard) take(entries []*job.Entry, owners []hotbucket.Owner, began time.Time) {
+func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began time.Time, ask *hotbucket.Ask) {
 	sh.lastAccepted = began
 	byPartition := make(map[int]hotbucket.Owner, len(owners))
 	for _, o := range owners {
 		byPartition[o.Partition] = o
 	}
-	for _, e := range entries {
-		if _, ok := sh.held[e.Locator]; ok || sh.forgotten[e.Locator] || len(sh.held) >= 2*sh.s.cfg.MaxHeld {
+	got := map[int]map[uint32]int{} // by partition and lane
+	for _, g := range given {
+		if got[g.Partition] == nil {
+			got[g.Partition] = map[uint32]int{}
+		}
+		got[g.Partition][g.Lane]++
+		if _, ok := sh.held[g.Locator]; ok || sh.forgotten[g.Locator] {
 			continue
 		}
-		t := &task{entry: e, owner: byPartition[e.Partition], takenAt: began, at: e.DueAt}
+		t := &task{
+			entry: g.Entry, owner: byPartition[g.Partition], takenAt: began, at: g.DueAt, waitsSince: sh.backlog[g.Lane],
+			park: ask.Of(g.Lane).Attended, markNow: len(sh.marks) >= maxMarks,
+		}
+		t.bare = g.Parked && began.Sub(g.DueAt) < parkedFor
+		delete(sh.marks, g.Locator)
 		sh.keep(t)
 		sh.fresh = append(sh.fresh, t)
 	}
+	sh.followBacklog(got, began, ask)
+}
+
+// followBacklog notes of which lanes more is due than was read, and of which no more. Such a lane is read again as soon as it
+// has room.
+func (sh *shard) followBacklog(got map[int]map[uint32]int, began time.Time, ask *hotbucket.Ask) {
+	more := map[uint32]bool{}
+	for _, lanes := range got {
+		all := 0
+		for _, n := range lanes {
+			all += n
+		}
+		for lane, n := range lanes {
+			of := ask.Of(lane)
+			// A read that was full may have left out any lane, one with two lanes or more half of it.
+			if n >= of.Limit || all >= ask.Room() || n >= ask.Room()/2 {
+				more[lane] = true
+			}
+			if more[lane] && sh.backlog[lane].IsZero() {
+				sh.backlog[lane] = began
+			}
+		}
+		sh.hinted = sh.hinted || all >= ask.Room()/2
+	}
+	for lane := range sh.backlog {
+		if !more[lane] && !ask.Of(lane).Attended {
+			delete(sh.backlog, lane)
+		}
+	}
+	sh.hinted = sh.hinted || len(sh.backlog) > 0 && sh.s.lanes.open(sh.backlog)
 }
 
 // drop forgets what is held, except for what only waits to be removed: publishing that again would be a duplicate that
@@ -251,6 +334,7 @@ func (sh *shard) drop() (dropped int) {
 			t.dropped = true
 		case !t.published:
 			delete(sh.held, l) // and what stands of it in the queue is passed over
+			sh.s.lanes.dropped(t.entry.Lane)
 			dropped++
 		}
 	}
@@ -258,6 +342,7 @@ func (sh *shard) drop() (dropped int) {
 	sh.s.metrics.held.Sub(float64(dropped))
 	if dropped > 0 {
 		sh.s.metrics.abandoned.Inc()
+		sh.again = true
 	}
 	return dropped
 }
@@ -266,6 +351,9 @@ func (sh *shard) drop() (dropped int) {
 func (sh *shard) keep(t *task) {
 	if _, ok := sh.held[t.entry.Locator]; !ok {
 		sh.s.metrics.held.Inc()
+		if !t.published {
+			sh.s.lanes.took(t.entry.Lane)
+		}
 	}
 	sh.held[t.entry.Locator] = t
 }
@@ -295,6 +383,9 @@ func (sh *shard) forget(t *task) {
 	if _, ok := sh.held[t.entry.Locator]; ok {
 		sh.s.metrics.held.Dec()
 		delete(sh.held, t.entry.Locator)
+		if !t.published {
+			sh.s.lanes.dropped(t.entry.Lane)
+		}
 	}
 	if sh.reading > 0 {
 		sh.forgotten[t.entry.Locator] = true

@@ -18,6 +18,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/s3"
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -37,6 +38,7 @@ type Cluster struct {
 	Log      dispatch.Log
 	Coord    coord.Coordinator
 	Archive  archive.Archive
+	Board    capacity.Board
 
 	store  *cassandra.Store
 	tier   *redis.Tier
@@ -81,6 +83,7 @@ func (c *Cluster) open(ctx context.Context, cfg Config, logger *slog.Logger, met
 	c.Jobs, c.Pending = m.Jobs(cassandra.NewJobStore(c.store)), m.Pending(cassandra.NewPending(c.store))
 	c.History, c.Settings = m.History(cassandra.NewHistory(c.store)), m.Settings(cassandra.NewSettings(c.store))
 	c.Hot, c.Records = m.Buckets(c.hot), m.Records(redis.NewRecords(c.tier))
+	c.Board = m.Board(redis.NewBoard(c.tier))
 	c.Log, c.Coord, c.Archive = m.Log(c.log), m.Coordinator(c.coord), m.Archive(c.bucket)
 	return nil
 }

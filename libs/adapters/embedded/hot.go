@@ -35,21 +35,38 @@ type HotBuckets struct {
 var _ hotbucket.Buckets = (*HotBuckets)(nil)
 
 type hotPartition struct {
-	mu  sync.Mutex
-	due *btree.BTreeG[*job.Entry]
-	// postponed are kept apart from due until their instants; until finds them by locator.
-	postponed *btree.BTreeG[postponedEntry]
-	until     map[job.Locator]time.Time
-	epoch     map[hotbucket.Role]int64
-	horizon   time.Time
+	mu sync.Mutex
+	// waiting are the entries that may be given; attended those that must be attended to first. Both are ordered by lane.
+	waiting, attended *btree.BTreeG[*job.Entry]
+	// lanes orders the lanes of both by what is due first; first finds a lane in it.
+	lanes *btree.BTreeG[hotLane]
+	first map[uint32]time.Time
+	// aside are kept apart until their instants; until finds them by locator.
+	aside   *btree.BTreeG[asideEntry]
+	until   map[job.Locator]time.Time
+	epoch   map[hotbucket.Role]int64
+	horizon time.Time
 }
 
-type postponedEntry struct {
+// hotLane is a lane and when its first entry is due.
+type hotLane struct {
+	due  time.Time
+	lane uint32
+}
+
+func laneBefore(a, b hotLane) bool {
+	if !a.due.Equal(b.due) {
+		return a.due.Before(b.due)
+	}
+	return a.lane < b.lane
+}
+
+type asideEntry struct {
 	until time.Time
 	entry *job.Entry
 }
 
-func postponedBefore(a, b postponedEntry) bool {
+func asideBefore(a, b asideEntry) bool {
 	if !a.until.Equal(b.until) {
 		return a.until.Before(b.until)
 	}
@@ -66,16 +83,20 @@ func NewHotBuckets(incarnation string, partitions int, maxEntries int64) *HotBuc
 		partitions: make([]hotPartition, partitions), claims: newExpiring[string, job.Decision](claimsKept, maxClaims),
 	}
 	for i := range h.partitions {
-		h.partitions[i].due = btree.NewG(32, dueBefore)
-		h.partitions[i].postponed = btree.NewG(32, postponedBefore)
-		h.partitions[i].until = map[job.Locator]time.Time{}
-		h.partitions[i].epoch = map[hotbucket.Role]int64{}
+		p := &h.partitions[i]
+		p.waiting, p.attended = btree.NewG(32, dueBefore), btree.NewG(32, dueBefore)
+		p.lanes, p.first = btree.NewG(32, laneBefore), map[uint32]time.Time{}
+		p.aside, p.until = btree.NewG(32, asideBefore), map[job.Locator]time.Time{}
+		p.epoch = map[hotbucket.Role]int64{}
 	}
 	return h
 }
 
-// dueBefore orders by due instant, then by the rest of the occurrence.
+// dueBefore orders by lane, then by due instant, then by the rest of the occurrence.
 func dueBefore(a, b *job.Entry) bool {
+	if a.Lane != b.Lane {
+		return a.Lane < b.Lane
+	}
 	if !a.DueAt.Equal(b.DueAt) {
 		return a.DueAt.Before(b.DueAt)
 	}
@@ -138,11 +159,11 @@ func (h *HotBuckets) addTo(p *hotPartition, a *addition) (ok bool) {
 	defer p.mu.Unlock()
 	var added []*job.Entry
 	for _, e := range a.entries {
-		if p.has(e.Locator) {
+		if p.has(e) {
 			continue
 		}
 		own := *e
-		p.due.ReplaceOrInsert(&own)
+		p.insert(&own)
 		added = append(added, &own)
 	}
 	if n := int64(len(added)); n == 0 || h.entries.Add(n) <= a.most {
@@ -150,16 +171,18 @@ func (h *HotBuckets) addTo(p *hotPartition, a *addition) (ok bool) {
 	}
 	h.entries.Add(-int64(len(added)))
 	for _, e := range added {
-		p.due.Delete(e)
+		p.remove(e)
 	}
 	return false
 }
 
 // Due implements hotbucket.Buckets.
-func (h *HotBuckets) Due(
-	_ context.Context, owners []hotbucket.Owner, until time.Time, limit int,
-) ([]*job.Entry, error) {
-	var due []*job.Entry
+func (h *HotBuckets) Due(_ context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
+	var given []hotbucket.Given
+	last := ask.PerLane.Until
+	for _, l := range ask.Lanes {
+		last = job.Later(last, l.Until)
+	}
 	for _, o := range owners {
 		p := &h.partitions[o.Partition]
 		p.mu.Lock()
@@ -167,60 +190,197 @@ func (h *HotBuckets) Due(
 			p.mu.Unlock()
 			return nil, err
 		}
-		p.bringBack(time.Now())
-		p.due.Ascend(func(e *job.Entry) bool {
-			if e.DueAt.After(until) || len(due) >= limit {
-				return false
-			}
-			due = append(due, e)
-			return true
-		})
+		now := time.Now()
+		if ask.Again {
+			p.bringAllBack()
+		} else {
+			p.bringBack(now)
+		}
+		given = p.give(given, &ask, last, now.Add(hotbucket.GivenFor))
 		p.mu.Unlock()
 	}
-	return due, nil
+	return given, nil
 }
 
-// bringBack ends the postponement of those whose instant has come.
+// give appends what an ask asks for of a partition, and sets it aside.
+func (p *hotPartition) give(given []hotbucket.Given, ask *hotbucket.Ask, last, until time.Time) []hotbucket.Given {
+	var lanes []uint32
+	p.lanes.Ascend(func(l hotLane) bool {
+		if l.due.After(last) {
+			return false
+		}
+		if of := ask.Of(l.lane); of.Limit > 0 && !l.due.After(of.Until) {
+			lanes = append(lanes, l.lane)
+		}
+		return true
+	})
+	room := ask.Room()
+	share := room
+	if len(lanes) > 1 {
+		share = max(room/2, 1) // so that no lane takes all of a read
+	}
+	for _, lane := range lanes {
+		if room == 0 {
+			break
+		}
+		of := ask.Of(lane)
+		of.Limit = min(of.Limit, share, room)
+		began := len(given)
+		given = p.next(given, lane, of)
+		room -= len(given) - began
+		for _, g := range given[began:] {
+			p.waiting.Delete(g.Entry)
+			p.attended.Delete(g.Entry)
+			p.setAside(g.Entry, until)
+		}
+		p.refresh(lane)
+	}
+	return given
+}
+
+// next appends the first entries of a lane.
+func (p *hotPartition) next(given []hotbucket.Given, lane uint32, of hotbucket.LaneAsk) []hotbucket.Given {
+	ahead := func(tree *btree.BTreeG[*job.Entry]) (list []*job.Entry) {
+		tree.AscendGreaterOrEqual(&job.Entry{Lane: lane}, func(e *job.Entry) bool {
+			if e.Lane != lane || e.DueAt.After(of.Until) || len(list) == of.Limit {
+				return false
+			}
+			list = append(list, e)
+			return true
+		})
+		return list
+	}
+	attended := ahead(p.attended)
+	var waiting []*job.Entry
+	if !of.Attended {
+		waiting = ahead(p.waiting)
+	}
+	for n := 0; n < of.Limit && len(attended)+len(waiting) > 0; n++ {
+		from := &waiting
+		if len(waiting) == 0 || len(attended) > 0 && dueBefore(attended[0], waiting[0]) {
+			from = &attended
+		}
+		e := (*from)[0]
+		*from = (*from)[1:]
+		given = append(given, hotbucket.Given{Entry: e, Parked: from == &waiting && e.Attended()})
+	}
+	return given
+}
+
+// insert puts an entry where it may be given from.
+func (p *hotPartition) insert(e *job.Entry) {
+	if e.Attended() {
+		p.attended.ReplaceOrInsert(e)
+	} else {
+		p.waiting.ReplaceOrInsert(e)
+	}
+	if first, ok := p.first[e.Lane]; !ok || e.DueAt.Before(first) {
+		p.refresh(e.Lane)
+	}
+}
+
+// refresh notes what is due first of a lane.
+func (p *hotPartition) refresh(lane uint32) {
+	var first *job.Entry
+	for _, tree := range []*btree.BTreeG[*job.Entry]{p.waiting, p.attended} {
+		tree.AscendGreaterOrEqual(&job.Entry{Lane: lane}, func(e *job.Entry) bool {
+			if e.Lane == lane && (first == nil || e.DueAt.Before(first.DueAt)) {
+				first = e
+			}
+			return false
+		})
+	}
+	was, known := p.first[lane]
+	if first != nil && known && was.Equal(first.DueAt) {
+		return
+	}
+	if known {
+		p.lanes.Delete(hotLane{was, lane})
+		delete(p.first, lane)
+	}
+	if first != nil {
+		p.lanes.ReplaceOrInsert(hotLane{first.DueAt, lane})
+		p.first[lane] = first.DueAt
+	}
+}
+
+func (p *hotPartition) setAside(e *job.Entry, until time.Time) {
+	p.aside.ReplaceOrInsert(asideEntry{until, e})
+	p.until[e.Locator] = until
+}
+
+// bringBack makes those available again whose instant has come.
 func (p *hotPartition) bringBack(now time.Time) {
 	for {
-		first, ok := p.postponed.Min()
+		first, ok := p.aside.Min()
 		if !ok || first.until.After(now) {
 			return
 		}
-		p.postponed.DeleteMin()
+		p.aside.DeleteMin()
 		delete(p.until, first.entry.Locator)
-		p.due.ReplaceOrInsert(first.entry)
+		p.insert(first.entry)
 	}
 }
 
-func (p *hotPartition) has(l job.Locator) bool {
-	_, postponed := p.until[l]
-	return postponed || p.due.Has(&job.Entry{Locator: l})
+func (p *hotPartition) bringAllBack() {
+	p.aside.Ascend(func(a asideEntry) bool {
+		p.insert(a.entry)
+		return true
+	})
+	p.aside.Clear(false)
+	clear(p.until)
 }
 
-// remove takes an entry out, wherever it is.
-func (p *hotPartition) remove(l job.Locator) (ok bool) {
-	if until, postponed := p.until[l]; postponed {
-		delete(p.until, l)
-		_, ok = p.postponed.Delete(postponedEntry{until, &job.Entry{Locator: l}})
-		return ok
+func (p *hotPartition) has(e *job.Entry) bool {
+	_, aside := p.until[e.Locator]
+	return aside || p.waiting.Has(e) || p.attended.Has(e)
+}
+
+// remove takes an entry out, wherever it is, and returns it.
+func (p *hotPartition) remove(e *job.Entry) (*job.Entry, bool) {
+	if until, aside := p.until[e.Locator]; aside {
+		delete(p.until, e.Locator)
+		was, ok := p.aside.Delete(asideEntry{until, e})
+		return was.entry, ok
 	}
-	_, ok = p.due.Delete(&job.Entry{Locator: l})
-	return ok
+	was, ok := p.waiting.Delete(e)
+	if !ok {
+		was, ok = p.attended.Delete(e)
+	}
+	if ok {
+		p.refresh(e.Lane)
+	}
+	return was, ok
 }
 
 // Postpone implements hotbucket.Buckets.
-func (h *HotBuckets) Postpone(_ context.Context, o hotbucket.Owner, locators []job.Locator, until time.Time) error {
+func (h *HotBuckets) Postpone(_ context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) error {
 	p := &h.partitions[o.Partition]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.check(o); err != nil {
 		return err
 	}
-	for _, l := range locators {
-		if e, ok := p.due.Delete(&job.Entry{Locator: l}); ok {
-			p.postponed.ReplaceOrInsert(postponedEntry{until, e})
-			p.until[l] = until
+	for _, e := range entries {
+		if own, ok := p.remove(e); ok {
+			p.setAside(own, until)
+		}
+	}
+	return nil
+}
+
+// Park implements hotbucket.Buckets.
+func (h *HotBuckets) Park(_ context.Context, o hotbucket.Owner, entries []*job.Entry) error {
+	p := &h.partitions[o.Partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.check(o); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if own, ok := p.remove(e); ok {
+			p.waiting.ReplaceOrInsert(own)
+			p.refresh(own.Lane)
 		}
 	}
 	return nil
@@ -235,11 +395,11 @@ func (p *hotPartition) check(o hotbucket.Owner) error {
 }
 
 // Remove implements hotbucket.Buckets.
-func (h *HotBuckets) Remove(_ context.Context, locators []job.Locator) error {
-	for _, l := range locators {
-		p := &h.partitions[l.Partition]
+func (h *HotBuckets) Remove(_ context.Context, entries []*job.Entry) error {
+	for _, e := range entries {
+		p := &h.partitions[e.Partition]
 		p.mu.Lock()
-		if p.remove(l) {
+		if _, ok := p.remove(e); ok {
 			h.entries.Add(-1)
 		}
 		p.mu.Unlock()
@@ -248,13 +408,13 @@ func (h *HotBuckets) Remove(_ context.Context, locators []job.Locator) error {
 }
 
 // Absent implements hotbucket.Buckets.
-func (h *HotBuckets) Absent(_ context.Context, locators []job.Locator) ([]job.Locator, error) {
+func (h *HotBuckets) Absent(_ context.Context, entries []*job.Entry) ([]job.Locator, error) {
 	var absent []job.Locator
-	for _, l := range locators {
-		p := &h.partitions[l.Partition]
+	for _, e := range entries {
+		p := &h.partitions[e.Partition]
 		p.mu.Lock()
-		if !p.has(l) {
-			absent = append(absent, l)
+		if !p.has(e) {
+			absent = append(absent, e.Locator)
 		}
 		p.mu.Unlock()
 	}
@@ -307,6 +467,9 @@ func (h *HotBuckets) SetEpoch(_ context.Context, o hotbucket.Owner) error {
 	defer p.mu.Unlock()
 	if p.epoch[o.Role] > o.Epoch {
 		return fmt.Errorf("embedded: partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
+	}
+	if p.epoch[o.Role] != o.Epoch && o.Role == hotbucket.RoleWorker {
+		p.bringAllBack() // what the owner before was given
 	}
 	p.epoch[o.Role] = o.Epoch
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -271,6 +272,26 @@ func (x *settingsPort) SwapSetting(ctx context.Context, name string, old, value 
 	return err
 }
 
+type boardPort struct {
+	capacity.Board
+	m *Meter
+}
+
+// Board measures a port.
+func (m *Meter) Board(p capacity.Board) capacity.Board { return &boardPort{p, m} }
+
+func (x *boardPort) Post(ctx context.Context, r capacity.Report) (err error) {
+	defer func(began time.Time) { x.m.done("board", "Post", began, err) }(time.Now())
+	err = x.Board.Post(ctx, r)
+	return err
+}
+
+func (x *boardPort) Read(ctx context.Context) (a []capacity.Report, err error) {
+	defer func(began time.Time) { x.m.done("board", "Read", began, err) }(time.Now())
+	a, err = x.Board.Read(ctx)
+	return a, err
+}
+
 type bucketsPort struct {
 	hotbucket.Buckets
 	m *Meter
@@ -285,27 +306,33 @@ func (x *bucketsPort) Add(ctx context.Context, entries []job.Entry) (err error) 
 	return err
 }
 
-func (x *bucketsPort) Due(ctx context.Context, owners []hotbucket.Owner, until time.Time, limit int) (a []*job.Entry, err error) {
+func (x *bucketsPort) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) (a []hotbucket.Given, err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Due", began, err) }(time.Now())
-	a, err = x.Buckets.Due(ctx, owners, until, limit)
+	a, err = x.Buckets.Due(ctx, owners, ask)
 	return a, err
 }
 
-func (x *bucketsPort) Postpone(ctx context.Context, o hotbucket.Owner, locators []job.Locator, until time.Time) (err error) {
+func (x *bucketsPort) Postpone(ctx context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) (err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Postpone", began, err) }(time.Now())
-	err = x.Buckets.Postpone(ctx, o, locators, until)
+	err = x.Buckets.Postpone(ctx, o, entries, until)
 	return err
 }
 
-func (x *bucketsPort) Remove(ctx context.Context, locators []job.Locator) (err error) {
+func (x *bucketsPort) Park(ctx context.Context, o hotbucket.Owner, entries []*job.Entry) (err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Park", began, err) }(time.Now())
+	err = x.Buckets.Park(ctx, o, entries)
+	return err
+}
+
+func (x *bucketsPort) Remove(ctx context.Context, entries []*job.Entry) (err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Remove", began, err) }(time.Now())
-	err = x.Buckets.Remove(ctx, locators)
+	err = x.Buckets.Remove(ctx, entries)
 	return err
 }
 
-func (x *bucketsPort) Absent(ctx context.Context, locators []job.Locator) (a []job.Locator, err error) {
+func (x *bucketsPort) Absent(ctx context.Context, entries []*job.Entry) (a []job.Locator, err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Absent", began, err) }(time.Now())
-	a, err = x.Buckets.Absent(ctx, locators)
+	a, err = x.Buckets.Absent(ctx, entries)
 	return a, err
 }
 

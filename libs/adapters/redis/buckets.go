@@ -46,23 +46,66 @@ func (h *HotBuckets) Close() error { return h.sub.Close() }
 // Hints implements hotbucket.Buckets.
 func (h *HotBuckets) Hints() <-chan struct{} { return h.hints }
 
-// member names an occurrence in the sets, so that those of one instant have the order of their ids.
-func member(l job.Locator) string {
-	return fmt.Sprintf("%s|%010d|%s|%d", l.ExecutionID, l.Attempt, l.DefinitionID, l.DueAt.UnixMilli())
+// member names an occurrence in the sets, so that those of one instant have the order of their ids, with its lane and
+// whether it must be attended to.
+func member(e *job.Entry) string {
+	attended := 0
+	if e.Attended() {
+		attended = 1
+	}
+	return fmt.Sprintf("%s|%010d|%s|%d|%d|%d", e.ExecutionID, e.Attempt, e.DefinitionID, e.DueAt.UnixMilli(), e.Lane, attended)
 }
 
-var addScript = newScript(`
-local due, held, entries = KEYS[1], KEYS[2], KEYS[3]
-local fresh = {}
-for i = 2, #ARGV, 3 do
-  if not redis.call('ZSCORE', due, ARGV[i]) and not redis.call('ZSCORE', held, ARGV[i]) then
-    fresh[#fresh + 1] = i
-  end
+// lanesLua works on the sets of a partition, whose keys begin with prefix: due:<lane> holds what may be given, att:<lane> what
+// must be attended to first, lanes the first instant of each lane, aside what is set aside and until when, back what was set
+// aside and may be given again.
+const lanesLua = `
+local function parts(m)
+  local due, lane, attended = string.match(m, '|(%d+)|(%d+)|(%d)$')
+  return due, lane, attended == '1' and 'att:' or 'due:'
 end
-if redis.call('ZCARD', due) + redis.call('ZCARD', held) + #fresh > tonumber(ARGV[1]) then return 0 end
+local function refresh(prefix, lane)
+  local first
+  for _, set in ipairs({'due:', 'att:'}) do
+    local at = redis.call('ZRANGE', prefix .. set .. lane, 0, 0, 'WITHSCORES')[2]
+    if at and (not first or tonumber(at) < tonumber(first)) then first = at end
+  end
+  if first then redis.call('ZADD', prefix .. 'lanes', first, lane) else redis.call('ZREM', prefix .. 'lanes', lane) end
+end
+local function put(prefix, m)
+  local due, lane, set = parts(m)
+  redis.call('ZADD', prefix .. set .. lane, due, m)
+  redis.call('ZADD', prefix .. 'lanes', 'LT', due, lane)
+end
+local function take(prefix, m)
+  if redis.call('ZREM', prefix .. 'aside', m) + redis.call('ZREM', prefix .. 'back', m) > 0 then return end
+  local _, lane = parts(m)
+  if redis.call('ZREM', prefix .. 'due:' .. lane, m) + redis.call('ZREM', prefix .. 'att:' .. lane, m) > 0 then refresh(prefix, lane) end
+end
+local function bring_back(prefix)
+  if redis.call('EXISTS', prefix .. 'aside') == 0 then return end
+  if redis.call('EXISTS', prefix .. 'back') == 0 then
+    redis.call('RENAME', prefix .. 'aside', prefix .. 'back')
+    return
+  end
+  redis.call('ZUNIONSTORE', prefix .. 'back', 2, prefix .. 'back', prefix .. 'aside')
+  redis.call('DEL', prefix .. 'aside')
+end
+`
+
+// prefix begins the keys of a partition.
+func (h *HotBuckets) prefix(partition int) string { return h.of(partition, "") }
+
+var addScript = newScript(lanesLua + `
+local members, prefix = KEYS[1], ARGV[2]
+local fresh = {}
+for i = 3, #ARGV, 2 do
+  if redis.call('HEXISTS', members, ARGV[i]) == 0 then fresh[#fresh + 1] = i end
+end
+if redis.call('HLEN', members) + #fresh > tonumber(ARGV[1]) then return 0 end
 for _, i in ipairs(fresh) do
-  redis.call('ZADD', due, 'NX', ARGV[i + 1], ARGV[i])
-  redis.call('HSET', entries, ARGV[i], ARGV[i + 2])
+  put(prefix, ARGV[i])
+  redis.call('HSET', members, ARGV[i], ARGV[i + 1])
 end
 return 1`)
 
@@ -76,16 +119,16 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 	for i := range entries {
 		e := &entries[i]
 		n, ok := open[e.Partition]
-		if !ok || len(args[n]) > 3*maxBatch {
+		if !ok || len(args[n]) > 2*maxBatch {
 			n = len(args)
 			open[e.Partition] = n
-			keys = append(keys, []string{h.of(e.Partition, "due"), h.of(e.Partition, "held"), h.of(e.Partition, "entries")})
-			args = append(args, []any{h.o.MaxEntries})
+			keys = append(keys, []string{h.of(e.Partition, "members")})
+			args = append(args, []any{h.o.MaxEntries, h.prefix(e.Partition)})
 		}
 		if e.DueAt.After(now.Add(hotbucket.RoomWithin)) || e.DueAt.Before(now.Add(-hotbucket.RoomWithin)) {
 			args[n][0] = h.o.MaxEntries * 4 / 5
 		}
-		args[n] = append(args[n], member(e.Locator), e.DueAt.UnixMilli(), wire.MarshalEntry(e))
+		args[n] = append(args[n], member(e), wire.MarshalEntry(e))
 		hinted = hinted || e.DueAt.Before(now.Add(hotbucket.HintWithin))
 	}
 	if len(entries) == 0 {
@@ -124,120 +167,210 @@ func owned(o hotbucket.Owner, err error) error {
 	return nil
 }
 
-var dueScript = newScript(`
-local due, held, entries, epochs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+// maxBack bounds how many entries one script makes available again, maxLanes how many lanes it looks at.
+const (
+	maxBack  = 1000
+	maxLanes = 2000
+)
+
+// dueScript answers whether there is more to be made available again, which of the entries are parked, and the entries.
+var dueScript = newScript(lanesLua + `
+local members, epochs, prefix = KEYS[1], KEYS[2], ARGV[3]
 if redis.call('HGET', epochs, ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
-for _, m in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', ARGV[3], 'LIMIT', 0, 500)) do
-  redis.call('ZADD', due, string.match(m, '(%d+)$'), m)
-  redis.call('ZREM', held, m)
+local now, aside, last, room = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
+local max_back, max_lanes = ARGV[9], ARGV[10]
+if ARGV[8] == '1' then bring_back(prefix) end
+for _, m in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'aside', '-inf', now, 'LIMIT', 0, max_back)) do
+  put(prefix, m)
+  redis.call('ZREM', prefix .. 'aside', m)
 end
-local list = redis.call('ZRANGEBYSCORE', due, '-inf', ARGV[4], 'LIMIT', ARGV[5], ARGV[6])
-if #list == 0 then return {} end
-return redis.call('HMGET', entries, unpack(list))`)
+for _, m in ipairs(redis.call('ZRANGE', prefix .. 'back', 0, max_back - 1)) do
+  put(prefix, m)
+  redis.call('ZREM', prefix .. 'back', m)
+end
+local asks = {}
+for i = 14, #ARGV, 4 do asks[ARGV[i]] = i end
+local open = {}
+local list = redis.call('ZRANGEBYSCORE', prefix .. 'lanes', '-inf', last, 'WITHSCORES', 'LIMIT', 0, max_lanes)
+for i = 1, #list, 2 do
+  local at = asks[list[i]] or 10
+  if tonumber(ARGV[at + 2]) > 0 and tonumber(list[i + 1]) <= tonumber(ARGV[at + 1]) then open[#open + 1] = {list[i], at} end
+end
+local share = room
+if #open > 1 then share = math.max(math.floor(room / 2), 1) end
+local given, parked = {}, {}
+for _, o in ipairs(open) do
+  if room == 0 then break end
+  local lane, at = o[1], o[2]
+  local until_, n = ARGV[at + 1], math.min(tonumber(ARGV[at + 2]), share, room)
+  local a = redis.call('ZRANGEBYSCORE', prefix .. 'att:' .. lane, '-inf', until_, 'WITHSCORES', 'LIMIT', 0, n)
+  local w = {}
+  if ARGV[at + 3] == '0' then
+    w = redis.call('ZRANGEBYSCORE', prefix .. 'due:' .. lane, '-inf', until_, 'WITHSCORES', 'LIMIT', 0, n)
+  end
+  local i, k, from_a, from_w, set_aside = 1, 1, {}, {}, {}
+  while n > 0 and (i < #a or k < #w) do
+    local m
+    local first = k > #w
+    if not first and i < #a then
+      local x, y = tonumber(a[i + 1]), tonumber(w[k + 1])
+      first = x < y or x == y and a[i] < w[k]
+    end
+    if first then
+      m, i = a[i], i + 2
+      from_a[#from_a + 1] = m
+      parked[#parked + 1] = '0'
+    else
+      m, k = w[k], k + 2
+      from_w[#from_w + 1] = m
+      parked[#parked + 1] = string.sub(m, -1)
+    end
+    given[#given + 1] = m
+    set_aside[#set_aside + 1] = aside
+    set_aside[#set_aside + 1] = m
+    n, room = n - 1, room - 1
+  end
+  if #from_a > 0 then redis.call('ZREM', prefix .. 'att:' .. lane, unpack(from_a)) end
+  if #from_w > 0 then redis.call('ZREM', prefix .. 'due:' .. lane, unpack(from_w)) end
+  if #set_aside > 0 then redis.call('ZADD', prefix .. 'aside', unpack(set_aside)) end
+  refresh(prefix, lane)
+end
+local more = redis.call('EXISTS', prefix .. 'back')
+if #given == 0 then return {more, ''} end
+local answer = redis.call('HMGET', members, unpack(given))
+table.insert(answer, 1, table.concat(parked))
+table.insert(answer, 1, more)
+return answer`)
 
 // Due implements hotbucket.Buckets.
-func (h *HotBuckets) Due(
-	ctx context.Context, owners []hotbucket.Owner, until time.Time, limit int,
-) ([]*job.Entry, error) {
-	var all []*job.Entry
-	first, err := h.firstDue(ctx, owners, until, min(limit, maxBatch))
-	if err != nil {
-		return nil, err
-	}
-	for i, o := range owners {
-		page := first[i]
-		for offset := 0; ; {
-			for _, text := range page {
-				e, err := wire.UnmarshalEntry([]byte(text))
+func (h *HotBuckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
+	var all []hotbucket.Given
+	for len(owners) > 0 {
+		keys, args := make([][]string, len(owners)), make([][]any, len(owners))
+		common := askArgs(&ask)
+		for i, o := range owners {
+			keys[i] = []string{h.of(o.Partition, "members"), h.of(o.Partition, "epochs")}
+			args[i] = append([]any{string(o.Role), o.Epoch, h.prefix(o.Partition)}, common...)
+		}
+		answers, err := h.runAll(ctx, dueScript, keys, args)
+		if answers == nil {
+			return nil, fmt.Errorf("redis: due: %w", err)
+		}
+		var more []hotbucket.Owner
+		for i, a := range answers {
+			list, err := a.Slice()
+			if err := owned(owners[i], err); err != nil {
+				return nil, err
+			}
+			if list[0] == int64(1) {
+				more = append(more, owners[i])
+			}
+			parked := fmt.Sprint(list[1])
+			for n, text := range list[2:] {
+				if text == nil {
+					continue
+				}
+				e, err := wire.UnmarshalEntry([]byte(fmt.Sprint(text)))
 				if err != nil {
 					return nil, err
 				}
-				if len(all) < limit {
-					all = append(all, &e)
-				}
-			}
-			offset += len(page)
-			if len(page) < maxBatch || len(all) >= limit {
-				break
-			}
-			k, a := h.dueCall(o, until, offset, maxBatch)
-			if page, err = h.run(ctx, dueScript, k, a...).StringSlice(); owned(o, err) != nil {
-				return nil, owned(o, err)
+				all = append(all, hotbucket.Given{Entry: &e, Parked: parked[n] == '1'})
 			}
 		}
+		owners, ask.Again = more, false
 	}
 	return all, nil
 }
 
-// firstDue reads the first entries of every owner in one pipeline.
-func (h *HotBuckets) firstDue(
-	ctx context.Context, owners []hotbucket.Owner, until time.Time, limit int,
-) ([][]string, error) {
-	keys, args := make([][]string, len(owners)), make([][]any, len(owners))
-	for i, o := range owners {
-		keys[i], args[i] = h.dueCall(o, until, 0, limit)
+// askArgs are an ask as arguments of dueScript, from its fourth on.
+func askArgs(ask *hotbucket.Ask) []any {
+	now := time.Now()
+	again, last := 0, ask.PerLane.Until
+	if ask.Again {
+		again = 1
 	}
-	if len(owners) == 0 {
-		return nil, nil
+	for _, l := range ask.Lanes {
+		last = job.Later(last, l.Until)
 	}
-	answers, err := h.runAll(ctx, dueScript, keys, args)
-	if answers == nil {
-		return nil, fmt.Errorf("redis: due: %w", err)
+	args := []any{
+		now.UnixMilli(), now.Add(hotbucket.GivenFor).UnixMilli(), last.UnixMilli(), ask.Room(), again, maxBack, maxLanes,
 	}
-	pages := make([][]string, len(owners))
-	for i, a := range answers {
-		page, err := a.StringSlice()
-		if err := owned(owners[i], err); err != nil {
-			return nil, err
-		}
-		pages[i] = page
+	// The tenth argument stands where a lane's name would, so that those of all others follow it as a lane's do.
+	args = appendLane(args, ask.PerLane)
+	for lane, l := range ask.Lanes {
+		args = appendLane(append(args, lane), l)
 	}
-	return pages, nil
+	return args
 }
 
-func (h *HotBuckets) dueCall(o hotbucket.Owner, until time.Time, offset, count int) ([]string, []any) {
-	p := o.Partition
-	return []string{h.of(p, "due"), h.of(p, "held"), h.of(p, "entries"), h.of(p, "epochs")},
-		[]any{string(o.Role), o.Epoch, time.Now().UnixMilli(), until.UnixMilli(), offset, count}
+func appendLane(args []any, l hotbucket.LaneAsk) []any {
+	attended := 0
+	if l.Attended {
+		attended = 1
+	}
+	return append(args, l.Until.UnixMilli(), l.Limit, attended)
 }
 
-var postponeScript = newScript(`
-local due, held, epochs = KEYS[1], KEYS[2], KEYS[3]
-if redis.call('HGET', epochs, ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
-for i = 4, #ARGV do
-  if redis.call('ZREM', due, ARGV[i]) == 1 or redis.call('ZSCORE', held, ARGV[i]) then
-    redis.call('ZADD', held, ARGV[3], ARGV[i])
+var postponeScript = newScript(lanesLua + `
+local prefix = ARGV[3]
+if redis.call('HGET', KEYS[2], ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
+for i = 5, #ARGV do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 1 then
+    take(prefix, ARGV[i])
+    redis.call('ZADD', prefix .. 'aside', ARGV[4], ARGV[i])
   end
 end
 return 1`)
 
 // Postpone implements hotbucket.Buckets.
-func (h *HotBuckets) Postpone(ctx context.Context, o hotbucket.Owner, locators []job.Locator, until time.Time) error {
-	keys := []string{h.of(o.Partition, "due"), h.of(o.Partition, "held"), h.of(o.Partition, "epochs")}
+func (h *HotBuckets) Postpone(ctx context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) error {
+	return h.move(ctx, postponeScript, o, entries, until.UnixMilli())
+}
+
+var parkScript = newScript(lanesLua + `
+local prefix = ARGV[3]
+if redis.call('HGET', KEYS[2], ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
+for i = 5, #ARGV do
+  local m = ARGV[i]
+  if redis.call('HEXISTS', KEYS[1], m) == 1 then
+    take(prefix, m)
+    local due, lane = parts(m)
+    redis.call('ZADD', prefix .. 'due:' .. lane, due, m)
+    redis.call('ZADD', prefix .. 'lanes', 'LT', due, lane)
+  end
+end
+return 1`)
+
+// Park implements hotbucket.Buckets.
+func (h *HotBuckets) Park(ctx context.Context, o hotbucket.Owner, entries []*job.Entry) error {
+	return h.move(ctx, parkScript, o, entries, 0)
+}
+
+// move runs a script that moves an owner's entries within their partition, at most maxBatch at a time.
+func (h *HotBuckets) move(ctx context.Context, s *script, o hotbucket.Owner, entries []*job.Entry, at int64) error {
+	keys := []string{h.of(o.Partition, "members"), h.of(o.Partition, "epochs")}
 	for {
-		n := min(len(locators), maxBatch)
-		args := []any{string(o.Role), o.Epoch, until.UnixMilli()}
-		for _, l := range locators[:n] {
-			args = append(args, member(l))
+		n := min(len(entries), maxBatch)
+		args := []any{string(o.Role), o.Epoch, h.prefix(o.Partition), at}
+		for _, e := range entries[:n] {
+			args = append(args, member(e))
 		}
-		if err := owned(o, h.run(ctx, postponeScript, keys, args...).Err()); err != nil {
+		if err := owned(o, h.run(ctx, s, keys, args...).Err()); err != nil {
 			return err
 		}
-		if locators = locators[n:]; len(locators) == 0 {
+		if entries = entries[n:]; len(entries) == 0 {
 			return nil
 		}
 	}
 }
 
-var removeScript = newScript(`
-redis.call('ZREM', KEYS[1], unpack(ARGV))
-redis.call('ZREM', KEYS[2], unpack(ARGV))
-redis.call('HDEL', KEYS[3], unpack(ARGV))
-return 1`)
+var removeScript = newScript(lanesLua + `
+for i = 2, #ARGV do take(ARGV[1], ARGV[i]) end
+return redis.call('HDEL', KEYS[1], unpack(ARGV, 2))`)
 
 // Remove implements hotbucket.Buckets.
-func (h *HotBuckets) Remove(ctx context.Context, locators []job.Locator) error {
-	_, _, err := h.byPartition(ctx, removeScript, locators)
+func (h *HotBuckets) Remove(ctx context.Context, entries []*job.Entry) error {
+	_, _, err := h.byPartition(ctx, removeScript, entries)
 	if err != nil {
 		return fmt.Errorf("redis: remove: %w", err)
 	}
@@ -246,14 +379,14 @@ func (h *HotBuckets) Remove(ctx context.Context, locators []job.Locator) error {
 
 var absentScript = newScript(`
 local absent = {}
-for i, m in ipairs(ARGV) do
-  if not redis.call('ZSCORE', KEYS[1], m) and not redis.call('ZSCORE', KEYS[2], m) then absent[#absent + 1] = i end
+for i = 2, #ARGV do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 0 then absent[#absent + 1] = i - 1 end
 end
 return absent`)
 
 // Absent implements hotbucket.Buckets.
-func (h *HotBuckets) Absent(ctx context.Context, locators []job.Locator) (absent []job.Locator, err error) {
-	answers, asked, err := h.byPartition(ctx, absentScript, locators)
+func (h *HotBuckets) Absent(ctx context.Context, entries []*job.Entry) (absent []job.Locator, err error) {
+	answers, asked, err := h.byPartition(ctx, absentScript, entries)
 	if err != nil {
 		return nil, fmt.Errorf("redis: absent: %w", err)
 	}
@@ -267,31 +400,31 @@ func (h *HotBuckets) Absent(ctx context.Context, locators []job.Locator) (absent
 			missing[asked[i][n-1]] = true
 		}
 	}
-	for i, l := range locators {
+	for i, e := range entries {
 		if missing[i] {
-			absent = append(absent, l)
+			absent = append(absent, e.Locator)
 		}
 	}
 	return absent, nil
 }
 
-// byPartition runs a script on the members of each partition, at most maxBatch at a time. asked says which locators each
+// byPartition runs a script on the members of each partition, at most maxBatch at a time. asked says which entries each
 // answer is about.
 func (h *HotBuckets) byPartition(
-	ctx context.Context, s *script, locators []job.Locator,
+	ctx context.Context, s *script, entries []*job.Entry,
 ) (answers []*redis.Cmd, asked [][]int, err error) {
 	var keys [][]string
 	var args [][]any
 	open := map[int]int{}
-	for i, l := range locators {
-		n, ok := open[l.Partition]
-		if !ok || len(args[n]) == maxBatch {
+	for i, e := range entries {
+		n, ok := open[e.Partition]
+		if !ok || len(args[n]) > maxBatch {
 			n = len(args)
-			open[l.Partition] = n
-			keys = append(keys, []string{h.of(l.Partition, "due"), h.of(l.Partition, "held"), h.of(l.Partition, "entries")})
-			args, asked = append(args, nil), append(asked, nil)
+			open[e.Partition] = n
+			keys = append(keys, []string{h.of(e.Partition, "members")})
+			args, asked = append(args, []any{h.prefix(e.Partition)}), append(asked, nil)
 		}
-		args[n], asked[n] = append(args[n], member(l)), append(asked[n], i)
+		args[n], asked[n] = append(args[n], member(e)), append(asked[n], i)
 	}
 	if len(keys) == 0 {
 		return nil, nil, nil
@@ -362,9 +495,11 @@ func (h *HotBuckets) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon 
 }
 
 // Epochs stay below 2^53, up to which a script's numbers are exact.
-var epochScript = newScript(`
+// What the worker before was given may be given to the next.
+var epochScript = newScript(lanesLua + `
 local standing = redis.call('HGET', KEYS[1], ARGV[1])
 if standing and tonumber(standing) > tonumber(ARGV[2]) then return redis.error_reply('stale') end
+if ARGV[1] == 'scheduler-worker' and standing ~= ARGV[2] then bring_back(ARGV[3]) end
 return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])`)
 
 // Incarnations implements hotbucket.Buckets.
@@ -389,5 +524,6 @@ func (h *HotBuckets) Incarnations(ctx context.Context, partitions []int) ([]stri
 
 // SetEpoch implements hotbucket.Buckets.
 func (h *HotBuckets) SetEpoch(ctx context.Context, o hotbucket.Owner) error {
-	return owned(o, h.run(ctx, epochScript, []string{h.of(o.Partition, "epochs")}, string(o.Role), o.Epoch).Err())
+	keys := []string{h.of(o.Partition, "epochs")}
+	return owned(o, h.run(ctx, epochScript, keys, string(o.Role), o.Epoch, h.prefix(o.Partition)).Err())
 }

@@ -40,11 +40,12 @@ func TestEntriesThatWereAddedOverABadNetworkAreThere(t *testing.T) {
 	defer func() { _ = tier.Close() }()
 	hot := redis.NewHotBuckets(tier)
 	defer func() { _ = hot.Close() }()
-	var locators []job.Locator
+	var entries []*job.Entry
 	for i := range added {
-		locators = append(locators, entry(i).Locator)
+		e := entry(i)
+		entries = append(entries, &e)
 	}
-	absent, err := hot.Absent(t.Context(), locators)
+	absent, err := hot.Absent(t.Context(), entries)
 	if err != nil || len(absent) > 0 {
 		t.Errorf("%d of %d entries are not there (%v)", len(absent), added, err)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/capacity"
+	"github.com/minutehand/minutehand/libs/capacity/capacitytest"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dedupe/dedupetest"
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -59,6 +61,12 @@ func TestConformance(t *testing.T) {
 		})
 		t.Run("records, "+name, func(t *testing.T) {
 			dedupetest.Run(t, func(t *testing.T) dedupe.Records { return redis.NewRecords(open(t, redis.Options{Cluster: cluster})) })
+		})
+		t.Run("board, "+name, func(t *testing.T) {
+			real := func(t *testing.T, check func(t *testing.T)) { check(t) } // the server's clock is not a bubble's
+			capacitytest.Run(t, real, func(t *testing.T) capacity.Board {
+				return redis.NewBoard(open(t, redis.Options{Cluster: cluster}))
+			})
 		})
 	}
 }

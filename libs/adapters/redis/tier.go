@@ -147,8 +147,8 @@ func newScript(text string) *script { return &script{redis.NewScript(text), text
 func teach(ctx context.Context, c *redis.Conn) error {
 	pipe := c.Pipeline()
 	for _, s := range []*script{
-		incarnationScript, addScript, dueScript, postponeScript, removeScript, absentScript, claimScript, horizonScript, epochScript,
-		acquireScript, startScript, renewScript, releaseScript, finishScript, refuseScript, stopScript,
+		incarnationScript, addScript, dueScript, postponeScript, parkScript, removeScript, absentScript, claimScript, horizonScript, epochScript,
+		acquireScript, startScript, renewScript, releaseScript, finishScript, refuseScript, stopScript, postScript, boardScript,
 	} {
 		pipe.ScriptLoad(ctx, s.text) // the script's own Load would take what the pipeline has not answered yet for its hash
 	}

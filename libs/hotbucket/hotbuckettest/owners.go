@@ -13,7 +13,7 @@ import (
 // everythingIsStale tries all that carries an owner's epoch.
 func everythingIsStale(t *testing.T, b hotbucket.Buckets, o hotbucket.Owner) {
 	t.Helper()
-	_, err := b.Due(t.Context(), []hotbucket.Owner{o}, now, 1)
+	_, err := b.Due(t.Context(), []hotbucket.Owner{o}, hotbucket.All(now))
 	mustBeStale(t, "reading", err)
 	_, err = b.Claim(t.Context(), o, []hotbucket.Claim{{ExecutionID: "stale", Decision: job.Decision{NextOrdinal: 666}}})
 	mustBeStale(t, "claiming", err)
@@ -57,7 +57,7 @@ func epochGrows(t *testing.T, b hotbucket.Buckets) {
 			must(t, err)
 		}
 	}
-	_, err := b.Due(t.Context(), []hotbucket.Owner{worker(1, 7)}, now, 1)
+	_, err := b.Due(t.Context(), []hotbucket.Owner{worker(1, 7)}, hotbucket.All(now))
 	must(t, err)
 }
 
@@ -68,7 +68,7 @@ func epochsAreSeparate(t *testing.T, b hotbucket.Buckets) {
 	must(t, b.SetEpoch(t.Context(), loader(1, 2)))
 	must(t, b.SetEpoch(t.Context(), worker(2, 3)))
 	for _, o := range []hotbucket.Owner{worker(1, 9), loader(1, 2), worker(2, 3)} {
-		_, err := b.Due(t.Context(), []hotbucket.Owner{o}, now, 1)
+		_, err := b.Due(t.Context(), []hotbucket.Owner{o}, hotbucket.All(now))
 		must(t, err)
 	}
 }
@@ -82,7 +82,7 @@ func epochsRace(t *testing.T, b hotbucket.Buckets) {
 	for i := range racers - 1 {
 		everythingIsStale(t, b, worker(1, int64(i+1)))
 	}
-	_, err := b.Due(t.Context(), []hotbucket.Owner{worker(1, racers)}, now, 1)
+	_, err := b.Due(t.Context(), []hotbucket.Owner{worker(1, racers)}, hotbucket.All(now))
 	must(t, err)
 }
 
@@ -91,7 +91,7 @@ func oneStaleOwner(t *testing.T, b hotbucket.Buckets) {
 	must(t, b.Add(t.Context(), []job.Entry{entryAt(1, now), entryAt(3, now)}))
 	must(t, b.SetEpoch(t.Context(), worker(3, 2)))
 	for _, limit := range []int{1, 100} {
-		_, err := b.Due(t.Context(), owners, now, limit)
+		_, err := b.Due(t.Context(), owners, hotbucket.Ask{PerLane: hotbucket.LaneAsk{Until: now, Limit: limit}})
 		mustBeStale(t, "reading with one stale owner", err)
 	}
 }

@@ -91,15 +91,36 @@ func own(t *testing.T, b hotbucket.Buckets, partitions ...int) []hotbucket.Owner
 	return owners
 }
 
+// due reads what is due of a few entries, also what was given before.
 func due(t *testing.T, b hotbucket.Buckets, owners []hotbucket.Owner, until time.Time, limit int) []job.Entry {
 	t.Helper()
-	shared, err := b.Due(t.Context(), owners, until, limit)
+	ask := hotbucket.All(until)
+	ask.Limit, ask.Again = limit, true
+	return entriesOf(given(t, b, owners, ask))
+}
+
+func given(t *testing.T, b hotbucket.Buckets, owners []hotbucket.Owner, ask hotbucket.Ask) []hotbucket.Given {
+	t.Helper()
+	list, err := b.Due(t.Context(), owners, ask)
 	must(t, err)
-	entries := make([]job.Entry, len(shared))
-	for i, e := range shared {
-		entries[i] = *e
+	return list
+}
+
+func entriesOf(list []hotbucket.Given) []job.Entry {
+	entries := make([]job.Entry, len(list))
+	for i, g := range list {
+		entries[i] = *g.Entry
 	}
 	return entries
+}
+
+// pointers are to the entries of a list.
+func pointers(entries ...job.Entry) []*job.Entry {
+	list := make([]*job.Entry, len(entries))
+	for i := range entries {
+		list[i] = &entries[i]
+	}
+	return list
 }
 
 // Run runs the suite.
@@ -110,7 +131,11 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 	}{
 		{"an entry is read back as it was added", entryIsReadBack},
 		{"what is due at or before an instant is read, earliest first, and stays", dueIsReadInOrder},
-		{"owners are read in order, at most the limit in all", ownersInOrder},
+		{"owners are read in order, at most the limit of each partition", ownersInOrder},
+		{"what was given is not given again, but to another owner or when it is asked for again", givenIsSetAside},
+		{"of each lane is given what is asked for of it, and none hides another", lanesAreReadApart},
+		{"of a lane without room only what must be attended to is given", attendedAreGiven},
+		{"what was parked is given when its lane is asked for, and as parked", parkedIsGiven},
 		{"an entry that is there already stays as it is", secondAddIsNone},
 		{"an entry that is added below what was read is read by the next", addBelowIsSeen},
 		{"removing an occurrence leaves its execution's other attempts and instants", removeIsExact},
@@ -203,7 +228,7 @@ func RunBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.Buckets
 	t.Run("what was removed makes room", func(t *testing.T) {
 		b := open(t)
 		list := fill(t, b, bound)
-		must(t, b.Remove(t.Context(), []job.Locator{list[0].Locator, list[0].Locator}))
+		must(t, b.Remove(t.Context(), pointers(list[0], list[0])))
 		more := entryAt(1, now.Add(time.Minute))
 		must(t, b.Add(t.Context(), []job.Entry{more}))
 		refused(t, b, []job.Entry{entryAt(1, now)})

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -44,8 +45,9 @@ type hotState struct {
 
 type dueEntry struct {
 	entry *job.Entry
-	// until is when a postponed entry is given again.
-	until time.Time
+	// until is when an entry that is set aside is given again.
+	until  time.Time
+	parked bool
 }
 
 // NewHot is an empty hot tier, which holds at most so many entries, outcomes and stop records (0: any number).
@@ -177,61 +179,99 @@ func tenure(o hotbucket.Owner) hotbucket.Owner {
 }
 
 // Due implements hotbucket.Buckets.
-func (h *Hot) Due(
-	_ context.Context, owners []hotbucket.Owner, until time.Time, limit int,
-) ([]*job.Entry, error) {
+func (h *Hot) Due(_ context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	var all []*job.Entry
+	var all []hotbucket.Given
 	for _, o := range owners {
 		if err := h.check(o); err != nil {
 			return nil, err
 		}
-		var due []*job.Entry
-		for _, d := range h.state.due[o.Partition] {
-			if !d.entry.DueAt.After(until) && !d.until.After(now) {
-				due = append(due, d.entry)
+		if ask.Again {
+			h.bringBack(o.Partition)
+		}
+		due := h.state.due[o.Partition]
+		byLane := map[uint32][]dueEntry{}
+		for _, l := range slices.SortedFunc(maps.Keys(due), compareLocators) {
+			d := due[l]
+			of := ask.Of(d.entry.Lane)
+			if of.Limit > 0 && !d.entry.DueAt.After(of.Until) && !d.until.After(now) && !(of.Attended && (d.parked || !d.entry.Attended())) {
+				byLane[d.entry.Lane] = append(byLane[d.entry.Lane], d)
 			}
 		}
-		slices.SortFunc(due, func(a, b *job.Entry) int { return compareLocators(a.Locator, b.Locator) })
-		all = append(all, due...)
+		lanes := slices.SortedFunc(maps.Keys(byLane), func(a, b uint32) int {
+			return cmp.Or(byLane[a][0].entry.DueAt.Compare(byLane[b][0].entry.DueAt), cmp.Compare(a, b))
+		})
+		room := ask.Room()
+		share := room
+		if len(lanes) > 1 {
+			share = max(room/2, 1)
+		}
+		for _, lane := range lanes {
+			list := byLane[lane]
+			list = list[:min(len(list), share, room, ask.Of(lane).Limit)]
+			room -= len(list)
+			for _, d := range list {
+				all = append(all, hotbucket.Given{Entry: d.entry, Parked: d.parked})
+				d.until = now.Add(hotbucket.GivenFor)
+				due[d.entry.Locator] = d
+			}
+		}
 	}
-	return all[:min(limit, len(all))], nil
+	return all, nil
+}
+
+// bringBack makes everything of a partition available again that was set aside.
+func (h *Hot) bringBack(partition int) {
+	for l, d := range h.state.due[partition] {
+		d.until = time.Time{}
+		h.state.due[partition][l] = d
+	}
 }
 
 // Postpone implements hotbucket.Buckets.
-func (h *Hot) Postpone(_ context.Context, o hotbucket.Owner, locators []job.Locator, until time.Time) error {
+func (h *Hot) Postpone(_ context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) error {
+	return h.change(o, entries, func(d *dueEntry) { d.until = until })
+}
+
+// Park implements hotbucket.Buckets.
+func (h *Hot) Park(_ context.Context, o hotbucket.Owner, entries []*job.Entry) error {
+	return h.change(o, entries, func(d *dueEntry) { d.until, d.parked = time.Time{}, d.entry.Attended() })
+}
+
+func (h *Hot) change(o hotbucket.Owner, entries []*job.Entry, to func(d *dueEntry)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.check(o); err != nil {
 		return err
 	}
-	for _, l := range locators {
-		if d, ok := h.state.due[o.Partition][l]; ok {
-			h.state.due[o.Partition][l] = dueEntry{d.entry, until}
+	for _, e := range entries {
+		if d, ok := h.state.due[o.Partition][e.Locator]; ok {
+			to(&d)
+			h.state.due[o.Partition][e.Locator] = d
 		}
 	}
 	return nil
 }
 
 // Remove implements hotbucket.Buckets.
-func (h *Hot) Remove(_ context.Context, locators []job.Locator) error {
+func (h *Hot) Remove(_ context.Context, entries []*job.Entry) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, l := range locators {
-		delete(h.state.due[l.Partition], l)
+	for _, e := range entries {
+		delete(h.state.due[e.Partition], e.Locator)
 	}
 	return nil
 }
 
 // Absent implements hotbucket.Buckets.
-func (h *Hot) Absent(_ context.Context, locators []job.Locator) (absent []job.Locator, err error) {
+func (h *Hot) Absent(_ context.Context, entries []*job.Entry) (absent []job.Locator, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, l := range locators {
-		if _, there := h.state.due[l.Partition][l]; !there {
-			absent = append(absent, l)
+	for _, e := range entries {
+		if _, there := h.state.due[e.Partition][e.Locator]; !there {
+			absent = append(absent, e.Locator)
 		}
 	}
 	return absent, nil
@@ -280,6 +320,9 @@ func (h *Hot) SetEpoch(_ context.Context, o hotbucket.Owner) error {
 	defer h.mu.Unlock()
 	if h.state.epochs[tenure(o)] > o.Epoch {
 		return fmt.Errorf("partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
+	}
+	if h.state.epochs[tenure(o)] != o.Epoch && o.Role == hotbucket.RoleWorker {
+		h.bringBack(o.Partition)
 	}
 	h.state.epochs[tenure(o)] = o.Epoch
 	return nil

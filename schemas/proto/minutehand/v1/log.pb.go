@@ -45,7 +45,13 @@ type Entry struct {
 	Chained        bool                   `protobuf:"varint,14,opt,name=chained,proto3" json:"chained,omitempty"`
 	Repeats        int64                  `protobuf:"varint,15,opt,name=repeats,proto3" json:"repeats,omitempty"`
 	// W3C traceparent of the request that asked for it; empty for none.
-	Trace         string `protobuf:"bytes,16,opt,name=trace,proto3" json:"trace,omitempty"`
+	Trace string `protobuf:"bytes,16,opt,name=trace,proto3" json:"trace,omitempty"`
+	// The queue in which it waits for its target: a hash of the target's host. 0 for an entry from before there were lanes.
+	Lane uint32 `protobuf:"fixed32,17,opt,name=lane,proto3" json:"lane,omitempty"`
+	// Nothing follows from it, and a late one fires all the same.
+	Plain bool `protobuf:"varint,18,opt,name=plain,proto3" json:"plain,omitempty"`
+	// About how many bytes its definition takes.
+	Weight        uint32 `protobuf:"varint,19,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -190,6 +196,27 @@ func (x *Entry) GetTrace() string {
 		return x.Trace
 	}
 	return ""
+}
+
+func (x *Entry) GetLane() uint32 {
+	if x != nil {
+		return x.Lane
+	}
+	return 0
+}
+
+func (x *Entry) GetPlain() bool {
+	if x != nil {
+		return x.Plain
+	}
+	return false
+}
+
+func (x *Entry) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
 }
 
 // What was decided once for an occurrence.
@@ -1048,7 +1075,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xe9\x03\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xab\x04\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1066,7 +1093,10 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\rwritten_at_ms\x18\r \x01(\x03R\vwrittenAtMs\x12\x18\n" +
 	"\achained\x18\x0e \x01(\bR\achained\x12\x18\n" +
 	"\arepeats\x18\x0f \x01(\x03R\arepeats\x12\x14\n" +
-	"\x05trace\x18\x10 \x01(\tR\x05trace\"\xe3\x01\n" +
+	"\x05trace\x18\x10 \x01(\tR\x05trace\x12\x12\n" +
+	"\x04lane\x18\x11 \x01(\aR\x04lane\x12\x14\n" +
+	"\x05plain\x18\x12 \x01(\bR\x05plain\x12\x16\n" +
+	"\x06weight\x18\x13 \x01(\rR\x06weight\"\xe3\x01\n" +
 	"\bDecision\x12\x12\n" +
 	"\x04fire\x18\x01 \x01(\bR\x04fire\x125\n" +
 	"\askipped\x18\x02 \x01(\v2\x1b.minutehand.v1.SkippedRangeR\askipped\x12\x17\n" +

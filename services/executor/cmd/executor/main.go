@@ -25,7 +25,7 @@ func main() {
 			cfg.AllowPrivateTargets = p.Env.Bool("ALLOW_PRIVATE_TARGETS")
 			cfg.DrainLimit = p.Env.Duration("DRAIN_LIMIT", cfg.DrainLimit)
 			s, err := executor.New(cfg, executor.Deps{
-				Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: p.Logger, Metrics: p.Metrics,
+				Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Logger: p.Logger, Metrics: p.Metrics,
 			})
 			if err != nil {
 				return nil, nil, err

@@ -15,9 +15,11 @@ func main() {
 		Name: "scheduler-worker", What: "takes what is due from the partitions that it owns, and dispatches it.",
 		Needs: []cluster.Server{cluster.Cassandra, cluster.Redis, cluster.Kafka},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
-			s, err := worker.New(worker.DefaultConfig(), worker.Deps{
+			cfg := worker.DefaultConfig()
+			cfg.Partitions = p.Config.Partitions
+			s, err := worker.New(cfg, worker.Deps{
 				Jobs: p.Jobs, Pending: p.Pending, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
-				Logger: p.Logger, Metrics: p.Metrics,
+				Board: p.Board, Logger: p.Logger, Metrics: p.Metrics,
 			})
 			if err != nil {
 				return nil, nil, err

@@ -1,0 +1,138 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/capacity"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+const (
+	// reportEvery is the pause between two reports; rates are counted in slots of as long, rateSlots of them.
+	reportEvery = 100 * time.Millisecond
+	rateSlots   = 10
+	// ahead is how much work an executor would have waiting: what it calls in so long.
+	ahead = 2 * time.Second
+	// tookWeight is how much the latest call counts in the mean of how long calls take.
+	tookWeight = 0.05
+	// caughtUp is how long a poll must have waited for fires to show that there were no more.
+	caughtUp = 50 * time.Millisecond
+)
+
+// pace is how fast a lane's calls are made.
+type pace struct {
+	// ended counts the calls that ended, in slots of reportEvery; slot is the present one, slots how many are counted.
+	ended       [rateSlots]int
+	slot, slots int
+	// took is the mean of how long a call took, with all around it, in seconds, and bytes that of a fire's size.
+	took, bytes float64
+}
+
+func (p *pace) count(took time.Duration, bytes int64) {
+	if p.took == 0 {
+		p.took, p.bytes = took.Seconds(), float64(bytes)
+	}
+	p.ended[p.slot]++
+	p.took += tookWeight * (took.Seconds() - p.took)
+	p.bytes += tookWeight * (float64(bytes) - p.bytes)
+}
+
+// next begins the next slot, and returns how many calls a second ended in those before.
+func (p *pace) next() (rate float64) {
+	p.slots = min(p.slots+1, rateSlots)
+	for _, n := range p.ended {
+		rate += float64(n)
+	}
+	rate /= float64(p.slots) * reportEvery.Seconds()
+	p.slot = (p.slot + 1) % rateSlots
+	p.ended[p.slot] = 0
+	return rate
+}
+
+// report says what of each lane waits here, and how much would do: as much as is called in a while at the present rate, and
+// no more than calls that take as long as they do can be made meanwhile; and the calls that could begin at once. Of a target
+// that hangs nothing ends, so nothing more is asked for.
+func (h *hosts) report() []capacity.Lane {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	byLane := map[uint32]*capacity.Lane{}
+	of := func(id uint32) *capacity.Lane {
+		if byLane[id] == nil {
+			byLane[id] = &capacity.Lane{ID: id}
+		}
+		return byLane[id]
+	}
+	running := map[uint32]int{}
+	for _, at := range h.byName {
+		l := of(at.lane)
+		l.Waiting += len(at.queue)
+		running[at.lane] += at.running
+	}
+	for id, p := range h.paces {
+		rate := p.next()
+		if rate == 0 && byLane[id] == nil {
+			delete(h.paces, id)
+			continue
+		}
+		window := rate * ahead.Seconds()
+		if p.took > 0 {
+			window = min(window, float64(h.cfg.HostConcurrency)*ahead.Seconds()/p.took)
+		}
+		if p.bytes > 0 {
+			window = min(window, float64(h.cfg.MaxWaitingBytes)/2/p.bytes)
+		}
+		of(id).Window = int(min(window, float64(h.cfg.HostWaiting)))
+	}
+	lanes := make([]capacity.Lane, 0, len(byLane))
+	for id, l := range byLane {
+		l.Window += max(min(h.cfg.HostConcurrency-running[id], h.cfg.MaxRunning-h.inFlight), 0)
+		lanes = append(lanes, *l)
+	}
+	slices.SortFunc(lanes, func(a, b capacity.Lane) int {
+		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.ID, b.ID))
+	})
+	return lanes[:min(len(lanes), capacity.MaxLanes)]
+}
+
+// reportLoop posts reports while there is anything to report. One that is lost is replaced by the next.
+func (s *Service) reportLoop(work context.Context) {
+	posted, told := false, false
+	for run.Sleep(work, reportEvery) == nil {
+		lanes := s.hosts.report()
+		if len(lanes) == 0 && !posted {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(work, capacity.Fresh)
+		err := s.deps.Board.Post(ctx, capacity.Report{Executor: s.name, Behind: s.behind(), Lanes: lanes})
+		cancel()
+		posted = len(lanes) > 0 || err != nil
+		if err != nil && !told && work.Err() == nil {
+			s.deps.Logger.Warn("cannot report what waits", "error", err)
+		}
+		told = err != nil
+	}
+}
+
+// polled notes what a poll of the fires brought: if as many as it may, there are more, which are as old as the last of them.
+func (s *Service) polled(began, newest time.Time, full bool) {
+	if full {
+		began = newest
+	}
+	s.seenUntil.Store(began.UnixNano())
+}
+
+// behind is how old the fires are that are consumed now.
+func (s *Service) behind() time.Duration {
+	now := s.deps.Clock.Now()
+	if since := s.pollingSince.Load(); since != 0 && now.UnixNano()-since > int64(caughtUp) {
+		return 0
+	}
+	behind := time.Duration(now.UnixNano() - s.seenUntil.Load())
+	if s.seenUntil.Load() == 0 || behind < 2*caughtUp {
+		return 0
+	}
+	return behind
+}

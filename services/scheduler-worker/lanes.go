@@ -1,0 +1,365 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/capacity"
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+const (
+	// reportsEvery is the pause between two looks at what executors report, while anything may have to wait.
+	reportsEvery = 100 * time.Millisecond
+	// transit is how long a fire may take from its publication until a report counts it.
+	transit = 300 * time.Millisecond
+	// minWindow is the least that a worker which owns a few partitions takes as its share of Config.Window, if that is more.
+	minWindow = 100
+	// attendBatch is how many entries of a lane without room are attended to at a time, in one partition.
+	attendBatch = 50
+	// sentSlot is how finely the instants of publication are kept.
+	sentSlot = 25 * time.Millisecond
+)
+
+// lanes is admission: it counts what this worker has under way in each lane, and decides how much more of it is read from
+// the hot buckets. What is not read costs nothing, and waits where it is durable. Shards share it.
+//
+// A lane has room for what executors would have waiting (their windows), less what does wait there, what is on its way to
+// them, and what the worker holds. Each worker takes the share that its partitions are of all: job ids spread a lane evenly.
+type lanes struct {
+	clock clock.Clock
+	// usual is the window of a lane without reports.
+	usual int
+
+	mu sync.Mutex
+	m  map[uint32]*lane
+	// share of all partitions that this worker owns.
+	share float64
+}
+
+// lane is one target host's, as this worker sees it.
+type lane struct {
+	// held is how many entries were taken and are not published yet.
+	held int
+	// sent is how many were published lately, oldest first.
+	sent []sent
+	// reported tells that executors have reported on the lane; window and waiting are what they said together, by an instant
+	// from which on what was published is not in it.
+	reported        bool
+	window, waiting int
+	since           time.Time
+}
+
+type sent struct {
+	at time.Time
+	n  int
+}
+
+func newLanes(c clock.Clock, usual int) *lanes {
+	return &lanes{clock: c, usual: usual, m: map[uint32]*lane{}, share: 1}
+}
+
+func (l *lanes) of(id uint32) *lane {
+	one := l.m[id]
+	if one == nil {
+		one = &lane{}
+		l.m[id] = one
+	}
+	return one
+}
+
+func (l *lanes) setShare(share float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.share = share
+}
+
+// took counts an entry that is held from now on, dropped one that is not any more without having been published.
+func (l *lanes) took(id uint32)    { l.add(id, 1) }
+func (l *lanes) dropped(id uint32) { l.add(id, -1) }
+
+func (l *lanes) add(id uint32, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of(id).held += n
+}
+
+// published counts fires that were held until now.
+func (l *lanes) published(tasks []*task) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.clock.Now()
+	for _, t := range tasks {
+		one := l.of(t.entry.Lane)
+		one.held--
+		if n := len(one.sent); n > 0 && now.Sub(one.sent[n-1].at) < sentSlot {
+			one.sent[n-1].n++
+			continue
+		}
+		one.sent = append(one.sent, sent{now, 1})
+	}
+}
+
+// window is how many fires may be under way, room how many more; negative when there are too many.
+func (l *lanes) room(one *lane, now time.Time) (window, room int) {
+	since := now.Add(-capacity.Fresh)
+	if one.reported {
+		window, since = int(float64(one.window)*l.share), one.since
+		room = int(float64(one.window-one.waiting) * l.share)
+	} else {
+		window = l.unreported()
+		room = window
+	}
+	for i := len(one.sent) - 1; i >= 0 && one.sent[i].at.After(since); i-- {
+		room -= one.sent[i].n
+	}
+	return window, room - one.held
+}
+
+func (l *lanes) unreported() int { return max(int(float64(l.usual)*l.share), min(minWindow, l.usual)) }
+
+// ask is what a shard reads of so many partitions at now. backlog are lanes of which it knows that more is due.
+func (l *lanes) ask(partitions int, now, ahead time.Time, backlog map[uint32]time.Time) hotbucket.Ask {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	each := func(n int) int { return (n + partitions - 1) / partitions }
+	usual := max(each(l.unreported()), 8)
+	ask := hotbucket.Ask{PerLane: hotbucket.LaneAsk{Until: ahead, Limit: usual}, Lanes: map[uint32]hotbucket.LaneAsk{}}
+	type named struct {
+		id   uint32
+		room int
+		ask  hotbucket.LaneAsk
+	}
+	var list []named
+	for id, one := range l.m {
+		window, room := l.room(one, now)
+		if l.forget(id, one, now) {
+			continue
+		}
+		a := hotbucket.LaneAsk{Until: ahead, Limit: each(max(room, 0))}
+		if one.held >= window/2 {
+			a.Until = now // what is held ahead of its instant must not keep out what is due
+		}
+		if room <= 0 {
+			a = hotbucket.LaneAsk{Until: now, Limit: attendBatch, Attended: true}
+		}
+		_, waits := backlog[id]
+		if waits || a.Limit < 2*usual || a.Until.Equal(now) {
+			list = append(list, named{id, room, a})
+		}
+	}
+	// Where there are too many to name, those are left out that have the most room.
+	slices.SortFunc(list, func(a, b named) int { return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.id, b.id)) })
+	for _, n := range list[:min(len(list), hotbucket.MaxLaneAsks)] {
+		ask.Lanes[n.id] = n.ask
+	}
+	return ask
+}
+
+// forget drops a lane about which there is nothing to know, and what of it is too old.
+func (l *lanes) forget(id uint32, one *lane, now time.Time) bool {
+	for len(one.sent) > 0 && now.Sub(one.sent[0].at) > 2*capacity.Fresh {
+		one.sent = one.sent[1:]
+	}
+	if one.held == 0 && len(one.sent) == 0 && !one.reported {
+		delete(l.m, id)
+		return true
+	}
+	return false
+}
+
+// open reports whether one of the lanes has room for a good part of what it may have under way, so that a read is worth it.
+func (l *lanes) open(backlog map[uint32]time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.clock.Now()
+	for id := range backlog {
+		one := l.m[id]
+		if one == nil {
+			return true
+		}
+		if window, room := l.room(one, now); room > 0 && room >= window/8 {
+			return true
+		}
+	}
+	return false
+}
+
+// busy reports whether any lane has so much under way that reports matter.
+func (l *lanes) busy() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, enough := l.clock.Now(), l.unreported()/4
+	for id, one := range l.m {
+		if l.forget(id, one, now) {
+			continue
+		}
+		n := one.held
+		for _, s := range one.sent {
+			n += s.n
+		}
+		if n > enough || one.reported {
+			return true
+		}
+	}
+	return false
+}
+
+// report replaces what executors reported.
+func (l *lanes) report(reports []capacity.Report) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.clock.Now()
+	for _, one := range l.m {
+		one.reported = false
+	}
+	for _, r := range reports {
+		counted := now.Add(-r.Age - r.Behind - transit)
+		for _, of := range r.Lanes {
+			one := l.of(of.ID)
+			if !one.reported {
+				one.reported, one.window, one.waiting, one.since = true, 0, 0, counted
+			}
+			one.window += of.Window
+			one.waiting += of.Waiting
+			if counted.Before(one.since) {
+				one.since = counted
+			}
+		}
+	}
+}
+
+// reportLoop follows what executors report while it matters. What cannot be read is forgotten after a while, and lanes have
+// the usual window again.
+func (s *Service) reportLoop(ctx context.Context) {
+	read := s.deps.Clock.Now()
+	for run.Sleep(ctx, reportsEvery) == nil {
+		if !s.lanes.busy() {
+			continue
+		}
+		reports, err := s.deps.Board.Read(ctx)
+		now := s.deps.Clock.Now()
+		if err == nil {
+			read = now
+		} else if now.Sub(read) < capacity.Fresh {
+			continue
+		}
+		s.lanes.report(reports)
+	}
+}
+
+// waits reports whether a late entry waited for room in its lane since before it became late: then it was not missed. The
+// worker was there in time, and only it has dispatched from this partition since.
+func (t *task) waits() bool {
+	return !t.waitsSince.IsZero() && !t.waitsSince.After(t.entry.ScheduledFor.Add(t.line.Def.CatchUpWindow))
+}
+
+// late reports whether the missed-run policy applies.
+func (t *task) late(now time.Time) bool {
+	return !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow) && !t.waits()
+}
+
+func byPartition(a, b hotbucket.Owner) int { return a.Partition - b.Partition }
+
+// parkedFor bounds how long a parked entry is taken at its word: an owner that published it and died may have left it there,
+// and what came of it is kept for dedupe.Retention only. After that its row is asked.
+const parkedFor = 20 * time.Minute
+
+// parkUntilRoom leaves entries that were attended to in the hot buckets until their lanes have room. One that the missed-run
+// policy would skip, should everything else be forgotten, is marked on its row when it is about to wait longer than its
+// catch-up window: by the shard later (markLater), or at once where the window is too short for that.
+//
+// A crash before the entries are parked leaves them as they were, so that they are attended to again: the claim stands, and the
+// successor has the same key. One after it leaves them parked. When the hot buckets are lost as well, an entry that has a
+// successor was dispatched before (successorExists), one that was marked was decided to fire, and any other is judged as an
+// entry that is taken now: it has not waited for its window.
+func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions map[*task]job.Decision, now time.Time) error {
+	byOwner := map[hotbucket.Owner][]*job.Entry{}
+	for _, t := range tasks {
+		byOwner[t.owner] = append(byOwner[t.owner], t.entry)
+		if t.bare || t.line.Def.MissedRun != job.MissedSkip || !decisions[t].Next.IsZero() {
+			continue
+		}
+		if t.markAt = t.entry.ScheduledFor.Add(t.line.Def.CatchUpWindow - markBefore); t.markAt.After(now) && !t.markNow {
+			continue
+		}
+		t.markAt = time.Time{}
+		if err := s.deps.Pending.Decide(ctx, t.entry.Locator, job.Decision{Fire: true}); err != nil {
+			return err
+		}
+	}
+	for _, owner := range slices.SortedFunc(maps.Keys(byOwner), byPartition) {
+		if err := s.deps.Hot.Park(ctx, owner, byOwner[owner]); err != nil {
+			return err
+		}
+	}
+	for _, t := range tasks {
+		t.parked = true
+	}
+	s.metrics.parked.Add(float64(len(tasks)))
+	return nil
+}
+
+const (
+	// markBefore is how long before its catch-up window ends an entry that waits is marked: longer than a mark may take.
+	markBefore = 10 * time.Second
+	// maxMarks bounds the entries that a shard is to mark later, markBatch how many it marks at a time.
+	maxMarks, markBatch = 50_000, 100
+)
+
+// markLater remembers a parked entry that is marked if it waits for long.
+func (sh *shard) markLater(t *task) {
+	if !t.markAt.IsZero() {
+		sh.marks[t.entry.Locator] = t.markAt
+	}
+}
+
+// mark writes on the rows of entries that have waited for nearly their catch-up window that they are to fire all the same.
+func (sh *shard) mark(ctx context.Context) {
+	now := sh.s.deps.Clock.Now()
+	if sh.marking || len(sh.marks) == 0 || now.Before(sh.nextMark) {
+		return
+	}
+	sh.nextMark = now.Add(time.Second)
+	var due []job.Locator
+	for l, at := range sh.marks {
+		if !at.After(now) {
+			due = append(due, l)
+		}
+	}
+	if len(due) == 0 {
+		return
+	}
+	slices.SortFunc(due, func(a, b job.Locator) int { return cmp.Compare(a.ExecutionID, b.ExecutionID) })
+	if len(due) > markBatch {
+		due, sh.nextMark = due[:markBatch], now
+	}
+	sh.marking = true
+	go func() {
+		var err error
+		done := 0
+		for _, l := range due {
+			if err = sh.s.deps.Pending.Decide(ctx, l, job.Decision{Fire: true}); err != nil {
+				break
+			}
+			done++
+		}
+		sh.back <- func() {
+			sh.marking = false
+			for _, l := range due[:done] {
+				delete(sh.marks, l)
+			}
+			if err != nil && ctx.Err() == nil {
+				sh.nextMark = sh.s.deps.Clock.Now().Add(time.Second)
+				sh.s.deps.Logger.Warn("cannot mark entries that wait for their target", "entries", len(due)-done, "error", err)
+			}
+		}
+	}()
+}
