@@ -118,14 +118,21 @@ type LaneAsk struct {
 	Limit int
 	// Attended: only those that have to be attended to at their instant and are not parked.
 	Attended bool
+	// Every, if over 1, asks one partition in so many, which are others with another Turn. Of the rest, at most AttendedLimit
+	// are given as by Attended. So a lane may be given little room however many partitions there are.
+	Every, Turn, AttendedLimit int
 }
 
-// Of returns what is asked for of a lane.
-func (a *Ask) Of(lane uint32) LaneAsk {
-	if l, ok := a.Lanes[lane]; ok {
-		return l
+// Of returns what is asked for of a lane in a partition.
+func (a *Ask) Of(partition int, lane uint32) LaneAsk {
+	l, ok := a.Lanes[lane]
+	if !ok {
+		l = a.PerLane
 	}
-	return a.PerLane
+	if l.Every > 1 && int(uint32(partition)*2654435761>>12)%l.Every != l.Turn%l.Every {
+		return LaneAsk{Until: l.Until, Limit: l.AttendedLimit, Attended: true}
+	}
+	return l
 }
 
 // Room returns how many entries of one partition Due gives at most.

@@ -31,9 +31,13 @@ func main() {
 	late := flag.Int("overdue", 1_000_000, "entries overdue when the process starts; 0 leaves that out")
 	inner := flag.Bool("inner", false, "dispatch without the network and print the fires per second (used by bench itself)")
 	servers := flag.Bool("servers", false, "measure the services on the real servers that infra/local started, instead of one process")
+	sizes := flag.String("stampedes", "", "measure only stampedes of these sizes, such as 50000,200000, each alone and beside a target that hangs")
+	recurring := flag.Bool("recurring", false, "with -stampedes: jobs of an hourly schedule instead of one-shots")
 	flag.Parse()
 	var err error
 	switch {
+	case *sizes != "":
+		err = stampedes(ctx, *binary, *sizes, *servers, *recurring)
 	case *servers:
 		err = runOnServers(ctx, *rounds, *rest, *steady)
 	case *sink:
@@ -79,7 +83,7 @@ type results struct {
 }
 
 func run(ctx context.Context, binary string, fires int, steady time.Duration, rounds, rest, late int) error {
-	target, stopSink, err := startSink(ctx)
+	target, _, stopSink, err := startSink(ctx)
 	if err != nil {
 		return err
 	}

@@ -169,7 +169,7 @@ func (p *process) reset(ctx context.Context, target string) error {
 
 // await waits until the sink has seen n calls.
 func (p *process) await(ctx context.Context, target string, n int) (tally, error) {
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(15 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		t, err := p.tally(ctx, target, false)
 		if err != nil || t.Count >= n {
 			return t, err

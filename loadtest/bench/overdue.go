@@ -71,8 +71,10 @@ func (p *process) catchUp(ctx context.Context, target string, n int) error {
 }
 
 // peak is the most memory that the process had resident, in bytes.
-func (p *process) peak() (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+func (p *process) peak() (int64, error) { return peakOf(p.cmd.Process.Pid) }
+
+func peakOf(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}

@@ -68,7 +68,7 @@ type lateness struct{ p50, p99 float64 }
 // jobs at rest, one with, and again one without. What the servers' age, and not the jobs, does to the figures is told by the
 // difference of the first and the last.
 func runOnServers(ctx context.Context, rounds, rest int, steady time.Duration) error {
-	target, stopSink, err := startSink(ctx)
+	target, _, stopSink, err := startSink(ctx)
 	if err != nil {
 		return err
 	}
@@ -99,47 +99,55 @@ func runOnServers(ctx context.Context, rounds, rest int, steady time.Duration) e
 
 // measureInstallation makes an installation with jobs at rest, measures it, and takes it away.
 func measureInstallation(ctx context.Context, target string, rest, rounds int, steady time.Duration) (all []round, err error) {
+	err = withInstallation(ctx, target, func(b *onServers) error {
+		if rest > 0 {
+			if err := b.fill(ctx, rest); err != nil {
+				return err
+			}
+		}
+		if err := b.fleet.StartAll(ctx, 1); err != nil {
+			return err
+		}
+		if _, err := b.rounds(ctx, warmUps, steady); err != nil {
+			return err
+		}
+		if all, err = b.rounds(ctx, rounds, steady); err != nil {
+			return err
+		}
+		return b.fleet.StopAll()
+	})
+	return all, err
+}
+
+// withInstallation makes an installation, measures something on it, and takes it away.
+func withInstallation(ctx context.Context, target string, measure func(b *onServers) error) (err error) {
 	b := &onServers{target: target, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}}
 	if b.state, err = filepath.Abs(cmp.Or(os.Getenv("MINUTEHAND_LOCAL_DIR"), ".data/local")); err != nil {
-		return nil, err
+		return err
 	}
 	dir, err := os.MkdirTemp("", "minutehand-bench-")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	config, err := localServers()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if err := cluster.Migrate(ctx, config, schemas.Cassandra(), logger); err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, fleet.Remove(config)) }()
 	if b.ports, err = cluster.Open(ctx, config, logger, prometheus.NewRegistry()); err != nil {
-		return nil, err
+		return err
 	}
 	defer b.ports.Close()
 	if b.fleet, err = fleet.New(".bin", dir, config, "MINUTEHAND_LOG_LEVEL=warn"); err != nil {
-		return nil, err
+		return err
 	}
 	defer b.fleet.Kill()
-	if rest > 0 {
-		if err := b.fill(ctx, rest); err != nil {
-			return nil, err
-		}
-	}
-	if err := b.fleet.StartAll(ctx, 1); err != nil {
-		return nil, err
-	}
-	if _, err := b.rounds(ctx, warmUps, steady); err != nil {
-		return nil, err
-	}
-	if all, err = b.rounds(ctx, rounds, steady); err != nil {
-		return nil, err
-	}
-	return all, b.fleet.StopAll()
+	return measure(b)
 }
 
 // localServers are those that infra/local started, with names of this measurement's own.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -18,21 +19,31 @@ import (
 type tally struct {
 	Count int `json:"count"`
 	Early int `json:"early"`
+	// Doubled counts the calls of an execution that was called before.
+	Doubled int `json:"doubled"`
 	// Last is when the last call arrived, Late how late each was, in microseconds.
 	Last time.Time `json:"last"`
 	Late []int64   `json:"late"`
 }
 
-// runSink answers 200 to everything and keeps a tally, which GET /tally gives and POST /reset clears.
+// runSink answers 200 to everything and keeps a tally, which GET /tally gives and POST /reset clears. On a second address it
+// never answers.
 func runSink(ctx context.Context) error {
 	var mu sync.Mutex
 	var t tally
+	seen := map[string]bool{}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/hook", func(_ http.ResponseWriter, r *http.Request) {
 		now := time.Now()
 		due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
 		mu.Lock()
 		defer mu.Unlock()
+		id := r.Header.Get("Webhook-Id")
+		if seen[id] {
+			t.Doubled++
+			return
+		}
+		seen[id] = true
 		t.Count++
 		t.Last = now
 		if err == nil {
@@ -56,24 +67,35 @@ func runSink(ctx context.Context) error {
 		mu.Lock()
 		defer mu.Unlock()
 		t = tally{}
+		clear(seen)
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the listener lives as long as the process
 	if err != nil {
 		return err
 	}
-	fmt.Printf("http://%s\n", listener.Addr())
+	hanging, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // as above
+	if err != nil {
+		return err
+	}
+	fmt.Printf("http://%s http://%s\n", listener.Addr(), hanging.Addr())
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() { <-ctx.Done(); _ = server.Close() }()
+	never := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	})}
+	go func() { <-ctx.Done(); _, _ = server.Close(), never.Close() }()
+	go func() { _ = never.Serve(hanging) }()
 	_ = server.Serve(listener)
 	return nil
 }
 
-func startSink(ctx context.Context) (target string, stop func(), err error) {
+// startSink starts the sink, and gives its address and that which hangs.
+func startSink(ctx context.Context) (target, hanging string, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd, err := self(ctx, "-sink")
 	if err != nil {
 		cancel()
-		return "", nil, err
+		return "", "", nil, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -81,10 +103,11 @@ func startSink(ctx context.Context) (target string, stop func(), err error) {
 	}
 	if err != nil {
 		cancel()
-		return "", nil, err
+		return "", "", nil, err
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
-	return string(bytes.TrimSpace([]byte(line))), func() { cancel(); _ = cmd.Wait() }, err
+	target, hanging, _ = strings.Cut(strings.TrimSpace(line), " ")
+	return target, hanging, func() { cancel(); _ = cmd.Wait() }, err
 }
 
 // runBare posts with 256 requests in flight and prints the requests per second.

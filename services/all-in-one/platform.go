@@ -35,6 +35,8 @@ type Config struct {
 	FS vfs.FS
 	// Partitions is the partition count of a new store; 0 means the default, or what the store has.
 	Partitions int
+	// Memory is how much the process may take, at least 512 MiB.
+	Memory Memory
 
 	API      api.Config
 	Loader   loader.Config
@@ -49,7 +51,7 @@ func DefaultConfig(dir string) Config {
 	audit := auditor.DefaultConfig()
 	audit.CloseBytes = 8 << 20 // four buffers of it share this process's memory with everything else
 	return Config{
-		Dir: dir, API: api.DefaultConfig(), Loader: loader.DefaultConfig(), Worker: worker.DefaultConfig(),
+		Dir: dir, Memory: MachineMemory(), API: api.DefaultConfig(), Loader: loader.DefaultConfig(), Worker: worker.DefaultConfig(),
 		Executor: executor.DefaultConfig(), Settler: settler.DefaultConfig(), Auditor: audit,
 	}
 }
@@ -97,7 +99,7 @@ type Adapters struct {
 func Open(cfg Config, out Outside) (*Platform, error) {
 	db, err := embedded.Open(embedded.Options{
 		Dir: filepath.Join(cfg.Dir, "store"), FS: cfg.FS, Partitions: cfg.Partitions, SetupMinute: job.Minute(time.Now()),
-		Log: out.Logger, Fatal: out.Fatal,
+		CacheBytes: cfg.Memory.cacheBytes(), Log: out.Logger, Fatal: out.Fatal,
 	})
 	if err != nil {
 		return nil, err
@@ -114,7 +116,7 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 	if p.log, err = embedded.NewLog(db); err != nil {
 		return err
 	}
-	records, err := embedded.NewRecords(context.Background(), db, 0)
+	records, err := embedded.NewRecords(context.Background(), db, cfg.Memory.maxRecords())
 	if err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 	p.Adapters = Adapters{
 		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), Settings: embedded.NewSettings(db),
 		History: embedded.NewHistory(db),
-		Hot:     embedded.NewHotBuckets(db.Incarnation(), db.Partitions(), 0), Records: records, Log: p.log,
+		Hot:     embedded.NewHotBuckets(db.Incarnation(), db.Partitions(), cfg.Memory.maxHotEntries()), Records: records, Log: p.log,
 		Coord: embedded.NewCoordinator(db), Archive: store, Board: embedded.NewBoard(),
 	}
 	return p.serve(cfg, out)

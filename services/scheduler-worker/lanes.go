@@ -38,8 +38,9 @@ type lanes struct {
 	// usual is the window of a lane without reports.
 	usual int
 
-	mu sync.Mutex
-	m  map[uint32]*lane
+	mu   sync.Mutex
+	m    map[uint32]*lane
+	turn int
 	// share of all partitions that this worker owns.
 	share float64
 }
@@ -125,12 +126,13 @@ func (l *lanes) room(one *lane, now time.Time) (window, room int) {
 
 func (l *lanes) unreported() int { return max(int(float64(l.usual)*l.share), min(minWindow, l.usual)) }
 
-// ask is what a shard reads of so many partitions at now. backlog are lanes of which it knows that more is due.
-func (l *lanes) ask(partitions int, now, ahead time.Time, backlog map[uint32]time.Time) hotbucket.Ask {
+// ask is what one of so many shards reads of so many partitions at now. backlog are lanes of which it knows that more is due.
+func (l *lanes) ask(shards, partitions int, now, ahead time.Time, backlog map[uint32]time.Time) hotbucket.Ask {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	each := func(n int) int { return (n + partitions - 1) / partitions }
-	usual := max(each(l.unreported()), 8)
+	l.turn++
+	each := func(n int) int { return (n + partitions*shards - 1) / (partitions * shards) }
+	usual := each(l.unreported())
 	ask := hotbucket.Ask{PerLane: hotbucket.LaneAsk{Until: ahead, Limit: usual}, Lanes: map[uint32]hotbucket.LaneAsk{}}
 	type named struct {
 		id   uint32
@@ -144,6 +146,9 @@ func (l *lanes) ask(partitions int, now, ahead time.Time, backlog map[uint32]tim
 			continue
 		}
 		a := hotbucket.LaneAsk{Until: ahead, Limit: each(max(room, 0))}
+		if room > 0 && room < partitions*shards {
+			a.Every, a.Turn, a.AttendedLimit = (partitions*shards+room-1)/room, l.turn, attendBatch
+		}
 		if one.held >= window/2 {
 			a.Until = now // what is held ahead of its instant must not keep out what is due
 		}

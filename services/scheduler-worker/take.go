@@ -89,6 +89,8 @@ type shard struct {
 	again bool
 	// backlog are the lanes of which more is due than there is room for, and since when.
 	backlog map[uint32]time.Time
+	// empty counts, for each of them, the reads of some of its partitions that brought nothing.
+	empty map[uint32]int
 	// marks are parked entries, and when each is marked on its row.
 	marks    map[job.Locator]time.Time
 	nextMark time.Time
@@ -98,7 +100,7 @@ func newShard(s *Service) *shard {
 	return &shard{
 		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+maxPreparing+maxFiring+1+maxAside+1),
 		held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
-		backlog: map[uint32]time.Time{}, marks: map[job.Locator]time.Time{}, again: true,
+		backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
 }
 
@@ -125,6 +127,7 @@ func (sh *shard) owned() []hotbucket.Owner {
 		sh.drop()
 		// Of what waits in partitions that another owned until now, nothing is known.
 		clear(sh.backlog)
+		clear(sh.empty)
 		clear(sh.marks)
 	}
 	return sh.owners
@@ -238,7 +241,7 @@ func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask, ok bool) {
 	case len(sh.held) >= sh.s.cfg.MaxHeld:
 		until = now
 	}
-	ask = sh.s.lanes.ask(owners, now, until, sh.backlog)
+	ask = sh.s.lanes.ask(sh.s.cfg.Shards, owners, now, until, sh.backlog)
 	ask.Again = sh.again
 	for lane, of := range ask.Lanes {
 		if of.Attended && sh.backlog[lane].IsZero() {
@@ -286,7 +289,7 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 		}
 		t := &task{
 			entry: g.Entry, owner: byPartition[g.Partition], takenAt: began, at: g.DueAt, waitsSince: sh.backlog[g.Lane],
-			park: ask.Of(g.Lane).Attended, markNow: len(sh.marks) >= maxMarks,
+			park: ask.Of(g.Partition, g.Lane).Attended, markNow: len(sh.marks) >= maxMarks,
 		}
 		t.bare = g.Parked && began.Sub(g.DueAt) < parkedFor
 		delete(sh.marks, g.Locator)
@@ -300,16 +303,19 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 // has room.
 func (sh *shard) followBacklog(got map[int]map[uint32]int, began time.Time, ask *hotbucket.Ask) {
 	more := map[uint32]bool{}
-	for _, lanes := range got {
+	for partition, lanes := range got {
 		all := 0
 		for _, n := range lanes {
 			all += n
 		}
 		for lane, n := range lanes {
-			of := ask.Of(lane)
+			of := ask.Of(partition, lane)
 			// A read that was full may have left out any lane, one with two lanes or more half of it.
 			if n >= of.Limit || all >= ask.Room() || n >= ask.Room()/2 {
 				more[lane] = true
+			}
+			if n > 0 {
+				delete(sh.empty, lane)
 			}
 			if more[lane] && sh.backlog[lane].IsZero() {
 				sh.backlog[lane] = began
@@ -318,11 +324,21 @@ func (sh *shard) followBacklog(got map[int]map[uint32]int, began time.Time, ask 
 		sh.hinted = sh.hinted || all >= ask.Room()/2
 	}
 	for lane := range sh.backlog {
-		if !more[lane] && !ask.Of(lane).Attended {
+		of, named := ask.Lanes[lane]
+		// A lane of which not every partition was asked may have more in the others, until each had its turn.
+		if !more[lane] && !(named && of.Attended) && (!named || of.Every <= 1 || sh.passed(lane, of.Every)) {
 			delete(sh.backlog, lane)
+			delete(sh.empty, lane)
 		}
 	}
 	sh.hinted = sh.hinted || len(sh.backlog) > 0 && sh.s.lanes.open(sh.backlog)
+}
+
+// passed counts reads of a lane, one partition in so many each, that brought nothing of it, and reports whether they have been
+// twice as many as it takes to ask each.
+func (sh *shard) passed(lane uint32, every int) bool {
+	sh.empty[lane]++
+	return sh.empty[lane] > 2*every
 }
 
 // drop forgets what is held, except for what only waits to be removed: publishing that again would be a duplicate that

@@ -196,20 +196,22 @@ func (h *HotBuckets) Due(_ context.Context, owners []hotbucket.Owner, ask hotbuc
 		} else {
 			p.bringBack(now)
 		}
-		given = p.give(given, &ask, last, now.Add(hotbucket.GivenFor))
+		given = p.give(given, o.Partition, &ask, last, now.Add(hotbucket.GivenFor))
 		p.mu.Unlock()
 	}
 	return given, nil
 }
 
 // give appends what an ask asks for of a partition, and sets it aside.
-func (p *hotPartition) give(given []hotbucket.Given, ask *hotbucket.Ask, last, until time.Time) []hotbucket.Given {
+func (p *hotPartition) give(
+	given []hotbucket.Given, partition int, ask *hotbucket.Ask, last, until time.Time,
+) []hotbucket.Given {
 	var lanes []uint32
 	p.lanes.Ascend(func(l hotLane) bool {
 		if l.due.After(last) {
 			return false
 		}
-		if of := ask.Of(l.lane); of.Limit > 0 && !l.due.After(of.Until) {
+		if of := ask.Of(partition, l.lane); of.Limit > 0 && !l.due.After(of.Until) {
 			lanes = append(lanes, l.lane)
 		}
 		return true
@@ -223,7 +225,7 @@ func (p *hotPartition) give(given []hotbucket.Given, ask *hotbucket.Ask, last, u
 		if room == 0 {
 			break
 		}
-		of := ask.Of(lane)
+		of := ask.Of(partition, lane)
 		of.Limit = min(of.Limit, share, room)
 		began := len(given)
 		given = p.next(given, lane, of)

@@ -250,7 +250,7 @@ func (h *HotBuckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotb
 		common := askArgs(&ask)
 		for i, o := range owners {
 			keys[i] = []string{h.of(o.Partition, "members"), h.of(o.Partition, "epochs")}
-			args[i] = append([]any{string(o.Role), o.Epoch, h.prefix(o.Partition)}, common...)
+			args[i] = append(append([]any{string(o.Role), o.Epoch, h.prefix(o.Partition)}, common...), laneArgs(o.Partition, &ask)...)
 		}
 		answers, err := h.runAll(ctx, dueScript, keys, args)
 		if answers == nil {
@@ -282,7 +282,7 @@ func (h *HotBuckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotb
 	return all, nil
 }
 
-// askArgs are an ask as arguments of dueScript, from its fourth on.
+// askArgs are the arguments of dueScript from its fourth on that are the same for every partition.
 func askArgs(ask *hotbucket.Ask) []any {
 	now := time.Now()
 	again, last := 0, ask.PerLane.Until
@@ -292,13 +292,17 @@ func askArgs(ask *hotbucket.Ask) []any {
 	for _, l := range ask.Lanes {
 		last = job.Later(last, l.Until)
 	}
-	args := []any{
+	// The last of these stands where a lane's name would, so that what is asked of all others follows it as a lane's does.
+	return []any{
 		now.UnixMilli(), now.Add(hotbucket.GivenFor).UnixMilli(), last.UnixMilli(), ask.Room(), again, maxBack, maxLanes,
 	}
-	// The tenth argument stands where a lane's name would, so that those of all others follow it as a lane's do.
-	args = appendLane(args, ask.PerLane)
-	for lane, l := range ask.Lanes {
-		args = appendLane(append(args, lane), l)
+}
+
+// laneArgs are what an ask asks of the lanes of a partition, as arguments that follow askArgs.
+func laneArgs(partition int, ask *hotbucket.Ask) []any {
+	args := appendLane(make([]any, 0, 3+4*len(ask.Lanes)), ask.PerLane)
+	for lane := range ask.Lanes {
+		args = appendLane(append(args, lane), ask.Of(partition, lane))
 	}
 	return args
 }

@@ -195,7 +195,7 @@ func (h *Hot) Due(_ context.Context, owners []hotbucket.Owner, ask hotbucket.Ask
 		byLane := map[uint32][]dueEntry{}
 		for _, l := range slices.SortedFunc(maps.Keys(due), compareLocators) {
 			d := due[l]
-			of := ask.Of(d.entry.Lane)
+			of := ask.Of(o.Partition, d.entry.Lane)
 			if of.Limit > 0 && !d.entry.DueAt.After(of.Until) && !d.until.After(now) && !(of.Attended && (d.parked || !d.entry.Attended())) {
 				byLane[d.entry.Lane] = append(byLane[d.entry.Lane], d)
 			}
@@ -210,7 +210,7 @@ func (h *Hot) Due(_ context.Context, owners []hotbucket.Owner, ask hotbucket.Ask
 		}
 		for _, lane := range lanes {
 			list := byLane[lane]
-			list = list[:min(len(list), share, room, ask.Of(lane).Limit)]
+			list = list[:min(len(list), share, room, ask.Of(o.Partition, lane).Limit)]
 			room -= len(list)
 			for _, d := range list {
 				all = append(all, hotbucket.Given{Entry: d.entry, Parked: d.parked})

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
 
 // cli is the command line. A command is a struct with Help, which ends in examples that a test runs, and Run.
@@ -62,9 +64,6 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// memoryLimit is where the collector begins to work harder. It is a soft limit, below what a container of 512 MB allows.
-const memoryLimit = 320 << 20
-
 func main() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		// A thread that waits for an fsync keeps its place among the running ones for up to 10 ms. Two more places keep
@@ -74,7 +73,7 @@ func main() {
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		// Most of the heap lives long and is small: let garbage grow to a bound instead of collecting it all the time.
 		debug.SetGCPercent(400)
-		debug.SetMemoryLimit(memoryLimit)
+		debug.SetMemoryLimit(platform.MachineMemory().CollectorLimit())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := execute(ctx, os.Args[1:])
