@@ -18,6 +18,9 @@ type Fire struct {
 	Epoch       int64
 	TakenAt     time.Time
 	PublishedAt time.Time
+	// Fresh tells that the worker knows of the entry that it was not dispatched before it took it: it has waited in its lane
+	// since it was due, or its row was read. An executor asks the row of any other that comes late.
+	Fresh bool
 }
 
 // Token is a fencing token. A greater one was given out later for the same attempt.

@@ -86,6 +86,7 @@ func outcomeToPB(o *job.Outcome) *pb.Outcome {
 		ResponseBody: o.ResponseBody, ResponseTruncated: o.ResponseTruncated,
 		// An error text may hold foreign bytes (a name from a certificate, a header); Protobuf wants UTF-8.
 		Error: strings.ToValidUTF8(o.Error, "?"), RetryAfterMs: o.RetryAfter.Milliseconds(), PauseJob: o.PauseJob,
+		DefinitionId: o.DefinitionID,
 		Timeline: &pb.Timeline{
 			TakenMs: ms(o.Timeline.Taken), PublishedMs: ms(o.Timeline.Published), ConsumedMs: ms(o.Timeline.Consumed),
 			InvokedMs: ms(o.Timeline.Invoked), CompletedMs: ms(o.Timeline.Completed),
@@ -100,6 +101,7 @@ func outcomeFromPB(m *pb.Outcome) job.Outcome {
 		Token:      job.Token{Counter: m.GetToken().GetCounter(), Start: m.GetToken().GetStart()},
 		StatusCode: int(m.GetStatusCode()), ResponseBody: m.GetResponseBody(), ResponseTruncated: m.GetResponseTruncated(),
 		Error: m.GetError(), RetryAfter: dur(m.GetRetryAfterMs()), PauseJob: m.GetPauseJob(),
+		DefinitionID: m.GetDefinitionId(),
 		Timeline: job.Timeline{
 			Taken: at(tl.GetTakenMs()), Published: at(tl.GetPublishedMs()), Consumed: at(tl.GetConsumedMs()),
 			Invoked: at(tl.GetInvokedMs()), Completed: at(tl.GetCompletedMs()),

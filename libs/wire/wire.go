@@ -51,6 +51,7 @@ func MarshalFire(f *job.Fire) []byte {
 	return marshal(&pb.Fire{
 		Entry: entryToPB(&f.Entry), TenantId: f.TenantID, Target: targetToPB(f.Target), Retry: retryToPB(f.Retry),
 		Incarnation: f.Incarnation, Epoch: f.Epoch, TakenAtMs: ms(f.TakenAt), PublishedAtMs: ms(f.PublishedAt),
+		Fresh: f.Fresh,
 	})
 }
 
@@ -63,6 +64,7 @@ func UnmarshalFire(b []byte) (job.Fire, error) {
 	return job.Fire{
 		Entry: entryFromPB(m.Entry), TenantID: m.TenantId, Target: targetFromPB(m.Target), Retry: retryFromPB(m.Retry),
 		Incarnation: m.Incarnation, Epoch: m.Epoch, TakenAt: at(m.TakenAtMs), PublishedAt: at(m.PublishedAtMs),
+		Fresh: m.Fresh,
 	}, nil
 }
 

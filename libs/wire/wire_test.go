@@ -19,14 +19,14 @@ func fill() (job.Fire, job.Event) {
 	retry := job.DefaultRetryPolicy()
 	retry.Delays = []time.Duration{time.Second}
 	f := job.Fire{
-		Entry: e, TenantID: "t", Incarnation: "i", Epoch: 5, TakenAt: at, PublishedAt: at, Retry: retry,
+		Entry: e, TenantID: "t", Incarnation: "i", Epoch: 5, TakenAt: at, PublishedAt: at, Retry: retry, Fresh: true,
 		Target: job.Target{
 			Kind: "http_webhook", URL: "u", Method: "POST", Headers: map[string]string{"A": "b"}, Body: []byte(`{}`), Timeout: time.Second,
 		},
 	}
 	o := job.Outcome{
 		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Token: job.Token{Counter: 1, Start: 2}, StatusCode: 500,
-		ResponseBody: []byte{0xff}, ResponseTruncated: true, Error: "e", RetryAfter: time.Minute, PauseJob: true,
+		ResponseBody: []byte{0xff}, ResponseTruncated: true, Error: "e", RetryAfter: time.Minute, PauseJob: true, DefinitionID: "def",
 		Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at},
 	}
 	return f, job.AttemptEvent(&f, o, at)

@@ -13,8 +13,8 @@ import (
 type Memory int64
 
 const (
-	// leastMemory is what everything below is stated for: a process with it stays within a container of 512 MB.
-	leastMemory Memory = 512 << 20
+	// LeastMemory is what everything below is stated for: a process with it stays within a container of 512 MB.
+	LeastMemory = 512 << 20
 	// mostMemory is the most that a process takes unless it is told to.
 	mostMemory Memory = 8 << 30
 	// collectorShare of the memory is where Go's collector begins to work harder; the rest is for the store's caches, which lie
@@ -28,7 +28,7 @@ func MachineMemory() Memory {
 }
 
 func memoryOf(read func(name string) ([]byte, error)) Memory {
-	all := int64(leastMemory)
+	all := int64(LeastMemory)
 	if text, err := read("/proc/meminfo"); err == nil {
 		_, rest, _ := strings.Cut(string(text), "MemTotal:")
 		if fields := strings.Fields(rest); len(fields) > 0 {
@@ -44,7 +44,7 @@ func memoryOf(read func(name string) ([]byte, error)) Memory {
 			}
 		}
 	}
-	return min(max(Memory(all/2), leastMemory), mostMemory)
+	return min(max(Memory(all/2), LeastMemory), mostMemory)
 }
 
 // CollectorLimit is the soft limit of Go's heap.
@@ -52,7 +52,7 @@ func (m Memory) CollectorLimit() int64 { return int64(float64(m) * collectorShar
 
 // times is n, which is meant for the least memory, for as much as there is.
 func (m Memory) times(n int64) int64 {
-	return n * max(int64(m), int64(leastMemory)) / int64(leastMemory)
+	return n * max(int64(m), int64(LeastMemory)) / int64(LeastMemory)
 }
 
 func (m Memory) cacheBytes() int64    { return m.times(32 << 20) }

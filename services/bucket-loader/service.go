@@ -98,6 +98,8 @@ type Service struct {
 	assigned bool
 	// staged is set once everything owned was taken over and staged.
 	staged atomic.Bool
+	// nextQuiet is when the next sweep may go on that is likely to find nothing missing.
+	nextQuiet time.Time
 	// putBackTotal counts the entries put back, told is when a line about them was written last.
 	putBackTotal int
 	told         time.Time

@@ -74,6 +74,9 @@ func (s *Service) absent(ctx context.Context, entries []*job.Entry) (map[job.Loc
 	return gone, err
 }
 
+// quietShare is how many times as long as a sweep took that found nothing missing, such sweeps pause.
+const quietShare = 20
+
 // sweep reads the open buckets below end that are not known to be all done, from where the last sweep found its share
 // or else from the first. A candidate that waits already is not noted twice.
 func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end int64) error {
@@ -138,11 +141,18 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 		from = nil
 	}
 	s.observeOldest(now)
+	missing := len(p.candidates)
 	if err := s.note(ctx, p, found, now); err != nil {
 		return err // what was found is found again
 	}
+	missing = len(p.candidates) - missing
 	p.found += len(found)
 	switch p.resume = resume; {
+	case resume != nil && missing == 0:
+		// All of it waits for its target. There may be a million such entries, and what a fire costs must not depend on that:
+		// looking at them again takes a small part of the time, shared by all partitions.
+		s.nextQuiet = job.Later(s.nextQuiet, now).Add(quietShare * s.deps.Clock.Since(now))
+		p.sweepAt = s.nextQuiet
 	case resume != nil:
 		p.sweepAt = now
 	case p.found == 0:

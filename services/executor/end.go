@@ -80,6 +80,7 @@ func (s *Service) endAll(ctx context.Context, batch []ending) {
 	})
 	for i, e := range batch {
 		s.leases.drop(ends[i].Key, e.own)
+		s.hosts.wake(ends[i].Key)
 	}
 	if err != nil {
 		return // ctx ended: the fires stay uncommitted

@@ -23,6 +23,9 @@ const (
 	leaseWait = time.Second
 	// maxIdleTakeovers ends an attempt that was never begun, should it kill whoever takes it before that.
 	maxIdleTakeovers = 100
+	// staleAfter is how long after it was due a fire may come that is taken for the first one. A later one may stem from a
+	// parent that was dispatched again, and stand for an occurrence whose outcome is forgotten: its entry's row is asked.
+	staleAfter = 5 * time.Second
 	// releaseLimit bounds the release of what was not begun when the process is told to end at once.
 	releaseLimit = 2 * time.Second
 )
@@ -38,13 +41,14 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	own := s.leases.reserve(key)
 	if own == nil { // the same fire came before, and is under way
 		s.metrics.duplicates.Inc()
-		s.hosts.delay(w, s.deps.Clock.Now().Add(leaseWait))
+		s.hosts.delayBehind(w, s.deps.Clock.Now().Add(leaseWait))
 		return
 	}
 	ending := false
 	defer func() {
 		if !ending { // else the lease is renewed until the outcome is stored
 			s.leases.drop(key, own)
+			s.hosts.wake(key)
 		}
 	}()
 	rec, held := s.acquire(ctx, w)
@@ -224,7 +228,7 @@ func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 		if err != nil {
 			return err
 		}
-		sure = w.fire.Incarnation == incarnation && w.fire.TakenAt.After(kept) &&
+		sure = (w.fire.Fresh || s.deps.Clock.Since(w.fire.DueAt) < staleAfter) && w.fire.Incarnation == incarnation && w.fire.TakenAt.After(kept) &&
 			s.deps.Clock.Since(w.fire.TakenAt) < dedupe.Retention-clock.MaxDifference
 		return nil
 	})
@@ -253,7 +257,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 		return gone, err
 	}
 	asked := *w.fire
-	asked.Incarnation, asked.TakenAt = incarnation, job.Instant(began)
+	asked.Incarnation, asked.TakenAt, asked.Fresh = incarnation, job.Instant(began), true
 	w.fire = &asked
 	return s.refreshStop(ctx, w)
 }

@@ -1,12 +1,14 @@
 package executor
 
 import (
+	"container/heap"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -28,6 +30,8 @@ type task struct {
 	begunAt time.Time
 	// queuedAt is when it began to wait for its host, notBefore when a delayed one is looked at again.
 	queuedAt, notBefore time.Time
+	// place is its index among the delayed ones.
+	place int
 }
 
 // hosts holds the fires that wait and run, by target host: a queue and a limit for each, so that a host that hangs
@@ -37,17 +41,21 @@ type hosts struct {
 	clock   clock.Clock
 	metrics *metrics
 
-	mu       sync.Mutex
-	byName   map[string]*host
-	paces    map[uint32]*pace // by lane
-	ready    []*host          // hosts with something to start, in turn
-	delayed  []*task
+	mu      sync.Mutex
+	byName  map[string]*host
+	paces   map[uint32]*pace // by lane
+	ready   []*host          // hosts with something to start, in turn
+	delayed delayed
+	// behind are those of delayed that wait for another task here to be done with their attempt.
+	behind   map[dedupe.Key][]*task
 	rejected []*task
 	waiting  int
 	bytes    int64
 	inFlight int
 	closed   bool
 	idle     chan struct{} // closed when closed and nothing is in flight
+	// sooner is told when a delayed task is to be looked at before all others.
+	sooner chan struct{}
 }
 
 type host struct {
@@ -59,7 +67,10 @@ type host struct {
 }
 
 func newHosts(cfg Config, c clock.Clock, m *metrics) *hosts {
-	return &hosts{cfg: cfg, clock: c, metrics: m, byName: map[string]*host{}, paces: map[uint32]*pace{}, idle: make(chan struct{})}
+	return &hosts{
+		cfg: cfg, clock: c, metrics: m, byName: map[string]*host{}, paces: map[uint32]*pace{}, behind: map[dedupe.Key][]*task{},
+		idle: make(chan struct{}), sooner: make(chan struct{}, 1),
+	}
 }
 
 // enqueue queues a task at its host; false when there is no room for it.
@@ -160,33 +171,96 @@ func (h *hosts) reject(w *task) {
 	h.rejected = append(h.rejected, w)
 }
 
-// delay keeps a task aside until an instant: it is early, or another holds its lease. It counts as waiting, but always
+// delay keeps a task aside until an instant: it is early, or another process has its attempt. It counts as waiting, but always
 // has room: it was let in before.
 func (h *hosts) delay(w *task, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w.notBefore = until
-	h.delayed = append(h.delayed, w)
-	h.count(1, w.bytes)
+	h.keepAside(w, until)
 }
 
-// takeDelayed takes the tasks whose instant has come.
-func (h *hosts) takeDelayed(now time.Time) []*task {
+// delayBehind keeps a task aside until another task here is done with its attempt, or until an instant.
+func (h *hosts) delayBehind(w *task, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var due []*task
-	keep := h.delayed[:0]
-	for _, w := range h.delayed {
-		if now.Before(w.notBefore) {
-			keep = append(keep, w)
-			continue
+	key := dedupe.KeyOf(&w.fire.Entry)
+	h.behind[key] = append(h.behind[key], w)
+	h.keepAside(w, until)
+}
+
+func (h *hosts) keepAside(w *task, until time.Time) {
+	w.notBefore = until
+	heap.Push(&h.delayed, w)
+	h.count(1, w.bytes)
+	if h.delayed[0] == w {
+		h.rouse()
+	}
+}
+
+// wake lets those go on that wait for an attempt, which nobody here has any more.
+func (h *hosts) wake(k dedupe.Key) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, w := range h.behind[k] {
+		w.notBefore = h.clock.Now()
+		heap.Fix(&h.delayed, w.place)
+		h.rouse()
+	}
+	delete(h.behind, k)
+}
+
+func (h *hosts) rouse() {
+	select {
+	case h.sooner <- struct{}{}:
+	default:
+	}
+}
+
+// takeDelayed takes the tasks whose instant has come, and tells when the next one's does; zero when there is none.
+func (h *hosts) takeDelayed(now time.Time) (due []*task, next time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(h.delayed) > 0 {
+		if now.Before(h.delayed[0].notBefore) {
+			return due, h.delayed[0].notBefore
+		}
+		w := heap.Pop(&h.delayed).(*task)
+		key := dedupe.KeyOf(&w.fire.Entry)
+		if list := slices.DeleteFunc(h.behind[key], func(other *task) bool { return other == w }); len(list) > 0 {
+			h.behind[key] = list
+		} else {
+			delete(h.behind, key)
 		}
 		due = append(due, w)
 		h.count(-1, -w.bytes)
 	}
-	clear(h.delayed[len(keep):])
-	h.delayed = keep
-	return due
+	return due, time.Time{}
+}
+
+// delayed is a heap by the instant at which a task is looked at next.
+type delayed []*task
+
+func (d delayed) Len() int           { return len(d) }
+func (d delayed) Less(i, j int) bool { return d[i].notBefore.Before(d[j].notBefore) }
+func (d delayed) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].place, d[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (d *delayed) Push(x any) {
+	w := x.(*task)
+	w.place = len(*d)
+	*d = append(*d, w)
+}
+
+// Pop implements heap.Interface.
+func (d *delayed) Pop() any {
+	old := *d
+	w := old[len(old)-1]
+	old[len(old)-1] = nil
+	*d = old[:len(old)-1]
+	return w
 }
 
 // takeOverdue takes the tasks that have waited for their host since before the instant, and those that were rejected.

@@ -167,7 +167,7 @@ func (s *Service) Run(ctx context.Context) error {
 	helpers.Go(func() { s.renewLoop(work) })
 	helpers.Go(func() { s.commitLoop(work) })
 	helpers.Go(func() { s.interruptLoop(work) })
-	helpers.Go(func() { s.tickLoop(ctx, work) })
+	helpers.Go(func() { s.delayLoop(ctx, work) })
 	helpers.Go(func() { s.deferLoop(ctx, work) })
 	helpers.Go(func() { s.reportLoop(work) })
 	ended := make(chan struct{})
@@ -302,16 +302,33 @@ func (s *Service) commit(ctx context.Context) {
 	s.metrics.uncommitted.Set(float64(r.window.size()))
 }
 
-// tickLoop brings back what waited for another's lease or for its instant.
-func (s *Service) tickLoop(ctx, work context.Context) {
-	for run.Sleep(ctx, 100*time.Millisecond) == nil {
+// delayLoop brings back what waited for its instant or for another's lease, at the instant.
+func (s *Service) delayLoop(ctx, work context.Context) {
+	const idle = time.Minute
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	for {
 		now := s.deps.Clock.Now()
-		for _, w := range s.hosts.takeDelayed(now) {
+		due, next := s.hosts.takeDelayed(now)
+		for _, w := range due {
 			if !s.hosts.enqueue(w) {
 				s.hosts.reject(w)
 			}
 		}
-		s.launch(work)
+		if len(due) > 0 {
+			s.launch(work)
+		}
+		pause := idle
+		if !next.IsZero() {
+			pause = max(next.Sub(now), 0)
+		}
+		timer.Reset(pause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.hosts.sooner:
+		case <-timer.C:
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -172,8 +173,11 @@ func isTimeout(err error) bool {
 
 func request(ctx context.Context, f *job.Fire, t job.Token, now time.Time) (*http.Request, error) {
 	var body io.Reader
-	if len(f.Target.Body) > 0 {
+	switch {
+	case len(f.Target.Body) > 0:
 		body = bytes.NewReader(f.Target.Body)
+	case idempotent(f.Target.Method):
+		body = empty{} // see empty
 	}
 	req, err := http.NewRequestWithContext(ctx, f.Target.Method, f.Target.URL, body)
 	if err != nil {
@@ -191,15 +195,20 @@ func request(ctx context.Context, f *job.Fire, t job.Token, now time.Time) (*htt
 		req.Header[name] = values[len(values)-1 : len(values) : len(values)]
 	}
 	for name, value := range f.Target.Headers {
-		set(http.CanonicalHeaderKey(name), value)
+		if name = http.CanonicalHeaderKey(name); name == "X-Idempotency-Key" {
+			name = strings.ToLower(name) // as below
+		}
+		set(name, value)
 	}
-	if body != nil && req.Header.Get("Content-Type") == "" {
+	if len(f.Target.Body) > 0 && req.Header.Get("Content-Type") == "" {
 		set("Content-Type", "application/json")
 	}
 	if req.Header.Get("User-Agent") == "" {
 		set("User-Agent", "Minutehand")
 	}
-	set("Idempotency-Key", f.ExecutionID)
+	// In lower case, which means the same to a target, but keeps net/http from taking the request for one that it may send
+	// again by itself: one attempt would call its target more than once, even after a cancel was acknowledged.
+	set("idempotency-key", f.ExecutionID)
 	set("Webhook-Id", f.ExecutionID)
 	set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
 	set("Traceparent", traceparent(ctx, f))
@@ -209,6 +218,21 @@ func request(ctx context.Context, f *job.Fire, t job.Token, now time.Time) (*htt
 	set("Minutehand-Fencing-Token", t.String())
 	return req, nil
 }
+
+// idempotent reports whether net/http takes a request without a body for one that it may send again by itself.
+func idempotent(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}
+
+// empty is a body with nothing in it. A request that has one, and no way to get another, is not sent again by net/http; on the
+// wire it is like one without a body.
+type empty struct{}
+
+func (empty) Read([]byte) (int, error) { return 0, io.EOF }
 
 // ownHeaders is how many headers a webhook has beside its target's own.
 const ownHeaders = 10

@@ -3,7 +3,11 @@ package executor
 import (
 	"bufio"
 	"context"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,5 +77,96 @@ func TestEveryAnswerEndsTheAttemptAsItsStatusSays(t *testing.T) {
 				t.Error("the attempt did not end")
 			}
 		})
+	}
+}
+
+// closingTarget reads every request to its end, answers the first on each connection, and closes the connection instead of
+// answering the second.
+func closingTarget(t *testing.T) (url string, calls func() int64) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	var n atomic.Int64
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				r := bufio.NewReader(conn)
+				for first := true; ; first = false {
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, req.Body)
+					n.Add(1)
+					if !first {
+						return
+					}
+					_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				}
+			}()
+		}
+	}()
+	return "http://" + listener.Addr().String() + "/", n.Load
+}
+
+func TestAttemptCallsItsTargetOnceAlsoWhenAKeptConnectionCloses(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.AllowPrivateTargets = true
+	for _, c := range []struct {
+		method, body string
+		headers      map[string]string
+	}{
+		{"POST", `{"a":1}`, nil},
+		{"POST", "", nil},
+		{"PUT", `{"a":1}`, map[string]string{"X-Idempotency-Key": "k"}},
+		{"DELETE", "", nil},
+		{"GET", "", nil},
+		{"HEAD", "", map[string]string{"x-idempotency-key": "k"}},
+		{"OPTIONS", "", nil},
+	} {
+		t.Run(c.method+" "+c.body, func(t *testing.T) {
+			t.Parallel()
+			url, calls := closingTarget(t)
+			h := newWebhook(cfg, 0, nil)
+			f := &job.Fire{Target: job.Target{Method: c.method, URL: url, Headers: c.headers, Body: []byte(c.body), Timeout: 10 * time.Second}}
+			const attempts = 20
+			failed := 0
+			for range attempts {
+				if o := h.call(t.Context(), f, job.Token{}); o.Kind != job.Succeeded {
+					failed++
+				}
+			}
+			if n := calls(); n != attempts || failed != attempts/2 {
+				t.Errorf("%d attempts made %d calls, %d of them failed; want as many calls, and half of them", attempts, n, failed)
+			}
+		})
+	}
+}
+
+// What a request for nothing looks like on the wire does not tell of the body that keeps it from being sent again.
+func TestRequestWithoutABodyHasNone(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.AllowPrivateTargets = true
+	got := make(chan *http.Request, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Clone(context.Background()) }))
+	defer server.Close()
+	for _, method := range []string{"GET", "HEAD", "OPTIONS", "DELETE", "POST"} {
+		f := &job.Fire{Target: job.Target{Method: method, URL: server.URL, Timeout: 10 * time.Second}}
+		f.ExecutionID = "exe_1"
+		if o := newWebhook(cfg, 0, nil).call(t.Context(), f, job.Token{}); o.Kind != job.Succeeded {
+			t.Fatalf("%+v", o)
+		}
+		r := <-got
+		if r.ContentLength > 0 || len(r.TransferEncoding) > 0 || r.Header.Get("Content-Type") != "" || r.Header.Get("Idempotency-Key") != "exe_1" {
+			t.Errorf("%s came with length %d, %v, %v", method, r.ContentLength, r.TransferEncoding, r.Header)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -50,7 +51,7 @@ func (s *Service) createJobs(ctx context.Context, r *request) (response, error) 
 		results := make([]batchResult, len(bodies))
 		jobs, keyed := s.sortBatch(r, bodies, c, results)
 		if c.ID != claim.ID {
-			if jobs, err = s.missingOf(ctx, jobs, results); err != nil {
+			if jobs, err = s.missingOf(ctx, jobs, c.AcceptedAt, results); err != nil {
 				return response{}, err
 			}
 		}
@@ -122,8 +123,11 @@ func single(r *request, raw []byte, tree any) *request {
 	return &request{Request: &req, parameters: map[string]string{}, body: raw, tree: tree}
 }
 
-// missingOf leaves out what an earlier try of the request has created.
-func (s *Service) missingOf(ctx context.Context, jobs []batchJob, results []batchResult) (missing []batchJob, err error) {
+// missingOf leaves out what an earlier try of the request has created. A row alone does not show that: the try may have reached
+// it too late for its entry, which workers dropped meanwhile, and died before it wrote another.
+func (s *Service) missingOf(
+	ctx context.Context, jobs []batchJob, acceptedAt time.Time, results []batchResult,
+) (missing []batchJob, err error) {
 	for len(jobs) > 0 {
 		n := min(len(jobs), jobstore.MaxGetMany)
 		ids := make([]string, n)
@@ -135,8 +139,13 @@ func (s *Service) missingOf(ctx context.Context, jobs []batchJob, results []batc
 			return nil, err
 		}
 		for _, b := range jobs[:n] {
-			row, ok := rows[b.job.ID]
-			if !ok {
+			row, begun := rows[b.job.ID]
+			if begun && s.tookTooLong(acceptedAt) {
+				if begun, err = s.hasBegun(ctx, row); err != nil {
+					return nil, err
+				}
+			}
+			if !begun {
 				missing = append(missing, b)
 				continue
 			}

@@ -28,9 +28,11 @@ type redriveBody struct {
 	Limit         whole `json:"limit"`
 }
 
-func (b *redriveBody) matches(d *job.DeadLetter) bool {
+// matches reports whether a letter is to be redriven by a request. One that an earlier try of the request has redriven is among
+// those, so that a repeated request answers the same.
+func (b *redriveBody) matches(d *job.DeadLetter, c jobstore.Claim) bool {
 	f := &b.Filter
-	return d.RedrivenBy == "" && (f.JobID == "" || f.JobID == d.Event.Entry.JobID) &&
+	return (d.RedrivenBy == "" || d.RedrivenBy == redriveID(&d.Event.Entry, c)) && (f.JobID == "" || f.JobID == d.Event.Entry.JobID) &&
 		(f.Reason == "" || f.Reason == d.Reason) &&
 		(f.From == nil || !d.At.Before(*f.From)) && (f.To == nil || d.At.Before(*f.To))
 }
@@ -45,8 +47,9 @@ type redriven struct {
 }
 
 // redriveDeadLetters writes an entry for each dead letter that matches, spread by the rate, and then marks the letter.
-// The new execution's id follows from the claim and the letter: a request that is repeated under its key after a crash
-// writes the same entries.
+// The new execution's id follows from the claim and the letter alone, so a request that is repeated under its key after a crash
+// names the same executions. One whose entry is there twice, because other letters have come between, is called once: the
+// second fire meets the record of the first.
 func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response, error) {
 	b := redriveBody{RatePerSecond: 10, Limit: 1000}
 	if err := json.Unmarshal(r.body, &b); err != nil {
@@ -56,7 +59,7 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response,
 	claim := jobstore.Claim{ID: s.newID("", now), AcceptedAt: now}
 	key := r.parameters["Idempotency-Key"]
 	return s.once(ctx, r, "redriveDeadLetters", key, claim, func(c jobstore.Claim) (response, error) {
-		letters, more, err := s.lettersFor(ctx, tenant(r.Request), &b)
+		letters, more, err := s.lettersFor(ctx, tenant(r.Request), &b, c)
 		if err != nil {
 			return response{}, err
 		}
@@ -71,14 +74,19 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response,
 				return response{}, err
 			}
 			due := c.AcceptedAt.Add(time.Duration(len(list)) * time.Second / time.Duration(b.RatePerSecond))
-			e := s.redriveEntry(&j, d.Event.Entry.ExecutionID, c.ID, job.Instant(due))
-			entries = append(entries, e)
+			e := s.redriveEntry(&j, &d.Event.Entry, c, job.Instant(due))
+			if d.RedrivenBy == "" {
+				entries = append(entries, e)
+			}
 			list = append(list, redriven{e.ExecutionID, j.ID, d.Event.Entry.ExecutionID, e.DueAt, d})
 		}
 		if err := s.putAll(ctx, entries); err != nil {
 			return response{}, err
 		}
 		for i := range list {
+			if list[i].letter.RedrivenBy != "" {
+				continue
+			}
 			if err := s.deps.History.MarkRedriven(ctx, list[i].letter, list[i].ExecutionID); err != nil {
 				return response{}, err
 			}
@@ -91,7 +99,7 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response,
 
 // lettersFor finds the dead letters that match, and whether there may be more.
 func (s *Service) lettersFor(
-	ctx context.Context, tenantID string, b *redriveBody,
+	ctx context.Context, tenantID string, b *redriveBody, c jobstore.Claim,
 ) (letters []job.DeadLetter, more bool, err error) {
 	cursor := ""
 	for read := 0; read < maxRowsRead; {
@@ -100,7 +108,7 @@ func (s *Service) lettersFor(
 			return nil, false, err
 		}
 		for i := range page {
-			if !b.matches(&page[i]) {
+			if !b.matches(&page[i], c) {
 				continue
 			}
 			if len(letters) == int(b.Limit) {
@@ -116,15 +124,20 @@ func (s *Service) lettersFor(
 	return letters, true, nil
 }
 
-func (s *Service) redriveEntry(j *job.Job, source, request string, due time.Time) job.Entry {
-	sum := sha256.Sum256([]byte(request + source))
+// redriveID names the execution by which a request redrives the last attempt of another.
+func redriveID(source *job.Entry, c jobstore.Claim) string {
+	sum := sha256.Sum256([]byte(c.ID + source.ExecutionID))
 	var id ulid.ULID
-	_ = id.SetTime(uint64(due.UnixMilli())) // until the year 10889
+	_ = id.SetTime(uint64(c.AcceptedAt.UnixMilli())) // until the year 10889
 	copy(id[6:], sum[:])
+	return job.RedriveExecutionID(source.JobID, id.String())
+}
+
+func (s *Service) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, due time.Time) job.Entry {
 	e := job.Entry{
 		Locator: job.Locator{
 			Partition: bucket.Partition(j.ID, s.cfg.Partitions), DueAt: due,
-			ExecutionID: job.RedriveExecutionID(j.ID, id.String()), Attempt: 1, DefinitionID: j.Definition.ID,
+			ExecutionID: redriveID(source, c), Attempt: 1, DefinitionID: j.Definition.ID,
 		},
 		JobID: j.ID, Trigger: job.TriggerRedrive, NominalAt: due, ScheduledFor: due,
 	}

@@ -266,6 +266,11 @@ func (t *task) waits() bool {
 	return !t.waitsSince.IsZero() && !t.waitsSince.After(t.entry.ScheduledFor.Add(t.line.Def.CatchUpWindow))
 }
 
+// waitedSinceDue reports whether the entry waited in its lane since it was due: then nobody has dispatched it before.
+func (t *task) waitedSinceDue() bool {
+	return !t.waitsSince.IsZero() && t.waitsSince.After(t.sameSince) && !t.waitsSince.After(t.entry.DueAt)
+}
+
 // late reports whether the missed-run policy applies.
 func (t *task) late(now time.Time) bool {
 	return !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow) && !t.waits()

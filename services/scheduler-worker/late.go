@@ -58,7 +58,7 @@ func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.
 	}
 	s.metrics.late.WithLabelValues(decisionLabel(true)).Add(float64(len(fires)))
 	for _, t := range fires {
-		t.bare = true
+		t.bare, t.fresh = true, true
 	}
 	return s.carryOut(ctx, fires, nil, now)
 }
@@ -109,6 +109,7 @@ func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 			return err
 		}
 	}
+	t.fresh = true
 	if dispatched {
 		t.bare = true
 		return s.carryOut(ctx, []*task{t}, nil, now)

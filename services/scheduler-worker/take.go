@@ -41,6 +41,10 @@ type task struct {
 	aside aside
 	// waitsSince is since when its lane has had less room than entries; zero if it had room.
 	waitsSince time.Time
+	// sameSince is when the hot tier's present incarnation was first seen. What waited before that may be another's by now.
+	sameSince time.Time
+	// fresh: its row was read, or it was parked; it was not dispatched before it was taken.
+	fresh bool
 	// park: its lane has no room, so it is attended to and parked instead of published; parked: it was.
 	park, parked bool
 	// markAt is when a parked entry is marked on its row, zero for never; markNow: at once, there are too many to remember.
@@ -87,6 +91,8 @@ type shard struct {
 	hinted                 bool
 	// again: what was given before is asked for again, because an answer was lost or something was dropped.
 	again bool
+	// incarnations are those of the owned partitions, and since when.
+	incarnations map[int]incarnation
 	// backlog are the lanes of which more is due than there is room for, and since when.
 	backlog map[uint32]time.Time
 	// empty counts, for each of them, the reads of some of its partitions that brought nothing.
@@ -100,7 +106,7 @@ func newShard(s *Service) *shard {
 	return &shard{
 		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+maxPreparing+maxFiring+1+maxAside+1),
 		held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
-		backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
+		incarnations: map[int]incarnation{}, backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
 }
 
@@ -128,6 +134,7 @@ func (sh *shard) owned() []hotbucket.Owner {
 		// Of what waits in partitions that another owned until now, nothing is known.
 		clear(sh.backlog)
 		clear(sh.empty)
+		clear(sh.incarnations)
 		clear(sh.marks)
 	}
 	return sh.owners
@@ -292,6 +299,7 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 			park: ask.Of(g.Partition, g.Lane).Attended, markNow: len(sh.marks) >= maxMarks,
 		}
 		t.bare = g.Parked && began.Sub(g.DueAt) < parkedFor
+		t.fresh = t.bare
 		delete(sh.marks, g.Locator)
 		sh.keep(t)
 		sh.fresh = append(sh.fresh, t)
@@ -332,6 +340,26 @@ func (sh *shard) followBacklog(got map[int]map[uint32]int, began time.Time, ask 
 		}
 	}
 	sh.hinted = sh.hinted || len(sh.backlog) > 0 && sh.s.lanes.open(sh.backlog)
+}
+
+// incarnation of the part of the hot tier that holds a partition, and when this shard saw it first.
+type incarnation struct {
+	name  string
+	since time.Time
+}
+
+// recognise notes under which incarnation a task was prepared. Of a partition of which none is known nothing was dispatched since
+// the shard owns it, so it does not matter how long it has had this one.
+func (sh *shard) recognise(t *task) {
+	known := sh.incarnations[t.entry.Partition]
+	if known.name != t.incarnation {
+		if known.name != "" {
+			known.since = t.judgedAt
+		}
+		known.name = t.incarnation
+		sh.incarnations[t.entry.Partition] = known
+	}
+	t.sameSince = known.since
 }
 
 // passed counts reads of a lane, one partition in so many each, that brought nothing of it, and reports whether they have been

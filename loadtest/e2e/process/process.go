@@ -95,7 +95,7 @@ func (p *Process) Start() {
 	p.t.Helper()
 	p.StartedAt = time.Now()
 	// The context ends just before the test's cleanups, and with it whatever still runs.
-	args := []string{"run", "--data", p.Dir, "--listen", p.addr, "--log-level", "warn"}
+	args := []string{"run", "--data", p.Dir, "--listen", p.addr, "--log-level", "warn", "--memory", "512"}
 	cmd := exec.CommandContext(p.t.Context(), p.binary, args...)
 	if p.FileLimit > 0 {
 		limited := []string{"-c", `ulimit -f "$0"; exec "$@"`, strconv.Itoa(p.FileLimit), p.binary}

@@ -551,6 +551,8 @@ type Fire struct {
 	Epoch         int64                  `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	TakenAtMs     int64                  `protobuf:"varint,7,opt,name=taken_at_ms,json=takenAtMs,proto3" json:"taken_at_ms,omitempty"`
 	PublishedAtMs int64                  `protobuf:"varint,8,opt,name=published_at_ms,json=publishedAtMs,proto3" json:"published_at_ms,omitempty"`
+	// The worker knows that the entry was not dispatched before it took it, however late it is.
+	Fresh         bool `protobuf:"varint,9,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -639,6 +641,13 @@ func (x *Fire) GetPublishedAtMs() int64 {
 		return x.PublishedAtMs
 	}
 	return 0
+}
+
+func (x *Fire) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
 }
 
 type Token struct {
@@ -782,8 +791,10 @@ type Outcome struct {
 	RetryAfterMs      int64                  `protobuf:"varint,9,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
 	PauseJob          bool                   `protobuf:"varint,10,opt,name=pause_job,json=pauseJob,proto3" json:"pause_job,omitempty"`
 	Timeline          *Timeline              `protobuf:"bytes,11,opt,name=timeline,proto3" json:"timeline,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The definition under which the attempt ended.
+	DefinitionId  string `protobuf:"bytes,12,opt,name=definition_id,json=definitionId,proto3" json:"definition_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Outcome) Reset() {
@@ -891,6 +902,13 @@ func (x *Outcome) GetTimeline() *Timeline {
 		return x.Timeline
 	}
 	return nil
+}
+
+func (x *Outcome) GetDefinitionId() string {
+	if x != nil {
+		return x.DefinitionId
+	}
+	return ""
 }
 
 // Topic events, keyed by job id: a transition on record.
@@ -1127,7 +1145,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"maxDelayMs\x12\x16\n" +
 	"\x06jitter\x18\x05 \x01(\x01R\x06jitter\x12\x1b\n" +
 	"\twindow_ms\x18\x06 \x01(\x03R\bwindowMs\x12\x1b\n" +
-	"\tdelays_ms\x18\a \x03(\x03R\bdelaysMs\"\xb0\x02\n" +
+	"\tdelays_ms\x18\a \x03(\x03R\bdelaysMs\"\xc6\x02\n" +
 	"\x04Fire\x12*\n" +
 	"\x05entry\x18\x01 \x01(\v2\x14.minutehand.v1.EntryR\x05entry\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12-\n" +
@@ -1136,7 +1154,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\vincarnation\x18\x05 \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05epoch\x18\x06 \x01(\x03R\x05epoch\x12\x1e\n" +
 	"\vtaken_at_ms\x18\a \x01(\x03R\ttakenAtMs\x12&\n" +
-	"\x0fpublished_at_ms\x18\b \x01(\x03R\rpublishedAtMs\"7\n" +
+	"\x0fpublished_at_ms\x18\b \x01(\x03R\rpublishedAtMs\x12\x14\n" +
+	"\x05fresh\x18\t \x01(\bR\x05fresh\"7\n" +
 	"\x05Token\x12\x18\n" +
 	"\acounter\x18\x01 \x01(\x03R\acounter\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\"\xab\x01\n" +
@@ -1147,7 +1166,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"consumedMs\x12\x1d\n" +
 	"\n" +
 	"invoked_ms\x18\x04 \x01(\x03R\tinvokedMs\x12!\n" +
-	"\fcompleted_ms\x18\x05 \x01(\x03R\vcompletedMs\"\x8c\x03\n" +
+	"\fcompleted_ms\x18\x05 \x01(\x03R\vcompletedMs\"\xb1\x03\n" +
 	"\aOutcome\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tretryable\x18\x02 \x01(\bR\tretryable\x12 \n" +
@@ -1161,7 +1180,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x0eretry_after_ms\x18\t \x01(\x03R\fretryAfterMs\x12\x1b\n" +
 	"\tpause_job\x18\n" +
 	" \x01(\bR\bpauseJob\x123\n" +
-	"\btimeline\x18\v \x01(\v2\x17.minutehand.v1.TimelineR\btimeline\"\xf7\x02\n" +
+	"\btimeline\x18\v \x01(\v2\x17.minutehand.v1.TimelineR\btimeline\x12#\n" +
+	"\rdefinition_id\x18\f \x01(\tR\fdefinitionId\"\xf7\x02\n" +
 	"\x05Event\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x13\n" +

@@ -92,6 +92,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	}
 	defer stopSink()
 	cfg := platform.DefaultConfig(dir)
+	collect(cfg.Memory)
 	cfg.Executor.AllowPrivateTargets = true
 	p, err := platform.Open(cfg, platform.Outside{
 		Listener: api, Metrics: prometheus.NewRegistry(),

@@ -8,13 +8,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
-
-	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
 
 // cli is the command line. A command is a struct with Help, which ends in examples that a test runs, and Run.
@@ -69,11 +66,6 @@ func main() {
 		// A thread that waits for an fsync keeps its place among the running ones for up to 10 ms. Two more places keep
 		// the clock from waiting with it.
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 2)
-	}
-	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		// Most of the heap lives long and is small: let garbage grow to a bound instead of collecting it all the time.
-		debug.SetGCPercent(400)
-		debug.SetMemoryLimit(platform.MachineMemory().CollectorLimit())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := execute(ctx, os.Args[1:])

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -54,6 +55,13 @@ func (c *runCmd) Run(ctx context.Context) error {
 	}
 	cfg := platform.DefaultConfig(c.Data)
 	cfg.Partitions = c.Partitions
+	if c.Memory != 0 {
+		if c.Memory < platform.LeastMemory>>20 {
+			return usageError{errors.Join(fmt.Errorf("--memory is %d, and must be at least %d", c.Memory, platform.LeastMemory>>20), listener.Close())}
+		}
+		cfg.Memory = platform.Memory(c.Memory) << 20
+	}
+	collect(cfg.Memory)
 	if err := c.secure(&cfg, listener.Addr()); err != nil {
 		return usageError{errors.Join(err, listener.Close())}
 	}
@@ -80,6 +88,14 @@ func (c *runCmd) Run(ctx context.Context) error {
 		defer stop()
 	}
 	return errors.Join(p.Run(ctx), p.Close())
+}
+
+// collect lets garbage grow to a bound instead of collecting it all the time: most of the heap lives long and is small.
+func collect(m platform.Memory) {
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetGCPercent(400)
+		debug.SetMemoryLimit(m.CollectorLimit())
+	}
 }
 
 // secure demands a token, or an explicit word, for a listener that others can reach, and keeps targets inside the

@@ -1,0 +1,117 @@
+package executor
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/capacity"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+func fireOf(i int, lane uint32) *task {
+	return &task{
+		fire: &job.Fire{Entry: job.Entry{Locator: job.Locator{ExecutionID: fmt.Sprint("exe", i), Attempt: 1}, Lane: lane}},
+		host: fmt.Sprint("host", lane), bytes: 1000,
+	}
+}
+
+// newQueue gives a function that lets an executor's places work off what waits, at so much a call, until an instant.
+func newQueue(cfg Config) (h *hosts, work func(until time.Time, took time.Duration)) {
+	h = newHosts(cfg, 0, newMetrics(nil))
+	type call struct {
+		w    *task
+		ends time.Time
+	}
+	var running []call
+	return h, func(until time.Time, took time.Duration) {
+		for now := time.Now(); now.Before(until); now = time.Now() {
+			for w := h.next(); w != nil; w = h.next() {
+				running = append(running, call{w, now.Add(took)})
+			}
+			time.Sleep(time.Millisecond)
+			keep := running[:0]
+			for _, c := range running {
+				if c.ends.After(time.Now()) {
+					keep = append(keep, c)
+					continue
+				}
+				h.release(c.w)
+			}
+			running = keep
+		}
+	}
+}
+
+func TestReportAsksForAsMuchAsIsCalledInTwoSeconds(t *testing.T) {
+	cfg := DefaultConfig()
+	for _, c := range []struct {
+		name        string
+		took        time.Duration
+		fires       int
+		least, most int
+	}{
+		// 256 places at 10 ms a call make 25,600 calls a second.
+		{"a fast target", 10 * time.Millisecond, 50_000, 40_000, 52_000},
+		// 256 places at 1 s a call make 256 calls a second.
+		{"a slow target", time.Second, 5000, 400, 600},
+		// Nothing ends: what waits there waits long enough.
+		{"a target that hangs", time.Hour, 5000, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, work := newQueue(cfg)
+				for i := range c.fires {
+					h.enqueue(fireOf(i, 7))
+				}
+				var lanes []capacity.Lane
+				for range 15 {
+					work(time.Now().Add(reportEvery), c.took)
+					lanes = h.report()
+				}
+				if len(lanes) != 1 || lanes[0].ID != 7 || lanes[0].Window < c.least || lanes[0].Window > c.most {
+					t.Errorf("the report is %+v, want one of %d to %d", lanes, c.least, c.most)
+				}
+			})
+		})
+	}
+}
+
+func TestReportOfAnIdleLaneIsWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, work := newQueue(DefaultConfig())
+		h.enqueue(fireOf(1, 7))
+		work(time.Now().Add(reportEvery), time.Millisecond)
+		if lanes := h.report(); len(lanes) != 1 || lanes[0].Waiting != 0 || lanes[0].Window < DefaultConfig().HostConcurrency {
+			t.Errorf("after one call the report is %+v", lanes)
+		}
+		for range 2 * rateSlots {
+			h.report()
+		}
+		if lanes := h.report(); len(lanes) > 0 || len(h.paces) > 0 {
+			t.Errorf("an idle lane is still reported: %+v", lanes)
+		}
+	})
+}
+
+func TestFireThatIsEarlyIsCalledAtItsInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _ := newQueue(DefaultConfig())
+		for i, early := range []time.Duration{40 * time.Millisecond, 7 * time.Millisecond, 90 * time.Millisecond} {
+			h.delay(fireOf(i, 7), time.Now().Add(early))
+		}
+		select {
+		case <-h.sooner:
+		default:
+			t.Error("nobody was told that there is one to wake for")
+		}
+		if due, next := h.takeDelayed(time.Now()); len(due) > 0 || time.Until(next) != 7*time.Millisecond {
+			t.Errorf("%d are due, the next one in %s", len(due), time.Until(next))
+		}
+		time.Sleep(40 * time.Millisecond)
+		if due, next := h.takeDelayed(time.Now()); len(due) != 2 || time.Until(next) != 50*time.Millisecond {
+			t.Errorf("%d are due, the next one in %s", len(due), time.Until(next))
+		}
+	})
+}
