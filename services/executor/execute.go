@@ -156,6 +156,11 @@ func (s *Service) lastCheck(
 	ctx context.Context, w *task, key dedupe.Key, own *lease, rec dedupe.Record,
 ) (verdict job.Verdict, gone bool, err error) {
 	check := dedupe.Check{Entry: &w.fire.Entry}
+	if !w.fire.Fresh && s.deps.Clock.Since(w.fire.DueAt) > staleAfter {
+		if gone, err := s.rowGone(ctx, w); gone || err != nil {
+			return 0, gone, err
+		}
+	}
 	for {
 		sure, err := s.trusts(ctx, w)
 		if err != nil {
@@ -228,7 +233,7 @@ func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 		if err != nil {
 			return err
 		}
-		sure = (w.fire.Fresh || s.deps.Clock.Since(w.fire.DueAt) < staleAfter) && w.fire.Incarnation == incarnation && w.fire.TakenAt.After(kept) &&
+		sure = w.fire.Incarnation == incarnation && w.fire.TakenAt.After(kept) &&
 			s.deps.Clock.Since(w.fire.TakenAt) < dedupe.Retention-clock.MaxDifference
 		return nil
 	})
@@ -257,7 +262,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 		return gone, err
 	}
 	asked := *w.fire
-	asked.Incarnation, asked.TakenAt, asked.Fresh = incarnation, job.Instant(began), true
+	asked.Incarnation, asked.TakenAt = incarnation, job.Instant(began)
 	w.fire = &asked
 	return s.refreshStop(ctx, w)
 }

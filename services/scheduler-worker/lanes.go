@@ -22,6 +22,8 @@ const (
 	transit = 300 * time.Millisecond
 	// minWindow is the least that a worker which owns a few partitions takes as its share of Config.Window, if that is more.
 	minWindow = 100
+	// minAhead is how many entries of a lane may be held ahead of their instants however small its window is.
+	minAhead = 16
 	// attendBatch is how many entries of a lane without room are attended to at a time, in one partition.
 	attendBatch = 50
 	// sentSlot is how finely the instants of publication are kept.
@@ -146,16 +148,16 @@ func (l *lanes) ask(shards, partitions int, now, ahead time.Time, backlog map[ui
 			continue
 		}
 		a := hotbucket.LaneAsk{Until: ahead, Limit: each(max(room, 0))}
-		if room > 0 && room < partitions*shards {
+		_, waits := backlog[id]
+		if waits && room > 0 && room < partitions*shards {
 			a.Every, a.Turn, a.AttendedLimit = (partitions*shards+room-1)/room, l.turn, attendBatch
 		}
-		if one.held >= window/2 {
+		if one.held >= max(window/2, minAhead) {
 			a.Until = now // what is held ahead of its instant must not keep out what is due
 		}
 		if room <= 0 {
 			a = hotbucket.LaneAsk{Until: now, Limit: attendBatch, Attended: true}
 		}
-		_, waits := backlog[id]
 		if waits || a.Limit < 2*usual || a.Until.Equal(now) {
 			list = append(list, named{id, room, a})
 		}

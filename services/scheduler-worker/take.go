@@ -167,6 +167,9 @@ func (sh *shard) run(ctx context.Context) {
 	}
 }
 
+// restrictedPoll is the pause between two reads while a lane is read only up to now.
+const restrictedPoll = 200 * time.Millisecond
+
 // backlogEvery is the pause between two looks whether a lane with a backlog has room again.
 const backlogEvery = 25 * time.Millisecond
 
@@ -253,6 +256,9 @@ func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask, ok bool) {
 	for lane, of := range ask.Lanes {
 		if of.Attended && sh.backlog[lane].IsZero() {
 			sh.backlog[lane] = now
+		}
+		if of.Until.Before(until) { // what is due next in it is not read ahead
+			sh.nextRead = now.Add(min(restrictedPoll, sh.s.cfg.PollInterval))
 		}
 	}
 	return ask, true
@@ -431,7 +437,7 @@ func (sh *shard) forget(t *task) {
 			sh.s.lanes.dropped(t.entry.Lane)
 		}
 	}
-	if sh.reading > 0 {
+	if sh.reading > 0 && !t.parked { // what is parked may be given right now, as what it is
 		sh.forgotten[t.entry.Locator] = true
 	}
 }

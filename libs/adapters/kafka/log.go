@@ -115,6 +115,10 @@ func (l *Log) EnsureTopics(ctx context.Context) error {
 		"message.timestamp.type": value("LogAppendTime"),
 		"max.message.bytes":      value(fmt.Sprint(dispatch.MaxRecordBytes + batchOverhead)),
 	}
+	if l.o.Replication >= 3 {
+		// Else a record that one broker alone has counts as durable.
+		configs["min.insync.replicas"] = value("2")
+	}
 	var names []string
 	for _, t := range dispatch.Topics() {
 		names = append(names, l.topic(t))
