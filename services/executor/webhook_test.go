@@ -97,7 +97,7 @@ func closingTarget(t *testing.T) (url string, calls func() int64) {
 				return
 			}
 			go func() {
-				defer conn.Close()
+				defer func() { _ = conn.Close() }()
 				r := bufio.NewReader(conn)
 				for first := true; ; first = false {
 					req, err := http.ReadRequest(r)

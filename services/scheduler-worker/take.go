@@ -340,7 +340,8 @@ func (sh *shard) followBacklog(got map[int]map[uint32]int, began time.Time, ask 
 	for lane := range sh.backlog {
 		of, named := ask.Lanes[lane]
 		// A lane of which not every partition was asked may have more in the others, until each had its turn.
-		if !more[lane] && !(named && of.Attended) && (!named || of.Every <= 1 || sh.passed(lane, of.Every)) {
+		closed := named && of.Attended
+		if !more[lane] && !closed && (!named || of.Every <= 1 || sh.passed(lane, of.Every)) {
 			delete(sh.backlog, lane)
 			delete(sh.empty, lane)
 		}

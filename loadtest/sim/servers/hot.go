@@ -196,7 +196,8 @@ func (h *Hot) Due(_ context.Context, owners []hotbucket.Owner, ask hotbucket.Ask
 		for _, l := range slices.SortedFunc(maps.Keys(due), compareLocators) {
 			d := due[l]
 			of := ask.Of(o.Partition, d.entry.Lane)
-			if of.Limit > 0 && !d.entry.DueAt.After(of.Until) && !d.until.After(now) && !(of.Attended && (d.parked || !d.entry.Attended())) {
+			wanted := !of.Attended || !d.parked && d.entry.Attended()
+			if wanted && of.Limit > 0 && !d.entry.DueAt.After(of.Until) && !d.until.After(now) {
 				byLane[d.entry.Lane] = append(byLane[d.entry.Lane], d)
 			}
 		}
