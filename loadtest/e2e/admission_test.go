@@ -144,3 +144,32 @@ func TestWhatWaitsForItsTargetIsNotCalledOnceItWasStopped(t *testing.T) {
 		}
 	})
 }
+
+// A worker has taken the old definition's entry by then. Its fire is refused, and another stands for the same instant.
+func TestUpdateRightBeforeAnInstantLeavesNothingPendingAndDelaysNothing(t *testing.T) {
+	bubble(t, time.Minute, func(w *world.World) {
+		at := time.Now().Add(30 * time.Second)
+		once := w.Create(world.Job("once", "old", map[string]any{"type": "one_shot", "run_at": at}))
+		every := w.Create(world.Job("every", "old", map[string]any{"type": "interval", "every": "10s", "start_at": at}))
+		world.Until(at.Add(-time.Second))
+		target := map[string]any{"url": "http://new/hook"}
+		w.Patch(once, "old", map[string]any{"run_at": at.Add(10 * time.Second), "target": target})
+		w.Patch(every, "old", map[string]any{"target": target})
+		world.Until(at.Add(time.Minute))
+		for name, id := range map[string]string{"one-shot": once, "schedule": every} {
+			for _, x := range w.Executions(id) {
+				if x["disposition"] != "fired" || x["state"] != "succeeded" {
+					t.Errorf("an execution of the %s is left as %v", name, x)
+				}
+			}
+			for _, c := range w.Targets.CallsOf(id) {
+				if late := c.At.Sub(c.ScheduledFor); late > 50*time.Millisecond {
+					t.Errorf("the %s was called %s late", name, late)
+				}
+			}
+		}
+		if j := w.Must(http.StatusOK, http.MethodGet, "/jobs/"+once, nil); j["status"] != "completed" {
+			t.Errorf("the one-shot is %v", j["status"])
+		}
+	})
+}

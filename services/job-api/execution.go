@@ -92,6 +92,9 @@ func group(events []job.Event) []*executionBody {
 	var last *executionBody
 	for i := range events {
 		e := &events[i]
+		if e.Type == job.EventReleased {
+			continue // a fire that another definition's took the place of: nothing came of it, and nothing will
+		}
 		if e.Type == job.EventSkipped {
 			list = append(list, skippedRun(e))
 			last = nil
