@@ -42,10 +42,9 @@ func New(status int, kind, detail string, faults ...Fault) *Problem {
 	}
 }
 
-// Unavailable says that a server behind the API is away, and when to try again.
-func Unavailable() *Problem {
-	p := New(http.StatusServiceUnavailable, "unavailable",
-		"A server that this request needs does not answer. Nothing was lost; try again with the same Idempotency-Key.")
+// Unavailable says that a server behind the API is away, what that means for the request, and when to try again.
+func Unavailable(advice string) *Problem {
+	p := New(http.StatusServiceUnavailable, "unavailable", "A server that this request needs does not answer. "+advice)
 	p.RetryAfter = 2 * time.Second
 	return p
 }

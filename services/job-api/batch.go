@@ -95,7 +95,7 @@ func (s *Service) sortBatch(
 			b.line, err = newLine(&b.job)
 		}
 		if err != nil {
-			results[i] = refused(s.problemOf(err))
+			results[i] = refused(s.problemOf(err, r))
 			continue
 		}
 		b.line.Def = &b.job.Definition
@@ -223,7 +223,7 @@ func (s *Service) createKeyed(ctx context.Context, keyed map[int]*request, resul
 			defer func() { <-slots }()
 			resp, err := s.createJob(ctx, r)
 			if err != nil {
-				results[i] = refused(s.problemOf(err))
+				results[i] = refused(s.problemOf(err, r))
 				return
 			}
 			results[i] = batchResult{Status: resp.status, Job: resp.body}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"time"
 
@@ -265,10 +266,13 @@ func replay(a *jobstore.Answer) response {
 
 // hash is SHA-256 over the operation, the path and the body in canonical form (members in order, no white space).
 func hash(operation string, r *request) (string, error) {
-	if m, ok := r.tree.(map[string]any); ok {
+	tree := r.tree
+	if m, ok := tree.(map[string]any); ok {
+		m = maps.Clone(m)
 		delete(m, "idempotency_key")
+		tree = m
 	}
-	canonical, err := json.Marshal([]any{operation, r.URL.Path, r.tree})
+	canonical, err := json.Marshal([]any{operation, r.URL.Path, tree})
 	if err != nil {
 		return "", err
 	}

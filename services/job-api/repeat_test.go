@@ -1,11 +1,15 @@
 package api_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,5 +128,83 @@ func TestRedriveThatIsRepeatedNamesTheSameExecutions(t *testing.T) {
 					slices.Sorted(maps.Keys(answered)), slices.Sorted(maps.Keys(written)))
 			}
 		})
+	}
+}
+
+func TestAnswerWithoutAServerSaysWhatMayHaveBeenDone(t *testing.T) {
+	const id = job.JobPrefix + "01M7ZJW5E6D77SAJPXRZ65CMZZ"
+	log, down := &bytes.Buffer{}, &absentJobs{}
+	s := newServer(t, func(_ *api.Config, d *api.Deps) {
+		down.Jobs, d.Jobs, d.Logger = d.Jobs, down, slog.New(slog.NewTextHandler(log, nil))
+	})
+	for _, c := range []struct{ method, path, body, key, want string }{
+		{http.MethodGet, "/jobs/" + id, "", "", "Nothing was changed"},
+		{http.MethodPost, "/jobs", goodJob, "k", "same Idempotency-Key"},
+		{http.MethodPost, "/jobs", goodJob, "", "look before you try again"},
+		{http.MethodPost, "/jobs", strings.Replace(goodJob, "{", `{"idempotency_key":"k",`, 1), "", "same Idempotency-Key"},
+		{http.MethodPost, "/jobs/" + id + "/pause", "", "", "twice is the same as once"},
+		{http.MethodDelete, "/jobs/" + id, "", "", "twice is the same as once"},
+		{http.MethodPost, "/jobs/" + id + "/trigger", "", "", "look before you try again"},
+		{http.MethodPatch, "/jobs/" + id, `{"name":"x"}`, "", "compare its ETag"},
+	} {
+		headers := []string{"If-Match", "*"}
+		if c.key != "" {
+			headers = append(headers, "Idempotency-Key", c.key)
+		}
+		m, _ := s.answer(http.StatusServiceUnavailable, c.method, c.path, c.body, headers...)
+		if detail, _ := m["detail"].(string); !strings.Contains(detail, c.want) {
+			t.Errorf("%s %s is told %q, want something with %q", c.method, c.path, detail, c.want)
+		}
+	}
+	down.back = true
+	s.answer(http.StatusNotFound, http.MethodGet, "/jobs/"+id, "")
+	s.create(goodJob)
+	if lines := strings.Count(log.String(), "requests cannot be answered"); lines != 1 {
+		t.Errorf("%d lines say that requests cannot be answered, want one", lines)
+	}
+	if !strings.Contains(log.String(), "requests are answered again") {
+		t.Error("no line says that requests are answered again")
+	}
+}
+
+// absentJobs is a store that does not answer until it is back.
+type absentJobs struct {
+	jobstore.Jobs
+	back bool
+}
+
+func (g *absentJobs) err() error {
+	if g.back {
+		return nil
+	}
+	return errFlaky
+}
+
+func (g *absentJobs) Get(ctx context.Context, id string) (j job.Job, err error) {
+	if err := g.err(); err != nil {
+		return j, err
+	}
+	return g.Jobs.Get(ctx, id)
+}
+
+func (g *absentJobs) Create(ctx context.Context, j job.Job, exclusive bool) error {
+	return errors.Join(g.err(), g.Jobs.Create(ctx, j, exclusive))
+}
+
+func (g *absentJobs) ClaimKey(ctx context.Context, tenant, key string, c jobstore.Claim) (jobstore.Claim, bool, error) {
+	if err := g.err(); err != nil {
+		return c, false, err
+	}
+	return g.Jobs.ClaimKey(ctx, tenant, key, c)
+}
+
+func TestSchemeOfTheTokenIsTakenInAnyCase(t *testing.T) {
+	token := strings.Repeat("t", 32)
+	s := newServer(t, func(c *api.Config, _ *api.Deps) { c.AuthToken = token })
+	for header, want := range map[string]int{
+		"Bearer " + token: http.StatusOK, "bearer " + token: http.StatusOK, "BEARER " + token: http.StatusOK,
+		"Basic " + token: http.StatusUnauthorized, token: http.StatusUnauthorized, "Bearer": http.StatusUnauthorized, "Bearer  " + token: http.StatusUnauthorized,
+	} {
+		s.answer(want, http.MethodGet, "/jobs", "", "Authorization", header)
 	}
 }

@@ -93,7 +93,7 @@ func echoPath(path string) string {
 
 // guard gives every response its Request-Id, asks for the token, and turns a panic into a 500 without details.
 func (s *Service) guard(next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte("Bearer " + s.cfg.AuthToken))
+	want := sha256.Sum256([]byte(s.cfg.AuthToken))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := ulid.Make().String()
 		w.Header().Set("Request-Id", id)
@@ -110,9 +110,10 @@ func (s *Service) guard(next http.Handler) http.Handler {
 			_ = p.Write(w)
 			return
 		}
-		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		got := sha256.Sum256([]byte(token))
 		if s.cfg.AuthToken != "" && r.URL.Path != "/healthz" && r.URL.Path != "/readyz" &&
-			subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			(!strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			p := problem.New(http.StatusUnauthorized, "unauthorized", "Send the header Authorization: Bearer TOKEN.")
 			_ = p.Write(w)
@@ -147,7 +148,9 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, f
 	if p == nil {
 		var err error
 		if resp, err = fn(ctx, req); err != nil {
-			p = s.problemOf(err)
+			p = s.problemOf(err, req)
+		} else if op.id != "previewSchedule" && s.away.CompareAndSwap(true, false) { // a preview needs no server
+			s.deps.Logger.Info("requests are answered again")
 		}
 	}
 	status := resp.status
@@ -193,7 +196,7 @@ func write(w http.ResponseWriter, resp response) {
 }
 
 // problemOf turns an error into the answer, here and nowhere else.
-func (s *Service) problemOf(err error) *problem.Problem {
+func (s *Service) problemOf(err error, r *request) *problem.Problem {
 	var p *problem.Problem
 	switch {
 	case errors.As(err, &p):
@@ -205,8 +208,37 @@ func (s *Service) problemOf(err error) *problem.Problem {
 	case errors.Is(err, jobstore.ErrConflict):
 		return problem.New(http.StatusConflict, "conflict", "Other changes came between; read the job and try again.")
 	}
-	s.deps.Logger.Error("a request could not be answered", "error", err)
-	return problem.Unavailable()
+	if !s.away.Swap(true) {
+		s.deps.Logger.Error("requests cannot be answered", "error", err)
+	}
+	return problem.Unavailable(advice(r))
+}
+
+// advice says what a request may have done whose answer was cut short, and how to find out.
+func advice(r *request) string {
+	key, err := idempotencyKey(r)
+	switch {
+	case r.Method == http.MethodGet:
+		return "Nothing was changed; ask again."
+	case strings.HasSuffix(r.URL.Path, "/schedules/preview"):
+		return "Try again."
+	case err == nil && key != "":
+		return "It may have been carried out or not: try again with the same Idempotency-Key, and it is carried out once."
+	case r.Method == http.MethodPut || r.Method == http.MethodPatch:
+		return "The update may have been carried out or not: read the job, and compare its ETag before you try again."
+	case r.Method == http.MethodDelete || repeatable(r.URL.Path):
+		return "It may have been carried out or not: try again, twice is the same as once."
+	}
+	return "It may have been carried out or not: look before you try again, and send an Idempotency-Key, with which a request may be repeated."
+}
+
+// repeatable reports whether a POST to a path may be repeated without an Idempotency-Key.
+func repeatable(path string) bool {
+	switch path[strings.LastIndexByte(path, '/')+1:] {
+	case "pause", "resume", "cancel":
+		return true
+	}
+	return false
 }
 
 func notFound() *problem.Problem {

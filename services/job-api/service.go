@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -97,6 +98,8 @@ type Service struct {
 	metrics *metrics
 	spec    *spec
 	handler http.Handler
+	// away: a server that requests need did not answer the last one.
+	away atomic.Bool
 	// cold holds entries whose write-through failed.
 	cold chan job.Entry
 }

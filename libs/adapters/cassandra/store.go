@@ -9,8 +9,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -138,6 +141,30 @@ func (s *Store) Close() {
 // Check tells whether the cluster answers.
 func (s *Store) Check(ctx context.Context) error {
 	return failed("check", s.session.Query("SELECT release_version FROM system.local").ExecContext(ctx))
+}
+
+// ErrDatacenter means: the cluster has several data centres, and which of them is the local one was not said.
+var ErrDatacenter = errors.New("the cluster has several data centres: say which is the local one")
+
+// CheckDatacenter gives ErrDatacenter where the local data centre was not named and there are several. A lightweight transaction
+// would be serial within whichever answers it: two of them could both win.
+func (s *Store) CheckDatacenter(ctx context.Context, local string) error {
+	there, err := nodesOf(ctx, s.session)
+	if err != nil {
+		return failed("check", err)
+	}
+	return checkDatacenter(there, local)
+}
+
+func checkDatacenter(there nodes, local string) error {
+	names := slices.Sorted(maps.Keys(there))
+	switch {
+	case local == "" && len(names) > 1:
+		return fmt.Errorf("cassandra: %w (%s)", ErrDatacenter, strings.Join(names, ", "))
+	case local != "" && there[local] == 0:
+		return fmt.Errorf("cassandra: %w: there is no %s, but %s", ErrDatacenter, local, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // partitionsSetting names the setting that holds the partition count.

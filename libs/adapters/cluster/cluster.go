@@ -49,7 +49,7 @@ type Cluster struct {
 }
 
 // Open connects. Of the servers only Cassandra must answer for that, and have the partition count that is expected
-// (ErrPartitions). Every call of a port is measured.
+// (ErrPartitions), and one data centre, or that which is named (cassandra.ErrDatacenter). Every call of a port is measured.
 func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics prometheus.Registerer) (*Cluster, error) {
 	c := &Cluster{}
 	if err := c.open(ctx, cfg, logger, metrics); err != nil {
@@ -61,6 +61,9 @@ func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics promethe
 
 func (c *Cluster) open(ctx context.Context, cfg Config, logger *slog.Logger, metrics prometheus.Registerer) (err error) {
 	if c.store, err = cassandra.Open(cfg.Cassandra); err != nil {
+		return err
+	}
+	if err = c.store.CheckDatacenter(ctx, cfg.Cassandra.Datacenter); err != nil {
 		return err
 	}
 	if err = c.store.CheckPartitions(ctx, cfg.Partitions); err != nil {

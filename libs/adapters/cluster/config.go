@@ -44,7 +44,7 @@ func variables() []Variable {
 		{"PARTITIONS", "256", "Partition count, fixed when the stores are set up."},
 		{"CASSANDRA_HOSTS", "127.0.0.1:9042", "Nodes to begin with, separated by commas."},
 		{"CASSANDRA_KEYSPACE", "minutehand", "Keyspace."},
-		{"CASSANDRA_DATACENTER", "", "The local data centre; empty takes every node for local."},
+		{"CASSANDRA_DATACENTER", "", "The local data centre; may be left out where there is only one."},
 		{"CASSANDRA_REPLICATION", "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}", "Replication of the keyspace that a migration makes."},
 		{"CASSANDRA_USERNAME", "", "User; empty for none."},
 		{"CASSANDRA_PASSWORD_FILE", "", "File with the user's password."},

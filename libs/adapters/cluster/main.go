@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/minutehand/minutehand/libs/adapters/cassandra"
 	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
@@ -126,7 +127,8 @@ func (s *Service) run(ctx context.Context) error {
 	p := &Process{Config: cfg, Env: env, Logger: logger, Metrics: metrics}
 	var wrong error
 	err = run.Patiently(ctx, logger, "connect to Cassandra", func(ctx context.Context) (err error) {
-		if p.Cluster, err = Open(ctx, cfg, logger, metrics); errors.Is(err, jobstore.ErrPartitions) {
+		p.Cluster, err = Open(ctx, cfg, logger, metrics)
+		if errors.Is(err, jobstore.ErrPartitions) || errors.Is(err, cassandra.ErrDatacenter) {
 			wrong, err = mistake{err}, nil
 		}
 		return err

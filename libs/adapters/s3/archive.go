@@ -21,6 +21,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/run"
 )
 
 // Options say where the archive is.
@@ -93,6 +94,9 @@ func (a *Archive) CreateBucket(ctx context.Context) error {
 	return nil
 }
 
+// conflictPause is the pause before a put is tried again that met another one of the same name.
+const conflictPause = 100 * time.Millisecond
+
 // PutIfAbsent implements archive.Archive. A put whose answer is lost is tried again and finds itself: ErrExists.
 func (a *Archive) PutIfAbsent(ctx context.Context, name string, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
@@ -107,7 +111,7 @@ func (a *Archive) PutIfAbsent(ctx context.Context, name string, body []byte) err
 			return nil
 		case answered(err, http.StatusPreconditionFailed):
 			return fmt.Errorf("s3: put %s: %w", name, archive.ErrExists)
-		case answered(err, http.StatusConflict) && ctx.Err() == nil:
+		case answered(err, http.StatusConflict) && run.Sleep(ctx, conflictPause) == nil:
 			continue // another put of that name is under way: one of the two stands in a moment
 		default:
 			return fmt.Errorf("s3: put %s: %w", name, err)
