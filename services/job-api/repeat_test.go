@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -206,5 +207,41 @@ func TestSchemeOfTheTokenIsTakenInAnyCase(t *testing.T) {
 		"Basic " + token: http.StatusUnauthorized, token: http.StatusUnauthorized, "Bearer": http.StatusUnauthorized, "Bearer  " + token: http.StatusUnauthorized,
 	} {
 		s.answer(want, http.MethodGet, "/jobs", "", "Authorization", header)
+	}
+}
+
+func TestPageOfAnotherOriginChangesNothingOnLoopback(t *testing.T) {
+	s := newServer(t, func(c *api.Config, _ *api.Deps) { c.LocalHostsOnly = true })
+	do := func(method, path, body string, headers ...string) int {
+		r := httptest.NewRequestWithContext(t.Context(), method, "http://127.0.0.1:8080/api/v1"+path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		for i := 0; i+1 < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		w := httptest.NewRecorder()
+		s.handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	for _, c := range []struct {
+		method  string
+		headers []string
+		want    int
+	}{
+		{http.MethodPost, nil, http.StatusCreated},
+		{http.MethodPost, []string{"Origin", "http://127.0.0.1:8080"}, http.StatusCreated},
+		{http.MethodPost, []string{"Origin", "https://evil.example"}, http.StatusForbidden},
+		{http.MethodPost, []string{"Origin", "http://127.0.0.1:9999"}, http.StatusForbidden},
+		{http.MethodPost, []string{"Origin", "null"}, http.StatusForbidden},
+		{http.MethodPost, []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden},
+		{http.MethodPost, []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://127.0.0.1:8080"}, http.StatusCreated},
+		{http.MethodGet, []string{"Origin", "https://evil.example"}, http.StatusOK},
+	} {
+		body := map[string]string{http.MethodPost: goodJob}[c.method]
+		if got := do(c.method, "/jobs", body, c.headers...); got != c.want {
+			t.Errorf("%s with %v was answered %d, want %d", c.method, c.headers, got, c.want)
+		}
+	}
+	if got := do(http.MethodPost, "/dispatch/pause", "{}", "Origin", "https://evil.example"); got != http.StatusForbidden {
+		t.Errorf("pausing dispatch was answered %d", got)
 	}
 }

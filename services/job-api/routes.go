@@ -11,12 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"runtime/debug"
 	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v5"
-	"github.com/oklog/ulid/v2"
 	"go.opentelemetry.io/otel/attribute"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
@@ -95,7 +95,7 @@ func echoPath(path string) string {
 func (s *Service) guard(next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte(s.cfg.AuthToken))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id := ulid.Make().String()
+		id := s.newID("", s.deps.Clock.Now())
 		w.Header().Set("Request-Id", id)
 		defer func() {
 			if v := recover(); v != nil {
@@ -110,6 +110,12 @@ func (s *Service) guard(next http.Handler) http.Handler {
 			_ = p.Write(w)
 			return
 		}
+		if s.cfg.LocalHostsOnly && r.Method != http.MethodGet && foreign(r) {
+			p := problem.New(http.StatusForbidden, "foreign-origin",
+				"A page of another origin may change nothing here; start the API with --auth-token-file to let it in with a token.")
+			_ = p.Write(w)
+			return
+		}
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		got := sha256.Sum256([]byte(token))
 		if s.cfg.AuthToken != "" && r.URL.Path != "/healthz" && r.URL.Path != "/readyz" &&
@@ -121,6 +127,19 @@ func (s *Service) guard(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// foreign reports whether a page of another origin made the request, in a browser of this machine.
+func foreign(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || !strings.EqualFold(u.Host, r.Host)
 }
 
 // localHost tells whether a Host header names this machine or an address.

@@ -7,6 +7,7 @@ package api
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
@@ -80,7 +81,7 @@ type Deps struct {
 	Listener net.Listener
 	// Full tells that the store has no room for new work; nil means never.
 	Full func() bool
-	// Entropy is what ids are made of, safe for concurrent use; nil means the process's own.
+	// Entropy is what ids are made of, safe for concurrent use; nil means crypto/rand, so that none can be guessed from another.
 	Entropy io.Reader
 	// Admin answers the admin paths on the API's listener; nil for none.
 	Admin   http.Handler
@@ -110,7 +111,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	if deps.Entropy == nil {
-		deps.Entropy = ulid.DefaultEntropy()
+		deps.Entropy = &ulid.LockedMonotonicReader{MonotonicReader: ulid.Monotonic(rand.Reader, 0)}
 	}
 	sp, err := loadSpec()
 	if err != nil {
