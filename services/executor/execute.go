@@ -72,7 +72,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 				w.done()
 			}
 		default:
-			end(lost(rec.Token))
+			end(s.lost(rec))
 		}
 	}
 	if mine && (rec.Running && rec.Takeovers >= s.cfg.MaxTakeovers || rec.Takeovers >= maxIdleTakeovers) {
@@ -173,7 +173,7 @@ func (s *Service) lastCheck(
 			continue
 		}
 		// The hot tier may lose its memory right now: it accepts the check as what was trusted, or not at all.
-		check.Incarnation = w.fire.Incarnation
+		check.Incarnation = w.incarnation
 		// It may forget the lease right behind the check as well, which must come back as one that has begun.
 		s.leases.hold(own, lease{token: rec.Token, definitionID: w.fire.DefinitionID, mayHaveBegun: true})
 		began := s.deps.Clock.Now()
@@ -233,8 +233,8 @@ func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 		if err != nil {
 			return err
 		}
-		sure = w.fire.Incarnation == incarnation && w.fire.TakenAt.After(kept) &&
-			s.deps.Clock.Since(w.fire.TakenAt) < dedupe.Retention-clock.MaxDifference
+		sure = w.incarnation == incarnation && w.knownSince.After(kept) &&
+			s.deps.Clock.Since(w.knownSince) < dedupe.Retention-clock.MaxDifference
 		return nil
 	})
 	return sure, err
@@ -242,7 +242,7 @@ func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 
 // ask takes the slow way for a fire that the hot tier may know nothing of any more: wait until the settlers have
 // passed what the events log holds now, so that an outcome that was published is marked; then ask the entry's row and
-// the job's. Afterwards the fire carries the incarnation that was read before the wait, so that a further loss
+// the job's. Afterwards the task goes by the incarnation that was read before the wait, so that a further loss
 // meanwhile is noticed.
 func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	s.metrics.asked.Inc()
@@ -261,9 +261,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	if gone, err = s.rowGone(ctx, w); err != nil || gone {
 		return gone, err
 	}
-	asked := *w.fire
-	asked.Incarnation, asked.TakenAt = incarnation, job.Instant(began)
-	w.fire = &asked
+	w.incarnation, w.knownSince = incarnation, job.Instant(began)
 	return s.refreshStop(ctx, w)
 }
 
@@ -390,10 +388,11 @@ func (s *Service) released(f *job.Fire) *job.Event {
 	return &e
 }
 
-// lost is the outcome of an attempt whose executors did not come back.
-func lost(t job.Token) job.Outcome {
-	return job.Outcome{
-		Kind: job.WorkerLost, Retryable: true, Disposition: job.Fired, Token: t,
-		Error: "every executor that began this attempt was lost before it could tell the outcome",
+// lost is the outcome of an attempt that was begun, and of which no executor came back to tell the outcome.
+func (s *Service) lost(rec dedupe.Record) job.Outcome {
+	why := "the executor that began this attempt was lost before it could tell the outcome, and the job was stopped since"
+	if rec.Takeovers >= s.cfg.MaxTakeovers {
+		why = "every executor that began this attempt was lost before it could tell the outcome"
 	}
+	return job.Outcome{Kind: job.WorkerLost, Retryable: true, Disposition: job.Fired, Token: rec.Token, Error: why}
 }

@@ -26,6 +26,10 @@ type task struct {
 	host       string
 	bytes      int64
 	consumedAt time.Time
+	// incarnation of the hot tier of which it is known since when that it has forgotten nothing that concerns the fire: first
+	// what the worker knew, later what the executor has asked.
+	incarnation string
+	knownSince  time.Time
 	// begunAt is when it was given its place at the host.
 	begunAt time.Time
 	// queuedAt is when it began to wait for its host, notBefore when a delayed one is looked at again.

@@ -84,5 +84,6 @@ func newTask(in *window, m dispatch.Message, at time.Time) (*task, error) {
 	return &task{
 		fire: fire, window: in, partition: m.Partition, offset: m.Offset, host: fire.Target.Host(),
 		bytes: int64(len(m.Value)) + taskOverhead, consumedAt: at,
+		incarnation: fire.Incarnation, knownSince: fire.TakenAt,
 	}, nil
 }
