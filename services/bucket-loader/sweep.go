@@ -80,6 +80,7 @@ const quietShare = 20
 // sweep reads the open buckets below end that are not known to be all done, from where the last sweep found its share
 // or else from the first. A candidate that waits already is not noted twice.
 func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end int64) error {
+	began := s.deps.Clock.Now()
 	waiting := make(map[job.Locator]bool, len(p.candidates))
 	for _, c := range p.candidates {
 		waiting[c.entry.Locator] = true
@@ -151,7 +152,7 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 	case resume != nil && missing == 0:
 		// All of it waits for its target. There may be a million such entries, and what a fire costs must not depend on that:
 		// looking at them again takes a small part of the time, shared by all partitions.
-		s.nextQuiet = job.Later(s.nextQuiet, now).Add(quietShare * s.deps.Clock.Since(now))
+		s.nextQuiet = job.Later(s.nextQuiet, now).Add(quietShare * s.deps.Clock.Since(began))
 		p.sweepAt = s.nextQuiet
 	case resume != nil:
 		p.sweepAt = now

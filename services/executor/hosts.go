@@ -30,6 +30,8 @@ type task struct {
 	// what the worker knew, later what the executor has asked.
 	incarnation string
 	knownSince  time.Time
+	// called: its target was called, or the attempt ended without a call.
+	called bool
 	// begunAt is when it was given its place at the host.
 	begunAt time.Time
 	// queuedAt is when it began to wait for its host, notBefore when a delayed one is looked at again.
@@ -126,7 +128,7 @@ func (h *hosts) next() *task {
 		at.queue[0] = nil
 		at.queue = at.queue[1:]
 		at.running++
-		w.begunAt = h.clock.Now()
+		w.begunAt, w.called = h.clock.Now(), true
 		h.inFlight++
 		h.count(-1, -w.bytes)
 		h.list(at)
@@ -143,7 +145,9 @@ func (h *hosts) release(w *task) {
 	if h.paces[at.lane] == nil {
 		h.paces[at.lane] = &pace{}
 	}
-	h.paces[at.lane].count(h.clock.Since(w.begunAt), w.bytes)
+	if w.called { // else it was put aside
+		h.paces[at.lane].count(h.clock.Since(w.begunAt), w.bytes)
+	}
 	at.running--
 	h.inFlight--
 	h.list(at)
@@ -193,7 +197,7 @@ func (h *hosts) delayBehind(w *task, until time.Time) {
 }
 
 func (h *hosts) keepAside(w *task, until time.Time) {
-	w.notBefore = until
+	w.notBefore, w.called = until, false
 	heap.Push(&h.delayed, w)
 	h.count(1, w.bytes)
 	if h.delayed[0] == w {

@@ -71,6 +71,9 @@ func (h *hosts) report() []capacity.Lane {
 		l.Waiting += len(at.queue)
 		running[at.lane] += at.running
 	}
+	for _, w := range h.delayed {
+		of(w.fire.Lane).Waiting++
+	}
 	for id, p := range h.paces {
 		rate := p.next()
 		if rate == 0 && byLane[id] == nil {

@@ -22,6 +22,7 @@ func (sh *shard) dispatch(ctx context.Context) {
 	if sh.lapsed() {
 		// Another may own these partitions by now. What is still there comes again with the next accepted read.
 		if sh.drop() > 0 {
+			sh.notThere()
 			sh.nextRead = sh.s.deps.Clock.Now()
 		}
 		return
@@ -97,6 +98,7 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 		t.busy, t.aside = false, nil
 		if t.parked && err == nil {
 			sh.markLater(t)
+			sh.again = sh.again || t.regiven
 		}
 		switch {
 		case err == nil && again.IsZero() || t.dropped && !t.published:
@@ -138,6 +140,7 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task
 		switch {
 		case t.heldBack:
 			t.heldBack = false
+			sh.count(t)
 			sh.fresh = append(sh.fresh, t)
 		case !t.published && hold.Holds(t.labels):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
@@ -158,11 +161,29 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task
 // any of them leaves the entries in the hot bucket (or, when that is lost, not done in the cold store), so that they
 // are dispatched again: the successors have the same keys, the fires the same execution ids.
 func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error {
+	batch, err := s.dropSettled(ctx, batch, now)
+	if err != nil {
+		return err
+	}
 	decisions, err := s.claim(ctx, batch)
 	if err != nil {
 		return err
 	}
-	return s.carryOut(ctx, batch, decisions, now)
+	onTime := batch[:0:0]
+	for _, t := range batch {
+		if d, ok := decisions[t]; ok && (!d.Fire || d.Skipped != nil) {
+			// It was decided before, by the missed-run policy, and that was not carried out to its end.
+			if err := s.deps.Pending.Decide(ctx, t.entry.Locator, d); err != nil {
+				return err
+			}
+			if err := s.carryOutLate(ctx, t, d, now); err != nil {
+				return err
+			}
+			continue
+		}
+		onTime = append(onTime, t)
+	}
+	return s.carryOut(ctx, onTime, decisions, now)
 }
 
 // claim fixes the next instant of every recurring entry in the hot tier, so that whoever dispatches it again later
@@ -220,10 +241,10 @@ func (s *Service) carryOut(
 			publishing = append(publishing, t)
 		}
 	}
-	if err := s.parkUntilRoom(ctx, parking, decisions, now); err != nil {
+	if err := s.publish(ctx, publishing); err != nil {
 		return err
 	}
-	return s.publish(ctx, publishing)
+	return s.parkUntilRoom(ctx, parking, decisions, now)
 }
 
 // publish makes fires durable and then takes their entries out of the hot buckets.

@@ -2,7 +2,9 @@ package worker
 
 import (
 	"cmp"
+	"container/heap"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -40,9 +42,8 @@ type lanes struct {
 	// usual is the window of a lane without reports.
 	usual int
 
-	mu   sync.Mutex
-	m    map[uint32]*lane
-	turn int
+	mu sync.Mutex
+	m  map[uint32]*lane
 	// share of all partitions that this worker owns.
 	share float64
 }
@@ -84,10 +85,7 @@ func (l *lanes) setShare(share float64) {
 	l.share = share
 }
 
-// took counts an entry that is held from now on, dropped one that is not any more without having been published.
-func (l *lanes) took(id uint32)    { l.add(id, 1) }
-func (l *lanes) dropped(id uint32) { l.add(id, -1) }
-
+// add counts entries that are held from now on, or are not any more without having been published.
 func (l *lanes) add(id uint32, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +99,10 @@ func (l *lanes) published(tasks []*task) {
 	now := l.clock.Now()
 	for _, t := range tasks {
 		one := l.of(t.entry.Lane)
-		one.held--
+		if t.counted {
+			t.counted = false
+			one.held--
+		}
 		if n := len(one.sent); n > 0 && now.Sub(one.sent[n-1].at) < sentSlot {
 			one.sent[n-1].n++
 			continue
@@ -128,14 +129,25 @@ func (l *lanes) room(one *lane, now time.Time) (window, room int) {
 
 func (l *lanes) unreported() int { return max(int(float64(l.usual)*l.share), min(minWindow, l.usual)) }
 
-// ask is what one of so many shards reads of so many partitions at now. backlog are lanes of which it knows that more is due.
-func (l *lanes) ask(shards, partitions int, now, ahead time.Time, backlog map[uint32]time.Time) hotbucket.Ask {
+// question is what a shard asks lanes about.
+type question struct {
+	// shards share the worker's partitions, so many of which this one has. turn is another at each read.
+	shards, partitions, turn int
+	// now, up to when is read, and the pause between two reads.
+	now, until time.Time
+	poll       time.Duration
+	// backlog are lanes of which more is due.
+	backlog map[uint32]time.Time
+}
+
+// ask is what a shard reads.
+func (l *lanes) ask(q question) hotbucket.Ask {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.turn++
-	each := func(n int) int { return (n + partitions*shards - 1) / (partitions * shards) }
+	parts, now := q.partitions*q.shards, q.now
+	each := func(n int) int { return (n + parts - 1) / parts }
 	usual := each(l.unreported())
-	ask := hotbucket.Ask{PerLane: hotbucket.LaneAsk{Until: ahead, Limit: usual}, Lanes: map[uint32]hotbucket.LaneAsk{}}
+	ask := hotbucket.Ask{PerLane: hotbucket.LaneAsk{Until: q.until, Limit: usual}, Lanes: map[uint32]hotbucket.LaneAsk{}}
 	type named struct {
 		id   uint32
 		room int
@@ -147,10 +159,16 @@ func (l *lanes) ask(shards, partitions int, now, ahead time.Time, backlog map[ui
 		if l.forget(id, one, now) {
 			continue
 		}
-		a := hotbucket.LaneAsk{Until: ahead, Limit: each(max(room, 0))}
-		_, waits := backlog[id]
-		if waits && room > 0 && room < partitions*shards {
-			a.Every, a.Turn, a.AttendedLimit = (partitions*shards+room-1)/room, l.turn, attendBatch
+		a := hotbucket.LaneAsk{Until: q.until, Limit: max(each(room), usual)}
+		if soon := now.Add(2 * q.poll); one.reported && soon.Before(a.Until) {
+			a.Until = soon // all of the lookahead would fill the window of a busy lane with what is not due yet
+		}
+		_, waits := q.backlog[id]
+		if waits {
+			a.Limit = each(max(room, 0))
+		}
+		if waits && room > 0 && room < parts {
+			a.Every, a.Turn, a.AttendedLimit = (parts+room-1)/room, q.turn, attendBatch
 		}
 		if one.held >= max(window/2, minAhead) {
 			a.Until = now // what is held ahead of its instant must not keep out what is due
@@ -158,7 +176,7 @@ func (l *lanes) ask(shards, partitions int, now, ahead time.Time, backlog map[ui
 		if room <= 0 {
 			a = hotbucket.LaneAsk{Until: now, Limit: attendBatch, Attended: true}
 		}
-		if waits || a.Limit < 2*usual || a.Until.Equal(now) {
+		if waits || !a.Until.Equal(q.until) {
 			list = append(list, named{id, room, a})
 		}
 	}
@@ -265,7 +283,8 @@ func (s *Service) reportLoop(ctx context.Context) {
 // waits reports whether a late entry waited for room in its lane since before it became late: then it was not missed. The
 // worker was there in time, and only it has dispatched from this partition since.
 func (t *task) waits() bool {
-	return !t.waitsSince.IsZero() && !t.waitsSince.After(t.entry.ScheduledFor.Add(t.line.Def.CatchUpWindow))
+	last := t.entry.ScheduledFor.Add(t.line.Def.CatchUpWindow)
+	return !t.waitsSince.IsZero() && !t.waitsSince.After(last) && !t.entry.WrittenAt.After(last) // a resume writes what is long past
 }
 
 // waitedSinceDue reports whether the entry waited in its lane since it was due: then nobody has dispatched it before.
@@ -319,58 +338,120 @@ func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions ma
 	return nil
 }
 
+// dropSettled takes out of a batch what is to be parked and was settled long ago: a parent that was dispatched again made it
+// hot. Of what is published an executor finds that out.
+func (s *Service) dropSettled(ctx context.Context, batch []*task, now time.Time) ([]*task, error) {
+	var doubtful []job.Locator
+	for _, t := range batch {
+		if t.doubtful(now) {
+			doubtful = append(doubtful, t.entry.Locator)
+		}
+	}
+	if len(doubtful) == 0 {
+		return batch, nil
+	}
+	rows, err := s.deps.Pending.Rows(ctx, doubtful)
+	if err != nil {
+		return nil, err
+	}
+	var left []*task
+	var settled []*job.Entry
+	for _, t := range batch {
+		if row, found := rows[t.entry.Locator]; t.doubtful(now) && (!found || row.Done) {
+			settled = append(settled, t.entry)
+			continue
+		}
+		left = append(left, t)
+	}
+	return left, s.deps.Hot.Remove(ctx, settled)
+}
+
+// doubtful reports whether a task that is to be parked comes so late that it may have been dispatched before.
+func (t *task) doubtful(now time.Time) bool {
+	return t.park && !t.fresh && !t.waitedSinceDue() && now.Sub(t.entry.DueAt) > doubtAfter
+}
+
 const (
+	// doubtAfter is how late an entry may be taken that is taken for one that was not dispatched before.
+	doubtAfter = 5 * time.Second
 	// markBefore is how long before its catch-up window ends an entry that waits is marked: longer than a mark may take.
 	markBefore = 10 * time.Second
 	// maxMarks bounds the entries that a shard is to mark later, markBatch how many it marks at a time.
-	maxMarks, markBatch = 50_000, 100
+	maxMarks, markBatch = 50_000, 64
 )
+
+// mark is when a parked entry is marked on its row.
+type mark struct {
+	at      time.Time
+	locator job.Locator
+}
+
+// markQueue is a heap by the instant.
+type markQueue []mark
+
+func (q markQueue) Len() int           { return len(q) }
+func (q markQueue) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
+func (q markQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+
+// Push implements heap.Interface.
+func (q *markQueue) Push(x any) { *q = append(*q, x.(mark)) }
+
+// Pop implements heap.Interface.
+func (q *markQueue) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
 
 // markLater remembers a parked entry that is marked if it waits for long.
 func (sh *shard) markLater(t *task) {
-	if !t.markAt.IsZero() {
-		sh.marks[t.entry.Locator] = t.markAt
-	}
-}
-
-// mark writes on the rows of entries that have waited for nearly their catch-up window that they are to fire all the same.
-func (sh *shard) mark(ctx context.Context) {
-	now := sh.s.deps.Clock.Now()
-	if sh.marking || len(sh.marks) == 0 || now.Before(sh.nextMark) {
+	if t.markAt.IsZero() {
 		return
 	}
-	sh.nextMark = now.Add(time.Second)
+	if _, known := sh.marks[t.entry.Locator]; !known {
+		heap.Push(&sh.markQueue, mark{t.markAt, t.entry.Locator})
+	}
+	sh.marks[t.entry.Locator] = t.markAt
+}
+
+// markDue writes on the rows of entries that have waited for nearly their catch-up window that they are to fire all the same.
+func (sh *shard) markDue(ctx context.Context) {
+	now := sh.s.deps.Clock.Now()
+	if sh.marking || now.Before(sh.nextMark) || sh.lapsed() {
+		return
+	}
 	var due []job.Locator
-	for l, at := range sh.marks {
-		if !at.After(now) {
-			due = append(due, l)
+	for len(sh.markQueue) > 0 && len(due) < markBatch && !sh.markQueue[0].at.After(now) {
+		m := heap.Pop(&sh.markQueue).(mark)
+		if _, waits := sh.marks[m.locator]; waits { // else it was published, or is another's now
+			due = append(due, m.locator)
 		}
 	}
 	if len(due) == 0 {
 		return
 	}
-	slices.SortFunc(due, func(a, b job.Locator) int { return cmp.Compare(a.ExecutionID, b.ExecutionID) })
-	if len(due) > markBatch {
-		due, sh.nextMark = due[:markBatch], now
-	}
 	sh.marking = true
 	go func() {
-		var err error
-		done := 0
-		for _, l := range due {
-			if err = sh.s.deps.Pending.Decide(ctx, l, job.Decision{Fire: true}); err != nil {
-				break
-			}
-			done++
+		errs := make([]error, len(due))
+		var writes sync.WaitGroup
+		for i, l := range due {
+			writes.Go(func() { errs[i] = sh.s.deps.Pending.Decide(ctx, l, job.Decision{Fire: true}) })
 		}
+		writes.Wait()
 		sh.back <- func() {
 			sh.marking = false
-			for _, l := range due[:done] {
-				delete(sh.marks, l)
+			failed := 0
+			for i, l := range due {
+				if errs[i] == nil {
+					delete(sh.marks, l)
+					continue
+				}
+				failed++
+				heap.Push(&sh.markQueue, mark{now, l})
 			}
-			if err != nil && ctx.Err() == nil {
+			if failed > 0 && ctx.Err() == nil {
 				sh.nextMark = sh.s.deps.Clock.Now().Add(time.Second)
-				sh.s.deps.Logger.Warn("cannot mark entries that wait for their target", "entries", len(due)-done, "error", err)
+				sh.s.deps.Logger.Warn("cannot mark entries that wait for their target", "entries", failed, "error", errors.Join(errs...))
 			}
 		}
 	}()

@@ -46,9 +46,10 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 		sh.recognise(t)
 	}
 	switch {
-	case p.err != nil:
-		sh.forget(t)
-		sh.again = true
+	case p.err != nil && !t.dropped:
+		t.heldBack = true
+		sh.hold(t, sh.s.deps.Clock.Now().Add(sh.s.cfg.HoldRecheck))
+		sh.notThere()
 		if ctx.Err() == nil {
 			sh.s.deps.Logger.Warn("cannot prepare an entry", "execution_id", t.entry.ExecutionID, "error", p.err)
 		}
@@ -59,6 +60,9 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 		sh.setAside(t, p.aside)
 	default:
 		sh.hold(t, p.at)
+	}
+	if t.heldBack { // what waits for its job row must not keep others out
+		sh.uncount(t)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -47,6 +48,10 @@ type task struct {
 	fresh bool
 	// park: its lane has no room, so it is attended to and parked instead of published; parked: it was.
 	park, parked bool
+	// regiven: it was given as parked while it was still held.
+	regiven bool
+	// counted: it takes up room of its lane.
+	counted bool
 	// markAt is when a parked entry is marked on its row, zero for never; markNow: at once, there are too many to remember.
 	markAt  time.Time
 	markNow bool
@@ -97,9 +102,14 @@ type shard struct {
 	backlog map[uint32]time.Time
 	// empty counts, for each of them, the reads of some of its partitions that brought nothing.
 	empty map[uint32]int
-	// marks are parked entries, and when each is marked on its row.
-	marks    map[job.Locator]time.Time
-	nextMark time.Time
+	// turn counts the reads, so that lanes with little room are read in other partitions each time.
+	turn int
+	// backlogAt is when they are looked at next, if that is later than usual.
+	backlogAt time.Time
+	// marks are parked entries, and when each is marked on its row; markQueue has them by that.
+	marks     map[job.Locator]time.Time
+	markQueue markQueue
+	nextMark  time.Time
 }
 
 func newShard(s *Service) *shard {
@@ -135,7 +145,11 @@ func (sh *shard) owned() []hotbucket.Owner {
 		clear(sh.backlog)
 		clear(sh.empty)
 		clear(sh.incarnations)
-		clear(sh.marks)
+		mine := map[int]bool{}
+		for _, o := range sh.owners {
+			mine[o.Partition] = true
+		}
+		maps.DeleteFunc(sh.marks, func(l job.Locator, _ time.Time) bool { return !mine[l.Partition] })
 	}
 	return sh.owners
 }
@@ -155,14 +169,14 @@ func (sh *shard) run(ctx context.Context) {
 		case then := <-sh.back:
 			then()
 		case <-timer.C:
-			sh.hinted = sh.hinted || len(sh.backlog) > 0 && sh.s.lanes.open(sh.backlog)
+			sh.hinted = sh.hinted || sh.backlogOpen()
 		}
 		sh.dispatch(ctx)
 		if !sh.s.deps.Clock.Now().Before(sh.readAt()) {
 			sh.read(ctx)
 		}
 		sh.prepare(ctx)
-		sh.mark(ctx)
+		sh.markDue(ctx)
 		timer.Reset(sh.pause())
 	}
 }
@@ -170,8 +184,12 @@ func (sh *shard) run(ctx context.Context) {
 // restrictedPoll is the pause between two reads while a lane is read only up to now.
 const restrictedPoll = 200 * time.Millisecond
 
-// backlogEvery is the pause between two looks whether a lane with a backlog has room again.
-const backlogEvery = 25 * time.Millisecond
+// backlogEvery is the pause between two looks whether a lane with a backlog has room again, fruitlessPause that after a read
+// which brought nothing of such a lane.
+const (
+	backlogEvery   = 25 * time.Millisecond
+	fruitlessPause = 100 * time.Millisecond
+)
 
 // readAt is when the hot buckets are read next.
 func (sh *shard) readAt() time.Time {
@@ -188,8 +206,8 @@ func (sh *shard) pause() time.Duration {
 	if sh.reading == 0 {
 		next = sh.readAt()
 	}
-	if len(sh.backlog) > 0 && next.After(now.Add(backlogEvery)) {
-		next = now.Add(backlogEvery)
+	if at := job.Later(now.Add(backlogEvery), sh.backlogAt); len(sh.backlog) > 0 && next.After(at) {
+		next = at
 	}
 	if len(sh.queue) > 0 && sh.firing < maxFiring && !sh.lapsed() && sh.queue[0].at.Before(next) {
 		next = sh.queue[0].at
@@ -208,10 +226,7 @@ func (sh *shard) read(ctx context.Context) {
 	if len(owners) == 0 {
 		return
 	}
-	ask, ok := sh.ask(began, len(owners))
-	if !ok {
-		return
-	}
+	ask := sh.ask(began, len(owners))
 	sh.reading++
 	sh.again = false
 	clear(sh.forgotten)
@@ -228,6 +243,7 @@ func (sh *shard) read(ctx context.Context) {
 				return
 			}
 			sh.again = true // what the answer held is set aside
+			sh.notThere()
 			if stale || sh.lapsed() {
 				sh.drop()
 			}
@@ -243,25 +259,28 @@ func (sh *shard) read(ctx context.Context) {
 
 // ask is what is read: ahead of the clock, or, where a shard holds as much as it may, what is due now; nothing when it holds
 // twice as much.
-func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask, ok bool) {
+func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 	until := now.Add(sh.s.cfg.Lookahead)
 	switch {
 	case len(sh.held) >= 2*sh.s.cfg.MaxHeld:
-		return ask, false
+		return ask // nothing, but an accepted read keeps what is held
 	case len(sh.held) >= sh.s.cfg.MaxHeld:
 		until = now
 	}
-	ask = sh.s.lanes.ask(sh.s.cfg.Shards, owners, now, until, sh.backlog)
+	sh.turn++
+	ask = sh.s.lanes.ask(question{
+		shards: sh.s.cfg.Shards, partitions: owners, turn: sh.turn, now: now, until: until, poll: sh.s.cfg.PollInterval, backlog: sh.backlog,
+	})
 	ask.Again = sh.again
 	for lane, of := range ask.Lanes {
 		if of.Attended && sh.backlog[lane].IsZero() {
 			sh.backlog[lane] = now
 		}
-		if of.Until.Before(until) { // what is due next in it is not read ahead
+		if !of.Until.After(now) { // what is due next in it is not read ahead
 			sh.nextRead = now.Add(min(restrictedPoll, sh.s.cfg.PollInterval))
 		}
 	}
-	return ask, true
+	return ask
 }
 
 // reclaim is for a hot tier that refuses an epoch: it has forgotten it, and gets it again, or it has seen a greater one,
@@ -291,13 +310,17 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 	for _, o := range owners {
 		byPartition[o.Partition] = o
 	}
-	got := map[int]map[uint32]int{} // by partition and lane
+	got := map[int]map[uint32]brought{} // by partition and lane
 	for _, g := range given {
 		if got[g.Partition] == nil {
-			got[g.Partition] = map[uint32]int{}
+			got[g.Partition] = map[uint32]brought{}
 		}
-		got[g.Partition][g.Lane]++
-		if _, ok := sh.held[g.Locator]; ok || sh.forgotten[g.Locator] {
+		b := got[g.Partition][g.Lane]
+		got[g.Partition][g.Lane] = brought{b.n + 1, job.Later(b.last, g.DueAt)}
+		if t := sh.held[g.Locator]; t != nil {
+			t.regiven = t.regiven || g.Parked
+			continue
+		} else if sh.forgotten[g.Locator] {
 			continue
 		}
 		t := &task{
@@ -306,47 +329,73 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 		}
 		t.bare = g.Parked && began.Sub(g.DueAt) < parkedFor
 		t.fresh = t.bare
-		delete(sh.marks, g.Locator)
 		sh.keep(t)
 		sh.fresh = append(sh.fresh, t)
 	}
 	sh.followBacklog(got, began, ask)
 }
 
+// brought is how many entries of a lane a read brought of a partition, and when the last of them is due.
+type brought struct {
+	n    int
+	last time.Time
+}
+
 // followBacklog notes of which lanes more is due than was read, and of which no more. Such a lane is read again as soon as it
 // has room.
-func (sh *shard) followBacklog(got map[int]map[uint32]int, began time.Time, ask *hotbucket.Ask) {
-	more := map[uint32]bool{}
+func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, ask *hotbucket.Ask) {
+	more, full := map[uint32]bool{}, false
 	for partition, lanes := range got {
 		all := 0
-		for _, n := range lanes {
-			all += n
+		for _, b := range lanes {
+			all += b.n
 		}
-		for lane, n := range lanes {
+		// A read that was full may have left out any lane, one with two lanes or more half of it.
+		crowded := all >= ask.Room()/2
+		full = full || crowded
+		for lane, b := range lanes {
+			delete(sh.empty, lane)
 			of := ask.Of(partition, lane)
-			// A read that was full may have left out any lane, one with two lanes or more half of it.
-			if n >= of.Limit || all >= ask.Room() || n >= ask.Room()/2 {
+			cut := b.n >= of.Limit || crowded
+			switch {
+			case cut && !b.last.After(began):
 				more[lane] = true
-			}
-			if n > 0 {
-				delete(sh.empty, lane)
+				sh.hinted = sh.hinted || of.Attended
+			case cut: // more of it is due ahead
+				sh.hinted = true
 			}
 			if more[lane] && sh.backlog[lane].IsZero() {
 				sh.backlog[lane] = began
 			}
 		}
-		sh.hinted = sh.hinted || all >= ask.Room()/2
 	}
+	sh.hinted = sh.hinted || full
 	for lane := range sh.backlog {
 		of, named := ask.Lanes[lane]
 		// A lane of which not every partition was asked may have more in the others, until each had its turn.
 		closed := named && of.Attended
-		if !more[lane] && !closed && (!named || of.Every <= 1 || sh.passed(lane, of.Every)) {
+		if !more[lane] && !full && !closed && (!named || of.Every <= 1 || sh.passed(lane, of.Every)) {
 			delete(sh.backlog, lane)
 			delete(sh.empty, lane)
 		}
 	}
-	sh.hinted = sh.hinted || len(sh.backlog) > 0 && sh.s.lanes.open(sh.backlog)
+	if len(more) == 0 { // partitions that were not asked may have more, which is not worth reading all the time for
+		sh.backlogAt = sh.s.deps.Clock.Now().Add(fruitlessPause)
+	}
+	sh.hinted = sh.hinted || sh.backlogOpen()
+}
+
+// notThere begins the marks of all lanes anew: the shard was not able to attend to what was due.
+func (sh *shard) notThere() {
+	now := sh.s.deps.Clock.Now()
+	for lane := range sh.backlog {
+		sh.backlog[lane] = now
+	}
+}
+
+// backlogOpen reports whether a lane with a backlog is to be read because it has room again.
+func (sh *shard) backlogOpen() bool {
+	return len(sh.backlog) > 0 && !sh.s.deps.Clock.Now().Before(sh.backlogAt) && sh.s.lanes.open(sh.backlog)
 }
 
 // incarnation of the part of the hot tier that holds a partition, and when this shard saw it first.
@@ -385,7 +434,7 @@ func (sh *shard) drop() (dropped int) {
 			t.dropped = true
 		case !t.published:
 			delete(sh.held, l) // and what stands of it in the queue is passed over
-			sh.s.lanes.dropped(t.entry.Lane)
+			sh.uncount(t)
 			dropped++
 		}
 	}
@@ -402,11 +451,24 @@ func (sh *shard) drop() (dropped int) {
 func (sh *shard) keep(t *task) {
 	if _, ok := sh.held[t.entry.Locator]; !ok {
 		sh.s.metrics.held.Inc()
-		if !t.published {
-			sh.s.lanes.took(t.entry.Lane)
-		}
+		sh.count(t)
 	}
 	sh.held[t.entry.Locator] = t
+}
+
+// count makes a task take up room of its lane, uncount gives it back.
+func (sh *shard) count(t *task) {
+	if !t.counted && !t.published {
+		t.counted = true
+		sh.s.lanes.add(t.entry.Lane, 1)
+	}
+}
+
+func (sh *shard) uncount(t *task) {
+	if t.counted {
+		t.counted = false
+		sh.s.lanes.add(t.entry.Lane, -1)
+	}
 }
 
 // pull takes at most n tasks from the front of a list, which lets go of them.
@@ -434,9 +496,10 @@ func (sh *shard) forget(t *task) {
 	if _, ok := sh.held[t.entry.Locator]; ok {
 		sh.s.metrics.held.Dec()
 		delete(sh.held, t.entry.Locator)
-		if !t.published {
-			sh.s.lanes.dropped(t.entry.Lane)
-		}
+		sh.uncount(t)
+	}
+	if !t.parked {
+		delete(sh.marks, t.entry.Locator)
 	}
 	if sh.reading > 0 && !t.parked { // what is parked may be given right now, as what it is
 		sh.forgotten[t.entry.Locator] = true

@@ -215,7 +215,7 @@ func (h *Hot) Due(_ context.Context, owners []hotbucket.Owner, ask hotbucket.Ask
 			room -= len(list)
 			for _, d := range list {
 				all = append(all, hotbucket.Given{Entry: d.entry, Parked: d.parked})
-				d.until = now.Add(hotbucket.GivenFor)
+				d.until, d.parked = now.Add(hotbucket.GivenFor), false
 				due[d.entry.Locator] = d
 			}
 		}
