@@ -4,6 +4,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -184,6 +185,14 @@ func (f *platform) wantArchiveLikeTopic() {
 func TestWorkerThatWakesBehindItsSessionDispatchesNothingTwice(t *testing.T) {
 	f := newInstallation(t).fleet()
 	ids, due := f.stampede(stampedeSize, "/ok")
+	// What it has read ahead for another host, which has room, is what it holds when it is stopped.
+	ahead := make([]map[string]any, 300)
+	for i := range ahead {
+		ahead[i] = f.oneShot(due.Add(2*time.Second), "/ok")
+		target, _ := ahead[i]["target"].(map[string]any)
+		target["url"] = strings.Replace(fmt.Sprint(target["url"]), "127.0.0.1", "localhost", 1)
+	}
+	ids = append(ids, f.register(ahead)...)
 	f.amid(ids, due)
 	sleeper := f.Member("scheduler-worker", 0)
 	sleeper.Signal(syscall.SIGSTOP)
