@@ -62,6 +62,8 @@ type hosts struct {
 	idle     chan struct{} // closed when closed and nothing is in flight
 	// sooner is told when a delayed task is to be looked at before all others.
 	sooner chan struct{}
+	// stirred and waits are told when a task begins to wait for its host: those who look at the queues sleep until then.
+	stirred, waits chan struct{}
 }
 
 type host struct {
@@ -76,6 +78,7 @@ func newHosts(cfg Config, c clock.Clock, m *metrics) *hosts {
 	return &hosts{
 		cfg: cfg, clock: c, metrics: m, byName: map[string]*host{}, paces: map[uint32]*pace{}, behind: map[dedupe.Key][]*task{},
 		idle: make(chan struct{}), sooner: make(chan struct{}, 1),
+		stirred: make(chan struct{}, 1), waits: make(chan struct{}, 1),
 	}
 }
 
@@ -96,7 +99,24 @@ func (h *hosts) enqueue(w *task) bool {
 	at.queue = append(at.queue, w)
 	h.count(1, w.bytes)
 	h.list(at)
+	tell(h.stirred)
+	tell(h.waits)
 	return true
+}
+
+// tell wakes whoever waits for a channel, now or the next time.
+func tell(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// quiet reports whether nothing waits that may become overdue.
+func (h *hosts) quiet() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waiting == len(h.delayed) && len(h.rejected) == 0
 }
 
 func (h *hosts) count(n int, bytes int64) {
@@ -177,6 +197,7 @@ func (h *hosts) reject(w *task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.rejected = append(h.rejected, w)
+	tell(h.waits)
 }
 
 // delay keeps a task aside until an instant: it is early, or another process has its attempt. It counts as waiting, but always
@@ -217,12 +238,7 @@ func (h *hosts) wake(k dedupe.Key) {
 	delete(h.behind, k)
 }
 
-func (h *hosts) rouse() {
-	select {
-	case h.sooner <- struct{}{}:
-	default:
-	}
-}
+func (h *hosts) rouse() { tell(h.sooner) }
 
 // takeDelayed takes the tasks whose instant has come, and tells when the next one's does; zero when there is none.
 func (h *hosts) takeDelayed(now time.Time) (due []*task, next time.Time) {

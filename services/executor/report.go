@@ -16,6 +16,9 @@ const (
 	rateSlots   = 10
 	// ahead is how much work an executor would have waiting: what it calls in so long.
 	ahead = 2 * time.Second
+	// slowCall is how long a call takes of a target that is slow. Its places are filled a slowShare at a time: calls that begin
+	// together time out together, and a hundred connections made at one instant are felt by the calls of other targets.
+	slowCall, slowShare = time.Second, 8
 	// tookWeight is how much the latest call counts in the mean of how long calls take.
 	tookWeight = 0.05
 	// caughtUp is how long a poll must have waited for fires to show that there were no more.
@@ -91,7 +94,11 @@ func (h *hosts) report() []capacity.Lane {
 	}
 	lanes := make([]capacity.Lane, 0, len(byLane))
 	for id, l := range byLane {
-		l.Window += max(min(h.cfg.HostConcurrency-running[id], h.cfg.MaxRunning-h.inFlight), 0)
+		free := max(min(h.cfg.HostConcurrency-running[id], h.cfg.MaxRunning-h.inFlight), 0)
+		if p := h.paces[id]; p != nil && p.took > slowCall.Seconds() {
+			free = min(free, max(h.cfg.HostConcurrency/slowShare, 1))
+		}
+		l.Window += free
 		lanes = append(lanes, *l)
 	}
 	slices.SortFunc(lanes, func(a, b capacity.Lane) int {
@@ -106,6 +113,11 @@ func (s *Service) reportLoop(work context.Context) {
 	for run.Sleep(work, reportEvery) == nil {
 		lanes := s.hosts.report()
 		if len(lanes) == 0 && !posted {
+			select {
+			case <-s.hosts.stirred: // something waits for its host
+			case <-work.Done():
+				return
+			}
 			continue
 		}
 		ctx, cancel := context.WithTimeout(work, capacity.Fresh)

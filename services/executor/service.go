@@ -335,6 +335,14 @@ func (s *Service) delayLoop(ctx, work context.Context) {
 // deferLoop defers what waited too long for its host. It waits for the hot tier and the log where it must, and nobody with it.
 func (s *Service) deferLoop(ctx, work context.Context) {
 	for run.Sleep(ctx, 100*time.Millisecond) == nil {
+		if s.hosts.quiet() {
+			select {
+			case <-s.hosts.waits:
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
 		s.deferFires(work, s.hosts.takeOverdue(s.deps.Clock.Now().Add(-s.cfg.MaxQueueWait)))
 	}
 }

@@ -41,6 +41,8 @@ type lanes struct {
 	clock clock.Clock
 	// usual is the window of a lane without reports.
 	usual int
+	// stirred is told when an entry was taken.
+	stirred chan struct{}
 
 	mu sync.Mutex
 	m  map[uint32]*lane
@@ -67,7 +69,7 @@ type sent struct {
 }
 
 func newLanes(c clock.Clock, usual int) *lanes {
-	return &lanes{clock: c, usual: usual, m: map[uint32]*lane{}, share: 1}
+	return &lanes{clock: c, usual: usual, stirred: make(chan struct{}, 1), m: map[uint32]*lane{}, share: 1}
 }
 
 func (l *lanes) of(id uint32) *lane {
@@ -90,6 +92,10 @@ func (l *lanes) add(id uint32, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.of(id).held += n
+	select {
+	case l.stirred <- struct{}{}:
+	default:
+	}
 }
 
 // published counts fires that were held until now.
@@ -267,6 +273,11 @@ func (s *Service) reportLoop(ctx context.Context) {
 	read := s.deps.Clock.Now()
 	for run.Sleep(ctx, reportsEvery) == nil {
 		if !s.lanes.busy() {
+			select {
+			case <-s.lanes.stirred: // an entry was taken
+			case <-ctx.Done():
+				return
+			}
 			continue
 		}
 		reports, err := s.deps.Board.Read(ctx)
