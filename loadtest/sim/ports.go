@@ -302,6 +302,9 @@ var (
 type board struct{ *client }
 
 func (c board) Post(ctx context.Context, r capacity.Report) error {
+	if c.p.w.variant != nil {
+		return nil // what waits is not dispatched, and breaks less
+	}
 	return do(ctx, c.p, opPost, c.p.name, func(ctx context.Context) error { return c.p.w.board.Post(ctx, r) })
 }
 
