@@ -10,8 +10,8 @@ import (
 	"github.com/minutehand/minutehand/libs/capacity"
 )
 
-// Run runs the suite. The boards that open gives are empty. in runs each check, in a bubble where the board goes by the time
-// of this process.
+// Run runs the suite. Each board that open returns is empty. The function in runs a check: in a synctest bubble for a board that
+// reads this process's clock.
 func Run(t *testing.T, in func(t *testing.T, check func(t *testing.T)), open func(t *testing.T) capacity.Board) {
 	clause := func(promise string, check func(t *testing.T)) { t.Run(promise, func(t *testing.T) { in(t, check) }) }
 	post := func(t *testing.T, b capacity.Board, r capacity.Report) {
