@@ -19,6 +19,8 @@ const (
 	steadyJobs = 200
 	slowASec   = 5
 	deployment = 110 * time.Second
+	// onTime is less than a slow call takes: no fire waits for another's call to end.
+	onTime = 15 * time.Second
 )
 
 func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
@@ -45,9 +47,9 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		}
 	}
 	took := time.Since(restarted)
-	// While an executor ends its calls nobody begins new ones of its share of the fires: what the other makes is always there.
+	// An executor that ends its calls leaves its share of the fires to the other at once.
 	fewest := least()
-	if fewest < 25 {
+	if fewest < 50 {
 		t.Errorf("at a time only %d calls were in flight", fewest)
 	}
 	if left := time.Until(begin.Add(deployment)); left < 0 {
@@ -67,6 +69,9 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	}
 	t.Logf("twelve processes were restarted in %.0f s; %d calls in flight at the end, %d at the fewest, %d cut; %.1f s late at most",
 		took.Seconds(), running, fewest, cut, late.Seconds())
+	if late > onTime {
+		t.Errorf("a fire was called %s after its instant", late)
+	}
 	overdue := steadyJobs + int(time.Since(begin.Add(5*time.Second))/time.Second)*slowASec
 	eventually(t, "what was due five seconds ago is called", time.Minute, func() bool {
 		missing, _ := f.sink.missing(ids[:min(overdue, len(ids))])

@@ -26,6 +26,8 @@ const (
 	// staleAfter is how long after it was due a fire may come that is taken for the first one. A later one may stem from a
 	// parent that was dispatched again, and stand for an occurrence whose outcome is forgotten: its entry's row is asked.
 	staleAfter = 5 * time.Second
+	// settleWait is how long a row may stay open after its attempt's outcome before that is published once more.
+	settleWait = 5 * time.Second
 	// releaseLimit bounds the release of what was not begun when the process is told to end at once.
 	releaseLimit = 2 * time.Second
 )
@@ -87,7 +89,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		release(ctx)
 		cancel()
 	case err != nil:
-		s.hosts.delay(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: whoever took over decides
+		s.hosts.delayForOther(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: whoever took over decides
 	case gone:
 		if release(ctx) {
 			w.done()
@@ -111,8 +113,8 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	}
 }
 
-// acquire takes the lease. Without it the fire is complete (there is an outcome, which is published again with this
-// fire's locator), or put aside until the other's lease has lapsed.
+// acquire takes the lease. Without it the fire is complete (there is an outcome, and the row is done or the outcome is
+// published again), or put aside for whoever has the attempt.
 func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 	var rec dedupe.Record
 	var held bool
@@ -130,18 +132,33 @@ func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 	return rec, false
 }
 
-// follow deals with a record that is another's: its outcome is published again; its lease is waited for.
+// follow deals with a record that is another's: its lease is waited for, and then for its outcome to settle the row. Whoever
+// stored the outcome may have died before it was published, and the row may be another than that one's: it is published again,
+// with this fire's locator, if the row stays open.
 func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
+	now := s.deps.Clock.Now()
 	if rec.Outcome == nil {
-		until := s.deps.Clock.Now().Add(leaseWait)
+		until := now.Add(leaseWait)
 		if rec.LapsesAt.Before(until) {
 			until = rec.LapsesAt
 		}
-		s.hosts.delay(w, until)
+		s.hosts.delayForOther(w, until)
+		return
+	}
+	d := rec.Outcome.DefinitionID
+	mine := d == "" || d == w.fire.DefinitionID
+	switch gone, err := s.rowGone(ctx, w); {
+	case err != nil:
+		return // ctx ended
+	case gone:
+		w.done()
+		return
+	case mine && now.Before(rec.Outcome.Timeline.Completed.Add(settleWait)):
+		s.hosts.delayForOther(w, now.Add(leaseWait))
 		return
 	}
 	event := job.AttemptEvent(w.fire, *rec.Outcome, rec.Outcome.Timeline.Completed)
-	if d := rec.Outcome.DefinitionID; d != "" && d != w.fire.DefinitionID {
+	if !mine {
 		// It is settled, retried or given up under the definition that it was invoked with; this row only ends.
 		event = *s.released(w.fire)
 	}

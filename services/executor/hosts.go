@@ -30,8 +30,8 @@ type task struct {
 	// what the worker knew, later what the executor has asked.
 	incarnation string
 	knownSince  time.Time
-	// called: its target was called, or the attempt ended without a call.
-	called bool
+	// called: its target was called, or the attempt ended without a call. behind: it is kept aside for another's attempt.
+	called, behind bool
 	// begunAt is when it was given its place at the host.
 	begunAt time.Time
 	// queuedAt is when it began to wait for its host, notBefore when a delayed one is looked at again.
@@ -104,7 +104,7 @@ func (h *hosts) enqueue(w *task) bool {
 	return true
 }
 
-// tell wakes whoever waits for a channel, now or the next time.
+// tell wakes the one who waits on the channel, or lets its next wait return at once.
 func tell(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -200,11 +200,19 @@ func (h *hosts) reject(w *task) {
 	tell(h.waits)
 }
 
-// delay keeps a task aside until an instant: it is early, or another process has its attempt. It counts as waiting, but always
-// has room: it was let in before.
+// delay keeps a task aside until its instant. It counts as waiting, but always has room: it was let in before.
 func (h *hosts) delay(w *task, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	w.behind = false
+	h.keepAside(w, until)
+}
+
+// delayForOther keeps a task aside until an instant, because its attempt is another process's.
+func (h *hosts) delayForOther(w *task, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.behind = true
 	h.keepAside(w, until)
 }
 
@@ -214,6 +222,7 @@ func (h *hosts) delayBehind(w *task, until time.Time) {
 	defer h.mu.Unlock()
 	key := dedupe.KeyOf(&w.fire.Entry)
 	h.behind[key] = append(h.behind[key], w)
+	w.behind = true
 	h.keepAside(w, until)
 }
 

@@ -75,7 +75,9 @@ func (h *hosts) report() []capacity.Lane {
 		running[at.lane] += at.running
 	}
 	for _, w := range h.delayed {
-		of(w.fire.Lane).Waiting++
+		if !w.behind { // else it takes no place here unless another process is lost
+			of(w.fire.Lane).Waiting++
+		}
 	}
 	for id, p := range h.paces {
 		rate := p.next()
@@ -107,28 +109,36 @@ func (h *hosts) report() []capacity.Lane {
 	return lanes[:min(len(lanes), capacity.MaxLanes)]
 }
 
-// reportLoop posts reports while there is anything to report. One that is lost is replaced by the next.
-func (s *Service) reportLoop(work context.Context) {
+// reportLoop posts reports while there is anything to report. One that is lost is replaced by the next. At the end it withdraws
+// them: an executor that stops takes nothing more.
+func (s *Service) reportLoop(ctx context.Context) {
 	posted, told := false, false
-	for run.Sleep(work, reportEvery) == nil {
+	for run.Sleep(ctx, reportEvery) == nil {
 		lanes := s.hosts.report()
 		if len(lanes) == 0 && !posted {
 			select {
 			case <-s.hosts.stirred: // something waits for its host
-			case <-work.Done():
+			case <-ctx.Done():
 				return
 			}
 			continue
 		}
-		ctx, cancel := context.WithTimeout(work, capacity.Fresh)
-		err := s.deps.Board.Post(ctx, capacity.Report{Executor: s.name, Behind: s.behind(), Lanes: lanes})
-		cancel()
+		err := s.post(ctx, lanes)
 		posted = len(lanes) > 0 || err != nil
-		if err != nil && !told && work.Err() == nil {
+		if err != nil && !told && ctx.Err() == nil {
 			s.deps.Logger.Warn("cannot report what waits", "error", err)
 		}
 		told = err != nil
 	}
+	if posted {
+		_ = s.post(context.WithoutCancel(ctx), nil) // it is forgotten in a moment anyway
+	}
+}
+
+func (s *Service) post(ctx context.Context, lanes []capacity.Lane) error {
+	ctx, cancel := context.WithTimeout(ctx, capacity.Fresh)
+	defer cancel()
+	return s.deps.Board.Post(ctx, capacity.Report{Executor: s.name, Behind: s.behind(), Lanes: lanes})
 }
 
 // polled notes what a poll of the fires brought: if as many as it may, there are more, which are as old as the last of them.

@@ -144,8 +144,9 @@ func (s *Service) Missing() []string {
 	return nil
 }
 
-// Run consumes and executes until ctx ends. Then it takes nothing new and waits for what it has begun, at most
-// DrainLimit; what still runs then is left to its lease, and comes again elsewhere when that lapses.
+// Run consumes and executes until ctx ends. Then it leaves the group, so that others go on with its share of the fires, and
+// waits for what it has begun, at most DrainLimit; what still runs then is left to its lease, which others have met and wait
+// for.
 func (s *Service) Run(ctx context.Context) error {
 	s.name = "executor-" + ulid.Make().String()
 	err := run.Patiently(ctx, s.deps.Logger, "draw a start number", func(ctx context.Context) (err error) {
@@ -165,22 +166,28 @@ func (s *Service) Run(ctx context.Context) error {
 	defer abort()
 	var helpers sync.WaitGroup
 	helpers.Go(func() { s.renewLoop(work) })
-	helpers.Go(func() { s.commitLoop(work) })
 	helpers.Go(func() { s.interruptLoop(work) })
 	helpers.Go(func() { s.delayLoop(ctx, work) })
 	helpers.Go(func() { s.deferLoop(ctx, work) })
-	helpers.Go(func() { s.reportLoop(work) })
+	helpers.Go(func() { s.reportLoop(ctx) })
+	var committing sync.WaitGroup
+	committing.Go(func() { s.commitLoop(ctx) })
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		s.endLoop(work)
 	}()
 	s.consume(ctx, work)
+	var left error
+	helpers.Go(func() { // beside the drain: the log may be away
+		committing.Wait()
+		s.commit(work)
+		left = s.reading.Load().consumer.Close()
+	})
 	s.drain(abort, ended)
-	s.commit(context.WithoutCancel(ctx))
 	abort()
 	helpers.Wait()
-	return s.reading.Load().consumer.Close()
+	return left
 }
 
 // reading is a consumer of the fires and the window of what it gave.
@@ -288,9 +295,9 @@ func (s *Service) launch(work context.Context) {
 }
 
 // commitLoop commits what is contiguously done, a few times a second.
-func (s *Service) commitLoop(work context.Context) {
-	for run.Sleep(work, 200*time.Millisecond) == nil {
-		s.commit(work)
+func (s *Service) commitLoop(ctx context.Context) {
+	for run.Sleep(ctx, 200*time.Millisecond) == nil {
+		s.commit(ctx)
 	}
 }
 
