@@ -13,6 +13,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -28,6 +31,32 @@ var (
 
 // Retention is how long an outcome is kept.
 const Retention = time.Hour
+
+// epochDigits is how many hexadecimal digits of an incarnation's name are its number.
+const epochDigits = 14
+
+// IncarnationName names an incarnation of a part of the hot tier by its number, which is greater than that of every one before
+// it, and by what else tells it from others.
+func IncarnationName(epoch int64, rest string) string {
+	return fmt.Sprintf("%0*x-%s", epochDigits, epoch, rest)
+}
+
+// EpochOf is the number of a named incarnation; 0 for what is no name.
+func EpochOf(incarnation string) int64 {
+	number, _, _ := strings.Cut(incarnation, "-")
+	if len(number) != epochDigits {
+		return 0
+	}
+	n, err := strconv.ParseInt(number, 16, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// NextEpoch is the number of an incarnation that begins now, after one of the given number: it goes by the clock, in microseconds,
+// so that it is greater also where the last number is lost with everything else.
+func NextEpoch(last int64, now time.Time) int64 { return max(last+1, now.UnixMicro()) }
 
 // Key names an attempt.
 type Key struct {
@@ -138,7 +167,9 @@ type Records interface {
 	// Start is the last check and the step lease → running, in one: it judges e by the stop record, where an execution
 	// that was cancelled by itself is job.StoppedByCancel, and only for job.Proceed marks the record as running.
 	// ErrIncarnation if the hot tier is another one than the check takes it for, else ErrFenced if the lease is not the token's.
-	Start(ctx context.Context, k Key, t job.Token, c Check) (job.Verdict, error)
+	// The fence of an invocation is greater than those of all that this part of the hot tier accepted before, in this incarnation
+	// and earlier ones.
+	Start(ctx context.Context, k Key, t job.Token, c Check) (job.Verdict, job.Fence, error)
 	// Renew moves the end of leases, never back; it re-creates a record that was lost, and leaves alone one that is another
 	// token's or has an outcome. After an error some may be renewed. At most MaxRenew.
 	Renew(ctx context.Context, leases []Lease, lapsesAt time.Time) error

@@ -23,14 +23,14 @@ type Fire struct {
 	Fresh bool
 }
 
-// Token is a fencing token. A greater one was given out later for the same attempt.
+// Token names a lease of an attempt. A greater one was given out later for the same attempt, unless the hot tier forgot it.
 type Token struct {
 	Counter int64
 	// Start is the holder's number for this lease, which no other lease ever had.
 	Start int64
 }
 
-// String is the form in which targets and clients see a token.
+// String names the lease.
 func (t Token) String() string {
 	return strconv.FormatInt(t.Counter, 10) + "." + strconv.FormatInt(t.Start, 10)
 }
@@ -38,6 +38,35 @@ func (t Token) String() string {
 // Less orders tokens.
 func (t Token) Less(o Token) bool {
 	return t.Counter < o.Counter || t.Counter == o.Counter && t.Start < o.Start
+}
+
+// Fence is the fencing token of an invocation: the greater of two of one execution is of the later one, also when the hot tier
+// forgot everything in between.
+type Fence struct {
+	// Epoch is the number of the hot tier's incarnation that accepted the last check before the invocation, Counter that of the
+	// check among those that it accepted.
+	Epoch, Counter int64
+	// Start is the number of the lease that the invocation was made under.
+	Start int64
+}
+
+// String is the form in which targets and clients see it, 49 characters that sort as text as the tokens do: region (0 until
+// there are several), epoch, counter and start, in hexadecimal digits.
+func (f Fence) String() string {
+	b := make([]byte, 0, 49)
+	digits := func(n int64, width int) {
+		for i := width - 1; i >= 0; i-- {
+			b = append(b, "0123456789abcdef"[n>>(4*i)&15])
+		}
+	}
+	digits(0, 4)
+	b = append(b, '-')
+	digits(f.Epoch, 14)
+	b = append(b, '-')
+	digits(f.Counter, 12)
+	b = append(b, '-')
+	digits(f.Start, 16)
+	return string(b)
 }
 
 // OutcomeKind is how an attempt ended.
@@ -60,7 +89,7 @@ type Outcome struct {
 	Retryable bool
 	// Disposition that the occurrence gets by this outcome.
 	Disposition Disposition
-	Token       Token
+	Fence       Fence
 	StatusCode  int
 	// ResponseBody is the start of the answer, at most [MaxResponseBytes].
 	ResponseBody      []byte
@@ -132,7 +161,7 @@ type Event struct {
 // AttemptEvent tells the end of an attempt. now is the publishing process's clock.
 func AttemptEvent(f *Fire, o Outcome, now time.Time) Event {
 	return Event{
-		ID:   eventID(f.ExecutionID, f.Attempt, string(o.Kind), o.Token),
+		ID:   eventID(f.ExecutionID, f.Attempt, string(o.Kind), o.Fence.Start),
 		Type: EventAttempt, At: now, TenantID: f.TenantID, Entry: f.Entry, Outcome: o, Retry: f.Retry,
 		Disposition: o.Disposition,
 	}
@@ -141,7 +170,7 @@ func AttemptEvent(f *Fire, o Outcome, now time.Time) Event {
 // DeferredEvent tells that the attempt is due again at until.
 func DeferredEvent(f *Fire, until, now time.Time) Event {
 	return Event{
-		ID:   eventID(f.ExecutionID, f.Attempt, "deferred@"+strconv.FormatInt(f.DueAt.UnixMilli(), 36), Token{}),
+		ID:   eventID(f.ExecutionID, f.Attempt, "deferred@"+strconv.FormatInt(f.DueAt.UnixMilli(), 36), 0),
 		Type: EventDeferred, At: now, TenantID: f.TenantID, Entry: f.Entry, DeferUntil: until,
 	}
 }
@@ -149,7 +178,7 @@ func DeferredEvent(f *Fire, until, now time.Time) Event {
 // ReleasedEvent tells that the attempt was refused and another definition's entry stands for its instant.
 func ReleasedEvent(f *Fire, now time.Time) Event {
 	return Event{
-		ID:   eventID(f.ExecutionID, f.Attempt, "released@"+f.DefinitionID, Token{}),
+		ID:   eventID(f.ExecutionID, f.Attempt, "released@"+f.DefinitionID, 0),
 		Type: EventReleased, At: now, TenantID: f.TenantID, Entry: f.Entry,
 	}
 }
@@ -158,15 +187,15 @@ func ReleasedEvent(f *Fire, now time.Time) Event {
 func SkippedEvent(e *Entry, tenantID string, r SkippedRange, d Disposition, now time.Time) Event {
 	return Event{
 		ID: eventID(ScheduleExecutionID(e.JobID, r.From), 1, string(d)+"@"+strconv.FormatInt(r.To.UnixMilli(), 36),
-			Token{}),
+			0),
 		Type: EventSkipped, At: now, TenantID: tenantID, Entry: *e, Skipped: &r, Disposition: d,
 	}
 }
 
-func eventID(executionID string, attempt int, transition string, t Token) string {
+func eventID(executionID string, attempt int, transition string, lease int64) string {
 	id := executionID + "/" + strconv.Itoa(attempt) + "/" + transition
-	if t != (Token{}) {
-		id += "/" + t.String()
+	if lease != 0 {
+		id += "/" + strconv.FormatInt(lease, 36)
 	}
 	return id
 }

@@ -1,9 +1,12 @@
 package job_test
 
 import (
+	"cmp"
 	"math"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -145,4 +148,24 @@ func TestJudge(t *testing.T) {
 			t.Errorf("an old definition's, %s: verdict %d, want %d", test.name, got, test.want)
 		}
 	}
+}
+
+// Targets compare tokens as text: incarnation before check before lease, whatever each of them grew to.
+func TestFencingTokensSortAsTextLikeWhatTheyStandFor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(name string) job.Fence {
+			return job.Fence{
+				Epoch: rapid.Int64Range(0, 1<<56-1).Draw(t, name+" epoch"), Counter: rapid.Int64Range(1, 1<<48-1).Draw(t, name+" counter"),
+				Start: rapid.Int64Range(1, 1<<63-1).Draw(t, name+" start"),
+			}
+		}
+		a, b := draw("a"), draw("b")
+		if rapid.Bool().Draw(t, "same incarnation") {
+			b.Epoch = a.Epoch
+		}
+		want := cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Counter, b.Counter), cmp.Compare(a.Start, b.Start))
+		if x, y := a.String(), b.String(); cmp.Compare(x, y) != want || len(x) != 49 || len(y) != 49 {
+			t.Fatalf("%q and %q, of %+v and %+v", x, y, a, b)
+		}
+	})
 }

@@ -82,7 +82,8 @@ func retryFromPB(m *pb.RetryPolicy) job.RetryPolicy {
 func outcomeToPB(o *job.Outcome) *pb.Outcome {
 	return &pb.Outcome{
 		Kind: string(o.Kind), Retryable: o.Retryable, Disposition: string(o.Disposition),
-		Token: &pb.Token{Counter: o.Token.Counter, Start: o.Token.Start}, StatusCode: int32(o.StatusCode),
+		Token:        &pb.Token{Epoch: o.Fence.Epoch, Counter: o.Fence.Counter, Start: o.Fence.Start},
+		StatusCode:   int32(o.StatusCode),
 		ResponseBody: o.ResponseBody, ResponseTruncated: o.ResponseTruncated,
 		// An error text may hold foreign bytes (a name from a certificate, a header); Protobuf wants UTF-8.
 		Error: strings.ToValidUTF8(o.Error, "?"), RetryAfterMs: o.RetryAfter.Milliseconds(), PauseJob: o.PauseJob,
@@ -98,7 +99,9 @@ func outcomeFromPB(m *pb.Outcome) job.Outcome {
 	tl := m.GetTimeline()
 	return job.Outcome{
 		Kind: job.OutcomeKind(m.GetKind()), Retryable: m.GetRetryable(), Disposition: job.Disposition(m.GetDisposition()),
-		Token:      job.Token{Counter: m.GetToken().GetCounter(), Start: m.GetToken().GetStart()},
+		Fence: job.Fence{
+			Epoch: m.GetToken().GetEpoch(), Counter: m.GetToken().GetCounter(), Start: m.GetToken().GetStart(),
+		},
 		StatusCode: int(m.GetStatusCode()), ResponseBody: m.GetResponseBody(), ResponseTruncated: m.GetResponseTruncated(),
 		Error: m.GetError(), RetryAfter: dur(m.GetRetryAfterMs()), PauseJob: m.GetPauseJob(),
 		DefinitionID: m.GetDefinitionId(),

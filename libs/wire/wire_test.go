@@ -25,7 +25,7 @@ func fill() (job.Fire, job.Event) {
 		},
 	}
 	o := job.Outcome{
-		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Token: job.Token{Counter: 1, Start: 2}, StatusCode: 500,
+		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4}, StatusCode: 500,
 		ResponseBody: []byte{0xff}, ResponseTruncated: true, Error: "e", RetryAfter: time.Minute, PauseJob: true, DefinitionID: "def",
 		Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at},
 	}

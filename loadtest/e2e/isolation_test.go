@@ -46,7 +46,7 @@ func (l *load) register(p *process.Process, healthy *process.Sink) {
 
 func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
 	const (
-		ahead = 15 * time.Second // longer than the registration takes, with the race detector too
+		ahead = 25 * time.Second // longer than the registration takes, with the race detector too
 		pause = 2 * time.Second
 		short = 8 * time.Second
 		long  = 20 * time.Second

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -22,6 +23,27 @@ func checkCalls(r *report, a *Account, i *index) {
 		}
 		if len(calls) > 1 && !a.Crashed {
 			r.add("I2", calls[0].JobID, "attempt %d of %s was invoked %d times without a crash", k.attempt, k.executionID, len(calls))
+		}
+	}
+}
+
+// checkFences is the second half of I2: every later invocation of an execution has a greater token. It goes by when the last
+// check was accepted, where that is known: a request may be overtaken on its way.
+func checkFences(r *report, a *Account) {
+	byExecution := map[string][]Call{}
+	for _, c := range a.Calls {
+		if !c.CheckedAt.IsZero() {
+			byExecution[c.ExecutionID] = append(byExecution[c.ExecutionID], c)
+		}
+	}
+	for id, calls := range byExecution {
+		slices.SortFunc(calls, func(a, b Call) int {
+			return cmp.Or(a.CheckedAt.Compare(b.CheckedAt), cmp.Compare(a.Token, b.Token))
+		})
+		for i := 1; i < len(calls); i++ {
+			if last, c := calls[i-1], calls[i]; c.Token <= last.Token {
+				r.add("I2", c.JobID, "%s was invoked under token %s, and %s later under %s", id, last.Token, c.CheckedAt.Sub(last.CheckedAt), c.Token)
+			}
 		}
 	}
 }
@@ -65,9 +87,9 @@ func checkAttempts(r *report, a *Account, i *index) {
 		for _, e := range events {
 			k := e.Outcome.Kind
 			ended = ended || k == job.Succeeded || k == job.Skipped || k == job.Stopped
-			if o := outcomes[e.Entry.Attempt]; o != nil && !a.HotLost && (o.Kind != e.Outcome.Kind || o.Token != e.Outcome.Token) {
+			if o := outcomes[e.Entry.Attempt]; o != nil && !a.HotLost && (o.Kind != e.Outcome.Kind || o.Fence != e.Outcome.Fence) {
 				r.add("I7", e.Entry.JobID, "attempt %d of %s ended with %s under token %s and with %s under %s", e.Entry.Attempt, x,
-					o.Kind, o.Token, e.Outcome.Kind, e.Outcome.Token)
+					o.Kind, o.Fence, e.Outcome.Kind, e.Outcome.Fence)
 			}
 			outcomes[e.Entry.Attempt] = &e.Outcome
 			if e.Entry.Attempt > last.Entry.Attempt {

@@ -125,6 +125,7 @@ func Check(a *Account) []Violation {
 		checkPending(r, i, &a.Jobs[n])
 	}
 	checkCalls(r, a, i)
+	checkFences(r, a)
 	checkStops(r, a)
 	checkAttempts(r, a, i)
 	checkArchive(r, a)

@@ -24,12 +24,12 @@ func sound() *ledger.Account {
 	for i := range 3 {
 		at := begin.Add(time.Duration(i) * time.Minute)
 		f := job.Fire{Entry: entry(def.ID, at), Retry: def.Retry}
-		o := job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Token: job.Token{Counter: 1, Start: 1}}
+		o := job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Fence: fence(1)}
 		e := job.AttemptEvent(&f, o, at)
 		a.Events = append(a.Events, e)
 		a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: int64(i)})
 		a.Calls = append(a.Calls, ledger.Call{
-			Host: "ok", JobID: jobID, ExecutionID: f.ExecutionID, Attempt: 1, ScheduledFor: at, Token: "1.1", At: at,
+			Host: "ok", JobID: jobID, ExecutionID: f.ExecutionID, Attempt: 1, ScheduledFor: at, Token: fence(1).String(), At: at,
 		})
 	}
 	a.Pending = []job.PendingRow{{Entry: entry(def.ID, begin.Add(3*time.Minute))}}
@@ -43,6 +43,10 @@ func entry(definitionID string, at time.Time) job.Entry {
 		},
 		JobID: jobID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,
 	}
+}
+
+func fence(counter int64) job.Fence {
+	return job.Fence{Epoch: 1, Counter: counter, Start: 1 + counter}
 }
 
 func TestSoundAccountBreaksNothing(t *testing.T) {
@@ -75,12 +79,19 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		}},
 		{"invoked twice without a crash", "I2", func(a *ledger.Account) {
 			again := a.Calls[0]
-			again.Token = "2.1"
+			again.Token = fence(2).String()
 			a.Calls = append(a.Calls, again)
 		}},
 		{"invoked twice under one token", "I2", func(a *ledger.Account) {
 			a.Crashed = true
 			a.Calls = append(a.Calls, a.Calls[0])
+		}},
+		{"invoked later under a smaller token", "I2", func(a *ledger.Account) {
+			a.Crashed = true
+			a.Calls[0].CheckedAt = begin.Add(time.Second)
+			again := a.Calls[0]
+			again.Token, again.CheckedAt = fence(0).String(), begin.Add(time.Minute)
+			a.Calls = append(a.Calls, again)
 		}},
 		{"begun after a cancel", "I4", func(a *ledger.Account) {
 			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopCancel, AckedAt: begin.Add(90 * time.Second)}}
@@ -103,7 +114,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		{"two ends of one attempt", "I7", func(a *ledger.Account) {
 			a.Crashed = true
 			e := a.Events[0]
-			e.ID, e.Outcome.Token = "other", job.Token{Counter: 2, Start: 2}
+			e.ID, e.Outcome.Fence = "other", fence(2)
 			a.Events = append(a.Events, e)
 			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
 		}},

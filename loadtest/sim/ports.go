@@ -405,14 +405,15 @@ func (c records) Acquire(
 	return v.a, v.b, err
 }
 
-func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Verdict, error) {
-	return through(ctx, c.p, opStart, attemptKey(k), func(ctx context.Context) (job.Verdict, error) {
-		v, err := c.hot.Start(ctx, k, t, check)
+func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Verdict, job.Fence, error) {
+	v, err := through(ctx, c.p, opStart, attemptKey(k), func(ctx context.Context) (pair[job.Verdict, job.Fence], error) {
+		v, fence, err := c.hot.Start(ctx, k, t, check)
 		if err == nil && v == job.Proceed {
-			c.p.w.started(k, t)
+			c.p.w.started(k, fence)
 		}
-		return v, err
+		return pair[job.Verdict, job.Fence]{v, fence}, err
 	})
+	return v.a, v.b, err
 }
 
 func (c records) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {

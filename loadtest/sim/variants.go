@@ -53,6 +53,7 @@ func Variants() []*Variant {
 		{Name: "a change writes no stop record", Ports: only("job-api", func(p *Ports) { p.Records = stopsNothing{p.Records} })},
 		{Name: "no successor is written", Ports: only("scheduler-worker", func(p *Ports) { p.Pending = writesNothing{p.Pending} })},
 		{Name: "a token is given out again", Servers: func(w *world) { w.hot.Broken.SameToken = true }},
+		{Name: "a later incarnation has a smaller number", Servers: func(w *world) { w.hot.Broken.FallingEpochs = true }},
 		{Name: "an object of the archive counts as put when it is there", Ports: only("audit-writer", func(p *Ports) {
 			p.Archive = putsBlindly{p.Archive}
 		})},
@@ -207,12 +208,12 @@ func (claimsNothing) Claim(_ context.Context, _ hotbucket.Owner, claims []hotbuc
 
 type refusesAhead struct{ dedupe.Records }
 
-func (r refusesAhead) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
-	v, err := r.Records.Start(ctx, k, t, c)
+func (r refusesAhead) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
+	v, fence, err := r.Records.Start(ctx, k, t, c)
 	if v == job.AheadOfRow {
 		v = job.Outdated
 	}
-	return v, err
+	return v, fence, err
 }
 
 type stopsNothing struct{ dedupe.Records }

@@ -366,10 +366,10 @@ func decode(messages []dispatch.Message) (events []job.Event) {
 func tokenKey(k dedupe.Key, token string) string { return attemptKey(k) + "@" + token }
 
 // started notes that the hot tier accepted the last check of an attempt.
-func (w *world) started(k dedupe.Key, t job.Token) {
+func (w *world) started(k dedupe.Key, fence job.Fence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.checked[tokenKey(k, t.String())] = time.Now()
+	w.checked[tokenKey(k, fence.String())] = time.Now()
 }
 
 // published checks I3 on what workers publish: under one epoch a partition has one owner.

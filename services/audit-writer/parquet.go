@@ -54,7 +54,7 @@ func columns(logID string, partition int) []column {
 		{name: "disposition", text: func(r *row) string { return string(r.event.Disposition) }, dictionary: true},
 		{name: "status_code", number: func(r *row) int64 { return int64(o(r).StatusCode) }},
 		{name: "error", text: func(r *row) string { return o(r).Error }, dictionary: true},
-		{name: "fencing_token", text: func(r *row) string { return tokenText(o(r).Token) }, dictionary: true},
+		{name: "fencing_token", text: func(r *row) string { return fenceText(o(r).Fence) }, dictionary: true},
 		{name: "taken_at", instant: func(r *row) time.Time { return o(r).Timeline.Taken }},
 		{name: "published_at", instant: func(r *row) time.Time { return o(r).Timeline.Published }},
 		{name: "consumed_at", instant: func(r *row) time.Time { return o(r).Timeline.Consumed }},
@@ -70,11 +70,11 @@ func columns(logID string, partition int) []column {
 	}
 }
 
-func tokenText(t job.Token) string {
-	if t == (job.Token{}) {
+func fenceText(f job.Fence) string {
+	if f.Epoch == 0 {
 		return ""
 	}
-	return t.String()
+	return f.String()
 }
 
 func skipped(r *row) job.SkippedRange {

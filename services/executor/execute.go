@@ -81,7 +81,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		giveUp()
 		return
 	}
-	verdict, gone, err := s.lastCheck(ctx, w, key, own, rec)
+	verdict, fence, gone, err := s.lastCheck(ctx, w, key, own, rec)
 	switch {
 	case ctx.Err() != nil && err != nil:
 		// Nobody was called. A stop is no crash: the next one does not take over, and need not wait.
@@ -95,7 +95,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 			w.done()
 		}
 	case verdict == job.Proceed:
-		if outcome, ok := s.invoke(ctx, w, rec.Token); ok {
+		if outcome, ok := s.invoke(ctx, w, fence); ok {
 			end(outcome)
 		}
 	case rec.Running && mine:
@@ -167,25 +167,25 @@ func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 	}
 }
 
-// lastCheck makes sure that nothing stopped the attempt, and steps the record to running. gone tells that the entry's
-// row is done or gone: the fire is an old one.
+// lastCheck makes sure that nothing stopped the attempt, and steps the record to running; fence is the invocation's token then.
+// gone tells that the entry's row is done or gone: the fire is an old one.
 func (s *Service) lastCheck(
 	ctx context.Context, w *task, key dedupe.Key, own *lease, rec dedupe.Record,
-) (verdict job.Verdict, gone bool, err error) {
+) (verdict job.Verdict, fence job.Fence, gone bool, err error) {
 	check := dedupe.Check{Entry: &w.fire.Entry}
 	if !w.fire.Fresh && s.deps.Clock.Since(w.fire.DueAt) > staleAfter {
 		if gone, err := s.rowGone(ctx, w); gone || err != nil {
-			return 0, gone, err
+			return 0, fence, gone, err
 		}
 	}
 	for {
 		sure, err := s.trusts(ctx, w)
 		if err != nil {
-			return 0, false, err
+			return 0, fence, false, err
 		}
 		if !sure {
 			if gone, err := s.ask(ctx, w); gone || err != nil {
-				return 0, gone, err
+				return 0, fence, gone, err
 			}
 			continue
 		}
@@ -195,7 +195,7 @@ func (s *Service) lastCheck(
 		s.leases.hold(own, lease{token: rec.Token, definitionID: w.fire.DefinitionID, mayHaveBegun: true})
 		began := s.deps.Clock.Now()
 		err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
-			verdict, err = s.deps.Records.Start(ctx, key, rec.Token, check)
+			verdict, fence, err = s.deps.Records.Start(ctx, key, rec.Token, check)
 			switch {
 			case errors.Is(err, dedupe.ErrFenced):
 				verdict = fenced
@@ -207,7 +207,7 @@ func (s *Service) lastCheck(
 			return nil
 		})
 		if err != nil {
-			return 0, false, err
+			return 0, fence, false, err
 		}
 		if verdict == job.Proceed {
 			s.leases.hold(own, lease{token: rec.Token, definitionID: w.fire.DefinitionID, begun: true})
@@ -216,18 +216,18 @@ func (s *Service) lastCheck(
 		}
 		switch {
 		case verdict == fenced:
-			return 0, false, dedupe.ErrFenced
+			return 0, fence, false, dedupe.ErrFenced
 		case verdict == forgotten:
 		case verdict == job.AheadOfRow:
 			if gone, err := s.refreshStop(ctx, w); gone || err != nil {
-				return 0, gone, err
+				return 0, fence, gone, err
 			}
 		case verdict == job.Superseded:
 			if check.EndsAt, gone, err = s.endOf(ctx, w); gone || err != nil {
-				return 0, gone, err
+				return 0, fence, gone, err
 			}
 		case s.deps.Clock.Since(began) <= time.Second:
-			return verdict, false, nil
+			return verdict, fence, false, nil
 		}
 	}
 }
@@ -353,7 +353,7 @@ func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bo
 
 // invoke calls the target. When ctx ends in the middle, ok is false and nothing is recorded: the lease lapses and another
 // goes on.
-func (s *Service) invoke(ctx context.Context, w *task, t job.Token) (outcome job.Outcome, ok bool) {
+func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome job.Outcome, ok bool) {
 	invoked := job.Instant(s.deps.Clock.Now())
 	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
 		s.metrics.lateness.Observe(s.deps.Clock.Since(w.fire.ScheduledFor).Seconds())
@@ -361,7 +361,7 @@ func (s *Service) invoke(ctx context.Context, w *task, t job.Token) (outcome job
 	if trace.On() {
 		var span oteltrace.Span
 		ctx, span = trace.Start(ctx, "invoke", w.fire.Trace, oteltrace.SpanKindClient, attribute.String("minutehand.execution_id", w.fire.ExecutionID),
-			attribute.Int("minutehand.attempt", w.fire.Attempt), attribute.String("minutehand.fencing_token", t.String()))
+			attribute.Int("minutehand.attempt", w.fire.Attempt), attribute.String("minutehand.fencing_token", fence.String()))
 		defer func() {
 			span.SetAttributes(attribute.String("minutehand.outcome", string(outcome.Kind)))
 			span.End()
@@ -369,7 +369,7 @@ func (s *Service) invoke(ctx context.Context, w *task, t job.Token) (outcome job
 	}
 	s.metrics.running.Inc()
 	outcome, interrupted := s.calls.make(ctx, w.fire, func(ctx context.Context) job.Outcome {
-		return s.webhook.call(ctx, w.fire, t)
+		return s.webhook.call(ctx, w.fire, fence)
 	})
 	s.metrics.running.Dec()
 	if ctx.Err() != nil {
@@ -378,7 +378,7 @@ func (s *Service) invoke(ctx context.Context, w *task, t job.Token) (outcome job
 	if interrupted && outcome.Kind != job.Succeeded {
 		outcome = job.Outcome{Kind: job.Stopped, Error: "the execution was cancelled while it ran"}
 	}
-	outcome.Token, outcome.Disposition = t, job.Fired
+	outcome.Fence, outcome.Disposition = fence, job.Fired
 	outcome.Timeline.Invoked = invoked
 	return outcome, true
 }
@@ -411,5 +411,5 @@ func (s *Service) lost(rec dedupe.Record) job.Outcome {
 	if rec.Takeovers >= s.cfg.MaxTakeovers {
 		why = "every executor that began this attempt was lost before it could tell the outcome"
 	}
-	return job.Outcome{Kind: job.WorkerLost, Retryable: true, Disposition: job.Fired, Token: rec.Token, Error: why}
+	return job.Outcome{Kind: job.WorkerLost, Retryable: true, Disposition: job.Fired, Fence: job.Fence{Start: rec.Token.Start}, Error: why}
 }

@@ -58,8 +58,8 @@ func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook
 
 // call makes one request, which ends with ctx, and says how it ended. It never returns an error: whatever happens is an
 // outcome.
-func (h *webhook) call(ctx context.Context, f *job.Fire, t job.Token) job.Outcome {
-	req, err := request(ctx, f, t, h.clock.Now())
+func (h *webhook) call(ctx context.Context, f *job.Fire, fence job.Fence) job.Outcome {
+	req, err := request(ctx, f, fence, h.clock.Now())
 	if err != nil {
 		return job.Outcome{Kind: job.Failed, Error: "the target's request cannot be built"}
 	}
@@ -171,7 +171,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-func request(ctx context.Context, f *job.Fire, t job.Token, now time.Time) (*http.Request, error) {
+func request(ctx context.Context, f *job.Fire, fence job.Fence, now time.Time) (*http.Request, error) {
 	var body io.Reader
 	switch {
 	case len(f.Target.Body) > 0:
@@ -215,7 +215,7 @@ func request(ctx context.Context, f *job.Fire, t job.Token, now time.Time) (*htt
 	set("Minutehand-Job-Id", f.JobID)
 	set("Minutehand-Scheduled-For", f.ScheduledFor.Format("2006-01-02T15:04:05.000Z07:00"))
 	set("Minutehand-Attempt", strconv.Itoa(f.Attempt))
-	set("Minutehand-Fencing-Token", t.String())
+	set("Minutehand-Fencing-Token", fence.String())
 	return req, nil
 }
 

@@ -67,7 +67,7 @@ func TestEveryAnswerEndsTheAttemptAsItsStatusSays(t *testing.T) {
 			done := make(chan job.Outcome, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), f.Target.Timeout)
 			defer cancel()
-			go func() { done <- newWebhook(cfg, 0, nil).call(ctx, f, job.Token{}) }()
+			go func() { done <- newWebhook(cfg, 0, nil).call(ctx, f, job.Fence{}) }()
 			select {
 			case o := <-done:
 				if o.Kind != c.kind || o.Retryable != c.retryable || o.StatusCode != c.status {
@@ -140,7 +140,7 @@ func TestAttemptCallsItsTargetOnceAlsoWhenAKeptConnectionCloses(t *testing.T) {
 			const attempts = 20
 			failed := 0
 			for range attempts {
-				if o := h.call(t.Context(), f, job.Token{}); o.Kind != job.Succeeded {
+				if o := h.call(t.Context(), f, job.Fence{}); o.Kind != job.Succeeded {
 					failed++
 				}
 			}
@@ -161,7 +161,7 @@ func TestRequestWithoutABodyHasNone(t *testing.T) {
 	for _, method := range []string{"GET", "HEAD", "OPTIONS", "DELETE", "POST"} {
 		f := &job.Fire{Target: job.Target{Method: method, URL: server.URL, Timeout: 10 * time.Second}}
 		f.ExecutionID = "exe_1"
-		if o := newWebhook(cfg, 0, nil).call(t.Context(), f, job.Token{}); o.Kind != job.Succeeded {
+		if o := newWebhook(cfg, 0, nil).call(t.Context(), f, job.Fence{}); o.Kind != job.Succeeded {
 			t.Fatalf("%+v", o)
 		}
 		r := <-got

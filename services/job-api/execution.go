@@ -172,8 +172,8 @@ func newAttempt(e *job.Event) attemptBody {
 		ResponseBody: string(o.ResponseBody), Truncated: o.ResponseTruncated, Error: o.Error,
 		StartedAt: maybe(o.Timeline.Invoked),
 	}
-	if o.Token != (job.Token{}) {
-		a.FencingToken = o.Token.String()
+	if o.Fence.Epoch != 0 {
+		a.FencingToken = o.Fence.String()
 	}
 	if a.StartedAt != nil && !o.Timeline.Completed.IsZero() {
 		took := o.Timeline.Completed.Sub(*a.StartedAt).Milliseconds()

@@ -292,7 +292,7 @@ func deadEvent(jobID string) job.Event {
 	retry := job.DefaultRetryPolicy()
 	retry.MaxAttempts = 1
 	return job.AttemptEvent(&job.Fire{Entry: e, TenantID: "default", Retry: retry}, job.Outcome{
-		Kind: job.Failed, Retryable: true, Disposition: job.Fired, StatusCode: 503, Token: job.Token{Counter: 1, Start: 2},
+		Kind: job.Failed, Retryable: true, Disposition: job.Fired, StatusCode: 503, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4},
 		ResponseBody: bytes.Repeat([]byte("x"), 10), Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at},
 	}, at)
 }

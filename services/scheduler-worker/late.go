@@ -123,7 +123,7 @@ var errRefused = errors.New("the entry was refused meanwhile")
 
 // refused tells a worker's refusal from other outcomes: no lease came before it.
 func refused(o *job.Outcome) bool {
-	return o != nil && o.Token == (job.Token{}) && (o.Disposition == job.WasCancelled || o.Disposition == job.SkippedPaused)
+	return o != nil && o.Fence == (job.Fence{}) && (o.Disposition == job.WasCancelled || o.Disposition == job.SkippedPaused)
 }
 
 // decide returns nil when there are signs that the entry was dispatched before.

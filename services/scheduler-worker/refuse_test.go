@@ -121,7 +121,7 @@ func TestInstantsThatARefusalStopsAreToldInOneWay(t *testing.T) {
 	if err != nil || !held {
 		t.Fatal(held, err)
 	}
-	outcome := job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Token: rec.Token, DefinitionID: former.DefinitionID}
+	outcome := job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: rec.Token.Start}, DefinitionID: former.DefinitionID}
 	_, err = f.deps.Records.Finish(ctx, []dedupe.End{{Key: key, Token: rec.Token, Outcome: &outcome}}, begin.Add(time.Second))
 	f.must(err)
 

@@ -2,9 +2,9 @@ package embedded_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/archive"
@@ -107,11 +107,13 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	t.Run("hot buckets", func(t *testing.T) {
-		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return embedded.NewHotBuckets(ulid.Make().String(), partitions, 0) })
+		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return embedded.NewHotBuckets(incarnation(), partitions, 0) })
 		bounded := func(*testing.T) hotbucket.Buckets {
-			return embedded.NewHotBuckets(ulid.Make().String(), partitions, bound)
+			return embedded.NewHotBuckets(incarnation(), partitions, bound)
 		}
 		hotbuckettest.RunBound(t, bound, bounded)
 		hotbuckettest.RunSharedBound(t, bound, bounded)
 	})
 }
+
+func incarnation() string { return dedupe.IncarnationName(dedupe.NextEpoch(0, time.Now()), "test") }

@@ -223,7 +223,7 @@ func TestTakeoversAreCountedOverRestarts(t *testing.T) {
 			t.Errorf("token %s does not exceed %s", rec.Token, last)
 		}
 		last = rec.Token
-		if v, err := records.Start(ctx, key, rec.Token, dedupe.Check{Entry: &entry, Incarnation: db.Incarnation()}); err != nil || v != job.Proceed {
+		if v, _, err := records.Start(ctx, key, rec.Token, dedupe.Check{Entry: &entry, Incarnation: db.Incarnation()}); err != nil || v != job.Proceed {
 			t.Fatalf("start %d: %v, %v", start, v, err)
 		}
 		if err := db.Close(); err != nil {

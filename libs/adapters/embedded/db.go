@@ -14,13 +14,14 @@ import (
 	"log/slog"
 	"runtime"
 	"strconv"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
@@ -95,11 +96,11 @@ func Open(o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{pebble: p, lock: lock, write: pebble.Sync, fatal: o.Fatal, incarnation: ulid.Make().String()}
+	db := &DB{pebble: p, lock: lock, write: pebble.Sync, fatal: o.Fatal}
 	if o.withoutSync {
 		db.write = pebble.NoSync
 	}
-	if err := db.setUp(o); err != nil {
+	if err := errors.Join(db.setUp(o), db.drawIncarnation()); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
@@ -206,6 +207,20 @@ func (db *DB) initialise(o Options) error {
 	if err := db.commit(b); err != nil {
 		return fmt.Errorf("embedded: set up: %w", err)
 	}
+	return nil
+}
+
+// drawIncarnation begins an incarnation of the hot tier. Its number lasts before anything is done under it.
+func (db *DB) drawIncarnation() error {
+	last, _, err := db.getNumber(metaKey("incarnation"))
+	if err != nil {
+		return fmt.Errorf("embedded: read incarnation: %w", err)
+	}
+	epoch := dedupe.NextEpoch(last, time.Now())
+	if err := db.set(metaKey("incarnation"), binary.BigEndian.AppendUint64(nil, uint64(epoch))); err != nil {
+		return fmt.Errorf("embedded: write incarnation: %w", err)
+	}
+	db.incarnation = dedupe.IncarnationName(epoch, "embedded")
 	return nil
 }
 

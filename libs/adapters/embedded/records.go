@@ -49,6 +49,8 @@ type Records struct {
 	// ended, released and stopped queue what may be evicted, oldest first.
 	ended, released fifo[dedupe.Key]
 	stopped         fifo[string]
+	// started counts the last checks that were accepted.
+	started int64
 	// bytes is what the outcomes take beside their fixed size.
 	bytes int
 	// keptSince grows with every eviction; a predecessor's outcomes are told by the incarnation.
@@ -143,26 +145,26 @@ func (r *Records) Acquire(
 func (r *Records) Incarnation(context.Context, string) (string, error) { return r.db.incarnation, nil }
 
 // Start implements dedupe.Records.
-func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
+func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
 	if c.Incarnation != r.db.incarnation {
-		return 0, fmt.Errorf("embedded: start: %w", dedupe.ErrIncarnation)
+		return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", dedupe.ErrIncarnation)
 	}
-	verdict, err := r.start(k, t, c)
+	verdict, fence, err := r.start(k, t, c)
 	if err == nil && verdict == job.Proceed && r.mayHaveKilled(c.Entry) {
 		// Everything written so far is on disk once this is; many that wait share one sync.
 		if err := r.db.sync(); err != nil {
-			return 0, fmt.Errorf("embedded: start: %w", err)
+			return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", err)
 		}
 	}
-	return verdict, err
+	return verdict, fence, err
 }
 
-func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
+func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]
 	if !ok || rec.Token != t || rec.Released || rec.Outcome != nil {
-		return 0, fmt.Errorf("embedded: start: %w", dedupe.ErrFenced)
+		return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", dedupe.ErrFenced)
 	}
 	e := c.Entry
 	if stop, ok := r.stops[e.JobID]; ok {
@@ -171,7 +173,7 @@ func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict,
 			v = job.StoppedByCancel
 		}
 		if v != job.Proceed {
-			return v, nil
+			return v, job.Fence{}, nil
 		}
 	}
 	rec.DefinitionID = e.DefinitionID
@@ -182,12 +184,13 @@ func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict,
 		}
 	} else {
 		if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec)); err != nil {
-			return 0, fmt.Errorf("embedded: start: %w", err)
+			return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", err)
 		}
 		delete(r.unwritten, k)
 	}
 	rec.Running = true
-	return job.Proceed, nil
+	r.started++
+	return job.Proceed, job.Fence{Epoch: dedupe.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil
 }
 
 // mayHaveKilled tells whether an earlier process may have died of this attempt: it was due before this one opened the

@@ -386,10 +386,10 @@ func (x *recordsPort) Incarnation(ctx context.Context, jobID string) (a string, 
 	return a, err
 }
 
-func (x *recordsPort) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (a job.Verdict, err error) {
+func (x *recordsPort) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (a job.Verdict, b job.Fence, err error) {
 	defer func(began time.Time) { x.m.done("records", "Start", began, err) }(time.Now())
-	a, err = x.Records.Start(ctx, k, t, c)
-	return a, err
+	a, b, err = x.Records.Start(ctx, k, t, c)
+	return a, b, err
 }
 
 func (x *recordsPort) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) (err error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -509,9 +508,8 @@ return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])`)
 // Incarnations implements hotbucket.Buckets.
 func (h *HotBuckets) Incarnations(ctx context.Context, partitions []int) ([]string, error) {
 	keys, args := make([][]string, len(partitions)), make([][]any, len(partitions))
-	fresh := ulid.Make().String()
 	for i, p := range partitions {
-		keys[i], args[i] = []string{h.of(p, "incarnation")}, []any{fresh}
+		keys[i], args[i] = []string{h.of(p, "incarnation")}, nil
 	}
 	answers, err := h.runAll(ctx, incarnationScript, keys, args)
 	if err != nil {

@@ -81,10 +81,10 @@ func TestAttemptOverABadNetworkHasOneHolderAndItsOutcome(t *testing.T) {
 		if err := r.Renew(ctx, []dedupe.Lease{{Key: k, Holder: h, Token: rec.Token}}, now.Add(2*time.Hour)); err != nil {
 			return err
 		}
-		if _, err := r.Start(ctx, k, rec.Token, dedupe.Check{Entry: e, Incarnation: incarnation}); err != nil {
+		if _, _, err := r.Start(ctx, k, rec.Token, dedupe.Check{Entry: e, Incarnation: incarnation}); err != nil {
 			return err
 		}
-		_, err = r.Finish(ctx, []dedupe.End{{Key: k, Token: rec.Token, Outcome: &job.Outcome{Kind: job.Succeeded, Token: rec.Token}}}, now)
+		_, err = r.Finish(ctx, []dedupe.End{{Key: k, Token: rec.Token, Outcome: &job.Outcome{Kind: job.Succeeded, Fence: job.Fence{Start: rec.Token.Start}}}}, now)
 		return err
 	}
 	var done int

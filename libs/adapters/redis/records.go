@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/minutehand/minutehand/libs/clock"
@@ -51,7 +50,7 @@ func (r *Records) Incarnation(ctx context.Context, jobID string) (string, error)
 	defer cancel()
 	now, err := r.client.Get(ctx, r.incarnationKey(jobID)).Result()
 	if errors.Is(err, redis.Nil) {
-		now, err = r.run(ctx, incarnationScript, []string{r.incarnationKey(jobID)}, ulid.Make().String()).Text()
+		now, err = r.run(ctx, incarnationScript, []string{r.incarnationKey(jobID)}).Text()
 	}
 	if err != nil {
 		return "", fmt.Errorf("redis: incarnation: %w", err)
@@ -97,47 +96,55 @@ func (r *Records) Acquire(
 }
 
 var startScript = newScript(recordLua + incarnationLua + `
-if incarnation(KEYS[3], ARGV[8]) ~= ARGV[3] then return 'incarnation' end
+if incarnation(KEYS[3]) ~= ARGV[3] then return 'incarnation' end
 if not there or not mine(ARGV[1], ARGV[2]) or released or outcome then return 'fenced' end
 if (redis.call('HGET', KEYS[2], 'b') or '') ~= ARGV[4] then return 'stop' end
 if ARGV[6] == '1' then
   redis.call('HSET', key, 'n', '1', 'd', ARGV[5])
   redis.call('PEXPIRE', key, ARGV[7])
+  return tostring(redis.call('INCR', KEYS[4]))
 end
 return 'ok'`)
 
 // Start implements dedupe.Records. The stop record is read and judged here; the script makes sure that it still is the one
 // that was judged.
-func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
+func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	for {
 		text, err := r.client.HGet(ctx, r.stopKey(c.Entry.JobID), "b").Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return 0, fmt.Errorf("redis: start: %w", err)
+			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", err)
 		}
 		verdict := job.Proceed
 		if text != "" {
 			var stop job.State
 			if err := json.Unmarshal([]byte(text), &stop); err != nil {
-				return 0, fmt.Errorf("redis: stop record: %w", err)
+				return 0, job.Fence{}, fmt.Errorf("redis: stop record: %w", err)
 			}
 			if verdict = stop.Judge(c.Entry, c.EndsAt); verdict == job.Proceed && stop.Stops(c.Entry.ExecutionID) {
 				verdict = job.StoppedByCancel
 			}
 		}
-		keys := []string{r.recordKey(k), r.stopKey(c.Entry.JobID), r.incarnationKey(c.Entry.JobID)}
+		keys := []string{r.recordKey(k), r.stopKey(c.Entry.JobID), r.incarnationKey(c.Entry.JobID), r.ofJob(c.Entry.JobID, "started")}
 		answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, text, c.Entry.DefinitionID, flag(verdict == job.Proceed),
-			recordTTL.Milliseconds(), ulid.Make().String()).Text()
+			recordTTL.Milliseconds()).Text()
 		switch {
 		case err != nil:
-			return 0, fmt.Errorf("redis: start: %w", err)
+			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", err)
 		case answer == "incarnation":
-			return 0, fmt.Errorf("redis: start: %w", dedupe.ErrIncarnation)
+			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", dedupe.ErrIncarnation)
 		case answer == "fenced":
-			return 0, fmt.Errorf("redis: start: %w", dedupe.ErrFenced)
-		case answer == "ok":
-			return verdict, nil
+			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", dedupe.ErrFenced)
+		case answer == "stop": // another one was written meanwhile
+		case verdict != job.Proceed:
+			return verdict, job.Fence{}, nil
+		default:
+			counter, err := strconv.ParseInt(answer, 10, 64)
+			if err != nil {
+				return 0, job.Fence{}, fmt.Errorf("redis: start: %w", err)
+			}
+			return verdict, job.Fence{Epoch: dedupe.EpochOf(c.Incarnation), Counter: counter, Start: t.Start}, nil
 		}
 	}
 }

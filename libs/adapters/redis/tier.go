@@ -118,21 +118,25 @@ func (t *Tier) ofJob(jobID, name string) string {
 
 // incarnationLua gives a partition's incarnation, a new one if there is none of this reign of its server: the run id is
 // another after a restart, the replication id after a promotion. Both are asked for each time, because a connection, and a
-// server, may outlive two failovers, there and back. Half of each will do.
+// server, may outlive two failovers, there and back. Half of each will do. A name begins with its number, as
+// dedupe.IncarnationName has it: the server's time in microseconds, or one more than the last number, if that is known.
 const incarnationLua = `
-local function incarnation(key, fresh)
+local function incarnation(key)
   local info = redis.call('INFO', 'server', 'replication')
   local reign = string.sub(string.match(info, 'run_id:(%w+)'), 1, 20) .. string.sub(string.match(info, 'master_replid:(%w+)'), 1, 20)
   local now = redis.call('GET', key)
-  if not now or string.sub(now, 1, #reign) ~= reign then
-    now = reign .. '-' .. fresh
+  if not now or string.sub(now, 15) ~= '-' .. reign then
+    local time = redis.call('TIME')
+    local number = time[1] * 1000000 + time[2]
+    if now then number = math.max(number, (tonumber(string.sub(now, 1, 14), 16) or 0) + 1) end
+    now = string.format('%014x', number) .. '-' .. reign
     redis.call('SET', key, now)
   end
   return now
 end
 `
 
-var incarnationScript = newScript(incarnationLua + `return incarnation(KEYS[1], ARGV[1])`)
+var incarnationScript = newScript(incarnationLua + `return incarnation(KEYS[1])`)
 
 // script is one with its text.
 type script struct {

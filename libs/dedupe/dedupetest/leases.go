@@ -1,6 +1,7 @@
 package dedupetest
 
 import (
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -112,7 +113,7 @@ func takenOverIsFenced(t *testing.T, f fixture) {
 	first := f.acquire(t, alice, f.now)
 	later := f.now.Add(lease)
 	second := f.acquire(t, bob, later)
-	_, err := f.Start(t.Context(), f.key, first.Token, f.check())
+	_, _, err := f.Start(t.Context(), f.key, first.Token, f.check())
 	mustBeFenced(t, "starting", err)
 	f.wantNotRenewed(t, dedupe.Lease{Key: f.key, Holder: alice, Token: first.Token})
 	must(t, f.Release(t.Context(), f.key, first.Token))
@@ -260,10 +261,10 @@ func releaseKeepsRecord(t *testing.T, f fixture) {
 func releasedIsFenced(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	must(t, f.Release(t.Context(), f.key, rec.Token))
-	_, err := f.Start(t.Context(), f.key, rec.Token, f.check())
+	_, _, err := f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting what was released", err)
 	again := f.acquire(t, alice, f.now)
-	_, err = f.Start(t.Context(), f.key, rec.Token, f.check())
+	_, _, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting with the token of before", err)
 	must(t, f.Release(t.Context(), f.key, rec.Token)) // with the token of before: not this lease's
 	f.start(t, again.Token, job.Proceed)
@@ -307,5 +308,20 @@ func lookupInOrder(t *testing.T, f fixture) {
 	}
 	if records, err := f.Lookup(t.Context(), nil); err != nil || len(records) != 0 {
 		t.Errorf("of no keys: %+v, %v", records, err)
+	}
+}
+
+func fencesGrow(t *testing.T, f fixture) {
+	var fences []string
+	for i := range 3 { // also from one attempt to the next, and back
+		g, e := f, *f.entry
+		e.Attempt = 1 + i%2
+		g.entry, g.key = &e, dedupe.KeyOf(&e)
+		rec := g.acquire(t, bob, f.now)
+		fences = append(fences, g.fence(t, rec.Token, job.Proceed).String(), g.fence(t, rec.Token, job.Proceed).String())
+		must(t, g.Release(t.Context(), g.key, rec.Token))
+	}
+	if !slices.IsSorted(fences) || len(slices.Compact(slices.Clone(fences))) != len(fences) {
+		t.Errorf("later checks of one execution have the fencing tokens %q", fences)
 	}
 }

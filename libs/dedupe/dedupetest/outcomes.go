@@ -12,14 +12,14 @@ import (
 )
 
 func startNeedsLease(t *testing.T, f fixture) {
-	_, err := f.Start(t.Context(), f.key, job.Token{Counter: 1, Start: alice.Start}, f.check())
+	_, _, err := f.Start(t.Context(), f.key, job.Token{Counter: 1, Start: alice.Start}, f.check())
 	mustBeFenced(t, "starting without a record", err)
 	rec := f.acquire(t, alice, f.now)
-	_, err = f.Start(t.Context(), f.key, job.Token{Counter: rec.Token.Counter + 1, Start: rec.Token.Start}, f.check())
+	_, _, err = f.Start(t.Context(), f.key, job.Token{Counter: rec.Token.Counter + 1, Start: rec.Token.Start}, f.check())
 	mustBeFenced(t, "starting with a token that was never given", err)
 	f.start(t, rec.Token, job.Proceed)
 	f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, f.now), f.now)
-	_, err = f.Start(t.Context(), f.key, rec.Token, f.check())
+	_, _, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting what has ended", err)
 }
 
@@ -27,7 +27,7 @@ func startNeedsIncarnation(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	c := f.check()
 	c.Incarnation += "-before"
-	if v, err := f.Start(t.Context(), f.key, rec.Token, c); !errors.Is(err, dedupe.ErrIncarnation) {
+	if v, _, err := f.Start(t.Context(), f.key, rec.Token, c); !errors.Is(err, dedupe.ErrIncarnation) {
 		t.Errorf("verdict %d, %v", v, err)
 	}
 	if rec := f.record(t); rec.Running {
@@ -86,7 +86,7 @@ func startJudges(t *testing.T, f fixture) {
 			Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at.Add(time.Hour),
 		}))
 		rec := f.acquire(t, alice, f.now)
-		if v, err := f.Start(t.Context(), f.key, rec.Token, dedupe.Check{Entry: f.entry, EndsAt: end, Incarnation: f.check().Incarnation}); err != nil || v != want {
+		if v, _, err := f.Start(t.Context(), f.key, rec.Token, dedupe.Check{Entry: f.entry, EndsAt: end, Incarnation: f.check().Incarnation}); err != nil || v != want {
 			t.Errorf("of a definition that ended at %s the verdict is %d, %v, want %d", end, v, err, want)
 		}
 	}
@@ -146,7 +146,7 @@ func stopIsFinal(t *testing.T, f fixture) {
 		}
 		for range 20 {
 			after := stopped.Load()
-			v, err := f.Start(t.Context(), f.key, rec.Token, f.check())
+			v, _, err := f.Start(t.Context(), f.key, rec.Token, f.check())
 			if err != nil || after && v != job.StoppedByCancel {
 				t.Errorf("verdict %d after the stop was acknowledged, %v", v, err)
 			}
@@ -240,19 +240,20 @@ func outcomesRace(t *testing.T, f fixture) {
 		var stored atomic.Int64
 		told := make(chan dedupe.Record, racers)
 		atOnce(func(i int) {
-			o := outcome(job.Succeeded, job.Token{Counter: int64(i + 1), Start: 1}, f.now)
+			token := job.Token{Counter: 1, Start: int64(i + 1)}
+			o := outcome(job.Succeeded, token, f.now)
 			var rec dedupe.Record
 			var ok bool
 			var err error
 			if i%2 == 0 {
 				var ended []dedupe.Ended
-				if ended, err = f.Finish(t.Context(), []dedupe.End{{Key: f.key, Token: o.Token, Outcome: &o}}, f.now); err == nil {
+				if ended, err = f.Finish(t.Context(), []dedupe.End{{Key: f.key, Token: token, Outcome: &o}}, f.now); err == nil {
 					rec, ok = ended[0].Record, ended[0].Stored
 				}
 			} else {
 				rec, ok, err = f.Refuse(t.Context(), f.key, o, f.now)
 			}
-			if err != nil || rec.Outcome == nil || ok != (rec.Outcome.Token == o.Token) {
+			if err != nil || rec.Outcome == nil || ok != (rec.Outcome.Fence == o.Fence) {
 				t.Errorf("racer %d: stored %v, told %+v, %v", i, ok, rec, err)
 			}
 			if ok {

@@ -131,11 +131,23 @@ func (f fixture) wantHeld(t *testing.T, h dedupe.Holder, at time.Time) dedupe.Re
 
 func (f fixture) start(t *testing.T, token job.Token, want job.Verdict) {
 	t.Helper()
-	v, err := f.Start(t.Context(), f.key, token, f.check())
+	f.fence(t, token, want)
+}
+
+// fence is what a start gives that is judged as wanted.
+func (f fixture) fence(t *testing.T, token job.Token, want job.Verdict) job.Fence {
+	t.Helper()
+	c := f.check()
+	v, fence, err := f.Start(t.Context(), f.key, token, c)
 	must(t, err)
 	if v != want {
 		t.Fatalf("verdict is %d, want %d", v, want)
 	}
+	began, right := v == job.Proceed, fence.Start == token.Start && fence.Epoch == dedupe.EpochOf(c.Incarnation) && fence.Epoch > 0
+	if began != right || began != (fence != job.Fence{}) {
+		t.Fatalf("verdict %d came with fence %+v of token %s in incarnation %s", v, fence, token, c.Incarnation)
+	}
+	return fence
 }
 
 func (f fixture) record(t *testing.T) dedupe.Record {
@@ -180,7 +192,7 @@ func (f fixture) wantTold(t *testing.T, told dedupe.Record, stored bool, o job.O
 
 func outcome(kind job.OutcomeKind, token job.Token, at time.Time) job.Outcome {
 	return job.Outcome{
-		Kind: kind, Retryable: true, Disposition: job.Fired, Token: token, StatusCode: 503, ResponseBody: []byte("{\xff}"),
+		Kind: kind, Retryable: true, Disposition: job.Fired, Fence: job.Fence{Epoch: 7, Counter: 9, Start: token.Start}, StatusCode: 503, ResponseBody: []byte("{\xff}"),
 		ResponseTruncated: true, Error: "no", RetryAfter: 1500 * time.Millisecond, PauseJob: true,
 		Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at.Add(time.Millisecond)},
 	}
@@ -211,6 +223,7 @@ func Run(t *testing.T, open func(t *testing.T) dedupe.Records) {
 		{"attempts of one execution are records of their own", attemptsAreSeparate},
 		{"records are looked up in order, those that do not exist are empty", lookupInOrder},
 		{"starting needs a lease and no outcome", startNeedsLease},
+		{"fencing tokens of an execution grow with every check that is accepted", fencesGrow},
 		{"starting needs the incarnation that is, and changes nothing in another", startNeedsIncarnation},
 		{"a record tells the definition for which it was started, else that of the last lease", definitionIsTold},
 		{"the last check judges by the stop record, and marks only what may proceed", startJudges},

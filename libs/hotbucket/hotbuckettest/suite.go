@@ -15,6 +15,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -158,8 +159,8 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 	} {
 		t.Run(c.promise, func(t *testing.T) { c.check(t, open(t)) })
 	}
-	t.Run("a hot tier keeps its incarnation, one that was made anew has another", func(t *testing.T) {
-		seen := map[string]bool{}
+	t.Run("a hot tier keeps its incarnation, one that was made anew has a later one", func(t *testing.T) {
+		seen, last := map[string]bool{}, int64(0)
 		for range 3 {
 			b := open(t)
 			partitions := []int{2, 0, 1}
@@ -183,6 +184,12 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 					t.Errorf("incarnation %q, earlier %v; of no partition %q", incarnation, seen, none)
 				}
 				seen[incarnation] = true
+				if epoch := dedupe.EpochOf(incarnation); epoch <= last {
+					t.Errorf("incarnation %q has number %d, one before had %d", incarnation, epoch, last)
+				}
+			}
+			for _, incarnation := range first {
+				last = max(last, dedupe.EpochOf(incarnation))
 			}
 		}
 	})

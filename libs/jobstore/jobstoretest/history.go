@@ -50,7 +50,7 @@ func event(jobID, tenant string, at time.Time, attempt int) job.Event {
 		TenantID: tenant, Retry: job.DefaultRetryPolicy(),
 	}
 	o := job.Outcome{
-		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Token: job.Token{Counter: 3, Start: 4}, StatusCode: 503,
+		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4}, StatusCode: 503,
 		ResponseBody: []byte("{\xff}"), ResponseTruncated: true, Error: "no", RetryAfter: 1500 * time.Millisecond, PauseJob: true,
 		Timeline: job.Timeline{Taken: due, Published: due, Consumed: due, Invoked: due, Completed: due.Add(time.Millisecond)},
 	}

@@ -21,10 +21,11 @@ type Hot struct {
 	maxEntries int
 	maxRecords int
 	// Broken is what the simulation breaks on purpose.
-	Broken struct{ AnyToken, AnyVersion, AnyDefinition, LastUpdateOnly, AnyIncarnation, SameToken bool }
+	Broken struct{ AnyToken, AnyVersion, AnyDefinition, LastUpdateOnly, AnyIncarnation, SameToken, FallingEpochs bool }
 
 	mu     sync.Mutex
 	losses int
+	epoch  int64 // of the present incarnation
 	hints  []chan struct{}
 	state  hotState
 }
@@ -41,6 +42,7 @@ type hotState struct {
 	stops     map[string]job.State
 	stopped   []string // oldest first
 	keptSince time.Time
+	started   int64 // the last checks that were accepted
 }
 
 type dueEntry struct {
@@ -52,7 +54,7 @@ type dueEntry struct {
 
 // NewHot is an empty hot tier, which holds at most so many entries, outcomes and stop records (0: any number).
 func NewHot(name string, maxEntries, maxRecords int) *Hot {
-	return &Hot{name: name, maxEntries: maxEntries, maxRecords: maxRecords, state: newHotState()}
+	return &Hot{name: name, maxEntries: maxEntries, maxRecords: maxRecords, epoch: dedupe.NextEpoch(0, time.Now()), state: newHotState()}
 }
 
 func newHotState() hotState {
@@ -66,7 +68,7 @@ func (s hotState) clone() hotState {
 	c := hotState{
 		due: map[int]map[job.Locator]dueEntry{}, epochs: maps.Clone(s.epochs), horizons: maps.Clone(s.horizons),
 		claims: maps.Clone(s.claims), records: maps.Clone(s.records), ended: slices.Clone(s.ended),
-		endedAt: slices.Clone(s.endedAt), stops: maps.Clone(s.stops), stopped: slices.Clone(s.stopped), keptSince: s.keptSince,
+		endedAt: slices.Clone(s.endedAt), stops: maps.Clone(s.stops), stopped: slices.Clone(s.stopped), keptSince: s.keptSince, started: s.started,
 	}
 	for p, due := range s.due {
 		c.due[p] = maps.Clone(due)
@@ -79,7 +81,12 @@ func (h *Hot) Lose() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.state = newHotState()
+	h.another()
+}
+
+func (h *Hot) another() {
 	h.losses++
+	h.epoch = dedupe.NextEpoch(h.epoch, time.Now())
 }
 
 // Snapshot gives a function that makes the hot tier forget everything since now, as a failover to a replica does that
@@ -92,7 +99,7 @@ func (h *Hot) Snapshot() (failOver func()) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.state = then
-		h.losses++
+		h.another()
 	}
 }
 
@@ -347,7 +354,10 @@ func (h *Hot) incarnation() string {
 	if h.Broken.AnyIncarnation {
 		return h.name
 	}
-	return fmt.Sprintf("%s-%d", h.name, h.losses)
+	if h.Broken.FallingEpochs {
+		return dedupe.IncarnationName(int64(1000-h.losses), h.name)
+	}
+	return dedupe.IncarnationName(h.epoch, h.name)
 }
 
 // Acquire implements dedupe.Records.
@@ -382,15 +392,15 @@ func (h *Hot) Acquire(
 }
 
 // Start implements dedupe.Records.
-func (h *Hot) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, error) {
+func (h *Hot) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c.Incarnation != h.incarnation() {
-		return 0, dedupe.ErrIncarnation
+		return 0, job.Fence{}, dedupe.ErrIncarnation
 	}
 	rec, ok := h.state.records[k]
 	if !ok || rec.Token != t || rec.Released || rec.Outcome != nil {
-		return 0, dedupe.ErrFenced
+		return 0, job.Fence{}, dedupe.ErrFenced
 	}
 	e := c.Entry
 	if stop, ok := h.state.stops[e.JobID]; ok {
@@ -402,12 +412,17 @@ func (h *Hot) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check
 			v = job.StoppedByCancel
 		}
 		if v != job.Proceed {
-			return v, nil
+			return v, job.Fence{}, nil
 		}
 	}
 	rec.Running, rec.DefinitionID = true, e.DefinitionID
 	h.state.records[k] = rec
-	return job.Proceed, nil
+	h.state.started++
+	fence := job.Fence{Epoch: dedupe.EpochOf(c.Incarnation), Counter: h.state.started, Start: t.Start}
+	if h.Broken.SameToken {
+		fence.Counter = 0
+	}
+	return job.Proceed, fence, nil
 }
 
 // Renew implements dedupe.Records.

@@ -651,9 +651,11 @@ func (x *Fire) GetFresh() bool {
 }
 
 type Token struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Counter       int64                  `protobuf:"varint,1,opt,name=counter,proto3" json:"counter,omitempty"`
-	Start         int64                  `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Counter int64                  `protobuf:"varint,1,opt,name=counter,proto3" json:"counter,omitempty"`
+	Start   int64                  `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
+	// The number of the hot tier's incarnation that accepted the last check.
+	Epoch         int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -698,6 +700,13 @@ func (x *Token) GetCounter() int64 {
 func (x *Token) GetStart() int64 {
 	if x != nil {
 		return x.Start
+	}
+	return 0
+}
+
+func (x *Token) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
 	}
 	return 0
 }
@@ -1155,10 +1164,11 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x05epoch\x18\x06 \x01(\x03R\x05epoch\x12\x1e\n" +
 	"\vtaken_at_ms\x18\a \x01(\x03R\ttakenAtMs\x12&\n" +
 	"\x0fpublished_at_ms\x18\b \x01(\x03R\rpublishedAtMs\x12\x14\n" +
-	"\x05fresh\x18\t \x01(\bR\x05fresh\"7\n" +
+	"\x05fresh\x18\t \x01(\bR\x05fresh\"M\n" +
 	"\x05Token\x12\x18\n" +
 	"\acounter\x18\x01 \x01(\x03R\acounter\x12\x14\n" +
-	"\x05start\x18\x02 \x01(\x03R\x05start\"\xab\x01\n" +
+	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\xab\x01\n" +
 	"\bTimeline\x12\x19\n" +
 	"\btaken_ms\x18\x01 \x01(\x03R\atakenMs\x12!\n" +
 	"\fpublished_ms\x18\x02 \x01(\x03R\vpublishedMs\x12\x1f\n" +
