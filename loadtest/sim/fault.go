@@ -383,6 +383,15 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes []stri
 	return list
 }
 
+// forgets tells whether the hot tier is lost right after a cancel was acknowledged, which is when it matters most. The trace has
+// it as a scheduled one.
+func (f *Faults) forgets(jobID string) bool {
+	return f.replay == nil && f.weather.Scheduled[LoseHot] > 0 && time.Now().Before(f.until) && f.dice.roll("forgets/%s", jobID) < forgetful
+}
+
+// forgetful is the share of cancels after which the hot tier is lost, in a weather that loses it.
+const forgetful = 0.25
+
 // scheduled records that a scheduled fault struck.
 func (f *Faults) scheduled(x Fault) {
 	f.mu.Lock()

@@ -52,6 +52,7 @@ func Variants() []*Variant {
 		{Name: "an old definition is judged by the last update alone", Servers: func(w *world) { w.hot.Broken.LastUpdateOnly = true }},
 		{Name: "a change writes no stop record", Ports: only("job-api", func(p *Ports) { p.Records = stopsNothing{p.Records} })},
 		{Name: "no successor is written", Ports: only("scheduler-worker", func(p *Ports) { p.Pending = writesNothing{p.Pending} })},
+		{Name: "the hot tier's incarnation is not asked for", Servers: func(w *world) { w.hot.Broken.AnyIncarnation = true }},
 		{Name: "a token is given out again", Servers: func(w *world) { w.hot.Broken.SameToken = true }},
 		{Name: "a later incarnation has a smaller number", Servers: func(w *world) { w.hot.Broken.FallingEpochs = true }},
 		{Name: "an object of the archive counts as put when it is there", Ports: only("audit-writer", func(p *Ports) {

@@ -190,6 +190,11 @@ func (w *world) stopped(s ledger.Stop, definition string) {
 	w.updates = append(w.updates, definition)
 	w.mu.Unlock()
 	w.tell("client", s.JobID, "was acknowledged a "+string(s.Kind))
+	if s.Kind == ledger.StopCancel && w.faults.forgets(s.JobID) {
+		// A little later, so that a replay does not lose it before.
+		at := (time.Since(w.forecast) + 2*time.Millisecond).Truncate(time.Millisecond)
+		w.background.Go(func() { w.after(at-time.Since(w.forecast), func() { w.strike(Fault{Kind: LoseHot, At: at}, 0) }) })
+	}
 }
 
 // request repeats a request until it is answered with the status, or as a conflict that its job's state explains.

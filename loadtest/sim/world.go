@@ -68,7 +68,9 @@ type world struct {
 	archive *servers.Archive
 	board   *embedded.Board
 
-	began      time.Time
+	began time.Time
+	// forecast is the instant from which scheduled faults count.
+	forecast   time.Time
 	background sync.WaitGroup
 
 	mu        sync.Mutex
@@ -302,6 +304,7 @@ func (w *world) stop() {
 
 // schedule lets the scheduled faults strike.
 func (w *world) schedule(list []Fault) {
+	w.forecast = time.Now()
 	for _, f := range list {
 		early := time.Duration(0)
 		if f.Kind == FailOver {

@@ -69,7 +69,7 @@ func (c *Cluster) open(ctx context.Context, cfg Config, logger *slog.Logger, met
 	if err = c.store.CheckPartitions(ctx, cfg.Partitions); err != nil {
 		return err
 	}
-	cfg.Kafka.Logger, cfg.ZooKeeper.Logger = logger, logger
+	cfg.Kafka.Logger, cfg.ZooKeeper.Logger, cfg.ZooKeeper.Metrics = logger, logger, metrics
 	if c.log, err = kafka.Open(cfg.Kafka); err != nil {
 		return err
 	}

@@ -354,10 +354,14 @@ func (h *Hot) incarnation() string {
 	if h.Broken.AnyIncarnation {
 		return h.name
 	}
+	return dedupe.IncarnationName(h.number(), h.name)
+}
+
+func (h *Hot) number() int64 {
 	if h.Broken.FallingEpochs {
-		return dedupe.IncarnationName(int64(1000-h.losses), h.name)
+		return int64(1000 - h.losses)
 	}
-	return dedupe.IncarnationName(h.epoch, h.name)
+	return h.epoch
 }
 
 // Acquire implements dedupe.Records.
@@ -418,7 +422,7 @@ func (h *Hot) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check
 	rec.Running, rec.DefinitionID = true, e.DefinitionID
 	h.state.records[k] = rec
 	h.state.started++
-	fence := job.Fence{Epoch: dedupe.EpochOf(c.Incarnation), Counter: h.state.started, Start: t.Start}
+	fence := job.Fence{Epoch: h.number(), Counter: h.state.started, Start: t.Start}
 	if h.Broken.SameToken {
 		fence.Counter = 0
 	}

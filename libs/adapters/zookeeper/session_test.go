@@ -1,0 +1,172 @@
+//go:build servers
+
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+)
+
+const shortSession = 2 * time.Second
+
+// stalling loses its session right before a request, which is then made under the next session.
+type stalling struct {
+	ensemble
+	proxy *servertest.Proxy
+	// at is the operation and a part of the node's path before which that happens, after passes of it.
+	at     string
+	passes int
+	struck atomic.Bool
+}
+
+func (s *stalling) before(op, node string) {
+	want, part, _ := strings.Cut(s.at, " ")
+	if op != want || !strings.Contains(node, part) || s.struck.Load() {
+		return
+	}
+	if s.passes > 0 {
+		s.passes--
+		return
+	}
+	s.struck.Store(true)
+	session := s.SessionID()
+	s.proxy.Off()
+	time.Sleep(2 * shortSession)
+	s.proxy.On()
+	for began := time.Now(); (s.SessionID() == session || s.State() != zk.StateHasSession) && time.Since(began) < time.Minute; {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (s *stalling) Create(node string, data []byte, flags int32, acl []zk.ACL) (string, error) {
+	s.before("create", node)
+	return s.ensemble.Create(node, data, flags, acl)
+}
+
+func (s *stalling) CreateProtectedEphemeralSequential(node string, data []byte, acl []zk.ACL) (string, error) {
+	s.before("create", node)
+	return s.ensemble.CreateProtectedEphemeralSequential(node, data, acl)
+}
+
+func (s *stalling) Get(node string) ([]byte, *zk.Stat, error) {
+	s.before("get", node)
+	return s.ensemble.Get(node)
+}
+
+func (s *stalling) Exists(node string) (bool, *zk.Stat, error) {
+	s.before("exists", node)
+	return s.ensemble.Exists(node)
+}
+
+func (s *stalling) Set(node string, data []byte, version int32) (*zk.Stat, error) {
+	s.before("set", node)
+	return s.ensemble.Set(node, data, version)
+}
+
+func (s *stalling) Delete(node string, version int32) error {
+	s.before("delete", node)
+	return s.ensemble.Delete(node, version)
+}
+
+func (s *stalling) ChildrenW(node string) ([]string, *zk.Stat, <-chan zk.Event, error) {
+	s.before("children", node)
+	return s.ensemble.ChildrenW(node)
+}
+
+// A request that waits for a connection is sent under whatever session comes next. A node that it makes then would belong to
+// nobody, and everybody would wait for it.
+func TestEveryPartitionIsOwnedAgainAfterASessionThatChangedAtAnyStep(t *testing.T) {
+	server := servertest.Address(t, "ZOOKEEPER")
+	var all sync.WaitGroup
+	for at, times := range map[string]int{
+		"create /members": 2, "create /members/": 1, "exists /members/": 1, "children /members": 2, "get /assignment": 2, "set /assignment": 2,
+		"create /owners/": 3, "get /owners/": 3, "get /epochs/": 3, "create /epochs/": 1, "set /epochs/": 3, "delete /owners/": 2,
+	} {
+		for passes := range times {
+			p := servertest.NewProxy(t, server)
+			all.Go(func() { // they mostly wait
+				if err := sessionChanges(t, server, &stalling{proxy: p, at: at, passes: passes}); err != nil {
+					t.Errorf("%s, time %d: %v", at, passes+1, err)
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+// sessionChanges lets two members share the partitions while the session of one changes.
+func sessionChanges(t *testing.T, server string, step *stalling) error {
+	const partitions = 4
+	root := servertest.Unique("/session-")
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	open := func(address string) (*Coordinator, error) {
+		return Open(Options{
+			Servers: []string{address}, Root: root, Partitions: partitions, SessionTimeout: shortSession, Logger: slog.New(slog.DiscardHandler),
+		})
+	}
+	stalled, err := open(step.proxy.Address())
+	if err != nil {
+		return err
+	}
+	defer stalled.Close() //nolint:errcheck // nothing is left to do
+	other, err := open(server)
+	if err != nil {
+		return err
+	}
+	defer other.Close() //nolint:errcheck // nothing is left to do
+	step.ensemble, stalled.conn = stalled.conn, step
+
+	var sets [2]<-chan []hotbucket.Owner
+	var owned [2]map[int]int64
+	deadline := time.After(30 * time.Second)
+	if sets[0], err = stalled.Join(ctx, hotbucket.RoleWorker); err != nil {
+		return err
+	}
+	for {
+		// The other comes while the first one is held up, or once it owns all.
+		if sets[1] == nil && (step.struck.Load() || len(owned[0]) == partitions) {
+			if sets[1], err = other.Join(ctx, hotbucket.RoleWorker); err != nil {
+				return err
+			}
+		}
+		both := map[int]int64{}
+		maps.Copy(both, owned[0])
+		maps.Copy(both, owned[1])
+		if step.struck.Load() && len(owned[0]) == partitions/2 && len(owned[1]) == partitions/2 && len(both) == partitions {
+			break
+		}
+		var set []hotbucket.Owner
+		who := 0
+		select {
+		case set = <-sets[0]:
+		case set = <-sets[1]:
+			who = 1
+		case <-time.After(50 * time.Millisecond):
+			continue
+		case <-deadline:
+			return fmt.Errorf("the session changed: %v; the members own %v", step.struck.Load(), owned)
+		}
+		owned[who] = map[int]int64{}
+		for _, o := range set {
+			owned[who][o.Partition] = o.Epoch
+		}
+	}
+	members, _, err := stalled.conn.Children(root + "/" + string(hotbucket.RoleWorker) + "/members")
+	if err == nil && len(members) != 2 {
+		err = fmt.Errorf("of earlier sessions members are left: %v", members)
+	}
+	return err
+}
