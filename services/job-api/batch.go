@@ -22,6 +22,9 @@ import (
 // keyedAtOnce bounds how many jobs of a batch that have idempotency keys of their own are created side by side.
 const keyedAtOnce = 16
 
+// maxBatchFaults bounds how many faults of a batch are told, before it is one of each job.
+const maxBatchFaults = 1000
+
 // batchResult is what became of one job of a batch.
 type batchResult struct {
 	Status  int              `json:"status"`
@@ -72,9 +75,13 @@ func (s *Service) sortBatch(
 	trees, _ := r.tree.(map[string]any)["jobs"].([]any)
 	schema := s.spec.operation("createJob").body
 	keyed = map[int]*request{}
+	told := 0
 	for i, raw := range bodies {
 		tree, _ := trees[i].(map[string]any)
 		if p := invalid(checkTree(schema, tree)); p != nil {
+			if told += len(p.Errors); told > maxBatchFaults {
+				p.Errors = p.Errors[:1]
+			}
 			results[i] = refused(p)
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"reflect"
 	"time"
@@ -27,7 +28,7 @@ func (s *Service) patchJob(ctx context.Context, r *request) (response, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		tree, err := decode(current)
+		tree, err := decode(current, math.MaxInt)
 		if err != nil {
 			return nil, false, err
 		}

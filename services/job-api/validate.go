@@ -46,9 +46,9 @@ func (s *Service) check(r *http.Request, op *operation) (*request, *problem.Prob
 	if len(faults) > 0 {
 		return nil, problem.New(http.StatusBadRequest, "invalid-parameter", "A parameter is not as it must be.", faults...)
 	}
-	limit := s.cfg.MaxBodyBytes
+	limit, values := s.cfg.MaxBodyBytes, maxValues
 	if op.id == "createJobs" {
-		limit = s.cfg.MaxBatchBytes
+		limit, values = s.cfg.MaxBatchBytes, maxBatchValues
 	}
 	body, p := readBody(r, limit)
 	if p != nil {
@@ -67,8 +67,12 @@ func (s *Service) check(r *http.Request, op *operation) (*request, *problem.Prob
 			"Set the Content-Type header to "+op.contentType+".")
 	}
 	req.body = body
-	req.tree, err = decode(body)
-	if err != nil {
+	req.tree, err = decode(body, values)
+	var large *limitError
+	switch {
+	case errors.As(err, &large):
+		return nil, invalid([]problem.Fault{problem.Fault(*large)})
+	case err != nil:
 		return nil, problem.New(http.StatusBadRequest, "malformed-json", "The body is not valid JSON in UTF-8.",
 			problem.Fault{Pointer: "", Code: "malformed-json", Message: "Send one JSON value in UTF-8, each member once, nested at most 1000 deep, numbers within 1e±1000."})
 	}
@@ -76,7 +80,15 @@ func (s *Service) check(r *http.Request, op *operation) (*request, *problem.Prob
 }
 
 func readBody(r *http.Request, limit int64) ([]byte, *problem.Problem) {
-	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, limit))
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
+	}
+	var text bytes.Buffer
+	if r.ContentLength > 0 {
+		text.Grow(min(int(r.ContentLength), maxAhead) + bytes.MinRead)
+	}
+	_, err := text.ReadFrom(http.MaxBytesReader(nil, r.Body, limit))
+	body := text.Bytes()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
@@ -87,27 +99,45 @@ func readBody(r *http.Request, limit int64) ([]byte, *problem.Problem) {
 	return body, nil
 }
 
+// maxAhead bounds what is made room for before it has come.
+const maxAhead = 1 << 20
+
 func tooLarge(limit int64) *problem.Problem {
 	return problem.New(http.StatusRequestEntityTooLarge, "too-large",
 		"The body is larger than "+strconv.FormatInt(limit, 10)+" bytes.")
 }
 
-// maxDepth bounds how deep a body nests: what is accepted is nested deeper in rows and answers, and encoding/json reads
-// no more than 10,000 levels back.
-const maxDepth = 1000
+// Bounds of a body, whatever its size: a value of one byte costs a hundred once it is decoded, and more to check.
+const (
+	// maxDepth bounds how deep it nests: what is accepted is nested deeper in rows and answers, and encoding/json reads no more
+	// than 10,000 levels back.
+	maxDepth = 1000
+	// maxValues bounds the values of all kinds in a request, maxBatchValues those in a batch.
+	maxValues, maxBatchValues = 20_000, 200_000
+	// maxMembers and maxItems bound an object and an array, but for what is in a target's body: nothing else that the document
+	// has is larger.
+	maxMembers, maxItems = 128, 1000
+	// ofTarget is the member that may hold anything.
+	ofTarget = "body"
+)
 
-// decode reads exactly one JSON value, strictly: in UTF-8, each member once. (Of two members of one name a tree would
-// hold the last, while a struct merges both: what the schema never saw would get in.)
-func decode(body []byte) (any, error) {
+// limitError is a fault of a body that is not worth decoding to its end.
+type limitError problem.Fault
+
+func (e *limitError) Error() string { return e.Message }
+
+// decode reads exactly one JSON value, strictly: in UTF-8, each member once, of at most so many values. (Of two members of one
+// name a tree would hold the last, while a struct merges both: what the schema never saw would get in.)
+func decode(body []byte, values int) (any, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("not UTF-8")
 	}
-	d := jsontext.NewDecoder(bytes.NewBuffer(body), escapedHalves)
-	tree, err := readTree(d, 0)
+	r := reader{d: jsontext.NewDecoder(bytes.NewBuffer(body), escapedHalves), values: values, left: values}
+	tree, err := r.value(&place{})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+	if _, err := r.d.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("more than one value")
 	}
 	return tree, nil
@@ -116,28 +146,58 @@ func decode(body []byte) (any, error) {
 // escapedHalves lets an escaped half of a surrogate pair pass: a target's body is sent as it stands.
 var escapedHalves = jsontext.AllowInvalidUTF8(true)
 
-func readTree(d *jsontext.Decoder, depth int) (any, error) {
-	if d.PeekKind() == '0' {
-		v, err := d.ReadValue()
+// reader builds the tree of a body. left is how many more of its values it may have.
+type reader struct {
+	d            *jsontext.Decoder
+	values, left int
+}
+
+// place is where a value stands: under a name, or at an index of an array.
+type place struct {
+	in    *place // nil for the whole body
+	name  string
+	index int
+	depth int
+	free  bool // within what a target is sent
+}
+
+// location is the way to the place.
+func (p *place) location() []string {
+	if p.in == nil {
+		return nil
+	}
+	name := p.name
+	if name == "" {
+		name = strconv.Itoa(p.index)
+	}
+	return append(p.in.location(), name)
+}
+
+func (r *reader) value(at *place) (any, error) {
+	if r.left--; r.left < 0 {
+		return nil, &limitError{Code: "too-many-values", Message: "Must consist of at most " + strconv.Itoa(r.values) + " values in all; send less at once."}
+	}
+	if r.d.PeekKind() == '0' {
+		v, err := r.d.ReadValue()
 		n := json.Number(v)
 		if err == nil && !reasonable(n) {
 			err = errors.New("a number beyond all measure")
 		}
 		return n, err
 	}
-	token, err := d.ReadToken()
+	token, err := r.d.ReadToken()
 	if err != nil {
 		return nil, err
 	}
 	switch token.Kind() {
 	case '{', '[':
-		if depth == maxDepth {
+		if at.depth == maxDepth {
 			return nil, errors.New("nested too deep")
 		}
 		if token.Kind() == '{' {
-			return readObject(d, depth)
+			return r.object(at)
 		}
-		return readArray(d, depth)
+		return r.array(at)
 	case '"':
 		return token.String(), nil
 	case 't', 'f':
@@ -146,32 +206,44 @@ func readTree(d *jsontext.Decoder, depth int) (any, error) {
 	return nil, nil // null
 }
 
-func readObject(d *jsontext.Decoder, depth int) (any, error) {
+func (r *reader) object(at *place) (any, error) {
 	object := map[string]any{}
-	for d.PeekKind() != '}' {
-		token, err := d.ReadToken()
+	inner := place{in: at, depth: at.depth + 1}
+	for r.d.PeekKind() != '}' {
+		token, err := r.d.ReadToken()
 		if err != nil {
 			return nil, err
 		}
-		name := token.String()
-		if object[name], err = readTree(d, depth+1); err != nil {
+		if len(object) == maxMembers && !at.free {
+			_, message, _ := describe(&kind.MaxProperties{Want: maxMembers})
+			return nil, &limitError{Pointer: pointer(at.location()), Code: "max-properties", Message: message}
+		}
+		inner.name = token.String()
+		inner.free = at.free || inner.name == ofTarget
+		if object[inner.name], err = r.value(&inner); err != nil {
 			return nil, err
 		}
 	}
-	_, err := d.ReadToken()
+	_, err := r.d.ReadToken()
 	return object, err
 }
 
-func readArray(d *jsontext.Decoder, depth int) (any, error) {
+func (r *reader) array(at *place) (any, error) {
 	array := []any{}
-	for d.PeekKind() != ']' {
-		v, err := readTree(d, depth+1)
+	inner := place{in: at, depth: at.depth + 1, free: at.free}
+	for r.d.PeekKind() != ']' {
+		if len(array) == maxItems && !at.free {
+			_, message, _ := describe(&kind.MaxItems{Want: maxItems})
+			return nil, &limitError{Pointer: pointer(at.location()), Code: "max-items", Message: message}
+		}
+		inner.index = len(array)
+		v, err := r.value(&inner)
 		if err != nil {
 			return nil, err
 		}
 		array = append(array, v)
 	}
-	_, err := d.ReadToken()
+	_, err := r.d.ReadToken()
 	return array, err
 }
 
