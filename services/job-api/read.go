@@ -3,11 +3,15 @@ package api
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/lifecycle"
@@ -79,7 +83,9 @@ func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Lin
 	if j.Version == 1 && j.CreatedAt.Add(time.Second).After(now) && more {
 		return body, nil // it is new: nothing can have happened
 	}
-	latest, _, err := s.executions(ctx, j.ID, jobstore.Position{}, s.deps.Clock.Now().Add(-jobstore.HistoryTTL), recentEvents)
+	// Nothing of it is older than the job.
+	oldest := job.Later(now.Add(-jobstore.HistoryTTL), j.CreatedAt.Add(-clock.MaxDifference))
+	latest, _, err := s.executions(ctx, j.ID, jobstore.Position{}, oldest, recentEvents)
 	if err != nil {
 		return nil, err
 	}
@@ -116,31 +122,78 @@ func (s *Service) listJobs(ctx context.Context, r *request) (response, error) {
 	if cursor != "" && !job.ValidID(cursor, job.JobPrefix) {
 		return response{}, badCursor()
 	}
-	for read := 0; read < maxRowsRead && len(result.Items) < r.limit(); {
-		want := r.limit() - len(result.Items)
-		rows, next, err := s.deps.Jobs.List(ctx, tenant(r.Request), cursor, want)
+	size, weight, read, chunk := 0, 0, 0, firstChunk
+	for more := true; more && read < maxRowsRead && len(result.Items) < r.limit() && size < maxPageBytes; {
+		rows, next, err := s.deps.Jobs.List(ctx, tenant(r.Request), cursor, min(r.limit()-len(result.Items), chunk))
 		if err != nil {
 			return response{}, err
 		}
-		for i := range rows {
-			body, err := s.showIf(ctx, &rows[i], r.parameters["status"], r.parameters["label"])
-			if err != nil {
-				return response{}, err
-			}
-			if body != nil {
-				result.Items = append(result.Items, body)
-			}
+		shown, err := s.showAll(ctx, rows, r.parameters["status"], r.parameters["label"])
+		if err != nil {
+			return response{}, err
 		}
-		read += len(rows)
-		cursor = next
-		if next == "" {
-			break
+		cursor, more = next, next != ""
+		for i, body := range shown {
+			if size >= maxPageBytes { // the rest is the next page's
+				cursor, more = rows[i-1].ID, true
+				break
+			}
+			read++
+			weight += weightOf(&rows[i])
+			if body == nil {
+				continue
+			}
+			if r.parameters["fields"] != wholeTarget {
+				body.Target.Body = nil
+			}
+			size += weightOf(&rows[i]) - len(rows[i].Definition.Target.Body) + len(body.Target.Body)
+			result.Items = append(result.Items, body)
+		}
+		if read > 0 {
+			chunk = min(2*chunk, max(maxPageBytes/(weight/read), 1)) // what comes may weigh more than what came
 		}
 	}
 	if cursor != "" {
 		result.NextCursor = &cursor
 	}
 	return response{status: http.StatusOK, body: result}, nil
+}
+
+const (
+	// maxPageBytes is about what a page holds at most, in bytes: the item that passes it is its last.
+	maxPageBytes = 4 << 20
+	// firstChunk is how many rows a list reads at first; what they weigh says how many it reads next.
+	firstChunk = 20
+	// shownAtOnce is for how many jobs of a page the history is asked side by side.
+	shownAtOnce = 16
+	// wholeTarget is what a client asks for that wants the targets' bodies in a list.
+	wholeTarget = "target.body"
+)
+
+// weightOf is about what a job takes in memory and in an answer, in bytes.
+func weightOf(j *job.Job) int {
+	weight := 2048 + len(j.Name) + len(j.Definition.Target.URL) + len(j.Definition.Target.Body)
+	for name, value := range j.Definition.Target.Headers {
+		weight += len(name) + len(value)
+	}
+	return weight
+}
+
+// showAll is showIf for many, in their order.
+func (s *Service) showAll(ctx context.Context, rows []job.Job, status, label string) ([]*jobBody, error) {
+	shown := make([]*jobBody, len(rows))
+	failed := make([]error, len(rows))
+	var workers sync.WaitGroup
+	var next atomic.Int64
+	for range min(shownAtOnce, len(rows)) {
+		workers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(rows); i = int(next.Add(1)) - 1 {
+				shown[i], failed[i] = s.showIf(ctx, &rows[i], status, label)
+			}
+		})
+	}
+	workers.Wait()
+	return shown, errors.Join(failed...)
 }
 
 // showIf shows a job that a list's filters let through; nil is one that they do not.
@@ -191,16 +244,20 @@ func (s *Service) listExecutions(ctx context.Context, r *request) (response, err
 		return response{}, err
 	}
 	result := newPage()
+	size := 0
 	for _, x := range executions {
 		if state := r.parameters["state"]; state != "" && x.State != state {
 			continue
 		}
-		if len(result.Items) == r.limit() {
+		if len(result.Items) == r.limit() || size >= maxPageBytes {
 			cursor := result.Items[len(result.Items)-1].(*executionBody).position()
 			result.NextCursor = &cursor
 			return response{status: http.StatusOK, body: result}, nil
 		}
 		result.Items = append(result.Items, x)
+		for i := range x.Attempts {
+			size += 512 + len(x.Attempts[i].ResponseBody) + len(x.Attempts[i].Error)
+		}
 	}
 	if n := len(executions); n > 0 && more {
 		cursor := executions[n-1].position()

@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v5"
 	"go.opentelemetry.io/otel/attribute"
@@ -177,7 +178,7 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, f
 		status = p.Status
 		_ = p.Write(w) // the client is gone if this fails
 	} else {
-		write(w, resp)
+		write(w, resp, s.cfg.AnswerLimit)
 	}
 	span.SetAttributes(attribute.Int("http.response.status_code", status))
 	s.metrics.requests.WithLabelValues(op.id, strconv.Itoa(status)).Inc()
@@ -194,7 +195,9 @@ func takesWork(operation string) bool {
 	return false
 }
 
-func write(w http.ResponseWriter, resp response) {
+// write answers. A client that does not read holds what is written for no longer than the limit.
+func write(w http.ResponseWriter, resp response, limit time.Duration) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit)) // a recorder of a test has none
 	for name, value := range resp.headers {
 		w.Header().Set(name, value)
 	}

@@ -44,8 +44,8 @@ type Config struct {
 	// LocalHostsOnly refuses requests whose Host is neither localhost nor an address. It is for an API on loopback without a
 	// token: a page in a browser must not reach it under a name of its own.
 	LocalHostsOnly bool
-	// DrainLimit is how long a stop waits for requests under way.
-	DrainLimit time.Duration
+	// DrainLimit is how long a stop waits for requests under way, AnswerLimit how long a client may take to read an answer.
+	DrainLimit, AnswerLimit time.Duration
 }
 
 // DefaultConfig is what the API runs with unless told otherwise.
@@ -53,7 +53,7 @@ func DefaultConfig() Config {
 	return Config{
 		Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute, MaxBodyBytes: 512 << 10, MaxBatchBytes: 16 << 20,
 		MaxWriteThroughs: 10_000,
-		DrainLimit:       10 * time.Second,
+		DrainLimit:       10 * time.Second, AnswerLimit: 30 * time.Second,
 	}
 }
 
@@ -63,8 +63,8 @@ func (c Config) Validate() error {
 	if c.Partitions < 1 || c.Partitions > bucket.MaxPartitions {
 		errs = append(errs, errors.New("job-api: partitions must be 1 to 16384"))
 	}
-	if c.Grace <= 0 || c.MaxBodyBytes <= 0 || c.MaxBatchBytes <= 0 || c.MaxWriteThroughs <= 0 || c.DrainLimit < 0 {
-		errs = append(errs, errors.New("job-api: grace, max body bytes and max write-throughs must be over 0"))
+	if c.Grace <= 0 || c.MaxBodyBytes <= 0 || c.MaxBatchBytes <= 0 || c.MaxWriteThroughs <= 0 || c.DrainLimit < 0 || c.AnswerLimit <= 0 {
+		errs = append(errs, errors.New("job-api: grace, answer limit, max body bytes and max write-throughs must be over 0"))
 	}
 	return errors.Join(errs...)
 }
@@ -146,7 +146,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil
 	}
 	server := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.deps.Logger.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
