@@ -94,7 +94,7 @@ func (s *Service) sortBatch(
 			continue
 		}
 		b := batchJob{at: i}
-		body, def, err := parse(raw, c.AcceptedAt)
+		body, def, err := parse(raw, c.AcceptedAt, nil)
 		if err == nil {
 			b.job = newJob(tenant(r.Request), &body, def, jobstore.Claim{
 				ID: derivedID(job.JobPrefix, c, i), DefinitionID: derivedID(job.DefinitionPrefix, c, i), AcceptedAt: c.AcceptedAt,

@@ -185,7 +185,7 @@ func bodyOf(j *job.Job) definitionBody {
 			RunAt: maybe(s.RunAt), StartAt: maybe(s.StartAt), EndAt: maybe(s.EndAt),
 		},
 		Target: targetBody{
-			Kind: d.Target.Kind, URL: d.Target.URL, Method: d.Target.Method, Headers: d.Target.Headers, Body: d.Target.Body,
+			Kind: d.Target.Kind, URL: d.Target.URL, Method: d.Target.Method, Headers: masked(d.Target.Headers), Body: d.Target.Body,
 			Timeout: text(d.Target.Timeout),
 		},
 		Retry: &retryBody{

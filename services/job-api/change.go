@@ -125,7 +125,7 @@ func (s *Service) update(
 		if err != nil {
 			return err
 		}
-		b, def, err := parse(text, now)
+		b, def, err := parse(text, now, j.Definition.Target.Headers)
 		if err != nil {
 			return err
 		}

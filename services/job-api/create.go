@@ -24,7 +24,7 @@ import (
 // createJob accepts a job, in the order of the design (§3, step 1): claim, entry, job row, answer, write-through.
 func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 	now := job.Instant(s.deps.Clock.Now())
-	body, def, err := parse(r.body, now)
+	body, def, err := parse(r.body, now, nil)
 	if err != nil {
 		return response{}, err
 	}

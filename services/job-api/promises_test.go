@@ -105,7 +105,7 @@ func TestParametersAreToldByTheirPointers(t *testing.T) {
 		{"/query/limit", "repeated", http.MethodGet, "/jobs?limit=1&limit=1", "", ""},
 		{"/query", "malformed", http.MethodGet, "/jobs?limit=%zz", "", ""},
 		{"/query", "malformed", http.MethodGet, "/jobs?limit=1;cursor=x", "", ""},
-		{"/query", "unknown-parameter", http.MethodGet, "/jobs?offset=1", "", ""},
+		{"/query/offset", "unknown-parameter", http.MethodGet, "/jobs?offset=1", "", ""},
 		{"/query/cursor", "cursor", http.MethodGet, "/jobs?cursor=" + canary, "", ""},
 		{"/query/cursor", "cursor", http.MethodGet, path + "/executions?cursor=" + canary, "", ""},
 		{"/query/cursor", "cursor", http.MethodGet, "/dead-letters?cursor=" + canary, "", ""},

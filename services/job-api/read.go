@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type jobBody struct {
 	JobID        string     `json:"job_id"`
 	Status       string     `json:"status"`
 	DefinitionID string     `json:"definition_id"`
+	EffectiveAt  time.Time  `json:"effective_at"`
 	NextRunAt    *time.Time `json:"next_run_at"`
 	LastFiredAt  *time.Time `json:"last_fired_at"`
 	PausedAt     *time.Time `json:"paused_at,omitempty"`
@@ -68,7 +70,7 @@ func (s *Service) show(ctx context.Context, j *job.Job) (*jobBody, error) {
 
 func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Line) (*jobBody, error) {
 	body := &jobBody{
-		JobID: j.ID, Status: string(j.Status), DefinitionID: j.Definition.ID, CreatedAt: j.CreatedAt,
+		JobID: j.ID, Status: string(j.Status), DefinitionID: j.Definition.ID, EffectiveAt: j.Definition.EffectiveAt, CreatedAt: j.CreatedAt,
 		UpdatedAt: j.UpdatedAt, definitionBody: bodyOf(j),
 	}
 	now := s.deps.Clock.Now()
@@ -83,8 +85,8 @@ func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Lin
 	if j.Version == 1 && j.CreatedAt.Add(time.Second).After(now) && more {
 		return body, nil // it is new: nothing can have happened
 	}
-	// Nothing of it is older than the job.
-	oldest := job.Later(now.Add(-jobstore.HistoryTTL), j.CreatedAt.Add(-clock.MaxDifference))
+	// Nothing of it is older than the job, but for an instant that lay in the past when the job was made.
+	oldest := job.Later(now.Add(-jobstore.HistoryTTL), j.CreatedAt.Add(-j.Definition.CatchUpWindow-clock.MaxDifference))
 	latest, _, err := s.executions(ctx, j.ID, jobstore.Position{}, oldest, recentEvents)
 	if err != nil {
 		return nil, err
@@ -364,16 +366,29 @@ func (s *Service) listDeadLetters(ctx context.Context, r *request) (response, er
 		}
 		return response{}, err
 	}
+	ids := make([]string, len(letters))
+	for i := range letters {
+		ids[i] = letters[i].Event.Entry.JobID
+	}
+	slices.Sort(ids)
+	jobs, err := s.deps.Jobs.GetMany(ctx, slices.Compact(ids)) // a page is no longer than it takes
+	if err != nil {
+		return response{}, err
+	}
 	result := newPage()
 	for i := range letters {
 		d := &letters[i]
-		result.Items = append(result.Items, map[string]any{
+		if j := jobs[d.Event.Entry.JobID]; j == nil || j.Deleted {
+			continue // nobody can redrive it, and its executions are hidden too
+		}
+		item := map[string]any{
 			"execution_id": d.Event.Entry.ExecutionID, "job_id": d.Event.Entry.JobID, "reason": d.Reason,
 			"attempts": d.Event.Entry.Attempt, "at": d.At, "last_attempt": newAttempt(&d.Event),
-		})
-		if d.RedrivenBy != "" {
-			result.Items[i].(map[string]any)["redriven_by"] = d.RedrivenBy
 		}
+		if d.RedrivenBy != "" {
+			item["redriven_by"] = d.RedrivenBy
+		}
+		result.Items = append(result.Items, item)
 	}
 	if next != "" {
 		result.NextCursor = &next

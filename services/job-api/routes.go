@@ -197,7 +197,7 @@ func takesWork(operation string) bool {
 
 // write answers. A client that does not read holds what is written for no longer than the limit.
 func write(w http.ResponseWriter, resp response, limit time.Duration) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit)) // a recorder of a test has none
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit)) //nolint:forbidigo // a socket knows no other clock; a test's recorder none
 	for name, value := range resp.headers {
 		w.Header().Set(name, value)
 	}

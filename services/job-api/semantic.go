@@ -25,8 +25,9 @@ func (l *faultList) add(ok bool, pointer, code, message string) {
 
 const notAvailable = "not-available-yet"
 
-// parse turns a checked body into a definition and its compiled schedule, or tells everything that is wrong with it.
-func parse(body []byte, now time.Time) (b definitionBody, d job.Definition, err error) {
+// parse turns a checked body into a definition and its compiled schedule, or tells everything that is wrong with it. standing are
+// the target's headers until now, whose secrets a client may send back as it was shown them.
+func parse(body []byte, now time.Time, standing map[string]string) (b definitionBody, d job.Definition, err error) {
 	if err := json.Unmarshal(body, &b); err != nil {
 		// The schema let it pass, so it is a number or a text beyond what this build can hold.
 		return b, d, problem.New(http.StatusUnprocessableEntity, "invalid-request",
@@ -36,6 +37,7 @@ func parse(body []byte, now time.Time) (b definitionBody, d job.Definition, err 
 	d = b.definition(now)
 	var faults faultList
 	faults.schedule(&b.scheduleBody, d.Schedule, now)
+	faults.unmask(&d.Target, standing)
 	faults.target(&d.Target)
 	faults.policies(&d)
 	if p := invalid(faults); p != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -326,11 +327,11 @@ func (op *operation) checkParameters(req *request) []problem.Fault {
 			faults = append(faults, f)
 		}
 	}
-	for name := range query {
-		if !known[name] {
-			// The name is the client's own text, so it is not repeated.
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if !known[name] && len(faults) < maxFaults {
 			faults = append(faults, problem.Fault{
-				Pointer: "/query", Code: "unknown-parameter", Message: "Leave out the parameters that this operation does not have.",
+				Pointer: pointer([]string{"query", name}), Code: "unknown-parameter",
+				Message: "This operation has no such parameter; check its spelling or leave it out.",
 			})
 		}
 	}

@@ -49,6 +49,9 @@ func (c *runCmd) Run(ctx context.Context) error {
 		return usageError{err}
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	if err := private(c.Data); err != nil {
+		return usageError{err}
+	}
 	listener, err := net.Listen("tcp", c.Listen) //nolint:noctx // the listener lives as long as the process
 	if err != nil {
 		return usageError{fmt.Errorf("cannot listen on %s: %w; choose another address with --listen", c.Listen, cause(err))}
@@ -119,12 +122,23 @@ func (c *runCmd) secure(cfg *platform.Config, addr net.Addr) error {
 	return err
 }
 
-// privateTargets tells whether calls to loopback and private addresses are allowed while the API listens on addr.
+// private keeps what is stored to this user: payloads and headers are in it. A folder in which others may put files is refused.
+func private(folder string) error {
+	syscall.Umask(0o077)
+	info, err := os.Stat(folder)
+	if err == nil && info.IsDir() && info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("everybody may write to the folder %s: run chmod o-w %s, or choose another with --data", folder, folder)
+	}
+	return nil // whether it can be opened, opening it tells
+}
+
+// privateTargets tells whether calls to loopback and private addresses are allowed while the API listens on addr. A token tells
+// of clients that are not all this machine's own: a proxy may stand before it.
 func (s *settings) privateTargets(addr net.Addr) bool {
 	if s.Private != nil {
 		return *s.Private
 	}
-	return isLoopback(addr)
+	return isLoopback(addr) && s.TokenFile == ""
 }
 
 func isLoopback(addr net.Addr) bool {

@@ -1,0 +1,51 @@
+package api
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// mask stands in answers for the value of a header that looks like a secret.
+const mask = "********"
+
+// secretHeader are the names of headers whose values are not shown again.
+var secretHeader = regexp.MustCompile(`(?i)auth|cookie|credential|key|pass|secret|session|signature|token`)
+
+// masked is what answers show of a target's headers.
+func masked(headers map[string]string) map[string]string {
+	var shown map[string]string
+	for name := range headers {
+		if !secretHeader.MatchString(name) {
+			continue
+		}
+		if shown == nil {
+			shown = maps.Clone(headers)
+		}
+		shown[name] = mask
+	}
+	if shown == nil {
+		return headers
+	}
+	return shown
+}
+
+// unmask puts the values that stand in the place of their masks: a client may send back what it was shown.
+func (l *faultList) unmask(t *job.Target, standing map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(t.Headers)) {
+		if t.Headers[name] != mask || !secretHeader.MatchString(name) {
+			continue
+		}
+		found := false
+		for former, value := range standing {
+			if strings.EqualFold(former, name) {
+				t.Headers[name], found = value, true
+			}
+		}
+		l.add(found, pointer([]string{"target", "headers", name}), "masked",
+			"This is what answers show in place of a secret, and no such header stands here; send the value itself.")
+	}
+}
