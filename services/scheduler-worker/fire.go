@@ -22,7 +22,7 @@ func (sh *shard) dispatch(ctx context.Context) {
 	if sh.lapsed() {
 		// Another may own these partitions by now. What is still there comes again with the next accepted read.
 		if sh.drop() > 0 {
-			sh.notThere()
+			sh.restartMarks()
 			sh.nextRead = sh.s.deps.Clock.Now()
 		}
 		return

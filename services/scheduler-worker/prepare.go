@@ -49,7 +49,7 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 	case p.err != nil && !t.dropped:
 		t.heldBack = true
 		sh.hold(t, sh.s.deps.Clock.Now().Add(sh.s.cfg.HoldRecheck))
-		sh.notThere()
+		sh.restartMarks()
 		if ctx.Err() == nil {
 			sh.s.deps.Logger.Warn("cannot prepare an entry", "execution_id", t.entry.ExecutionID, "error", p.err)
 		}

@@ -243,7 +243,7 @@ func (sh *shard) read(ctx context.Context) {
 				return
 			}
 			sh.again = true // what the answer held is set aside
-			sh.notThere()
+			sh.restartMarks()
 			if stale || sh.lapsed() {
 				sh.drop()
 			}
@@ -385,8 +385,8 @@ func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, 
 	sh.hinted = sh.hinted || sh.backlogOpen()
 }
 
-// notThere begins the marks of all lanes anew: the shard was not able to attend to what was due.
-func (sh *shard) notThere() {
+// restartMarks begins the marks of all lanes anew: the shard was not able to attend to what was due.
+func (sh *shard) restartMarks() {
 	now := sh.s.deps.Clock.Now()
 	for lane := range sh.backlog {
 		sh.backlog[lane] = now
