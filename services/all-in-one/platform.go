@@ -16,6 +16,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
@@ -37,6 +38,8 @@ type Config struct {
 	Partitions int
 	// Memory is how much the process may take, at least 512 MiB.
 	Memory Memory
+	// StoreFiles is about how many files the store keeps open; 0 means 1000.
+	StoreFiles int
 
 	API      api.Config
 	Loader   loader.Config
@@ -54,6 +57,12 @@ func DefaultConfig(dir string) Config {
 		Dir: dir, Memory: MachineMemory(), API: api.DefaultConfig(), Loader: loader.DefaultConfig(), Worker: worker.DefaultConfig(),
 		Executor: executor.DefaultConfig(), Settler: settler.DefaultConfig(), Auditor: audit,
 	}
+}
+
+// Within keeps files and connections within what the process may have open.
+func (c *Config) Within(s descriptors.Share) {
+	c.StoreFiles, c.API.MaxConnections = s.Store, min(c.API.MaxConnections, s.Clients)
+	c.Executor.Within(s.Calls)
 }
 
 // Outside is what the process gives the platform.
@@ -99,7 +108,7 @@ type Adapters struct {
 func Open(cfg Config, out Outside) (*Platform, error) {
 	db, err := embedded.Open(embedded.Options{
 		Dir: filepath.Join(cfg.Dir, "store"), FS: cfg.FS, Partitions: cfg.Partitions, SetupMinute: job.Minute(time.Now()),
-		CacheBytes: cfg.Memory.cacheBytes(), Log: out.Logger, Fatal: out.Fatal,
+		CacheBytes: cfg.Memory.cacheBytes(), MaxOpenFiles: cfg.StoreFiles, Log: out.Logger, Fatal: out.Fatal,
 	})
 	if err != nil {
 		return nil, err

@@ -35,6 +35,8 @@ type Config struct {
 	LeaseTTL, RenewEvery time.Duration
 	// HostConcurrency bounds the invocations of one target host, MaxRunning those of all.
 	HostConcurrency, MaxRunning int
+	// MaxIdle bounds the connections to targets that are kept for the next call.
+	MaxIdle int
 	// MaxWaiting bounds the fires in memory, HostWaiting those of one host, MaxWaitingBytes their size together.
 	MaxWaiting, HostWaiting int
 	MaxWaitingBytes         int64
@@ -58,11 +60,19 @@ type Config struct {
 // DefaultConfig is what an executor runs with unless told otherwise.
 func DefaultConfig() Config {
 	return Config{
-		LeaseTTL: 10 * time.Second, RenewEvery: 3 * time.Second, HostConcurrency: 256, MaxRunning: 4096,
+		LeaseTTL: 10 * time.Second, RenewEvery: 3 * time.Second, HostConcurrency: 256, MaxRunning: 4096, MaxIdle: 4096,
 		MaxWaiting: 100_000, HostWaiting: 60_000, MaxWaitingBytes: 128 << 20, MaxQueueWait: 5 * time.Second,
 		MinDefer: 5 * time.Second, MaxDefer: 5 * time.Minute, MaxUncommitted: 1_000_000, MaxTakeovers: 3,
 		DrainLimit: 20 * time.Second, PollBatch: 1000,
 	}
+}
+
+// Within bounds invocations by how many connections there may be: a quarter of them may be idle, and of eight targets that hang
+// each may have its share.
+func (c *Config) Within(connections int) {
+	c.MaxRunning = min(c.MaxRunning, connections*3/4)
+	c.MaxIdle = min(c.MaxIdle, connections-c.MaxRunning)
+	c.HostConcurrency = min(c.HostConcurrency, max(c.MaxRunning/8, 1))
 }
 
 // Validate tells everything that is wrong with c.
@@ -76,6 +86,7 @@ func (c Config) Validate() error {
 	check(c.RenewEvery > 0 && 2*c.RenewEvery+clock.MaxDifference < c.LeaseTTL,
 		fmt.Sprintf("renew every must be over 0, and the lease TTL over twice that and %s, by which clocks may differ", clock.MaxDifference))
 	check(c.HostConcurrency > 0 && c.MaxRunning >= c.HostConcurrency, "max running must be at least host concurrency, over 0")
+	check(c.MaxIdle >= 0, "max idle must not be below 0")
 	check(c.MaxWaiting > 0 && c.HostWaiting > 0 && c.MaxWaitingBytes > 0, "bounds of what waits must be over 0")
 	check(c.MaxQueueWait > 0 && c.MinDefer > 0 && c.MaxDefer >= c.MinDefer, "max defer must be at least min defer, over 0")
 	check(c.MaxUncommitted >= c.MaxWaiting, "max uncommitted must be at least max waiting")

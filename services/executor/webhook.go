@@ -48,7 +48,7 @@ func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook
 		// No proxy: the guard judges the address that is dialled.
 		transport = &http.Transport{
 			DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-			ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConns: cfg.MaxRunning,
+			ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConns: max(cfg.MaxIdle, 1),
 			MaxIdleConnsPerHost: cfg.HostConcurrency, IdleConnTimeout: 60 * time.Second,
 			TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		}

@@ -41,6 +41,8 @@ type Config struct {
 	MaxBodyBytes, MaxBatchBytes int64
 	// MaxWriteThroughs bounds the entries whose write-through failed and is tried again in the background.
 	MaxWriteThroughs int
+	// MaxConnections bounds the connections that are open, three quarters of it those from one address. Idle ones make room.
+	MaxConnections int
 	// LocalHostsOnly refuses requests whose Host is neither localhost nor an address. It is for an API on loopback without a
 	// token: a page in a browser must not reach it under a name of its own.
 	LocalHostsOnly bool
@@ -52,8 +54,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute, MaxBodyBytes: 512 << 10, MaxBatchBytes: 16 << 20,
-		MaxWriteThroughs: 10_000,
-		DrainLimit:       10 * time.Second, AnswerLimit: 30 * time.Second,
+		MaxWriteThroughs: 10_000, MaxConnections: 4096,
+		DrainLimit: 10 * time.Second, AnswerLimit: 30 * time.Second,
 	}
 }
 
@@ -63,8 +65,8 @@ func (c Config) Validate() error {
 	if c.Partitions < 1 || c.Partitions > bucket.MaxPartitions {
 		errs = append(errs, errors.New("job-api: partitions must be 1 to 16384"))
 	}
-	if c.Grace <= 0 || c.MaxBodyBytes <= 0 || c.MaxBatchBytes <= 0 || c.MaxWriteThroughs <= 0 || c.DrainLimit < 0 || c.AnswerLimit <= 0 {
-		errs = append(errs, errors.New("job-api: grace, answer limit, max body bytes and max write-throughs must be over 0"))
+	if c.Grace <= 0 || c.MaxBodyBytes <= 0 || c.MaxBatchBytes <= 0 || c.MaxWriteThroughs <= 0 || c.DrainLimit < 0 || c.AnswerLimit <= 0 || c.MaxConnections <= 0 {
+		errs = append(errs, errors.New("job-api: grace, answer limit, max body bytes, max connections and max write-throughs must be over 0"))
 	}
 	return errors.Join(errs...)
 }
@@ -145,12 +147,13 @@ func (s *Service) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	limited := newConnections(s.deps.Listener, s.cfg.MaxConnections)
 	server := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
+		Handler: s.handler, ConnState: limited.changed, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.deps.Logger.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(s.deps.Listener) }()
+	go func() { served <- server.Serve(limited) }()
 	select {
 	case err := <-served:
 		return err

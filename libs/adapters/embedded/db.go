@@ -48,6 +48,8 @@ type Options struct {
 	Partitions int
 	// CacheBytes bounds the block cache, MemTableBytes each of at most four memtables.
 	CacheBytes, MemTableBytes int64
+	// MaxOpenFiles is about how many files the store keeps open; 0 means 1000.
+	MaxOpenFiles int
 	// SetupMinute is the low-water mark that a new store gets: the minute of its set-up.
 	SetupMinute int64
 	Log         *slog.Logger
@@ -113,7 +115,7 @@ func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 	// stampede; a read looks at a few more tables, which their filters make cheap.
 	opts := &pebble.Options{
 		FS: o.FS, Cache: cache, MemTableSize: uint64(o.MemTableBytes), MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold: 10, L0StopWritesThreshold: 40, Logger: storeLog{o.Log, o.Fatal},
+		MaxOpenFiles: o.MaxOpenFiles, L0CompactionThreshold: 10, L0StopWritesThreshold: 40, Logger: storeLog{o.Log, o.Fatal},
 		FormatMajorVersion: pebble.FormatNewest, Merger: firstStands,
 	}
 	for i := range opts.Levels {

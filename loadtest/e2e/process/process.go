@@ -56,6 +56,8 @@ type Process struct {
 
 	// FileLimit is the size in KiB beyond which the next start may not write a file: like a full disk. 0 is no limit.
 	FileLimit int
+	// Descriptors is how many files and connections the next start may have open. 0 is no limit.
+	Descriptors int
 
 	t      *testing.T
 	binary string
@@ -97,8 +99,15 @@ func (p *Process) Start() {
 	// The context ends just before the test's cleanups, and with it whatever still runs.
 	args := []string{"run", "--data", p.Dir, "--listen", p.addr, "--log-level", "warn", "--memory", "512"}
 	cmd := exec.CommandContext(p.t.Context(), p.binary, args...)
-	if p.FileLimit > 0 {
-		limited := []string{"-c", `ulimit -f "$0"; exec "$@"`, strconv.Itoa(p.FileLimit), p.binary}
+	if p.FileLimit > 0 || p.Descriptors > 0 {
+		limits := ""
+		if p.FileLimit > 0 {
+			limits += "ulimit -f " + strconv.Itoa(p.FileLimit) + "; "
+		}
+		if p.Descriptors > 0 {
+			limits += "ulimit -n " + strconv.Itoa(p.Descriptors) + "; "
+		}
+		limited := []string{"-c", limits + `exec "$0" "$@"`, p.binary}
 		cmd = exec.CommandContext(p.t.Context(), "bash", append(limited, args...)...)
 	}
 	p.stderr.Reset()

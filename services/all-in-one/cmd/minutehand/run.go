@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/trace"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
@@ -56,8 +57,13 @@ func (c *runCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return usageError{fmt.Errorf("cannot listen on %s: %w; choose another address with --listen", c.Listen, cause(err))}
 	}
+	share, err := descriptors.Of(descriptors.Limit())
+	if err != nil {
+		return usageError{errors.Join(err, listener.Close())}
+	}
 	cfg := platform.DefaultConfig(c.Data)
 	cfg.Partitions = c.Partitions
+	cfg.Within(share)
 	if c.Memory != 0 {
 		if c.Memory < platform.LeastMemory>>20 {
 			return usageError{errors.Join(fmt.Errorf("--memory is %d, and must be at least %d", c.Memory, platform.LeastMemory>>20), listener.Close())}

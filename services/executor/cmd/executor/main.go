@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/services/executor"
@@ -24,6 +25,11 @@ func main() {
 			cfg := executor.DefaultConfig()
 			cfg.AllowPrivateTargets = p.Env.Bool("ALLOW_PRIVATE_TARGETS")
 			cfg.DrainLimit = p.Env.Duration("DRAIN_LIMIT", cfg.DrainLimit)
+			share, err := descriptors.Of(descriptors.Limit())
+			if err != nil {
+				return nil, nil, err
+			}
+			cfg.Within(share.Calls)
 			s, err := executor.New(cfg, executor.Deps{
 				Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Logger: p.Logger, Metrics: p.Metrics,
 			})

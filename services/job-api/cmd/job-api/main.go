@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/run"
 	api "github.com/minutehand/minutehand/services/job-api"
 )
@@ -30,6 +31,11 @@ func main() {
 func build(p *cluster.Process) (run.Runner, func() []string, error) {
 	cfg := api.DefaultConfig()
 	cfg.Partitions = p.Config.Partitions
+	share, err := descriptors.Of(descriptors.Limit())
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.MaxConnections = min(cfg.MaxConnections, share.Clients)
 	address := p.Env.Text("LISTEN", "127.0.0.1:8080")
 	listener, err := net.Listen("tcp", address) //nolint:noctx // the listener lives as long as the process
 	if err != nil {

@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/loadtest/e2e/process"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// Both took the descriptors that the store needs, which panicked.
+func TestNeitherIdleConnectionsNorHangingTargetsTakeWhatTheStoreNeeds(t *testing.T) {
+	const (
+		idle  = 1_100
+		hosts = 5
+		calls = 1_400 // to hosts that hang
+		jobs  = 2_000
+		ahead = 15 * time.Second
+	)
+	p, healthy := newProcess(t), process.NewSink(t)
+	p.Descriptors = 1024
+	p.Start()
+	for range idle {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(p.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	hanging := make([]*process.Sink, hosts)
+	for i := range hanging {
+		hanging[i] = process.NewSink(t)
+		hanging[i].Set("/hook", process.Hang)
+	}
+	first := time.Now().Add(ahead)
+	p.Register(calls, func(i int) map[string]any {
+		return process.Once("", first, map[string]any{
+			"target":       map[string]any{"kind": "http_webhook", "url": hanging[i%hosts].URL + "/hook", "timeout": "5s"},
+			"retry_policy": map[string]any{"max_attempts": 1},
+		})
+	})
+	p.Register(jobs, func(i int) map[string]any {
+		return process.Once(healthy.URL+"/hook", first.Add(time.Duration(i)*5*time.Millisecond), nil)
+	})
+	process.WaitFor(t, ahead+time.Minute, "every job is called", func() bool { return healthy.Count("/hook") >= jobs })
+	late := ledger.Lateness(healthy.Calls())
+	t.Logf("beside %d idle connections and %d calls to targets that hang: %d of %d calls, p50 %s, p99 %s late", idle, calls,
+		healthy.Count("/hook"), jobs, quantile(late, .5), quantile(late, .99))
+	if n := oneExecutionEach(t, healthy.Calls()); n != 0 {
+		t.Errorf("%d jobs were called twice", n)
+	}
+}
