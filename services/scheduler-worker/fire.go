@@ -3,6 +3,7 @@ package worker
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -319,11 +320,13 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 			near = append(near, e)
 		}
 	}
-	if err := s.deps.Hot.Add(ctx, near); err != nil {
-		// It is durable; the loader's sweeps bring it to the hot bucket.
+	err := s.deps.Hot.Add(ctx, near)
+	if errors.Is(err, hotbucket.ErrFull) {
+		// They are durable; the loader's sweeps bring them to the hot bucket once there is room.
 		s.deps.Logger.Warn("cannot add successors to the hot bucket", "entries", len(near), "error", err)
+		return nil
 	}
-	return nil
+	return err // the parents are taken again: else a schedule of every second would stand still until the closing sweep
 }
 
 // fire is the message for the task's attempt, published at an instant.

@@ -151,3 +151,40 @@ func TestOwnerThatStoodStillJudgesAnewWhatAnotherHasRefused(t *testing.T) {
 		t.Errorf("told %+v", f.log.events)
 	}
 }
+
+// addsBadly fails to add, once.
+type addsBadly struct {
+	hotbucket.Buckets
+	err   error
+	added int
+}
+
+func (a *addsBadly) Add(ctx context.Context, entries []job.Entry) error {
+	if err := a.err; err != nil {
+		a.err = nil
+		return err
+	}
+	a.added += len(entries)
+	return a.Buckets.Add(ctx, entries)
+}
+
+// A schedule of every second would stand still until the sweep that closes the minute.
+func TestParentOfASuccessorThatIsNotHotIsTakenAgain(t *testing.T) {
+	f := newFixture(t)
+	loader := hotbucket.Owner{Role: hotbucket.RoleLoader, Epoch: 1}
+	f.must(f.deps.Hot.SetEpoch(t.Context(), loader))
+	f.must(f.deps.Hot.SetHorizon(t.Context(), loader, f.entry.DueAt.Add(time.Hour)))
+	hot := &addsBadly{Buckets: f.deps.Hot, err: errors.New("connection reset")}
+	f.deps.Hot = hot
+	successors := []job.Entry{f.entry}
+	if err := f.chain(t.Context(), successors, f.deps.Clock.Now()); err == nil || hot.added != 0 {
+		t.Errorf("its fire would be published: %v, %d added", err, hot.added)
+	}
+	if err := f.chain(t.Context(), successors, f.deps.Clock.Now()); err != nil || hot.added != 1 {
+		t.Errorf("the second time gave %v, %d added", err, hot.added)
+	}
+	hot.err = hotbucket.ErrFull // the loader brings it when there is room: nothing else is held up
+	if err := f.chain(t.Context(), successors, f.deps.Clock.Now()); err != nil {
+		t.Errorf("a full hot tier gave %v", err)
+	}
+}
