@@ -7,30 +7,39 @@ import (
 	"time"
 )
 
+// silence is how long a new connection may send nothing before it counts as idle.
+const silence = time.Second
+
 // connections is a listener that keeps no more connections open than it may, in all and from one address. Where there are as many,
 // the one that has been idle for longest makes room; where none is idle, the new one is closed.
 type connections struct {
 	net.Listener
 	max, perAddress int
+	silence         time.Duration
 
 	mu        sync.Mutex
 	open      map[*connection]bool
 	byAddress map[string]int
 }
 
-// connection is one of them. An idle one has sent nothing yet, or waits for its next request.
+// connection is one of them.
 type connection struct {
 	net.Conn
 	of      *connections
 	address string
-	idle    bool
+	state   http.ConnState
 	since   time.Time
 	once    sync.Once
 }
 
+// idle reports whether it has sent nothing yet, for some time, or waits for its next request.
+func (o *connection) idle(now time.Time) bool {
+	return o.state == http.StateIdle || o.state == http.StateNew && now.Sub(o.since) >= o.of.silence
+}
+
 func newConnections(l net.Listener, most int) *connections {
 	return &connections{
-		Listener: l, max: most, perAddress: max(most*3/4, 1), open: map[*connection]bool{}, byAddress: map[string]int{},
+		Listener: l, silence: silence, max: most, perAddress: max(most*3/4, 1), open: map[*connection]bool{}, byAddress: map[string]int{},
 	}
 }
 
@@ -54,7 +63,8 @@ func (c *connections) admit(conn net.Conn) net.Conn {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		address = host
 	}
-	one := &connection{Conn: conn, of: c, address: address, idle: true, since: time.Now()} //nolint:forbidigo // only their order counts
+	now := time.Now() //nolint:forbidigo // only their order counts
+	one := &connection{Conn: conn, of: c, address: address, state: http.StateNew, since: now}
 	for {
 		c.mu.Lock()
 		crowded := c.byAddress[address] >= c.perAddress
@@ -66,7 +76,7 @@ func (c *connections) admit(conn net.Conn) net.Conn {
 		}
 		var oldest *connection
 		for other := range c.open {
-			if other.idle && (!crowded || other.address == address) && (oldest == nil || other.since.Before(oldest.since)) {
+			if other.idle(now) && (!crowded || other.address == address) && (oldest == nil || other.since.Before(oldest.since)) {
 				oldest = other
 			}
 		}
@@ -99,5 +109,5 @@ func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	one.idle, one.since = state == http.StateIdle || state == http.StateNew, time.Now() //nolint:forbidigo // only their order counts
+	one.state, one.since = state, time.Now() //nolint:forbidigo // only their order counts
 }

@@ -8,25 +8,26 @@ import (
 	"time"
 )
 
-// served answers requests to / at once, and to /hang when it is told.
-func served(t *testing.T, most int) (address string, release chan struct{}) {
+// served answers requests to / at once, and to /hang, of which it tells, when it is released.
+func served(t *testing.T, most int, silence time.Duration) (address string, hangs, release chan struct{}) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	limited := newConnections(l, most)
-	limited.perAddress = most // all of them are from one
-	release = make(chan struct{})
+	limited.perAddress, limited.silence = most, silence // all of them are from one
+	hangs, release = make(chan struct{}, most), make(chan struct{})
 	server := &http.Server{ReadHeaderTimeout: time.Minute, ConnState: limited.changed, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hang" {
+			hangs <- struct{}{}
 			<-release
 		}
 		_, _ = io.WriteString(w, "answered")
 	})}
 	go server.Serve(limited) //nolint:errcheck // it ends with the test
 	t.Cleanup(func() { _ = server.Close() })
-	return l.Addr().String(), release
+	return l.Addr().String(), hangs, release
 }
 
 func dial(t *testing.T, address string) net.Conn {
@@ -58,7 +59,7 @@ func get(t *testing.T, address, path string) bool {
 
 func TestIdleConnectionsMakeRoomForNewOnes(t *testing.T) {
 	const most = 8
-	address, _ := served(t, most)
+	address, _, _ := served(t, most, 0)
 	var idle []net.Conn
 	for range 5 * most {
 		idle = append(idle, dial(t, address))
@@ -75,19 +76,20 @@ func TestIdleConnectionsMakeRoomForNewOnes(t *testing.T) {
 
 func TestConnectionThatIsInUseIsNotClosedForANewOne(t *testing.T) {
 	const most = 4
-	address, release := served(t, most)
-	hanging := make(chan bool, most)
+	address, hangs, release := served(t, most, time.Minute)
+	answered := make(chan bool, most)
 	for range most {
-		go func() { hanging <- get(t, address, "/hang") }()
+		go func() { answered <- get(t, address, "/hang") }()
 	}
-	for began := time.Now(); get(t, address, "/"); { // until all places are taken
-		if time.Since(began) > 10*time.Second {
-			t.Fatal("there is always room")
-		}
+	for range most {
+		<-hangs
+	}
+	if get(t, address, "/") {
+		t.Error("there was room for one more")
 	}
 	close(release)
 	for range most {
-		if !<-hanging {
+		if !<-answered {
 			t.Error("a request under way lost its connection")
 		}
 	}

@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -89,10 +88,13 @@ func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(t, func(c *api.Config, _ *api.Deps) { c.AnswerLimit = 300 * time.Millisecond })
+	const limit = 300 * time.Millisecond
+	s := newServer(t, func(c *api.Config, _ *api.Deps) { c.AnswerLimit = limit })
 	createLarge(t, s, 20)
 	answered := make(chan struct{}, 1)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	// With small buffers the answer does not fit into the kernel.
+	small := func(conn net.Conn, _ http.ConnState) { _ = conn.(*net.TCPConn).SetWriteBuffer(4096) }
+	server := &http.Server{ReadHeaderTimeout: time.Minute, ConnState: small, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.handler.ServeHTTP(w, r)
 		answered <- struct{}{}
 	})}
@@ -104,16 +106,16 @@ func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
 	}
 	defer conn.Close() //nolint:errcheck // nothing is left to do
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+	began := time.Now()
 	if _, err := io.WriteString(conn, "GET /api/v1/jobs?fields=target.body HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case <-answered: // although nothing was read
+		if took := time.Since(began); took < limit {
+			t.Errorf("it was written within %s: this run shows nothing", took)
+		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("the answer is still being written")
-	}
-	got, _ := io.ReadAll(conn)
-	if bytes.HasSuffix(got, []byte("}")) && len(got) > 4<<20 {
-		t.Errorf("it got all %d bytes", len(got))
 	}
 }
