@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,19 @@ func TestNeitherIdleConnectionsNorHangingTargetsTakeWhatTheStoreNeeds(t *testing
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 	}
+	// A new one takes the place of one that has been silent for a second.
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	process.WaitFor(t, 10*time.Second, "a request is answered beside idle connections", func() bool {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(r)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return err == nil
+	})
 	hanging := make([]*process.Sink, hosts)
 	for i := range hanging {
 		hanging[i] = process.NewSink(t)

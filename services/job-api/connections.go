@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// silence is how long a new connection may send nothing before it counts as idle.
+// silence is how long a connection may send nothing before it counts as idle: one that a client uses all the time is between two
+// requests for less.
 const silence = time.Second
 
 // connections is a listener that keeps no more connections open than it may, in all and from one address. Where there are as many,
@@ -32,9 +33,9 @@ type connection struct {
 	once    sync.Once
 }
 
-// idle reports whether it has sent nothing yet, for some time, or waits for its next request.
+// idle reports whether it has waited for its first or its next request for some time.
 func (o *connection) idle(now time.Time) bool {
-	return o.state == http.StateIdle || o.state == http.StateNew && now.Sub(o.since) >= o.of.silence
+	return (o.state == http.StateIdle || o.state == http.StateNew) && now.Sub(o.since) >= o.of.silence
 }
 
 func newConnections(l net.Listener, most int) *connections {
