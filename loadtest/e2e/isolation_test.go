@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +16,8 @@ const (
 	// 1.4 ms on two quiet cores, most of which is the granularity of timers, and twice that is within what the machine's
 	// own scheduling adds when it is not quiet.
 	latenessFloor = 5 * time.Millisecond
+	// latenessPromise is the p99 that is promised (DESIGN §1): it holds over the whole window, whatever a second of it was.
+	latenessPromise = 50 * time.Millisecond
 	// memoryBound is for the whole process at its peak, with everything that was registered.
 	memoryBound = 512 << 20
 	// committedWithin bounds how long a fire stays behind the committed position: at most 5 s in its host's queue, 5 s of
@@ -83,10 +86,12 @@ func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
 	if dead.Count("/hook") < 256 || deferred == 0 {
 		t.Error("the hanging target was not saturated: this run shows nothing")
 	}
-	bound := max(2*p99(t, healthy, &alone), latenessFloor)
-	p99(t, healthy, &busy)
-	if late := p99(t, healthy, &beside); late > bound {
-		t.Errorf("p99 is %s beside a hanging target, want at most %s", late, bound)
+	quiet, loud, hung := lateness(t, healthy, &alone), lateness(t, healthy, &busy), lateness(t, healthy, &beside)
+	if bound := max(2*quiet.typical, latenessFloor); hung.typical > bound {
+		t.Errorf("p99 of a typical second is %s beside a hanging target, want at most %s", hung.typical, bound)
+	}
+	if bound := max(quiet.whole, loud.whole, latenessPromise); hung.whole > bound {
+		t.Errorf("p99 of all calls is %s beside a hanging target, want at most %s", hung.whole, bound)
 	}
 	checkProgress(t, samples)
 	memory := p.PeakMemory()
@@ -99,22 +104,35 @@ func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
 	}
 }
 
-// p99 is the p99 lateness of the healthy target in one part of the test, each of whose calls must be there.
-func p99(t *testing.T, sink *process.Sink, l *load) time.Duration {
+// p99 is how late the healthy target's calls were: whole over all of them, typical the median of the seconds. A machine
+// that is taken away for 100 ms decides the first on its own; what a hanging target costs is there in every second.
+type p99 struct{ typical, whole time.Duration }
+
+// lateness is that of the healthy target in one part of the test, each of whose calls must be there.
+func lateness(t *testing.T, sink *process.Sink, l *load) p99 {
 	t.Helper()
 	var calls []ledger.Call
+	seconds := make([][]ledger.Call, int(l.window.Seconds()))
 	for _, c := range sink.Calls() {
 		if "http://"+c.Host == sink.URL+l.path {
 			calls = append(calls, c)
+			i := min(max(int(c.ScheduledFor.Sub(l.from)/time.Second), 0), len(seconds)-1)
+			seconds[i] = append(seconds[i], c)
 		}
 	}
 	late := ledger.Lateness(calls)
 	if len(late) != l.healthy() {
 		t.Errorf("%s had %d calls, want %d", l.path, len(late), l.healthy())
 	}
-	t.Logf("lateness of the healthy target, %s: p50 %s, p99 %s, most %s", l.path[1:], quantile(late, .5),
-		quantile(late, .99), quantile(late, 1))
-	return quantile(late, .99)
+	var each []time.Duration
+	for _, s := range seconds {
+		each = append(each, quantile(ledger.Lateness(s), .99))
+	}
+	slices.Sort(each)
+	p := p99{typical: quantile(each, .5), whole: quantile(late, .99)}
+	t.Logf("lateness of the healthy target, %s: p50 %s, p99 %s, in seconds %s (%s to %s), most %s", l.path[1:],
+		quantile(late, .5), p.whole, p.typical, each[0], each[len(each)-1], quantile(late, 1))
+	return p
 }
 
 // sample is how far the fires log was at an instant.
