@@ -54,8 +54,8 @@ func EpochOf(incarnation string) int64 {
 	return n
 }
 
-// NextEpoch is the number of an incarnation that begins now, after one of the given number: it goes by the clock, in microseconds,
-// so that it is greater also where the last number is lost with everything else.
+// NextEpoch numbers the incarnation that begins now: one more than the last number, and at least the time in microseconds, so that
+// it is still greater when the last number was lost with everything else.
 func NextEpoch(last int64, now time.Time) int64 { return max(last+1, now.UnixMicro()) }
 
 // Key names an attempt.

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// Least is with how many a process starts.
+	// Least is the smallest limit with which a process starts.
 	Least = 512
 	// other is what is left for everything that is not counted: listeners, the archive's files, dials that overlap.
 	other = 64
@@ -33,7 +33,7 @@ func Limit() int {
 	return int(l.Cur)
 }
 
-// Of shares a limit out; the error is a sentence for whoever starts the process.
+// Of divides a limit. Its error is a sentence that can be shown to a person.
 func Of(limit int) (Share, error) {
 	if limit < Least {
 		return Share{}, fmt.Errorf("%d files and connections may be open at once, and %d are needed at least: raise the limit with ulimit -n", limit, Least)

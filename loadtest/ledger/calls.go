@@ -27,8 +27,8 @@ func checkCalls(r *report, a *Account, i *index) {
 	}
 }
 
-// checkFences is the second half of I2: every later invocation of an execution has a greater token. It goes by when the last
-// check was accepted, where that is known: a request may be overtaken on its way.
+// checkFences is the second half of I2: every later invocation of an execution has a greater token. Invocations are ordered by the
+// instant at which the last check was accepted, where that is known, because a request may be overtaken on its way.
 func checkFences(r *report, a *Account) {
 	byExecution := map[string][]Call{}
 	for _, c := range a.Calls {

@@ -76,13 +76,16 @@ func (s *Service) sortBatch(
 	schema := s.spec.operation("createJob").body
 	keyed = map[int]*request{}
 	told := 0
+	refuse := func(i int, p *problem.Problem) {
+		if told += len(p.Errors); told > maxBatchFaults && len(p.Errors) > 1 {
+			p.Errors = p.Errors[:1]
+		}
+		results[i] = refused(p)
+	}
 	for i, raw := range bodies {
 		tree, _ := trees[i].(map[string]any)
 		if p := invalid(checkTree(schema, tree)); p != nil {
-			if told += len(p.Errors); told > maxBatchFaults {
-				p.Errors = p.Errors[:1]
-			}
-			results[i] = refused(p)
+			refuse(i, p)
 			continue
 		}
 		if _, ok := tree["idempotency_key"]; ok {
@@ -90,7 +93,7 @@ func (s *Service) sortBatch(
 			continue
 		}
 		if int64(len(raw)) > s.cfg.MaxBodyBytes {
-			results[i] = refused(tooLarge(s.cfg.MaxBodyBytes))
+			refuse(i, tooLarge(s.cfg.MaxBodyBytes))
 			continue
 		}
 		b := batchJob{at: i}
@@ -102,7 +105,7 @@ func (s *Service) sortBatch(
 			b.line, err = newLine(&b.job)
 		}
 		if err != nil {
-			results[i] = refused(s.problemOf(err, r))
+			refuse(i, s.problemOf(err, r))
 			continue
 		}
 		b.line.Def = &b.job.Definition

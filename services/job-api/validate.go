@@ -156,8 +156,9 @@ type reader struct {
 // place is where a value stands: under a name, or at an index of an array.
 type place struct {
 	in    *place // nil for the whole body
-	name  string
-	index int
+	name  string // of the member, or else
+	index int    // of the item, in an array
+	array bool
 	depth int
 	free  bool // within what a target is sent
 }
@@ -167,11 +168,10 @@ func (p *place) location() []string {
 	if p.in == nil {
 		return nil
 	}
-	name := p.name
-	if name == "" {
-		name = strconv.Itoa(p.index)
+	if p.array {
+		return append(p.in.location(), strconv.Itoa(p.index))
 	}
-	return append(p.in.location(), name)
+	return append(p.in.location(), p.name)
 }
 
 func (r *reader) value(at *place) (any, error) {
@@ -231,7 +231,7 @@ func (r *reader) object(at *place) (any, error) {
 
 func (r *reader) array(at *place) (any, error) {
 	array := []any{}
-	inner := place{in: at, depth: at.depth + 1, free: at.free}
+	inner := place{in: at, array: true, depth: at.depth + 1, free: at.free}
 	for r.d.PeekKind() != ']' {
 		if len(array) == maxItems && !at.free {
 			_, message, _ := describe(&kind.MaxItems{Want: maxItems})

@@ -102,7 +102,11 @@ func Open(o Options) (*DB, error) {
 	if o.withoutSync {
 		db.write = pebble.NoSync
 	}
-	if err := errors.Join(db.setUp(o), db.drawIncarnation()); err != nil {
+	err = db.setUp(o)
+	if err == nil { // else the store stays as it is
+		err = db.drawIncarnation()
+	}
+	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil

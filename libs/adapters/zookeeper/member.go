@@ -152,7 +152,7 @@ func (m *member) members() (nodes []string, err error) {
 	return inOrder(nodes), err
 }
 
-// errSession means: the session became another while something was done under it, which is done anew.
+// errSession means: the session changed in the middle of a step. The step is taken again under the new one.
 var errSession = errors.New("the session ended meanwhile")
 
 // enter makes this process a member under the present session. A request that waits for a connection is sent under whatever
@@ -197,7 +197,7 @@ func (m *member) forget() {
 	m.node = ""
 }
 
-// member tells whether a node is that of a membership of this process.
+// member reports whether a node belongs to a member that runs in this process.
 func (c *Coordinator) member(node string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -319,8 +319,8 @@ func (m *member) acquire(ctx context.Context, assigned []int) error {
 	return failed
 }
 
-// take makes the owner's node of a partition, and tells whether it is this membership's. One that this session made under an
-// earlier membership's name is removed: nobody is that one any more, and everybody would wait for it.
+// take creates the owner's node of a partition, and reports whether this member has it. A node that this session created under
+// the name of an earlier member is removed: that member is gone, and everybody would wait for it.
 func (m *member) take(partition int) (bool, error) {
 	node, me := m.at("owners", strconv.Itoa(partition)), path.Base(m.node)
 	_, err := m.c.conn.Create(node, []byte(me), zk.FlagEphemeral, zk.WorldACL(zk.PermAll))

@@ -43,7 +43,7 @@ func (s *stalling) before(op, node string) {
 	s.struck.Store(true)
 	session := s.SessionID()
 	s.proxy.Off()
-	time.Sleep(2 * shortSession)
+	time.Sleep(2 * shortSession) // the server ends a session by its own clock
 	s.proxy.On()
 	for began := time.Now(); (s.SessionID() == session || s.State() != zk.StateHasSession) && time.Since(began) < time.Minute; {
 		time.Sleep(10 * time.Millisecond)

@@ -159,7 +159,7 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 	} {
 		t.Run(c.promise, func(t *testing.T) { c.check(t, open(t)) })
 	}
-	t.Run("a hot tier keeps its incarnation, one that was made anew has a later one", func(t *testing.T) {
+	t.Run("a hot tier keeps its incarnation, and a new tier has a greater one", func(t *testing.T) {
 		seen, last := map[string]bool{}, int64(0)
 		for range 3 {
 			b := open(t)
