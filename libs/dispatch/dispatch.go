@@ -43,6 +43,9 @@ func TopicOf(group string) string {
 // MaxRecordBytes bounds one record: a fire with its payload and headers fits.
 const MaxRecordBytes = 1 << 20
 
+// MaxPollBytes is about how much one Poll gives, in bytes of values: a record that goes beyond it is the last one.
+const MaxPollBytes = 8 << 20
+
 // Sentinel errors.
 var (
 	// ErrTooLarge means: a record is larger than MaxRecordBytes.
@@ -120,7 +123,7 @@ func Rejoin(ctx context.Context, l Log, topic, group string, old Consumer) (Cons
 
 // Consumer reads the partitions that its group gives it. It is used by one goroutine, except for Commit.
 type Consumer interface {
-	// Poll waits for records and gives at most limit of them; offsets within a partition ascend, until some come again. It
+	// Poll waits for records and gives at most limit of them, and about MaxPollBytes; offsets within a partition ascend, until some come again. It
 	// returns ctx's error when ctx ends, and ErrRecreated for ever when the topic is another one: what is left to do then
 	// is to close the consumer and to subscribe anew.
 	Poll(ctx context.Context, limit int) ([]Message, error)

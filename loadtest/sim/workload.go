@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/minutehand/minutehand/loadtest/ledger"
@@ -20,6 +21,11 @@ const (
 	faultsFor = 8 * time.Minute
 	settleFor = 5 * time.Minute
 )
+
+// largeBody is the size of the bodies that some jobs have, so large that workers and executors hold few of them at a time.
+const largeBody = 20 << 10
+
+var large = strings.Repeat("x", largeBody)
 
 // change is something that a client does to its job.
 type change struct {
@@ -52,6 +58,9 @@ func scripts(d dice) []script {
 		}
 		s.body["target"] = map[string]any{
 			"kind": "http_webhook", "url": "http://" + behaviour + ".v0." + n + "/", "timeout": timeout,
+		}
+		if d.roll("large/%s", n) < 0.2 {
+			s.body["target"].(map[string]any)["body"] = large
 		}
 		s.body["retry_policy"] = map[string]any{
 			"base_delay":   pick(d, []string{"1s", "5s", "20s"}, "delay/%s", n),

@@ -256,6 +256,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 	case "scheduler-worker":
 		cfg := worker.DefaultConfig()
 		cfg.Shards, cfg.Partitions = 1, partitions
+		cfg.MaxBytes = 3 * largeBody // large bodies have to wait for memory
 		if w.variant == nil && w.seed%2 == 0 {
 			cfg.Window = 4 // much of what is due has to wait
 		}
@@ -267,6 +268,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		cfg := executor.DefaultConfig()
 		// Some of what hangs is deferred, but not for so long that the end of the run would not see it.
 		cfg.HostConcurrency, cfg.MaxQueueWait, cfg.MaxDefer = 3, time.Second, 30*time.Second
+		cfg.MaxBytes = 12 * largeBody
 		return executor.New(cfg, executor.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
 			Board: ports.Board, Transport: ports.Transport, Clock: p.clock, Logger: logger, Metrics: metrics,

@@ -162,6 +162,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	if err != nil {
 		return err
 	}
+	cfg.Worker.MaxBytes = min(cfg.Worker.MaxBytes, cfg.Memory.workerBytes())
 	working, err := worker.New(cfg.Worker, worker.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Board: a.Board, Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
@@ -169,6 +170,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	if err != nil {
 		return err
 	}
+	cfg.Executor.MaxBytes = min(cfg.Executor.MaxBytes, cfg.Memory.executorBytes())
 	executing, err := executor.New(cfg.Executor, executor.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Board: a.Board, Transport: out.Transport, Logger: logger.With("service", "executor"), Metrics: metrics,

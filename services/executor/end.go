@@ -29,6 +29,7 @@ func (s *Service) end(ctx context.Context, w *task, own *lease, t job.Token, o j
 	o.DefinitionID = w.fire.DefinitionID
 	o.Timeline.Taken, o.Timeline.Published = w.fire.TakenAt, w.fire.PublishedAt
 	o.Timeline.Consumed, o.Timeline.Completed = w.consumedAt, job.Instant(s.deps.Clock.Now())
+	w.lighten()
 	select {
 	case s.endings <- ending{w, own, t, &o}:
 		return true

@@ -35,6 +35,11 @@ const (
 // execute carries out step 6 for one fire. It returns when the fire is complete (its place in the window is done), its
 // outcome is on its way to the log, it was put aside, or ctx ended: then the fire stays uncommitted and its lease lapses.
 func (s *Service) execute(ctx context.Context, w *task) {
+	if w.shed {
+		w.called = false
+		s.hosts.reject(w)
+		return
+	}
 	if now := s.deps.Clock.Now(); now.Before(w.fire.DueAt) {
 		s.hosts.delay(w, w.fire.DueAt) // the worker's clock is ahead of this one
 		return

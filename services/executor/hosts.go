@@ -12,8 +12,14 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// taskOverhead is about what a task costs in memory beside its message, in bytes.
-const taskOverhead = 1024
+const (
+	// taskOverhead is about what a task costs in memory beside its message, in bytes.
+	taskOverhead = 1024
+	// heavyFire is from which size on a fire leaves room to others, in bytes.
+	heavyFire = 16 << 10
+	// maxRejected is how many fires for which there is no room may wait to be deferred before no more are consumed.
+	maxRejected = 10_000
+)
 
 // task is a fire on its way through the executor.
 type task struct {
@@ -32,12 +38,23 @@ type task struct {
 	knownSince  time.Time
 	// called: its target was called, or the attempt ended without a call. behind: it is kept aside for another's attempt.
 	called, behind bool
+	// shed: the fire is here without its payload, so its attempt can be followed or deferred, and not begun.
+	shed bool
 	// begunAt is when it was given its place at the host.
 	begunAt time.Time
 	// queuedAt is when it began to wait for its host, notBefore when a delayed one is looked at again.
 	queuedAt, notBefore time.Time
 	// place is its index among the delayed ones.
 	place int
+}
+
+// lighten lets go of a large fire's payload. The message's own fire stays as it is.
+func (w *task) lighten() {
+	if w.bytes > heavyFire {
+		fire := *w.fire
+		fire.Target.Body, fire.Target.Headers = nil, nil
+		w.fire, w.shed = &fire, true
+	}
 }
 
 // hosts holds the fires that wait and run, by target host: a queue and a limit for each, so that a host that hangs
@@ -56,10 +73,11 @@ type hosts struct {
 	behind   map[dedupe.Key][]*task
 	rejected []*task
 	waiting  int
-	bytes    int64
 	inFlight int
-	closed   bool
-	idle     chan struct{} // closed when closed and nothing is in flight
+	// bytes is the size of what waits and runs.
+	bytes  int64
+	closed bool
+	idle   chan struct{} // closed when closed and nothing is in flight
 	// sooner is told when a delayed task is to be looked at before all others.
 	sooner chan struct{}
 	// stirred and waits are told when a task begins to wait for its host: those who look at the queues sleep until then.
@@ -71,7 +89,8 @@ type host struct {
 	lane    uint32
 	queue   []*task
 	running int
-	listed  bool // stands in ready
+	bytes   int64 // of what waits in the queue and runs
+	listed  bool  // stands in ready
 }
 
 func newHosts(cfg Config, c clock.Clock, m *metrics) *hosts {
@@ -87,8 +106,9 @@ func (h *hosts) enqueue(w *task) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := h.byName[w.host]
-	if h.waiting >= h.cfg.MaxWaiting || h.bytes+w.bytes > h.cfg.MaxWaitingBytes ||
-		at != nil && len(at.queue) >= h.cfg.HostWaiting {
+	ofHost, ofAll := h.cfg.room(w.bytes)
+	if h.waiting >= h.cfg.MaxWaiting || h.bytes > 0 && h.bytes+w.bytes > ofAll ||
+		at != nil && (len(at.queue) >= h.cfg.HostWaiting || at.bytes+w.bytes > ofHost) {
 		return false
 	}
 	if at == nil {
@@ -97,11 +117,27 @@ func (h *hosts) enqueue(w *task) bool {
 	}
 	w.queuedAt = h.clock.Now()
 	at.queue = append(at.queue, w)
+	at.bytes += w.bytes
 	h.count(1, w.bytes)
 	h.list(at)
 	tell(h.stirred)
 	tell(h.waits)
 	return true
+}
+
+// room is how much of MaxBytes may be taken by a fire of a size and what is there before it: of its host, and of all.
+func (c *Config) room(bytes int64) (host, all int64) {
+	if bytes > heavyFire {
+		return c.MaxBytes / 4, c.MaxBytes / 4 * 3
+	}
+	return c.MaxBytes / 2, c.MaxBytes
+}
+
+// overfull reports whether so many fires found no room that they are to be deferred before more are consumed.
+func (h *hosts) overfull() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.rejected) >= maxRejected
 }
 
 // tell wakes the one who waits on the channel, or lets its next wait return at once.
@@ -150,7 +186,7 @@ func (h *hosts) next() *task {
 		at.running++
 		w.begunAt, w.called = h.clock.Now(), true
 		h.inFlight++
-		h.count(-1, -w.bytes)
+		h.count(-1, 0)
 		h.list(at)
 		return w
 	}
@@ -169,6 +205,8 @@ func (h *hosts) release(w *task) {
 		h.paces[at.lane].count(h.clock.Since(w.begunAt), w.bytes)
 	}
 	at.running--
+	at.bytes -= w.bytes
+	h.bytes -= w.bytes
 	h.inFlight--
 	h.list(at)
 	h.forget(at)
@@ -192,10 +230,12 @@ func (h *hosts) signal() {
 	}
 }
 
-// reject keeps a task for which there is no room until the next takeOverdue. The window bounds how many there are.
+// reject keeps a task for which there is no room until the next takeOverdue, without what makes it large. How many there are
+// is bounded by maxRejected and what one poll brings.
 func (h *hosts) reject(w *task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	w.lighten()
 	h.rejected = append(h.rejected, w)
 	tell(h.waits)
 }
@@ -307,6 +347,7 @@ func (h *hosts) takeOverdue(before time.Time) []*task {
 		n := 0
 		for n < len(at.queue) && at.queue[n].queuedAt.Before(before) {
 			h.count(-1, -at.queue[n].bytes)
+			at.bytes -= at.queue[n].bytes
 			n++
 		}
 		overdue = append(overdue, at.queue[:n]...)

@@ -115,3 +115,45 @@ func TestFireThatIsEarlyIsCalledAtItsInstant(t *testing.T) {
 		}
 	})
 }
+
+func TestLargeFiresLeaveMemoryToOtherHosts(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.MaxBytes = 64 << 20
+	h, _ := newQueue(cfg)
+	largeOf := func(lane uint32) (n int) {
+		for n < 1000 {
+			w := fireOf(n, lane)
+			w.fire.Target.Body = make([]byte, 250<<10)
+			w.bytes = int64(len(w.fire.Target.Body)) + taskOverhead
+			if n++; !h.enqueue(w) {
+				h.reject(w)
+				if w.fire.Target.Body != nil || !w.shed {
+					t.Error("a fire without room keeps its payload")
+				}
+				return n - 1
+			}
+		}
+		return n
+	}
+	for lane, want := range map[uint32]int{1: 65, 2: 65, 3: 65} { // a quarter each
+		if n := largeOf(lane); n != want {
+			t.Errorf("%d large fires of host %d found room, want %d", n, lane, want)
+		}
+	}
+	if n := largeOf(4); n > 1 {
+		t.Errorf("%d large fires of a fourth host found room: none is left to small ones", n)
+	}
+	for range 256 { // those that run take as much as those that wait
+		h.next()
+	}
+	for i := range 1000 {
+		if !h.enqueue(fireOf(i, 5)) {
+			t.Fatalf("the small fire %d found no room", i)
+		}
+	}
+	for _, l := range h.report() {
+		if l.ID < 4 && l.Window > 65 {
+			t.Errorf("host %d is to have %d large fires", l.ID, l.Window)
+		}
+	}
+}

@@ -56,8 +56,8 @@ func (p *pace) next() (rate float64) {
 }
 
 // report says what of each lane waits here, and how much would do: as much as is called in a while at the present rate, and
-// no more than calls that take as long as they do can be made meanwhile; and the calls that could begin at once. Of a target
-// that hangs nothing ends, so nothing more is asked for.
+// no more than calls that take as long as they do can be made meanwhile; and the calls that could begin at once; but no more
+// than there is memory for. Of a target that hangs nothing ends, so nothing more is asked for.
 func (h *hosts) report() []capacity.Lane {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,11 +68,13 @@ func (h *hosts) report() []capacity.Lane {
 		}
 		return byLane[id]
 	}
-	running := map[uint32]int{}
+	running, queued, bytes := map[uint32]int{}, map[uint32]int{}, map[uint32]int64{}
 	for _, at := range h.byName {
 		l := of(at.lane)
 		l.Waiting += len(at.queue)
 		running[at.lane] += at.running
+		queued[at.lane] += len(at.queue)
+		bytes[at.lane] += at.bytes
 	}
 	for _, w := range h.delayed {
 		if !w.behind { // else it takes no place here unless another process is lost
@@ -89,9 +91,6 @@ func (h *hosts) report() []capacity.Lane {
 		if p.took > 0 {
 			window = min(window, float64(h.cfg.HostConcurrency)*ahead.Seconds()/p.took)
 		}
-		if p.bytes > 0 {
-			window = min(window, float64(h.cfg.MaxWaitingBytes)/2/p.bytes)
-		}
 		of(id).Window = int(min(window, float64(h.cfg.HostWaiting)))
 	}
 	lanes := make([]capacity.Lane, 0, len(byLane))
@@ -101,6 +100,17 @@ func (h *hosts) report() []capacity.Lane {
 			free = min(free, max(h.cfg.HostConcurrency/slowShare, 1))
 		}
 		l.Window += free
+		size := int64(0) // of one fire
+		if n := queued[id] + running[id]; n > 0 {
+			size = bytes[id] / int64(n)
+		} else if p := h.paces[id]; p != nil {
+			size = int64(p.bytes)
+		}
+		if size > 0 {
+			ofHost, ofAll := h.cfg.room(size)
+			left := min(ofHost, ofAll-h.bytes+bytes[id])
+			l.Window = max(min(l.Window, int(left/size)-running[id]), 0)
+		}
 		lanes = append(lanes, *l)
 	}
 	slices.SortFunc(lanes, func(a, b capacity.Lane) int {

@@ -37,9 +37,11 @@ type Config struct {
 	HostConcurrency, MaxRunning int
 	// MaxIdle bounds the connections to targets that are kept for the next call.
 	MaxIdle int
-	// MaxWaiting bounds the fires in memory, HostWaiting those of one host, MaxWaitingBytes their size together.
+	// MaxWaiting bounds the fires that wait in memory, HostWaiting those of one host.
 	MaxWaiting, HostWaiting int
-	MaxWaitingBytes         int64
+	// MaxBytes bounds the size together of what waits and runs. One host has at most half of it, a quarter where its fires
+	// are large, and large fires leave a quarter to the others.
+	MaxBytes int64
 	// MaxQueueWait is how long a fire waits for its host before it is deferred.
 	MaxQueueWait time.Duration
 	// MinDefer and MaxDefer bound by how much a fire is deferred: at most as much as it is late already, within them,
@@ -61,7 +63,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		LeaseTTL: 10 * time.Second, RenewEvery: 3 * time.Second, HostConcurrency: 256, MaxRunning: 4096, MaxIdle: 4096,
-		MaxWaiting: 100_000, HostWaiting: 60_000, MaxWaitingBytes: 128 << 20, MaxQueueWait: 5 * time.Second,
+		MaxWaiting: 100_000, HostWaiting: 60_000, MaxBytes: 128 << 20, MaxQueueWait: 5 * time.Second,
 		MinDefer: 5 * time.Second, MaxDefer: 5 * time.Minute, MaxUncommitted: 1_000_000, MaxTakeovers: 3,
 		DrainLimit: 20 * time.Second, PollBatch: 1000,
 	}
@@ -87,7 +89,7 @@ func (c Config) Validate() error {
 		fmt.Sprintf("renew every must be over 0, and the lease TTL over twice that and %s, by which clocks may differ", clock.MaxDifference))
 	check(c.HostConcurrency > 0 && c.MaxRunning >= c.HostConcurrency, "max running must be at least host concurrency, over 0")
 	check(c.MaxIdle >= 0, "max idle must not be below 0")
-	check(c.MaxWaiting > 0 && c.HostWaiting > 0 && c.MaxWaitingBytes > 0, "bounds of what waits must be over 0")
+	check(c.MaxWaiting > 0 && c.HostWaiting > 0 && c.MaxBytes > 0, "bounds of what waits must be over 0")
 	check(c.MaxQueueWait > 0 && c.MinDefer > 0 && c.MaxDefer >= c.MinDefer, "max defer must be at least min defer, over 0")
 	check(c.MaxUncommitted >= c.MaxWaiting, "max uncommitted must be at least max waiting")
 	check(c.MaxTakeovers > 0 && c.PollBatch > 0 && c.DrainLimit >= 0, "max takeovers and poll batch must be over 0")
@@ -240,7 +242,7 @@ func (s *Service) drain(abort func(), ended <-chan struct{}) {
 func (s *Service) consume(ctx, work context.Context) {
 	for ctx.Err() == nil {
 		r := s.reading.Load()
-		if r.window.size() >= s.cfg.MaxUncommitted {
+		if r.window.size() >= s.cfg.MaxUncommitted || s.hosts.overfull() {
 			if run.Sleep(ctx, 10*time.Millisecond) != nil {
 				return
 			}

@@ -28,15 +28,17 @@ func (sh *shard) dispatch(ctx context.Context) {
 		}
 		return
 	}
-	for sh.firing < maxFiring {
-		now := sh.s.deps.Clock.Now()
-		batch := sh.due(now)
-		if len(batch) == 0 {
-			break
+	for c := range classes {
+		for sh.firing[c] < maxFiring[c] {
+			now := sh.s.deps.Clock.Now()
+			batch := sh.due(now, c)
+			if len(batch) == 0 {
+				break
+			}
+			fires, late := sh.sort(batch, now)
+			sh.launch(ctx, c, fires, func() error { return sh.s.send(ctx, fires, now) })
+			sh.launch(ctx, c, late, func() error { return sh.s.sendLateOneShots(ctx, late, now) })
 		}
-		fires, late := sh.sort(batch, now)
-		sh.launch(ctx, fires, func() error { return sh.s.send(ctx, fires, now) })
-		sh.launch(ctx, late, func() error { return sh.s.sendLateOneShots(ctx, late, now) })
 	}
 	for sh.settingAside < maxAside && len(sh.waiting) > 0 {
 		tasks := pull(&sh.waiting, 1)
@@ -46,7 +48,7 @@ func (sh *shard) dispatch(ctx context.Context) {
 		}
 		if sh.stale(t) && !t.rejudged {
 			t.rejudged = true // once: a store that is always slow must not keep it for ever
-			sh.fresh = append(sh.fresh, t)
+			sh.renew(t)
 			continue
 		}
 		sh.settingAside++
@@ -69,16 +71,16 @@ func (sh *shard) lapsed() bool { return sh.s.deps.Clock.Since(sh.lastAccepted) >
 func (sh *shard) stale(t *task) bool { return sh.s.deps.Clock.Since(t.judgedAt) > sh.s.cfg.OwnerTTL }
 
 // launch has tasks dispatched together while the clock goes on.
-func (sh *shard) launch(ctx context.Context, tasks []*task, work func() error) {
+func (sh *shard) launch(ctx context.Context, c class, tasks []*task, work func() error) {
 	if len(tasks) == 0 {
 		return
 	}
-	sh.firing++
+	sh.firing[c]++
 	begin(tasks)
 	go func() {
 		err := work()
 		sh.back <- func() {
-			sh.firing--
+			sh.firing[c]--
 			sh.settled(ctx, tasks, time.Time{}, err)
 		}
 	}()
@@ -120,11 +122,16 @@ func (sh *shard) setAside(t *task, work aside) {
 	sh.waiting = append(sh.waiting, t)
 }
 
-// due takes up to a batch of tasks from the queue whose time has come.
-func (sh *shard) due(now time.Time) []*task {
+// due takes up to a batch of tasks from a queue whose time has come.
+func (sh *shard) due(now time.Time, c class) []*task {
 	var batch []*task
-	for len(sh.queue) > 0 && len(batch) < sh.s.cfg.Batch && !sh.queue[0].at.After(now) {
-		t := heap.Pop(&sh.queue).(*task)
+	queue, bytes := &sh.queue[c], int64(0)
+	for len(*queue) > 0 && len(batch) < sh.s.cfg.Batch && !(*queue)[0].at.After(now) {
+		bytes += (*queue)[0].bytes()
+		if c == heavy && bytes > batchBytes && len(batch) > 0 {
+			break
+		}
+		t := heap.Pop(queue).(*task)
 		t.queued = false
 		if sh.held[t.entry.Locator] == t {
 			batch = append(batch, t)
@@ -142,7 +149,7 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task
 		case t.heldBack:
 			t.heldBack = false
 			sh.count(t)
-			sh.fresh = append(sh.fresh, t)
+			sh.renew(t)
 		case !t.published && hold.Holds(t.labels):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
 		case t.late(now) && t.line.Plan == nil:
@@ -152,6 +159,12 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task
 				return time.Time{}, sh.s.sendLate(ctx, t, sh.s.deps.Clock.Now())
 			})
 		default:
+			if t.class() == heavy && !t.park && !t.bare && !t.published && sh.s.lanes.crowded(t.entry.Lane) {
+				t.park = true // its lane was read before it was known how few of these it takes
+				if sh.backlog[t.entry.Lane].IsZero() {
+					sh.backlog[t.entry.Lane] = now
+				}
+			}
 			fires = append(fires, t)
 		}
 	}

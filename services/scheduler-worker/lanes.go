@@ -66,6 +66,8 @@ type lane struct {
 type sent struct {
 	at time.Time
 	n  int
+	// bytes are those of the heavy ones.
+	bytes int64
 }
 
 func newLanes(c clock.Clock, usual int) *lanes {
@@ -109,12 +111,34 @@ func (l *lanes) published(tasks []*task) {
 			t.counted = false
 			one.held--
 		}
-		if n := len(one.sent); n > 0 && now.Sub(one.sent[n-1].at) < sentSlot {
-			one.sent[n-1].n++
-			continue
+		if n := len(one.sent); n == 0 || now.Sub(one.sent[n-1].at) >= sentSlot {
+			one.sent = append(one.sent, sent{at: now})
 		}
-		one.sent = append(one.sent, sent{now, 1})
+		last := &one.sent[len(one.sent)-1]
+		last.n++
+		if t.class() == heavy {
+			last.bytes += t.bytes()
+		}
 	}
+}
+
+// crowded reports whether heavy entries of a lane, which were taken already, are more than it has room for: executors count
+// fires, and say by their size how many they take, but only once they have met some.
+func (l *lanes) crowded(id uint32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one, now := l.of(id), l.clock.Now()
+	if one.reported {
+		_, room := l.room(one, now)
+		return room < 0
+	}
+	bytes := int64(0)
+	for _, s := range one.sent {
+		if s.at.After(now.Add(-capacity.Fresh)) {
+			bytes += s.bytes
+		}
+	}
+	return bytes >= int64(unreportedBytes*l.share)
 }
 
 // window is how many fires may be under way, room how many more; negative when there are too many.

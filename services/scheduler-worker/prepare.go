@@ -24,19 +24,25 @@ type prepared struct {
 
 // prepare has the job rows of fresh tasks read. What cannot be read now is forgotten, so the next read brings it again.
 func (sh *shard) prepare(ctx context.Context) {
-	for sh.preparing < maxPreparing && len(sh.fresh) > 0 {
-		tasks := pull(&sh.fresh, sh.s.cfg.Batch)
-		sh.preparing++
-		begin(tasks)
-		go func() {
-			results := sh.s.prepare(ctx, tasks)
-			sh.back <- func() {
-				sh.preparing--
-				for i, t := range tasks {
-					sh.ready(ctx, t, results[i])
-				}
+	for c := range classes {
+		for sh.preparing[c] < maxPreparing[c] && len(sh.fresh[c]) > 0 {
+			first := sh.fresh[c][:min(len(sh.fresh[c]), sh.s.cfg.Batch)]
+			tasks := pull(&sh.fresh[c], sh.s.budget.reserve(first, c, sh.room))
+			if len(tasks) == 0 {
+				break // there is no room in memory; it is told when there is
 			}
-		}()
+			sh.preparing[c]++
+			begin(tasks)
+			go func() {
+				results := sh.s.prepare(ctx, tasks)
+				sh.back <- func() {
+					sh.preparing[c]--
+					for i, t := range tasks {
+						sh.ready(ctx, t, results[i])
+					}
+				}
+			}()
+		}
 	}
 }
 
@@ -63,6 +69,7 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 	}
 	if t.heldBack { // what waits for its job row must not keep others out
 		sh.uncount(t)
+		sh.s.budget.release(t)
 	}
 }
 

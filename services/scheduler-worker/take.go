@@ -50,8 +50,9 @@ type task struct {
 	park, parked bool
 	// regiven: it was given as parked while it was still held.
 	regiven bool
-	// counted: it takes up room of its lane.
-	counted bool
+	// counted: it takes up room of its lane. reserved is what it takes up of the worker's budget, in bytes.
+	counted  bool
+	reserved int64
 	// markAt is when a parked entry is marked on its row, zero for never; markNow: at once, there are too many to remember.
 	markAt  time.Time
 	markNow bool
@@ -64,10 +65,14 @@ type task struct {
 type aside func(ctx context.Context) (again time.Time, err error)
 
 // Bounds of what a shard has under way at once, beside one read.
+const maxAside = 64
+
+// maxPreparing and maxFiring are those of each class.
+var maxPreparing, maxFiring = [classes]int{2, 1}, [classes]int{8, 1}
+
 const (
-	maxPreparing = 2
-	maxFiring    = 8
-	maxAside     = 64
+	allPreparing = 2 + 1
+	allFiring    = 8 + 1
 )
 
 // shard is one loop over a share of the owned partitions. The loop alone touches the shard's state, and only keeps the
@@ -76,18 +81,22 @@ type shard struct {
 	s      *Service
 	wakeup chan struct{}
 	// back has room for everything that is under way; a batch may be launched in two parts.
-	back                                     chan func()
-	reading, preparing, firing, settingAside int
-	marking                                  bool
+	back                  chan func()
+	reading, settingAside int
+	preparing, firing     [classes]int
+	marking               bool
+	// room is told when there is room in the worker's budget again.
+	room chan struct{}
 
 	mu       sync.Mutex
 	owners   []hotbucket.Owner
 	newOwned bool
 
 	held  map[job.Locator]*task
-	queue taskQueue
+	queue [classes]taskQueue
 	// fresh are to be prepared, waiting are to be worked on aside; oldest first.
-	fresh, waiting []*task
+	fresh   [classes][]*task
+	waiting []*task
 	// forgotten are those that were forgotten since the present read began: it may bring them once more.
 	forgotten map[job.Locator]bool
 	nextRead  time.Time
@@ -114,8 +123,8 @@ type shard struct {
 
 func newShard(s *Service) *shard {
 	return &shard{
-		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+maxPreparing+maxFiring+1+maxAside+1),
-		held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
+		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+1+maxAside+1),
+		room: make(chan struct{}, 1), held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
 		incarnations: map[int]incarnation{}, backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
 }
@@ -160,7 +169,7 @@ func (sh *shard) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			for sh.reading+sh.preparing+sh.firing+sh.settingAside > 0 || sh.marking {
+			for sh.reading+sh.preparing[light]+sh.preparing[heavy]+sh.firing[light]+sh.firing[heavy]+sh.settingAside > 0 || sh.marking {
 				(<-sh.back)()
 			}
 			return
@@ -168,6 +177,7 @@ func (sh *shard) run(ctx context.Context) {
 			sh.hinted = true
 		case then := <-sh.back:
 			then()
+		case <-sh.room:
 		case <-timer.C:
 			sh.hinted = sh.hinted || sh.backlogOpen()
 		}
@@ -209,8 +219,10 @@ func (sh *shard) pause() time.Duration {
 	if at := job.Later(now.Add(backlogEvery), sh.backlogAt); len(sh.backlog) > 0 && next.After(at) {
 		next = at
 	}
-	if len(sh.queue) > 0 && sh.firing < maxFiring && !sh.lapsed() && sh.queue[0].at.Before(next) {
-		next = sh.queue[0].at
+	for c, queue := range sh.queue {
+		if len(queue) > 0 && sh.firing[c] < maxFiring[c] && !sh.lapsed() && queue[0].at.Before(next) {
+			next = queue[0].at
+		}
 	}
 	return max(sh.s.deps.Clock.Until(next), 0)
 }
@@ -330,7 +342,7 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 		t.bare = g.Parked && began.Sub(g.DueAt) < parkedFor
 		t.fresh = t.bare
 		sh.keep(t)
-		sh.fresh = append(sh.fresh, t)
+		sh.renew(t)
 	}
 	sh.followBacklog(got, began, ask)
 }
@@ -434,11 +446,13 @@ func (sh *shard) drop() (dropped int) {
 			t.dropped = true
 		case !t.published:
 			delete(sh.held, l) // and what stands of it in the queue is passed over
+			t.line = nil
 			sh.uncount(t)
+			sh.s.budget.release(t)
 			dropped++
 		}
 	}
-	sh.fresh, sh.waiting = nil, nil
+	sh.fresh, sh.waiting = [classes][]*task{}, nil
 	sh.s.metrics.held.Sub(float64(dropped))
 	if dropped > 0 {
 		sh.s.metrics.abandoned.Inc()
@@ -471,6 +485,13 @@ func (sh *shard) uncount(t *task) {
 	}
 }
 
+// renew lets go of what a task's job row said, so that it is read again.
+func (sh *shard) renew(t *task) {
+	t.line, t.labels = nil, nil
+	sh.s.budget.release(t)
+	sh.fresh[t.class()] = append(sh.fresh[t.class()], t)
+}
+
 // pull takes at most n tasks from the front of a list, which lets go of them.
 func pull(list *[]*task, n int) []*task {
 	n = min(n, len(*list))
@@ -485,11 +506,11 @@ func (sh *shard) hold(t *task, at time.Time) {
 	sh.keep(t)
 	t.at = at
 	if t.queued {
-		heap.Init(&sh.queue)
+		heap.Init(&sh.queue[t.class()])
 		return
 	}
 	t.queued = true
-	heap.Push(&sh.queue, t)
+	heap.Push(&sh.queue[t.class()], t)
 }
 
 func (sh *shard) forget(t *task) {
@@ -498,6 +519,7 @@ func (sh *shard) forget(t *task) {
 		delete(sh.held, t.entry.Locator)
 		sh.uncount(t)
 	}
+	sh.s.budget.release(t)
 	if !t.parked {
 		delete(sh.marks, t.entry.Locator)
 	}

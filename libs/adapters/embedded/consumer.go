@@ -75,12 +75,13 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 		room += int(end[p] - c.next[p])
 	}
 	messages = make([]dispatch.Message, 0, max(0, min(room, limit)))
+	bytes := 0
 	for i := range logPartitions {
 		p := (c.turn + i) % logPartitions
-		if c.next[p] >= end[p] || len(messages) >= limit {
+		if c.next[p] >= end[p] || len(messages) >= limit || bytes >= dispatch.MaxPollBytes {
 			continue
 		}
-		recent, ok := c.topic.tail[p].from(c.next[p], limit-len(messages))
+		recent, ok := c.topic.tail[p].from(c.next[p], limit-len(messages), &bytes)
 		if !ok {
 			behind = append(behind, p)
 			continue
@@ -91,7 +92,7 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 	}
 	c.topic.mu.Unlock()
 	for _, p := range behind {
-		if len(messages) >= limit {
+		if len(messages) >= limit || bytes >= dispatch.MaxPollBytes {
 			break
 		}
 		lower, upper := logKey(c.topic.name, p, c.next[p]), logKey(c.topic.name, p, end[p])
@@ -102,7 +103,8 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 			}
 			messages = append(messages, m)
 			c.next[p] = m.Offset + 1
-			return len(messages) < limit, nil
+			bytes += len(m.Value)
+			return len(messages) < limit && bytes < dispatch.MaxPollBytes, nil
 		})
 		c.topic.mu.Lock()
 		c.topic.passed(c, p, c.next[p])

@@ -20,11 +20,12 @@ import (
 const (
 	// logPartitions is the partition count of each topic.
 	logPartitions = 4
-	// maxAppend bounds how many records one commit of a topic holds, appendQueue how many publishes wait for it, and
-	// maxUnsynced how many commits of fires may wait for their fsync.
-	maxAppend   = 512
-	appendQueue = 1024
-	maxUnsynced = 64
+	// maxAppend and maxAppendBytes are from which number and size of records on nothing more joins one commit of a topic,
+	// appendQueue bounds how many publishes wait for it, and maxUnsynced how many commits of fires may wait for their fsync.
+	maxAppend      = 512
+	maxAppendBytes = 4 << 20
+	appendQueue    = 1024
+	maxUnsynced    = 64
 	// tailBytes bounds what is kept in memory of the end of each partition until everyone who consumes it has read it, so
 	// that who is not far behind does not read the store.
 	tailBytes = 16 << 20
@@ -92,6 +93,13 @@ type topic struct {
 type publish struct {
 	records []dispatch.Record
 	result  chan error
+}
+
+func (p *publish) size() (records, bytes int) {
+	for _, r := range p.records {
+		bytes += messageSize(r)
+	}
+	return len(p.records), bytes
 }
 
 // commit is one write of the log, the publishes that it carries, and their records as consumers will see them.
@@ -232,13 +240,14 @@ func (l *Log) append(t *topic) {
 		case <-l.stop:
 			return
 		}
-		n := len(c.publishes[0].records)
+		n, bytes := c.publishes[0].size()
 	gather:
-		for n < maxAppend {
+		for n < maxAppend && bytes < maxAppendBytes {
 			select {
 			case p := <-t.queue:
 				c.publishes = append(c.publishes, p)
-				n += len(p.records)
+				records, more := p.size()
+				n, bytes = n+records, bytes+more
 			default:
 				break gather
 			}
@@ -360,13 +369,19 @@ func (t *topic) passed(c *consumer, p int, next int64) {
 // messageBytes is about what a message takes, with what it was encoded from.
 func messageBytes(m dispatch.Message) int { return 128 + len(m.Key) + 4*len(m.Value) }
 
-// from gives the records from an offset on, at most limit. ok is false where they begin before the tail.
-func (l *tail) from(offset int64, limit int) (messages []dispatch.Message, ok bool) {
+// from gives the records from an offset on, at most limit, and no more once there are MaxPollBytes. ok is false where they
+// begin before the tail.
+func (l *tail) from(offset int64, limit int, bytes *int) (messages []dispatch.Message, ok bool) {
 	if len(l.messages) == 0 || l.messages[0].Offset > offset {
 		return nil, false
 	}
 	rest := l.messages[min(offset-l.messages[0].Offset, int64(len(l.messages))):]
-	return rest[:min(limit, len(rest))], true
+	n := 0
+	for n < min(limit, len(rest)) && *bytes < dispatch.MaxPollBytes {
+		*bytes += len(rest[n].Value)
+		n++
+	}
+	return rest[:n], true
 }
 
 func messageSize(r dispatch.Record) int { return 10 + len(r.Key) + len(r.Value) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,8 @@ type consumer struct {
 	topic  string
 	id     string
 	client *kgo.Client
+	// left is what was fetched beyond what one poll gives.
+	left []*kgo.Record
 	// lookAt is when the topic's id is looked at again; recreated, that it is another one, which Commit asks as well.
 	lookAt    time.Time
 	recreated atomic.Bool
@@ -118,6 +121,9 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 		if c.recreated.Load() {
 			return nil, fmt.Errorf("kafka: poll: %w", dispatch.ErrRecreated)
 		}
+		if len(c.left) > 0 && ctx.Err() == nil {
+			return c.portion(limit), nil
+		}
 		waiting, cancel := context.WithTimeout(ctx, recheck)
 		fetches := c.client.PollRecords(waiting, limit)
 		cancel()
@@ -138,9 +144,22 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 			}
 		}
 		if len(records) > 0 {
-			return messages(records), nil
+			c.left = records
+			return c.portion(limit), nil
 		}
 	}
+}
+
+// portion takes what one poll gives of what is left.
+func (c *consumer) portion(limit int) []dispatch.Message {
+	n, bytes := 0, 0
+	for n < min(limit, len(c.left)) && bytes < dispatch.MaxPollBytes {
+		bytes += len(c.left[n].Value)
+		n++
+	}
+	given := messages(c.left[:n])
+	c.left = c.left[n:]
+	return given
 }
 
 // failure is what went wrong but for the end of the wait.
@@ -241,6 +260,7 @@ func (c *consumer) Commit(ctx context.Context, offsets map[int]int64) error {
 
 // Seek implements dispatch.Consumer.
 func (c *consumer) Seek(partition int, offset int64) {
+	c.left = slices.DeleteFunc(c.left, func(r *kgo.Record) bool { return int(r.Partition) == partition })
 	c.client.SetOffsets(map[string]map[int32]kgo.EpochOffset{c.topic: {int32(partition): {Epoch: -1, Offset: offset}}})
 }
 

@@ -50,8 +50,8 @@ const (
 	// maxBuffered bounds the records, maxBufferedBytes the bytes that wait to be produced; beyond that Publish waits.
 	maxBuffered      = 50_000
 	maxBufferedBytes = 256 << 20
-	// maxFetchBytes bounds what a consumer has in memory that was not polled yet.
-	maxFetchBytes = 64 << 20
+	// maxFetchBytes bounds what a consumer has in memory that was not polled yet, and so what one poll gives.
+	maxFetchBytes = 32 << 20
 	// deliveryTimeout is after how long a record that no broker took fails.
 	deliveryTimeout = 30 * time.Second
 	// recheck is how often an idle consumer looks whether its topic is still the same.

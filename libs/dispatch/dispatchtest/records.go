@@ -136,6 +136,35 @@ func pollIsBounded(t *testing.T, f fixture) {
 	}
 }
 
+func pollIsBoundedInBytes(t *testing.T, f fixture) {
+	const records = 24
+	want := map[string]bool{}
+	for i := range records { // one by one: each is nearly as large as a call may be
+		value := bytes.Repeat([]byte{byte('a' + i)}, dispatch.MaxRecordBytes-1024)
+		want[string(value)] = true
+		f.publish(t, dispatch.Record{Key: fmt.Sprint("key", i%3), Value: value})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c := f.subscribe(t, dispatch.GroupSettle)
+	var all []dispatch.Message
+	for len(all) < records {
+		messages, err := c.Poll(ctx, records)
+		if err != nil {
+			t.Fatalf("after %d records of %d: %v", len(all), records, err)
+		}
+		size := 0
+		for _, m := range messages {
+			size += len(m.Value)
+		}
+		if size > dispatch.MaxPollBytes+dispatch.MaxRecordBytes {
+			t.Errorf("%d records of %d bytes together came at once", len(messages), size)
+		}
+		all = append(all, messages...)
+	}
+	wantValues(t, all, want)
+}
+
 func pollWaits(t *testing.T, f fixture) {
 	c := f.subscribe(t, dispatch.GroupSettle)
 	for i := range 3 {

@@ -140,6 +140,7 @@ func Run(t *testing.T, open func(t *testing.T) dispatch.Log) {
 		{"offsets ascend and append times never decrease within a partition", offsetsAscend},
 		{"topics are logs of their own", topicsAreSeparate},
 		{"a poll gives at most its limit, and the rest to the next", pollIsBounded},
+		{"a poll of large records gives a part of them, and the rest to the next", pollIsBoundedInBytes},
 		{"a poll waits for what comes", pollWaits},
 		{"a poll ends with its context's error", pollEnds},
 		{"a consumer without a committed position starts at the earliest record", startsAtEarliest},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"sync"
 	"time"
 
@@ -83,6 +84,41 @@ func (p *Process) Register(n int, body func(i int) map[string]any) []string {
 	err := Each(n, func(i int) (err error) {
 		ids[i], err = p.Create(p.t.Context(), body(i), "")
 		return err
+	})
+	if err != nil {
+		p.t.Fatal("register:", err)
+	}
+	return ids
+}
+
+// RegisterSame creates n jobs from one body, which may be large: it is encoded once, and the answers, which repeat it, are not
+// decoded.
+func (p *Process) RegisterSame(n int, body map[string]any) []string {
+	p.t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		p.t.Fatal("register:", err)
+	}
+	ids := make([]string, n)
+	err = Each(n, func(i int) error {
+		req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.URL+"/api/v1/jobs", bytes.NewReader(text))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := p.client.Do(req)
+		if err != nil {
+			return err
+		}
+		answer, err := io.ReadAll(resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
+			return err
+		}
+		if resp.StatusCode != http.StatusCreated {
+			return StatusError{resp.StatusCode, string(answer)}
+		}
+		ids[i] = path.Base(resp.Header.Get("Location"))
+		return nil
 	})
 	if err != nil {
 		p.t.Fatal("register:", err)

@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/loadtest/e2e/process"
+)
+
+// TestStampedeOfLargeJobsPassesInMemory: a gigabyte of payloads due at one instant, in a process that has half of that, which
+// calls small jobs on time beside it.
+func TestStampedeOfLargeJobsPassesInMemory(t *testing.T) {
+	const (
+		ahead = 50 * time.Second // longer than the registration takes
+		large = 4000
+		quiet = 5 * time.Second // before the stampede
+		loud  = 15 * time.Second
+		limit = 2 * time.Minute
+	)
+	p, small, sink := newProcess(t), process.NewSink(t), process.NewSink(t)
+	payload := strings.Repeat("x", 250<<10)
+	p.Start()
+	due := time.Now().Add(ahead)
+	before := load{path: "/before", from: due.Add(-quiet), window: quiet}
+	beside := load{path: "/beside", from: due, window: loud}
+	registering := time.Now()
+	before.register(p, small)
+	beside.register(p, small)
+	ids := p.RegisterSame(large, process.Once("", due, map[string]any{
+		"target": map[string]any{"kind": "http_webhook", "url": sink.URL + "/large", "body": map[string]any{"text": payload}},
+	}))
+	t.Logf("registered in %s, at a peak of %d MiB", time.Since(registering).Round(time.Second), p.PeakMemory()>>20)
+	if time.Now().After(before.from) {
+		t.Fatalf("the registration took %s too long", time.Since(before.from))
+	}
+	process.WaitFor(t, ahead+limit, "every large job is called", func() bool { return sink.Called() == large })
+	t.Logf("all were called %s after they were due", time.Since(due).Round(100*time.Millisecond))
+	process.WaitFor(t, limit, "every small job is called", func() bool { return small.Called() == before.healthy()+beside.healthy() })
+	deferred := p.Metrics().Of(t, "minutehand_executor_deferred_total")
+	t.Logf("%.0f times a fire was deferred, %.0f entries were parked", deferred, p.Metrics().Of(t, "minutehand_scheduler_worker_parked_total"))
+	if deferred > large/10 {
+		t.Errorf("%.0f fires were deferred: they were published although there was no room for them", deferred)
+	}
+	alone, late := lateness(t, small, &before), lateness(t, small, &beside)
+	if bound := max(2*alone.typical, latenessPromise); late.typical > bound {
+		t.Errorf("p99 of small jobs is %s in a typical second, want at most %s", late.typical, bound)
+	}
+	if memory := p.PeakMemory(); memory > memoryBound {
+		t.Errorf("the process held %d MiB, want at most %d", memory>>20, memoryBound>>20)
+	} else {
+		t.Logf("peak memory %d MiB", memory>>20)
+	}
+	for id, n := range sink.CallsOf(ids) {
+		if n != 1 {
+			t.Errorf("%s was called %d times", id, n)
+		}
+	}
+	p.Stop()
+}

@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"math"
+	"sync"
+)
+
+const (
+	// heavyWeight is from which size on a definition is heavy, in bytes. Heavy entries are read and published a few at a time,
+	// beside the others, and leave a quarter of the budget to them: a few large bodies must not hold up many small ones.
+	heavyWeight = 16 << 10
+	// batchBytes bounds what is read, or published, at once of heavy entries, in bytes; a single entry always passes.
+	batchBytes = 1 << 20
+	// taskOverhead is about what a prepared entry takes in memory beside its definition, in bytes.
+	taskOverhead = 1024
+	// unreportedBytes bounds what is published of heavy entries in a lane on which no executor has reported, in bytes.
+	unreportedBytes = 16 << 20
+)
+
+// class is how an entry is treated by its weight: there is a queue, and a bound of what is under way, for each.
+type class int
+
+const (
+	light class = iota
+	heavy
+	classes
+)
+
+func (t *task) class() class {
+	if t.entry.Weight > heavyWeight {
+		return heavy
+	}
+	return light
+}
+
+// bytes is about what the task takes in memory once its job row was read.
+func (t *task) bytes() int64 { return int64(t.entry.Weight) + taskOverhead }
+
+// budget bounds what all shards of a worker have in memory of job rows that they have read: from before the read until the
+// entry's fire is durable or it is let go of. An entry for which there is no room waits, and is a few hundred bytes.
+type budget struct {
+	limit int64
+
+	mu   sync.Mutex
+	used int64
+	// starved are told when there is room again.
+	starved map[chan struct{}]bool
+}
+
+func newBudget(limit int64) *budget { return &budget{limit: limit, starved: map[chan struct{}]bool{}} }
+
+// reserve takes room for a prefix of the tasks, and returns how many they are; again is told when it was not for all of
+// them, and there is room. What is larger than all of the budget passes when nothing else has any.
+func (b *budget) reserve(tasks []*task, of class, again chan struct{}) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	limit, batch := b.limit, int64(math.MaxInt64)
+	if of == heavy {
+		limit, batch = b.limit/4*3, batchBytes
+	}
+	taken := int64(0)
+	for _, t := range tasks {
+		size := t.bytes()
+		if n > 0 && taken+size > batch {
+			return n
+		}
+		if b.used > 0 && b.used+size > limit {
+			b.starved[again] = true
+			return n
+		}
+		b.used += size
+		taken += size
+		t.reserved = size
+		n++
+	}
+	return n
+}
+
+// release gives back what a task had.
+func (b *budget) release(t *task) {
+	if t.reserved == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= t.reserved
+	t.reserved = 0
+	for c := range b.starved {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+	clear(b.starved)
+}
