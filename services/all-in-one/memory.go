@@ -60,5 +60,6 @@ func (m Memory) times(n int64) int64 {
 func (m Memory) cacheBytes() int64    { return m.times(32 << 20) }
 func (m Memory) maxHotEntries() int64 { return m.times(embedded.DefaultMaxHotEntries) }
 func (m Memory) workerBytes() int64   { return min(m.times(32<<20), worker.DefaultConfig().MaxBytes) }
+
 func (m Memory) executorBytes() int64 { return min(m.times(64<<20), executor.DefaultConfig().MaxBytes) }
 func (m Memory) maxRecords() int      { return int(m.times(embedded.DefaultMaxRecords)) }
