@@ -38,6 +38,7 @@ const (
 	Recreate Kind = "recreate a topic"
 	Lapse    Kind = "lapse" // a process is not heard of for a while, and goes on as an owner
 	Outage   Kind = "outage"
+	Cut      Kind = "cut off" // an owner does not reach one of the stores any more, and what there is of others has to do its work
 )
 
 // Class says which faults make sense at a call.
@@ -139,7 +140,7 @@ func weathers() []Weather {
 		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 3, Outage: 2}},
 		{
 			Name: "owners", Rates: network, Longer: true, Crash: true,
-			Scheduled: map[Kind]int{Lapse: 8, Outage: 2},
+			Scheduled: map[Kind]int{Lapse: 8, Outage: 2, Cut: 1},
 		},
 		{
 			Name: "everything", Rates: with(both), Longer: true, Crash: true,
@@ -351,8 +352,8 @@ func (f *Faults) length(k Kind, p Point) time.Duration {
 	return 0
 }
 
-// Schedule gives the scheduled faults of the run.
-func (f *Faults) Schedule(replay []Fault, length time.Duration, processes []string) []Fault {
+// Schedule gives the scheduled faults of the run. Owners are the processes that have partitions.
+func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owners []string) []Fault {
 	var list []Fault
 	if f.replay != nil {
 		for _, x := range replay {
@@ -372,6 +373,8 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes []stri
 			case Lapse:
 				x.What = pick(f.dice, processes, "what/%s/%d", k, n)
 				x.For = pick(f.dice, []time.Duration{2 * time.Second, 9 * time.Second, 40 * time.Second}, "for/%s/%d", k, n)
+			case Cut:
+				x.What = pick(f.dice, owners, "what/%s/%d", k, n) + "/" + pick(f.dice, []string{"cold", "hot"}, "port/%s/%d", k, n)
 			case Outage:
 				x.What = pick(f.dice, []string{"cold", "hot", "log", "coord", "archive"}, "what/%s/%d", k, n)
 				x.For = pick(f.dice, []time.Duration{4 * time.Second, 15 * time.Second, 50 * time.Second}, "for/%s/%d", k, n)

@@ -148,7 +148,7 @@ func through[T any](ctx context.Context, p *process, op *Op, key string, call fu
 	if err := p.ready(); err != nil {
 		return zero, err
 	}
-	if p.w.away(op.Port) {
+	if p.w.away(op.Port) || p.w.away(p.name+"/"+op.Port) {
 		p.wait(20 * time.Millisecond)
 		return zero, errOutage
 	}

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,7 +50,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	all := weathers()
 	f := newFaults(seed, all[seed%uint64(len(all))], replay)
 	// Out of the bubble, because a trace and a seed find them in different ways: that would change the turns.
-	scheduled := f.Schedule(replay, faultsFor, processNames())
+	scheduled := f.Schedule(replay, faultsFor, processNames(kinds()...), processNames("scheduler-worker", "bucket-loader"))
 	synctest.Test(t, func(t *testing.T) {
 		base, end := context.WithCancel(context.Background())
 		// With the overlay of ./steady the turns of goroutines follow from the time, and so from the seed.
@@ -59,11 +58,9 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 		w = newWorld(base, seed, f, v)
 		f.from, f.until = w.began, w.began.Add(faultsFor)
 		for _, k := range kinds() {
-			for _, name := range processNames() {
-				if strings.HasPrefix(name, k) {
-					w.start(k, name, 1)
-					time.Sleep(37 * time.Millisecond) // so that few of them do things at the same instant
-				}
+			for _, name := range processNames(k) {
+				w.start(k, name, 1)
+				time.Sleep(37 * time.Millisecond) // so that few of them do things at the same instant
 			}
 		}
 		w.schedule(scheduled)

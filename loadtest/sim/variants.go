@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -55,6 +56,7 @@ func Variants() []*Variant {
 		{Name: "the hot tier's incarnation is not asked for", Servers: func(w *world) { w.hot.Broken.AnyIncarnation = true }},
 		{Name: "a token is given out again", Servers: func(w *world) { w.hot.Broken.SameToken = true }},
 		{Name: "a later incarnation has a smaller number", Servers: func(w *world) { w.hot.Broken.FallingEpochs = true }},
+		{Name: "an owner that gets nothing done stays the owner", Ports: func(_ string, p *Ports) { p.Coord = staysOwner{p.Coord} }},
 		{Name: "an object of the archive counts as put when it is there", Ports: only("audit-writer", func(p *Ports) {
 			p.Archive = putsBlindly{p.Archive}
 		})},
@@ -291,4 +293,11 @@ type horizonLate struct{ hotbucket.Buckets }
 func (b horizonLate) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) error {
 	time.AfterFunc(100*time.Millisecond, func() { _ = b.Buckets.SetHorizon(ctx, o, horizon) })
 	return nil
+}
+
+// staysOwner is a coordinator whose members never leave by themselves.
+type staysOwner struct{ coord.Coordinator }
+
+func (c staysOwner) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error) {
+	return c.Coordinator.Join(context.WithoutCancel(ctx), role)
 }

@@ -44,8 +44,8 @@ func kinds() []string {
 	return []string{"job-api", "bucket-loader", "scheduler-worker", "executor", "retry-manager", "audit-writer"}
 }
 
-func processNames() (names []string) {
-	for _, k := range kinds() {
+func processNames(kinds ...string) (names []string) {
+	for _, k := range kinds {
 		for i := range replicas {
 			names = append(names, fmt.Sprintf("%s-%d", k, i+1))
 		}
@@ -292,13 +292,11 @@ func (w *world) stop() {
 	w.stopping = true
 	w.mu.Unlock()
 	for _, k := range kinds() {
-		for _, name := range processNames() {
-			if strings.HasPrefix(name, k) {
-				w.mu.Lock()
-				p := w.processes[name]
-				w.mu.Unlock()
-				p.cancel()
-			}
+		for _, name := range processNames(k) {
+			w.mu.Lock()
+			p := w.processes[name]
+			w.mu.Unlock()
+			p.cancel()
 		}
 		time.Sleep(10 * time.Second) // what it has begun goes on and ends
 	}
@@ -346,6 +344,10 @@ func (w *world) strike(f Fault, early time.Duration) {
 		w.mu.Unlock()
 		p.lapse()
 		w.after(f.For, p.rejoin)
+	case Cut: // for good
+		w.mu.Lock()
+		w.outages[f.What] = time.Now().Add(24 * time.Hour)
+		w.mu.Unlock()
 	case Outage:
 		w.mu.Lock()
 		w.outages[f.What] = time.Now().Add(f.For)

@@ -19,7 +19,7 @@ func (s *Service) close(ctx context.Context, p *partition, now time.Time) error 
 	p.closeTried, p.closeAgain = end, now.Add(s.cfg.CloseSweepAfter)
 	to := p.low
 	for {
-		minute, ok, err := s.deps.Pending.FirstOpen(ctx, p.owner.Partition, to, end)
+		minute, ok, err := s.firstOpen(ctx, p, to, end)
 		if err != nil {
 			return err
 		}

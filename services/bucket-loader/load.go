@@ -14,7 +14,7 @@ func (s *Service) takeOver(ctx context.Context, p *partition, now time.Time) err
 	if err := s.deps.Hot.SetEpoch(ctx, p.owner); err != nil {
 		return err
 	}
-	low, err := s.deps.Pending.LowWater(ctx, p.owner.Partition)
+	low, err := read(s, func() (int64, error) { return s.deps.Pending.LowWater(ctx, p.owner.Partition) })
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (f
 	for minute := from; ; minute++ {
 		var ok bool
 		var err error
-		minute, ok, err = s.deps.Pending.FirstOpen(ctx, p.owner.Partition, minute, to)
+		minute, ok, err = s.firstOpen(ctx, p, minute, to)
 		if err != nil || !ok {
 			return false, err
 		}
@@ -89,12 +89,39 @@ func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (f
 	}
 }
 
+// read reads from the cold store, and notes whether it answers.
+func read[T any](s *Service, ask func() (T, error)) (T, error) {
+	s.cold.Begin(s.deps.Clock.Now())
+	answer, err := ask()
+	if err == nil {
+		s.cold.Done()
+	}
+	return answer, err
+}
+
+// firstOpen is the first open minute of [from, to).
+func (s *Service) firstOpen(ctx context.Context, p *partition, from, to int64) (minute int64, ok bool, err error) {
+	minute, err = read(s, func() (m int64, err error) {
+		m, ok, err = s.deps.Pending.FirstOpen(ctx, p.owner.Partition, from, to)
+		return m, err
+	})
+	return minute, ok, err
+}
+
+// askCold returns nil when the cold store answers.
+func (s *Service) askCold(ctx context.Context) error {
+	_, err := s.deps.Pending.LowWater(ctx, 0)
+	return err
+}
+
 // pages reads a bucket in pages, from behind an entry or from the start, until fn wants no more.
 func (s *Service) pages(
 	ctx context.Context, p *partition, minute int64, after *job.Locator, fn func(rows []job.PendingRow) (more bool, err error),
 ) error {
 	for {
-		rows, err := s.deps.Pending.Scan(ctx, p.owner.Partition, minute, after, s.cfg.Page)
+		rows, err := read(s, func() ([]job.PendingRow, error) {
+			return s.deps.Pending.Scan(ctx, p.owner.Partition, minute, after, s.cfg.Page)
+		})
 		if err != nil {
 			return err
 		}

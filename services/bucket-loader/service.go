@@ -100,6 +100,8 @@ type Service struct {
 	staged atomic.Bool
 	// nextQuiet is when the next sweep may go on that is likely to find nothing missing.
 	nextQuiet time.Time
+	// hot and cold tell whether the stores answer: without them another is to have the partitions.
+	hot, cold coord.Progress
 	// putBackTotal counts the entries put back, told is when a line about them was written last.
 	putBackTotal int
 	told         time.Time
@@ -167,7 +169,11 @@ func (s *Service) Missing() []string {
 
 // Run stages, sweeps and closes until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
-	assigned, err := s.deps.Coord.Join(ctx, hotbucket.RoleLoader)
+	role := &coord.Role{
+		Coord: s.deps.Coord, Name: hotbucket.RoleLoader, Logger: s.deps.Logger, Clock: s.deps.Clock,
+		Hot: &s.hot, Cold: &s.cold, Buckets: s.deps.Hot, AskCold: s.askCold,
+	}
+	assigned, err := role.Keep(ctx)
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
@@ -210,11 +216,15 @@ func newPartition(o hotbucket.Owner) *partition {
 // round does for every partition what is due now. What fails is tried again in the next round.
 func (s *Service) round(ctx context.Context) {
 	mine := slices.Sorted(maps.Keys(s.partitions))
+	if len(mine) > 0 {
+		s.hot.Begin(s.deps.Clock.Now())
+	}
 	incarnations, err := s.deps.Hot.Incarnations(ctx, mine)
 	if err != nil {
 		s.deps.Logger.Warn("cannot read the hot tier's incarnation", "error", err)
 		return
 	}
+	s.hot.Done()
 	for i, n := range mine {
 		if p := s.partitions[n]; p.incarnation != incarnations[i] {
 			// Everything may be gone: take over, stage and sweep as at a start.

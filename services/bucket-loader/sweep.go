@@ -98,7 +98,7 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 	for ; resume == nil; minute++ {
 		var ok bool
 		var err error
-		minute, ok, err = s.deps.Pending.FirstOpen(ctx, p.owner.Partition, minute, end)
+		minute, ok, err = s.firstOpen(ctx, p, minute, end)
 		if err != nil {
 			return err
 		}

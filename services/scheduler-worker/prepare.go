@@ -80,7 +80,10 @@ func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
 	incarnations, err := s.incarnations(ctx, tasks)
 	var rows map[string]*job.Job
 	if err == nil {
-		rows, err = s.deps.Jobs.GetMany(ctx, jobIDs(tasks))
+		s.cold.Begin(began)
+		if rows, err = s.deps.Jobs.GetMany(ctx, jobIDs(tasks)); err == nil {
+			s.cold.Done()
+		}
 	}
 	for i, t := range tasks {
 		if err != nil {

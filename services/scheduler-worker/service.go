@@ -119,6 +119,8 @@ type Service struct {
 	assigned atomic.Bool
 	lanes    *lanes
 	budget   *budget
+	// hot and cold tell whether the stores answer: without them another is to have the partitions.
+	hot, cold coord.Progress
 }
 
 // New returns a worker that has not started.
@@ -143,7 +145,11 @@ func (s *Service) Missing() []string {
 
 // Run takes and dispatches until ctx ends. What it holds then stays in the hot buckets for the next owner.
 func (s *Service) Run(ctx context.Context) error {
-	assigned, err := s.deps.Coord.Join(ctx, hotbucket.RoleWorker)
+	role := &coord.Role{
+		Coord: s.deps.Coord, Name: hotbucket.RoleWorker, Logger: s.deps.Logger, Clock: s.deps.Clock,
+		Hot: &s.hot, Cold: &s.cold, Buckets: s.deps.Hot, AskCold: s.readHold,
+	}
+	assigned, err := role.Keep(ctx)
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
@@ -204,10 +210,12 @@ func (s *Service) assign(ctx context.Context, shards []*shard, owned []hotbucket
 
 func (s *Service) takeOver(ctx context.Context, o hotbucket.Owner) bool {
 	var stale bool
+	s.hot.Begin(s.deps.Clock.Now())
 	err := run.Patiently(ctx, s.deps.Logger, "take a partition over", func(ctx context.Context) error {
 		err := s.deps.Hot.SetEpoch(ctx, o)
 		stale = errors.Is(err, hotbucket.ErrStaleEpoch)
-		if stale {
+		if err == nil || stale {
+			s.hot.Done()
 			return nil
 		}
 		return err

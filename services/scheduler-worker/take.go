@@ -242,9 +242,13 @@ func (sh *shard) read(ctx context.Context) {
 	sh.reading++
 	sh.again = false
 	clear(sh.forgotten)
+	sh.s.hot.Begin(began)
 	go func() {
 		given, err := sh.s.deps.Hot.Due(ctx, owners, ask)
 		stale := errors.Is(err, hotbucket.ErrStaleEpoch)
+		if err == nil || stale {
+			sh.s.hot.Done()
+		}
 		if stale {
 			owners = sh.s.reclaim(ctx, owners)
 		}
