@@ -12,25 +12,31 @@ import (
 // calls small jobs on time beside it.
 func TestStampedeOfLargeJobsPassesInMemory(t *testing.T) {
 	const (
-		ahead = 50 * time.Second // longer than the registration takes
 		large = 4000
+		first = 200             // by whose registration it is known how long that of all takes
 		quiet = 5 * time.Second // before the stampede
 		loud  = 15 * time.Second
 		limit = 2 * time.Minute
 	)
 	p, small, sink := newProcess(t), process.NewSink(t), process.NewSink(t)
 	payload := strings.Repeat("x", 250<<10)
+	body := func(at time.Time) map[string]any {
+		return process.Once("", at, map[string]any{
+			"target": map[string]any{"kind": "http_webhook", "url": sink.URL + "/large", "body": map[string]any{"text": payload}},
+		})
+	}
 	p.Start()
+	began := time.Now()
+	p.RegisterSame(first, body(began.Add(time.Hour)))
+	ahead := 12*time.Second + time.Since(began)*large/first*4/3
 	due := time.Now().Add(ahead)
 	before := load{path: "/before", from: due.Add(-quiet), window: quiet}
 	beside := load{path: "/beside", from: due, window: loud}
 	registering := time.Now()
 	before.register(p, small)
 	beside.register(p, small)
-	ids := p.RegisterSame(large, process.Once("", due, map[string]any{
-		"target": map[string]any{"kind": "http_webhook", "url": sink.URL + "/large", "body": map[string]any{"text": payload}},
-	}))
-	t.Logf("registered in %s, at a peak of %d MiB", time.Since(registering).Round(time.Second), p.PeakMemory()>>20)
+	ids := p.RegisterSame(large, body(due))
+	t.Logf("registered in %s, due after %s, at a peak of %d MiB", time.Since(registering).Round(time.Second), ahead.Round(time.Second), p.PeakMemory()>>20)
 	if time.Now().After(before.from) {
 		t.Fatalf("the registration took %s too long", time.Since(before.from))
 	}
@@ -43,7 +49,8 @@ func TestStampedeOfLargeJobsPassesInMemory(t *testing.T) {
 		t.Errorf("%.0f fires were deferred: they were published although there was no room for them", deferred)
 	}
 	alone, late := lateness(t, small, &before), lateness(t, small, &beside)
-	if bound := max(2*alone.typical, latenessPromise); late.typical > bound {
+	// Twice what is promised: they share the disk with a gigabyte.
+	if bound := 2 * max(alone.typical, latenessPromise); late.typical > bound {
 		t.Errorf("p99 of small jobs is %s in a typical second, want at most %s", late.typical, bound)
 	}
 	if memory := p.PeakMemory(); memory > memoryBound {

@@ -105,8 +105,9 @@ func (c *closesBlindly) Scan(
 ) ([]job.PendingRow, error) {
 	k := [2]int64{int64(partition), minute}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if rows, ok := c.done[k]; ok && after == nil {
+	rows, ok := c.done[k]
+	c.mu.Unlock()
+	if ok && after == nil {
 		return rows, nil
 	}
 	rows, err := c.Pending.Scan(ctx, partition, minute, after, limit)
@@ -115,7 +116,9 @@ func (c *closesBlindly) Scan(
 		all = all && r.Done
 	}
 	if all {
+		c.mu.Lock()
 		c.done[k] = rows
+		c.mu.Unlock()
 	}
 	return rows, err
 }

@@ -268,7 +268,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		cfg := executor.DefaultConfig()
 		// Some of what hangs is deferred, but not for so long that the end of the run would not see it.
 		cfg.HostConcurrency, cfg.MaxQueueWait, cfg.MaxDefer = 3, time.Second, 30*time.Second
-		cfg.MaxBytes = 12 * largeBody
+		cfg.MaxBytes = 20 * largeBody // a quarter for each host: its three places, and one that waits
 		return executor.New(cfg, executor.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
 			Board: ports.Board, Transport: ports.Transport, Clock: p.clock, Logger: logger, Metrics: metrics,

@@ -32,6 +32,8 @@ func (s *Service) close(ctx context.Context, p *partition, now time.Time) error 
 			return err
 		} else if !done {
 			delete(p.allDone, minute)
+			p.done.remove(minute, minute+1)
+			p.empty.remove(minute, minute+1)
 			break
 		}
 		to = minute + 1
@@ -44,6 +46,8 @@ func (s *Service) close(ctx context.Context, p *partition, now time.Time) error 
 	}
 	s.metrics.closed.Add(float64(to - p.low))
 	p.low = to
+	p.done.remove(0, to)
+	p.empty.remove(0, to)
 	for m := range p.allDone {
 		if m < to {
 			delete(p.allDone, m)

@@ -25,11 +25,11 @@ func (s *Service) takeOver(ctx context.Context, p *partition, now time.Time) err
 	return nil
 }
 
-// stage fills the hot bucket up to an hour ahead. The new horizon is published before the newly covered buckets are
+// stage fills the hot bucket so far ahead. The new horizon is published before the newly covered buckets are
 // read, also when they are read again after a restart: a writer that read the old horizon has written its entry before
 // this read begins, and one that reads the new one adds its entry itself.
-func (s *Service) stage(ctx context.Context, p *partition, now time.Time) error {
-	end := job.Minute(now.Add(s.cfg.Ahead)) + 1
+func (s *Service) stage(ctx context.Context, p *partition, now time.Time, ahead time.Duration) error {
+	end := job.Minute(now.Add(ahead)) + 1
 	if p.staged >= end {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +48,8 @@ type Config struct {
 	MaxCandidates int
 	// Page is how many rows one read takes.
 	Page int
+	// Parallel is how many partitions are visited at once.
+	Parallel int
 }
 
 // DefaultConfig is what a loader runs with unless told otherwise.
@@ -54,6 +57,7 @@ func DefaultConfig() Config {
 	return Config{
 		Ahead: time.Hour, Tick: time.Second, NearBefore: 15 * time.Second, CloseSweepAfter: 15 * time.Second,
 		CloseAfter: 5 * time.Minute, PutBackWait: 10 * time.Second, MaxCandidates: 50_000, Page: 500,
+		Parallel: 16,
 	}
 }
 
@@ -69,8 +73,8 @@ func (c Config) Validate() error {
 	check(c.Tick > 0 && c.Tick <= c.NearBefore, "tick must be over 0 and at most near before")
 	check(c.CloseSweepAfter > 0 && c.CloseAfter >= 5*time.Minute,
 		"close after must be at least 5m, on which late writers rely, and close sweep after over 0")
-	check(c.PutBackWait > 0 && c.MaxCandidates > 0 && c.Page > 0,
-		"put-back wait, max candidates and page must be over 0")
+	check(c.PutBackWait > 0 && c.MaxCandidates > 0 && c.Page > 0 && c.Parallel > 0,
+		"put-back wait, max candidates, page and parallel must be over 0")
 	return errors.Join(errs...)
 }
 
@@ -98,6 +102,8 @@ type Service struct {
 	assigned bool
 	// staged is set once everything owned was taken over and staged.
 	staged atomic.Bool
+	// mu guards what visits of several partitions share: nextQuiet, and putBackTotal.
+	mu sync.Mutex
 	// nextQuiet is when the next sweep may go on that is likely to find nothing missing.
 	nextQuiet time.Time
 	// hot and cold tell whether the stores answer: without them another is to have the partitions.
@@ -135,8 +141,12 @@ type partition struct {
 	// that is not done was due.
 	found     int
 	oldestDue time.Time
-	// allDone remembers when everything in a bucket was first seen done.
-	allDone map[int64]time.Time
+	// allDone remembers when everything in a bucket was first seen done to which a writer may still add. done are those that
+	// were seen all done after that: they are not asked for again until they are closed, however long another keeps them from
+	// it. So are the empty ones, for a while: what follows from an entry that is overdue may come into one of them.
+	allDone     map[int64]time.Time
+	done, empty spans
+	emptyUntil  time.Time
 	// candidates wait for their put-back; putBacks counts those of entries in open buckets.
 	candidates []candidate
 	putBacks   map[string]int
@@ -225,31 +235,24 @@ func (s *Service) round(ctx context.Context) {
 		return
 	}
 	s.hot.Done()
+	parts := make([]*partition, len(mine))
 	for i, n := range mine {
 		if p := s.partitions[n]; p.incarnation != incarnations[i] {
 			// Everything may be gone: take over, stage and sweep as at a start.
 			p = newPartition(p.owner)
 			p.incarnation, s.partitions[n] = incarnations[i], p
 		}
+		parts[i] = s.partitions[n]
 	}
+	// What is due soon in any of them comes before what is due later: staging an hour of a thousand takes a while.
+	parts = s.each(ctx, parts, s.visitNear)
+	s.each(ctx, parts, s.visit)
+	if ctx.Err() != nil {
+		return
+	}
+	s.observeOldest(s.deps.Clock.Now())
 	oldest := s.deps.Clock.Now()
-	for _, i := range mine {
-		p := s.partitions[i]
-		if ctx.Err() != nil {
-			return
-		}
-		if err := s.visit(ctx, p, s.deps.Clock.Now()); err != nil && ctx.Err() == nil {
-			switch {
-			case errors.Is(err, hotbucket.ErrStaleEpoch) && p.staged == 0:
-				delete(s.partitions, p.owner.Partition) // refused: it is another's
-			case errors.Is(err, hotbucket.ErrStaleEpoch):
-				s.partitions[p.owner.Partition] = newPartition(p.owner) // forgotten, or another's: taking over tells
-			}
-			s.deps.Logger.Warn("a sweep failed, it is tried again", "partition", p.owner.Partition, "error", err)
-			if run.Sleep(ctx, time.Millisecond) != nil {
-				return
-			}
-		}
+	for _, p := range s.partitions {
 		if open := s.oldestOpen(p); open.Before(oldest) {
 			oldest = open
 		}
@@ -285,13 +288,55 @@ func (s *Service) tellProgress(now time.Time) {
 		"oldest_due_ago", now.Sub(oldest).Round(time.Second))
 }
 
-func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error {
+// each visits partitions, some of them at once, and returns those with which all went well. The others are visited again in
+// the next round.
+func (s *Service) each(
+	ctx context.Context, parts []*partition, visit func(ctx context.Context, p *partition, now time.Time) error,
+) (well []*partition) {
+	errs := make([]error, len(parts))
+	var next atomic.Int64
+	var visits sync.WaitGroup
+	for range min(s.cfg.Parallel, len(parts)) {
+		visits.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(parts) && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				if errs[i] = visit(ctx, parts[i], s.deps.Clock.Now()); errs[i] != nil && run.Sleep(ctx, time.Millisecond) != nil {
+					return
+				}
+			}
+		})
+	}
+	visits.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	for i, p := range parts {
+		if errs[i] == nil {
+			well = append(well, p)
+			continue
+		}
+		switch {
+		case errors.Is(errs[i], hotbucket.ErrStaleEpoch) && p.staged == 0:
+			delete(s.partitions, p.owner.Partition) // refused: it is another's
+		case errors.Is(errs[i], hotbucket.ErrStaleEpoch):
+			s.partitions[p.owner.Partition] = newPartition(p.owner) // forgotten, or another's: taking over tells
+		}
+		s.deps.Logger.Warn("a sweep failed, it is tried again", "partition", p.owner.Partition, "error", errs[i])
+	}
+	return well
+}
+
+// soon is how far ahead is staged of every partition before more is of any.
+const soon = 2 * time.Minute
+
+// visitNear takes a partition over and makes hot what is due soon and what is overdue. There is nothing to do but for a new one,
+// and one whose hot bucket was lost.
+func (s *Service) visitNear(ctx context.Context, p *partition, now time.Time) error {
 	if p.staged == 0 {
 		if err := s.takeOver(ctx, p, now); err != nil {
 			return err
 		}
 	}
-	if err := s.stage(ctx, p, now); err != nil {
+	if err := s.stage(ctx, p, now, soon); err != nil {
 		return err
 	}
 	if p.firstSweep {
@@ -303,6 +348,13 @@ func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error 
 			return err
 		}
 		p.firstSweep = false
+	}
+	return nil
+}
+
+func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error {
+	if err := s.stage(ctx, p, now, s.cfg.Ahead); err != nil {
+		return err
 	}
 	if err := s.nearSweep(ctx, p, now); err != nil {
 		return err

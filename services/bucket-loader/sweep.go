@@ -85,6 +85,9 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 	for _, c := range p.candidates {
 		waiting[c.entry.Locator] = true
 	}
+	if now.After(p.emptyUntil) {
+		p.empty, p.emptyUntil = nil, now.Add(emptyFor)
+	}
 	room := s.share() - len(p.candidates)
 	from, minute := p.resume, p.low
 	if from != nil {
@@ -96,19 +99,27 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 	var resume *job.Locator
 	var found []job.Entry
 	for ; resume == nil; minute++ {
+		if minute = s.passDone(p, minute, now); minute >= end {
+			break
+		}
+		asked := minute
 		var ok bool
 		var err error
-		minute, ok, err = s.firstOpen(ctx, p, minute, end)
+		minute, ok, err = s.firstOpen(ctx, p, asked, end)
 		if err != nil {
 			return err
 		}
+		if !ok {
+			minute = end
+		}
+		p.empty.add(asked, min(minute, s.lastFinal(now)))
 		if !ok {
 			break
 		}
 		if from != nil && minute != from.Minute {
 			from = nil
 		}
-		if s.isDone(p, minute, now) {
+		if p.isDone(minute, s.lastFinal(now)) {
 			continue
 		}
 		done := from == nil
@@ -136,12 +147,16 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 		if err != nil {
 			return err
 		}
-		if done && resume == nil && job.MinuteStart(minute+1).Before(now) {
+		switch {
+		case !done || resume != nil || !job.MinuteStart(minute+1).Before(now):
+		case minute < s.lastFinal(now):
+			p.done.add(minute, minute+1)
+			delete(p.allDone, minute)
+		default:
 			p.allDone[minute] = now
 		}
 		from = nil
 	}
-	s.observeOldest(now)
 	missing := len(p.candidates)
 	if err := s.note(ctx, p, found, now); err != nil {
 		return err // what was found is found again
@@ -152,8 +167,10 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 	case resume != nil && missing == 0:
 		// All of it waits for its target. There may be a million such entries, and what a fire costs must not depend on that:
 		// looking at them again takes a small part of the time, shared by all partitions.
+		s.mu.Lock()
 		s.nextQuiet = job.Later(s.nextQuiet, now).Add(quietShare * s.deps.Clock.Since(began))
 		p.sweepAt = s.nextQuiet
+		s.mu.Unlock()
 	case resume != nil:
 		p.sweepAt = now
 	case p.found == 0:
@@ -167,15 +184,34 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 	return nil
 }
 
-// isDone tells whether a bucket was seen all done and need not be read again. Until CloseAfter behind its minute a
-// writer may still add to it, so what was seen done before then is read once more after it.
-func (s *Service) isDone(p *partition, minute int64, now time.Time) bool {
-	seen, ok := p.allDone[minute]
-	final := job.MinuteStart(minute + 1).Add(s.cfg.CloseAfter)
-	return ok && (now.Before(final) || seen.After(final))
+// emptyFor is how long a bucket counts as empty that was.
+const emptyFor = 10 * time.Minute
+
+// lastFinal is the first minute to which a client's writer may still add: until CloseAfter behind a minute.
+func (s *Service) lastFinal(now time.Time) int64 { return job.Minute(now.Add(-s.cfg.CloseAfter)) }
+
+// passDone is the first minute from one on that need not be passed over: nothing has to be asked for those before it. What was
+// seen done while a writer might still add to it is read once more after that.
+func (s *Service) passDone(p *partition, minute int64, now time.Time) int64 {
+	for {
+		next := p.empty.end(p.done.end(minute))
+		for p.isDone(next, s.lastFinal(now)) {
+			next++
+		}
+		if next == minute {
+			return minute
+		}
+		minute = next
+	}
 }
 
-// observeOldest is exact for the partition swept last; the alert on it looks at the maximum over time.
+// isDone tells whether a bucket was seen all done and need not be read again yet.
+func (p *partition) isDone(minute, final int64) bool {
+	_, ok := p.allDone[minute]
+	return minute >= final && ok || p.done.end(minute) > minute
+}
+
+// observeOldest tells how old the oldest entry is that the last sweeps found not done.
 func (s *Service) observeOldest(now time.Time) {
 	age := 0.0
 	for _, other := range s.partitions {
@@ -283,7 +319,9 @@ func (s *Service) putBack(ctx context.Context, p *partition, now time.Time) erro
 		return err
 	}
 	s.metrics.putBack.Add(float64(added))
+	s.mu.Lock()
 	s.putBackTotal += added
+	s.mu.Unlock()
 	if added < len(back) {
 		// The hot tier is full: the rest stays until there is room.
 		left := make(map[job.Locator]bool, len(back)-added)

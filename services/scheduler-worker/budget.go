@@ -3,6 +3,7 @@ package worker
 import (
 	"math"
 	"sync"
+	"time"
 )
 
 const (
@@ -11,6 +12,8 @@ const (
 	heavyWeight = 16 << 10
 	// batchBytes bounds what is read, or published, at once of heavy entries, in bytes; a single entry always passes.
 	batchBytes = 1 << 20
+	// heavyAhead is how long before its instant a heavy entry is read: all of the lookahead would take memory from what is due.
+	heavyAhead = 500 * time.Millisecond
 	// taskOverhead is about what a prepared entry takes in memory beside its definition, in bytes.
 	taskOverhead = 1024
 	// unreportedBytes bounds what is published of heavy entries in a lane on which no executor has reported, in bytes.

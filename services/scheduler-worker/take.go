@@ -346,6 +346,11 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 		t.bare = g.Parked && began.Sub(g.DueAt) < parkedFor
 		t.fresh = t.bare
 		sh.keep(t)
+		if t.class() == heavy && t.at.Sub(began) > heavyAhead {
+			t.heldBack = true
+			sh.hold(t, t.at.Add(-heavyAhead))
+			continue
+		}
 		sh.renew(t)
 	}
 	sh.followBacklog(got, began, ask)
