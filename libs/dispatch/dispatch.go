@@ -99,6 +99,20 @@ func (p Position) Passed(end Position) bool {
 	return true
 }
 
+// Within is p as far as there still are records: per partition the smaller offset of p and of the log's present end. A log may
+// lose its end under the same id, to a leader that did not have it, and nobody would ever pass what was noted before. What was
+// lost need not be waited for.
+func (p Position) Within(end Position) Position {
+	if p.LogID != end.LogID {
+		return p
+	}
+	within := Position{LogID: p.LogID, Offsets: make(map[int]int64, len(p.Offsets))}
+	for partition, offset := range p.Offsets {
+		within.Offsets[partition] = min(offset, end.Offsets[partition])
+	}
+	return within
+}
+
 // Log is the log.
 type Log interface {
 	// Publish appends records to a topic, each to the partition of its key. Their values are not written to afterwards,
@@ -108,7 +122,8 @@ type Log interface {
 	Subscribe(ctx context.Context, topic, group string) (Consumer, error)
 	// End is the position after the last durable record of the topic.
 	End(ctx context.Context, topic string) (Position, error)
-	// Committed is the group's committed position. Partitions without one stand at 0.
+	// Committed is the group's committed position, or where the records begin that there still are, if that is later.
+	// Partitions without either stand at 0.
 	Committed(ctx context.Context, topic, group string) (Position, error)
 }
 

@@ -288,7 +288,12 @@ func (s *Service) putBack(ctx context.Context, p *partition, now time.Time) erro
 	}
 	var ready []job.Entry
 	var wait []candidate
+	events, fires, err := s.presentEnds(ctx, p, settled, executed, now)
+	if err != nil {
+		return err
+	}
 	for _, c := range p.candidates {
+		c.events, c.fires = c.events.Within(events), c.fires.Within(fires)
 		switch {
 		case c.events.LogID != settled.LogID || c.fires.LogID != executed.LogID:
 			// A log was created anew: what was noted says nothing. The next sweep notes it again.
@@ -337,6 +342,23 @@ func (s *Service) putBack(ctx context.Context, p *partition, now time.Time) erro
 	s.metrics.candidates.Sub(float64(len(p.candidates) - len(wait)))
 	p.candidates = wait
 	return nil
+}
+
+// presentEnds are the ends that the logs have now, if one of the candidates has waited for what was noted for longer than that
+// takes; else nothing.
+func (s *Service) presentEnds(
+	ctx context.Context, p *partition, settled, executed dispatch.Position, now time.Time,
+) (events, fires dispatch.Position, err error) {
+	overdue := slices.ContainsFunc(p.candidates, func(c candidate) bool {
+		return !now.Before(c.until) && (!settled.Passed(c.events) || !executed.Passed(c.fires))
+	})
+	if !overdue {
+		return events, fires, nil
+	}
+	if events, err = s.deps.Log.End(ctx, dispatch.TopicEvents); err == nil {
+		fires, err = s.deps.Log.End(ctx, dispatch.TopicFires)
+	}
+	return events, fires, err
 }
 
 func locatorsOf(entries []job.Entry) []job.Locator {

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -166,6 +167,52 @@ func TestWhatIsDueSoonComesFirstInAllPartitions(t *testing.T) {
 		t.Logf("%d reads took %s, one after the other they would take %s", l.cold.reads.Load(), took, sequential)
 		if took > sequential/8 {
 			t.Errorf("%d reads took %s", l.cold.reads.Load(), took)
+		}
+	})
+}
+
+// shrinking is a log whose end goes back to where it really is: it lost more records.
+type shrinking struct {
+	dispatch.Log
+	more int64
+}
+
+func (l *shrinking) End(ctx context.Context, topic string) (dispatch.Position, error) {
+	end, err := l.Log.End(ctx, topic)
+	for p := range end.Offsets {
+		end.Offsets[p] += l.more
+	}
+	return end, err
+}
+
+func TestEntryComesBackAlthoughTheLogLostItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoading(t, 1)
+		log := &shrinking{Log: l.deps.Log, more: 5}
+		l.deps.Log = log
+		l.round(t.Context())
+		entry := l.put(t, 0, 1, time.Now()) // which is in no hot bucket
+		rounds := func(n int) {
+			for range n {
+				time.Sleep(time.Second)
+				l.round(t.Context())
+			}
+		}
+		absent := func() bool {
+			gone, err := l.deps.Hot.Absent(t.Context(), []*job.Entry{{Locator: entry}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(gone) == 1
+		}
+		rounds(120)
+		if !absent() {
+			t.Fatal("it came back before the settlers had passed what was noted")
+		}
+		log.more = 0
+		rounds(30)
+		if absent() {
+			t.Error("it waits for records that the log has lost")
 		}
 	})
 }

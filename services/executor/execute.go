@@ -302,8 +302,16 @@ func (s *Service) rowGone(ctx context.Context, w *task) (gone bool, err error) {
 
 // awaitSettlers returns once the settlers have passed the present end of the events.
 func (s *Service) awaitSettlers(ctx context.Context) error {
+	const longest = 100 * time.Millisecond
 	end, err := s.deps.Log.End(ctx, dispatch.TopicEvents)
-	for pause := time.Millisecond; err == nil; pause = min(2*pause, 100*time.Millisecond) {
+	for pause := time.Millisecond; err == nil; pause = min(2*pause, longest) {
+		if pause == longest {
+			var present dispatch.Position
+			if present, err = s.deps.Log.End(ctx, dispatch.TopicEvents); err != nil {
+				break
+			}
+			end = end.Within(present)
+		}
 		var settled dispatch.Position
 		settled, err = s.deps.Log.Committed(ctx, dispatch.TopicEvents, dispatch.GroupSettle)
 		if err != nil || settled.Passed(end) {

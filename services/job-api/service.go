@@ -105,6 +105,8 @@ type Service struct {
 	away atomic.Bool
 	// cold holds entries whose write-through failed.
 	cold chan job.Entry
+	// heatAgain is when answers wait for the hot tier again, in nanoseconds since the Unix epoch.
+	heatAgain atomic.Int64
 }
 
 // New returns an API that does not listen yet. It fails if the OpenAPI document and the handlers do not agree.
@@ -172,7 +174,31 @@ func (s *Service) Run(ctx context.Context) error {
 // was acknowledged: a loader that has published a later one reads the bucket afterwards and finds the entry there.
 // A failure is made good in the background; the entry is durable all the same, and the loader's sweeps would find it.
 func (s *Service) writeThrough(ctx context.Context, e job.Entry) {
-	if err := s.heat(ctx, e); err != nil {
+	s.writeThroughAll(ctx, []job.Entry{e})
+}
+
+const (
+	// heatWithin is how long an answer waits for the hot tier, which it does not need: it goes on behind the answer.
+	heatWithin = 250 * time.Millisecond
+	// heatPause is how long answers do not wait for it at all after one has waited in vain.
+	heatPause = time.Second
+)
+
+// writeThroughAll is writeThrough for many.
+func (s *Service) writeThroughAll(ctx context.Context, entries []job.Entry) {
+	now := s.deps.Clock.Now().UnixNano()
+	if s.heatAgain.Load() <= now {
+		short, cancel := context.WithTimeout(ctx, heatWithin)
+		err := s.heat(short, entries)
+		cancel()
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, hotbucket.ErrFull) {
+			s.heatAgain.Store(now + int64(heatPause))
+		}
+	}
+	for _, e := range entries {
 		select {
 		case s.cold <- e:
 		default: // the loader's sweeps find it
@@ -180,29 +206,12 @@ func (s *Service) writeThrough(ctx context.Context, e job.Entry) {
 	}
 }
 
-// writeThroughAll is writeThrough for many.
-func (s *Service) writeThroughAll(ctx context.Context, entries []job.Entry) {
-	var near []job.Entry
-	for _, e := range entries {
-		horizon, err := s.deps.Hot.Horizon(ctx, e.Partition)
-		if err != nil || e.DueAt.Before(horizon) {
-			near = append(near, e)
-		}
-	}
-	if err := s.deps.Hot.Add(ctx, near); err == nil {
-		return
-	}
-	for _, e := range near {
-		s.writeThrough(ctx, e)
-	}
-}
-
-func (s *Service) heat(ctx context.Context, e job.Entry) error {
-	horizon, err := s.deps.Hot.Horizon(ctx, e.Partition)
-	if err != nil || !e.DueAt.Before(horizon) {
+func (s *Service) heat(ctx context.Context, entries []job.Entry) error {
+	near, err := hotbucket.Near(ctx, s.deps.Hot, entries)
+	if err != nil || len(near) == 0 {
 		return err
 	}
-	return s.deps.Hot.Add(ctx, []job.Entry{e})
+	return s.deps.Hot.Add(ctx, near)
 }
 
 func (s *Service) writeThroughLoop(ctx context.Context) {
@@ -210,7 +219,7 @@ func (s *Service) writeThroughLoop(ctx context.Context) {
 		select {
 		case e := <-s.cold:
 			err := run.Patiently(ctx, s.deps.Logger, "write an entry through", func(ctx context.Context) error {
-				return s.heat(ctx, e)
+				return s.heat(ctx, []job.Entry{e})
 			})
 			if err != nil {
 				return

@@ -137,6 +137,7 @@ func (s *Service) settle(ctx context.Context, messages []dispatch.Message) error
 		marked: make(map[job.Locator]bool, len(messages)), ended: map[job.Locator]bool{}, marks: make([]job.Locator, 0, len(messages)),
 		rows: map[job.Locator]job.PendingRow{},
 	}
+	events := make([]*job.Event, 0, len(messages))
 	for i := range messages {
 		m := &messages[i]
 		e, err := wire.EventOf(m)
@@ -145,6 +146,12 @@ func (s *Service) settle(ctx context.Context, messages []dispatch.Message) error
 				"offset", m.Offset, "error", err)
 			continue
 		}
+		events = append(events, e)
+	}
+	if err := s.readRows(ctx, b, events); err != nil {
+		return err
+	}
+	for _, e := range events {
 		if err := s.handle(ctx, b, e); err != nil {
 			return err
 		}
@@ -185,15 +192,9 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 // heat adds the new entries that are due before the horizon to their hot buckets. One that finds no room is durable
 // and comes by the loader's sweeps.
 func (s *Service) heat(ctx context.Context, entries []job.Entry) error {
-	var near []job.Entry
-	for _, e := range entries {
-		horizon, err := s.deps.Hot.Horizon(ctx, e.Partition)
-		if err != nil {
-			return err
-		}
-		if e.DueAt.Before(horizon) {
-			near = append(near, e)
-		}
+	near, err := hotbucket.Near(ctx, s.deps.Hot, entries)
+	if err != nil {
+		return err
 	}
 	if err := s.deps.Hot.Add(ctx, near); err != nil && !errors.Is(err, hotbucket.ErrFull) {
 		return err

@@ -3,6 +3,7 @@ package settler
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -95,6 +96,33 @@ func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) e
 	}
 	b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})
 	s.metrics.deadLetters.Inc()
+	return nil
+}
+
+// readRows reads the rows of a batch's events that need theirs, many at once.
+func (s *Service) readRows(ctx context.Context, b *batch, events []*job.Event) error {
+	asked := map[job.Locator]job.Entry{}
+	var locators []job.Locator
+	for _, e := range events {
+		_, known := asked[e.Entry.Locator]
+		if !known && (e.Type == job.EventDeferred || e.Type == job.EventAttempt && failed(&e.Outcome)) {
+			asked[e.Entry.Locator] = e.Entry
+			locators = append(locators, e.Entry.Locator)
+		}
+	}
+	for chunk := range slices.Chunk(locators, jobstore.MaxGetMany) {
+		rows, err := s.deps.Pending.Rows(ctx, chunk)
+		if err != nil {
+			return err
+		}
+		for _, l := range chunk {
+			row, found := rows[l]
+			if !found {
+				row = job.PendingRow{Entry: asked[l], Done: true}
+			}
+			b.rows[l] = row
+		}
+	}
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/libs/wire"
 )
@@ -209,19 +210,24 @@ func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decis
 			byOwner[t.owner] = append(byOwner[t.owner], t)
 		}
 	}
-	decisions := map[*task]job.Decision{}
-	for _, owner := range slices.SortedFunc(maps.Keys(byOwner), byPartition) {
-		tasks := byOwner[owner]
+	owners := slices.SortedFunc(maps.Keys(byOwner), byPartition)
+	standing := make([][]job.Decision, len(owners))
+	err := run.Each(len(owners), hotbucket.AtOnce, func(i int) (err error) {
+		tasks := byOwner[owners[i]]
 		claims := make([]hotbucket.Claim, len(tasks))
 		for i, t := range tasks {
 			claims[i] = claimOf(t, t.line.OnTime(t.entry))
 		}
-		standing, err := s.deps.Hot.Claim(ctx, owner, claims)
-		if err != nil {
-			return nil, err
-		}
-		for i, t := range tasks {
-			decisions[t] = standing[i]
+		standing[i], err = s.deps.Hot.Claim(ctx, owners[i], claims)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	decisions := map[*task]job.Decision{}
+	for i, owner := range owners {
+		for j, t := range byOwner[owner] {
+			decisions[t] = standing[i][j]
 		}
 	}
 	return decisions, nil
@@ -318,22 +324,10 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 	if s.deps.Clock.Since(began) > s.cfg.LateWrite {
 		return errLateWrite{}
 	}
-	var near []job.Entry
-	horizons := map[int]time.Time{}
-	for _, e := range successors {
-		horizon, known := horizons[e.Partition]
-		if !known {
-			var err error
-			if horizon, err = s.deps.Hot.Horizon(ctx, e.Partition); err != nil {
-				return err
-			}
-			horizons[e.Partition] = horizon
-		}
-		if e.DueAt.Before(horizon) {
-			near = append(near, e)
-		}
+	near, err := hotbucket.Near(ctx, s.deps.Hot, successors)
+	if err == nil {
+		err = s.deps.Hot.Add(ctx, near)
 	}
-	err := s.deps.Hot.Add(ctx, near)
 	if errors.Is(err, hotbucket.ErrFull) {
 		// They are durable; the loader's sweeps bring them to the hot bucket once there is room.
 		s.deps.Logger.Warn("cannot add successors to the hot bucket", "entries", len(near), "error", err)

@@ -361,10 +361,10 @@ func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions ma
 			return err
 		}
 	}
-	for _, owner := range slices.SortedFunc(maps.Keys(byOwner), byPartition) {
-		if err := s.deps.Hot.Park(ctx, owner, byOwner[owner]); err != nil {
-			return err
-		}
+	owners := slices.SortedFunc(maps.Keys(byOwner), byPartition)
+	err := run.Each(len(owners), hotbucket.AtOnce, func(i int) error { return s.deps.Hot.Park(ctx, owners[i], byOwner[owners[i]]) })
+	if err != nil {
+		return err
 	}
 	for _, t := range tasks {
 		t.parked = true

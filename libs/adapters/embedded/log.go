@@ -427,7 +427,14 @@ func (l *Log) Committed(_ context.Context, name, group string) (dispatch.Positio
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return dispatch.Position{LogID: t.logID, Offsets: maps.Clone(t.committed[group])}, nil
+	offsets := map[int]int64{}
+	maps.Copy(offsets, t.committed[group])
+	for p, start := range t.start {
+		if start > offsets[p] {
+			offsets[p] = start
+		}
+	}
+	return dispatch.Position{LogID: t.logID, Offsets: offsets}, nil
 }
 
 // Close stops the appender. Publishes that wait get dispatch.ErrClosed and may or may not have taken effect.

@@ -66,6 +66,8 @@ type Log struct {
 
 	mu        sync.Mutex
 	consumers map[*consumer]bool
+	// expired is up to where it was told that records are gone, by topic, group and partition.
+	expired map[string]int64
 }
 
 var _ dispatch.Log = (*Log)(nil)
@@ -83,7 +85,7 @@ func Open(o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	return &Log{o: o, producer: producer, admin: kadm.NewClient(producer), consumers: map[*consumer]bool{}}, nil
+	return &Log{o: o, producer: producer, admin: kadm.NewClient(producer), consumers: map[*consumer]bool{}, expired: map[string]int64{}}, nil
 }
 
 // Close closes the log and what consumes it.
@@ -187,7 +189,36 @@ func (l *Log) End(ctx context.Context, topic string) (dispatch.Position, error) 
 
 // Committed implements dispatch.Log.
 func (l *Log) Committed(ctx context.Context, topic, group string) (dispatch.Position, error) {
-	return l.position(ctx, topic, func(id string) (map[int]int64, error) { return l.committed(ctx, topic, group, id) })
+	return l.position(ctx, topic, func(id string) (map[int]int64, error) {
+		offsets, err := l.committed(ctx, topic, group, id)
+		if err != nil {
+			return nil, err
+		}
+		starts, err := l.admin.ListStartOffsets(ctx, l.topic(topic))
+		if err == nil {
+			err = starts.Error()
+		}
+		starts.Each(func(o kadm.ListedOffset) {
+			if at := offsets[int(o.Partition)]; o.Offset > at {
+				l.tellExpired(topic, group, int(o.Partition), at, o.Offset)
+				offsets[int(o.Partition)] = o.Offset
+			}
+		})
+		return offsets, err
+	})
+}
+
+// tellExpired tells once that records are gone that a group had not consumed: they were older than the topic keeps them, or
+// somebody deleted them. The group goes on behind them, and what they were about is found by the sweeps.
+func (l *Log) tellExpired(topic, group string, partition int, from, to int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := fmt.Sprint(topic, "/", group, "/", partition)
+	if l.expired[key] < to {
+		l.expired[key] = to
+		l.o.Logger.Error("records are gone that were not consumed", "topic", topic, "group", group, "partition", partition,
+			"from", from, "to", to)
+	}
 }
 
 // committed are a group's offsets that belong to the topic of that id.

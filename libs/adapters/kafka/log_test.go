@@ -136,6 +136,39 @@ func TestConsumerOfATopicThatIsCreatedAnewIsToldAndTheNextOneMissesNothing(t *te
 	}
 }
 
+// TestGroupPassesRecordsThatAreGone: what expired before it was consumed is not waited for.
+func TestGroupPassesRecordsThatAreGone(t *testing.T) {
+	l, prefix := open(t)
+	for i := range 20 {
+		if err := l.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{{Key: fmt.Sprint(i), Value: []byte("v")}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end, err := l.End(t.Context(), dispatch.TopicEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := l.Committed(t.Context(), dispatch.TopicEvents, dispatch.GroupSettle); err != nil || p.Passed(end) {
+		t.Fatalf("the group stands at %v, %v", p, err)
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var gone kadm.Offsets
+	for p, offset := range end.Offsets {
+		gone.AddOffset(prefix+dispatch.TopicEvents, int32(p), offset, -1)
+	}
+	deleted, err := kadm.NewClient(client).DeleteRecords(t.Context(), gone)
+	if err := errors.Join(err, deleted.Error()); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := l.Committed(t.Context(), dispatch.TopicEvents, dispatch.GroupSettle); err != nil || !p.Passed(end) {
+		t.Errorf("the group stands at %v, the log begins at %v, %v", p, end, err)
+	}
+}
+
 func TestRecordsThatWerePublishedOverABadNetworkAreThere(t *testing.T) {
 	calm, prefix := open(t)
 	var published int

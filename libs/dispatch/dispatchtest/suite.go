@@ -189,4 +189,11 @@ func positionsPass(t *testing.T) {
 			t.Errorf("%q at %v has passed: %v", c.id, c.offsets, got)
 		}
 	}
+	settled := dispatch.Position{LogID: "a", Offsets: map[int]int64{0: 4, 2: 3}}
+	if present := (dispatch.Position{LogID: "a", Offsets: map[int]int64{0: 4, 1: 7, 2: 3}}); !settled.Passed(end.Within(present)) {
+		t.Errorf("%v has not passed what there still is: %v", settled, end.Within(present))
+	}
+	if other := (dispatch.Position{LogID: "b", Offsets: map[int]int64{0: 1}}); settled.Passed(end.Within(other)) {
+		t.Error("the end of another log counts")
+	}
 }

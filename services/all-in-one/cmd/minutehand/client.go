@@ -9,8 +9,10 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/minutehand/minutehand/libs/problem"
 )
@@ -120,4 +122,18 @@ func when(v any) string {
 		return "-"
 	}
 	return t.Local().Format("2006-01-02 15:04:05.000")
+}
+
+// shown is a value as a table shows it: what would move the cursor, break a column or turn the direction of the text around is
+// escaped. A name that was given before names refused such characters may have them, and a target's error too.
+func shown(v any) string {
+	var b strings.Builder
+	for _, r := range fmt.Sprint(v) {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }

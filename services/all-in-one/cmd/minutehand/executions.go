@@ -122,7 +122,7 @@ func executionTable(w io.Writer, items []map[string]any) {
 		for _, step := range []string{"taken", "published", "consumed", "invoked", "completed"} {
 			fmt.Fprintf(t, "\t%s", since(timeline, step))
 		}
-		fmt.Fprintf(t, "\t%s\n", last)
+		fmt.Fprintf(t, "\t%s\n", shown(last))
 	}
 	_ = t.Flush()
 }

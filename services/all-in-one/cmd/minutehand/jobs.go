@@ -295,7 +295,7 @@ func jobTable(w io.Writer, jobs []map[string]any) {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "JOB\tNAME\tTYPE\tSTATUS\tNEXT RUN\tLAST FIRED")
 	for _, j := range jobs {
-		fmt.Fprintf(t, "%v\t%v\t%v\t%v\t%s\t%s\n", j["job_id"], j["name"], j["type"], j["status"], when(j["next_run_at"]),
+		fmt.Fprintf(t, "%v\t%v\t%v\t%v\t%s\t%s\n", j["job_id"], shown(j["name"]), j["type"], j["status"], when(j["next_run_at"]),
 			when(j["last_fired_at"]))
 	}
 	_ = t.Flush()

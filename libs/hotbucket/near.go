@@ -1,0 +1,41 @@
+package hotbucket
+
+import (
+	"context"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+// AtOnce bounds the partitions about which one caller asks the hot tier at once.
+const AtOnce = 16
+
+// Near gives those of the entries that are due before the horizons of their partitions, which is where their writers add them
+// themselves. Each partition is asked once. With an error it gives none.
+func Near(ctx context.Context, b Buckets, entries []job.Entry) ([]job.Entry, error) {
+	index := map[int]int{}
+	var partitions []int
+	for i := range entries {
+		p := entries[i].Partition
+		if _, known := index[p]; !known {
+			index[p] = len(partitions)
+			partitions = append(partitions, p)
+		}
+	}
+	horizons := make([]time.Time, len(partitions))
+	err := run.Each(len(partitions), AtOnce, func(i int) (err error) {
+		horizons[i], err = b.Horizon(ctx, partitions[i])
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var near []job.Entry
+	for i := range entries {
+		if entries[i].DueAt.Before(horizons[index[entries[i].Partition]]) {
+			near = append(near, entries[i])
+		}
+	}
+	return near, nil
+}
