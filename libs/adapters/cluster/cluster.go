@@ -49,7 +49,8 @@ type Cluster struct {
 }
 
 // Open connects. Of the servers only Cassandra must answer for that, and have the partition count that is expected
-// (ErrPartitions), and one data centre, or that which is named (cassandra.ErrDatacenter). Every call of a port is measured.
+// (ErrPartitions), and one data centre, or that which is named (cassandra.ErrDatacenter). A Redis that answers must not be one
+// that evicts keys (redis.ErrEvicts). Every call of a port is measured.
 func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics prometheus.Registerer) (*Cluster, error) {
 	c := &Cluster{}
 	if err := c.open(ctx, cfg, logger, metrics); err != nil {
@@ -82,6 +83,11 @@ func (c *Cluster) open(ctx context.Context, cfg Config, logger *slog.Logger, met
 	cfg.Redis.Partitions = cfg.Partitions
 	c.tier = redis.Open(cfg.Redis)
 	c.hot = redis.NewHotBuckets(c.tier)
+	asking, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if err = c.tier.Check(asking); errors.Is(err, redis.ErrEvicts) {
+		return err
+	}
 	m := metered.New(metrics)
 	c.Jobs, c.Pending = m.Jobs(cassandra.NewJobStore(c.store)), m.Pending(cassandra.NewPending(c.store))
 	c.History, c.Settings = m.History(cassandra.NewHistory(c.store)), m.Settings(cassandra.NewSettings(c.store))

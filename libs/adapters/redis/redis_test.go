@@ -3,10 +3,15 @@
 package redis_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
@@ -86,5 +91,45 @@ func TestIncarnationOfAJobIsThatOfItsPartition(t *testing.T) {
 				t.Errorf("the incarnation is %q, want %q (%v)", got, want[0], err)
 			}
 		}
+	}
+}
+
+// TestServerThatMayEvictIsRefused: a stop record that is dropped stops nothing.
+func TestServerThatMayEvictIsRefused(t *testing.T) {
+	for _, cluster := range []bool{false, true} {
+		tier := open(t, redis.Options{Cluster: cluster})
+		address := servertest.Address(t, map[bool]string{false: "REDIS", true: "REDIS_CLUSTER"}[cluster])
+		first, _, _ := strings.Cut(address, ",")
+		server := goredis.NewClient(&goredis.Options{Addr: first})
+		set := func(policy, limit string) {
+			t.Helper()
+			// t.Context has ended when the server is set back.
+			ctx := context.WithoutCancel(t.Context())
+			err := errors.Join(server.ConfigSet(ctx, "maxmemory-policy", policy).Err(), server.ConfigSet(ctx, "maxmemory", limit).Err())
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		t.Cleanup(func() {
+			set("noeviction", "0")
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		for _, c := range []struct {
+			policy, limit string
+			refused       bool
+		}{
+			{"allkeys-lru", "0", false}, // without a limit nothing is evicted
+			{"noeviction", "4gb", false},
+			{"volatile-ttl", "4gb", true},
+			{"allkeys-lru", "4gb", true},
+		} {
+			set(c.policy, c.limit)
+			if err := tier.Check(t.Context()); errors.Is(err, redis.ErrEvicts) != c.refused || err != nil && !c.refused {
+				t.Errorf("%s with a limit of %s: %v", c.policy, c.limit, err)
+			}
+		}
+		set("noeviction", "0")
 	}
 }

@@ -88,20 +88,44 @@ func Open(o Options) *Tier {
 // Close closes the connections.
 func (t *Tier) Close() error { return t.client.Close() }
 
-// Check tells whether the server answers; in a cluster, all that hold a part of the keys.
+// ErrEvicts means: a server may drop keys to make room. A stop record that is dropped stops nothing, and nobody would notice.
+var ErrEvicts = errors.New("the server may evict keys, and with them the record that a job was cancelled: " +
+	"set maxmemory-policy to noeviction (or maxmemory to 0)")
+
+// Check tells whether the server answers and drops nothing by itself; in a cluster, all that hold a part of the keys.
 func (t *Tier) Check(ctx context.Context) error {
-	ping := func(ctx context.Context, c *redis.Client) error { return c.Ping(ctx).Err() }
+	check := func(ctx context.Context, c *redis.Client) error {
+		info, err := c.Info(ctx, "memory").Result()
+		if err == nil && evicts(info) {
+			err = ErrEvicts
+		}
+		return err
+	}
 	var err error
 	switch c := t.client.(type) {
 	case *redis.ClusterClient:
-		err = c.ForEachMaster(ctx, ping)
+		err = c.ForEachMaster(ctx, check)
 	case *redis.Client:
-		err = ping(ctx, c)
+		err = check(ctx, c)
 	}
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
 	return nil
+}
+
+// evicts reads from the memory section of INFO, which a managed server shows as well, whether keys may be evicted.
+func evicts(info string) bool {
+	limit, policy := "", ""
+	for line := range strings.Lines(info) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "maxmemory":
+			limit = value
+		case "maxmemory_policy":
+			policy = value
+		}
+	}
+	return limit != "" && limit != "0" && policy != "noeviction"
 }
 
 func (t *Tier) key(name string) string { return t.o.Prefix + name }
