@@ -72,9 +72,9 @@ type Buckets interface {
 	Remove(ctx context.Context, entries []*job.Entry) error
 	// Absent gives the locators of those entries that are not in their hot bucket.
 	Absent(ctx context.Context, entries []*job.Entry) ([]job.Locator, error)
-	// Hints receives when entries due within HintWithin may have been added; a hint may be spurious, and may be lost.
-	// It only makes a reader quicker, correctness never depends on it.
-	Hints() <-chan struct{}
+	// Hints tells in which partitions entries due within HintWithin may have been added; a hint may be spurious, and may be
+	// lost. It only makes a reader quicker, correctness never depends on it.
+	Hints() *Hints
 
 	// Claim stores the decision for an occurrence under a definition if none is there, checks the owner's epoch, and
 	// returns the decision that stands. Claims are kept for an hour at least.

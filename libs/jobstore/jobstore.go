@@ -149,6 +149,18 @@ const SettingDispatchHold = "dispatch-hold"
 // HistoryTTL is how long history, dead letters, superseded definitions and ended one-shots are kept.
 const HistoryTTL = 30 * 24 * time.Hour
 
+// Expiry is when a job's row may go; zero for never. A one-shot's is HistoryTTL after it is due, or was last changed, except
+// while it is paused; any other's is as long after it was deleted.
+func Expiry(j *job.Job) time.Time {
+	switch {
+	case j.Deleted:
+		return j.UpdatedAt.Add(HistoryTTL)
+	case j.Definition.Schedule.Type == job.OneShot && j.Status != job.Paused:
+		return job.Later(j.Definition.Schedule.RunAt, j.UpdatedAt).Add(HistoryTTL)
+	}
+	return time.Time{}
+}
+
 // Position is a place in a job's history: before the events of this nominal instant and execution.
 type Position struct {
 	NominalAt   time.Time

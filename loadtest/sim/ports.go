@@ -349,7 +349,7 @@ func (c buckets) Absent(ctx context.Context, entries []*job.Entry) ([]job.Locato
 	})
 }
 
-func (c buckets) Hints() <-chan struct{} { return c.hot.Hints() }
+func (c buckets) Hints() *hotbucket.Hints { return c.hot.Hints() }
 
 func (c buckets) Claim(ctx context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
 	key := first(claims, func(c hotbucket.Claim) string { return c.ExecutionID })

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -42,10 +43,13 @@ func (c watchedConsumer) Close() error {
 type slowTarget struct {
 	takes time.Duration
 	calls atomic.Int64
+	// lastAt is when it was called last, in nanoseconds since the Unix epoch.
+	lastAt atomic.Int64
 }
 
 func (s *slowTarget) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.calls.Add(1)
+	s.lastAt.Store(time.Now().UnixNano())
 	select {
 	case <-time.After(s.takes):
 		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
@@ -82,9 +86,16 @@ func newBench(t *testing.T, takes time.Duration) *bench {
 // start starts an executor. After stop it ends its calls.
 func (b *bench) start() (stop context.CancelFunc, ended chan struct{}) {
 	b.t.Helper()
+	return b.startWith(0)
+}
+
+// startWith starts one whose clock is ahead.
+func (b *bench) startWith(ahead clock.Clock) (stop context.CancelFunc, ended chan struct{}) {
+	b.t.Helper()
 	s, err := New(DefaultConfig(), Deps{
 		Jobs: embedded.NewJobStore(b.db), Pending: b.pending, Records: b.records, Log: b.log, Coord: embedded.NewCoordinator(b.db),
 		Board: embedded.NewBoard(), Transport: b.target, Logger: slog.New(slog.DiscardHandler),
+		Clock: ahead,
 	})
 	must(b.t, err)
 	ctx, stop := context.WithCancel(b.t.Context())

@@ -115,6 +115,8 @@ type Service struct {
 	metrics *metrics
 	// hold is what an operator keeps from being dispatched.
 	hold atomic.Pointer[job.DispatchHold]
+	// owned are the partitions that were taken over last.
+	owned map[int]bool
 	// assigned: it was told which partitions are its own.
 	assigned atomic.Bool
 	lanes    *lanes
@@ -173,9 +175,11 @@ func (s *Service) Run(ctx context.Context) error {
 				return nil
 			}
 			s.assign(ctx, shards, owned)
-		case <-s.deps.Hot.Hints():
-			for _, sh := range shards {
-				sh.nudge()
+		case <-s.deps.Hot.Hints().Ready():
+			for _, p := range s.deps.Hot.Hints().Take() {
+				if s.owned[p] { // else it is another worker's
+					shards[p%len(shards)].nudge()
+				}
 			}
 		case <-ctx.Done():
 			wg.Wait()
@@ -196,8 +200,12 @@ func (s *Service) assign(ctx context.Context, shards []*shard, owned []hotbucket
 		shares[i] = append(shares[i], o)
 	}
 	mine := 0
+	s.owned = map[int]bool{}
 	for _, share := range shares {
 		mine += len(share)
+		for _, o := range share {
+			s.owned[o.Partition] = true
+		}
 	}
 	if s.cfg.Partitions > 0 {
 		s.lanes.setShare(float64(mine) / float64(s.cfg.Partitions))

@@ -77,25 +77,48 @@ func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]*jo
 	return rows, err
 }
 
-// listed is the statement that lists a job under its tenant.
+// maxTTL is the longest that Cassandra takes, in seconds: twenty years.
+const maxTTL = 20 * 365 * 24 * 60 * 60
+
+// ttl is for how many seconds a job's row is kept; 0 for ever, which is also said of what would expire in more than maxTTL: the
+// next write says it again.
+func ttl(j *job.Job) int {
+	at := jobstore.Expiry(j)
+	if at.IsZero() {
+		return 0
+	}
+	seconds := int(max(time.Until(at), jobstore.HistoryTTL) / time.Second) // it is changed now, whatever the row says
+	if seconds > maxTTL {
+		return 0
+	}
+	return seconds
+}
+
+// listed is the statement that lists a job under its tenant, for as long as its row is kept.
 func listed(j *job.Job) (shard int, e gocql.BatchEntry) {
 	shard = int(bucket.XXH64(j.ID) % listingShards)
 	return shard, gocql.BatchEntry{
-		Stmt: "INSERT INTO jobs_by_tenant (tenant_id, shard, job_id) VALUES (?, ?, ?)", Args: []any{j.TenantID, shard, j.ID}, Idempotent: true,
+		Stmt: "INSERT INTO jobs_by_tenant (tenant_id, shard, job_id) VALUES (?, ?, ?) USING TTL ?",
+		Args: []any{j.TenantID, shard, j.ID, ttl(j)}, Idempotent: true,
 	}
+}
+
+// list lists a job.
+func (s *JobStore) list(ctx context.Context, j *job.Job) error {
+	_, list := listed(j)
+	return s.session.Query(list.Stmt, list.Args...).Idempotent(true).ExecContext(ctx)
 }
 
 // Create implements jobstore.Jobs.
 func (s *JobStore) Create(ctx context.Context, j job.Job, exclusive bool) error {
-	_, list := listed(&j)
-	if err := s.session.Query(list.Stmt, list.Args...).Idempotent(true).ExecContext(ctx); err != nil {
+	if err := s.list(ctx, &j); err != nil {
 		return failed("create job", err)
 	}
 	if !exclusive {
 		return s.insert(ctx, &j)
 	}
-	applied, err := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) IF NOT EXISTS", j.ID, j.Version, wire.MarshalJob(&j)).
-		MapScanCASContext(ctx, map[string]any{})
+	applied, err := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?", j.ID, j.Version,
+		wire.MarshalJob(&j), ttl(&j)).MapScanCASContext(ctx, map[string]any{})
 	if err == nil && !applied {
 		err = jobstore.ErrExists
 	}
@@ -104,7 +127,8 @@ func (s *JobStore) Create(ctx context.Context, j job.Job, exclusive bool) error 
 
 // insert writes a row where none is.
 func (s *JobStore) insert(ctx context.Context, j *job.Job) error {
-	q := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) USING TIMESTAMP ?", j.ID, j.Version, wire.MarshalJob(j), beforeAllClocks())
+	q := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) USING TIMESTAMP ? AND TTL ?", j.ID, j.Version,
+		wire.MarshalJob(j), beforeAllClocks(), ttl(j))
 	return failed("create job", q.Idempotent(true).ExecContext(ctx))
 }
 
@@ -135,11 +159,21 @@ func (s *JobStore) CreateMany(ctx context.Context, jobs []job.Job) error {
 	return each(ctx, len(jobs), func(i int) error { return s.insert(ctx, &jobs[i]) })
 }
 
-// Replace implements jobstore.Jobs.
+// Replace implements jobstore.Jobs. A job that is kept for good is listed for good before its row says so, any other after it:
+// a crash in between leaves a listing that stays for too long, and never a job that is not listed.
 func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
+	keep := ttl(&j)
+	if keep == 0 {
+		if err := s.list(ctx, &j); err != nil {
+			return failed("replace job", err)
+		}
+	}
 	standing := map[string]any{}
-	applied, err := s.session.Query("UPDATE jobs SET version = ?, row = ? WHERE job_id = ? IF version = ?",
-		j.Version, wire.MarshalJob(&j), j.ID, j.Version-1).MapScanCASContext(ctx, standing)
+	applied, err := s.session.Query("UPDATE jobs USING TTL ? SET version = ?, row = ? WHERE job_id = ? IF version = ?",
+		keep, j.Version, wire.MarshalJob(&j), j.ID, j.Version-1).MapScanCASContext(ctx, standing)
+	if err == nil && applied && keep > 0 {
+		_ = s.list(ctx, &j) // the change stands, whatever becomes of its listing
+	}
 	if err == nil && !applied {
 		if err = jobstore.ErrConflict; standing["version"] == nil || standing["version"] == int64(0) {
 			err = jobstore.ErrNotFound

@@ -11,6 +11,8 @@ import (
 	"testing/fstest"
 	"time"
 
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/job"
@@ -23,6 +25,13 @@ const replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
 
 // open makes a keyspace of its own.
 func open(t *testing.T) *cassandra.Store {
+	t.Helper()
+	s, _ := openNamed(t)
+	return s
+}
+
+// openNamed tells how the keyspace is called, too.
+func openNamed(t *testing.T) (s *cassandra.Store, keyspace string) {
 	t.Helper()
 	o := cassandra.Options{
 		Hosts: []string{servertest.Address(t, "CASSANDRA")}, Keyspace: fmt.Sprintf("test_%d", time.Now().UnixNano()), Timeout: 20 * time.Second,
@@ -37,7 +46,7 @@ func open(t *testing.T) *cassandra.Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	return s
+	return s, o.Keyspace
 }
 
 func TestConformance(t *testing.T) {
@@ -137,5 +146,86 @@ func TestKeyspaceWithoutTablesIsNotMigrated(t *testing.T) {
 	defer s.Close()
 	if err := s.CheckPartitions(t.Context(), 4); !errors.Is(err, cassandra.ErrNotMigrated) {
 		t.Errorf("without tables the check gave %v", err)
+	}
+}
+
+// TestRowsOfOneShotsExpire: a job that nobody will ask for gives its disk back, and its place in the listing.
+func TestRowsOfOneShotsExpire(t *testing.T) {
+	s, keyspace := openNamed(t)
+	config := gocql.NewCluster(servertest.Address(t, "CASSANDRA"))
+	config.Keyspace, config.Timeout = keyspace, 20*time.Second
+	session, err := config.CreateSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	jobs := cassandra.NewJobStore(s)
+	const month = int64(jobstore.HistoryTTL / time.Second)
+	now := job.Instant(time.Now())
+	oneShot := job.Schedule{Type: job.OneShot, RunAt: now.Add(10 * 24 * time.Hour)}
+	far := job.Schedule{Type: job.OneShot, RunAt: now.Add(30 * 365 * 24 * time.Hour)}
+	recurring := job.Schedule{Type: job.Cron, CronExpr: "@daily"}
+	for i, c := range []struct {
+		name    string
+		status  job.Status
+		deleted bool
+		s       job.Schedule
+		want    int64 // seconds; 0 is for ever
+	}{
+		{"one-shot", job.Active, false, oneShot, month + 10*24*60*60},
+		{"paused one-shot", job.Paused, false, oneShot, 0},
+		{"one-shot in thirty years", job.Active, false, far, 0},
+		{"recurring", job.Active, false, recurring, 0},
+		{"cancelled recurring", job.Cancelled, false, recurring, 0},
+		{"deleted recurring", job.Cancelled, true, recurring, month},
+	} {
+		for _, how := range []string{"created", "created alone", "created with others", "changed from a one-shot", "changed from a recurring one"} {
+			t.Run(c.name+" "+how, func(t *testing.T) {
+				j := job.Job{
+					ID: fmt.Sprintf("job_%d_%s", i, strings.ReplaceAll(how, " ", "_")), TenantID: "t", Status: c.status, Deleted: c.deleted,
+					Version: 1, UpdatedAt: now, Definition: job.Definition{ID: "def_1", Schedule: c.s},
+				}
+				before := j
+				before.Status, before.Deleted = job.Active, false
+				var err error
+				switch how {
+				case "created", "created alone":
+					err = jobs.Create(t.Context(), j, how == "created alone")
+				case "created with others":
+					err = jobs.CreateMany(t.Context(), []job.Job{j})
+				case "changed from a one-shot":
+					before.Definition.Schedule = oneShot
+				default:
+					before.Definition.Schedule = recurring
+				}
+				if strings.HasPrefix(how, "changed") {
+					j.Version = 2
+					err = errors.Join(jobs.Create(t.Context(), before, false), jobs.Replace(t.Context(), j))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				for statement, of := range map[string]string{
+					"SELECT TTL(row) FROM jobs WHERE job_id = ?":     "its row",
+					"SELECT TTL(version) FROM jobs WHERE job_id = ?": "its version",
+				} {
+					var left *int
+					if err := session.Query(statement, j.ID).ScanContext(t.Context(), &left); err != nil {
+						t.Fatal(err)
+					}
+					got := int64(0)
+					if left != nil {
+						got = int64(*left)
+					}
+					if got > c.want || got < c.want-60 {
+						t.Errorf("%s expires after %d s, want %d", of, got, c.want)
+					}
+				}
+			})
+		}
+	}
+	page, _, err := jobs.List(t.Context(), "t", "", 100)
+	if err != nil || len(page) != 6*5 {
+		t.Errorf("%d jobs are listed, %v", len(page), err)
 	}
 }

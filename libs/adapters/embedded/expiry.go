@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/wire"
 )
@@ -28,18 +27,6 @@ func (db *DB) setExpiring(key, value []byte, at time.Time) error {
 		return err
 	}
 	return db.commit(b)
-}
-
-// expiry is when a job's row is dropped; zero for never. A one-shot's is HistoryTTL after it is due, or
-// was last changed, except while it is paused; any other's is as long after it was deleted.
-func expiry(j *job.Job) time.Time {
-	switch {
-	case j.Deleted:
-		return j.UpdatedAt.Add(jobstore.HistoryTTL)
-	case j.Definition.Schedule.Type == job.OneShot && j.Status != job.Paused:
-		return job.Later(j.Definition.Schedule.RunAt, j.UpdatedAt).Add(jobstore.HistoryTTL)
-	}
-	return time.Time{}
 }
 
 // expire deletes what has expired by now. What was written again since it was listed has a later place in the index.
@@ -97,7 +84,7 @@ func (s *JobStore) dropJob(jobID string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if at := expiry(&row); at.IsZero() || at.After(now) {
+	if at := jobstore.Expiry(&row); at.IsZero() || at.After(now) {
 		return nil
 	}
 	b := s.db.pebble.NewBatch()

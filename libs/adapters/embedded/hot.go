@@ -27,7 +27,7 @@ type HotBuckets struct {
 	incarnation string
 	maxEntries  int64
 	entries     atomic.Int64
-	hints       chan struct{}
+	hints       *hotbucket.Hints
 	partitions  []hotPartition
 	claims      *expiring[string, job.Decision]
 }
@@ -79,7 +79,7 @@ func NewHotBuckets(incarnation string, partitions int, maxEntries int64) *HotBuc
 		maxEntries = DefaultMaxHotEntries
 	}
 	h := &HotBuckets{
-		incarnation: incarnation, maxEntries: maxEntries, hints: make(chan struct{}, 1),
+		incarnation: incarnation, maxEntries: maxEntries, hints: hotbucket.NewHints(),
 		partitions: make([]hotPartition, partitions), claims: newExpiring[string, job.Decision](claimsKept, maxClaims),
 	}
 	for i := range h.partitions {
@@ -115,7 +115,8 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 		return nil
 	}
 	now := time.Now()
-	soon, hinted := now.Add(hotbucket.HintWithin), false
+	soon := now.Add(hotbucket.HintWithin)
+	var hinted []int
 	near, long := now.Add(hotbucket.RoomWithin), now.Add(-hotbucket.RoomWithin)
 	byPartition := map[int]*addition{}
 	for i := range entries {
@@ -129,18 +130,16 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 		if e.DueAt.After(near) || e.DueAt.Before(long) {
 			a.most = h.maxEntries * 4 / 5
 		}
-		hinted = hinted || e.DueAt.Before(soon)
+		if e.DueAt.Before(soon) && !a.hinted {
+			a.hinted = true
+			hinted = append(hinted, e.Partition)
+		}
 	}
 	full := false
 	for p, a := range byPartition {
 		full = !h.addTo(&h.partitions[p], a) || full
 	}
-	if hinted {
-		select {
-		case h.hints <- struct{}{}:
-		default:
-		}
-	}
+	h.hints.Add(hinted...)
 	if full {
 		return fmt.Errorf("embedded: %w", hotbucket.ErrFull)
 	}
@@ -151,6 +150,7 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 type addition struct {
 	entries []*job.Entry
 	most    int64
+	hinted  bool
 }
 
 // addTo adds all of a partition's entries, or none when the bound would be passed; ok tells which.
@@ -424,7 +424,7 @@ func (h *HotBuckets) Absent(_ context.Context, entries []*job.Entry) ([]job.Loca
 }
 
 // Hints implements hotbucket.Buckets.
-func (h *HotBuckets) Hints() <-chan struct{} { return h.hints }
+func (h *HotBuckets) Hints() *hotbucket.Hints { return h.hints }
 
 // Claim implements hotbucket.Buckets.
 func (h *HotBuckets) Claim(_ context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {

@@ -217,7 +217,7 @@ func (s *JobStore) write(jobIDs []string, fill func(b *pebble.Batch) error) erro
 
 func setJob(b *pebble.Batch, j job.Job) error {
 	err := errors.Join(b.Set(listingKey(j.TenantID, j.ID), nil, nil), b.Set(jobKey(j.ID), wire.MarshalJob(&j), nil))
-	if at := expiry(&j); !at.IsZero() {
+	if at := jobstore.Expiry(&j); !at.IsZero() {
 		err = errors.Join(err, b.Set(expiryKey(at, jobKey(j.ID)), nil, nil))
 	}
 	if err != nil {

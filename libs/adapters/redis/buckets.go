@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,7 +23,7 @@ const claimTTL = 2 * time.Hour
 // HotBuckets is the hot buckets on Redis.
 type HotBuckets struct {
 	*Tier
-	hints chan struct{}
+	hints *hotbucket.Hints
 	sub   *redis.PubSub
 }
 
@@ -27,12 +31,13 @@ var _ hotbucket.Buckets = (*HotBuckets)(nil)
 
 // NewHotBuckets returns the hot buckets of a tier. They listen for hints until Close.
 func NewHotBuckets(t *Tier) *HotBuckets {
-	h := &HotBuckets{Tier: t, hints: make(chan struct{}, 1), sub: t.client.Subscribe(context.Background(), t.key("hints"))}
+	h := &HotBuckets{Tier: t, hints: hotbucket.NewHints(), sub: t.client.Subscribe(context.Background(), t.key("hints"))}
 	go func() {
-		for range h.sub.Channel() {
-			select {
-			case h.hints <- struct{}{}:
-			default:
+		for m := range h.sub.Channel() {
+			for text := range strings.SplitSeq(m.Payload, ",") {
+				if p, err := strconv.Atoi(text); err == nil && p >= 0 && p < t.o.Partitions {
+					h.hints.Add(p)
+				}
 			}
 		}
 	}()
@@ -43,7 +48,7 @@ func NewHotBuckets(t *Tier) *HotBuckets {
 func (h *HotBuckets) Close() error { return h.sub.Close() }
 
 // Hints implements hotbucket.Buckets.
-func (h *HotBuckets) Hints() <-chan struct{} { return h.hints }
+func (h *HotBuckets) Hints() *hotbucket.Hints { return h.hints }
 
 // member names an occurrence in the sets, so that those of one instant have the order of their ids, with its lane and
 // whether it must be attended to.
@@ -114,7 +119,7 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 	var keys [][]string
 	var args [][]any
 	open := map[int]int{} // by partition, which of args is being filled
-	hinted := false
+	hinted := map[string]bool{}
 	for i := range entries {
 		e := &entries[i]
 		n, ok := open[e.Partition]
@@ -128,7 +133,9 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 			args[n][0] = h.o.MaxEntries * 4 / 5
 		}
 		args[n] = append(args[n], member(e), wire.MarshalEntry(e))
-		hinted = hinted || e.DueAt.Before(now.Add(hotbucket.HintWithin))
+		if e.DueAt.Before(now.Add(hotbucket.HintWithin)) {
+			hinted[strconv.Itoa(e.Partition)] = true
+		}
 	}
 	if len(entries) == 0 {
 		return nil
@@ -140,10 +147,10 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 	if err != nil {
 		return fmt.Errorf("redis: add: %w", err)
 	}
-	if hinted {
+	if len(hinted) > 0 {
 		ctx, cancel := bounded(ctx)
 		defer cancel()
-		_ = h.client.Publish(ctx, h.key("hints"), "").Err() // a hint may be lost
+		_ = h.client.Publish(ctx, h.key("hints"), strings.Join(slices.Collect(maps.Keys(hinted)), ",")).Err() // a hint may be lost
 	}
 	for _, a := range answers {
 		if added, err := a.Int(); err != nil || added == 0 {

@@ -159,12 +159,10 @@ func addHints(t *testing.T, b hotbucket.Buckets) {
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for {
-		must(t, b.Add(t.Context(), []job.Entry{entryAt(1, time.Now())}))
+		must(t, b.Add(t.Context(), []job.Entry{entryAt(1, time.Now()), entryAt(2, time.Now().Add(time.Hour)), entryAt(3, time.Now())}))
 		select {
-		case _, open := <-b.Hints():
-			if !open {
-				t.Error("the channel of hints is closed")
-			}
+		case <-b.Hints().Ready():
+			same(t, "the partitions hinted at", b.Hints().Take(), []int{1, 3})
 			return
 		case <-again.C:
 		case <-deadline.C:

@@ -26,7 +26,7 @@ type Hot struct {
 	mu     sync.Mutex
 	losses int
 	epoch  int64 // of the present incarnation
-	hints  []chan struct{}
+	hints  []*hotbucket.Hints
 	state  hotState
 }
 
@@ -107,7 +107,7 @@ func (h *Hot) Snapshot() (failOver func()) {
 func (h *Hot) Client() *HotClient {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := &HotClient{Hot: h, hints: make(chan struct{}, 1)}
+	c := &HotClient{Hot: h, hints: hotbucket.NewHints()}
 	h.hints = append(h.hints, c.hints)
 	return c
 }
@@ -115,11 +115,11 @@ func (h *Hot) Client() *HotClient {
 // HotClient implements hotbucket.Buckets and dedupe.Records.
 type HotClient struct {
 	*Hot
-	hints chan struct{}
+	hints *hotbucket.Hints
 }
 
 // Hints implements hotbucket.Buckets.
-func (c *HotClient) Hints() <-chan struct{} { return c.hints }
+func (c *HotClient) Hints() *hotbucket.Hints { return c.hints }
 
 // Add implements hotbucket.Buckets.
 func (h *Hot) Add(_ context.Context, entries []job.Entry) error {
@@ -128,7 +128,7 @@ func (h *Hot) Add(_ context.Context, entries []job.Entry) error {
 	now := time.Now()
 	byPartition := map[int][]*job.Entry{}
 	bound := map[int]int{}
-	hinted := false
+	var hinted []int
 	for i := range entries {
 		e := entries[i]
 		if _, there := h.state.due[e.Partition][e.Locator]; !there {
@@ -140,7 +140,9 @@ func (h *Hot) Add(_ context.Context, entries []job.Entry) error {
 		if e.DueAt.After(now.Add(hotbucket.RoomWithin)) || e.DueAt.Before(now.Add(-hotbucket.RoomWithin)) {
 			bound[e.Partition] = h.maxEntries * 4 / 5
 		}
-		hinted = hinted || e.DueAt.Before(now.Add(hotbucket.HintWithin))
+		if e.DueAt.Before(now.Add(hotbucket.HintWithin)) {
+			hinted = append(hinted, e.Partition)
+		}
 	}
 	var err error
 	for _, p := range slices.Sorted(maps.Keys(byPartition)) {
@@ -155,13 +157,8 @@ func (h *Hot) Add(_ context.Context, entries []job.Entry) error {
 			h.state.due[p][e.Locator] = dueEntry{entry: e}
 		}
 	}
-	if hinted {
-		for _, c := range h.hints {
-			select {
-			case c <- struct{}{}:
-			default:
-			}
-		}
+	for _, c := range h.hints {
+		c.Add(hinted...)
 	}
 	return err
 }
