@@ -73,6 +73,13 @@ func (f *platform) awaitCalls(ids []string) {
 
 func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 	f := newInstallation(t).fleet()
+	// Whatever is taken over shares the machine with the rest of the stampede: on one that takes longer for it than for a session
+	// undisturbed, a session more is allowed, and no more than that.
+	calm, due := f.stampede(stampedeSize, "/ok")
+	f.awaitCalls(calm)
+	undisturbed := time.Since(due)
+	allowed := max(resume, session+min(undisturbed, session))
+	t.Logf("%d jobs were called after %.1f s without a kill", len(calm), undisturbed.Seconds())
 	for _, service := range []string{"scheduler-worker", "bucket-loader", "executor", "retry-manager", "audit-writer"} {
 		ids, due := f.stampede(stampedeSize, "/ok")
 		f.amid(ids, due)
@@ -96,8 +103,8 @@ func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 		silent := f.sink.silence(killed, ownedBy(service))
 		t.Logf("%s killed %.1f s into %d jobs: firing paused for %.1f s (%.1f sessions), every job was called after %.1f s, %d of them again",
 			service, killed.Sub(due).Seconds(), len(ids), silent.Seconds(), silent.Seconds()/session.Seconds(), time.Since(due).Seconds(), repeated)
-		if silent > resume {
-			t.Errorf("%s: firing paused for %s after the kill, want at most %s", service, silent, resume)
+		if silent > allowed {
+			t.Errorf("%s: firing paused for %s after the kill, want at most %s", service, silent, allowed)
 		}
 		if service != "executor" && repeated > 0 {
 			t.Errorf("%s was killed, which called nobody, and %d jobs were called twice", service, repeated)
