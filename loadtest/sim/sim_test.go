@@ -33,7 +33,7 @@ var (
 )
 
 // variantSeeds is within how many seeds a variant must be caught.
-const variantSeeds = 200
+const variantSeeds = 300
 
 // variantReplays is how often its trace is replayed then.
 const variantReplays = 20
