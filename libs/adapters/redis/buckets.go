@@ -34,11 +34,13 @@ func NewHotBuckets(t *Tier) *HotBuckets {
 	h := &HotBuckets{Tier: t, hints: hotbucket.NewHints(), sub: t.client.Subscribe(context.Background(), t.key("hints"))}
 	go func() {
 		for m := range h.sub.Channel() {
+			var hinted []int
 			for text := range strings.SplitSeq(m.Payload, ",") {
 				if p, err := strconv.Atoi(text); err == nil && p >= 0 && p < t.o.Partitions {
-					h.hints.Add(p)
+					hinted = append(hinted, p)
 				}
 			}
+			h.hints.Add(hinted...)
 		}
 	}()
 	return h
