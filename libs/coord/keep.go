@@ -74,8 +74,8 @@ func (r *Role) able(ctx context.Context) (err error) {
 // gives everything back, and joins again when it is able to. The channel is Join's: it carries the whole set of what is owned,
 // which is empty meanwhile, and is closed when ctx ends. The error is that of the first Join.
 //
-// Where the stores are away from everybody, everybody gives up, and whoever reaches them first begins. Others may own the
-// partitions before this process has read that they are no longer its own; epochs and leases hold them apart.
+// When nobody reaches the stores, everybody leaves, and the first who reaches them again gets all partitions. Others may own
+// them before this process has read that they are no longer its own; epochs and leases hold them apart.
 func (r *Role) Keep(ctx context.Context) (<-chan []hotbucket.Owner, error) {
 	joined, leave := context.WithCancel(ctx)
 	sets, err := r.Coord.Join(joined, r.Name)

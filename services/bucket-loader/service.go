@@ -294,20 +294,14 @@ func (s *Service) each(
 	ctx context.Context, parts []*partition, visit func(ctx context.Context, p *partition, now time.Time) error,
 ) (well []*partition) {
 	errs := make([]error, len(parts))
-	var next atomic.Int64
-	var visits sync.WaitGroup
-	for range min(s.cfg.Parallel, len(parts)) {
-		visits.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(parts) && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
-				if errs[i] = visit(ctx, parts[i], s.deps.Clock.Now()); errs[i] != nil && run.Sleep(ctx, time.Millisecond) != nil {
-					return
-				}
-			}
-		})
-	}
-	visits.Wait()
-	if ctx.Err() != nil {
-		return nil
+	ended := run.Each(len(parts), s.cfg.Parallel, func(i int) error {
+		if errs[i] = visit(ctx, parts[i], s.deps.Clock.Now()); errs[i] != nil {
+			return run.Sleep(ctx, time.Millisecond)
+		}
+		return ctx.Err()
+	})
+	if ended != nil {
+		return nil // ctx has
 	}
 	for i, p := range parts {
 		if errs[i] == nil {

@@ -205,13 +205,13 @@ func (s *Service) passDone(p *partition, minute int64, now time.Time) int64 {
 	}
 }
 
-// isDone tells whether a bucket was seen all done and need not be read again yet.
+// isDone reports whether a bucket need not be read, because everything in it was seen done.
 func (p *partition) isDone(minute, final int64) bool {
 	_, ok := p.allDone[minute]
 	return minute >= final && ok || p.done.end(minute) > minute
 }
 
-// observeOldest tells how old the oldest entry is that the last sweeps found not done.
+// observeOldest sets the metric of the oldest entry that was still open in the last sweeps.
 func (s *Service) observeOldest(now time.Time) {
 	age := 0.0
 	for _, other := range s.partitions {

@@ -30,7 +30,7 @@ func open(t *testing.T) *cassandra.Store {
 	return s
 }
 
-// openNamed tells how the keyspace is called, too.
+// openNamed is open, and names the keyspace.
 func openNamed(t *testing.T) (s *cassandra.Store, keyspace string) {
 	t.Helper()
 	o := cassandra.Options{

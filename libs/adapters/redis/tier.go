@@ -92,7 +92,7 @@ func (t *Tier) Close() error { return t.client.Close() }
 var ErrEvicts = errors.New("the server may evict keys, and with them the record that a job was cancelled: " +
 	"set maxmemory-policy to noeviction (or maxmemory to 0)")
 
-// Check tells whether the server answers and drops nothing by itself; in a cluster, all that hold a part of the keys.
+// Check returns nil when the server answers and evicts nothing; of a cluster, when every server that holds keys does.
 func (t *Tier) Check(ctx context.Context) error {
 	check := func(ctx context.Context, c *redis.Client) error {
 		info, err := c.Info(ctx, "memory").Result()
