@@ -220,14 +220,19 @@ func (c *Consumer) poll(limit int) (messages []dispatch.Message, changed <-chan 
 	if c.creations != c.topic.creations {
 		return nil, nil, dispatch.ErrRecreated
 	}
+	bytes := 0
 	for p := range logPartitions {
 		if !c.owned[p] || c.next[p] >= int64(len(c.topic.partitions[p])) {
 			continue
 		}
-		more := c.topic.partitions[p][c.next[p]:]
-		more = more[:min(len(more), limit-len(messages))]
-		messages = append(messages, more...)
-		c.next[p] += int64(len(more))
+		for _, m := range c.topic.partitions[p][c.next[p]:] {
+			if len(messages) >= limit || bytes >= dispatch.MaxPollBytes {
+				return messages, c.topic.changed, nil
+			}
+			messages = append(messages, m)
+			bytes += len(m.Value)
+			c.next[p]++
+		}
 	}
 	return messages, c.topic.changed, nil
 }
