@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -20,10 +19,6 @@ import (
 
 // maxTries bounds the compare-and-sets of one change.
 const maxTries = 10
-
-// Lookahead is how far ahead of its instant a worker may take an entry. A pause reaches as far as that and the difference
-// of the clocks: past everything that a worker can have taken from the unpaused row.
-const Lookahead = 2 * time.Second
 
 // ErrNoChange is returned by a change function that finds nothing to do; Change then returns the row as it stands.
 var ErrNoChange = errors.New("nothing to change")
@@ -73,14 +68,16 @@ func (c Changer) Change(
 	return job.Job{}, fmt.Errorf("lifecycle: %d changes came between: %w", maxTries, jobstore.ErrConflict)
 }
 
-// Pause pauses an active job; pausing a paused one changes nothing.
+// Pause pauses an active job; pausing a paused one changes nothing. What lies behind now is left to the resume, whose definition
+// begins there: an instant that was called before the pause reached its row is known by its outcome then.
 func (c Changer) Pause(ctx context.Context, jobID string, now time.Time) (job.Job, error) {
 	return c.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
 		if j.Status != job.Active {
 			return ErrNoChange
 		}
 		j.Status = job.Paused
-		j.PausedAt = job.Later(j.PausedAt, job.Instant(now.Add(Lookahead+clock.MaxDifference)))
+		// Never before the definition that it pauses, which may have been made by a clock that is ahead.
+		j.PausedAt = job.Later(job.Later(j.PausedAt, j.Definition.EffectiveAt), now)
 		j.UpdatedAt = now
 		return nil
 	})

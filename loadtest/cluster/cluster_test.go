@@ -56,8 +56,8 @@ func (c *installation) start() *process {
 	workerConfig := worker.DefaultConfig()
 	workerConfig.Partitions = partitions
 	working, err := worker.New(workerConfig, worker.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board,
-		Logger: logger, Metrics: metrics,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
+		Board: p.Board, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 	executing := executor.DefaultConfig()

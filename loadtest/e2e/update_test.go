@@ -165,3 +165,46 @@ func TestPauseOfADeferredOccurrenceSkipsOnlyWhatWasNotFired(t *testing.T) {
 		}
 	})
 }
+
+// A worker has read the next two seconds ahead when a pause comes, and goes by the definition before until it looks again.
+func TestPauseAndResumeAtOnceSkipNothing(t *testing.T) {
+	const seconds = 30
+	for _, between := range []time.Duration{0, 10 * time.Millisecond, 900 * time.Millisecond, 2500 * time.Millisecond, 5 * time.Second} {
+		t.Run(between.String(), func(t *testing.T) {
+			world.Run(t, time.Minute, func(w *world.World) {
+				w.Start()
+				var ids []string
+				for _, policy := range []string{"skip", "fire_once", "backfill"} {
+					for range 4 {
+						ids = append(ids, w.Create(world.Job("j", "ok", map[string]any{
+							"type": "interval", "every": "1s", "missed_run_policy": policy,
+						})))
+						time.Sleep(270 * time.Millisecond)
+					}
+				}
+				time.Sleep(10 * time.Second)
+				began := time.Now()
+				for _, id := range ids {
+					w.Pause(id)
+				}
+				time.Sleep(between)
+				for _, id := range ids {
+					w.Resume(id)
+				}
+				time.Sleep(seconds * time.Second)
+				for _, id := range ids {
+					calls := w.Targets.CallsOf(id)
+					n := 0
+					for _, c := range calls {
+						if c.At.After(began) {
+							n++
+						}
+					}
+					if want := seconds + int(between/time.Second); n < want || n > want+1 {
+						t.Errorf("%s: called %d times since the pause, want %d", id, n, want)
+					}
+				}
+			})
+		})
+	}
+}

@@ -261,8 +261,8 @@ func (w *world) service(p *process) (run.Runner, error) {
 			cfg.Window = 4 // much of what is due has to wait
 		}
 		return worker.New(cfg, worker.Deps{
-			Jobs: ports.Jobs, Pending: ports.Pending, Settings: ports.Settings, Hot: ports.Hot, Records: ports.Records,
-			Log: ports.Log, Coord: ports.Coord, Board: ports.Board, Clock: p.clock, Logger: logger, Metrics: metrics,
+			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
+			Records: ports.Records, Log: ports.Log, Coord: ports.Coord, Board: ports.Board, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "executor":
 		cfg := executor.DefaultConfig()

@@ -164,7 +164,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	}
 	cfg.Worker.MaxBytes = min(cfg.Worker.MaxBytes, cfg.Memory.workerBytes())
 	working, err := worker.New(cfg.Worker, worker.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
+		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Board: a.Board, Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
 	})
 	if err != nil {

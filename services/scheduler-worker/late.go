@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -144,6 +145,10 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 		if rec.Outcome == nil || rec.Outcome.Kind != job.Skipped {
 			return nil, nil
 		}
+	}
+	// A pause or an update may have taken what lies behind the read of the row.
+	if known := t.judgedAt.Add(t.line.Def.CatchUpWindow - clock.MaxDifference); known.Before(now) {
+		now = known
 	}
 	claims := []hotbucket.Claim{claimOf(t, t.line.Late(t.entry, now))}
 	standing, err := s.deps.Hot.Claim(ctx, t.owner, claims)

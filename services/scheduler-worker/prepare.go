@@ -156,6 +156,11 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	if verdict != job.Proceed {
 		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.refuse(ctx, t, verdict, row) }}
 	}
+	if resumed(t, row) {
+		if err := s.recall(ctx, t); err != nil {
+			return prepared{err: err}
+		}
+	}
 	if state.Stops(t.entry.ExecutionID) {
 		// The executor refuses it by the stop record, which may be gone: it is older than the take.
 		if err := s.deps.Records.SetStop(ctx, row.ID, state); err != nil {
@@ -163,6 +168,36 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 		}
 	}
 	return prepared{at: t.entry.DueAt}
+}
+
+// recallReach is how far behind a pause instants may have been called all the same: clocks differ, and the pause took as long as
+// that to reach its row.
+const recallReach = time.Minute
+
+// resumed tells whether the entry is one of those with which a resume began: the definition that was paused may have fired it.
+func resumed(t *task, row *job.Job) bool {
+	return t.entry.FirstOfSchedule() && !row.PausedAt.IsZero() &&
+		t.line.Def.EffectiveAt.Equal(row.PausedAt.Add(time.Millisecond)) && t.entry.NominalAt.Sub(row.PausedAt) <= recallReach
+}
+
+// recall gives the hot tier the outcome again that another definition's entry had for the same instant. It forgets outcomes
+// after an hour, or with everything else, and a pause may last longer.
+func (s *Service) recall(ctx context.Context, t *task) error {
+	events, err := s.deps.History.Execution(ctx, t.entry.ExecutionID)
+	if err != nil {
+		return err
+	}
+	for i := range events {
+		e := &events[i]
+		if e.Type != job.EventAttempt || e.Entry.Attempt != t.entry.Attempt || !e.Outcome.Invoked() || e.Entry.DefinitionID == t.entry.DefinitionID {
+			continue
+		}
+		outcome := e.Outcome
+		outcome.DefinitionID = e.Entry.DefinitionID
+		_, _, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(t.entry), outcome, job.Instant(s.deps.Clock.Now()))
+		return err
+	}
+	return nil
 }
 
 // line is the definition under which the entry runs, compiled.

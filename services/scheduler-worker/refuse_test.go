@@ -64,8 +64,8 @@ func newFixture(t *testing.T) *fixture {
 	}
 	f := &fixture{t: t, log: &told{}, owner: hotbucket.Owner{Role: hotbucket.RoleWorker, Epoch: 1}}
 	f.Service, err = New(DefaultConfig(), Deps{
-		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), Settings: embedded.NewSettings(db),
-		Hot: embedded.NewHotBuckets(db.Incarnation(), 1, 0), Records: records, Log: f.log,
+		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db),
+		Settings: embedded.NewSettings(db), Hot: embedded.NewHotBuckets(db.Incarnation(), 1, 0), Records: records, Log: f.log,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -102,7 +102,7 @@ func (f *fixture) task() *task {
 	f.t.Helper()
 	line, err := f.line(f.t.Context(), &f.row, &f.entry)
 	f.must(err)
-	return &task{entry: &f.entry, owner: f.owner, line: line, tenantID: f.row.TenantID}
+	return &task{entry: &f.entry, owner: f.owner, line: line, tenantID: f.row.TenantID, judgedAt: f.deps.Clock.Now()}
 }
 
 func (f *fixture) refused(v job.Verdict) {
@@ -186,5 +186,43 @@ func TestParentOfASuccessorThatIsNotHotIsTakenAgain(t *testing.T) {
 	hot.err = hotbucket.ErrFull // the loader brings it when there is room: nothing else is held up
 	if err := f.chain(t.Context(), successors, f.deps.Clock.Now()); err != nil {
 		t.Errorf("a full hot tier gave %v", err)
+	}
+}
+
+// A pause is judged by the clock of whoever answered it, and takes as long as its row takes: what was called behind it must not be
+// called again by the resume, although the pause lasted longer than outcomes are kept.
+func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) {
+	f := newFixture(t)
+	ctx, key, former := t.Context(), dedupe.KeyOf(&f.entry), f.entry
+	former.DefinitionID = "def_01M7ZJW5E6D77SAJPXRZ000000"
+	called := job.AttemptEvent(&job.Fire{Entry: former, TenantID: f.row.TenantID},
+		job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1}}, f.entry.DueAt)
+	f.must(f.deps.History.Record(ctx, []*job.Event{&called}))
+	f.row.Status = job.Active
+	pausedAt := f.entry.NominalAt.Add(-time.Second)
+
+	knows := func(pausedAt, effectiveAt time.Time) bool {
+		t.Helper()
+		row := f.row
+		row.PausedAt, row.Definition.EffectiveAt = pausedAt, effectiveAt
+		line, err := f.line(ctx, &row, &f.entry)
+		f.must(err)
+		if p := f.judge(ctx, &task{entry: &f.entry, owner: f.owner, line: line}, &row, true); p.err != nil || p.aside != nil {
+			t.Fatalf("judged: %+v", p)
+		}
+		records, err := f.deps.Records.Lookup(ctx, []dedupe.Key{key})
+		f.must(err)
+		return records[0].Outcome != nil && records[0].Outcome.DefinitionID == former.DefinitionID
+	}
+	for name, known := range map[string]bool{
+		"an update":                              knows(pausedAt.Add(-time.Second), pausedAt.Add(time.Millisecond)),
+		"an entry long after the resume's first": knows(pausedAt.Add(-time.Hour), pausedAt.Add(time.Millisecond-time.Hour)),
+	} {
+		if known {
+			t.Errorf("%s: the history was asked", name)
+		}
+	}
+	if !knows(pausedAt, pausedAt.Add(time.Millisecond)) {
+		t.Error("the hot tier does not know of the call")
 	}
 }

@@ -26,7 +26,6 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/run"
 )
 
@@ -64,7 +63,7 @@ type Config struct {
 // DefaultConfig is what a worker runs with unless told otherwise.
 func DefaultConfig() Config {
 	return Config{
-		Lookahead: lifecycle.Lookahead, PollInterval: 500 * time.Millisecond, ReadGap: 5 * time.Millisecond,
+		Lookahead: 2 * time.Second, PollInterval: 500 * time.Millisecond, ReadGap: 5 * time.Millisecond,
 		OwnerTTL: 5 * time.Second, Grace: 2 * time.Minute, HoldRecheck: time.Second, MaxHeld: 20_000, MaxBytes: 96 << 20, Batch: 500,
 		Shards: 4, LateWrite: 150 * time.Second, Window: 2000,
 	}
@@ -78,8 +77,7 @@ func (c Config) Validate() error {
 			errs = append(errs, errors.New("scheduler-worker: "+msg))
 		}
 	}
-	check(c.Lookahead > 0 && c.Lookahead <= lifecycle.Lookahead,
-		fmt.Sprintf("lookahead must be over 0 and at most %s, which is as far as a pause reaches", lifecycle.Lookahead))
+	check(c.Lookahead > 0, "lookahead must be over 0")
 	check(c.PollInterval > 0 && c.PollInterval < c.OwnerTTL && c.PollInterval < c.Lookahead,
 		"poll interval must be over 0, below the owner TTL and below the lookahead")
 	check(c.ReadGap >= 0, "read gap must not be negative")
@@ -95,6 +93,7 @@ func (c Config) Validate() error {
 type Deps struct {
 	Jobs     jobstore.Jobs
 	Pending  jobstore.Pending
+	History  jobstore.History
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
 	Records  dedupe.Records

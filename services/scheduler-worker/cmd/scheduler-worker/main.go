@@ -18,7 +18,7 @@ func main() {
 			cfg := worker.DefaultConfig()
 			cfg.Partitions = p.Config.Partitions
 			s, err := worker.New(cfg, worker.Deps{
-				Jobs: p.Jobs, Pending: p.Pending, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
+				Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
 				Board: p.Board, Logger: p.Logger, Metrics: p.Metrics,
 			})
 			if err != nil {
