@@ -5,7 +5,8 @@
 //   - Every call on one record is atomic.
 //   - A record outlives its lease: takeovers are counted for as long as the record is kept. The embedded adapter keeps
 //     started records across a restart, so that a fire that kills its process ends.
-//   - Outcomes are kept for Retention, or until a named bound evicts the oldest; KeptSince says which are still there.
+//   - Outcomes are kept for Retention, or until a named bound evicts the oldest; Memory says which are still there.
+//   - An outcome is kept whole for DetailFor. After that it may lack what the target answered, and when.
 //   - A stop record is only ever replaced by one of a greater version.
 package dedupe
 
@@ -31,6 +32,9 @@ var (
 
 // Retention is how long an outcome is kept.
 const Retention = time.Hour
+
+// DetailFor is how long all of an outcome is kept: until whoever stored it, or takes over from them, has published it.
+const DetailFor = 2 * time.Minute
 
 // epochDigits is how many hexadecimal digits of an incarnation's name are its number.
 const epochDigits = 14
@@ -154,6 +158,17 @@ type Ended struct {
 	Stored bool
 }
 
+// Memory is what a part of the hot tier knows of what it has forgotten.
+type Memory struct {
+	// Incarnation is that of the partition's hot buckets, with which its records are lost. It may be one that has just passed;
+	// Start goes by the one that is.
+	Incarnation string
+	// KeptSince is the instant from which on every outcome stored is still there: when this incarnation began, or
+	// clock.MaxDifference after the last outcome that was evicted, because a fire is taken by one clock and its outcome stored by
+	// another.
+	KeptSince time.Time
+}
+
 // Records holds leases, outcomes and stop records.
 type Records interface {
 	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
@@ -161,9 +176,8 @@ type Records interface {
 	// with the same name and number, by a call whose answer was lost, is renewed, and had with the token that it has. No lease
 	// ends earlier for it, however late a call comes.
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
-	// Incarnation of the part of the hot tier that holds a job's records: that of its partition's hot buckets, with which
-	// they are lost. It may be one that has just passed; Start goes by the one that is.
-	Incarnation(ctx context.Context, jobID string) (string, error)
+	// Memory tells what the part of the hot tier that holds a job's records can have forgotten.
+	Memory(ctx context.Context, jobID string) (Memory, error)
 	// Start is the last check and the step lease → running, in one: it judges e by the stop record, where an execution
 	// that was cancelled by itself is job.StoppedByCancel, and only for job.Proceed marks the record as running.
 	// ErrIncarnation if the hot tier is another one than the check takes it for, else ErrFenced if the lease is not the token's.
@@ -183,10 +197,6 @@ type Records interface {
 	Refuse(ctx context.Context, k Key, o job.Outcome, now time.Time) (rec Record, ok bool, err error)
 	// Lookup reads records.
 	Lookup(ctx context.Context, keys []Key) ([]Record, error)
-	// KeptSince is the instant from which on every outcome stored is still there: when this incarnation began, or
-	// clock.MaxDifference after the last outcome that was evicted, because a fire is taken by one clock and its outcome
-	// stored by another.
-	KeptSince(ctx context.Context) (time.Time, error)
 
 	// SetStop stores the state of a job over a smaller version only.
 	SetStop(ctx context.Context, jobID string, s job.State) error

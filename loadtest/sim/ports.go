@@ -381,16 +381,16 @@ func (c buckets) Incarnations(ctx context.Context, partitions []int) ([]string, 
 }
 
 var (
-	opAcquire   = newOp("hot", "Acquire", Write, often)
-	opStart     = newOp("hot", "Start", Write, often)
-	opRenew     = newOp("hot", "Renew", Write, often)
-	opRelease   = newOp("hot", "Release", Write, rarely)
-	opFinish    = newOp("hot", "Finish", Write, often)
-	opRefuse    = newOp("hot", "Refuse", Write, seldom)
-	opLookup    = newOp("hot", "Lookup", Read, often)
-	opKeptSince = newOp("hot", "KeptSince", Read, often)
-	opSetStop   = newOp("hot", "SetStop", Write, seldom)
-	opStopsOf   = newOp("hot", "StopsOf", Read, often)
+	opAcquire = newOp("hot", "Acquire", Write, often)
+	opStart   = newOp("hot", "Start", Write, often)
+	opRenew   = newOp("hot", "Renew", Write, often)
+	opRelease = newOp("hot", "Release", Write, rarely)
+	opFinish  = newOp("hot", "Finish", Write, often)
+	opRefuse  = newOp("hot", "Refuse", Write, seldom)
+	opLookup  = newOp("hot", "Lookup", Read, often)
+	opMemory  = newOp("hot", "Memory", Read, always)
+	opSetStop = newOp("hot", "SetStop", Write, seldom)
+	opStopsOf = newOp("hot", "StopsOf", Read, often)
 )
 
 type records struct{ *client }
@@ -445,12 +445,8 @@ func (c records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Record
 	})
 }
 
-func (c records) Incarnation(ctx context.Context, jobID string) (string, error) {
-	return through(ctx, c.p, opIncarnation, c.p.name, func(ctx context.Context) (string, error) { return c.hot.Incarnation(ctx, jobID) })
-}
-
-func (c records) KeptSince(ctx context.Context) (time.Time, error) {
-	return through(ctx, c.p, opKeptSince, c.p.name, c.hot.KeptSince)
+func (c records) Memory(ctx context.Context, jobID string) (dedupe.Memory, error) {
+	return through(ctx, c.p, opMemory, c.p.name, func(ctx context.Context) (dedupe.Memory, error) { return c.hot.Memory(ctx, jobID) })
 }
 
 func (c records) SetStop(ctx context.Context, id string, s job.State) error {

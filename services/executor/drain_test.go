@@ -113,7 +113,7 @@ func (b *bench) startWith(ahead clock.Clock) (stop context.CancelFunc, ended cha
 func (b *bench) publish(due time.Time, done bool) *job.Fire {
 	b.t.Helper()
 	const jobID = "job_01M7ZJW5E6D77SAJPXRW35C2CA"
-	incarnation, err := b.records.Incarnation(b.t.Context(), jobID)
+	memory, err := b.records.Memory(b.t.Context(), jobID)
 	must(b.t, err)
 	due = job.Instant(due)
 	fire := &job.Fire{
@@ -124,7 +124,7 @@ func (b *bench) publish(due time.Time, done bool) *job.Fire {
 			JobID: jobID, ScheduledFor: due, Trigger: job.TriggerSchedule,
 		},
 		Target:      job.Target{URL: "http://target.example/", Method: http.MethodPost, Timeout: time.Minute},
-		Incarnation: incarnation, TakenAt: job.Instant(time.Now()),
+		Incarnation: memory.Incarnation, TakenAt: job.Instant(time.Now()),
 	}
 	must(b.t, b.pending.Put(b.t.Context(), []job.Entry{fire.Entry}))
 	if done {

@@ -247,15 +247,11 @@ const (
 // when the fire's job row was read, and outcomes stored since the fire was taken are still kept.
 func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 	err = run.Patiently(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) error {
-		incarnation, err := s.deps.Records.Incarnation(ctx, w.fire.JobID)
+		memory, err := s.deps.Records.Memory(ctx, w.fire.JobID)
 		if err != nil {
 			return err
 		}
-		kept, err := s.deps.Records.KeptSince(ctx)
-		if err != nil {
-			return err
-		}
-		sure = w.incarnation == incarnation && w.knownSince.After(kept) &&
+		sure = w.incarnation == memory.Incarnation && w.knownSince.After(memory.KeptSince) &&
 			s.deps.Clock.Since(w.knownSince) < dedupe.Retention-clock.MaxDifference
 		return nil
 	})
@@ -268,11 +264,11 @@ func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
 // meanwhile is noticed.
 func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	s.metrics.asked.Inc()
-	var incarnation string
+	var memory dedupe.Memory
 	began := s.deps.Clock.Now()
 	err = run.Patiently(ctx, s.deps.Logger, "ask the settlers", func(ctx context.Context) (err error) {
 		began = s.deps.Clock.Now()
-		if incarnation, err = s.deps.Records.Incarnation(ctx, w.fire.JobID); err != nil {
+		if memory, err = s.deps.Records.Memory(ctx, w.fire.JobID); err != nil {
 			return err
 		}
 		return s.awaitSettlers(ctx)
@@ -283,7 +279,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	if gone, err = s.rowGone(ctx, w); err != nil || gone {
 		return gone, err
 	}
-	w.incarnation, w.knownSince = incarnation, job.Instant(began)
+	w.incarnation, w.knownSince = memory.Incarnation, job.Instant(began)
 	return s.refreshStop(ctx, w)
 }
 

@@ -43,6 +43,7 @@ type Cluster struct {
 	store  *cassandra.Store
 	tier   *redis.Tier
 	hot    *redis.HotBuckets
+	valve  *redis.Valve
 	log    *kafka.Log
 	coord  *zookeeper.Coordinator
 	bucket *s3.Archive
@@ -82,7 +83,7 @@ func (c *Cluster) open(ctx context.Context, cfg Config, logger *slog.Logger, met
 	}
 	cfg.Redis.Partitions = cfg.Partitions
 	c.tier = redis.Open(cfg.Redis)
-	c.hot = redis.NewHotBuckets(c.tier)
+	c.hot, c.valve = redis.NewHotBuckets(c.tier), redis.NewValve(c.tier, logger)
 	asking, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	if err = c.tier.Check(asking); errors.Is(err, redis.ErrEvicts) {
@@ -103,6 +104,7 @@ func (c *Cluster) EnsureTopics(ctx context.Context) error { return c.log.EnsureT
 // Close ends the connections.
 func (c *Cluster) Close() {
 	if c.hot != nil {
+		c.valve.Close()
 		_, _ = c.hot.Close(), c.tier.Close()
 	}
 	if c.coord != nil {

@@ -141,8 +141,12 @@ func (r *Records) Acquire(
 	return *rec, true, nil
 }
 
-// Incarnation implements dedupe.Records.
-func (r *Records) Incarnation(context.Context, string) (string, error) { return r.db.incarnation, nil }
+// Memory implements dedupe.Records.
+func (r *Records) Memory(context.Context, string) (dedupe.Memory, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return dedupe.Memory{Incarnation: r.db.Incarnation(), KeptSince: r.keptSince}, nil
+}
 
 // Start implements dedupe.Records.
 func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
@@ -350,13 +354,6 @@ func (r *Records) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record,
 		}
 	}
 	return records, nil
-}
-
-// KeptSince implements dedupe.Records.
-func (r *Records) KeptSince(context.Context) (time.Time, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.keptSince, nil
 }
 
 // SetStop implements dedupe.Records.

@@ -380,9 +380,9 @@ func (x *recordsPort) Acquire(ctx context.Context, k dedupe.Key, h dedupe.Holder
 	return a, b, err
 }
 
-func (x *recordsPort) Incarnation(ctx context.Context, jobID string) (a string, err error) {
-	defer func(began time.Time) { x.m.done("records", "Incarnation", began, err) }(time.Now())
-	a, err = x.Records.Incarnation(ctx, jobID)
+func (x *recordsPort) Memory(ctx context.Context, jobID string) (a dedupe.Memory, err error) {
+	defer func(began time.Time) { x.m.done("records", "Memory", began, err) }(time.Now())
+	a, err = x.Records.Memory(ctx, jobID)
 	return a, err
 }
 
@@ -419,12 +419,6 @@ func (x *recordsPort) Refuse(ctx context.Context, k dedupe.Key, o job.Outcome, n
 func (x *recordsPort) Lookup(ctx context.Context, keys []dedupe.Key) (a []dedupe.Record, err error) {
 	defer func(began time.Time) { x.m.done("records", "Lookup", began, err) }(time.Now())
 	a, err = x.Records.Lookup(ctx, keys)
-	return a, err
-}
-
-func (x *recordsPort) KeptSince(ctx context.Context) (a time.Time, err error) {
-	defer func(began time.Time) { x.m.done("records", "KeptSince", began, err) }(time.Now())
-	a, err = x.Records.KeptSince(ctx)
 	return a, err
 }
 

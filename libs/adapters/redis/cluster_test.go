@@ -36,7 +36,8 @@ func TestIncarnationIsAnotherAfterAFailoverThereAndBack(t *testing.T) {
 	}
 	// What a job's records say may be the one that has passed, for as long as the server that lost them has not heard of it.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		got, err := redis.NewRecords(tier).Incarnation(t.Context(), id)
+		memory, err := redis.NewRecords(tier).Memory(t.Context(), id)
+		got := memory.Incarnation
 		if err == nil && got == after[0] {
 			break
 		}

@@ -74,14 +74,14 @@ func TestAttemptOverABadNetworkHasOneHolderAndItsOutcome(t *testing.T) {
 			}
 			return nil
 		}
-		incarnation, err := r.Incarnation(ctx, e.JobID)
+		memory, err := r.Memory(ctx, e.JobID)
 		if err != nil {
 			return err
 		}
 		if err := r.Renew(ctx, []dedupe.Lease{{Key: k, Holder: h, Token: rec.Token}}, now.Add(2*time.Hour)); err != nil {
 			return err
 		}
-		if _, _, err := r.Start(ctx, k, rec.Token, dedupe.Check{Entry: e, Incarnation: incarnation}); err != nil {
+		if _, _, err := r.Start(ctx, k, rec.Token, dedupe.Check{Entry: e, Incarnation: memory.Incarnation}); err != nil {
 			return err
 		}
 		_, err = r.Finish(ctx, []dedupe.End{{Key: k, Token: rec.Token, Outcome: &job.Outcome{Kind: job.Succeeded, Fence: job.Fence{Start: rec.Token.Start}}}}, now)

@@ -18,8 +18,10 @@ import (
 )
 
 const (
-	// outcomeTTL is how long an outcome is kept: longer than promised by as much as clocks may differ.
+	// outcomeTTL is how long an outcome is kept, packed, and detailTTL how long all of it: longer than promised by as much as
+	// clocks may differ.
 	outcomeTTL = dedupe.Retention + 2*clock.MaxDifference
+	detailTTL  = dedupe.DetailFor + 2*clock.MaxDifference
 	// recordTTL is how long a record without an outcome is kept after it was last touched, stopTTL a stop record. Both
 	// outlive the retention of the fires' topic.
 	recordTTL = 8 * 24 * time.Hour
@@ -40,26 +42,46 @@ func (r *Records) recordKey(k dedupe.Key) string {
 	return r.ofJob(job.JobPrefix+id, "exec:"+k.ExecutionID+":"+strconv.Itoa(k.Attempt))
 }
 
+// endedKey is where the outcome is packed, with others of its minute and its share of it.
+func (r *Records) endedKey(k dedupe.Key) string {
+	id, _, _ := strings.Cut(strings.TrimPrefix(k.ExecutionID, job.ExecutionPrefix), "-")
+	var minute int64
+	if ref, err := job.ParseExecutionID(k.ExecutionID); err == nil {
+		minute = job.Minute(ref.NominalAt)
+	}
+	return r.ofJob(job.JobPrefix+id, endedName+strconv.FormatInt(minute, 10)+":"+strconv.Itoa(int(digest(k)[0])%endedShares))
+}
+
 func (r *Records) stopKey(jobID string) string { return r.ofJob(jobID, "stop:"+jobID) }
 
 func (r *Records) incarnationKey(jobID string) string { return r.ofJob(jobID, "incarnation") }
 
-// Incarnation implements dedupe.Records.
-func (r *Records) Incarnation(ctx context.Context, jobID string) (string, error) {
+// Memory implements dedupe.Records.
+func (r *Records) Memory(ctx context.Context, jobID string) (dedupe.Memory, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	now, err := r.client.Get(ctx, r.incarnationKey(jobID)).Result()
-	if errors.Is(err, redis.Nil) {
-		now, err = r.run(ctx, incarnationScript, []string{r.incarnationKey(jobID)}).Text()
+	m := dedupe.Memory{KeptSince: time.Now().Add(-dedupe.Retention)}
+	values, err := r.client.MGet(ctx, r.incarnationKey(jobID), r.ofJob(jobID, keptName)).Result()
+	if err == nil && values[0] == nil {
+		values[0], err = r.run(ctx, incarnationScript, []string{r.incarnationKey(jobID)}).Text()
 	}
 	if err != nil {
-		return "", fmt.Errorf("redis: incarnation: %w", err)
+		return m, fmt.Errorf("redis: memory: %w", err)
 	}
-	return now, nil
+	m.Incarnation = fmt.Sprint(values[0])
+	if values[1] != nil {
+		ms, err := strconv.ParseInt(fmt.Sprint(values[1]), 10, 64)
+		if err != nil {
+			return m, fmt.Errorf("redis: memory: %w", err)
+		}
+		m.KeptSince = job.Later(m.KeptSince, time.UnixMilli(ms))
+	}
+	return m, nil
 }
 
-// A record is a hash: e exists, h holder, d definition, c and s the token's counter and start, l when the lease lapses, r
-// released, n running, t takeovers, o outcome. Tokens' starts are compared as text; they pass 2^53.
+// A record is a hash, of one attempt: e exists, h holder, d definition, c and s the token's counter and start, l when the lease lapses, r
+// released, n running, t takeovers, o outcome. Tokens' starts are compared as text; they pass 2^53. It ends soon after its attempt; what is left
+// of the outcome stands in a hash of many, KEYS[2], under the attempt's digest.
 const recordLua = `
 local key = KEYS[1]
 local f = redis.call('HMGET', key, 'e', 'o', 'r', 'l', 'n', 'c', 's')
@@ -67,10 +89,25 @@ local exists, outcome, released, lapses, running = f[1] == '1', f[2], f[3] == '1
 local there = f[6] ~= false
 local function mine(c, s) return f[6] == c and f[7] == s end
 local function alive(now) return exists and not outcome and not released and tonumber(now) < lapses end
-local function answer(n) return {n, redis.call('HGETALL', key)} end
+local packed = false
+local function look(digest)
+  if not there then packed = redis.call('HGET', KEYS[2], digest) end
+  outcome = outcome or packed
+end
+local function store(text, detail_ms, digest, pack, ms)
+  redis.call('HSET', key, 'e', '1', 'o', text)
+  redis.call('PEXPIRE', key, detail_ms)
+  redis.call('HSET', KEYS[2], digest, pack)
+  redis.call('PEXPIRE', KEYS[2], ms)
+end
+local function answer(n)
+  if packed then return {n, {'p', packed}} end
+  return {n, redis.call('HGETALL', key)}
+end
 `
 
 var acquireScript = newScript(recordLua + `
+look(ARGV[7])
 if exists and not outcome and not released and f[7] == ARGV[3] and redis.call('HGET', key, 'h') == ARGV[1] then
   if tonumber(ARGV[5]) > lapses then redis.call('HSET', key, 'l', ARGV[5]) end
   return answer(1)
@@ -87,8 +124,8 @@ return answer(1)`)
 func (r *Records) Acquire(
 	ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time,
 ) (dedupe.Record, bool, error) {
-	rec, ok, err := answerOf(r.run(ctx, acquireScript, []string{r.recordKey(k)}, h.Name, h.DefinitionID, h.Start, now.UnixMilli(),
-		lapsesAt.UnixMilli(), recordTTL.Milliseconds()))
+	rec, ok, err := answerOf(r.run(ctx, acquireScript, []string{r.recordKey(k), r.endedKey(k)}, h.Name, h.DefinitionID, h.Start,
+		now.UnixMilli(), lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k)))
 	if err != nil {
 		return rec, ok, fmt.Errorf("redis: acquire: %w", err)
 	}
@@ -150,7 +187,10 @@ func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe
 }
 
 var renewScript = newScript(recordLua + `
-if not there then
+look(ARGV[9])
+if packed then
+  return 0
+elseif not there then
   redis.call('HSET', key, 'e', '1', 'h', ARGV[1], 'd', ARGV[2], 'c', ARGV[3], 's', ARGV[4], 'n', ARGV[6])
 elseif not mine(ARGV[3], ARGV[4]) or outcome then
   return 0
@@ -168,10 +208,10 @@ func (r *Records) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt tim
 	}
 	keys, args := make([][]string, len(leases)), make([][]any, len(leases))
 	for i, l := range leases {
-		keys[i] = []string{r.recordKey(l.Key)}
+		keys[i] = []string{r.recordKey(l.Key), r.endedKey(l.Key)}
 		args[i] = []any{
 			l.Holder.Name, l.Holder.DefinitionID, l.Token.Counter, l.Token.Start, lapsesAt.UnixMilli(), flag(l.MayHaveBegun || l.Begun), flag(l.Begun),
-			recordTTL.Milliseconds(),
+			recordTTL.Milliseconds(), digest(l.Key),
 		}
 	}
 	if _, err := r.runAll(ctx, renewScript, keys, args); err != nil {
@@ -203,10 +243,10 @@ func (r *Records) Release(ctx context.Context, k dedupe.Key, t job.Token) error 
 }
 
 var finishScript = newScript(recordLua + `
+look(ARGV[6])
 if outcome or not (not there or mine(ARGV[1], ARGV[2]) or not alive(ARGV[3])) then return answer(0) end
 if not there then redis.call('HSET', key, 'c', ARGV[1], 's', ARGV[2]) end
-redis.call('HSET', key, 'e', '1', 'o', ARGV[4])
-redis.call('PEXPIRE', key, ARGV[5])
+store(ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8])
 return answer(1)`)
 
 // Finish implements dedupe.Records.
@@ -216,8 +256,8 @@ func (r *Records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) 
 	}
 	keys, args := make([][]string, len(ends)), make([][]any, len(ends))
 	for i, e := range ends {
-		keys[i] = []string{r.recordKey(e.Key)}
-		args[i] = []any{e.Token.Counter, e.Token.Start, now.UnixMilli(), wire.MarshalOutcome(e.Outcome), outcomeTTL.Milliseconds()}
+		keys[i] = []string{r.recordKey(e.Key), r.endedKey(e.Key)}
+		args[i] = append([]any{e.Token.Counter, e.Token.Start, now.UnixMilli()}, stored(e.Key, e.Token, e.Outcome)...)
 	}
 	answers, err := r.runAll(ctx, finishScript, keys, args)
 	if err != nil {
@@ -233,17 +273,22 @@ func (r *Records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) 
 }
 
 var refuseScript = newScript(recordLua + `
+look(ARGV[3])
 if outcome or running or (exists and not released) then return answer(0) end
 if not there then redis.call('HSET', key, 'c', 0, 's', 0) end
-redis.call('HSET', key, 'e', '1', 'o', ARGV[1])
-redis.call('PEXPIRE', key, ARGV[2])
+store(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 return answer(1)`)
+
+// stored are the arguments by which a script stores an outcome.
+func stored(k dedupe.Key, t job.Token, o *job.Outcome) []any {
+	return []any{wire.MarshalOutcome(o), detailTTL.Milliseconds(), digest(k), pack(t, o), outcomeTTL.Milliseconds()}
+}
 
 // Refuse implements dedupe.Records.
 func (r *Records) Refuse(
 	ctx context.Context, k dedupe.Key, o job.Outcome, _ time.Time,
 ) (dedupe.Record, bool, error) {
-	rec, ok, err := answerOf(r.run(ctx, refuseScript, []string{r.recordKey(k)}, wire.MarshalOutcome(&o), outcomeTTL.Milliseconds()))
+	rec, ok, err := answerOf(r.run(ctx, refuseScript, []string{r.recordKey(k), r.endedKey(k)}, stored(k, job.Token{}, &o)...))
 	if err != nil {
 		return rec, ok, fmt.Errorf("redis: refuse: %w", err)
 	}
@@ -259,26 +304,26 @@ func (r *Records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Recor
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	pipe := r.client.Pipeline()
-	answers := make([]*redis.MapStringStringCmd, len(keys))
+	whole, packed := make([]*redis.MapStringStringCmd, len(keys)), make([]*redis.SliceCmd, len(keys))
 	for i, k := range keys {
-		answers[i] = pipe.HGetAll(ctx, r.recordKey(k))
+		packed[i] = pipe.HMGet(ctx, r.endedKey(k), digest(k)) // first: what ends meanwhile is found by the other
+		whole[i] = pipe.HGetAll(ctx, r.recordKey(k))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, fmt.Errorf("redis: look up: %w", err)
 	}
-	for i, a := range answers {
-		rec, err := recordOf(a.Val())
+	for i := range keys {
+		fields := whole[i].Val()
+		if text, ok := packed[i].Val()[0].(string); ok && len(fields) == 0 {
+			fields = map[string]string{"p": text}
+		}
+		rec, err := recordOf(fields)
 		if err != nil {
 			return nil, fmt.Errorf("redis: look up: %w", err)
 		}
 		records[i] = rec
 	}
 	return records, nil
-}
-
-// KeptSince implements dedupe.Records. Nothing is evicted here but by time.
-func (r *Records) KeptSince(context.Context) (time.Time, error) {
-	return time.Now().Add(-dedupe.Retention), nil
 }
 
 // The script writes in any case, so that what stands can be waited for as well, and answers how many replicas are in step:
@@ -375,6 +420,10 @@ func recordOf(f map[string]string) (rec dedupe.Record, err error) {
 	rec = dedupe.Record{
 		Exists: f["e"] == "1", Holder: f["h"], DefinitionID: f["d"], Token: job.Token{Counter: number("c"), Start: number("s")},
 		Released: f["r"] == "1", Running: f["n"] == "1", Takeovers: int(number("t")),
+	}
+	if text, ok := f["p"]; ok {
+		o, token, failed := unpack(text)
+		return dedupe.Record{Exists: true, DefinitionID: o.DefinitionID, Token: token, Outcome: &o}, failed
 	}
 	if ms := number("l"); ms != 0 {
 		rec.LapsesAt = time.UnixMilli(ms).UTC()

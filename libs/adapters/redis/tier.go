@@ -94,20 +94,13 @@ var ErrEvicts = errors.New("the server may evict keys, and with them the record 
 
 // Check returns nil when the server answers and evicts nothing; of a cluster, when every server that holds keys does.
 func (t *Tier) Check(ctx context.Context) error {
-	check := func(ctx context.Context, c *redis.Client) error {
+	err := t.masters(ctx, func(ctx context.Context, c *redis.Client) error {
 		info, err := c.Info(ctx, "memory").Result()
 		if err == nil && evicts(info) {
 			err = ErrEvicts
 		}
 		return err
-	}
-	var err error
-	switch c := t.client.(type) {
-	case *redis.ClusterClient:
-		err = c.ForEachMaster(ctx, check)
-	case *redis.Client:
-		err = check(ctx, c)
-	}
+	})
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
@@ -116,16 +109,8 @@ func (t *Tier) Check(ctx context.Context) error {
 
 // evicts reads from the memory section of INFO, which a managed server shows as well, whether keys may be evicted.
 func evicts(info string) bool {
-	limit, policy := "", ""
-	for line := range strings.Lines(info) {
-		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
-		case "maxmemory":
-			limit = value
-		case "maxmemory_policy":
-			policy = value
-		}
-	}
-	return limit != "" && limit != "0" && policy != "noeviction"
+	limit := infoField(info, "maxmemory")
+	return limit != "" && limit != "0" && infoField(info, "maxmemory_policy") != "noeviction"
 }
 
 func (t *Tier) key(name string) string { return t.o.Prefix + name }

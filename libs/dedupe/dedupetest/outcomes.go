@@ -344,8 +344,9 @@ func (f fixture) end(t *testing.T, n int, step time.Duration) map[dedupe.Key]tim
 // wantKept checks that what the store says it kept is there, and gives how many outcomes are.
 func (f fixture) wantKept(t *testing.T, stored map[dedupe.Key]time.Time) (there int) {
 	t.Helper()
-	since, err := f.KeptSince(t.Context())
+	memory, err := f.Memory(t.Context(), f.entry.JobID)
 	must(t, err)
+	since := memory.KeptSince
 	for k, at := range stored {
 		records, err := f.Lookup(t.Context(), []dedupe.Key{k})
 		must(t, err)

@@ -46,11 +46,11 @@ func newFixture(s dedupe.Records) fixture {
 
 // check is the last check of the attempt, of a definition that is not known to have ended.
 func (f fixture) check() dedupe.Check {
-	incarnation, err := f.Incarnation(context.Background(), f.entry.JobID)
+	memory, err := f.Memory(context.Background(), f.entry.JobID)
 	if err != nil {
 		panic(err)
 	}
-	return dedupe.Check{Entry: f.entry, Incarnation: incarnation}
+	return dedupe.Check{Entry: f.entry, Incarnation: memory.Incarnation}
 }
 
 func newAttempt(at time.Time) (dedupe.Key, *job.Entry) {

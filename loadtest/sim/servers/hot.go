@@ -333,11 +333,11 @@ func (h *Hot) SetEpoch(_ context.Context, o hotbucket.Owner) error {
 	return nil
 }
 
-// Incarnation implements dedupe.Records. All parts of the tier are lost together.
-func (h *Hot) Incarnation(context.Context, string) (string, error) {
+// Memory implements dedupe.Records. All parts of the tier are lost together.
+func (h *Hot) Memory(context.Context, string) (dedupe.Memory, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.incarnation(), nil
+	return dedupe.Memory{Incarnation: h.incarnation(), KeptSince: h.state.keptSince}, nil
 }
 
 // Incarnations implements hotbucket.Buckets.
@@ -529,13 +529,6 @@ func (h *Hot) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record, err
 		records[i] = h.state.records[k]
 	}
 	return records, nil
-}
-
-// KeptSince implements dedupe.Records.
-func (h *Hot) KeptSince(context.Context) (time.Time, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.state.keptSince, nil
 }
 
 // SetStop implements dedupe.Records.

@@ -1,0 +1,9 @@
+package redis
+
+import "github.com/minutehand/minutehand/libs/dedupe"
+
+// Prefix is that of the tier's keys.
+func (t *Tier) Prefix() string { return t.o.Prefix }
+
+// EndedKey is where the packed outcome of an attempt lies.
+func (t *Tier) EndedKey(k dedupe.Key) string { return NewRecords(t).endedKey(k) }

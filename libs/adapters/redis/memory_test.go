@@ -1,0 +1,257 @@
+//go:build servers
+
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/minutehand/minutehand/libs/adapters/redis"
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// server is the one that tests may set as they like; it is set back in the end.
+func server(t *testing.T) *goredis.Client {
+	t.Helper()
+	c := goredis.NewClient(&goredis.Options{Addr: servertest.Address(t, "REDIS")})
+	t.Cleanup(func() {
+		// t.Context has ended.
+		ctx := context.WithoutCancel(t.Context())
+		err := errors.Join(c.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err(), c.ConfigSet(ctx, "maxmemory", "0").Err(), c.Close())
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// ended are attempts of many jobs that were due within five minutes from an instant, with outcomes; each has an answer of so many
+// bytes.
+func ended(t *testing.T, r *redis.Records, from time.Time, n, answer int) []dedupe.Key {
+	t.Helper()
+	now := job.Instant(time.Now())
+	keys := make([]dedupe.Key, n)
+	batch := make([]dedupe.End, 0, dedupe.MaxFinish)
+	body := []byte(strings.Repeat("x", answer))
+	for i := range keys {
+		due := job.Instant(from).Add(time.Duration(i%5) * time.Minute)
+		keys[i] = dedupe.Key{ExecutionID: job.ScheduleExecutionID(job.JobPrefix+ulid.Make().String(), due), Attempt: 1}
+		token := job.Token{Counter: 1, Start: 1_000_000 + int64(i)}
+		batch = append(batch, dedupe.End{Key: keys[i], Token: token, Outcome: &job.Outcome{
+			Kind: job.Succeeded, Disposition: job.Fired, StatusCode: 200, ResponseBody: body, DefinitionID: job.DefinitionPrefix + ulid.Make().String(),
+			Fence:    job.Fence{Epoch: now.UnixMicro(), Counter: int64(i), Start: token.Start},
+			Timeline: job.Timeline{Taken: now, Published: now, Consumed: now, Invoked: now, Completed: now},
+		}})
+		if len(batch) < cap(batch) && i+1 < n {
+			continue
+		}
+		if _, err := r.Finish(t.Context(), batch, now); err != nil {
+			t.Fatal(err)
+		}
+		batch = batch[:0]
+	}
+	return keys
+}
+
+// forgetDetails has the server do now what it does DetailFor later.
+func forgetDetails(t *testing.T, c *goredis.Client, prefix string) {
+	t.Helper()
+	all := c.Scan(t.Context(), 0, prefix+"{p*}:exec:*", 10_000).Iterator()
+	pipe := c.Pipeline()
+	for all.Next(t.Context()) {
+		pipe.Unlink(t.Context(), all.Val())
+	}
+	if _, err := pipe.Exec(t.Context()); err != nil || all.Err() != nil {
+		t.Fatal(err, all.Err())
+	}
+}
+
+func used(t *testing.T, c *goredis.Client) int64 {
+	t.Helper()
+	info, err := c.Info(t.Context(), "memory").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(line), "used_memory:"); ok {
+			n, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("the server does not say how much memory it uses")
+	return 0
+}
+
+func TestOutcomeTakesAtMost120Bytes(t *testing.T) {
+	const outcomes = 40_000
+	c, tier := server(t), open(t, redis.Options{})
+	r := redis.NewRecords(tier)
+	ended(t, r, time.Now(), 1000, 4096) // what scripts and connections take is there
+	forgetDetails(t, c, tier.Prefix())
+	before := used(t, c)
+	ended(t, r, time.Now(), outcomes, 4096)
+	whole := used(t, c)
+	forgetDetails(t, c, tier.Prefix())
+	packed := used(t, c)
+	t.Logf("an outcome takes %d bytes with an answer of 4 KiB, and %d packed", (whole-before)/outcomes, (packed-before)/outcomes)
+	if each := (packed - before) / outcomes; each > 120 {
+		t.Errorf("an outcome takes %d bytes", each)
+	}
+}
+
+func TestPackedOutcomeEndsItsAttempt(t *testing.T) {
+	c, tier := server(t), open(t, redis.Options{})
+	ctx, r := t.Context(), redis.NewRecords(tier)
+	k := ended(t, r, time.Now(), 1, 10)[0]
+	forgetDetails(t, c, tier.Prefix())
+	now := time.Now()
+	is := func(what string, rec dedupe.Record, ok bool, err error) {
+		t.Helper()
+		if err != nil || ok || rec.Outcome == nil || rec.Outcome.Kind != job.Succeeded || rec.Outcome.StatusCode != 200 || !rec.Exists {
+			t.Errorf("%s: %t, %+v, %+v (%v)", what, ok, rec, rec.Outcome, err)
+		}
+	}
+	h := dedupe.Holder{Name: "another", DefinitionID: "def_2", Start: 7}
+	rec, ok, err := r.Acquire(ctx, k, h, now, now.Add(time.Minute))
+	is("a lease", rec, ok, err)
+	rec, ok, err = r.Refuse(ctx, k, job.Outcome{Kind: job.Stopped}, now)
+	is("a refusal", rec, ok, err)
+	token := job.Token{Counter: 1, Start: 7}
+	again, err := r.Finish(ctx, []dedupe.End{{Key: k, Token: token, Outcome: &job.Outcome{Kind: job.Failed}}}, now)
+	is("another outcome", again[0].Record, again[0].Stored, err)
+	if err := r.Renew(ctx, []dedupe.Lease{{Key: k, Holder: h, Token: token}}, now.Add(time.Minute)); err != nil {
+		t.Error(err)
+	}
+	if err := r.Release(ctx, k, token); err != nil {
+		t.Error(err)
+	}
+	records, err := r.Lookup(ctx, []dedupe.Key{k})
+	is("a look", records[0], false, err)
+}
+
+func TestServerThatRunsFullForgetsTheOldestOutcomesFirstAndTells(t *testing.T) {
+	c, tier := server(t), open(t, redis.Options{})
+	ctx, r := t.Context(), redis.NewRecords(tier)
+	valve := redis.NewValve(tier, slog.New(slog.DiscardHandler))
+	defer valve.Close()
+	older, younger := ended(t, r, time.Now().Add(-time.Hour), 5000, 10), ended(t, r, time.Now(), 500, 10)
+	forgetDetails(t, c, tier.Prefix())
+	// Outcomes are as old as their hashes have less time left than at first.
+	age := func(k dedupe.Key, by time.Duration) {
+		key := tier.EndedKey(k)
+		if left, err := c.PTTL(ctx, key).Result(); err != nil || c.PExpire(ctx, key, left-by).Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	aged := map[string]bool{}
+	for _, k := range older {
+		if key := tier.EndedKey(k); !aged[key] {
+			aged[key] = true
+			age(k, 30*time.Minute)
+		}
+	}
+	stop := job.State{Version: 1, Status: job.Cancelled}
+	jobID := job.JobPrefix + strings.TrimPrefix(strings.Split(older[0].ExecutionID, "-")[0], job.ExecutionPrefix)
+	if err := r.SetStop(ctx, jobID, stop); err != nil {
+		t.Fatal(err)
+	}
+	before, err := r.Memory(ctx, jobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := valve.Look(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := there(t, r, older); n != len(older) {
+		t.Errorf("%d of %d outcomes are there although there is room", n, len(older))
+	}
+
+	if err := c.ConfigSet(ctx, "maxmemory", fmt.Sprint(used(t, c)*100/95)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := valve.Look(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := there(t, r, older); n == len(older) {
+		t.Error("nothing was forgotten")
+	}
+	if n := there(t, r, younger); n != len(younger) {
+		t.Errorf("of %d outcomes that are younger %d are there", len(younger), n)
+	}
+	after, err := r.Memory(ctx, jobID)
+	if err != nil || !after.KeptSince.After(before.KeptSince) || after.KeptSince.After(time.Now().Add(-25*time.Minute)) || after.Incarnation != before.Incarnation {
+		t.Errorf("it was %+v, and is %+v (%v)", before, after, err)
+	}
+	if stops, err := r.StopsOf(ctx, []string{jobID}); err != nil || stops[jobID].Status != job.Cancelled {
+		t.Errorf("the stop record is %+v (%v)", stops, err)
+	}
+}
+
+// there counts the outcomes that are known.
+func there(t *testing.T, r *redis.Records, keys []dedupe.Key) (n int) {
+	t.Helper()
+	records, err := r.Lookup(t.Context(), keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rec := range records {
+		if rec.Outcome != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// A policy that is set after the services have started evicts all the same.
+func TestEvictionIsANewIncarnation(t *testing.T) {
+	c, tier := server(t), open(t, redis.Options{})
+	ctx, r := t.Context(), redis.NewRecords(tier)
+	valve := redis.NewValve(tier, slog.New(slog.DiscardHandler))
+	defer valve.Close()
+	const jobID = "job_01M7ZJW5E6D77SAJPXRZ65CMZZ"
+	incarnation := func() string {
+		t.Helper()
+		if err := valve.Look(ctx); err != nil {
+			t.Fatal(err)
+		}
+		m, err := r.Memory(ctx, jobID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Incarnation
+	}
+	incarnation()
+	before := incarnation()
+	if again := incarnation(); again != before {
+		t.Fatalf("it is another without a reason: %q after %q", again, before)
+	}
+	err := errors.Join(c.ConfigSet(ctx, "maxmemory-policy", "allkeys-random").Err(), c.ConfigSet(ctx, "maxmemory", fmt.Sprint(used(t, c)-100_000)).Err())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if err := c.Set(ctx, tier.Prefix()+"filling", strings.Repeat("x", 1000), time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.ConfigSet(ctx, "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if after := incarnation(); after <= before {
+		t.Errorf("after an eviction the incarnation is %q, it was %q", after, before)
+	}
+}

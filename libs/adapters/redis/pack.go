@@ -1,0 +1,124 @@
+package redis
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+const (
+	// endedName and keptName name the keys of packed outcomes, and of what was forgotten of them before its time.
+	endedName, keptName = "ended:", "kept"
+	// endedShares is into how many hashes the outcomes of a minute of a partition go, so that Redis keeps each of them in one piece
+	// of memory: up to 128 fields of at most 64 bytes.
+	endedShares = 16
+	digestBytes = 16
+)
+
+// digest stands for an attempt among packed outcomes. Two attempts of which one hides the other are not to be expected in 2^64.
+func digest(k dedupe.Key) string {
+	sum := sha256.Sum256([]byte(k.ExecutionID + ":" + strconv.Itoa(k.Attempt)))
+	return string(sum[:digestBytes])
+}
+
+var (
+	kinds        = []job.OutcomeKind{"", job.Succeeded, job.Failed, job.TimedOut, job.WorkerLost, job.Stopped, job.Skipped}
+	dispositions = []job.Disposition{"", job.Fired, job.SkippedMissed, job.SkippedPaused, job.WasCancelled}
+)
+
+// What a packed outcome says by a bit.
+const (
+	retryable = 1 << iota
+	pausesJob
+	// byULID: the definition's id is one, in 16 bytes.
+	byULID
+)
+
+// forgotten stands for the error of an outcome that is kept packed.
+const forgotten = "what became of the call in detail is not kept any more"
+
+// pack says of an outcome what others go by, in at most 64 bytes: its kind and disposition, token and definition, when it ended,
+// and what a retry depends on.
+func pack(t job.Token, o *job.Outcome) []byte {
+	flags, id := byte(0), []byte(o.DefinitionID)
+	if o.Retryable {
+		flags |= retryable
+	}
+	if o.PauseJob {
+		flags |= pausesJob
+	}
+	if u, err := ulid.ParseStrict(strings.TrimPrefix(o.DefinitionID, job.DefinitionPrefix)); err == nil && job.DefinitionPrefix+u.String() == o.DefinitionID {
+		flags, id = flags|byULID, u[:]
+	}
+	b := []byte{byte(max(slices.Index(kinds, o.Kind), 0)<<4 | max(slices.Index(dispositions, o.Disposition), 0)), flags}
+	if flags&byULID == 0 {
+		b = binary.AppendUvarint(b, uint64(len(id)))
+	}
+	b = append(b, id...)
+	for _, n := range []int64{
+		t.Counter, t.Start, o.Fence.Epoch, o.Fence.Counter, o.Fence.Start, int64(o.StatusCode), o.RetryAfter.Milliseconds(), milliseconds(o.Timeline.Completed),
+	} {
+		b = binary.AppendVarint(b, n)
+	}
+	return b
+}
+
+var errPacked = errors.New("a packed outcome is cut short")
+
+func unpack(text string) (o job.Outcome, t job.Token, err error) {
+	b := []byte(text)
+	if len(b) < 2 || int(b[0]>>4) >= len(kinds) || int(b[0]&15) >= len(dispositions) {
+		return o, t, errPacked
+	}
+	o.Kind, o.Disposition = kinds[b[0]>>4], dispositions[b[0]&15]
+	o.Retryable, o.PauseJob = b[1]&retryable != 0, b[1]&pausesJob != 0
+	size, isULID := uint64(len(ulid.ULID{})), b[1]&byULID != 0
+	b = b[2:]
+	if !isULID {
+		n, read := binary.Uvarint(b)
+		if read <= 0 {
+			return o, t, errPacked
+		}
+		size, b = n, b[read:]
+	}
+	if uint64(len(b)) < size {
+		return o, t, errPacked
+	}
+	o.DefinitionID = string(b[:size])
+	if isULID {
+		o.DefinitionID = job.DefinitionPrefix + ulid.ULID(b[:size]).String()
+	}
+	b = b[size:]
+	var status, retryAfter, completed int64
+	for _, n := range []*int64{&t.Counter, &t.Start, &o.Fence.Epoch, &o.Fence.Counter, &o.Fence.Start, &status, &retryAfter, &completed} {
+		v, read := binary.Varint(b)
+		if read <= 0 {
+			return o, t, errPacked
+		}
+		*n, b = v, b[read:]
+	}
+	o.StatusCode, o.RetryAfter = int(status), time.Duration(retryAfter)*time.Millisecond
+	if completed != 0 {
+		o.Timeline.Completed = time.UnixMilli(completed).UTC()
+	}
+	if o.Kind != job.Succeeded {
+		o.Error = forgotten
+	}
+	return o, t, nil
+}
+
+func milliseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
