@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,43 +67,64 @@ func (s *History) Record(ctx context.Context, events []*job.Event) error {
 	})
 }
 
-// Executions implements jobstore.History: a query for each day that it looks back over.
+// daysAtOnce is of how many days a query of the history asks that found too little in the newest.
+const daysAtOnce = 31
+
+// Executions implements jobstore.History: a query for the newest day, and one for each month before it.
 func (s *History) Executions(
 	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
 ) (events []job.Event, err error) {
-	const selected = "SELECT event FROM history WHERE job_id = ? AND day = ?"
-	day := newestDay()
-	within := false // the position lies in the day
+	day, last, from := newestDay(), dayOf(oldest), oldest.UnixMilli()
 	if !before.NominalAt.IsZero() && dayOf(before.NominalAt) <= day {
-		day, within = dayOf(before.NominalAt), true
-	}
-	for ; day >= dayOf(oldest) && len(events) < limit; day-- {
-		from := oldest.UnixMilli()
-		if within {
-			at := before.NominalAt.UnixMilli()
-			if at >= from { // those of the same instant
-				page, err := s.events(ctx, s.session.Query(selected+" AND nominal_ms = ? AND execution_id > ? LIMIT ?", jobID, day, at,
-					before.ExecutionID, limit))
-				if err != nil {
-					return nil, err
-				}
-				events = append(events, page...)
-			}
-			page, err := s.events(ctx, s.session.Query(selected+" AND nominal_ms < ? AND nominal_ms >= ? LIMIT ?", jobID, day, at, from, limit))
+		const selected = "SELECT event FROM history WHERE job_id = ? AND day = ?"
+		day = dayOf(before.NominalAt)
+		if at := before.NominalAt.UnixMilli(); at >= from { // those of the same instant
+			events, err = s.events(ctx, s.session.Query(selected+" AND nominal_ms = ? AND execution_id > ? LIMIT ?", jobID, day, at,
+				before.ExecutionID, limit))
 			if err != nil {
 				return nil, err
 			}
-			events = append(events, page...)
-			within = false
-			continue
 		}
-		page, err := s.events(ctx, s.session.Query(selected+" AND nominal_ms >= ? LIMIT ?", jobID, day, from, limit-len(events)))
+		page, err := s.events(ctx, s.session.Query(selected+" AND nominal_ms < ? AND nominal_ms >= ? LIMIT ?", jobID, day,
+			before.NominalAt.UnixMilli(), from, limit))
 		if err != nil {
 			return nil, err
 		}
 		events = append(events, page...)
+		day--
+	}
+	for n := 1; day >= last && len(events) < limit; n = daysAtOnce {
+		n = min(n, day-last+1)
+		page, err := s.eventsOf(ctx, jobID, day, n, from, limit-len(events))
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, page...)
+		day -= n
 	}
 	return events[:min(limit, len(events))], nil
+}
+
+// eventsOf are the events of n days, the newest first, from an instant on, and at most so many of each.
+func (s *History) eventsOf(ctx context.Context, jobID string, newest, n int, from int64, limit int) (events []job.Event, err error) {
+	days := make([]int, n)
+	for i := range days {
+		days[i] = newest - i
+	}
+	it := s.session.Query("SELECT day, event FROM history WHERE job_id = ? AND day IN ? AND nominal_ms >= ? PER PARTITION LIMIT ?", jobID, days,
+		from, limit).Idempotent(true).IterContext(ctx)
+	found := make([][]job.Event, n)
+	var day int
+	var text []byte
+	for it.Scan(&day, &text) {
+		e, err := wire.UnmarshalEvent(text)
+		if err != nil {
+			return nil, errors.Join(err, it.Close())
+		}
+		found[newest-day] = append(found[newest-day], e)
+		text = nil
+	}
+	return slices.Concat(found...), failed("history", it.Close())
 }
 
 func (s *History) events(ctx context.Context, q *gocql.Query) (events []job.Event, err error) {

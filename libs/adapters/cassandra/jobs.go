@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
@@ -17,16 +20,30 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// listingShards is over how many partitions a tenant's listing is spread.
-const listingShards = 8
+const (
+	// listingShards is over how many partitions a tenant's listing of a day is spread.
+	listingShards = 8
+	// listedDays bounds the days of tenants that a process knows to be noted, maxDays those that one query of a list asks for.
+	listedDays, maxDays = 10_000, 8
+)
 
 // JobStore is the job rows.
-type JobStore struct{ *Store }
+type JobStore struct {
+	*Store
+	mu sync.Mutex
+	// noted is until when days are known to be among their tenants'.
+	noted map[dayOfTenant]time.Time
+}
+
+type dayOfTenant struct {
+	tenant string
+	day    int
+}
 
 var _ jobstore.Jobs = (*JobStore)(nil)
 
 // NewJobStore returns the job rows of a store.
-func NewJobStore(s *Store) *JobStore { return &JobStore{s} }
+func NewJobStore(s *Store) *JobStore { return &JobStore{Store: s, noted: map[dayOfTenant]time.Time{}} }
 
 // beforeAllClocks is the write timestamp of a new row, in µs: older than what any clock gives to a transaction, and the
 // older the later it is, so that of several the first one stands. It serves until the year 2050.
@@ -94,18 +111,73 @@ func ttl(j *job.Job) int {
 	return seconds
 }
 
-// listed is the statement that lists a job under its tenant, for as long as its row is kept.
-func listed(j *job.Job) (shard int, e gocql.BatchEntry) {
-	shard = int(bucket.XXH64(j.ID) % listingShards)
-	return shard, gocql.BatchEntry{
-		Stmt: "INSERT INTO jobs_by_tenant (tenant_id, shard, job_id) VALUES (?, ?, ?) USING TTL ?",
-		Args: []any{j.TenantID, shard, j.ID, ttl(j)}, Idempotent: true,
+// listing is where a job is listed under its tenant: by the day that its id says.
+type listing struct {
+	dayOfTenant
+	shard int
+}
+
+func listingOf(tenantID, jobID string) listing {
+	return listing{dayOfTenant{tenantID, listingDay(jobID)}, int(bucket.XXH64(jobID) % listingShards)}
+}
+
+// listingDay grows with the id.
+func listingDay(jobID string) int {
+	if !job.ValidID(jobID, job.JobPrefix) {
+		return 0
 	}
+	return dayOf(job.ULIDTime(strings.TrimPrefix(jobID, job.JobPrefix)))
+}
+
+// listed is the statement that lists a job, for as long as its row is kept.
+func listed(of listing, j *job.Job) gocql.BatchEntry {
+	return gocql.BatchEntry{
+		Stmt: "INSERT INTO listings (tenant_id, day, shard, job_id) VALUES (?, ?, ?, ?) USING TTL ?",
+		Args: []any{of.tenant, of.day, of.shard, j.ID, ttl(j)}, Idempotent: true,
+	}
+}
+
+// forGood is until when a day is noted on which a job was registered that is kept for good.
+var forGood = time.Unix(1<<40, 0)
+
+// note makes sure that a day is among its tenant's for as long as a job is listed there, before it is. The write that lasts
+// longest has the greatest timestamp, so that no other makes it end earlier; a cell of its own stands for ever.
+func (s *JobStore) note(ctx context.Context, of dayOfTenant, j *job.Job) error {
+	const day = 24 * time.Hour
+	until := time.Now().Add(time.Duration(ttl(j)) * time.Second).Truncate(day).Add(2 * day) // seldom another than for the job before
+	seconds := int(time.Until(until) / time.Second)
+	if ttl(j) == 0 || seconds > maxTTL {
+		until = forGood
+	}
+	s.mu.Lock()
+	known := s.noted[of]
+	s.mu.Unlock()
+	if !known.Before(until) {
+		return nil
+	}
+	q := s.session.Query("INSERT INTO listing_days (tenant_id, day) VALUES (?, ?) USING TIMESTAMP ? AND TTL ?", of.tenant, of.day, until.UnixMicro(), seconds)
+	if until.Equal(forGood) {
+		q = s.session.Query("UPDATE listing_days SET kept = true WHERE tenant_id = ? AND day = ?", of.tenant, of.day)
+	}
+	if err := q.Idempotent(true).ExecContext(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.noted) >= listedDays {
+		clear(s.noted)
+	}
+	s.noted[of] = until
+	return nil
 }
 
 // list lists a job.
 func (s *JobStore) list(ctx context.Context, j *job.Job) error {
-	_, list := listed(j)
+	of := listingOf(j.TenantID, j.ID)
+	if err := s.note(ctx, of.dayOfTenant, j); err != nil {
+		return err
+	}
+	list := listed(of, j)
 	return s.session.Query(list.Stmt, list.Args...).Idempotent(true).ExecContext(ctx)
 }
 
@@ -134,15 +206,13 @@ func (s *JobStore) insert(ctx context.Context, j *job.Job) error {
 
 // CreateMany implements jobstore.Jobs. The listings travel in batches of a shard.
 func (s *JobStore) CreateMany(ctx context.Context, jobs []job.Job) error {
-	type shardOf struct {
-		tenant string
-		shard  int
-	}
-	byShard := map[shardOf][]gocql.BatchEntry{}
+	byShard := map[listing][]gocql.BatchEntry{}
 	for i := range jobs {
-		shard, e := listed(&jobs[i])
-		of := shardOf{jobs[i].TenantID, shard}
-		byShard[of] = append(byShard[of], e)
+		of := listingOf(jobs[i].TenantID, jobs[i].ID)
+		if err := s.note(ctx, of.dayOfTenant, &jobs[i]); err != nil {
+			return failed("create jobs", err)
+		}
+		byShard[of] = append(byShard[of], listed(of, &jobs[i]))
 	}
 	var batches [][]gocql.BatchEntry
 	for _, entries := range byShard {
@@ -243,24 +313,51 @@ func (s *JobStore) List(ctx context.Context, tenantID, cursor string, limit int)
 	}
 }
 
-// listed gives the ids after the cursor, newest first.
-func (s *JobStore) listed(ctx context.Context, tenantID, cursor string, limit int) ([]string, error) {
+// listed gives the ids after the cursor, newest first. It asks for the days that there are, the newest alone and then more at
+// once: a tenant that registers much fills a page from one, and who registers little has little in each.
+func (s *JobStore) listed(ctx context.Context, tenantID, cursor string, limit int) (ids []string, err error) {
+	newest := math.MaxInt32
 	if cursor == "" {
 		cursor = "~" // behind every id
+	} else {
+		newest = listingDay(cursor)
 	}
-	shards := make([][]string, listingShards)
-	err := each(ctx, listingShards, func(i int) error {
-		it := s.session.Query("SELECT job_id FROM jobs_by_tenant WHERE tenant_id = ? AND shard = ? AND job_id < ? LIMIT ?",
-			tenantID, i, cursor, limit).Idempotent(true).IterContext(ctx)
+	shards := make([]int, listingShards)
+	for i := range shards {
+		shards[i] = i
+	}
+	for n := 1; len(ids) < limit; n = min(2*n, maxDays) {
+		days, err := s.days(ctx, tenantID, newest, n)
+		if err != nil {
+			return nil, err
+		}
+		if len(days) == 0 {
+			break
+		}
+		newest = days[len(days)-1] - 1
+		it := s.session.Query("SELECT job_id FROM listings WHERE tenant_id = ? AND day IN ? AND shard IN ? AND job_id < ? PER PARTITION LIMIT ?",
+			tenantID, days, shards, cursor, limit).Idempotent(true).IterContext(ctx)
 		var id string
 		for it.Scan(&id) {
-			shards[i] = append(shards[i], id)
+			ids = append(ids, id)
 		}
-		return failed("list jobs", it.Close())
-	})
-	ids := slices.Concat(shards...)
+		if err := it.Close(); err != nil {
+			return nil, failed("list jobs", err)
+		}
+	}
 	slices.SortFunc(ids, func(a, b string) int { return cmp.Compare(b, a) })
-	return ids[:min(limit, len(ids))], err
+	return ids[:min(limit, len(ids))], nil
+}
+
+// days are at most n of a tenant's days, newest first.
+func (s *JobStore) days(ctx context.Context, tenantID string, newest, n int) (days []int, err error) {
+	it := s.session.Query("SELECT day FROM listing_days WHERE tenant_id = ? AND day <= ? LIMIT ?", tenantID, newest, n).
+		Idempotent(true).IterContext(ctx)
+	var day int
+	for it.Scan(&day) {
+		days = append(days, day)
+	}
+	return days, failed("list jobs", it.Close())
 }
 
 // ClaimKey implements jobstore.Jobs.
