@@ -14,11 +14,13 @@ func (s *Service) takeOver(ctx context.Context, p *partition, now time.Time) err
 	if err := s.deps.Hot.SetEpoch(ctx, p.owner); err != nil {
 		return err
 	}
-	low, err := read(s, func() (int64, error) { return s.deps.Pending.LowWater(ctx, p.owner.Partition) })
-	if err != nil {
-		return err
+	if p.low == 0 {
+		low, err := read(s, func() (int64, error) { return s.deps.Pending.LowWater(ctx, p.owner.Partition) })
+		if err != nil {
+			return err
+		}
+		p.low = low
 	}
-	p.low = low
 	p.staged = job.Minute(now)
 	p.near = job.Minute(now) // staging reads it now
 	p.firstSweep = true
@@ -62,14 +64,15 @@ func (s *Service) nearSweep(ctx context.Context, p *partition, now time.Time) er
 // addAhead adds the entries of [from, to) that are still ahead of the clock; what is past due returns only by put-back.
 // It ends where the hot tier is full.
 func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (full bool, err error) {
-	for minute := from; ; minute++ {
-		var ok bool
-		var err error
-		minute, ok, err = s.firstOpen(ctx, p, minute, to)
-		if err != nil || !ok {
-			return false, err
+	for minute := from; minute < to; minute++ {
+		if to-from > few {
+			first, ok, err := s.firstOpen(ctx, p, minute, to)
+			if err != nil || !ok {
+				return false, err
+			}
+			minute = first
 		}
-		err = s.pages(ctx, p, minute, nil, func(rows []job.PendingRow) (more bool, err error) {
+		err := s.pages(ctx, p, minute, nil, func(rows []job.PendingRow) (more bool, err error) {
 			var ahead []job.Entry
 			now := s.deps.Clock.Now()
 			for i := range rows {
@@ -87,7 +90,11 @@ func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (f
 			return false, err
 		}
 	}
+	return false, nil
 }
+
+// few minutes are read one by one: to ask which of them hold anything would take longer.
+const few = 4
 
 // read reads from the cold store, and notes whether it answers.
 func read[T any](s *Service, ask func() (T, error)) (T, error) {

@@ -106,6 +106,9 @@ type Service struct {
 	mu sync.Mutex
 	// nextQuiet is when the next sweep may go on that is likely to find nothing missing.
 	nextQuiet time.Time
+	// stageUntil is until when this round stages what is not due soon. The next one goes on with it: what was found overdue must
+	// not wait for an hour of a thousand partitions.
+	stageUntil time.Time
 	// hot and cold tell whether the stores answer: without them another is to have the partitions.
 	hot, cold coord.Progress
 	// putBackTotal counts the entries put back, told is when a line about them was written last.
@@ -238,14 +241,17 @@ func (s *Service) round(ctx context.Context) {
 	parts := make([]*partition, len(mine))
 	for i, n := range mine {
 		if p := s.partitions[n]; p.incarnation != incarnations[i] {
-			// Everything may be gone: take over, stage and sweep as at a start.
+			// Everything may be gone: take over, stage and sweep as at a start. Nobody else moves the low-water mark meanwhile.
+			low := p.low
 			p = newPartition(p.owner)
-			p.incarnation, s.partitions[n] = incarnations[i], p
+			p.low, p.incarnation, s.partitions[n] = low, incarnations[i], p
 		}
 		parts[i] = s.partitions[n]
 	}
 	// What is due soon in any of them comes before what is due later: staging an hour of a thousand takes a while.
 	parts = s.each(ctx, parts, s.visitNear)
+	s.putBackAll(ctx, parts)
+	s.stageUntil = s.deps.Clock.Now().Add(s.cfg.Tick)
 	s.each(ctx, parts, s.visit)
 	if ctx.Err() != nil {
 		return
@@ -322,7 +328,7 @@ func (s *Service) each(
 // soon is how far ahead is staged of every partition before more is of any.
 const soon = 2 * time.Minute
 
-// visitNear takes a partition over and makes hot what is due soon and what is overdue. There is nothing to do but for a new one,
+// visitNear takes a partition over and makes hot what is due soon and what is overdue. There is little to do but for a new one,
 // and one whose hot bucket was lost.
 func (s *Service) visitNear(ctx context.Context, p *partition, now time.Time) error {
 	if p.staged == 0 {
@@ -347,8 +353,10 @@ func (s *Service) visitNear(ctx context.Context, p *partition, now time.Time) er
 }
 
 func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error {
-	if err := s.stage(ctx, p, now, s.cfg.Ahead); err != nil {
-		return err
+	if now.Before(s.stageUntil) {
+		if err := s.stage(ctx, p, now, s.cfg.Ahead); err != nil {
+			return err
+		}
 	}
 	if err := s.nearSweep(ctx, p, now); err != nil {
 		return err
@@ -357,9 +365,6 @@ func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error 
 		if err := s.closingSweep(ctx, p, now); err != nil {
 			return err
 		}
-	}
-	if err := s.putBack(ctx, p, now); err != nil {
-		return err
 	}
 	return s.close(ctx, p, now)
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// candidate is an entry that is past due, not done, not in its hot bucket and without a live lease, and the ends that
-// the logs had when that was seen.
+// candidate is an entry that is past due, not done, not in its hot bucket and without a live lease, and, once noted, the ends
+// that the logs had after that was seen.
 type candidate struct {
 	entry job.Entry
+	noted bool
 	// events is the end that the settlers have to pass: then every outcome that was published is marked.
 	events dispatch.Position
 	// fires is the end that the executors have to pass, or until runs out: then every fire that was published was met.
@@ -222,23 +223,15 @@ func (s *Service) observeOldest(now time.Time) {
 	s.metrics.oldestDue.Set(age)
 }
 
-// note keeps those of the entries that are really missing, with the ends of the logs.
+// note keeps those of the entries that are really missing. The ends of the logs are noted with them in the next putBackAll.
 func (s *Service) note(ctx context.Context, p *partition, found []job.Entry, now time.Time) error {
 	missing, err := s.missing(ctx, found, now)
-	if err != nil || len(missing) == 0 {
-		return err
-	}
-	events, err := s.deps.Log.End(ctx, dispatch.TopicEvents)
-	if err != nil {
-		return err
-	}
-	fires, err := s.deps.Log.End(ctx, dispatch.TopicFires)
 	if err != nil {
 		return err
 	}
 	for _, e := range missing {
 		wait := s.cfg.PutBackWait << min(max(p.putBacks[e.ExecutionID], p.passes), 6)
-		p.candidates = append(p.candidates, candidate{entry: e, events: events, fires: fires, until: now.Add(wait)})
+		p.candidates = append(p.candidates, candidate{entry: e, until: now.Add(wait)})
 	}
 	s.metrics.candidates.Add(float64(len(missing)))
 	return nil
@@ -273,31 +266,62 @@ func (s *Service) missing(ctx context.Context, entries []job.Entry, now time.Tim
 	return missing, nil
 }
 
-// putBack puts those candidates back that have waited long enough and are still missing and not done.
-func (s *Service) putBack(ctx context.Context, p *partition, now time.Time) error {
-	if len(p.candidates) == 0 {
-		return nil
+// logs are the ends of the logs, and how far the settlers and the executors have come.
+type logs struct{ events, fires, settled, executed dispatch.Position }
+
+// putBackAll notes the ends of the logs for new candidates, and puts those back that have waited long enough and are still
+// missing and not done. The logs are asked once for all partitions.
+func (s *Service) putBackAll(ctx context.Context, parts []*partition) {
+	parts = slices.DeleteFunc(slices.Clone(parts), func(p *partition) bool { return len(p.candidates) == 0 })
+	if len(parts) == 0 {
+		return
 	}
-	settled, err := s.deps.Log.Committed(ctx, dispatch.TopicEvents, dispatch.GroupSettle)
+	l, err := s.readLogs(ctx)
 	if err != nil {
-		return err
+		if ctx.Err() == nil {
+			s.deps.Logger.Warn("cannot read how far the logs are, nothing is put back", "error", err)
+		}
+		return
 	}
-	executed, err := s.deps.Log.Committed(ctx, dispatch.TopicFires, dispatch.GroupExecutor)
-	if err != nil {
-		return err
+	for _, p := range parts {
+		for i := range p.candidates {
+			if c := &p.candidates[i]; !c.noted {
+				c.noted, c.events, c.fires = true, l.events, l.fires
+			}
+		}
 	}
+	s.each(ctx, parts, func(ctx context.Context, p *partition, now time.Time) error { return s.putBack(ctx, p, now, l) })
+}
+
+func (s *Service) readLogs(ctx context.Context) (l logs, err error) {
+	for _, read := range []func() error{
+		func() (err error) { l.events, err = s.deps.Log.End(ctx, dispatch.TopicEvents); return err },
+		func() (err error) { l.fires, err = s.deps.Log.End(ctx, dispatch.TopicFires); return err },
+		func() (err error) {
+			l.settled, err = s.deps.Log.Committed(ctx, dispatch.TopicEvents, dispatch.GroupSettle)
+			return err
+		},
+		func() (err error) {
+			l.executed, err = s.deps.Log.Committed(ctx, dispatch.TopicFires, dispatch.GroupExecutor)
+			return err
+		},
+	} {
+		if err := read(); err != nil {
+			return l, err
+		}
+	}
+	return l, nil
+}
+
+func (s *Service) putBack(ctx context.Context, p *partition, now time.Time, l logs) error {
 	var ready []job.Entry
 	var wait []candidate
-	events, fires, err := s.presentEnds(ctx, p, settled, executed, now)
-	if err != nil {
-		return err
-	}
 	for _, c := range p.candidates {
-		c.events, c.fires = c.events.Within(events), c.fires.Within(fires)
+		c.events, c.fires = c.events.Within(l.events), c.fires.Within(l.fires)
 		switch {
-		case c.events.LogID != settled.LogID || c.fires.LogID != executed.LogID:
+		case c.events.LogID != l.settled.LogID || c.fires.LogID != l.executed.LogID:
 			// A log was created anew: what was noted says nothing. The next sweep notes it again.
-		case settled.Passed(c.events) && (executed.Passed(c.fires) || !now.Before(c.until)):
+		case l.settled.Passed(c.events) && (l.executed.Passed(c.fires) || !now.Before(c.until)):
 			ready = append(ready, c.entry)
 		default:
 			wait = append(wait, c)
@@ -342,23 +366,6 @@ func (s *Service) putBack(ctx context.Context, p *partition, now time.Time) erro
 	s.metrics.candidates.Sub(float64(len(p.candidates) - len(wait)))
 	p.candidates = wait
 	return nil
-}
-
-// presentEnds are the ends that the logs have now, if one of the candidates has waited for what was noted for longer than that
-// takes; else nothing.
-func (s *Service) presentEnds(
-	ctx context.Context, p *partition, settled, executed dispatch.Position, now time.Time,
-) (events, fires dispatch.Position, err error) {
-	overdue := slices.ContainsFunc(p.candidates, func(c candidate) bool {
-		return !now.Before(c.until) && (!settled.Passed(c.events) || !executed.Passed(c.fires))
-	})
-	if !overdue {
-		return events, fires, nil
-	}
-	if events, err = s.deps.Log.End(ctx, dispatch.TopicEvents); err == nil {
-		fires, err = s.deps.Log.End(ctx, dispatch.TopicFires)
-	}
-	return events, fires, err
 }
 
 func locatorsOf(entries []job.Entry) []job.Locator {
