@@ -109,6 +109,8 @@ type Service struct {
 	// stageUntil is until when this round stages what is not due soon. The next one goes on with it: what was found overdue must
 	// not wait for an hour of a thousand partitions.
 	stageUntil time.Time
+	// waitsSince is since when something overdue has waited to be put back.
+	waitsSince time.Time
 	// hot and cold tell whether the stores answer: without them another is to have the partitions.
 	hot, cold coord.Progress
 	// putBackTotal counts the entries put back, told is when a line about them was written last.
@@ -251,7 +253,7 @@ func (s *Service) round(ctx context.Context) {
 	// What is due soon in any of them comes before what is due later: staging an hour of a thousand takes a while.
 	parts = s.each(ctx, parts, s.visitNear)
 	s.putBackAll(ctx, parts)
-	s.stageUntil = s.deps.Clock.Now().Add(s.cfg.Tick)
+	s.stageUntil = s.deps.Clock.Now().Add(s.stageFor())
 	s.each(ctx, parts, s.visit)
 	if ctx.Err() != nil {
 		return
@@ -270,6 +272,26 @@ func (s *Service) round(ctx context.Context) {
 		all = all && p.staged > job.Minute(s.deps.Clock.Now())
 	}
 	s.staged.Store(all)
+}
+
+// stageFor is how long a round stages what is not due soon: a tick, and not at all while something overdue waits to be put back,
+// as long as that should take.
+func (s *Service) stageFor() time.Duration {
+	now := s.deps.Clock.Now()
+	for _, p := range s.partitions {
+		if len(p.candidates) == 0 {
+			continue
+		}
+		if s.waitsSince.IsZero() {
+			s.waitsSince = now
+		}
+		if now.Sub(s.waitsSince) < s.cfg.PutBackWait {
+			return 0
+		}
+		return s.cfg.Tick
+	}
+	s.waitsSince = time.Time{}
+	return s.cfg.Tick
 }
 
 // tellEvery is the pause between two lines of the log about entries that are overdue.

@@ -12,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/run"
 )
 
 // task is an entry that a shard holds: read, prepared, and waiting for its instant.
@@ -302,13 +303,21 @@ func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 // reclaim is for a hot tier that refuses an epoch: it has forgotten it, and gets it again, or it has seen a greater one,
 // and the partition is another's.
 func (s *Service) reclaim(ctx context.Context, owners []hotbucket.Owner) (kept []hotbucket.Owner) {
-	for _, o := range owners {
-		if err := s.deps.Hot.SetEpoch(ctx, o); !errors.Is(err, hotbucket.ErrStaleEpoch) {
+	refused := make([]bool, len(owners))
+	_ = run.Each(len(owners), reclaimAtOnce, func(i int) error {
+		refused[i] = errors.Is(s.deps.Hot.SetEpoch(ctx, owners[i]), hotbucket.ErrStaleEpoch)
+		return nil // the next read tells what could not be asked
+	})
+	for i, o := range owners {
+		if !refused[i] {
 			kept = append(kept, o)
 		}
 	}
 	return kept
 }
+
+// reclaimAtOnce is how many partitions are claimed side by side.
+const reclaimAtOnce = 16
 
 // keepOwned gives up what reclaim did not get, unless there is a new assignment.
 func (sh *shard) keepOwned(owners []hotbucket.Owner) {
