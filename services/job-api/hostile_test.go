@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -375,7 +376,25 @@ func (h *hostile) send(want int, method, path, body string, headers ...string) *
 	if w.Code >= 400 {
 		h.problem(what, method, w)
 	}
+	if answers := h.answers(method, path); answers != nil && answers[strconv.Itoa(w.Code)] == nil {
+		h.t.Errorf("%s: the document has no answer %d: %s", what, w.Code, w.Body)
+	}
 	return w
+}
+
+// answers are those that the document has for a request; nil if it has no operation for it.
+func (h *hostile) answers(method, path string) map[string]any {
+	path, _, _ = strings.Cut(path, "?")
+	parts := strings.Split(path, "/")
+	for template, item := range h.doc["paths"].(map[string]any) {
+		op, ok := item.(map[string]any)[strings.ToLower(method)].(map[string]any)
+		if ok && slices.EqualFunc(strings.Split(template, "/"), parts, func(want, part string) bool {
+			return want == part || strings.HasPrefix(want, "{")
+		}) {
+			return op["responses"].(map[string]any)
+		}
+	}
+	return nil
 }
 
 func (h *hostile) problem(what, method string, w *httptest.ResponseRecorder) {
