@@ -71,6 +71,7 @@ test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end 
 	$(call stage,verify generated code,$(MAKE) -s verify)
 	$(call stage,lint,$(MAKE) -s lint)
 	$(call stage,unit and conformance,go test -race $(filter-out ./loadtest/...,$(PACKAGES)))
+	$(call stage,OpenAPI tools,$(MAKE) -s openapi)
 	$(call stage,conformance and end to end on the real servers,$(MAKE) -s test-servers)
 	$(call stage,end to end and simulation,go test -race -p 1 -timeout 40m ./loadtest/...)
 	$(call stage,broken variants,$(MAKE) -s sim-variants)
@@ -89,6 +90,10 @@ test-servers: binaries ## conformance of the adapters, and the services end to e
 .PHONY: test-fast
 test-fast: ## the Go tests that take under three minutes together, with the race detector
 	go test -race -short $(PACKAGES)
+
+.PHONY: openapi
+openapi: build ## hold the OpenAPI document and the API against linters, schemathesis and generated clients, which it fetches
+	@infra/openapi/check
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## golangci-lint, with the import rules of the architecture
