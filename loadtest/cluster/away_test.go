@@ -258,7 +258,8 @@ func TestServicesThatStartBeforeTheirServersWaitForThem(t *testing.T) {
 func TestServerThatIsAwayForHalfAMinuteLosesNothing(t *testing.T) {
 	f := newInstallation(t).fleet()
 	var stops []ledger.Stop
-	for _, server := range []string{"zookeeper", "kafka", "s3", "cassandra", "redis", "the topic"} {
+	for _, server := range []string{"zookeeper and s3", "kafka", "cassandra", "redis", "the topic"} {
+		servers := strings.Split(server, " and ")
 		ids, from := f.stream(awayFor + 20*time.Second) // from before until after
 		var cancelled []string
 		if server == "redis" {
@@ -276,15 +277,17 @@ func TestServerThatIsAwayForHalfAMinuteLosesNothing(t *testing.T) {
 		case "redis":
 			local(t, "wipe", server)
 		default:
-			local(t, "down", server)
+			local(t, append([]string{"down"}, servers...)...)
 		}
 		gone := time.Now()
 		if server != "the topic" {
-			f.wantGone(server)
-			f.wantReadiness(server)
+			for _, s := range servers {
+				f.wantGone(s)
+			}
+			f.wantReadiness(servers...)
 			time.Sleep(awayFor - time.Since(away))
 			probes.check(server+" is away", gone, time.Now(), map[bool]int{true: http.StatusServiceUnavailable, false: http.StatusCreated}[server == "cassandra"])
-			local(t, "up", server)
+			local(t, append([]string{"up"}, servers...)...)
 		}
 		back := time.Now()
 		eventually(t, "the API accepts jobs again", time.Minute, func() bool { return probes.accepted(back) })

@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	seeds        = flag.Int("sim.seeds", 300, "how many seeds to run")
+	seeds        = flag.Int("sim.seeds", 150, "how many seeds to run")
 	first0       = flag.Uint64("sim.first", 1, "the first seed")
 	folder       = flag.String("sim.traces", "", "where the traces of runs that break an invariant are saved (a temporary folder)")
 	withVariants = flag.Bool("sim.variants", false, "also show that every broken variant is caught, and what lateness costs")

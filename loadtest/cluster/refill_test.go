@@ -1,0 +1,64 @@
+//go:build servers
+
+package cluster_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+)
+
+const (
+	// manyPartitions is how many an installation has that is laid out for a large fleet.
+	manyPartitions = 1024
+	// comingHour is how many jobs lie in the hour that the loader has to bring back.
+	comingHour = 100_000
+	// refilledWithin is how soon after an empty Redis answers everything that is due has been called: three times what it takes on
+	// two cores that nobody else uses, which twelve services and six servers share. It took 100 s while the hour came first.
+	refilledWithin = 30 * time.Second
+)
+
+// What is overdue, and what is due soon in any partition, comes before the hour of one.
+func TestRedisThatCameBackEmptyHasWhatIsDueInEveryPartitionBeforeTheHourAhead(t *testing.T) {
+	f := newInstallation(t, func(c *installation) {
+		c.config.Partitions, c.config.ZooKeeper.Partitions = manyPartitions, manyPartitions
+	}).fleet()
+	due := time.Now().Add(10 * time.Minute)
+	jobs := make([]map[string]any, comingHour)
+	for i := range jobs {
+		jobs[i] = f.oneShot(due.Add(time.Duration(i)*45*time.Minute/comingHour), "/ok")
+	}
+	began := time.Now()
+	f.register(jobs)
+	t.Logf("%d jobs were registered in %.0f s", comingHour, time.Since(began).Seconds())
+
+	ids, from := f.stream(30 * time.Second)
+	of := map[int]bool{}
+	for _, id := range ids {
+		of[bucket.Partition(id, manyPartitions)] = true
+	}
+	time.Sleep(time.Until(from.Add(5 * time.Second)))
+	local(t, "wipe", "redis")
+	local(t, "up", "redis")
+	back := time.Now()
+	f.awaitCalls(ids)
+	var latest time.Duration // behind its instant, or behind the return of Redis
+	late := 0
+	for _, c := range f.sink.all() {
+		begins := c.ScheduledFor
+		if begins.Before(back) {
+			begins = back
+		}
+		behind := c.At.Sub(begins)
+		latest = max(latest, behind)
+		if behind > refilledWithin {
+			late++
+		}
+	}
+	t.Logf("of %d jobs in %d of %d partitions the latest was called %.1f s behind its instant or the return of Redis", len(ids), len(of), manyPartitions,
+		latest.Seconds())
+	if late > 0 {
+		t.Errorf("%d calls came more than %s behind", late, refilledWithin)
+	}
+}
