@@ -80,13 +80,14 @@ test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end 
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 # What is tested on the real servers: the adapters by the ports' conformance suites, and the services on them.
-# The first mostly wait, so some of them run side by side.
-ADAPTERS := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3 ./libs/adapters/zookeeper
+# The first mostly wait, so they run side by side; a session of a second or two does not pass well beside them.
+ADAPTERS := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3
+ALONE := ./libs/adapters/zookeeper ./loadtest/cluster
 ON_SERVERS := go test -race -count=1 -tags servers -timeout 40m
 
 .PHONY: test-servers
 test-servers: binaries ## conformance of the adapters, and the services end to end, killed and restarted, on real servers, which it starts and stops again
-	@infra/local/with-servers --cluster sh -ec '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) ./loadtest/cluster'
+	@infra/local/with-servers --cluster sh -ec '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -p 1 $(ALONE)'
 
 .PHONY: test-fast
 test-fast: ## the Go tests that take under three minutes together, with the race detector

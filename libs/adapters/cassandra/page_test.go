@@ -1,0 +1,75 @@
+//go:build servers
+
+package cassandra_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/adapters/cassandra"
+	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+// TestPageOfJobsAsksTheHistoryTwiceForEachAtMost: a page shows when each of its jobs fired last, which may be a month ago.
+func TestPageOfJobsAsksTheHistoryTwiceForEachAtMost(t *testing.T) {
+	const page, atOnce, days = 50, 16, 30
+	_, keyspace := openNamed(t)
+	var asked atomic.Int64
+	s, err := cassandra.Open(cassandra.Options{
+		Hosts: []string{servertest.Address(t, "CASSANDRA")}, Keyspace: keyspace, Timeout: 20 * time.Second,
+		Observe: func(r cassandra.Request) {
+			if slices.ContainsFunc(r.Statements, func(s string) bool { return strings.Contains(s, "FROM history") }) {
+				asked.Add(1)
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	history := cassandra.NewHistory(s)
+	now := job.Instant(time.Now())
+	ids := make([]string, page)
+	for i := range ids {
+		ids[i] = job.JobPrefix + ulid.Make().String()
+		var events []*job.Event
+		for _, ago := range []int{3 + i%20, days - 2} {
+			at := now.Add(-time.Duration(ago) * 24 * time.Hour)
+			events = append(events, &job.Event{
+				ID: fmt.Sprint("event ", ago), Type: job.EventAttempt, At: at, TenantID: "t",
+				Entry: job.Entry{
+					Locator: job.Locator{DueAt: at, ExecutionID: job.ScheduleExecutionID(ids[i], at), Attempt: 1, DefinitionID: "def_1"},
+					JobID:   ids[i], Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,
+				},
+				Outcome: job.Outcome{Kind: job.Succeeded, Disposition: job.Fired},
+			})
+		}
+		if err := history.Record(t.Context(), events); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	err = run.Each(page, atOnce, func(i int) error {
+		events, err := history.Executions(t.Context(), ids[i], jobstore.Position{}, now.Add(-days*24*time.Hour), 20)
+		if err == nil && (len(events) != 2 || !events[1].Entry.NominalAt.Before(events[0].Entry.NominalAt)) {
+			err = fmt.Errorf("job %d: %d events, or not the newest first", i, len(events))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("a page of %d jobs asked the history %d times, in %s", page, asked.Load(), time.Since(began).Round(time.Millisecond))
+	if n := asked.Load(); n > 2*page {
+		t.Errorf("the history was asked %d times for %d jobs", n, page)
+	}
+}
