@@ -57,19 +57,22 @@ func TestPageOfJobsAsksTheHistoryTwiceForEachAtMost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	began := time.Now()
-	err = run.Each(page, atOnce, func(i int) error {
-		events, err := history.Executions(t.Context(), ids[i], jobstore.Position{}, now.Add(-days*24*time.Hour), 20)
-		if err == nil && (len(events) != 2 || !events[1].Entry.NominalAt.Before(events[0].Entry.NominalAt)) {
-			err = fmt.Errorf("job %d: %d events, or not the newest first", i, len(events))
+	for range 5 {
+		asked.Store(0)
+		began := time.Now()
+		err = run.Each(page, atOnce, func(i int) error {
+			events, err := history.Executions(t.Context(), ids[i], jobstore.Position{}, now.Add(-days*24*time.Hour), 20)
+			if err == nil && (len(events) != 2 || !events[1].Entry.NominalAt.Before(events[0].Entry.NominalAt)) {
+				err = fmt.Errorf("job %d: %d events, or not the newest first", i, len(events))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("a page of %d jobs asked the history %d times, in %s", page, asked.Load(), time.Since(began).Round(time.Millisecond))
-	if n := asked.Load(); n > 2*page {
-		t.Errorf("the history was asked %d times for %d jobs", n, page)
+		t.Logf("a page of %d jobs asked the history %d times, in %s", page, asked.Load(), time.Since(began).Round(time.Millisecond))
+		if n := asked.Load(); n > 2*page {
+			t.Errorf("the history was asked %d times for %d jobs", n, page)
+		}
 	}
 }
