@@ -73,12 +73,12 @@ func (f *platform) awaitCalls(ids []string) {
 
 func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 	f := newInstallation(t).fleet()
-	// Whatever is taken over shares the machine with the rest of the stampede: on one that takes longer for it than for a session
-	// undisturbed, a session more is allowed, and no more than that.
+	// Whatever is taken over shares the machine with the rest of the stampede: one that takes long for that undisturbed is allowed
+	// as much beside the session, but no more than two sessions.
 	calm, due := f.stampede(stampedeSize, "/ok")
 	f.awaitCalls(calm)
 	undisturbed := time.Since(due)
-	allowed := max(resume, session+min(undisturbed, session))
+	allowed := max(resume, session+min(undisturbed, 2*session))
 	t.Logf("%d jobs were called after %.1f s without a kill", len(calm), undisturbed.Seconds())
 	for _, service := range []string{"scheduler-worker", "bucket-loader", "executor", "retry-manager", "audit-writer"} {
 		ids, due := f.stampede(stampedeSize, "/ok")

@@ -16,7 +16,7 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// History is the history rows and dead letters, by day.
+// History is the history rows, by week, and dead letters, by day.
 type History struct{ *Store }
 
 var _ jobstore.History = (*History)(nil)
@@ -32,11 +32,15 @@ func dayOf(at time.Time) int { return int(at.Unix() / (24 * 60 * 60)) }
 // newestDay is the last day that can hold anything: a run of skipped instants may reach a little ahead.
 func newestDay() int { return dayOf(time.Now()) + 1 }
 
-// Record implements jobstore.History. Events of one job and day go in one batch.
+// weekOf numbers the weeks of history: a partition that long holds 604,800 instants of a job at most, and a month of a job that
+// seldom fires is a read of six.
+func weekOf(day int) int { return day / 7 }
+
+// Record implements jobstore.History. Events of one job and week go in one batch.
 func (s *History) Record(ctx context.Context, events []*job.Event) error {
 	type place struct {
 		jobID string
-		day   int
+		week  int
 	}
 	var order []place
 	batches := map[place][]gocql.BatchEntry{}
@@ -46,13 +50,13 @@ func (s *History) Record(ctx context.Context, events []*job.Event) error {
 			at = e.Skipped.From
 			execution = job.ScheduleExecutionID(e.Entry.JobID, at)
 		}
-		p := place{e.Entry.JobID, dayOf(at)}
+		p := place{e.Entry.JobID, weekOf(dayOf(at))}
 		if len(batches[p])%maxBatch == 0 {
 			order = append(order, p)
 		}
 		batches[p] = append(batches[p], gocql.BatchEntry{
-			Stmt: "INSERT INTO history (job_id, day, nominal_ms, execution_id, attempt, event_id, event) VALUES (?, ?, ?, ?, ?, ?, ?)",
-			Args: []any{p.jobID, p.day, at.UnixMilli(), execution, e.Entry.Attempt, e.ID, wire.MarshalEvent(e)}, Idempotent: true,
+			Stmt: "INSERT INTO history_weeks (job_id, week, nominal_ms, execution_id, attempt, event_id, event) VALUES (?, ?, ?, ?, ?, ?, ?)",
+			Args: []any{p.jobID, p.week, at.UnixMilli(), execution, e.Entry.Attempt, e.ID, wire.MarshalEvent(e)}, Idempotent: true,
 		})
 	}
 	chunks := make([][]gocql.BatchEntry, len(order))
@@ -67,61 +71,61 @@ func (s *History) Record(ctx context.Context, events []*job.Event) error {
 	})
 }
 
-// daysAtOnce is of how many days a query of the history asks that found too little in the newest.
-const daysAtOnce = 31
+// weeksAtOnce is of how many weeks a query of the history asks that found too little in the newest: a month lies in six.
+const weeksAtOnce = 6
 
-// Executions implements jobstore.History: a query for the newest day, and one for each month before it.
+// Executions implements jobstore.History: a query for the newest week, and one for each month before it.
 func (s *History) Executions(
 	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
 ) (events []job.Event, err error) {
-	day, last, from := newestDay(), dayOf(oldest), oldest.UnixMilli()
-	if !before.NominalAt.IsZero() && dayOf(before.NominalAt) <= day {
-		const selected = "SELECT event FROM history WHERE job_id = ? AND day = ?"
-		day = dayOf(before.NominalAt)
+	week, last, from := weekOf(newestDay()), weekOf(dayOf(oldest)), oldest.UnixMilli()
+	if !before.NominalAt.IsZero() && weekOf(dayOf(before.NominalAt)) <= week {
+		const selected = "SELECT event FROM history_weeks WHERE job_id = ? AND week = ?"
+		week = weekOf(dayOf(before.NominalAt))
 		if at := before.NominalAt.UnixMilli(); at >= from { // those of the same instant
-			events, err = s.events(ctx, s.session.Query(selected+" AND nominal_ms = ? AND execution_id > ? LIMIT ?", jobID, day, at,
+			events, err = s.events(ctx, s.session.Query(selected+" AND nominal_ms = ? AND execution_id > ? LIMIT ?", jobID, week, at,
 				before.ExecutionID, limit))
 			if err != nil {
 				return nil, err
 			}
 		}
-		page, err := s.events(ctx, s.session.Query(selected+" AND nominal_ms < ? AND nominal_ms >= ? LIMIT ?", jobID, day,
+		page, err := s.events(ctx, s.session.Query(selected+" AND nominal_ms < ? AND nominal_ms >= ? LIMIT ?", jobID, week,
 			before.NominalAt.UnixMilli(), from, limit))
 		if err != nil {
 			return nil, err
 		}
 		events = append(events, page...)
-		day--
+		week--
 	}
-	for n := 1; day >= last && len(events) < limit; n = daysAtOnce {
-		n = min(n, day-last+1)
-		page, err := s.eventsOf(ctx, jobID, day, n, from, limit-len(events))
+	for n := 1; week >= last && len(events) < limit; n = weeksAtOnce {
+		n = min(n, week-last+1)
+		page, err := s.eventsOf(ctx, jobID, week, n, from, limit-len(events))
 		if err != nil {
 			return nil, err
 		}
 		events = append(events, page...)
-		day -= n
+		week -= n
 	}
 	return events[:min(limit, len(events))], nil
 }
 
-// eventsOf are the events of n days, the newest first, from an instant on, and at most so many of each.
+// eventsOf are the events of n weeks, the newest first, from an instant on, and at most so many of each.
 func (s *History) eventsOf(ctx context.Context, jobID string, newest, n int, from int64, limit int) (events []job.Event, err error) {
-	days := make([]int, n)
-	for i := range days {
-		days[i] = newest - i
+	weeks := make([]int, n)
+	for i := range weeks {
+		weeks[i] = newest - i
 	}
-	it := s.session.Query("SELECT day, event FROM history WHERE job_id = ? AND day IN ? AND nominal_ms >= ? PER PARTITION LIMIT ?", jobID, days,
-		from, limit).Idempotent(true).IterContext(ctx)
+	it := s.session.Query("SELECT week, event FROM history_weeks WHERE job_id = ? AND week IN ? AND nominal_ms >= ? PER PARTITION LIMIT ?", jobID,
+		weeks, from, limit).Idempotent(true).IterContext(ctx)
 	found := make([][]job.Event, n)
-	var day int
+	var week int
 	var text []byte
-	for it.Scan(&day, &text) {
+	for it.Scan(&week, &text) {
 		e, err := wire.UnmarshalEvent(text)
 		if err != nil {
 			return nil, errors.Join(err, it.Close())
 		}
-		found[newest-day] = append(found[newest-day], e)
+		found[newest-week] = append(found[newest-week], e)
 		text = nil
 	}
 	return slices.Concat(found...), failed("history", it.Close())
@@ -147,8 +151,8 @@ func (s *History) Execution(ctx context.Context, executionID string) ([]job.Even
 	if err != nil {
 		return nil, fmt.Errorf("cassandra: history: %w", err)
 	}
-	return s.events(ctx, s.session.Query("SELECT event FROM history WHERE job_id = ? AND day = ? AND nominal_ms = ? AND execution_id = ? LIMIT ?",
-		ref.JobID, dayOf(ref.NominalAt), ref.NominalAt.UnixMilli(), executionID, maxExecutionEvents))
+	return s.events(ctx, s.session.Query("SELECT event FROM history_weeks WHERE job_id = ? AND week = ? AND nominal_ms = ? AND execution_id = ? LIMIT ?",
+		ref.JobID, weekOf(dayOf(ref.NominalAt)), ref.NominalAt.UnixMilli(), executionID, maxExecutionEvents))
 }
 
 // PutDeadLetter implements jobstore.History. It lies under the day of the occurrence, which never changes.

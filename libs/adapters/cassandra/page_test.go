@@ -27,7 +27,7 @@ func TestPageOfJobsAsksTheHistoryTwiceForEachAtMost(t *testing.T) {
 	s, err := cassandra.Open(cassandra.Options{
 		Hosts: []string{servertest.Address(t, "CASSANDRA")}, Keyspace: keyspace, Timeout: 20 * time.Second,
 		Observe: func(r cassandra.Request) {
-			if slices.ContainsFunc(r.Statements, func(s string) bool { return strings.Contains(s, "FROM history") }) {
+			if slices.ContainsFunc(r.Statements, func(s string) bool { return strings.Contains(s, "FROM history_weeks") }) {
 				asked.Add(1)
 			}
 		},
