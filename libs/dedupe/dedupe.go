@@ -6,7 +6,8 @@
 //   - A record outlives its lease: takeovers are counted for as long as the record is kept. The embedded adapter keeps
 //     started records across a restart, so that a fire that kills its process ends.
 //   - Outcomes are kept for Retention, or until a named bound evicts the oldest; Memory says which are still there.
-//   - An outcome is kept whole for DetailFor. After that it may lack what the target answered, and when.
+//   - An outcome is kept whole for DetailFor, or until a named bound packs the oldest. After that it may lack what the target
+//     answered, and when.
 //   - A stop record is only ever replaced by one of a greater version.
 package dedupe
 
@@ -19,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -163,10 +165,16 @@ type Memory struct {
 	// Incarnation is that of the partition's hot buckets, with which its records are lost. It may be one that has just passed;
 	// Start goes by the one that is.
 	Incarnation string
-	// KeptSince is the instant from which on every outcome stored is still there: when this incarnation began, or
-	// clock.MaxDifference after the last outcome that was evicted, because a fire is taken by one clock and its outcome stored by
-	// another.
+	// KeptSince is the instant from which on every outcome that this incarnation stored is still there: clock.MaxDifference after
+	// the last one that was evicted, because a fire is taken by one clock and its outcome stored by another.
 	KeptSince time.Time
+}
+
+// Covers reports whether nothing has been forgotten of attempts that ended at an instant or later, by anybody's clock: this
+// incarnation had begun by then, and what it evicted is older.
+func (m Memory) Covers(at time.Time) bool {
+	began := EpochOf(m.Incarnation) // no earlier than the time in microseconds, see NextEpoch
+	return began > 0 && at.After(time.UnixMicro(began).Add(clock.MaxDifference)) && at.After(m.KeptSince)
 }
 
 // Records holds leases, outcomes and stop records.

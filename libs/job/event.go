@@ -18,8 +18,8 @@ type Fire struct {
 	Epoch       int64
 	TakenAt     time.Time
 	PublishedAt time.Time
-	// Fresh tells that the worker knows of the entry that it was not dispatched before it took it: it has waited in its lane
-	// since it was due, or its row was read. An executor asks the row of any other that comes late.
+	// Fresh tells that the worker has read the entry's row, because it came late. An executor asks the row of any other that comes
+	// late, if the hot tier can have forgotten what came of it.
 	Fresh bool
 }
 

@@ -24,7 +24,8 @@ const (
 	// maxIdleTakeovers ends an attempt that was never begun, should it kill whoever takes it before that.
 	maxIdleTakeovers = 100
 	// staleAfter is how long after it was due a fire may come that is taken for the first one. A later one may stem from a
-	// parent that was dispatched again, and stand for an occurrence whose outcome is forgotten: its entry's row is asked.
+	// parent that was dispatched again, and stand for an occurrence whose outcome is forgotten: its entry's row is asked, unless
+	// the hot tier has forgotten nothing since it was due.
 	staleAfter = 5 * time.Second
 	// settleWait is how long a row may stay open after its attempt's outcome before that is published once more.
 	settleWait = 5 * time.Second
@@ -178,21 +179,24 @@ func (s *Service) lastCheck(
 	ctx context.Context, w *task, key dedupe.Key, own *lease, rec dedupe.Record,
 ) (verdict job.Verdict, fence job.Fence, gone bool, err error) {
 	check := dedupe.Check{Entry: &w.fire.Entry}
-	if !w.fire.Fresh && s.deps.Clock.Since(w.fire.DueAt) > staleAfter {
-		if gone, err := s.rowGone(ctx, w); gone || err != nil {
-			return 0, fence, gone, err
-		}
-	}
+	asked := w.fire.Fresh || s.deps.Clock.Since(w.fire.DueAt) <= staleAfter
 	for {
-		sure, err := s.trusts(ctx, w)
+		memory, err := s.memory(ctx, w)
 		if err != nil {
 			return 0, fence, false, err
 		}
-		if !sure {
+		if !s.trusts(w, memory) {
 			if gone, err := s.ask(ctx, w); gone || err != nil {
 				return 0, fence, gone, err
 			}
+			asked = true
 			continue
+		}
+		if !asked && !memory.Covers(w.fire.DueAt) {
+			if gone, err := s.rowGone(ctx, w); gone || err != nil {
+				return 0, fence, gone, err
+			}
+			asked = true
 		}
 		// The hot tier may lose its memory right now: it accepts the check as what was trusted, or not at all.
 		check.Incarnation = w.incarnation
@@ -243,19 +247,20 @@ const (
 	forgotten job.Verdict = -2
 )
 
+// memory is what the hot tier can have forgotten of the fire's job.
+func (s *Service) memory(ctx context.Context, w *task) (memory dedupe.Memory, err error) {
+	err = run.Patiently(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) (err error) {
+		memory, err = s.deps.Records.Memory(ctx, w.fire.JobID)
+		return err
+	})
+	return memory, err
+}
+
 // trusts tells whether the hot tier can have forgotten nothing that concerns this fire: it is the same incarnation as
 // when the fire's job row was read, and outcomes stored since the fire was taken are still kept.
-func (s *Service) trusts(ctx context.Context, w *task) (sure bool, err error) {
-	err = run.Patiently(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) error {
-		memory, err := s.deps.Records.Memory(ctx, w.fire.JobID)
-		if err != nil {
-			return err
-		}
-		sure = w.incarnation == memory.Incarnation && w.knownSince.After(memory.KeptSince) &&
-			s.deps.Clock.Since(w.knownSince) < dedupe.Retention-clock.MaxDifference
-		return nil
-	})
-	return sure, err
+func (s *Service) trusts(w *task, memory dedupe.Memory) bool {
+	return w.incarnation == memory.Incarnation && w.knownSince.After(memory.KeptSince) &&
+		s.deps.Clock.Since(w.knownSince) < dedupe.Retention-clock.MaxDifference
 }
 
 // ask takes the slow way for a fire that the hot tier may know nothing of any more: wait until the settlers have

@@ -341,7 +341,7 @@ func (t *task) fire(at time.Time) *job.Fire {
 	return &job.Fire{
 		Entry: *t.entry, TenantID: t.tenantID, Target: t.line.Def.Target, Retry: t.line.Def.Retry,
 		Incarnation: t.incarnation, Epoch: t.owner.Epoch, TakenAt: job.Instant(t.takenAt),
-		PublishedAt: at, Fresh: t.fresh || t.waitedSinceDue(),
+		PublishedAt: at, Fresh: t.fresh,
 	}
 }
 

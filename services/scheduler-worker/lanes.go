@@ -12,6 +12,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
@@ -322,11 +323,6 @@ func (t *task) waits() bool {
 	return !t.waitsSince.IsZero() && !t.waitsSince.After(last) && !t.entry.WrittenAt.After(last) // a resume writes what is long past
 }
 
-// waitedSinceDue reports whether the entry waited in its lane since it was due: then nobody has dispatched it before.
-func (t *task) waitedSinceDue() bool {
-	return !t.waitsSince.IsZero() && t.waitsSince.After(t.sameSince) && !t.waitsSince.After(t.entry.DueAt)
-}
-
 // late reports whether the missed-run policy applies.
 func (t *task) late(now time.Time) bool {
 	return !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow) && !t.waits()
@@ -373,8 +369,8 @@ func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions ma
 	return nil
 }
 
-// dropSettled takes out of a batch what is to be parked and was settled long ago: a parent that was dispatched again made it
-// hot. Of what is published an executor finds that out.
+// dropSettled takes out of a batch what was settled long ago: a parent that was dispatched again made it hot, and the hot tier may
+// have forgotten what came of it.
 func (s *Service) dropSettled(ctx context.Context, batch []*task, now time.Time) ([]*task, error) {
 	var doubtful []job.Locator
 	for _, t := range batch {
@@ -392,18 +388,22 @@ func (s *Service) dropSettled(ctx context.Context, batch []*task, now time.Time)
 	var left []*task
 	var settled []*job.Entry
 	for _, t := range batch {
-		if row, found := rows[t.entry.Locator]; t.doubtful(now) && (!found || row.Done) {
-			settled = append(settled, t.entry)
-			continue
+		if t.doubtful(now) {
+			if row, found := rows[t.entry.Locator]; !found || row.Done {
+				settled = append(settled, t.entry)
+				continue
+			}
+			t.fresh = true
 		}
 		left = append(left, t)
 	}
 	return left, s.deps.Hot.Remove(ctx, settled)
 }
 
-// doubtful reports whether a task that is to be parked comes so late that it may have been dispatched before.
+// doubtful reports whether a task comes so late that it may have been dispatched before, and its outcome forgotten since.
 func (t *task) doubtful(now time.Time) bool {
-	return t.park && !t.fresh && !t.waitedSinceDue() && now.Sub(t.entry.DueAt) > doubtAfter
+	memory := dedupe.Memory{Incarnation: t.incarnation, KeptSince: now.Add(clock.MaxDifference - dedupe.Retention)}
+	return !t.fresh && !t.published && now.Sub(t.entry.DueAt) > doubtAfter && !memory.Covers(t.entry.DueAt)
 }
 
 const (

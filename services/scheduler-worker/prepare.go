@@ -48,9 +48,6 @@ func (sh *shard) prepare(ctx context.Context) {
 
 func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 	t.busy = false
-	if p.err == nil {
-		sh.recognise(t)
-	}
 	switch {
 	case p.err != nil && !t.dropped:
 		t.heldBack = true

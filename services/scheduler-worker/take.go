@@ -43,9 +43,7 @@ type task struct {
 	aside aside
 	// waitsSince is since when its lane has had less room than entries; zero if it had room.
 	waitsSince time.Time
-	// sameSince is when the hot tier's present incarnation was first seen. What waited before that may be another's by now.
-	sameSince time.Time
-	// fresh: its row was read, or it was parked; it was not dispatched before it was taken.
+	// fresh: its row was read since it was taken; it was not settled by then.
 	fresh bool
 	// park: its lane has no room, so it is attended to and parked instead of published; parked: it was.
 	park, parked bool
@@ -106,8 +104,6 @@ type shard struct {
 	hinted                 bool
 	// again: what was given before is asked for again, because an answer was lost or something was dropped.
 	again bool
-	// incarnations are those of the owned partitions, and since when.
-	incarnations map[int]incarnation
 	// backlog are the lanes of which more is due than there is room for, and since when.
 	backlog map[uint32]time.Time
 	// empty counts, for each of them, the reads of some of its partitions that brought nothing.
@@ -126,7 +122,7 @@ func newShard(s *Service) *shard {
 	return &shard{
 		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+1+maxAside+1),
 		room: make(chan struct{}, 1), held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
-		incarnations: map[int]incarnation{}, backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
+		backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
 }
 
@@ -154,7 +150,6 @@ func (sh *shard) owned() []hotbucket.Owner {
 		// Of what waits in partitions that another owned until now, nothing is known.
 		clear(sh.backlog)
 		clear(sh.empty)
-		clear(sh.incarnations)
 		mine := map[int]bool{}
 		for _, o := range sh.owners {
 			mine[o.Partition] = true
@@ -353,7 +348,6 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 			park: ask.Of(g.Partition, g.Lane).Attended, markNow: len(sh.marks) >= maxMarks,
 		}
 		t.bare = g.Parked && began.Sub(g.DueAt) < parkedFor
-		t.fresh = t.bare
 		sh.keep(t)
 		if t.class() == heavy && t.at.Sub(began) > heavyAhead {
 			t.heldBack = true
@@ -428,26 +422,6 @@ func (sh *shard) backlogOpen() bool {
 	return len(sh.backlog) > 0 && !sh.s.deps.Clock.Now().Before(sh.backlogAt) && sh.s.lanes.open(sh.backlog)
 }
 
-// incarnation of the part of the hot tier that holds a partition, and when this shard saw it first.
-type incarnation struct {
-	name  string
-	since time.Time
-}
-
-// recognise notes under which incarnation a task was prepared. Of a partition of which none is known nothing was dispatched since
-// the shard owns it, so it does not matter how long it has had this one.
-func (sh *shard) recognise(t *task) {
-	known := sh.incarnations[t.entry.Partition]
-	if known.name != t.incarnation {
-		if known.name != "" {
-			known.since = t.judgedAt
-		}
-		known.name = t.incarnation
-		sh.incarnations[t.entry.Partition] = known
-	}
-	t.sameSince = known.since
-}
-
 // passed counts reads of a lane, one partition in so many each, that brought nothing of it, and reports whether they have been
 // twice as many as it takes to ask each.
 func (sh *shard) passed(lane uint32, every int) bool {
@@ -505,7 +479,7 @@ func (sh *shard) uncount(t *task) {
 
 // renew lets go of what a task's job row said, so that it is read again.
 func (sh *shard) renew(t *task) {
-	t.line, t.labels = nil, nil
+	t.line, t.labels, t.fresh = nil, nil, false
 	sh.s.budget.release(t)
 	sh.fresh[t.class()] = append(sh.fresh[t.class()], t)
 }

@@ -19,8 +19,12 @@ import (
 // DefaultMaxRecords bounds the leases and outcomes that are kept, and the stop records likewise.
 const DefaultMaxRecords = 200_000
 
-// maxRecordBytes bounds what the kept outcomes take beside their fixed size: mostly the targets' answers.
-const maxRecordBytes = 64 << 20
+// Of the outcomes at most maxWhole, and a quarter, are kept whole: for as long as others can be asked for what the target answered,
+// which lies in maxRecordBytes at most. The others are packed.
+const (
+	maxWhole       = 50_000
+	maxRecordBytes = 64 << 20
+)
 
 // startsWithin is how long after its start an attempt that still runs is written down.
 const startsWithin = 10 * time.Millisecond
@@ -46,7 +50,9 @@ type Records struct {
 	unwritten map[dedupe.Key]*dedupe.Record
 	flush     *time.Timer
 	closed    bool
-	// ended, released and stopped queue what may be evicted, oldest first.
+	// packed are the outcomes that are no longer kept whole.
+	packed packed
+	// ended, released and stopped queue what may be packed or evicted, oldest first.
 	ended, released fifo[dedupe.Key]
 	stopped         fifo[string]
 	// started counts the last checks that were accepted.
@@ -117,11 +123,7 @@ func (r *Records) Acquire(
 ) (dedupe.Record, bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec, ok := r.records[k]
-	if !ok {
-		rec = &dedupe.Record{}
-		r.records[k] = rec
-	}
+	rec := r.obtain(k)
 	if rec.Exists && rec.Outcome == nil && !rec.Released && rec.Holder == h.Name && rec.Token.Start == h.Start {
 		rec.LapsesAt = job.Later(rec.LapsesAt, lapsesAt)
 		return *rec, true, nil
@@ -139,6 +141,24 @@ func (r *Records) Acquire(
 	}
 	rec.Token = job.Token{Counter: rec.Token.Counter + 1, Start: h.Start}
 	return *rec, true, nil
+}
+
+// find gives the record of an attempt, whole or what is left of it.
+func (r *Records) find(k dedupe.Key) (*dedupe.Record, bool) {
+	if rec, ok := r.records[k]; ok {
+		return rec, true
+	}
+	return r.packed.find(k)
+}
+
+// obtain gives the record of an attempt, and one that is kept from now on if there is none.
+func (r *Records) obtain(k dedupe.Key) *dedupe.Record {
+	rec, ok := r.find(k)
+	if !ok {
+		rec = &dedupe.Record{}
+		r.records[k] = rec
+	}
+	return rec
 }
 
 // Memory implements dedupe.Records.
@@ -232,7 +252,7 @@ func (r *Records) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range leases {
-		rec, ok := r.records[l.Key]
+		rec, ok := r.find(l.Key)
 		if !ok {
 			rec = &dedupe.Record{Exists: true, Holder: l.Holder.Name, DefinitionID: l.Holder.DefinitionID, Token: l.Token, Running: l.MayHaveBegun || l.Begun}
 			r.records[l.Key] = rec
@@ -277,7 +297,7 @@ func (r *Records) Finish(_ context.Context, ends []dedupe.End, now time.Time) ([
 	defer r.mu.Unlock()
 	for i := range ends {
 		e := &ends[i]
-		rec, ok := r.records[e.Key]
+		rec, ok := r.find(e.Key)
 		if !ok {
 			rec = &dedupe.Record{Token: e.Token}
 			r.records[e.Key] = rec
@@ -300,11 +320,7 @@ func (r *Records) Refuse(
 ) (dedupe.Record, bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec, ok := r.records[k]
-	if !ok {
-		rec = &dedupe.Record{}
-		r.records[k] = rec
-	}
+	rec := r.obtain(k)
 	if rec.Outcome != nil || rec.Running || rec.Exists && !rec.Released {
 		return *rec, false, nil
 	}
@@ -349,7 +365,7 @@ func (r *Records) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record,
 	defer r.mu.Unlock()
 	records := make([]dedupe.Record, len(keys))
 	for i, k := range keys {
-		if rec, ok := r.records[k]; ok {
+		if rec, ok := r.find(k); ok {
 			records[i] = *rec
 		}
 	}
@@ -373,16 +389,22 @@ func (r *Records) SetStop(_ context.Context, jobID string, s job.State) error {
 
 func outcomeBytes(o *job.Outcome) int { return len(o.ResponseBody) + len(o.Error) }
 
-// evict drops what is older than the retention or over the bound. What was evicted may be missed by a fire that was
-// taken before it was stored, so keptSince moves behind it and such a fire goes the slow way: settlers, then rows.
+// evict packs outcomes that need not be kept whole, and drops what is older than the retention or over the bound. What was evicted
+// may be missed by a fire that was taken before it was stored, so keptSince moves behind it and such a fire goes the slow way:
+// settlers, then rows.
 func (r *Records) evict(now time.Time) {
-	old := func(n int, at time.Time) bool { return n > r.max || now.Sub(at) > dedupe.Retention }
-	for r.ended.len() > 0 && (r.bytes > maxRecordBytes || old(r.ended.len(), r.ended.first().at)) {
+	for r.ended.len() > 0 && (r.bytes > maxRecordBytes || r.ended.len() > min(maxWhole, r.max/4) || now.Sub(r.ended.first().at) > dedupe.DetailFor) {
 		a := r.ended.pop()
-		r.bytes -= outcomeBytes(r.records[a.key].Outcome)
+		rec := r.records[a.key]
+		r.packed.add(a.key, rec, a.at)
+		r.bytes -= outcomeBytes(rec.Outcome)
 		delete(r.records, a.key)
+	}
+	old := func(n int, at time.Time) bool { return n > r.max || now.Sub(at) > dedupe.Retention }
+	for r.packed.len() > 0 && old(r.ended.len()+r.packed.len(), r.packed.oldest()) {
 		// Others of the same instant may be gone too.
-		r.keptSince = job.Later(r.keptSince, a.at.Add(clock.MaxDifference+time.Millisecond))
+		r.keptSince = job.Later(r.keptSince, r.packed.oldest().Add(clock.MaxDifference+time.Millisecond))
+		r.packed.drop()
 	}
 	for r.released.len() > 0 && old(r.released.len(), r.released.first().at) {
 		a := r.released.pop()

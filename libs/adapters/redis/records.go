@@ -18,6 +18,11 @@ import (
 )
 
 const (
+	// endedName and keptName name the keys of packed outcomes, and of what was forgotten of them before its time.
+	endedName, keptName = "ended:", "kept"
+	// endedShares is into how many hashes the outcomes of a minute of a partition go, so that Redis keeps each of them in one piece
+	// of memory: up to 128 fields of at most 64 bytes.
+	endedShares = 16
 	// outcomeTTL is how long an outcome is kept, packed, and detailTTL how long all of it: longer than promised by as much as
 	// clocks may differ.
 	outcomeTTL = dedupe.Retention + 2*clock.MaxDifference
@@ -40,6 +45,12 @@ func NewRecords(t *Tier) *Records { return &Records{Tier: t} }
 func (r *Records) recordKey(k dedupe.Key) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(k.ExecutionID, job.ExecutionPrefix), "-")
 	return r.ofJob(job.JobPrefix+id, "exec:"+k.ExecutionID+":"+strconv.Itoa(k.Attempt))
+}
+
+// digest stands for the attempt among packed outcomes.
+func digest(k dedupe.Key) string {
+	d := dedupe.Digest(k)
+	return string(d[:])
 }
 
 // endedKey is where the outcome is packed, with others of its minute and its share of it.
@@ -281,7 +292,7 @@ return answer(1)`)
 
 // stored are the arguments by which a script stores an outcome.
 func stored(k dedupe.Key, t job.Token, o *job.Outcome) []any {
-	return []any{wire.MarshalOutcome(o), detailTTL.Milliseconds(), digest(k), pack(t, o), outcomeTTL.Milliseconds()}
+	return []any{wire.MarshalOutcome(o), detailTTL.Milliseconds(), digest(k), dedupe.Pack(t, o), outcomeTTL.Milliseconds()}
 }
 
 // Refuse implements dedupe.Records.
@@ -422,7 +433,7 @@ func recordOf(f map[string]string) (rec dedupe.Record, err error) {
 		Released: f["r"] == "1", Running: f["n"] == "1", Takeovers: int(number("t")),
 	}
 	if text, ok := f["p"]; ok {
-		o, token, failed := unpack(text)
+		o, token, failed := dedupe.Unpack(text)
 		return dedupe.Record{Exists: true, DefinitionID: o.DefinitionID, Token: token, Outcome: &o}, failed
 	}
 	if ms := number("l"); ms != 0 {

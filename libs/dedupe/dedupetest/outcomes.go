@@ -317,6 +317,11 @@ func refusalYields(t *testing.T, f fixture) {
 }
 
 func keptSinceHolds(t *testing.T, f fixture) {
+	memory, err := f.Memory(t.Context(), f.entry.JobID)
+	must(t, err)
+	if day := 24 * time.Hour; memory.Covers(time.Now().Add(-day)) || !memory.Covers(time.Now().Add(time.Minute)) {
+		t.Errorf("%+v is said to cover what ended before it began, or not to cover what will end in a minute", memory)
+	}
 	stored := f.end(t, 20, time.Millisecond)
 	f.wantKept(t, stored)
 	if rec := f.record(t); rec.Exists {
@@ -354,6 +359,8 @@ func (f fixture) wantKept(t *testing.T, stored map[dedupe.Key]time.Time) (there 
 			there++
 		} else if !at.Before(since) {
 			t.Errorf("an outcome stored %s after the instant of KeptSince is gone", at.Sub(since))
+		} else if memory.Covers(at) {
+			t.Errorf("an outcome is gone that was stored at an instant which is said to be covered, %s", at)
 		}
 	}
 	return there

@@ -551,7 +551,7 @@ type Fire struct {
 	Epoch         int64                  `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	TakenAtMs     int64                  `protobuf:"varint,7,opt,name=taken_at_ms,json=takenAtMs,proto3" json:"taken_at_ms,omitempty"`
 	PublishedAtMs int64                  `protobuf:"varint,8,opt,name=published_at_ms,json=publishedAtMs,proto3" json:"published_at_ms,omitempty"`
-	// The worker knows that the entry was not dispatched before it took it, however late it is.
+	// The worker has read the entry's row, because it came late.
 	Fresh         bool `protobuf:"varint,9,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

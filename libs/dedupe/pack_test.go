@@ -1,4 +1,4 @@
-package redis
+package dedupe
 
 import (
 	"math"
@@ -26,8 +26,8 @@ func TestPackedOutcomeSaysWhatOthersGoBy(t *testing.T) {
 		"gone":           {Kind: job.Failed, PauseJob: true, Disposition: job.Fired, StatusCode: 410, Error: forgotten, DefinitionID: "def_2"},
 		"refused":        {Kind: job.Skipped, Disposition: job.SkippedPaused, Error: forgotten, Timeline: job.Timeline{Completed: at}},
 	} {
-		text := pack(token, &o)
-		got, gotToken, err := unpack(string(text))
+		text := Pack(token, &o)
+		got, gotToken, err := Unpack(string(text))
 		if err != nil || gotToken != token || !reflect.DeepEqual(got, o) {
 			t.Errorf("%s: unpacked %+v, %+v, want %+v (%v)", name, got, gotToken, o, err)
 		}
@@ -35,7 +35,7 @@ func TestPackedOutcomeSaysWhatOthersGoBy(t *testing.T) {
 			t.Errorf("%s takes %d bytes", name, len(text))
 		}
 		for n := range text {
-			if _, _, err := unpack(string(text[:n])); err == nil {
+			if _, _, err := Unpack(string(text[:n])); err == nil {
 				t.Errorf("%s: its first %d bytes pass for an outcome", name, n)
 			}
 		}
@@ -44,12 +44,12 @@ func TestPackedOutcomeSaysWhatOthersGoBy(t *testing.T) {
 
 func TestForeignBytesAreNoOutcome(t *testing.T) {
 	for _, text := range []string{"", "\x70\x00", "\x07\x00", "\x11\x00" + strings.Repeat("\xff", 11), "\x11\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
-		if o, _, err := unpack(text); err == nil {
+		if o, _, err := Unpack(text); err == nil {
 			t.Errorf("%q passes for %+v", text, o)
 		}
 	}
 	o := job.Outcome{Kind: job.Succeeded, RetryAfter: math.MaxInt64 / time.Millisecond * time.Millisecond, Timeline: job.Timeline{Completed: time.UnixMilli(-1).UTC()}}
-	if got, _, err := unpack(string(pack(job.Token{Counter: -1}, &o))); err != nil || !reflect.DeepEqual(got, o) {
+	if got, _, err := Unpack(string(Pack(job.Token{Counter: -1}, &o))); err != nil || !reflect.DeepEqual(got, o) {
 		t.Errorf("unpacked %+v, want %+v (%v)", got, o, err)
 	}
 }

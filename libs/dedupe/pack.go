@@ -1,4 +1,4 @@
-package redis
+package dedupe
 
 import (
 	"crypto/sha256"
@@ -11,23 +11,16 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-const (
-	// endedName and keptName name the keys of packed outcomes, and of what was forgotten of them before its time.
-	endedName, keptName = "ended:", "kept"
-	// endedShares is into how many hashes the outcomes of a minute of a partition go, so that Redis keeps each of them in one piece
-	// of memory: up to 128 fields of at most 64 bytes.
-	endedShares = 16
-	digestBytes = 16
-)
+// DigestBytes is how long a digest is.
+const DigestBytes = 16
 
-// digest stands for an attempt among packed outcomes. Two attempts of which one hides the other are not to be expected in 2^64.
-func digest(k dedupe.Key) string {
+// Digest stands for an attempt among packed outcomes. Two attempts of which one hides the other are not to be expected in 2^64.
+func Digest(k Key) [DigestBytes]byte {
 	sum := sha256.Sum256([]byte(k.ExecutionID + ":" + strconv.Itoa(k.Attempt)))
-	return string(sum[:digestBytes])
+	return [DigestBytes]byte(sum[:])
 }
 
 var (
@@ -46,9 +39,9 @@ const (
 // forgotten stands for the error of an outcome that is kept packed.
 const forgotten = "what became of the call in detail is not kept any more"
 
-// pack says of an outcome what others go by, in at most 64 bytes: its kind and disposition, token and definition, when it ended,
+// Pack says of an outcome what others go by, in at most 64 bytes: its kind and disposition, token and definition, when it ended,
 // and what a retry depends on.
-func pack(t job.Token, o *job.Outcome) []byte {
+func Pack(t job.Token, o *job.Outcome) []byte {
 	flags, id := byte(0), []byte(o.DefinitionID)
 	if o.Retryable {
 		flags |= retryable
@@ -74,7 +67,8 @@ func pack(t job.Token, o *job.Outcome) []byte {
 
 var errPacked = errors.New("a packed outcome is cut short")
 
-func unpack(text string) (o job.Outcome, t job.Token, err error) {
+// Unpack gives what Pack kept of an outcome, and its token.
+func Unpack(text string) (o job.Outcome, t job.Token, err error) {
 	b := []byte(text)
 	if len(b) < 2 || int(b[0]>>4) >= len(kinds) || int(b[0]&15) >= len(dispositions) {
 		return o, t, errPacked
