@@ -226,3 +226,46 @@ func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) 
 		t.Error("the hot tier does not know of the call")
 	}
 }
+
+// A parent that is dispatched again makes successors hot that were settled long ago, and a hot tier that has begun since knows
+// nothing of them. What it knows all of needs no read.
+func TestLateEntryIsAskedAboutOnlyWhereTheHotTierMayHaveForgottenIt(t *testing.T) {
+	f := newFixture(t)
+	ctx, now := t.Context(), f.deps.Clock.Now()
+	incarnations := map[bool]string{
+		true:  dedupe.IncarnationName(now.Add(-2*time.Hour).UnixMicro(), "old"),
+		false: dedupe.IncarnationName(now.UnixMicro(), "new"),
+	}
+	for _, c := range []struct {
+		name                string
+		due                 time.Duration
+		covered, done, left bool
+	}{
+		{name: "on time and done", due: time.Second, done: true, left: true},
+		{name: "late and done", due: time.Minute, done: true},
+		{name: "late and open", due: 61 * time.Second, left: true},
+		{name: "late and covered", due: 62 * time.Second, covered: true, done: true, left: true},
+		{name: "older than what outcomes are kept", due: dedupe.Retention, covered: true, done: true},
+	} {
+		at := now.Add(-c.due).Truncate(time.Millisecond)
+		entry := job.NewEntry(job.Entry{
+			Locator: job.Locator{
+				DueAt: at, ExecutionID: job.ScheduleExecutionID(f.row.ID, at), Attempt: 1, DefinitionID: f.row.Definition.ID,
+			},
+			JobID: f.row.ID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Ordinal: 1,
+		}, at)
+		f.must(f.deps.Pending.Put(ctx, []job.Entry{entry}))
+		if c.done {
+			f.must(f.deps.Pending.MarkDone(ctx, []job.Locator{entry.Locator}))
+		}
+		one := &task{entry: &entry, owner: f.owner, incarnation: incarnations[c.covered]}
+		left, err := f.dropSettled(ctx, []*task{one}, now)
+		f.must(err)
+		if len(left) == 1 != c.left {
+			t.Errorf("%s: it is left: %t", c.name, len(left) == 1)
+		}
+		if asked := c.left && !c.done; one.fresh != asked {
+			t.Errorf("%s: its row was read and found open: %t", c.name, one.fresh)
+		}
+	}
+}
