@@ -168,7 +168,11 @@ REST ?= 5000000
 .PHONY: bench-servers
 bench-servers: binaries ## measure the services on the real servers, ROUNDS=3 without, with and again without REST=5000000 jobs at rest
 	@infra/local/with-servers go run ./loadtest/bench -servers -rounds $(ROUNDS) -rest $(REST) -steady 30s
+	@infra/local/with-servers go run ./loadtest/bench -servers -stampedes 10000,50000,200000
+	@infra/local/with-servers go run ./loadtest/bench -servers -stampedes 10000,50000 -recurring
 
 .PHONY: bench
 bench: build ## measure on this machine, beside a bare net/http client
 	@go run ./loadtest/bench -minutehand $(BIN)/minutehand
+	@go run ./loadtest/bench -minutehand $(BIN)/minutehand -stampedes 50000,200000,1000000
+	@go run ./loadtest/bench -minutehand $(BIN)/minutehand -stampedes 50000,200000 -recurring

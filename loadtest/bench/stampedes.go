@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +19,7 @@ import (
 type one struct {
 	n       int
 	hanging bool
+	bare    float64 // requests/s of a bare client, right before
 	rate    float64 // fires/s
 	cpu     float64 // µs per fire
 	doubled int
@@ -25,6 +28,9 @@ type one struct {
 	// deferred are the fires that went back to the cold store.
 	deferred float64
 }
+
+// stampedeBare is how many requests a bare client makes before each stampede, to tell how fast the machine is then.
+const stampedeBare = 50_000
 
 // stampedes measures stampedes of several sizes on one target, each alone and beside as many that are due at the same instant on
 // a target that never answers. In one process each has a fresh folder; on the servers all share an installation.
@@ -42,10 +48,15 @@ func stampedes(ctx context.Context, binary, sizes string, servers, recurring boo
 				if err != nil {
 					return err
 				}
+				bare, err := bareRate(ctx, target, stampedeBare)
+				if err != nil {
+					return err
+				}
 				o, err := try(n, hangs)
 				if err != nil {
 					return err
 				}
+				o.bare = bare
 				fmt.Fprintf(os.Stderr, "%+v\n", o)
 				all = append(all, o)
 			}
@@ -76,10 +87,10 @@ func stampedes(ctx context.Context, binary, sizes string, servers, recurring boo
 
 func printStampedes(all []one) {
 	fmt.Printf("%d cores, %s\n\n", runtime.NumCPU(), memory())
-	fmt.Printf("| due at one instant | beside as many on a target that hangs | fires/s | last one late, s | CPU per fire, µs | missing | doubled | deferred | memory, MiB |\n")
-	fmt.Printf("|---|---|---|---|---|---|---|---|---|\n")
+	fmt.Printf("| due at one instant | beside as many on a target that hangs | fires/s | bare client before, requests/s | last one late, s | CPU per fire, µs | missing | doubled | deferred | memory, MiB |\n")
+	fmt.Printf("|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, o := range all {
-		fmt.Printf("| %d | %t | %.0f | %.1f | %.0f | 0 | %d | %.0f | %d |\n", o.n, o.hanging, o.rate, o.took.Seconds(), o.cpu, o.doubled, o.deferred, o.memory>>20)
+		fmt.Printf("| %d | %t | %.0f | %.0f | %.1f | %.0f | 0 | %d | %.0f | %d |\n", o.n, o.hanging, o.rate, o.bare, o.took.Seconds(), o.cpu, o.doubled, o.deferred, o.memory>>20)
 	}
 }
 
@@ -189,6 +200,9 @@ func (b *onServers) oneStampede(ctx context.Context, n int, hangs string, recurr
 		return o, err
 	}
 	o.cpu = (after[wholeMachine] - before[wholeMachine]) / float64(n) * 1e6
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		fmt.Fprintf(os.Stderr, "  %s: %.0f µs per fire\n", name, (after[name]-before[name])/float64(n)*1e6)
+	}
 	for _, m := range b.fleet.Members {
 		peak, err := peakOf(m.Pid())
 		if err != nil {

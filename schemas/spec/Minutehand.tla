@@ -29,10 +29,11 @@ VARIABLES
     noted,    \* candidates for a put-back: the end of the events when it was noted, plus one; 0 for none
     work,     \* what each worker does with each occurrence
     exec,     \* what each executor does
-    token,    \* the last fencing token that was given out
+    token,    \* the last lease's
     cancel,   \* "no", "row" (the row is written), "acknowledged"
     crashes, stalls, losses,
-    begun     \* history: every invocation: occurrence, token, and whether the cancel was acknowledged before it
+    begun     \* history: every invocation: occurrence, lease, which one of its occurrence it is, the fence that the target is
+              \* given, and whether the cancel was acknowledged before it
 
 vars == <<row, entries, done, low, seen, hot, inc, rec, stop, fires, finished, events, settled, noted, work, exec, token,
           cancel, crashes, stalls, losses, begun>>
@@ -177,6 +178,12 @@ Consume(e, i) ==
     /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, stop, fires, finished, events, settled, noted, work, cancel,
                    crashes, stalls, losses, begun>>
 
+Calls(o) == {b \in begun : b.occ = o}
+
+\* The hot tier counts what it accepts, in each incarnation anew; what counts here are those of the same occurrence.
+Fence(o) == [inc |-> IF Bug = "a fence without the incarnation" THEN 0 ELSE inc,
+             n |-> Cardinality({b \in Calls(o) : b.inc = inc}) + 1]
+
 Mine(e) == rec[exec[e].occ].token = exec[e].token /\ rec[exec[e].occ].outcome = "none"
 
 \* The last check and the beginning of the invocation are one: an executor that finds time gone between them checks again.
@@ -194,7 +201,9 @@ Check(e) ==
               /\ UNCHANGED <<rec, begun>>
          [] OTHER ->
               /\ rec' = [rec EXCEPT ![o].ran = TRUE]
-              /\ begun' = begun \cup {[occ |-> o, token |-> exec[e].token, late |-> cancel = "acknowledged" /\ (TwoJobs => o = 1)]}
+              /\ begun' = begun \cup {[occ |-> o, token |-> exec[e].token, nth |-> Cardinality(Calls(o)) + 1,
+                                      inc |-> inc, fence |-> Fence(o),
+                                      late |-> cancel = "acknowledged" /\ (TwoJobs => o = 1)]}
               /\ exec' = [exec EXCEPT ![e].step = "store", ![e].outcome = "fired"]
     /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, stop, fires, finished, events, settled, noted, work, token,
                    cancel, crashes, stalls, losses>>
@@ -359,13 +368,16 @@ Bounded == Len(fires) <= MaxFires /\ Len(events) <= MaxEvents
 
 (* ------------------------------------------------------------------ what is promised *)
 
-Calls(o) == {b \in begun : b.occ = o}
-
 \* I2: without a crash, a stall or a loss an occurrence is invoked at most once; with them, each time under another token.
 InvokedOnce ==
     \A o \in Occurrences :
         /\ crashes = 0 /\ stalls = 0 /\ losses = 0 => Cardinality(Calls(o)) <= 1
         /\ \A a, b \in Calls(o) : a.token = b.token => a = b
+
+\* A target that keeps the greatest fence it was given refuses whoever was invoked earlier, and nobody else.
+FencesGrow ==
+    \A o \in Occurrences : \A a, b \in Calls(o) :
+        a.nth < b.nth => a.fence.inc < b.fence.inc \/ (a.fence.inc = b.fence.inc /\ a.fence.n < b.fence.n)
 
 \* I4: nothing begins after a cancel was acknowledged.
 NothingAfterCancel == \A b \in begun : ~b.late

@@ -370,7 +370,8 @@ func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions ma
 }
 
 // dropSettled takes out of a batch what was settled long ago: a parent that was dispatched again made it hot, and the hot tier may
-// have forgotten what came of it.
+// have forgotten what came of it. What was decided about an entry, and is not settled yet, is carried out: the claim may be
+// forgotten too.
 func (s *Service) dropSettled(ctx context.Context, batch []*task, now time.Time) ([]*task, error) {
 	var doubtful []job.Locator
 	for _, t := range batch {
@@ -389,11 +390,18 @@ func (s *Service) dropSettled(ctx context.Context, batch []*task, now time.Time)
 	var settled []*job.Entry
 	for _, t := range batch {
 		if t.doubtful(now) {
-			if row, found := rows[t.entry.Locator]; !found || row.Done {
+			row, found := rows[t.entry.Locator]
+			if !found || row.Done {
 				settled = append(settled, t.entry)
 				continue
 			}
 			t.fresh = true
+			if d := row.Decision; d != nil && (!d.Fire || d.Skipped != nil) {
+				if err := s.carryOutLate(ctx, t, *d, now); err != nil {
+					return nil, err
+				}
+				continue
+			}
 		}
 		left = append(left, t)
 	}

@@ -269,3 +269,40 @@ func TestLateEntryIsAskedAboutOnlyWhereTheHotTierMayHaveForgottenIt(t *testing.T
 		}
 	}
 }
+
+// A worker before has skipped a late entry, or the run behind it, and died before it told so; its claim went with the hot tier. What
+// stands on the row is what the schedule goes on from.
+func TestDecisionThatOnlyTheRowRemembersIsCarriedOut(t *testing.T) {
+	f := newFixture(t)
+	ctx, now := t.Context(), f.deps.Clock.Now()
+	f.row.Status, f.row.PausedAt = job.Active, time.Time{}
+	f.row.Definition.Schedule.StartAt = now.Add(-time.Hour).Truncate(time.Second)
+	f.row.Definition.EffectiveAt = f.row.Definition.Schedule.StartAt
+	f.row.Definition.MissedRun = job.MissedSkip
+	f.must(f.deps.Jobs.Create(ctx, f.row, false))
+	at := f.row.Definition.Schedule.StartAt
+	f.entry = job.NewEntry(job.Entry{
+		Locator: job.Locator{
+			DueAt: at, ExecutionID: job.ScheduleExecutionID(f.row.ID, at), Attempt: 1, DefinitionID: f.row.Definition.ID,
+		},
+		JobID: f.row.ID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Ordinal: 1,
+	}, at)
+	f.must(f.deps.Pending.Put(ctx, []job.Entry{f.entry}))
+	one := f.task()
+	one.incarnation = dedupe.IncarnationName(now.UnixMicro(), "new")
+	f.must(f.deps.Pending.Decide(ctx, f.entry.Locator, one.line.Late(&f.entry, now)))
+
+	left, err := f.dropSettled(ctx, []*task{one}, now)
+	f.must(err)
+	if len(left) != 0 {
+		t.Error("it is fired although its row says that it was skipped")
+	}
+	records, err := f.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(&f.entry)})
+	f.must(err)
+	if o := records[0].Outcome; o == nil || o.Disposition != job.SkippedMissed {
+		t.Errorf("its outcome is %+v", o)
+	}
+	if len(f.log.events) != 2 {
+		t.Errorf("%d events tell of it and of the run behind it", len(f.log.events))
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -64,7 +65,7 @@ func (s *History) Record(ctx context.Context, events []*job.Event) error {
 		n := min(maxBatch, len(batches[p]))
 		chunks[i], batches[p] = batches[p][:n], batches[p][n:]
 	}
-	return each(ctx, len(chunks), func(i int) error {
+	return run.Each(len(chunks), concurrency, func(i int) error {
 		b := s.session.Batch(gocql.UnloggedBatch)
 		b.Entries = chunks[i]
 		return failed("history", b.ExecContext(ctx))

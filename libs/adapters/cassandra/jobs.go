@@ -17,6 +17,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -72,7 +73,7 @@ func (s *JobStore) GetSerial(ctx context.Context, jobID string) (job.Job, error)
 func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]*job.Job, error) {
 	chunks := slices.Collect(slices.Chunk(jobIDs, inRows))
 	found := make([][]*job.Job, len(chunks))
-	err := each(ctx, len(chunks), func(i int) error {
+	err := run.Each(len(chunks), concurrency, func(i int) error {
 		it := s.session.Query("SELECT row FROM jobs WHERE job_id IN ?", chunks[i]).Idempotent(true).IterContext(ctx)
 		var row []byte
 		for it.Scan(&row) {
@@ -218,7 +219,7 @@ func (s *JobStore) CreateMany(ctx context.Context, jobs []job.Job) error {
 	for _, entries := range byShard {
 		batches = slices.AppendSeq(batches, slices.Chunk(entries, maxBatch))
 	}
-	err := each(ctx, len(batches), func(i int) error {
+	err := run.Each(len(batches), concurrency, func(i int) error {
 		b := s.session.Batch(gocql.UnloggedBatch)
 		b.Entries = batches[i]
 		return failed("create jobs", b.ExecContext(ctx))
@@ -226,7 +227,7 @@ func (s *JobStore) CreateMany(ctx context.Context, jobs []job.Job) error {
 	if err != nil {
 		return err
 	}
-	return each(ctx, len(jobs), func(i int) error { return s.insert(ctx, &jobs[i]) })
+	return run.Each(len(jobs), concurrency, func(i int) error { return s.insert(ctx, &jobs[i]) })
 }
 
 // Replace implements jobstore.Jobs. A job that is kept for good is listed for good before its row says so, any other after it:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -62,7 +63,7 @@ func (s *Pending) write(ctx context.Context, what string, n int, of func(i int) 
 			batches = append(batches, chunk)
 		}
 	}
-	return each(ctx, len(batches), func(i int) error {
+	return run.Each(len(batches), concurrency, func(i int) error {
 		if len(batches[i]) == 1 {
 			q := s.session.Query(batches[i][0].Stmt, batches[i][0].Args...).Idempotent(true)
 			return failed(what, q.ExecContext(ctx))
@@ -233,7 +234,7 @@ func (s *Pending) Row(ctx context.Context, l job.Locator) (job.PendingRow, error
 // Rows implements jobstore.Pending.
 func (s *Pending) Rows(ctx context.Context, locators []job.Locator) (map[job.Locator]job.PendingRow, error) {
 	found := make([]*job.PendingRow, len(locators))
-	err := each(ctx, len(locators), func(i int) error {
+	err := run.Each(len(locators), concurrency, func(i int) error {
 		row, err := s.Row(ctx, locators[i])
 		if errors.Is(err, jobstore.ErrNotFound) {
 			return nil
@@ -320,7 +321,7 @@ func (s *Pending) Close(ctx context.Context, partition int, minute int64) error 
 	if err != nil || low >= minute {
 		return err
 	}
-	err = each(ctx, int(minute-low), func(i int) error {
+	err = run.Each(int(minute-low), concurrency, func(i int) error {
 		q := s.session.Query("DELETE FROM pending WHERE partition = ? AND minute = ?", partition, low+int64(i))
 		return failed("close", q.Idempotent(true).ExecContext(ctx))
 	})

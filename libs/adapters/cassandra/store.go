@@ -14,12 +14,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
 )
 
 // Options say where the cluster is.
@@ -194,7 +194,7 @@ func (s *Store) SetUp(ctx context.Context, partitions int, minute int64) error {
 	if err != nil {
 		return err
 	}
-	return each(ctx, partitions, func(p int) error {
+	return run.Each(partitions, concurrency, func(p int) error {
 		q := s.session.Query("INSERT INTO partition_progress (partition, low_water) VALUES (?, ?) IF NOT EXISTS", p, minute-1)
 		_, err := q.MapScanCASContext(ctx, map[string]any{})
 		return failed("set up", err)
@@ -209,27 +209,4 @@ func failed(what string, err error) error {
 		err = jobstore.ErrNotFound
 	}
 	return fmt.Errorf("cassandra: %s: %w", what, err)
-}
-
-// each runs do for 0 to n-1, some at once, and gives the first error.
-func each(ctx context.Context, n int, do func(i int) error) error {
-	var wg sync.WaitGroup
-	var once sync.Once
-	var first error
-	places := make(chan struct{}, concurrency)
-	for i := range n {
-		if ctx.Err() != nil {
-			once.Do(func() { first = ctx.Err() })
-			break
-		}
-		places <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-places }()
-			if err := do(i); err != nil {
-				once.Do(func() { first = err })
-			}
-		})
-	}
-	wg.Wait()
-	return first
 }
