@@ -192,7 +192,7 @@ func ignore(error) error { return nil }
 func (b *onServers) oneStampede(ctx context.Context, n int, hangs string, recurring bool) (one, error) {
 	var before, after map[string]float64
 	p := b.api()
-	o, err := p.run(ctx, n, b.target, hangs, 3000, recurring, func() (err error) { before, err = b.usage(); return err })
+	o, err := p.run(ctx, n, b.target, hangs, 2000, recurring, func() (err error) { before, err = b.usage(); return err })
 	if err != nil {
 		return o, err
 	}
