@@ -67,8 +67,8 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 		if f.dice.roll("holds") < 0.4 {
 			w.background.Go(w.hold)
 		}
-		for _, s := range scripts(f.dice) {
-			w.background.Go(func() { w.play(s) })
+		for _, together := range scripts(f.dice) {
+			w.background.Go(func() { w.play(together) })
 		}
 		time.Sleep(faultsFor)
 		time.Sleep(time.Until(f.over()) + settleFor)

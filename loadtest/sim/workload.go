@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// jobCount is how many jobs a run registers.
-	jobCount = 14
+	// jobCount is how many jobs a run registers, togetherCount how many of these, the last ones, may come as a batch.
+	jobCount, togetherCount = 14, 4
 	// faultsFor is how long faults strike, settleFor how long everything has to be mended then: what is due when the last
 	// fault is over is invoked within that time.
 	faultsFor = 8 * time.Minute
@@ -41,9 +41,11 @@ type script struct {
 	changes []change
 }
 
-// scripts makes the workload of a seed: jobs of every kind, with changes of every kind.
-func scripts(d dice) []script {
+// scripts makes the workload of a seed: jobs of every kind, with changes of every kind. Those in one list are registered in one
+// request.
+func scripts(d dice) [][]script {
 	list := make([]script, jobCount)
+	batch := d.roll("together") < 0.6
 	for i := range list {
 		n := fmt.Sprintf("j%02d", i)
 		s := script{
@@ -51,6 +53,9 @@ func scripts(d dice) []script {
 			body: map[string]any{"name": n},
 		}
 		s.begin += time.Duration(i) * time.Millisecond // no two ids of one instant
+		if together := jobCount - togetherCount; batch && i > together {
+			s.begin = list[together].begin
+		}
 		behaviour := pick(d, []string{"ok", "ok", "ok", "flaky", "flaky", "slow", "fail", "bad", "cut", "hang", "gone"}, "behaviour/%s", n)
 		timeout := "3s"
 		if behaviour == "hang" {
@@ -101,28 +106,75 @@ func scripts(d dice) []script {
 		}
 		list[i] = s
 	}
-	return list
+	if batch {
+		n := jobCount - togetherCount
+		return append(apart(list[:n]), list[n:])
+	}
+	return apart(list)
 }
 
-// play is a job's client. It repeats each request until it is answered, as a client does that wants to be sure.
-func (w *world) play(s script) {
-	w.after(s.begin, func() {
-		answer, ok := w.request(s.name, http.StatusCreated, http.MethodPost, "/jobs", s.body, "Idempotency-Key", s.name)
-		if !ok {
-			return
-		}
-		id, _ := answer["job_id"].(string)
-		w.tell("client", id, "registered "+s.name)
-		version := 0
-		for n, c := range s.changes {
-			if at := w.began.Add(c.at); time.Now().Before(at) {
-				w.after(time.Until(at), func() {})
-			}
-			if w.base.Err() != nil || !w.change(s, id, n, c.what, &version) {
-				return
-			}
+func apart(scripts []script) (lists [][]script) {
+	for _, s := range scripts {
+		lists = append(lists, []script{s})
+	}
+	return lists
+}
+
+// play is the client of jobs that are registered in one request. It repeats each request until it is answered, as a client does
+// that wants to be sure.
+func (w *world) play(scripts []script) {
+	w.after(scripts[0].begin, func() {
+		for i, id := range w.register(scripts) {
+			w.tell("client", id, "registered "+scripts[i].name)
+			w.background.Go(func() { w.follow(scripts[i], id) })
 		}
 	})
+}
+
+// register gives the ids of the jobs, or none if there was no answer until the end.
+func (w *world) register(scripts []script) (ids []string) {
+	name := scripts[0].name
+	if len(scripts) == 1 {
+		answer, ok := w.request(name, http.StatusCreated, http.MethodPost, "/jobs", scripts[0].body, "Idempotency-Key", name)
+		if !ok {
+			return nil
+		}
+		id, _ := answer["job_id"].(string)
+		return []string{id}
+	}
+	bodies := make([]map[string]any, len(scripts))
+	for i, s := range scripts {
+		bodies[i] = s.body
+	}
+	answer, ok := w.request(name, http.StatusOK, http.MethodPost, "/jobs:batch", map[string]any{"jobs": bodies}, "Idempotency-Key", name)
+	if !ok {
+		return nil
+	}
+	results, _ := answer["results"].([]any)
+	for i, r := range results {
+		result, _ := r.(map[string]any)
+		row, _ := result["job"].(map[string]any)
+		id, _ := row["job_id"].(string)
+		if result["status"] != float64(http.StatusCreated) || id == "" {
+			w.violate("API", "", "%s of a batch was answered %v", scripts[i].name, result)
+			return nil
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// follow makes a job's changes.
+func (w *world) follow(s script, id string) {
+	version := 0
+	for n, c := range s.changes {
+		if at := w.began.Add(c.at); time.Now().Before(at) {
+			w.after(time.Until(at), func() {})
+		}
+		if w.base.Err() != nil || !w.change(s, id, n, c.what, &version) {
+			return
+		}
+	}
 }
 
 // hold keeps what has a label from being dispatched for a while, as an operator does: longer than after which a bucket may

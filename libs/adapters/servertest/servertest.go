@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,6 +24,23 @@ func Address(t testing.TB, server string) string {
 		t.Fatalf("%s_PORT is not set; run make test-servers", server)
 	}
 	return "127.0.0.1:" + port
+}
+
+// Addresses are those of several servers, which listen on ports in a row.
+func Addresses(t testing.TB, server string, n int) (list []string) {
+	t.Helper()
+	host, text, err := net.SplitHostPort(Address(t, server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		list = append(list, net.JoinHostPort(host, strconv.Itoa(first+i)))
+	}
+	return list
 }
 
 // Proxy stands between a driver and a server, and passes everything on until it is told otherwise.

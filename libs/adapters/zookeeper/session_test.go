@@ -25,7 +25,7 @@ const shortSession = 2 * time.Second
 // stalling loses its session right before a request, which is then made under the next session.
 type stalling struct {
 	ensemble
-	proxy *servertest.Proxy
+	proxies []*servertest.Proxy
 	// at is the operation and a part of the node's path before which that happens, after passes of it.
 	at     string
 	passes int
@@ -43,9 +43,13 @@ func (s *stalling) before(op, node string) {
 	}
 	s.struck.Store(true)
 	session := s.SessionID()
-	s.proxy.Off()
-	time.Sleep(2 * shortSession) // the server ends a session by its own clock
-	s.proxy.On()
+	for _, p := range s.proxies {
+		p.Off()
+	}
+	time.Sleep(2 * shortSession) // the servers end a session by their own clock
+	for _, p := range s.proxies {
+		p.On()
+	}
 	for began := time.Now(); (s.SessionID() == session || s.State() != zk.StateHasSession) && time.Since(began) < time.Minute; {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -87,18 +91,21 @@ func (s *stalling) ChildrenW(node string) ([]string, *zk.Stat, <-chan zk.Event, 
 }
 
 // A request that waits for a connection is sent under whatever session comes next. A node that it makes then would belong to
-// nobody, and everybody would wait for it.
+// nobody, and everybody would wait for it. What the next session's server tells may be older than what the one before told.
 func TestEveryPartitionIsOwnedAgainAfterASessionThatChangedAtAnyStep(t *testing.T) {
-	server := servertest.Address(t, "ZOOKEEPER")
+	servers := servertest.Addresses(t, "ZOOKEEPER_CLUSTER", 3)
 	var all sync.WaitGroup
 	for at, times := range map[string]int{
 		"create /members": 2, "create /members/": 1, "exists /members/": 1, "children /members": 2, "get /assignment": 2, "set /assignment": 2,
 		"create /owners/": 3, "get /owners/": 3, "get /epochs/": 3, "create /epochs/": 1, "set /epochs/": 3, "delete /owners/": 2,
 	} {
 		for passes := range times {
-			p := servertest.NewProxy(t, server)
+			step := &stalling{at: at, passes: passes}
+			for _, server := range servers {
+				step.proxies = append(step.proxies, servertest.NewProxy(t, server))
+			}
 			all.Go(func() { // they mostly wait
-				if err := sessionChanges(t, server, &stalling{proxy: p, at: at, passes: passes}); err != nil {
+				if err := sessionChanges(t, servers, step); err != nil {
 					t.Errorf("%s, time %d: %v", at, passes+1, err)
 				}
 			})
@@ -108,22 +115,26 @@ func TestEveryPartitionIsOwnedAgainAfterASessionThatChangedAtAnyStep(t *testing.
 }
 
 // sessionChanges lets two members share the partitions while the session of one changes.
-func sessionChanges(t *testing.T, server string, step *stalling) error {
+func sessionChanges(t *testing.T, servers []string, step *stalling) error {
 	const partitions = 4
 	root := servertest.Unique("/session-")
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	open := func(address string) (*Coordinator, error) {
+	open := func(servers []string) (*Coordinator, error) {
 		return Open(Options{
-			Servers: []string{address}, Root: root, Partitions: partitions, SessionTimeout: shortSession, Logger: slog.New(slog.DiscardHandler),
+			Servers: servers, Root: root, Partitions: partitions, SessionTimeout: shortSession, Logger: slog.New(slog.DiscardHandler),
 		})
 	}
-	stalled, err := open(step.proxy.Address())
+	var proxies []string
+	for _, p := range step.proxies {
+		proxies = append(proxies, p.Address())
+	}
+	stalled, err := open(proxies)
 	if err != nil {
 		return err
 	}
 	defer stalled.Close() //nolint:errcheck // nothing is left to do
-	other, err := open(server)
+	other, err := open(servers)
 	if err != nil {
 		return err
 	}
