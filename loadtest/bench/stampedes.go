@@ -157,9 +157,26 @@ func (p *process) run(ctx context.Context, n int, target, hangs string, perSecon
 	if err := began(); err != nil {
 		return o, err
 	}
+	progress, stop := context.WithCancel(ctx)
+	defer stop()
+	go p.progress(progress, target, n, at)
 	t, err := p.await(ctx, target, n)
 	o.rate, o.took, o.doubled = float64(n)/t.Last.Sub(at).Seconds(), t.Last.Sub(at), t.Doubled
 	return o, err
+}
+
+// progress tells every few seconds how many calls have come.
+func (p *process) progress(ctx context.Context, target string, n int, at time.Time) {
+	for tick := time.Tick(10 * time.Second); ; {
+		select {
+		case <-tick:
+		case <-ctx.Done():
+			return
+		}
+		if t, err := p.tally(ctx, target, false); err == nil {
+			fmt.Fprintf(os.Stderr, "  %d of %d calls after %.0f s\n", t.Count, n, time.Since(at).Seconds())
+		}
+	}
 }
 
 func inOneProcess(ctx context.Context, binary, target, hangs string, n int, recurring bool) (one, error) {
@@ -192,6 +209,10 @@ func ignore(error) error { return nil }
 func (b *onServers) oneStampede(ctx context.Context, n int, hangs string, recurring bool) (one, error) {
 	var before, after map[string]float64
 	p := b.api()
+	deferred, err := b.deferred(ctx)
+	if err != nil {
+		return one{}, err
+	}
 	o, err := p.run(ctx, n, b.target, hangs, 2000, recurring, func() (err error) { before, err = b.usage(); return err })
 	if err != nil {
 		return o, err
@@ -210,8 +231,27 @@ func (b *onServers) oneStampede(ctx context.Context, n int, hangs string, recurr
 		}
 		o.memory = max(o.memory, peak)
 	}
+	if o.deferred, err = b.deferred(ctx); err != nil {
+		return o, err
+	}
+	o.deferred -= deferred
 	if hangs != "" {
 		return o, nil // what hangs is still there, and is left to the next
 	}
 	return o, b.quiet(ctx)
+}
+
+// deferred is how many fires executors have sent back to the cold store until now.
+func (b *onServers) deferred(ctx context.Context) (n float64, err error) {
+	for _, m := range b.fleet.Members {
+		if m.Service != "executor" {
+			continue
+		}
+		values, err := (&process{api: "http://" + m.Admin, client: b.client}).metrics(ctx)
+		if err != nil {
+			return 0, err
+		}
+		n += values["minutehand_executor_deferred_total"]
+	}
+	return n, nil
 }

@@ -22,6 +22,8 @@ const (
 	// collectorShare of the memory is where Go's collector begins to work harder; the rest is for the store's caches, which lie
 	// outside its heap.
 	collectorShare = 320.0 / 512
+	// mostMemTableBytes bounds what is replayed at a start.
+	mostMemTableBytes = 64 << 20
 )
 
 // MachineMemory is half of what this machine, or this process's control group, has: 512 MiB at least and 8 GiB at most.
@@ -57,7 +59,10 @@ func (m Memory) times(n int64) int64 {
 	return n * max(int64(m), int64(LeastMemory)) / int64(LeastMemory)
 }
 
-func (m Memory) cacheBytes() int64    { return m.times(32 << 20) }
+func (m Memory) cacheBytes() int64 { return m.times(32 << 20) }
+func (m Memory) memTableBytes() int64 {
+	return min(m.times(embedded.DefaultMemTableBytes), mostMemTableBytes)
+}
 func (m Memory) maxHotEntries() int64 { return m.times(embedded.DefaultMaxHotEntries) }
 func (m Memory) workerBytes() int64   { return min(m.times(32<<20), worker.DefaultConfig().MaxBytes) }
 

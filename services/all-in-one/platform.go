@@ -108,7 +108,7 @@ type Adapters struct {
 func Open(cfg Config, out Outside) (*Platform, error) {
 	db, err := embedded.Open(embedded.Options{
 		Dir: filepath.Join(cfg.Dir, "store"), FS: cfg.FS, Partitions: cfg.Partitions, SetupMinute: job.Minute(time.Now()),
-		CacheBytes: cfg.Memory.cacheBytes(), MaxOpenFiles: cfg.StoreFiles, Log: out.Logger, Fatal: out.Fatal,
+		CacheBytes: cfg.Memory.cacheBytes(), MemTableBytes: cfg.Memory.memTableBytes(), MaxOpenFiles: cfg.StoreFiles, Log: out.Logger, Fatal: out.Fatal,
 	})
 	if err != nil {
 		return nil, err

@@ -19,6 +19,8 @@ const (
 	heavyFire = 16 << 10
 	// maxRejected is how many fires for which there is no room may wait to be deferred before no more are consumed.
 	maxRejected = 10_000
+	// patience is how many times longer than Config.MaxQueueWait a fire waits for a host whose calls go on.
+	patience = 6
 )
 
 // task is a fire on its way through the executor.
@@ -91,6 +93,8 @@ type host struct {
 	running int
 	bytes   int64 // of what waits in the queue and runs
 	listed  bool  // stands in ready
+	// movedAt is when a call last ended that had not taken long.
+	movedAt time.Time
 }
 
 func newHosts(cfg Config, c clock.Clock, m *metrics) *hosts {
@@ -202,7 +206,11 @@ func (h *hosts) release(w *task) {
 		h.paces[at.lane] = &pace{}
 	}
 	if w.called { // else it was put aside
-		h.paces[at.lane].count(h.clock.Since(w.begunAt), w.bytes)
+		took := h.clock.Since(w.begunAt)
+		h.paces[at.lane].count(took, w.bytes)
+		if took < h.cfg.MaxQueueWait {
+			at.movedAt = h.clock.Now()
+		}
 	}
 	at.running--
 	at.bytes -= w.bytes
@@ -336,14 +344,19 @@ func (d *delayed) Pop() any {
 	return w
 }
 
-// takeOverdue takes the tasks that have waited for their host since before the instant, and those that were rejected.
-func (h *hosts) takeOverdue(before time.Time) []*task {
+// takeOverdue takes the tasks that have waited for their host for too long, and those that were rejected. A host whose calls go on
+// has patience times as long: what waits there is called sooner than a later fire would be, which costs much more.
+func (h *hosts) takeOverdue() []*task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	overdue := h.rejected
 	h.rejected = nil
+	long := h.clock.Now().Add(-h.cfg.MaxQueueWait)
 	for _, name := range slices.Sorted(maps.Keys(h.byName)) {
-		at := h.byName[name]
+		at, before := h.byName[name], long
+		if at.movedAt.After(long) {
+			before = long.Add(-(patience - 1) * h.cfg.MaxQueueWait)
+		}
 		n := 0
 		for n < len(at.queue) && at.queue[n].queuedAt.Before(before) {
 			h.count(-1, -at.queue[n].bytes)

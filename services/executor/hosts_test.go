@@ -157,3 +157,35 @@ func TestLargeFiresLeaveMemoryToOtherHosts(t *testing.T) {
 		}
 	}
 }
+
+// A deferral costs an event, a row and another dispatch. Where calls go on, what waits is called sooner than it would come back; one
+// that waits for a host which hangs makes room for others.
+func TestFiresAreDeferredEarlyOnlyWhereCallsStandStill(t *testing.T) {
+	cfg := DefaultConfig()
+	for _, c := range []struct {
+		name     string
+		took     time.Duration
+		deferred int
+		after    time.Duration
+	}{
+		{"a target that hangs", time.Hour, 5000 - cfg.HostConcurrency, cfg.MaxQueueWait},
+		{"a target whose calls go on", 4 * time.Second, 0, cfg.MaxQueueWait},
+		{"a target whose calls go on, too slowly", 4 * time.Second, 5000 - 8*cfg.HostConcurrency, patience * cfg.MaxQueueWait},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, work := newQueue(cfg)
+				if len(h.takeOverdue()) > 0 {
+					t.Error("something is deferred where nothing waits")
+				}
+				for i := range 5000 {
+					h.enqueue(fireOf(i, 7))
+				}
+				work(time.Now().Add(c.after+500*time.Millisecond), c.took)
+				if n := len(h.takeOverdue()); n != c.deferred {
+					t.Errorf("%d are deferred, want %d", n, c.deferred)
+				}
+			})
+		})
+	}
+}

@@ -42,7 +42,7 @@ type Config struct {
 	// MaxBytes bounds the size together of what waits and runs. One host has at most half of it, a quarter where its fires
 	// are large, and large fires leave a quarter to the others.
 	MaxBytes int64
-	// MaxQueueWait is how long a fire waits for its host before it is deferred.
+	// MaxQueueWait is how long a fire waits for its host before it is deferred; six times as long where the host's calls go on.
 	MaxQueueWait time.Duration
 	// MinDefer and MaxDefer bound by how much a fire is deferred: at most as much as it is late already, within them,
 	// and at least a quarter of that.
@@ -363,7 +363,7 @@ func (s *Service) deferLoop(ctx, work context.Context) {
 			}
 			continue
 		}
-		s.deferFires(work, s.hosts.takeOverdue(s.deps.Clock.Now().Add(-s.cfg.MaxQueueWait)))
+		s.deferFires(work, s.hosts.takeOverdue())
 	}
 }
 

@@ -77,6 +77,9 @@ type DB struct {
 // Incarnation of the hot tier that goes with this opening of the database.
 func (db *DB) Incarnation() string { return db.incarnation }
 
+// DefaultMemTableBytes is the default of Options.MemTableBytes.
+const DefaultMemTableBytes = 16 << 20
+
 // Open opens or sets up the database.
 func Open(o Options) (*DB, error) {
 	if o.FS == nil {
@@ -86,7 +89,7 @@ func Open(o Options) (*DB, error) {
 		o.CacheBytes = 32 << 20
 	}
 	if o.MemTableBytes == 0 {
-		o.MemTableBytes = 16 << 20
+		o.MemTableBytes = DefaultMemTableBytes
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -119,7 +122,8 @@ func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 	// stampede; a read looks at a few more tables, which their filters make cheap.
 	opts := &pebble.Options{
 		FS: o.FS, Cache: cache, MemTableSize: uint64(o.MemTableBytes), MemTableStopWritesThreshold: 4,
-		MaxOpenFiles: o.MaxOpenFiles, L0CompactionThreshold: 10, L0StopWritesThreshold: 40, Logger: storeLog{o.Log, o.Fatal},
+		LBaseMaxBytes: 4 * o.MemTableBytes, // a level fewer where there is memory
+		MaxOpenFiles:  o.MaxOpenFiles, L0CompactionThreshold: 10, L0StopWritesThreshold: 40, Logger: storeLog{o.Log, o.Fatal},
 		FormatMajorVersion: pebble.FormatNewest, Merger: firstStands,
 	}
 	for i := range opts.Levels {
