@@ -1,0 +1,287 @@
+package auditor
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/wire"
+)
+
+// objects is an archive in memory.
+type objects map[string][]byte
+
+type object struct{ *bytes.Reader }
+
+func (object) Close() error { return nil }
+
+func (o objects) PutIfAbsent(_ context.Context, name string, body []byte) error {
+	if _, there := o[name]; there {
+		return archive.ErrExists
+	}
+	o[name] = body
+	return nil
+}
+
+func (o objects) Open(_ context.Context, name string) (archive.Object, error) {
+	body, there := o[name]
+	if !there {
+		return nil, archive.ErrNotFound
+	}
+	return object{bytes.NewReader(body)}, nil
+}
+
+func (o objects) List(context.Context, string) ([]string, error) {
+	return slices.Sorted(maps.Keys(o)), nil
+}
+
+// consumer notes what was committed, and where reading is to go on.
+type consumer struct {
+	dispatch.Consumer
+	committed, sought map[int]int64
+}
+
+func (*consumer) LogID() string { return "log-7" }
+
+func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
+	maps.Copy(c.committed, offsets)
+	return nil
+}
+
+func (c *consumer) Seek(partition int, offset int64) { c.sought[partition] = offset }
+
+func newArchiver(t *testing.T, cfg Config, into objects) (*archiver, *consumer) {
+	t.Helper()
+	s, err := New(cfg, Deps{Archive: into, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &consumer{committed: map[int]int64{}, sought: map[int]int64{}}
+	return &archiver{s: s, consumer: c, open: map[int]*buffer{}}, c
+}
+
+// cells reads an object: the names of its columns, and its rows by these, without what is null.
+func cells(t *testing.T, body []byte) (names []string, rows []map[string]any) {
+	t.Helper()
+	r, err := file.NewParquetReader(io.NewSectionReader(bytes.NewReader(body), 0, int64(len(body))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close() //nolint:errcheck // it was read
+	reader, err := pqarrow.NewFileReader(r, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := reader.ReadTable(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Release()
+	rows = make([]map[string]any, table.NumRows())
+	for i := range rows {
+		rows[i] = map[string]any{}
+	}
+	for i := range int(table.NumCols()) {
+		name := table.Schema().Field(i).Name
+		names = append(names, name)
+		n := 0
+		for _, chunk := range table.Column(i).Data().Chunks() {
+			for k := range chunk.Len() {
+				if !chunk.IsNull(k) {
+					switch c := chunk.(type) {
+					case *array.String:
+						rows[n][name] = c.Value(k)
+					case *array.Int64:
+						rows[n][name] = c.Value(k)
+					case *array.Timestamp:
+						rows[n][name] = time.UnixMilli(int64(c.Value(k))).UTC()
+					}
+				}
+				n++
+			}
+		}
+	}
+	return names, rows
+}
+
+func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
+	at := func(n int) time.Time { return time.Date(2030, 1, 1, 12, 0, n, n*int(time.Millisecond), time.UTC) }
+	fence := job.Fence{Epoch: 3, Counter: 4, Start: 5}
+	event := job.Event{
+		ID: "exe_1/1/succeeded/5", Type: job.EventAttempt, At: at(1), TenantID: "acme", Disposition: job.Fired,
+		Entry: job.Entry{
+			Locator: job.Locator{DueAt: at(4), ExecutionID: "exe_1", Attempt: 2, DefinitionID: "def_1"},
+			JobID:   "job_1", Trigger: job.TriggerSchedule, NominalAt: at(2), ScheduledFor: at(3),
+		},
+		Outcome: job.Outcome{
+			Kind: job.Succeeded, StatusCode: 204, Error: "a sentence", Fence: fence,
+			Timeline: job.Timeline{Taken: at(5), Published: at(6), Consumed: at(7), Invoked: at(8), Completed: at(9)},
+		},
+		Skipped: &job.SkippedRange{From: at(10), To: at(11), Count: 12},
+	}
+	want := map[string]any{
+		"event_id": event.ID, "event_type": string(job.EventAttempt), "event_at": at(1), "tenant_id": "acme", "job_id": "job_1",
+		"definition_id": "def_1", "execution_id": "exe_1", "attempt": int64(2), "trigger": string(job.TriggerSchedule),
+		"nominal_at": at(2), "scheduled_for": at(3), "due_at": at(4), "outcome": string(job.Succeeded), "disposition": string(job.Fired),
+		"status_code": int64(204), "error": "a sentence", "fencing_token": fence.String(), "taken_at": at(5), "published_at": at(6),
+		"consumed_at": at(7), "invoked_at": at(8), "completed_at": at(9), "skipped_from": at(10), "skipped_to": at(11),
+		"skipped_count": int64(12), "log_id": "log-7", "log_partition": int64(6), "log_offset": int64(42), "appended_at": at(13),
+	}
+	empty := map[string]any{
+		"attempt": int64(0), "status_code": int64(0), "skipped_count": int64(0), "log_id": "log-7", "log_partition": int64(6),
+		"log_offset": int64(43), "appended_at": at(14),
+	}
+	for codec := range codecs() {
+		body, err := encode(&buffer{partition: 6, last: 43}, []row{{event, 42, at(13)}, {job.Event{}, 43, at(14)}}, "log-7", codec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, rows := cells(t, body)
+		if len(names) != len(want) || len(rows) != 2 {
+			t.Fatalf("%s: %d columns and %d rows", codec, len(names), len(rows))
+		}
+		for _, name := range names {
+			if rows[0][name] != want[name] || rows[1][name] != empty[name] {
+				t.Errorf("%s: %s is %v and %v, want %v and %v", codec, name, rows[0][name], rows[1][name], want[name], empty[name])
+			}
+		}
+		if last, err := LastOffset(bytes.NewReader(body)); err != nil || last != 43 {
+			t.Errorf("%s: the object ends at %d, %v", codec, last, err)
+		}
+	}
+}
+
+func TestObjectIsPutWhenItIsLargeOrOldOrItsHourEnds(t *testing.T) {
+	value := wire.MarshalEvent(&job.Event{ID: "exe_1/1/succeeded/5", Type: job.EventAttempt})
+	cfg := DefaultConfig()
+	cfg.CloseBytes = 3 * int64(len(value))
+	cfg.Codec = "snappy" // zstd's encoders are kept for later, and must not leave a bubble
+	into := objects{}
+	const name = "audit/region=local/dt=2000-01-01/hour="
+	synctest.Test(t, func(t *testing.T) { // it is midnight
+		a, c := newArchiver(t, cfg, into)
+		offset := int64(0)
+		take := func(n int, want int64, why string) {
+			t.Helper()
+			var messages []dispatch.Message
+			for range n {
+				messages = append(messages, dispatch.Message{Partition: 1, Offset: offset, Value: value, AppendedAt: time.Now()})
+				offset++
+			}
+			if err := a.take(t.Context(), messages); err != nil {
+				t.Fatal(err)
+			}
+			if c.committed[1] != want {
+				t.Errorf("%s: committed up to %d, want %d", why, c.committed[1], want)
+			}
+		}
+		take(2, 0, "small and young")
+		take(1, 3, "large")
+		take(1, 3, "the next one")
+		time.Sleep(cfg.CloseAfter - time.Millisecond)
+		take(1, 3, "not quite old")
+		time.Sleep(time.Millisecond)
+		take(0, 5, "old")
+		time.Sleep(time.Hour - cfg.CloseAfter - time.Millisecond)
+		take(1, 5, "right before the hour ends")
+		time.Sleep(time.Millisecond)
+		take(0, 6, "the hour ended")
+		take(3, 9, "large, in the next hour")
+		time.Sleep(time.Hour - time.Millisecond)
+		take(1, 9, "right before that hour ends")
+		time.Sleep(time.Millisecond)
+		take(1, 10, "the first one of the hour after it")
+	})
+	got, _ := into.List(t.Context(), "")
+	want := []string{
+		name + "00/log-7-00001-00000000000000000000.parquet", name + "00/log-7-00001-00000000000000000003.parquet",
+		name + "00/log-7-00001-00000000000000000005.parquet", name + "01/log-7-00001-00000000000000000006.parquet",
+		name + "01/log-7-00001-00000000000000000009.parquet",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the objects are %q, want %q", got, want)
+	}
+	all, err := ReadArchive(t.Context(), into)
+	if err != nil || len(all) != 10 {
+		t.Fatalf("%d events, %v", len(all), err)
+	}
+	for i, e := range all {
+		if e.Offset != int64(i) || e.Partition != 1 || e.LogID != "log-7" {
+			t.Errorf("event %d is %+v", i, e)
+		}
+	}
+}
+
+// The archive holds every record that the log kept (I8): also one that nobody can read.
+func TestRecordThatCannotBeDecodedIsArchivedWithoutItsContent(t *testing.T) {
+	into := objects{}
+	a, _ := newArchiver(t, DefaultConfig(), into)
+	at := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	value := wire.MarshalEvent(&job.Event{ID: "exe_1/1/succeeded/5", Type: job.EventAttempt})
+	err := a.take(t.Context(), []dispatch.Message{
+		{Offset: 7, Value: []byte{0xff, 0xff}, AppendedAt: at}, {Offset: 8, Value: value, AppendedAt: at},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range a.buffers() {
+		if put, err := a.close(t.Context(), b); !put || err != nil {
+			t.Fatalf("put: %t, %v", put, err)
+		}
+	}
+	for _, body := range into {
+		_, rows := cells(t, body)
+		if len(rows) != 2 || rows[0]["event_type"] != "undecodable" || rows[0]["log_offset"] != int64(7) || rows[0]["appended_at"] != at ||
+			rows[1]["event_id"] != "exe_1/1/succeeded/5" {
+			t.Errorf("the rows are %v", rows)
+		}
+	}
+	if len(into) != 1 {
+		t.Errorf("%d objects", len(into))
+	}
+}
+
+// An object's name follows from where it begins. Who finds it put already, by a process that was taken for dead, discards its own
+// and reads on behind the other, which may hold more or less.
+func TestReadingGoesOnBehindAnObjectThatAnotherPutFirst(t *testing.T) {
+	value := wire.MarshalEvent(&job.Event{ID: "exe_1/1/succeeded/5", Type: job.EventAttempt})
+	at := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	var messages []dispatch.Message
+	for offset := range int64(5) {
+		messages = append(messages, dispatch.Message{Offset: offset, Value: value, AppendedAt: at})
+	}
+	for _, others := range []int{3, 5} {
+		into := objects{}
+		other, _ := newArchiver(t, DefaultConfig(), into)
+		own, c := newArchiver(t, DefaultConfig(), into)
+		for _, step := range []struct {
+			a   *archiver
+			n   int
+			put bool
+		}{{other, others, true}, {own, 4, false}} {
+			if err := step.a.take(t.Context(), messages[:step.n]); err != nil {
+				t.Fatal(err)
+			}
+			if put, err := step.a.close(t.Context(), step.a.open[0]); put != step.put || err != nil {
+				t.Fatalf("put: %t, %v", put, err)
+			}
+		}
+		if end := int64(others); c.sought[0] != end || c.committed[0] != end || len(own.open) != 0 {
+			t.Errorf("reading goes on at %d, committed is %d, %d objects are open", c.sought[0], c.committed[0], len(own.open))
+		}
+	}
+}

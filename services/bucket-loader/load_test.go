@@ -1,0 +1,175 @@
+package loader
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// fires does what becomes of an entry at its instant.
+func (l *loading) fires(t *testing.T, locators ...job.Locator) {
+	t.Helper()
+	for _, at := range locators {
+		if err := l.deps.Hot.Remove(t.Context(), []*job.Entry{{Locator: at}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.deps.Pending.MarkDone(t.Context(), locators); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l *loading) isHot(t *testing.T, at job.Locator) bool {
+	t.Helper()
+	absent, err := l.deps.Hot.Absent(t.Context(), []*job.Entry{{Locator: at}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(absent) == 0
+}
+
+// run makes rounds until an instant.
+func (l *loading) run(t *testing.T, until time.Time) {
+	t.Helper()
+	for time.Now().Before(until) {
+		time.Sleep(min(l.cfg.Tick, time.Until(until)))
+		l.round(t.Context())
+	}
+}
+
+// Where there is no room for what is far ahead, it becomes hot before it is due, when what was due before has left.
+func TestWhatFoundNoRoomIsHotAtItsInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoading(t, 1)
+		l.deps.Hot = embedded.NewHotBuckets("an incarnation", 1, 5)
+		began := time.Now()
+		var entries []job.Locator
+		for n := range 12 {
+			entries = append(entries, l.put(t, 0, n, began.Add(time.Duration(10+n)*time.Minute)))
+		}
+		l.run(t, began.Add(time.Minute))
+		hot := 0
+		for _, e := range entries {
+			if l.isHot(t, e) {
+				hot++
+			}
+		}
+		if hot != 4 { // a fifth of the room is for what is near
+			t.Errorf("%d of %d entries are hot in a tier for five", hot, len(entries))
+		}
+		for n, e := range entries {
+			l.run(t, e.DueAt)
+			if !l.isHot(t, e) {
+				t.Errorf("entry %d is not hot at its instant", n)
+			}
+			l.fires(t, e)
+		}
+	})
+}
+
+// promised is a hot tier and a cold store of one partition; it notes reads of minutes that no published horizon covers.
+type promised struct {
+	hotbucket.Buckets
+	jobstore.Pending
+	horizon time.Time
+	early   []int64
+	reads   int
+}
+
+func (p *promised) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) error {
+	p.horizon = horizon
+	return p.Buckets.SetHorizon(ctx, o, horizon)
+}
+
+func (p *promised) reading(minute int64) {
+	p.reads++
+	if !job.MinuteStart(minute).Before(p.horizon) {
+		p.early = append(p.early, minute)
+	}
+}
+
+func (p *promised) FirstOpen(ctx context.Context, partition int, from, to int64) (int64, bool, error) {
+	if to > job.Minute(time.Now()) {
+		p.reading(to - 1)
+	}
+	return p.Pending.FirstOpen(ctx, partition, from, to)
+}
+
+func (p *promised) Scan(ctx context.Context, partition int, minute int64, after *job.Locator, limit int) ([]job.PendingRow, error) {
+	if minute > job.Minute(time.Now()) {
+		p.reading(minute)
+	}
+	return p.Pending.Scan(ctx, partition, minute, after, limit)
+}
+
+// A writer that reads the horizon of before leaves its entry to the loader. So it must be written before the loader reads.
+func TestHorizonIsPublishedBeforeWhatItCoversIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoading(t, 1)
+		p := &promised{Buckets: l.deps.Hot, Pending: l.deps.Pending}
+		l.deps.Hot, l.deps.Pending = p, p
+		l.run(t, time.Now().Add(10*time.Minute))
+		if len(p.early) > 0 || p.reads == 0 {
+			t.Errorf("of %d reads ahead these minutes were read before the horizon: %d", p.reads, p.early)
+		}
+	})
+}
+
+// A closed bucket is read by nobody any more.
+func TestBucketsCloseInOrderAndOnlyWhenAllIsDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoading(t, 1)
+		began := time.Now()
+		minute := job.Minute(began)
+		first := l.put(t, 0, 1, began.Add(10*time.Second))
+		second := l.put(t, 0, 2, began.Add(70*time.Second))
+		closed := func(want int64, why string) {
+			t.Helper()
+			low, err := l.deps.Pending.LowWater(t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if low != want {
+				t.Errorf("%s: closed up to minute %d, want %d", why, low-minute, want-minute)
+			}
+		}
+		l.run(t, second.DueAt)
+		l.fires(t, second)
+		l.run(t, began.Add(20*time.Minute))
+		closed(minute, "the first entry is open")
+		if rows, err := l.deps.Pending.Scan(t.Context(), 0, minute+1, nil, 10); err != nil || len(rows) != 1 {
+			t.Errorf("%d rows are left in the bucket behind, %v", len(rows), err)
+		}
+		l.fires(t, first)
+		l.run(t, time.Now().Add(2*time.Minute))
+		now := job.Minute(time.Now().Add(-l.cfg.CloseAfter))
+		if low, err := l.deps.Pending.LowWater(t.Context(), 0); err != nil || low < now-1 || low > now {
+			t.Errorf("all is done: closed up to %d, %v; five minutes ago was %d", low-minute, err, now-minute)
+		}
+	})
+}
+
+func TestBucketThatWasSeenAllDoneStaysOpenForWhatIsWrittenLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoading(t, 1)
+		began := time.Now()
+		minute := job.Minute(began)
+		l.run(t, began.Add(time.Second))
+		l.fires(t, l.put(t, 0, 1, began.Add(2*time.Second)))
+		l.run(t, began.Add(l.cfg.CloseAfter+30*time.Second)) // swept, and seen all done
+		late := l.put(t, 0, 2, began.Add(3*time.Second))
+		l.run(t, began.Add(20*time.Minute))
+		if low, err := l.deps.Pending.LowWater(t.Context(), 0); err != nil || low > minute {
+			t.Errorf("closed up to minute %d, with an entry in the first, %v", low-minute, err)
+		}
+		if !l.isHot(t, late) {
+			t.Error("the late entry did not come back")
+		}
+	})
+}
