@@ -24,7 +24,9 @@ type Result struct {
 	Jobs, Calls, Events int
 	// Lateness of first attempts, in no order.
 	Lateness []time.Duration
-	moments  []moment
+	// Seen counts what happened, by its name in sometimes.
+	Seen    map[string]int
+	moments []moment
 }
 
 // Trace is the result as it is saved.
@@ -88,7 +90,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	w.addArchive(t, a)
 	result.Violations = append(result.Violations, ledger.Check(a)...)
 	result.Jobs, result.Calls, result.Events = len(a.Jobs), len(a.Calls), len(a.Events)
-	result.Lateness = ledger.Lateness(a.Calls)
+	result.Lateness, result.Seen = ledger.Lateness(a.Calls), w.seen(a)
 	return result
 }
 

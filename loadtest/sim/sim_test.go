@@ -45,6 +45,7 @@ type report struct {
 	Hits                               []hits
 	// Lateness of the first attempts, in milliseconds, by how many there were.
 	Lateness map[int64]int
+	Seen     map[string]int
 	Traces   []Trace
 	// Again is in how many replays the trace of a variant broke the same invariant.
 	Again int
@@ -60,7 +61,7 @@ func TestChild(t *testing.T) {
 	if *child == "" {
 		return
 	}
-	total := report{Weathers: map[string]int{}, Lateness: map[int64]int{}}
+	total := report{Weathers: map[string]int{}, Lateness: map[int64]int{}, Seen: map[string]int{}}
 	struck := map[Hit]int{}
 	v := VariantOf(*variant)
 	prepare(t)
@@ -72,6 +73,9 @@ func TestChild(t *testing.T) {
 		total.Faults += len(r.Struck)
 		for h, n := range r.Hits {
 			struck[h] += n
+		}
+		for what, n := range r.Seen {
+			total.Seen[what] += n
 		}
 		for _, late := range r.Lateness {
 			total.Lateness[late.Milliseconds()]++
@@ -168,7 +172,7 @@ func runChild(t *testing.T, first uint64, count int, v string, again int) report
 func runAll(t *testing.T, first uint64, count int, v string) report {
 	t.Helper()
 	const chunk = 50
-	total := report{Weathers: map[string]int{}, Lateness: map[int64]int{}}
+	total := report{Weathers: map[string]int{}, Lateness: map[int64]int{}, Seen: map[string]int{}}
 	struck := map[Hit]int{}
 	began, told := time.Now(), time.Now()
 	var mu sync.Mutex
@@ -196,6 +200,9 @@ func runAll(t *testing.T, first uint64, count int, v string) report {
 				}
 				for ms, n := range r.Lateness {
 					total.Lateness[ms] += n
+				}
+				for what, n := range r.Seen {
+					total.Seen[what] += n
 				}
 				total.Traces = append(total.Traces, r.Traces...)
 				if time.Since(told) > 30*time.Second {
@@ -260,7 +267,16 @@ func TestNoSeedBreaksAnInvariant(t *testing.T) {
 	t.Logf("first attempts were late by %s in the median, %s at p99", r.lateness(0.5), r.lateness(0.99))
 	save(t, r.Traces)
 	coverage(t, r)
+	for _, what := range sometimes {
+		t.Logf("%-60s %d", what, r.Seen[what])
+		if r.Seen[what] == 0 && r.Seeds >= sometimesSeeds {
+			t.Errorf("in no run: %s", what)
+		}
+	}
 }
+
+// sometimesSeeds is from how many seeds on everything in sometimes must have happened.
+const sometimesSeeds = 150
 
 // coverageSeeds is from how many seeds on every fault point must be hit. What is rarely called is aimed at by one seed in
 // three hundred, and chance leaves out one or another of fewer.

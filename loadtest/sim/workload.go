@@ -161,6 +161,9 @@ func (w *world) register(scripts []script) (ids []string) {
 		}
 		ids = append(ids, id)
 	}
+	w.mu.Lock()
+	w.together += len(ids)
+	w.mu.Unlock()
 	return ids
 }
 

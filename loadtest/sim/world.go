@@ -88,6 +88,9 @@ type world struct {
 	// slow are the times for which a worker stood still, or a call of it was under way; losses are those of the hot tier.
 	slow   []span
 	losses []time.Time
+	// registries are the metrics of all processes that ever ran; together counts the jobs of batches.
+	registries []*prometheus.Registry
+	together   int
 
 	// lastID is the millisecond of the last id, idsThen how many there were in it.
 	lastID  int64
@@ -235,7 +238,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		w.variant.Ports(p.kind, &ports)
 	}
 	logger := slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1}))
-	metrics := prometheus.NewRegistry()
+	metrics := w.registry()
 	switch p.kind {
 	case "job-api":
 		cfg := api.DefaultConfig()

@@ -1,0 +1,92 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// sometimes are what must have happened in some run of many: a check of what never happens checks nothing. Those that begin with
+// "minutehand_" are counters of the services, with their labels.
+var sometimes = []string{
+	"an occurrence fired by backfill", "a run of occurrences skipped as missed", "an occurrence skipped by a pause", "an attempt taken over",
+	"an execution retried", "a dead letter", "an entry repeated by a slow writer", "a definition that an update replaced",
+	"a pause that was answered", "a cancel that was answered", "an update that was answered", "a job of a batch",
+	"minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
+	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
+	"minutehand_scheduler_worker_parked_total", "minutehand_scheduler_worker_postponed_total",
+	"minutehand_scheduler_worker_dropped_holds_total",
+	"minutehand_executor_deferred_total", "minutehand_executor_duplicate_fires_total", "minutehand_executor_refused_total",
+	"minutehand_executor_asked_total", "minutehand_executor_outcomes_total{worker_lost}", "minutehand_executor_outcomes_total{timed_out}",
+	"minutehand_audit_writer_discarded_objects_total",
+}
+
+// seen counts what happened in a run, by its name.
+func (w *world) seen(a *ledger.Account) map[string]int {
+	n := map[string]int{}
+	for _, registry := range w.registries {
+		families, _ := registry.Gather() // what could be gathered
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				var labels []string
+				for _, l := range m.GetLabel() {
+					labels = append(labels, l.GetValue())
+				}
+				name := f.GetName()
+				if len(labels) > 0 {
+					name += "{" + strings.Join(labels, ",") + "}"
+				}
+				n[name] += int(m.GetCounter().GetValue())
+			}
+		}
+	}
+	for i := range a.Events {
+		e := &a.Events[i]
+		switch {
+		case e.Entry.BackfillFired > 0 && e.Disposition == job.Fired:
+			n["an occurrence fired by backfill"]++
+		case e.Type == job.EventSkipped && e.Disposition == job.SkippedMissed:
+			n["a run of occurrences skipped as missed"]++
+		case e.Disposition == job.SkippedPaused:
+			n["an occurrence skipped by a pause"]++
+		}
+		if e.Entry.Attempt > 1 {
+			n["an execution retried"]++
+		}
+		if e.Entry.Repeats != 0 {
+			n["an entry repeated by a slow writer"]++
+		}
+	}
+	tokens := map[string]string{}
+	for _, c := range a.Calls {
+		attempt := fmt.Sprint(c.ExecutionID, "/", c.Attempt)
+		if before, called := tokens[attempt]; called && before != c.Token {
+			n["an attempt taken over"]++
+		}
+		tokens[attempt] = c.Token
+	}
+	for _, j := range a.Jobs {
+		n["a definition that an update replaced"] += len(j.Superseded)
+	}
+	for _, s := range a.Stops {
+		n[map[ledger.StopKind]string{
+			ledger.StopPause: "a pause that was answered", ledger.StopCancel: "a cancel that was answered",
+			ledger.StopUpdate: "an update that was answered",
+		}[s.Kind]]++
+	}
+	n["a dead letter"], n["a job of a batch"] = len(a.DeadLetters), w.together
+	return n
+}
+
+// registry is where a process's metrics are counted; it outlives the process.
+func (w *world) registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.registries = append(w.registries, r)
+	return r
+}
