@@ -119,6 +119,18 @@ type Weather struct {
 	Crash bool
 }
 
+// calm is a weather without any fault, in which clocks agree: it shows what the others are compared with.
+var calm = Weather{Name: "calm"}
+
+// weatherOf is calm for one seed of twenty, and else one of the weathers in turn.
+func weatherOf(seed uint64) Weather {
+	if (dice{seed}).roll("calm") < 0.05 {
+		return calm
+	}
+	all := weathers()
+	return all[seed%uint64(len(all))]
+}
+
 func weathers() []Weather {
 	network := map[Kind]float64{
 		FailBefore: 0.004, FailAfter: 0.004, FailLate: 0.002, Twice: 0.003, SlowBefore: 0.003, SlowAfter: 0.003, Redeliver: 0.004,
@@ -287,7 +299,7 @@ const replayTolerance = 100 * time.Millisecond
 
 // clock is that of a process: in half of the runs each has one of its own, so that two differ by up to what is allowed.
 func (f *Faults) clock(process string) clock.Clock {
-	if f.dice.roll("clocks") < 0.5 {
+	if f.weather.Name == calm.Name || f.dice.roll("clocks") < 0.5 {
 		return 0
 	}
 	ahead := (f.dice.roll("clock/%s", process) - 0.5) * float64(clock.MaxDifference)

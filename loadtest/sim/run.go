@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,8 @@ type Result struct {
 	Jobs, Calls, Events int
 	// Lateness of first attempts, in no order.
 	Lateness []time.Duration
+	// Calm is the lateness where nothing may delay a call: see calmLateness. None in other weathers.
+	Calm []time.Duration
 	// Seen counts what happened, by its name in sometimes.
 	Seen    map[string]int
 	moments []moment
@@ -49,8 +52,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	t.Helper()
 	var w *world
 	var a *ledger.Account
-	all := weathers()
-	f := newFaults(seed, all[seed%uint64(len(all))], replay)
+	f := newFaults(seed, weatherOf(seed), replay)
 	// Out of the bubble, because a trace and a seed find them in different ways: that would change the turns.
 	scheduled := f.Schedule(replay, faultsFor, processNames(kinds()...), processNames("scheduler-worker", "bucket-loader"))
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +68,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 			}
 		}
 		w.schedule(scheduled)
-		if f.dice.roll("holds") < 0.4 {
+		if f.weather.Name != calm.Name && f.dice.roll("holds") < 0.4 {
 			w.background.Go(w.hold)
 		}
 		for _, together := range scripts(f.dice) {
@@ -91,7 +93,25 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	result.Violations = append(result.Violations, ledger.Check(a)...)
 	result.Jobs, result.Calls, result.Events = len(a.Jobs), len(a.Calls), len(a.Events)
 	result.Lateness, result.Seen = ledger.Lateness(a.Calls), w.seen(a)
+	if w.faults.weather.Name == calm.Name {
+		result.Calm = calmLateness(a)
+	}
 	return result
+}
+
+// calmLateness is that of the first attempts at healthy targets, without the jobs that were paused, be it because their target said
+// that it was gone: a resume may fire what it finds missed.
+func calmLateness(a *ledger.Account) []time.Duration {
+	paused := map[string]bool{}
+	for _, s := range a.Stops {
+		paused[s.JobID] = paused[s.JobID] || s.Kind == ledger.StopPause
+	}
+	for _, c := range a.Calls {
+		paused[c.JobID] = paused[c.JobID] || strings.HasPrefix(c.Host, "gone.")
+	}
+	return ledger.Lateness(slices.DeleteFunc(slices.Clone(a.Calls), func(c ledger.Call) bool {
+		return paused[c.JobID] || !strings.HasPrefix(c.Host, "ok.")
+	}))
 }
 
 // account gathers what is known of the run. Every instant before until must have its disposition.
