@@ -60,6 +60,12 @@ type Stop struct {
 	OldHosts    []string
 }
 
+// Trigger is an acknowledged trigger.
+type Trigger struct {
+	JobID, ExecutionID string
+	AckedAt            time.Time
+}
+
 // Archived is an event as the archive holds it, with its place in the log.
 type Archived struct {
 	EventID           string
@@ -77,7 +83,13 @@ type Account struct {
 	HotLost bool
 	// Excused tells that an owner stalled for longer than a catch-up window while the hot tier was lost, which the design
 	// excludes from I1: an instant may have more than one disposition.
-	Excused  bool
+	Excused bool
+	// Registered are the jobs whose registration was answered, Triggers what was answered to triggers.
+	Registered []string
+	Triggers   []Trigger
+	// Settles is within which time what is due, or was promised, has come to its end when the account is taken; 0 if that is not
+	// known, and nothing is said about it then.
+	Settles  time.Duration
 	Jobs     []JobAccount
 	Stops    []Stop
 	Calls    []Call
@@ -129,6 +141,7 @@ func Check(a *Account) []Violation {
 	checkStops(r, a)
 	checkAttempts(r, a, i)
 	checkArchive(r, a)
+	checkPromises(r, a, i)
 	return r.violations
 }
 

@@ -19,7 +19,7 @@ func sound() *ledger.Account {
 		ID: "def_01HZZZZZZZZZZZZZZZZZZZZZZZ", EffectiveAt: begin, FirstOrdinal: 1, Retry: job.DefaultRetryPolicy(),
 		Schedule: job.Schedule{Type: job.Interval, Every: time.Minute, StartAt: begin},
 	}
-	a := &ledger.Account{From: begin, Until: begin.Add(150 * time.Second)}
+	a := &ledger.Account{From: begin, Until: begin.Add(150 * time.Second), Settles: 10 * time.Second, Registered: []string{jobID}}
 	a.Jobs = []ledger.JobAccount{{Job: job.Job{ID: jobID, Status: job.Active, Definition: def}}}
 	for i := range 3 {
 		at := begin.Add(time.Duration(i) * time.Minute)
@@ -36,6 +36,20 @@ func sound() *ledger.Account {
 	return a
 }
 
+// trigger adds an execution that a client asked for.
+func trigger(a *ledger.Account) {
+	at := begin.Add(30 * time.Second)
+	e := entry(a.Jobs[0].Job.Definition.ID, at)
+	e.ExecutionID, e.Trigger = job.ManualExecutionID(jobID, "01HZZZZZZZZZZZZZZZZZZZZZZZ"), job.TriggerManual
+	event := job.AttemptEvent(&job.Fire{Entry: e}, job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Fence: fence(9)}, at)
+	a.Events = append(a.Events, event)
+	a.Archived = append(a.Archived, ledger.Archived{EventID: event.ID, Offset: 3})
+	a.Triggers = []ledger.Trigger{{JobID: jobID, ExecutionID: e.ExecutionID, AckedAt: at}}
+	a.Calls = append(a.Calls, ledger.Call{
+		Host: "ok", JobID: jobID, ExecutionID: e.ExecutionID, Attempt: 1, ScheduledFor: at, Token: fence(9).String(), At: at,
+	})
+}
+
 func entry(definitionID string, at time.Time) job.Entry {
 	return job.Entry{
 		Locator: job.Locator{
@@ -50,7 +64,9 @@ func fence(counter int64) job.Fence {
 }
 
 func TestSoundAccountBreaksNothing(t *testing.T) {
-	for _, v := range ledger.Check(sound()) {
+	a := sound()
+	trigger(a)
+	for _, v := range append(ledger.Check(sound()), ledger.Check(a)...) {
 		t.Error(v)
 	}
 }
@@ -123,6 +139,27 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		{"twice in the archive", "I8", func(a *ledger.Account) { a.Archived = append(a.Archived, a.Archived[0]) }},
 		{"a gap in another log of the archive", "I8", func(a *ledger.Account) {
 			a.Archived = append(a.Archived, ledger.Archived{EventID: a.Events[0].ID, LogID: "other", Offset: 1})
+		}},
+		{"a job that was answered and is not there", "I1", func(a *ledger.Account) { a.Registered = append(a.Registered, "job_other") }},
+		{"a trigger that was answered and never called", "I1", func(a *ledger.Account) {
+			trigger(a)
+			a.Calls = a.Calls[:3]
+		}},
+		{"a trigger of which nothing is known", "I1", func(a *ledger.Account) {
+			a.Crashed = true
+			trigger(a)
+			a.Calls, a.Events, a.Archived = a.Calls[:3], a.Events[:3], a.Archived[:3]
+		}},
+		{"a call of an attempt without an event", "I7", func(a *ledger.Account) {
+			c := a.Calls[1]
+			c.Attempt = 2
+			a.Calls = append(a.Calls, c)
+		}},
+		{"an entry that is not done long after it was due", "I1", func(a *ledger.Account) {
+			row := a.Pending[0]
+			row.DueAt = begin.Add(time.Minute)
+			row.Done = false
+			a.Pending = append(a.Pending, row)
 		}},
 		{"unknown to the history", "I8", func(a *ledger.Account) {
 			a.Archived = append(a.Archived, ledger.Archived{EventID: "x", Offset: 3})

@@ -124,7 +124,11 @@ func apart(scripts []script) (lists [][]script) {
 // that wants to be sure.
 func (w *world) play(scripts []script) {
 	w.after(scripts[0].begin, func() {
-		for i, id := range w.register(scripts) {
+		ids := w.register(scripts)
+		w.mu.Lock()
+		w.registered = append(w.registered, ids...)
+		w.mu.Unlock()
+		for i, id := range ids {
 			w.tell("client", id, "registered "+scripts[i].name)
 			w.background.Go(func() { w.follow(scripts[i], id) })
 		}
@@ -220,8 +224,13 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 		w.mu.Unlock()
 		w.request(s.name, http.StatusOK, http.MethodPost, path+"/resume", nil)
 	case "trigger":
-		w.request(s.name, http.StatusAccepted, http.MethodPost, path+"/trigger", nil,
+		answer, ok := w.request(s.name, http.StatusAccepted, http.MethodPost, path+"/trigger", nil,
 			"Idempotency-Key", fmt.Sprintf("%s-trigger-%d", s.name, n))
+		if execution, _ := answer["execution_id"].(string); ok {
+			w.mu.Lock()
+			w.triggers = append(w.triggers, ledger.Trigger{JobID: id, ExecutionID: execution, AckedAt: time.Now()})
+			w.mu.Unlock()
+		}
 	case "cancel", "delete":
 		method, status := http.MethodDelete, http.StatusNoContent
 		if what == "cancel" {

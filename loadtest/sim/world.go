@@ -82,9 +82,12 @@ type world struct {
 	calls     []ledger.Call
 	stops     []ledger.Stop
 	updates   []string // the definition of each of the stops that is an update
-	tenures   map[string]string
-	moments   []moment
-	broken    []ledger.Violation
+	// registered and triggers are what clients were answered.
+	registered []string
+	triggers   []ledger.Trigger
+	tenures    map[string]string
+	moments    []moment
+	broken     []ledger.Violation
 	// slow are the times for which a worker stood still, or a call of it was under way; losses are those of the hot tier.
 	slow   []span
 	losses []time.Time
