@@ -150,13 +150,13 @@ func (s *Service) Run(ctx context.Context) error {
 		Coord: s.deps.Coord, Name: hotbucket.RoleWorker, Logger: s.deps.Logger, Clock: s.deps.Clock,
 		Hot: &s.hot, Cold: &s.cold, Buckets: s.deps.Hot, AskCold: s.readHold,
 	}
+	// Nothing is dispatched before it is known what is held, and nobody owns anything who cannot read that.
+	if err := run.Patiently(ctx, s.deps.Logger, "read what is held", s.readHold); err != nil {
+		return nil
+	}
 	assigned, err := role.Keep(ctx)
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
-	}
-	// Nothing is dispatched before it is known what is held.
-	if err := run.Patiently(ctx, s.deps.Logger, "read what is held", s.readHold); err != nil {
-		return nil
 	}
 	shards := make([]*shard, s.cfg.Shards)
 	var wg sync.WaitGroup
