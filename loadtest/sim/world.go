@@ -274,7 +274,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		cfg := executor.DefaultConfig()
 		// Some of what hangs is deferred, but not for so long that the end of the run would not see it.
 		cfg.HostConcurrency, cfg.MaxQueueWait, cfg.MaxDefer = 3, time.Second, 30*time.Second
-		cfg.MaxBytes = 20 * largeBody // a quarter for each host: its three places, and one that waits
+		cfg.MaxBytes = 24 * largeBody // a quarter for each host: its three places, and as many that wait
 		return executor.New(cfg, executor.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
 			Board: ports.Board, Transport: ports.Transport, Clock: p.clock, Logger: logger, Metrics: metrics,

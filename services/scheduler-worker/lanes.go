@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -142,12 +143,13 @@ func (l *lanes) crowded(id uint32) bool {
 	return bytes >= int64(unreportedBytes*l.share)
 }
 
-// window is how many fires may be under way, room how many more; negative when there are too many.
+// room says how many fires may be under way, and how many more; negative when there are too many. A share is rounded up: where
+// executors would have fewer than there are workers, each sends one, and stops when they wait.
 func (l *lanes) room(one *lane, now time.Time) (window, room int) {
 	since := now.Add(-capacity.Fresh)
 	if one.reported {
-		window, since = int(float64(one.window)*l.share), one.since
-		room = int(float64(one.window-one.waiting) * l.share)
+		window, since = l.shareOf(one.window), one.since
+		room = l.shareOf(one.window - one.waiting)
 	} else {
 		window = l.unreported()
 		room = window
@@ -157,6 +159,8 @@ func (l *lanes) room(one *lane, now time.Time) (window, room int) {
 	}
 	return window, room - one.held
 }
+
+func (l *lanes) shareOf(n int) int { return int(math.Ceil(float64(n) * l.share)) }
 
 func (l *lanes) unreported() int { return max(int(float64(l.usual)*l.share), min(minWindow, l.usual)) }
 

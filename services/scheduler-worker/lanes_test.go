@@ -67,6 +67,11 @@ func TestRoomOfALaneIsItsWindowLessWhatIsUnderWay(t *testing.T) {
 		l.setShare(0.5)
 		l.report([]capacity.Report{{Executor: "a", Lanes: []capacity.Lane{{ID: testLane, Window: 500}}}})
 		want("of half of the partitions", 250)
+		l.setShare(0.02)
+		l.report([]capacity.Report{{Executor: "a", Lanes: []capacity.Lane{{ID: testLane, Window: 12}}}})
+		want("of one partition in fifty, where there is room for twelve,", 1)
+		l.report([]capacity.Report{{Executor: "a", Lanes: []capacity.Lane{{ID: testLane, Window: 12, Waiting: 12}}}})
+		want("of one partition in fifty, when twelve wait,", 0)
 		time.Sleep(3 * capacity.Fresh)
 		l.report(nil)
 		if l.busy() || len(l.m) > 0 {
