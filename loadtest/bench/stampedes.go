@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -157,17 +158,20 @@ func (p *process) run(ctx context.Context, n int, target, hangs string, perSecon
 	if err := began(); err != nil {
 		return o, err
 	}
-	progress, stop := context.WithCancel(ctx)
-	defer stop()
-	go p.progress(progress, target, n, at)
+	telling, stop := context.WithCancel(ctx)
+	var told sync.WaitGroup
+	told.Go(func() { p.progress(telling, target, n, at) })
 	t, err := p.await(ctx, target, n)
+	stop()
+	told.Wait()
 	o.rate, o.took, o.doubled = float64(n)/t.Last.Sub(at).Seconds(), t.Last.Sub(at), t.Doubled
 	return o, err
 }
 
 // progress tells every few seconds how many calls have come.
 func (p *process) progress(ctx context.Context, target string, n int, at time.Time) {
-	for tick := time.Tick(10 * time.Second); ; {
+	const every = 10 * time.Second
+	for tick := time.Tick(every); ; {
 		select {
 		case <-tick:
 		case <-ctx.Done():
