@@ -22,7 +22,7 @@ type one struct {
 	hanging bool
 	bare    float64 // requests/s of a bare client, right before
 	rate    float64 // fires/s
-	cpu     float64 // µs per fire
+	cpu     float64 // µs per fire; in one process with what follows from it
 	doubled int
 	took    time.Duration
 	memory  int64 // bytes resident at most, of one process
@@ -32,6 +32,10 @@ type one struct {
 
 // stampedeBare is how many requests a bare client makes before each stampede, to tell how fast the machine is then.
 const stampedeBare = 50_000
+
+// followsWithin is how long after the last call its outcome is recorded, its entry done, and its history in the archive. One
+// process that has nothing more to do takes next to no CPU.
+const followsWithin = 15 * time.Second
 
 // stampedes measures stampedes of several sizes on one target, each alone and beside as many that are due at the same instant on
 // a target that never answers. In one process each has a fresh folder; on the servers all share an installation.
@@ -195,6 +199,7 @@ func inOneProcess(ctx context.Context, binary, target, hangs string, n int, recu
 	}
 	var before float64
 	o, err := p.run(ctx, n, target, hangs, 15_000, recurring, func() (err error) { before, err = p.cpu(); return err })
+	time.Sleep(followsWithin) // also that of what follows from the calls, which a small stampede would leave out
 	after, cpuErr := p.cpu()
 	o.cpu = (after - before) / float64(n) * 1e6
 	m, metricsErr := p.metrics(ctx)
