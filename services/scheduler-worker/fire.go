@@ -176,7 +176,7 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task
 // any of them leaves the entries in the hot bucket (or, when that is lost, not done in the cold store), so that they
 // are dispatched again: the successors have the same keys, the fires the same execution ids.
 func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error {
-	batch, err := s.dropSettled(ctx, batch, now)
+	batch, err := s.clearUp(ctx, batch, now)
 	if err != nil {
 		return err
 	}

@@ -373,10 +373,10 @@ func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions ma
 	return nil
 }
 
-// dropSettled takes out of a batch what was settled long ago: a parent that was dispatched again made it hot, and the hot tier may
-// have forgotten what came of it. What was decided about an entry, and is not settled yet, is carried out: the claim may be
-// forgotten too.
-func (s *Service) dropSettled(ctx context.Context, batch []*task, now time.Time) ([]*task, error) {
+// clearUp asks the rows of what comes so late that the hot tier may have forgotten what came of it, and gives what is left to be
+// sent. What was settled long ago is removed: a parent that was dispatched again made it hot. What was decided about an entry, and
+// is not settled yet, is carried out: the claim may be forgotten too.
+func (s *Service) clearUp(ctx context.Context, batch []*task, now time.Time) ([]*task, error) {
 	var doubtful []job.Locator
 	for _, t := range batch {
 		if t.doubtful(now) {

@@ -259,7 +259,7 @@ func TestLateEntryIsAskedAboutOnlyWhereTheHotTierMayHaveForgottenIt(t *testing.T
 			f.must(f.deps.Pending.MarkDone(ctx, []job.Locator{entry.Locator}))
 		}
 		one := &task{entry: &entry, owner: f.owner, incarnation: incarnations[c.covered]}
-		left, err := f.dropSettled(ctx, []*task{one}, now)
+		left, err := f.clearUp(ctx, []*task{one}, now)
 		f.must(err)
 		if len(left) == 1 != c.left {
 			t.Errorf("%s: it is left: %t", c.name, len(left) == 1)
@@ -292,7 +292,7 @@ func TestDecisionThatOnlyTheRowRemembersIsCarriedOut(t *testing.T) {
 	one.incarnation = dedupe.IncarnationName(now.UnixMicro(), "new")
 	f.must(f.deps.Pending.Decide(ctx, f.entry.Locator, one.line.Late(&f.entry, now)))
 
-	left, err := f.dropSettled(ctx, []*task{one}, now)
+	left, err := f.clearUp(ctx, []*task{one}, now)
 	f.must(err)
 	if len(left) != 0 {
 		t.Error("it is fired although its row says that it was skipped")
