@@ -19,6 +19,8 @@ type Call struct {
 	At                       time.Time
 	// Ahead is by how much the executor's clock was ahead of the one that At is of.
 	Ahead time.Duration
+	// Failed tells that the target answered it in a way that is retried, or not at all.
+	Failed bool
 	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins.
 	CheckedAt time.Time
 }
@@ -84,9 +86,11 @@ type Account struct {
 	// Excused tells that an owner stalled for longer than a catch-up window while the hot tier was lost, which the design
 	// excludes from I1: an instant may have more than one disposition.
 	Excused bool
-	// Registered are the jobs whose registration was answered, Triggers what was answered to triggers.
-	Registered []string
-	Triggers   []Trigger
+	// Registered are the jobs whose registration was answered, MaxAttempts what it asked for, by job, and Triggers what was answered
+	// to triggers.
+	Registered  []string
+	MaxAttempts map[string]int
+	Triggers    []Trigger
 	// Settles is within which time what is due, or was promised, has come to its end when the account is taken; 0 if that is not
 	// known, and nothing is said about it then.
 	Settles  time.Duration

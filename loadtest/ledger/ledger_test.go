@@ -150,6 +150,10 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			trigger(a)
 			a.Calls, a.Events, a.Archived = a.Calls[:3], a.Events[:3], a.Archived[:3]
 		}},
+		{"a retry that never comes", "I1", func(a *ledger.Account) {
+			a.Calls[1].Failed = true
+			a.MaxAttempts = map[string]int{jobID: 2}
+		}},
 		{"a call of an attempt without an event", "I7", func(a *ledger.Account) {
 			c := a.Calls[1]
 			c.Attempt = 2

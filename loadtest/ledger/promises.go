@@ -1,6 +1,9 @@
 package ledger
 
 import (
+	"slices"
+	"time"
+
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -36,6 +39,7 @@ func checkPromises(r *report, a *Account, i *index) {
 			r.add("I7", c.JobID, "attempt %d of %s was called, and no event tells of it", k.attempt, k.executionID)
 		}
 	}
+	checkRetries(r, a, i, settled)
 	for n := range a.Pending {
 		if p := &a.Pending[n]; !p.Done && p.DueAt.Before(settled) {
 			r.add("I1", p.JobID, "the entry of %s, attempt %d, is not done %s after it was due", p.ExecutionID, p.Attempt, a.Until.Sub(p.DueAt))
@@ -43,11 +47,31 @@ func checkPromises(r *report, a *Account, i *index) {
 	}
 }
 
-func onRecord(events []*job.Event, attempt int) bool {
-	for _, e := range events {
-		if e.Entry.Attempt == attempt {
-			return true
+// checkRetries asks for the attempt after one that a target failed, of jobs that nobody stopped or updated. The next ones may have
+// been lost with their executors before they called.
+func checkRetries(r *report, a *Account, i *index, settled time.Time) {
+	stopped := map[string]bool{}
+	for _, s := range a.Stops {
+		stopped[s.JobID] = true
+	}
+	for k, calls := range i.calls {
+		c, most, events := calls[len(calls)-1], a.MaxAttempts[calls[0].JobID], i.attempts[k.executionID]
+		if !c.Failed || stopped[c.JobID] || c.At.After(settled) {
+			continue
+		}
+		for k.attempt++; lostAt(events, k.attempt); k.attempt++ {
+		}
+		if k.attempt <= most && len(i.calls[k]) == 0 {
+			r.add("I1", c.JobID, "attempt %d of %s failed, and attempt %d never came", c.Attempt, k.executionID, k.attempt)
 		}
 	}
-	return false
+}
+
+// lostAt tells that an attempt was lost with its executor.
+func lostAt(events []*job.Event, attempt int) bool {
+	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Entry.Attempt == attempt && e.Outcome.Kind == job.WorkerLost })
+}
+
+func onRecord(events []*job.Event, attempt int) bool {
+	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Entry.Attempt == attempt })
 }

@@ -324,7 +324,11 @@ func (c buckets) Add(ctx context.Context, entries []job.Entry) error {
 
 func (c buckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
 	return through(ctx, c.p, opDue, c.p.name, func(ctx context.Context) ([]hotbucket.Given, error) {
-		return c.hot.Due(ctx, owners, ask)
+		given, err := c.hot.Due(ctx, owners, ask)
+		if err == nil {
+			c.p.w.accepted(c.p, owners)
+		}
+		return given, err
 	})
 }
 
@@ -487,8 +491,10 @@ func (c log) Publish(ctx context.Context, topic string, list []dispatch.Record) 
 	}
 	list = slices.Clone(list)
 	key := first(list, func(r dispatch.Record) string { return r.Key })
+	if topic == dispatch.TopicFires {
+		c.p.w.publishes(c.p, list)
+	}
 	return do(ctx, c.p, publishOp(topic), key, func(ctx context.Context) error {
-		c.p.w.published(c.p, topic, list)
 		return c.p.w.log.Publish(ctx, topic, list)
 	})
 }

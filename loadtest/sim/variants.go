@@ -14,16 +14,19 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/wire"
+	worker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
 // Variant is the code with something broken on purpose, to show that the simulation notices. It is made of ports that are
-// put in front of the real ones, so that the services are as they are.
+// put in front of the real ones, of broken servers, or of a worker's limits, so that the services are as they are.
 type Variant struct {
 	Name string
 	// Ports replaces some of the ports that processes of a kind are given.
 	Ports func(kind string, p *Ports)
 	// Servers breaks a server.
 	Servers func(w *world)
+	// Worker changes how workers are configured.
+	Worker func(c *worker.Config)
 }
 
 // Variants are those that break an invariant.
@@ -56,6 +59,7 @@ func Variants() []*Variant {
 		{Name: "the hot tier's incarnation is not asked for", Servers: func(w *world) { w.hot.Broken.AnyIncarnation = true }},
 		{Name: "a token is given out again", Servers: func(w *world) { w.hot.Broken.SameToken = true }},
 		{Name: "a later incarnation has a smaller number", Servers: func(w *world) { w.hot.Broken.FallingEpochs = true }},
+		{Name: "a worker dispatches however long ago it read", Worker: func(c *worker.Config) { c.OwnerTTL = time.Hour }},
 		{Name: "an owner that gets nothing done stays the owner", Ports: func(_ string, p *Ports) { p.Coord = staysOwner{p.Coord} }},
 		{Name: "an object of the archive counts as put when it is there", Ports: only("audit-writer", func(p *Ports) {
 			p.Archive = putsBlindly{p.Archive}

@@ -39,6 +39,8 @@ type script struct {
 	begin   time.Duration
 	body    map[string]any
 	changes []change
+	// attempts is how many the job's retry policy allows.
+	attempts int
 }
 
 // scripts makes the workload of a seed: jobs of every kind, with changes of every kind. Those in one list are registered in one
@@ -67,9 +69,10 @@ func scripts(d dice) [][]script {
 		if d.roll("large/%s", n) < 0.2 {
 			s.body["target"].(map[string]any)["body"] = large
 		}
+		s.attempts = pick(d, []int{1, 2, 4}, "attempts/%s", n)
 		s.body["retry_policy"] = map[string]any{
 			"base_delay":   pick(d, []string{"1s", "5s", "20s"}, "delay/%s", n),
-			"max_attempts": pick(d, []int{1, 2, 4}, "attempts/%s", n), "backoff": pick(d, []string{"fixed", "exponential"}, "backoff/%s", n),
+			"max_attempts": s.attempts, "backoff": pick(d, []string{"fixed", "exponential"}, "backoff/%s", n),
 		}
 		if i < 2 {
 			s.body["labels"] = map[string]any{"held": "yes"}
@@ -127,6 +130,9 @@ func (w *world) play(scripts []script) {
 		ids := w.register(scripts)
 		w.mu.Lock()
 		w.registered = append(w.registered, ids...)
+		for i, id := range ids {
+			w.attempts[id] = scripts[i].attempts
+		}
 		w.mu.Unlock()
 		for i, id := range ids {
 			w.tell("client", id, "registered "+scripts[i].name)

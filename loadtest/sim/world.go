@@ -20,6 +20,7 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -84,10 +85,13 @@ type world struct {
 	updates   []string // the definition of each of the stops that is an update
 	// registered and triggers are what clients were answered.
 	registered []string
+	attempts   map[string]int // by job
 	triggers   []ledger.Trigger
-	tenures    map[string]string
-	moments    []moment
-	broken     []ledger.Violation
+	// tenures are when workers' reads were accepted last, epochs the greatest with which any was, by partition.
+	tenures map[tenure]time.Time
+	epochs  map[int]int64
+	moments []moment
+	broken  []ledger.Violation
 	// slow are the times for which a worker stood still, or a call of it was under way; losses are those of the hot tier.
 	slow   []span
 	losses []time.Time
@@ -143,7 +147,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{},
-		checked: map[string]time.Time{}, tenures: map[string]string{},
+		checked: map[string]time.Time{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{}, attempts: map[string]int{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
 		for _, r := range rows {
@@ -266,6 +270,9 @@ func (w *world) service(p *process) (run.Runner, error) {
 		if w.variant == nil && w.seed%2 == 0 {
 			cfg.Window = 4 // much of what is due has to wait
 		}
+		if w.variant != nil && w.variant.Worker != nil {
+			w.variant.Worker(&cfg)
+		}
 		return worker.New(cfg, worker.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
 			Records: ports.Records, Log: ports.Log, Coord: ports.Coord, Board: ports.Board, Clock: p.clock, Logger: logger, Metrics: metrics,
@@ -385,25 +392,38 @@ func (w *world) started(k dedupe.Key, fence job.Fence) {
 	w.checked[tokenKey(k, fence.String())] = time.Now()
 }
 
-// published checks I3 on what workers publish: under one epoch a partition has one owner.
-func (w *world) published(p *process, topic string, list []dispatch.Record) {
-	if topic != dispatch.TopicFires {
-		return
+// tenure is a partition as one run of a worker has it.
+type tenure struct {
+	worker         string
+	run, partition int
+	epoch          int64
+}
+
+// accepted notes that the hot tier accepted an owner's read, and with it the owners' epochs.
+func (w *world) accepted(p *process, owners []hotbucket.Owner) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range owners {
+		w.tenures[tenure{p.name, p.run, o.Partition, o.Epoch}] = time.Now()
+		w.epochs[o.Partition] = max(w.epochs[o.Partition], o.Epoch)
 	}
+}
+
+// publishes checks I3 on what a worker is about to publish: it read the partition under that epoch not long ago, or nobody has
+// read it under a later one.
+func (w *world) publishes(p *process, list []dispatch.Record) {
 	for _, r := range list {
 		f, err := wire.UnmarshalFire(r.Value)
 		if err != nil {
 			w.violate("wire", "", "a fire cannot be decoded: %v", err)
 			continue
 		}
-		tenure := fmt.Sprintf("p%d under epoch %d", f.Partition, f.Epoch)
-		owner := fmt.Sprintf("%s run %d", p.name, p.run)
 		w.mu.Lock()
-		other, held := w.tenures[tenure]
-		w.tenures[tenure] = owner
+		read, present := w.tenures[tenure{p.name, p.run, f.Partition, f.Epoch}], w.epochs[f.Partition]
 		w.mu.Unlock()
-		if held && other != owner {
-			w.violate("I3", f.JobID, "both %s and %s dispatched from %s", other, owner, tenure)
+		if age := time.Since(read); f.Epoch != present && age > worker.DefaultConfig().OwnerTTL {
+			w.violate("I3", f.JobID, "%s dispatches from partition %d under epoch %d, while %d has taken it over: it read it %s ago",
+				p.name, f.Partition, f.Epoch, present, age)
 		}
 		w.tell(p.name, locatorKey(f.Locator), "publishes the fire of "+f.DueAt.Sub(w.began).String())
 	}
@@ -419,10 +439,14 @@ func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
 	}
 	w.mu.Lock()
 	c.CheckedAt = w.checked[tokenKey(dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}, c.Token)]
+	n := len(w.calls)
 	w.calls = append(w.calls, c)
 	w.mu.Unlock()
 	w.tell(p.name, fmt.Sprintf("%s/%d", c.ExecutionID, attempt), "invokes "+c.Host+" under token "+c.Token)
 	status, err := w.behave(r, c)
+	w.mu.Lock()
+	w.calls[n].Failed = err != nil || status >= http.StatusInternalServerError
+	w.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}

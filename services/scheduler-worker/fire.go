@@ -65,7 +65,18 @@ func (sh *shard) dispatch(ctx context.Context) {
 }
 
 // lapsed tells that another may own these partitions by now, because the last accepted read is too old.
-func (sh *shard) lapsed() bool { return sh.s.deps.Clock.Since(sh.lastAccepted) > sh.s.cfg.OwnerTTL }
+func (sh *shard) lapsed() bool {
+	return sh.s.deps.Clock.Since(sh.accepted.Load().at) > sh.s.cfg.OwnerTTL
+}
+
+// lapsed tells that another may own the task's partition by now: the last accepted read that names it is too old.
+func (t *task) lapsed(now time.Time, ttl time.Duration) bool {
+	last := t.takenAt
+	if a := t.from.accepted.Load(); a.owners[t.owner.Partition] == t.owner {
+		last = job.Later(last, a.at)
+	}
+	return now.Sub(last) > ttl
+}
 
 // stale tells that an entry was judged by a job row that is too old to decide about missed runs, because a store was slow:
 // the job may have been paused and resumed since.
@@ -267,7 +278,14 @@ func (s *Service) carryOut(
 	return s.parkUntilRoom(ctx, parking, decisions, now)
 }
 
-// publish makes fires durable and then takes their entries out of the hot buckets.
+// errLapsed: the partition may be another's by now.
+type errLapsed struct{}
+
+func (errLapsed) Error() string { return "no read was accepted for too long; the entry is taken again" }
+
+// publish makes fires durable and then takes their entries out of the hot buckets. What goes before may have taken long, so it looks
+// once more whether the partition may be another's (I3). Of what stalls behind that, every fire has the execution id of the new
+// owner's.
 func (s *Service) publish(ctx context.Context, tasks []*task) error {
 	if len(tasks) == 0 {
 		return nil
@@ -275,12 +293,16 @@ func (s *Service) publish(ctx context.Context, tasks []*task) error {
 	var records []dispatch.Record
 	var spans []oteltrace.Span
 	var fresh []*task
+	now := s.deps.Clock.Now()
 	for _, t := range tasks {
 		if t.published {
 			continue
 		}
+		if t.lapsed(now, s.cfg.OwnerTTL) {
+			return errLapsed{}
+		}
 		fresh = append(fresh, t)
-		fire := t.fire(job.Instant(s.deps.Clock.Now()))
+		fire := t.fire(job.Instant(now))
 		if trace.On() {
 			spans = append(spans, traced(ctx, fire))
 		}

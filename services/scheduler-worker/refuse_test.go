@@ -17,15 +17,17 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// told keeps the events that are published.
+// told keeps the events that are published, and counts the fires.
 type told struct {
 	dispatch.Log
 	events []job.Event
+	fires  int
 }
 
 func (l *told) Publish(_ context.Context, topic string, records []dispatch.Record) error {
 	for _, r := range records {
 		if topic != dispatch.TopicEvents {
+			l.fires++
 			continue
 		}
 		e, err := wire.UnmarshalEvent(r.Value)
@@ -102,7 +104,9 @@ func (f *fixture) task() *task {
 	f.t.Helper()
 	line, err := f.line(f.t.Context(), &f.row, &f.entry)
 	f.must(err)
-	return &task{entry: &f.entry, owner: f.owner, line: line, tenantID: f.row.TenantID, judgedAt: f.deps.Clock.Now()}
+	return &task{
+		entry: &f.entry, from: newShard(f.Service), owner: f.owner, line: line, tenantID: f.row.TenantID, judgedAt: f.deps.Clock.Now(),
+	}
 }
 
 func (f *fixture) refused(v job.Verdict) {
@@ -304,5 +308,31 @@ func TestDecisionThatOnlyTheRowRemembersIsCarriedOut(t *testing.T) {
 	}
 	if len(f.log.events) != 2 {
 		t.Errorf("%d events tell of it and of the run behind it", len(f.log.events))
+	}
+}
+
+func TestFireOfAPartitionThatMayBeAnothersIsNotPublished(t *testing.T) {
+	f := newFixture(t)
+	now := f.deps.Clock.Now()
+	next := f.owner
+	next.Epoch++
+	for _, c := range []struct {
+		name        string
+		taken, read time.Duration // ago
+		owner       hotbucket.Owner
+		published   bool
+	}{
+		{"read lately", time.Hour, 0, f.owner, true},
+		{"taken lately, and lost since", 0, 0, next, true},
+		{"not read lately", time.Hour, f.cfg.OwnerTTL + time.Second, f.owner, false},
+		{"lost since, although the others' are read", f.cfg.OwnerTTL + time.Second, 0, next, false},
+	} {
+		one := f.task()
+		one.takenAt, f.log.fires = now.Add(-c.taken), 0
+		one.from.accepted.Store(&accepted{now.Add(-c.read), map[int]hotbucket.Owner{0: c.owner}})
+		err := f.publish(t.Context(), []*task{one})
+		if (f.log.fires == 1) != c.published || one.published != c.published || errors.Is(err, errLapsed{}) == c.published {
+			t.Errorf("%s: %d fires were published: %v", c.name, f.log.fires, err)
+		}
 	}
 }

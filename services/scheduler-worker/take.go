@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -17,7 +18,9 @@ import (
 
 // task is an entry that a shard holds: read, prepared, and waiting for its instant.
 type task struct {
-	entry    *job.Entry // shared with the hot tier, never changed
+	entry *job.Entry // shared with the hot tier, never changed
+	// from is the shard that took it.
+	from     *shard
 	owner    hotbucket.Owner
 	line     *occurrence.Line
 	tenantID string
@@ -99,9 +102,11 @@ type shard struct {
 	// forgotten are those that were forgotten since the present read began: it may bring them once more.
 	forgotten map[job.Locator]bool
 	nextRead  time.Time
-	// lastRead is when the last read began, lastAccepted when the last one that the store accepted did.
-	lastRead, lastAccepted time.Time
-	hinted                 bool
+	// lastRead is when the last read began.
+	lastRead time.Time
+	// accepted is the last read that the store accepted.
+	accepted atomic.Pointer[accepted]
+	hinted   bool
 	// again: what was given before is asked for again, because an answer was lost or something was dropped.
 	again bool
 	// backlog are the lanes of which more is due than there is room for, and since when.
@@ -118,12 +123,20 @@ type shard struct {
 	nextMark  time.Time
 }
 
+// accepted is a read that the store accepted: when it began, and what was owned by then, by partition.
+type accepted struct {
+	at     time.Time
+	owners map[int]hotbucket.Owner
+}
+
 func newShard(s *Service) *shard {
-	return &shard{
+	sh := &shard{
 		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+1+maxAside+1),
 		room: make(chan struct{}, 1), held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
 		backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
+	sh.accepted.Store(&accepted{})
+	return sh
 }
 
 // own replaces what the shard owns.
@@ -325,11 +338,11 @@ func (sh *shard) keepOwned(owners []hotbucket.Owner) {
 
 // take keeps what a read brought and is not held already.
 func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began time.Time, ask *hotbucket.Ask) {
-	sh.lastAccepted = began
 	byPartition := make(map[int]hotbucket.Owner, len(owners))
 	for _, o := range owners {
 		byPartition[o.Partition] = o
 	}
+	sh.accepted.Store(&accepted{began, byPartition})
 	got := map[int]map[uint32]brought{} // by partition and lane
 	for _, g := range given {
 		if got[g.Partition] == nil {
@@ -344,7 +357,7 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 			continue
 		}
 		t := &task{
-			entry: g.Entry, owner: byPartition[g.Partition], takenAt: began, at: g.DueAt, waitsSince: sh.backlog[g.Lane],
+			entry: g.Entry, from: sh, owner: byPartition[g.Partition], takenAt: began, at: g.DueAt, waitsSince: sh.backlog[g.Lane],
 			park: ask.Of(g.Partition, g.Lane).Attended, markNow: len(sh.marks) >= maxMarks,
 		}
 		t.bare = g.Parked && began.Sub(g.DueAt) < parkedFor
