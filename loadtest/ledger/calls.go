@@ -73,6 +73,8 @@ func stops(s *Stop, c *Call) bool {
 	switch s.Kind {
 	case StopPause:
 		return first && (s.ResumedAt.IsZero() || c.begins().Before(s.ResumedAt))
+	case StopExecution:
+		return c.ExecutionID == s.ExecutionID
 	case StopUpdate:
 		return first && slices.Contains(s.OldHosts, c.Host) && !ref.NominalAt.Before(s.EffectiveAt)
 	}

@@ -19,8 +19,8 @@ type Call struct {
 	At                       time.Time
 	// Ahead is by how much the executor's clock was ahead of the one that At is of.
 	Ahead time.Duration
-	// Failed tells that the target answered it in a way that is retried, or not at all.
-	Failed bool
+	// Failed tells that the target answered it in a way that is retried, or not at all; Gone that it answered 410, which pauses the job.
+	Failed, Gone bool
 	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins.
 	CheckedAt time.Time
 }
@@ -47,12 +47,16 @@ const (
 	StopCancel StopKind = "cancel"
 	StopPause  StopKind = "pause"
 	StopUpdate StopKind = "update"
+	// StopExecution is a cancel of one execution.
+	StopExecution StopKind = "cancelled execution"
 )
 
 // Stop is an acknowledged cancel, pause, delete (which is a cancel) or update.
 type Stop struct {
 	JobID string
 	Kind  StopKind
+	// ExecutionID is the one that was cancelled, if it was one alone.
+	ExecutionID string
 	// AckedAt is when the answer came.
 	AckedAt time.Time
 	// ResumedAt ends a pause: when the resume was asked for; zero if it never was.
@@ -62,10 +66,15 @@ type Stop struct {
 	OldHosts    []string
 }
 
-// Trigger is an acknowledged trigger.
+// Trigger is an execution that was answered to a trigger, or to a redrive.
 type Trigger struct {
 	JobID, ExecutionID string
 	AckedAt            time.Time
+}
+
+// Refusal is a request that was answered 409, with the problem's code.
+type Refusal struct {
+	JobID, Code string
 }
 
 // Archived is an event as the archive holds it, with its place in the log.
@@ -87,10 +96,14 @@ type Account struct {
 	// excludes from I1: an instant may have more than one disposition.
 	Excused bool
 	// Registered are the jobs whose registration was answered, MaxAttempts what it asked for, by job, and Triggers what was answered
-	// to triggers.
+	// to triggers and redrives.
 	Registered  []string
 	MaxAttempts map[string]int
 	Triggers    []Trigger
+	// Resumed are the jobs of which the last change that a client asked for is a resume that was answered, Refusals what was answered
+	// 409.
+	Resumed  map[string]bool
+	Refusals []Refusal
 	// Settles is within which time what is due, or was promised, has come to its end when the account is taken; 0 if that is not
 	// known, and nothing is said about it then.
 	Settles  time.Duration

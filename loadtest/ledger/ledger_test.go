@@ -154,6 +154,15 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			a.Calls[1].Failed = true
 			a.MaxAttempts = map[string]int{jobID: 2}
 		}},
+		{"a call of an execution after its cancel was answered", "I4", func(a *ledger.Account) {
+			c := a.Calls[1]
+			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopExecution, ExecutionID: c.ExecutionID, AckedAt: c.At.Add(-1)}}
+		}},
+		{"a resume that was answered and reverted", "API", func(a *ledger.Account) {
+			a.Jobs[0].Job.Status = job.Paused
+			a.Resumed = map[string]bool{jobID: true}
+		}},
+		{"a 409 without a cause", "API", func(a *ledger.Account) { a.Refusals = []ledger.Refusal{{JobID: jobID, Code: "cancelled"}} }},
 		{"a call of an attempt without an event", "I7", func(a *ledger.Account) {
 			c := a.Calls[1]
 			c.Attempt = 2

@@ -13,25 +13,31 @@ func checkPromises(r *report, a *Account, i *index) {
 	if a.Settles == 0 {
 		return
 	}
-	known, cancelled := map[string]bool{}, map[string]bool{}
+	known, cancelled := map[string]bool{}, map[string]bool{} // jobs and executions
 	for n := range a.Jobs {
 		known[a.Jobs[n].Job.ID] = true
 	}
 	for _, s := range a.Stops {
-		cancelled[s.JobID] = cancelled[s.JobID] || s.Kind == StopCancel
+		switch s.Kind {
+		case StopCancel:
+			cancelled[s.JobID] = true
+		case StopExecution:
+			cancelled[s.ExecutionID] = true
+		}
 	}
 	for _, id := range a.Registered {
 		if !known[id] && !cancelled[id] {
 			r.add("I1", id, "its registration was answered, and nobody knows the job")
 		}
 	}
+	checkAnswers(r, a, cancelled)
 	settled := a.Until.Add(-a.Settles)
 	for _, t := range a.Triggers {
-		if t.AckedAt.After(settled) || i.called[t.ExecutionID] || cancelled[t.JobID] {
+		if t.AckedAt.After(settled) || i.called[t.ExecutionID] || cancelled[t.JobID] || cancelled[t.ExecutionID] {
 			continue
 		}
 		if events := i.attempts[t.ExecutionID]; !a.Crashed || len(events) == 0 || !lostOnly(events) {
-			r.add("I1", t.JobID, "execution %s was answered to a trigger, and no target saw it", t.ExecutionID)
+			r.add("I1", t.JobID, "execution %s was answered to a trigger or redrive, and no target saw it", t.ExecutionID)
 		}
 	}
 	for k, calls := range i.calls {
@@ -43,6 +49,24 @@ func checkPromises(r *report, a *Account, i *index) {
 	for n := range a.Pending {
 		if p := &a.Pending[n]; !p.Done && p.DueAt.Before(settled) {
 			r.add("I1", p.JobID, "the entry of %s, attempt %d, is not done %s after it was due", p.ExecutionID, p.Attempt, a.Until.Sub(p.DueAt))
+		}
+	}
+}
+
+// checkAnswers asks whether a resume that was answered still holds, and whether what was refused had a cause.
+func checkAnswers(r *report, a *Account, cancelled map[string]bool) {
+	gone := map[string]bool{}
+	for n := range a.Calls {
+		gone[a.Calls[n].JobID] = gone[a.Calls[n].JobID] || a.Calls[n].Gone
+	}
+	for n := range a.Jobs {
+		if j := &a.Jobs[n].Job; a.Resumed[j.ID] && j.Status == job.Paused && !gone[j.ID] {
+			r.add("API", j.ID, "its resume was answered, and it is paused")
+		}
+	}
+	for _, x := range a.Refusals {
+		if x.Code == "cancelled" && !cancelled[x.JobID] {
+			r.add("API", x.JobID, "a change was refused because the job is cancelled, which nobody asked for")
 		}
 	}
 }

@@ -71,6 +71,9 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 		if f.weather.Name != calm.Name && f.dice.roll("holds") < 0.4 {
 			w.background.Go(w.hold)
 		}
+		if f.dice.roll("redrives") < 0.5 {
+			w.background.Go(w.redrive)
+		}
 		for _, together := range scripts(f.dice) {
 			w.background.Go(func() { w.play(together) })
 		}
@@ -122,6 +125,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 	a := &ledger.Account{
 		From: w.began, Until: until, Crashed: w.faults.weather.Crash, Excused: w.excused(), HotLost: len(w.losses) > 0, Updated: w.cold.Updated(),
 		ExcusedJobs: map[string]bool{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts, Triggers: w.triggers,
+		Resumed: w.resumed, Refusals: w.refusals,
 		Settles:       settleFor - time.Minute,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
 	}

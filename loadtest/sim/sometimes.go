@@ -16,6 +16,7 @@ var sometimes = []string{
 	"an occurrence fired by backfill", "a run of occurrences skipped as missed", "an occurrence skipped by a pause", "an attempt taken over",
 	"an execution retried", "a dead letter", "an entry repeated by a slow writer", "a definition that an update replaced",
 	"a pause that was answered", "a cancel that was answered", "an update that was answered", "a job of a batch",
+	"an execution whose cancel was answered", "an execution redriven", "a resume that was answered",
 	"minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
 	"minutehand_scheduler_worker_parked_total", "minutehand_scheduler_worker_postponed_total",
@@ -75,10 +76,11 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 	for _, s := range a.Stops {
 		n[map[ledger.StopKind]string{
 			ledger.StopPause: "a pause that was answered", ledger.StopCancel: "a cancel that was answered",
-			ledger.StopUpdate: "an update that was answered",
+			ledger.StopUpdate: "an update that was answered", ledger.StopExecution: "an execution whose cancel was answered",
 		}[s.Kind]]++
 	}
 	n["a dead letter"], n["a job of a batch"] = len(a.DeadLetters), w.together
+	n["an execution redriven"], n["a resume that was answered"] = w.redriven, len(a.Resumed)
 	return n
 }
 

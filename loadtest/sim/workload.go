@@ -22,6 +22,9 @@ const (
 	settleFor = 5 * time.Minute
 )
 
+// mostRedriven is how many dead letters are redriven.
+const mostRedriven = 10
+
 // largeBody is the size of the bodies that some jobs have, so large that workers and executors hold few of them at a time.
 const largeBody = 20 << 10
 
@@ -205,6 +208,11 @@ func (w *world) hold() {
 // change makes one change; false when the job has ended by it.
 func (w *world) change(s script, id string, n int, what string, version *int) (goesOn bool) {
 	path := "/jobs/" + id
+	if what != "trigger" {
+		w.mu.Lock()
+		delete(w.resumed, id)
+		w.mu.Unlock()
+	}
 	switch what {
 	case "update", "reschedule":
 		*version++
@@ -228,7 +236,11 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 			}
 		}
 		w.mu.Unlock()
-		w.request(s.name, http.StatusOK, http.MethodPost, path+"/resume", nil)
+		if _, ok := w.request(s.name, http.StatusOK, http.MethodPost, path+"/resume", nil); ok {
+			w.mu.Lock()
+			w.resumed[id] = true
+			w.mu.Unlock()
+		}
 	case "trigger":
 		answer, ok := w.request(s.name, http.StatusAccepted, http.MethodPost, path+"/trigger", nil,
 			"Idempotency-Key", fmt.Sprintf("%s-trigger-%d", s.name, n))
@@ -236,6 +248,7 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 			w.mu.Lock()
 			w.triggers = append(w.triggers, ledger.Trigger{JobID: id, ExecutionID: execution, AckedAt: time.Now()})
 			w.mu.Unlock()
+			w.cancelExecution(s.name, n, id, execution)
 		}
 	case "cancel", "delete":
 		method, status := http.MethodDelete, http.StatusNoContent
@@ -248,6 +261,37 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 		return false
 	}
 	return true
+}
+
+// cancelExecution cancels some of the executions that were triggered.
+func (w *world) cancelExecution(name string, n int, id, execution string) {
+	if w.faults.dice.roll("cancelled/%s/%d", name, n) < 0.6 {
+		return
+	}
+	if _, ok := w.request(name, http.StatusAccepted, http.MethodPost, "/executions/"+execution+"/cancel", nil); ok {
+		w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopExecution, ExecutionID: execution}, "")
+	}
+}
+
+// redrive has dead letters executed again.
+func (w *world) redrive() {
+	w.after(time.Duration(200+w.faults.dice.roll("redriven")*260)*time.Second, func() {
+		answer, ok := w.request("operator", http.StatusAccepted, http.MethodPost, "/dead-letters:redrive", map[string]any{"limit": mostRedriven},
+			"Idempotency-Key", "redrive")
+		list, _ := answer["executions"].([]any)
+		if !ok {
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, x := range list {
+			one, _ := x.(map[string]any)
+			id, _ := one["job_id"].(string)
+			execution, _ := one["execution_id"].(string)
+			w.triggers = append(w.triggers, ledger.Trigger{JobID: id, ExecutionID: execution, AckedAt: time.Now()})
+		}
+		w.redriven += len(list)
+	})
 }
 
 // hosts are those of the definitions before a version.
@@ -285,8 +329,11 @@ func (w *world) request(
 		switch {
 		case status == want:
 			return answer, true
-		case status == http.StatusConflict || status == http.StatusUnprocessableEntity && method == http.MethodPatch:
+		case status == http.StatusConflict:
+			w.refused(path, answer)
 			return answer, false // such as a change of what is cancelled by now
+		case status == http.StatusUnprocessableEntity && method == http.MethodPatch:
+			return answer, false // such as an end that is past by now
 		case status != 0 && status != http.StatusServiceUnavailable:
 			w.violate("API", "", "%s %s was answered %d, want %d: %v", method, path, status, want, answer)
 			return answer, false
@@ -294,6 +341,15 @@ func (w *world) request(
 		w.after(time.Second, func() {})
 	}
 	return nil, false
+}
+
+// refused notes that a request for /jobs/ID/… was answered 409.
+func (w *world) refused(path string, answer map[string]any) {
+	id, _, _ := strings.Cut(strings.TrimPrefix(path, "/jobs/"), "/")
+	kind, _ := answer["type"].(string)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refusals = append(w.refusals, ledger.Refusal{JobID: id, Code: kind[strings.LastIndexAny(kind, "/:")+1:]})
 }
 
 // once makes a request to one API; the status is 0 when no answer came.

@@ -85,7 +85,10 @@ type world struct {
 	updates   []string // the definition of each of the stops that is an update
 	// registered and triggers are what clients were answered.
 	registered []string
-	attempts   map[string]int // by job
+	attempts   map[string]int  // by job
+	resumed    map[string]bool // jobs whose last change is an answered resume
+	refusals   []ledger.Refusal
+	redriven   int
 	triggers   []ledger.Trigger
 	// tenures are when workers' reads were accepted last, epochs the greatest with which any was, by partition.
 	tenures map[tenure]time.Time
@@ -147,7 +150,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{},
-		checked: map[string]time.Time{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{}, attempts: map[string]int{},
+		checked: map[string]time.Time{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{}, attempts: map[string]int{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
 		for _, r := range rows {
@@ -445,7 +448,7 @@ func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
 	w.tell(p.name, fmt.Sprintf("%s/%d", c.ExecutionID, attempt), "invokes "+c.Host+" under token "+c.Token)
 	status, err := w.behave(r, c)
 	w.mu.Lock()
-	w.calls[n].Failed = err != nil || status >= http.StatusInternalServerError
+	w.calls[n].Failed, w.calls[n].Gone = err != nil || status >= http.StatusInternalServerError, status == http.StatusGone
 	w.mu.Unlock()
 	if err != nil {
 		return nil, err

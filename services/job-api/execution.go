@@ -209,10 +209,15 @@ func (s *Service) pending(ctx context.Context, j *job.Job, id string, ref job.Ex
 	return x, err
 }
 
-// findRequested looks for the entry of a request in the minutes in which it can have been written; its definition is
-// whatever was in force then.
+// findRequested looks for the entry of a request in the minutes in which it can have been written: soon after its key was claimed,
+// or just now, by a client that has repeated it since. What was written in between was dispatched at once, and is on record. Its
+// definition is whatever was in force then.
 func (s *Service) findRequested(ctx context.Context, l job.Locator) error {
-	for minute := l.Minute; minute <= min(l.Minute+requestMinutes, job.Minute(s.deps.Clock.Now())+1) || minute == l.Minute; minute++ {
+	last := max(job.Minute(s.deps.Clock.Now())+1, l.Minute)
+	for minute := l.Minute; minute <= last; minute++ {
+		if minute > l.Minute+requestMinutes {
+			minute = max(minute, last-requestMinutes)
+		}
 		var after *job.Locator
 		for range requestPages {
 			rows, err := s.deps.Pending.Scan(ctx, l.Partition, minute, after, 500)

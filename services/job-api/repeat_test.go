@@ -81,6 +81,24 @@ func TestBatchThatIsRepeatedAfterAStallHasAnEntryForEveryJob(t *testing.T) {
 	})
 }
 
+func TestExecutionOfATriggerThatWasRepeatedThroughAnOutageIsFound(t *testing.T) {
+	for _, outage := range []time.Duration{time.Second, 4 * time.Minute, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &flaky{}
+			s := newServer(t, func(_ *api.Config, d *api.Deps) { d.Pending = flakyPending{d.Pending, f} })
+			trigger := "/jobs/" + s.create(goodJob) + "/trigger"
+			f.left = 1
+			s.answer(http.StatusServiceUnavailable, http.MethodPost, trigger, "", "Idempotency-Key", "k")
+			time.Sleep(outage)
+			m, _ := s.answer(http.StatusAccepted, http.MethodPost, trigger, "", "Idempotency-Key", "k")
+			x, _ := s.answer(http.StatusOK, http.MethodGet, fmt.Sprint("/executions/", m["execution_id"]), "")
+			if x["state"] != "pending" {
+				t.Errorf("after %s: %v", outage, x)
+			}
+		})
+	}
+}
+
 // diesAfter fails after so many letters were marked.
 type diesAfter struct {
 	jobstore.History
