@@ -16,6 +16,9 @@ func checkCalls(r *report, a *Account, i *index) {
 			if early := c.ScheduledFor.Sub(c.At.Add(c.Ahead)); k.attempt == 1 && early > 0 {
 				r.add("I5", c.JobID, "execution %s was invoked %s early", k.executionID, early)
 			}
+			if early := i.tooEarly(k, &c, a.RetryAfter[c.JobID]); early > 0 {
+				r.add("I5", c.JobID, "attempt %d of %s was invoked %s before its pause was over", k.attempt, k.executionID, early)
+			}
 			if tokens[c.Token] {
 				r.add("I2", c.JobID, "attempt %d of %s was invoked twice under token %s", k.attempt, k.executionID, c.Token)
 			}
@@ -25,6 +28,20 @@ func checkCalls(r *report, a *Account, i *index) {
 			r.add("I2", calls[0].JobID, "attempt %d of %s was invoked %d times without a crash", k.attempt, k.executionID, len(calls))
 		}
 	}
+}
+
+// tooEarly is by how much a retry came sooner after the attempt before it than the least pause, by the executors' own clocks.
+func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time.Duration) {
+	if least == 0 { // it is not known
+		return 0
+	}
+	for n, before := range i.calls[attemptKey{k.executionID, k.attempt - 1}] {
+		pause := c.At.Add(c.Ahead).Sub(before.At.Add(before.Ahead))
+		if n == 0 || least-pause < early { // the first of those that were called for one attempt counts
+			early = least - pause
+		}
+	}
+	return early
 }
 
 // checkFences is the second half of I2: every later invocation of an execution has a greater token. Invocations are ordered by the

@@ -95,10 +95,12 @@ type Account struct {
 	// Excused tells that an owner stalled for longer than a catch-up window while the hot tier was lost, which the design
 	// excludes from I1: an instant may have more than one disposition.
 	Excused bool
-	// Registered are the jobs whose registration was answered, MaxAttempts what it asked for, by job, and Triggers what was answered
+	// Registered are the jobs whose registration was answered; MaxAttempts what it asked for, and RetryAfter the least pause before a
+	// retry that follows from it, by job; Triggers what was answered
 	// to triggers and redrives.
 	Registered  []string
 	MaxAttempts map[string]int
+	RetryAfter  map[string]time.Duration
 	Triggers    []Trigger
 	// Resumed are the jobs of which the last change that a client asked for is a resume that was answered, Refusals what was answered
 	// 409.

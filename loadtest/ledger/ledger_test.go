@@ -120,6 +120,12 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopUpdate, AckedAt: at, EffectiveAt: at, OldHosts: []string{"ok"}}}
 		}},
 		{"invoked early", "I5", func(a *ledger.Account) { a.Calls[1].At = a.Calls[1].At.Add(-time.Millisecond) }},
+		{"a retry before its pause is over", "I5", func(a *ledger.Account) {
+			c := a.Calls[1]
+			c.Attempt, c.At, c.Token = 2, c.At.Add(time.Second), fence(2).String()
+			a.Calls = append(a.Calls, c)
+			a.RetryAfter = map[string]time.Duration{jobID: 2 * time.Second}
+		}},
 		{"no pending entry", "I6", func(a *ledger.Account) { a.Pending = nil }},
 		{"three pending entries", "I6", func(a *ledger.Account) { a.Pending = append(a.Pending, a.Pending[0], a.Pending[0]) }},
 		{"too many attempts", "I7", func(a *ledger.Account) { a.Events[0].Entry.Attempt = 6 }},

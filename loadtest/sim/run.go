@@ -124,8 +124,8 @@ func (w *world) account(until time.Time) *ledger.Account {
 	defer w.mu.Unlock()
 	a := &ledger.Account{
 		From: w.began, Until: until, Crashed: w.faults.weather.Crash, Excused: w.excused(), HotLost: len(w.losses) > 0, Updated: w.cold.Updated(),
-		ExcusedJobs: map[string]bool{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts, Triggers: w.triggers,
-		Resumed: w.resumed, Refusals: w.refusals,
+		ExcusedJobs: map[string]bool{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
+		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals,
 		Settles:       settleFor - time.Minute,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
 	}

@@ -42,8 +42,9 @@ type script struct {
 	begin   time.Duration
 	body    map[string]any
 	changes []change
-	// attempts is how many the job's retry policy allows.
+	// attempts is how many the job's retry policy allows, pause the least before a retry: its jitter is a quarter.
 	attempts int
+	pause    time.Duration
 }
 
 // scripts makes the workload of a seed: jobs of every kind, with changes of every kind. Those in one list are registered in one
@@ -73,8 +74,10 @@ func scripts(d dice) [][]script {
 			s.body["target"].(map[string]any)["body"] = large
 		}
 		s.attempts = pick(d, []int{1, 2, 4}, "attempts/%s", n)
+		delay := pick(d, []time.Duration{time.Second, 5 * time.Second, 20 * time.Second}, "delay/%s", n)
+		s.pause = delay * 3 / 4
 		s.body["retry_policy"] = map[string]any{
-			"base_delay":   pick(d, []string{"1s", "5s", "20s"}, "delay/%s", n),
+			"base_delay":   delay.String(),
 			"max_attempts": s.attempts, "backoff": pick(d, []string{"fixed", "exponential"}, "backoff/%s", n),
 		}
 		if i < 2 {
@@ -134,7 +137,7 @@ func (w *world) play(scripts []script) {
 		w.mu.Lock()
 		w.registered = append(w.registered, ids...)
 		for i, id := range ids {
-			w.attempts[id] = scripts[i].attempts
+			w.attempts[id], w.pauses[id] = scripts[i].attempts, scripts[i].pause
 		}
 		w.mu.Unlock()
 		for i, id := range ids {

@@ -85,7 +85,8 @@ type world struct {
 	updates   []string // the definition of each of the stops that is an update
 	// registered and triggers are what clients were answered.
 	registered []string
-	attempts   map[string]int  // by job
+	attempts   map[string]int // by job
+	pauses     map[string]time.Duration
 	resumed    map[string]bool // jobs whose last change is an answered resume
 	refusals   []ledger.Refusal
 	redriven   int
@@ -150,7 +151,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{},
-		checked: map[string]time.Time{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{}, attempts: map[string]int{}, resumed: map[string]bool{},
+		checked: map[string]time.Time{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{}, attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
 		for _, r := range rows {
