@@ -37,8 +37,8 @@ func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time
 	}
 	for n, before := range i.calls[attemptKey{k.executionID, k.attempt - 1}] {
 		pause := c.At.Add(c.Ahead).Sub(before.At.Add(before.Ahead))
-		if n == 0 || least-pause < early { // the first of those that were called for one attempt counts
-			early = least - pause
+		if by := least - pause - time.Millisecond; n == 0 || by < early { // the first call of the attempt counts; instants are whole milliseconds
+			early = by
 		}
 	}
 	return early

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -33,7 +34,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 			if !plan.ScheduledFor(at).Before(a.Until) {
 				continue
 			}
-			if n := len(given[at.UnixMilli()]); n != 1 && (n == 0 || !a.excuses(j.Job.ID) && !a.whileUpdated(definitions, at)) {
+			if n := len(given[at.UnixMilli()]); n != 1 && (n == 0 || !a.excuses(j.Job.ID, at) && !a.whileUpdated(definitions, at)) {
 				r.add("I1", j.Job.ID, "instant %s has dispositions %v, want exactly one", at.Format(time.RFC3339Nano),
 					given[at.UnixMilli()])
 			}
@@ -61,7 +62,26 @@ func (a *Account) whileUpdated(definitions []job.Definition, at time.Time) bool 
 	return false
 }
 
-func (a *Account) excuses(jobID string) bool { return a.Excused || a.ExcusedJobs[jobID] }
+func (a *Account) excuses(jobID string, at time.Time) bool {
+	return slices.ContainsFunc(a.Excused[jobID], func(w Window) bool { return !at.Before(w.From) && !at.After(w.To) })
+}
+
+// Occurrences counts the nominal instants of an account, and those that may have more than one disposition.
+func Occurrences(a *Account) (all, excused int) {
+	for n := range a.Jobs {
+		j := &a.Jobs[n]
+		for _, d := range append(slices.Clone(j.Superseded), j.Job.Definition) {
+			_, list := instants(&report{}, j, &d, earlier(a.Until, endOf(&j.Job)))
+			for _, at := range list {
+				all++
+				if a.excuses(j.Job.ID, at) {
+					excused++
+				}
+			}
+		}
+	}
+	return all, excused
+}
 
 // endOf is where the job's occurrences end to be expected: when it was cancelled, or behind the pause.
 func endOf(j *job.Job) time.Time {
@@ -134,7 +154,7 @@ func dispositions(r *report, a *Account, i *index, j *JobAccount) map[int64][]jo
 		d := dispositionOf(i.attempts[x])
 		ms := e.Entry.NominalAt.UnixMilli()
 		if d == job.Fired {
-			if by := skippedBy[ms]; by != "" && by == e.Entry.DefinitionID && !a.excuses(j.Job.ID) {
+			if by := skippedBy[ms]; by != "" && by == e.Entry.DefinitionID && !a.excuses(j.Job.ID, e.Entry.NominalAt) {
 				r.add("I1", j.Job.ID, "execution %s is fired, and skipped by a range of the same definition", x)
 			}
 			given[ms] = nil // whatever else is on record

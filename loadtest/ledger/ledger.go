@@ -77,6 +77,9 @@ type Refusal struct {
 	JobID, Code string
 }
 
+// Window is a span of time with both its ends.
+type Window struct{ From, To time.Time }
+
 // Archived is an event as the archive holds it, with its place in the log.
 type Archived struct {
 	EventID           string
@@ -92,9 +95,10 @@ type Account struct {
 	Crashed bool
 	// HotLost tells that the hot tier forgot something.
 	HotLost bool
-	// Excused tells that an owner stalled for longer than a catch-up window while the hot tier was lost, which the design
-	// excludes from I1: an instant may have more than one disposition.
-	Excused bool
+	// Excused are, by job, the instants that may have more than one disposition, which the design excludes from I1: those that an
+	// owner had in hand when it stood still for longer than a catch-up window, and the hot tier was lost meanwhile; and those of a job
+	// whose registration took so long that its first entry was written more than once, with such a loss.
+	Excused map[string][]Window
 	// Registered are the jobs whose registration was answered; MaxAttempts what it asked for, and RetryAfter the least pause before a
 	// retry that follows from it, by job; Triggers what was answered
 	// to triggers and redrives.
@@ -114,9 +118,6 @@ type Account struct {
 	Calls    []Call
 	Events   []job.Event
 	Archived []Archived
-	// ExcusedJobs are those that are excused for themselves: their registration took so long that their first entry was
-	// written more than once, and the hot tier was lost.
-	ExcusedJobs map[string]bool
 	// Updated tells when the definitions that updates made took effect, if that is known.
 	Updated map[string]time.Time
 	// LostToHistory and LostToArchive are the events that a log held which was created anew before they were read.

@@ -197,6 +197,11 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 	}
 }
 
+// excuse excuses a job's instants until one of them.
+func excuse(jobID string, until time.Time) func(a *ledger.Account) {
+	return func(a *ledger.Account) { a.Excused = map[string][]ledger.Window{jobID: {{From: begin, To: until}}} }
+}
+
 func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
 	skipTwice := func(a *ledger.Account) {
 		r := job.SkippedRange{From: begin.Add(time.Minute), To: begin.Add(time.Minute), Count: 1}
@@ -216,9 +221,9 @@ func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
 		sound  bool
 	}{
 		{"nothing", func(*ledger.Account) {}, false},
-		{"an owner that stood still while the hot tier was lost", func(a *ledger.Account) { a.Excused = true }, true},
-		{"a registration that took long", func(a *ledger.Account) { a.ExcusedJobs = map[string]bool{jobID: true} }, true},
-		{"another job's", func(a *ledger.Account) { a.ExcusedJobs = map[string]bool{"other": true} }, false},
+		{"an owner that stood still while the hot tier was lost", excuse(jobID, begin.Add(time.Minute)), true},
+		{"one that stood still before", excuse(jobID, begin.Add(time.Minute-1)), false},
+		{"another job's", excuse("other", begin.Add(time.Hour)), false},
 		{"an update that was under way", func(a *ledger.Account) {
 			a.Updated = map[string]time.Time{a.Jobs[0].Job.Definition.ID: begin.Add(2 * time.Minute)}
 		}, true},

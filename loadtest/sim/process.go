@@ -159,7 +159,11 @@ func through[T any](ctx context.Context, p *process, op *Op, key string, call fu
 		p.w.tell(p.name, key, "FAULT "+f.String())
 	}
 	switch f.Kind {
-	case FailLate, Twice, SlowBefore, SlowAfter, StallBefore, StallAfter:
+	case FailLate, Twice, SlowBefore, SlowAfter:
+		if op != opDue { // behind a read that took long nothing that it brought is done
+			p.w.delayed(p, f.For)
+		}
+	case StallBefore, StallAfter:
 		p.w.delayed(p, f.For)
 	}
 	later := func() {

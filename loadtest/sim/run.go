@@ -23,6 +23,8 @@ type Result struct {
 	Hits       map[Hit]int
 	// What was done: for the reader to see that something was.
 	Jobs, Calls, Events int
+	// Occurrences is how many there were, Excused how many of them may have had more than one disposition.
+	Occurrences, Excused int
 	// Lateness of first attempts, in no order.
 	Lateness []time.Duration
 	// Calm is the lateness where nothing may delay a call: see calmLateness. None in other weathers.
@@ -95,6 +97,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	w.addArchive(t, a)
 	result.Violations = append(result.Violations, ledger.Check(a)...)
 	result.Jobs, result.Calls, result.Events = len(a.Jobs), len(a.Calls), len(a.Events)
+	result.Occurrences, result.Excused = ledger.Occurrences(a)
 	result.Lateness, result.Seen = ledger.Lateness(a.Calls), w.seen(a)
 	if w.faults.weather.Name == calm.Name {
 		result.Calm = calmLateness(a)
@@ -123,8 +126,8 @@ func (w *world) account(until time.Time) *ledger.Account {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := &ledger.Account{
-		From: w.began, Until: until, Crashed: w.faults.weather.Crash, Excused: w.excused(), HotLost: len(w.losses) > 0, Updated: w.cold.Updated(),
-		ExcusedJobs: map[string]bool{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
+		From: w.began, Until: until, Crashed: w.faults.weather.Crash, HotLost: len(w.losses) > 0, Updated: w.cold.Updated(),
+		Excused: map[string][]ledger.Window{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
 		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals,
 		Settles:       settleFor - time.Minute,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
@@ -137,7 +140,10 @@ func (w *world) account(until time.Time) *ledger.Account {
 		for _, d := range append(superseded, row.Definition) {
 			effective[d.ID] = d.EffectiveAt
 		}
-		a.ExcusedJobs[row.ID] = a.HotLost && w.cold.Repeated(row.ID)
+		a.Excused[row.ID] = w.excused(row.ID)
+		if again := w.cold.Repeated(row.ID); a.HotLost && !again.IsZero() { // until the copy is dispatched, or found to be one
+			a.Excused[row.ID] = append(a.Excused[row.ID], ledger.Window{From: a.From, To: again.Add(copied)})
+		}
 		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
 		events, _ := w.cold.Executions(ctx, row.ID, jobstore.Position{}, time.Time{}, everything)
 		a.Events = append(a.Events, events...)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -110,7 +112,11 @@ type world struct {
 	lostToHistory, lostToArchive []job.Event
 }
 
-type span struct{ from, to time.Time }
+// span is for how long a worker was held up, and what it owned by then.
+type span struct {
+	ledger.Window
+	partitions []int
+}
 
 // window is the shortest catch-up window of the workload.
 const window = 10 * time.Second
@@ -120,20 +126,34 @@ func (w *world) delayed(p *process, d time.Duration) {
 	if p.kind == "scheduler-worker" && d >= window-time.Second {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.slow = append(w.slow, span{time.Now(), time.Now().Add(d)})
+		now := time.Now()
+		held := span{Window: ledger.Window{From: now, To: now.Add(d)}}
+		for t, read := range w.tenures {
+			if t.worker == p.name && t.run == p.run && now.Sub(read) <= worker.DefaultConfig().OwnerTTL {
+				held.partitions = append(held.partitions, t.partition)
+			}
+		}
+		w.slow = append(w.slow, held)
 	}
 }
 
-// excused tells whether that happened.
-func (w *world) excused() bool {
+const (
+	// inHand is how far from the moment at which a worker is held up the instants are that it works on: what it decides then, ends
+	// there.
+	inHand = window
+	// copied is within which time the copy of a first entry is dispatched.
+	copied = time.Minute
+)
+
+// excused are the instants of a job that a worker had in hand which was held up while the hot tier was lost.
+func (w *world) excused(jobID string) (list []ledger.Window) {
 	for _, s := range w.slow {
-		for _, at := range w.losses {
-			if at.After(s.from) && at.Before(s.to) {
-				return true
-			}
+		lost := slices.ContainsFunc(w.losses, func(at time.Time) bool { return at.After(s.From) && at.Before(s.To) })
+		if lost && slices.Contains(s.partitions, bucket.Partition(jobID, partitions)) {
+			list = append(list, ledger.Window{From: s.From.Add(-inHand), To: s.From.Add(inHand)})
 		}
 	}
-	return false
+	return list
 }
 
 // moment is something that happened, for the timeline.
