@@ -85,14 +85,15 @@ type world struct {
 	calls     []ledger.Call
 	stops     []ledger.Stop
 	updates   []string // the definition of each of the stops that is an update
-	// registered and triggers are what clients were answered.
+	// registered, triggers, resumed (the jobs whose last change is a resume) and refusals are what clients were answered, attempts and
+	// pauses what the retry policies ask for, by job; redriven counts executions.
 	registered []string
-	attempts   map[string]int // by job
-	pauses     map[string]time.Duration
-	resumed    map[string]bool // jobs whose last change is an answered resume
-	refusals   []ledger.Refusal
-	redriven   int
 	triggers   []ledger.Trigger
+	resumed    map[string]bool
+	refusals   []ledger.Refusal
+	attempts   map[string]int
+	pauses     map[string]time.Duration
+	redriven   int
 	// tenures are when workers' reads were accepted last, epochs the greatest with which any was, by partition.
 	tenures map[tenure]time.Time
 	epochs  map[int]int64
@@ -171,7 +172,8 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{},
-		checked: map[string]time.Time{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{}, attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
+		checked: map[string]time.Time{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
+		attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
 		for _, r := range rows {
