@@ -75,6 +75,7 @@ test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end 
 	$(call stage,conformance and end to end on the real servers,$(MAKE) -s test-servers)
 	$(call stage,end to end and simulation,go test -race -p 1 -timeout 40m ./loadtest/...)
 	$(call stage,broken variants,$(MAKE) -s sim-variants)
+	$(call stage,mutants,$(MAKE) -s sim-mutants)
 	$(call stage,model,$(MAKE) -s model CONFIGURATIONS=small)
 	$(call stage,release binaries,$(MAKE) -s dist-check)
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
@@ -132,6 +133,10 @@ sim: $(BIN)/sim.test ## simulate SEEDS=300 runs of six services with faults; wha
 .PHONY: sim-variants
 sim-variants: $(BIN)/sim.test ## show that the simulation catches every variant that is broken on purpose
 	@$< -test.v -test.timeout 1h -test.run 'Variant|Lateness' -sim.variants
+
+.PHONY: sim-mutants
+sim-mutants: $(BIN)/sim.test ## show that the simulation catches services with a line of their source changed
+	@go run ./loadtest/sim/mutants -overlay $(BIN)/steady/overlay.json
 
 .PHONY: sim-replay
 sim-replay: $(BIN)/sim.test ## replay TRACE=file and print its timeline

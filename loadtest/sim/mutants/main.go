@@ -1,0 +1,216 @@
+// Command mutants shows that the simulation notices when a line of a service is wrong: it builds the simulation with one line of the
+// source changed, beside the overlay of ../steady, and runs seeds until one breaks an invariant.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// mutant is a change of a file's text, which must be there exactly once.
+type mutant struct {
+	name, file, from, to string
+	first                uint64 // the first of the seeds that are tried, 1 unless said: a few before one that is known to notice
+}
+
+var mutants = []mutant{
+	{
+		name: "fires go out however long ago the partition was read", file: "services/scheduler-worker/fire.go",
+		from: "if t.lapsed(now, s.cfg.OwnerTTL) {",
+		to:   "if false {",
+	},
+	{
+		name: "no successor is written", file: "services/scheduler-worker/fire.go",
+		from: "successors = append(successors, next)",
+		to:   "_ = next",
+	},
+	{
+		name: "a lease counts as held whoever holds it", file: "services/executor/execute.go",
+		from:  "if err != nil || held {\n\t\treturn rec, held && err == nil",
+		to:    "if err != nil || held || rec.Outcome == nil {\n\t\treturn rec, err == nil",
+		first: 390,
+	},
+	{
+		name: "an attempt begins before its instant", file: "services/executor/execute.go",
+		from: "now.Before(w.fire.DueAt) {",
+		to:   "false && now.Before(w.fire.DueAt) {",
+	},
+	{
+		name: "the last check counts however long it took", file: "services/executor/execute.go",
+		from:  "case s.deps.Clock.Since(began) <= time.Second:",
+		to:    "case !began.IsZero():",
+		first: 440,
+	},
+	{
+		name: "a retry is not written", file: "services/retry-manager/settle.go",
+		from: "b.entries = append(b.entries, next)\n\t\ts.metrics.retries.Inc()",
+		to:   "_ = next",
+	},
+	{
+		name: "a retry does not wait", file: "libs/job/retry.go",
+		from: "d *= 1 - p.Jitter + 2*p.Jitter*Unit(executionID, k)",
+		to:   "d *= 0 * Unit(executionID, k)",
+	},
+	{
+		name: "what was given up is no dead letter", file: "services/retry-manager/settle.go",
+		from: "b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})\n\t\ts.metrics.deadLetters.Inc()\n\t}\n\tb.mark",
+		to:   "s.metrics.deadLetters.Inc()\n\t}\n\tb.mark",
+	},
+	{
+		name: "a bucket closes in which not everything is done", file: "services/bucket-loader/close.go",
+		from: "done = done && rows[i].Done",
+		to:   "done = done && (rows[i].Done || true)",
+	},
+	{
+		name: "a trigger is answered and not written", file: "services/job-api/trigger.go",
+		from: "return accepted, s.putAll(ctx, []job.Entry{e})",
+		to:   "return accepted, nil",
+	},
+	{
+		name: "a redrive is answered and not written", file: "services/job-api/redrive.go",
+		from: "s.putAll(ctx, entries)",
+		to:   "s.putAll(ctx, nil)",
+	},
+	{
+		name: "the cancel of an execution is answered and not kept", file: "services/job-api/read.go",
+		from: "append(recent(j.StoppedExecutions, now), id)",
+		to:   "recent(j.StoppedExecutions, now)",
+	},
+	{
+		name: "a resume is answered and leaves the job paused", file: "services/job-api/change.go",
+		from: "j.Status, j.Definition = job.Active, def",
+		to:   "j.Definition = def",
+	},
+}
+
+// mostSeeds is within how many seeds a mutant must be caught.
+const mostSeeds = 500
+
+// atOnce is how many mutants are built and run at a time; a simulation takes one core.
+const atOnce = 2
+
+func main() {
+	overlay := flag.String("overlay", "", "the overlay file that ./steady has made")
+	only := flag.String("only", "", "run the mutants whose names contain this")
+	flag.Parse()
+	if err := run(context.Background(), *overlay, *only); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, overlay, only string) error {
+	dir, err := os.MkdirTemp("", "minutehand-mutants-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var missed atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for i, m := range mutants {
+		if !strings.Contains(m.name, only) {
+			continue
+		}
+		group.Go(func() error {
+			began := time.Now()
+			how, err := m.try(ctx, filepath.Join(dir, strconv.Itoa(i)), overlay)
+			if err != nil {
+				return fmt.Errorf("%s: %w", m.name, err)
+			}
+			if how == "" {
+				missed.Add(1)
+				how = fmt.Sprintf("NOT CAUGHT within %d seeds", mostSeeds)
+			}
+			fmt.Printf("%-56s %3.0f s  %s\n", m.name, time.Since(began).Seconds(), how)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if n := missed.Load(); n > 0 {
+		return fmt.Errorf("%d mutants were not caught", n)
+	}
+	return nil
+}
+
+// try builds and runs a mutant. It returns the seed and the violation, or nothing if there was none.
+func (m mutant) try(ctx context.Context, dir, overlay string) (how string, err error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	mutated, err := m.overlay(dir, overlay)
+	if err != nil {
+		return "", err
+	}
+	binary, out := filepath.Join(dir, "sim.test"), filepath.Join(dir, "report.json")
+	if text, err := exec.CommandContext(ctx, "go", "test", "-overlay", mutated, "-c", "-o", binary, "./loadtest/sim").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, text)
+	}
+	// With replays a child ends at the first seed that breaks something.
+	child := exec.CommandContext(ctx, binary, "-test.run=^TestChild$", "-test.timeout=1h", "-sim.child="+out, fmt.Sprintf("-sim.first=%d", max(m.first, 1)),
+		fmt.Sprintf("-sim.seeds=%d", mostSeeds), "-sim.replays=1")
+	if text, err := child.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, text)
+	}
+	var report struct {
+		Traces []struct {
+			Seed       uint64   `json:"seed"`
+			Violations []string `json:"violations"`
+		}
+	}
+	text, err := os.ReadFile(out)
+	if err == nil {
+		err = json.Unmarshal(text, &report)
+	}
+	if err != nil || len(report.Traces) == 0 {
+		return "", err
+	}
+	t := report.Traces[0]
+	return fmt.Sprintf("caught by seed %d: %s", t.Seed, t.Violations[0]), nil
+}
+
+// overlay writes the changed file, and an overlay that has it beside what is there.
+func (m mutant) overlay(dir, overlay string) (path string, err error) {
+	source, err := filepath.Abs(m.file)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(text), m.from); n != 1 {
+		return "", fmt.Errorf("%s has the line that is to be changed %d times: say anew what it is", m.file, n)
+	}
+	var files struct{ Replace map[string]string }
+	list, err := os.ReadFile(overlay)
+	if err == nil {
+		err = json.Unmarshal(list, &files)
+	}
+	if err != nil {
+		return "", err
+	}
+	changed := filepath.Join(dir, "mutated.go")
+	files.Replace[source] = changed
+	if list, err = json.Marshal(files); err != nil {
+		return "", err
+	}
+	path = filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), m.from, m.to, 1)), 0o600); err != nil {
+		return "", err
+	}
+	return path, os.WriteFile(path, list, 0o600)
+}
