@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -209,40 +210,58 @@ func (s *Service) pending(ctx context.Context, j *job.Job, id string, ref job.Ex
 	return x, err
 }
 
-// findRequested looks for the entry of a request in the minutes in which it can have been written: soon after its key was claimed,
-// or just now, by a client that has repeated it since. What was written in between was dispatched at once, and is on record. Its
+// findRequested looks for the entry of a request in the buckets that are open: it was written after its key was claimed, and may have
+// waited since for room in its target's lane. A bucket with an entry that is not done stays open, and what is done is on record. Its
 // definition is whatever was in force then.
 func (s *Service) findRequested(ctx context.Context, l job.Locator) error {
-	last := max(job.Minute(s.deps.Clock.Now())+1, l.Minute)
-	for minute := l.Minute; minute <= last; minute++ {
-		if minute > l.Minute+requestMinutes {
-			minute = max(minute, last-requestMinutes)
+	from, err := s.deps.Pending.LowWater(ctx, l.Partition)
+	if err != nil {
+		return err
+	}
+	to := max(job.Minute(s.deps.Clock.Now()), l.Minute) + 2 // by the clock of whoever wrote it
+	to = min(to, l.Minute+int64(jobstore.KeyTTL/time.Minute)+2)
+	from = max(from, l.Minute)
+	for range requestBuckets {
+		minute, ok, err := s.deps.Pending.FirstOpen(ctx, l.Partition, from, to)
+		if err != nil {
+			return err
 		}
-		var after *job.Locator
-		for range requestPages {
-			rows, err := s.deps.Pending.Scan(ctx, l.Partition, minute, after, 500)
-			if err != nil {
-				return err
-			}
-			for i := range rows {
-				if rows[i].ExecutionID == l.ExecutionID {
-					return nil
-				}
-			}
-			if len(rows) < 500 {
-				break
-			}
-			after = &rows[len(rows)-1].Locator
+		if !ok {
+			break
 		}
+		found, err := s.requestIn(ctx, l, minute)
+		if found || err != nil {
+			return err
+		}
+		from = minute + 1
 	}
 	return jobstore.ErrNotFound
 }
 
-// requestMinutes is how long after a request its entry can have been written, in minutes; requestPages bounds how much
-// of each is read.
+// requestIn reports whether a request's entry is in a bucket.
+func (s *Service) requestIn(ctx context.Context, l job.Locator, minute int64) (bool, error) {
+	var after *job.Locator
+	for range requestPages {
+		rows, err := s.deps.Pending.Scan(ctx, l.Partition, minute, after, requestPage)
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(rows, func(r job.PendingRow) bool { return r.ExecutionID == l.ExecutionID }) {
+			return true, nil
+		}
+		if len(rows) < requestPage {
+			break
+		}
+		after = &rows[len(rows)-1].Locator
+	}
+	return false, nil
+}
+
+// What is read at most to find the entry of a request: so many open buckets, and of each so many pages.
 const (
-	requestMinutes = 3
+	requestBuckets = 60
 	requestPages   = 10
+	requestPage    = 500
 )
 
 // underWay looks at the record of the attempt that is next, or runs.
