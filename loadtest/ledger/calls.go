@@ -30,16 +30,24 @@ func checkCalls(r *report, a *Account, i *index) {
 	}
 }
 
-// tooEarly is by how much a retry came sooner after the attempt before it than the least pause, by the executors' own clocks.
+// tooEarly is by how much a retry came sooner after the attempt before it than the least pause, by the executors' own clocks. An executor
+// that stood still may call an attempt after it was given up as lost, and behind the next one; such a call is no beginning of a pause.
 func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time.Duration) {
 	if least == 0 { // it is not known
 		return 0
 	}
-	for n, before := range i.calls[attemptKey{k.executionID, k.attempt - 1}] {
-		pause := c.At.Add(c.Ahead).Sub(before.At.Add(before.Ahead))
-		if by := least - pause - time.Millisecond; n == 0 || by < early { // the first call of the attempt counts; instants are whole milliseconds
-			early = by
+	first := true
+	for _, before := range i.calls[attemptKey{k.executionID, k.attempt - 1}] {
+		if before.At.After(c.At) {
+			continue
 		}
+		pause := c.At.Add(c.Ahead).Sub(before.At.Add(before.Ahead))
+		if by := least - pause - time.Millisecond; first || by < early { // the first call of the attempt counts; instants are whole milliseconds
+			early, first = by, false
+		}
+	}
+	if first && k.attempt > 1 && !lostAt(i.attempts[k.executionID], k.attempt-1) {
+		return least // there was no attempt before it
 	}
 	return early
 }

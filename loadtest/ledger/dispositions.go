@@ -105,6 +105,13 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 // instants are the nominal instants of a definition before end.
 func instants(r *report, j *JobAccount, d *job.Definition, end time.Time) (*schedule.Plan, []time.Time) {
 	plan, err := schedule.Compile(d.Schedule, j.Job.ID)
@@ -207,10 +214,10 @@ func between(r *report, j *JobAccount, definitionID string, from, to time.Time) 
 	return list
 }
 
-// checkPending is I6: an active recurring job that goes on has exactly one pending entry of its current definition
-// (two while the next is being written), anything else has none that would fire.
-func checkPending(r *report, i *index, j *JobAccount) {
-	chains, other := 0, 0
+// checkPending is I6: an active recurring job that goes on has exactly one pending entry of its current definition ahead of it
+// (two while the next is being written), anything else has none that would fire. Entries that are due may wait for room at their target.
+func checkPending(r *report, a *Account, i *index, j *JobAccount) {
+	chains, ahead, other := 0, 0, 0
 	for _, p := range i.pendingOf[j.Job.ID] {
 		if p.Done || !p.FirstOfSchedule() || p.Chained {
 			continue
@@ -218,14 +225,17 @@ func checkPending(r *report, i *index, j *JobAccount) {
 		state := j.Job.State()
 		if state.Judge(&p.Entry, time.Time{}) == job.Proceed && p.DefinitionID == j.Job.Definition.ID {
 			chains++
+			if p.DueAt.After(later(a.Until, a.TakenAt)) {
+				ahead++
+			}
 		} else {
 			other++
 		}
 	}
 	recurring := j.Job.Definition.Schedule.Type != job.OneShot
 	switch {
-	case j.Job.Status == job.Active && recurring && goesOn(j) && (chains < 1 || chains > 2):
-		r.add("I6", j.Job.ID, "an active recurring job has %d pending entries (and %d that will not fire), want one", chains, other)
+	case j.Job.Status == job.Active && recurring && goesOn(j) && (chains < 1 || ahead > 2):
+		r.add("I6", j.Job.ID, "an active recurring job has %d pending entries, %d of them ahead (and %d that will not fire), want one", chains, ahead, other)
 	case j.Job.Status != job.Active && chains > 0:
 		r.add("I6", j.Job.ID, "a %s job has %d pending entries that would fire", j.Job.Status, chains)
 	}

@@ -72,6 +72,14 @@ type Trigger struct {
 	AckedAt            time.Time
 }
 
+// Asked is a schedule as a client was answered it. Targets may be called at its instants and at no others; from From on and before Until
+// nothing was asked for that stops them, so every one of those is owed: a target receives a call for it.
+type Asked struct {
+	JobID       string
+	Schedule    job.Schedule
+	From, Until time.Time
+}
+
 // Refusal is a request that was answered 409, with the problem's code.
 type Refusal struct {
 	JobID, Code string
@@ -91,6 +99,8 @@ type Archived struct {
 type Account struct {
 	// From and Until bound the nominal instants that must have a disposition.
 	From, Until time.Time
+	// TakenAt is when the workers were told to stop, if that is later than Until.
+	TakenAt time.Time
 	// Crashed tells that a process was lost or stalled, or a hot tier or log was, during the run.
 	Crashed bool
 	// HotLost tells that the hot tier forgot something.
@@ -99,6 +109,8 @@ type Account struct {
 	// owner had in hand when it stood still for longer than a catch-up window, and the hot tier was lost meanwhile; and those of a job
 	// whose registration took so long that its first entry was written more than once, with such a loss.
 	Excused map[string][]Window
+	// Asked are the schedules of the jobs whose clients keep them, all that the job ever had.
+	Asked []Asked
 	// Registered are the jobs whose registration was answered; MaxAttempts what it asked for, and RetryAfter the least pause before a
 	// retry that follows from it, by job; Triggers what was answered
 	// to triggers and redrives.
@@ -154,7 +166,7 @@ func Check(a *Account) []Violation {
 	i := newIndex(a)
 	for n := range a.Jobs {
 		checkDispositions(r, a, i, &a.Jobs[n])
-		checkPending(r, i, &a.Jobs[n])
+		checkPending(r, a, i, &a.Jobs[n])
 	}
 	checkCalls(r, a, i)
 	checkFences(r, a)
@@ -162,6 +174,7 @@ func Check(a *Account) []Violation {
 	checkAttempts(r, a, i)
 	checkArchive(r, a)
 	checkPromises(r, a, i)
+	checkOwed(r, a)
 	return r.violations
 }
 

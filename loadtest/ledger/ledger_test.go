@@ -71,6 +71,45 @@ func TestSoundAccountBreaksNothing(t *testing.T) {
 	}
 }
 
+// witnessed is what clients and targets know of the sound account, without a record of the system.
+func witnessed() *ledger.Account {
+	a := sound()
+	asked := ledger.Asked{JobID: jobID, Schedule: a.Jobs[0].Job.Definition.Schedule, From: begin, Until: a.Until}
+	return &ledger.Account{From: begin, Until: a.Until, Settles: time.Second, Calls: a.Calls, Asked: []ledger.Asked{asked}}
+}
+
+func TestClientsAndTargetsAloneShowWhatWasNotCalledOrNotAskedFor(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		corrupt func(a *ledger.Account)
+		sound   bool
+	}{
+		{"every instant is called", func(*ledger.Account) {}, true},
+		{"one is never called", func(a *ledger.Account) { a.Calls = append(a.Calls[:1:1], a.Calls[2:]...) }, false},
+		{"that one came after the client asked for a pause", func(a *ledger.Account) {
+			a.Calls = append(a.Calls[:1:1], a.Calls[2:]...)
+			again := a.Asked[0]
+			a.Asked[0].Until, again.From = begin.Add(50*time.Second), begin.Add(110*time.Second)
+			a.Asked = append(a.Asked, again)
+		}, true},
+		{"that one came after the last occurrence that was asked for", func(a *ledger.Account) {
+			a.Calls = a.Calls[:2:2]
+			a.Asked[0].Schedule.MaxOccurrences = 2
+		}, true},
+		{"another instant is called", func(a *ledger.Account) {
+			c := a.Calls[0]
+			c.ExecutionID = job.ScheduleExecutionID(jobID, begin.Add(time.Second))
+			a.Calls = append(a.Calls, c)
+		}, false},
+	} {
+		a := witnessed()
+		test.corrupt(a)
+		if violations := ledger.Check(a); len(violations) == 0 != test.sound {
+			t.Errorf("%s: %v", test.name, violations)
+		}
+	}
+}
+
 func TestEveryCorruptionIsFound(t *testing.T) {
 	for _, test := range []struct {
 		name, invariant string
@@ -124,6 +163,10 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			c := a.Calls[1]
 			c.Attempt, c.At, c.Token = 2, c.At.Add(time.Second), fence(2).String()
 			a.Calls = append(a.Calls, c)
+			a.RetryAfter = map[string]time.Duration{jobID: 2 * time.Second}
+		}},
+		{"a retry before any attempt", "I5", func(a *ledger.Account) {
+			a.Calls[1].Attempt = 2
 			a.RetryAfter = map[string]time.Duration{jobID: 2 * time.Second}
 		}},
 		{"no pending entry", "I6", func(a *ledger.Account) { a.Pending = nil }},

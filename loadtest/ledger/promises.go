@@ -71,8 +71,9 @@ func checkAnswers(r *report, a *Account, cancelled map[string]bool) {
 	}
 }
 
-// checkRetries asks for the attempt after one that a target failed, of jobs that nobody stopped or updated. The next ones may have
-// been lost with their executors before they called.
+// checkRetries asks for the attempt after one that a target failed in every call of it (an executor that stood still may call late what
+// another one has settled), of jobs that nobody stopped or updated. The next ones may have been lost with their executors before they
+// called.
 func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 	stopped := map[string]bool{}
 	for _, s := range a.Stops {
@@ -80,7 +81,7 @@ func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 	}
 	for k, calls := range i.calls {
 		c, most, events := calls[len(calls)-1], a.MaxAttempts[calls[0].JobID], i.attempts[k.executionID]
-		if !c.Failed || stopped[c.JobID] || c.At.After(settled) {
+		if stopped[c.JobID] || c.At.After(settled) || slices.ContainsFunc(calls, func(c Call) bool { return !c.Failed }) {
 			continue
 		}
 		for k.attempt++; lostAt(events, k.attempt); k.attempt++ {

@@ -17,7 +17,7 @@ import (
 // Kind is what goes wrong at a call of a port.
 type Kind string
 
-// The kinds of faults. All but the last two strike at a port call.
+// The kinds of faults. All but the scheduled ones strike at a port call.
 const (
 	None        Kind = ""
 	FailBefore  Kind = "fail before"  // an error, without effect
@@ -38,6 +38,8 @@ const (
 	Recreate Kind = "recreate a topic"
 	Lapse    Kind = "lapse" // a process is not heard of for a while, and goes on as an owner
 	Outage   Kind = "outage"
+	Hang     Kind = "hang"    // a server is away as in an outage, and calls of it take as long as their callers wait
+	Restart  Kind = "restart" // a process is told to stop, and started again when it has
 	Cut      Kind = "cut off" // an owner does not reach one of the stores any more, and what there is of others has to do its work
 )
 
@@ -145,18 +147,18 @@ func weathers() []Weather {
 	both := maps.Clone(deaths)
 	maps.Copy(both, stalls)
 	return []Weather{
-		{Name: "network", Rates: network},
-		{Name: "deaths", Rates: with(deaths), Longer: true, Crash: true},
+		{Name: "network", Rates: network, Scheduled: map[Kind]int{Restart: 3}},
+		{Name: "deaths", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Restart: 2, Hang: 1}},
 		{Name: "stalls", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{Lapse: 3}},
 		{Name: "hot tier", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{LoseHot: 2, FailOver: 3}},
-		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 3, Outage: 2}},
+		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 3, Outage: 2, Hang: 1}},
 		{
 			Name: "owners", Rates: network, Longer: true, Crash: true,
-			Scheduled: map[Kind]int{Lapse: 8, Outage: 2, Cut: 1},
+			Scheduled: map[Kind]int{Lapse: 8, Outage: 2, Cut: 1, Restart: 2},
 		},
 		{
 			Name: "everything", Rates: with(both), Longer: true, Crash: true,
-			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Recreate: 1, Lapse: 2, Outage: 1},
+			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Recreate: 1, Lapse: 2, Outage: 1, Hang: 1, Restart: 1},
 		},
 	}
 }
@@ -387,7 +389,10 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 				x.For = pick(f.dice, []time.Duration{2 * time.Second, 9 * time.Second, 40 * time.Second}, "for/%s/%d", k, n)
 			case Cut:
 				x.What = pick(f.dice, owners, "what/%s/%d", k, n) + "/" + pick(f.dice, []string{"cold", "hot"}, "port/%s/%d", k, n)
-			case Outage:
+			case Restart:
+				x.What = pick(f.dice, processes, "what/%s/%d", k, n)
+				x.For = pick(f.dice, []time.Duration{time.Second, 5 * time.Second, 20 * time.Second}, "for/%s/%d", k, n)
+			case Outage, Hang:
 				x.What = pick(f.dice, []string{"cold", "hot", "log", "coord", "archive"}, "what/%s/%d", k, n)
 				x.For = pick(f.dice, []time.Duration{4 * time.Second, 15 * time.Second, 50 * time.Second}, "for/%s/%d", k, n)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
 	"github.com/minutehand/minutehand/loadtest/sim/servers"
 )
 
@@ -189,7 +190,12 @@ func (c pending) Put(ctx context.Context, entries []job.Entry) error {
 	}
 	entries = slices.Clone(entries)
 	sent := time.Now()
-	return do(ctx, c.p, opPut, first(entries, entryKey), func(context.Context) error { return c.p.w.cold.PutAt(sent, entries) })
+	return do(ctx, c.p, opPut, first(entries, entryKey), func(context.Context) error {
+		for i := range entries {
+			c.p.w.wrote(c.p, &entries[i], entries[i].NominalAt)
+		}
+		return c.p.w.cold.PutAt(sent, entries)
+	})
 }
 
 func (c pending) MarkDone(ctx context.Context, locators []job.Locator) error {
@@ -204,7 +210,12 @@ func (c pending) Defer(ctx context.Context, l job.Locator, to time.Time) error {
 }
 
 func (c pending) Decide(ctx context.Context, l job.Locator, d job.Decision) error {
-	return do(ctx, c.p, opDecide, locatorKey(l), func(ctx context.Context) error { return c.p.w.cold.Decide(ctx, l, d) })
+	return do(ctx, c.p, opDecide, locatorKey(l), func(ctx context.Context) error {
+		if ref, err := job.ParseExecutionID(l.ExecutionID); err == nil {
+			c.p.w.wrote(c.p, &job.Entry{Locator: l, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt)
+		}
+		return c.p.w.cold.Decide(ctx, l, d)
+	})
 }
 
 func (c pending) Row(ctx context.Context, l job.Locator) (job.PendingRow, error) {
@@ -344,7 +355,12 @@ func (c buckets) Park(ctx context.Context, o hotbucket.Owner, entries []*job.Ent
 
 func (c buckets) Remove(ctx context.Context, entries []*job.Entry) error {
 	entries = slices.Clone(entries)
-	return do(ctx, c.p, opRemove, first(entries, sharedKey), func(ctx context.Context) error { return c.hot.Remove(ctx, entries) })
+	return do(ctx, c.p, opRemove, first(entries, sharedKey), func(ctx context.Context) error {
+		for _, e := range entries {
+			c.p.w.wrote(c.p, e, e.NominalAt, "done")
+		}
+		return c.hot.Remove(ctx, entries)
+	})
 }
 
 func (c buckets) Absent(ctx context.Context, entries []*job.Entry) ([]job.Locator, error) {
@@ -357,6 +373,11 @@ func (c buckets) Hints() *hotbucket.Hints { return c.hot.Hints() }
 
 func (c buckets) Claim(ctx context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
 	key := first(claims, func(c hotbucket.Claim) string { return c.ExecutionID })
+	for _, claim := range claims {
+		if ref, err := job.ParseExecutionID(claim.ExecutionID); err == nil {
+			c.p.w.wrote(c.p, &job.Entry{Locator: job.Locator{Attempt: 1}, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt, "claim")
+		}
+	}
 	return through(ctx, c.p, opClaim, key, func(ctx context.Context) ([]job.Decision, error) { return c.hot.Claim(ctx, o, claims) })
 }
 
@@ -495,8 +516,25 @@ func (c log) Publish(ctx context.Context, topic string, list []dispatch.Record) 
 		c.p.w.publishes(c.p, list)
 	}
 	return do(ctx, c.p, publishOp(topic), key, func(ctx context.Context) error {
+		c.wrote(topic, list)
 		return c.p.w.log.Publish(ctx, topic, list)
 	})
+}
+
+// wrote notes what a worker says of instants.
+func (c log) wrote(topic string, list []dispatch.Record) {
+	for _, r := range list {
+		if f, err := wire.UnmarshalFire(r.Value); topic == dispatch.TopicFires && err == nil {
+			c.p.w.wrote(c.p, &f.Entry, f.NominalAt)
+		}
+		if e, err := wire.UnmarshalEvent(r.Value); topic == dispatch.TopicEvents && err == nil {
+			at := e.Entry.NominalAt
+			if e.Type == job.EventSkipped {
+				at = e.Skipped.From
+			}
+			c.p.w.wrote(c.p, &e.Entry, at)
+		}
+	}
 }
 
 func (c log) Subscribe(_ context.Context, topic, group string) (dispatch.Consumer, error) {
@@ -531,7 +569,7 @@ func (c consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, erro
 		return nil, err
 	}
 	if c.p.w.away("log") {
-		c.p.wait(20 * time.Millisecond)
+		c.p.waitFor(ctx, c.p.w.hanging("log"))
 		return nil, errOutage
 	}
 	messages, err := c.Consumer.Poll(ctx, limit)

@@ -33,6 +33,7 @@ type process struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	gone   chan struct{} // closed when it is dead
+	ended  chan struct{} // closed when its service has returned
 
 	mu           sync.Mutex
 	dead         bool
@@ -57,6 +58,19 @@ func (p *process) die(restart time.Duration) {
 		p.w.after(restart, func() { p.w.start(p.kind, p.name, p.run+1) })
 		p.w.after(sessionTimeout-restart, p.lapse) // others may have it before or after it is back
 	})
+}
+
+// restart tells the process to stop, lets it end what it has begun, and starts it again a while later.
+func (p *process) restart(later time.Duration) {
+	p.w.tell(p.name, "", "is told to stop")
+	p.cancel()
+	select {
+	case <-p.ended:
+	case <-p.gone:
+	case <-p.w.base.Done():
+		return
+	}
+	p.die(later)
 }
 
 // stall makes the process stand still for a while.
@@ -133,11 +147,15 @@ func (p *process) ready() error {
 }
 
 // wait waits, unless the process dies.
-func (p *process) wait(d time.Duration) {
+func (p *process) wait(d time.Duration) { p.waitFor(context.Background(), d) }
+
+// waitFor waits, unless the process dies or the caller gives up.
+func (p *process) waitFor(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+	case <-ctx.Done():
 	case <-p.gone:
 	}
 }
@@ -149,7 +167,7 @@ func through[T any](ctx context.Context, p *process, op *Op, key string, call fu
 		return zero, err
 	}
 	if p.w.away(op.Port) || p.w.away(p.name+"/"+op.Port) {
-		p.wait(20 * time.Millisecond)
+		p.waitFor(ctx, p.w.hanging(op.Port))
 		return zero, errOutage
 	}
 	f := p.w.faults.At(p.kind, op, key)

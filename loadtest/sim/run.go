@@ -61,6 +61,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 		base, end := context.WithCancel(context.Background())
 		// With the overlay of ./steady the turns of goroutines follow from the time, and so from the seed.
 		time.Sleep(time.Duration(seed%turns) * time.Nanosecond)
+		time.Sleep(time.Until(dateOf(f.dice)))
 		w = newWorld(base, seed, f, v)
 		f.from, f.until = w.began, w.began.Add(faultsFor)
 		for _, k := range kinds() {
@@ -76,12 +77,12 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 		if f.dice.roll("redrives") < 0.5 {
 			w.background.Go(w.redrive)
 		}
-		for _, together := range scripts(f.dice) {
+		for _, together := range scripts(f.dice, w.began) {
 			w.background.Go(func() { w.play(together) })
 		}
 		time.Sleep(faultsFor)
 		time.Sleep(time.Until(f.over()) + settleFor)
-		due := time.Now().Add(-30 * time.Second)
+		due := time.Now().Add(-unsettled)
 		w.stop()
 		a = w.account(due)
 		end()
@@ -105,6 +106,20 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	return result
 }
 
+// dateOf is when a run begins: in some, four minutes before clocks change in New York (in spring or in autumn) or on Lord Howe Island.
+func dateOf(d dice) time.Time {
+	const before = 4 * time.Minute
+	switch r := d.roll("date"); {
+	case r < 0.06:
+		return time.Date(2000, 4, 2, 7, 0, 0, 0, time.UTC).Add(-before) // 02:00 is 03:00
+	case r < 0.12:
+		return time.Date(2000, 10, 29, 6, 0, 0, 0, time.UTC).Add(-before) // 02:00 is 01:00
+	case r < 0.18:
+		return time.Date(2000, 3, 25, 15, 0, 0, 0, time.UTC).Add(-before) // 02:00 is 01:30
+	}
+	return time.Time{}
+}
+
 // calmLateness is that of the first attempts at healthy targets, without the jobs that were paused, be it because their target said
 // that it was gone: a resume may fire what it finds missed.
 func calmLateness(a *ledger.Account) []time.Duration {
@@ -126,7 +141,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := &ledger.Account{
-		From: w.began, Until: until, Crashed: w.faults.weather.Crash, HotLost: len(w.losses) > 0, Updated: w.cold.Updated(),
+		From: w.began, Until: until, TakenAt: w.taken, Crashed: w.faults.weather.Crash, HotLost: len(w.losses) > 0, Updated: w.cold.Updated(),
 		Excused: map[string][]ledger.Window{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
 		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals,
 		Settles:       settleFor - time.Minute,
@@ -154,6 +169,9 @@ func (w *world) account(until time.Time) *ledger.Account {
 	a.DeadLetters, _, _ = w.cold.DeadLetters(ctx, "default", "", everything)
 	return a
 }
+
+// unsettled is how long before the end of a run what is due may have no disposition yet.
+const unsettled = 30 * time.Second
 
 // everything is more than there is of anything.
 const everything = 1_000_000

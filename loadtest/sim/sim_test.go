@@ -24,7 +24,7 @@ var (
 	seeds        = flag.Int("sim.seeds", 150, "how many seeds to run")
 	first0       = flag.Uint64("sim.first", 1, "the first seed")
 	folder       = flag.String("sim.traces", "", "where the traces of runs that break an invariant are saved (a temporary folder)")
-	withVariants = flag.Bool("sim.variants", false, "also show that every broken variant is caught, and what lateness costs")
+	withVariants = flag.String("sim.variants", "", "show that every broken variant is caught: from its recorded seed on (quick), or from the first, with replays (all)")
 	replays      = flag.Int("sim.replays", 0, "used by the test itself: how often a child replays the first trace")
 	replay       = flag.String("sim.replay", "", "a trace to replay; its timeline is printed")
 	// A child is one process of several that share the seeds, each on one processor, so that a seed runs alike every time.
@@ -351,8 +351,12 @@ func coverage(t *testing.T, r report) {
 // TestBrokenVariantsAreCaughtAndTheirTracesBreakThemAgain shows that the simulation notices, and that what it saves is
 // enough to see it again.
 func TestBrokenVariantsAreCaughtAndTheirTracesBreakThemAgain(t *testing.T) {
-	if !*withVariants || *child != "" || *replay != "" {
+	if *withVariants == "" {
 		t.Skip("it is run by make sim-variants, without the race detector, which sees what there is to see in the seeds")
+	}
+	replays := 1
+	if *withVariants == "all" {
+		replays = variantReplays
 	}
 	work := make(chan *Variant)
 	var caught atomic.Int32
@@ -360,15 +364,19 @@ func TestBrokenVariantsAreCaughtAndTheirTracesBreakThemAgain(t *testing.T) {
 	for range runtime.NumCPU() {
 		wg.Go(func() {
 			for v := range work {
-				r := runChild(t, 1, variantSeeds, v.Name, variantReplays)
+				first := uint64(1)
+				if *withVariants == "quick" {
+					first = max(v.Seed, 1)
+				}
+				r := runChild(t, first, variantSeeds, v.Name, replays)
 				if len(r.Traces) == 0 {
 					t.Errorf("%-52s NOT CAUGHT within %d seeds", v.Name, variantSeeds)
 					continue
 				}
 				caught.Add(1)
-				t.Logf("%-52s caught by seed %d, again in %d of %d replays: %s", v.Name, r.Traces[0].Seed, r.Again, variantReplays,
+				t.Logf("%-52s caught by seed %d, again in %d of %d replays: %s", v.Name, r.Traces[0].Seed, r.Again, replays,
 					r.Traces[0].Violations[0])
-				if r.Again*20 < variantReplays*19 {
+				if r.Again*20 < replays*19 {
 					t.Errorf("%s: the trace does not break it again", v.Name)
 				}
 			}
@@ -411,8 +419,8 @@ func TestReplay(t *testing.T) {
 
 // TestWhatOnlyCostsLateness measures by how much.
 func TestWhatOnlyCostsLateness(t *testing.T) {
-	if !*withVariants || *child != "" || *replay != "" {
-		t.Skip("it is run by make sim-variants, without the race detector, which sees what there is to see in the seeds")
+	if *withVariants != "all" {
+		t.Skip("it is run by make sim-variants-all")
 	}
 	const count = 50
 	for _, name := range []string{"", "removed from due before it is published", "the horizon is published after the read"} {

@@ -17,6 +17,7 @@ var sometimes = []string{
 	"an execution retried", "a dead letter", "an entry repeated by a slow writer", "a definition that an update replaced",
 	"a pause that was answered", "a cancel that was answered", "an update that was answered", "a job of a batch",
 	"an execution whose cancel was answered", "an execution redriven", "a resume that was answered",
+	"a process told to stop", "a server that hung", "a change of the clocks",
 	"minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
 	"minutehand_scheduler_worker_parked_total", "minutehand_scheduler_worker_postponed_total",
@@ -44,6 +45,17 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 				n[name] += int(m.GetCounter().GetValue())
 			}
 		}
+	}
+	for _, f := range w.faults.struck {
+		switch f.Kind {
+		case Restart:
+			n["a process told to stop"]++
+		case Hang:
+			n["a server that hung"]++
+		}
+	}
+	if !dateOf(w.faults.dice).IsZero() {
+		n["a change of the clocks"]++
 	}
 	for i := range a.Events {
 		e := &a.Events[i]

@@ -21,6 +21,8 @@ import (
 // put in front of the real ones, of broken servers, or of a worker's limits, so that the services are as they are.
 type Variant struct {
 	Name string
+	// Seed is the first that is known to catch it: where `make test` begins to look.
+	Seed uint64
 	// Ports replaces some of the ports that processes of a kind are given.
 	Ports func(kind string, p *Ports)
 	// Servers breaks a server.

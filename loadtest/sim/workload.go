@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -49,7 +50,7 @@ type script struct {
 
 // scripts makes the workload of a seed: jobs of every kind, with changes of every kind. Those in one list are registered in one
 // request.
-func scripts(d dice) [][]script {
+func scripts(d dice, began time.Time) [][]script {
 	list := make([]script, jobCount)
 	batch := d.roll("together") < 0.6
 	for i := range list {
@@ -101,12 +102,16 @@ func scripts(d dice) [][]script {
 			}
 		case "cron":
 			s.body["type"] = "cron"
+			s.body["timezone"] = pick(d, []string{"UTC", "America/New_York", "Australia/Lord_Howe"}, "zone/%s", n)
 			s.body["cron_expr"] = pick(d, []string{"*/10 * * * * *", "*/30 * * * * *", "* * * * *", "15 */2 * * * *"}, "cron/%s", n)
+		}
+		if s.body["type"] != "one_shot" {
+			bounds(d, &s, began)
 		}
 		for k := range int(d.roll("changes/%s", n) * 8) {
 			last += time.Duration(pick(d, []float64{5_000, 20_000, 120_000}, "pause/%s/%d", n, k)*
 				d.roll("change/%s/%d", n, k)) * time.Millisecond
-			what := pick(d, []string{"update", "update", "pause", "resume", "trigger", "reschedule", "cancel", "delete"}, "what/%s/%d", n, k)
+			what := pick(d, []string{"update", "replace", "pause", "resume", "trigger", "reschedule", "cancel", "delete"}, "what/%s/%d", n, k)
 			s.changes = append(s.changes, change{s.begin + last, what})
 			if what == "pause" {
 				last += time.Duration(d.roll("paused/%s/%d", n, k)*60_000) * time.Millisecond
@@ -120,6 +125,16 @@ func scripts(d dice) [][]script {
 		return append(apart(list[:n]), list[n:])
 	}
 	return apart(list)
+}
+
+// bounds has some schedules begin later, and some end before the run does.
+func bounds(d dice, s *script, began time.Time) {
+	if d.roll("starts/%s", s.name) < 0.2 {
+		s.body["start_at"] = began.Add(s.begin + time.Duration(5+d.roll("start/%s", s.name)*200)*time.Second)
+	}
+	if d.roll("ends/%s", s.name) < 0.2 {
+		s.body["end_at"] = began.Add(s.begin + time.Duration(250+d.roll("end/%s", s.name)*300)*time.Second)
+	}
 }
 
 func apart(scripts []script) (lists [][]script) {
@@ -217,13 +232,20 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 		w.mu.Unlock()
 	}
 	switch what {
-	case "update", "reschedule":
+	case "update", "reschedule", "replace":
 		*version++
-		patch := map[string]any{"target": map[string]any{"url": fmt.Sprintf("http://ok.v%d.%s/", *version, s.name)}}
-		if what == "reschedule" && s.body["type"] == "interval" {
-			patch["every"] = "13s"
+		method, body := http.MethodPatch, map[string]any{"target": map[string]any{"url": fmt.Sprintf("http://ok.v%d.%s/", *version, s.name)}}
+		switch {
+		case what == "reschedule" && s.body["type"] == "interval":
+			body["every"] = "13s"
+		case what == "replace":
+			method = http.MethodPut
+			target := maps.Clone(s.body["target"].(map[string]any))
+			maps.Copy(target, body["target"].(map[string]any))
+			body = maps.Clone(s.body)
+			body["target"] = target
 		}
-		answer, ok := w.request(s.name, http.StatusOK, http.MethodPatch, path, patch, "If-Match", "*")
+		answer, ok := w.request(s.name, http.StatusOK, method, path, body, "If-Match", "*")
 		if definition, _ := answer["definition_id"].(string); ok {
 			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopUpdate, OldHosts: hosts(s, *version)}, definition)
 		}
@@ -335,7 +357,7 @@ func (w *world) request(
 		case status == http.StatusConflict:
 			w.refused(path, answer)
 			return answer, false // such as a change of what is cancelled by now
-		case status == http.StatusUnprocessableEntity && method == http.MethodPatch:
+		case status == http.StatusUnprocessableEntity && (method == http.MethodPatch || method == http.MethodPut):
 			return answer, false // such as an end that is past by now
 		case status != 0 && status != http.StatusServiceUnavailable:
 			w.violate("API", "", "%s %s was answered %d, want %d: %v", method, path, status, want, answer)

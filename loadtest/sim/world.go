@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
-	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -78,9 +77,11 @@ type world struct {
 
 	mu        sync.Mutex
 	stopping  bool
+	taken     time.Time // when the workers were told to stop
 	processes map[string]*process
 	apis      map[string]*api.Service
 	outages   map[string]time.Time
+	hangs     map[string]time.Time // until when servers that are away hang instead of failing
 	checked   map[string]time.Time
 	calls     []ledger.Call
 	stops     []ledger.Stop
@@ -101,6 +102,7 @@ type world struct {
 	broken  []ledger.Violation
 	// slow are the times for which a worker stood still, or a call of it was under way; losses are those of the hot tier.
 	slow   []span
+	writes []written
 	losses []time.Time
 	// registries are the metrics of all processes that ever ran; together counts the jobs of batches.
 	registries []*prometheus.Registry
@@ -113,10 +115,17 @@ type world struct {
 	lostToHistory, lostToArchive []job.Event
 }
 
-// span is for how long a worker was held up, and what it owned by then.
+// span is for how long a worker was held up.
 type span struct {
 	ledger.Window
-	partitions []int
+	worker string
+}
+
+// written is what a worker did about an instant of a job: it claimed it, wrote of it, or was done with it.
+type written struct {
+	worker, jobID string
+	nominal, at   time.Time
+	claims, done  bool
 }
 
 // window is the shortest catch-up window of the workload.
@@ -128,33 +137,68 @@ func (w *world) delayed(p *process, d time.Duration) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		now := time.Now()
-		held := span{Window: ledger.Window{From: now, To: now.Add(d)}}
-		for t, read := range w.tenures {
-			if t.worker == p.name && t.run == p.run && now.Sub(read) <= worker.DefaultConfig().OwnerTTL {
-				held.partitions = append(held.partitions, t.partition)
-			}
-		}
-		w.slow = append(w.slow, held)
+		w.slow = append(w.slow, span{ledger.Window{From: now, To: now.Add(d)}, p.name})
+	}
+}
+
+// wrote notes what a worker does about an instant: a claim, its entry, a decision, a fire, an event, or that it is done with it.
+func (w *world) wrote(p *process, e *job.Entry, nominal time.Time, kind ...string) {
+	if p.kind == "scheduler-worker" && e.FirstOfSchedule() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.writes = append(w.writes, written{p.name, e.JobID, nominal, time.Now(), slices.Contains(kind, "claim"), slices.Contains(kind, "done")})
 	}
 }
 
 const (
-	// inHand is how far from the moment at which a worker is held up the instants are that it works on: what it decides then, ends
-	// there.
+	// inHand is within which time a worker is done with what it has claimed, unless it is held up.
 	inHand = window
 	// copied is within which time the copy of a first entry is dispatched.
 	copied = time.Minute
 )
 
-// excused are the instants of a job that a worker had in hand which was held up while the hot tier was lost.
+// excused are the instants of a job that a worker had in hand when it was held up, and the hot tier was lost meanwhile: from the one of
+// which it wrote afterwards until that one is decided, which may decide all that lies before.
 func (w *world) excused(jobID string) (list []ledger.Window) {
 	for _, s := range w.slow {
 		lost := slices.ContainsFunc(w.losses, func(at time.Time) bool { return at.After(s.From) && at.Before(s.To) })
-		if lost && slices.Contains(s.partitions, bucket.Partition(jobID, partitions)) {
-			list = append(list, ledger.Window{From: s.From.Add(-inHand), To: s.From.Add(inHand)})
+		if !lost || !w.had(s, jobID) {
+			continue
+		}
+		for _, x := range w.writes {
+			if x.worker == s.worker && x.jobID == jobID && !x.claims && !x.done && !x.at.Before(s.To) && x.at.Before(s.To.Add(inHand)) &&
+				x.nominal.Before(s.From.Add(inHand)) {
+				list = append(list, ledger.Window{From: x.nominal, To: w.decided(x, s.To)})
+			}
 		}
 	}
 	return list
+}
+
+// had reports whether a worker that was held up had claimed an instant of a job, or written of one, and was not done with it.
+func (w *world) had(s span, jobID string) bool {
+	open := map[int64]bool{}
+	for _, x := range w.writes {
+		if x.worker == s.worker && x.jobID == jobID && !x.nominal.After(s.From) && x.at.After(s.From.Add(-inHand)) && !x.at.After(s.From) {
+			open[x.nominal.UnixMilli()] = !x.done
+		}
+	}
+	for _, o := range open {
+		if o {
+			return true
+		}
+	}
+	return false
+}
+
+// decided is when something was last written about the same instant, after an instant or then.
+func (w *world) decided(x written, after time.Time) time.Time {
+	for _, y := range w.writes {
+		if y.jobID == x.jobID && !y.claims && !y.done && y.nominal.Equal(x.nominal) && y.at.After(after) {
+			after = y.at
+		}
+	}
+	return after
 }
 
 // moment is something that happened, for the timeline.
@@ -171,7 +215,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		cold: servers.NewCold(partitions, job.Minute(time.Now().Add(-clock.MaxDifference))), hot: servers.NewHot("hot", 0, 0),
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
-		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{},
+		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
 		checked: map[string]time.Time{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
 		attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
@@ -214,10 +258,23 @@ func (w *world) away(port string) bool {
 	return time.Now().Before(w.outages[port])
 }
 
+// hanging gives how long a call of a server that is away takes until its caller gives up.
+func (w *world) hanging(port string) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Now().Before(w.hangs[port]) {
+		return callersWait
+	}
+	return 20 * time.Millisecond
+}
+
+// callersWait is how long the adapters wait for an answer.
+const callersWait = 10 * time.Second
+
 // start starts a process.
 func (w *world) start(kind, name string, nth int) {
 	ctx, cancel := context.WithCancel(w.base)
-	p := &process{w: w, kind: kind, name: name, run: nth, clock: w.faults.clock(name), ctx: ctx, cancel: cancel, gone: make(chan struct{})}
+	p := &process{w: w, kind: kind, name: name, run: nth, clock: w.faults.clock(name), ctx: ctx, cancel: cancel, gone: make(chan struct{}), ended: make(chan struct{})}
 	w.mu.Lock()
 	stopping := w.stopping
 	if !stopping {
@@ -240,6 +297,7 @@ func (w *world) start(kind, name string, nth int) {
 	}
 	w.background.Go(func() {
 		err := service.Run(ctx)
+		close(p.ended)
 		if p.ready() == nil && ctx.Err() == nil { // it gave up, which ends a process; someone starts it again
 			w.tell(name, "", fmt.Sprintf("ends: %v", err))
 			p.die(time.Second)
@@ -334,6 +392,9 @@ func (w *world) stop() {
 		for _, name := range processNames(k) {
 			w.mu.Lock()
 			p := w.processes[name]
+			if k == "scheduler-worker" {
+				w.taken = time.Now()
+			}
 			w.mu.Unlock()
 			p.cancel()
 		}
@@ -387,10 +448,18 @@ func (w *world) strike(f Fault, early time.Duration) {
 		w.mu.Lock()
 		w.outages[f.What] = time.Now().Add(24 * time.Hour)
 		w.mu.Unlock()
-	case Outage:
+	case Outage, Hang:
 		w.mu.Lock()
 		w.outages[f.What] = time.Now().Add(f.For)
+		if f.Kind == Hang {
+			w.hangs[f.What] = time.Now().Add(f.For)
+		}
 		w.mu.Unlock()
+	case Restart:
+		w.mu.Lock()
+		p := w.processes[f.What]
+		w.mu.Unlock()
+		p.restart(f.For)
 	}
 }
 
