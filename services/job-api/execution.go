@@ -28,6 +28,8 @@ type executionBody struct {
 	LatenessMS   *int64          `json:"lateness_ms,omitempty"`
 	Attempts     []attemptBody   `json:"attempts"`
 	Timeline     *timelineBody   `json:"timeline,omitempty"`
+	// lastEnd is when the last attempt that is on record ended.
+	lastEnd time.Time
 }
 
 type skippedBody struct {
@@ -135,6 +137,7 @@ func (x *executionBody) add(e *job.Event) {
 		x.Disposition = e.Disposition
 	}
 	o := &e.Outcome
+	x.lastEnd = job.Later(x.lastEnd, o.Timeline.Completed)
 	if e.Entry.Attempt == 1 {
 		x.Timeline = &timelineBody{
 			Due: e.Entry.DueAt, Taken: maybe(o.Timeline.Taken), Published: maybe(o.Timeline.Published),

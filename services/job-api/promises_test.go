@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -319,5 +320,36 @@ func TestExecutionsAreShownNewestFirstWithWhatBecameOfThem(t *testing.T) {
 	m, _ = s.answer(http.StatusOK, http.MethodGet, path+"/executions", "")
 	if items, err := json.Marshal(m["items"]); err != nil || !strings.Contains(string(items), e.Entry.ExecutionID) {
 		t.Errorf("executions are %s %v", items, err)
+	}
+}
+
+// An executor that stood still may give an attempt that has ended another outcome, which is retried: the cancel must hold for that too.
+func TestCancelOfAnExecutionThatHasJustEndedIsKept(t *testing.T) {
+	for _, c := range []struct {
+		ago  time.Duration
+		kept bool
+	}{{time.Second, true}, {50 * time.Minute, true}, {2 * time.Hour, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			var history jobstore.History
+			s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
+			id := s.create(everySecond)
+			at := job.Instant(time.Now())
+			e := job.AttemptEvent(&job.Fire{Entry: job.Entry{
+				Locator: job.Locator{ExecutionID: job.ScheduleExecutionID(id, at), DueAt: at, Attempt: 1}, JobID: id, Trigger: job.TriggerSchedule,
+				NominalAt: at, ScheduledFor: at,
+			}}, job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Timeline: job.Timeline{Completed: at}}, at)
+			if err := history.Record(t.Context(), []*job.Event{&e}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(c.ago)
+			x, _ := s.answer(http.StatusAccepted, http.MethodPost, "/executions/"+e.Entry.ExecutionID+"/cancel", "")
+			row, err := s.jobs.Get(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kept := row.State().Stops(e.Entry.ExecutionID); kept != c.kept || x["state"] != "succeeded" || x["cancelling"] != nil {
+				t.Errorf("%s after its end: kept %t, answered %v", c.ago, kept, x)
+			}
+		})
 	}
 }

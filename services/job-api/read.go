@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/lifecycle"
@@ -324,27 +325,33 @@ func (s *Service) cancelExecution(ctx context.Context, r *request) (response, er
 	if err != nil {
 		return response{}, err
 	}
-	if !x.ended() {
-		now := job.Instant(s.deps.Clock.Now())
+	now := job.Instant(s.deps.Clock.Now())
+	if !x.ended() || now.Sub(x.lastEnd) < endedFor {
 		_, err = s.change.Change(ctx, x.JobID, func(_ context.Context, j *job.Job) error {
-			if j.State().Stops(id) {
+			stopped := recent(j.StoppedExecutions, now)
+			full := len(stopped) >= job.MaxStoppedExecutions
+			if j.State().Stops(id) || full && x.ended() {
 				return lifecycle.ErrNoChange
 			}
-			j.StoppedExecutions = append(recent(j.StoppedExecutions, now), id)
-			if len(j.StoppedExecutions) > job.MaxStoppedExecutions {
+			if full {
 				return problem.New(http.StatusConflict, "too-many-cancelled-executions",
 					"The job remembers 100 cancelled executions of the last 60 days; pause or cancel the job instead.")
 			}
+			j.StoppedExecutions = append(stopped, id)
 			j.UpdatedAt = now
 			return nil
 		})
 		if err != nil {
 			return response{}, err
 		}
-		x.Cancelling = true
+		x.Cancelling = !x.ended()
 	}
 	return response{status: http.StatusAccepted, body: x}, nil
 }
+
+// endedFor is for how long an execution must have ended so that nothing need stop it any more. Before, an executor that stood still and
+// lost its lease with the hot tier may yet give an attempt another outcome than the one on record, which is retried.
+const endedFor = dedupe.Retention
 
 // recent leaves out the executions for which no attempt can come any more: a retry window is 30 days at most.
 func recent(executionIDs []string, now time.Time) []string {

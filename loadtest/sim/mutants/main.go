@@ -84,8 +84,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "the cancel of an execution is answered and not kept", file: "services/job-api/read.go",
-		from: "append(recent(j.StoppedExecutions, now), id)",
-		to:   "recent(j.StoppedExecutions, now)",
+		from: "j.StoppedExecutions = append(stopped, id)",
+		to:   "j.StoppedExecutions = stopped",
 	},
 	{
 		name: "a resume is answered and leaves the job paused", file: "services/job-api/change.go",
