@@ -107,6 +107,7 @@ func (c jobs) Get(ctx context.Context, id string) (job.Job, error) {
 
 func (c jobs) GetMany(ctx context.Context, ids []string) (map[string]*job.Job, error) {
 	return through(ctx, c.p, opGetMany, first(ids, same), func(ctx context.Context) (map[string]*job.Job, error) {
+		c.p.w.hasRead(c.p, ids)
 		return c.p.w.cold.GetMany(ctx, ids)
 	})
 }
@@ -192,7 +193,7 @@ func (c pending) Put(ctx context.Context, entries []job.Entry) error {
 	sent := time.Now()
 	return do(ctx, c.p, opPut, first(entries, entryKey), func(context.Context) error {
 		for i := range entries {
-			c.p.w.wrote(c.p, &entries[i], entries[i].NominalAt)
+			c.p.w.did(c.p, writes, &entries[i], entries[i].NominalAt)
 		}
 		return c.p.w.cold.PutAt(sent, entries)
 	})
@@ -212,7 +213,7 @@ func (c pending) Defer(ctx context.Context, l job.Locator, to time.Time) error {
 func (c pending) Decide(ctx context.Context, l job.Locator, d job.Decision) error {
 	return do(ctx, c.p, opDecide, locatorKey(l), func(ctx context.Context) error {
 		if ref, err := job.ParseExecutionID(l.ExecutionID); err == nil {
-			c.p.w.wrote(c.p, &job.Entry{Locator: l, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt)
+			c.p.w.did(c.p, writes, &job.Entry{Locator: l, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt)
 		}
 		return c.p.w.cold.Decide(ctx, l, d)
 	})
@@ -357,7 +358,7 @@ func (c buckets) Remove(ctx context.Context, entries []*job.Entry) error {
 	entries = slices.Clone(entries)
 	return do(ctx, c.p, opRemove, first(entries, sharedKey), func(ctx context.Context) error {
 		for _, e := range entries {
-			c.p.w.wrote(c.p, e, e.NominalAt, "done")
+			c.p.w.did(c.p, leaves, e, e.NominalAt)
 		}
 		return c.hot.Remove(ctx, entries)
 	})
@@ -371,14 +372,14 @@ func (c buckets) Absent(ctx context.Context, entries []*job.Entry) ([]job.Locato
 
 func (c buckets) Hints() *hotbucket.Hints { return c.hot.Hints() }
 
-func (c buckets) Claim(ctx context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
-	key := first(claims, func(c hotbucket.Claim) string { return c.ExecutionID })
-	for _, claim := range claims {
+func (c buckets) Claim(ctx context.Context, o hotbucket.Owner, list []hotbucket.Claim) ([]job.Decision, error) {
+	key := first(list, func(c hotbucket.Claim) string { return c.ExecutionID })
+	for _, claim := range list {
 		if ref, err := job.ParseExecutionID(claim.ExecutionID); err == nil {
-			c.p.w.wrote(c.p, &job.Entry{Locator: job.Locator{Attempt: 1}, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt, "claim")
+			c.p.w.did(c.p, claims, &job.Entry{Locator: job.Locator{Attempt: 1}, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt)
 		}
 	}
-	return through(ctx, c.p, opClaim, key, func(ctx context.Context) ([]job.Decision, error) { return c.hot.Claim(ctx, o, claims) })
+	return through(ctx, c.p, opClaim, key, func(ctx context.Context) ([]job.Decision, error) { return c.hot.Claim(ctx, o, list) })
 }
 
 func (c buckets) Horizon(ctx context.Context, partition int) (time.Time, error) {
@@ -525,14 +526,14 @@ func (c log) Publish(ctx context.Context, topic string, list []dispatch.Record) 
 func (c log) wrote(topic string, list []dispatch.Record) {
 	for _, r := range list {
 		if f, err := wire.UnmarshalFire(r.Value); topic == dispatch.TopicFires && err == nil {
-			c.p.w.wrote(c.p, &f.Entry, f.NominalAt)
+			c.p.w.did(c.p, writes, &f.Entry, f.NominalAt)
 		}
 		if e, err := wire.UnmarshalEvent(r.Value); topic == dispatch.TopicEvents && err == nil {
 			at := e.Entry.NominalAt
 			if e.Type == job.EventSkipped {
 				at = e.Skipped.From
 			}
-			c.p.w.wrote(c.p, &e.Entry, at)
+			c.p.w.did(c.p, writes, &e.Entry, at)
 		}
 	}
 }

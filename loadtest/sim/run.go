@@ -81,6 +81,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 			w.background.Go(func() { w.play(together) })
 		}
 		time.Sleep(faultsFor)
+		w.hot.Widen()
 		time.Sleep(time.Until(f.over()) + settleFor)
 		due := time.Now().Add(-unsettled)
 		w.stop()
@@ -147,6 +148,8 @@ func (w *world) account(until time.Time) *ledger.Account {
 		Settles:       settleFor - time.Minute,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
 	}
+	_, evicted := w.hot.Bounded()
+	a.HotLost = a.HotLost || evicted > 0
 	effective := map[string]time.Time{}
 	rows, _, _ := w.cold.List(ctx, "default", "", everything)
 	for _, row := range rows {

@@ -18,6 +18,7 @@ var sometimes = []string{
 	"a pause that was answered", "a cancel that was answered", "an update that was answered", "a job of a batch",
 	"an execution whose cancel was answered", "an execution redriven", "a resume that was answered",
 	"a process told to stop", "a server that hung", "a change of the clocks",
+	"an entry for which the hot tier had no room", "an outcome that the hot tier forgot",
 	"minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
 	"minutehand_scheduler_worker_parked_total", "minutehand_scheduler_worker_postponed_total",
@@ -46,6 +47,7 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 			}
 		}
 	}
+	n["an entry for which the hot tier had no room"], n["an outcome that the hot tier forgot"] = w.hot.Bounded()
 	for _, f := range w.faults.struck {
 		switch f.Kind {
 		case Restart:

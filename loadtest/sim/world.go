@@ -102,7 +102,7 @@ type world struct {
 	broken  []ledger.Violation
 	// slow are the times for which a worker stood still, or a call of it was under way; losses are those of the hot tier.
 	slow   []span
-	writes []written
+	deeds  []deed
 	losses []time.Time
 	// registries are the metrics of all processes that ever ran; together counts the jobs of batches.
 	registries []*prometheus.Registry
@@ -121,12 +121,21 @@ type span struct {
 	worker string
 }
 
-// written is what a worker did about an instant of a job: it claimed it, wrote of it, or was done with it.
-type written struct {
+// deed is what a worker did about a job, or an instant of it.
+type deed struct {
 	worker, jobID string
 	nominal, at   time.Time
-	claims, done  bool
+	kind          deedKind
 }
+
+type deedKind int
+
+const (
+	reads  deedKind = iota // the job, whichever instant it is for
+	claims                 // an instant
+	writes                 // an entry, a decision, a fire or an event
+	leaves                 // is done with an instant
+)
 
 // window is the shortest catch-up window of the workload.
 const window = 10 * time.Second
@@ -137,16 +146,33 @@ func (w *world) delayed(p *process, d time.Duration) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		now := time.Now()
-		w.slow = append(w.slow, span{ledger.Window{From: now, To: now.Add(d)}, p.name})
+		end := now.Add(d)
+		for i, s := range w.slow { // held up once more
+			if s.worker == p.name && !s.To.Before(now) && end.After(s.To) {
+				w.slow[i].To = end
+			}
+		}
+		w.slow = append(w.slow, span{ledger.Window{From: now, To: end}, p.name})
 	}
 }
 
-// wrote notes what a worker does about an instant: a claim, its entry, a decision, a fire, an event, or that it is done with it.
-func (w *world) wrote(p *process, e *job.Entry, nominal time.Time, kind ...string) {
+// did notes what a worker does about an instant of a schedule.
+func (w *world) did(p *process, kind deedKind, e *job.Entry, nominal time.Time) {
 	if p.kind == "scheduler-worker" && e.FirstOfSchedule() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.writes = append(w.writes, written{p.name, e.JobID, nominal, time.Now(), slices.Contains(kind, "claim"), slices.Contains(kind, "done")})
+		w.deeds = append(w.deeds, deed{p.name, e.JobID, nominal, time.Now(), kind})
+	}
+}
+
+// hasRead notes that a worker reads jobs.
+func (w *world) hasRead(p *process, ids []string) {
+	if p.kind == "scheduler-worker" {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, id := range ids {
+			w.deeds = append(w.deeds, deed{p.name, id, time.Time{}, time.Now(), reads})
+		}
 	}
 }
 
@@ -157,17 +183,21 @@ const (
 	copied = time.Minute
 )
 
-// excused are the instants of a job that a worker had in hand when it was held up, and the hot tier was lost meanwhile: from the one of
-// which it wrote afterwards until that one is decided, which may decide all that lies before.
+// excused are the instants of a job that a worker had in hand when it was held up, and the hot tier was lost meanwhile, and what it writes
+// before it reads the job again: from the one of which it wrote until that one is decided, which may decide all that lies before.
 func (w *world) excused(jobID string) (list []ledger.Window) {
 	for _, s := range w.slow {
 		lost := slices.ContainsFunc(w.losses, func(at time.Time) bool { return at.After(s.From) && at.Before(s.To) })
 		if !lost || !w.had(s, jobID) {
 			continue
 		}
-		for _, x := range w.writes {
-			if x.worker == s.worker && x.jobID == jobID && !x.claims && !x.done && !x.at.Before(s.To) && x.at.Before(s.To.Add(inHand)) &&
-				x.nominal.Before(s.From.Add(inHand)) {
+		again := false
+		for _, x := range w.deeds {
+			if x.worker != s.worker || x.jobID != jobID || x.at.Before(s.To) || !x.at.Before(s.To.Add(inHand)) {
+				continue
+			}
+			again = again || x.kind == reads
+			if x.kind == writes && (!again || x.nominal.Before(s.From.Add(inHand))) {
 				list = append(list, ledger.Window{From: x.nominal, To: w.decided(x, s.To)})
 			}
 		}
@@ -175,26 +205,28 @@ func (w *world) excused(jobID string) (list []ledger.Window) {
 	return list
 }
 
-// had reports whether a worker that was held up had claimed an instant of a job, or written of one, and was not done with it.
+// had reports whether a worker that was held up had read a job, or had an instant of it, and was not done with it.
 func (w *world) had(s span, jobID string) bool {
 	open := map[int64]bool{}
-	for _, x := range w.writes {
-		if x.worker == s.worker && x.jobID == jobID && !x.nominal.After(s.From) && x.at.After(s.From.Add(-inHand)) && !x.at.After(s.From) {
-			open[x.nominal.UnixMilli()] = !x.done
+	read := false
+	for _, x := range w.deeds {
+		if x.worker == s.worker && x.jobID == jobID && x.at.After(s.From.Add(-inHand)) && !x.at.After(s.From) {
+			read = x.kind == reads || read && x.kind != leaves
+			if x.kind != reads && !x.nominal.After(s.From.Add(clock.MaxDifference)) {
+				open[x.nominal.UnixMilli()] = x.kind != leaves
+			}
 		}
 	}
 	for _, o := range open {
-		if o {
-			return true
-		}
+		read = read || o
 	}
-	return false
+	return read
 }
 
 // decided is when something was last written about the same instant, after an instant or then.
-func (w *world) decided(x written, after time.Time) time.Time {
-	for _, y := range w.writes {
-		if y.jobID == x.jobID && !y.claims && !y.done && y.nominal.Equal(x.nominal) && y.at.After(after) {
+func (w *world) decided(x deed, after time.Time) time.Time {
+	for _, y := range w.deeds {
+		if y.jobID == x.jobID && y.kind == writes && y.nominal.Equal(x.nominal) && y.at.After(after) {
 			after = y.at
 		}
 	}
@@ -212,7 +244,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 	w := &world{
 		base: base, seed: seed, faults: f, variant: v, began: time.Now(),
 		// The store was set up before the first service started, by every clock.
-		cold: servers.NewCold(partitions, job.Minute(time.Now().Add(-clock.MaxDifference))), hot: servers.NewHot("hot", 0, 0),
+		cold: servers.NewCold(partitions, job.Minute(time.Now().Add(-clock.MaxDifference))), hot: hotTier(f, v),
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
@@ -232,6 +264,20 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 	return w
 }
 
+// hotTier is one that is full in some seeds, and one that keeps few outcomes in others.
+func hotTier(f *Faults, v *Variant) *servers.Hot {
+	entries, records := 0, 0
+	if v == nil && f.weather.Name != calm.Name {
+		if f.dice.roll("full") < 0.12 {
+			entries = 8
+		}
+		if f.dice.roll("records") < 0.12 {
+			records = 20
+		}
+	}
+	return servers.NewHot("hot", entries, records)
+}
+
 func (w *world) violate(invariant, jobID, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -242,8 +288,15 @@ func (w *world) violate(invariant, jobID, format string, args ...any) {
 func (w *world) tell(who, about, what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.moments = append(w.moments, moment{time.Since(w.began), who, what, about})
+	m := moment{time.Since(w.began), who, what, about}
+	if n := len(w.moments); n >= mostAtOnce && w.moments[n-mostAtOnce].at == m.at {
+		panic(fmt.Sprintf("seed %d: %s repeats %s %s without a pause", w.seed, who, what, about)) // there is no time to run out here
+	}
+	w.moments = append(w.moments, m)
 }
+
+// mostAtOnce is more than the services do in an instant, unless one of them turns in a loop.
+const mostAtOnce = 1_000_000
 
 // after does something later, unless the simulation ends before.
 func (w *world) after(d time.Duration, do func()) {

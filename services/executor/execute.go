@@ -272,11 +272,20 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	var memory dedupe.Memory
 	began := s.deps.Clock.Now()
 	err = run.Patiently(ctx, s.deps.Logger, "ask the settlers", func(ctx context.Context) (err error) {
-		began = s.deps.Clock.Now()
-		if memory, err = s.deps.Records.Memory(ctx, w.fire.JobID); err != nil {
-			return err
+		for {
+			began = s.deps.Clock.Now()
+			if memory, err = s.deps.Records.Memory(ctx, w.fire.JobID); err != nil {
+				return err
+			}
+			// A tier that is full may just have dropped an outcome that is as young as this reading.
+			young := memory.KeptSince.Sub(job.Instant(began))
+			if young < 0 {
+				return s.awaitSettlers(ctx)
+			}
+			if err := run.Sleep(ctx, young+time.Millisecond); err != nil {
+				return err
+			}
 		}
-		return s.awaitSettlers(ctx)
 	})
 	if err != nil {
 		return false, err
@@ -319,8 +328,9 @@ func (s *Service) awaitSettlers(ctx context.Context) error {
 			break
 		}
 		if settled.LogID != end.LogID { // created anew meanwhile: note the end again
-			end, err = s.deps.Log.End(ctx, dispatch.TopicEvents)
-			continue
+			if end, err = s.deps.Log.End(ctx, dispatch.TopicEvents); err != nil {
+				break
+			}
 		}
 		if err := run.Sleep(ctx, pause); err != nil {
 			return err

@@ -24,22 +24,31 @@ import (
 // createJob accepts a job, in the order of the design (§3, step 1): claim, entry, job row, answer, write-through.
 func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 	now := job.Instant(s.deps.Clock.Now())
-	body, def, err := parse(r.body, now, nil)
-	if err != nil {
-		return response{}, err
-	}
 	key, err := idempotencyKey(r)
 	if err != nil {
 		return response{}, err
 	}
+	body, def, err := parse(r.body, now, nil)
+	// What is past by now, such as the end of an interval, was not when an earlier try of this request was answered.
+	if err != nil && key != "" {
+		if _, _, before := parse(r.body, now.Add(-jobstore.KeyTTL), nil); before != nil {
+			return response{}, err
+		}
+	} else if err != nil {
+		return response{}, err
+	}
+	refusal := err
 	claim := jobstore.Claim{
 		ID: s.newID(job.JobPrefix, now), DefinitionID: s.newID(job.DefinitionPrefix, now), AcceptedAt: now,
 	}
 	fresh := claim.ID
 	return s.once(ctx, r, "createJob", key, claim, func(claim jobstore.Claim) (response, error) {
-		def := def
+		body, def, err := body, def, refusal
 		if !claim.AcceptedAt.Equal(now) {
-			def = body.definition(claim.AcceptedAt) // what an earlier try of this request decided
+			body, def, err = parse(r.body, claim.AcceptedAt, nil) // what an earlier try of this request decided
+		}
+		if err != nil {
+			return response{}, err
 		}
 		j := newJob(tenant(r.Request), &body, def, claim)
 		if key != "" {

@@ -306,15 +306,29 @@ func (s *Service) execution(ctx context.Context, id string) (*executionBody, err
 	if j.Deleted {
 		return nil, jobstore.ErrNotFound
 	}
+	x, err := s.recorded(ctx, id)
+	if err != nil || x != nil {
+		return x, err
+	}
+	pending, err := s.pending(ctx, &j, id, ref)
+	if errors.Is(err, jobstore.ErrNotFound) { // or it was pending when the history was read, and has ended since
+		if x, err := s.recorded(ctx, id); err != nil || x != nil {
+			return x, err
+		}
+	}
+	return pending, err
+}
+
+// recorded is an execution of which the history tells; nil if it does not.
+func (s *Service) recorded(ctx context.Context, id string) (*executionBody, error) {
 	events, err := s.deps.History.Execution(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	x := group(events)
-	if len(x) == 0 {
-		return s.pending(ctx, &j, id, ref)
+	if x := group(events); len(x) > 0 {
+		return x[0], s.underWay(ctx, x[0])
 	}
-	return x[0], s.underWay(ctx, x[0])
+	return nil, nil
 }
 
 // cancelExecution stops one execution: the job's row names it, and the stop record with it, so that no attempt of it

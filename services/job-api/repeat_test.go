@@ -102,6 +102,63 @@ func TestExecutionOfATriggerThatWasRepeatedThroughAnOutageIsFound(t *testing.T) 
 	}
 }
 
+func TestRequestThatIsRepeatedAfterItsEndHasTheSameAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		for kind, schedule := range map[string]string{"interval": `"every":"2s"`, "cron": `"cron_expr":"* * * * * *"`} {
+			body := fmt.Sprintf(`{"name":"short","type":%q,%s,"end_at":%q,"target":{"kind":"http_webhook","url":"http://target/"}}`,
+				kind, schedule, time.Now().Add(5*time.Second).Format(time.RFC3339))
+			once := s.create(body, "Idempotency-Key", kind)
+			time.Sleep(10 * time.Second)
+			if again := s.create(body, "Idempotency-Key", kind); again != once {
+				t.Errorf("%s: %s, then %s", kind, once, again)
+			}
+			s.answer(http.StatusUnprocessableEntity, http.MethodPost, "/jobs", body, "Idempotency-Key", "another")
+		}
+	})
+}
+
+// ends has what is pending end, and its bucket close, between two reads.
+type ends struct {
+	jobstore.Pending
+	execution func() // is over by then
+}
+
+func (e *ends) LowWater(ctx context.Context, partition int) (int64, error) {
+	e.execution()
+	return e.Pending.LowWater(ctx, partition)
+}
+
+func (e *ends) FirstOpen(context.Context, int, int64, int64) (int64, bool, error) {
+	return 0, false, nil
+}
+
+func TestExecutionThatEndsWhileItIsLookedForIsFound(t *testing.T) {
+	var history jobstore.History
+	store := &ends{execution: func() {}}
+	s := newServer(t, func(_ *api.Config, d *api.Deps) {
+		history, store.Pending = d.History, d.Pending
+		d.Pending = store
+	})
+	job0 := s.create(goodJob)
+	m, _ := s.answer(http.StatusAccepted, http.MethodPost, "/jobs/"+job0+"/trigger", "")
+	id := fmt.Sprint(m["execution_id"])
+	store.execution = func() {
+		ref, err := job.ParseExecutionID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := deadEvent(job0)
+		e.Entry.ExecutionID, e.Entry.Trigger, e.Entry.NominalAt, e.Entry.ScheduledFor = id, job.TriggerManual, ref.NominalAt, ref.NominalAt
+		if err := history.Record(t.Context(), []*job.Event{&e}); err != nil {
+			t.Error(err)
+		}
+	}
+	if x, _ := s.answer(http.StatusAccepted, http.MethodPost, "/executions/"+id+"/cancel", ""); x["state"] != "dead" {
+		t.Errorf("%v", x)
+	}
+}
+
 // diesAfter fails after so many letters were marked.
 type diesAfter struct {
 	jobstore.History

@@ -25,9 +25,11 @@ type Hot struct {
 
 	mu     sync.Mutex
 	losses int
-	epoch  int64 // of the present incarnation
-	hints  []*hotbucket.Hints
-	state  hotState
+	// refused counts entries for which there was no room, evicted what was forgotten to make some.
+	refused, evicted int
+	epoch            int64 // of the present incarnation
+	hints            []*hotbucket.Hints
+	state            hotState
 }
 
 // hotState is all that the hot tier can lose.
@@ -74,6 +76,20 @@ func (s hotState) clone() hotState {
 		c.due[p] = maps.Clone(due)
 	}
 	return c
+}
+
+// Bounded tells how many entries the hot tier had no room for, and how many outcomes it forgot to make some.
+func (h *Hot) Bounded() (refused, evicted int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.refused, h.evicted
+}
+
+// Widen lets the hot tier hold any number of entries from now on.
+func (h *Hot) Widen() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.maxEntries = 0
 }
 
 // Lose makes the hot tier forget everything. It has another incarnation afterwards.
@@ -148,6 +164,7 @@ func (h *Hot) Add(_ context.Context, entries []job.Entry) error {
 	for _, p := range slices.Sorted(maps.Keys(byPartition)) {
 		if h.maxEntries > 0 && h.entries()+len(byPartition[p]) > bound[p] {
 			err = hotbucket.ErrFull
+			h.refused += len(byPartition[p])
 			continue
 		}
 		if h.state.due[p] == nil {
@@ -509,6 +526,7 @@ func (h *Hot) end(k dedupe.Key, rec *dedupe.Record, o *job.Outcome, now time.Tim
 // evict keeps the bound.
 func (h *Hot) evict() {
 	for h.maxRecords > 0 && len(h.state.ended) > h.maxRecords {
+		h.evicted++
 		delete(h.state.records, h.state.ended[0])
 		h.state.keptSince = job.Later(h.state.keptSince, h.state.endedAt[0].Add(clock.MaxDifference+time.Millisecond))
 		h.state.ended, h.state.endedAt = h.state.ended[1:], h.state.endedAt[1:]
