@@ -33,11 +33,12 @@ func main() {
 	servers := flag.Bool("servers", false, "measure the services on the real servers that infra/local started, instead of one process")
 	sizes := flag.String("stampedes", "", "measure only stampedes of these sizes, such as 50000,200000, each alone and beside a target that hangs")
 	recurring := flag.Bool("recurring", false, "with -stampedes: jobs of an hourly schedule instead of one-shots")
+	least := flag.Float64("least", 0, "with -stampedes: fail if fires per second are less than so many of a bare client's requests")
 	flag.Parse()
 	var err error
 	switch {
 	case *sizes != "":
-		err = stampedes(ctx, *binary, *sizes, *servers, *recurring)
+		err = stampedes(ctx, *binary, *sizes, *servers, *recurring, *least)
 	case *servers:
 		err = runOnServers(ctx, *rounds, *rest, *steady)
 	case *sink:

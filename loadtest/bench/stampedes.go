@@ -38,8 +38,9 @@ const stampedeBare = 50_000
 const followsWithin = 15 * time.Second
 
 // stampedes measures stampedes of several sizes on one target, each alone and beside as many that are due at the same instant on
-// a target that never answers. In one process each has a fresh folder; on the servers all share an installation.
-func stampedes(ctx context.Context, binary, sizes string, servers, recurring bool) error {
+// a target that never answers. In one process each has a fresh folder; on the servers all share an installation. It fails if one makes
+// fewer fires per second than least of a bare client's requests.
+func stampedes(ctx context.Context, binary, sizes string, servers, recurring bool, least float64) error {
 	target, hanging, stopSink, err := startSink(ctx)
 	if err != nil {
 		return err
@@ -86,6 +87,11 @@ func stampedes(ctx context.Context, binary, sizes string, servers, recurring boo
 	}
 	if len(all) > 0 {
 		printStampedes(all)
+	}
+	for _, o := range all {
+		if o.rate < least*o.bare {
+			err = errors.Join(err, fmt.Errorf("%d due at one instant: %.0f fires/s are less than %g of %.0f requests/s", o.n, o.rate, least, o.bare))
+		}
 	}
 	return err
 }

@@ -47,6 +47,13 @@ func (f *platform) account() *ledger.Account {
 		f.must(err)
 		a.Pending = append(a.Pending, rows...)
 	}
+	if f.played != nil {
+		for n := range a.Jobs {
+			a.Jobs[n].Superseded, err = f.played.Superseded(ctx, f.ports.Jobs, &a.Jobs[n].Job, a.Events)
+			f.must(err)
+		}
+		f.played.Fill(a)
+	}
 	return a
 }
 

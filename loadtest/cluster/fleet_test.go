@@ -23,6 +23,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/loadtest/fleet"
+	"github.com/minutehand/minutehand/loadtest/users"
 )
 
 // platform is the services as processes of their own.
@@ -31,6 +32,8 @@ type platform struct {
 	*fleet.Fleet
 	// ports are the test's own connections.
 	ports *cluster.Cluster
+	// played are the users that work with it, if any do.
+	played *users.Users
 }
 
 // fleet starts two of each service, and waits until they are ready.

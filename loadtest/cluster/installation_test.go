@@ -3,6 +3,7 @@
 package cluster_test
 
 import (
+	"flag"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -24,6 +25,16 @@ const (
 	partitions      = 8
 	kafkaPartitions = 4
 )
+
+var full = flag.Bool("cluster.full", false, "outages, stampedes and backlogs as large as in make release")
+
+// sized gives the size of make test, or of make release.
+func sized[T any](test, release T) T {
+	if *full {
+		return release
+	}
+	return test
+}
 
 // installation is one of its own on the servers.
 type installation struct {

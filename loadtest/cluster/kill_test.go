@@ -25,7 +25,7 @@ const (
 )
 
 // stampedeSize is how many jobs fall due within a second.
-const stampedeSize = 10_000
+func stampedeSize() int { return sized(4000, 10_000) }
 
 // ownedBy groups jobs by what a service's processes divide among themselves.
 func ownedBy(service string) func(jobID string) int {
@@ -73,15 +73,16 @@ func (f *platform) awaitCalls(ids []string) {
 
 func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 	f := newInstallation(t).fleet()
+	u := f.users(30, sized(90*time.Second, 150*time.Second))
 	// Whatever is taken over shares the machine with the rest of the stampede: one that takes long for that undisturbed is allowed
 	// as much beside the session, but no more than two sessions.
-	calm, due := f.stampede(stampedeSize, "/ok")
+	calm, due := f.stampede(stampedeSize(), "/ok")
 	f.awaitCalls(calm)
 	undisturbed := time.Since(due)
 	allowed := max(resume, session+min(undisturbed, 2*session))
 	t.Logf("%d jobs were called after %.1f s without a kill", len(calm), undisturbed.Seconds())
 	for _, service := range []string{"scheduler-worker", "bucket-loader", "executor", "retry-manager", "audit-writer"} {
-		ids, due := f.stampede(stampedeSize, "/ok")
+		ids, due := f.stampede(stampedeSize(), "/ok")
 		f.amid(ids, due)
 		if ahead, _ := f.sink.missing(ids); ahead < len(ids)/4 {
 			t.Errorf("only %d calls were still to come when %s was killed", ahead, service)
@@ -111,7 +112,9 @@ func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 		}
 		f.restart(service, 0)
 	}
+	u.Wait()
 	f.check(nil)
+	t.Log(u.Summary())
 	f.wantGrowingTokens()
 	f.wantArchiveLikeTopic()
 }
@@ -182,7 +185,7 @@ func (f *platform) wantArchiveLikeTopic() {
 // A worker that was stopped wakes behind its session with what it had read before.
 func TestWorkerThatWakesBehindItsSessionDispatchesNothingTwice(t *testing.T) {
 	f := newInstallation(t).fleet()
-	ids, due := f.stampede(stampedeSize, "/ok")
+	ids, due := f.stampede(stampedeSize(), "/ok")
 	// What it has read ahead for another host, which has room, is what it holds when it is stopped.
 	ahead := make([]map[string]any, 300)
 	for i := range ahead {

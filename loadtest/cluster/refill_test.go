@@ -12,8 +12,6 @@ import (
 const (
 	// manyPartitions is how many an installation has that is laid out for a large fleet.
 	manyPartitions = 1024
-	// comingHour is how many jobs lie in the hour that the loader has to bring back.
-	comingHour = 100_000
 	// refilledWithin is how soon after an empty Redis answers everything that is due has been called: three times what it takes on
 	// two cores that nobody else uses, which twelve services and six servers share. It took 100 s while the hour came first.
 	refilledWithin = 30 * time.Second
@@ -25,9 +23,10 @@ func TestRedisThatCameBackEmptyHasWhatIsDueInEveryPartitionBeforeTheHourAhead(t 
 		c.config.Partitions, c.config.ZooKeeper.Partitions = manyPartitions, manyPartitions
 	}).fleet()
 	due := time.Now().Add(10 * time.Minute)
+	comingHour := sized(20_000, 100_000) // jobs that the loader has to bring back
 	jobs := make([]map[string]any, comingHour)
 	for i := range jobs {
-		jobs[i] = f.oneShot(due.Add(time.Duration(i)*45*time.Minute/comingHour), "/ok")
+		jobs[i] = f.oneShot(due.Add(time.Duration(i)*45*time.Minute/time.Duration(comingHour)), "/ok")
 	}
 	began := time.Now()
 	f.register(jobs)

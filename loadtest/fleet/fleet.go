@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -58,6 +59,8 @@ type Fleet struct {
 	// Variables are the environment that tells them where the servers are, and more.
 	Variables []string
 	Members   []*Member
+
+	mu sync.Mutex // of Members, while processes start
 }
 
 // New makes a fleet for an installation, without starting anything.
@@ -136,6 +139,8 @@ func (f *Fleet) Start(service string, n int) (*Member, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.Members = append(slices.DeleteFunc(f.Members, func(o *Member) bool { return o.Service == service && o.N == n }), m)
 	return m, nil
 }
@@ -183,8 +188,10 @@ func Remove(c cluster.Config) error {
 	return errors.Join(err, session.Query("DROP KEYSPACE IF EXISTS "+c.Cassandra.Keyspace).ExecContext(ctx))
 }
 
-// Member is the n-th process of a service.
+// Member is the n-th process of a service. It may be asked for while others start.
 func (f *Fleet) Member(service string, n int) *Member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	i := slices.IndexFunc(f.Members, func(m *Member) bool { return m.Service == service && m.N == n })
 	return f.Members[i]
 }

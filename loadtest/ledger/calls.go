@@ -81,15 +81,19 @@ func checkStops(r *report, a *Account) {
 	}
 	for _, s := range a.Stops {
 		for _, c := range byJob[s.JobID] {
-			if c.begins().After(s.AckedAt) && stops(&s, &c) {
+			begins := c.CheckedAt
+			if begins.IsZero() {
+				begins = c.At.Add(-a.Travel)
+			}
+			if begins.After(s.AckedAt) && stops(&s, &c, begins) {
 				r.add("I4", s.JobID, "%s (attempt %d) began %s after a %s was acknowledged", c.ExecutionID, c.Attempt,
-					c.begins().Sub(s.AckedAt), s.Kind)
+					begins.Sub(s.AckedAt), s.Kind)
 			}
 		}
 	}
 }
 
-func stops(s *Stop, c *Call) bool {
+func stops(s *Stop, c *Call, begins time.Time) bool {
 	ref, err := job.ParseExecutionID(c.ExecutionID)
 	if err != nil {
 		return true
@@ -97,7 +101,7 @@ func stops(s *Stop, c *Call) bool {
 	first := c.Attempt == 1 && ref.Trigger == job.TriggerSchedule
 	switch s.Kind {
 	case StopPause:
-		return first && (s.ResumedAt.IsZero() || c.begins().Before(s.ResumedAt))
+		return first && (s.ResumedAt.IsZero() || begins.Before(s.ResumedAt))
 	case StopExecution:
 		return c.ExecutionID == s.ExecutionID
 	case StopUpdate:

@@ -21,16 +21,8 @@ type Call struct {
 	Ahead time.Duration
 	// Failed tells that the target answered it in a way that is retried, or not at all; Gone that it answered 410, which pauses the job.
 	Failed, Gone bool
-	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins.
+	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins, as a stop is compared with it.
 	CheckedAt time.Time
-}
-
-// begins is the instant that a stop is compared with.
-func (c *Call) begins() time.Time {
-	if c.CheckedAt.IsZero() {
-		return c.At
-	}
-	return c.CheckedAt
 }
 
 // JobAccount is a job as it stands, with the definitions that were superseded.
@@ -105,6 +97,8 @@ type Account struct {
 	Crashed bool
 	// HotLost tells that the hot tier forgot something.
 	HotLost bool
+	// Travel is how long after its last check, where that is not known, a call may reach its target.
+	Travel time.Duration
 	// Excused are, by job, the instants that may have more than one disposition, which the design excludes from I1: those that an
 	// owner had in hand when it stood still for longer than a catch-up window, and the hot tier was lost meanwhile; and those of a job
 	// whose registration took so long that its first entry was written more than once, with such a loss.

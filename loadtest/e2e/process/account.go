@@ -26,28 +26,33 @@ func (p *Process) Account(from, until time.Time) *ledger.Account {
 		p.t.Fatal(err)
 	}
 	a := &ledger.Account{From: from, Until: until}
-	err = errors.Join(readJobs(p.t, db, a), readPending(p.t, db, a), readArchive(p.t, db, filepath.Join(p.Dir, "archive"), a))
+	err = errors.Join(p.readJobs(db, a), readPending(p.t, db, a), readArchive(p.t, db, filepath.Join(p.Dir, "archive"), a))
 	if err := errors.Join(err, db.Close()); err != nil {
 		p.t.Fatal(err)
 	}
 	return a
 }
 
-func readJobs(t *testing.T, db *embedded.DB, a *ledger.Account) error {
+func (p *Process) readJobs(db *embedded.DB, a *ledger.Account) error {
+	ctx := p.t.Context()
 	jobs, history := embedded.NewJobStore(db), embedded.NewHistory(db)
-	rows, _, err := jobs.List(t.Context(), "default", "", all)
+	rows, _, err := jobs.List(ctx, "default", "", all)
 	if err != nil {
 		return err
 	}
 	for _, row := range rows {
-		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row})
-		events, err := history.Executions(t.Context(), row.ID, jobstore.Position{}, a.From, all)
+		events, err := history.Executions(ctx, row.ID, jobstore.Position{}, a.From, all)
 		if err != nil {
 			return err
 		}
+		superseded, err := p.Users.Superseded(ctx, jobs, &row, events)
+		if err != nil {
+			return err
+		}
+		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
 		a.Events = append(a.Events, events...)
 	}
-	a.DeadLetters, _, err = history.DeadLetters(t.Context(), "default", "", all)
+	a.DeadLetters, _, err = history.DeadLetters(ctx, "default", "", all)
 	return err
 }
 

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/minutehand/minutehand/loadtest/users"
 )
 
 const (
@@ -58,6 +60,8 @@ type Process struct {
 	FileLimit int
 	// Descriptors is how many files and connections the next start may have open. 0 is no limit.
 	Descriptors int
+	// Users are those that work with it, if any do; its account reads their jobs' former definitions.
+	Users *users.Users
 
 	t      *testing.T
 	binary string
