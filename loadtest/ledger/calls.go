@@ -81,11 +81,11 @@ func checkStops(r *report, a *Account) {
 	}
 	for _, s := range a.Stops {
 		for _, c := range byJob[s.JobID] {
-			begins := c.CheckedAt
+			begins, atLatest := c.CheckedAt, c.CheckedAt
 			if begins.IsZero() {
-				begins = c.At.Add(-a.Travel)
+				begins, atLatest = c.At.Add(-a.Travel), c.At
 			}
-			if begins.After(s.AckedAt) && stops(&s, &c, begins) {
+			if begins.After(s.AckedAt) && stops(&s, &c, atLatest) {
 				r.add("I4", s.JobID, "%s (attempt %d) began %s after a %s was acknowledged", c.ExecutionID, c.Attempt,
 					begins.Sub(s.AckedAt), s.Kind)
 			}
@@ -93,7 +93,8 @@ func checkStops(r *report, a *Account) {
 	}
 }
 
-func stops(s *Stop, c *Call, begins time.Time) bool {
+// stops tells whether a stop forbids a call that begins at the latest then.
+func stops(s *Stop, c *Call, atLatest time.Time) bool {
 	ref, err := job.ParseExecutionID(c.ExecutionID)
 	if err != nil {
 		return true
@@ -101,7 +102,7 @@ func stops(s *Stop, c *Call, begins time.Time) bool {
 	first := c.Attempt == 1 && ref.Trigger == job.TriggerSchedule
 	switch s.Kind {
 	case StopPause:
-		return first && (s.ResumedAt.IsZero() || begins.Before(s.ResumedAt))
+		return first && (s.ResumedAt.IsZero() || atLatest.Before(s.ResumedAt))
 	case StopExecution:
 		return c.ExecutionID == s.ExecutionID
 	case StopUpdate:

@@ -13,6 +13,32 @@ var begin = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const jobID = "job_01HZZZZZZZZZZZZZZZZZZZZZZZ"
 
+// Where it is not known when a call was checked a last time, it may have been on its way for a while.
+func TestCallThatMayHaveBegunOutsideAPauseIsAllowed(t *testing.T) {
+	const travel = 2 * time.Second
+	for _, test := range []struct {
+		name           string
+		acked, resumed time.Duration // before the call
+		sound          bool
+	}{
+		{"on its way when the pause was acknowledged", time.Second, 0, true},
+		{"begun in the pause", 3 * time.Second, 0, false},
+		{"begun in the pause, and received in it", 3 * time.Second, -time.Second, false},
+		{"received after the resume", 3 * time.Second, time.Second, true},
+	} {
+		a := sound()
+		at := a.Calls[1].At
+		stop := ledger.Stop{JobID: jobID, Kind: ledger.StopPause, AckedAt: at.Add(-test.acked), ResumedAt: at.Add(-test.resumed)}
+		if test.resumed == 0 {
+			stop.ResumedAt = at.Add(30 * time.Second)
+		}
+		a.Travel, a.Stops = travel, []ledger.Stop{stop}
+		if violations := ledger.Check(a); len(violations) == 0 != test.sound {
+			t.Errorf("%s: %v", test.name, violations)
+		}
+	}
+}
+
 // sound is the account of a run in which everything went well: an interval job with three occurrences.
 func sound() *ledger.Account {
 	def := job.Definition{

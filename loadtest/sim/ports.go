@@ -447,8 +447,8 @@ func (c records) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time
 	return do(ctx, c.p, opRenew, key, func(ctx context.Context) error { return c.hot.Renew(ctx, leases, lapsesAt) })
 }
 
-func (c records) Release(ctx context.Context, k dedupe.Key, t job.Token) error {
-	return do(ctx, c.p, opRelease, attemptKey(k), func(ctx context.Context) error { return c.hot.Release(ctx, k, t) })
+func (c records) Release(ctx context.Context, k dedupe.Key, t job.Token, called bool) error {
+	return do(ctx, c.p, opRelease, attemptKey(k), func(ctx context.Context) error { return c.hot.Release(ctx, k, t, called) })
 }
 
 func (c records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {

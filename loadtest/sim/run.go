@@ -149,7 +149,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
 	}
 	_, evicted := w.hot.Bounded()
-	a.HotLost = a.HotLost || evicted > 0
+	a.HotLost, a.Crashed = a.HotLost || evicted > 0, a.Crashed || evicted > 0 // an outcome that is forgotten may be had again
 	effective := map[string]time.Time{}
 	rows, _, _ := w.cold.List(ctx, "default", "", everything)
 	for _, row := range rows {
@@ -159,8 +159,9 @@ func (w *world) account(until time.Time) *ledger.Account {
 			effective[d.ID] = d.EffectiveAt
 		}
 		a.Excused[row.ID] = w.excused(row.ID)
-		if again := w.cold.Repeated(row.ID); a.HotLost && !again.IsZero() { // until the copy is dispatched, or found to be one
-			a.Excused[row.ID] = append(a.Excused[row.ID], ledger.Window{From: a.From, To: again.Add(copied)})
+		if again := w.cold.Repeated(row.ID); a.HotLost && !again.At.IsZero() { // until the copy is dispatched, or found to be one
+			until := w.decided(deed{jobID: row.ID, nominal: again.NominalAt}, again.At.Add(copied))
+			a.Excused[row.ID] = append(a.Excused[row.ID], ledger.Window{From: a.From, To: until})
 		}
 		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
 		events, _ := w.cold.Executions(ctx, row.ID, jobstore.Position{}, time.Time{}, everything)

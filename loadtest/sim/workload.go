@@ -95,6 +95,9 @@ func scripts(d dice, began time.Time) [][]script {
 		case "interval":
 			s.body["type"] = "interval"
 			s.body["every"] = pick(d, []string{"3s", "7s", "10s", "25s", "60s", "150s"}, "every/%s", n)
+			if behaviour == "hang" && s.body["every"] == "3s" {
+				s.body["every"] = "7s" // or its attempts would be more than a host that hangs is given calls
+			}
 			if d.roll("jitter/%s", n) < 0.3 {
 				s.body["jitter"] = "3s"
 			}

@@ -179,7 +179,7 @@ func (w *world) hasRead(p *process, ids []string) {
 const (
 	// inHand is within which time a worker is done with what it has claimed, unless it is held up.
 	inHand = window
-	// copied is within which time the copy of a first entry is dispatched.
+	// copied is within which time the copy of a first entry is dispatched, unless the hot tier has no room for it.
 	copied = time.Minute
 )
 

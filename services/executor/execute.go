@@ -65,9 +65,10 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	}
 	s.leases.hold(own, lease{token: rec.Token, definitionID: rec.DefinitionID, mayHaveBegun: rec.Running, begun: rec.Running})
 	end := func(o job.Outcome) { ending = s.end(ctx, w, own, rec.Token, o) }
+	// It is given up before this executor calls the target, also where the last check let it proceed: what took too long is checked again.
 	release := func(ctx context.Context) bool {
 		s.leases.drop(key, own) // first: a renewal would bring back what is forgotten of it meanwhile
-		return s.release(ctx, key, rec.Token)
+		return s.release(ctx, key, rec.Token, rec.Running)
 	}
 
 	// What ran for another definition's entry is that one's to end: this one's row may be done, and nobody would settle it.
@@ -407,9 +408,9 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 	return outcome, true
 }
 
-func (s *Service) release(ctx context.Context, key dedupe.Key, t job.Token) bool {
+func (s *Service) release(ctx context.Context, key dedupe.Key, t job.Token, called bool) bool {
 	err := run.Patiently(ctx, s.deps.Logger, "release a lease", func(ctx context.Context) error {
-		return s.deps.Records.Release(ctx, key, t)
+		return s.deps.Records.Release(ctx, key, t, called)
 	})
 	return err == nil
 }

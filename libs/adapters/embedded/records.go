@@ -269,14 +269,14 @@ func (r *Records) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.
 }
 
 // Release implements dedupe.Records.
-func (r *Records) Release(_ context.Context, k dedupe.Key, t job.Token) error {
+func (r *Records) Release(_ context.Context, k dedupe.Key, t job.Token, called bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]
 	if !ok || rec.Token != t || rec.Outcome != nil || rec.Released {
 		return nil
 	}
-	rec.Released = true
+	rec.Released, rec.Running = true, rec.Running && called
 	if !rec.Running {
 		// Token and takeovers stay counted, but to whoever looks it up nothing stands for the attempt: a worker would
 		// take it for one that was dispatched, and leave out its successor.

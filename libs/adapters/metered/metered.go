@@ -398,9 +398,9 @@ func (x *recordsPort) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt
 	return err
 }
 
-func (x *recordsPort) Release(ctx context.Context, k dedupe.Key, t job.Token) (err error) {
+func (x *recordsPort) Release(ctx context.Context, k dedupe.Key, t job.Token, called bool) (err error) {
 	defer func(began time.Time) { x.m.done("records", "Release", began, err) }(time.Now())
-	err = x.Records.Release(ctx, k, t)
+	err = x.Records.Release(ctx, k, t, called)
 	return err
 }
 

@@ -136,7 +136,7 @@ func TestPackedOutcomeEndsItsAttempt(t *testing.T) {
 	if err := r.Renew(ctx, []dedupe.Lease{{Key: k, Holder: h, Token: token}}, now.Add(time.Minute)); err != nil {
 		t.Error(err)
 	}
-	if err := r.Release(ctx, k, token); err != nil {
+	if err := r.Release(ctx, k, token, true); err != nil {
 		t.Error(err)
 	}
 	records, err := r.Lookup(ctx, []dedupe.Key{k})

@@ -46,7 +46,7 @@ func askedAgainIsHad(t *testing.T, f fixture) {
 	if again := f.acquire(t, alice, f.now.Add(3*lease)); again.Token != rec.Token || !again.Running {
 		t.Errorf("after the start it is had again as %+v", again)
 	}
-	must(t, f.Release(t.Context(), f.key, rec.Token))
+	must(t, f.Release(t.Context(), f.key, rec.Token, true))
 	if again := f.acquire(t, alice, f.now.Add(3*lease)); !rec.Token.Less(again.Token) {
 		t.Errorf("after a release it is had again as %+v, was %+v", again, rec)
 	}
@@ -116,7 +116,7 @@ func takenOverIsFenced(t *testing.T, f fixture) {
 	_, _, err := f.Start(t.Context(), f.key, first.Token, f.check())
 	mustBeFenced(t, "starting", err)
 	f.wantNotRenewed(t, dedupe.Lease{Key: f.key, Holder: alice, Token: first.Token})
-	must(t, f.Release(t.Context(), f.key, first.Token))
+	must(t, f.Release(t.Context(), f.key, first.Token, true))
 	if f.finish(t, first.Token, outcome(job.Succeeded, first.Token, later), later) {
 		t.Error("its outcome was stored over a live lease")
 	}
@@ -234,8 +234,8 @@ func releaseFrees(t *testing.T, f fixture) {
 			if started {
 				f.start(t, rec.Token, job.Proceed)
 			}
-			must(t, f.Release(t.Context(), f.key, rec.Token))
-			must(t, f.Release(t.Context(), f.key, rec.Token))
+			must(t, f.Release(t.Context(), f.key, rec.Token, true))
+			must(t, f.Release(t.Context(), f.key, rec.Token, true))
 			last = rec.Token
 		}
 	}
@@ -245,7 +245,7 @@ func releaseKeepsRecord(t *testing.T, f fixture) {
 	f.acquire(t, alice, f.now)
 	at := f.now.Add(lease)
 	taken := f.acquire(t, bob, at)
-	must(t, f.Release(t.Context(), f.key, taken.Token))
+	must(t, f.Release(t.Context(), f.key, taken.Token, true))
 	if rec := f.record(t); rec.Alive(at) || rec.Outcome != nil {
 		t.Errorf("a released record is %+v", rec)
 	}
@@ -260,13 +260,13 @@ func releaseKeepsRecord(t *testing.T, f fixture) {
 
 func releasedIsFenced(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	must(t, f.Release(t.Context(), f.key, rec.Token))
+	must(t, f.Release(t.Context(), f.key, rec.Token, true))
 	_, _, err := f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting what was released", err)
 	again := f.acquire(t, alice, f.now)
 	_, _, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting with the token of before", err)
-	must(t, f.Release(t.Context(), f.key, rec.Token)) // with the token of before: not this lease's
+	must(t, f.Release(t.Context(), f.key, rec.Token, true)) // with the token of before: not this lease's
 	f.start(t, again.Token, job.Proceed)
 }
 
@@ -277,12 +277,29 @@ func runningStays(t *testing.T, f fixture) {
 	if rec := f.record(t); !rec.Running || !rec.Alive(f.now) {
 		t.Errorf("a started record is %+v", rec)
 	}
-	must(t, f.Release(t.Context(), f.key, rec.Token))
+	must(t, f.Release(t.Context(), f.key, rec.Token, true))
 	if rec := f.acquire(t, bob, f.now); !rec.Running {
 		t.Error("after a release it is not running")
 	}
 	if rec := f.acquire(t, alice, f.now.Add(lease)); !rec.Running {
 		t.Error("after a takeover it is not running")
+	}
+}
+
+func releasedBeforeACallNeverRan(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	f.start(t, rec.Token, job.Proceed)
+	must(t, f.Release(t.Context(), f.key, rec.Token, false))
+	if rec := f.record(t); rec.Exists || rec.Running {
+		t.Errorf("a record that was released before a call is %+v", rec)
+	}
+	again := f.acquire(t, bob, f.now)
+	if again.Running || !rec.Token.Less(again.Token) {
+		t.Errorf("had again as %+v", again)
+	}
+	f.start(t, again.Token, job.Proceed)
+	if rec := f.record(t); !rec.Running || !rec.Alive(f.now) {
+		t.Errorf("started again it is %+v", rec)
 	}
 }
 
@@ -319,7 +336,7 @@ func fencesGrow(t *testing.T, f fixture) {
 		g.entry, g.key = &e, dedupe.KeyOf(&e)
 		rec := g.acquire(t, bob, f.now)
 		fences = append(fences, g.fence(t, rec.Token, job.Proceed).String(), g.fence(t, rec.Token, job.Proceed).String())
-		must(t, g.Release(t.Context(), g.key, rec.Token))
+		must(t, g.Release(t.Context(), g.key, rec.Token, true))
 	}
 	if !slices.IsSorted(fences) || len(slices.Compact(slices.Clone(fences))) != len(fences) {
 		t.Errorf("later checks of one execution have the fencing tokens %q", fences)

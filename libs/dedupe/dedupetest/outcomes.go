@@ -174,7 +174,7 @@ func ownOutcome(t *testing.T, f fixture) {
 				f.start(t, rec.Token, job.Proceed)
 			}
 			if c.release {
-				must(t, f.Release(t.Context(), f.key, rec.Token))
+				must(t, f.Release(t.Context(), f.key, rec.Token, true))
 			}
 			if at := f.now.Add(c.at); !f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, at), at) {
 				t.Errorf("%s, started %v: not stored", name, started)
@@ -205,7 +205,7 @@ func foreignOutcome(t *testing.T, f fixture) {
 		t.Error("not stored over a lapsed lease")
 	}
 	f = newFixture(f.Records)
-	must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token))
+	must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token, true))
 	if !f.finish(t, old, outcome(job.Succeeded, old, f.now), f.now) {
 		t.Error("not stored over a released lease")
 	}
@@ -228,7 +228,7 @@ func firstOutcomeStands(t *testing.T, f fixture) {
 		}
 	}
 	f.wantNotRenewed(t, dedupe.Lease{Key: f.key, Holder: bob, Token: job.Token{Counter: 99, Start: bob.Start}})
-	must(t, f.Release(t.Context(), f.key, rec.Token))
+	must(t, f.Release(t.Context(), f.key, rec.Token, true))
 	if stands := f.record(t); stands.Outcome == nil || !reflect.DeepEqual(*stands.Outcome, first) {
 		t.Errorf("after a release there stands %+v", stands)
 	}
@@ -278,7 +278,7 @@ func refusalOfNothing(t *testing.T, f fixture) {
 	for _, released := range []bool{false, true} {
 		f := newFixture(f.Records)
 		if released {
-			must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token))
+			must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token, true))
 		}
 		if !f.refuse(t, outcome(job.Skipped, job.Token{}, f.now), f.now) {
 			t.Errorf("released %v: not stored", released)
@@ -308,7 +308,7 @@ func refusalYields(t *testing.T, f fixture) {
 		rec := f.acquire(t, alice, f.now)
 		f.start(t, rec.Token, job.Proceed)
 		if release {
-			must(t, f.Release(t.Context(), f.key, rec.Token))
+			must(t, f.Release(t.Context(), f.key, rec.Token, true))
 		}
 		if f.refuse(t, skipped, f.now.Add(2*lease)) {
 			t.Errorf("released %v: stored over what ran", release)
@@ -379,12 +379,12 @@ func RunBound(t *testing.T, bound int, open func(t *testing.T) dedupe.Records) {
 	t.Run("evicting never takes a lease that is held", func(t *testing.T) {
 		f := newFixture(open(t))
 		rec := f.acquire(t, alice, f.now)
-		must(t, f.Release(t.Context(), f.key, rec.Token))
+		must(t, f.Release(t.Context(), f.key, rec.Token, true))
 		rec = f.acquire(t, bob, f.now)
 		f.end(t, 3*bound, time.Millisecond)
 		for range 3 * bound {
 			other := newFixture(f.Records)
-			must(t, f.Release(t.Context(), other.key, other.acquire(t, alice, f.now).Token))
+			must(t, f.Release(t.Context(), other.key, other.acquire(t, alice, f.now).Token, true))
 		}
 		if stands := f.record(t); stands != rec {
 			t.Errorf("there stands %+v, held is %+v", stands, rec)

@@ -220,6 +220,7 @@ func Run(t *testing.T, open func(t *testing.T) dedupe.Records) {
 		{"the record outlives a release: takeovers stay counted", releaseKeepsRecord},
 		{"whoever released may not start, until it holds the lease again", releasedIsFenced},
 		{"a record that was started stays so, whoever holds it", runningStays},
+		{"a record that is released before a call never ran", releasedBeforeACallNeverRan},
 		{"attempts of one execution are records of their own", attemptsAreSeparate},
 		{"records are looked up in order, those that do not exist are empty", lookupInOrder},
 		{"starting needs a lease and no outcome", startNeedsLease},

@@ -36,7 +36,7 @@ type Cold struct {
 
 	// updated is when a job's row got the definition, except for one that a resume made.
 	updated  map[string]time.Time
-	repeated map[string]time.Time // by job, when that was written last
+	repeated map[string]Repeat // by job, what was written last
 	// paused is when the last pause of a job reached its row.
 	paused map[string]time.Time
 
@@ -54,7 +54,7 @@ func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
 		jobs: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
 		settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
-		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, repeated: map[string]time.Time{}, paused: map[string]time.Time{}, events: map[string]map[string]job.Event{},
+		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, repeated: map[string]Repeat{}, paused: map[string]time.Time{}, events: map[string]map[string]job.Event{},
 	}
 	for p := range partitions {
 		c.low[p], c.buckets[p] = setup, map[int64]*minute{}
@@ -109,8 +109,11 @@ func (c *Cold) Create(_ context.Context, j job.Job, exclusive bool) error {
 	return nil
 }
 
-// Repeated tells when a job's first entry was written once more, because its registration took long; zero if it was not.
-func (c *Cold) Repeated(jobID string) time.Time {
+// Repeat is a first entry that was written once more.
+type Repeat struct{ At, NominalAt time.Time }
+
+// Repeated tells of a job's first entry that was written once more, because its registration took long; zero if it was not.
+func (c *Cold) Repeated(jobID string) Repeat {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.repeated[jobID]
@@ -298,7 +301,7 @@ func (c *Cold) PutAt(sent time.Time, entries []job.Entry) error {
 	defer c.mu.Unlock()
 	for _, e := range entries {
 		if e.Repeats != 0 {
-			c.repeated[e.JobID] = time.Now()
+			c.repeated[e.JobID] = Repeat{At: time.Now(), NominalAt: e.NominalAt}
 		}
 		if closed, ok := c.closed[[2]int64{int64(e.Partition), e.Minute}]; ok && !sent.After(closed) {
 			continue

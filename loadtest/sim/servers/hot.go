@@ -467,14 +467,14 @@ func (h *Hot) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.Time
 }
 
 // Release implements dedupe.Records.
-func (h *Hot) Release(_ context.Context, k dedupe.Key, t job.Token) error {
+func (h *Hot) Release(_ context.Context, k dedupe.Key, t job.Token, called bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec, ok := h.state.records[k]
 	if !ok || rec.Token != t || rec.Outcome != nil || rec.Released {
 		return nil
 	}
-	rec.Released = true
+	rec.Released, rec.Running = true, rec.Running && called
 	if !rec.Running {
 		rec.Exists = false // token and takeovers stay counted
 	}
