@@ -24,7 +24,7 @@ type consumer struct {
 	topic  string
 	id     string
 	client *kgo.Client
-	// left is what was fetched beyond what one poll gives.
+	// left is what was fetched and not given yet.
 	left []*kgo.Record
 	// lookAt is when the topic's id is looked at again; recreated, that it is another one, which Commit asks as well.
 	lookAt    time.Time
@@ -131,6 +131,7 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 			return nil, fmt.Errorf("kafka: poll: %w", dispatch.ErrClosed)
 		}
 		records := fetches.Records()
+		c.left = append(c.left, records...) // kept also when this poll ends with an error: the client gives them once
 		failed := c.failure(fetches)
 		if err := ctx.Err(); err != nil && len(records) == 0 {
 			return nil, err
@@ -144,7 +145,6 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 			}
 		}
 		if len(records) > 0 {
-			c.left = records
 			return c.portion(limit), nil
 		}
 	}

@@ -52,6 +52,51 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// endsWhenAsked is a context that is over right after it has been said that it is not.
+type endsWhenAsked struct {
+	context.Context
+	end func()
+}
+
+func (c endsWhenAsked) Err() error {
+	defer c.end()
+	return c.Context.Err()
+}
+
+func TestWhatAPollFetchedAtItsDeadlineComesWithTheNext(t *testing.T) {
+	l, _ := open(t)
+	const n = 20
+	records := make([]dispatch.Record, n)
+	for i := range records {
+		records[i] = dispatch.Record{Key: "k", Value: []byte(fmt.Sprint(i))}
+	}
+	if err := l.Publish(t.Context(), dispatch.TopicEvents, records); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Subscribe(t.Context(), dispatch.TopicEvents, dispatch.GroupArchive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(6 * time.Second) // until the client asks for the topic's id again instead of remembering it
+	var got []string
+	for deadline := time.Now().Add(30 * time.Second); len(got) < n && time.Now().Before(deadline); {
+		ctx, end := context.WithCancel(t.Context())
+		messages, err := c.Poll(endsWhenAsked{ctx, end}, 7)
+		end()
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		for _, m := range messages {
+			got = append(got, string(m.Value))
+		}
+	}
+	for i := range n {
+		if i >= len(got) || got[i] != fmt.Sprint(i) {
+			t.Fatalf("of %d records came %v", n, got)
+		}
+	}
+}
+
 func TestConsumerOfATopicThatIsCreatedAnewIsToldAndTheNextOneMissesNothing(t *testing.T) {
 	l, prefix := open(t)
 	publish := func(value string) {
