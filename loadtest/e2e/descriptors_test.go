@@ -13,13 +13,14 @@ import (
 
 // Both took the descriptors that the store needs, which panicked.
 func TestNeitherIdleConnectionsNorHangingTargetsTakeWhatTheStoreNeeds(t *testing.T) {
+	t.Parallel()
 	const (
 		idle  = 1_100
 		hosts = 5
 		calls = 1_400 // to hosts that hang
-		jobs  = 2_000
-		ahead = 15 * time.Second
+		ahead = 10 * time.Second
 	)
+	jobs := sized(1_000, 2_000)
 	p, healthy := newProcess(t), process.NewSink(t)
 	p.Descriptors = 1024
 	p.Start()

@@ -13,12 +13,13 @@ import (
 )
 
 func TestStoreThatCannotWriteEndsWithASentenceAndLosesNothingThatWasAnswered(t *testing.T) {
+	t.Parallel()
 	const jobs = 50_000 // more than the limit has room for
 	p, sink := newProcess(t), process.NewSink(t)
-	p.FileLimit = 4 << 10
+	p.FileLimit = sized(1<<10, 4<<10)
 	p.Start()
 	began := time.Now()
-	at := began.Add(25 * time.Second)
+	at := began.Add(sized(10*time.Second, 25*time.Second)) // while it is down, or soon after it is back
 	var mu sync.Mutex
 	var ids []string
 	err := process.Each(jobs, func(int) error {

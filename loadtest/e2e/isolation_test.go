@@ -18,6 +18,8 @@ const (
 	latenessFloor = 5 * time.Millisecond
 	// latenessPromise is the p99 that is promised (DESIGN §1): it holds over the whole window, whatever a second of it was.
 	latenessPromise = 50 * time.Millisecond
+	// heldUp is a lateness that no machine's noise makes in most seconds. What stands behind calls that hang is late by their timeout.
+	heldUp = time.Second
 	// memoryBound is for the whole process at its peak, with everything that was registered.
 	memoryBound = 512 << 20
 	// committedWithin bounds how long a fire stays behind the committed position: at most 5 s in its host's queue, 5 s of
@@ -49,12 +51,13 @@ func (l *load) register(p *process.Process, healthy *process.Sink) {
 
 func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
 	const (
-		ahead = 25 * time.Second // longer than the registration takes, with the race detector too
 		pause = 2 * time.Second
 		short = 8 * time.Second
-		long  = 20 * time.Second
-		fires = 10_000 // to the target that never answers
+		rate  = 500 // a second, to the target that never answers
 	)
+	ahead := sized(10*time.Second, 25*time.Second) // longer than the registration takes
+	long := sized(short, 20*time.Second)
+	fires := rate * int(long/time.Second)
 	p, healthy, lively, dead := newProcess(t), process.NewSink(t), process.NewSink(t), process.NewSink(t)
 	dead.Set("/hook", process.Hang)
 	hanging := map[string]any{
@@ -66,14 +69,14 @@ func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
 	alone := load{path: "/alone", from: first, window: short}
 	// As many calls as with the hanging target, to one that answers: what is more than here is what the hanging costs.
 	busy := load{
-		path: "/busy", from: first.Add(short + pause), window: short, others: int(fires * short / long),
+		path: "/busy", from: first.Add(short + pause), window: short, others: rate * int(short/time.Second),
 		other: func(at time.Time) map[string]any { return process.Once(lively.URL+"/hook", at, nil) },
 	}
 	beside := load{
-		path: "/beside", from: busy.from.Add(short + pause), window: long, others: fires,
+		path: "/beside", from: sized(first, busy.from.Add(short+pause)), window: long, others: fires,
 		other: func(at time.Time) map[string]any { return process.Once("", at, hanging) },
 	}
-	for _, l := range []load{alone, busy, beside} {
+	for _, l := range sized([]load{beside}, []load{alone, busy, beside}) {
 		l.register(p, healthy)
 	}
 	if left := time.Until(first); left < 0 {
@@ -86,12 +89,16 @@ func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
 	if dead.Count("/hook") < 256 || deferred == 0 {
 		t.Error("the hanging target was not saturated: this run shows nothing")
 	}
-	quiet, loud, hung := lateness(t, healthy, &alone), lateness(t, healthy, &busy), lateness(t, healthy, &beside)
-	if bound := max(2*quiet.typical, latenessFloor); hung.typical > bound {
-		t.Errorf("p99 of a typical second is %s beside a hanging target, want at most %s", hung.typical, bound)
+	hung, bound := lateness(t, healthy, &beside), heldUp
+	if *full {
+		quiet, loud := lateness(t, healthy, &alone), lateness(t, healthy, &busy)
+		bound = max(2*quiet.typical, latenessFloor)
+		if bound := max(quiet.whole, loud.whole, latenessPromise); hung.whole > bound {
+			t.Errorf("p99 of all calls is %s beside a hanging target, want at most %s", hung.whole, bound)
+		}
 	}
-	if bound := max(quiet.whole, loud.whole, latenessPromise); hung.whole > bound {
-		t.Errorf("p99 of all calls is %s beside a hanging target, want at most %s", hung.whole, bound)
+	if hung.typical > bound {
+		t.Errorf("p99 of a typical second is %s beside a hanging target, want at most %s", hung.typical, bound)
 	}
 	checkProgress(t, samples)
 	memory := p.PeakMemory()

@@ -74,6 +74,7 @@ func createBatches(w *world.World, n int, members map[string]any) {
 }
 
 func TestOverdueEntriesThatAreHeldKeepNoOthersWaiting(t *testing.T) {
+	t.Parallel()
 	const held, free = 3000, 1000
 	world.Run(t, time.Minute, func(w *world.World) {
 		w.Configure = func(c *platform.Config) {

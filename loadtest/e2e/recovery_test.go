@@ -17,17 +17,16 @@ import (
 const resumeLimit = 10 * time.Second
 
 func TestEveryAcceptedJobFiresWhenTheProcessIsKilledInTheMiddleOfAStampede(t *testing.T) {
-	const (
-		jobs   = 20_000
-		window = 5 * time.Second
-		ahead  = 16 * time.Second // longer than the registration takes, with the race detector too
-	)
+	t.Parallel()
+	const window = 5 * time.Second
+	jobs := sized(8000, 20_000)
+	ahead := sized(10*time.Second, 16*time.Second) // longer than the registration takes
 	p, sink := newProcess(t), process.NewSink(t)
 	p.Start()
 	began := time.Now()
 	due := began.Add(ahead)
 	ids := p.Register(jobs, func(i int) map[string]any {
-		return process.Once(sink.URL+"/hook", due.Add(window*time.Duration(i)/jobs), nil)
+		return process.Once(sink.URL+"/hook", due.Add(window*time.Duration(i)/time.Duration(jobs)), nil)
 	})
 	t.Logf("registered %d jobs in %s, %s before the first is due", jobs, time.Since(began).Round(time.Millisecond),
 		time.Until(due).Round(time.Millisecond))
@@ -101,6 +100,7 @@ func resumedAt(t *testing.T, calls []ledger.Call, p *process.Process) time.Time 
 }
 
 func TestEveryAnswerIsKeptWhenTheProcessIsKilledDuringRegistration(t *testing.T) {
+	t.Parallel()
 	const (
 		jobs   = 6000
 		ahead  = 14 * time.Second

@@ -22,6 +22,7 @@ import (
 // An update a second before an instant that both definitions have: the entry of the old one is taken already.
 
 func TestUpdateRightBeforeASharedInstantHandsOverToTheNewSchedule(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		from, to string
 		calls    int // of the new target, in the two hours from the shared instant on
