@@ -58,8 +58,10 @@ cluster: binaries ## start the real servers and two of each service as processes
 	@infra/local/cluster
 
 # Three speeds: check at every change, test in CI, release for what takes long. A stage is a target that may be run by itself.
+# What waits for servers and processes has the processor before what computes beside it.
 FAST := vet lint unit sim sim-variants
-SLOW := ready verify vet lint unit openapi test-servers e2e sim sim-race sim-variants sim-mutants model-small dist-check
+WAITS := test-servers e2e
+COMPUTES := vet lint unit verify openapi sim sim-race sim-variants sim-mutants model-small dist-check
 
 .PHONY: check
 check: ## what one runs at every change: lint, unit tests, fresh seeds of the simulation, the adapters and a fleet on real servers
@@ -68,7 +70,7 @@ check: ## what one runs at every change: lint, unit tests, fresh seeds of the si
 .PHONY: test
 test: ## everything that CI runs, with the race detector: what make check does, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
-	@infra/stages '$(SLOW)'
+	@infra/stages ready && infra/stages '$(WAITS)' '$(COMPUTES)'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 .PHONY: ready
@@ -89,7 +91,7 @@ e2e: ## one process end to end, in bubbles and as a binary that is killed, with 
 
 # What takes long, in stages of at most 25 minutes. The seeds of the simulation rotate with the commit.
 RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \
-	release-adapters release-outages release-fleet bench-stampedes bench-million bench-recurring bench-servers-stampedes dist
+	release-e2e release-adapters release-outages release-fleet bench-stampedes bench-million bench-recurring bench-servers-stampedes dist
 
 .PHONY: release
 release: ready ## everything that takes long, stage by stage, resumable: STAGES='fuzz model' for some; logs in .release
@@ -110,6 +112,11 @@ release-sim-%: $(BIN)/sim.test
 release-sim-race:
 	@go test -race -count=1 -v -timeout 25m ./loadtest/sim -sim.seeds=150
 
+# Figures count here, so the test's own half goes without the race detector, too.
+.PHONY: release-e2e
+release-e2e:
+	@go test -count=1 -v -timeout 25m ./loadtest/e2e -e2e.full
+
 FUZZ ?= 5m
 
 .PHONY: fuzz
@@ -119,21 +126,22 @@ fuzz: ## fuzz the parsers of schedules, requests and records, FUZZ=5m each
 	@go test -run '^$$' -fuzz FuzzRequests -fuzztime $(FUZZ) ./services/job-api
 
 # What is tested on the real servers: the adapters by the ports' conformance suites, and the services on them.
-# The first mostly wait, so they run side by side; a session of a second or two does not pass well beside them. make check and make release
-# have users work with a fleet of which parts are killed.
+# The first mostly wait, so they run side by side; a session of a second or two does not pass well beside them. What takes minutes of waiting
+# is for make release.
 ADAPTERS := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3
 ALONE := ./libs/adapters/zookeeper ./loadtest/cluster
 ON_SERVERS := go test -race -count=1 -tags servers -timeout 40m
 WITH_SERVERS := infra/local/with-servers --cluster sh -ec
-OUTAGES := Away|Outlive|FailsOver|CameBackEmpty|StartBefore
+OUTAGES := Away|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill
+LONG := Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill|KilledInAStampede|RestartUnderLoad
 
 .PHONY: test-servers
 test-servers: binaries ## conformance of the adapters, and the services end to end, killed and restarted, on real servers, which it starts and stops again
-	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -v -p 1 -skip "^TestUsers" $(ALONE)'
+	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -v -p 1 -skip "$(LONG)" $(ALONE)'
 
 .PHONY: check-servers
 check-servers: binaries ## conformance of the adapters on real servers, and a fleet of which one of each service is killed
-	@infra/local/with-servers sh -ec '$(ON_SERVERS) -p 3 -run "^TestConformance$$" $(ADAPTERS) ./libs/adapters/zookeeper; $(ON_SERVERS) -v -run "^TestUsers" ./loadtest/cluster'
+	@infra/local/with-servers sh -ec '$(ON_SERVERS) -p 3 -run "^TestConformance$$" $(ADAPTERS) ./libs/adapters/zookeeper; $(ON_SERVERS) -v -run "^TestUsersAreServedWhateverIsKilled" ./loadtest/cluster'
 
 release-adapters: binaries
 	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) ./libs/adapters/zookeeper'

@@ -23,7 +23,6 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/loadtest/fleet"
 	"github.com/minutehand/minutehand/loadtest/ledger"
-	"github.com/minutehand/minutehand/loadtest/users"
 )
 
 const (
@@ -31,8 +30,6 @@ const (
 	answerWithin = 15 * time.Second
 	// streamRate is how many jobs fall due in a second meanwhile.
 	streamRate = 40
-	// awayFor is for how long a server is away: longer than a session.
-	awayFor = 30 * time.Second
 )
 
 // stream registers jobs that fall due one after the other from an instant on.
@@ -258,12 +255,11 @@ func TestServicesThatStartBeforeTheirServersWaitForThem(t *testing.T) {
 
 func TestServerThatIsAwayLosesNothing(t *testing.T) {
 	f := newInstallation(t).fleet()
-	var u *users.Users
-	if *full {
-		u = f.users(40, 5*time.Minute)
-	}
+	awayFor := sized(2*session, 5*session)
+	each := sized([]string{"zookeeper and s3", "redis"}, []string{"zookeeper and s3", "kafka", "cassandra", "redis", "the topic"})
+	u := f.users(40, sized(time.Minute, 5*time.Minute))
 	var stops []ledger.Stop
-	for _, server := range []string{"zookeeper and s3", "kafka", "cassandra", "redis", "the topic"} {
+	for _, server := range each {
 		servers := strings.Split(server, " and ")
 		ids, from := f.stream(awayFor + 20*time.Second) // from before until after
 		var cancelled []string
@@ -302,9 +298,7 @@ func TestServerThatIsAwayLosesNothing(t *testing.T) {
 		_, repeated := f.sink.missing(ids)
 		t.Logf("%s away for %.0f s: a job was accepted %.1f s after, the last of %d jobs called %.1f s after; %d were called again",
 			server, back.Sub(away).Seconds(), accepts.Seconds(), len(ids), time.Since(back).Seconds(), repeated)
-		if u != nil {
-			repeated += u.Duplicates()
-		}
+		repeated += u.Duplicates()
 		if server == "zookeeper and s3" && repeated > 0 {
 			t.Errorf("%d attempts were called again, while only %s was away", repeated, server)
 		}
@@ -317,11 +311,7 @@ func TestServerThatIsAwayLosesNothing(t *testing.T) {
 			f.must(m.AwaitReady(t.Context()))
 		}
 	}
-	if u != nil {
-		u.Wait()
-	}
+	u.Wait()
 	f.check(func(a *ledger.Account) { a.HotLost, a.Stops = true, append(a.Stops, stops...) })
-	if u != nil {
-		t.Log(u.Summary())
-	}
+	t.Log(u.Summary())
 }
