@@ -195,8 +195,8 @@ type Records interface {
 	// Renew moves the end of leases, never back; it re-creates a record that was lost, and leaves alone one that is another
 	// token's or has an outcome. After an error some may be renewed. At most MaxRenew.
 	Renew(ctx context.Context, leases []Lease, lapsesAt time.Time) error
-	// Release gives a lease up without an outcome. The record stays. called tells whether the target may have been called, by the holder
-	// or by one before; else the record is running no longer.
+	// Release gives a lease up without an outcome; the record stays. With called, this holder or an earlier one may have called the
+	// target, and the record remains running; without it, it is as before the last check.
 	Release(ctx context.Context, k Key, t job.Token, called bool) error
 	// Finish stores each outcome whose record is the token's, released, lapsed at now or gone. After an error some may be
 	// stored; repeating it finds them. At most MaxFinish.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
@@ -76,7 +77,9 @@ func (u *user) play(ctx context.Context) {
 	}
 }
 
-func (u *user) until(ctx context.Context, at time.Duration) { sleep(ctx, time.Until(u.began.Add(at))) }
+func (u *user) until(ctx context.Context, at time.Duration) {
+	_ = run.Sleep(ctx, time.Until(u.began.Add(at)))
+}
 
 // key is an idempotency key that no other run has.
 func (u *user) key(what string, n int) string {
@@ -278,7 +281,7 @@ const mostRedriven = 10
 
 // redrive has dead letters executed again, as an operator does, in the middle of the run.
 func (u *Users) redrive(ctx context.Context) {
-	if !sleep(ctx, u.cfg.Lasts*2/3) {
+	if run.Sleep(ctx, u.cfg.Lasts*2/3) != nil {
 		return
 	}
 	v, ok := u.request(ctx, http.StatusAccepted, http.MethodPost, "/dead-letters:redrive", map[string]any{"limit": mostRedriven},
@@ -317,7 +320,7 @@ func (u *Users) request(ctx context.Context, want int, method, path string, body
 			u.t.Errorf("users: %s %s was answered %d, want %d: %s", method, path, status, want, text[:min(len(text), 500)])
 			return v, false
 		}
-		sleep(ctx, time.Second)
+		_ = run.Sleep(ctx, time.Second)
 	}
 	return v, false
 }

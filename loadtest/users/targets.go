@@ -1,7 +1,6 @@
 package users
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
@@ -81,13 +81,11 @@ func (s *targets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case behaviour == "hang":
 		<-r.Context().Done()
 	case behaviour == "slow":
-		sleepOr(r.Context(), slowFor)
+		_ = run.Sleep(r.Context(), slowFor)
 	case c.Failed:
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 }
-
-func sleepOr(ctx context.Context, d time.Duration) { _ = sleep(ctx, d) }
 
 // all are the calls until now, in the order in which they came.
 func (s *targets) all() []ledger.Call {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
@@ -88,7 +89,7 @@ func Start(t *testing.T, cfg Config) *Users {
 func (u *Users) Wait() {
 	u.t.Helper()
 	u.done.Wait()
-	sleep(u.t.Context(), time.Until(u.began.Add(u.cfg.Lasts)))
+	_ = run.Sleep(u.t.Context(), time.Until(u.began.Add(u.cfg.Lasts)))
 }
 
 // Superseded reads the definitions of a job before its present one, in the order in which they were made: those that users were told of,
@@ -131,7 +132,7 @@ func (u *Users) WaitForSilence(silence, limit time.Duration) {
 		if len(calls) > 0 && time.Since(calls[len(calls)-1].At) > silence {
 			return
 		}
-		sleep(u.t.Context(), 100*time.Millisecond)
+		_ = run.Sleep(u.t.Context(), 100*time.Millisecond)
 	}
 	u.t.Errorf("targets are still called %s after the last schedule has ended", limit)
 }
@@ -167,7 +168,7 @@ func (u *Users) updated(a *ledger.Account) map[string]time.Time {
 	updated := map[string]time.Time{}
 	for n := range a.Jobs {
 		j := &a.Jobs[n]
-		for i, d := range append(j.Superseded[:len(j.Superseded):len(j.Superseded)], j.Job.Definition) {
+		for i, d := range slices.Concat(j.Superseded, []job.Definition{j.Job.Definition}) {
 			for _, at := range u.changed[j.Job.ID] {
 				if i > 0 && at.After(d.EffectiveAt) && (updated[d.ID].IsZero() || at.Before(updated[d.ID])) {
 					updated[d.ID] = at
@@ -187,26 +188,22 @@ func (u *Users) Summary() string {
 		kinds[s.Kind]++
 	}
 	calls := u.targets.all()
-	failed, again := 0, 0
-	seen := map[string]bool{}
+	failed := 0
 	for _, c := range calls {
 		if c.Failed {
 			failed++
 		}
-		attempt := fmt.Sprint(c.ExecutionID, "/", c.Attempt)
-		if seen[attempt] {
-			again++
-		}
-		seen[attempt] = true
 	}
 	return fmt.Sprintf("%d jobs, %d calls (%d failed, %d duplicates), %d triggers and redrives, stops %v, answers by status %v", len(u.said.Registered),
-		len(calls), failed, again, len(u.said.Triggers), kinds, u.answer)
+		len(calls), failed, repeated(calls), len(u.said.Triggers), kinds, u.answer)
 }
 
 // Duplicates counts the calls of attempts that had been called before.
-func (u *Users) Duplicates() (n int) {
+func (u *Users) Duplicates() int { return repeated(u.targets.all()) }
+
+func repeated(calls []ledger.Call) (n int) {
 	seen := map[string]bool{}
-	for _, c := range u.targets.all() {
+	for _, c := range calls {
 		attempt := fmt.Sprint(c.ExecutionID, "/", c.Attempt)
 		if seen[attempt] {
 			n++
@@ -214,13 +211,4 @@ func (u *Users) Duplicates() (n int) {
 		seen[attempt] = true
 	}
 	return n
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

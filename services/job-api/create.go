@@ -28,16 +28,16 @@ func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	body, def, err := parse(r.body, now, nil)
+	body, def, refusal := parse(r.body, now, nil)
 	// What is past by now, such as the end of an interval, was not when an earlier try of this request was answered.
-	if err != nil && key != "" {
-		if _, _, before := parse(r.body, now.Add(-jobstore.KeyTTL), nil); before != nil {
-			return response{}, err
-		}
-	} else if err != nil {
-		return response{}, err
+	earlier := false
+	if refusal != nil && key != "" {
+		_, _, err = parse(r.body, now.Add(-jobstore.KeyTTL), nil)
+		earlier = err == nil
 	}
-	refusal := err
+	if refusal != nil && !earlier {
+		return response{}, refusal
+	}
 	claim := jobstore.Claim{
 		ID: s.newID(job.JobPrefix, now), DefinitionID: s.newID(job.DefinitionPrefix, now), AcceptedAt: now,
 	}
