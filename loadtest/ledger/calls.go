@@ -93,7 +93,7 @@ func checkStops(r *report, a *Account) {
 	}
 }
 
-// stops tells whether a stop forbids a call that begins at the latest then.
+// stops tells whether a stop forbids a call that begins no later than atLatest.
 func stops(s *Stop, c *Call, atLatest time.Time) bool {
 	ref, err := job.ParseExecutionID(c.ExecutionID)
 	if err != nil {

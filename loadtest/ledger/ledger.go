@@ -23,6 +23,8 @@ type Call struct {
 	Failed, Gone bool
 	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins, as a stop is compared with it.
 	CheckedAt time.Time
+	// Untold tells that its executor died before it told anyone how the call ended, and that the hot tier then forgot that it was begun.
+	Untold bool
 }
 
 // JobAccount is a job as it stands, with the definitions that were superseded.

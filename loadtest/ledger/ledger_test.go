@@ -243,6 +243,11 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			c.Attempt = 2
 			a.Calls = append(a.Calls, c)
 		}},
+		{"a call of an attempt without an event, whose executor died, and no update took its place", "I7", func(a *ledger.Account) {
+			c := a.Calls[1]
+			c.Attempt, c.Untold = 2, true
+			a.Calls = append(a.Calls, c)
+		}},
 		{"an entry that is not done long after it was due", "I1", func(a *ledger.Account) {
 			row := a.Pending[0]
 			row.DueAt = begin.Add(time.Minute)

@@ -41,7 +41,8 @@ func checkPromises(r *report, a *Account, i *index) {
 		}
 	}
 	for k, calls := range i.calls {
-		if c := calls[0]; known[c.JobID] && !c.At.After(settled) && !onRecord(i.attempts[k.executionID], k.attempt) {
+		c := calls[0]
+		if known[c.JobID] && !c.At.After(settled) && !onRecord(i.attempts[k.executionID], k.attempt) && !nobodyKnows(a, calls) {
 			r.add("I7", c.JobID, "attempt %d of %s was called, and no event tells of it", k.attempt, k.executionID)
 		}
 	}
@@ -95,6 +96,16 @@ func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 // lostAt tells that an attempt was lost with its executor.
 func lostAt(events []*job.Event, attempt int) bool {
 	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Entry.Attempt == attempt && e.Outcome.Kind == job.WorkerLost })
+}
+
+// nobodyKnows tells whether no process was left that could know of some calls, nor a reason to make them once more: an update had taken
+// their place.
+func nobodyKnows(a *Account, calls []Call) bool {
+	return !slices.ContainsFunc(calls, func(c Call) bool {
+		return !c.Untold || !slices.ContainsFunc(a.Stops, func(s Stop) bool {
+			return s.JobID == c.JobID && s.Kind == StopUpdate && s.AckedAt.After(c.At) && slices.Contains(s.OldHosts, c.Host)
+		})
+	})
 }
 
 func onRecord(events []*job.Event, attempt int) bool {

@@ -60,6 +60,12 @@ func (p *process) die(restart time.Duration) {
 	})
 }
 
+func (p *process) isDead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
 // restart tells the process to stop, lets it end what it has begun, and starts it again a while later.
 func (p *process) restart(later time.Duration) {
 	p.w.tell(p.name, "", "is told to stop")

@@ -148,6 +148,10 @@ func (w *world) account(until time.Time) *ledger.Account {
 		Settles:       settleFor - time.Minute,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
 	}
+	for i, p := range w.callers {
+		at := a.Calls[i].At
+		a.Calls[i].Untold = p.isDead() && slices.ContainsFunc(w.losses, func(lost time.Time) bool { return lost.After(at) })
+	}
 	_, evicted := w.hot.Bounded()
 	a.HotLost, a.Crashed = a.HotLost || evicted > 0, a.Crashed || evicted > 0 // an outcome that is forgotten may be had again
 	effective := map[string]time.Time{}

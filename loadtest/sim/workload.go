@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -152,17 +151,14 @@ func apart(scripts []script) (lists [][]script) {
 // that wants to be sure.
 func (w *world) play(scripts []script) {
 	w.after(scripts[0].begin, func() {
-		ids := w.register(scripts)
-		w.mu.Lock()
-		w.registered = append(w.registered, slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id == "" })...)
-		for i, id := range ids {
-			w.attempts[id], w.pauses[id] = scripts[i].attempts, scripts[i].pause
-		}
-		w.mu.Unlock()
-		for i, id := range ids {
+		for i, id := range w.register(scripts) {
 			if id == "" {
 				continue
 			}
+			w.mu.Lock()
+			w.registered = append(w.registered, id)
+			w.attempts[id], w.pauses[id] = scripts[i].attempts, scripts[i].pause
+			w.mu.Unlock()
 			w.tell("client", id, "registered "+scripts[i].name)
 			w.background.Go(func() { w.follow(scripts[i], id) })
 		}
@@ -199,14 +195,16 @@ func (w *world) register(scripts []script) (ids []string) {
 			return nil
 		}
 		ids = append(ids, id)
+		if id != "" {
+			w.mu.Lock()
+			w.together++
+			w.mu.Unlock()
+		}
 	}
-	w.mu.Lock()
-	w.together += len(ids)
-	w.mu.Unlock()
 	return ids
 }
 
-// hasEnded tells whether a job may have no occurrence from now on, because its end is past or near.
+// hasEnded tells whether a job's end is past, or so near that no occurrence may lie before it.
 func hasEnded(body any) bool {
 	members, _ := body.(map[string]any)
 	end, ok := members["end_at"].(time.Time)

@@ -4,14 +4,9 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +16,6 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -84,6 +78,7 @@ type world struct {
 	hangs     map[string]time.Time // until when servers that are away hang instead of failing
 	checked   map[string]time.Time
 	calls     []ledger.Call
+	callers   []*process // of each of the calls
 	stops     []ledger.Stop
 	updates   []string // the definition of each of the stops that is an update
 	// registered, triggers, resumed (the jobs whose last change is a resume) and refusals are what clients were answered, attempts and
@@ -113,124 +108,6 @@ type world struct {
 	idsThen int
 
 	lostToHistory, lostToArchive []job.Event
-}
-
-// span is for how long a worker was held up.
-type span struct {
-	ledger.Window
-	worker string
-}
-
-// deed is what a worker did about a job, or an instant of it.
-type deed struct {
-	worker, jobID string
-	nominal, at   time.Time
-	kind          deedKind
-}
-
-type deedKind int
-
-const (
-	reads  deedKind = iota // the job, whichever instant it is for
-	claims                 // an instant
-	writes                 // an entry, a decision, a fire or an event
-	leaves                 // is done with an instant
-)
-
-// window is the shortest catch-up window of the workload.
-const window = 10 * time.Second
-
-// delayed notes that a worker is held up for long enough that the design makes no promise if the hot tier is lost meanwhile.
-func (w *world) delayed(p *process, d time.Duration) {
-	if p.kind == "scheduler-worker" && d >= window-time.Second {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		now := time.Now()
-		end := now.Add(d)
-		for i, s := range w.slow { // held up once more
-			if s.worker == p.name && !s.To.Before(now) && end.After(s.To) {
-				w.slow[i].To = end
-			}
-		}
-		w.slow = append(w.slow, span{ledger.Window{From: now, To: end}, p.name})
-	}
-}
-
-// did notes what a worker does about an instant of a schedule.
-func (w *world) did(p *process, kind deedKind, e *job.Entry, nominal time.Time) {
-	if p.kind == "scheduler-worker" && e.FirstOfSchedule() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.deeds = append(w.deeds, deed{p.name, e.JobID, nominal, time.Now(), kind})
-	}
-}
-
-// hasRead notes that a worker reads jobs.
-func (w *world) hasRead(p *process, ids []string) {
-	if p.kind == "scheduler-worker" {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, id := range ids {
-			w.deeds = append(w.deeds, deed{p.name, id, time.Time{}, time.Now(), reads})
-		}
-	}
-}
-
-const (
-	// inHand is within which time a worker is done with what it has claimed, unless it is held up.
-	inHand = window
-	// copied is within which time the copy of a first entry is dispatched, unless the hot tier has no room for it.
-	copied = time.Minute
-)
-
-// excused are the instants of a job that a worker had in hand when it was held up, and the hot tier was lost meanwhile, and what it writes
-// before it reads the job again: from the one of which it wrote until that one is decided, which may decide all that lies before.
-func (w *world) excused(jobID string) (list []ledger.Window) {
-	for _, s := range w.slow {
-		lost := slices.ContainsFunc(w.losses, func(at time.Time) bool { return at.After(s.From) && at.Before(s.To) })
-		if !lost || !w.had(s, jobID) {
-			continue
-		}
-		again := false
-		for _, x := range w.deeds {
-			if x.worker != s.worker || x.jobID != jobID || x.at.Before(s.To) || !x.at.Before(s.To.Add(inHand)) {
-				continue
-			}
-			again = again || x.kind == reads
-			if x.kind == writes && (!again || x.nominal.Before(s.From.Add(inHand))) {
-				list = append(list, ledger.Window{From: x.nominal, To: w.decided(x, s.To)})
-			}
-		}
-	}
-	return list
-}
-
-// had reports whether a worker that was held up had read a job, or had an instant of it, and was not done with it.
-func (w *world) had(s span, jobID string) bool {
-	open := map[int64]bool{}
-	read := false
-	for _, x := range w.deeds {
-		if x.worker == s.worker && x.jobID == jobID && x.at.After(s.From.Add(-inHand)) && !x.at.After(s.From) {
-			read = x.kind == reads || read && x.kind != leaves
-			if x.kind != reads && !x.nominal.After(s.From.Add(clock.MaxDifference)) {
-				open[x.nominal.UnixMilli()] = x.kind != leaves
-			}
-		}
-	}
-	for _, o := range open {
-		read = read || o
-	}
-	return read
-}
-
-// decided is when something was last written about the same instant, after an instant or then.
-func (w *world) decided(x deed, after time.Time) time.Time {
-	for _, y := range w.deeds {
-		if y.jobID == x.jobID && y.kind == writes && y.nominal.Equal(x.nominal) && y.at.After(after) {
-			after = y.at
-		}
-	}
-	return after
 }
 
 // moment is something that happened, for the timeline.
@@ -538,89 +415,4 @@ func (w *world) started(k dedupe.Key, fence job.Fence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.checked[tokenKey(k, fence.String())] = time.Now()
-}
-
-// tenure is a partition as one run of a worker has it.
-type tenure struct {
-	worker         string
-	run, partition int
-	epoch          int64
-}
-
-// accepted notes that the hot tier accepted an owner's read, and with it the owners' epochs.
-func (w *world) accepted(p *process, owners []hotbucket.Owner) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, o := range owners {
-		w.tenures[tenure{p.name, p.run, o.Partition, o.Epoch}] = time.Now()
-		w.epochs[o.Partition] = max(w.epochs[o.Partition], o.Epoch)
-	}
-}
-
-// publishes checks I3 on what a worker is about to publish: it read the partition under that epoch not long ago, or nobody has
-// read it under a later one.
-func (w *world) publishes(p *process, list []dispatch.Record) {
-	for _, r := range list {
-		f, err := wire.UnmarshalFire(r.Value)
-		if err != nil {
-			w.violate("wire", "", "a fire cannot be decoded: %v", err)
-			continue
-		}
-		w.mu.Lock()
-		read, present := w.tenures[tenure{p.name, p.run, f.Partition, f.Epoch}], w.epochs[f.Partition]
-		w.mu.Unlock()
-		if age := time.Since(read); f.Epoch != present && age > worker.DefaultConfig().OwnerTTL {
-			w.violate("I3", f.JobID, "%s dispatches from partition %d under epoch %d, while %d has taken it over: it read it %s ago",
-				p.name, f.Partition, f.Epoch, present, age)
-		}
-		w.tell(p.name, locatorKey(f.Locator), "publishes the fire of "+f.DueAt.Sub(w.began).String())
-	}
-}
-
-// invoke is the network of targets: the first label of a host says how it behaves.
-func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
-	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
-	scheduled, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
-	c := ledger.Call{
-		Host: r.URL.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"),
-		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(), Ahead: time.Duration(p.clock),
-	}
-	w.mu.Lock()
-	c.CheckedAt = w.checked[tokenKey(dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}, c.Token)]
-	n := len(w.calls)
-	w.calls = append(w.calls, c)
-	w.mu.Unlock()
-	w.tell(p.name, fmt.Sprintf("%s/%d", c.ExecutionID, attempt), "invokes "+c.Host+" under token "+c.Token)
-	status, err := w.behave(r, c)
-	w.mu.Lock()
-	w.calls[n].Failed, w.calls[n].Gone = err != nil || status >= http.StatusInternalServerError, status == http.StatusGone
-	w.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ok")), Request: r}, nil
-}
-
-func (w *world) behave(r *http.Request, c ledger.Call) (status int, err error) {
-	behaviour, _, _ := strings.Cut(c.Host, ".")
-	switch behaviour {
-	case "slow":
-		return http.StatusOK, run.Sleep(r.Context(), 2*time.Second)
-	case "hang":
-		<-r.Context().Done()
-		return 0, r.Context().Err()
-	case "fail":
-		return http.StatusServiceUnavailable, nil
-	case "bad":
-		return http.StatusBadRequest, nil
-	case "gone":
-		return http.StatusGone, nil
-	case "cut":
-		return 0, errors.New("connection reset")
-	case "flaky":
-		if w.faults.dice.roll("flaky/%s/%d", c.ExecutionID, c.Attempt) < 0.5 {
-			return http.StatusInternalServerError, nil
-		}
-	}
-	return http.StatusOK, nil
 }

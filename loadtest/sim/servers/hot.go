@@ -78,7 +78,7 @@ func (s hotState) clone() hotState {
 	return c
 }
 
-// Bounded tells how many entries the hot tier had no room for, and how many outcomes it forgot to make some.
+// Bounded tells what the tier's limits did: how many entries it refused for want of room, and how many outcomes it forgot to make room.
 func (h *Hot) Bounded() (refused, evicted int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

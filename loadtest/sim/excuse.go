@@ -1,0 +1,128 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// span is for how long a worker was held up.
+type span struct {
+	ledger.Window
+	worker string
+}
+
+// deed is what a worker did about a job, or an instant of it.
+type deed struct {
+	worker, jobID string
+	nominal, at   time.Time
+	kind          deedKind
+}
+
+type deedKind int
+
+const (
+	reads  deedKind = iota // the job, whichever instant it is for
+	claims                 // an instant
+	writes                 // an entry, a decision, a fire or an event
+	leaves                 // is done with an instant
+)
+
+// window is the shortest catch-up window of the workload.
+const window = 10 * time.Second
+
+// delayed notes that a worker is held up for long enough that the design makes no promise if the hot tier is lost meanwhile.
+func (w *world) delayed(p *process, d time.Duration) {
+	if p.kind == "scheduler-worker" && d >= window-time.Second {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		now := time.Now()
+		end := now.Add(d)
+		for i, s := range w.slow { // held up once more
+			if s.worker == p.name && !s.To.Before(now) && end.After(s.To) {
+				w.slow[i].To = end
+			}
+		}
+		w.slow = append(w.slow, span{ledger.Window{From: now, To: end}, p.name})
+	}
+}
+
+// did notes what a worker does about an instant of a schedule.
+func (w *world) did(p *process, kind deedKind, e *job.Entry, nominal time.Time) {
+	if p.kind == "scheduler-worker" && e.FirstOfSchedule() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.deeds = append(w.deeds, deed{p.name, e.JobID, nominal, time.Now(), kind})
+	}
+}
+
+// hasRead notes that a worker reads jobs.
+func (w *world) hasRead(p *process, ids []string) {
+	if p.kind == "scheduler-worker" {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, id := range ids {
+			w.deeds = append(w.deeds, deed{p.name, id, time.Time{}, time.Now(), reads})
+		}
+	}
+}
+
+const (
+	// inHand is within which time a worker is done with what it has claimed, unless it is held up.
+	inHand = window
+	// copied is within which time the copy of a first entry is dispatched, unless the hot tier has no room for it.
+	copied = time.Minute
+)
+
+// excused are the instants of a job that a worker had in hand when it was held up, and the hot tier was lost meanwhile, and what it writes
+// before it reads the job again: from the one of which it wrote until that one is decided, which may decide all that lies before.
+func (w *world) excused(jobID string) (list []ledger.Window) {
+	for _, s := range w.slow {
+		lost := slices.ContainsFunc(w.losses, func(at time.Time) bool { return at.After(s.From) && at.Before(s.To) })
+		if !lost || !w.had(s, jobID) {
+			continue
+		}
+		again := false
+		for _, x := range w.deeds {
+			if x.worker != s.worker || x.jobID != jobID || x.at.Before(s.To) || !x.at.Before(s.To.Add(inHand)) {
+				continue
+			}
+			again = again || x.kind == reads
+			if x.kind == writes && (!again || x.nominal.Before(s.From.Add(inHand))) {
+				list = append(list, ledger.Window{From: x.nominal, To: w.decided(x, s.To)})
+			}
+		}
+	}
+	return list
+}
+
+// had reports whether a worker that was held up had read a job, or had an instant of it, and was not done with it.
+func (w *world) had(s span, jobID string) bool {
+	open := map[int64]bool{}
+	read := false
+	for _, x := range w.deeds {
+		if x.worker == s.worker && x.jobID == jobID && x.at.After(s.From.Add(-inHand)) && !x.at.After(s.From) {
+			read = x.kind == reads || read && x.kind != leaves
+			if x.kind != reads && !x.nominal.After(s.From.Add(clock.MaxDifference)) {
+				open[x.nominal.UnixMilli()] = x.kind != leaves
+			}
+		}
+	}
+	for _, o := range open {
+		read = read || o
+	}
+	return read
+}
+
+// decided is when something was last written about the same instant, after an instant or then.
+func (w *world) decided(x deed, after time.Time) time.Time {
+	for _, y := range w.deeds {
+		if y.jobID == x.jobID && y.kind == writes && y.nominal.Equal(x.nominal) && y.at.After(after) {
+			after = y.at
+		}
+	}
+	return after
+}

@@ -1,0 +1,63 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// invoke is the network of targets: the first label of a host says how it behaves.
+func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
+	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
+	scheduled, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
+	c := ledger.Call{
+		Host: r.URL.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"),
+		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(), Ahead: time.Duration(p.clock),
+	}
+	w.mu.Lock()
+	c.CheckedAt = w.checked[tokenKey(dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}, c.Token)]
+	n := len(w.calls)
+	w.calls, w.callers = append(w.calls, c), append(w.callers, p)
+	w.mu.Unlock()
+	w.tell(p.name, fmt.Sprintf("%s/%d", c.ExecutionID, attempt), "invokes "+c.Host+" under token "+c.Token)
+	status, err := w.behave(r, c)
+	w.mu.Lock()
+	w.calls[n].Failed, w.calls[n].Gone = err != nil || status >= http.StatusInternalServerError, status == http.StatusGone
+	w.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ok")), Request: r}, nil
+}
+
+func (w *world) behave(r *http.Request, c ledger.Call) (status int, err error) {
+	behaviour, _, _ := strings.Cut(c.Host, ".")
+	switch behaviour {
+	case "slow":
+		return http.StatusOK, run.Sleep(r.Context(), 2*time.Second)
+	case "hang":
+		<-r.Context().Done()
+		return 0, r.Context().Err()
+	case "fail":
+		return http.StatusServiceUnavailable, nil
+	case "bad":
+		return http.StatusBadRequest, nil
+	case "gone":
+		return http.StatusGone, nil
+	case "cut":
+		return 0, errors.New("connection reset")
+	case "flaky":
+		if w.faults.dice.roll("flaky/%s/%d", c.ExecutionID, c.Attempt) < 0.5 {
+			return http.StatusInternalServerError, nil
+		}
+	}
+	return http.StatusOK, nil
+}

@@ -1,0 +1,47 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/wire"
+	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+)
+
+// tenure is a partition as one run of a worker has it.
+type tenure struct {
+	worker         string
+	run, partition int
+	epoch          int64
+}
+
+// accepted notes that the hot tier accepted an owner's read, and with it the owners' epochs.
+func (w *world) accepted(p *process, owners []hotbucket.Owner) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range owners {
+		w.tenures[tenure{p.name, p.run, o.Partition, o.Epoch}] = time.Now()
+		w.epochs[o.Partition] = max(w.epochs[o.Partition], o.Epoch)
+	}
+}
+
+// publishes checks I3 on what a worker is about to publish: it read the partition under that epoch not long ago, or nobody has
+// read it under a later one.
+func (w *world) publishes(p *process, list []dispatch.Record) {
+	for _, r := range list {
+		f, err := wire.UnmarshalFire(r.Value)
+		if err != nil {
+			w.violate("wire", "", "a fire cannot be decoded: %v", err)
+			continue
+		}
+		w.mu.Lock()
+		read, present := w.tenures[tenure{p.name, p.run, f.Partition, f.Epoch}], w.epochs[f.Partition]
+		w.mu.Unlock()
+		if age := time.Since(read); f.Epoch != present && age > worker.DefaultConfig().OwnerTTL {
+			w.violate("I3", f.JobID, "%s dispatches from partition %d under epoch %d, while %d has taken it over: it read it %s ago",
+				p.name, f.Partition, f.Epoch, present, age)
+		}
+		w.tell(p.name, locatorKey(f.Locator), "publishes the fire of "+f.DueAt.Sub(w.began).String())
+	}
+}
