@@ -13,6 +13,8 @@ import (
 type span struct {
 	ledger.Window
 	worker string
+	// woke is when it went on for the first time: it may have been held up again at once.
+	woke time.Time
 }
 
 // deed is what a worker did about a job, or an instant of it.
@@ -46,7 +48,7 @@ func (w *world) delayed(p *process, d time.Duration) {
 				w.slow[i].To = end
 			}
 		}
-		w.slow = append(w.slow, span{ledger.Window{From: now, To: end}, p.name})
+		w.slow = append(w.slow, span{ledger.Window{From: now, To: end}, p.name, end})
 	}
 }
 
@@ -87,7 +89,7 @@ func (w *world) excused(jobID string) (list []ledger.Window) {
 		}
 		again := false
 		for _, x := range w.deeds {
-			if x.worker != s.worker || x.jobID != jobID || x.at.Before(s.To) || !x.at.Before(s.To.Add(inHand)) {
+			if x.worker != s.worker || x.jobID != jobID || x.at.Before(s.woke) || !x.at.Before(s.To.Add(inHand)) {
 				continue
 			}
 			again = again || x.kind == reads

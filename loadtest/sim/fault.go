@@ -22,6 +22,7 @@ const (
 	None        Kind = ""
 	FailBefore  Kind = "fail before"  // an error, without effect
 	FailAfter   Kind = "fail after"   // it takes effect, the answer is lost
+	FailPartly  Kind = "fail partly"  // it takes effect for some of those that it concerns, and an error comes back
 	FailLate    Kind = "fail late"    // an error, and it takes effect later
 	Twice       Kind = "twice"        // it takes effect once more, later
 	SlowBefore  Kind = "slow before"  // it takes effect late, and is answered
@@ -30,6 +31,7 @@ const (
 	DieAfter    Kind = "die after"    // the process dies, it took effect
 	StallBefore Kind = "stall before" // the process stands still, then it takes effect
 	StallAfter  Kind = "stall after"  // it takes effect, then the process stands still
+	Unseen      Kind = "unseen"       // it takes effect and is answered by an error; plain reads see it behind the next serial one
 	Redeliver   Kind = "redeliver"    // the consumer begins again at the committed position
 
 	// Scheduled faults.
@@ -50,16 +52,21 @@ type Class int
 const (
 	Read Class = iota
 	Write
+	WriteMany   // of several, which are not written in one
+	WriteSerial // by a lightweight transaction
 	Poll
 	Call // of a target
 )
 
 func (c Class) kinds() []Kind {
+	write := []Kind{FailBefore, FailAfter, FailLate, Twice, SlowBefore, SlowAfter, DieBefore, DieAfter, StallBefore, StallAfter}
 	switch c {
 	case Write:
-		return []Kind{
-			FailBefore, FailAfter, FailLate, Twice, SlowBefore, SlowAfter, DieBefore, DieAfter, StallBefore, StallAfter,
-		}
+		return write
+	case WriteMany:
+		return append(write, FailPartly)
+	case WriteSerial:
+		return append(write, Unseen)
 	case Poll:
 		return []Kind{FailBefore, Redeliver, DieBefore, DieAfter, StallBefore, StallAfter}
 	case Call:
@@ -135,7 +142,7 @@ func weatherOf(seed uint64) Weather {
 
 func weathers() []Weather {
 	network := map[Kind]float64{
-		FailBefore: 0.004, FailAfter: 0.004, FailLate: 0.002, Twice: 0.003, SlowBefore: 0.003, SlowAfter: 0.003, Redeliver: 0.004,
+		FailBefore: 0.004, FailAfter: 0.004, FailPartly: 0.004, Unseen: 0.004, FailLate: 0.002, Twice: 0.003, SlowBefore: 0.003, SlowAfter: 0.003, Redeliver: 0.004,
 	}
 	with := func(more map[Kind]float64) map[Kind]float64 {
 		rates := maps.Clone(network)

@@ -91,8 +91,8 @@ var (
 	opGet           = newOp("cold", "Get", Read, often)
 	opGetMany       = newOp("cold", "GetMany", Read, often)
 	opGetSerial     = newOp("cold", "GetSerial", Read, seldom)
-	opCreate        = newOp("cold", "Create", Write, seldom)
-	opReplace       = newOp("cold", "Replace", Write, seldom)
+	opCreate        = newOp("cold", "Create", WriteSerial, seldom)
+	opReplace       = newOp("cold", "Replace", WriteSerial, seldom)
 	opPutDefinition = newOp("cold", "PutDefinition", Write, seldom)
 	opDefinition    = newOp("cold", "Definition", Read, seldom)
 	opClaimKey      = newOp("cold", "ClaimKey", Write, seldom)
@@ -117,7 +117,10 @@ func (c jobs) GetSerial(ctx context.Context, id string) (job.Job, error) {
 }
 
 func (c jobs) Create(ctx context.Context, j job.Job, exclusive bool) error {
-	return do(ctx, c.p, opCreate, j.ID, func(ctx context.Context) error { return c.p.w.cold.Create(ctx, j, exclusive) })
+	_, err := knowing(ctx, c.p, opCreate, j.ID, func(ctx context.Context, f Fault) (struct{}, error) {
+		return struct{}{}, c.p.w.cold.CreateUnseen(ctx, j, exclusive, exclusive && f.Kind == Unseen)
+	})
+	return err
 }
 
 func (c jobs) CreateMany(ctx context.Context, list []job.Job) error {
@@ -127,7 +130,10 @@ func (c jobs) CreateMany(ctx context.Context, list []job.Job) error {
 }
 
 func (c jobs) Replace(ctx context.Context, j job.Job) error {
-	return do(ctx, c.p, opReplace, j.ID, func(ctx context.Context) error { return c.p.w.cold.Replace(ctx, j) })
+	_, err := knowing(ctx, c.p, opReplace, j.ID, func(ctx context.Context, f Fault) (struct{}, error) {
+		return struct{}{}, c.p.w.cold.ReplaceUnseen(ctx, j, f.Kind == Unseen)
+	})
+	return err
 }
 
 func (c jobs) PutDefinition(ctx context.Context, id string, d job.Definition) error {
@@ -171,8 +177,8 @@ func (c settings) SwapSetting(ctx context.Context, name string, old, value []byt
 }
 
 var (
-	opPut       = newOp("cold", "Put", Write, often)
-	opMarkDone  = newOp("cold", "MarkDone", Write, often)
+	opPut       = newOp("cold", "Put", WriteMany, often)
+	opMarkDone  = newOp("cold", "MarkDone", WriteMany, often)
 	opDefer     = newOp("cold", "Defer", Write, rarely)
 	opDecide    = newOp("cold", "Decide", Write, seldom)
 	opRow       = newOp("cold", "Row", Read, often)
@@ -191,7 +197,7 @@ func (c pending) Put(ctx context.Context, entries []job.Entry) error {
 	}
 	entries = slices.Clone(entries)
 	sent := time.Now()
-	return do(ctx, c.p, opPut, first(entries, entryKey), func(context.Context) error {
+	return write(ctx, c.p, opPut, entries, entryKey, func(_ context.Context, entries []job.Entry) error {
 		for i := range entries {
 			c.p.w.did(c.p, writes, &entries[i], entries[i].NominalAt)
 		}
@@ -201,9 +207,7 @@ func (c pending) Put(ctx context.Context, entries []job.Entry) error {
 
 func (c pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 	locators = slices.Clone(locators)
-	return do(ctx, c.p, opMarkDone, first(locators, locatorKey), func(ctx context.Context) error {
-		return c.p.w.cold.MarkDone(ctx, locators)
-	})
+	return write(ctx, c.p, opMarkDone, locators, locatorKey, c.p.w.cold.MarkDone)
 }
 
 func (c pending) Defer(ctx context.Context, l job.Locator, to time.Time) error {
@@ -258,7 +262,7 @@ func (c pending) Close(ctx context.Context, partition int, minute int64) error {
 }
 
 var (
-	opRecord        = newOp("cold", "Record", Write, often)
+	opRecord        = newOp("cold", "Record", WriteMany, often)
 	opPutDeadLetter = newOp("cold", "PutDeadLetter", Write, seldom)
 )
 
@@ -266,8 +270,7 @@ type history struct{ *client }
 
 func (c history) Record(ctx context.Context, events []*job.Event) error {
 	events = slices.Clone(events)
-	key := first(events, func(e *job.Event) string { return locatorKey(e.Entry.Locator) })
-	return do(ctx, c.p, opRecord, key, func(ctx context.Context) error { return c.p.w.cold.Record(ctx, events) })
+	return write(ctx, c.p, opRecord, events, func(e *job.Event) string { return locatorKey(e.Entry.Locator) }, c.p.w.cold.Record)
 }
 
 func (c history) Executions(
@@ -295,13 +298,13 @@ func (c history) DeadLetters(ctx context.Context, tenant, cursor string, limit i
 }
 
 var (
-	opAdd         = newOp("hot", "Add", Write, often)
+	opAdd         = newOp("hot", "Add", WriteMany, often)
 	opDue         = newOp("hot", "Due", Write, always)
 	opPostpone    = newOp("hot", "Postpone", Write, seldom)
 	opPark        = newOp("hot", "Park", Write, often)
 	opPost        = newOp("hot", "Post", Write, always)
 	opReadBoard   = newOp("hot", "Read", Read, always)
-	opRemove      = newOp("hot", "Remove", Write, often)
+	opRemove      = newOp("hot", "Remove", WriteMany, often)
 	opAbsent      = newOp("hot", "Absent", Read, often)
 	opClaim       = newOp("hot", "Claim", Write, often)
 	opHorizon     = newOp("hot", "Horizon", Read, often)
@@ -331,7 +334,7 @@ func (c buckets) Add(ctx context.Context, entries []job.Entry) error {
 		return nil
 	}
 	entries = slices.Clone(entries)
-	return do(ctx, c.p, opAdd, first(entries, entryKey), func(ctx context.Context) error { return c.hot.Add(ctx, entries) })
+	return write(ctx, c.p, opAdd, entries, entryKey, c.hot.Add)
 }
 
 func (c buckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
@@ -356,7 +359,7 @@ func (c buckets) Park(ctx context.Context, o hotbucket.Owner, entries []*job.Ent
 
 func (c buckets) Remove(ctx context.Context, entries []*job.Entry) error {
 	entries = slices.Clone(entries)
-	return do(ctx, c.p, opRemove, first(entries, sharedKey), func(ctx context.Context) error {
+	return write(ctx, c.p, opRemove, entries, sharedKey, func(ctx context.Context, entries []*job.Entry) error {
 		for _, e := range entries {
 			c.p.w.did(c.p, leaves, e, e.NominalAt)
 		}
@@ -409,9 +412,9 @@ func (c buckets) Incarnations(ctx context.Context, partitions []int) ([]string, 
 var (
 	opAcquire = newOp("hot", "Acquire", Write, often)
 	opStart   = newOp("hot", "Start", Write, often)
-	opRenew   = newOp("hot", "Renew", Write, often)
+	opRenew   = newOp("hot", "Renew", WriteMany, often)
 	opRelease = newOp("hot", "Release", Write, rarely)
-	opFinish  = newOp("hot", "Finish", Write, often)
+	opFinish  = newOp("hot", "Finish", WriteMany, often)
 	opRefuse  = newOp("hot", "Refuse", Write, seldom)
 	opLookup  = newOp("hot", "Lookup", Read, often)
 	opMemory  = newOp("hot", "Memory", Read, always)
@@ -443,8 +446,10 @@ func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check ded
 }
 
 func (c records) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
-	key := first(leases, func(l dedupe.Lease) string { return attemptKey(l.Key) })
-	return do(ctx, c.p, opRenew, key, func(ctx context.Context) error { return c.hot.Renew(ctx, leases, lapsesAt) })
+	key := func(l dedupe.Lease) string { return attemptKey(l.Key) }
+	return write(ctx, c.p, opRenew, leases, key, func(ctx context.Context, leases []dedupe.Lease) error {
+		return c.hot.Renew(ctx, leases, lapsesAt)
+	})
 }
 
 func (c records) Release(ctx context.Context, k dedupe.Key, t job.Token, called bool) error {
@@ -453,8 +458,10 @@ func (c records) Release(ctx context.Context, k dedupe.Key, t job.Token, called 
 
 func (c records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
 	ends = slices.Clone(ends)
-	key := first(ends, func(e dedupe.End) string { return attemptKey(e.Key) })
-	return through(ctx, c.p, opFinish, key, func(ctx context.Context) ([]dedupe.Ended, error) { return c.hot.Finish(ctx, ends, now) })
+	key := func(e dedupe.End) string { return attemptKey(e.Key) }
+	return knowing(ctx, c.p, opFinish, first(ends, key), func(ctx context.Context, f Fault) ([]dedupe.Ended, error) {
+		return c.hot.Finish(ctx, some(c.p, f, ends, key), now)
+	})
 }
 
 func (c records) Refuse(ctx context.Context, k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
@@ -486,8 +493,8 @@ func (c records) StopsOf(ctx context.Context, ids []string) (map[string]job.Stat
 }
 
 var (
-	opPublishFires  = newOp("log", "Publish fires", Write, often)
-	opPublishEvents = newOp("log", "Publish events", Write, often)
+	opPublishFires  = newOp("log", "Publish fires", WriteMany, often)
+	opPublishEvents = newOp("log", "Publish events", WriteMany, often)
 	opPublishDLQ    = newOp("log", "Publish dlq", Write, seldom)
 	opEnd           = newOp("log", "End", Read, often)
 	opCommitted     = newOp("log", "Committed", Read, often)
@@ -512,11 +519,11 @@ func (c log) Publish(ctx context.Context, topic string, list []dispatch.Record) 
 		return nil
 	}
 	list = slices.Clone(list)
-	key := first(list, func(r dispatch.Record) string { return r.Key })
 	if topic == dispatch.TopicFires {
 		c.p.w.publishes(c.p, list)
 	}
-	return do(ctx, c.p, publishOp(topic), key, func(ctx context.Context) error {
+	key := func(r dispatch.Record) string { return r.Key }
+	return write(ctx, c.p, publishOp(topic), list, key, func(ctx context.Context, list []dispatch.Record) error {
 		c.wrote(topic, list)
 		return c.p.w.log.Publish(ctx, topic, list)
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -168,6 +169,19 @@ func (p *process) waitFor(ctx context.Context, d time.Duration) {
 
 // through makes a call of a port through the faults of the simulation.
 func through[T any](ctx context.Context, p *process, op *Op, key string, call func(context.Context) (T, error)) (T, error) {
+	return knowing(ctx, p, op, key, func(ctx context.Context, _ Fault) (T, error) { return call(ctx) })
+}
+
+// some are those of several that a fault lets a call take effect for: all of them but with FailPartly.
+func some[E any](p *process, f Fault, list []E, key func(E) string) []E {
+	if f.Kind != FailPartly {
+		return list
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(e E) bool { return p.w.faults.dice.roll("part/%s/%d", key(e), f.Point.N) < 0.5 })
+}
+
+// knowing is through for a call whose effect depends on the fault: FailPartly and Unseen.
+func knowing[T any](ctx context.Context, p *process, op *Op, key string, call func(context.Context, Fault) (T, error)) (T, error) {
 	var zero T
 	if err := p.ready(); err != nil {
 		return zero, err
@@ -192,7 +206,7 @@ func through[T any](ctx context.Context, p *process, op *Op, key string, call fu
 	}
 	later := func() {
 		p.w.background.Go(func() {
-			p.w.after(f.For, func() { _, _ = call(p.w.base) })
+			p.w.after(f.For, func() { _, _ = call(p.w.base, f) })
 		})
 	}
 	switch f.Kind {
@@ -211,9 +225,9 @@ func through[T any](ctx context.Context, p *process, op *Op, key string, call fu
 	if err := p.ready(); err != nil {
 		return zero, err
 	}
-	v, err := call(ctx)
+	v, err := call(ctx, f)
 	switch f.Kind {
-	case FailAfter:
+	case FailAfter, FailPartly, Unseen:
 		return zero, errFault
 	case Twice:
 		later()
@@ -233,5 +247,13 @@ func through[T any](ctx context.Context, p *process, op *Op, key string, call fu
 // do is through for calls that give nothing but an error.
 func do(ctx context.Context, p *process, op *Op, key string, call func(context.Context) error) error {
 	_, err := through(ctx, p, op, key, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
+	return err
+}
+
+// write is do for a call that concerns several, of which FailPartly lets some take effect.
+func write[E any](ctx context.Context, p *process, op *Op, list []E, key func(E) string, call func(context.Context, []E) error) error {
+	_, err := knowing(ctx, p, op, first(list, key), func(ctx context.Context, f Fault) (struct{}, error) {
+		return struct{}{}, call(ctx, some(p, f, list, key))
+	})
 	return err
 }

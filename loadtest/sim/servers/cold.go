@@ -23,7 +23,10 @@ import (
 type Cold struct {
 	mu sync.Mutex
 	// Rows are kept encoded, so that no two processes share memory.
-	jobs        map[string][]byte
+	jobs map[string][]byte
+	// before is what plain reads see of a row instead: its last change was accepted by some replicas, and not told to all. nil if there
+	// was no row. It ends with the next serial read or write.
+	before      map[string][]byte
 	definitions map[string]map[string][]byte
 	claims      map[string]jobstore.Claim
 	settings    map[string][]byte
@@ -52,7 +55,7 @@ type minute struct {
 // NewCold is a cold store that was set up with so many partitions in that minute.
 func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
-		jobs: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
+		jobs: map[string][]byte{}, before: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
 		settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
 		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, repeated: map[string]Repeat{}, paused: map[string]time.Time{}, events: map[string]map[string]job.Event{},
 	}
@@ -66,15 +69,51 @@ func NewCold(partitions int, setup int64) *Cold {
 func (c *Cold) Get(_ context.Context, jobID string) (job.Job, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.get(jobID)
+	return c.read(jobID)
 }
 
+// read is a plain read.
+func (c *Cold) read(jobID string) (job.Job, error) {
+	if v, ok := c.before[jobID]; ok {
+		return decodeJob(v)
+	}
+	return decodeJob(c.jobs[jobID])
+}
+
+// get is a serial read.
 func (c *Cold) get(jobID string) (job.Job, error) {
-	v, ok := c.jobs[jobID]
-	if !ok {
+	row, err := decodeJob(c.jobs[jobID])
+	if before, ok := c.before[jobID]; ok && err == nil {
+		delete(c.before, jobID)
+		if before != nil {
+			old, err := decodeJob(before)
+			if err != nil {
+				return old, err
+			}
+			c.tookEffect(&old, &row)
+		}
+	}
+	return row, err
+}
+
+// tookEffect notes that everyone sees a change from now on.
+func (c *Cold) tookEffect(old, j *job.Job) {
+	switch {
+	case j.Status == job.Paused && old.Status == job.Active:
+		c.paused[j.ID] = time.Now()
+	case j.Definition.ID == old.Definition.ID:
+	case j.Definition.EffectiveAt.Equal(j.PausedAt.Add(time.Millisecond)):
+		c.updated[j.Definition.ID] = c.paused[j.ID] // the resume begins where the pause did
+	default:
+		c.updated[j.Definition.ID] = time.Now()
+	}
+}
+
+func decodeJob(row []byte) (job.Job, error) {
+	if row == nil {
 		return job.Job{}, jobstore.ErrNotFound
 	}
-	return wire.UnmarshalJob(v)
+	return wire.UnmarshalJob(row)
 }
 
 // GetMany implements jobstore.Jobs.
@@ -83,7 +122,7 @@ func (c *Cold) GetMany(_ context.Context, jobIDs []string) (map[string]*job.Job,
 	defer c.mu.Unlock()
 	rows := map[string]*job.Job{}
 	for _, id := range jobIDs {
-		if j, err := c.get(id); err == nil {
+		if j, err := c.read(id); err == nil {
 			rows[id] = &j
 		}
 	}
@@ -91,21 +130,32 @@ func (c *Cold) GetMany(_ context.Context, jobIDs []string) (map[string]*job.Job,
 }
 
 // GetSerial implements jobstore.Jobs.
-func (c *Cold) GetSerial(ctx context.Context, jobID string) (job.Job, error) {
-	return c.Get(ctx, jobID)
+func (c *Cold) GetSerial(_ context.Context, jobID string) (job.Job, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.get(jobID)
 }
 
 // Create implements jobstore.Jobs.
-func (c *Cold) Create(_ context.Context, j job.Job, exclusive bool) error {
+func (c *Cold) Create(ctx context.Context, j job.Job, exclusive bool) error {
+	return c.CreateUnseen(ctx, j, exclusive, false)
+}
+
+// CreateUnseen is Create; with unseen, plain reads do not see the row before the next serial read or write of it.
+func (c *Cold) CreateUnseen(_ context.Context, j job.Job, exclusive, unseen bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.jobs[j.ID]; ok {
 		if exclusive {
+			delete(c.before, j.ID)
 			return jobstore.ErrExists
 		}
 		return nil
 	}
 	c.jobs[j.ID] = wire.MarshalJob(&j)
+	if unseen {
+		c.before[j.ID] = nil
+	}
 	return nil
 }
 
@@ -130,7 +180,10 @@ func (c *Cold) CreateMany(ctx context.Context, jobs []job.Job) error {
 }
 
 // Replace implements jobstore.Jobs.
-func (c *Cold) Replace(_ context.Context, j job.Job) error {
+func (c *Cold) Replace(ctx context.Context, j job.Job) error { return c.ReplaceUnseen(ctx, j, false) }
+
+// ReplaceUnseen is Replace; with unseen, plain reads see the row as it was before the next serial read or write of it.
+func (c *Cold) ReplaceUnseen(_ context.Context, j job.Job, unseen bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old, err := c.get(j.ID)
@@ -140,14 +193,9 @@ func (c *Cold) Replace(_ context.Context, j job.Job) error {
 	if old.Version != j.Version-1 {
 		return jobstore.ErrConflict
 	}
-	switch {
-	case j.Status == job.Paused && old.Status == job.Active:
-		c.paused[j.ID] = time.Now()
-	case j.Definition.ID == old.Definition.ID:
-	case j.Definition.EffectiveAt.Equal(j.PausedAt.Add(time.Millisecond)):
-		c.updated[j.Definition.ID] = c.paused[j.ID] // the resume begins where the pause did
-	default:
-		c.updated[j.Definition.ID] = time.Now()
+	c.tookEffect(&old, &j)
+	if unseen {
+		c.before[j.ID] = c.jobs[j.ID]
 	}
 	c.jobs[j.ID] = wire.MarshalJob(&j)
 	return nil
@@ -211,7 +259,7 @@ func (c *Cold) List(_ context.Context, tenantID, cursor string, limit int) (page
 	ids := slices.Sorted(maps.Keys(c.jobs))
 	slices.Reverse(ids)
 	for _, id := range ids {
-		j, err := c.get(id)
+		j, err := decodeJob(c.jobs[id])
 		if err != nil {
 			return nil, "", err
 		}
