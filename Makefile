@@ -58,9 +58,8 @@ cluster: binaries ## start the real servers and two of each service as processes
 	@infra/local/cluster
 
 # Three speeds: check at every change, test in CI, release for what takes long. A stage is a target that may be run by itself.
-# What waits for servers and processes has the processor before what computes beside it.
+# What waits for servers or processes has the processor before what computes beside it.
 FAST := vet lint unit sim sim-variants
-WAITS := test-servers e2e
 COMPUTES := vet lint unit verify openapi sim sim-race sim-variants sim-mutants model-small dist-check
 
 .PHONY: check
@@ -70,7 +69,7 @@ check: ## what one runs at every change: lint, unit tests, fresh seeds of the si
 .PHONY: test
 test: ## everything that CI runs, with the race detector: what make check does, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
-	@infra/stages ready && infra/stages '$(WAITS)' '$(COMPUTES)'
+	@infra/stages ready && infra/stages test-servers e2e '$(COMPUTES)'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 .PHONY: ready

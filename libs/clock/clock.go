@@ -11,12 +11,25 @@ import "time"
 // are a thousand times closer.
 const MaxDifference = 2 * time.Second
 
-// Clock is by how much the clock of a machine is ahead of that of this one. The zero value, which every main uses, is
-// the machine's own.
-type Clock time.Duration
+// Clock is that of a machine. The zero value, which every main uses, is this machine's own.
+type Clock struct{ ahead func() time.Duration }
+
+// Ahead is a clock that is ahead of this machine's: by how much may change at any time.
+func Ahead(by func() time.Duration) Clock { return Clock{by} }
+
+// AheadBy is a clock that always is ahead by so much.
+func AheadBy(d time.Duration) Clock { return Ahead(func() time.Duration { return d }) }
 
 // Now is the time on this clock.
-func (c Clock) Now() time.Time { return time.Now().Add(time.Duration(c)) }
+func (c Clock) Now() time.Time { return time.Now().Add(c.Difference()) }
+
+// Difference is by how much this clock is ahead now.
+func (c Clock) Difference() time.Duration {
+	if c.ahead == nil {
+		return 0
+	}
+	return c.ahead()
+}
 
 // Since is how long ago t was on this clock.
 func (c Clock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }

@@ -177,10 +177,9 @@ func (c *installation) wantClosedBucketsGone(t *testing.T) {
 	p, err := cluster.Open(t.Context(), c.config, c.logger(), prometheus.NewRegistry())
 	c.must(err)
 	defer p.Close()
-	const ahead = clock.Clock(10 * time.Minute)
 	service, err := loader.New(loader.DefaultConfig(), loader.Deps{
 		Pending: p.Pending, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: c.logger(), Metrics: prometheus.NewRegistry(),
-		Clock: ahead,
+		Clock: clock.AheadBy(10 * time.Minute),
 	})
 	c.must(err)
 	ctx, stop := context.WithCancel(t.Context())

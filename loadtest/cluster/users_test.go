@@ -37,6 +37,7 @@ func TestUsersAreServedWhateverIsKilled(t *testing.T) {
 		f.restart(service, n%2)
 	}
 	local(t, "wipe", "redis")
+	local(t, "up", "redis")
 	u.Wait()
 	f.check(func(a *ledger.Account) { a.HotLost = true })
 	said := u.Summary()

@@ -161,22 +161,22 @@ func checkArchive(r *report, a *Account) {
 		log
 		offset int64
 	}
-	places := map[place]bool{}
+	places := map[place]string{}
 	ends := map[log]int64{}
 	archived := map[string]bool{}
 	for _, x := range a.Archived {
 		l := log{x.LogID, x.Partition}
 		p := place{l, x.Offset}
-		if places[p] {
+		if id, twice := places[p]; twice && (!a.LogShortened || id == x.EventID) {
 			r.add("I8", "", "record %d of partition %d of log %s is in the archive twice", x.Offset, x.Partition, x.LogID)
 		}
-		places[p] = true
+		places[p] = x.EventID
 		ends[l] = max(ends[l], x.Offset+1)
 		archived[x.EventID] = true
 	}
 	for l, end := range ends {
 		for offset := range end {
-			if !places[place{l, offset}] {
+			if _, there := places[place{l, offset}]; !there {
 				r.add("I8", "", "record %d of partition %d of log %s is missing in the archive", offset, l.partition, l.id)
 			}
 		}

@@ -97,8 +97,8 @@ type Account struct {
 	TakenAt time.Time
 	// Crashed tells that a process was lost or stalled, or a hot tier or log was, during the run.
 	Crashed bool
-	// HotLost tells that the hot tier forgot something.
-	HotLost bool
+	// HotLost tells that the hot tier forgot something, LogShortened that a log lost its end, and gave its offsets to other records.
+	HotLost, LogShortened bool
 	// Travel is how long after its last check, where that is not known, a call may reach its target.
 	Travel time.Duration
 	// Excused are, by job, the instants that may have more than one disposition, which the design excludes from I1: those that an

@@ -38,6 +38,8 @@ const (
 	LoseHot  Kind = "lose hot tier"
 	FailOver Kind = "lose the hot tier's last second"
 	Recreate Kind = "recreate a topic"
+	Shorten  Kind = "lose a topic's last second"
+	Forget   Kind = "lose a topic's positions"
 	Lapse    Kind = "lapse" // a process is not heard of for a while, and goes on as an owner
 	Outage   Kind = "outage"
 	Hang     Kind = "hang"    // a server is away as in an outage, and calls of it take as long as their callers wait
@@ -158,14 +160,14 @@ func weathers() []Weather {
 		{Name: "deaths", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Restart: 2, Hang: 1}},
 		{Name: "stalls", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{Lapse: 3}},
 		{Name: "hot tier", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{LoseHot: 2, FailOver: 3}},
-		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 3, Outage: 2, Hang: 1}},
+		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 2, Shorten: 2, Forget: 1, Outage: 2, Hang: 1}},
 		{
 			Name: "owners", Rates: network, Longer: true, Crash: true,
 			Scheduled: map[Kind]int{Lapse: 8, Outage: 2, Cut: 1, Restart: 2},
 		},
 		{
 			Name: "everything", Rates: with(both), Longer: true, Crash: true,
-			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Recreate: 1, Lapse: 2, Outage: 1, Hang: 1, Restart: 1},
+			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Recreate: 1, Shorten: 1, Forget: 1, Lapse: 2, Outage: 1, Hang: 1, Restart: 1},
 		},
 	}
 }
@@ -306,14 +308,31 @@ func (f *Faults) next(p Point, at time.Duration) Fault {
 // replayTolerance is by how much earlier than in the trace a call may come.
 const replayTolerance = 100 * time.Millisecond
 
-// clock is that of a process: in half of the runs each has one of its own, so that two differ by up to what is allowed.
+// clock is that of a process: in half of the runs each has one of its own, so that two differ by up to what is allowed. Some of these are
+// set during the run, by up to as much, and all drift.
 func (f *Faults) clock(process string) clock.Clock {
 	if f.weather.Name == calm.Name || f.dice.roll("clocks") < 0.5 {
-		return 0
+		return clock.Clock{}
 	}
-	ahead := (f.dice.roll("clock/%s", process) - 0.5) * float64(clock.MaxDifference)
-	return clock.Clock(time.Duration(ahead).Truncate(time.Millisecond))
+	const most = clock.MaxDifference / 2
+	somewhere := func(name string) time.Duration {
+		return time.Duration((2*f.dice.roll(name, process) - 1) * float64(most))
+	}
+	first, second := somewhere("clock/%s"), somewhere("clock again/%s")
+	from, perSecond := f.from, time.Duration((f.dice.roll("drift/%s", process)-0.5)*float64(maxDrift))
+	set := f.from.Add(time.Duration(f.dice.roll("set/%s", process) * float64(2*f.until.Sub(f.from)))) // half of them in the run
+	return clock.Ahead(func() time.Duration {
+		ahead := first
+		if time.Now().After(set) {
+			ahead = second
+		}
+		ahead += perSecond * (time.Since(from) / time.Second)
+		return min(max(ahead, -most), most).Truncate(time.Millisecond)
+	})
 }
+
+// maxDrift is how far a clock may drift from the others in a second: a quartz drifts by a tenth of that.
+const maxDrift = time.Millisecond
 
 // eagerness makes up for how rarely something is done: what the API does for a client, and the steps between which it
 // matters most that an owner stands still.
@@ -389,7 +408,7 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 			at := time.Duration(f.dice.roll("%s/%d", k, n) * float64(length)).Truncate(time.Millisecond)
 			x := Fault{Kind: k, At: at}
 			switch k {
-			case Recreate:
+			case Recreate, Shorten, Forget:
 				x.What = pick(f.dice, []string{"fires.default", "fires.default", "events"}, "what/%s/%d", k, n)
 			case Lapse:
 				x.What = pick(f.dice, processes, "what/%s/%d", k, n)

@@ -142,7 +142,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := &ledger.Account{
-		From: w.began, Until: until, TakenAt: w.taken, Crashed: w.faults.weather.Crash, HotLost: len(w.losses) > 0, Updated: w.cold.Updated(),
+		From: w.began, Until: until, TakenAt: w.taken, Crashed: w.faults.weather.Crash, HotLost: len(w.losses) > 0, LogShortened: w.shortened, Updated: w.cold.Updated(),
 		Excused: map[string][]ledger.Window{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
 		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals,
 		Settles:       settleFor - time.Minute,

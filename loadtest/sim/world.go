@@ -108,6 +108,7 @@ type world struct {
 	idsThen int
 
 	lostToHistory, lostToArchive []job.Event
+	shortened                    bool // a log lost its end
 }
 
 // moment is something that happened, for the timeline.
@@ -361,13 +362,14 @@ func (w *world) strike(f Fault, early time.Duration) {
 			w.lost()
 		})
 	case Recreate:
-		lost := w.log.Recreate(f.What)
-		if f.What == dispatch.TopicEvents {
-			w.mu.Lock()
-			w.lostToHistory = append(w.lostToHistory, decode(lost[dispatch.GroupHistory])...)
-			w.lostToArchive = append(w.lostToArchive, decode(lost[dispatch.GroupArchive])...)
-			w.mu.Unlock()
-		}
+		w.lostOf(f.What, w.log.Recreate(f.What))
+	case Shorten:
+		w.lostOf(f.What, w.log.Shorten(f.What, time.Now().Add(-time.Second)))
+		w.mu.Lock()
+		w.shortened = true
+		w.mu.Unlock()
+	case Forget:
+		w.log.Forget(f.What)
 	case Lapse:
 		w.mu.Lock()
 		p := w.processes[f.What]
@@ -397,6 +399,16 @@ func (w *world) lost() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.losses = append(w.losses, time.Now())
+}
+
+// lostOf notes the events that a topic held and lost before they were read.
+func (w *world) lostOf(topic string, records map[string][]dispatch.Message) {
+	if topic == dispatch.TopicEvents {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.lostToHistory = append(w.lostToHistory, decode(records[dispatch.GroupHistory])...)
+		w.lostToArchive = append(w.lostToArchive, decode(records[dispatch.GroupArchive])...)
+	}
 }
 
 func decode(messages []dispatch.Message) (events []job.Event) {

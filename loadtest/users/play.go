@@ -322,6 +322,7 @@ func (u *Users) request(ctx context.Context, want int, method, path string, body
 		}
 		_ = run.Sleep(ctx, time.Second)
 	}
+	u.t.Errorf("users: %s %s was still not answered %s after the end", method, path, patience)
 	return v, false
 }
 

@@ -36,6 +36,9 @@ type Config struct {
 // Slack is how long before a change the instants lie that must be called all the same: whatever is killed or away, is back sooner.
 const Slack = time.Minute
 
+// patience is how long after the end a request may still be repeated that was not answered before.
+const patience = 3 * time.Minute
+
 // travel is how long after its last check a call may reach its target: executors allow themselves a second to begin it.
 const travel = 2 * time.Second
 
@@ -77,7 +80,8 @@ func Start(t *testing.T, cfg Config) *Users {
 		},
 	}
 	t.Logf("users: seed %d, %d jobs for %s", cfg.Seed, cfg.Jobs, cfg.Lasts)
-	ctx := t.Context()
+	ctx, cancel := context.WithTimeout(t.Context(), cfg.Lasts+patience)
+	t.Cleanup(cancel)
 	for _, s := range scripts(cfg, u.began, u.targets) {
 		u.done.Go(func() { (&user{Users: u, script: s, asked: -1}).play(ctx) })
 	}

@@ -1,6 +1,8 @@
 package auditor
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +22,12 @@ import (
 type buffer struct {
 	partition   int
 	first, last int64
-	hour        time.Time
-	openedAt    time.Time
-	bytes       int64
-	messages    []dispatch.Message
+	// next is where the log goes on behind it.
+	next     int64
+	hour     time.Time
+	openedAt time.Time
+	bytes    int64
+	messages []dispatch.Message
 }
 
 // row is an event with its place in the log.
@@ -41,7 +45,7 @@ func (s *Service) archiveLoop(ctx context.Context) error {
 		return nil // ctx ended before anything began
 	}
 	s.archiving.Store(true)
-	a := &archiver{s: s, consumer: consumer, open: map[int]*buffer{}}
+	a := &archiver{s: s, consumer: consumer, open: map[int]*buffer{}, there: map[int]contents{}}
 	for ctx.Err() == nil {
 		messages, err := a.poll(ctx)
 		if errors.Is(err, dispatch.ErrRecreated) {
@@ -73,6 +77,17 @@ type archiver struct {
 	s        *Service
 	consumer dispatch.Consumer
 	open     map[int]*buffer
+	// there is, by partition, the rest of an object that another has put, behind what this one read of it.
+	there map[int]contents
+}
+
+// contents are the event ids of an object, by offset.
+type contents map[int64]string
+
+// holds tells whether a buffer has just this record, which is read again then.
+func (b *buffer) holds(m *dispatch.Message) bool {
+	i, found := slices.BinarySearchFunc(b.messages, m.Offset, func(m dispatch.Message, offset int64) int { return cmp.Compare(m.Offset, offset) })
+	return found && b.messages[i].Key == m.Key && bytes.Equal(b.messages[i].Value, m.Value)
 }
 
 // poll waits for records, but not longer than the oldest open object may stay open.
@@ -104,6 +119,7 @@ func (a *archiver) rejoin(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	clear(a.there)
 	a.consumer, err = dispatch.Rejoin(ctx, a.s.deps.Log, dispatch.TopicEvents, dispatch.GroupArchive, a.consumer)
 	return err
 }
@@ -130,15 +146,28 @@ func (a *archiver) observeAge() {
 }
 
 // take adds records to their objects and puts those that are complete.
+//
+// A log may lose its end under the same id, and give its offsets to other records. So what is read once more is compared with what is
+// there: an object is closed where the log has another record than it, and what is in the archive already is told by its event id.
 func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error {
 	lost := map[int]bool{}
 	for i, m := range messages {
 		if lost[m.Partition] {
-			continue // it is read again from the end of the object that another put
+			continue // it is read again behind what another has put
+		}
+		if archived, err := a.isThere(ctx, &m); err != nil {
+			a.rewind(messages[i:])
+			return err
+		} else if archived {
+			continue
 		}
 		hour := m.AppendedAt.Truncate(time.Hour)
 		b := a.open[m.Partition]
-		if b != nil && !b.hour.Equal(hour) {
+		if b != nil && m.Offset <= b.last && b.holds(&m) {
+			continue
+		}
+		if b != nil && (m.Offset <= b.last || !b.hour.Equal(hour)) {
+			b.next = min(b.next, m.Offset)
 			put, err := a.close(ctx, b)
 			if err != nil {
 				a.rewind(messages[i:])
@@ -152,12 +181,10 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 		if b == nil {
 			b = &buffer{partition: m.Partition, first: m.Offset, hour: hour, openedAt: a.s.deps.Clock.Now()}
 			a.open[m.Partition] = b
-		} else if m.Offset <= b.last {
-			continue
 		}
 		m.Decoded = nil // kept for up to a minute: as small as it comes
 		b.messages = append(b.messages, m)
-		b.last = m.Offset
+		b.last, b.next = m.Offset, m.Offset+1
 		b.bytes += int64(len(m.Value))
 	}
 	now := a.s.deps.Clock.Now()
@@ -171,6 +198,29 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 	return nil
 }
 
+// isThere tells whether a record is in the object that another has put, and commits when all of that has been read.
+func (a *archiver) isThere(ctx context.Context, m *dispatch.Message) (bool, error) {
+	there := a.there[m.Partition]
+	if there == nil {
+		return false, nil
+	}
+	if there[m.Offset] != a.eventOf(m).ID {
+		delete(a.there, m.Partition)
+		return false, nil
+	}
+	if delete(there, m.Offset); len(there) > 0 {
+		return true, nil
+	}
+	delete(a.there, m.Partition)
+	return true, a.commit(ctx, m.Partition, m.Offset+1)
+}
+
+func (a *archiver) commit(ctx context.Context, partition int, next int64) error {
+	return run.Patiently(ctx, a.s.deps.Logger, "commit archived events", func(ctx context.Context) error {
+		return a.consumer.Commit(ctx, map[int]int64{partition: next})
+	})
+}
+
 // rewind gives back what was polled and not taken.
 func (a *archiver) rewind(messages []dispatch.Message) {
 	seen := map[int]bool{}
@@ -182,71 +232,102 @@ func (a *archiver) rewind(messages []dispatch.Message) {
 	}
 }
 
-// close puts an object. If another put one of that name first, the buffer is discarded and reading goes on from the
-// end of that one; put tells whether it was this one's.
+// close puts an object; put tells whether there was anything to put. If there is one of that name, another has put it, or this one has
+// and did not hear of it: what that one holds is left out, and reading goes on behind what was read.
 func (a *archiver) close(ctx context.Context, b *buffer) (put bool, err error) {
-	body, err := encode(b, a.decode(b), a.consumer.LogID(), a.s.cfg.Codec)
-	if err != nil {
-		return false, err
+	for n := 1; ; n++ {
+		rows := a.decode(b)
+		body, err := encode(b, rows, a.consumer.LogID(), a.s.cfg.Codec)
+		if err != nil {
+			return false, err
+		}
+		there, err := a.put(ctx, a.name(b, n), body)
+		if err != nil {
+			return false, err
+		}
+		if there == nil {
+			delete(a.open, b.partition)
+			a.s.metrics.objects.Inc()
+			a.s.metrics.archived.Add(float64(len(b.messages)))
+			return true, a.commit(ctx, b.partition, b.next)
+		}
+		fresh := slices.IndexFunc(rows, func(r row) bool { return there[r.offset] != r.event.ID })
+		if fresh < 0 {
+			return false, a.discard(ctx, b, there)
+		}
+		if fresh > 0 { // the log had others behind that, and lost them; else it had others altogether, and this is one more object
+			b.messages, b.first, n = b.messages[fresh:], rows[fresh].offset, 0
+		}
 	}
-	name := a.name(b)
+}
+
+// put puts an object, or gives what is in the one that has its name.
+func (a *archiver) put(ctx context.Context, name string, body []byte) (there contents, err error) {
 	err = run.Patiently(ctx, a.s.deps.Logger, "put an object", func(ctx context.Context) error {
 		err := a.s.deps.Archive.PutIfAbsent(ctx, name, body)
 		if !errors.Is(err, archive.ErrExists) {
 			return err
 		}
-		last, err := a.lastOf(ctx, name)
+		o, err := a.s.deps.Archive.Open(ctx, name)
 		if err != nil {
 			return err
 		}
-		a.s.metrics.lost.Inc()
-		b.messages = nil
-		b.last = last
-		a.consumer.Seek(b.partition, last+1)
+		rows, err := readObject(ctx, o)
+		if err := errors.Join(err, o.Close()); err != nil {
+			return err
+		}
+		there = make(contents, len(rows))
+		for _, r := range rows {
+			there[r.Offset] = r.EventID
+		}
 		return nil
 	})
-	if err != nil {
-		return false, err
-	}
+	return there, err
+}
+
+// discard drops a buffer that is in an object already, and notes what else that one holds. The position stays where it is until that is
+// read too: whoever begins there again finds the object by its name.
+func (a *archiver) discard(ctx context.Context, b *buffer, there contents) error {
+	a.s.metrics.lost.Inc()
 	delete(a.open, b.partition)
-	put = b.messages != nil
-	if put {
-		a.s.metrics.objects.Inc()
-		a.s.metrics.archived.Add(float64(len(b.messages)))
+	a.consumer.Seek(b.partition, b.next)
+	maps.DeleteFunc(there, func(offset int64, _ string) bool { return offset <= b.last })
+	if len(there) == 0 {
+		return a.commit(ctx, b.partition, b.next)
 	}
-	return put, run.Patiently(ctx, a.s.deps.Logger, "commit archived events", func(ctx context.Context) error {
-		return a.consumer.Commit(ctx, map[int]int64{b.partition: b.last + 1})
-	})
+	a.there[b.partition] = there
+	return nil
 }
 
 // decode reads the records of an object, only when it is put: until then they are kept as they came.
 func (a *archiver) decode(b *buffer) []row {
 	rows := make([]row, len(b.messages))
-	for i, m := range b.messages {
-		e, err := wire.UnmarshalEvent(m.Value)
-		if err != nil {
-			a.s.deps.Logger.Error("an event cannot be decoded, it is archived without its content",
-				"partition", m.Partition, "offset", m.Offset, "error", err)
-			e = job.Event{ID: "undecodable/" + strconv.FormatInt(m.Offset, 10), Type: "undecodable", At: m.AppendedAt}
-		}
-		rows[i] = row{event: e, offset: m.Offset, at: m.AppendedAt}
+	for i := range b.messages {
+		m := &b.messages[i]
+		rows[i] = row{event: a.eventOf(m), offset: m.Offset, at: m.AppendedAt}
 	}
 	return rows
 }
 
-// name of an object: it follows from where it begins, so that two writers that begin at one place collide.
-func (a *archiver) name(b *buffer) string {
-	return fmt.Sprintf("audit/region=%s/dt=%s/hour=%s/%s-%05d-%020d.parquet", a.s.cfg.Region,
-		b.hour.Format("2006-01-02"), b.hour.Format("15"), a.consumer.LogID(), b.partition, b.first)
+func (a *archiver) eventOf(m *dispatch.Message) job.Event {
+	e, err := wire.UnmarshalEvent(m.Value)
+	if err != nil {
+		a.s.deps.Logger.Error("an event cannot be decoded, it is archived without its content",
+			"partition", m.Partition, "offset", m.Offset, "error", err)
+		return job.Event{ID: "undecodable/" + strconv.FormatInt(m.Offset, 10), Type: "undecodable", At: m.AppendedAt}
+	}
+	return e
 }
 
-func (a *archiver) lastOf(ctx context.Context, name string) (int64, error) {
-	o, err := a.s.deps.Archive.Open(ctx, name)
-	if err != nil {
-		return 0, err
+// name of an object: it follows from where it begins, so that two writers that begin at one place collide. The n-th of a place has a number
+// from the second on.
+func (a *archiver) name(b *buffer, n int) string {
+	more := ""
+	if n > 1 {
+		more = "." + strconv.Itoa(n)
 	}
-	last, err := LastOffset(o)
-	return last, errors.Join(err, o.Close())
+	return fmt.Sprintf("audit/region=%s/dt=%s/hour=%s/%s-%05d-%020d%s.parquet", a.s.cfg.Region,
+		b.hour.Format("2006-01-02"), b.hour.Format("15"), a.consumer.LogID(), b.partition, b.first, more)
 }
 
 // drain takes what the log still holds and closes every object.

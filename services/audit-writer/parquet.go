@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"strconv"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -13,14 +11,10 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
-	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/minutehand/minutehand/libs/job"
 )
-
-// lastOffsetKey is the metadata entry that says where an object ends in its log partition.
-const lastOffsetKey = "minutehand.last_offset"
 
 // column is one column of the archive: its name, its type and where its value comes from. A zero instant and an empty
 // text are null.
@@ -130,9 +124,6 @@ func encode(b *buffer, rows []row, logID, codec string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parquet: %w", err)
 	}
-	if err := w.AppendKeyValueMetadata(lastOffsetKey, strconv.FormatInt(b.last, 10)); err != nil {
-		return nil, fmt.Errorf("parquet: %w", err)
-	}
 	if err := errors.Join(w.Write(record), w.Close()); err != nil {
 		return nil, fmt.Errorf("parquet: %w", err)
 	}
@@ -170,26 +161,4 @@ func (c *column) build(rows []row) arrow.Array {
 		}
 	}
 	return b.NewArray()
-}
-
-// LastOffset reads from an object's metadata where it ends in its log partition.
-func LastOffset(object interface {
-	io.ReaderAt
-	Size() int64
-},
-) (int64, error) {
-	r, err := file.NewParquetReader(io.NewSectionReader(object, 0, object.Size()))
-	if err != nil {
-		return 0, fmt.Errorf("parquet: %w", err)
-	}
-	defer r.Close()
-	v := r.MetaData().KeyValueMetadata().FindValue(lastOffsetKey)
-	if v == nil {
-		return 0, errors.New("parquet: object does not say where it ends")
-	}
-	last, err := strconv.ParseInt(*v, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("parquet: %w", err)
-	}
-	return last, nil
 }

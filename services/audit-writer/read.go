@@ -59,6 +59,7 @@ func logIDOf(name string) string {
 	return name
 }
 
+// readObject reads the events of an object, without what is told of them.
 func readObject(ctx context.Context, o archive.Object) ([]Archived, error) {
 	r, err := file.NewParquetReader(io.NewSectionReader(o, 0, o.Size()))
 	if err != nil {
@@ -69,7 +70,14 @@ func readObject(ctx context.Context, o archive.Object) ([]Archived, error) {
 	if err != nil {
 		return nil, err
 	}
-	table, err := reader.ReadTable(ctx)
+	var columns, groups []int
+	for _, name := range []string{"event_id", "log_partition", "log_offset"} {
+		columns = append(columns, r.MetaData().Schema.ColumnIndexByName(name))
+	}
+	for g := range r.NumRowGroups() {
+		groups = append(groups, g)
+	}
+	table, err := reader.ReadRowGroups(ctx, columns, groups)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func TestClocksThatDifferMoveACallByNoMoreThanTheyDiffer(t *testing.T) {
 			t.Run(fmt.Sprintf("worker %s executor %s", worker, executor), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := newBench(t, time.Millisecond)
-					stop, ended := b.startWith(clock.Clock(executor))
+					stop, ended := b.startWith(clock.AheadBy(executor))
 					for i := range 50 {
 						due := time.Now().Add(time.Second + time.Duration(i*17)*time.Millisecond).Truncate(time.Millisecond)
 						time.Sleep(time.Until(due.Add(-worker))) // when it is due by the worker's clock

@@ -89,7 +89,7 @@ func newBench(t *testing.T, takes time.Duration) *bench {
 // start starts an executor. After stop it ends its calls.
 func (b *bench) start() (stop context.CancelFunc, ended chan struct{}) {
 	b.t.Helper()
-	return b.startWith(0)
+	return b.startWith(clock.Clock{})
 }
 
 // startWith starts one whose clock is ahead.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/capacity"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -19,7 +20,7 @@ func fireOf(i int, lane uint32) *task {
 
 // newQueue gives a function that lets an executor's places work off what waits, at so much a call, until an instant.
 func newQueue(cfg Config) (h *hosts, work func(until time.Time, took time.Duration)) {
-	h = newHosts(cfg, 0, newMetrics(nil))
+	h = newHosts(cfg, clock.Clock{}, newMetrics(nil))
 	type call struct {
 		w    *task
 		ends time.Time

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -67,7 +68,7 @@ func TestEveryAnswerEndsTheAttemptAsItsStatusSays(t *testing.T) {
 			done := make(chan job.Outcome, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), f.Target.Timeout)
 			defer cancel()
-			go func() { done <- newWebhook(cfg, 0, nil).call(ctx, f, job.Fence{}) }()
+			go func() { done <- newWebhook(cfg, clock.Clock{}, nil).call(ctx, f, job.Fence{}) }()
 			select {
 			case o := <-done:
 				if o.Kind != c.kind || o.Retryable != c.retryable || o.StatusCode != c.status {
@@ -135,7 +136,7 @@ func TestAttemptCallsItsTargetOnceAlsoWhenAKeptConnectionCloses(t *testing.T) {
 		t.Run(c.method+" "+c.body, func(t *testing.T) {
 			t.Parallel()
 			url, calls := closingTarget(t)
-			h := newWebhook(cfg, 0, nil)
+			h := newWebhook(cfg, clock.Clock{}, nil)
 			f := &job.Fire{Target: job.Target{Method: c.method, URL: url, Headers: c.headers, Body: []byte(c.body), Timeout: 10 * time.Second}}
 			const attempts = 20
 			failed := 0
@@ -161,7 +162,7 @@ func TestRequestWithoutABodyHasNone(t *testing.T) {
 	for _, method := range []string{"GET", "HEAD", "OPTIONS", "DELETE", "POST"} {
 		f := &job.Fire{Target: job.Target{Method: method, URL: server.URL, Timeout: 10 * time.Second}}
 		f.ExecutionID = "exe_1"
-		if o := newWebhook(cfg, 0, nil).call(t.Context(), f, job.Fence{}); o.Kind != job.Succeeded {
+		if o := newWebhook(cfg, clock.Clock{}, nil).call(t.Context(), f, job.Fence{}); o.Kind != job.Succeeded {
 			t.Fatalf("%+v", o)
 		}
 		r := <-got

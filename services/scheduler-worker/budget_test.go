@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/minutehand/minutehand/libs/capacity"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -60,7 +61,7 @@ func TestEntryLargerThanAllMemoryPassesAlone(t *testing.T) {
 }
 
 func TestLaneIsCrowdedByTheSizeOfWhatIsPublished(t *testing.T) {
-	l := newLanes(0, 2000)
+	l := newLanes(clock.Clock{}, 2000)
 	tasks := weighing(100, 250<<10)
 	l.published(tasks[:20])
 	if l.crowded(testLane) {

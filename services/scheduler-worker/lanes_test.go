@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/capacity"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/occurrence"
 )
@@ -14,7 +15,7 @@ const testLane = 7
 
 // newLane is admission with so many entries of a lane held, and a function that tells how much room the lane has.
 func newLane(held int) (l *lanes, room func() int) {
-	l = newLanes(0, 1000)
+	l = newLanes(clock.Clock{}, 1000)
 	l.add(testLane, held)
 	return l, func() int {
 		l.mu.Lock()

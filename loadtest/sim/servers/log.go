@@ -78,6 +78,40 @@ func (l *Log) Recreate(name string) (lost map[string][]dispatch.Message) {
 	return lost
 }
 
+// Shorten loses what a topic took since an instant, under the same id, as where a leader takes over that did not have it. Consumers and
+// positions that lay behind are taken back to its end, as by the epochs of leaders. It gives what each group had not committed of that.
+func (l *Log) Shorten(name string, since time.Time) (lost map[string][]dispatch.Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.topics[name]
+	lost = map[string][]dispatch.Message{}
+	for p, records := range t.partitions {
+		end := len(records)
+		for end > 0 && !records[end-1].AppendedAt.Before(since) {
+			end--
+		}
+		t.partitions[p] = records[:end:end]
+		for groupName, g := range t.groups {
+			lost[groupName] = append(lost[groupName], records[max(end, int(g.committed[p])):]...)
+			g.committed[p] = min(g.committed[p], int64(end))
+			for _, m := range g.members {
+				m.next[p] = min(m.next[p], int64(end))
+			}
+		}
+	}
+	t.wake()
+	return lost
+}
+
+// Forget loses the positions of a topic's groups. A member that has a partition goes on; the next one to get it begins anew.
+func (l *Log) Forget(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.topics[name].groups {
+		g.committed = [logPartitions]int64{}
+	}
+}
+
 // Publish implements dispatch.Log.
 func (l *Log) Publish(_ context.Context, name string, records []dispatch.Record) error {
 	l.mu.Lock()
@@ -247,7 +281,7 @@ func (c *Consumer) Commit(_ context.Context, offsets map[int]int64) error {
 	}
 	for p, offset := range offsets {
 		if c.owned[p] {
-			c.group.committed[p] = max(c.group.committed[p], offset)
+			c.group.committed[p] = max(c.group.committed[p], min(offset, int64(len(c.topic.partitions[p]))))
 		}
 	}
 	return nil
