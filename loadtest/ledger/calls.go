@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -161,22 +162,22 @@ func checkArchive(r *report, a *Account) {
 		log
 		offset int64
 	}
-	places := map[place]string{}
+	places := map[place]bool{}
 	ends := map[log]int64{}
 	archived := map[string]bool{}
 	for _, x := range a.Archived {
 		l := log{x.LogID, x.Partition}
 		p := place{l, x.Offset}
-		if id, twice := places[p]; twice && (!a.LogShortened || id == x.EventID) {
+		if places[p] && !shortened(a, &x) {
 			r.add("I8", "", "record %d of partition %d of log %s is in the archive twice", x.Offset, x.Partition, x.LogID)
 		}
-		places[p] = x.EventID
+		places[p] = true
 		ends[l] = max(ends[l], x.Offset+1)
 		archived[x.EventID] = true
 	}
 	for l, end := range ends {
 		for offset := range end {
-			if _, there := places[place{l, offset}]; !there {
+			if !places[place{l, offset}] {
 				r.add("I8", "", "record %d of partition %d of log %s is missing in the archive", offset, l.partition, l.id)
 			}
 		}
@@ -196,6 +197,13 @@ func checkArchive(r *report, a *Account) {
 			r.add("I8", "", "event %s is in the archive and not in the history", id)
 		}
 	}
+}
+
+// shortened tells whether a log had lost the place of an event, and may have given it to another one.
+func shortened(a *Account, x *Archived) bool {
+	return slices.ContainsFunc(a.Shortened, func(end dispatch.Position) bool {
+		return end.LogID == x.LogID && x.Offset >= end.Offsets[int(x.Partition)]
+	})
 }
 
 // missing gives the ids of events that are neither there nor excused.

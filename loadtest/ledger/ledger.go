@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -97,8 +98,10 @@ type Account struct {
 	TakenAt time.Time
 	// Crashed tells that a process was lost or stalled, or a hot tier or log was, during the run.
 	Crashed bool
-	// HotLost tells that the hot tier forgot something, LogShortened that a log lost its end, and gave its offsets to other records.
-	HotLost, LogShortened bool
+	// HotLost tells that the hot tier forgot something.
+	HotLost bool
+	// Shortened are the ends to which logs lost what they held: offsets from there on were given to other records.
+	Shortened []dispatch.Position
 	// Travel is how long after its last check, where that is not known, a call may reach its target.
 	Travel time.Duration
 	// Excused are, by job, the instants that may have more than one disposition, which the design excludes from I1: those that an
@@ -118,6 +121,11 @@ type Account struct {
 	// 409.
 	Resumed  map[string]bool
 	Refusals []Refusal
+	// Deleted are the jobs whose deletion was answered. Listed counts the jobs that a client read, page by page, near the end, and
+	// Executions the executions of some; nil if none did.
+	Deleted    map[string]bool
+	Listed     map[string]int
+	Executions map[string]map[string]int
 	// Settles is within which time what is due, or was promised, has come to its end when the account is taken; 0 if that is not
 	// known, and nothing is said about it then.
 	Settles  time.Duration

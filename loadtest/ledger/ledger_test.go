@@ -238,6 +238,13 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			a.Resumed = map[string]bool{jobID: true}
 		}},
 		{"a 409 without a cause", "API", func(a *ledger.Account) { a.Refusals = []ledger.Refusal{{JobID: jobID, Code: "cancelled"}} }},
+		{"a job that the pages of jobs leave out", "API", func(a *ledger.Account) { a.Listed = map[string]int{"job_x": 1} }},
+		{"an execution that the pages leave out", "API", func(a *ledger.Account) {
+			a.Executions = map[string]map[string]int{a.Calls[0].JobID: {}}
+		}},
+		{"an execution that two pages hold", "API", func(a *ledger.Account) {
+			a.Executions = map[string]map[string]int{"job_x": {"exe_x": 2}}
+		}},
 		{"a call of an attempt without an event", "I7", func(a *ledger.Account) {
 			c := a.Calls[1]
 			c.Attempt = 2

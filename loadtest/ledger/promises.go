@@ -31,6 +31,7 @@ func checkPromises(r *report, a *Account, i *index) {
 		}
 	}
 	checkAnswers(r, a, cancelled)
+	checkPages(r, a, i)
 	settled := a.Until.Add(-a.Settles)
 	for _, t := range a.Triggers {
 		if t.AckedAt.After(settled) || i.called[t.ExecutionID] || cancelled[t.JobID] || cancelled[t.ExecutionID] {
@@ -50,6 +51,33 @@ func checkPromises(r *report, a *Account, i *index) {
 	for n := range a.Pending {
 		if p := &a.Pending[n]; !p.Done && p.DueAt.Before(settled) {
 			r.add("I1", p.JobID, "the entry of %s, attempt %d, is not done %s after it was due", p.ExecutionID, p.Attempt, a.Until.Sub(p.DueAt))
+		}
+	}
+}
+
+// checkPages asks whether the pages that a client read hold each job, and each execution that a target was called for, once.
+func checkPages(r *report, a *Account, i *index) {
+	for _, id := range a.Registered {
+		if n := a.Listed[id]; a.Listed != nil && n != 1 && !a.Deleted[id] {
+			r.add("API", id, "the pages of jobs hold it %d times", n)
+		}
+	}
+	lost := map[string]bool{}
+	for n := range a.LostToHistory {
+		lost[a.LostToHistory[n].Entry.ExecutionID] = true
+	}
+	for jobID, executions := range a.Executions {
+		for id, n := range executions {
+			if n != 1 {
+				r.add("API", jobID, "the pages of its executions hold %s %d times", id, n)
+			}
+		}
+		for k := range i.calls {
+			// What was called before the account's end, which is before the pages were read.
+			if c := i.calls[k][0]; c.JobID == jobID && c.At.Before(a.Until) && executions[k.executionID] == 0 && !lost[k.executionID] &&
+				onRecord(i.attempts[k.executionID], k.attempt) {
+				r.add("API", jobID, "the pages of its executions do not hold %s", k.executionID)
+			}
 		}
 	}
 }

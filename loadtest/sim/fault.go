@@ -39,7 +39,6 @@ const (
 	FailOver Kind = "lose the hot tier's last second"
 	Recreate Kind = "recreate a topic"
 	Shorten  Kind = "lose a topic's last second"
-	Forget   Kind = "lose a topic's positions"
 	Lapse    Kind = "lapse" // a process is not heard of for a while, and goes on as an owner
 	Outage   Kind = "outage"
 	Hang     Kind = "hang"    // a server is away as in an outage, and calls of it take as long as their callers wait
@@ -160,14 +159,14 @@ func weathers() []Weather {
 		{Name: "deaths", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Restart: 2, Hang: 1}},
 		{Name: "stalls", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{Lapse: 3}},
 		{Name: "hot tier", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{LoseHot: 2, FailOver: 3}},
-		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 2, Shorten: 2, Forget: 1, Outage: 2, Hang: 1}},
+		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 2, Shorten: 2, Outage: 2, Hang: 1}},
 		{
 			Name: "owners", Rates: network, Longer: true, Crash: true,
 			Scheduled: map[Kind]int{Lapse: 8, Outage: 2, Cut: 1, Restart: 2},
 		},
 		{
 			Name: "everything", Rates: with(both), Longer: true, Crash: true,
-			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Recreate: 1, Shorten: 1, Forget: 1, Lapse: 2, Outage: 1, Hang: 1, Restart: 1},
+			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Recreate: 1, Shorten: 1, Lapse: 2, Outage: 1, Hang: 1, Restart: 1},
 		},
 	}
 }
@@ -408,7 +407,7 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 			at := time.Duration(f.dice.roll("%s/%d", k, n) * float64(length)).Truncate(time.Millisecond)
 			x := Fault{Kind: k, At: at}
 			switch k {
-			case Recreate, Shorten, Forget:
+			case Recreate, Shorten:
 				x.What = pick(f.dice, []string{"fires.default", "fires.default", "events"}, "what/%s/%d", k, n)
 			case Lapse:
 				x.What = pick(f.dice, processes, "what/%s/%d", k, n)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -382,7 +383,17 @@ func (c buckets) Claim(ctx context.Context, o hotbucket.Owner, list []hotbucket.
 			c.p.w.did(c.p, claims, &job.Entry{Locator: job.Locator{Attempt: 1}, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt)
 		}
 	}
-	return through(ctx, c.p, opClaim, key, func(ctx context.Context) ([]job.Decision, error) { return c.hot.Claim(ctx, o, list) })
+	return through(ctx, c.p, opClaim, key, func(ctx context.Context) ([]job.Decision, error) {
+		standing, err := c.hot.Claim(ctx, o, list)
+		for i := range standing {
+			if !reflect.DeepEqual(standing[i], list[i].Decision) {
+				c.p.w.mu.Lock()
+				c.p.w.decidedBefore++
+				c.p.w.mu.Unlock()
+			}
+		}
+		return standing, err
+	})
 }
 
 func (c buckets) Horizon(ctx context.Context, partition int) (time.Time, error) {

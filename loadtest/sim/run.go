@@ -84,6 +84,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 		w.hot.Widen()
 		time.Sleep(time.Until(f.over()) + settleFor)
 		due := time.Now().Add(-unsettled)
+		w.read()
 		w.stop()
 		a = w.account(due)
 		end()
@@ -142,10 +143,11 @@ func (w *world) account(until time.Time) *ledger.Account {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := &ledger.Account{
-		From: w.began, Until: until, TakenAt: w.taken, Crashed: w.faults.weather.Crash, HotLost: len(w.losses) > 0, LogShortened: w.shortened, Updated: w.cold.Updated(),
+		From: w.began, Until: until, TakenAt: w.taken, Crashed: w.faults.weather.Crash, HotLost: len(w.losses) > 0, Shortened: w.shortened, Updated: w.cold.Updated(),
 		Excused: map[string][]ledger.Window{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
 		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals,
-		Settles:       settleFor - time.Minute,
+		Settles: settleFor - time.Minute,
+		Deleted: w.deleted, Listed: w.listed, Executions: w.executions,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
 	}
 	for i, p := range w.callers {

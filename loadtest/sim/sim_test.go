@@ -112,6 +112,9 @@ func saveTimeline(t *testing.T, r *Result) {
 	if *folder == "" {
 		return
 	}
+	if err := os.MkdirAll(*folder, 0o750); err != nil {
+		t.Fatal(err)
+	}
 	f, err := os.Create(filepath.Join(*folder, fmt.Sprintf("seed-%d.txt", r.Seed)))
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,8 @@ var sometimes = []string{
 	"a pause that was answered", "a cancel that was answered", "an update that was answered", "a job of a batch",
 	"an execution whose cancel was answered", "an execution redriven", "a resume that was answered",
 	"a process told to stop", "a server that hung", "a change of the clocks",
+	"a write of which a part took effect", "a change that plain reads did not see", "a log that lost its end",
+	"a change that was refused because another was faster", "a decision that had been made before", "an execution on a page",
 	"an entry for which the hot tier had no room", "an outcome that the hot tier forgot",
 	"minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
@@ -49,11 +51,11 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 	}
 	n["an entry for which the hot tier had no room"], n["an outcome that the hot tier forgot"] = w.hot.Bounded()
 	for _, f := range w.faults.struck {
-		switch f.Kind {
-		case Restart:
-			n["a process told to stop"]++
-		case Hang:
-			n["a server that hung"]++
+		if what := map[Kind]string{
+			Restart: "a process told to stop", Hang: "a server that hung", FailPartly: "a write of which a part took effect",
+			Unseen: "a change that plain reads did not see", Shorten: "a log that lost its end",
+		}[f.Kind]; what != "" {
+			n[what]++
 		}
 	}
 	if !dateOf(w.faults.dice).IsZero() {
@@ -94,6 +96,10 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 		}[s.Kind]]++
 	}
 	n["a dead letter"], n["a job of a batch"] = len(a.DeadLetters), w.together
+	n["a change that was refused because another was faster"], n["a decision that had been made before"] = w.raced, w.decidedBefore
+	for _, executions := range w.executions {
+		n["an execution on a page"] += len(executions)
+	}
 	n["an execution redriven"], n["a resume that was answered"] = w.redriven, len(a.Resumed)
 	return n
 }

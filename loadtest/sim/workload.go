@@ -114,7 +114,7 @@ func scripts(d dice, began time.Time) [][]script {
 		for k := range int(d.roll("changes/%s", n) * 8) {
 			last += time.Duration(pick(d, []float64{5_000, 20_000, 120_000}, "pause/%s/%d", n, k)*
 				d.roll("change/%s/%d", n, k)) * time.Millisecond
-			what := pick(d, []string{"update", "replace", "pause", "resume", "trigger", "reschedule", "cancel", "delete"}, "what/%s/%d", n, k)
+			what := pick(d, []string{"update", "race", "replace", "pause", "resume", "trigger", "reschedule", "cancel", "delete"}, "what/%s/%d", n, k)
 			s.changes = append(s.changes, change{s.begin + last, what})
 			if what == "pause" {
 				last += time.Duration(d.roll("paused/%s/%d", n, k)*60_000) * time.Millisecond
@@ -265,6 +265,8 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 		if definition, _ := answer["definition_id"].(string); ok {
 			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopUpdate, OldHosts: hosts(s, *version)}, definition)
 		}
+	case "race":
+		w.race(s, id, version)
 	case "pause":
 		if _, ok := w.request(s.name, http.StatusOK, http.MethodPost, path+"/pause", nil); ok {
 			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopPause}, "")
@@ -296,6 +298,9 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 		if what == "cancel" {
 			method, path, status = http.MethodPost, path+"/cancel", http.StatusOK
 		}
+		w.mu.Lock()
+		w.deleted[id] = w.deleted[id] || what == "delete" // answered or not
+		w.mu.Unlock()
 		if _, ok := w.request(s.name, status, method, path, nil); ok {
 			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopCancel}, "")
 		}
@@ -348,7 +353,9 @@ func hosts(s script, version int) (list []string) {
 
 // stopped notes what was acknowledged, and the definition that an update made.
 func (w *world) stopped(s ledger.Stop, definition string) {
-	s.AckedAt = time.Now()
+	if s.AckedAt.IsZero() {
+		s.AckedAt = time.Now()
+	}
 	w.mu.Lock()
 	w.stops = append(w.stops, s)
 	w.updates = append(w.updates, definition)
@@ -366,10 +373,15 @@ func (w *world) request(
 	who string, want int, method, path string, body any, headers ...string,
 ) (answer map[string]any, ok bool) {
 	for try := 0; w.base.Err() == nil; try++ {
-		status, answer := w.once(fmt.Sprintf("job-api-%d", 1+(int(w.faults.dice.number(who))&1+try)%replicas), method, path, body, headers)
+		status, etag, answer := w.once(fmt.Sprintf("job-api-%d", 1+(int(w.faults.dice.number(who))&1+try)%replicas), method, path, body, headers)
+		if answer != nil {
+			answer["ETag"] = etag
+		}
 		switch {
 		case status == want:
 			return answer, true
+		case status == http.StatusPreconditionFailed && len(headers) > 1 && headers[1] != "*":
+			return answer, false // another client was faster
 		case status == http.StatusConflict:
 			w.refused(path, answer)
 			return answer, false // such as a change of what is cancelled by now
@@ -394,12 +406,12 @@ func (w *world) refused(path string, answer map[string]any) {
 }
 
 // once makes a request to one API; the status is 0 when no answer came.
-func (w *world) once(name, method, path string, body any, headers []string) (status int, answer map[string]any) {
+func (w *world) once(name, method, path string, body any, headers []string) (status int, etag string, answer map[string]any) {
 	w.mu.Lock()
 	p, service := w.processes[name], w.apis[name]
 	w.mu.Unlock()
 	if service == nil || p.ready() != nil {
-		return 0, nil
+		return 0, "", nil
 	}
 	var text []byte
 	if body != nil {
@@ -415,12 +427,12 @@ func (w *world) once(name, method, path string, body any, headers []string) (sta
 	rec := httptest.NewRecorder()
 	service.Handler().ServeHTTP(rec, r)
 	if p.ready() != nil || p.ctx.Err() != nil {
-		return 0, nil
+		return 0, "", nil
 	}
 	if rec.Body.Len() > 0 {
 		if err := json.Unmarshal(rec.Body.Bytes(), &answer); err != nil {
 			w.violate("API", "", "%s %s: %v", method, path, err)
 		}
 	}
-	return rec.Code, answer
+	return rec.Code, rec.Header().Get("ETag"), answer
 }

@@ -69,18 +69,24 @@ type world struct {
 	forecast   time.Time
 	background sync.WaitGroup
 
-	mu        sync.Mutex
-	stopping  bool
-	taken     time.Time // when the workers were told to stop
-	processes map[string]*process
-	apis      map[string]*api.Service
-	outages   map[string]time.Time
-	hangs     map[string]time.Time // until when servers that are away hang instead of failing
-	checked   map[string]time.Time
-	calls     []ledger.Call
-	callers   []*process // of each of the calls
-	stops     []ledger.Stop
-	updates   []string // the definition of each of the stops that is an update
+	mu            sync.Mutex
+	stopping      bool
+	taken         time.Time // when the workers were told to stop
+	processes     map[string]*process
+	apis          map[string]*api.Service
+	outages       map[string]time.Time
+	hangs         map[string]time.Time // until when servers that are away hang instead of failing
+	checked       map[string]time.Time
+	calls         []ledger.Call
+	callers       []*process // of each of the calls
+	deleted       map[string]bool
+	raced         int // how many changes of two at once were refused, because another was faster
+	decidedBefore int // how many claims found another decision than the one that was to be made
+
+	listed     map[string]int // by the pages that a client read
+	executions map[string]map[string]int
+	stops      []ledger.Stop
+	updates    []string // the definition of each of the stops that is an update
 	// registered, triggers, resumed (the jobs whose last change is a resume) and refusals are what clients were answered, attempts and
 	// pauses what the retry policies ask for, by job; redriven counts executions.
 	registered []string
@@ -108,7 +114,7 @@ type world struct {
 	idsThen int
 
 	lostToHistory, lostToArchive []job.Event
-	shortened                    bool // a log lost its end
+	shortened                    []dispatch.Position // to which logs lost their ends
 }
 
 // moment is something that happened, for the timeline.
@@ -126,7 +132,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
-		checked: map[string]time.Time{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
+		checked: map[string]time.Time{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
 		attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
@@ -364,12 +370,11 @@ func (w *world) strike(f Fault, early time.Duration) {
 	case Recreate:
 		w.lostOf(f.What, w.log.Recreate(f.What))
 	case Shorten:
-		w.lostOf(f.What, w.log.Shorten(f.What, time.Now().Add(-time.Second)))
+		lost, ends := w.log.Shorten(f.What, time.Now().Add(-time.Second))
+		w.lostOf(f.What, lost)
 		w.mu.Lock()
-		w.shortened = true
+		w.shortened = append(w.shortened, ends)
 		w.mu.Unlock()
-	case Forget:
-		w.log.Forget(f.What)
 	case Lapse:
 		w.mu.Lock()
 		p := w.processes[f.What]

@@ -231,7 +231,7 @@ func (u *user) patchByETag(ctx context.Context, url string) (view, bool) {
 		}
 		v, ok = u.request(ctx, http.StatusOK, http.MethodPatch, "/jobs/"+u.id, map[string]any{"target": map[string]any{"url": url}},
 			"If-Match", fmt.Sprintf("%q", strconv.FormatInt(v.version, 10)))
-		if ok || !strings.HasSuffix(v.Type, "precondition-failed") {
+		if ok || !strings.HasSuffix(v.Type, "/changed") {
 			return v, ok
 		}
 	}

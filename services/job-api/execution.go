@@ -83,8 +83,11 @@ func (s *Service) executions(
 		return nil, false, err
 	}
 	list, more = group(events), len(events) == limit
-	if more && len(list) > 1 {
-		list = list[:len(list)-1]
+	if more && len(list) > 0 {
+		cut := list[len(list)-1].position()
+		if whole := slices.IndexFunc(list, func(x *executionBody) bool { return x.position() == cut }); whole > 0 {
+			list = list[:whole]
+		}
 	}
 	return list, more, nil
 }
@@ -100,7 +103,6 @@ func group(events []job.Event) []*executionBody {
 		}
 		if e.Type == job.EventSkipped {
 			list = append(list, skippedRun(e))
-			last = nil
 			continue
 		}
 		if last == nil || last.ExecutionID != e.Entry.ExecutionID {

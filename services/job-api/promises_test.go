@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -296,6 +297,41 @@ func deadEvent(jobID string) job.Event {
 		Kind: job.Failed, Retryable: true, Disposition: job.Fired, StatusCode: 503, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4},
 		ResponseBody: bytes.Repeat([]byte("x"), 10), Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at},
 	}, at)
+}
+
+// An instant that was fired and skipped, which a loss of the hot tier may lead to, has one place among the pages.
+func TestPagesOfExecutionsLeaveNothingOutWhereARunWasSkippedAtTheSameInstant(t *testing.T) {
+	var history jobstore.History
+	s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
+	id := s.create(goodJob)
+	fired := deadEvent(id)
+	at := fired.Entry.NominalAt
+	skipped := job.SkippedEvent(&fired.Entry, "default", job.SkippedRange{From: at, To: at.Add(time.Second), Count: 2}, job.SkippedMissed, at)
+	before := deadEvent(id)
+	before.ID, before.Entry.NominalAt = "before", at.Add(-time.Minute)
+	before.Entry.ExecutionID = job.ScheduleExecutionID(id, before.Entry.NominalAt)
+	if err := history.Record(t.Context(), []*job.Event{&fired, &skipped, &before}); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for cursor := ""; ; {
+		page, _ := s.answer(http.StatusOK, http.MethodGet, "/jobs/"+id+"/executions?limit=1"+cursor, "")
+		for _, x := range page["items"].([]any) {
+			item := x.(map[string]any)
+			seen[fmt.Sprint(item["execution_id"], " ", item["skipped"] != nil)]++
+		}
+		next, _ := page["next_cursor"].(string)
+		if next == "" {
+			break
+		}
+		cursor = "&cursor=" + next
+	}
+	want := map[string]int{
+		fired.Entry.ExecutionID + " false": 1, fired.Entry.ExecutionID + " true": 1, before.Entry.ExecutionID + " false": 1,
+	}
+	if !maps.Equal(seen, want) {
+		t.Errorf("the pages hold %v, want %v", seen, want)
+	}
 }
 
 func TestExecutionsAreShownNewestFirstWithWhatBecameOfThem(t *testing.T) {

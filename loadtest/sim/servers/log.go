@@ -79,18 +79,19 @@ func (l *Log) Recreate(name string) (lost map[string][]dispatch.Message) {
 }
 
 // Shorten loses what a topic took since an instant, under the same id, as where a leader takes over that did not have it. Consumers and
-// positions that lay behind are taken back to its end, as by the epochs of leaders. It gives what each group had not committed of that.
-func (l *Log) Shorten(name string, since time.Time) (lost map[string][]dispatch.Message) {
+// positions that lay behind are taken back to its end, as by the epochs of leaders. It gives what each group had not committed of that, and
+// the end.
+func (l *Log) Shorten(name string, since time.Time) (lost map[string][]dispatch.Message, ends dispatch.Position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.topics[name]
-	lost = map[string][]dispatch.Message{}
+	lost, ends = map[string][]dispatch.Message{}, dispatch.Position{LogID: l.id(t), Offsets: map[int]int64{}}
 	for p, records := range t.partitions {
 		end := len(records)
 		for end > 0 && !records[end-1].AppendedAt.Before(since) {
 			end--
 		}
-		t.partitions[p] = records[:end:end]
+		t.partitions[p], ends.Offsets[p] = records[:end:end], int64(end)
 		for groupName, g := range t.groups {
 			lost[groupName] = append(lost[groupName], records[max(end, int(g.committed[p])):]...)
 			g.committed[p] = min(g.committed[p], int64(end))
@@ -100,16 +101,7 @@ func (l *Log) Shorten(name string, since time.Time) (lost map[string][]dispatch.
 		}
 	}
 	t.wake()
-	return lost
-}
-
-// Forget loses the positions of a topic's groups. A member that has a partition goes on; the next one to get it begins anew.
-func (l *Log) Forget(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, g := range l.topics[name].groups {
-		g.committed = [logPartitions]int64{}
-	}
+	return lost, ends
 }
 
 // Publish implements dispatch.Log.

@@ -1,0 +1,52 @@
+package sim
+
+import (
+	"net/http"
+	"net/url"
+)
+
+// pageSize is how much a client asks for at once, so little that there are many pages.
+const pageSize = "3"
+
+// readJobs are of how many jobs the executions are read.
+const readJobs = 2
+
+// read has a client read the jobs, and the executions of some of them, page by page.
+func (w *world) read() {
+	w.listed = w.pages("/jobs", "job_id")
+	w.mu.Lock()
+	var ids []string
+	for _, id := range w.registered {
+		if !w.deleted[id] {
+			ids = append(ids, id)
+		}
+	}
+	w.mu.Unlock()
+	for n := range min(readJobs, len(ids)) {
+		id := ids[(int(w.faults.dice.roll("reads")*float64(len(ids)))+n)%len(ids)]
+		w.executions[id] = w.pages("/jobs/"+id+"/executions", "execution_id")
+	}
+}
+
+// pages counts what all pages of a listing hold, by a member's value.
+func (w *world) pages(path, member string) map[string]int {
+	n := map[string]int{}
+	for query := "?limit=" + pageSize; ; {
+		page, ok := w.request("reader", http.StatusOK, http.MethodGet, path+query, nil)
+		if !ok {
+			return n
+		}
+		items, _ := page["items"].([]any)
+		for _, x := range items {
+			item, _ := x.(map[string]any)
+			if id, _ := item[member].(string); item["skipped"] == nil { // a run of occurrences is no execution
+				n[id]++
+			}
+		}
+		cursor, _ := page["next_cursor"].(string)
+		if cursor == "" {
+			return n
+		}
+		query = "?limit=" + pageSize + "&cursor=" + url.QueryEscape(cursor)
+	}
+}
