@@ -1,0 +1,219 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/capacity"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+var (
+	opAdd         = newOp("hot", "Add", WriteMany, often)
+	opDue         = newOp("hot", "Due", Write, always)
+	opPostpone    = newOp("hot", "Postpone", Write, seldom)
+	opPark        = newOp("hot", "Park", Write, often)
+	opPost        = newOp("hot", "Post", Write, always)
+	opReadBoard   = newOp("hot", "Read", Read, always)
+	opRemove      = newOp("hot", "Remove", WriteMany, often)
+	opAbsent      = newOp("hot", "Absent", Read, often)
+	opClaim       = newOp("hot", "Claim", Write, often)
+	opHorizon     = newOp("hot", "Horizon", Read, often)
+	opSetHorizon  = newOp("hot", "SetHorizon", Write, seldom)
+	opSetEpoch    = newOp("hot", "SetEpoch", Write, seldom)
+	opIncarnation = newOp("hot", "Incarnation", Read, always)
+)
+
+// board is where executors report.
+type board struct{ *client }
+
+func (c board) Post(ctx context.Context, r capacity.Report) error {
+	if c.p.w.variant != nil {
+		return nil // what waits is not dispatched, and breaks less
+	}
+	return do(ctx, c.p, opPost, c.p.name, func(ctx context.Context) error { return c.p.w.board.Post(ctx, r) })
+}
+
+func (c board) Read(ctx context.Context) ([]capacity.Report, error) {
+	return through(ctx, c.p, opReadBoard, c.p.name, c.p.w.board.Read)
+}
+
+type buckets struct{ *client }
+
+func (c buckets) Add(ctx context.Context, entries []job.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	entries = slices.Clone(entries)
+	return write(ctx, c.p, opAdd, entries, entryKey, c.hot.Add)
+}
+
+func (c buckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
+	return through(ctx, c.p, opDue, c.p.name, func(ctx context.Context) ([]hotbucket.Given, error) {
+		given, err := c.hot.Due(ctx, owners, ask)
+		if err == nil {
+			c.p.w.accepted(c.p, owners)
+		}
+		return given, err
+	})
+}
+
+func (c buckets) Postpone(ctx context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) error {
+	return do(ctx, c.p, opPostpone, first(entries, sharedKey), func(ctx context.Context) error {
+		return c.hot.Postpone(ctx, o, entries, until)
+	})
+}
+
+func (c buckets) Park(ctx context.Context, o hotbucket.Owner, entries []*job.Entry) error {
+	return do(ctx, c.p, opPark, first(entries, sharedKey), func(ctx context.Context) error { return c.hot.Park(ctx, o, entries) })
+}
+
+func (c buckets) Remove(ctx context.Context, entries []*job.Entry) error {
+	entries = slices.Clone(entries)
+	return write(ctx, c.p, opRemove, entries, sharedKey, func(ctx context.Context, entries []*job.Entry) error {
+		for _, e := range entries {
+			c.p.w.did(c.p, leaves, e, e.NominalAt)
+		}
+		return c.hot.Remove(ctx, entries)
+	})
+}
+
+func (c buckets) Absent(ctx context.Context, entries []*job.Entry) ([]job.Locator, error) {
+	return through(ctx, c.p, opAbsent, first(entries, sharedKey), func(ctx context.Context) ([]job.Locator, error) {
+		return c.hot.Absent(ctx, entries)
+	})
+}
+
+func (c buckets) Hints() *hotbucket.Hints { return c.hot.Hints() }
+
+func (c buckets) Claim(ctx context.Context, o hotbucket.Owner, list []hotbucket.Claim) ([]job.Decision, error) {
+	key := first(list, func(c hotbucket.Claim) string { return c.ExecutionID })
+	for _, claim := range list {
+		if ref, err := job.ParseExecutionID(claim.ExecutionID); err == nil {
+			c.p.w.did(c.p, claims, &job.Entry{Locator: job.Locator{Attempt: 1}, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt)
+		}
+	}
+	return through(ctx, c.p, opClaim, key, func(ctx context.Context) ([]job.Decision, error) {
+		standing, err := c.hot.Claim(ctx, o, list)
+		for i := range standing {
+			if !reflect.DeepEqual(standing[i], list[i].Decision) {
+				c.p.w.mu.Lock()
+				c.p.w.decidedBefore++
+				c.p.w.mu.Unlock()
+			}
+		}
+		return standing, err
+	})
+}
+
+func (c buckets) Horizon(ctx context.Context, partition int) (time.Time, error) {
+	return through(ctx, c.p, opHorizon, fmt.Sprintf("%s/p%d", c.p.name, partition), func(ctx context.Context) (time.Time, error) {
+		return c.hot.Horizon(ctx, partition)
+	})
+}
+
+func (c buckets) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) error {
+	return do(ctx, c.p, opSetHorizon, fmt.Sprintf("p%d", o.Partition), func(ctx context.Context) error {
+		return c.hot.SetHorizon(ctx, o, horizon)
+	})
+}
+
+func (c buckets) SetEpoch(ctx context.Context, o hotbucket.Owner) error {
+	return do(ctx, c.p, opSetEpoch, fmt.Sprintf("%s/p%d", o.Role, o.Partition), func(ctx context.Context) error {
+		return c.hot.SetEpoch(ctx, o)
+	})
+}
+
+func (c buckets) Incarnations(ctx context.Context, partitions []int) ([]string, error) {
+	return through(ctx, c.p, opIncarnation, c.p.name, func(ctx context.Context) ([]string, error) {
+		return c.hot.Incarnations(ctx, partitions)
+	})
+}
+
+var (
+	opAcquire = newOp("hot", "Acquire", Write, often)
+	opStart   = newOp("hot", "Start", Write, often)
+	opRenew   = newOp("hot", "Renew", WriteMany, often)
+	opRelease = newOp("hot", "Release", Write, rarely)
+	opFinish  = newOp("hot", "Finish", WriteMany, often)
+	opRefuse  = newOp("hot", "Refuse", Write, seldom)
+	opLookup  = newOp("hot", "Lookup", Read, often)
+	opMemory  = newOp("hot", "Memory", Read, always)
+	opSetStop = newOp("hot", "SetStop", Write, seldom)
+	opStopsOf = newOp("hot", "StopsOf", Read, often)
+)
+
+type records struct{ *client }
+
+func (c records) Acquire(
+	ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time,
+) (dedupe.Record, bool, error) {
+	v, err := through(ctx, c.p, opAcquire, attemptKey(k), func(ctx context.Context) (pair[dedupe.Record, bool], error) {
+		rec, ok, err := c.hot.Acquire(ctx, k, h, now, lapsesAt)
+		return pair[dedupe.Record, bool]{rec, ok}, err
+	})
+	return v.a, v.b, err
+}
+
+func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Verdict, job.Fence, error) {
+	v, err := through(ctx, c.p, opStart, attemptKey(k), func(ctx context.Context) (pair[job.Verdict, job.Fence], error) {
+		v, fence, err := c.hot.Start(ctx, k, t, check)
+		if err == nil && v == job.Proceed {
+			c.p.w.started(k, fence)
+		}
+		return pair[job.Verdict, job.Fence]{v, fence}, err
+	})
+	return v.a, v.b, err
+}
+
+func (c records) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
+	key := func(l dedupe.Lease) string { return attemptKey(l.Key) }
+	return write(ctx, c.p, opRenew, leases, key, func(ctx context.Context, leases []dedupe.Lease) error {
+		return c.hot.Renew(ctx, leases, lapsesAt)
+	})
+}
+
+func (c records) Release(ctx context.Context, k dedupe.Key, t job.Token, called bool) error {
+	return do(ctx, c.p, opRelease, attemptKey(k), func(ctx context.Context) error { return c.hot.Release(ctx, k, t, called) })
+}
+
+func (c records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+	ends = slices.Clone(ends)
+	key := func(e dedupe.End) string { return attemptKey(e.Key) }
+	return knowing(ctx, c.p, opFinish, first(ends, key), func(ctx context.Context, f Fault) ([]dedupe.Ended, error) {
+		return c.hot.Finish(ctx, some(c.p, f, ends, key), now)
+	})
+}
+
+func (c records) Refuse(ctx context.Context, k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
+	v, err := through(ctx, c.p, opRefuse, attemptKey(k), func(ctx context.Context) (pair[dedupe.Record, bool], error) {
+		rec, ok, err := c.hot.Refuse(ctx, k, o, now)
+		return pair[dedupe.Record, bool]{rec, ok}, err
+	})
+	return v.a, v.b, err
+}
+
+func (c records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
+	return through(ctx, c.p, opLookup, first(keys, attemptKey), func(ctx context.Context) ([]dedupe.Record, error) {
+		return c.hot.Lookup(ctx, keys)
+	})
+}
+
+func (c records) Memory(ctx context.Context, jobID string) (dedupe.Memory, error) {
+	return through(ctx, c.p, opMemory, c.p.name, func(ctx context.Context) (dedupe.Memory, error) { return c.hot.Memory(ctx, jobID) })
+}
+
+func (c records) SetStop(ctx context.Context, id string, s job.State) error {
+	return do(ctx, c.p, opSetStop, id, func(ctx context.Context) error { return c.hot.SetStop(ctx, id, s) })
+}
+
+func (c records) StopsOf(ctx context.Context, ids []string) (map[string]job.State, error) {
+	return through(ctx, c.p, opStopsOf, c.p.name, func(ctx context.Context) (map[string]job.State, error) {
+		return c.hot.StopsOf(ctx, ids)
+	})
+}

@@ -1,0 +1,137 @@
+package servers
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// Record implements jobstore.History.
+func (c *Cold) Record(_ context.Context, events []*job.Event) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range events {
+		if c.events[e.Entry.JobID] == nil {
+			c.events[e.Entry.JobID] = map[string]job.Event{}
+		}
+		c.events[e.Entry.JobID][e.ID] = *e
+	}
+	return nil
+}
+
+// place is where an event stands in its job's history.
+func place(e *job.Event) (at time.Time, executionID string) {
+	if e.Type == job.EventSkipped {
+		return e.Skipped.From, job.ScheduleExecutionID(e.Entry.JobID, e.Skipped.From)
+	}
+	return e.Entry.NominalAt, e.Entry.ExecutionID
+}
+
+// Executions implements jobstore.History.
+func (c *Cold) Executions(
+	_ context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+) ([]job.Event, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var events []job.Event
+	for _, e := range c.events[jobID] {
+		at, id := place(&e)
+		if at.Before(oldest) || !before.NominalAt.IsZero() && comparePlaces(at, id, before.NominalAt, before.ExecutionID) <= 0 {
+			continue
+		}
+		events = append(events, e)
+	}
+	sortEvents(events)
+	return events[:min(limit, len(events))], nil
+}
+
+// comparePlaces orders newest first.
+func comparePlaces(at time.Time, id string, otherAt time.Time, otherID string) int {
+	return cmp.Or(otherAt.Compare(at), cmp.Compare(id, otherID))
+}
+
+func sortEvents(events []job.Event) {
+	slices.SortFunc(events, func(a, b job.Event) int {
+		atA, idA := place(&a)
+		atB, idB := place(&b)
+		return cmp.Or(comparePlaces(atA, idA, atB, idB), cmp.Compare(a.Entry.Attempt, b.Entry.Attempt), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// Execution implements jobstore.History.
+func (c *Cold) Execution(_ context.Context, executionID string) ([]job.Event, error) {
+	ref, err := job.ParseExecutionID(executionID)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var events []job.Event
+	for _, e := range c.events[ref.JobID] {
+		if _, id := place(&e); id == executionID {
+			events = append(events, e)
+		}
+	}
+	sortEvents(events)
+	return events, nil
+}
+
+// PutDeadLetter implements jobstore.History.
+func (c *Cold) PutDeadLetter(_ context.Context, d job.DeadLetter) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.letter(d.Event.Entry.ExecutionID); i >= 0 {
+		d.RedrivenBy = c.letters[i].RedrivenBy
+		c.letters[i] = d
+		return nil
+	}
+	c.letters = append(c.letters, d)
+	slices.SortStableFunc(c.letters, func(a, b job.DeadLetter) int {
+		return cmp.Or(day(b).Compare(day(a)), cmp.Compare(a.Event.Entry.ExecutionID, b.Event.Entry.ExecutionID))
+	})
+	return nil
+}
+
+func day(d job.DeadLetter) time.Time { return d.Event.Entry.NominalAt.Truncate(24 * time.Hour) }
+
+func (c *Cold) letter(executionID string) int {
+	return slices.IndexFunc(c.letters, func(d job.DeadLetter) bool { return d.Event.Entry.ExecutionID == executionID })
+}
+
+// MarkRedriven implements jobstore.History.
+func (c *Cold) MarkRedriven(_ context.Context, d job.DeadLetter, executionID string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.letter(d.Event.Entry.ExecutionID); i >= 0 {
+		c.letters[i].RedrivenBy = executionID
+	}
+	return nil
+}
+
+// DeadLetters implements jobstore.History. A cursor is the execution id of a page's last letter.
+func (c *Cold) DeadLetters(
+	_ context.Context, tenantID, cursor string, limit int,
+) (page []job.DeadLetter, next string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from := 0
+	if cursor != "" {
+		if from = c.letter(cursor) + 1; from == 0 {
+			return nil, "", jobstore.ErrNotFound
+		}
+	}
+	for _, d := range c.letters[from:] {
+		if d.Event.TenantID != tenantID {
+			continue
+		}
+		page = append(page, d)
+		if len(page) == limit {
+			return page, d.Event.Entry.ExecutionID, nil
+		}
+	}
+	return page, "", nil
+}
