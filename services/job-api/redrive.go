@@ -139,7 +139,8 @@ func (s *Service) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, 
 			Partition: bucket.Partition(j.ID, s.cfg.Partitions), DueAt: due,
 			ExecutionID: redriveID(source, c), Attempt: 1, DefinitionID: j.Definition.ID,
 		},
-		JobID: j.ID, Trigger: job.TriggerRedrive, NominalAt: due, ScheduledFor: due,
+		// Its place in the history follows from its id: a request that is repeated finds other letters before this one, and another due.
+		JobID: j.ID, Trigger: job.TriggerRedrive, NominalAt: c.AcceptedAt, ScheduledFor: due,
 	}
 	j.Definition.Mark(&e)
 	return e

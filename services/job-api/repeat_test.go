@@ -181,7 +181,7 @@ func TestRedriveThatIsRepeatedNamesTheSameExecutions(t *testing.T) {
 				letters, store.Jobs, store.Pending = d.History, d.Jobs, d.Pending
 				d.History, d.Pending = &diesAfter{letters, marks}, store
 			})
-			for i := range 4 {
+			die := func(i int) {
 				id := s.create(everySecond)
 				now := job.Instant(time.Now().Add(time.Duration(i) * time.Second))
 				e := job.Event{TenantID: "default", Type: job.EventAttempt, Entry: job.Entry{
@@ -191,18 +191,29 @@ func TestRedriveThatIsRepeatedNamesTheSameExecutions(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			for i := range 4 {
+				die(i)
+			}
 			store.puts = nil
 			s.answer(http.StatusServiceUnavailable, http.MethodPost, "/dead-letters:redrive", `{}`, "Idempotency-Key", "k")
 			time.Sleep(time.Second)
+			first := store.puts
+			die(4) // and stands before the others then
+			store.puts = first
 			m, _ := s.answer(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive", `{}`, "Idempotency-Key", "k")
 			answered, written := map[string]bool{}, map[string]bool{}
 			for _, x := range m["executions"].([]any) {
 				answered[fmt.Sprint(x.(map[string]any)["execution_id"])] = true
 			}
+			places := map[string]time.Time{} // in the history
 			for _, e := range store.puts {
 				written[e.ExecutionID] = true
+				if at, again := places[e.ExecutionID]; again && !at.Equal(e.NominalAt) {
+					t.Errorf("%s stands at %s and at %s", e.ExecutionID, at, e.NominalAt)
+				}
+				places[e.ExecutionID] = e.NominalAt
 			}
-			if len(answered) != 4 || !maps.Equal(answered, written) {
+			if len(answered) != 5 || !maps.Equal(answered, written) {
 				t.Errorf("it died after %d marks; then it answered %v, and wrote entries of %v", marks,
 					slices.Sorted(maps.Keys(answered)), slices.Sorted(maps.Keys(written)))
 			}
