@@ -38,6 +38,10 @@ const Retention = time.Hour
 // DetailFor is how long all of an outcome is kept: until whoever stored it, or takes over from them, has published it.
 const DetailFor = 2 * time.Minute
 
+// ReplacedFor is the longest that a server of the hot tier goes on answering clients that have not noticed that a replica was promoted
+// in its place. Servers must be configured so that it holds: see schemas/redis/KEYS.md.
+const ReplacedFor = 15 * time.Second
+
 // epochDigits is how many hexadecimal digits of an incarnation's name are its number.
 const epochDigits = 14
 
@@ -207,8 +211,10 @@ type Records interface {
 	// Lookup reads records.
 	Lookup(ctx context.Context, keys []Key) ([]Record, error)
 
-	// SetStop stores the state of a job over a smaller version only.
-	SetStop(ctx context.Context, jobID string, s job.State) error
+	// SetStop stores the state of a job over a smaller version only. holdsIn is how long a server that was replaced, and does not
+	// know this state, may still accept last checks: a change that stops attempts is acknowledged no earlier. It is 0 unless a
+	// server failed over within ReplacedFor.
+	SetStop(ctx context.Context, jobID string, s job.State) (holdsIn time.Duration, err error)
 	// StopsOf reads stop records; those that are not there are missing from the map.
 	StopsOf(ctx context.Context, jobIDs []string) (map[string]job.State, error)
 }

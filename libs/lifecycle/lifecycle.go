@@ -15,6 +15,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
 )
 
 // maxTries bounds the compare-and-sets of one change.
@@ -27,6 +28,9 @@ var ErrNoChange = errors.New("nothing to change")
 type Changer struct {
 	Jobs    jobstore.Jobs
 	Records dedupe.Records
+	// Answers tells that the end of a change is its acknowledgement: it is waited for until nothing can begin any more that the
+	// change stops, which takes longer only right after a server of the hot tier failed over.
+	Answers bool
 }
 
 // Change applies fn to the job's row and stores it with the next version, again from the start when another change
@@ -50,7 +54,7 @@ func (c Changer) Change(
 			if standing.Version != j.Version {
 				continue
 			}
-			return j, c.Records.SetStop(ctx, j.ID, j.State())
+			return j, c.stop(ctx, &j)
 		}
 		if err != nil {
 			return job.Job{}, err
@@ -63,9 +67,19 @@ func (c Changer) Change(
 		if err != nil {
 			return job.Job{}, err
 		}
-		return j, c.Records.SetStop(ctx, j.ID, j.State())
+		return j, c.stop(ctx, &j)
 	}
 	return job.Job{}, fmt.Errorf("lifecycle: %d changes came between: %w", maxTries, jobstore.ErrConflict)
+}
+
+// stop writes the stop record. Where a server was replaced a moment ago, executors that have not noticed may still make their last
+// checks there, against the record of before.
+func (c Changer) stop(ctx context.Context, j *job.Job) error {
+	holdsIn, err := c.Records.SetStop(ctx, j.ID, j.State())
+	if err != nil || holdsIn == 0 || !c.Answers {
+		return err
+	}
+	return run.Sleep(ctx, holdsIn)
 }
 
 // Pause pauses an active job; pausing a paused one changes nothing. What lies behind now is left to the resume, whose definition

@@ -54,21 +54,27 @@ func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time
 }
 
 // checkFences is the second half of I2: every later invocation of an execution has a greater token. Invocations are ordered by the
-// instant at which the last check was accepted, where that is known, because a request may be overtaken on its way.
+// instant at which the last check was accepted, where that is known, because a request may be overtaken on its way. Those of a server
+// that was replaced are a sequence of their own.
 func checkFences(r *report, a *Account) {
-	byExecution := map[string][]Call{}
+	type sequence struct {
+		executionID string
+		replaced    bool
+	}
+	byExecution := map[sequence][]Call{}
 	for _, c := range a.Calls {
 		if !c.CheckedAt.IsZero() {
-			byExecution[c.ExecutionID] = append(byExecution[c.ExecutionID], c)
+			s := sequence{c.ExecutionID, c.Replaced}
+			byExecution[s] = append(byExecution[s], c)
 		}
 	}
-	for id, calls := range byExecution {
+	for s, calls := range byExecution {
 		slices.SortFunc(calls, func(a, b Call) int {
 			return cmp.Or(a.CheckedAt.Compare(b.CheckedAt), cmp.Compare(a.Token, b.Token))
 		})
 		for i := 1; i < len(calls); i++ {
 			if last, c := calls[i-1], calls[i]; c.Token <= last.Token {
-				r.add("I2", c.JobID, "%s was invoked under token %s, and %s later under %s", id, last.Token, c.CheckedAt.Sub(last.CheckedAt), c.Token)
+				r.add("I2", c.JobID, "%s was invoked under token %s, and %s later under %s", s.executionID, last.Token, c.CheckedAt.Sub(last.CheckedAt), c.Token)
 			}
 		}
 	}

@@ -24,6 +24,9 @@ type Call struct {
 	Failed, Gone bool
 	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins, as a stop is compared with it.
 	CheckedAt time.Time
+	// Replaced tells that the server which accepted the last check had been replaced, and went on with some clients. What it gives are
+	// smaller tokens than those of the server in its place, so that a target that has seen one of these refuses it.
+	Replaced bool
 	// Untold tells that its executor died before it told anyone how the call ended, and that the hot tier then forgot that it was begun.
 	Untold bool
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/clock"
@@ -83,8 +82,7 @@ const (
 // before it reads the job again: from the one of which it wrote until that one is decided, which may decide all that lies before.
 func (w *world) excused(jobID string) (list []ledger.Window) {
 	for _, s := range w.slow {
-		lost := slices.ContainsFunc(w.losses, func(at time.Time) bool { return at.After(s.From) && at.Before(s.To) })
-		if !lost || !w.had(s, jobID) {
+		if !w.lostFor(jobID, s.From, s.To) || !w.had(s, jobID) {
 			continue
 		}
 		again := false

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -35,10 +37,12 @@ const (
 	Redeliver   Kind = "redeliver"    // the consumer begins again at the committed position
 
 	// Scheduled faults.
-	LoseHot  Kind = "lose hot tier"
+	LoseHot  Kind = "lose hot tier"                    // or one partition of it
+	Replace  Kind = "replace a server of the hot tier" // a partition fails over, and some clients go on with the server of before for a while
 	FailOver Kind = "lose the hot tier's last second"
 	Recreate Kind = "recreate a topic"
 	Shorten  Kind = "lose a topic's last second"
+	Forget   Kind = "forget what was committed of a topic"
 	Lapse    Kind = "lapse" // a process is not heard of for a while, and goes on as an owner
 	Outage   Kind = "outage"
 	Hang     Kind = "hang"    // a server is away as in an outage, and calls of it take as long as their callers wait
@@ -103,6 +107,16 @@ type Fault struct {
 	What string `json:"what,omitempty"`
 }
 
+// partitions are those of the hot tier that a fault strikes.
+func (f Fault) partitions() (list []int) {
+	for p := range partitions {
+		if f.What == "" || f.What == strconv.Itoa(p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
 // String shows a fault to a person.
 func (f Fault) String() string {
 	s := string(f.Kind)
@@ -158,15 +172,15 @@ func weathers() []Weather {
 		{Name: "network", Rates: network, Scheduled: map[Kind]int{Restart: 3}},
 		{Name: "deaths", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Restart: 2, Hang: 1}},
 		{Name: "stalls", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{Lapse: 3}},
-		{Name: "hot tier", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{LoseHot: 2, FailOver: 3}},
-		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 2, Shorten: 2, Outage: 2, Hang: 1}},
+		{Name: "hot tier", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{LoseHot: 2, FailOver: 2, Replace: 3}},
+		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 2, Shorten: 2, Forget: 1, Outage: 2, Hang: 1}},
 		{
 			Name: "owners", Rates: network, Longer: true, Crash: true,
 			Scheduled: map[Kind]int{Lapse: 8, Outage: 2, Cut: 1, Restart: 2},
 		},
 		{
 			Name: "everything", Rates: with(both), Longer: true, Crash: true,
-			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Recreate: 1, Shorten: 1, Lapse: 2, Outage: 1, Hang: 1, Restart: 1},
+			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Replace: 1, Recreate: 1, Shorten: 1, Forget: 1, Lapse: 2, Outage: 1, Hang: 1, Restart: 1},
 		},
 	}
 }
@@ -407,8 +421,13 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 			at := time.Duration(f.dice.roll("%s/%d", k, n) * float64(length)).Truncate(time.Millisecond)
 			x := Fault{Kind: k, At: at}
 			switch k {
-			case Recreate, Shorten:
+			case Recreate, Shorten, Forget:
 				x.What = pick(f.dice, []string{"fires.default", "fires.default", "events"}, "what/%s/%d", k, n)
+			case LoseHot:
+				x.What = pick(f.dice, []string{"", "0", "1", "2", "3"}, "what/%s/%d", k, n)
+			case Replace:
+				x.What = pick(f.dice, []string{"0", "1", "2", "3"}, "what/%s/%d", k, n)
+				x.For = pick(f.dice, []time.Duration{2 * time.Second, 8 * time.Second, dedupe.ReplacedFor - time.Millisecond}, "for/%s/%d", k, n)
 			case Lapse:
 				x.What = pick(f.dice, processes, "what/%s/%d", k, n)
 				x.For = pick(f.dice, []time.Duration{2 * time.Second, 9 * time.Second, 40 * time.Second}, "for/%s/%d", k, n)
@@ -434,7 +453,13 @@ func (f *Faults) forgets(jobID string) bool {
 	return f.replay == nil && f.weather.Scheduled[LoseHot] > 0 && time.Now().Before(f.until) && f.dice.roll("forgets/%s", jobID) < forgetful
 }
 
-// forgetful is the share of cancels after which the hot tier is lost, in a weather that loses it.
+// replaces tells whether the server of a job's part of the hot tier is replaced right before its n-th change.
+func (f *Faults) replaces(jobID string, n int) bool {
+	return f.weather.Scheduled[Replace] > 0 && time.Now().Before(f.until) && f.dice.roll("replaces/%s/%d", jobID, n) < forgetful/4
+}
+
+// forgetful is the share of cancels after which the hot tier is lost, and of changes before which a server of it is replaced, in a
+// weather that does so.
 const forgetful = 0.25
 
 // scheduled records that a scheduled fault struck.

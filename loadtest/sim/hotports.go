@@ -208,8 +208,8 @@ func (c records) Memory(ctx context.Context, jobID string) (dedupe.Memory, error
 	return through(ctx, c.p, opMemory, c.p.name, func(ctx context.Context) (dedupe.Memory, error) { return c.hot.Memory(ctx, jobID) })
 }
 
-func (c records) SetStop(ctx context.Context, id string, s job.State) error {
-	return do(ctx, c.p, opSetStop, id, func(ctx context.Context) error { return c.hot.SetStop(ctx, id, s) })
+func (c records) SetStop(ctx context.Context, id string, s job.State) (time.Duration, error) {
+	return through(ctx, c.p, opSetStop, id, func(ctx context.Context) (time.Duration, error) { return c.hot.SetStop(ctx, id, s) })
 }
 
 func (c records) StopsOf(ctx context.Context, ids []string) (map[string]job.State, error) {

@@ -22,14 +22,15 @@ func (c coordinator) StartNumber(ctx context.Context) (int64, error) {
 
 func (c coordinator) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error) {
 	m, err := through(ctx, c.p, opJoin, c.p.name, func(context.Context) (*servers.Member, error) {
-		return c.p.w.coord.Member(role), nil
+		m := c.p.w.coord.Member(role)
+		c.p.mu.Lock()
+		defer c.p.mu.Unlock()
+		c.p.members = append(c.p.members, m) // also when the process dies before it hears of it: its session times out
+		return m, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.p.mu.Lock()
-	c.p.members = append(c.p.members, m)
-	c.p.mu.Unlock()
 	context.AfterFunc(ctx, func() {
 		if c.p.ready() == nil {
 			m.Leave() // the dead are noticed when their session times out

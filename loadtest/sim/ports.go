@@ -51,7 +51,7 @@ type client struct {
 }
 
 func (p *process) ports() Ports {
-	c := &client{p: p, hot: p.w.hot.Client()}
+	c := &client{p: p, hot: p.w.hot.Client(p.name)}
 	return Ports{
 		Jobs: jobs{c}, Pending: pending{c}, History: history{c}, Settings: settings{c}, Hot: buckets{c}, Records: records{c},
 		Log: log{c}, Coord: coordinator{c}, Archive: objects{c}, Board: board{c}, Transport: transport{c},

@@ -25,9 +25,9 @@ func (w *world) race(s script, id string, version *int) {
 	var changes []change
 	var both, read sync.WaitGroup
 	read.Add(2)
-	old := hosts(s, *version+1)
+	old := w.hosts(s, *version+1)
 	for n := range 2 {
-		host := fmt.Sprintf("ok.v%d.%s", *version+1+n, s.name)
+		host := w.host(s, *version+1+n)
 		both.Go(func() {
 			answer, ok := w.patchByETag(fmt.Sprintf("%s-%d", s.name, n), id, "http://"+host+"/", &read)
 			if ok {

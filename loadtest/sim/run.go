@@ -152,7 +152,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 	}
 	for i, p := range w.callers {
 		at := a.Calls[i].At
-		a.Calls[i].Untold = p.isDead() && slices.ContainsFunc(w.losses, func(lost time.Time) bool { return lost.After(at) })
+		a.Calls[i].Untold = p.isDead() && w.lostFor(a.Calls[i].JobID, at, until)
 	}
 	_, evicted := w.hot.Bounded()
 	a.HotLost, a.Crashed = a.HotLost || evicted > 0, a.Crashed || evicted > 0 // an outcome that is forgotten may be had again
@@ -165,7 +165,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 			effective[d.ID] = d.EffectiveAt
 		}
 		a.Excused[row.ID] = w.excused(row.ID)
-		if again := w.cold.Repeated(row.ID); a.HotLost && !again.At.IsZero() { // until the copy is dispatched, or found to be one
+		if again := w.cold.Repeated(row.ID); (evicted > 0 || w.lostFor(row.ID, w.began, a.Until)) && !again.At.IsZero() { // until the copy is dispatched, or found to be one
 			until := w.decided(deed{jobID: row.ID, nominal: again.NominalAt}, again.At.Add(copied))
 			a.Excused[row.ID] = append(a.Excused[row.ID], ledger.Window{From: a.From, To: until})
 		}

@@ -19,6 +19,7 @@ var sometimes = []string{
 	"an execution whose cancel was answered", "an execution redriven", "a resume that was answered",
 	"a process told to stop", "a server that hung", "a change of the clocks",
 	"a write of which a part took effect", "a change that plain reads did not see", "a log that lost its end",
+	"a topic whose positions were forgotten", "a server of the hot tier that was replaced", "a call that a replaced server let pass",
 	"a change that was refused because another was faster", "a decision that had been made before", "an execution on a page",
 	"an entry for which the hot tier had no room", "an outcome that the hot tier forgot",
 	"minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
@@ -54,6 +55,7 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 		if what := map[Kind]string{
 			Restart: "a process told to stop", Hang: "a server that hung", FailPartly: "a write of which a part took effect",
 			Unseen: "a change that plain reads did not see", Shorten: "a log that lost its end",
+			Forget: "a topic whose positions were forgotten", Replace: "a server of the hot tier that was replaced",
 		}[f.Kind]; what != "" {
 			n[what]++
 		}
@@ -80,6 +82,9 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 	}
 	tokens := map[string]string{}
 	for _, c := range a.Calls {
+		if c.Replaced {
+			n["a call that a replaced server let pass"]++
+		}
 		attempt := fmt.Sprint(c.ExecutionID, "/", c.Attempt)
 		if before, called := tokens[attempt]; called && before != c.Token {
 			n["an attempt taken over"]++

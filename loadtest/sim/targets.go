@@ -23,7 +23,8 @@ func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
 		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(), Ahead: p.clock.Difference(),
 	}
 	w.mu.Lock()
-	c.CheckedAt = w.checked[tokenKey(dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}, c.Token)]
+	check := w.checked[tokenKey(dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}, c.Token)]
+	c.CheckedAt, c.Replaced = check.at, check.replaced
 	n := len(w.calls)
 	w.calls, w.callers = append(w.calls, c), append(w.callers, p)
 	w.mu.Unlock()

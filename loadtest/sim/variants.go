@@ -230,7 +230,7 @@ func (r refusesAhead) Start(ctx context.Context, k dedupe.Key, t job.Token, c de
 
 type stopsNothing struct{ dedupe.Records }
 
-func (stopsNothing) SetStop(context.Context, string, job.State) error { return nil }
+func (stopsNothing) SetStop(context.Context, string, job.State) (time.Duration, error) { return 0, nil }
 
 type writesNothing struct{ jobstore.Pending }
 

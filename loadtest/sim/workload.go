@@ -8,9 +8,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
@@ -243,6 +246,7 @@ func (w *world) hold() {
 func (w *world) change(s script, id string, n int, what string, version *int) (goesOn bool) {
 	path := "/jobs/" + id
 	if what != "trigger" {
+		w.replaceBefore(id, n)
 		w.mu.Lock()
 		delete(w.resumed, id)
 		w.mu.Unlock()
@@ -250,7 +254,7 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 	switch what {
 	case "update", "reschedule", "replace":
 		*version++
-		method, body := http.MethodPatch, map[string]any{"target": map[string]any{"url": fmt.Sprintf("http://ok.v%d.%s/", *version, s.name)}}
+		method, body := http.MethodPatch, map[string]any{"target": map[string]any{"url": "http://" + w.host(s, *version) + "/"}}
 		switch {
 		case what == "reschedule" && s.body["type"] == "interval":
 			body["every"] = "13s"
@@ -263,7 +267,7 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 		}
 		answer, ok := w.request(s.name, http.StatusOK, method, path, body, "If-Match", "*")
 		if definition, _ := answer["definition_id"].(string); ok {
-			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopUpdate, OldHosts: hosts(s, *version)}, definition)
+			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopUpdate, OldHosts: w.hosts(s, *version)}, definition)
 		}
 	case "race":
 		w.race(s, id, version)
@@ -309,6 +313,23 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 	return true
 }
 
+// replaceBefore replaces the server that holds a job's part of the hot tier a moment before some changes: what they stop may be on its
+// way through an executor that goes on with the server of before. The trace has it as a scheduled fault.
+func (w *world) replaceBefore(id string, n int) {
+	if !w.faults.replaces(id, n) {
+		return
+	}
+	w.after(time.Second, func() {})
+	at := (time.Since(w.forecast) + 2*time.Millisecond).Truncate(time.Millisecond)
+	f := Fault{Kind: Replace, What: strconv.Itoa(bucket.Partition(id, partitions)), At: at, For: dedupe.ReplacedFor - time.Millisecond}
+	w.background.Go(func() {
+		if w.faults.replay == nil { // else it is one of the scheduled
+			w.after(at-time.Since(w.forecast), func() { w.strike(f, 0) })
+		}
+	})
+	w.after(3*time.Millisecond, func() {})
+}
+
 // cancelExecution cancels some of the executions that were triggered.
 func (w *world) cancelExecution(name string, n int, id, execution string) {
 	if w.faults.dice.roll("cancelled/%s/%d", name, n) < 0.6 {
@@ -341,14 +362,20 @@ func (w *world) redrive() {
 }
 
 // hosts are those of the definitions before a version.
-func hosts(s script, version int) (list []string) {
+func (w *world) hosts(s script, version int) (list []string) {
 	target, _ := s.body["target"].(map[string]any)
 	u, _ := url.Parse(target["url"].(string))
 	list = append(list, u.Host)
 	for v := 1; v < version; v++ {
-		list = append(list, fmt.Sprintf("ok.v%d.%s", v, s.name))
+		list = append(list, w.host(s, v))
 	}
 	return list
+}
+
+// host is the target of the version-th definition.
+func (w *world) host(s script, version int) string {
+	behaviour := pick(w.faults.dice, []string{"ok", "ok", "ok", "flaky", "fail", "bad", "cut"}, "behaviour/%s/%d", s.name, version)
+	return fmt.Sprintf("%s.v%d.%s", behaviour, version, s.name)
 }
 
 // stopped notes what was acknowledged, and the definition that an update made.

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -76,7 +78,7 @@ type world struct {
 	apis          map[string]*api.Service
 	outages       map[string]time.Time
 	hangs         map[string]time.Time // until when servers that are away hang instead of failing
-	checked       map[string]time.Time
+	checked       map[string]check
 	calls         []ledger.Call
 	callers       []*process // of each of the calls
 	deleted       map[string]bool
@@ -104,7 +106,7 @@ type world struct {
 	// slow are the times for which a worker stood still, or a call of it was under way; losses are those of the hot tier.
 	slow   []span
 	deeds  []deed
-	losses []time.Time
+	losses []loss
 	// registries are the metrics of all processes that ever ran; together counts the jobs of batches.
 	registries []*prometheus.Registry
 	together   int
@@ -132,7 +134,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
-		checked: map[string]time.Time{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
+		checked: map[string]check{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
 		attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
@@ -153,13 +155,13 @@ func hotTier(f *Faults, v *Variant) *servers.Hot {
 	entries, records := 0, 0
 	if v == nil && f.weather.Name != calm.Name {
 		if f.dice.roll("full") < 0.12 {
-			entries = 8
+			entries = 3
 		}
 		if f.dice.roll("records") < 0.12 {
-			records = 20
+			records = 6
 		}
 	}
-	return servers.NewHot("hot", entries, records)
+	return servers.NewHot("hot", partitions, entries, records)
 }
 
 func (w *world) violate(invariant, jobID, format string, args ...any) {
@@ -344,7 +346,7 @@ func (w *world) schedule(list []Fault) {
 	w.forecast = time.Now()
 	for _, f := range list {
 		early := time.Duration(0)
-		if f.Kind == FailOver {
+		if f.Kind == FailOver || f.Kind == Replace {
 			early = min(f.At, time.Second)
 		}
 		w.background.Go(func() { w.after(f.At-early, func() { w.strike(f, early) }) })
@@ -353,19 +355,20 @@ func (w *world) schedule(list []Fault) {
 
 func (w *world) strike(f Fault, early time.Duration) {
 	defer w.faults.scheduled(f)
-	if f.Kind != FailOver {
+	if f.Kind != FailOver && f.Kind != Replace {
 		w.tell("simulation", "", f.String())
 	}
 	switch f.Kind {
 	case LoseHot:
-		w.hot.Lose()
-		w.lost()
-	case FailOver:
-		failOver := w.hot.Snapshot()
+		w.hot.Lose(f.partitions()...)
+		w.lost(f)
+	case FailOver, Replace:
+		promote := w.hot.Replicate(f.partitions()...)
 		w.after(early, func() {
 			w.tell("simulation", "", f.String())
-			failOver()
-			w.lost()
+			promote(f.For, func(client string) bool { return w.faults.dice.roll("lags/%s/%s/%s", f.What, f.At, client) < 0.5 })
+			w.lost(f)
+			w.after(f.For, func() { w.lost(f) }) // what those lose that had lagged
 		})
 	case Recreate:
 		w.lostOf(f.What, w.log.Recreate(f.What))
@@ -375,6 +378,8 @@ func (w *world) strike(f Fault, early time.Duration) {
 		w.mu.Lock()
 		w.shortened = append(w.shortened, ends)
 		w.mu.Unlock()
+	case Forget:
+		w.log.Forget(f.What)
 	case Lapse:
 		w.mu.Lock()
 		p := w.processes[f.What]
@@ -400,10 +405,22 @@ func (w *world) strike(f Fault, early time.Duration) {
 	}
 }
 
-func (w *world) lost() {
+// loss is that of partitions of the hot tier.
+type loss struct {
+	at         time.Time
+	partitions []int
+}
+
+func (w *world) lost(f Fault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.losses = append(w.losses, time.Now())
+	w.losses = append(w.losses, loss{time.Now(), f.partitions()})
+}
+
+// lostFor tells whether the part of the hot tier that holds a job's state was lost between two instants.
+func (w *world) lostFor(jobID string, from, to time.Time) bool {
+	p := bucket.Partition(jobID, partitions)
+	return slices.ContainsFunc(w.losses, func(l loss) bool { return l.at.After(from) && l.at.Before(to) && slices.Contains(l.partitions, p) })
 }
 
 // lostOf notes the events that a topic held and lost before they were read.
@@ -427,9 +444,15 @@ func decode(messages []dispatch.Message) (events []job.Event) {
 
 func tokenKey(k dedupe.Key, token string) string { return attemptKey(k) + "@" + token }
 
+// check is a last check that was accepted, perhaps by a server that had been replaced.
+type check struct {
+	at       time.Time
+	replaced bool
+}
+
 // started notes that the hot tier accepted the last check of an attempt.
 func (w *world) started(k dedupe.Key, fence job.Fence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.checked[tokenKey(k, fence.String())] = time.Now()
+	w.checked[tokenKey(k, fence.String())] = check{time.Now(), w.hot.Replaced(k.ExecutionID, fence)}
 }

@@ -351,7 +351,8 @@ func (s *Service) refreshStop(ctx context.Context, w *task) (gone bool, err erro
 		if err != nil {
 			return err
 		}
-		return s.deps.Records.SetStop(ctx, row.ID, row.State())
+		_, err = s.deps.Records.SetStop(ctx, row.ID, row.State())
+		return err
 	})
 	return gone, err
 }

@@ -123,7 +123,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, spec: sp, metrics: newMetrics(deps.Metrics),
-		change: lifecycle.Changer{Jobs: deps.Jobs, Records: deps.Records},
+		change: lifecycle.Changer{Jobs: deps.Jobs, Records: deps.Records, Answers: true},
 		cold:   make(chan job.Entry, cfg.MaxWriteThroughs),
 	}
 	s.handler, err = s.routes()

@@ -160,7 +160,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	}
 	if state.Stops(t.entry.ExecutionID) {
 		// The executor refuses it by the stop record, which may be gone: it is older than the take.
-		if err := s.deps.Records.SetStop(ctx, row.ID, state); err != nil {
+		if _, err := s.deps.Records.SetStop(ctx, row.ID, state); err != nil {
 			return prepared{err: err}
 		}
 	}
@@ -277,7 +277,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 	}
 	// Where someone holds the attempt its fire is published all the same, under the present incarnation of the hot tier.
 	// The stop record may be gone with the one before, and an executor would find nothing that stops it.
-	if err := s.deps.Records.SetStop(ctx, t.entry.JobID, row.State()); err != nil {
+	if _, err := s.deps.Records.SetStop(ctx, t.entry.JobID, row.State()); err != nil {
 		return time.Time{}, err
 	}
 	if !v.HasDisposition() {

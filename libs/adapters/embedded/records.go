@@ -372,19 +372,19 @@ func (r *Records) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record,
 	return records, nil
 }
 
-// SetStop implements dedupe.Records.
-func (r *Records) SetStop(_ context.Context, jobID string, s job.State) error {
+// SetStop implements dedupe.Records. This process has no replica, so what it stores holds at once.
+func (r *Records) SetStop(_ context.Context, jobID string, s job.State) (holdsIn time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old, ok := r.stops[jobID]
 	if ok && old.state.Version >= s.Version {
-		return nil
+		return 0, nil
 	}
 	now := time.Now()
 	r.stops[jobID] = stop{s, now}
 	r.stopped.push(jobID, now)
 	r.evict(now)
-	return nil
+	return 0, nil
 }
 
 func outcomeBytes(o *job.Outcome) int { return len(o.ResponseBody) + len(o.Error) }

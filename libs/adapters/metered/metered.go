@@ -422,10 +422,10 @@ func (x *recordsPort) Lookup(ctx context.Context, keys []dedupe.Key) (a []dedupe
 	return a, err
 }
 
-func (x *recordsPort) SetStop(ctx context.Context, jobID string, s job.State) (err error) {
+func (x *recordsPort) SetStop(ctx context.Context, jobID string, s job.State) (holdsIn time.Duration, err error) {
 	defer func(began time.Time) { x.m.done("records", "SetStop", began, err) }(time.Now())
-	err = x.Records.SetStop(ctx, jobID, s)
-	return err
+	holdsIn, err = x.Records.SetStop(ctx, jobID, s)
+	return holdsIn, err
 }
 
 func (x *recordsPort) StopsOf(ctx context.Context, jobIDs []string) (a map[string]job.State, err error) {

@@ -47,12 +47,31 @@ func TestIncarnationIsAnotherAfterAFailoverThereAndBack(t *testing.T) {
 	}
 }
 
+// A master that was replaced may go on with the clients that it still reaches, which do not learn of a stop.
+func TestStopHoldsOnlyWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
+	const id = "job_01M7ZJW5E6D77SAJPXRZ65CMZZ"
+	records := redis.NewRecords(open(t, redis.Options{Cluster: true}))
+	master, replica := servertest.RedisServers(t, fmt.Sprintf("{p%d}", bucket.Partition(id, partitions)))
+	replica.Promote(master)
+	var holdsIn []time.Duration
+	for deadline := time.Now().Add(time.Minute); len(holdsIn) < 2 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		d, err := records.SetStop(t.Context(), id, job.State{Status: job.Cancelled, Version: int64(len(holdsIn) + 1)})
+		if err == nil { // else there is no master yet, or its replica is not in step
+			holdsIn = append(holdsIn, d)
+		}
+	}
+	if len(holdsIn) < 2 || holdsIn[0] > dedupe.ReplacedFor || holdsIn[1] >= holdsIn[0] || holdsIn[1] == 0 {
+		t.Errorf("stop records that are set soon after a promotion hold in %v", holdsIn)
+	}
+}
+
 func TestStopRecordIsNotAcknowledgedBeforeAReplicaHasIt(t *testing.T) {
 	const id = "job_01M7ZJW5E6D77SAJPXRZ65CMZZ"
 	records := redis.NewRecords(open(t, redis.Options{Cluster: true}))
 	_, replica := servertest.RedisServers(t, fmt.Sprintf("{p%d}", bucket.Partition(id, partitions)))
 	set := func(version int64) error {
-		return records.SetStop(t.Context(), id, job.State{Status: job.Cancelled, Version: version})
+		_, err := records.SetStop(t.Context(), id, job.State{Status: job.Cancelled, Version: version})
+		return err
 	}
 	eventually := func(version int64) {
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {

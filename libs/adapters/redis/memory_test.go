@@ -166,7 +166,7 @@ func TestServerThatRunsFullForgetsTheOldestOutcomesFirstAndTells(t *testing.T) {
 	}
 	stop := job.State{Version: 1, Status: job.Cancelled}
 	jobID := job.JobPrefix + strings.TrimPrefix(strings.Split(older[0].ExecutionID, "-")[0], job.ExecutionPrefix)
-	if err := r.SetStop(ctx, jobID, stop); err != nil {
+	if _, err := r.SetStop(ctx, jobID, stop); err != nil {
 		t.Fatal(err)
 	}
 	before, err := r.Memory(ctx, jobID)

@@ -338,13 +338,14 @@ func (r *Records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Recor
 	return records, nil
 }
 
-// The script writes in any case, so that what stands can be waited for as well, and answers how many replicas are in step:
-// one that is still fetching everything may take minutes.
-var stopScript = newScript(`
+// The script writes in any case, so that what stands can be waited for as well, and answers how many replicas are in step (one that is
+// still fetching everything may take minutes), and for how many milliseconds a server that was replaced may go on.
+var stopScript = newScript(incarnationLua + `
 local standing = redis.call('HGET', KEYS[1], 'v')
 if not standing or tonumber(standing) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'v', ARGV[1], 'b', ARGV[2]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-return select(2, string.gsub(redis.call('INFO', 'replication'), 'state=online', ''))`)
+incarnation(KEYS[2])
+return {select(2, string.gsub(redis.call('INFO', 'replication'), 'state=online', '')), math.max(redis.call('PTTL', replaced(KEYS[2])), 0)}`)
 
 // replicaWait is how long a replica may take to have a stop record.
 const replicaWait = time.Second
@@ -353,15 +354,20 @@ var errReplica = errors.New("no replica has it yet")
 
 // SetStop implements dedupe.Records. Where there are replicas one of them has the record before it counts as set. That can
 // only be asked on the connection that wrote, which is what Watch is for here.
-func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) error {
+func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) (holdsIn time.Duration, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	text, err := json.Marshal(s)
 	if err == nil {
 		err = r.client.Watch(ctx, func(tx *redis.Tx) error {
-			replicas, err := stopScript.Run(ctx, tx, []string{r.stopKey(jobID)}, s.Version, text, stopTTL.Milliseconds()).Int()
-			if err != nil || replicas == 0 {
+			keys := []string{r.stopKey(jobID), r.incarnationKey(jobID)}
+			answer, err := stopScript.Run(ctx, tx, keys, s.Version, text, stopTTL.Milliseconds()).Int64Slice()
+			if err != nil {
 				return err
+			}
+			holdsIn = time.Duration(answer[1]) * time.Millisecond
+			if replicas := answer[0]; replicas == 0 {
+				return nil
 			}
 			having, err := tx.Wait(ctx, 1, replicaWait).Result()
 			if err == nil && having == 0 {
@@ -371,9 +377,9 @@ func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) error 
 		}, r.stopKey(jobID))
 	}
 	if err != nil {
-		return fmt.Errorf("redis: stop record: %w", err)
+		return 0, fmt.Errorf("redis: stop record: %w", err)
 	}
-	return nil
+	return holdsIn, nil
 }
 
 // StopsOf implements dedupe.Records.

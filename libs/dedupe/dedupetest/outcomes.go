@@ -72,7 +72,7 @@ func startJudges(t *testing.T, f fixture) {
 	} {
 		f := newFixture(f.Records)
 		f.entry.NominalAt = at
-		must(t, f.SetStop(t.Context(), f.entry.JobID, c.state))
+		must(t, f.setStop(t, f.entry.JobID, c.state))
 		rec := f.acquire(t, alice, f.now)
 		f.start(t, rec.Token, c.want)
 		if rec := f.record(t); rec.Running != (c.want == job.Proceed) || !rec.Alive(f.now) {
@@ -82,7 +82,7 @@ func startJudges(t *testing.T, f fixture) {
 	for end, want := range map[time.Time]job.Verdict{at: job.Outdated, at.Add(time.Millisecond): job.Proceed} {
 		f := newFixture(f.Records)
 		f.entry.NominalAt = at
-		must(t, f.SetStop(t.Context(), f.entry.JobID, job.State{
+		must(t, f.setStop(t, f.entry.JobID, job.State{
 			Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at.Add(time.Hour),
 		}))
 		rec := f.acquire(t, alice, f.now)
@@ -114,7 +114,7 @@ func greaterStopStands(t *testing.T, f fixture) {
 		{cancelled(1 << 40), job.StoppedByCancel},
 		{active(5), job.StoppedByCancel},
 	} {
-		must(t, f.SetStop(t.Context(), f.entry.JobID, c.set))
+		must(t, f.setStop(t, f.entry.JobID, c.set))
 		f.start(t, rec.Token, c.want)
 	}
 }
@@ -126,7 +126,7 @@ func stopsRace(t *testing.T, f fixture) {
 		if i == racers-1 {
 			state.Status = job.Cancelled
 		}
-		if err := f.SetStop(t.Context(), f.entry.JobID, state); err != nil {
+		if err := f.setStop(t, f.entry.JobID, state); err != nil {
 			t.Error(err)
 		}
 	})
@@ -138,7 +138,7 @@ func stopIsFinal(t *testing.T, f fixture) {
 	var stopped atomic.Bool
 	atOnce(func(i int) {
 		if i == 0 {
-			if err := f.SetStop(t.Context(), f.entry.JobID, cancelled(9)); err != nil {
+			if err := f.setStop(t, f.entry.JobID, cancelled(9)); err != nil {
 				t.Error(err)
 			}
 			stopped.Store(true)
@@ -157,7 +157,7 @@ func stopIsFinal(t *testing.T, f fixture) {
 
 func stopsAreSeparate(t *testing.T, f fixture) {
 	other := newFixture(f.Records)
-	must(t, f.SetStop(t.Context(), other.entry.JobID, cancelled(1)))
+	must(t, f.setStop(t, other.entry.JobID, cancelled(1)))
 	f.start(t, f.acquire(t, alice, f.now).Token, job.Proceed)
 	other.start(t, other.acquire(t, alice, f.now).Token, job.StoppedByCancel)
 }

@@ -38,6 +38,13 @@ type fixture struct {
 	now   time.Time
 }
 
+// setStop writes a stop record. When it holds depends on what became of servers before, which adapters test.
+func (f fixture) setStop(t *testing.T, jobID string, s job.State) error {
+	t.Helper()
+	_, err := f.SetStop(t.Context(), jobID, s)
+	return err
+}
+
 func newFixture(s dedupe.Records) fixture {
 	f := fixture{Records: s, now: job.Instant(time.Now())}
 	f.key, f.entry = newAttempt(f.now)

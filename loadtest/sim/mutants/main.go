@@ -86,6 +86,11 @@ var mutants = []mutant{
 		from: "j.Status, j.Definition = job.Active, def",
 		to:   "j.Definition = def",
 	},
+	{
+		name: "a stop is answered while a replaced server goes on", file: "libs/lifecycle/lifecycle.go",
+		from: "return run.Sleep(ctx, holdsIn)",
+		to:   "_ = run.Sleep\n\treturn nil",
+	},
 }
 
 // mostSeeds is within how many seeds a mutant must be caught.

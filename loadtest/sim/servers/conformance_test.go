@@ -43,14 +43,12 @@ func TestConformance(t *testing.T) {
 		jobstoretest.RunHistory(t, func(*testing.T) jobstore.History { return cold() })
 	})
 	t.Run("hot buckets", func(t *testing.T) {
-		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return servers.NewHot(name(), 0, 0).Client() })
-		bounded := func(*testing.T) hotbucket.Buckets { return servers.NewHot(name(), bound, 0).Client() }
-		hotbuckettest.RunBound(t, bound, bounded)
-		hotbuckettest.RunSharedBound(t, bound, bounded)
+		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return servers.NewHot(name(), partitions, 0, 0).Client("") })
+		hotbuckettest.RunBound(t, bound, func(*testing.T) hotbucket.Buckets { return servers.NewHot(name(), partitions, bound, 0).Client("") })
 	})
 	t.Run("records", func(t *testing.T) {
-		dedupetest.Run(t, func(*testing.T) dedupe.Records { return servers.NewHot(name(), 0, 0).Client() })
-		dedupetest.RunBound(t, bound, func(*testing.T) dedupe.Records { return servers.NewHot(name(), 0, bound).Client() })
+		dedupetest.Run(t, func(*testing.T) dedupe.Records { return servers.NewHot(name(), partitions, 0, 0).Client("") })
+		dedupetest.RunBound(t, bound, func(*testing.T) dedupe.Records { return servers.NewHot(name(), 1, 0, bound).Client("") })
 	})
 	t.Run("log", func(t *testing.T) {
 		dispatchtest.Run(t, func(*testing.T) dispatch.Log { return servers.NewLog(name()) })

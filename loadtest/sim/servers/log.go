@@ -104,6 +104,20 @@ func (l *Log) Shorten(name string, since time.Time) (lost map[string][]dispatch.
 	return lost, ends
 }
 
+// Forget loses what the groups of a topic have committed: they begin again at its first record.
+func (l *Log) Forget(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.topics[name]
+	for _, g := range t.groups {
+		g.committed = [logPartitions]int64{}
+		for _, m := range g.members {
+			m.next = g.committed
+		}
+	}
+	t.wake()
+}
+
 // Publish implements dispatch.Log.
 func (l *Log) Publish(_ context.Context, name string, records []dispatch.Record) error {
 	l.mu.Lock()

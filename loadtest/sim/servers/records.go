@@ -5,14 +5,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// Acquire implements dedupe.Records.
-func (h *Hot) Acquire(
-	_ context.Context, k dedupe.Key, holder dedupe.Holder, now, lapsesAt time.Time,
+func (h *server) acquire(
+	k dedupe.Key, holder dedupe.Holder, now, lapsesAt time.Time,
 ) (dedupe.Record, bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -34,15 +34,14 @@ func (h *Hot) Acquire(
 		rec.DefinitionID = holder.DefinitionID
 	}
 	rec.Token = job.Token{Counter: rec.Token.Counter + 1, Start: holder.Start}
-	if h.Broken.SameToken {
+	if h.broken.SameToken {
 		rec.Token = job.Token{Counter: 1}
 	}
 	h.state.records[k] = rec
 	return rec, true, nil
 }
 
-// Start implements dedupe.Records.
-func (h *Hot) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
+func (h *server) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c.Incarnation != h.incarnation() {
@@ -55,7 +54,7 @@ func (h *Hot) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check
 	e := c.Entry
 	if stop, ok := h.state.stops[e.JobID]; ok {
 		v := stop.Judge(e, c.EndsAt)
-		if h.Broken.LastUpdateOnly && v == job.Superseded || h.Broken.AnyDefinition && (v == job.Superseded || v == job.Outdated) {
+		if h.broken.LastUpdateOnly && v == job.Superseded || h.broken.AnyDefinition && (v == job.Superseded || v == job.Outdated) {
 			v = job.Proceed
 		}
 		if v == job.Proceed && stop.Stops(e.ExecutionID) {
@@ -69,37 +68,32 @@ func (h *Hot) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check
 	h.state.records[k] = rec
 	h.state.started++
 	fence := job.Fence{Epoch: h.number(), Counter: h.state.started, Start: t.Start}
-	if h.Broken.SameToken {
+	if h.broken.SameToken {
 		fence.Counter = 0
 	}
 	return job.Proceed, fence, nil
 }
 
-// Renew implements dedupe.Records.
-func (h *Hot) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
+func (h *server) renew(l dedupe.Lease, lapsesAt time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, l := range leases {
-		rec, ok := h.state.records[l.Key]
-		if !ok {
-			rec = dedupe.Record{
-				Exists: true, Holder: l.Holder.Name, DefinitionID: l.Holder.DefinitionID, Token: l.Token, Running: l.MayHaveBegun || l.Begun,
-			}
+	rec, ok := h.state.records[l.Key]
+	if !ok {
+		rec = dedupe.Record{
+			Exists: true, Holder: l.Holder.Name, DefinitionID: l.Holder.DefinitionID, Token: l.Token, Running: l.MayHaveBegun || l.Begun,
 		}
-		if rec.Token != l.Token || rec.Outcome != nil {
-			continue
-		}
-		if l.Begun && !rec.Running {
-			rec.Running, rec.DefinitionID = true, l.Holder.DefinitionID
-		}
-		rec.LapsesAt = job.Later(rec.LapsesAt, lapsesAt)
-		h.state.records[l.Key] = rec
 	}
-	return nil
+	if rec.Token != l.Token || rec.Outcome != nil {
+		return
+	}
+	if l.Begun && !rec.Running {
+		rec.Running, rec.DefinitionID = true, l.Holder.DefinitionID
+	}
+	rec.LapsesAt = job.Later(rec.LapsesAt, lapsesAt)
+	h.state.records[l.Key] = rec
 }
 
-// Release implements dedupe.Records.
-func (h *Hot) Release(_ context.Context, k dedupe.Key, t job.Token, called bool) error {
+func (h *server) release(k dedupe.Key, t job.Token, called bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec, ok := h.state.records[k]
@@ -114,28 +108,22 @@ func (h *Hot) Release(_ context.Context, k dedupe.Key, t job.Token, called bool)
 	return nil
 }
 
-// Finish implements dedupe.Records.
-func (h *Hot) Finish(_ context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+func (h *server) finish(e dedupe.End, now time.Time) (ended dedupe.Ended) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ended := make([]dedupe.Ended, len(ends))
-	for i, e := range ends {
-		rec, ok := h.state.records[e.Key]
-		if !ok {
-			rec.Token = e.Token
-		}
-		if h.Broken.AnyToken || rec.Outcome == nil && (rec.Token == e.Token || !rec.Alive(now)) {
-			h.end(e.Key, &rec, e.Outcome, now)
-			ended[i].Stored = true
-		}
-		ended[i].Record = rec
+	rec, ok := h.state.records[e.Key]
+	if !ok {
+		rec.Token = e.Token
 	}
-	h.evict()
-	return ended, nil
+	if h.broken.AnyToken || rec.Outcome == nil && (rec.Token == e.Token || !rec.Alive(now)) {
+		h.end(e.Key, &rec, e.Outcome, now)
+		ended.Stored = true
+	}
+	ended.Record = rec
+	return ended
 }
 
-// Refuse implements dedupe.Records.
-func (h *Hot) Refuse(_ context.Context, k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
+func (h *server) refuse(k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec := h.state.records[k]
@@ -143,20 +131,20 @@ func (h *Hot) Refuse(_ context.Context, k dedupe.Key, o job.Outcome, now time.Ti
 		return rec, false, nil
 	}
 	h.end(k, &rec, &o, now)
-	h.evict()
 	return rec, true, nil
 }
 
-func (h *Hot) end(k dedupe.Key, rec *dedupe.Record, o *job.Outcome, now time.Time) {
+func (h *server) end(k dedupe.Key, rec *dedupe.Record, o *job.Outcome, now time.Time) {
 	own := *o
 	rec.Exists, rec.Outcome = true, &own
 	h.state.records[k] = *rec
 	h.state.ended = append(h.state.ended, k)
 	h.state.endedAt = append(h.state.endedAt, now)
+	h.evict()
 }
 
 // evict keeps the bound.
-func (h *Hot) evict() {
+func (h *server) evict() {
 	for h.maxRecords > 0 && len(h.state.ended) > h.maxRecords {
 		h.evicted++
 		delete(h.state.records, h.state.ended[0])
@@ -170,22 +158,16 @@ func (h *Hot) evict() {
 	}
 }
 
-// Lookup implements dedupe.Records.
-func (h *Hot) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
+func (h *server) record(k dedupe.Key) dedupe.Record {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	records := make([]dedupe.Record, len(keys))
-	for i, k := range keys {
-		records[i] = h.state.records[k]
-	}
-	return records, nil
+	return h.state.records[k]
 }
 
-// SetStop implements dedupe.Records.
-func (h *Hot) SetStop(_ context.Context, jobID string, s job.State) error {
+func (h *server) setStop(jobID string, s job.State) (holdsIn time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if old, ok := h.state.stops[jobID]; !ok || old.Version < s.Version || h.Broken.AnyVersion {
+	if old, ok := h.state.stops[jobID]; !ok || old.Version < s.Version || h.broken.AnyVersion {
 		s.StoppedExecutions = slices.Clone(s.StoppedExecutions)
 		if !ok {
 			h.state.stopped = append(h.state.stopped, jobID)
@@ -193,16 +175,83 @@ func (h *Hot) SetStop(_ context.Context, jobID string, s job.State) error {
 		h.state.stops[jobID] = s
 		h.evict()
 	}
+	return max(time.Until(h.split), 0)
+}
+
+func (h *server) stop(jobID string) (job.State, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, ok := h.state.stops[jobID]
+	return s, ok
+}
+
+func (c *HotClient) of(k dedupe.Key) *server { return c.at(c.tier.partitionOf(k.ExecutionID)) }
+
+func (c *HotClient) ofJob(id string) *server { return c.at(bucket.Partition(id, len(c.tier.parts))) }
+
+// Acquire implements dedupe.Records.
+func (c *HotClient) Acquire(
+	_ context.Context, k dedupe.Key, holder dedupe.Holder, now, lapsesAt time.Time,
+) (dedupe.Record, bool, error) {
+	return c.of(k).acquire(k, holder, now, lapsesAt)
+}
+
+// Start implements dedupe.Records.
+func (c *HotClient) Start(_ context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Verdict, job.Fence, error) {
+	return c.of(k).start(k, t, check)
+}
+
+// Renew implements dedupe.Records.
+func (c *HotClient) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
+	for _, l := range leases {
+		c.of(l.Key).renew(l, lapsesAt)
+	}
 	return nil
 }
 
+// Release implements dedupe.Records.
+func (c *HotClient) Release(_ context.Context, k dedupe.Key, t job.Token, called bool) error {
+	return c.of(k).release(k, t, called)
+}
+
+// Finish implements dedupe.Records.
+func (c *HotClient) Finish(_ context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+	ended := make([]dedupe.Ended, len(ends))
+	for i, e := range ends {
+		ended[i] = c.of(e.Key).finish(e, now)
+	}
+	return ended, nil
+}
+
+// Refuse implements dedupe.Records.
+func (c *HotClient) Refuse(_ context.Context, k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
+	return c.of(k).refuse(k, o, now)
+}
+
+// Lookup implements dedupe.Records.
+func (c *HotClient) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
+	records := make([]dedupe.Record, len(keys))
+	for i, k := range keys {
+		records[i] = c.of(k).record(k)
+	}
+	return records, nil
+}
+
+// Memory implements dedupe.Records.
+func (c *HotClient) Memory(_ context.Context, jobID string) (dedupe.Memory, error) {
+	return c.ofJob(jobID).memory(), nil
+}
+
+// SetStop implements dedupe.Records.
+func (c *HotClient) SetStop(_ context.Context, jobID string, s job.State) (holdsIn time.Duration, err error) {
+	return c.ofJob(jobID).setStop(jobID, s), nil
+}
+
 // StopsOf implements dedupe.Records.
-func (h *Hot) StopsOf(_ context.Context, jobIDs []string) (map[string]job.State, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (c *HotClient) StopsOf(_ context.Context, jobIDs []string) (map[string]job.State, error) {
 	states := map[string]job.State{}
 	for _, id := range jobIDs {
-		if s, ok := h.state.stops[id]; ok {
+		if s, ok := c.ofJob(id).stop(id); ok {
 			states[id] = s
 		}
 	}

@@ -1,0 +1,288 @@
+package servers
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// server holds one partition's part of the hot tier: its hot bucket, and the leases, outcomes and stop records of its jobs. It loses
+// them together.
+type server struct {
+	name       string
+	maxEntries int
+	maxRecords int
+	broken     *Broken
+
+	mu     sync.Mutex
+	losses int
+	// refused counts entries for which there was no room, evicted what was forgotten to make some.
+	refused, evicted int
+	epoch            int64 // of the present incarnation
+	// split is until when a server that this one replaced may answer some clients.
+	split time.Time
+	state hotState
+}
+
+// hotState is all that a server can lose.
+type hotState struct {
+	due       map[job.Locator]dueEntry
+	epochs    map[hotbucket.Role]int64
+	horizon   time.Time
+	claims    map[string]job.Decision
+	records   map[dedupe.Key]dedupe.Record
+	ended     []dedupe.Key // oldest first
+	endedAt   []time.Time
+	stops     map[string]job.State
+	stopped   []string // oldest first
+	keptSince time.Time
+	started   int64 // the last checks that were accepted
+}
+
+type dueEntry struct {
+	entry *job.Entry
+	// until is when an entry that is set aside is given again.
+	until  time.Time
+	parked bool
+}
+
+func newHotState() hotState {
+	return hotState{
+		due: map[job.Locator]dueEntry{}, epochs: map[hotbucket.Role]int64{},
+		claims: map[string]job.Decision{}, records: map[dedupe.Key]dedupe.Record{}, stops: map[string]job.State{},
+	}
+}
+
+func (s hotState) clone() hotState {
+	s.due, s.epochs, s.claims = maps.Clone(s.due), maps.Clone(s.epochs), maps.Clone(s.claims)
+	s.records, s.stops = maps.Clone(s.records), maps.Clone(s.stops)
+	s.ended, s.endedAt, s.stopped = slices.Clone(s.ended), slices.Clone(s.endedAt), slices.Clone(s.stopped)
+	return s
+}
+
+// lose makes the server forget everything. It has another incarnation afterwards.
+func (h *server) lose() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state = newHotState()
+	h.another()
+}
+
+func (h *server) another() {
+	h.losses++
+	h.epoch = dedupe.NextEpoch(h.epoch, time.Now())
+}
+
+// snapshot is what a replica has.
+func (h *server) snapshot() hotState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state.clone()
+}
+
+// promote makes the server the replica that had a state, in a new incarnation, and gives the one that it was.
+func (h *server) promote(replica hotState) (replaced *server) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	replaced = &server{
+		name: h.name, maxEntries: h.maxEntries, maxRecords: h.maxRecords, broken: h.broken, losses: h.losses, epoch: h.epoch, split: h.split,
+		state: h.state,
+	}
+	h.state, h.split = replica, time.Now().Add(dedupe.ReplacedFor)
+	h.another()
+	return replaced
+}
+
+func (h *server) bounded() (refused, evicted int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.refused, h.evicted
+}
+
+func (h *server) widen() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.maxEntries = 0
+}
+
+// add adds entries, or none if there is no room for them.
+func (h *server) add(entries []job.Entry, now time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	bound := h.maxEntries
+	var added []*job.Entry
+	for i := range entries {
+		e := entries[i]
+		if _, there := h.state.due[e.Locator]; !there {
+			added = append(added, &e)
+		}
+		if e.DueAt.After(now.Add(hotbucket.RoomWithin)) || e.DueAt.Before(now.Add(-hotbucket.RoomWithin)) {
+			bound = h.maxEntries * 4 / 5
+		}
+	}
+	if h.maxEntries > 0 && len(h.state.due)+len(added) > bound {
+		h.refused += len(added)
+		return hotbucket.ErrFull
+	}
+	for _, e := range added {
+		h.state.due[e.Locator] = dueEntry{entry: e}
+	}
+	return nil
+}
+
+// check refuses an owner whose epoch is not the one that stands.
+func (h *server) check(o hotbucket.Owner) error {
+	if epoch, ok := h.state.epochs[o.Role]; !ok || epoch != o.Epoch {
+		return fmt.Errorf("partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
+	}
+	return nil
+}
+
+func (h *server) dueFor(o hotbucket.Owner, ask hotbucket.Ask, now time.Time) (all []hotbucket.Given, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.check(o); err != nil {
+		return nil, err
+	}
+	if ask.Again {
+		h.bringBack()
+	}
+	byLane := map[uint32][]dueEntry{}
+	for _, l := range slices.SortedFunc(maps.Keys(h.state.due), compareLocators) {
+		d := h.state.due[l]
+		of := ask.Of(o.Partition, d.entry.Lane)
+		wanted := !of.Attended || !d.parked && d.entry.Attended()
+		if wanted && of.Limit > 0 && !d.entry.DueAt.After(of.Until) && !d.until.After(now) {
+			byLane[d.entry.Lane] = append(byLane[d.entry.Lane], d)
+		}
+	}
+	lanes := slices.SortedFunc(maps.Keys(byLane), func(a, b uint32) int {
+		return cmp.Or(byLane[a][0].entry.DueAt.Compare(byLane[b][0].entry.DueAt), cmp.Compare(a, b))
+	})
+	room := ask.Room()
+	share := room
+	if len(lanes) > 1 {
+		share = max(room/2, 1)
+	}
+	for _, lane := range lanes {
+		list := byLane[lane]
+		list = list[:min(len(list), share, room, ask.Of(o.Partition, lane).Limit)]
+		room -= len(list)
+		for _, d := range list {
+			all = append(all, hotbucket.Given{Entry: d.entry, Parked: d.parked})
+			d.until, d.parked = now.Add(hotbucket.GivenFor), false
+			h.state.due[d.entry.Locator] = d
+		}
+	}
+	return all, nil
+}
+
+// bringBack makes everything available again that was set aside.
+func (h *server) bringBack() {
+	for l, d := range h.state.due {
+		d.until = time.Time{}
+		h.state.due[l] = d
+	}
+}
+
+func (h *server) change(o hotbucket.Owner, entries []*job.Entry, to func(d *dueEntry)) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.check(o); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if d, ok := h.state.due[e.Locator]; ok {
+			to(&d)
+			h.state.due[e.Locator] = d
+		}
+	}
+	return nil
+}
+
+func (h *server) remove(l job.Locator) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.state.due, l)
+}
+
+func (h *server) absent(l job.Locator) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, there := h.state.due[l]
+	return !there
+}
+
+func (h *server) claim(o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.check(o); err != nil {
+		return nil, err
+	}
+	standing := make([]job.Decision, len(claims))
+	for i, c := range claims {
+		k := c.ExecutionID + "/" + c.DefinitionID
+		if _, there := h.state.claims[k]; !there {
+			h.state.claims[k] = *copyDecision(&c.Decision)
+		}
+		d := h.state.claims[k]
+		standing[i] = *copyDecision(&d)
+	}
+	return standing, nil
+}
+
+func (h *server) horizon() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state.horizon
+}
+
+func (h *server) setHorizon(o hotbucket.Owner, horizon time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.check(o); err != nil {
+		return err
+	}
+	h.state.horizon = horizon
+	return nil
+}
+
+func (h *server) setEpoch(o hotbucket.Owner) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state.epochs[o.Role] > o.Epoch {
+		return fmt.Errorf("partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
+	}
+	if h.state.epochs[o.Role] != o.Epoch && o.Role == hotbucket.RoleWorker {
+		h.bringBack()
+	}
+	h.state.epochs[o.Role] = o.Epoch
+	return nil
+}
+
+func (h *server) memory() dedupe.Memory {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return dedupe.Memory{Incarnation: h.incarnation(), KeptSince: h.state.keptSince}
+}
+
+func (h *server) incarnation() string {
+	if h.broken.AnyIncarnation {
+		return h.name
+	}
+	return dedupe.IncarnationName(h.number(), h.name)
+}
+
+func (h *server) number() int64 {
+	if h.broken.FallingEpochs {
+		return int64(1000 - h.losses)
+	}
+	return h.epoch
+}
