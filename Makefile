@@ -140,7 +140,7 @@ test-servers: binaries ## conformance of the adapters, and the services end to e
 
 .PHONY: check-servers
 check-servers: binaries ## conformance of the adapters on real servers, and a fleet of which one of each service is killed
-	@infra/local/with-servers sh -ec '$(ON_SERVERS) -p 3 -run "^TestConformance$$" $(ADAPTERS) ./libs/adapters/zookeeper; $(ON_SERVERS) -v -run "^TestUsersAreServedWhateverIsKilled" ./loadtest/cluster'
+	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 -run "^TestConformance$$" $(ADAPTERS) ./libs/adapters/zookeeper; $(ON_SERVERS) -v -run "^TestUsersAreServedWhateverIsKilled" ./loadtest/cluster'
 
 release-adapters: binaries
 	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) ./libs/adapters/zookeeper'
