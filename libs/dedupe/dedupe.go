@@ -211,9 +211,9 @@ type Records interface {
 	// Lookup reads records.
 	Lookup(ctx context.Context, keys []Key) ([]Record, error)
 
-	// SetStop stores the state of a job over a smaller version only. holdsIn is how long a server that was replaced, and does not
-	// know this state, may still accept last checks: a change that stops attempts is acknowledged no earlier. It is 0 unless a
-	// server failed over within ReplacedFor.
+	// SetStop stores the state of a job over a smaller version only. Where holdsIn is over 0 the state may be stored by a server that was
+	// replaced, or a server that was replaced may still accept last checks without it: a change that stops attempts is acknowledged
+	// when that time is over and the state was stored once more. It is 0 unless a server failed over, was lost or lost its replica.
 	SetStop(ctx context.Context, jobID string, s job.State) (holdsIn time.Duration, err error)
 	// StopsOf reads stop records; those that are not there are missing from the map.
 	StopsOf(ctx context.Context, jobIDs []string) (map[string]job.State, error)

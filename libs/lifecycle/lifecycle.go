@@ -1,5 +1,6 @@
 // Package lifecycle changes a job so that the change holds from the moment at which it is acknowledged: first the row,
-// by compare-and-set on its version, then the stop record, which every attempt is judged by when it begins.
+// by compare-and-set on its version, then the stop record, which every attempt is judged by when it begins. Whoever
+// acknowledges a change calls Hold before.
 //
 // A crash between the two leaves a change that was never acknowledged, and that still takes effect as entries are
 // judged by the row. A change that was acknowledged outlives the loss of the hot tier: fires of an older incarnation
@@ -28,20 +29,38 @@ var ErrNoChange = errors.New("nothing to change")
 type Changer struct {
 	Jobs    jobstore.Jobs
 	Records dedupe.Records
-	// Answers tells that the end of a change is its acknowledgement: it is waited for until nothing can begin any more that the
-	// change stops, which takes longer only right after a server of the hot tier failed over.
-	Answers bool
+}
+
+// Changed is a job with a change that is stored.
+type Changed struct {
+	job.Job
+	// HoldsIn is how long it takes until the change holds: 0 but around a failover of the hot tier.
+	HoldsIn time.Duration
+	records dedupe.Records
+}
+
+// Hold returns when nothing can begin any more that the change stops. A server that a replica was promoted in place of has ended by
+// then. It may have been that server which stored the stop record, so the record is stored once more.
+func (c *Changed) Hold(ctx context.Context) error {
+	if c.HoldsIn == 0 {
+		return nil
+	}
+	if err := run.Sleep(ctx, c.HoldsIn); err != nil {
+		return err
+	}
+	_, err := c.records.SetStop(ctx, c.ID, c.State())
+	return err
 }
 
 // Change applies fn to the job's row and stores it with the next version, again from the start when another change
 // came first, then writes the stop record. fn may be called more than once.
 func (c Changer) Change(
 	ctx context.Context, jobID string, fn func(ctx context.Context, j *job.Job) error,
-) (job.Job, error) {
+) (Changed, error) {
 	for range maxTries {
 		j, err := c.Jobs.Get(ctx, jobID)
 		if err != nil {
-			return job.Job{}, err
+			return Changed{}, err
 		}
 		err = fn(ctx, &j)
 		if errors.Is(err, ErrNoChange) {
@@ -49,15 +68,15 @@ func (c Changer) Change(
 			// change. The stop record is written all the same, because they may have died before they did.
 			standing, err := c.Jobs.GetSerial(ctx, jobID)
 			if err != nil {
-				return job.Job{}, err
+				return Changed{}, err
 			}
 			if standing.Version != j.Version {
 				continue
 			}
-			return j, c.stop(ctx, &j)
+			return c.stop(ctx, &j)
 		}
 		if err != nil {
-			return job.Job{}, err
+			return Changed{}, err
 		}
 		j.Version++
 		err = c.Jobs.Replace(ctx, j)
@@ -65,26 +84,22 @@ func (c Changer) Change(
 			continue
 		}
 		if err != nil {
-			return job.Job{}, err
+			return Changed{}, err
 		}
-		return j, c.stop(ctx, &j)
+		return c.stop(ctx, &j)
 	}
-	return job.Job{}, fmt.Errorf("lifecycle: %d changes came between: %w", maxTries, jobstore.ErrConflict)
+	return Changed{}, fmt.Errorf("lifecycle: %d changes came between: %w", maxTries, jobstore.ErrConflict)
 }
 
-// stop writes the stop record. Where a server was replaced a moment ago, executors that have not noticed may still make their last
-// checks there, against the record of before.
-func (c Changer) stop(ctx context.Context, j *job.Job) error {
+// stop writes the stop record.
+func (c Changer) stop(ctx context.Context, j *job.Job) (Changed, error) {
 	holdsIn, err := c.Records.SetStop(ctx, j.ID, j.State())
-	if err != nil || holdsIn == 0 || !c.Answers {
-		return err
-	}
-	return run.Sleep(ctx, holdsIn)
+	return Changed{*j, holdsIn, c.Records}, err
 }
 
 // Pause pauses an active job; pausing a paused one changes nothing. What lies behind now is left to the resume, whose definition
 // begins there: an instant that was called before the pause reached its row is known by its outcome then.
-func (c Changer) Pause(ctx context.Context, jobID string, now time.Time) (job.Job, error) {
+func (c Changer) Pause(ctx context.Context, jobID string, now time.Time) (Changed, error) {
 	return c.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
 		if j.Status != job.Active {
 			return ErrNoChange

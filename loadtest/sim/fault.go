@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -105,17 +106,31 @@ type Fault struct {
 	At time.Duration `json:"at"`
 	// What a scheduled fault strikes.
 	What string `json:"what,omitempty"`
+	// Aimed tells that the workload has it strike, in a replay too.
+	Aimed bool `json:"aimed,omitempty"`
 }
 
 // partitions are those of the hot tier that a fault strikes.
 func (f Fault) partitions() (list []int) {
+	what, _, _ := strings.Cut(f.What, "/")
 	for p := range partitions {
-		if f.What == "" || f.What == strconv.Itoa(p) {
+		if what == "" || what == strconv.Itoa(p) {
 			list = append(list, p)
 		}
 	}
 	return list
 }
+
+// lags tells whether a client goes on with a server that was replaced: half of them do, or those of the kind of process that is named.
+func (f Fault) lags(d dice, client string) bool {
+	if _, kind, ok := strings.Cut(f.What, "/"); ok {
+		return strings.HasPrefix(client, kind)
+	}
+	return d.roll("lags/%s/%s/%s", f.What, f.At, client) < 0.5
+}
+
+// onlyOne tells whether one kind of process alone goes on with a server that was replaced.
+func (f Fault) onlyOne() bool { return f.Kind == Replace && strings.Contains(f.What, "/") }
 
 // String shows a fault to a person.
 func (f Fault) String() string {
@@ -410,10 +425,11 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 	var list []Fault
 	if f.replay != nil {
 		for _, x := range replay {
-			if x.Point == (Point{}) {
+			if x.Point == (Point{}) && !x.Aimed {
 				list = append(list, x)
 			}
 		}
+		slices.SortStableFunc(list, byTime)
 		return list
 	}
 	for _, k := range slices.Sorted(maps.Keys(f.weather.Scheduled)) {
@@ -443,23 +459,33 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 			list = append(list, x)
 		}
 	}
-	slices.SortFunc(list, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
+	slices.SortFunc(list, byTime)
 	return list
 }
 
-// forgets tells whether the hot tier is lost right after a cancel was acknowledged, which is when it matters most. The trace has
-// it as a scheduled one.
+func byTime(a, b Fault) int { return cmp.Compare(a.At, b.At) }
+
+// forgets tells whether the hot tier is lost right after a cancel was acknowledged, which is when it matters most, in a
+// replay too.
 func (f *Faults) forgets(jobID string) bool {
-	return f.replay == nil && f.weather.Scheduled[LoseHot] > 0 && time.Now().Before(f.until) && f.dice.roll("forgets/%s", jobID) < forgetful
+	return f.weather.Scheduled[LoseHot] > 0 && time.Now().Before(f.until) && f.dice.roll("forgets/%s", jobID) < forgetful
 }
 
-// replaces tells whether the server of a job's part of the hot tier is replaced right before its n-th change.
-func (f *Faults) replaces(jobID string, n int) bool {
-	return f.weather.Scheduled[Replace] > 0 && time.Now().Before(f.until) && f.dice.roll("replaces/%s/%d", jobID, n) < forgetful/4
+// replaces tells whether the server of a job's part of the hot tier is replaced right before its n-th change, and who goes on with it then,
+// as in [Fault.lags].
+func (f *Faults) replaces(jobID string, n int) (who string, ok bool) {
+	if f.weather.Scheduled[Replace] == 0 || !time.Now().Before(f.until) {
+		return "", false
+	}
+	r := f.dice.roll("replaces/%s/%d", jobID, n)
+	if r < forgetful/8 {
+		return "", true
+	}
+	return "/job-api", r < forgetful
 }
 
 // forgetful is the share of cancels after which the hot tier is lost, and of changes before which a server of it is replaced, in a
-// weather that does so.
+// weather that does so. As a rule only the API does not notice that, which costs the others nothing.
 const forgetful = 0.25
 
 // scheduled records that a scheduled fault struck.

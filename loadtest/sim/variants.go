@@ -57,6 +57,7 @@ func Variants() []*Variant {
 		{Name: "an old definition is fired after an update", Servers: func(w *world) { w.hot.Broken.AnyDefinition = true }},
 		{Name: "an old definition is judged by the last update alone", Seed: 74, Servers: func(w *world) { w.hot.Broken.LastUpdateOnly = true }},
 		{Name: "a change writes no stop record", Ports: only("job-api", func(p *Ports) { p.Records = stopsNothing{p.Records} })},
+		{Name: "a stop holds that only a replaced server has", Servers: func(w *world) { w.hot.Broken.AloneHolds = true }},
 		{Name: "no successor is written", Ports: only("scheduler-worker", func(p *Ports) { p.Pending = writesNothing{p.Pending} })},
 		{Name: "the hot tier's incarnation is not asked for", Servers: func(w *world) { w.hot.Broken.AnyIncarnation = true }},
 		{Name: "a token is given out again", Servers: func(w *world) { w.hot.Broken.SameToken = true }},

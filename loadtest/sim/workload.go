@@ -133,10 +133,10 @@ func scripts(d dice, began time.Time) [][]script {
 	return apart(list)
 }
 
-// bounds has some schedules begin later, and some end before the run does.
+// bounds has some schedules begin later, and some end before the run does. Between both lies an occurrence.
 func bounds(d dice, s *script, began time.Time) {
 	if d.roll("starts/%s", s.name) < 0.2 {
-		s.body["start_at"] = began.Add(s.begin + time.Duration(5+d.roll("start/%s", s.name)*200)*time.Second)
+		s.body["start_at"] = began.Add(s.begin + time.Duration(5+d.roll("start/%s", s.name)*60)*time.Second)
 	}
 	if d.roll("ends/%s", s.name) < 0.2 {
 		s.body["end_at"] = began.Add(s.begin + time.Duration(250+d.roll("end/%s", s.name)*300)*time.Second)
@@ -314,20 +314,17 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 }
 
 // replaceBefore replaces the server that holds a job's part of the hot tier a moment before some changes: what they stop may be on its
-// way through an executor that goes on with the server of before. The trace has it as a scheduled fault.
+// way through an executor that goes on with the server of before. A replay does the same.
 func (w *world) replaceBefore(id string, n int) {
-	if !w.faults.replaces(id, n) {
+	who, ok := w.faults.replaces(id, n)
+	if !ok {
 		return
 	}
-	w.after(time.Second, func() {})
-	at := (time.Since(w.forecast) + 2*time.Millisecond).Truncate(time.Millisecond)
-	f := Fault{Kind: Replace, What: strconv.Itoa(bucket.Partition(id, partitions)), At: at, For: dedupe.ReplacedFor - time.Millisecond}
-	w.background.Go(func() {
-		if w.faults.replay == nil { // else it is one of the scheduled
-			w.after(at-time.Since(w.forecast), func() { w.strike(f, 0) })
-		}
+	at := (time.Since(w.forecast) + time.Second + 2*time.Millisecond).Truncate(time.Millisecond)
+	w.plan(Fault{
+		Kind: Replace, What: strconv.Itoa(bucket.Partition(id, partitions)) + who, At: at, For: dedupe.ReplacedFor - time.Millisecond, Aimed: true,
 	})
-	w.after(3*time.Millisecond, func() {})
+	w.after(1005*time.Millisecond+time.Duration(w.faults.dice.roll("replaced/%s/%d", id, n)*2500)*time.Millisecond, func() {})
 }
 
 // cancelExecution cancels some of the executions that were triggered.
@@ -391,7 +388,9 @@ func (w *world) stopped(s ledger.Stop, definition string) {
 	if s.Kind == ledger.StopCancel && w.faults.forgets(s.JobID) {
 		// A little later, so that a replay does not lose it before.
 		at := (time.Since(w.forecast) + 2*time.Millisecond).Truncate(time.Millisecond)
-		w.background.Go(func() { w.after(at-time.Since(w.forecast), func() { w.strike(Fault{Kind: LoseHot, At: at}, 0) }) })
+		w.background.Go(func() {
+			w.after(at-time.Since(w.forecast), func() { w.strike(Fault{Kind: LoseHot, At: at, Aimed: true}, 0) })
+		})
 	}
 }
 

@@ -345,12 +345,17 @@ func (w *world) stop() {
 func (w *world) schedule(list []Fault) {
 	w.forecast = time.Now()
 	for _, f := range list {
-		early := time.Duration(0)
-		if f.Kind == FailOver || f.Kind == Replace {
-			early = min(f.At, time.Second)
-		}
-		w.background.Go(func() { w.after(f.At-early, func() { w.strike(f, early) }) })
+		w.plan(f)
 	}
+}
+
+// plan lets a scheduled fault strike at its time.
+func (w *world) plan(f Fault) {
+	early := time.Duration(0)
+	if f.Kind == FailOver || f.Kind == Replace && !f.onlyOne() {
+		early = min(f.At, time.Second)
+	}
+	w.background.Go(func() { w.after(f.At-early-time.Since(w.forecast), func() { w.strike(f, early) }) })
 }
 
 func (w *world) strike(f Fault, early time.Duration) {
@@ -366,9 +371,11 @@ func (w *world) strike(f Fault, early time.Duration) {
 		promote := w.hot.Replicate(f.partitions()...)
 		w.after(early, func() {
 			w.tell("simulation", "", f.String())
-			promote(f.For, func(client string) bool { return w.faults.dice.roll("lags/%s/%s/%s", f.What, f.At, client) < 0.5 })
-			w.lost(f)
-			w.after(f.For, func() { w.lost(f) }) // what those lose that had lagged
+			promote(f.For, func(client string) bool { return f.lags(w.faults.dice, client) })
+			if !f.onlyOne() { // else the replica has everything
+				w.lost(f)
+				w.after(f.For, func() { w.lost(f) }) // what those lose that had lagged
+			}
 		})
 	case Recreate:
 		w.lostOf(f.What, w.log.Recreate(f.What))

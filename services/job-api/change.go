@@ -243,7 +243,15 @@ func (s *Service) redefine(
 	if fires {
 		s.writeThrough(ctx, first)
 	}
-	return s.answerJob(ctx, http.StatusOK, &j)
+	return s.answerChange(ctx, &j)
+}
+
+// answerChange answers a change when it holds.
+func (s *Service) answerChange(ctx context.Context, j *lifecycle.Changed) (response, error) {
+	if err := s.hold(ctx, j); err != nil {
+		return response{}, err
+	}
+	return s.answerJob(ctx, http.StatusOK, &j.Job)
 }
 
 func (s *Service) pauseJob(ctx context.Context, r *request) (response, error) {
@@ -254,7 +262,7 @@ func (s *Service) pauseJob(ctx context.Context, r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	return s.answerJob(ctx, http.StatusOK, &j)
+	return s.answerChange(ctx, &j)
 }
 
 // mustStand refuses a job that is gone or cancelled.
@@ -279,16 +287,19 @@ func (s *Service) cancelJob(ctx context.Context, r *request) (response, error) {
 	if j.Deleted {
 		return response{}, jobstore.ErrNotFound
 	}
-	return s.answerJob(ctx, http.StatusOK, &j)
+	return s.answerChange(ctx, &j)
 }
 
 func (s *Service) deleteJob(ctx context.Context, r *request) (response, error) {
-	_, err := s.cancel(ctx, r.PathValue("id"), true)
+	j, err := s.cancel(ctx, r.PathValue("id"), true)
+	if err == nil {
+		err = s.hold(ctx, &j)
+	}
 	return response{status: http.StatusNoContent}, err
 }
 
 // cancel stops a job for good; with hide it also disappears from reads.
-func (s *Service) cancel(ctx context.Context, jobID string, hide bool) (job.Job, error) {
+func (s *Service) cancel(ctx context.Context, jobID string, hide bool) (lifecycle.Changed, error) {
 	return s.change.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
 		if j.Status == job.Cancelled && (j.Deleted || !hide) {
 			return lifecycle.ErrNoChange

@@ -343,7 +343,7 @@ func (s *Service) cancelExecution(ctx context.Context, r *request) (response, er
 	}
 	now := job.Instant(s.deps.Clock.Now())
 	if !x.ended() || now.Sub(x.lastEnd) < endedFor {
-		_, err = s.change.Change(ctx, x.JobID, func(_ context.Context, j *job.Job) error {
+		j, err := s.change.Change(ctx, x.JobID, func(_ context.Context, j *job.Job) error {
 			stopped := recent(j.StoppedExecutions, now)
 			full := len(stopped) >= job.MaxStoppedExecutions
 			if j.State().Stops(id) || full && x.ended() {
@@ -357,6 +357,9 @@ func (s *Service) cancelExecution(ctx context.Context, r *request) (response, er
 			j.UpdatedAt = now
 			return nil
 		})
+		if err == nil {
+			err = s.hold(ctx, &j)
+		}
 		if err != nil {
 			return response{}, err
 		}

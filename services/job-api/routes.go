@@ -22,6 +22,7 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/trace"
@@ -229,6 +230,14 @@ func (s *Service) problemOf(err error, r *request) *problem.Problem {
 		return notFound()
 	case errors.Is(err, jobstore.ErrConflict):
 		return problem.New(http.StatusConflict, "conflict", "Other changes came between; read the job and try again.")
+	}
+	switch {
+	case errors.Is(err, errNotHeld):
+		p := problem.Unavailable(advice(r))
+		p.RetryAfter = dedupe.ReplacedFor
+		return p
+	case r.Context().Err() != nil: // the client has gone
+		return problem.Unavailable(advice(r))
 	}
 	if !s.away.Swap(true) {
 		s.deps.Logger.Error("requests cannot be answered", "error", err)

@@ -103,6 +103,8 @@ type Service struct {
 	handler http.Handler
 	// away: a server that requests need did not answer the last one.
 	away atomic.Bool
+	// holding has a place for each answer that waits until its change holds; stopping is closed when the service is told to stop.
+	holding, stopping chan struct{}
 	// cold holds entries whose write-through failed.
 	cold chan job.Entry
 	// heatAgain is when answers wait for the hot tier again, in nanoseconds since the Unix epoch.
@@ -123,8 +125,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, spec: sp, metrics: newMetrics(deps.Metrics),
-		change: lifecycle.Changer{Jobs: deps.Jobs, Records: deps.Records, Answers: true},
-		cold:   make(chan job.Entry, cfg.MaxWriteThroughs),
+		change:  lifecycle.Changer{Jobs: deps.Jobs, Records: deps.Records},
+		holding: make(chan struct{}, max(cfg.MaxConnections/holdingShare, 1)), stopping: make(chan struct{}),
+		cold: make(chan job.Entry, cfg.MaxWriteThroughs),
 	}
 	s.handler, err = s.routes()
 	return s, err
@@ -136,6 +139,7 @@ func (s *Service) Handler() http.Handler { return s.handler }
 // Run serves until ctx ends, then lets the requests under way finish, at most for DrainLimit.
 func (s *Service) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(ctx, func() { close(s.stopping) })
 	background := make(chan struct{})
 	go func() {
 		defer close(background)

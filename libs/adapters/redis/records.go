@@ -338,14 +338,22 @@ func (r *Records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Recor
 	return records, nil
 }
 
-// The script writes in any case, so that what stands can be waited for as well, and answers how many replicas are in step (one that is
-// still fetching everything may take minutes), and for how many milliseconds a server that was replaced may go on.
+// The script writes in any case, so that what stands can be waited for as well. It answers how many replicas are in step (one that is
+// still fetching everything may take minutes), and for how many milliseconds another server may go on: one that this one took the place
+// of, or one that took this one's, with its replica.
 var stopScript = newScript(incarnationLua + `
 local standing = redis.call('HGET', KEYS[1], 'v')
 if not standing or tonumber(standing) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'v', ARGV[1], 'b', ARGV[2]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-incarnation(KEYS[2])
-return {select(2, string.gsub(redis.call('INFO', 'replication'), 'state=online', '')), math.max(redis.call('PTTL', replaced(KEYS[2])), 0)}`)
+local name, most, left = incarnation(KEYS[2]), tonumber(ARGV[4]), 0
+if string.sub(name, 56) == 'p' then
+  local time = redis.call('TIME')
+  left = most - ((time[1] * 1000000 + time[2]) - tonumber(string.sub(name, 1, 14), 16)) / 1000
+end
+local info = redis.call('INFO', 'replication')
+local replicas = select(2, string.gsub(info, 'state=online', ''))
+if replicas == 0 and string.find(info, 'repl_backlog_active:1') then left = most end
+return {replicas, math.ceil(math.max(0, math.min(left, most)))}`)
 
 // replicaWait is how long a replica may take to have a stop record.
 const replicaWait = time.Second
@@ -361,7 +369,8 @@ func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) (holds
 	if err == nil {
 		err = r.client.Watch(ctx, func(tx *redis.Tx) error {
 			keys := []string{r.stopKey(jobID), r.incarnationKey(jobID)}
-			answer, err := stopScript.Run(ctx, tx, keys, s.Version, text, stopTTL.Milliseconds()).Int64Slice()
+			most := (dedupe.ReplacedFor + clock.MaxDifference).Milliseconds()
+			answer, err := stopScript.Run(ctx, tx, keys, s.Version, text, stopTTL.Milliseconds(), most).Int64Slice()
 			if err != nil {
 				return err
 			}

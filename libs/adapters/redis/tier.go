@@ -18,7 +18,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/minutehand/minutehand/libs/bucket"
-	"github.com/minutehand/minutehand/libs/dedupe"
 )
 
 // Options say where the server is.
@@ -129,21 +128,20 @@ func (t *Tier) ofJob(jobID, name string) string {
 // incarnationLua gives a partition's incarnation, a new one if there is none of this reign of its server: the run id is
 // another after a restart, the replication id after a promotion. Both are asked for each time, because a connection, and a
 // server, may outlive two failovers, there and back. Half of each will do. A name begins with its number, as
-// dedupe.IncarnationName has it: the server's time in microseconds, or one more than the last number, if that is known. Where a
-// replica was promoted, 'replaced' stands beside it for as long as the server before may go on: dedupe.ReplacedFor.
-var incarnationLua = fmt.Sprintf("local replacedFor = %d", dedupe.ReplacedFor.Milliseconds()) + `
-local function replaced(key) return (string.gsub(key, 'incarnation$', 'replaced')) end
+// dedupe.IncarnationName has it: the server's time in microseconds, or one more than the last number, if that is known. It ends in "p"
+// where another server may have been in this one's place before: it was a replica, or belongs to a cluster and knows nothing.
+const incarnationLua = `
 local function incarnation(key)
   local info = redis.call('INFO', 'server', 'replication')
   local reign = string.sub(string.match(info, 'run_id:(%w+)'), 1, 20) .. string.sub(string.match(info, 'master_replid:(%w+)'), 1, 20)
   local now = redis.call('GET', key)
-  if not now or string.sub(now, 15) ~= '-' .. reign then
+  if not now or string.sub(now, 15, 55) ~= '-' .. reign then
     local time = redis.call('TIME')
     local number = time[1] * 1000000 + time[2]
+    local promoted = string.find(info, 'master_replid2:0*[^0%s]') or not now and string.find(info, 'redis_mode:cluster')
     if now then number = math.max(number, (tonumber(string.sub(now, 1, 14), 16) or 0) + 1) end
-    now = string.format('%014x', number) .. '-' .. reign
+    now = string.format('%014x', number) .. '-' .. reign .. (promoted and 'p' or '')
     redis.call('SET', key, now)
-    if string.find(info, 'master_replid2:0*[^0%s]') then redis.call('SET', replaced(key), '1', 'PX', replacedFor) end
   end
   return now
 end

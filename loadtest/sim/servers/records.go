@@ -175,6 +175,9 @@ func (h *server) setStop(jobID string, s job.State) (holdsIn time.Duration) {
 		h.state.stops[jobID] = s
 		h.evict()
 	}
+	if h.replaced && !h.broken.AloneHolds {
+		return dedupe.ReplacedFor // it has no replica any more
+	}
 	return max(time.Until(h.split), 0)
 }
 

@@ -26,9 +26,10 @@ type server struct {
 	// refused counts entries for which there was no room, evicted what was forgotten to make some.
 	refused, evicted int
 	epoch            int64 // of the present incarnation
-	// split is until when a server that this one replaced may answer some clients.
-	split time.Time
-	state hotState
+	// split is until when a server that this one replaced may answer some clients; replaced tells that this is such a server.
+	split    time.Time
+	replaced bool
+	state    hotState
 }
 
 // hotState is all that a server can lose.
@@ -93,7 +94,7 @@ func (h *server) promote(replica hotState) (replaced *server) {
 	defer h.mu.Unlock()
 	replaced = &server{
 		name: h.name, maxEntries: h.maxEntries, maxRecords: h.maxRecords, broken: h.broken, losses: h.losses, epoch: h.epoch, split: h.split,
-		state: h.state,
+		replaced: true, state: h.state,
 	}
 	h.state, h.split = replica, time.Now().Add(dedupe.ReplacedFor)
 	h.another()

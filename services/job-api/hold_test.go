@@ -1,0 +1,83 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+	api "github.com/minutehand/minutehand/services/job-api"
+)
+
+// failedOver is a hot tier of which a server failed over a moment ago.
+type failedOver struct {
+	dedupe.Records
+	until time.Time
+
+	mu   sync.Mutex
+	sets []time.Time
+}
+
+func (f *failedOver) SetStop(ctx context.Context, jobID string, s job.State) (time.Duration, error) {
+	f.mu.Lock()
+	f.sets = append(f.sets, time.Now())
+	f.mu.Unlock()
+	if _, err := f.Records.SetStop(ctx, jobID, s); err != nil {
+		return 0, err
+	}
+	return max(time.Until(f.until), 0), nil
+}
+
+func TestChangeIsAnsweredWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier := &failedOver{}
+		s := newServer(t, func(_ *api.Config, d *api.Deps) { tier.Records, d.Records = d.Records, tier })
+		path := "/jobs/" + s.create(everySecond)
+		for _, c := range []struct{ method, path, body string }{
+			{http.MethodPost, path + "/pause", ""},
+			{http.MethodPost, path + "/resume", ""},
+			{http.MethodPatch, path, `{"name":"another"}`},
+			{http.MethodPost, path + "/cancel", ""},
+			{http.MethodDelete, path, ""},
+		} {
+			tier.until, tier.sets = time.Now().Add(dedupe.ReplacedFor), nil
+			want := http.StatusOK
+			if c.method == http.MethodDelete {
+				want = http.StatusNoContent
+			}
+			s.answer(want, c.method, c.path, c.body, "If-Match", "*")
+			if time.Now().Before(tier.until) || len(tier.sets) != 2 || tier.sets[1].Before(tier.until) {
+				t.Errorf("%s %s was answered %s before the server had ended; the record was stored %v", c.method, c.path, time.Until(tier.until), tier.sets)
+			}
+			s.answer(want, c.method, c.path, c.body, "If-Match", "*")
+			if time.Now().After(tier.until) {
+				t.Errorf("%s %s was not answered at once afterwards", c.method, c.path)
+			}
+		}
+	})
+}
+
+func TestOnlyAShareOfTheConnectionsWaitsUntilChangesHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tier := &failedOver{}
+		s := newServer(t, func(c *api.Config, d *api.Deps) {
+			tier.Records, d.Records = d.Records, tier
+			c.MaxConnections = 4
+		})
+		path := "/jobs/" + s.create(everySecond)
+		tier.until = time.Now().Add(dedupe.ReplacedFor)
+		go s.do(http.MethodPost, path+"/pause", "")
+		synctest.Wait()
+		w := s.do(http.MethodPost, path+"/pause", "")
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "15" {
+			t.Errorf("a change more than may wait was answered %d, to be repeated after %q", w.Code, w.Header().Get("Retry-After"))
+		}
+		time.Sleep(dedupe.ReplacedFor)
+		synctest.Wait()
+		s.answer(http.StatusOK, http.MethodPost, path+"/pause", "")
+	})
+}
