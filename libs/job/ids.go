@@ -21,7 +21,7 @@ const ulidLen = 26
 // Trigger says why an execution exists.
 type Trigger string
 
-// The triggers that are built; "backfill" and "replay" are reserved words of the design.
+// The triggers that are built; "backfill" and "replay" are reserved.
 const (
 	TriggerSchedule Trigger = "schedule"
 	TriggerManual   Trigger = "manual"

@@ -47,7 +47,7 @@ const (
 // HasDisposition tells whether a refusal ends the occurrence on record.
 func (v Verdict) HasDisposition() bool { return v == StoppedByPause || v == StoppedByCancel }
 
-// Judge applies the rules of the design (§3, steps 4 and 6) to an entry. The worker asks with the job row, the
+// Judge decides what becomes of an entry (services/README.md, steps 4 and 6). The worker asks with the job row, the
 // executor with the stop record; one function keeps the two alike.
 //
 // The state tells where the job's present definition begins, and not where one ended that others followed before it:

@@ -12,11 +12,11 @@ import (
 
 // What a target that never answers may cost.
 const (
-	// latenessFloor is a p99 that is good whatever it was alone: a tenth of what is promised (DESIGN §1). Alone it is
+	// latenessFloor is a p99 that is good whatever it was alone: a tenth of what is promised (services/README.md, "Figures that are promised"). Alone it is
 	// 1.4 ms on two quiet cores, most of which is the granularity of timers, and twice that is within what the machine's
 	// own scheduling adds when it is not quiet.
 	latenessFloor = 5 * time.Millisecond
-	// latenessPromise is the p99 that is promised (DESIGN §1): it holds over the whole window, whatever a second of it was.
+	// latenessPromise is the p99 that is promised (services/README.md, "Figures that are promised"): it holds over the whole window, whatever a second of it was.
 	latenessPromise = 50 * time.Millisecond
 	// heldUp is a lateness that no machine's noise makes in most seconds. What stands behind calls that hang is late by their timeout.
 	heldUp = time.Second

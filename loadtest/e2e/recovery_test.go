@@ -13,7 +13,7 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// resumeLimit is within what a killed process must fire again once it is back (DESIGN §1), each of its jobs.
+// resumeLimit is within what a killed process must fire again once it is back (services/README.md, "Figures that are promised"), each of its jobs.
 const resumeLimit = 10 * time.Second
 
 func TestEveryAcceptedJobFiresWhenTheProcessIsKilledInTheMiddleOfAStampede(t *testing.T) {

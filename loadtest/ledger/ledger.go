@@ -1,4 +1,4 @@
-// Package ledger checks the invariants of the design (I1–I9) on the account of a run: what was promised to clients,
+// Package ledger checks the invariants I1–I9 (services/README.md) on the account of a run: what was promised to clients,
 // what the targets saw, what stands in the history, the archive and the store. It knows nothing of how the run was
 // made, so the bubble, the simulation and the real servers use the same checker.
 package ledger
@@ -107,7 +107,7 @@ type Account struct {
 	Shortened []dispatch.Position
 	// Travel is how long after its last check, where that is not known, a call may reach its target.
 	Travel time.Duration
-	// Excused are, by job, the instants that may have more than one disposition, which the design excludes from I1: those that an
+	// Excused are, by job, the instants that may have more than one disposition, which I1 excludes: those that an
 	// owner had in hand when it stood still for longer than a catch-up window, and the hot tier was lost meanwhile; and those of a job
 	// whose registration took so long that its first entry was written more than once, with such a loss.
 	Excused map[string][]Window

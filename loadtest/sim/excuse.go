@@ -35,7 +35,7 @@ const (
 // window is the shortest catch-up window of the workload.
 const window = 10 * time.Second
 
-// delayed notes that a worker is held up for long enough that the design makes no promise if the hot tier is lost meanwhile.
+// delayed notes that a worker is held up for long enough that I1 promises nothing if the hot tier is lost meanwhile.
 func (w *world) delayed(p *process, d time.Duration) {
 	if p.kind == "scheduler-worker" && d >= window-time.Second {
 		w.mu.Lock()

@@ -154,7 +154,7 @@ type Weather struct {
 	Longer bool // delays may be longer than a lease
 	// Scheduled is how many of each scheduled kind there are.
 	Scheduled map[Kind]int
-	// Crash tells that it loses, in the design's sense: a process, a stall longer than a lease, a hot tier or a log.
+	// Crash tells that it loses, in the sense of the invariants: a process, a stall longer than a lease, a hot tier or a log.
 	Crash bool
 }
 

@@ -33,7 +33,7 @@ const (
 	releaseLimit = 2 * time.Second
 )
 
-// execute carries out step 6 for one fire. It returns when the fire is complete (its place in the window is done), its
+// execute carries out step 6 of services/README.md for one fire. It returns when the fire is complete (its place in the window is done), its
 // outcome is on its way to the log, it was put aside, or ctx ended: then the fire stays uncommitted and its lease lapses.
 func (s *Service) execute(ctx context.Context, w *task) {
 	if w.shed {

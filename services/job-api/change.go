@@ -103,7 +103,7 @@ func (sp *spec) operation(id string) *operation {
 }
 
 // update gives a job a new definition, effective now: each nominal instant before now stays with the old one, each
-// from now on belongs to the new one. The order is that of the design: the superseded definition (its entries may still
+// from now on belongs to the new one. The order is that of step 1 in services/README.md: the superseded definition (its entries may still
 // need it), the first entry of the new one, the job row, the stop record. Until the row is there the entry is held.
 func (s *Service) update(
 	ctx context.Context, r *request, body func(*job.Job) (text []byte, keepBody bool, err error),

@@ -21,7 +21,7 @@ import (
 	"github.com/minutehand/minutehand/libs/trace"
 )
 
-// createJob accepts a job, in the order of the design (§3, step 1): claim, entry, job row, answer, write-through.
+// createJob accepts a job, in the order of step 1 in services/README.md: claim, entry, job row, answer, write-through.
 func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 	now := job.Instant(s.deps.Clock.Now())
 	key, err := idempotencyKey(r)

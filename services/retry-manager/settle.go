@@ -32,7 +32,7 @@ func (b *batch) mark(l job.Locator) {
 	}
 }
 
-// handle carries out step 7 for one event.
+// handle carries out step 7 of services/README.md for one event.
 func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 	l := e.Entry.Locator
 	switch {

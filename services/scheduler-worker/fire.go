@@ -183,7 +183,7 @@ func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task
 	return fires, lateOneShots
 }
 
-// send carries out step 5 for a batch whose time has come: successors, fires, removal, in this order. A crash behind
+// send carries out step 5 of services/README.md for a batch whose time has come: successors, fires, removal, in this order. A crash behind
 // any of them leaves the entries in the hot bucket (or, when that is lost, not done in the cold store), so that they
 // are dispatched again: the successors have the same keys, the fires the same execution ids.
 func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error {

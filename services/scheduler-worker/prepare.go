@@ -120,7 +120,7 @@ func jobIDs(tasks []*task) []string {
 	return ids
 }
 
-// judge applies the rules of step 4 to one entry and its job row.
+// judge applies the rules of step 4 in services/README.md to one entry and its job row.
 func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) prepared {
 	if !found {
 		return s.await(t)
