@@ -13,7 +13,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
 // account gathers what the stores and the sink say of an installation that has come to rest.
@@ -110,7 +110,7 @@ func openRows(ctx context.Context, pending jobstore.Pending, partition int) (row
 // is only there, an entry that is not done.
 func (f *platform) rest(a *ledger.Account) string {
 	f.t.Helper()
-	archived, err := auditor.ReadArchive(f.t.Context(), f.ports.Archive)
+	archived, err := auditwriter.ReadArchive(f.t.Context(), f.ports.Archive)
 	f.must(err)
 	a.Archived = make([]ledger.Archived, 0, len(archived))
 	ids := make(map[string]bool, len(archived))

@@ -19,18 +19,18 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
-	loader "github.com/minutehand/minutehand/services/bucket-loader"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
+	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 	"github.com/minutehand/minutehand/services/executor"
-	api "github.com/minutehand/minutehand/services/job-api"
-	settler "github.com/minutehand/minutehand/services/retry-manager"
-	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
+	retrymanager "github.com/minutehand/minutehand/services/retry-manager"
+	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
 // process is the six services with connections of their own.
 type process struct {
 	*cluster.Cluster
-	api  *api.Service
+	api  *jobapi.Service
 	stop func()
 }
 
@@ -43,19 +43,19 @@ func (c *installation) start() *process {
 	if missing := p.Missing(c.t.Context(), cluster.Cassandra, cluster.Redis, cluster.Kafka, cluster.ZooKeeper, cluster.S3); len(missing) > 0 {
 		c.t.Fatalf("%v do not answer", missing)
 	}
-	loading, err := loader.New(loader.DefaultConfig(), loader.Deps{
+	loading, err := bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
 		Pending: p.Pending, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
-	apiConfig := api.DefaultConfig()
+	apiConfig := jobapi.DefaultConfig()
 	apiConfig.Partitions = partitions
-	answering, err := api.New(apiConfig, api.Deps{
+	answering, err := jobapi.New(apiConfig, jobapi.Deps{
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
-	workerConfig := worker.DefaultConfig()
+	workerConfig := schedulerworker.DefaultConfig()
 	workerConfig.Partitions = partitions
-	working, err := worker.New(workerConfig, worker.Deps{
+	working, err := schedulerworker.New(workerConfig, schedulerworker.Deps{
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
 		Board: p.Board, Logger: logger, Metrics: metrics,
 	})
@@ -67,13 +67,13 @@ func (c *installation) start() *process {
 		Metrics: metrics,
 	})
 	c.must(err)
-	settling, err := settler.New(settler.DefaultConfig(), settler.Deps{
+	settling, err := retrymanager.New(retrymanager.DefaultConfig(), retrymanager.Deps{
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Records: p.Records, Log: p.Log, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
-	auditConfig := auditor.DefaultConfig()
+	auditConfig := auditwriter.DefaultConfig()
 	auditConfig.CloseAfter = 2 * time.Second
-	auditing, err := auditor.New(auditConfig, auditor.Deps{
+	auditing, err := auditwriter.New(auditConfig, auditwriter.Deps{
 		History: p.History, Archive: p.Archive, Log: p.Log, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
@@ -163,7 +163,7 @@ func (c *installation) firesAll(t *testing.T) {
 		return true
 	})
 	eventually(t, "the archive holds every outcome", 60*time.Second, func() bool {
-		archived, err := auditor.ReadArchive(t.Context(), processes[0].Archive)
+		archived, err := auditwriter.ReadArchive(t.Context(), processes[0].Archive)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
-	loader "github.com/minutehand/minutehand/services/bucket-loader"
+	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 )
 
 // requests are what went to Cassandra.
@@ -177,7 +177,7 @@ func (c *installation) wantClosedBucketsGone(t *testing.T) {
 	p, err := cluster.Open(t.Context(), c.config, c.logger(), prometheus.NewRegistry())
 	c.must(err)
 	defer p.Close()
-	service, err := loader.New(loader.DefaultConfig(), loader.Deps{
+	service, err := bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
 		Pending: p.Pending, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: c.logger(), Metrics: prometheus.NewRegistry(),
 		Clock: clock.AheadBy(10 * time.Minute),
 	})

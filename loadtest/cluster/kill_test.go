@@ -14,7 +14,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/wire"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
 // Of a process that is gone the servers learn when its session ends, at ZooKeeper and at Kafka alike; firing must go on
@@ -143,7 +143,7 @@ func (f *platform) wantGrowingTokens() {
 func (f *platform) wantArchiveLikeTopic() {
 	f.t.Helper()
 	ctx := f.t.Context()
-	archived, err := auditor.ReadArchive(ctx, f.ports.Archive)
+	archived, err := auditwriter.ReadArchive(ctx, f.ports.Archive)
 	f.must(err)
 	type place struct{ partition, offset int64 }
 	places := map[place]string{}

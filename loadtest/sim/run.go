@@ -11,7 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
 // Result is what came of a run.
@@ -189,7 +189,7 @@ const everything = 1_000_000
 // addArchive reads the archive, outside of the bubble: the Parquet reader shares its decoders with other bubbles.
 func (w *world) addArchive(t *testing.T, a *ledger.Account) {
 	t.Helper()
-	archived, err := auditor.ReadArchive(t.Context(), w.archive)
+	archived, err := auditwriter.ReadArchive(t.Context(), w.archive)
 	if err != nil {
 		t.Error(err)
 	}

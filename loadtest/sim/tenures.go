@@ -6,7 +6,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/wire"
-	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
 // tenure is a partition as one run of a worker has it.
@@ -38,7 +38,7 @@ func (w *world) publishes(p *process, list []dispatch.Record) {
 		w.mu.Lock()
 		read, present := w.tenures[tenure{p.name, p.run, f.Partition, f.Epoch}], w.epochs[f.Partition]
 		w.mu.Unlock()
-		if age := time.Since(read); f.Epoch != present && age > worker.DefaultConfig().OwnerTTL {
+		if age := time.Since(read); f.Epoch != present && age > schedulerworker.DefaultConfig().OwnerTTL {
 			w.violate("I3", f.JobID, "%s dispatches from partition %d under epoch %d, while %d has taken it over: it read it %s ago",
 				p.name, f.Partition, f.Epoch, present, age)
 		}

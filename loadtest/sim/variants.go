@@ -14,7 +14,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/wire"
-	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
 // Variant is the code with something broken on purpose, to show that the simulation notices. It is made of ports that are
@@ -28,7 +28,7 @@ type Variant struct {
 	// Servers breaks a server.
 	Servers func(w *world)
 	// Worker changes how workers are configured.
-	Worker func(c *worker.Config)
+	Worker func(c *schedulerworker.Config)
 }
 
 // Variants are those that break an invariant.
@@ -62,7 +62,7 @@ func Variants() []*Variant {
 		{Name: "the hot tier's incarnation is not asked for", Servers: func(w *world) { w.hot.Broken.AnyIncarnation = true }},
 		{Name: "a token is given out again", Servers: func(w *world) { w.hot.Broken.SameToken = true }},
 		{Name: "a later incarnation has a smaller number", Servers: func(w *world) { w.hot.Broken.FallingEpochs = true }},
-		{Name: "a worker dispatches however long ago it read", Worker: func(c *worker.Config) { c.OwnerTTL = time.Hour }},
+		{Name: "a worker dispatches however long ago it read", Worker: func(c *schedulerworker.Config) { c.OwnerTTL = time.Hour }},
 		{Name: "an owner that gets nothing done stays the owner", Ports: func(_ string, p *Ports) { p.Coord = staysOwner{p.Coord} }},
 		{Name: "an object of the archive counts as put when it is there", Ports: only("audit-writer", func(p *Ports) {
 			p.Archive = putsBlindly{p.Archive}

@@ -23,12 +23,12 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	"github.com/minutehand/minutehand/loadtest/sim/servers"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
-	loader "github.com/minutehand/minutehand/services/bucket-loader"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
+	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 	"github.com/minutehand/minutehand/services/executor"
-	api "github.com/minutehand/minutehand/services/job-api"
-	settler "github.com/minutehand/minutehand/services/retry-manager"
-	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
+	retrymanager "github.com/minutehand/minutehand/services/retry-manager"
+	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
 const (
@@ -75,7 +75,7 @@ type world struct {
 	stopping      bool
 	taken         time.Time // when the workers were told to stop
 	processes     map[string]*process
-	apis          map[string]*api.Service
+	apis          map[string]*jobapi.Service
 	outages       map[string]time.Time
 	hangs         map[string]time.Time // until when servers that are away hang instead of failing
 	checked       map[string]check
@@ -133,7 +133,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		cold: servers.NewCold(partitions, job.Minute(time.Now().Add(-clock.MaxDifference))), hot: hotTier(f, v),
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
-		processes: map[string]*process{}, apis: map[string]*api.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
+		processes: map[string]*process{}, apis: map[string]*jobapi.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
 		checked: map[string]check{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
 		attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
@@ -271,9 +271,9 @@ func (w *world) service(p *process) (run.Runner, error) {
 	metrics := w.registry()
 	switch p.kind {
 	case "job-api":
-		cfg := api.DefaultConfig()
+		cfg := jobapi.DefaultConfig()
 		cfg.Partitions = partitions
-		s, err := api.New(cfg, api.Deps{
+		s, err := jobapi.New(cfg, jobapi.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
 			Records: ports.Records, Entropy: entropy{w}, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
@@ -282,12 +282,12 @@ func (w *world) service(p *process) (run.Runner, error) {
 		w.mu.Unlock()
 		return s, err
 	case "bucket-loader":
-		return loader.New(loader.DefaultConfig(), loader.Deps{
+		return bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
 			Pending: ports.Pending, Hot: ports.Hot, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
 			Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "scheduler-worker":
-		cfg := worker.DefaultConfig()
+		cfg := schedulerworker.DefaultConfig()
 		cfg.Shards, cfg.Partitions = 1, partitions
 		cfg.MaxBytes = 3 * largeBody // large bodies have to wait for memory
 		if w.variant == nil && w.seed%2 == 0 {
@@ -296,7 +296,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		if w.variant != nil && w.variant.Worker != nil {
 			w.variant.Worker(&cfg)
 		}
-		return worker.New(cfg, worker.Deps{
+		return schedulerworker.New(cfg, schedulerworker.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
 			Records: ports.Records, Log: ports.Log, Coord: ports.Coord, Board: ports.Board, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
@@ -310,14 +310,14 @@ func (w *world) service(p *process) (run.Runner, error) {
 			Board: ports.Board, Transport: ports.Transport, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "retry-manager":
-		return settler.New(settler.DefaultConfig(), settler.Deps{
+		return retrymanager.New(retrymanager.DefaultConfig(), retrymanager.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Hot: ports.Hot, Records: ports.Records,
 			Log: ports.Log, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	}
-	cfg := auditor.DefaultConfig()
+	cfg := auditwriter.DefaultConfig()
 	cfg.Codec = "snappy" // zstd's encoders are pooled, with channels that belong to the bubble of their first use
-	return auditor.New(cfg, auditor.Deps{
+	return auditwriter.New(cfg, auditwriter.Deps{
 		History: ports.History, Archive: ports.Archive, Log: ports.Log, Clock: p.clock, Logger: logger, Metrics: metrics,
 	})
 }

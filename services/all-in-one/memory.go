@@ -8,7 +8,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/services/executor"
-	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
 // Memory is how much a process may take, in bytes. What is bounded by memory follows from it.
@@ -64,7 +64,9 @@ func (m Memory) memTableBytes() int64 {
 	return min(m.times(embedded.DefaultMemTableBytes), mostMemTableBytes)
 }
 func (m Memory) maxHotEntries() int64 { return m.times(embedded.DefaultMaxHotEntries) }
-func (m Memory) workerBytes() int64   { return min(m.times(32<<20), worker.DefaultConfig().MaxBytes) }
+func (m Memory) workerBytes() int64 {
+	return min(m.times(32<<20), schedulerworker.DefaultConfig().MaxBytes)
+}
 
 func (m Memory) executorBytes() int64 { return min(m.times(64<<20), executor.DefaultConfig().MaxBytes) }
 func (m Memory) maxRecords() int      { return int(m.times(embedded.DefaultMaxRecords)) }

@@ -20,12 +20,12 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
-	loader "github.com/minutehand/minutehand/services/bucket-loader"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
+	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 	"github.com/minutehand/minutehand/services/executor"
-	api "github.com/minutehand/minutehand/services/job-api"
-	settler "github.com/minutehand/minutehand/services/retry-manager"
-	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
+	retrymanager "github.com/minutehand/minutehand/services/retry-manager"
+	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
 // Config says where the platform keeps its state and how its services run.
@@ -41,21 +41,21 @@ type Config struct {
 	// StoreFiles is about how many files the store keeps open; 0 means 1000.
 	StoreFiles int
 
-	API      api.Config
-	Loader   loader.Config
-	Worker   worker.Config
+	API      jobapi.Config
+	Loader   bucketloader.Config
+	Worker   schedulerworker.Config
 	Executor executor.Config
-	Settler  settler.Config
-	Auditor  auditor.Config
+	Settler  retrymanager.Config
+	Auditor  auditwriter.Config
 }
 
 // DefaultConfig is the configuration of `minutehand run`.
 func DefaultConfig(dir string) Config {
-	audit := auditor.DefaultConfig()
+	audit := auditwriter.DefaultConfig()
 	audit.CloseBytes = 8 << 20 // four buffers of it share this process's memory with everything else
 	return Config{
-		Dir: dir, Memory: MachineMemory(), API: api.DefaultConfig(), Loader: loader.DefaultConfig(), Worker: worker.DefaultConfig(),
-		Executor: executor.DefaultConfig(), Settler: settler.DefaultConfig(), Auditor: audit,
+		Dir: dir, Memory: MachineMemory(), API: jobapi.DefaultConfig(), Loader: bucketloader.DefaultConfig(), Worker: schedulerworker.DefaultConfig(),
+		Executor: executor.DefaultConfig(), Settler: retrymanager.DefaultConfig(), Auditor: audit,
 	}
 }
 
@@ -85,7 +85,7 @@ type Platform struct {
 	stages []run.Stage
 
 	// API answers requests, with or without a listener.
-	API *api.Service
+	API *jobapi.Service
 	// Adapters are what the services work on, for those who look behind them: tests, the demo, metrics.
 	Adapters Adapters
 }
@@ -145,7 +145,7 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 // serve makes the services, in the order in which work flows, which is the order in which they stop.
 func (p *Platform) serve(cfg Config, out Outside) error {
 	a, logger, metrics := p.Adapters, out.Logger, out.Metrics
-	loading, err := loader.New(cfg.Loader, loader.Deps{
+	loading, err := bucketloader.New(cfg.Loader, bucketloader.Deps{
 		Pending: a.Pending, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Logger: logger.With("service", "bucket-loader"), Metrics: metrics,
 	})
@@ -154,7 +154,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	}
 	cfg.API.Partitions = p.db.Partitions()
 	space := embedded.NewSpace(cfg.FS, cfg.Dir, logger)
-	p.API, err = api.New(cfg.API, api.Deps{
+	p.API, err = jobapi.New(cfg.API, jobapi.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records,
 		Listener: out.Listener, Full: space.Low,
 		Admin: admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
@@ -163,7 +163,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		return err
 	}
 	cfg.Worker.MaxBytes = min(cfg.Worker.MaxBytes, cfg.Memory.workerBytes())
-	working, err := worker.New(cfg.Worker, worker.Deps{
+	working, err := schedulerworker.New(cfg.Worker, schedulerworker.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Board: a.Board, Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
 	})
@@ -178,14 +178,14 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	if err != nil {
 		return err
 	}
-	settling, err := settler.New(cfg.Settler, settler.Deps{
+	settling, err := retrymanager.New(cfg.Settler, retrymanager.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Hot: a.Hot, Records: a.Records, Log: a.Log,
 		Logger: logger.With("service", "retry-manager"), Metrics: metrics,
 	})
 	if err != nil {
 		return err
 	}
-	auditing, err := auditor.New(cfg.Auditor, auditor.Deps{
+	auditing, err := auditwriter.New(cfg.Auditor, auditwriter.Deps{
 		History: a.History, Archive: a.Archive, Log: a.Log, Logger: logger.With("service", "audit-writer"), Metrics: metrics,
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-package auditor
+package auditwriter
 
 import "github.com/prometheus/client_golang/prometheus"
 

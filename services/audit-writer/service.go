@@ -1,9 +1,9 @@
-// Package auditor is the audit-writer: it writes every event to the history, which the API reads, and to Parquet
+// Package auditwriter is the audit-writer: it writes every event to the history, which the API reads, and to Parquet
 // objects in the archive, which Athena reads.
 //
 // It promises: the archive holds every record that the log kept exactly once (I8), an object is there whole or not at
 // all, and the history shows an event within a second or two.
-package auditor
+package auditwriter
 
 import (
 	"context"

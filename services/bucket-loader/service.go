@@ -1,10 +1,10 @@
-// Package loader is the bucket-loader: it keeps the hot buckets of its partitions filled with their next hour, puts
+// Package bucketloader is the bucket-loader: it keeps the hot buckets of its partitions filled with their next hour, puts
 // back what was lost on the way, and closes minute buckets in which everything is done.
 //
 // It promises: whatever a crash, or the loss of the hot tier or the log, did to an entry, it comes back into its hot
 // bucket as long as its row is not done (put-back); no bucket is closed that holds an entry that is not done
 // (invariant I9), and buckets close in order.
-package loader
+package bucketloader
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // bodies are good definitions, one of each schedule type, in which every text that may be anything carries the canary.
@@ -220,7 +220,7 @@ func TestEveryWrongMemberIsToldAtItsPointerAndEveryAcceptedJobStaysUsable(t *tes
 				t.Parallel()
 				d, made := loadDocument(t), 0
 				a := &accepted{t: t, d: d, count: &counter{}}
-				a.s = newServer(t, func(_ *api.Config, deps *api.Deps) {
+				a.s = newServer(t, func(_ *jobapi.Config, deps *jobapi.Deps) {
 					deps.Jobs, deps.Pending = countedJobs{deps.Jobs, a.count}, countedPending{deps.Pending, a.count}
 				})
 				for _, m := range d.mutations(d.at("/components/schemas/JobDefinition"), nil) {

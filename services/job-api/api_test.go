@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // answer decodes a response and checks its status.
@@ -165,7 +165,7 @@ func TestPreviewTellsWhatTheClocksDo(t *testing.T) {
 }
 
 func TestTokenIsDemandedWhereOneIsSet(t *testing.T) {
-	s := newServer(t, func(c *api.Config, _ *api.Deps) { c.AuthToken = "a-long-random-token" })
+	s := newServer(t, func(c *jobapi.Config, _ *jobapi.Deps) { c.AuthToken = "a-long-random-token" })
 	s.answer(http.StatusUnauthorized, http.MethodGet, "/jobs", "")
 	s.answer(http.StatusUnauthorized, http.MethodGet, "/jobs", "", "Authorization", "Bearer wrong")
 	s.answer(http.StatusOK, http.MethodGet, "/jobs", "", "Authorization", "Bearer a-long-random-token")
@@ -177,7 +177,7 @@ type away struct{ jobstore.Pending }
 func (away) Put(context.Context, []job.Entry) error { return errors.New("connection refused") }
 
 func TestStoreThatIsAwayGives503AndWhenToTryAgain(t *testing.T) {
-	s := newServer(t, func(_ *api.Config, d *api.Deps) { d.Pending = away{d.Pending} })
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Pending = away{d.Pending} })
 	_, h := s.answer(http.StatusServiceUnavailable, http.MethodPost, "/jobs", goodJob)
 	if h.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
@@ -282,7 +282,7 @@ func TestCrashBetweenClaimAndRowsIsCompletedByTheRetry(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for n := 1; n <= 4; n++ { // claim, entry, row, answer
 			f := &flaky{left: n, after: after}
-			s := newServer(t, func(_ *api.Config, d *api.Deps) {
+			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
 				d.Jobs, d.Pending = flakyJobs{d.Jobs, f}, flakyPending{d.Pending, f}
 			})
 			s.answer(http.StatusServiceUnavailable, http.MethodPost, "/jobs", goodJob, "Idempotency-Key", "k")

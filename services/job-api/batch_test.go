@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"encoding/json"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 type batchAnswer struct {
@@ -67,7 +67,7 @@ func TestBatchThatIsCutShortIsCompletedUnderItsKey(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for n := 1; n <= 4; n++ { // claim, entries, rows, answer
 			f := &flaky{left: n, after: after}
-			s := newServer(t, func(_ *api.Config, d *api.Deps) {
+			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
 				d.Jobs, d.Pending = flakyJobs{d.Jobs, f}, flakyPending{d.Pending, f}
 			})
 			s.answer(http.StatusServiceUnavailable, http.MethodPost, "/jobs:batch", batchOf(20, 3), "Idempotency-Key", "k")

@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"log/slog"
@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // server is an API on embedded adapters in memory.
@@ -22,7 +22,7 @@ type server struct {
 }
 
 // newServer makes one; wrap may put something between the API and its store.
-func newServer(t testing.TB, configure func(*api.Config, *api.Deps)) *server {
+func newServer(t testing.TB, configure func(*jobapi.Config, *jobapi.Deps)) *server {
 	t.Helper()
 	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: 4})
 	if err != nil {
@@ -37,10 +37,10 @@ func newServer(t testing.TB, configure func(*api.Config, *api.Deps)) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := api.DefaultConfig()
+	cfg := jobapi.DefaultConfig()
 	cfg.Partitions = 4
 	jobs, pending := embedded.NewJobStore(db), embedded.NewPending(db)
-	deps := api.Deps{
+	deps := jobapi.Deps{
 		Jobs: jobs, Pending: pending, History: embedded.NewHistory(db),
 		Settings: embedded.NewSettings(db),
 		Hot:      embedded.NewHotBuckets(db.Incarnation(), 4, 0), Records: records, Logger: slog.New(slog.DiscardHandler),
@@ -48,7 +48,7 @@ func newServer(t testing.TB, configure func(*api.Config, *api.Deps)) *server {
 	if configure != nil {
 		configure(&cfg, &deps)
 	}
-	s, err := api.New(cfg, deps)
+	s, err := jobapi.New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"net/http"
@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 func TestFullDiskTakesNothingNewButStopsWhatItIsAskedTo(t *testing.T) {
 	var full atomic.Bool
-	s := newServer(t, func(_ *api.Config, d *api.Deps) { d.Full = full.Load })
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Full = full.Load })
 	id := s.create(goodJob)
 	full.Store(true)
 	before := s.entries()

@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"encoding/json"

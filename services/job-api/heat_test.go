@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // silent is a hot tier that does not answer.
@@ -33,7 +33,7 @@ func (s *silent) Add(ctx context.Context, _ []job.Entry) error {
 func TestRegistrationDoesNotWaitForTheHotTier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hot := &silent{}
-		s := newServer(t, func(_ *api.Config, d *api.Deps) {
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
 			hot.Buckets = d.Hot
 			d.Hot = hot
 		})

@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // failedOver is a hot tier of which a server failed over a moment ago.
@@ -35,7 +35,7 @@ func (f *failedOver) SetStop(ctx context.Context, jobID string, s job.State) (ti
 func TestChangeIsAnsweredWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &failedOver{}
-		s := newServer(t, func(_ *api.Config, d *api.Deps) { tier.Records, d.Records = d.Records, tier })
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { tier.Records, d.Records = d.Records, tier })
 		path := "/jobs/" + s.create(everySecond)
 		for _, c := range []struct{ method, path, body string }{
 			{http.MethodPost, path + "/pause", ""},
@@ -64,7 +64,7 @@ func TestChangeIsAnsweredWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
 func TestOnlyAShareOfTheConnectionsWaitsUntilChangesHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &failedOver{}
-		s := newServer(t, func(c *api.Config, d *api.Deps) {
+		s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
 			tier.Records, d.Records = d.Records, tier
 			c.MaxConnections = 4
 		})

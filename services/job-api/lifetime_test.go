@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // row is a job's row as it stands.
@@ -83,7 +83,7 @@ func (f *failsOnce) Create(ctx context.Context, j job.Job, exclusive bool) error
 
 func TestTriesOfARegistrationSoonAfterEachOtherWriteOneEntry(t *testing.T) {
 	for _, takesEffect := range []bool{false, true} {
-		s := newServer(t, func(_ *api.Config, d *api.Deps) { d.Jobs = &failsOnce{Jobs: d.Jobs, takesEffect: takesEffect} })
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Jobs = &failsOnce{Jobs: d.Jobs, takesEffect: takesEffect} })
 		s.answer(http.StatusServiceUnavailable, http.MethodPost, "/jobs", everySecond, "Idempotency-Key", "k")
 		s.create(everySecond, "Idempotency-Key", "k")
 		if n := s.entries(); n != 1 {
@@ -127,7 +127,7 @@ func (s *slow) Create(ctx context.Context, j job.Job, exclusive bool) error {
 func bubble(t *testing.T, test func(t *testing.T, s *server, store *slow)) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slow{}
-		s := newServer(t, func(c *api.Config, d *api.Deps) {
+		s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
 			store.Jobs, store.Pending = d.Jobs, d.Pending
 			d.Jobs, d.Pending = store, store
 			c.Grace = 2 * time.Minute

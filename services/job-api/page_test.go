@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 type jobPage struct {
@@ -89,7 +89,7 @@ func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	const limit = 300 * time.Millisecond
-	s := newServer(t, func(c *api.Config, _ *api.Deps) { c.AnswerLimit = limit })
+	s := newServer(t, func(c *jobapi.Config, _ *jobapi.Deps) { c.AnswerLimit = limit })
 	createLarge(t, s, 20)
 	answered := make(chan struct{}, 1)
 	// With small buffers the answer does not fit into the kernel.

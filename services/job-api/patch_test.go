@@ -1,11 +1,11 @@
-package api_test
+package jobapi_test
 
 import (
 	"net/http"
 	"strings"
 	"testing"
 
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 func TestPatchLeavesTheTargetsBodyAsItWasSent(t *testing.T) {
@@ -29,7 +29,7 @@ func TestPatchLeavesTheTargetsBodyAsItWasSent(t *testing.T) {
 }
 
 func TestAPIOnLoopbackAnswersNoForeignName(t *testing.T) {
-	s := newServer(t, func(c *api.Config, _ *api.Deps) { c.LocalHostsOnly = true })
+	s := newServer(t, func(c *jobapi.Config, _ *jobapi.Deps) { c.LocalHostsOnly = true })
 	for host, want := range map[string]int{
 		"localhost:8080": 200, "LOCALHOST": 200, "127.0.0.1:8080": 200, "[::1]:8080": 200, "10.0.0.1": 200,
 		"evil.example": 403, "localhost.evil.example:8080": 403, "127.0.0.1.evil.example": 403, "": 403,

@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/schemas"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // oneShot is a one_shot at an instant, with more members after it.
@@ -127,7 +127,7 @@ func TestParametersAreToldByTheirPointers(t *testing.T) {
 }
 
 func TestTokenIsNotAskedForHealth(t *testing.T) {
-	s := newServer(t, func(c *api.Config, d *api.Deps) {
+	s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
 		c.AuthToken = "a-long-random-token"
 		d.Admin = admin.Handler(prometheus.NewRegistry(), func() []string { return nil })
 	})
@@ -162,7 +162,7 @@ func (gone) DeadLetters(context.Context, string, string, int) ([]job.DeadLetter,
 }
 
 func TestEveryOperationOnAStoreThatIsAwayAnswers503(t *testing.T) {
-	s := newServer(t, func(_ *api.Config, d *api.Deps) { d.Jobs, d.History, d.Settings = gone{}, gone{}, gone{} })
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Jobs, d.History, d.Settings = gone{}, gone{}, gone{} })
 	tried := 0
 	for _, op := range loadDocument(t).operations() {
 		if op.id == "previewSchedule" {
@@ -232,7 +232,7 @@ func TestAnswersAreWhatTheDocumentDeclares(t *testing.T) {
 		t.Fatal(err)
 	}
 	var history jobstore.History
-	s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { history = d.History })
 	id := s.create(goodJob)
 	failed := deadEvent(id)
 	if err := history.Record(t.Context(), []*job.Event{&failed}); err != nil {
@@ -302,7 +302,7 @@ func deadEvent(jobID string) job.Event {
 // An instant that was fired and skipped, which a loss of the hot tier may lead to, has one place among the pages.
 func TestPagesOfExecutionsLeaveNothingOutWhereARunWasSkippedAtTheSameInstant(t *testing.T) {
 	var history jobstore.History
-	s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { history = d.History })
 	id := s.create(goodJob)
 	fired := deadEvent(id)
 	at := fired.Entry.NominalAt
@@ -336,7 +336,7 @@ func TestPagesOfExecutionsLeaveNothingOutWhereARunWasSkippedAtTheSameInstant(t *
 
 func TestExecutionsAreShownNewestFirstWithWhatBecameOfThem(t *testing.T) {
 	var history jobstore.History
-	s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { history = d.History })
 	id := s.create(goodJob)
 	e := deadEvent(id)
 	if err := history.Record(t.Context(), []*job.Event{&e}); err != nil {
@@ -367,7 +367,7 @@ func TestCancelOfAnExecutionThatHasJustEndedIsKept(t *testing.T) {
 	}{{time.Second, true}, {50 * time.Minute, true}, {2 * time.Hour, false}} {
 		synctest.Test(t, func(t *testing.T) {
 			var history jobstore.History
-			s := newServer(t, func(_ *api.Config, d *api.Deps) { history = d.History })
+			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { history = d.History })
 			id := s.create(everySecond)
 			at := job.Instant(time.Now())
 			e := job.AttemptEvent(&job.Fire{Entry: job.Entry{

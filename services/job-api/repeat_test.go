@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // stalls stands still between a batch's entries and its rows, for longer than the grace. Meanwhile workers drop the entries, which
@@ -57,7 +57,7 @@ func (s *stalls) CreateMany(ctx context.Context, rows []job.Job) error {
 func TestBatchThatIsRepeatedAfterAStallHasAnEntryForEveryJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &stalls{t: t}
-		s := newServer(t, func(c *api.Config, d *api.Deps) {
+		s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
 			store.Jobs, store.Pending = d.Jobs, d.Pending
 			d.Jobs, d.Pending = store, store
 			c.Grace = 2 * time.Minute
@@ -85,7 +85,7 @@ func TestExecutionOfATriggerThatWasRepeatedThroughAnOutageIsFound(t *testing.T) 
 	for _, outage := range []time.Duration{time.Second, 4 * time.Minute, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &flaky{}
-			s := newServer(t, func(_ *api.Config, d *api.Deps) { d.Pending = flakyPending{d.Pending, f} })
+			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Pending = flakyPending{d.Pending, f} })
 			trigger := "/jobs/" + s.create(goodJob) + "/trigger"
 			f.left = 1
 			s.answer(http.StatusServiceUnavailable, http.MethodPost, trigger, "", "Idempotency-Key", "k")
@@ -136,7 +136,7 @@ func (e *ends) FirstOpen(context.Context, int, int64, int64) (int64, bool, error
 func TestExecutionThatEndsWhileItIsLookedForIsFound(t *testing.T) {
 	var history jobstore.History
 	store := &ends{execution: func() {}}
-	s := newServer(t, func(_ *api.Config, d *api.Deps) {
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
 		history, store.Pending = d.History, d.Pending
 		d.Pending = store
 	})
@@ -177,7 +177,7 @@ func TestRedriveThatIsRepeatedNamesTheSameExecutions(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var letters jobstore.History
 			store := &slow{}
-			s := newServer(t, func(_ *api.Config, d *api.Deps) {
+			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
 				letters, store.Jobs, store.Pending = d.History, d.Jobs, d.Pending
 				d.History, d.Pending = &diesAfter{letters, marks}, store
 			})
@@ -224,7 +224,7 @@ func TestRedriveThatIsRepeatedNamesTheSameExecutions(t *testing.T) {
 func TestAnswerWithoutAServerSaysWhatMayHaveBeenDone(t *testing.T) {
 	const id = job.JobPrefix + "01M7ZJW5E6D77SAJPXRZ65CMZZ"
 	log, down := &bytes.Buffer{}, &absentJobs{}
-	s := newServer(t, func(_ *api.Config, d *api.Deps) {
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
 		down.Jobs, d.Jobs, d.Logger = d.Jobs, down, slog.New(slog.NewTextHandler(log, nil))
 	})
 	for _, c := range []struct{ method, path, body, key, want string }{
@@ -290,7 +290,7 @@ func (g *absentJobs) ClaimKey(ctx context.Context, tenant, key string, c jobstor
 
 func TestSchemeOfTheTokenIsTakenInAnyCase(t *testing.T) {
 	token := strings.Repeat("t", 32)
-	s := newServer(t, func(c *api.Config, _ *api.Deps) { c.AuthToken = token })
+	s := newServer(t, func(c *jobapi.Config, _ *jobapi.Deps) { c.AuthToken = token })
 	for header, want := range map[string]int{
 		"Bearer " + token: http.StatusOK, "bearer " + token: http.StatusOK, "BEARER " + token: http.StatusOK,
 		"Basic " + token: http.StatusUnauthorized, token: http.StatusUnauthorized, "Bearer": http.StatusUnauthorized, "Bearer  " + token: http.StatusUnauthorized,
@@ -300,7 +300,7 @@ func TestSchemeOfTheTokenIsTakenInAnyCase(t *testing.T) {
 }
 
 func TestPageOfAnotherOriginChangesNothingOnLoopback(t *testing.T) {
-	s := newServer(t, func(c *api.Config, _ *api.Deps) { c.LocalHostsOnly = true })
+	s := newServer(t, func(c *jobapi.Config, _ *jobapi.Deps) { c.LocalHostsOnly = true })
 	do := func(method, path, body string, headers ...string) int {
 		r := httptest.NewRequestWithContext(t.Context(), method, "http://127.0.0.1:8080/api/v1"+path, strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")

@@ -1,9 +1,9 @@
-// Package api is the job-api: the REST interface through which jobs are registered, changed and looked at.
+// Package jobapi is the job-api: the REST interface through which jobs are registered, changed and looked at.
 //
 // It promises: a 201 means that the job is durable and will fire, whatever crashes afterwards; a change that was
 // acknowledged holds (no attempt that it stops begins later); bad input gets every fault told at once and leaves
 // nothing half-written; no submitted value is repeated in an error or a log.
-package api
+package jobapi
 
 import (
 	"context"

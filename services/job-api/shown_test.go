@@ -1,4 +1,4 @@
-package api_test
+package jobapi_test
 
 import (
 	"net/http"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 func TestSecretsOfATargetAreNotShownAndStayWhenTheirMasksAreSentBack(t *testing.T) {
@@ -53,7 +53,7 @@ func TestSecretsOfATargetAreNotShownAndStayWhenTheirMasksAreSentBack(t *testing.
 // Nobody could redrive them, nor look at their executions.
 func TestDeadLettersOfADeletedJobAreNotListed(t *testing.T) {
 	var letters jobstore.History
-	s := newServer(t, func(_ *api.Config, d *api.Deps) { letters = d.History })
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { letters = d.History })
 	ids := []string{s.create(everySecond), s.create(everySecond)}
 	for i, id := range ids {
 		now := job.Instant(time.Now().Add(time.Duration(i) * time.Second))

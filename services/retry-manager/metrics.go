@@ -1,4 +1,4 @@
-package settler
+package retrymanager
 
 import "github.com/prometheus/client_golang/prometheus"
 

@@ -1,9 +1,9 @@
-// Package settler is the retry-manager: it reads how attempts ended and settles each: done, or another attempt, or a
+// Package retrymanager is the retry-manager: it reads how attempts ended and settles each: done, or another attempt, or a
 // dead letter.
 //
 // It promises: handling an event twice changes nothing (every key it writes follows from the event), an entry is
 // marked done only after what follows from it is durable, and attempts never exceed max_attempts (I7).
-package settler
+package retrymanager
 
 import (
 	"context"

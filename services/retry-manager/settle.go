@@ -1,4 +1,4 @@
-package settler
+package retrymanager
 
 import (
 	"context"

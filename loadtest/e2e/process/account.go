@@ -10,7 +10,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
 // all is a limit that no test reaches.
@@ -82,7 +82,7 @@ func readArchive(t *testing.T, db *embedded.DB, dir string, a *ledger.Account) e
 	if err != nil {
 		return err
 	}
-	archived, err := auditor.ReadArchive(t.Context(), archive)
+	archived, err := auditwriter.ReadArchive(t.Context(), archive)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
 // Create creates a job and returns its id.
@@ -111,7 +111,7 @@ func Run(t *testing.T, settle time.Duration, scenario func(w *World)) *ledger.Ac
 	if err != nil {
 		t.Fatal(err)
 	}
-	archived, err := auditor.ReadArchive(t.Context(), archive)
+	archived, err := auditwriter.ReadArchive(t.Context(), archive)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	platform "github.com/minutehand/minutehand/services/all-in-one"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
 type demoCmd struct {
@@ -110,7 +110,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	if err := errors.Join(playErr, <-done); err != nil {
 		return errors.Join(err, p.Close())
 	}
-	archived, err := auditor.ReadArchive(ctx, p.Adapters.Archive)
+	archived, err := auditwriter.ReadArchive(ctx, p.Adapters.Archive)
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}
@@ -247,7 +247,7 @@ func (d *demo) job(i int) map[string]any {
 }
 
 // report prints the account and fails if it does not add up.
-func (d *demo) report(w io.Writer, archived []auditor.Archived, deadLetters int) error {
+func (d *demo) report(w io.Writer, archived []auditwriter.Archived, deadLetters int) error {
 	a := d.sink.account()
 	events := map[string]bool{}
 	cancelled := 0

@@ -11,7 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
 // onCluster plays the demo on services that run already, and reads the archive and the dead letters where they lie.
@@ -37,9 +37,9 @@ func (c *demoCmd) onCluster(ctx context.Context) error {
 	if err := d.play(ctx); err != nil {
 		return err
 	}
-	var archived []auditor.Archived
+	var archived []auditwriter.Archived
 	for deadline := time.Now().Add(demoPatience + time.Minute); ; {
-		all, err := auditor.ReadArchive(ctx, servers.Archive)
+		all, err := auditwriter.ReadArchive(ctx, servers.Archive)
 		if err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (c *demoCmd) onCluster(ctx context.Context) error {
 }
 
 // own are the events of this demo's jobs.
-func (d *demo) own(all []auditor.Archived) (list []auditor.Archived) {
+func (d *demo) own(all []auditwriter.Archived) (list []auditwriter.Archived) {
 	for _, x := range all {
 		if ref, err := job.ParseExecutionID(executionOf(x.EventID)); err == nil && d.ids[ref.JobID] {
 			list = append(list, x)

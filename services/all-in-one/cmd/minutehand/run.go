@@ -23,7 +23,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/trace"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 type runCmd struct{ settings }
@@ -117,11 +117,11 @@ func (c *runCmd) secure(cfg *platform.Config, addr net.Addr) error {
 			return fmt.Errorf("cannot read the token file: %w", cause(err))
 		}
 		if token = strings.TrimSpace(string(text)); token == "" {
-			return api.ErrShortToken
+			return jobapi.ErrShortToken
 		}
 	}
 	err := cfg.API.Protect(addr, token, c.Insecure)
-	if errors.Is(err, api.ErrOpen) {
+	if errors.Is(err, jobapi.ErrOpen) {
 		return fmt.Errorf("%s is not a loopback address: give --auth-token-file, or --insecure to let everyone in", c.Listen)
 	}
 	cfg.Executor.AllowPrivateTargets = c.privateTargets(addr)

@@ -8,7 +8,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/run"
-	auditor "github.com/minutehand/minutehand/services/audit-writer"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
 func main() {
@@ -20,10 +20,10 @@ func main() {
 		Groups: []string{dispatch.GroupHistory, dispatch.GroupArchive},
 		Needs:  []cluster.Server{cluster.Cassandra, cluster.Kafka, cluster.S3},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
-			cfg := auditor.DefaultConfig()
+			cfg := auditwriter.DefaultConfig()
 			cfg.Region = p.Config.S3.Region
 			cfg.CloseAfter = p.Env.Duration("ARCHIVE_CLOSE_AFTER", cfg.CloseAfter)
-			s, err := auditor.New(cfg, auditor.Deps{
+			s, err := auditwriter.New(cfg, auditwriter.Deps{
 				History: p.History, Archive: p.Archive, Log: p.Log, Logger: p.Logger, Metrics: p.Metrics,
 			})
 			if err != nil {

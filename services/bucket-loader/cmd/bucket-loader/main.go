@@ -7,7 +7,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/run"
-	loader "github.com/minutehand/minutehand/services/bucket-loader"
+	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 )
 
 func main() {
@@ -15,7 +15,7 @@ func main() {
 		Name: "bucket-loader", What: "brings entries into the hot buckets, puts back what is missing there, and closes minutes.",
 		Needs: []cluster.Server{cluster.Cassandra, cluster.Redis, cluster.Kafka},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
-			s, err := loader.New(loader.DefaultConfig(), loader.Deps{
+			s, err := bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
 				Pending: p.Pending, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: p.Logger, Metrics: p.Metrics,
 			})
 			if err != nil {

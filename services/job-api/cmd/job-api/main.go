@@ -11,7 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/run"
-	api "github.com/minutehand/minutehand/services/job-api"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 func main() {
@@ -29,7 +29,7 @@ func main() {
 }
 
 func build(p *cluster.Process) (run.Runner, func() []string, error) {
-	cfg := api.DefaultConfig()
+	cfg := jobapi.DefaultConfig()
 	cfg.Partitions = p.Config.Partitions
 	share, err := descriptors.Of(descriptors.Limit())
 	if err != nil {
@@ -42,13 +42,13 @@ func build(p *cluster.Process) (run.Runner, func() []string, error) {
 		return nil, nil, fmt.Errorf("%sLISTEN: cannot listen on %s: %w", cluster.Prefix, address, err)
 	}
 	err = cfg.Protect(listener.Addr(), p.Env.Secret("AUTH_TOKEN_FILE"), p.Env.Bool("INSECURE"))
-	if errors.Is(err, api.ErrOpen) {
+	if errors.Is(err, jobapi.ErrOpen) {
 		err = fmt.Errorf("%s is not a loopback address: set %sAUTH_TOKEN_FILE, or %[2]sINSECURE to let everyone in", address, cluster.Prefix)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, listener.Close())
 	}
-	s, err := api.New(cfg, api.Deps{
+	s, err := jobapi.New(cfg, jobapi.Deps{
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Listener: listener,
 		Logger: p.Logger, Metrics: p.Metrics,
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/run"
-	settler "github.com/minutehand/minutehand/services/retry-manager"
+	retrymanager "github.com/minutehand/minutehand/services/retry-manager"
 )
 
 func main() {
@@ -17,7 +17,7 @@ func main() {
 		Groups: []string{dispatch.GroupSettle},
 		Needs:  []cluster.Server{cluster.Cassandra, cluster.Redis, cluster.Kafka},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
-			s, err := settler.New(settler.DefaultConfig(), settler.Deps{
+			s, err := retrymanager.New(retrymanager.DefaultConfig(), retrymanager.Deps{
 				Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Records: p.Records, Log: p.Log, Logger: p.Logger,
 				Metrics: p.Metrics,
 			})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/run"
-	worker "github.com/minutehand/minutehand/services/scheduler-worker"
+	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
 func main() {
@@ -15,9 +15,9 @@ func main() {
 		Name: "scheduler-worker", What: "takes what is due from the partitions that it owns, and dispatches it.",
 		Needs: []cluster.Server{cluster.Cassandra, cluster.Redis, cluster.Kafka},
 		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
-			cfg := worker.DefaultConfig()
+			cfg := schedulerworker.DefaultConfig()
 			cfg.Partitions = p.Config.Partitions
-			s, err := worker.New(cfg, worker.Deps{
+			s, err := schedulerworker.New(cfg, schedulerworker.Deps{
 				Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
 				Board: p.Board, Logger: p.Logger, Metrics: p.Metrics,
 			})
