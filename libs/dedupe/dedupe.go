@@ -101,7 +101,7 @@ type Record struct {
 	Outcome *job.Outcome
 }
 
-// Of tells whether a lease or an outcome may stem from this definition's entry. Around an update, entries of two
+// Of reports whether a lease or an outcome may stem from this definition's entry. Around an update, entries of two
 // definitions may stand for one execution, and each has its own chain.
 func (r *Record) Of(definitionID string) bool {
 	d := r.DefinitionID
@@ -111,7 +111,7 @@ func (r *Record) Of(definitionID string) bool {
 	return r.Exists && (d == "" || d == definitionID)
 }
 
-// Alive tells whether someone holds the lease.
+// Alive reports whether someone holds the lease.
 func (r *Record) Alive(now time.Time) bool {
 	return r.Exists && r.Outcome == nil && !r.Released && now.Before(r.LapsesAt)
 }
@@ -184,7 +184,7 @@ func (m Memory) Covers(at time.Time) bool {
 // Records holds leases, outcomes and stop records.
 type Records interface {
 	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
-	// every one seen before. ok tells whether it did; the record returned is the one that stands now. A lease that was taken
+	// every one seen before. ok reports whether it did; the record returned is the one that stands now. A lease that was taken
 	// with the same name and number, by a call whose answer was lost, is renewed, and had with the token that it has. No lease
 	// ends earlier for it, however late a call comes.
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)

@@ -85,7 +85,7 @@ type Position struct {
 	Offsets map[int]int64
 }
 
-// Passed tells whether p has passed end. A position beyond the end counts as passed, one of another log id does not
+// Passed reports whether p has passed end. A position beyond the end counts as passed, one of another log id does not
 // count at all: the caller notes the end again.
 func (p Position) Passed(end Position) bool {
 	if p.LogID != end.LogID {

@@ -59,11 +59,11 @@ func (d *Definition) Mark(e *Entry) {
 	}
 }
 
-// FirstOfSchedule tells whether the entry stands for an occurrence of the schedule itself, so that the rules for
+// FirstOfSchedule reports whether the entry stands for an occurrence of the schedule itself, so that the rules for
 // outdated, paused and late entries apply and a successor follows from it.
 func (e *Entry) FirstOfSchedule() bool { return e.Attempt == 1 && e.Trigger == TriggerSchedule }
 
-// Late tells whether the entry is taken so late that the missed-run policy applies.
+// Late reports whether the entry is taken so late that the missed-run policy applies.
 func (e *Entry) Late(now time.Time, window time.Duration) bool {
 	return e.FirstOfSchedule() && !e.Chained && now.Sub(e.ScheduledFor) > window
 }

@@ -106,7 +106,7 @@ type Outcome struct {
 	Timeline     Timeline
 }
 
-// Invoked tells whether the target was called, or may have been.
+// Invoked reports whether the target was called, or may have been.
 func (o *Outcome) Invoked() bool { return o.Kind != Skipped && o.Kind != Stopped }
 
 // Timeline is the way of one attempt; zero where it did not come by.

@@ -16,12 +16,12 @@ type DispatchHold struct {
 // MaxHeldLabels bounds the labels of a hold.
 const MaxHeldLabels = 100
 
-// Holds tells whether a job with these labels is held.
+// Holds reports whether a job with these labels is held.
 func (h *DispatchHold) Holds(labels map[string]string) bool {
 	return h.All || len(h.Labels) > 0 && slices.ContainsFunc(h.Labels, func(l string) bool { return HasLabel(labels, l) })
 }
 
-// HasLabel tells whether a label, given as NAME=VALUE or NAME, is among labels.
+// HasLabel reports whether a label, given as NAME=VALUE or NAME, is among labels.
 func HasLabel(labels map[string]string, label string) bool {
 	name, want, exact := strings.Cut(label, "=")
 	value, ok := labels[name]

@@ -87,7 +87,7 @@ func ParseExecutionID(id string) (ExecutionRef, error) {
 	return ref, nil
 }
 
-// ValidID tells whether id is prefix followed by a ULID.
+// ValidID reports whether id is prefix followed by a ULID.
 func ValidID(id, prefix string) bool {
 	rest, ok := strings.CutPrefix(id, prefix)
 	return ok && isULID(rest)

@@ -16,7 +16,7 @@ type State struct {
 	StoppedExecutions []string
 }
 
-// Stops tells whether the execution was cancelled by itself. It takes no part in [State.Judge]: the worker dispatches
+// Stops reports whether the execution was cancelled by itself. It takes no part in [State.Judge]: the worker dispatches
 // such an entry like any other, so that the schedule goes on, and the executor refuses it.
 func (s State) Stops(executionID string) bool {
 	return slices.Contains(s.StoppedExecutions, executionID)
@@ -44,7 +44,7 @@ const (
 	StoppedByCancel
 )
 
-// HasDisposition tells whether a refusal ends the occurrence on record.
+// HasDisposition reports whether a refusal ends the occurrence on record.
 func (v Verdict) HasDisposition() bool { return v == StoppedByPause || v == StoppedByCancel }
 
 // Judge decides what becomes of an entry (services/README.md, steps 4 and 6). The worker asks with the job row, the

@@ -30,7 +30,7 @@ const header = "traceparent"
 // scope names the instrumentation.
 const scope = "github.com/minutehand/minutehand"
 
-// on tells whether spans are made.
+// on reports whether spans are made.
 var on atomic.Bool
 
 // Setup sends spans to where the standard variables OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say,
@@ -61,7 +61,7 @@ func Setup(ctx context.Context, service, version string, log *slog.Logger) (stop
 // stopWithin bounds how long a stop waits for the last traces to be sent.
 const stopWithin = 5 * time.Second
 
-// On tells whether spans are made: else nothing need be done for them.
+// On reports whether spans are made: else nothing need be done for them.
 func On() bool { return on.Load() }
 
 // Start begins a span under a traceparent; under none, or one that is not valid, it begins a trace.

@@ -95,7 +95,7 @@ func (p *prober) once(ctx context.Context, i int) {
 	}
 }
 
-// accepted tells whether a job was accepted since.
+// accepted reports whether a job was accepted since.
 func (p *prober) accepted(since time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

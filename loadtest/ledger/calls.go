@@ -100,7 +100,7 @@ func checkStops(r *report, a *Account) {
 	}
 }
 
-// stops tells whether a stop forbids a call that begins no later than atLatest.
+// stops reports whether a stop forbids a call that begins no later than atLatest.
 func stops(s *Stop, c *Call, atLatest time.Time) bool {
 	ref, err := job.ParseExecutionID(c.ExecutionID)
 	if err != nil {
@@ -205,7 +205,7 @@ func checkArchive(r *report, a *Account) {
 	}
 }
 
-// shortened tells whether a log had lost the place of an event, and may have given it to another one.
+// shortened reports whether a log had lost the place of an event, and may have given it to another one.
 func shortened(a *Account, x *Archived) bool {
 	return slices.ContainsFunc(a.Shortened, func(end dispatch.Position) bool {
 		return end.LogID == x.LogID && x.Offset >= end.Offsets[int(x.Partition)]

@@ -51,7 +51,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	}
 }
 
-// whileUpdated tells whether an instant lies behind the beginning of an update and before the update took effect. The job's
+// whileUpdated reports whether an instant lies behind the beginning of an update and before the update took effect. The job's
 // former definition was in force until then, and both may have given it a disposition.
 func (a *Account) whileUpdated(definitions []job.Definition, at time.Time) bool {
 	for _, d := range definitions {
@@ -241,7 +241,7 @@ func checkPending(r *report, a *Account, i *index, j *JobAccount) {
 	}
 }
 
-// goesOn tells whether the schedule has no end.
+// goesOn reports whether the schedule has no end.
 func goesOn(j *JobAccount) bool {
 	s := j.Job.Definition.Schedule
 	return s.EndAt.IsZero() && s.MaxOccurrences == 0

@@ -126,7 +126,7 @@ func lostAt(events []*job.Event, attempt int) bool {
 	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Entry.Attempt == attempt && e.Outcome.Kind == job.WorkerLost })
 }
 
-// nobodyKnows tells whether no process was left that could know of some calls, nor a reason to make them once more: an update had taken
+// nobodyKnows reports whether no process was left that could know of some calls, nor a reason to make them once more: an update had taken
 // their place.
 func nobodyKnows(a *Account, calls []Call) bool {
 	return !slices.ContainsFunc(calls, func(c Call) bool {

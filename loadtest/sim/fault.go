@@ -121,7 +121,7 @@ func (f Fault) partitions() (list []int) {
 	return list
 }
 
-// lags tells whether a client goes on with a server that was replaced: half of them do, or those of the kind of process that is named.
+// lags reports whether a client goes on with a server that was replaced: half of them do, or those of the kind of process that is named.
 func (f Fault) lags(d dice, client string) bool {
 	if _, kind, ok := strings.Cut(f.What, "/"); ok {
 		return strings.HasPrefix(client, kind)
@@ -129,7 +129,7 @@ func (f Fault) lags(d dice, client string) bool {
 	return d.roll("lags/%s/%s/%s", f.What, f.At, client) < 0.5
 }
 
-// onlyOne tells whether one kind of process alone goes on with a server that was replaced.
+// onlyOne reports whether one kind of process alone goes on with a server that was replaced.
 func (f Fault) onlyOne() bool { return f.Kind == Replace && strings.Contains(f.What, "/") }
 
 // String shows a fault to a person.
@@ -465,13 +465,13 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 
 func byTime(a, b Fault) int { return cmp.Compare(a.At, b.At) }
 
-// forgets tells whether the hot tier is lost right after a cancel was acknowledged, which is when it matters most, in a
+// forgets reports whether the hot tier is lost right after a cancel was acknowledged, which is when it matters most, in a
 // replay too.
 func (f *Faults) forgets(jobID string) bool {
 	return f.weather.Scheduled[LoseHot] > 0 && time.Now().Before(f.until) && f.dice.roll("forgets/%s", jobID) < forgetful
 }
 
-// replaces tells whether the server of a job's part of the hot tier is replaced right before its n-th change, and who goes on with it then,
+// replaces reports whether the server of a job's part of the hot tier is replaced right before its n-th change, and who goes on with it then,
 // as in [Fault.lags].
 func (f *Faults) replaces(jobID string, n int) (who string, ok bool) {
 	if f.weather.Scheduled[Replace] == 0 || !time.Now().Before(f.until) {

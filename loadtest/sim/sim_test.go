@@ -393,7 +393,7 @@ func TestBrokenVariantsAreCaughtAndTheirTracesBreakThemAgain(t *testing.T) {
 	t.Logf("%d of %d variants were caught", caught.Load(), len(Variants()))
 }
 
-// breaksAgain tells whether a run broke the invariant that the trace tells first.
+// breaksAgain reports whether a run broke the invariant that the trace tells first.
 func breaksAgain(r *Result, t Trace) bool {
 	invariant, _, _ := strings.Cut(t.Violations[0], " ")
 	return slices.ContainsFunc(r.Violations, func(v ledger.Violation) bool { return v.Invariant == invariant })

@@ -207,7 +207,7 @@ func (w *world) register(scripts []script) (ids []string) {
 	return ids
 }
 
-// hasEnded tells whether a job's end is past, or so near that no occurrence may lie before it.
+// hasEnded reports whether a job's end is past, or so near that no occurrence may lie before it.
 func hasEnded(body any) bool {
 	members, _ := body.(map[string]any)
 	end, ok := members["end_at"].(time.Time)

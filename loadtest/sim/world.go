@@ -424,7 +424,7 @@ func (w *world) lost(f Fault) {
 	w.losses = append(w.losses, loss{time.Now(), f.partitions()})
 }
 
-// lostFor tells whether the part of the hot tier that holds a job's state was lost between two instants.
+// lostFor reports whether the part of the hot tier that holds a job's state was lost between two instants.
 func (w *world) lostFor(jobID string, from, to time.Time) bool {
 	p := bucket.Partition(jobID, partitions)
 	return slices.ContainsFunc(w.losses, func(l loss) bool { return l.at.After(from) && l.at.Before(to) && slices.Contains(l.partitions, p) })

@@ -84,7 +84,7 @@ type archiver struct {
 // contents are the event ids of an object, by offset.
 type contents map[int64]string
 
-// holds tells whether a buffer has just this record, which is read again then.
+// holds reports whether a buffer has just this record, which is read again then.
 func (b *buffer) holds(m *dispatch.Message) bool {
 	i, found := slices.BinarySearchFunc(b.messages, m.Offset, func(m dispatch.Message, offset int64) int { return cmp.Compare(m.Offset, offset) })
 	return found && b.messages[i].Key == m.Key && bytes.Equal(b.messages[i].Value, m.Value)
@@ -198,7 +198,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 	return nil
 }
 
-// isThere tells whether a record is in the object that another has put, and commits when all of that has been read.
+// isThere reports whether a record is in the object that another has put, and commits when all of that has been read.
 func (a *archiver) isThere(ctx context.Context, m *dispatch.Message) (bool, error) {
 	there := a.there[m.Partition]
 	if there == nil {
@@ -232,7 +232,7 @@ func (a *archiver) rewind(messages []dispatch.Message) {
 	}
 }
 
-// close puts an object; put tells whether there was anything to put. If there is one of that name, another has put it, or this one has
+// close puts an object; put reports whether there was anything to put. If there is one of that name, another has put it, or this one has
 // and did not hear of it: what that one holds is left out, and reading goes on behind what was read.
 func (a *archiver) close(ctx context.Context, b *buffer) (put bool, err error) {
 	for n := 1; ; n++ {

@@ -257,7 +257,7 @@ func (s *Service) memory(ctx context.Context, w *task) (memory dedupe.Memory, er
 	return memory, err
 }
 
-// trusts tells whether the hot tier can have forgotten nothing that concerns this fire: it is the same incarnation as
+// trusts reports whether the hot tier can have forgotten nothing that concerns this fire: it is the same incarnation as
 // when the fire's job row was read, and outcomes stored since the fire was taken are still kept.
 func (s *Service) trusts(w *task, memory dedupe.Memory) bool {
 	return w.incarnation == memory.Incarnation && w.knownSince.After(memory.KeptSince) &&
@@ -298,7 +298,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	return s.refreshStop(ctx, w)
 }
 
-// rowGone tells whether the row of the fire's entry is done or gone.
+// rowGone reports whether the row of the fire's entry is done or gone.
 func (s *Service) rowGone(ctx context.Context, w *task) (gone bool, err error) {
 	err = run.Patiently(ctx, s.deps.Logger, "ask an entry's row", func(ctx context.Context) error {
 		row, err := s.deps.Pending.Row(ctx, w.fire.Locator)

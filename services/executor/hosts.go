@@ -378,7 +378,7 @@ func (h *hosts) close() {
 	h.signal()
 }
 
-// wait waits until nothing runs, at most for the limit; it tells whether that came to be.
+// wait waits until nothing runs, at most for the limit; it reports whether that came to be.
 func (h *hosts) wait(limit time.Duration) bool {
 	t := time.NewTimer(limit)
 	defer t.Stop()

@@ -23,7 +23,7 @@ type call struct {
 	interrupted bool
 }
 
-// make makes a call that ends at the target's timeout and can be interrupted; it tells whether it was.
+// make makes a call that ends at the target's timeout and can be interrupted; it reports whether it was.
 func (c *calls) make(ctx context.Context, f *job.Fire, do func(context.Context) job.Outcome) (job.Outcome, bool) {
 	ctx, cancel := context.WithTimeout(ctx, f.Target.Timeout)
 	defer cancel()

@@ -48,7 +48,7 @@ func (s *Service) patchJob(ctx context.Context, r *request) (response, error) {
 }
 
 // takeBody takes the target's body out of a merged definition unless the patch sets it: encoding it again would change
-// its bytes, and it is not measured in that form. taken tells whether it did.
+// its bytes, and it is not measured in that form. taken reports whether it did.
 func takeBody(merged, patch any) (taken bool) {
 	member := func(tree any, name string) map[string]any {
 		m, _ := tree.(map[string]any)

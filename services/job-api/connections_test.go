@@ -40,7 +40,7 @@ func dial(t *testing.T, address string) net.Conn {
 	return conn
 }
 
-// get makes a request on a connection of its own, and tells whether it was answered.
+// get makes a request on a connection of its own, and reports whether it was answered.
 func get(t *testing.T, address, path string) bool {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

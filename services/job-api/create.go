@@ -69,7 +69,7 @@ func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 	})
 }
 
-// hasBegun tells whether anything is on record of a job: then its first entry was not dropped.
+// hasBegun reports whether anything is on record of a job: then its first entry was not dropped.
 func (s *Service) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 	events, err := s.deps.History.Executions(ctx, j.ID, jobstore.Position{}, j.CreatedAt.Add(-j.Definition.CatchUpWindow), 1)
 	return len(events) > 0, err

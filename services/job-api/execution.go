@@ -60,7 +60,7 @@ type timelineBody struct {
 	Completed *time.Time `json:"completed,omitempty"`
 }
 
-// ended tells whether nothing more will come of the execution.
+// ended reports whether nothing more will come of the execution.
 func (x *executionBody) ended() bool {
 	switch x.State {
 	case "succeeded", "dead", "cancelled", "skipped":
@@ -165,7 +165,7 @@ func (x *executionBody) add(e *job.Event) {
 	}
 }
 
-// beyondWindow tells whether the next attempt would begin outside the retry window: the settler's own rule.
+// beyondWindow reports whether the next attempt would begin outside the retry window: the settler's own rule.
 func beyondWindow(e *job.Event) bool {
 	delay := max(e.Retry.Delay(e.Entry.ExecutionID, e.Entry.Attempt), e.Outcome.RetryAfter)
 	return e.Outcome.Timeline.Completed.Add(delay).Sub(e.Entry.ScheduledFor) > e.Retry.Window
@@ -188,7 +188,7 @@ func newAttempt(e *job.Event) attemptBody {
 	return a
 }
 
-// pending shows an execution that has no event yet: its record tells whether it runs, its entry whether it exists.
+// pending shows an execution that has no event yet: its record reports whether it runs, its entry whether it exists.
 func (s *Service) pending(ctx context.Context, j *job.Job, id string, ref job.ExecutionRef) (*executionBody, error) {
 	x := &executionBody{
 		ExecutionID: id, JobID: j.ID, Trigger: ref.Trigger, NominalAt: ref.NominalAt, ScheduledFor: ref.NominalAt,

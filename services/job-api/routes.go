@@ -144,7 +144,7 @@ func foreign(r *http.Request) bool {
 	return err != nil || !strings.EqualFold(u.Host, r.Host)
 }
 
-// localHost tells whether a Host header names this machine or an address.
+// localHost reports whether a Host header names this machine or an address.
 func localHost(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
@@ -186,7 +186,7 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, op *operation, f
 	s.metrics.duration.WithLabelValues(op.id).Observe(s.deps.Clock.Since(began).Seconds())
 }
 
-// takesWork tells whether an operation makes work that was not there before. The others are carried out on a full disk
+// takesWork reports whether an operation makes work that was not there before. The others are carried out on a full disk
 // too: what stops, pauses or holds something most of all.
 func takesWork(operation string) bool {
 	switch operation {

@@ -50,7 +50,7 @@ func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) 
 	})
 }
 
-// triggered tells whether an earlier request wrote the entry: it stands in the bucket of the request's minute, or what
+// triggered reports whether an earlier request wrote the entry: it stands in the bucket of the request's minute, or what
 // became of it is on record.
 func (s *Service) triggered(ctx context.Context, e job.Entry) (bool, error) {
 	_, err := s.deps.Pending.Row(ctx, job.NewEntry(e, e.DueAt).Locator)

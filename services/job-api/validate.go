@@ -277,7 +277,7 @@ func elements(body []byte, member string) ([][]byte, error) {
 	return nil, nil
 }
 
-// reasonable tells whether a number can be computed with at little cost: exact arithmetic on 1e1000000 takes a megabyte.
+// reasonable reports whether a number can be computed with at little cost: exact arithmetic on 1e1000000 takes a megabyte.
 func reasonable(n json.Number) bool {
 	_, exponent, ok := strings.Cut(strings.ToLower(string(n)), "e")
 	e, err := strconv.Atoi(exponent)

@@ -171,7 +171,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 // that to reach its row.
 const recallReach = time.Minute
 
-// resumed tells whether the entry is one of those with which a resume began: the definition that was paused may have fired it.
+// resumed reports whether the entry is one of those with which a resume began: the definition that was paused may have fired it.
 func resumed(t *task, row *job.Job) bool {
 	return t.entry.FirstOfSchedule() && !row.PausedAt.IsZero() &&
 		t.line.Def.EffectiveAt.Equal(row.PausedAt.Add(time.Millisecond)) && t.entry.NominalAt.Sub(row.PausedAt) <= recallReach
@@ -389,7 +389,7 @@ func (s *Service) decided(ctx context.Context, row job.PendingRow) (*job.Decisio
 	return first.Decision, err
 }
 
-// successorExists tells whether the row is there that follows by the decision from the entry, or from the one that it
+// successorExists reports whether the row is there that follows by the decision from the entry, or from the one that it
 // repeats.
 func (s *Service) successorExists(ctx context.Context, t *task, d job.Decision, now time.Time) (bool, error) {
 	parents := []job.Entry{*t.entry}

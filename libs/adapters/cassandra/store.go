@@ -138,7 +138,7 @@ func (s *Store) Close() {
 	}
 }
 
-// Check tells whether the cluster answers.
+// Check reports whether the cluster answers.
 func (s *Store) Check(ctx context.Context) error {
 	return failed("check", s.session.Query("SELECT release_version FROM system.local").ExecContext(ctx))
 }

@@ -110,7 +110,7 @@ func (a *Archive) Open(_ context.Context, name string) (archive.Object, error) {
 	return object{f, info.Size()}, nil
 }
 
-// belowObject tells whether a name goes on below an object's, where nothing can be; file systems differ in the error.
+// belowObject reports whether a name goes on below an object's, where nothing can be; file systems differ in the error.
 func (a *Archive) belowObject(name string) bool {
 	for parent := path.Dir(path.Clean("/" + name)); parent != "/"; parent = path.Dir(parent) {
 		if info, err := a.fs.Stat(a.path(parent)); err == nil {

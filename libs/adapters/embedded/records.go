@@ -217,7 +217,7 @@ func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict,
 	return job.Proceed, job.Fence{Epoch: dedupe.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil
 }
 
-// mayHaveKilled tells whether an earlier process may have died of this attempt: it was due before this one opened the
+// mayHaveKilled reports whether an earlier process may have died of this attempt: it was due before this one opened the
 // store, or was deferred since.
 func (r *Records) mayHaveKilled(e *job.Entry) bool { return e.Chained || e.DueAt.Before(r.openedAt) }
 

@@ -37,7 +37,7 @@ func NewSpace(fsys vfs.FS, dir string, log *slog.Logger) *Space {
 	return s
 }
 
-// Low tells whether less than MinFree is free.
+// Low reports whether less than MinFree is free.
 func (s *Space) Low() bool { return s.low.Load() }
 
 // Run looks at the disk until ctx ends.

@@ -100,7 +100,7 @@ func (l *Log) Close() {
 	l.producer.Close()
 }
 
-// Check tells whether a broker answers.
+// Check reports whether a broker answers.
 func (l *Log) Check(ctx context.Context) error {
 	if err := l.producer.Ping(ctx); err != nil {
 		return fmt.Errorf("kafka: %w", err)

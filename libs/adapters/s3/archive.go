@@ -72,7 +72,7 @@ func NewArchive(ctx context.Context, o Options) (*Archive, error) {
 	return &Archive{client: client, bucket: o.Bucket, timeout: timeout}, nil
 }
 
-// Check tells whether the bucket is there and may be read.
+// Check reports whether the bucket is there and may be read.
 func (a *Archive) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()

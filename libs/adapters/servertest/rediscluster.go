@@ -99,7 +99,7 @@ func (s *RedisServer) Promote(master *RedisServer) {
 	s.t.Fatal("the replica is not promoted")
 }
 
-// reigns tells whether the server takes itself for a master, follows whether for a replica that is in step.
+// reigns reports whether the server takes itself for a master, follows whether for a replica that is in step.
 func (s *RedisServer) reigns() bool { role := s.role(); return role[0] == "master" }
 
 func (s *RedisServer) follows() bool {

@@ -99,7 +99,7 @@ func (c *Coordinator) Close() error {
 	return nil
 }
 
-// Check tells whether the ensemble answers. A connection that is being made is waited for, up to the context's end.
+// Check reports whether the ensemble answers. A connection that is being made is waited for, up to the context's end.
 func (c *Coordinator) Check(ctx context.Context) error {
 	for {
 		s := c.conn.State()

@@ -27,7 +27,7 @@ type StatusError struct {
 // Error implements error.
 func (e StatusError) Error() string { return fmt.Sprintf("answered %d: %s", e.Status, e.Body) }
 
-// Transient tells whether an error is one that a client tries again after: no whole answer, or 503.
+// Transient reports whether an error is one that a client tries again after: no whole answer, or 503.
 func Transient(err error) bool {
 	var status StatusError
 	return !errors.As(err, &status) || status.Status == http.StatusServiceUnavailable

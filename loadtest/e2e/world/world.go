@@ -66,7 +66,7 @@ func (l *Log) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// Says tells whether a line with the text was logged.
+// Says reports whether a line with the text was logged.
 func (l *Log) Says(text string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -138,7 +138,7 @@ func private(folder string) error {
 	return nil // whether it can be opened, opening it tells
 }
 
-// privateTargets tells whether calls to loopback and private addresses are allowed while the API listens on addr. A token tells
+// privateTargets reports whether calls to loopback and private addresses are allowed while the API listens on addr. A token tells
 // of clients that are not all this machine's own: a proxy may stand before it.
 func (s *settings) privateTargets(addr net.Addr) bool {
 	if s.Private != nil {
