@@ -60,7 +60,7 @@ cluster: binaries ## start the real servers and two of each service as processes
 # Three speeds: check at every change, test in CI, release for what takes long. A stage is a target that may be run by itself.
 # What waits for servers or processes has the processor before what computes beside it.
 FAST := vet lint unit sim sim-variants
-COMPUTES := vet lint unit verify openapi sim sim-race sim-variants sim-mutants model-small dist-check
+COMPUTES := vet lint unit verify openapi sim sim-race sim-variants sim-mutants model-small
 
 .PHONY: check
 check: ## what one runs at every change: lint, unit tests, fresh seeds of the simulation, the adapters and a fleet on real servers
@@ -69,7 +69,7 @@ check: ## what one runs at every change: lint, unit tests, fresh seeds of the si
 .PHONY: test
 test: ## everything that CI runs, with the race detector: what make check does, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
-	@infra/stages ready && infra/stages 'test-servers e2e' '$(COMPUTES)'
+	@infra/stages ready && infra/stages 'test-servers e2e dist-check' '$(COMPUTES)'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 .PHONY: ready
