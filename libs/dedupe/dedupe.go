@@ -122,7 +122,7 @@ type Holder struct {
 	Name         string
 	DefinitionID string
 	// Start makes every token unique: the number drawn from the coordinator at the process's start, and a count of its leases.
-	// Whoever asks with the same number again asks for the same lease.
+	// A holder that asks again with the same number asks for the same lease.
 	Start int64
 }
 

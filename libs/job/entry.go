@@ -77,7 +77,7 @@ type PendingRow struct {
 	DeferredTo time.Time
 }
 
-// Decision is what was decided once for an occurrence and is carried out by whoever finds it.
+// Decision is what was decided once for an occurrence and is carried out by every process that finds it.
 type Decision struct {
 	// Fire is false when the occurrence itself is skipped as missed.
 	Fire bool

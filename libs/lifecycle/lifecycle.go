@@ -1,6 +1,6 @@
 // Package lifecycle changes a job so that the change holds from the moment at which it is acknowledged: first the row,
-// by compare-and-set on its version, then the stop record, which every attempt is judged by when it begins. Whoever
-// acknowledges a change calls Hold before.
+// by compare-and-set on its version, then the stop record, which every attempt is judged by when it begins. A caller that
+// acknowledges a change calls Hold first.
 //
 // A crash between the two leaves a change that was never acknowledged, and that still takes effect as entries are
 // judged by the row. A change that was acknowledged outlives the loss of the hot tier: fires of an older incarnation

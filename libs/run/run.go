@@ -78,7 +78,7 @@ type Stage struct {
 }
 
 // InOrder runs all stages until ctx ends or one of them fails, then stops them one after the other in the order given,
-// which is the order in which work flows: whoever drains finds everyone downstream alive.
+// which is the order in which work flows: a service that drains finds everyone downstream alive.
 func InOrder(ctx context.Context, log *slog.Logger, stages ...Stage) error {
 	type running struct {
 		stop context.CancelFunc

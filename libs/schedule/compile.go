@@ -104,7 +104,7 @@ func checkDST(dst job.DST, f *faults) job.DST {
 	return dst
 }
 
-// checkForeign refuses what belongs to another type: whoever wrote it expects it to have an effect.
+// checkForeign refuses what belongs to another type, because its author expects it to have an effect.
 // The members that any type may carry (zone, limits, jitter, DST policies) are let through.
 func checkForeign(s job.Schedule, f *faults) {
 	if s.Type != job.OneShot && !s.RunAt.IsZero() {

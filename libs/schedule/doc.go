@@ -16,7 +16,7 @@
 //   - A Plan is immutable and safe for concurrent use.
 //
 // start_at (inclusive) and end_at (exclusive) limit nominal instants; a schedule whose limits leave none is
-// valid, and its First returns false. max_occurrences is checked and otherwise left to whoever counts.
+// valid, and its First returns false. max_occurrences is checked and otherwise left to the caller, which counts.
 //
 // # Cron expressions
 //

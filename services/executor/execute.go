@@ -21,7 +21,7 @@ import (
 const (
 	// leaseWait is the longest pause between two looks at a lease that another holds.
 	leaseWait = time.Second
-	// maxIdleTakeovers ends an attempt that was never begun, should it kill whoever takes it before that.
+	// maxIdleTakeovers ends an attempt that was never begun, should it kill every executor that takes it before that.
 	maxIdleTakeovers = 100
 	// staleAfter is how long after it was due a fire may come that is taken for the first one. A later one may stem from a
 	// parent that was dispatched again, and stand for an occurrence whose outcome is forgotten: its entry's row is asked, unless
@@ -96,7 +96,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		release(ctx)
 		cancel()
 	case err != nil:
-		s.hosts.delayForOther(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: whoever took over decides
+		s.hosts.delayForOther(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: the executor that took over decides
 	case gone:
 		if release(ctx) {
 			w.done()
@@ -121,7 +121,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 }
 
 // acquire takes the lease. Without it the fire is complete (there is an outcome, and the row is done or the outcome is
-// published again), or put aside for whoever has the attempt.
+// published again), or put aside for the executor that has the attempt.
 func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 	var rec dedupe.Record
 	var held bool

@@ -44,7 +44,7 @@ func TestLeaseWhoseAnswerWasLostIsHeldAtOnce(t *testing.T) {
 	})
 }
 
-// Whoever stalled would else take over from itself, and call while it calls.
+// Otherwise an executor that stalled could take over its own lease and call the target a second time.
 func TestSecondFireOfAnAttemptWaitsForTheFirstInTheSameProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()

@@ -223,7 +223,7 @@ func (s *Service) findRequested(ctx context.Context, l job.Locator) error {
 	if err != nil {
 		return err
 	}
-	to := max(job.Minute(s.deps.Clock.Now()), l.Minute) + 2 // by the clock of whoever wrote it
+	to := max(job.Minute(s.deps.Clock.Now()), l.Minute) + 2 // by the clock of the process that wrote it
 	to = min(to, l.Minute+int64(jobstore.KeyTTL/time.Minute)+2)
 	from = max(from, l.Minute)
 	for range requestBuckets {

@@ -13,7 +13,7 @@ import (
 )
 
 // sendLateOneShots carries out the missed-run policy for entries after which nothing follows. What becomes of such an
-// entry follows from its definition alone, so it needs no decision on record: whoever takes it again does the same. The
+// entry follows from its definition alone, so it needs no decision on record: the next owner does the same. The
 // attempt's record settles between one who skips and one who fired when it was not late yet.
 func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.Time) error {
 	at := job.Instant(now)

@@ -193,7 +193,7 @@ func TestParentOfASuccessorThatIsNotHotIsTakenAgain(t *testing.T) {
 	}
 }
 
-// A pause is judged by the clock of whoever answered it, and takes as long as its row takes: what was called behind it must not be
+// A pause is judged by the clock of the API that answered it, and takes as long as its row takes: what was called behind it must not be
 // called again by the resume, although the pause lasted longer than outcomes are kept.
 func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) {
 	f := newFixture(t)

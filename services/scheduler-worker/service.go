@@ -4,7 +4,7 @@
 // It promises: an entry is dispatched no earlier than it is due by this clock, and as close to it as the log allows; a
 // recurring entry is never dispatched without its successor being durable; an entry stays in its hot bucket until its
 // fire is durable, so that a crash anywhere leads to a second dispatch under the same execution id, never to none.
-// Whoever stalled for longer than OwnerTTL dispatches nothing of what it read before.
+// A worker that stalled for longer than OwnerTTL dispatches nothing of what it read before.
 package schedulerworker
 
 import (

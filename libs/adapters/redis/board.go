@@ -55,7 +55,7 @@ func (b Board) Post(ctx context.Context, r capacity.Report) error {
 	return nil
 }
 
-// What is no longer fresh is removed by whoever reads: its executor may be gone.
+// A reader removes what is no longer fresh, because its executor may be gone.
 var boardScript = newScript(`
 local now = redis.call('TIME')
 local ms = now[1] * 1000 + math.floor(now[2] / 1000)

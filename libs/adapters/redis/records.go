@@ -238,7 +238,7 @@ func flag(b bool) string {
 	return "0"
 }
 
-// To whoever looks it up nothing stands for an attempt that was released and never ran.
+// A lookup finds nothing for an attempt that was released and never ran.
 var releaseScript = newScript(recordLua + `
 if not there or not mine(ARGV[1], ARGV[2]) or outcome or released then return 0 end
 redis.call('HSET', key, 'r', '1')

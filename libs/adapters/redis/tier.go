@@ -3,7 +3,7 @@
 //
 // Whatever reads and then writes is one script, so every call on one record is atomic. All keys of a partition and of its
 // jobs have one hash tag, so in a cluster one server holds them. Each partition has an incarnation, which holds that server's
-// run id: whoever asks for it after a restart or a failover makes a new one.
+// run id: the first process that asks for it after a restart or a failover makes a new one.
 package redis
 
 import (
@@ -79,7 +79,7 @@ func Open(o Options) *Tier {
 	}
 	return &Tier{o: o, client: redis.NewClient(&redis.Options{
 		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: teach,
-		// Nothing is tried again here: whoever called knows what a second try means.
+		// Nothing is tried again here, because only the caller knows what a second try means.
 		MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 		PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true,
 	})}

@@ -93,7 +93,7 @@ func Open(o Options) (*Coordinator, error) {
 	return c, nil
 }
 
-// Close ends the session. Whoever still is a member stops being one.
+// Close ends the session, and with it all memberships.
 func (c *Coordinator) Close() error {
 	c.conn.Close()
 	return nil

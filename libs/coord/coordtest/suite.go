@@ -32,7 +32,7 @@ func Run(t *testing.T, open func(t *testing.T) coord.Coordinator) {
 		{"every start number is greater than all before", startNumbersGrow},
 		{"no start number is drawn twice, and a later draw is greater than one that ended before", startNumbersRace},
 		{"a member is told the whole set of what it owns, each partition once, in its role", wholeSet},
-		{"whoever owns a partition later owns it under a greater epoch", epochsGrow},
+		{"a later owner of a partition has a greater epoch", epochsGrow},
 		{"two members of a role never hold one partition under one epoch", membersAreApart},
 		{"the channel is closed when the member leaves, read or unread", channelIsClosed},
 	} {

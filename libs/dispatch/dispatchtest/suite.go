@@ -135,7 +135,7 @@ func Run(t *testing.T, open func(t *testing.T) dispatch.Log) {
 	}{
 		{"a record is read back as it was published", recordIsReadBack},
 		{"a record of the greatest size fits, a larger one is refused with all of its call", sizeIsBounded},
-		{"records of one key keep their order and their partition, whoever else publishes", keysKeepOrder},
+		{"records of one key keep their order and their partition beside other publishers", keysKeepOrder},
 		{"a call's records keep their order", callKeepsOrder},
 		{"offsets ascend and append times never decrease within a partition", offsetsAscend},
 		{"topics are logs of their own", topicsAreSeparate},

@@ -56,7 +56,7 @@ func describe(v *kong.Value) string {
 	return strings.TrimSuffix(v.Help, ".") + " (" + strings.Join(notes, "; ") + ")."
 }
 
-// usageError is a mistake of whoever started the command: one sentence, exit code 2.
+// usageError is a mistake in how the command was started: one sentence, exit code 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
