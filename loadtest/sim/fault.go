@@ -121,16 +121,14 @@ func (f Fault) partitions() (list []int) {
 	return list
 }
 
-// lags reports whether a client goes on with a server that was replaced: half of them do, or those of the kind of process that is named.
-func (f Fault) lags(d dice, client string) bool {
-	if _, kind, ok := strings.Cut(f.What, "/"); ok {
-		return strings.HasPrefix(client, kind)
-	}
-	return d.roll("lags/%s/%s/%s", f.What, f.At, client) < 0.5
+// lags reports whether a client goes on with a server that was replaced: those of the kind of process that is named do.
+func (f Fault) lags(client string) bool {
+	_, kind, _ := strings.Cut(f.What, "/")
+	return strings.HasPrefix(client, kind)
 }
 
-// onlyOne reports whether one kind of process alone goes on with a server that was replaced.
-func (f Fault) onlyOne() bool { return f.Kind == Replace && strings.Contains(f.What, "/") }
+// apiAlone reports whether the API alone goes on with a server that was replaced.
+func (f Fault) apiAlone() bool { return f.Kind == Replace && strings.HasSuffix(f.What, "/job-api") }
 
 // String shows a fault to a person.
 func (f Fault) String() string {
@@ -437,12 +435,14 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 			at := time.Duration(f.dice.roll("%s/%d", k, n) * float64(length)).Truncate(time.Millisecond)
 			x := Fault{Kind: k, At: at}
 			switch k {
-			case Recreate, Shorten, Forget:
+			case Forget:
+				x.What = "fires.default"
+			case Recreate, Shorten:
 				x.What = pick(f.dice, []string{"fires.default", "fires.default", "events"}, "what/%s/%d", k, n)
 			case LoseHot:
 				x.What = pick(f.dice, []string{"", "0", "1", "2", "3"}, "what/%s/%d", k, n)
 			case Replace:
-				x.What = pick(f.dice, []string{"0", "1", "2", "3"}, "what/%s/%d", k, n)
+				x.What = pick(f.dice, []string{"0", "1", "2", "3"}, "what/%s/%d", k, n) + "/executor"
 				x.For = pick(f.dice, []time.Duration{2 * time.Second, 8 * time.Second, dedupe.ReplacedFor - time.Millisecond}, "for/%s/%d", k, n)
 			case Lapse:
 				x.What = pick(f.dice, processes, "what/%s/%d", k, n)
@@ -479,7 +479,7 @@ func (f *Faults) replaces(jobID string, n int) (who string, ok bool) {
 	}
 	r := f.dice.roll("replaces/%s/%d", jobID, n)
 	if r < forgetful/8 {
-		return "", true
+		return "/executor", true
 	}
 	return "/job-api", r < forgetful
 }

@@ -352,7 +352,7 @@ func (w *world) schedule(list []Fault) {
 // plan lets a scheduled fault strike at its time.
 func (w *world) plan(f Fault) {
 	early := time.Duration(0)
-	if f.Kind == FailOver || f.Kind == Replace && !f.onlyOne() {
+	if f.Kind == FailOver || f.Kind == Replace && !f.apiAlone() {
 		early = min(f.At, time.Second)
 	}
 	w.background.Go(func() { w.after(f.At-early-time.Since(w.forecast), func() { w.strike(f, early) }) })
@@ -371,8 +371,8 @@ func (w *world) strike(f Fault, early time.Duration) {
 		promote := w.hot.Replicate(f.partitions()...)
 		w.after(early, func() {
 			w.tell("simulation", "", f.String())
-			promote(f.For, func(client string) bool { return f.lags(w.faults.dice, client) })
-			if !f.onlyOne() { // else the replica has everything
+			promote(f.For, func(client string) bool { return f.lags(client) })
+			if !f.apiAlone() { // else the replica has everything
 				w.lost(f)
 				w.after(f.For, func() { w.lost(f) }) // what those lose that had lagged
 			}
