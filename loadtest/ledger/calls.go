@@ -31,18 +31,17 @@ func checkCalls(r *report, a *Account, i *index) {
 	}
 }
 
-// tooEarly is by how much a retry came sooner after the attempt before it than the least pause, by the executors' own clocks. An executor
-// that stood still may call an attempt after it was given up as lost, and behind the next one; such a call is no beginning of a pause.
+// tooEarly is by how much a retry came sooner after the attempt before it than the least pause, by the executors' own clocks.
 func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time.Duration) {
 	if least == 0 { // it is not known
 		return 0
 	}
 	first := true
 	for _, before := range i.calls[attemptKey{k.executionID, k.attempt - 1}] {
-		if before.At.After(c.At) {
+		if before.At.After(c.At) { // by an executor that stood still: the attempt had been given up as lost
 			continue
 		}
-		pause := c.At.Add(c.Ahead).Sub(before.At.Add(before.Ahead))
+		pause := c.At.Add(c.Ahead).Sub(pauseBegins(&before))
 		if by := least - pause - time.Millisecond; first || by < early { // the first call of the attempt counts; instants are whole milliseconds
 			early, first = by, false
 		}
@@ -52,6 +51,23 @@ func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time
 	}
 	return early
 }
+
+// pauseBegins is the earliest instant, by the clock of its executor, at which the attempt of a call may have ended. That clock may be set
+// back during the call. And an executor that stood still behind its last check may call when its lease is over, and the attempt was given
+// up as lost.
+func pauseBegins(c *Call) time.Time {
+	begins := c.At.Add(c.Ahead)
+	if over := c.CheckedAt.Add(lease).Add(c.Ahead); !c.CheckedAt.IsZero() && over.Before(begins) {
+		begins = over
+	}
+	if end := c.EndedAt.Add(c.AheadAtEnd); !c.EndedAt.IsZero() && end.Before(begins) {
+		begins = end
+	}
+	return begins
+}
+
+// lease is how long an executor has an attempt without renewing its lease, as it is configured by default.
+const lease = 10 * time.Second
 
 // checkFences is the second half of I2: every later invocation of an execution has a greater token. Invocations are ordered by the
 // instant at which the last check was accepted, where that is known, because a request may be overtaken on its way. Those of a server

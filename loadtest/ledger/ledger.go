@@ -20,6 +20,9 @@ type Call struct {
 	At                       time.Time
 	// Ahead is by how much the executor's clock was ahead of the one that At is of.
 	Ahead time.Duration
+	// EndedAt is when the call was answered or given up, zero if that is not known, and AheadAtEnd is Ahead at that instant.
+	EndedAt    time.Time
+	AheadAtEnd time.Duration
 	// Failed tells that the target answered it in a way that is retried, or not at all; Gone that it answered 410, which pauses the job.
 	Failed, Gone bool
 	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins, as a stop is compared with it.

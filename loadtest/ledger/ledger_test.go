@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -281,6 +282,33 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 // excuse excuses a job's instants until one of them.
 func excuse(jobID string, until time.Time) func(a *ledger.Account) {
 	return func(a *ledger.Account) { a.Excused = map[string][]ledger.Window{jobID: {{From: begin, To: until}}} }
+}
+
+func TestPauseBeginsWhereTheAttemptMayHaveEnded(t *testing.T) {
+	const least = 20 * time.Second
+	for _, test := range []struct {
+		name   string
+		before func(c *ledger.Call) // the first attempt, called 15 s before the second
+		early  bool
+	}{
+		{"at the call", func(*ledger.Call) {}, true},
+		{"at the call that was checked right before", func(c *ledger.Call) { c.CheckedAt = c.At.Add(-5 * time.Second) }, true},
+		{"when the lease of an executor that stood still was over", func(c *ledger.Call) { c.CheckedAt = c.At.Add(-15 * time.Second) }, false},
+		{"after the call", func(c *ledger.Call) { c.EndedAt = c.At.Add(time.Second) }, true},
+		{"when the clock had been set back", func(c *ledger.Call) { c.EndedAt, c.AheadAtEnd = c.At, -least }, false},
+	} {
+		a := sound()
+		trigger(a)
+		retry := a.Calls[len(a.Calls)-1]
+		test.before(&a.Calls[len(a.Calls)-1])
+		retry.Attempt, retry.At, retry.Token = 2, retry.At.Add(15*time.Second), fence(10).String()
+		a.Calls = append(a.Calls, retry)
+		a.RetryAfter = map[string]time.Duration{jobID: least}
+		found := slices.ContainsFunc(ledger.Check(a), func(v ledger.Violation) bool { return v.Invariant == "I5" })
+		if found != test.early {
+			t.Errorf("the pause begins %s: found early %t, want %t", test.name, found, test.early)
+		}
+	}
 }
 
 func TestWhatTheDesignExcludesIsExcused(t *testing.T) {

@@ -31,6 +31,7 @@ func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
 	w.tell(p.name, fmt.Sprintf("%s/%d", c.ExecutionID, attempt), "invokes "+c.Host+" under token "+c.Token)
 	status, err := w.behave(r, c)
 	w.mu.Lock()
+	w.calls[n].EndedAt, w.calls[n].AheadAtEnd = time.Now(), p.clock.Difference()
 	w.calls[n].Failed, w.calls[n].Gone = err != nil || status >= http.StatusInternalServerError, status == http.StatusGone
 	w.mu.Unlock()
 	if err != nil {
