@@ -435,9 +435,7 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 			at := time.Duration(f.dice.roll("%s/%d", k, n) * float64(length)).Truncate(time.Millisecond)
 			x := Fault{Kind: k, At: at}
 			switch k {
-			case Forget, Shorten: // of the events: see "Open" in the README
-				x.What = "fires.default"
-			case Recreate:
+			case Forget, Recreate, Shorten:
 				x.What = pick(f.dice, []string{"fires.default", "fires.default", "events"}, "what/%s/%d", k, n)
 			case LoseHot:
 				x.What = pick(f.dice, []string{"", "0", "1", "2", "3"}, "what/%s/%d", k, n)

@@ -115,7 +115,7 @@ func (a *archiver) poll(ctx context.Context) ([]dispatch.Message, error) {
 // at the start of the new one.
 func (a *archiver) rejoin(ctx context.Context) (err error) {
 	for _, b := range a.buffers() {
-		if _, err := a.close(ctx, b); err != nil {
+		if err := a.close(ctx, b); err != nil {
 			return err
 		}
 	}
@@ -145,38 +145,30 @@ func (a *archiver) observeAge() {
 	a.s.metrics.age.Set(age)
 }
 
-// take adds records to their objects and puts those that are complete.
+// take adds records to their objects and puts those that are complete. An object has no gap: behind one that another member of the group
+// has read meanwhile, a new object begins. So objects follow each other by name, and a member that reads the log from its start again finds
+// each of them.
 //
 // A log may lose its end under the same id, and give its offsets to other records. So what is read once more is compared with what is
 // there: an object is closed where the log has another record than it, and what is in the archive already is told by its event id.
 func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error {
-	lost := map[int]bool{}
 	for i, m := range messages {
-		if lost[m.Partition] {
-			continue // it is read again behind what another has put
-		}
-		if archived, err := a.isThere(ctx, &m); err != nil {
-			a.rewind(messages[i:])
-			return err
-		} else if archived {
-			continue
-		}
+		archived, err := a.isThere(ctx, &m)
 		hour := m.AppendedAt.Truncate(time.Hour)
 		b := a.open[m.Partition]
-		if b != nil && m.Offset <= b.last && b.holds(&m) {
-			continue
-		}
-		if b != nil && (m.Offset <= b.last || !b.hour.Equal(hour)) {
+		if err == nil && !archived && b != nil && !b.holds(&m) && (m.Offset != b.last+1 || !b.hour.Equal(hour)) {
 			b.next = min(b.next, m.Offset)
-			put, err := a.close(ctx, b)
-			if err != nil {
-				a.rewind(messages[i:])
-				return err
+			if err = a.close(ctx, b); err == nil {
+				archived, err = a.isThere(ctx, &m)
 			}
-			if lost[m.Partition] = !put; !put {
-				continue
-			}
-			b = a.open[m.Partition]
+			b = nil
+		}
+		if err != nil {
+			a.rewind(messages[i:])
+			return err
+		}
+		if archived || b != nil && m.Offset <= b.last {
+			continue // it is held
 		}
 		if b == nil {
 			b = &buffer{partition: m.Partition, first: m.Offset, hour: hour, openedAt: a.s.deps.Clock.Now()}
@@ -190,7 +182,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 	now := a.s.deps.Clock.Now()
 	for _, b := range a.buffers() {
 		if b.bytes >= a.s.cfg.CloseBytes || !now.Before(a.closesAt(b)) {
-			if _, err := a.close(ctx, b); err != nil {
+			if err := a.close(ctx, b); err != nil {
 				return err
 			}
 		}
@@ -232,28 +224,28 @@ func (a *archiver) rewind(messages []dispatch.Message) {
 	}
 }
 
-// close puts an object; put reports whether there was anything to put. If there is one of that name, another has put it, or this one has
-// and did not hear of it: what that one holds is left out, and reading goes on behind what was read.
-func (a *archiver) close(ctx context.Context, b *buffer) (put bool, err error) {
+// close puts an object. If there is one of that name, another has put it, or this one has and did not hear of it: what that one holds is
+// left out, and what comes next is compared with the rest of it.
+func (a *archiver) close(ctx context.Context, b *buffer) error {
 	for n := 1; ; n++ {
 		rows := a.decode(b)
 		body, err := encode(b, rows, a.consumer.LogID(), a.s.cfg.Codec)
 		if err != nil {
-			return false, err
+			return err
 		}
 		there, err := a.put(ctx, a.name(b, n), body)
 		if err != nil {
-			return false, err
+			return err
 		}
 		if there == nil {
 			delete(a.open, b.partition)
 			a.s.metrics.objects.Inc()
 			a.s.metrics.archived.Add(float64(len(b.messages)))
-			return true, a.commit(ctx, b.partition, b.next)
+			return a.commit(ctx, b.partition, b.next)
 		}
 		fresh := slices.IndexFunc(rows, func(r row) bool { return there[r.offset] != r.event.ID })
 		if fresh < 0 {
-			return false, a.discard(ctx, b, there)
+			return a.discard(ctx, b, there)
 		}
 		if fresh > 0 { // the log had others behind that, and lost them; else it had others altogether, and this is one more object
 			b.messages, b.first, n = b.messages[fresh:], rows[fresh].offset, 0
@@ -290,7 +282,6 @@ func (a *archiver) put(ctx context.Context, name string, body []byte) (there con
 func (a *archiver) discard(ctx context.Context, b *buffer, there contents) error {
 	a.s.metrics.lost.Inc()
 	delete(a.open, b.partition)
-	a.consumer.Seek(b.partition, b.next)
 	maps.DeleteFunc(there, func(offset int64, _ string) bool { return offset <= b.last })
 	if len(there) == 0 {
 		return a.commit(ctx, b.partition, b.next)
@@ -348,7 +339,7 @@ func (a *archiver) drain(ctx context.Context) error {
 		}
 	}
 	for _, b := range a.buffers() {
-		if _, err := a.close(ctx, b); err != nil {
+		if err := a.close(ctx, b); err != nil {
 			return err
 		}
 	}

@@ -35,6 +35,35 @@ type consumer struct {
 	mu         sync.Mutex
 	// standing are the committed offsets of the partitions that are this member's.
 	standing map[int32]int64
+	// epochs are those of the leaders that wrote what was given, by partition.
+	epochs map[int32]epochs
+}
+
+// epochs are the epochs of a partition's leaders: each with the offset of the first record of it that was given.
+type epochs []kgo.EpochOffset
+
+// maxEpochs is of how many leaders it is kept where they began: as many as may follow each other before what was read is committed.
+const maxEpochs = 8
+
+// note says that a record is given.
+func (e epochs) note(record *kgo.Record) epochs {
+	for len(e) > 0 && e[len(e)-1].Offset >= record.Offset {
+		e = e[:len(e)-1]
+	}
+	if len(e) == 0 || e[len(e)-1].Epoch != record.LeaderEpoch {
+		e = append(e, kgo.EpochOffset{Epoch: record.LeaderEpoch, Offset: record.Offset})
+	}
+	return e[max(0, len(e)-maxEpochs):]
+}
+
+// before is the epoch of the last record before an offset, -1 if that was not given.
+func (e epochs) before(offset int64) int32 {
+	for _, at := range slices.Backward(e) {
+		if at.Offset < offset {
+			return at.Epoch
+		}
+	}
+	return -1
 }
 
 // waits is how many bytes a broker gathers before it answers a fetch, and for how long at most.
@@ -61,7 +90,7 @@ func (l *Log) Subscribe(ctx context.Context, topic, group string) (dispatch.Cons
 	if err != nil {
 		return nil, err
 	}
-	c := &consumer{l: l, topic: l.topic(topic), id: id, standing: map[int32]int64{}}
+	c := &consumer{l: l, topic: l.topic(topic), id: id, standing: map[int32]int64{}, epochs: map[int32]epochs{}}
 	c.client, err = kgo.NewClient(append(l.o.brokers(),
 		kgo.ClientID("minutehand-"+group), kgo.ConsumerGroup(l.o.Prefix+group),
 		kgo.ConsumeTopics(c.topic), kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.DisableAutoCommit(),
@@ -89,7 +118,8 @@ func (l *Log) Subscribe(ctx context.Context, topic, group string) (dispatch.Cons
 }
 
 // begin sets where partitions that were assigned begin: at the offset that was committed for this topic. One that was
-// committed for a topic of the same name before says nothing of it.
+// committed for a topic of the same name before says nothing of it. The epoch that was committed with it lets the client find out that the
+// log has lost its end since, and given offsets before the committed one to other records: then it begins where those begin.
 func (c *consumer) begin(ctx context.Context, group, topic string, assigned map[int32]kgo.Offset) error {
 	committed, err := c.l.committed(ctx, topic, group, c.id)
 	if err != nil {
@@ -98,10 +128,11 @@ func (c *consumer) begin(ctx context.Context, group, topic string, assigned map[
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p := range assigned {
-		c.standing[p] = committed[int(p)]
+		at := committed[int(p)]
+		c.standing[p] = at.Offset
 		assigned[p] = kgo.NewOffset().AtStart()
-		if at := committed[int(p)]; at > 0 {
-			assigned[p] = kgo.NewOffset().At(at)
+		if at.Offset > 0 {
+			assigned[p] = kgo.NewOffset().At(at.Offset).WithEpoch(at.Epoch)
 		}
 	}
 	return nil
@@ -112,6 +143,7 @@ func (c *consumer) lose(partitions []int32) {
 	defer c.mu.Unlock()
 	for _, p := range partitions {
 		delete(c.standing, p)
+		delete(c.epochs, p)
 	}
 }
 
@@ -158,8 +190,19 @@ func (c *consumer) portion(limit int) []dispatch.Message {
 		n++
 	}
 	given := messages(c.left[:n])
+	c.noteEpochs(c.left[:n])
 	c.left = c.left[n:]
 	return given
+}
+
+func (c *consumer) noteEpochs(given []*kgo.Record) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, r := range given {
+		if i == 0 || given[i-1].Partition != r.Partition || given[i-1].LeaderEpoch != r.LeaderEpoch {
+			c.epochs[r.Partition] = c.epochs[r.Partition].note(r)
+		}
+	}
 }
 
 // failure is what went wrong but for the end of the wait.
@@ -210,7 +253,7 @@ func (c *consumer) Commit(ctx context.Context, offsets map[int]int64) error {
 	c.mu.Lock()
 	for p, offset := range offsets {
 		if standing, mine := c.standing[int32(p)]; mine && offset > standing {
-			next[int32(p)] = kgo.EpochOffset{Epoch: -1, Offset: offset}
+			next[int32(p)] = kgo.EpochOffset{Epoch: c.epochs[int32(p)].before(offset), Offset: offset}
 		}
 	}
 	c.mu.Unlock()

@@ -190,9 +190,13 @@ func (l *Log) End(ctx context.Context, topic string) (dispatch.Position, error) 
 // Committed implements dispatch.Log.
 func (l *Log) Committed(ctx context.Context, topic, group string) (dispatch.Position, error) {
 	return l.position(ctx, topic, func(id string) (map[int]int64, error) {
-		offsets, err := l.committed(ctx, topic, group, id)
+		committed, err := l.committed(ctx, topic, group, id)
 		if err != nil {
 			return nil, err
+		}
+		offsets := map[int]int64{}
+		for p, at := range committed {
+			offsets[p] = at.Offset
 		}
 		starts, err := l.admin.ListStartOffsets(ctx, l.topic(topic))
 		if err == nil {
@@ -221,9 +225,9 @@ func (l *Log) tellExpired(topic, group string, partition int, from, to int64) {
 	}
 }
 
-// committed are a group's offsets that belong to the topic of that id.
-func (l *Log) committed(ctx context.Context, topic, group, id string) (map[int]int64, error) {
-	offsets := map[int]int64{}
+// committed are a group's offsets that belong to the topic of that id, each with the epoch of the leader that wrote the record before it.
+func (l *Log) committed(ctx context.Context, topic, group, id string) (map[int]kgo.EpochOffset, error) {
+	offsets := map[int]kgo.EpochOffset{}
 	responses, err := l.admin.FetchOffsetsForTopics(ctx, l.o.Prefix+group, l.topic(topic))
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return offsets, nil
@@ -233,7 +237,7 @@ func (l *Log) committed(ctx context.Context, topic, group, id string) (map[int]i
 	}
 	responses.Each(func(o kadm.OffsetResponse) {
 		if o.Topic == l.topic(topic) && o.Metadata == id && o.At > 0 {
-			offsets[int(o.Partition)] = o.At
+			offsets[int(o.Partition)] = kgo.EpochOffset{Epoch: o.LeaderEpoch, Offset: o.At}
 		}
 	})
 	return offsets, err

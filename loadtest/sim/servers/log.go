@@ -26,6 +26,8 @@ type topic struct {
 	creations  int
 	partitions [logPartitions][]dispatch.Message
 	groups     map[string]*group
+	// cuts are the ends to which a partition was taken back: between two of them is what Kafka calls the epoch of a leader.
+	cuts [logPartitions][]int64
 	// changed is closed and replaced when there is something new to poll.
 	changed chan struct{}
 }
@@ -72,7 +74,7 @@ func (l *Log) Recreate(name string) (lost map[string][]dispatch.Message) {
 		}
 		g.committed = [logPartitions]int64{}
 	}
-	t.partitions = [logPartitions][]dispatch.Message{}
+	t.partitions, t.cuts = [logPartitions][]dispatch.Message{}, [logPartitions][]int64{}
 	t.creations++
 	t.wake()
 	return lost
@@ -92,6 +94,7 @@ func (l *Log) Shorten(name string, since time.Time) (lost map[string][]dispatch.
 			end--
 		}
 		t.partitions[p], ends.Offsets[p] = records[:end:end], int64(end)
+		t.cuts[p] = append(t.cuts[p], int64(end))
 		for groupName, g := range t.groups {
 			lost[groupName] = append(lost[groupName], records[max(end, int(g.committed[p])):]...)
 			g.committed[p] = min(g.committed[p], int64(end))
@@ -174,6 +177,32 @@ type Consumer struct {
 	creations int
 	next      [logPartitions]int64
 	owned     [logPartitions]bool
+	// read is from which offset on it read a partition after how many cuts.
+	read [logPartitions][]reading
+}
+
+type reading struct {
+	from int64
+	cuts int
+}
+
+// noteRead is called before the record at an offset is given.
+func (c *Consumer) noteRead(p int, offset int64) {
+	n := len(c.read[p])
+	if cuts := len(c.topic.cuts[p]); n == 0 || c.read[p][n-1].cuts != cuts || offset < c.read[p][n-1].from {
+		c.read[p] = append(c.read[p], reading{offset, cuts})
+	}
+}
+
+// standing is how far a position that this consumer commits stands: what it read before a cut says nothing of what came after.
+func (c *Consumer) standing(p int, offset int64) int64 {
+	offset = min(offset, int64(len(c.topic.partitions[p])))
+	for _, r := range slices.Backward(c.read[p]) {
+		if r.from < offset {
+			return slices.Min(append([]int64{offset}, c.topic.cuts[p][r.cuts:]...))
+		}
+	}
+	return offset
 }
 
 // Subscribe implements dispatch.Log.
@@ -269,6 +298,7 @@ func (c *Consumer) poll(limit int) (messages []dispatch.Message, changed <-chan 
 			if len(messages) >= limit || bytes >= dispatch.MaxPollBytes {
 				return messages, c.topic.changed, nil
 			}
+			c.noteRead(p, m.Offset)
 			messages = append(messages, m)
 			bytes += len(m.Value)
 			c.next[p]++
@@ -287,7 +317,7 @@ func (c *Consumer) Commit(_ context.Context, offsets map[int]int64) error {
 	}
 	for p, offset := range offsets {
 		if c.owned[p] {
-			c.group.committed[p] = max(c.group.committed[p], min(offset, int64(len(c.topic.partitions[p]))))
+			c.group.committed[p] = max(c.group.committed[p], c.standing(p, offset))
 		}
 	}
 	return nil
