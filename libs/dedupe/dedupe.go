@@ -64,6 +64,14 @@ func EpochOf(incarnation string) int64 {
 	return n
 }
 
+// promotedMark is what the name of an incarnation ends in that began when a replica was promoted.
+const promotedMark = "p"
+
+// PromotedName is IncarnationName for an incarnation that begins when a replica is promoted.
+func PromotedName(epoch int64, rest string) string {
+	return IncarnationName(epoch, rest) + promotedMark
+}
+
 // NextEpoch numbers the incarnation that begins now: one more than the last number, and at least the time in microseconds, so that
 // it is still greater when the last number was lost with everything else.
 func NextEpoch(last int64, now time.Time) int64 { return max(last+1, now.UnixMicro()) }
@@ -175,10 +183,17 @@ type Memory struct {
 }
 
 // Covers reports whether nothing has been forgotten of attempts that ended at an instant or later, by anybody's clock: this
-// incarnation had begun by then, and what it evicted is older.
+// incarnation had begun by then, a server that it replaced had ended, and what it evicted is older.
 func (m Memory) Covers(at time.Time) bool {
-	began := EpochOf(m.Incarnation) // no earlier than the time in microseconds, see NextEpoch
-	return began > 0 && at.After(time.UnixMicro(began).Add(clock.MaxDifference)) && at.After(m.KeptSince)
+	if !at.After(m.KeptSince) {
+		return false
+	}
+	epoch := EpochOf(m.Incarnation) // no earlier than the time in microseconds, see NextEpoch
+	alone := time.UnixMicro(epoch).Add(clock.MaxDifference)
+	if strings.HasSuffix(m.Incarnation, promotedMark) {
+		alone = alone.Add(ReplacedFor)
+	}
+	return epoch > 0 && at.After(alone)
 }
 
 // Records holds leases, outcomes and stop records.

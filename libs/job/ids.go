@@ -93,6 +93,9 @@ func ValidID(id, prefix string) bool {
 	return ok && isULID(rest)
 }
 
+// ulidTimeDigits is how many digits of a ULID are its time; the others are random.
+const ulidTimeDigits = 10
+
 const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 func isULID(s string) bool {
@@ -110,20 +113,22 @@ func isULID(s string) bool {
 // ULIDTime is the instant in the first 48 bits of a ULID, which must be valid.
 func ULIDTime(ulid string) time.Time {
 	var ms int64
-	for i := range 10 {
+	for i := range ulidTimeDigits {
 		ms = ms<<5 | int64(strings.IndexByte(crockford, ulid[i]))
 	}
 	return time.UnixMilli(ms).UTC()
 }
 
-// NextDefinitionID returns candidate if it is greater than previous, else the next id after previous: definition ids
-// must grow at every change even when two changes fall into one millisecond or a clock steps back.
+// NextDefinitionID returns candidate if it is greater than previous, else one of the millisecond after previous, with what is random of
+// candidate: definition ids must grow at every change even when two changes fall into one millisecond or a clock steps back, and two
+// requests that change the same definition at once must not give theirs one id, because only one of them prevails.
 func NextDefinitionID(previous, candidate string) string {
 	if candidate > previous {
 		return candidate
 	}
-	b := []byte(previous)
-	for i := len(b) - 1; i >= len(DefinitionPrefix); i-- {
+	const random = len(DefinitionPrefix) + ulidTimeDigits
+	b := []byte(previous[:random] + candidate[random:])
+	for i := random - 1; i >= len(DefinitionPrefix); i-- {
 		at := strings.IndexByte(crockford, b[i])
 		if at < len(crockford)-1 {
 			b[i] = crockford[at+1]

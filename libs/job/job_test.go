@@ -50,6 +50,17 @@ func TestDefinitionIDsGrowEvenWithinOneMillisecond(t *testing.T) {
 	}
 }
 
+// Two requests that change the same definition at once each write an entry under the id that they give theirs. Only one of them prevails,
+// and the other's entry must not pass for one of it.
+func TestDefinitionsThatFollowTheSameOneHaveDifferentIDs(t *testing.T) {
+	const previous = "def_01ARZ3NDEKTSV4RRFFQ69G5FAV" // by a clock that is ahead
+	one := job.NextDefinitionID(previous, "def_01ARZ3NDEKSSV4RRFFQ69G5FAA")
+	other := job.NextDefinitionID(previous, "def_01ARZ3NDEKSSV4RRFFQ69G5FAB")
+	if one == other || one <= previous || other <= previous {
+		t.Errorf("after %s came %s and %s", previous, one, other)
+	}
+}
+
 func TestDelayFollowsItsFormula(t *testing.T) {
 	base := job.RetryPolicy{BaseDelay: 10 * time.Second, MaxDelay: time.Minute}
 	for _, test := range []struct {

@@ -135,7 +135,14 @@ func stops(s *Stop, c *Call, atLatest time.Time) bool {
 }
 
 // checkAttempts is I7: never more attempts than the policy allows, and what was invoked in vain is a dead letter.
+//
+// The retry-manager may not have read of an attempt before its event was lost. Then the hot tier tells what became of it, unless that
+// is lost as well.
 func checkAttempts(r *report, a *Account, i *index) {
+	unsettled := map[string]bool{}
+	for n := range a.LostToSettle {
+		unsettled[a.LostToSettle[n].Entry.ExecutionID] = a.HotLost
+	}
 	for x, events := range i.attempts {
 		last, ended := events[0], false
 		outcomes := map[int]*job.Outcome{}
@@ -154,7 +161,7 @@ func checkAttempts(r *report, a *Account, i *index) {
 				r.add("I7", e.Entry.JobID, "%s had attempt %d of at most %d", x, e.Entry.Attempt, most)
 			}
 		}
-		if !ended && !i.deadLetter[x] && !pendingAttempt(i, last) {
+		if !ended && !i.deadLetter[x] && !pendingAttempt(i, last) && !unsettled[x] {
 			r.add("I7", last.Entry.JobID, "%s ended with %s and is neither a dead letter nor has another attempt", x,
 				last.Outcome.Kind)
 		}

@@ -142,10 +142,11 @@ type Account struct {
 	Archived []Archived
 	// Updated tells when the definitions that updates made took effect, if that is known.
 	Updated map[string]time.Time
-	// LostToHistory and LostToArchive are the events that a log held which was created anew before they were read.
-	LostToHistory, LostToArchive []job.Event
-	Pending                      []job.PendingRow
-	DeadLetters                  []job.DeadLetter
+	// LostToHistory, LostToArchive and LostToSettle are the events that a log held which was created anew, or lost its end, before the
+	// history, the archive or the retry-manager had read them.
+	LostToHistory, LostToArchive, LostToSettle []job.Event
+	Pending                                    []job.PendingRow
+	DeadLetters                                []job.DeadLetter
 }
 
 // Violation is a broken invariant.

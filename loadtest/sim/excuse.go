@@ -35,9 +35,10 @@ const (
 // window is the shortest catch-up window of the workload.
 const window = 10 * time.Second
 
-// delayed notes that a worker is held up for long enough that I1 promises nothing if the hot tier is lost meanwhile.
+// delayed notes that a worker is held up. Once for long, or several times without a pause: if the hot tier is lost meanwhile, I1 promises
+// nothing.
 func (w *world) delayed(p *process, d time.Duration) {
-	if p.kind == "scheduler-worker" && d >= window-time.Second {
+	if p.kind == "scheduler-worker" && d >= time.Second {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		now := time.Now()
@@ -82,7 +83,7 @@ const (
 // before it reads the job again: from the one of which it wrote until that one is decided, which may decide all that lies before.
 func (w *world) excused(jobID string) (list []ledger.Window) {
 	for _, s := range w.slow {
-		if !w.lostFor(jobID, s.From, s.To) || !w.had(s, jobID) {
+		if s.To.Sub(s.From) < window-time.Second || !w.lostFor(jobID, s.From, s.To) || !w.had(s, jobID) {
 			continue
 		}
 		again := false

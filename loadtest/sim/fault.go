@@ -121,14 +121,16 @@ func (f Fault) partitions() (list []int) {
 	return list
 }
 
-// lags reports whether a client goes on with a server that was replaced: those of the kind of process that is named do.
-func (f Fault) lags(client string) bool {
-	_, kind, _ := strings.Cut(f.What, "/")
-	return strings.HasPrefix(client, kind)
+// lags reports whether a client goes on with a server that was replaced: half of them do, or those of the kind of process that is named.
+func (f Fault) lags(d dice, client string) bool {
+	if _, kind, ok := strings.Cut(f.What, "/"); ok {
+		return strings.HasPrefix(client, kind)
+	}
+	return d.roll("lags/%s/%s/%s", f.What, f.At, client) < 0.5
 }
 
-// apiAlone reports whether the API alone goes on with a server that was replaced.
-func (f Fault) apiAlone() bool { return f.Kind == Replace && strings.HasSuffix(f.What, "/job-api") }
+// onlyOne reports whether one kind of process alone goes on with a server that was replaced.
+func (f Fault) onlyOne() bool { return f.Kind == Replace && strings.Contains(f.What, "/") }
 
 // String shows a fault to a person.
 func (f Fault) String() string {
@@ -440,7 +442,7 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 			case LoseHot:
 				x.What = pick(f.dice, []string{"", "0", "1", "2", "3"}, "what/%s/%d", k, n)
 			case Replace:
-				x.What = pick(f.dice, []string{"0", "1", "2", "3"}, "what/%s/%d", k, n) + "/executor"
+				x.What = pick(f.dice, []string{"0", "1", "2", "3"}, "what/%s/%d", k, n)
 				x.For = pick(f.dice, []time.Duration{2 * time.Second, 8 * time.Second, dedupe.ReplacedFor - time.Millisecond}, "for/%s/%d", k, n)
 			case Lapse:
 				x.What = pick(f.dice, processes, "what/%s/%d", k, n)
@@ -477,7 +479,7 @@ func (f *Faults) replaces(jobID string, n int) (who string, ok bool) {
 	}
 	r := f.dice.roll("replaces/%s/%d", jobID, n)
 	if r < forgetful/8 {
-		return "/executor", true
+		return "", true
 	}
 	return "/job-api", r < forgetful
 }

@@ -148,7 +148,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals,
 		Settles: settleFor - time.Minute,
 		Deleted: w.deleted, Listed: w.listed, Executions: w.executions,
-		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, Pending: w.cold.Open(),
+		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
 	for i, p := range w.callers {
 		at := a.Calls[i].At

@@ -115,8 +115,8 @@ type world struct {
 	lastID  int64
 	idsThen int
 
-	lostToHistory, lostToArchive []job.Event
-	shortened                    []dispatch.Position // to which logs lost their ends
+	lostToHistory, lostToArchive, lostToSettle []job.Event
+	shortened                                  []dispatch.Position // to which logs lost their ends
 }
 
 // moment is something that happened, for the timeline.
@@ -352,7 +352,7 @@ func (w *world) schedule(list []Fault) {
 // plan lets a scheduled fault strike at its time.
 func (w *world) plan(f Fault) {
 	early := time.Duration(0)
-	if f.Kind == FailOver || f.Kind == Replace && !f.apiAlone() {
+	if f.Kind == FailOver || f.Kind == Replace && !f.onlyOne() {
 		early = min(f.At, time.Second)
 	}
 	w.background.Go(func() { w.after(f.At-early-time.Since(w.forecast), func() { w.strike(f, early) }) })
@@ -371,8 +371,8 @@ func (w *world) strike(f Fault, early time.Duration) {
 		promote := w.hot.Replicate(f.partitions()...)
 		w.after(early, func() {
 			w.tell("simulation", "", f.String())
-			promote(f.For, func(client string) bool { return f.lags(client) })
-			if !f.apiAlone() { // else the replica has everything
+			promote(f.For, func(client string) bool { return f.lags(w.faults.dice, client) })
+			if !f.onlyOne() { // else the replica has everything
 				w.lost(f)
 				w.after(f.For, func() { w.lost(f) }) // what those lose that had lagged
 			}
@@ -437,6 +437,7 @@ func (w *world) lostOf(topic string, records map[string][]dispatch.Message) {
 		defer w.mu.Unlock()
 		w.lostToHistory = append(w.lostToHistory, decode(records[dispatch.GroupHistory])...)
 		w.lostToArchive = append(w.lostToArchive, decode(records[dispatch.GroupArchive])...)
+		w.lostToSettle = append(w.lostToSettle, decode(records[dispatch.GroupSettle])...)
 	}
 }
 

@@ -278,6 +278,9 @@ func (h *server) incarnation() string {
 	if h.broken.AnyIncarnation {
 		return h.name
 	}
+	if !h.split.IsZero() {
+		return dedupe.PromotedName(h.number(), h.name)
+	}
 	return dedupe.IncarnationName(h.number(), h.name)
 }
 
