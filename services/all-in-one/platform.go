@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
@@ -33,7 +32,7 @@ type Config struct {
 	// Dir holds the store in DIR/store and the archive in DIR/archive.
 	Dir string
 	// FS is the file system, the machine's if nil.
-	FS vfs.FS
+	FS embedded.FS
 	// Partitions is the partition count of a new store; 0 means the default, or what the store has.
 	Partitions int
 	// Memory is how much the process may take, at least 512 MiB.

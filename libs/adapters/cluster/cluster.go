@@ -1,3 +1,4 @@
+// Package cluster opens all of the real servers, for what works on every one: a migration, the demo, tests and benches.
 package cluster
 
 import (
@@ -25,7 +26,47 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/settings"
 )
+
+// Settings say where the servers are. What only a migration goes by is there as well. The defaults are for three nodes or more of each;
+// infra/local/local env prints what its own single ones need.
+type Settings struct {
+	Partitions  settings.Count   `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
+	Cassandra   cassandra.Access `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
+	Kafka       kafka.Access     `embed:"" prefix:"kafka-" envprefix:"MINUTEHAND_KAFKA_"`
+	Redis       redis.Access     `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`
+	ZooKeeper   zookeeper.Access `embed:"" prefix:"zookeeper-" envprefix:"MINUTEHAND_ZOOKEEPER_"`
+	S3          s3.Access        `embed:"" prefix:"s3-" envprefix:"MINUTEHAND_S3_"`
+	Replication string           `name:"cassandra-replication" default:"{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}" env:"MINUTEHAND_CASSANDRA_REPLICATION" placeholder:"MAP" help:"Replication of the keyspace that a migration makes, in CQL."`
+	Topics      settings.Count   `name:"kafka-partitions" default:"32" env:"MINUTEHAND_KAFKA_PARTITIONS" placeholder:"N" help:"Partitions of the topics that a migration makes."`
+	Copies      settings.Count   `name:"kafka-replication" default:"3" env:"MINUTEHAND_KAFKA_REPLICATION" placeholder:"N" help:"Replication factor of the topics that a migration makes."`
+}
+
+// Servers is what the settings say.
+func (s *Settings) Servers() (Config, error) {
+	cassandraOptions, err := s.Cassandra.Options()
+	redisOptions, err2 := s.Redis.Options()
+	s3Options, err3 := s.S3.Options()
+	return Config{
+		Partitions: int(s.Partitions), Replication: s.Replication, Cassandra: cassandraOptions, Redis: redisOptions, S3: s3Options,
+		Kafka:     kafka.Options{Brokers: s.Kafka.Brokers, Prefix: s.Kafka.Prefix, Partitions: int(s.Topics), Replication: int(s.Copies)},
+		ZooKeeper: zookeeper.Options{Servers: s.ZooKeeper.Servers, Root: s.ZooKeeper.Root, Partitions: int(s.Partitions)},
+	}, errors.Join(err, err2, err3)
+}
+
+// Config says where the servers are.
+type Config struct {
+	// Partitions is the partition count, fixed when the stores are set up.
+	Partitions int
+	Cassandra  cassandra.Options
+	// Replication is that of the keyspace, in CQL; only a migration asks for it.
+	Replication string
+	Kafka       kafka.Options
+	Redis       redis.Options
+	ZooKeeper   zookeeper.Options
+	S3          s3.Options
+}
 
 // Cluster is a process's connections to the servers, as ports.
 type Cluster struct {
@@ -41,9 +82,7 @@ type Cluster struct {
 	Board    capacity.Board
 
 	store  *cassandra.Store
-	tier   *redis.Tier
-	hot    *redis.HotBuckets
-	valve  *redis.Valve
+	hot    *redis.HotTier
 	log    *kafka.Log
 	coord  *zookeeper.Coordinator
 	bucket *s3.Archive
@@ -62,13 +101,7 @@ func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics promethe
 }
 
 func (c *Cluster) open(ctx context.Context, cfg Config, logger *slog.Logger, metrics prometheus.Registerer) (err error) {
-	if c.store, err = cassandra.Open(cfg.Cassandra); err != nil {
-		return err
-	}
-	if err = c.store.CheckDatacenter(ctx, cfg.Cassandra.Datacenter); err != nil {
-		return err
-	}
-	if err = c.store.CheckPartitions(ctx, cfg.Partitions); err != nil {
+	if c.store, err = cassandra.OpenChecked(ctx, cfg.Cassandra, cfg.Partitions); err != nil {
 		return err
 	}
 	cfg.Kafka.Logger, cfg.ZooKeeper.Logger, cfg.ZooKeeper.Metrics = logger, logger, metrics
@@ -82,18 +115,13 @@ func (c *Cluster) open(ctx context.Context, cfg Config, logger *slog.Logger, met
 		return err
 	}
 	cfg.Redis.Partitions = cfg.Partitions
-	c.tier = redis.Open(cfg.Redis)
-	c.hot, c.valve = redis.NewHotBuckets(c.tier), redis.NewValve(c.tier, logger)
-	asking, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	if err = c.tier.Check(asking); errors.Is(err, redis.ErrEvicts) {
+	if c.hot, err = redis.OpenHotTier(ctx, cfg.Redis, logger); err != nil {
 		return err
 	}
 	m := metered.New(metrics)
 	c.Jobs, c.Pending = m.Jobs(cassandra.NewJobStore(c.store)), m.Pending(cassandra.NewPending(c.store))
 	c.History, c.Settings = m.History(cassandra.NewHistory(c.store)), m.Settings(cassandra.NewSettings(c.store))
-	c.Hot, c.Records = m.Buckets(c.hot), m.Records(redis.NewRecords(c.tier))
-	c.Board = m.Board(redis.NewBoard(c.tier))
+	c.Hot, c.Records, c.Board = m.Buckets(c.hot.Buckets), m.Records(c.hot.Records), m.Board(c.hot.Board)
 	c.Log, c.Coord, c.Archive = m.Log(c.log), m.Coordinator(c.coord), m.Archive(c.bucket)
 	return nil
 }
@@ -104,8 +132,7 @@ func (c *Cluster) EnsureTopics(ctx context.Context) error { return c.log.EnsureT
 // Close ends the connections.
 func (c *Cluster) Close() {
 	if c.hot != nil {
-		c.valve.Close()
-		_, _ = c.hot.Close(), c.tier.Close()
+		c.hot.Close()
 	}
 	if c.coord != nil {
 		_ = c.coord.Close()
@@ -138,7 +165,7 @@ func (c *Cluster) check(ctx context.Context, s Server) error {
 	case Cassandra:
 		return c.store.Check(ctx)
 	case Redis:
-		return c.tier.Check(ctx)
+		return c.hot.Check(ctx)
 	case Kafka:
 		return c.log.Check(ctx)
 	case ZooKeeper:
@@ -170,7 +197,7 @@ func (c *Cluster) Missing(ctx context.Context, servers ...Server) (names []strin
 func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Logger) error {
 	err := cassandra.Migrate(ctx, cfg.Cassandra, cfg.Replication, migrations)
 	if errors.Is(err, cassandra.ErrReplication) {
-		return fmt.Errorf("%w (%sCASSANDRA_REPLICATION is %s)", err, Prefix, cfg.Replication)
+		return fmt.Errorf("%w (%sCASSANDRA_REPLICATION is %s)", err, settings.Prefix, cfg.Replication)
 	}
 	if err != nil {
 		return err
@@ -184,7 +211,7 @@ func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Log
 		return err
 	}
 	if err := c.EnsureTopics(ctx); err != nil {
-		return fmt.Errorf("%w (%sKAFKA_REPLICATION is %d, %[2]sKAFKA_PARTITIONS %[4]d)", err, Prefix, cfg.Kafka.Replication, cfg.Kafka.Partitions)
+		return fmt.Errorf("%w (%sKAFKA_REPLICATION is %d, %[2]sKAFKA_PARTITIONS %[4]d)", err, settings.Prefix, cfg.Kafka.Replication, cfg.Kafka.Partitions)
 	}
 	if created, there := c.bucket.CreateBucket(ctx), c.bucket.Check(ctx); there != nil {
 		return fmt.Errorf("the archive's bucket is not there and cannot be made: %w", errors.Join(created, there))

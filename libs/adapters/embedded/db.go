@@ -37,12 +37,15 @@ var (
 	ErrFormat = errors.New("data directory has a format that this build does not know")
 )
 
+// FS is a file system that the store may lie on.
+type FS = vfs.FS
+
 // Options says where the database lives and how large it may grow in memory.
 type Options struct {
 	// Dir is the database's folder; it is made if missing.
 	Dir string
-	// FS is the file system, vfs.Default if nil.
-	FS vfs.FS
+	// FS is the file system, the machine's if nil.
+	FS FS
 	// Partitions is the partition count of a new store; an existing one must agree. 0 means the store's own, or
 	// bucket.DefaultPartitions for a new one.
 	Partitions int

@@ -4,15 +4,17 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
-	"text/tabwriter"
+	"os"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/minutehand/minutehand/libs/settings"
 )
 
 type configCmd struct {
-	settings
+	runSettings
 	output
+	PrintReference bool `hidden:"" help:"Print a table of the settings, and exit."`
 }
 
 // Help implements kong.HelpProvider.
@@ -26,51 +28,18 @@ that before the default. The token file is named, never read.
   minutehand config -o json`
 }
 
-// setting is a setting as config shows it.
-type setting struct {
-	Value  any    `json:"value"`
-	Source string `json:"source"`         // flag, environment, file or default
-	Name   string `json:"name,omitempty"` // of the variable, or of the file
-}
-
 // Run implements the command.
 func (c *configCmd) Run(ctx *kong.Context) error {
+	if c.PrintReference {
+		settings.Reference(os.Stdout, ctx)
+		return nil
+	}
 	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
 	if err != nil {
 		return usageError{fmt.Errorf("%s is not an address to listen on; choose another with --listen", c.Listen)}
 	}
 	private := c.privateTargets(addr)
 	c.Private = &private
-	all := map[string]setting{}
-	var order []string
-	for _, f := range ctx.Selected().Flags {
-		if slices.Contains(notSettings, f.Name) {
-			continue
-		}
-		kind, name := c.source(ctx, f)
-		value := f.Target.Interface()
-		if p, ok := value.(*bool); ok {
-			value = *p
-		}
-		order = append(order, f.Name)
-		all[f.Name] = setting{Value: value, Source: kind, Name: name}
-	}
-	return c.print(all, func(w io.Writer) {
-		t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-		fmt.Fprintln(t, "SETTING\tVALUE\tFROM")
-		for _, name := range order {
-			fmt.Fprintf(t, "%s\t%v\t%s\n", name, all[name].Value, all[name].from())
-		}
-		_ = t.Flush()
-	})
-}
-
-func (s setting) from() string {
-	switch s.Source {
-	case "environment":
-		return "environment variable " + s.Name
-	case "file":
-		return "file " + s.Name
-	}
-	return s.Source
+	all, order := c.Values(ctx)
+	return c.print(all, func(w io.Writer) { settings.Print(w, all, order) })
 }

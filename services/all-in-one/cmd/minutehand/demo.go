@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -28,6 +29,8 @@ type demoCmd struct {
 
 	Cluster bool   `help:"Play on the services of a cluster, which run already, instead of starting any."`
 	Server  string `default:"http://127.0.0.1:8080" env:"MINUTEHAND_SERVER" help:"Where a cluster's API is." placeholder:"URL"`
+
+	Servers cluster.Settings `embed:"" group:"A cluster's servers:"`
 }
 
 // Help implements kong.HelpProvider.
@@ -36,8 +39,7 @@ func (demoCmd) Help() string {
 the next seconds (one-shots, crons of every second, a target that fails, one job that is cancelled in time), and
 accounts for each of them. Exits with 1 if anything is missing, early, or there twice.
 
-With --cluster the services run already, allow private targets, and the servers are those that MINUTEHAND_* names (job-api
---help lists the variables); make cluster starts all of it.
+With --cluster the services run already, and allow private targets; make cluster starts all of it.
 
   minutehand demo --jobs 500 --over 3s`
 }

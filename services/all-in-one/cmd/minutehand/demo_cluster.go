@@ -16,7 +16,7 @@ import (
 
 // onCluster plays the demo on services that run already, and reads the archive and the dead letters where they lie.
 func (c *demoCmd) onCluster(ctx context.Context) error {
-	cfg, err := cluster.FromEnv(&cluster.Env{Lookup: os.LookupEnv})
+	cfg, err := c.Servers.Servers()
 	if err != nil {
 		return usageError{err}
 	}

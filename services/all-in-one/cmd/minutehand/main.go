@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strings"
+	"slices"
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/minutehand/minutehand/libs/settings"
 )
 
 // cli is the command line. A command is a struct with Help, which ends in examples that a test runs, and Run.
@@ -30,6 +32,7 @@ type cli struct {
 	Completion  completionCmd     `cmd:"" help:"Print a script that completes commands and flags in a shell."`
 	Complete    completeCmd       `cmd:"" hidden:"" name:"__complete" passthrough:""`
 	Version     versionCmd        `cmd:"" help:"Print the version of the binary, of Go and of the time zone data."`
+	Usage       helpCmd           `cmd:"" name:"help" help:"Show what a command does, as its --help does."`
 }
 
 // Help implements kong.HelpProvider.
@@ -39,21 +42,6 @@ func (cli) Help() string {
   minutehand run --echo
   minutehand jobs create --name hello --delay 2s --url http://127.0.0.1:9000/hook
   minutehand executions JOB`
-}
-
-// describe is the help of a flag or an argument with what it may be, what it is by default, and its variable.
-func describe(v *kong.Value) string {
-	var notes []string
-	if v.Enum != "" {
-		notes = append(notes, strings.Join(v.EnumSlice(), ", "))
-	}
-	if v.Default != "" {
-		notes = append(notes, "default "+v.Default)
-	}
-	if notes = append(notes, v.Tag.Envs...); len(notes) == 0 {
-		return v.Help
-	}
-	return strings.TrimSuffix(v.Help, ".") + " (" + strings.Join(notes, "; ") + ")."
 }
 
 // usageError is a mistake in how the command was started: one sentence, exit code 2.
@@ -78,7 +66,7 @@ func newParser(ctx context.Context, exit func(code int)) (*kong.Kong, error) {
 	return kong.New(&cli{},
 		kong.Name("minutehand"),
 		kong.Description("A distributed job scheduler. `minutehand run` starts it in one process; the other commands talk to it."),
-		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.ValueFormatter(describe),
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.ValueFormatter(settings.Describe),
 		kong.Exit(exit), kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 }
@@ -96,7 +84,7 @@ func execute(ctx context.Context, args []string) (code int) {
 			}
 		}
 	}()
-	command, err := parser.Parse(args)
+	command, err := parser.Parse(asked(args))
 	if err == nil {
 		err = command.Run()
 	} else {
@@ -110,6 +98,27 @@ func execute(ctx context.Context, args []string) (code int) {
 		}
 	}
 	return code
+}
+
+// asked is the command line as it is meant: help COMMAND is COMMAND --help, and --version is version.
+func asked(args []string) []string {
+	switch {
+	case len(args) > 0 && args[0] == "help":
+		return append(slices.Clone(args[1:]), "--help")
+	case len(args) == 1 && args[0] == "--version":
+		return []string{"version"}
+	}
+	return args
+}
+
+// helpCmd stands in the list of commands; see asked.
+type helpCmd struct {
+	Command []string `arg:"" optional:"" help:"The command."`
+}
+
+// Help implements kong.HelpProvider.
+func (helpCmd) Help() string {
+	return `  minutehand help jobs create`
 }
 
 // exited unwinds a parser that has printed its help.

@@ -6,26 +6,35 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/settings"
 	"github.com/minutehand/minutehand/schemas"
 )
 
 type migrateCmd struct {
-	DryRun bool `help:"Only say where it would make what."`
+	cluster.Settings
+	settings.File
+	DryRun         bool `help:"Only say where it would make what."`
+	PrintReference bool `hidden:"" help:"Print a table of the settings, and exit."`
 }
 
 // Help implements kong.HelpProvider.
 func (migrateCmd) Help() string {
 	return `Makes what a cluster's services need on the servers that MINUTEHAND_* names: Cassandra's keyspace and tables, Kafka's
 topics, the archive's bucket. What is there stays, so it may be run again, and must be before a new version is started.
-job-api --help lists the variables.
 
   minutehand migrate --dry-run`
 }
 
 // Run implements the command.
-func (c *migrateCmd) Run(ctx context.Context) error {
-	cfg, err := cluster.FromEnv(&cluster.Env{Lookup: os.LookupEnv})
+func (c *migrateCmd) Run(ctx context.Context, parsed *kong.Context) error {
+	if c.PrintReference {
+		settings.Reference(os.Stdout, parsed)
+		return nil
+	}
+	cfg, err := c.Servers()
 	if err != nil {
 		return usageError{err}
 	}

@@ -26,7 +26,7 @@ import (
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
-type runCmd struct{ settings }
+type runCmd struct{ runSettings }
 
 // Help implements kong.HelpProvider.
 func (runCmd) Help() string {
@@ -140,7 +140,7 @@ func private(folder string) error {
 
 // privateTargets reports whether calls to loopback and private addresses are allowed while the API listens on addr. A token tells
 // of clients that are not all this machine's own: a proxy may stand before it.
-func (s *settings) privateTargets(addr net.Addr) bool {
+func (s *runSettings) privateTargets(addr net.Addr) bool {
 	if s.Private != nil {
 		return *s.Private
 	}

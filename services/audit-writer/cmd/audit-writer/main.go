@@ -3,34 +3,59 @@ package main
 
 import (
 	"context"
-	"os"
+	"time"
 
-	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/adapters/cassandra"
+	"github.com/minutehand/minutehand/libs/adapters/kafka"
+	"github.com/minutehand/minutehand/libs/adapters/metered"
+	"github.com/minutehand/minutehand/libs/adapters/s3"
+	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/process"
+	"github.com/minutehand/minutehand/libs/settings"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
+// configuration is what an operator may set.
+type configuration struct {
+	process.Settings
+	Partitions        settings.Count    `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
+	Cassandra         cassandra.Access  `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
+	Kafka             kafka.Access      `embed:"" prefix:"kafka-" envprefix:"MINUTEHAND_KAFKA_"`
+	S3                s3.Access         `embed:"" prefix:"s3-" envprefix:"MINUTEHAND_S3_"`
+	ArchiveCloseAfter settings.Duration `default:"1m" env:"MINUTEHAND_ARCHIVE_CLOSE_AFTER" placeholder:"1m" help:"How long an object of the archive takes records at most."`
+}
+
 func main() {
-	s := cluster.Service{
-		Name: "audit-writer", What: "writes what became of executions into the history and the archive.",
-		Variables: []cluster.Variable{
-			{Name: "ARCHIVE_CLOSE_AFTER", Default: "1m", Help: "How long an object of the archive takes records at most."},
-		},
-		Groups: []string{dispatch.GroupHistory, dispatch.GroupArchive},
-		Needs:  []cluster.Server{cluster.Cassandra, cluster.Kafka, cluster.S3},
-		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
-			cfg := auditwriter.DefaultConfig()
-			cfg.Region = p.Config.S3.Region
-			cfg.CloseAfter = p.Env.Duration("ARCHIVE_CLOSE_AFTER", cfg.CloseAfter)
-			s, err := auditwriter.New(cfg, auditwriter.Deps{
-				History: p.History, Archive: p.Archive, Log: p.Log, Logger: p.Logger, Metrics: p.Metrics,
-			})
-			if err != nil {
-				return nil, nil, err
-			}
-			return s, s.Missing, nil
-		},
+	var s configuration
+	process.Main("audit-writer", "Writes what became of executions into the history and the archive.", &s, s.open)
+}
+
+// open connects to the servers and makes the service.
+func (s *configuration) open(ctx context.Context, p *process.Process) (process.Service, error) {
+	p.WaitsFor("cassandra")
+	store, err := s.Cassandra.Connect(ctx, int(s.Partitions), p.Logger)
+	if err != nil {
+		return nil, err
 	}
-	os.Exit(s.Main(context.Background(), os.Args[1:]))
+	p.AtEnd(store.Close)
+	log, err := s.Kafka.Connect(p.Logger)
+	if err != nil {
+		return nil, err
+	}
+	p.AtEnd(log.Close)
+	bucket, err := s.S3.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.Needs("cassandra", store.Check)
+	p.Needs("kafka", log.Check)
+	p.Needs("s3", bucket.Check)
+	p.Metrics.MustRegister(admin.Lag(log, dispatch.GroupHistory, dispatch.GroupArchive))
+	m := metered.New(p.Metrics)
+	cfg := auditwriter.DefaultConfig()
+	cfg.Region, cfg.CloseAfter = s.S3.Region, time.Duration(s.ArchiveCloseAfter)
+	return auditwriter.New(cfg, auditwriter.Deps{
+		History: m.History(cassandra.NewHistory(store)), Archive: m.Archive(bucket), Log: m.Log(log), Logger: p.Logger, Metrics: p.Metrics,
+	})
 }

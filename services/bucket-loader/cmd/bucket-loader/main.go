@@ -3,26 +3,62 @@ package main
 
 import (
 	"context"
-	"os"
 
-	"github.com/minutehand/minutehand/libs/adapters/cluster"
-	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/adapters/cassandra"
+	"github.com/minutehand/minutehand/libs/adapters/kafka"
+	"github.com/minutehand/minutehand/libs/adapters/metered"
+	"github.com/minutehand/minutehand/libs/adapters/redis"
+	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
+	"github.com/minutehand/minutehand/libs/process"
+	"github.com/minutehand/minutehand/libs/settings"
 	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 )
 
+// configuration is what an operator may set.
+type configuration struct {
+	process.Settings
+	Partitions settings.Count   `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
+	Cassandra  cassandra.Access `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
+	Redis      redis.Access     `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`
+	Kafka      kafka.Access     `embed:"" prefix:"kafka-" envprefix:"MINUTEHAND_KAFKA_"`
+	ZooKeeper  zookeeper.Access `embed:"" prefix:"zookeeper-" envprefix:"MINUTEHAND_ZOOKEEPER_"`
+}
+
 func main() {
-	s := cluster.Service{
-		Name: "bucket-loader", What: "brings entries into the hot buckets, puts back what is missing there, and closes minutes.",
-		Needs: []cluster.Server{cluster.Cassandra, cluster.Redis, cluster.Kafka},
-		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
-			s, err := bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
-				Pending: p.Pending, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: p.Logger, Metrics: p.Metrics,
-			})
-			if err != nil {
-				return nil, nil, err
-			}
-			return s, s.Missing, nil
-		},
+	var s configuration
+	process.Main("bucket-loader", "Brings entries into the hot buckets, puts back what is missing there, and closes minutes.", &s, s.open)
+}
+
+// open connects to the servers and makes the service.
+func (s *configuration) open(ctx context.Context, p *process.Process) (process.Service, error) {
+	p.WaitsFor("cassandra")
+	store, err := s.Cassandra.Connect(ctx, int(s.Partitions), p.Logger)
+	if err != nil {
+		return nil, err
 	}
-	os.Exit(s.Main(context.Background(), os.Args[1:]))
+	p.AtEnd(store.Close)
+	hot, err := s.Redis.Connect(ctx, int(s.Partitions), p.Logger)
+	if err != nil {
+		return nil, err
+	}
+	p.AtEnd(hot.Close)
+	log, err := s.Kafka.Connect(p.Logger)
+	if err != nil {
+		return nil, err
+	}
+	p.AtEnd(log.Close)
+	coordinator, err := s.ZooKeeper.Connect(int(s.Partitions), p.Logger, p.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	p.AtEnd(func() { _ = coordinator.Close() })
+	p.Needs("cassandra", store.Check)
+	p.Needs("redis", hot.Check)
+	p.Needs("kafka", log.Check)
+	m := metered.New(p.Metrics)
+	cfg := bucketloader.DefaultConfig()
+	return bucketloader.New(cfg, bucketloader.Deps{
+		Pending: m.Pending(cassandra.NewPending(store)), Hot: m.Buckets(hot.Buckets), Records: m.Records(hot.Records), Log: m.Log(log),
+		Coord: m.Coordinator(coordinator), Logger: p.Logger, Metrics: p.Metrics,
+	})
 }

@@ -6,51 +6,81 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 
-	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/adapters/cassandra"
+	"github.com/minutehand/minutehand/libs/adapters/metered"
+	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/descriptors"
-	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/process"
+	"github.com/minutehand/minutehand/libs/settings"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
-func main() {
-	s := cluster.Service{
-		Name: "job-api", What: "answers the public API.",
-		Variables: []cluster.Variable{
-			{Name: "LISTEN", Default: "127.0.0.1:8080", Help: "Where the API answers."},
-			{Name: "AUTH_TOKEN_FILE", Help: "File with the bearer token that requests must carry."},
-			{Name: "INSECURE", Default: "false", Help: "Listen beyond loopback without a token."},
-		},
-		Needs: []cluster.Server{cluster.Cassandra},
-		Build: build,
-	}
-	os.Exit(s.Main(context.Background(), os.Args[1:]))
+// configuration is what an operator may set.
+type configuration struct {
+	process.Settings
+	Partitions settings.Count      `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
+	Cassandra  cassandra.Access    `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
+	Redis      redis.Access        `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`
+	Listen     string              `default:"127.0.0.1:8080" env:"MINUTEHAND_LISTEN" placeholder:"HOST:PORT" help:"Where the API answers."`
+	TokenFile  settings.SecretFile `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" placeholder:"FILE" help:"File with the bearer token that requests must carry."`
+	Insecure   bool                `env:"MINUTEHAND_INSECURE" help:"Listen beyond loopback without a token."`
 }
 
-func build(p *cluster.Process) (run.Runner, func() []string, error) {
+func main() {
+	var s configuration
+	process.Main("job-api", "Answers the public API.", &s, s.open)
+}
+
+// open connects to the servers and makes the service.
+func (s *configuration) open(ctx context.Context, p *process.Process) (process.Service, error) {
 	cfg := jobapi.DefaultConfig()
-	cfg.Partitions = p.Config.Partitions
+	cfg.Partitions = int(s.Partitions)
+	listener, err := s.listen(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.WaitsFor("cassandra")
+	store, err := s.Cassandra.Connect(ctx, int(s.Partitions), p.Logger)
+	if err != nil {
+		return nil, err
+	}
+	p.AtEnd(store.Close)
+	hot, err := s.Redis.Connect(ctx, int(s.Partitions), p.Logger)
+	if err != nil {
+		return nil, err
+	}
+	p.AtEnd(hot.Close)
+	p.Needs("cassandra", store.Check)
+	m := metered.New(p.Metrics)
+	return jobapi.New(cfg, jobapi.Deps{
+		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
+		History: m.History(cassandra.NewHistory(store)), Settings: m.Settings(cassandra.NewSettings(store)), Hot: m.Buckets(hot.Buckets),
+		Records: m.Records(hot.Records), Listener: listener, Logger: p.Logger, Metrics: p.Metrics,
+	})
+}
+
+// listen opens the API's address, which must be loopback unless a token, or an explicit word, says otherwise.
+func (s *configuration) listen(cfg *jobapi.Config) (net.Listener, error) {
 	share, err := descriptors.Of(descriptors.Limit())
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	cfg.MaxConnections = min(cfg.MaxConnections, share.Clients)
-	address := p.Env.Text("LISTEN", "127.0.0.1:8080")
-	listener, err := net.Listen("tcp", address) //nolint:noctx // the listener lives as long as the process
+	token, err := s.TokenFile.Read()
 	if err != nil {
-		return nil, nil, fmt.Errorf("%sLISTEN: cannot listen on %s: %w", cluster.Prefix, address, err)
+		return nil, err
 	}
-	err = cfg.Protect(listener.Addr(), p.Env.Secret("AUTH_TOKEN_FILE"), p.Env.Bool("INSECURE"))
+	listener, err := net.Listen("tcp", s.Listen) //nolint:noctx // the listener lives as long as the process
+	if err != nil {
+		return nil, fmt.Errorf("%sLISTEN: cannot listen on %s: %w", settings.Prefix, s.Listen, err)
+	}
+	err = cfg.Protect(listener.Addr(), token, s.Insecure)
 	if errors.Is(err, jobapi.ErrOpen) {
-		err = fmt.Errorf("%s is not a loopback address: set %sAUTH_TOKEN_FILE, or %[2]sINSECURE to let everyone in", address, cluster.Prefix)
+		err = fmt.Errorf("%s is not a loopback address: set %sAUTH_TOKEN_FILE, or %[2]sINSECURE to let everyone in", s.Listen, settings.Prefix)
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, listener.Close())
+		return nil, errors.Join(err, listener.Close())
 	}
-	s, err := jobapi.New(cfg, jobapi.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Listener: listener,
-		Logger: p.Logger, Metrics: p.Metrics,
-	})
-	return s, nil, err
+	return listener, nil
 }

@@ -3,29 +3,59 @@ package main
 
 import (
 	"context"
-	"os"
 
-	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/adapters/cassandra"
+	"github.com/minutehand/minutehand/libs/adapters/kafka"
+	"github.com/minutehand/minutehand/libs/adapters/metered"
+	"github.com/minutehand/minutehand/libs/adapters/redis"
+	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/process"
+	"github.com/minutehand/minutehand/libs/settings"
 	retrymanager "github.com/minutehand/minutehand/services/retry-manager"
 )
 
+// configuration is what an operator may set.
+type configuration struct {
+	process.Settings
+	Partitions settings.Count   `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
+	Cassandra  cassandra.Access `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
+	Redis      redis.Access     `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`
+	Kafka      kafka.Access     `embed:"" prefix:"kafka-" envprefix:"MINUTEHAND_KAFKA_"`
+}
+
 func main() {
-	s := cluster.Service{
-		Name: "retry-manager", What: "settles what was executed: marks it done, writes the next attempt, or gives it up.",
-		Groups: []string{dispatch.GroupSettle},
-		Needs:  []cluster.Server{cluster.Cassandra, cluster.Redis, cluster.Kafka},
-		Build: func(p *cluster.Process) (run.Runner, func() []string, error) {
-			s, err := retrymanager.New(retrymanager.DefaultConfig(), retrymanager.Deps{
-				Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Records: p.Records, Log: p.Log, Logger: p.Logger,
-				Metrics: p.Metrics,
-			})
-			if err != nil {
-				return nil, nil, err
-			}
-			return s, s.Missing, nil
-		},
+	var s configuration
+	process.Main("retry-manager", "Settles what was executed: marks it done, writes the next attempt, or gives it up.", &s, s.open)
+}
+
+// open connects to the servers and makes the service.
+func (s *configuration) open(ctx context.Context, p *process.Process) (process.Service, error) {
+	p.WaitsFor("cassandra")
+	store, err := s.Cassandra.Connect(ctx, int(s.Partitions), p.Logger)
+	if err != nil {
+		return nil, err
 	}
-	os.Exit(s.Main(context.Background(), os.Args[1:]))
+	p.AtEnd(store.Close)
+	hot, err := s.Redis.Connect(ctx, int(s.Partitions), p.Logger)
+	if err != nil {
+		return nil, err
+	}
+	p.AtEnd(hot.Close)
+	log, err := s.Kafka.Connect(p.Logger)
+	if err != nil {
+		return nil, err
+	}
+	p.AtEnd(log.Close)
+	p.Needs("cassandra", store.Check)
+	p.Needs("redis", hot.Check)
+	p.Needs("kafka", log.Check)
+	p.Metrics.MustRegister(admin.Lag(log, dispatch.GroupSettle))
+	m := metered.New(p.Metrics)
+	cfg := retrymanager.DefaultConfig()
+	return retrymanager.New(cfg, retrymanager.Deps{
+		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
+		History: m.History(cassandra.NewHistory(store)), Hot: m.Buckets(hot.Buckets), Records: m.Records(hot.Records), Log: m.Log(log),
+		Logger: p.Logger, Metrics: p.Metrics,
+	})
 }

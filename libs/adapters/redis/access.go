@@ -1,0 +1,66 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/settings"
+)
+
+// Access says where Redis is.
+type Access struct {
+	Address      settings.Addresses  `default:"127.0.0.1:6379" env:"ADDRESS" placeholder:"HOST:PORT,…" help:"The Redis server; of a cluster, nodes to begin with."`
+	Cluster      bool                `env:"CLUSTER" help:"It is a Redis Cluster."`
+	Prefix       string              `default:"minutehand:" env:"PREFIX" placeholder:"TEXT" help:"Prefix of all keys."`
+	Username     string              `env:"USERNAME" placeholder:"NAME" help:"User of Redis; empty for the default one."`
+	PasswordFile settings.SecretFile `env:"PASSWORD_FILE" placeholder:"FILE" help:"File with the user's password."`
+}
+
+// Options are what it says.
+func (a *Access) Options() (Options, error) {
+	password, err := a.PasswordFile.Read()
+	return Options{Address: a.Address.String(), Cluster: a.Cluster, Prefix: a.Prefix, Username: a.Username, Password: password}, err
+}
+
+// HotTier is what services use of Redis.
+type HotTier struct {
+	*Tier
+	Buckets *HotBuckets
+	Records *Records
+	Board   Board
+
+	valve *Valve
+}
+
+// checkLimit bounds the question whether Redis may evict keys.
+const checkLimit = 2 * time.Second
+
+// Connect opens the hot tier of so many partitions. Redis need not answer for that; if it does, it must not be one that evicts keys
+// (ErrEvicts).
+func (a *Access) Connect(ctx context.Context, partitions int, logger *slog.Logger) (*HotTier, error) {
+	o, err := a.Options()
+	if err != nil {
+		return nil, err
+	}
+	o.Partitions = partitions
+	return OpenHotTier(ctx, o, logger)
+}
+
+// OpenHotTier is Connect with options.
+func OpenHotTier(ctx context.Context, o Options, logger *slog.Logger) (*HotTier, error) {
+	t := Open(o)
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	if err := t.Check(ctx); errors.Is(err, ErrEvicts) {
+		return nil, errors.Join(err, t.Close())
+	}
+	return &HotTier{Tier: t, Buckets: NewHotBuckets(t), Records: NewRecords(t), Board: NewBoard(t), valve: NewValve(t, logger)}, nil
+}
+
+// Close ends the connections.
+func (t *HotTier) Close() {
+	t.valve.Close()
+	_, _ = t.Buckets.Close(), t.Tier.Close()
+}

@@ -1,0 +1,31 @@
+package s3
+
+import (
+	"context"
+
+	"github.com/minutehand/minutehand/libs/settings"
+)
+
+// Access says where the archive's bucket is.
+type Access struct {
+	Bucket        string              `default:"minutehand" env:"BUCKET" placeholder:"NAME" help:"Bucket of the archive."`
+	Region        string              `default:"us-east-1" env:"REGION" placeholder:"NAME" help:"Its region."`
+	Endpoint      string              `env:"ENDPOINT" placeholder:"URL" help:"A server that is not Amazon's."`
+	AccessKey     string              `env:"ACCESS_KEY" placeholder:"KEY" help:"Access key; empty for the machine's own credentials."`
+	SecretKeyFile settings.SecretFile `env:"SECRET_KEY_FILE" placeholder:"FILE" help:"File with the secret key."`
+}
+
+// Options are what it says.
+func (a *Access) Options() (Options, error) {
+	secret, err := a.SecretKeyFile.Read()
+	return Options{Bucket: a.Bucket, Region: a.Region, Endpoint: a.Endpoint, AccessKey: a.AccessKey, SecretKey: secret}, err
+}
+
+// Connect makes the archive. S3 need not answer for that.
+func (a *Access) Connect(ctx context.Context) (*Archive, error) {
+	o, err := a.Options()
+	if err != nil {
+		return nil, err
+	}
+	return NewArchive(ctx, o)
+}

@@ -1,0 +1,20 @@
+package zookeeper
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/settings"
+)
+
+// Access says where ZooKeeper is.
+type Access struct {
+	Servers settings.Addresses `default:"127.0.0.1:2181" env:"SERVERS" placeholder:"HOST:PORT,…" help:"Servers of ZooKeeper."`
+	Root    string             `default:"/minutehand" env:"ROOT" placeholder:"NODE" help:"Node below which everything lies."`
+}
+
+// Connect opens the coordinator of so many partitions. ZooKeeper need not answer for that.
+func (a *Access) Connect(partitions int, logger *slog.Logger, metrics prometheus.Registerer) (*Coordinator, error) {
+	return Open(Options{Servers: a.Servers, Root: a.Root, Partitions: partitions, Logger: logger, Metrics: metrics})
+}
