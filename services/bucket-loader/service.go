@@ -154,7 +154,7 @@ type partition struct {
 	emptyUntil  time.Time
 	// candidates wait for their put-back; putBacks counts those of entries in open buckets.
 	candidates []candidate
-	putBacks   map[string]int
+	putBacks   map[job.Locator]int
 	// forgot tells that putBacks grew too large in this pass and was cleared; passes counts such passes in a row, and
 	// stands for the counts that are gone.
 	forgot bool
@@ -225,7 +225,7 @@ func (s *Service) assign(owned []hotbucket.Owner) {
 }
 
 func newPartition(o hotbucket.Owner) *partition {
-	return &partition{owner: o, allDone: map[int64]time.Time{}, putBacks: map[string]int{}}
+	return &partition{owner: o, allDone: map[int64]time.Time{}, putBacks: map[job.Locator]int{}}
 }
 
 // round does for every partition what is due now. What fails is tried again in the next round.

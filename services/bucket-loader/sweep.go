@@ -230,7 +230,7 @@ func (s *Service) note(ctx context.Context, p *partition, found []job.Entry, now
 		return err
 	}
 	for _, e := range missing {
-		wait := s.cfg.PutBackWait << min(max(p.putBacks[e.ExecutionID], p.passes), 6)
+		wait := s.cfg.PutBackWait << min(max(p.putBacks[e.Locator], p.passes), 6)
 		p.candidates = append(p.candidates, candidate{entry: e, until: now.Add(wait)})
 	}
 	s.metrics.candidates.Add(float64(len(missing)))
@@ -394,7 +394,7 @@ func (s *Service) addBack(ctx context.Context, p *partition, back []job.Entry) (
 			p.forgot = true
 		}
 		for i := range page {
-			p.putBacks[page[i].ExecutionID]++
+			p.putBacks[page[i].Locator]++
 			if p.resume != nil {
 				p.back = append(p.back, &page[i])
 			}

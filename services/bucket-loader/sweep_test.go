@@ -90,10 +90,16 @@ func newLoading(t *testing.T, partitions int) *loading {
 // put writes an entry of a partition that is due at an instant.
 func (l *loading) put(t *testing.T, partition, n int, due time.Time) job.Locator {
 	t.Helper()
+	return l.putOf(t, partition, n, due, "def_01M7ZJW5E6D77SAJPXRZ65CMZZ")
+}
+
+// putOf is put for an entry of a definition.
+func (l *loading) putOf(t *testing.T, partition, n int, due time.Time, definitionID string) job.Locator {
+	t.Helper()
 	e := job.NewEntry(job.Entry{
 		Locator: job.Locator{
 			Partition: partition, DueAt: due, ExecutionID: fmt.Sprintf("exe_01M7ZJW5E6D77SAJP%09d-s1", n), Attempt: 1,
-			DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ",
+			DefinitionID: definitionID,
 		},
 		JobID: fmt.Sprintf("job_01M7ZJW5E6D77SAJP%09d", n), NominalAt: due, ScheduledFor: due, Ordinal: 1, WrittenAt: time.Now(),
 	}, due)
@@ -213,6 +219,47 @@ func TestEntryComesBackAlthoughTheLogLostItsEnd(t *testing.T) {
 		rounds(30)
 		if absent() {
 			t.Error("it waits for records that the log has lost")
+		}
+	})
+}
+
+// behind is a log whose executors never reach the end of the fires.
+type behind struct{ dispatch.Log }
+
+func (l behind) End(ctx context.Context, topic string) (dispatch.Position, error) {
+	end, err := l.Log.End(ctx, topic)
+	if topic == dispatch.TopicFires {
+		end.Offsets[0]++
+	}
+	return end, err
+}
+
+// What is put back again and again waits longer each time. Updates that failed have each left an entry of the same instant: that of the
+// one which prevailed does not wait for them.
+func TestEntryDoesNotWaitBecauseThoseOfOtherDefinitionsWerePutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoading(t, 1)
+		l.deps.Log = behind{l.deps.Log}
+		l.round(t.Context())
+		due := time.Now()
+		for n := range 6 {
+			l.putOf(t, 0, 1, due, fmt.Sprintf("def_01M7ZJW5E6D77SAJPXRZ65CMZ%d", n))
+		}
+		rounds := func(n int) {
+			for range n {
+				time.Sleep(time.Second)
+				l.round(t.Context())
+			}
+		}
+		rounds(120)
+		last := l.put(t, 0, 1, due)
+		rounds(120)
+		gone, err := l.deps.Hot.Absent(t.Context(), []*job.Entry{{Locator: last}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(gone) > 0 {
+			t.Error("it was not put back within two minutes")
 		}
 	})
 }
