@@ -206,7 +206,7 @@ type Records interface {
 	// Memory tells what the part of the hot tier that holds a job's records can have forgotten.
 	Memory(ctx context.Context, jobID string) (Memory, error)
 	// Start is the last check and the step lease → running, in one: it judges e by the stop record, where an execution
-	// that was cancelled by itself is job.StoppedByCancel, and only for job.Proceed marks the record as running.
+	// that was cancelled by itself is job.VerdictCancelled, and only for job.VerdictProceed marks the record as running.
 	// ErrIncarnation if the hot tier is another one than the check takes it for, else ErrFenced if the lease is not the token's.
 	// The fence of an invocation is greater than those of all that this part of the hot tier accepted before, in this incarnation
 	// and earlier ones.

@@ -24,8 +24,8 @@ func Digest(k Key) [DigestBytes]byte {
 }
 
 var (
-	kinds        = []job.OutcomeKind{"", job.Succeeded, job.Failed, job.TimedOut, job.WorkerLost, job.Stopped, job.Skipped}
-	dispositions = []job.Disposition{"", job.Fired, job.SkippedMissed, job.SkippedPaused, job.WasCancelled}
+	kinds        = []job.OutcomeKind{"", job.OutcomeSucceeded, job.OutcomeFailed, job.OutcomeTimedOut, job.OutcomeWorkerLost, job.OutcomeCancelled, job.OutcomeSkipped}
+	dispositions = []job.Disposition{"", job.DispositionFired, job.DispositionSkippedMissed, job.DispositionSkippedPaused, job.DispositionCancelled}
 )
 
 // What a packed outcome says by a bit.
@@ -104,7 +104,7 @@ func Unpack(text string) (o job.Outcome, t job.Token, err error) {
 	if completed != 0 {
 		o.Timeline.Completed = time.UnixMilli(completed).UTC()
 	}
-	if o.Kind != job.Succeeded {
+	if o.Kind != job.OutcomeSucceeded {
 		o.Error = forgotten
 	}
 	return o, t, nil

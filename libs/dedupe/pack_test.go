@@ -18,13 +18,13 @@ func TestPackedOutcomeSaysWhatOthersGoBy(t *testing.T) {
 	token := job.Token{Counter: 3, Start: 1 << 40}
 	for name, o := range map[string]job.Outcome{
 		"succeeded": {
-			Kind: job.Succeeded, Disposition: job.Fired, StatusCode: 204, DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ",
+			Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, StatusCode: 204, DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ",
 			Fence:    job.Fence{Epoch: at.UnixMicro(), Counter: 1 << 34, Start: 1 << 40},
 			Timeline: job.Timeline{Completed: at},
 		},
-		"failed for now": {Kind: job.Failed, Retryable: true, Disposition: job.Fired, StatusCode: 503, RetryAfter: time.Hour, Error: forgotten},
-		"gone":           {Kind: job.Failed, PauseJob: true, Disposition: job.Fired, StatusCode: 410, Error: forgotten, DefinitionID: "def_2"},
-		"refused":        {Kind: job.Skipped, Disposition: job.SkippedPaused, Error: forgotten, Timeline: job.Timeline{Completed: at}},
+		"failed for now": {Kind: job.OutcomeFailed, Retryable: true, Disposition: job.DispositionFired, StatusCode: 503, RetryAfter: time.Hour, Error: forgotten},
+		"gone":           {Kind: job.OutcomeFailed, PauseJob: true, Disposition: job.DispositionFired, StatusCode: 410, Error: forgotten, DefinitionID: "def_2"},
+		"refused":        {Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedPaused, Error: forgotten, Timeline: job.Timeline{Completed: at}},
 	} {
 		text := Pack(token, &o)
 		got, gotToken, err := Unpack(string(text))
@@ -48,7 +48,7 @@ func TestForeignBytesAreNoOutcome(t *testing.T) {
 			t.Errorf("%q passes for %+v", text, o)
 		}
 	}
-	o := job.Outcome{Kind: job.Succeeded, RetryAfter: math.MaxInt64 / time.Millisecond * time.Millisecond, Timeline: job.Timeline{Completed: time.UnixMilli(-1).UTC()}}
+	o := job.Outcome{Kind: job.OutcomeSucceeded, RetryAfter: math.MaxInt64 / time.Millisecond * time.Millisecond, Timeline: job.Timeline{Completed: time.UnixMilli(-1).UTC()}}
 	if got, _, err := Unpack(string(Pack(job.Token{Counter: -1}, &o))); err != nil || !reflect.DeepEqual(got, o) {
 		t.Errorf("unpacked %+v, want %+v (%v)", got, o, err)
 	}

@@ -14,9 +14,9 @@ type Status string
 
 // The stored states of a job.
 const (
-	Active    Status = "active"
-	Paused    Status = "paused"
-	Cancelled Status = "cancelled"
+	StatusActive    Status = "active"
+	StatusPaused    Status = "paused"
+	StatusCancelled Status = "cancelled"
 )
 
 // Job is one registered job: its row in the cold store.

@@ -52,7 +52,7 @@ func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e
 //   - Weight, its size.
 func (d *Definition) Mark(e *Entry) {
 	e.Lane = d.Target.Lane()
-	e.Plain = d.Schedule.Type == OneShot && d.MissedRun != MissedSkip
+	e.Plain = d.Schedule.Type == ScheduleOneShot && d.MissedRun != MissedSkip
 	e.Weight = len(d.Target.URL) + len(d.Target.Body)
 	for name, value := range d.Target.Headers {
 		e.Weight += len(name) + len(value)

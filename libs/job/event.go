@@ -72,14 +72,14 @@ func (f Fence) String() string {
 // OutcomeKind is how an attempt ended.
 type OutcomeKind string
 
-// The outcomes. Skipped is the end of an occurrence that was never invoked.
+// The outcomes. OutcomeSkipped is the end of an occurrence that was never invoked.
 const (
-	Succeeded  OutcomeKind = "succeeded"
-	Failed     OutcomeKind = "failed"
-	TimedOut   OutcomeKind = "timed_out"
-	WorkerLost OutcomeKind = "worker_lost"
-	Stopped    OutcomeKind = "cancelled"
-	Skipped    OutcomeKind = "skipped"
+	OutcomeSucceeded  OutcomeKind = "succeeded"
+	OutcomeFailed     OutcomeKind = "failed"
+	OutcomeTimedOut   OutcomeKind = "timed_out"
+	OutcomeWorkerLost OutcomeKind = "worker_lost"
+	OutcomeCancelled  OutcomeKind = "cancelled"
+	OutcomeSkipped    OutcomeKind = "skipped"
 )
 
 // Outcome is the end of one attempt.
@@ -107,7 +107,7 @@ type Outcome struct {
 }
 
 // Invoked reports whether the target was called, or may have been.
-func (o *Outcome) Invoked() bool { return o.Kind != Skipped && o.Kind != Stopped }
+func (o *Outcome) Invoked() bool { return o.Kind != OutcomeSkipped && o.Kind != OutcomeCancelled }
 
 // Timeline is the way of one attempt; zero where it did not come by.
 type Timeline struct {
@@ -119,10 +119,10 @@ type Disposition string
 
 // The dispositions that are built.
 const (
-	Fired         Disposition = "fired"
-	SkippedMissed Disposition = "skipped_missed"
-	SkippedPaused Disposition = "skipped_paused"
-	WasCancelled  Disposition = "cancelled"
+	DispositionFired         Disposition = "fired"
+	DispositionSkippedMissed Disposition = "skipped_missed"
+	DispositionSkippedPaused Disposition = "skipped_paused"
+	DispositionCancelled     Disposition = "cancelled"
 )
 
 // EventType says what happened.

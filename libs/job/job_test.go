@@ -106,13 +106,13 @@ func TestJitterStaysWithinItsShareAndFollowsFromTheExecution(t *testing.T) {
 func TestJudge(t *testing.T) {
 	effective := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 	before, after := effective.Add(-time.Minute), effective.Add(time.Minute)
-	active := job.State{Status: job.Active, DefinitionID: "def_2", EffectiveAt: effective}
+	active := job.State{Status: job.StatusActive, DefinitionID: "def_2", EffectiveAt: effective}
 	paused := active
-	paused.Status, paused.PausedAt = job.Paused, effective
+	paused.Status, paused.PausedAt = job.StatusPaused, effective
 	resumed := active
 	resumed.PausedAt = before
 	cancelled := active
-	cancelled.Status = job.Cancelled
+	cancelled.Status = job.StatusCancelled
 	entry := func(definition string, nominal time.Time, attempt int, trigger job.Trigger) *job.Entry {
 		return &job.Entry{
 			Locator: job.Locator{DefinitionID: definition, Attempt: attempt}, NominalAt: nominal, Trigger: trigger,
@@ -124,19 +124,19 @@ func TestJudge(t *testing.T) {
 		entry *job.Entry
 		want  job.Verdict
 	}{
-		{"the current definition", active, entry("def_2", after, 1, job.TriggerSchedule), job.Proceed},
-		{"a definition whose row is on its way", cancelled, entry("def_3", after, 1, job.TriggerSchedule), job.AheadOfRow},
-		{"an old definition before the update", active, entry("def_1", before, 1, job.TriggerSchedule), job.Superseded},
-		{"an old definition from the update on", active, entry("def_1", effective, 1, job.TriggerSchedule), job.Outdated},
-		{"a retry of an old definition", active, entry("def_1", after, 2, job.TriggerSchedule), job.Proceed},
-		{"up to the pause", paused, entry("def_2", effective, 1, job.TriggerSchedule), job.StoppedByPause},
-		{"behind the pause", paused, entry("def_2", after, 1, job.TriggerSchedule), job.AfterPause},
-		{"a retry while paused", paused, entry("def_2", before, 2, job.TriggerSchedule), job.Proceed},
-		{"a manual execution while paused", paused, entry("def_2", after, 1, job.TriggerManual), job.Proceed},
-		{"an old definition that the pause stopped, after the resume", resumed, entry("def_1", before, 1, job.TriggerSchedule), job.Superseded},
-		{"cancelled", cancelled, entry("def_2", after, 1, job.TriggerSchedule), job.StoppedByCancel},
-		{"a retry of a cancelled job", cancelled, entry("def_1", before, 3, job.TriggerSchedule), job.StoppedByCancel},
-		{"a manual execution of a cancelled job", cancelled, entry("def_2", after, 1, job.TriggerManual), job.StoppedByCancel},
+		{"the current definition", active, entry("def_2", after, 1, job.TriggerSchedule), job.VerdictProceed},
+		{"a definition whose row is on its way", cancelled, entry("def_3", after, 1, job.TriggerSchedule), job.VerdictAheadOfRow},
+		{"an old definition before the update", active, entry("def_1", before, 1, job.TriggerSchedule), job.VerdictSuperseded},
+		{"an old definition from the update on", active, entry("def_1", effective, 1, job.TriggerSchedule), job.VerdictOutdated},
+		{"a retry of an old definition", active, entry("def_1", after, 2, job.TriggerSchedule), job.VerdictProceed},
+		{"up to the pause", paused, entry("def_2", effective, 1, job.TriggerSchedule), job.VerdictPaused},
+		{"behind the pause", paused, entry("def_2", after, 1, job.TriggerSchedule), job.VerdictAfterPause},
+		{"a retry while paused", paused, entry("def_2", before, 2, job.TriggerSchedule), job.VerdictProceed},
+		{"a manual execution while paused", paused, entry("def_2", after, 1, job.TriggerManual), job.VerdictProceed},
+		{"an old definition that the pause stopped, after the resume", resumed, entry("def_1", before, 1, job.TriggerSchedule), job.VerdictSuperseded},
+		{"cancelled", cancelled, entry("def_2", after, 1, job.TriggerSchedule), job.VerdictCancelled},
+		{"a retry of a cancelled job", cancelled, entry("def_1", before, 3, job.TriggerSchedule), job.VerdictCancelled},
+		{"a manual execution of a cancelled job", cancelled, entry("def_2", after, 1, job.TriggerManual), job.VerdictCancelled},
 	} {
 		if got := test.state.Judge(test.entry, time.Time{}); got != test.want {
 			t.Errorf("%s: verdict %d, want %d", test.name, got, test.want)
@@ -149,11 +149,11 @@ func TestJudge(t *testing.T) {
 		endsAt time.Time
 		want   job.Verdict
 	}{
-		{"before its definition ended", active, before.Add(time.Millisecond), job.Proceed},
-		{"where another followed it that is not the job's any more either", active, before, job.Outdated},
-		{"the same of a job that is cancelled by now", cancelled, before, job.Outdated},
-		{"before its definition ended, of a cancelled job", cancelled, effective, job.StoppedByCancel},
-		{"before its definition ended, that the pause stopped", resumed, effective, job.StoppedByPause},
+		{"before its definition ended", active, before.Add(time.Millisecond), job.VerdictProceed},
+		{"where another followed it that is not the job's any more either", active, before, job.VerdictOutdated},
+		{"the same of a job that is cancelled by now", cancelled, before, job.VerdictOutdated},
+		{"before its definition ended, of a cancelled job", cancelled, effective, job.VerdictCancelled},
+		{"before its definition ended, that the pause stopped", resumed, effective, job.VerdictPaused},
 	} {
 		if got := test.state.Judge(old, test.endsAt); got != test.want {
 			t.Errorf("an old definition's, %s: verdict %d, want %d", test.name, got, test.want)

@@ -7,9 +7,9 @@ type ScheduleType string
 
 // The three kinds of schedule.
 const (
-	OneShot  ScheduleType = "one_shot"
-	Cron     ScheduleType = "cron"
-	Interval ScheduleType = "interval"
+	ScheduleOneShot  ScheduleType = "one_shot"
+	ScheduleCron     ScheduleType = "cron"
+	ScheduleInterval ScheduleType = "interval"
 )
 
 // GapPolicy says what a fixed local time does on the day on which it does not exist.

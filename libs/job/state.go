@@ -27,25 +27,25 @@ type Verdict int
 
 // The verdicts of [State.Judge].
 const (
-	// Proceed means: the attempt may be dispatched or invoked.
-	Proceed Verdict = iota
-	// AheadOfRow means: the definition is newer than the row; its row is on its way.
-	AheadOfRow
-	// Superseded means: the definition is not the job's any more, and where it ended must be found out before the entry can
+	// VerdictProceed means: the attempt may be dispatched or invoked.
+	VerdictProceed Verdict = iota
+	// VerdictAheadOfRow means: the definition is newer than the row; its row is on its way.
+	VerdictAheadOfRow
+	// VerdictSuperseded means: the definition is not the job's any more, and where it ended must be found out before the entry can
 	// be judged.
-	Superseded
-	// Outdated means: the instant belongs to a newer definition, which fires it. No disposition.
-	Outdated
-	// StoppedByPause means: the instant lies at or before paused_at; its disposition is skipped_paused.
-	StoppedByPause
-	// AfterPause means: the instant lies behind paused_at of a paused job; it gets its disposition at resume.
-	AfterPause
-	// StoppedByCancel means: the job was cancelled or deleted; the disposition is cancelled.
-	StoppedByCancel
+	VerdictSuperseded
+	// VerdictOutdated means: the instant belongs to a newer definition, which fires it. No disposition.
+	VerdictOutdated
+	// VerdictPaused means: the instant lies at or before paused_at; its disposition is skipped_paused.
+	VerdictPaused
+	// VerdictAfterPause means: the instant lies behind paused_at of a paused job; it gets its disposition at resume.
+	VerdictAfterPause
+	// VerdictCancelled means: the job was cancelled or deleted; the disposition is cancelled.
+	VerdictCancelled
 )
 
 // HasDisposition reports whether a refusal ends the occurrence on record.
-func (v Verdict) HasDisposition() bool { return v == StoppedByPause || v == StoppedByCancel }
+func (v Verdict) HasDisposition() bool { return v == VerdictPaused || v == VerdictCancelled }
 
 // Judge decides what becomes of an entry (services/README.md, steps 4 and 6). The worker asks with the job row, the
 // executor with the stop record; one function keeps the two alike.
@@ -60,39 +60,39 @@ func (s State) Judge(e *Entry, endsAt time.Time) Verdict {
 	first := e.FirstOfSchedule()
 	switch {
 	case e.DefinitionID > s.DefinitionID:
-		return AheadOfRow
+		return VerdictAheadOfRow
 	case older && first && !e.NominalAt.Before(s.EffectiveAt):
-		return Outdated
+		return VerdictOutdated
 	case older && first && endsAt.IsZero():
-		return Superseded
+		return VerdictSuperseded
 	case older && first && !e.NominalAt.Before(endsAt):
-		return Outdated
-	case s.Status == Cancelled:
-		return StoppedByCancel
+		return VerdictOutdated
+	case s.Status == StatusCancelled:
+		return VerdictCancelled
 	case !first:
-		return Proceed
+		return VerdictProceed
 	}
 	pausedBefore := !s.PausedAt.IsZero() && !e.NominalAt.After(s.PausedAt)
 	switch {
-	case s.Status == Paused && pausedBefore:
-		return StoppedByPause
-	case s.Status == Paused:
-		return AfterPause
+	case s.Status == StatusPaused && pausedBefore:
+		return VerdictPaused
+	case s.Status == StatusPaused:
+		return VerdictAfterPause
 	case older && pausedBefore:
-		return StoppedByPause
+		return VerdictPaused
 	}
-	return Proceed
+	return VerdictProceed
 }
 
 // Refusal is the outcome of an attempt that is refused with a disposition. Only a first attempt decides what becomes of
 // its occurrence; a later one follows a call that was made, so the occurrence stays fired.
 func Refusal(v Verdict, e *Entry) Outcome {
-	o := Outcome{Kind: Stopped, Disposition: WasCancelled}
-	if v == StoppedByPause {
-		o.Kind, o.Disposition = Skipped, SkippedPaused
+	o := Outcome{Kind: OutcomeCancelled, Disposition: DispositionCancelled}
+	if v == VerdictPaused {
+		o.Kind, o.Disposition = OutcomeSkipped, DispositionSkippedPaused
 	}
 	if e.Attempt > 1 {
-		o.Disposition = Fired
+		o.Disposition = DispositionFired
 	}
 	return o
 }

@@ -155,7 +155,7 @@ func Expiry(j *job.Job) time.Time {
 	switch {
 	case j.Deleted:
 		return j.UpdatedAt.Add(HistoryTTL)
-	case j.Definition.Schedule.Type == job.OneShot && j.Status != job.Paused:
+	case j.Definition.Schedule.Type == job.ScheduleOneShot && j.Status != job.StatusPaused:
 		return job.Later(j.Definition.Schedule.RunAt, j.UpdatedAt).Add(HistoryTTL)
 	}
 	return time.Time{}

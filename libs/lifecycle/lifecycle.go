@@ -101,10 +101,10 @@ func (c Changer) stop(ctx context.Context, j *job.Job) (Changed, error) {
 // begins there: an instant that was called before the pause reached its row is known by its outcome then.
 func (c Changer) Pause(ctx context.Context, jobID string, now time.Time) (Changed, error) {
 	return c.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
-		if j.Status != job.Active {
+		if j.Status != job.StatusActive {
 			return ErrNoChange
 		}
-		j.Status = job.Paused
+		j.Status = job.StatusPaused
 		// Never before the definition that it pauses, which may have been made by a clock that is ahead.
 		j.PausedAt = job.Later(job.Later(j.PausedAt, j.Definition.EffectiveAt), now)
 		j.UpdatedAt = now

@@ -72,7 +72,7 @@ func (l *Line) Late(e *job.Entry, now time.Time) job.Decision {
 		return d
 	}
 	skipped, ordinal := l.skip(first, e.Ordinal+1, cutoff)
-	d.Skipped, d.Disposition = &skipped, job.SkippedMissed
+	d.Skipped, d.Disposition = &skipped, job.DispositionSkippedMissed
 	if next, ok := l.next(skipped.To, ordinal); ok {
 		d.Next, d.NextOrdinal = next, ordinal
 	}

@@ -14,7 +14,7 @@ func TestOccurrenceThatItsJitterMovesAheadIsNotMissed(t *testing.T) {
 	ahead := 0
 	for i := range 50 {
 		id := fmt.Sprintf("job_%026d", i)
-		s := job.Schedule{Type: job.Cron, CronExpr: "0,1 0 * * *", Jitter: time.Hour}
+		s := job.Schedule{Type: job.ScheduleCron, CronExpr: "0,1 0 * * *", Jitter: time.Hour}
 		plan, err := schedule.Compile(s, id)
 		if err != nil {
 			t.Fatal(err)

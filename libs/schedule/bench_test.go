@@ -39,7 +39,7 @@ func BenchmarkCompile(b *testing.B) {
 		{"impossible date", "0 0 30 2 *"},
 	} {
 		b.Run(test.name, func(b *testing.B) {
-			s := job.Schedule{Type: job.Cron, CronExpr: test.expr, Timezone: "America/New_York"}
+			s := job.Schedule{Type: job.ScheduleCron, CronExpr: test.expr, Timezone: "America/New_York"}
 			b.ReportAllocs()
 			for b.Loop() {
 				_, _ = schedule.Compile(s, "job-1")

@@ -30,11 +30,11 @@ func Compile(s job.Schedule, jobID string) (*Plan, error) {
 	dst := checkDST(s.DST, &f)
 	checkForeign(s, &f)
 	switch s.Type {
-	case job.OneShot:
+	case job.ScheduleOneShot:
 		p.compileOneShot(s, &f)
-	case job.Interval:
+	case job.ScheduleInterval:
 		p.compileInterval(s, &f)
-	case job.Cron:
+	case job.ScheduleCron:
 		p.compileCron(s, jobID, dst, &f)
 	default:
 		f.add("type", "Use one of the types one_shot, cron and interval.")
@@ -107,13 +107,13 @@ func checkDST(dst job.DST, f *faults) job.DST {
 // checkForeign refuses what belongs to another type, because its author expects it to have an effect.
 // The members that any type may carry (zone, limits, jitter, DST policies) are let through.
 func checkForeign(s job.Schedule, f *faults) {
-	if s.Type != job.OneShot && !s.RunAt.IsZero() {
+	if s.Type != job.ScheduleOneShot && !s.RunAt.IsZero() {
 		f.add("run_at", "Leave this out, or use type one_shot.")
 	}
-	if s.Type != job.Cron && s.CronExpr != "" {
+	if s.Type != job.ScheduleCron && s.CronExpr != "" {
 		f.add("cron_expr", "Leave this out, or use type cron.")
 	}
-	if s.Type != job.Interval && s.Every != 0 {
+	if s.Type != job.ScheduleInterval && s.Every != 0 {
 		f.add("every", "Leave this out, or use type interval.")
 	}
 }

@@ -23,9 +23,9 @@ func Describe(s job.Schedule, jobID string) (string, error) {
 // core describes the schedule without its limits.
 func (p *Plan) core() string {
 	switch p.kind {
-	case job.OneShot:
+	case job.ScheduleOneShot:
 		return "Once, at " + toTime(p.runAt).Format(time.RFC3339Nano)
-	case job.Interval:
+	case job.ScheduleInterval:
 		return fmt.Sprintf("Every %s, counted from %s", period(time.Duration(p.every)*time.Millisecond), moment(p.anchor))
 	}
 	text := p.cron.match.describe()
@@ -41,10 +41,10 @@ func (p *Plan) core() string {
 // limits describes start_at, end_at, max_occurrences and jitter, where they have a meaning that core does not tell.
 func (p *Plan) limits(s job.Schedule) string {
 	text := ""
-	if p.kind == job.Cron && !s.StartAt.IsZero() {
+	if p.kind == job.ScheduleCron && !s.StartAt.IsZero() {
 		text += ", not before " + moment(p.lo)
 	}
-	if p.kind != job.OneShot {
+	if p.kind != job.ScheduleOneShot {
 		if p.hi < maxMS {
 			text += ", ending before " + moment(p.hi)
 		}

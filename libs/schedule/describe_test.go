@@ -163,7 +163,7 @@ func TestExpressionsReadAsEnglish(t *testing.T) {
 func TestSchedulesReadAsEnglish(t *testing.T) {
 	start, end := utc(t, "2026-01-01T00:00:00Z"), utc(t, "2027-06-30T12:00:00.25Z")
 	interval := func(every time.Duration) job.Schedule {
-		return job.Schedule{Type: job.Interval, Every: every, StartAt: start}
+		return job.Schedule{Type: job.ScheduleInterval, Every: every, StartAt: start}
 	}
 	with := func(s job.Schedule, change func(*job.Schedule)) job.Schedule {
 		change(&s)
@@ -177,9 +177,9 @@ func TestSchedulesReadAsEnglish(t *testing.T) {
 		{"At 09:00 on Monday, America/Los_Angeles time", cron("0 9 * * MON", "America/Los_Angeles")},
 		{"At 09:00 every day, Etc/UTC time", cron("0 9 * * *", "Etc/UTC")},
 		{"At 19:35 every day (spread by H), Europe/Berlin time", cron("H H * * *", "Europe/Berlin")},
-		{"Once, at 2027-06-30T12:00:00.25Z", job.Schedule{Type: job.OneShot, RunAt: end.Add(time.Microsecond)}},
-		{"Once, at 2026-01-01T00:00:00Z", job.Schedule{Type: job.OneShot, RunAt: start, StartAt: start, EndAt: end, MaxOccurrences: 3, Timezone: "Asia/Tokyo"}},
-		{"Once, at 2026-01-01T00:00:00Z, up to 1 minute later", job.Schedule{Type: job.OneShot, RunAt: start, Jitter: time.Minute}},
+		{"Once, at 2027-06-30T12:00:00.25Z", job.Schedule{Type: job.ScheduleOneShot, RunAt: end.Add(time.Microsecond)}},
+		{"Once, at 2026-01-01T00:00:00Z", job.Schedule{Type: job.ScheduleOneShot, RunAt: start, StartAt: start, EndAt: end, MaxOccurrences: 3, Timezone: "Asia/Tokyo"}},
+		{"Once, at 2026-01-01T00:00:00Z, up to 1 minute later", job.Schedule{Type: job.ScheduleOneShot, RunAt: start, Jitter: time.Minute}},
 		{"Every 15 minutes, counted from 2026-01-01 00:00:00 UTC", interval(15 * time.Minute)},
 		{"Every second, counted from 2026-01-01 00:00:00 UTC", interval(time.Second)},
 		{"Every minute, counted from 2026-01-01 00:00:00 UTC", interval(time.Minute)},

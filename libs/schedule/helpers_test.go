@@ -19,7 +19,7 @@ func compile(t testing.TB, s job.Schedule) *schedule.Plan {
 }
 
 func cron(expr, zone string) job.Schedule {
-	return job.Schedule{Type: job.Cron, CronExpr: expr, Timezone: zone}
+	return job.Schedule{Type: job.ScheduleCron, CronExpr: expr, Timezone: zone}
 }
 
 func utc(t testing.TB, text string) time.Time {

@@ -188,7 +188,7 @@ func TestEachFieldReportsItsFault(t *testing.T) {
 func TestMessagesNeverRepeatWhatWasSubmitted(t *testing.T) {
 	for _, expr := range []string{"ZQX * * * *", "* * 77 * *", "@zqx", "* * * * 4#77", "*/77 * * * *", "TZ=ZQX * * * * *", "\u00a0ZQX"} {
 		s := cron(expr, "ZQX/77")
-		s.DST.Gap, s.DST.Fold, s.Type = "ZQX", "zqx", job.Cron
+		s.DST.Gap, s.DST.Fold, s.Type = "ZQX", "zqx", job.ScheduleCron
 		_, err := schedule.Compile(s, "ZQX")
 		if text := strings.ToUpper(err.Error()); strings.Contains(text, "ZQX") || strings.Contains(text, "77") {
 			t.Errorf("%q: %v", expr, err)

@@ -53,7 +53,7 @@ func (p *Plan) Count(from, to time.Time, limit int) int {
 	if lo >= hi || limit <= 0 {
 		return 0
 	}
-	if p.kind == job.Interval {
+	if p.kind == job.ScheduleInterval {
 		first, ok := p.first(lo)
 		if !ok || first >= hi {
 			return 0
@@ -75,11 +75,11 @@ func (p *Plan) first(ms int64) (int64, bool) {
 	}
 	at, ok := int64(0), true
 	switch p.kind {
-	case job.OneShot:
+	case job.ScheduleOneShot:
 		at, ok = p.runAt, p.runAt >= ms
-	case job.Interval:
+	case job.ScheduleInterval:
 		at = p.anchor + (ms-p.anchor+p.every-1)/p.every*p.every
-	case job.Cron:
+	case job.ScheduleCron:
 		at, ok = p.cron.first((ms + 999) / 1000)
 		at *= 1000
 	}
@@ -94,11 +94,11 @@ func (p *Plan) last(ms int64) (int64, bool) {
 	}
 	at, ok := int64(0), true
 	switch p.kind {
-	case job.OneShot:
+	case job.ScheduleOneShot:
 		at, ok = p.runAt, p.runAt <= ms
-	case job.Interval:
+	case job.ScheduleInterval:
 		at = ms - (ms-p.anchor)%p.every
-	case job.Cron:
+	case job.ScheduleCron:
 		at, ok = p.cron.last(ms / 1000)
 		at *= 1000
 	}

@@ -12,7 +12,7 @@ import (
 
 func TestOneShotHasOneInstant(t *testing.T) {
 	at := utc(t, "2026-03-01T10:00:00.5Z")
-	p := compile(t, job.Schedule{Type: job.OneShot, RunAt: at.In(time.FixedZone("", 3600)).Add(999 * time.Microsecond)})
+	p := compile(t, job.Schedule{Type: job.ScheduleOneShot, RunAt: at.In(time.FixedZone("", 3600)).Add(999 * time.Microsecond)})
 	if got, ok := p.First(at); !ok || got != at {
 		t.Errorf("First(at) = %v, %v", got, ok)
 	}
@@ -35,7 +35,7 @@ func TestOneShotHasOneInstant(t *testing.T) {
 
 func TestIntervalIsAnchoredAtItsStart(t *testing.T) {
 	start := utc(t, "2026-03-01T10:00:00.25Z")
-	p := compile(t, job.Schedule{Type: job.Interval, Every: 15 * time.Minute, StartAt: start, EndAt: start.Add(time.Hour), Timezone: "America/New_York"})
+	p := compile(t, job.Schedule{Type: job.ScheduleInterval, Every: 15 * time.Minute, StartAt: start, EndAt: start.Add(time.Hour), Timezone: "America/New_York"})
 	got := between(t, p, start.Add(-24*time.Hour), start.Add(24*time.Hour))
 	want := []time.Time{start, start.Add(15 * time.Minute), start.Add(30 * time.Minute), start.Add(45 * time.Minute)}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -51,7 +51,7 @@ func TestIntervalIsAnchoredAtItsStart(t *testing.T) {
 
 func TestCountOfAnIntervalTakesNoStepPerInstant(t *testing.T) {
 	start := utc(t, "1970-01-01T00:00:00Z")
-	p := compile(t, job.Schedule{Type: job.Interval, Every: time.Second, StartAt: start})
+	p := compile(t, job.Schedule{Type: job.ScheduleInterval, Every: time.Second, StartAt: start})
 	if n := p.Count(time.Time{}, utc(t, "9999-01-01T00:00:00Z"), 1<<62); n != 7258118400 {
 		t.Errorf("Count = %d, want the seconds of 1970 to 2199", n)
 	}
@@ -169,19 +169,19 @@ func TestWrongSchedulesNameTheField(t *testing.T) {
 		change(&s)
 		return s
 	}
-	interval := job.Schedule{Type: job.Interval, Every: time.Minute, StartAt: at}
+	interval := job.Schedule{Type: job.ScheduleInterval, Every: time.Minute, StartAt: at}
 	tests := []struct {
 		fields string
 		s      job.Schedule
 	}{
 		{"type", job.Schedule{}},
 		{"type", job.Schedule{Type: "hourly"}},
-		{"run_at", job.Schedule{Type: job.OneShot}},
-		{"run_at", job.Schedule{Type: job.OneShot, RunAt: utc(t, "1969-12-31T23:59:59Z")}},
-		{"run_at", job.Schedule{Type: job.OneShot, RunAt: utc(t, "2200-01-01T00:00:00Z")}},
-		{"run_at", job.Schedule{Type: job.OneShot, RunAt: at, StartAt: at.Add(time.Second)}},
-		{"run_at", job.Schedule{Type: job.OneShot, RunAt: at, EndAt: at}},
-		{"every start_at", job.Schedule{Type: job.Interval}},
+		{"run_at", job.Schedule{Type: job.ScheduleOneShot}},
+		{"run_at", job.Schedule{Type: job.ScheduleOneShot, RunAt: utc(t, "1969-12-31T23:59:59Z")}},
+		{"run_at", job.Schedule{Type: job.ScheduleOneShot, RunAt: utc(t, "2200-01-01T00:00:00Z")}},
+		{"run_at", job.Schedule{Type: job.ScheduleOneShot, RunAt: at, StartAt: at.Add(time.Second)}},
+		{"run_at", job.Schedule{Type: job.ScheduleOneShot, RunAt: at, EndAt: at}},
+		{"every start_at", job.Schedule{Type: job.ScheduleInterval}},
 		{"every", with(interval, func(s *job.Schedule) { s.Every = time.Second - 1 })},
 		{"every", with(interval, func(s *job.Schedule) { s.Every = -time.Hour })},
 		{"every", with(interval, func(s *job.Schedule) { s.Every = time.Second + 1 })},

@@ -21,7 +21,7 @@ func (p *Plan) Preview(after time.Time, n int) []Occurrence {
 	for ms, ok := p.first(floorMS(after) + 1); ok && len(list) < n; ms, ok = p.first(ms + 1) {
 		at := toTime(ms)
 		o := Occurrence{At: at, Local: at.In(p.zone.loc)}
-		if p.kind == job.Cron {
+		if p.kind == job.ScheduleCron {
 			o.Note = p.cron.note(at.Unix())
 		}
 		list = append(list, o)

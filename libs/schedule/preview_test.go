@@ -72,7 +72,7 @@ func TestPreviewExplainsJumps(t *testing.T) {
 
 func TestPreviewEndsWithTheSchedule(t *testing.T) {
 	at := utc(t, "2026-01-01T00:00:00Z")
-	p := compile(t, job.Schedule{Type: job.Interval, Every: time.Hour, StartAt: at, EndAt: at.Add(150 * time.Minute), Timezone: "Asia/Kathmandu"})
+	p := compile(t, job.Schedule{Type: job.ScheduleInterval, Every: time.Hour, StartAt: at, EndAt: at.Add(150 * time.Minute), Timezone: "Asia/Kathmandu"})
 	list := p.Preview(at, 10)
 	if len(list) != 2 || list[1].At != at.Add(2*time.Hour) || list[1].Local.Format("15:04") != "07:45" {
 		t.Errorf("Preview = %v", list)

@@ -25,7 +25,7 @@ func fill() (job.Fire, job.Event) {
 		},
 	}
 	o := job.Outcome{
-		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4}, StatusCode: 500,
+		Kind: job.OutcomeFailed, Retryable: true, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4}, StatusCode: 500,
 		ResponseBody: []byte{0xff}, ResponseTruncated: true, Error: "e", RetryAfter: time.Minute, PauseJob: true, DefinitionID: "def",
 		Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at},
 	}
@@ -47,13 +47,13 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 		t.Errorf("decision: %+v, %v", got, err)
 	}
 	j := job.Job{
-		ID: "job", TenantID: "t", Name: "n", Labels: map[string]string{"a": "b"}, Status: job.Paused, Deleted: true, Version: 3,
+		ID: "job", TenantID: "t", Name: "n", Labels: map[string]string{"a": "b"}, Status: job.StatusPaused, Deleted: true, Version: 3,
 		CreatedAt: e.At, UpdatedAt: e.At, PausedAt: e.At, StoppedExecutions: []string{"x"},
 		Definition: job.Definition{
 			ID: "def", EffectiveAt: e.At, FirstOrdinal: 2, Target: f.Target, Retry: f.Retry, MissedRun: job.MissedBackfill,
 			CatchUpWindow: time.Minute, MaxBackfill: 4, Overlap: "o", Priority: "p",
 			Schedule: job.Schedule{
-				Type: job.Cron, RunAt: e.At, CronExpr: "c", Timezone: "z", DST: job.DST{Gap: "g", Fold: "f"}, Every: time.Hour,
+				Type: job.ScheduleCron, RunAt: e.At, CronExpr: "c", Timezone: "z", DST: job.DST{Gap: "g", Fold: "f"}, Every: time.Hour,
 				StartAt: time.UnixMilli(0).UTC(), EndAt: e.At, MaxOccurrences: 5, Jitter: time.Second,
 			},
 		},
@@ -71,7 +71,7 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 	}
 	for _, e := range []job.Event{
 		e, job.DeferredEvent(&f, f.DueAt.Add(time.Hour), e.At), job.ReleasedEvent(&f, e.At),
-		job.SkippedEvent(&f.Entry, "t", *d.Skipped, job.SkippedMissed, e.At),
+		job.SkippedEvent(&f.Entry, "t", *d.Skipped, job.DispositionSkippedMissed, e.At),
 	} {
 		if got, err := wire.UnmarshalEvent(wire.MarshalEvent(&e)); err != nil || !reflect.DeepEqual(got, e) {
 			t.Errorf("event: %+v, %v", got, err)

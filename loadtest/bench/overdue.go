@@ -111,11 +111,11 @@ func oneShots(n int, url string, accepted, at time.Time) ([]job.Job, []job.Entry
 	for i := range jobs {
 		id := ulid.Make().String()
 		jobs[i] = job.Job{
-			ID: job.JobPrefix + id, TenantID: "default", Name: "bench", Status: job.Active, Version: 1, CreatedAt: accepted,
+			ID: job.JobPrefix + id, TenantID: "default", Name: "bench", Status: job.StatusActive, Version: 1, CreatedAt: accepted,
 			UpdatedAt: accepted,
 			Definition: job.Definition{
 				ID: job.DefinitionPrefix + id, EffectiveAt: accepted, FirstOrdinal: 1, Retry: job.DefaultRetryPolicy(),
-				Schedule:  job.Schedule{Type: job.OneShot, RunAt: at},
+				Schedule:  job.Schedule{Type: job.ScheduleOneShot, RunAt: at},
 				Target:    job.Target{Kind: job.TargetWebhook, URL: url, Method: "POST", Timeout: job.DefaultTimeout},
 				MissedRun: job.MissedFireOnce, CatchUpWindow: job.DefaultCatchUpWindow,
 			},

@@ -49,7 +49,7 @@ func TestAnyNumberOfOverdueEntriesDrainsByPolicyInBoundedMemory(t *testing.T) {
 	})
 	skipped := 0
 	for i := range account.Events {
-		if account.Events[i].Disposition == job.SkippedMissed {
+		if account.Events[i].Disposition == job.DispositionSkippedMissed {
 			skipped++
 		}
 	}

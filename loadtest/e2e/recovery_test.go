@@ -234,7 +234,7 @@ func TestNoJobFiresThatWasCancelledBeforeTheCrashWhileItsFireStoodInTheLog(t *te
 	a := audit(t, p, began, append(blockers, ids...), ledger.Account{Crashed: true, Stops: stops, Calls: sink.Calls()})
 	dispositions := 0
 	for i := range a.Events {
-		if a.Events[i].Disposition == job.WasCancelled {
+		if a.Events[i].Disposition == job.DispositionCancelled {
 			dispositions++
 		}
 	}

@@ -25,7 +25,7 @@ func TestRefusedAttemptThatAnotherHoldsIsNotInvokedWhenTheStopRecordIsGone(t *te
 		if err != nil {
 			t.Fatal(err)
 		}
-		row.Version, row.Status = row.Version+1, job.Cancelled
+		row.Version, row.Status = row.Version+1, job.StatusCancelled
 		if err := a.Jobs.Replace(ctx, row); err != nil { // and no stop record
 			t.Fatal(err)
 		}

@@ -148,7 +148,7 @@ func checkAttempts(r *report, a *Account, i *index) {
 		outcomes := map[int]*job.Outcome{}
 		for _, e := range events {
 			k := e.Outcome.Kind
-			ended = ended || k == job.Succeeded || k == job.Skipped || k == job.Stopped
+			ended = ended || k == job.OutcomeSucceeded || k == job.OutcomeSkipped || k == job.OutcomeCancelled
 			if o := outcomes[e.Entry.Attempt]; o != nil && !a.HotLost && (o.Kind != e.Outcome.Kind || o.Fence != e.Outcome.Fence) {
 				r.add("I7", e.Entry.JobID, "attempt %d of %s ended with %s under token %s and with %s under %s", e.Entry.Attempt, x,
 					o.Kind, o.Fence, e.Outcome.Kind, e.Outcome.Fence)

@@ -42,9 +42,9 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	}
 	for ms, ds := range given {
 		at := time.UnixMilli(ms).UTC()
-		stopped := j.Job.Status == job.Cancelled && !at.Before(j.Job.EndsAt) && len(ds) == 1
+		stopped := j.Job.Status == job.StatusCancelled && !at.Before(j.Job.EndsAt) && len(ds) == 1
 		// An update that takes long has begun before what fires meanwhile; whether that was allowed is told by I4.
-		stopped = stopped || superseded[ms] && len(ds) == 1 && (ds[0] == job.Fired || a.whileUpdated(definitions, at))
+		stopped = stopped || superseded[ms] && len(ds) == 1 && (ds[0] == job.DispositionFired || a.whileUpdated(definitions, at))
 		if at.Before(a.Until) && !at.Before(a.From) && !expected[ms] && !stopped && !inPausedTail(&j.Job, at) {
 			r.add("I1", j.Job.ID, "instant %s has dispositions %v, but belongs to no definition", at.Format(time.RFC3339Nano), ds)
 		}
@@ -86,16 +86,16 @@ func Occurrences(a *Account) (all, excused int) {
 // endOf is where the job's occurrences end to be expected: when it was cancelled, or behind the pause.
 func endOf(j *job.Job) time.Time {
 	switch j.Status {
-	case job.Cancelled:
+	case job.StatusCancelled:
 		return j.EndsAt
-	case job.Paused:
+	case job.StatusPaused:
 		return j.PausedAt.Add(time.Millisecond)
 	}
 	return time.Time{}
 }
 
 func inPausedTail(j *job.Job, at time.Time) bool {
-	return j.Status == job.Paused && at.After(j.PausedAt)
+	return j.Status == job.StatusPaused && at.After(j.PausedAt)
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -160,14 +160,14 @@ func dispositions(r *report, a *Account, i *index, j *JobAccount) map[int64][]jo
 		seen[x] = true
 		d := dispositionOf(i.attempts[x])
 		ms := e.Entry.NominalAt.UnixMilli()
-		if d == job.Fired {
+		if d == job.DispositionFired {
 			if by := skippedBy[ms]; by != "" && by == e.Entry.DefinitionID && !a.excuses(j.Job.ID, e.Entry.NominalAt) {
 				r.add("I1", j.Job.ID, "execution %s is fired, and skipped by a range of the same definition", x)
 			}
 			given[ms] = nil // whatever else is on record
 		}
 		given[ms] = append(given[ms], d)
-		if d == job.Fired && !i.called[x] && !lostOnly(i.attempts[x]) {
+		if d == job.DispositionFired && !i.called[x] && !lostOnly(i.attempts[x]) {
 			r.add("I1", j.Job.ID, "execution %s is fired, but no target saw it", x)
 		}
 	}
@@ -178,7 +178,7 @@ func dispositions(r *report, a *Account, i *index, j *JobAccount) map[int64][]jo
 func dispositionOf(events []*job.Event) job.Disposition {
 	var d job.Disposition
 	for _, e := range events {
-		if e.Disposition == job.Fired || d == "" {
+		if e.Disposition == job.DispositionFired || d == "" {
 			d = e.Disposition
 		}
 	}
@@ -188,7 +188,7 @@ func dispositionOf(events []*job.Event) job.Disposition {
 // lostOnly tells that all there is of an execution are attempts whose executors were lost before or after the call.
 func lostOnly(events []*job.Event) bool {
 	for _, e := range events {
-		if e.Outcome.Kind != job.WorkerLost && e.Outcome.Invoked() {
+		if e.Outcome.Kind != job.OutcomeWorkerLost && e.Outcome.Invoked() {
 			return false
 		}
 	}
@@ -223,7 +223,7 @@ func checkPending(r *report, a *Account, i *index, j *JobAccount) {
 			continue
 		}
 		state := j.Job.State()
-		if state.Judge(&p.Entry, time.Time{}) == job.Proceed && p.DefinitionID == j.Job.Definition.ID {
+		if state.Judge(&p.Entry, time.Time{}) == job.VerdictProceed && p.DefinitionID == j.Job.Definition.ID {
 			chains++
 			if p.DueAt.After(later(a.Until, a.TakenAt)) {
 				ahead++
@@ -232,11 +232,11 @@ func checkPending(r *report, a *Account, i *index, j *JobAccount) {
 			other++
 		}
 	}
-	recurring := j.Job.Definition.Schedule.Type != job.OneShot
+	recurring := j.Job.Definition.Schedule.Type != job.ScheduleOneShot
 	switch {
-	case j.Job.Status == job.Active && recurring && goesOn(j) && (chains < 1 || ahead > 2):
+	case j.Job.Status == job.StatusActive && recurring && goesOn(j) && (chains < 1 || ahead > 2):
 		r.add("I6", j.Job.ID, "an active recurring job has %d pending entries, %d of them ahead (and %d that will not fire), want one", chains, ahead, other)
-	case j.Job.Status != job.Active && chains > 0:
+	case j.Job.Status != job.StatusActive && chains > 0:
 		r.add("I6", j.Job.ID, "a %s job has %d pending entries that would fire", j.Job.Status, chains)
 	}
 }

@@ -44,14 +44,14 @@ func TestCallThatMayHaveBegunOutsideAPauseIsAllowed(t *testing.T) {
 func sound() *ledger.Account {
 	def := job.Definition{
 		ID: "def_01HZZZZZZZZZZZZZZZZZZZZZZZ", EffectiveAt: begin, FirstOrdinal: 1, Retry: job.DefaultRetryPolicy(),
-		Schedule: job.Schedule{Type: job.Interval, Every: time.Minute, StartAt: begin},
+		Schedule: job.Schedule{Type: job.ScheduleInterval, Every: time.Minute, StartAt: begin},
 	}
 	a := &ledger.Account{From: begin, Until: begin.Add(150 * time.Second), Settles: 10 * time.Second, Registered: []string{jobID}}
-	a.Jobs = []ledger.JobAccount{{Job: job.Job{ID: jobID, Status: job.Active, Definition: def}}}
+	a.Jobs = []ledger.JobAccount{{Job: job.Job{ID: jobID, Status: job.StatusActive, Definition: def}}}
 	for i := range 3 {
 		at := begin.Add(time.Duration(i) * time.Minute)
 		f := job.Fire{Entry: entry(def.ID, at), Retry: def.Retry}
-		o := job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Fence: fence(1)}
+		o := job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: fence(1)}
 		e := job.AttemptEvent(&f, o, at)
 		a.Events = append(a.Events, e)
 		a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: int64(i)})
@@ -68,7 +68,7 @@ func trigger(a *ledger.Account) {
 	at := begin.Add(30 * time.Second)
 	e := entry(a.Jobs[0].Job.Definition.ID, at)
 	e.ExecutionID, e.Trigger = job.ManualExecutionID(jobID, "01HZZZZZZZZZZZZZZZZZZZZZZZ"), job.TriggerManual
-	event := job.AttemptEvent(&job.Fire{Entry: e}, job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Fence: fence(9)}, at)
+	event := job.AttemptEvent(&job.Fire{Entry: e}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: fence(9)}, at)
 	a.Events = append(a.Events, event)
 	a.Archived = append(a.Archived, ledger.Archived{EventID: event.ID, Offset: 3})
 	a.Triggers = []ledger.Trigger{{JobID: jobID, ExecutionID: e.ExecutionID, AckedAt: at}}
@@ -147,7 +147,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		}},
 		{"an occurrence with two dispositions", "I1", func(a *ledger.Account) {
 			r := job.SkippedRange{From: begin, To: begin, Count: 1}
-			e := job.SkippedEvent(&a.Events[0].Entry, "", r, job.SkippedMissed, begin)
+			e := job.SkippedEvent(&a.Events[0].Entry, "", r, job.DispositionSkippedMissed, begin)
 			a.Events = append(a.Events, e)
 			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
 		}},
@@ -155,7 +155,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		{"fired and never seen", "I1", func(a *ledger.Account) { a.Calls = a.Calls[1:] }},
 		{"a range that counts wrong", "I1", func(a *ledger.Account) {
 			at := begin.Add(-time.Minute)
-			e := job.SkippedEvent(&a.Events[0].Entry, "", job.SkippedRange{From: at, To: at, Count: 5}, job.SkippedMissed, begin)
+			e := job.SkippedEvent(&a.Events[0].Entry, "", job.SkippedRange{From: at, To: at, Count: 5}, job.DispositionSkippedMissed, begin)
 			a.Events = append(a.Events, e)
 			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
 		}},
@@ -199,7 +199,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		{"no pending entry", "I6", func(a *ledger.Account) { a.Pending = nil }},
 		{"three pending entries", "I6", func(a *ledger.Account) { a.Pending = append(a.Pending, a.Pending[0], a.Pending[0]) }},
 		{"too many attempts", "I7", func(a *ledger.Account) { a.Events[0].Entry.Attempt = 6 }},
-		{"given up without a dead letter", "I7", func(a *ledger.Account) { a.Events[0].Outcome.Kind = job.Failed }},
+		{"given up without a dead letter", "I7", func(a *ledger.Account) { a.Events[0].Outcome.Kind = job.OutcomeFailed }},
 		{"a dead letter of a success", "I7", func(a *ledger.Account) {
 			a.DeadLetters = []job.DeadLetter{{Event: a.Events[0]}}
 		}},
@@ -235,7 +235,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopExecution, ExecutionID: c.ExecutionID, AckedAt: c.At.Add(-1)}}
 		}},
 		{"a resume that was answered and reverted", "API", func(a *ledger.Account) {
-			a.Jobs[0].Job.Status = job.Paused
+			a.Jobs[0].Job.Status = job.StatusPaused
 			a.Resumed = map[string]bool{jobID: true}
 		}},
 		{"a 409 without a cause", "API", func(a *ledger.Account) { a.Refusals = []ledger.Refusal{{JobID: jobID, Code: "cancelled"}} }},
@@ -314,7 +314,7 @@ func TestPauseBeginsWhereTheAttemptMayHaveEnded(t *testing.T) {
 func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
 	skipTwice := func(a *ledger.Account) {
 		r := job.SkippedRange{From: begin.Add(time.Minute), To: begin.Add(time.Minute), Count: 1}
-		for _, d := range []job.Disposition{job.SkippedMissed, job.SkippedPaused} {
+		for _, d := range []job.Disposition{job.DispositionSkippedMissed, job.DispositionSkippedPaused} {
 			a.Events = append(a.Events, job.SkippedEvent(&a.Events[1].Entry, "", r, d, begin))
 		}
 		a.Events = append(a.Events[:1], a.Events[2:]...)

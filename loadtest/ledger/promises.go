@@ -89,7 +89,7 @@ func checkAnswers(r *report, a *Account, cancelled map[string]bool) {
 		gone[a.Calls[n].JobID] = gone[a.Calls[n].JobID] || a.Calls[n].Gone
 	}
 	for n := range a.Jobs {
-		if j := &a.Jobs[n].Job; a.Resumed[j.ID] && j.Status == job.Paused && !gone[j.ID] {
+		if j := &a.Jobs[n].Job; a.Resumed[j.ID] && j.Status == job.StatusPaused && !gone[j.ID] {
 			r.add("API", j.ID, "its resume was answered, and it is paused")
 		}
 	}
@@ -123,7 +123,7 @@ func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 
 // lostAt tells that an attempt was lost with its executor.
 func lostAt(events []*job.Event, attempt int) bool {
-	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Entry.Attempt == attempt && e.Outcome.Kind == job.WorkerLost })
+	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Entry.Attempt == attempt && e.Outcome.Kind == job.OutcomeWorkerLost })
 }
 
 // nobodyKnows reports whether no process was left that could know of some calls, nor a reason to make them once more: an update had taken

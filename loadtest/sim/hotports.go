@@ -163,7 +163,7 @@ func (c records) Acquire(
 func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Verdict, job.Fence, error) {
 	v, err := through(ctx, c.p, opStart, attemptKey(k), func(ctx context.Context) (pair[job.Verdict, job.Fence], error) {
 		v, fence, err := c.hot.Start(ctx, k, t, check)
-		if err == nil && v == job.Proceed {
+		if err == nil && v == job.VerdictProceed {
 			c.p.w.started(k, fence)
 		}
 		return pair[job.Verdict, job.Fence]{v, fence}, err

@@ -66,11 +66,11 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 	for i := range a.Events {
 		e := &a.Events[i]
 		switch {
-		case e.Entry.BackfillFired > 0 && e.Disposition == job.Fired:
+		case e.Entry.BackfillFired > 0 && e.Disposition == job.DispositionFired:
 			n["an occurrence fired by backfill"]++
-		case e.Type == job.EventSkipped && e.Disposition == job.SkippedMissed:
+		case e.Type == job.EventSkipped && e.Disposition == job.DispositionSkippedMissed:
 			n["a run of occurrences skipped as missed"]++
-		case e.Disposition == job.SkippedPaused:
+		case e.Disposition == job.DispositionSkippedPaused:
 			n["an occurrence skipped by a pause"]++
 		}
 		if e.Entry.Attempt > 1 {

@@ -223,8 +223,8 @@ type refusesAhead struct{ dedupe.Records }
 
 func (r refusesAhead) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
 	v, fence, err := r.Records.Start(ctx, k, t, c)
-	if v == job.AheadOfRow {
-		v = job.Outdated
+	if v == job.VerdictAheadOfRow {
+		v = job.VerdictOutdated
 	}
 	return v, fence, err
 }

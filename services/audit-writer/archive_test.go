@@ -123,13 +123,13 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 	at := func(n int) time.Time { return time.Date(2030, 1, 1, 12, 0, n, n*int(time.Millisecond), time.UTC) }
 	fence := job.Fence{Epoch: 3, Counter: 4, Start: 5}
 	event := job.Event{
-		ID: "exe_1/1/succeeded/5", Type: job.EventAttempt, At: at(1), TenantID: "acme", Disposition: job.Fired,
+		ID: "exe_1/1/succeeded/5", Type: job.EventAttempt, At: at(1), TenantID: "acme", Disposition: job.DispositionFired,
 		Entry: job.Entry{
 			Locator: job.Locator{DueAt: at(4), ExecutionID: "exe_1", Attempt: 2, DefinitionID: "def_1"},
 			JobID:   "job_1", Trigger: job.TriggerSchedule, NominalAt: at(2), ScheduledFor: at(3),
 		},
 		Outcome: job.Outcome{
-			Kind: job.Succeeded, StatusCode: 204, Error: "a sentence", Fence: fence,
+			Kind: job.OutcomeSucceeded, StatusCode: 204, Error: "a sentence", Fence: fence,
 			Timeline: job.Timeline{Taken: at(5), Published: at(6), Consumed: at(7), Invoked: at(8), Completed: at(9)},
 		},
 		Skipped: &job.SkippedRange{From: at(10), To: at(11), Count: 12},
@@ -137,7 +137,7 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 	want := map[string]any{
 		"event_id": event.ID, "event_type": string(job.EventAttempt), "event_at": at(1), "tenant_id": "acme", "job_id": "job_1",
 		"definition_id": "def_1", "execution_id": "exe_1", "attempt": int64(2), "trigger": string(job.TriggerSchedule),
-		"nominal_at": at(2), "scheduled_for": at(3), "due_at": at(4), "outcome": string(job.Succeeded), "disposition": string(job.Fired),
+		"nominal_at": at(2), "scheduled_for": at(3), "due_at": at(4), "outcome": string(job.OutcomeSucceeded), "disposition": string(job.DispositionFired),
 		"status_code": int64(204), "error": "a sentence", "fencing_token": fence.String(), "taken_at": at(5), "published_at": at(6),
 		"consumed_at": at(7), "invoked_at": at(8), "completed_at": at(9), "skipped_from": at(10), "skipped_to": at(11),
 		"skipped_count": int64(12), "log_id": "log-7", "log_partition": int64(6), "log_offset": int64(42), "appended_at": at(13),

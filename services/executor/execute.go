@@ -101,7 +101,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		if release(ctx) {
 			w.done()
 		}
-	case verdict == job.Proceed:
+	case verdict == job.VerdictProceed:
 		if outcome, ok := s.invoke(ctx, w, fence); ok {
 			end(outcome)
 		}
@@ -219,7 +219,7 @@ func (s *Service) lastCheck(
 		if err != nil {
 			return 0, fence, false, err
 		}
-		if verdict == job.Proceed {
+		if verdict == job.VerdictProceed {
 			s.leases.hold(own, lease{token: rec.Token, definitionID: w.fire.DefinitionID, begun: true})
 		} else {
 			s.leases.hold(own, lease{token: rec.Token, definitionID: rec.DefinitionID, mayHaveBegun: rec.Running, begun: rec.Running})
@@ -228,11 +228,11 @@ func (s *Service) lastCheck(
 		case verdict == fenced:
 			return 0, fence, false, dedupe.ErrFenced
 		case verdict == forgotten:
-		case verdict == job.AheadOfRow:
+		case verdict == job.VerdictAheadOfRow:
 			if gone, err := s.refreshStop(ctx, w); gone || err != nil {
 				return 0, fence, gone, err
 			}
-		case verdict == job.Superseded:
+		case verdict == job.VerdictSuperseded:
 			if check.EndsAt, gone, err = s.endOf(ctx, w); gone || err != nil {
 				return 0, fence, gone, err
 			}
@@ -401,10 +401,10 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 	if ctx.Err() != nil {
 		return outcome, false
 	}
-	if interrupted && outcome.Kind != job.Succeeded {
-		outcome = job.Outcome{Kind: job.Stopped, Error: "the execution was cancelled while it ran"}
+	if interrupted && outcome.Kind != job.OutcomeSucceeded {
+		outcome = job.Outcome{Kind: job.OutcomeCancelled, Error: "the execution was cancelled while it ran"}
 	}
-	outcome.Fence, outcome.Disposition = fence, job.Fired
+	outcome.Fence, outcome.Disposition = fence, job.DispositionFired
 	outcome.Timeline.Invoked = invoked
 	return outcome, true
 }
@@ -437,5 +437,5 @@ func (s *Service) lost(rec dedupe.Record) job.Outcome {
 	if rec.Takeovers >= s.cfg.MaxTakeovers {
 		why = "every executor that began this attempt was lost before it could tell the outcome"
 	}
-	return job.Outcome{Kind: job.WorkerLost, Retryable: true, Disposition: job.Fired, Fence: job.Fence{Start: rec.Token.Start}, Error: why}
+	return job.Outcome{Kind: job.OutcomeWorkerLost, Retryable: true, Disposition: job.DispositionFired, Fence: job.Fence{Start: rec.Token.Start}, Error: why}
 }

@@ -61,7 +61,7 @@ func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook
 func (h *webhook) call(ctx context.Context, f *job.Fire, fence job.Fence) job.Outcome {
 	req, err := request(ctx, f, fence, h.clock.Now())
 	if err != nil {
-		return job.Outcome{Kind: job.Failed, Error: "the target's request cannot be built"}
+		return job.Outcome{Kind: job.OutcomeFailed, Error: "the target's request cannot be built"}
 	}
 	resp, err := h.transport.RoundTrip(req)
 	if err != nil {
@@ -114,14 +114,14 @@ func judge(o *job.Outcome, resp *http.Response, now time.Time) {
 	code := resp.StatusCode
 	switch {
 	case code >= 200 && code < 300:
-		o.Kind = job.Succeeded
+		o.Kind = job.OutcomeSucceeded
 		return
 	case code >= 300 && code < 400:
 		o.Error = fmt.Sprintf("the target answered with a redirect (%d); redirects are not followed, set the final URL", code)
 	default:
 		o.Error = "the target answered " + strconv.Itoa(code)
 	}
-	o.Kind = job.Failed
+	o.Kind = job.OutcomeFailed
 	switch {
 	case code == 408 || code == 425 || code == 429 || code >= 500:
 		o.Retryable = true
@@ -143,12 +143,12 @@ func retryAfter(value string, now time.Time) time.Duration {
 
 // failure classifies an error of the transport without repeating the URL, which may hold a secret.
 func failure(ctx context.Context, err error) job.Outcome {
-	o := job.Outcome{Kind: job.Failed, Retryable: true}
+	o := job.Outcome{Kind: job.OutcomeFailed, Retryable: true}
 	var dns *net.DNSError
 	var certificate *tls.CertificateVerificationError
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) || isTimeout(err):
-		o.Kind, o.Error = job.TimedOut, "the target did not answer within the timeout"
+		o.Kind, o.Error = job.OutcomeTimedOut, "the target did not answer within the timeout"
 	case errors.Is(err, ssrf.ErrProhibitedIP) || errors.Is(err, ssrf.ErrProhibitedNetwork):
 		o.Retryable = false
 		o.Error = "the target's address is loopback or private, which this executor does not call (allow_private_targets)"

@@ -53,14 +53,14 @@ func TestEveryAnswerEndsTheAttemptAsItsStatusSays(t *testing.T) {
 		retryable bool
 		status    int
 	}{
-		"success":             {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", job.Succeeded, false, 200},
-		"switching protocols": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", job.Failed, false, 101},
-		"a redirect":          {"HTTP/1.1 302 Found\r\nLocation: http://h/\r\nContent-Length: 0\r\n\r\n", job.Failed, false, 302},
-		"a redirect nowhere":  {"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\nContent-Length: 0\r\n\r\n", job.Failed, false, 302},
-		"too busy":            {"HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n", job.Failed, true, 429},
-		"half an answer":      {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", job.TimedOut, true, 200},
-		"no HTTP":             {"SSH-2.0-x\r\n\r\n", job.Failed, true, 0},
-		"nothing":             {"", job.TimedOut, true, 0},
+		"success":             {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", job.OutcomeSucceeded, false, 200},
+		"switching protocols": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", job.OutcomeFailed, false, 101},
+		"a redirect":          {"HTTP/1.1 302 Found\r\nLocation: http://h/\r\nContent-Length: 0\r\n\r\n", job.OutcomeFailed, false, 302},
+		"a redirect nowhere":  {"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\nContent-Length: 0\r\n\r\n", job.OutcomeFailed, false, 302},
+		"too busy":            {"HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n", job.OutcomeFailed, true, 429},
+		"half an answer":      {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", job.OutcomeTimedOut, true, 200},
+		"no HTTP":             {"SSH-2.0-x\r\n\r\n", job.OutcomeFailed, true, 0},
+		"nothing":             {"", job.OutcomeTimedOut, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -141,7 +141,7 @@ func TestAttemptCallsItsTargetOnceAlsoWhenAKeptConnectionCloses(t *testing.T) {
 			const attempts = 20
 			failed := 0
 			for range attempts {
-				if o := h.call(t.Context(), f, job.Fence{}); o.Kind != job.Succeeded {
+				if o := h.call(t.Context(), f, job.Fence{}); o.Kind != job.OutcomeSucceeded {
 					failed++
 				}
 			}
@@ -162,7 +162,7 @@ func TestRequestWithoutABodyHasNone(t *testing.T) {
 	for _, method := range []string{"GET", "HEAD", "OPTIONS", "DELETE", "POST"} {
 		f := &job.Fire{Target: job.Target{Method: method, URL: server.URL, Timeout: 10 * time.Second}}
 		f.ExecutionID = "exe_1"
-		if o := newWebhook(cfg, clock.Clock{}, nil).call(t.Context(), f, job.Fence{}); o.Kind != job.Succeeded {
+		if o := newWebhook(cfg, clock.Clock{}, nil).call(t.Context(), f, job.Fence{}); o.Kind != job.OutcomeSucceeded {
 			t.Fatalf("%+v", o)
 		}
 		r := <-got

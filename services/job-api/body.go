@@ -116,7 +116,7 @@ func (b *scheduleBody) schedule(now time.Time) job.Schedule {
 	if b.Delay != nil {
 		s.RunAt = job.Instant(now.Add(time.Duration(*b.Delay)))
 	}
-	if s.Type == job.Interval && s.StartAt.IsZero() {
+	if s.Type == job.ScheduleInterval && s.StartAt.IsZero() {
 		s.StartAt = now
 	}
 	return s

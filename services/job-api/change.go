@@ -118,7 +118,7 @@ func (s *Service) update(
 			return problem.New(http.StatusPreconditionFailed, "changed",
 				"The job was changed since it was read; read it again and apply the change to that.")
 		}
-		if j.Status == job.Cancelled {
+		if j.Status == job.StatusCancelled {
 			return cancelled()
 		}
 		text, keepBody, err := body(j)
@@ -135,7 +135,7 @@ func (s *Service) update(
 		// Later than what it supersedes, which begins behind a pause or was made by a clock that is ahead, and than a pause
 		// that it is made in: the instants of a job pass from one definition to the next and never back.
 		def.EffectiveAt = job.Later(now, j.Definition.EffectiveAt.Add(time.Millisecond))
-		if j.Status == job.Paused {
+		if j.Status == job.StatusPaused {
 			def.EffectiveAt = job.Later(def.EffectiveAt, j.PausedAt.Add(time.Millisecond))
 		}
 		if at := def.Schedule.RunAt; !at.IsZero() && at.Before(now) && !at.Equal(j.Definition.Schedule.RunAt) {
@@ -143,7 +143,7 @@ func (s *Service) update(
 				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past; give an instant ahead, or trigger the job.",
 			}})
 		}
-		if old := j.Definition.Schedule; old.Type == job.Interval && def.Schedule.Type == job.Interval &&
+		if old := j.Definition.Schedule; old.Type == job.ScheduleInterval && def.Schedule.Type == job.ScheduleInterval &&
 			b.StartAt == nil {
 			def.Schedule.StartAt = old.StartAt // the anchor stays where it was
 		}
@@ -173,9 +173,9 @@ func carryOrdinal(j *job.Job, def *job.Definition) error {
 func (s *Service) resumeJob(ctx context.Context, r *request) (response, error) {
 	return s.redefine(ctx, r.PathValue("id"), func(j *job.Job, _ time.Time) error {
 		switch j.Status {
-		case job.Cancelled:
+		case job.StatusCancelled:
 			return cancelled()
-		case job.Active:
+		case job.StatusActive:
 			return lifecycle.ErrNoChange
 		}
 		def := j.Definition
@@ -183,7 +183,7 @@ func (s *Service) resumeJob(ctx context.Context, r *request) (response, error) {
 		if err := carryOrdinal(j, &def); err != nil {
 			return err
 		}
-		j.Status, j.Definition = job.Active, def
+		j.Status, j.Definition = job.StatusActive, def
 		return nil
 	})
 }
@@ -216,7 +216,7 @@ func (s *Service) redefine(
 		if err := s.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
 			return err
 		}
-		if j.Status != job.Active {
+		if j.Status != job.StatusActive {
 			return nil
 		}
 		var began time.Time
@@ -273,7 +273,7 @@ func (s *Service) mustStand(ctx context.Context, jobID string) error {
 		return err
 	case j.Deleted:
 		return jobstore.ErrNotFound
-	case j.Status == job.Cancelled:
+	case j.Status == job.StatusCancelled:
 		return cancelled()
 	}
 	return nil
@@ -301,17 +301,17 @@ func (s *Service) deleteJob(ctx context.Context, r *request) (response, error) {
 // cancel stops a job for good; with hide it also disappears from reads.
 func (s *Service) cancel(ctx context.Context, jobID string, hide bool) (lifecycle.Changed, error) {
 	return s.change.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
-		if j.Status == job.Cancelled && (j.Deleted || !hide) {
+		if j.Status == job.StatusCancelled && (j.Deleted || !hide) {
 			return lifecycle.ErrNoChange
 		}
 		now := job.Instant(s.deps.Clock.Now())
-		if j.Status != job.Cancelled {
+		if j.Status != job.StatusCancelled {
 			j.EndsAt = now
-			if j.Status == job.Paused { // what follows on a pause gets its disposition by a resume, which there will not be
+			if j.Status == job.StatusPaused { // what follows on a pause gets its disposition by a resume, which there will not be
 				j.EndsAt = j.PausedAt.Add(time.Millisecond)
 			}
 		}
-		j.Status, j.Deleted, j.UpdatedAt = job.Cancelled, j.Deleted || hide, now
+		j.Status, j.Deleted, j.UpdatedAt = job.StatusCancelled, j.Deleted || hide, now
 		return nil
 	})
 }

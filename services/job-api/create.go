@@ -79,7 +79,7 @@ func (s *Service) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 func newJob(tenantID string, body *definitionBody, def job.Definition, claim jobstore.Claim) job.Job {
 	def.ID, def.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
 	return job.Job{
-		ID: claim.ID, TenantID: tenantID, Name: body.Name, Labels: body.Labels, Status: job.Active, Version: 1,
+		ID: claim.ID, TenantID: tenantID, Name: body.Name, Labels: body.Labels, Status: job.StatusActive, Version: 1,
 		CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
 	}
 }

@@ -135,7 +135,7 @@ func (x *executionBody) add(e *job.Event) {
 		return
 	}
 	x.Attempts = append(x.Attempts, newAttempt(e))
-	if e.Disposition != "" && x.Disposition != job.Fired {
+	if e.Disposition != "" && x.Disposition != job.DispositionFired {
 		x.Disposition = e.Disposition
 	}
 	o := &e.Outcome
@@ -151,11 +151,11 @@ func (x *executionBody) add(e *job.Event) {
 		}
 	}
 	switch o.Kind {
-	case job.Succeeded:
+	case job.OutcomeSucceeded:
 		x.State = "succeeded"
-	case job.Skipped:
+	case job.OutcomeSkipped:
 		x.State = "skipped"
-	case job.Stopped:
+	case job.OutcomeCancelled:
 		x.State = "cancelled"
 	default:
 		x.State = "retrying"

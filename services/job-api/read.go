@@ -76,11 +76,11 @@ func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Lin
 	}
 	now := s.deps.Clock.Now()
 	next, more := line.NextRun(now)
-	if more && j.Status == job.Active {
+	if more && j.Status == job.StatusActive {
 		at := line.Plan.ScheduledFor(next)
 		body.NextRunAt = &at
 	}
-	if j.Status == job.Paused {
+	if j.Status == job.StatusPaused {
 		body.PausedAt = maybe(j.PausedAt)
 	}
 	if j.Version == 1 && j.CreatedAt.Add(time.Second).After(now) && more {
@@ -99,7 +99,7 @@ func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Lin
 		}
 		pending = pending || !x.ended()
 	}
-	if j.Status == job.Active && !more && !pending {
+	if j.Status == job.StatusActive && !more && !pending {
 		body.Status = "completed"
 	}
 	return body, nil
@@ -204,7 +204,7 @@ func (s *Service) showIf(ctx context.Context, j *job.Job, status, label string) 
 	if j.Deleted || label != "" && !job.HasLabel(j.Labels, label) {
 		return nil, nil
 	}
-	if stored := string(j.Status); status != "" && stored != status && (status != "completed" || j.Status != job.Active) {
+	if stored := string(j.Status); status != "" && stored != status && (status != "completed" || j.Status != job.StatusActive) {
 		return nil, nil // completed is an active job whose schedule has ended; nothing else changes by being looked at
 	}
 	body, err := s.show(ctx, j)

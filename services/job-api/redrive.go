@@ -67,7 +67,7 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response,
 		var entries []job.Entry
 		for _, d := range letters {
 			j, err := s.deps.Jobs.Get(ctx, d.Event.Entry.JobID)
-			if errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.Cancelled) {
+			if errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.StatusCancelled) {
 				continue
 			}
 			if err != nil {

@@ -57,8 +57,8 @@ func compile(jobID string, d *job.Definition) (*occurrence.Line, error) {
 
 func (l *faultList) schedule(b *scheduleBody, s job.Schedule, now time.Time) {
 	l.add(b.Delay == nil || b.RunAt == nil, "/delay", "conflict", "Give either run_at or delay.")
-	l.add(b.Delay == nil || b.Type == job.OneShot, "/delay", "conflict", "delay belongs to type one_shot only.")
-	if b.Type == job.OneShot && b.RunAt == nil && b.Delay == nil {
+	l.add(b.Delay == nil || b.Type == job.ScheduleOneShot, "/delay", "conflict", "delay belongs to type one_shot only.")
+	if b.Type == job.ScheduleOneShot && b.RunAt == nil && b.Delay == nil {
 		l.add(false, "/run_at", "required", "A one_shot needs run_at or delay.")
 		return
 	}

@@ -24,7 +24,7 @@ func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) 
 	now := job.Instant(s.deps.Clock.Now())
 	claim := jobstore.Claim{ID: s.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
 	return s.once(ctx, r, "triggerJob", r.parameters["Idempotency-Key"], claim, func(c jobstore.Claim) (response, error) {
-		if j.Status == job.Cancelled {
+		if j.Status == job.StatusCancelled {
 			return response{}, cancelled()
 		}
 		e := job.Entry{

@@ -163,7 +163,7 @@ func (s *Service) standing(ctx context.Context, b *batch, e *job.Event) (*job.Pe
 const maxDeferrals = 1000
 
 func failed(o *job.Outcome) bool {
-	return o.Kind == job.Failed || o.Kind == job.TimedOut || o.Kind == job.WorkerLost
+	return o.Kind == job.OutcomeFailed || o.Kind == job.OutcomeTimedOut || o.Kind == job.OutcomeWorkerLost
 }
 
 // Deferred is the entry of a deferred attempt: the same attempt, later. It carries on what was taken before, so no

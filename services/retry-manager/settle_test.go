@@ -62,7 +62,7 @@ func newFixture(t *testing.T) fixture {
 		t.Fatal(err)
 	}
 	o := job.Outcome{
-		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1},
+		Kind: job.OutcomeFailed, Retryable: true, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1},
 		Timeline: job.Timeline{Completed: at.Add(time.Second)},
 	}
 	retry := job.RetryPolicy{

@@ -66,7 +66,7 @@ func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.
 
 // missed is the event of a late one_shot that is skipped; nil if it fires, or was dispatched before.
 func (s *Service) missed(ctx context.Context, t *task, rec dedupe.Record, at time.Time) (*job.Event, error) {
-	dispatched := rec.Exists && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped)
+	dispatched := rec.Exists && (rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped)
 	if dispatched || t.line.Def.MissedRun != job.MissedSkip {
 		return nil, nil
 	}
@@ -75,9 +75,9 @@ func (s *Service) missed(ctx context.Context, t *task, rec dedupe.Record, at tim
 
 // skip stores that an attempt is skipped as missed, and gives the event that tells so; nil if it was dispatched.
 func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, error) {
-	o := job.Outcome{Kind: job.Skipped, Disposition: job.SkippedMissed, Timeline: job.Timeline{Completed: at}}
+	o := job.Outcome{Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedMissed, Timeline: job.Timeline{Completed: at}}
 	rec, stored, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(t.entry), o, at)
-	if err != nil || !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.Skipped) {
+	if err != nil || !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped) {
 		return nil, err
 	}
 	event := job.AttemptEvent(t.fire(at), o, at)
@@ -124,7 +124,7 @@ var errRefused = errors.New("the entry was refused meanwhile")
 
 // refused tells a worker's refusal from other outcomes: no lease came before it.
 func refused(o *job.Outcome) bool {
-	return o != nil && o.Fence == (job.Fence{}) && (o.Disposition == job.WasCancelled || o.Disposition == job.SkippedPaused)
+	return o != nil && o.Fence == (job.Fence{}) && (o.Disposition == job.DispositionCancelled || o.Disposition == job.DispositionSkippedPaused)
 }
 
 // decide returns nil when there are signs that the entry was dispatched before.
@@ -142,7 +142,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 		if refused(rec.Outcome) {
 			return nil, errRefused
 		}
-		if rec.Outcome == nil || rec.Outcome.Kind != job.Skipped {
+		if rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped {
 			return nil, nil
 		}
 	}

@@ -128,7 +128,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	t.tenantID, t.labels = row.TenantID, row.Labels
 	state := row.State()
 	verdict := state.Judge(t.entry, time.Time{})
-	if verdict == job.AheadOfRow {
+	if verdict == job.VerdictAheadOfRow {
 		return s.await(t)
 	}
 	line, err := s.line(ctx, row, t.entry)
@@ -147,10 +147,10 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 		return prepared{err: err}
 	}
 	t.line = line
-	if verdict == job.Superseded {
+	if verdict == job.VerdictSuperseded {
 		verdict = state.Judge(t.entry, line.EndsAt)
 	}
-	if verdict != job.Proceed {
+	if verdict != job.VerdictProceed {
 		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.refuse(ctx, t, verdict, row) }}
 	}
 	if resumed(t, row) {
@@ -207,7 +207,7 @@ func (s *Service) line(ctx context.Context, row *job.Job, e *job.Entry) (*occurr
 		}
 		l.Def, l.EndsAt = &d, row.Definition.EndOf(endsAt)
 	}
-	if !e.FirstOfSchedule() || l.Def.Schedule.Type == job.OneShot {
+	if !e.FirstOfSchedule() || l.Def.Schedule.Type == job.ScheduleOneShot {
 		return l, nil // no successor will follow, so the schedule is not asked
 	}
 	plan, err := schedule.Compile(l.Def.Schedule, row.ID)
@@ -298,7 +298,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 	if err != nil {
 		return time.Time{}, err
 	}
-	begun := !stored && (rec.Outcome == nil || rec.Outcome.Disposition == job.Fired)
+	begun := !stored && (rec.Outcome == nil || rec.Outcome.Disposition == job.DispositionFired)
 	if begun && rec.Of(t.entry.DefinitionID) {
 		return fireBare(t), nil
 	}
@@ -312,7 +312,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 	}
 	if t.line.Plan != nil && !t.entry.Chained {
 		end := row.EndsAt
-		if v == job.StoppedByPause {
+		if v == job.VerdictPaused {
 			end = row.PausedAt.Add(time.Millisecond)
 		}
 		following, err := s.following(ctx, t, entry, end, outcome.Disposition, now)
@@ -420,7 +420,7 @@ func fireBare(t *task) time.Time {
 // giveUp ends an entry that cannot be carried out any more as a permanent failure, on record.
 func (s *Service) giveUp(ctx context.Context, t *task, why string) error {
 	now := job.Instant(s.deps.Clock.Now())
-	o := job.Outcome{Kind: job.Failed, Disposition: job.Fired, Error: why, Timeline: job.Timeline{Completed: now}}
+	o := job.Outcome{Kind: job.OutcomeFailed, Disposition: job.DispositionFired, Error: why, Timeline: job.Timeline{Completed: now}}
 	t.line = &occurrence.Line{Def: &job.Definition{}}
 	if err := s.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(now), o, now)}); err != nil {
 		return err

@@ -75,10 +75,10 @@ func newFixture(t *testing.T) *fixture {
 	}
 	begin := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 	f.row = job.Job{
-		ID: "job_01M7ZJW5E6D77SAJPXRW35C2CA", TenantID: "default", Status: job.Paused, Version: 3, PausedAt: begin.Add(time.Minute),
+		ID: "job_01M7ZJW5E6D77SAJPXRW35C2CA", TenantID: "default", Status: job.StatusPaused, Version: 3, PausedAt: begin.Add(time.Minute),
 		Definition: job.Definition{
 			ID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", EffectiveAt: begin, FirstOrdinal: 1, CatchUpWindow: 10 * time.Second,
-			Schedule: job.Schedule{Type: job.Interval, Every: 10 * time.Second, StartAt: begin},
+			Schedule: job.Schedule{Type: job.ScheduleInterval, Every: 10 * time.Second, StartAt: begin},
 		},
 	}
 	f.entry = job.NewEntry(job.Entry{
@@ -125,15 +125,15 @@ func TestInstantsThatARefusalStopsAreToldInOneWay(t *testing.T) {
 	if err != nil || !held {
 		t.Fatal(held, err)
 	}
-	outcome := job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: rec.Token.Start}, DefinitionID: former.DefinitionID}
+	outcome := job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: rec.Token.Start}, DefinitionID: former.DefinitionID}
 	_, err = f.deps.Records.Finish(ctx, []dedupe.End{{Key: key, Token: rec.Token, Outcome: &outcome}}, begin.Add(time.Second))
 	f.must(err)
 
-	f.refused(job.StoppedByPause)
-	f.row.Status, f.row.Version, f.row.EndsAt = job.Cancelled, 4, begin.Add(2*time.Minute)
-	f.refused(job.StoppedByCancel)
+	f.refused(job.VerdictPaused)
+	f.row.Status, f.row.Version, f.row.EndsAt = job.StatusCancelled, 4, begin.Add(2*time.Minute)
+	f.refused(job.VerdictCancelled)
 
-	if told := f.log.events; len(told) != 2 || told[0].Disposition != job.SkippedPaused || told[1].ID != told[0].ID {
+	if told := f.log.events; len(told) != 2 || told[0].Disposition != job.DispositionSkippedPaused || told[1].ID != told[0].ID {
 		t.Errorf("told %+v, want the same twice", told)
 	}
 }
@@ -143,7 +143,7 @@ func TestInstantsThatARefusalStopsAreToldInOneWay(t *testing.T) {
 func TestOwnerThatStoodStillJudgesAnewWhatAnotherHasRefused(t *testing.T) {
 	f := newFixture(t)
 	now := f.entry.DueAt.Add(time.Hour)
-	refusal := job.Refusal(job.StoppedByCancel, &f.entry)
+	refusal := job.Refusal(job.VerdictCancelled, &f.entry)
 	_, stored, err := f.deps.Records.Refuse(t.Context(), dedupe.KeyOf(&f.entry), refusal, now)
 	if err != nil || !stored {
 		t.Fatal(stored, err)
@@ -200,9 +200,9 @@ func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) 
 	ctx, key, former := t.Context(), dedupe.KeyOf(&f.entry), f.entry
 	former.DefinitionID = "def_01M7ZJW5E6D77SAJPXRZ000000"
 	called := job.AttemptEvent(&job.Fire{Entry: former, TenantID: f.row.TenantID},
-		job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1}}, f.entry.DueAt)
+		job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1}}, f.entry.DueAt)
 	f.must(f.deps.History.Record(ctx, []*job.Event{&called}))
-	f.row.Status = job.Active
+	f.row.Status = job.StatusActive
 	pausedAt := f.entry.NominalAt.Add(-time.Second)
 
 	knows := func(pausedAt, effectiveAt time.Time) bool {
@@ -279,7 +279,7 @@ func TestLateEntryIsAskedAboutOnlyWhereTheHotTierMayHaveForgottenIt(t *testing.T
 func TestDecisionThatOnlyTheRowRemembersIsCarriedOut(t *testing.T) {
 	f := newFixture(t)
 	ctx, now := t.Context(), f.deps.Clock.Now()
-	f.row.Status, f.row.PausedAt = job.Active, time.Time{}
+	f.row.Status, f.row.PausedAt = job.StatusActive, time.Time{}
 	f.row.Definition.Schedule.StartAt = now.Add(-time.Hour).Truncate(time.Second)
 	f.row.Definition.EffectiveAt = f.row.Definition.Schedule.StartAt
 	f.row.Definition.MissedRun = job.MissedSkip
@@ -303,7 +303,7 @@ func TestDecisionThatOnlyTheRowRemembersIsCarriedOut(t *testing.T) {
 	}
 	records, err := f.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(&f.entry)})
 	f.must(err)
-	if o := records[0].Outcome; o == nil || o.Disposition != job.SkippedMissed {
+	if o := records[0].Outcome; o == nil || o.Disposition != job.DispositionSkippedMissed {
 		t.Errorf("its outcome is %+v", o)
 	}
 	if len(f.log.events) != 2 {

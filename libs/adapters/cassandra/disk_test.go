@@ -164,11 +164,11 @@ func TestListingGoesThroughTheDaysOfATenant(t *testing.T) {
 			at := now.Add(-time.Duration(day)*24*time.Hour - time.Duration(n)*time.Millisecond)
 			id := job.JobPrefix + ulid.MustNew(uint64(at.UnixMilli()), ulid.DefaultEntropy()).String()
 			j := job.Job{
-				ID: id, TenantID: "t", Status: job.Active, Version: 1, UpdatedAt: now,
-				Definition: job.Definition{ID: "def_1", Schedule: job.Schedule{Type: job.OneShot, RunAt: now.Add(time.Hour)}},
+				ID: id, TenantID: "t", Status: job.StatusActive, Version: 1, UpdatedAt: now,
+				Definition: job.Definition{ID: "def_1", Schedule: job.Schedule{Type: job.ScheduleOneShot, RunAt: now.Add(time.Hour)}},
 			}
 			if day%5 == 0 {
-				j.Definition.Schedule = job.Schedule{Type: job.Cron, CronExpr: "@daily"}
+				j.Definition.Schedule = job.Schedule{Type: job.ScheduleCron, CronExpr: "@daily"}
 			}
 			if err := jobs.Create(t.Context(), j, n == 0); err != nil {
 				t.Fatal(err)

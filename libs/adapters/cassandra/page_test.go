@@ -50,7 +50,7 @@ func TestPageOfJobsAsksTheHistoryTwiceForEachAtMost(t *testing.T) {
 					Locator: job.Locator{DueAt: at, ExecutionID: job.ScheduleExecutionID(ids[i], at), Attempt: 1, DefinitionID: "def_1"},
 					JobID:   ids[i], Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,
 				},
-				Outcome: job.Outcome{Kind: job.Succeeded, Disposition: job.Fired},
+				Outcome: job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired},
 			})
 		}
 		if err := history.Record(t.Context(), events); err != nil {

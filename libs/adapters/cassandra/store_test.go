@@ -162,9 +162,9 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 	jobs := cassandra.NewJobStore(s)
 	const month = int64(jobstore.HistoryTTL / time.Second)
 	now := job.Instant(time.Now())
-	oneShot := job.Schedule{Type: job.OneShot, RunAt: now.Add(10 * 24 * time.Hour)}
-	far := job.Schedule{Type: job.OneShot, RunAt: now.Add(30 * 365 * 24 * time.Hour)}
-	recurring := job.Schedule{Type: job.Cron, CronExpr: "@daily"}
+	oneShot := job.Schedule{Type: job.ScheduleOneShot, RunAt: now.Add(10 * 24 * time.Hour)}
+	far := job.Schedule{Type: job.ScheduleOneShot, RunAt: now.Add(30 * 365 * 24 * time.Hour)}
+	recurring := job.Schedule{Type: job.ScheduleCron, CronExpr: "@daily"}
 	for i, c := range []struct {
 		name    string
 		status  job.Status
@@ -172,12 +172,12 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 		s       job.Schedule
 		want    int64 // seconds; 0 is for ever
 	}{
-		{"one-shot", job.Active, false, oneShot, month + 10*24*60*60},
-		{"paused one-shot", job.Paused, false, oneShot, 0},
-		{"one-shot in thirty years", job.Active, false, far, 0},
-		{"recurring", job.Active, false, recurring, 0},
-		{"cancelled recurring", job.Cancelled, false, recurring, 0},
-		{"deleted recurring", job.Cancelled, true, recurring, month},
+		{"one-shot", job.StatusActive, false, oneShot, month + 10*24*60*60},
+		{"paused one-shot", job.StatusPaused, false, oneShot, 0},
+		{"one-shot in thirty years", job.StatusActive, false, far, 0},
+		{"recurring", job.StatusActive, false, recurring, 0},
+		{"cancelled recurring", job.StatusCancelled, false, recurring, 0},
+		{"deleted recurring", job.StatusCancelled, true, recurring, month},
 	} {
 		for _, how := range []string{"created", "created alone", "created with others", "changed from a one-shot", "changed from a recurring one"} {
 			t.Run(c.name+" "+how, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 					Version: 1, UpdatedAt: now, Definition: job.Definition{ID: "def_1", Schedule: c.s},
 				}
 				before := j
-				before.Status, before.Deleted = job.Active, false
+				before.Status, before.Deleted = job.StatusActive, false
 				var err error
 				switch how {
 				case "created", "created alone":

@@ -44,9 +44,9 @@ func acknowledge(ctx context.Context, db *DB, fsys vfs.FS) error {
 	if err != nil {
 		return err
 	}
-	j := job.Job{ID: crashJob, TenantID: "default", Version: 1, Status: job.Active}
+	j := job.Job{ID: crashJob, TenantID: "default", Version: 1, Status: job.StatusActive}
 	j2 := j
-	j2.Version, j2.Status = 2, job.Paused
+	j2.Version, j2.Status = 2, job.StatusPaused
 	event := job.Event{ID: "event", TenantID: "default", Type: job.EventAttempt, Entry: crashEntry(1)}
 	events, err := log.Subscribe(ctx, dispatch.TopicEvents, dispatch.GroupSettle)
 	if err != nil {
@@ -77,7 +77,7 @@ func losses(ctx context.Context, db *DB, fsys vfs.FS) []string {
 	}
 	jobs, pending, history := NewJobStore(db), NewPending(db), NewHistory(db)
 	row, err := jobs.Get(ctx, crashJob)
-	expect("job row", row.Version == 2 && row.Status == job.Paused, err)
+	expect("job row", row.Version == 2 && row.Status == job.StatusPaused, err)
 	_, _, err = jobs.Definition(ctx, crashJob, "def_1")
 	expect("definition", true, err)
 	claim, won, err := jobs.ClaimKey(ctx, "default", "key", jobstore.Claim{ID: "other", AcceptedAt: crashDay})
@@ -223,7 +223,7 @@ func TestTakeoversAreCountedOverRestarts(t *testing.T) {
 			t.Errorf("token %s does not exceed %s", rec.Token, last)
 		}
 		last = rec.Token
-		if v, _, err := records.Start(ctx, key, rec.Token, dedupe.Check{Entry: &entry, Incarnation: db.Incarnation()}); err != nil || v != job.Proceed {
+		if v, _, err := records.Start(ctx, key, rec.Token, dedupe.Check{Entry: &entry, Incarnation: db.Incarnation()}); err != nil || v != job.VerdictProceed {
 			t.Fatalf("start %d: %v, %v", start, v, err)
 		}
 		if err := db.Close(); err != nil {

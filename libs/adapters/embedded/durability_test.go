@@ -62,8 +62,8 @@ type kept struct {
 }
 
 var (
-	keptJob   = job.Job{ID: crashJob, TenantID: "default", Version: 1, Status: job.Active}
-	keptNext  = job.Job{ID: crashJob, TenantID: "default", Version: 2, Status: job.Cancelled}
+	keptJob   = job.Job{ID: crashJob, TenantID: "default", Version: 1, Status: job.StatusActive}
+	keptNext  = job.Job{ID: crashJob, TenantID: "default", Version: 2, Status: job.StatusCancelled}
 	keptClaim = jobstore.Claim{ID: crashJob, AcceptedAt: crashDay}
 	keptEvent = job.Event{ID: "event", TenantID: "default", Type: job.EventAttempt, Entry: crashEntry(1)}
 )
@@ -107,7 +107,7 @@ func everythingKept() []kept {
 			return w.jobs.Replace(ctx, keptNext)
 		}, func(ctx context.Context, w *world) error {
 			j, err := w.jobs.Get(ctx, crashJob)
-			return want(j.Version == 2 && j.Status == job.Cancelled, err)
+			return want(j.Version == 2 && j.Status == job.StatusCancelled, err)
 		}},
 		{"a superseded definition", nothing, func(ctx context.Context, w *world) error {
 			return w.jobs.PutDefinition(ctx, crashJob, job.Definition{ID: "def_1"})

@@ -23,18 +23,18 @@ func TestWhatHasEndedIsKeptForItsTimeAndNoLonger(t *testing.T) {
 		}
 	}()
 	now := job.Instant(time.Now())
-	oneShot := job.Definition{ID: "def_1", Schedule: job.Schedule{Type: job.OneShot, RunAt: now}}
-	recurring := job.Definition{ID: "def_1", Schedule: job.Schedule{Type: job.Cron, CronExpr: "@daily"}}
+	oneShot := job.Definition{ID: "def_1", Schedule: job.Schedule{Type: job.ScheduleOneShot, RunAt: now}}
+	recurring := job.Definition{ID: "def_1", Schedule: job.Schedule{Type: job.ScheduleCron, CronExpr: "@daily"}}
 	rows := map[string]struct {
 		row  job.Job
 		kept bool
 	}{
-		"job_ended":     {job.Job{Status: job.Active, Definition: oneShot}, false},
-		"job_cancelled": {job.Job{Status: job.Cancelled, Definition: oneShot}, false},
-		"job_paused":    {job.Job{Status: job.Paused, Definition: oneShot}, true},
-		"job_recurring": {job.Job{Status: job.Active, Definition: recurring}, true},
-		"job_deleted":   {job.Job{Status: job.Cancelled, Deleted: true, Definition: recurring}, false},
-		"job_changed":   {job.Job{Status: job.Active, Definition: oneShot}, true}, // below
+		"job_ended":     {job.Job{Status: job.StatusActive, Definition: oneShot}, false},
+		"job_cancelled": {job.Job{Status: job.StatusCancelled, Definition: oneShot}, false},
+		"job_paused":    {job.Job{Status: job.StatusPaused, Definition: oneShot}, true},
+		"job_recurring": {job.Job{Status: job.StatusActive, Definition: recurring}, true},
+		"job_deleted":   {job.Job{Status: job.StatusCancelled, Deleted: true, Definition: recurring}, false},
+		"job_changed":   {job.Job{Status: job.StatusActive, Definition: oneShot}, true}, // below
 	}
 	for id, c := range rows {
 		c.row.ID, c.row.TenantID, c.row.Version, c.row.UpdatedAt = id, "default", 1, now

@@ -21,7 +21,7 @@ import (
 var errDiskFull = errors.New("the disk is full")
 
 func createJob(ctx context.Context, db *DB) error {
-	j := job.Job{ID: job.JobPrefix + ulid.Make().String(), TenantID: "default", Version: 1, Status: job.Active}
+	j := job.Job{ID: job.JobPrefix + ulid.Make().String(), TenantID: "default", Version: 1, Status: job.StatusActive}
 	return NewJobStore(db).Create(ctx, j, true)
 }
 
@@ -102,12 +102,12 @@ func TestSerialReadOfARowWaitsUntilItIsDurable(t *testing.T) {
 			t.Fatal(err)
 		}
 		jobs := NewJobStore(db)
-		j := job.Job{ID: crashJob, TenantID: "default", Version: 1, Status: job.Active}
+		j := job.Job{ID: crashJob, TenantID: "default", Version: 1, Status: job.StatusActive}
 		if err := jobs.Create(t.Context(), j, true); err != nil {
 			t.Fatal(err)
 		}
 		slow.Store(true)
-		j.Version, j.Status = 2, job.Paused
+		j.Version, j.Status = 2, job.StatusPaused
 		written, read := make(chan error, 1), make(chan job.Job, 1)
 		go func() { written <- jobs.Replace(t.Context(), j) }()
 		synctest.Wait()

@@ -17,7 +17,7 @@ func TestPackedOutcomesAreFoundUntilTheyAreForgottenOldestFirst(t *testing.T) {
 	for i := range n {
 		p.add(key(i), &dedupe.Record{
 			Exists: true, Token: job.Token{Counter: int64(i), Start: 3},
-			Outcome: &job.Outcome{Kind: job.Succeeded, Disposition: job.Fired, StatusCode: 200, DefinitionID: "def_" + strconv.Itoa(i)},
+			Outcome: &job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, StatusCode: 200, DefinitionID: "def_" + strconv.Itoa(i)},
 		}, began.Add(time.Duration(i)*time.Millisecond))
 	}
 	for dropped := 0; ; dropped++ {
@@ -29,7 +29,7 @@ func TestPackedOutcomesAreFoundUntilTheyAreForgottenOldestFirst(t *testing.T) {
 			if ok != (i >= dropped && i < n) {
 				t.Fatalf("outcome %d is there: %t, when %d were forgotten", i, ok, dropped)
 			}
-			if ok && (rec.Token.Counter != int64(i) || rec.DefinitionID != "def_"+strconv.Itoa(i) || rec.Outcome.Kind != job.Succeeded) {
+			if ok && (rec.Token.Counter != int64(i) || rec.DefinitionID != "def_"+strconv.Itoa(i) || rec.Outcome.Kind != job.OutcomeSucceeded) {
 				t.Fatalf("outcome %d is %+v", i, rec)
 			}
 		}

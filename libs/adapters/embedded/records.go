@@ -174,7 +174,7 @@ func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.C
 		return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", dedupe.ErrIncarnation)
 	}
 	verdict, fence, err := r.start(k, t, c)
-	if err == nil && verdict == job.Proceed && r.mayHaveKilled(c.Entry) {
+	if err == nil && verdict == job.VerdictProceed && r.mayHaveKilled(c.Entry) {
 		// Everything written so far is on disk once this is; many that wait share one sync.
 		if err := r.db.sync(); err != nil {
 			return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", err)
@@ -193,10 +193,10 @@ func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict,
 	e := c.Entry
 	if stop, ok := r.stops[e.JobID]; ok {
 		v := stop.state.Judge(e, c.EndsAt)
-		if v == job.Proceed && stop.state.Stops(e.ExecutionID) {
-			v = job.StoppedByCancel
+		if v == job.VerdictProceed && stop.state.Stops(e.ExecutionID) {
+			v = job.VerdictCancelled
 		}
-		if v != job.Proceed {
+		if v != job.VerdictProceed {
 			return v, job.Fence{}, nil
 		}
 	}
@@ -214,7 +214,7 @@ func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict,
 	}
 	rec.Running = true
 	r.started++
-	return job.Proceed, job.Fence{Epoch: dedupe.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil
+	return job.VerdictProceed, job.Fence{Epoch: dedupe.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil
 }
 
 // mayHaveKilled reports whether an earlier process may have died of this attempt: it was due before this one opened the

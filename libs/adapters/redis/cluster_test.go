@@ -56,7 +56,7 @@ func TestStopHoldsOnlyWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
 	replica.Promote(master)
 	var holdsIn []time.Duration
 	for deadline := time.Now().Add(time.Minute); len(holdsIn) < 2 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		d, err := records.SetStop(t.Context(), id, job.State{Status: job.Cancelled, Version: int64(len(holdsIn) + 1)})
+		d, err := records.SetStop(t.Context(), id, job.State{Status: job.StatusCancelled, Version: int64(len(holdsIn) + 1)})
 		if err == nil { // else there is no master yet, or its replica is not in step
 			holdsIn = append(holdsIn, d)
 		}
@@ -71,7 +71,7 @@ func TestStopRecordIsNotAcknowledgedBeforeAReplicaHasIt(t *testing.T) {
 	records := redis.NewRecords(open(t, redis.Options{Cluster: true}))
 	_, replica := servertest.RedisServers(t, fmt.Sprintf("{p%d}", bucket.Partition(id, partitions)))
 	set := func(version int64) error {
-		_, err := records.SetStop(t.Context(), id, job.State{Status: job.Cancelled, Version: version})
+		_, err := records.SetStop(t.Context(), id, job.State{Status: job.StatusCancelled, Version: version})
 		return err
 	}
 	eventually := func(version int64) {

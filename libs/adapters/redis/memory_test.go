@@ -49,7 +49,7 @@ func ended(t *testing.T, r *redis.Records, from time.Time, n, answer int) []dedu
 		keys[i] = dedupe.Key{ExecutionID: job.ScheduleExecutionID(job.JobPrefix+ulid.Make().String(), due), Attempt: 1}
 		token := job.Token{Counter: 1, Start: 1_000_000 + int64(i)}
 		batch = append(batch, dedupe.End{Key: keys[i], Token: token, Outcome: &job.Outcome{
-			Kind: job.Succeeded, Disposition: job.Fired, StatusCode: 200, ResponseBody: body, DefinitionID: job.DefinitionPrefix + ulid.Make().String(),
+			Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, StatusCode: 200, ResponseBody: body, DefinitionID: job.DefinitionPrefix + ulid.Make().String(),
 			Fence:    job.Fence{Epoch: now.UnixMicro(), Counter: int64(i), Start: token.Start},
 			Timeline: job.Timeline{Taken: now, Published: now, Consumed: now, Invoked: now, Completed: now},
 		}})
@@ -121,17 +121,17 @@ func TestPackedOutcomeEndsItsAttempt(t *testing.T) {
 	now := time.Now()
 	is := func(what string, rec dedupe.Record, ok bool, err error) {
 		t.Helper()
-		if err != nil || ok || rec.Outcome == nil || rec.Outcome.Kind != job.Succeeded || rec.Outcome.StatusCode != 200 || !rec.Exists {
+		if err != nil || ok || rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSucceeded || rec.Outcome.StatusCode != 200 || !rec.Exists {
 			t.Errorf("%s: %t, %+v, %+v (%v)", what, ok, rec, rec.Outcome, err)
 		}
 	}
 	h := dedupe.Holder{Name: "another", DefinitionID: "def_2", Start: 7}
 	rec, ok, err := r.Acquire(ctx, k, h, now, now.Add(time.Minute))
 	is("a lease", rec, ok, err)
-	rec, ok, err = r.Refuse(ctx, k, job.Outcome{Kind: job.Stopped}, now)
+	rec, ok, err = r.Refuse(ctx, k, job.Outcome{Kind: job.OutcomeCancelled}, now)
 	is("a refusal", rec, ok, err)
 	token := job.Token{Counter: 1, Start: 7}
-	again, err := r.Finish(ctx, []dedupe.End{{Key: k, Token: token, Outcome: &job.Outcome{Kind: job.Failed}}}, now)
+	again, err := r.Finish(ctx, []dedupe.End{{Key: k, Token: token, Outcome: &job.Outcome{Kind: job.OutcomeFailed}}}, now)
 	is("another outcome", again[0].Record, again[0].Stored, err)
 	if err := r.Renew(ctx, []dedupe.Lease{{Key: k, Holder: h, Token: token}}, now.Add(time.Minute)); err != nil {
 		t.Error(err)
@@ -164,7 +164,7 @@ func TestServerThatRunsFullForgetsTheOldestOutcomesFirstAndTells(t *testing.T) {
 			age(k, 30*time.Minute)
 		}
 	}
-	stop := job.State{Version: 1, Status: job.Cancelled}
+	stop := job.State{Version: 1, Status: job.StatusCancelled}
 	jobID := job.JobPrefix + strings.TrimPrefix(strings.Split(older[0].ExecutionID, "-")[0], job.ExecutionPrefix)
 	if _, err := r.SetStop(ctx, jobID, stop); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestServerThatRunsFullForgetsTheOldestOutcomesFirstAndTells(t *testing.T) {
 	if err != nil || !after.KeptSince.After(before.KeptSince) || after.KeptSince.After(time.Now().Add(-25*time.Minute)) || after.Incarnation != before.Incarnation {
 		t.Errorf("it was %+v, and is %+v (%v)", before, after, err)
 	}
-	if stops, err := r.StopsOf(ctx, []string{jobID}); err != nil || stops[jobID].Status != job.Cancelled {
+	if stops, err := r.StopsOf(ctx, []string{jobID}); err != nil || stops[jobID].Status != job.StatusCancelled {
 		t.Errorf("the stop record is %+v (%v)", stops, err)
 	}
 }

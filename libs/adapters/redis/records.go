@@ -164,18 +164,18 @@ func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", err)
 		}
-		verdict := job.Proceed
+		verdict := job.VerdictProceed
 		if text != "" {
 			var stop job.State
 			if err := json.Unmarshal([]byte(text), &stop); err != nil {
 				return 0, job.Fence{}, fmt.Errorf("redis: stop record: %w", err)
 			}
-			if verdict = stop.Judge(c.Entry, c.EndsAt); verdict == job.Proceed && stop.Stops(c.Entry.ExecutionID) {
-				verdict = job.StoppedByCancel
+			if verdict = stop.Judge(c.Entry, c.EndsAt); verdict == job.VerdictProceed && stop.Stops(c.Entry.ExecutionID) {
+				verdict = job.VerdictCancelled
 			}
 		}
 		keys := []string{r.recordKey(k), r.stopKey(c.Entry.JobID), r.incarnationKey(c.Entry.JobID), r.ofJob(c.Entry.JobID, "started")}
-		answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, text, c.Entry.DefinitionID, flag(verdict == job.Proceed),
+		answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, text, c.Entry.DefinitionID, flag(verdict == job.VerdictProceed),
 			recordTTL.Milliseconds()).Text()
 		switch {
 		case err != nil:
@@ -185,7 +185,7 @@ func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe
 		case answer == "fenced":
 			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", dedupe.ErrFenced)
 		case answer == "stop": // another one was written meanwhile
-		case verdict != job.Proceed:
+		case verdict != job.VerdictProceed:
 			return verdict, job.Fence{}, nil
 		default:
 			counter, err := strconv.ParseInt(answer, 10, 64)

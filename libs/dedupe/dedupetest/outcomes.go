@@ -17,8 +17,8 @@ func startNeedsLease(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	_, _, err = f.Start(t.Context(), f.key, job.Token{Counter: rec.Token.Counter + 1, Start: rec.Token.Start}, f.check())
 	mustBeFenced(t, "starting with a token that was never given", err)
-	f.start(t, rec.Token, job.Proceed)
-	f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, f.now), f.now)
+	f.start(t, rec.Token, job.VerdictProceed)
+	f.finish(t, rec.Token, outcome(job.OutcomeSucceeded, rec.Token, f.now), f.now)
 	_, _, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting what has ended", err)
 }
@@ -33,7 +33,7 @@ func startNeedsIncarnation(t *testing.T, f fixture) {
 	if rec := f.record(t); rec.Running {
 		t.Errorf("the record is %+v", rec)
 	}
-	f.start(t, rec.Token, job.Proceed)
+	f.start(t, rec.Token, job.VerdictProceed)
 }
 
 func definitionIsTold(t *testing.T, f fixture) {
@@ -51,7 +51,7 @@ func definitionIsTold(t *testing.T, f fixture) {
 	want(rec, "def_1")
 	rec = f.acquire(t, hold(bob, "def_2"), f.now.Add(lease))
 	want(rec, "def_2")
-	f.start(t, rec.Token, job.Proceed) // for the fixture's entry, of def_2
+	f.start(t, rec.Token, job.VerdictProceed) // for the fixture's entry, of def_2
 	rec = f.acquire(t, hold(alice, "def_1"), f.now.Add(2*lease))
 	want(rec, "def_2")
 }
@@ -62,28 +62,28 @@ func startJudges(t *testing.T, f fixture) {
 		state job.State
 		want  job.Verdict
 	}{
-		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_2"}, job.Proceed},
-		{job.State{Version: 1, Status: job.Cancelled, DefinitionID: "def_2"}, job.StoppedByCancel},
-		{job.State{Version: 1, Status: job.Paused, PausedAt: at, DefinitionID: "def_2"}, job.StoppedByPause},
-		{job.State{Version: 1, Status: job.Paused, PausedAt: at.Add(-time.Millisecond), DefinitionID: "def_2"}, job.AfterPause},
-		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at}, job.Outdated},
-		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at.Add(time.Millisecond)}, job.Superseded},
-		{job.State{Version: 1, Status: job.Active, DefinitionID: "def_1"}, job.AheadOfRow},
+		{job.State{Version: 1, Status: job.StatusActive, DefinitionID: "def_2"}, job.VerdictProceed},
+		{job.State{Version: 1, Status: job.StatusCancelled, DefinitionID: "def_2"}, job.VerdictCancelled},
+		{job.State{Version: 1, Status: job.StatusPaused, PausedAt: at, DefinitionID: "def_2"}, job.VerdictPaused},
+		{job.State{Version: 1, Status: job.StatusPaused, PausedAt: at.Add(-time.Millisecond), DefinitionID: "def_2"}, job.VerdictAfterPause},
+		{job.State{Version: 1, Status: job.StatusActive, DefinitionID: "def_3", EffectiveAt: at}, job.VerdictOutdated},
+		{job.State{Version: 1, Status: job.StatusActive, DefinitionID: "def_3", EffectiveAt: at.Add(time.Millisecond)}, job.VerdictSuperseded},
+		{job.State{Version: 1, Status: job.StatusActive, DefinitionID: "def_1"}, job.VerdictAheadOfRow},
 	} {
 		f := newFixture(f.Records)
 		f.entry.NominalAt = at
 		must(t, f.setStop(t, f.entry.JobID, c.state))
 		rec := f.acquire(t, alice, f.now)
 		f.start(t, rec.Token, c.want)
-		if rec := f.record(t); rec.Running != (c.want == job.Proceed) || !rec.Alive(f.now) {
+		if rec := f.record(t); rec.Running != (c.want == job.VerdictProceed) || !rec.Alive(f.now) {
 			t.Errorf("after verdict %d the record is %+v", c.want, rec)
 		}
 	}
-	for end, want := range map[time.Time]job.Verdict{at: job.Outdated, at.Add(time.Millisecond): job.Proceed} {
+	for end, want := range map[time.Time]job.Verdict{at: job.VerdictOutdated, at.Add(time.Millisecond): job.VerdictProceed} {
 		f := newFixture(f.Records)
 		f.entry.NominalAt = at
 		must(t, f.setStop(t, f.entry.JobID, job.State{
-			Version: 1, Status: job.Active, DefinitionID: "def_3", EffectiveAt: at.Add(time.Hour),
+			Version: 1, Status: job.StatusActive, DefinitionID: "def_3", EffectiveAt: at.Add(time.Hour),
 		}))
 		rec := f.acquire(t, alice, f.now)
 		if v, _, err := f.Start(t.Context(), f.key, rec.Token, dedupe.Check{Entry: f.entry, EndsAt: end, Incarnation: f.check().Incarnation}); err != nil || v != want {
@@ -93,11 +93,11 @@ func startJudges(t *testing.T, f fixture) {
 }
 
 func active(version int64) job.State {
-	return job.State{Version: version, Status: job.Active, DefinitionID: "def_2"}
+	return job.State{Version: version, Status: job.StatusActive, DefinitionID: "def_2"}
 }
 
 func cancelled(version int64) job.State {
-	return job.State{Version: version, Status: job.Cancelled, DefinitionID: "def_2"}
+	return job.State{Version: version, Status: job.StatusCancelled, DefinitionID: "def_2"}
 }
 
 func greaterStopStands(t *testing.T, f fixture) {
@@ -106,13 +106,13 @@ func greaterStopStands(t *testing.T, f fixture) {
 		set  job.State
 		want job.Verdict
 	}{
-		{cancelled(3), job.StoppedByCancel},
-		{active(2), job.StoppedByCancel},
-		{active(3), job.StoppedByCancel},
-		{active(4), job.Proceed},
-		{cancelled(4), job.Proceed},
-		{cancelled(1 << 40), job.StoppedByCancel},
-		{active(5), job.StoppedByCancel},
+		{cancelled(3), job.VerdictCancelled},
+		{active(2), job.VerdictCancelled},
+		{active(3), job.VerdictCancelled},
+		{active(4), job.VerdictProceed},
+		{cancelled(4), job.VerdictProceed},
+		{cancelled(1 << 40), job.VerdictCancelled},
+		{active(5), job.VerdictCancelled},
 	} {
 		must(t, f.setStop(t, f.entry.JobID, c.set))
 		f.start(t, rec.Token, c.want)
@@ -124,13 +124,13 @@ func stopsRace(t *testing.T, f fixture) {
 	atOnce(func(i int) {
 		state := active(int64(i + 1))
 		if i == racers-1 {
-			state.Status = job.Cancelled
+			state.Status = job.StatusCancelled
 		}
 		if err := f.setStop(t, f.entry.JobID, state); err != nil {
 			t.Error(err)
 		}
 	})
-	f.start(t, rec.Token, job.StoppedByCancel)
+	f.start(t, rec.Token, job.VerdictCancelled)
 }
 
 func stopIsFinal(t *testing.T, f fixture) {
@@ -147,19 +147,19 @@ func stopIsFinal(t *testing.T, f fixture) {
 		for range 20 {
 			after := stopped.Load()
 			v, _, err := f.Start(t.Context(), f.key, rec.Token, f.check())
-			if err != nil || after && v != job.StoppedByCancel {
+			if err != nil || after && v != job.VerdictCancelled {
 				t.Errorf("verdict %d after the stop was acknowledged, %v", v, err)
 			}
 		}
 	})
-	f.start(t, rec.Token, job.StoppedByCancel)
+	f.start(t, rec.Token, job.VerdictCancelled)
 }
 
 func stopsAreSeparate(t *testing.T, f fixture) {
 	other := newFixture(f.Records)
 	must(t, f.setStop(t, other.entry.JobID, cancelled(1)))
-	f.start(t, f.acquire(t, alice, f.now).Token, job.Proceed)
-	other.start(t, other.acquire(t, alice, f.now).Token, job.StoppedByCancel)
+	f.start(t, f.acquire(t, alice, f.now).Token, job.VerdictProceed)
+	other.start(t, other.acquire(t, alice, f.now).Token, job.VerdictCancelled)
 }
 
 func ownOutcome(t *testing.T, f fixture) {
@@ -171,12 +171,12 @@ func ownOutcome(t *testing.T, f fixture) {
 			f := newFixture(f.Records)
 			rec := f.acquire(t, alice, f.now)
 			if started {
-				f.start(t, rec.Token, job.Proceed)
+				f.start(t, rec.Token, job.VerdictProceed)
 			}
 			if c.release {
 				must(t, f.Release(t.Context(), f.key, rec.Token, true))
 			}
-			if at := f.now.Add(c.at); !f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, at), at) {
+			if at := f.now.Add(c.at); !f.finish(t, rec.Token, outcome(job.OutcomeSucceeded, rec.Token, at), at) {
 				t.Errorf("%s, started %v: not stored", name, started)
 			}
 		}
@@ -185,7 +185,7 @@ func ownOutcome(t *testing.T, f fixture) {
 
 func outcomeOfNothing(t *testing.T, f fixture) {
 	token := job.Token{Counter: 3, Start: alice.Start}
-	if !f.finish(t, token, outcome(job.Succeeded, token, f.now), f.now) {
+	if !f.finish(t, token, outcome(job.OutcomeSucceeded, token, f.now), f.now) {
 		t.Error("not stored")
 	}
 	if rec := f.wantHeld(t, bob, f.now.Add(time.Minute)); !rec.Exists || rec.Outcome == nil {
@@ -197,29 +197,29 @@ func foreignOutcome(t *testing.T, f fixture) {
 	old := job.Token{Counter: 0, Start: 1}
 	f.acquire(t, alice, f.now)
 	for _, at := range []time.Time{f.now, f.now.Add(lease - time.Millisecond)} {
-		if f.finish(t, old, outcome(job.Succeeded, old, at), at) {
+		if f.finish(t, old, outcome(job.OutcomeSucceeded, old, at), at) {
 			t.Error("stored over a live lease")
 		}
 	}
-	if at := f.now.Add(lease); !f.finish(t, old, outcome(job.Succeeded, old, at), at) {
+	if at := f.now.Add(lease); !f.finish(t, old, outcome(job.OutcomeSucceeded, old, at), at) {
 		t.Error("not stored over a lapsed lease")
 	}
 	f = newFixture(f.Records)
 	must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token, true))
-	if !f.finish(t, old, outcome(job.Succeeded, old, f.now), f.now) {
+	if !f.finish(t, old, outcome(job.OutcomeSucceeded, old, f.now), f.now) {
 		t.Error("not stored over a released lease")
 	}
 }
 
 func firstOutcomeStands(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	f.start(t, rec.Token, job.Proceed)
-	first := outcome(job.Failed, rec.Token, f.now)
+	f.start(t, rec.Token, job.VerdictProceed)
+	first := outcome(job.OutcomeFailed, rec.Token, f.now)
 	if !f.finish(t, rec.Token, first, f.now) {
 		t.Fatal("not stored")
 	}
 	for _, at := range []time.Time{f.now, f.now.Add(2 * lease)} {
-		if f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, at), at) || f.refuse(t, outcome(job.Skipped, job.Token{}, at), at) {
+		if f.finish(t, rec.Token, outcome(job.OutcomeSucceeded, rec.Token, at), at) || f.refuse(t, outcome(job.OutcomeSkipped, job.Token{}, at), at) {
 			t.Error("another outcome was stored")
 		}
 		stands := f.wantHeld(t, bob, at)
@@ -241,7 +241,7 @@ func outcomesRace(t *testing.T, f fixture) {
 		told := make(chan dedupe.Record, racers)
 		atOnce(func(i int) {
 			token := job.Token{Counter: 1, Start: int64(i + 1)}
-			o := outcome(job.Succeeded, token, f.now)
+			o := outcome(job.OutcomeSucceeded, token, f.now)
 			var rec dedupe.Record
 			var ok bool
 			var err error
@@ -280,33 +280,33 @@ func refusalOfNothing(t *testing.T, f fixture) {
 		if released {
 			must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token, true))
 		}
-		if !f.refuse(t, outcome(job.Skipped, job.Token{}, f.now), f.now) {
+		if !f.refuse(t, outcome(job.OutcomeSkipped, job.Token{}, f.now), f.now) {
 			t.Errorf("released %v: not stored", released)
 		}
-		if f.refuse(t, outcome(job.Stopped, job.Token{}, f.now), f.now) {
+		if f.refuse(t, outcome(job.OutcomeCancelled, job.Token{}, f.now), f.now) {
 			t.Errorf("released %v: a second refusal was stored", released)
 		}
-		if rec := f.wantHeld(t, bob, f.now.Add(2*lease)); rec.Outcome == nil || rec.Outcome.Kind != job.Skipped {
+		if rec := f.wantHeld(t, bob, f.now.Add(2*lease)); rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped {
 			t.Errorf("released %v: there stands %+v", released, rec)
 		}
 	}
 }
 
 func refusalYields(t *testing.T, f fixture) {
-	skipped := outcome(job.Skipped, job.Token{}, f.now)
+	skipped := outcome(job.OutcomeSkipped, job.Token{}, f.now)
 	if f.acquire(t, alice, f.now); f.refuse(t, skipped, f.now) {
 		t.Error("stored over a lease")
 	}
 	f = newFixture(f.Records)
 	rec := f.acquire(t, alice, f.now)
-	f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, f.now), f.now)
+	f.finish(t, rec.Token, outcome(job.OutcomeSucceeded, rec.Token, f.now), f.now)
 	if f.refuse(t, skipped, f.now) {
 		t.Error("stored over an outcome")
 	}
 	for _, release := range []bool{false, true} {
 		f := newFixture(f.Records)
 		rec := f.acquire(t, alice, f.now)
-		f.start(t, rec.Token, job.Proceed)
+		f.start(t, rec.Token, job.VerdictProceed)
 		if release {
 			must(t, f.Release(t.Context(), f.key, rec.Token, true))
 		}
@@ -337,8 +337,8 @@ func (f fixture) end(t *testing.T, n int, step time.Duration) map[dedupe.Key]tim
 		at := f.now.Add(time.Duration(i) * step)
 		f := newFixture(f.Records)
 		rec := f.acquire(t, alice, at)
-		f.start(t, rec.Token, job.Proceed)
-		if !f.finish(t, rec.Token, outcome(job.Succeeded, rec.Token, at), at) {
+		f.start(t, rec.Token, job.VerdictProceed)
+		if !f.finish(t, rec.Token, outcome(job.OutcomeSucceeded, rec.Token, at), at) {
 			t.Fatal("not stored")
 		}
 		stored[f.key] = at

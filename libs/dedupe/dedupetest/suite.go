@@ -150,7 +150,7 @@ func (f fixture) fence(t *testing.T, token job.Token, want job.Verdict) job.Fenc
 	if v != want {
 		t.Fatalf("verdict is %d, want %d", v, want)
 	}
-	began, right := v == job.Proceed, fence.Start == token.Start && fence.Epoch == dedupe.EpochOf(c.Incarnation) && fence.Epoch > 0
+	began, right := v == job.VerdictProceed, fence.Start == token.Start && fence.Epoch == dedupe.EpochOf(c.Incarnation) && fence.Epoch > 0
 	if began != right || began != (fence != job.Fence{}) {
 		t.Fatalf("verdict %d came with fence %+v of token %s in incarnation %s", v, fence, token, c.Incarnation)
 	}
@@ -199,7 +199,7 @@ func (f fixture) wantTold(t *testing.T, told dedupe.Record, stored bool, o job.O
 
 func outcome(kind job.OutcomeKind, token job.Token, at time.Time) job.Outcome {
 	return job.Outcome{
-		Kind: kind, Retryable: true, Disposition: job.Fired, Fence: job.Fence{Epoch: 7, Counter: 9, Start: token.Start}, StatusCode: 503, ResponseBody: []byte("{\xff}"),
+		Kind: kind, Retryable: true, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 7, Counter: 9, Start: token.Start}, StatusCode: 503, ResponseBody: []byte("{\xff}"),
 		ResponseTruncated: true, Error: "no", RetryAfter: 1500 * time.Millisecond, PauseJob: true,
 		Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at.Add(time.Millisecond)},
 	}

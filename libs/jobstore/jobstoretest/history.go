@@ -50,7 +50,7 @@ func event(jobID, tenant string, at time.Time, attempt int) job.Event {
 		TenantID: tenant, Retry: job.DefaultRetryPolicy(),
 	}
 	o := job.Outcome{
-		Kind: job.Failed, Retryable: true, Disposition: job.Fired, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4}, StatusCode: 503,
+		Kind: job.OutcomeFailed, Retryable: true, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4}, StatusCode: 503,
 		ResponseBody: []byte("{\xff}"), ResponseTruncated: true, Error: "no", RetryAfter: 1500 * time.Millisecond, PauseJob: true,
 		Timeline: job.Timeline{Taken: due, Published: due, Consumed: due, Invoked: due, Completed: due.Add(time.Millisecond)},
 	}
@@ -69,7 +69,7 @@ func eventIsReadBack(t *testing.T, s jobstore.History) {
 		same(t, "execution", got, []job.Event{want})
 	}
 	skipped := job.SkippedEvent(&attempt.Entry, tenant,
-		job.SkippedRange{From: at.Add(3 * time.Hour), To: at.Add(4 * time.Hour), Count: 2}, job.SkippedMissed, at.Add(5*time.Hour))
+		job.SkippedRange{From: at.Add(3 * time.Hour), To: at.Add(4 * time.Hour), Count: 2}, job.DispositionSkippedMissed, at.Add(5*time.Hour))
 	must(t, s.Record(t.Context(), pointers([]job.Event{skipped})))
 	all, err := s.Executions(t.Context(), jobID, jobstore.Position{}, at.Add(-time.Hour), 10)
 	must(t, err)

@@ -21,7 +21,7 @@ var jobsBegin = time.Date(2031, 3, 4, 5, 6, 7, 89_000_000, time.UTC)
 func newJob() job.Job {
 	return job.Job{
 		ID: newJobID(), TenantID: newTenant(), Name: "conformance", Labels: map[string]string{"a": "b", "ü": "<&>"},
-		Status: job.Active, Version: 1, CreatedAt: jobsBegin, UpdatedAt: jobsBegin.Add(time.Millisecond),
+		Status: job.StatusActive, Version: 1, CreatedAt: jobsBegin, UpdatedAt: jobsBegin.Add(time.Millisecond),
 		PausedAt: jobsBegin.Add(-time.Hour), Definition: newDefinition(newDefinitionID()),
 	}
 }
@@ -30,7 +30,7 @@ func newDefinition(id string) job.Definition {
 	return job.Definition{
 		ID: id, EffectiveAt: jobsBegin, FirstOrdinal: 3,
 		Schedule: job.Schedule{
-			Type: job.Interval, Every: time.Minute, StartAt: jobsBegin, EndAt: jobsBegin.Add(1000 * time.Hour), MaxOccurrences: 7,
+			Type: job.ScheduleInterval, Every: time.Minute, StartAt: jobsBegin, EndAt: jobsBegin.Add(1000 * time.Hour), MaxOccurrences: 7,
 		},
 		Target: job.Target{
 			Kind: job.TargetWebhook, URL: "http://target/?a=1&b=<2>", Method: "POST", Timeout: 1500 * time.Millisecond,
@@ -101,7 +101,7 @@ func createdIsReadBack(t *testing.T, s jobstore.Jobs) {
 func replacedIsReadBack(t *testing.T, s jobstore.Jobs) {
 	j := newJob()
 	must(t, s.Create(t.Context(), j, false))
-	j.Version, j.Status, j.Name = 2, job.Paused, "renamed"
+	j.Version, j.Status, j.Name = 2, job.StatusPaused, "renamed"
 	j.PausedAt, j.UpdatedAt = jobsBegin.Add(time.Hour), jobsBegin.Add(2*time.Hour)
 	j.Definition = newDefinition(newDefinitionID())
 	must(t, s.Replace(t.Context(), j))
@@ -144,7 +144,7 @@ func lateCreateYields(t *testing.T, s jobstore.Jobs) {
 	j := newJob()
 	must(t, s.Create(t.Context(), j, false))
 	cancelled := j
-	cancelled.Version, cancelled.Status = 2, job.Cancelled
+	cancelled.Version, cancelled.Status = 2, job.StatusCancelled
 	must(t, s.Replace(t.Context(), cancelled))
 	must(t, s.Create(t.Context(), j, false))
 	everyRead(t, s, cancelled)
@@ -271,7 +271,7 @@ func manyAreRead(t *testing.T, s jobstore.Jobs) {
 func deletedIsRead(t *testing.T, s jobstore.Jobs) {
 	j := newJob()
 	must(t, s.Create(t.Context(), j, false))
-	j.Version, j.Status, j.Deleted = 2, job.Cancelled, true
+	j.Version, j.Status, j.Deleted = 2, job.StatusCancelled, true
 	must(t, s.Replace(t.Context(), j))
 	everyRead(t, s, j)
 }

@@ -153,7 +153,7 @@ func secondPutIsNone(t *testing.T, s buckets) {
 func someDecision(e job.Entry) job.Decision {
 	return job.Decision{
 		Fire: true, Skipped: &job.SkippedRange{From: e.DueAt.Add(time.Minute), To: e.DueAt.Add(time.Hour), Count: 60},
-		Disposition: job.SkippedPaused, Next: e.DueAt.Add(61 * time.Minute), NextOrdinal: 62, NextBackfillFired: 3,
+		Disposition: job.DispositionSkippedPaused, Next: e.DueAt.Add(61 * time.Minute), NextOrdinal: 62, NextBackfillFired: 3,
 	}
 }
 

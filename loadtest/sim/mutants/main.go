@@ -83,7 +83,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a resume is answered and leaves the job paused", file: "services/job-api/change.go",
-		from: "j.Status, j.Definition = job.Active, def",
+		from: "j.Status, j.Definition = job.StatusActive, def",
 		to:   "j.Definition = def",
 	},
 	{

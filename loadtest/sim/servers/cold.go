@@ -99,7 +99,7 @@ func (c *Cold) get(jobID string) (job.Job, error) {
 // tookEffect notes that everyone sees a change from now on.
 func (c *Cold) tookEffect(old, j *job.Job) {
 	switch {
-	case j.Status == job.Paused && old.Status == job.Active:
+	case j.Status == job.StatusPaused && old.Status == job.StatusActive:
 		c.paused[j.ID] = time.Now()
 	case j.Definition.ID == old.Definition.ID:
 	case j.Definition.EffectiveAt.Equal(j.PausedAt.Add(time.Millisecond)):

@@ -54,13 +54,13 @@ func (h *server) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, 
 	e := c.Entry
 	if stop, ok := h.state.stops[e.JobID]; ok {
 		v := stop.Judge(e, c.EndsAt)
-		if h.broken.LastUpdateOnly && v == job.Superseded || h.broken.AnyDefinition && (v == job.Superseded || v == job.Outdated) {
-			v = job.Proceed
+		if h.broken.LastUpdateOnly && v == job.VerdictSuperseded || h.broken.AnyDefinition && (v == job.VerdictSuperseded || v == job.VerdictOutdated) {
+			v = job.VerdictProceed
 		}
-		if v == job.Proceed && stop.Stops(e.ExecutionID) {
-			v = job.StoppedByCancel
+		if v == job.VerdictProceed && stop.Stops(e.ExecutionID) {
+			v = job.VerdictCancelled
 		}
-		if v != job.Proceed {
+		if v != job.VerdictProceed {
 			return v, job.Fence{}, nil
 		}
 	}
@@ -71,7 +71,7 @@ func (h *server) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, 
 	if h.broken.SameToken {
 		fence.Counter = 0
 	}
-	return job.Proceed, fence, nil
+	return job.VerdictProceed, fence, nil
 }
 
 func (h *server) renew(l dedupe.Lease, lapsesAt time.Time) {
