@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
@@ -145,76 +144,6 @@ func (f Fault) String() string {
 		s += fmt.Sprintf(" at %s.%s(%s) #%d", f.Point.Port, f.Point.Op, f.Point.Key, f.Point.N)
 	}
 	return s
-}
-
-// Weather is how often which faults strike: the chance of each kind at a call of weight 1.
-type Weather struct {
-	Name   string
-	Rates  map[Kind]float64
-	Longer bool // delays may be longer than a lease
-	// Scheduled is how many of each scheduled kind there are.
-	Scheduled map[Kind]int
-	// Crash tells that it loses, in the sense of the invariants: a process, a stall longer than a lease, a hot tier or a log.
-	Crash bool
-}
-
-// calm is a weather without any fault, in which clocks agree: it shows what the others are compared with.
-var calm = Weather{Name: "calm"}
-
-// weatherOf is calm for one seed of twenty, and else one of the weathers in turn.
-func weatherOf(seed uint64) Weather {
-	if (dice{seed}).roll("calm") < 0.05 {
-		return calm
-	}
-	all := weathers()
-	return all[seed%uint64(len(all))]
-}
-
-func weathers() []Weather {
-	network := map[Kind]float64{
-		FailBefore: 0.004, FailAfter: 0.004, FailPartly: 0.004, Unseen: 0.004, FailLate: 0.002, Twice: 0.003, SlowBefore: 0.003, SlowAfter: 0.003, Redeliver: 0.004,
-	}
-	with := func(more map[Kind]float64) map[Kind]float64 {
-		rates := maps.Clone(network)
-		maps.Copy(rates, more)
-		return rates
-	}
-	deaths := map[Kind]float64{DieBefore: 0.0006, DieAfter: 0.0008}
-	stalls := map[Kind]float64{StallBefore: 0.0005, StallAfter: 0.0007}
-	both := maps.Clone(deaths)
-	maps.Copy(both, stalls)
-	return []Weather{
-		{Name: "network", Rates: network, Scheduled: map[Kind]int{Restart: 3}},
-		{Name: "deaths", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Restart: 2, Hang: 1}},
-		{Name: "stalls", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{Lapse: 3}},
-		{Name: "hot tier", Rates: with(stalls), Longer: true, Crash: true, Scheduled: map[Kind]int{LoseHot: 2, FailOver: 2, Replace: 3}},
-		{Name: "log", Rates: with(deaths), Longer: true, Crash: true, Scheduled: map[Kind]int{Recreate: 2, Shorten: 2, Forget: 1, Outage: 2, Hang: 1}},
-		{
-			Name: "owners", Rates: network, Longer: true, Crash: true,
-			Scheduled: map[Kind]int{Lapse: 8, Outage: 2, Cut: 1, Restart: 2},
-		},
-		{
-			Name: "everything", Rates: with(both), Longer: true, Crash: true,
-			Scheduled: map[Kind]int{LoseHot: 1, FailOver: 1, Replace: 1, Recreate: 1, Shorten: 1, Forget: 1, Lapse: 2, Outage: 1, Hang: 1, Restart: 1},
-		},
-	}
-}
-
-// dice gives numbers that follow from a seed and a name alone.
-type dice struct{ seed uint64 }
-
-// roll gives a number in [0,1).
-func (d dice) roll(format string, args ...any) float64 {
-	return float64(d.number(fmt.Sprintf(format, args...))>>11) / (1 << 53)
-}
-
-func (d dice) number(name string) uint64 {
-	return bucket.XXH64(fmt.Sprintf("%d/%s", d.seed, name))
-}
-
-// pick chooses one of several.
-func pick[T any](d dice, list []T, format string, args ...any) T {
-	return list[int(d.roll(format, args...)*float64(len(list)))]
 }
 
 // Faults decides what goes wrong: by the seed, or as a trace says.

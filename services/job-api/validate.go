@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"maps"
 	"mime"
 	"net/http"
@@ -14,9 +13,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
@@ -121,161 +118,6 @@ const (
 	// ofTarget is the member that may hold anything.
 	ofTarget = "body"
 )
-
-// limitError is a fault of a body that is not worth decoding to its end.
-type limitError problem.Fault
-
-func (e *limitError) Error() string { return e.Message }
-
-// decode reads exactly one JSON value, strictly: in UTF-8, each member once, of at most so many values. (Of two members of one
-// name a tree would hold the last, while a struct merges both: what the schema never saw would get in.)
-func decode(body []byte, values int) (any, error) {
-	if !utf8.Valid(body) {
-		return nil, errors.New("not UTF-8")
-	}
-	r := reader{d: jsontext.NewDecoder(bytes.NewBuffer(body), escapedHalves), values: values, left: values}
-	tree, err := r.value(&place{})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := r.d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("more than one value")
-	}
-	return tree, nil
-}
-
-// escapedHalves lets an escaped half of a surrogate pair pass: a target's body is sent as it stands.
-var escapedHalves = jsontext.AllowInvalidUTF8(true)
-
-// reader builds the tree of a body. left is how many more of its values it may have.
-type reader struct {
-	d            *jsontext.Decoder
-	values, left int
-}
-
-// place is where a value stands: under a name, or at an index of an array.
-type place struct {
-	in    *place // nil for the whole body
-	name  string // of the member, or else
-	index int    // of the item, in an array
-	array bool
-	depth int
-	free  bool // within what a target is sent
-}
-
-// location is the way to the place.
-func (p *place) location() []string {
-	if p.in == nil {
-		return nil
-	}
-	if p.array {
-		return append(p.in.location(), strconv.Itoa(p.index))
-	}
-	return append(p.in.location(), p.name)
-}
-
-func (r *reader) value(at *place) (any, error) {
-	if r.left--; r.left < 0 {
-		return nil, &limitError{Code: "too-many-values", Message: "Must consist of at most " + strconv.Itoa(r.values) + " values in all; send less at once."}
-	}
-	if r.d.PeekKind() == '0' {
-		v, err := r.d.ReadValue()
-		n := json.Number(v)
-		if err == nil && !reasonable(n) {
-			err = errors.New("a number beyond all measure")
-		}
-		return n, err
-	}
-	token, err := r.d.ReadToken()
-	if err != nil {
-		return nil, err
-	}
-	switch token.Kind() {
-	case '{', '[':
-		if at.depth == maxDepth {
-			return nil, errors.New("nested too deep")
-		}
-		if token.Kind() == '{' {
-			return r.object(at)
-		}
-		return r.array(at)
-	case '"':
-		return token.String(), nil
-	case 't', 'f':
-		return token.Bool(), nil
-	}
-	return nil, nil // null
-}
-
-func (r *reader) object(at *place) (any, error) {
-	object := map[string]any{}
-	inner := place{in: at, depth: at.depth + 1}
-	for r.d.PeekKind() != '}' {
-		token, err := r.d.ReadToken()
-		if err != nil {
-			return nil, err
-		}
-		if len(object) == maxMembers && !at.free {
-			_, message, _ := describe(&kind.MaxProperties{Want: maxMembers})
-			return nil, &limitError{Pointer: pointer(at.location()), Code: "max-properties", Message: message}
-		}
-		inner.name = token.String()
-		inner.free = at.free || inner.name == ofTarget
-		if object[inner.name], err = r.value(&inner); err != nil {
-			return nil, err
-		}
-	}
-	_, err := r.d.ReadToken()
-	return object, err
-}
-
-func (r *reader) array(at *place) (any, error) {
-	array := []any{}
-	inner := place{in: at, array: true, depth: at.depth + 1, free: at.free}
-	for r.d.PeekKind() != ']' {
-		if len(array) == maxItems && !at.free {
-			_, message, _ := describe(&kind.MaxItems{Want: maxItems})
-			return nil, &limitError{Pointer: pointer(at.location()), Code: "max-items", Message: message}
-		}
-		inner.index = len(array)
-		v, err := r.value(&inner)
-		if err != nil {
-			return nil, err
-		}
-		array = append(array, v)
-	}
-	_, err := r.d.ReadToken()
-	return array, err
-}
-
-// elements are the elements of the array under a member of a body that was decoded, as they stand in it.
-func elements(body []byte, member string) ([][]byte, error) {
-	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), escapedHalves)
-	if _, err := d.ReadToken(); err != nil {
-		return nil, err
-	}
-	for d.PeekKind() == '"' {
-		name, err := d.ReadToken()
-		if err != nil {
-			return nil, err
-		}
-		if name.String() != member {
-			if err := d.SkipValue(); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		var list [][]byte
-		for _, err = d.ReadToken(); err == nil && d.PeekKind() != ']'; {
-			var v jsontext.Value
-			if v, err = d.ReadValue(); err == nil {
-				list = append(list, v.Clone())
-			}
-		}
-		return list, err
-	}
-	return nil, nil
-}
 
 // reasonable reports whether a number can be computed with at little cost: exact arithmetic on 1e1000000 takes a megabyte.
 func reasonable(n json.Number) bool {

@@ -12,69 +12,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/run"
-)
-
-// task is an entry that a shard holds: read, prepared, and waiting for its instant.
-type task struct {
-	entry *job.Entry // shared with the hot tier, never changed
-	// from is the shard that took it.
-	from     *shard
-	owner    hotbucket.Owner
-	line     *occurrence.Line
-	tenantID string
-	labels   map[string]string
-	// incarnation of the hot tier, read before the job row was.
-	incarnation string
-	takenAt     time.Time
-	// judgedAt is when the read of the job row began by which the entry was judged.
-	judgedAt time.Time
-	// rejudged: it was judged once more because that was too long ago.
-	rejudged bool
-	// at is when the task is looked at next: its due instant, or the next recheck while it is held back.
-	at time.Time
-	// queued: it stands in the shard's queue, once.
-	queued bool
-	// heldBack: the job row is on its way.
-	heldBack bool
-	// published: the fire is durable, only the removal from the hot bucket is missing.
-	published bool
-	// bare: publish the fire alone, without chain or policy; it was dispatched before.
-	bare bool
-	// aside is what is to be done with the task instead of firing it.
-	aside aside
-	// waitsSince is since when its lane has had less room than entries; zero if it had room.
-	waitsSince time.Time
-	// fresh: its row was read since it was taken; it was not settled by then.
-	fresh bool
-	// park: its lane has no room, so it is attended to and parked instead of published; parked: it was.
-	park, parked bool
-	// regiven: it was given as parked while it was still held.
-	regiven bool
-	// counted: it takes up room of its lane. reserved is what it takes up of the worker's budget, in bytes.
-	counted  bool
-	reserved int64
-	// markAt is when a parked entry is marked on its row, zero for never; markNow: at once, there are too many to remember.
-	markAt  time.Time
-	markNow bool
-	// busy: a goroutine works on the task, the loop leaves it alone. dropped: it was to be forgotten meanwhile.
-	busy, dropped bool
-}
-
-// aside is work on a task instead of firing it. It gives the instant at which the task is to be looked at again; the
-// zero time means that nothing is left to do.
-type aside func(ctx context.Context) (again time.Time, err error)
-
-// Bounds of what a shard has under way at once, beside one read.
-const maxAside = 64
-
-// maxPreparing and maxFiring are those of each class.
-var maxPreparing, maxFiring = [classes]int{2, 1}, [classes]int{8, 1}
-
-const (
-	allPreparing = 2 + 1
-	allFiring    = 8 + 1
 )
 
 // shard is one loop over a share of the owned partitions. The loop alone touches the shard's state, and only keeps the
@@ -372,76 +310,6 @@ func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began t
 	sh.followBacklog(got, began, ask)
 }
 
-// brought is how many entries of a lane a read brought of a partition, and when the last of them is due.
-type brought struct {
-	n    int
-	last time.Time
-}
-
-// followBacklog notes of which lanes more is due than was read, and of which no more. Such a lane is read again as soon as it
-// has room.
-func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, ask *hotbucket.Ask) {
-	more, full := map[uint32]bool{}, false
-	for partition, lanes := range got {
-		all := 0
-		for _, b := range lanes {
-			all += b.n
-		}
-		// A read that was full may have left out any lane, one with two lanes or more half of it.
-		crowded := all >= ask.Room()/2
-		full = full || crowded
-		for lane, b := range lanes {
-			delete(sh.empty, lane)
-			of := ask.Of(partition, lane)
-			cut := b.n >= of.Limit || crowded
-			switch {
-			case cut && !b.last.After(began):
-				more[lane] = true
-				sh.hinted = sh.hinted || of.Attended
-			case cut: // more of it is due ahead
-				sh.hinted = true
-			}
-			if more[lane] && sh.backlog[lane].IsZero() {
-				sh.backlog[lane] = began
-			}
-		}
-	}
-	sh.hinted = sh.hinted || full
-	for lane := range sh.backlog {
-		of, named := ask.Lanes[lane]
-		// A lane of which not every partition was asked may have more in the others, until each had its turn.
-		closed := named && of.Attended
-		if !more[lane] && !full && !closed && (!named || of.Every <= 1 || sh.passed(lane, of.Every)) {
-			delete(sh.backlog, lane)
-			delete(sh.empty, lane)
-		}
-	}
-	if len(more) == 0 { // partitions that were not asked may have more, which is not worth reading all the time for
-		sh.backlogAt = sh.s.deps.Clock.Now().Add(fruitlessPause)
-	}
-	sh.hinted = sh.hinted || sh.backlogOpen()
-}
-
-// restartMarks begins the marks of all lanes anew: the shard was not able to attend to what was due.
-func (sh *shard) restartMarks() {
-	now := sh.s.deps.Clock.Now()
-	for lane := range sh.backlog {
-		sh.backlog[lane] = now
-	}
-}
-
-// backlogOpen reports whether a lane with a backlog is to be read because it has room again.
-func (sh *shard) backlogOpen() bool {
-	return len(sh.backlog) > 0 && !sh.s.deps.Clock.Now().Before(sh.backlogAt) && sh.s.lanes.open(sh.backlog)
-}
-
-// passed counts reads of a lane, one partition in so many each, that brought nothing of it, and reports whether they have been
-// twice as many as it takes to ask each.
-func (sh *shard) passed(lane uint32, every int) bool {
-	sh.empty[lane]++
-	return sh.empty[lane] > 2*every
-}
-
 // drop forgets what is held, except for what only waits to be removed: publishing that again would be a duplicate that
 // no crash excuses. What a goroutine works on is forgotten when it comes back.
 func (sh *shard) drop() (dropped int) {
@@ -531,23 +399,4 @@ func (sh *shard) forget(t *task) {
 	if sh.reading > 0 && !t.parked { // what is parked may be given right now, as what it is
 		sh.forgotten[t.entry.Locator] = true
 	}
-}
-
-// taskQueue is a heap by the instant at which a task is looked at next.
-type taskQueue []*task
-
-func (q taskQueue) Len() int           { return len(q) }
-func (q taskQueue) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
-func (q taskQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-
-// Push implements heap.Interface.
-func (q *taskQueue) Push(x any) { *q = append(*q, x.(*task)) }
-
-// Pop implements heap.Interface.
-func (q *taskQueue) Pop() any {
-	old := *q
-	t := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	return t
 }

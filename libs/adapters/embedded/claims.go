@@ -1,0 +1,70 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// Claim implements hotbucket.Buckets.
+func (h *HotBuckets) Claim(_ context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+	p := &h.partitions[o.Partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.check(o); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	standing := make([]job.Decision, len(claims))
+	for i, c := range claims {
+		standing[i] = h.claims.getOrAdd(now, c.ExecutionID+"/"+c.DefinitionID, c.Decision)
+	}
+	return standing, nil
+}
+
+// Horizon implements hotbucket.Buckets.
+func (h *HotBuckets) Horizon(_ context.Context, partition int) (time.Time, error) {
+	p := &h.partitions[partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.horizon, nil
+}
+
+// SetHorizon implements hotbucket.Buckets.
+func (h *HotBuckets) SetHorizon(_ context.Context, o hotbucket.Owner, horizon time.Time) error {
+	p := &h.partitions[o.Partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.check(o); err != nil {
+		return err
+	}
+	p.horizon = horizon
+	return nil
+}
+
+// SetEpoch implements hotbucket.Buckets.
+func (h *HotBuckets) SetEpoch(_ context.Context, o hotbucket.Owner) error {
+	p := &h.partitions[o.Partition]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.epoch[o.Role] > o.Epoch {
+		return fmt.Errorf("embedded: partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
+	}
+	if p.epoch[o.Role] != o.Epoch && o.Role == hotbucket.RoleWorker {
+		p.bringAllBack() // what the owner before was given
+	}
+	p.epoch[o.Role] = o.Epoch
+	return nil
+}
+
+// Incarnations implements hotbucket.Buckets. All partitions are lost together.
+func (h *HotBuckets) Incarnations(_ context.Context, partitions []int) ([]string, error) {
+	return slices.Repeat([]string{h.incarnation}, len(partitions)), nil
+}
+
+// Entries is how many entries all hot buckets hold.
+func (h *HotBuckets) Entries() int64 { return h.entries.Load() }

@@ -1,0 +1,24 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+)
+
+// dice gives numbers that follow from a seed and a name alone.
+type dice struct{ seed uint64 }
+
+// roll gives a number in [0,1).
+func (d dice) roll(format string, args ...any) float64 {
+	return float64(d.number(fmt.Sprintf(format, args...))>>11) / (1 << 53)
+}
+
+func (d dice) number(name string) uint64 {
+	return bucket.XXH64(fmt.Sprintf("%d/%s", d.seed, name))
+}
+
+// pick chooses one of several.
+func pick[T any](d dice, list []T, format string, args ...any) T {
+	return list[int(d.roll(format, args...)*float64(len(list)))]
+}
