@@ -191,19 +191,7 @@ func knowing[T any](ctx context.Context, p *process, op *Op, key string, call fu
 		return zero, errOutage
 	}
 	f := p.w.faults.At(p.kind, op, key)
-	if f.Kind == None {
-		p.w.tell(p.name, key, op.Port+"."+op.Name)
-	} else {
-		p.w.tell(p.name, key, "FAULT "+f.String())
-	}
-	switch f.Kind {
-	case FailLate, Twice, SlowBefore, SlowAfter:
-		if op != opDue { // behind a read that took long nothing that it brought is done
-			p.w.delayed(p, f.For)
-		}
-	case StallBefore, StallAfter:
-		p.w.delayed(p, f.For)
-	}
+	p.note(op, key, f)
 	later := func() {
 		p.w.background.Go(func() {
 			p.w.after(f.For, func() { _, _ = call(p.w.base, f) })
@@ -242,6 +230,23 @@ func knowing[T any](ctx context.Context, p *process, op *Op, key string, call fu
 		return zero, err
 	}
 	return v, err
+}
+
+// note tells of a call and what strikes it.
+func (p *process) note(op *Op, key string, f Fault) {
+	if f.Kind == None {
+		p.w.tell(p.name, key, op.Port+"."+op.Name)
+	} else {
+		p.w.tell(p.name, key, "FAULT "+f.String())
+	}
+	switch f.Kind {
+	case FailLate, Twice, SlowBefore, SlowAfter:
+		if op != opDue { // behind a read that took long nothing that it brought is done
+			p.w.delayed(p, f.For)
+		}
+	case StallBefore, StallAfter:
+		p.w.delayed(p, f.For)
+	}
 }
 
 // do is through for calls that give nothing but an error.

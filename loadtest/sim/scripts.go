@@ -38,63 +38,17 @@ func scripts(d dice, began time.Time) [][]script {
 			s.begin = list[together].begin
 		}
 		behaviour := pick(d, []string{"ok", "ok", "ok", "flaky", "flaky", "slow", "fail", "bad", "cut", "hang", "gone"}, "behaviour/%s", n)
-		timeout := "3s"
-		if behaviour == "hang" {
-			timeout = "1s" // what hangs for longer would not be done by the end, with all its attempts
-		}
-		s.body["target"] = map[string]any{
-			"kind": "http_webhook", "url": "http://" + behaviour + ".v0." + n + "/", "timeout": timeout,
-		}
-		if d.roll("large/%s", n) < 0.2 {
-			s.body["target"].(map[string]any)["body"] = large
-		}
-		s.attempts = pick(d, []int{1, 2, 4}, "attempts/%s", n)
-		delay := pick(d, []time.Duration{time.Second, 5 * time.Second, 20 * time.Second}, "delay/%s", n)
-		s.pause = delay * 3 / 4
-		s.body["retry_policy"] = map[string]any{
-			"base_delay":   delay.String(),
-			"max_attempts": s.attempts, "backoff": pick(d, []string{"fixed", "exponential"}, "backoff/%s", n),
-		}
+		aim(d, &s, behaviour)
 		if i < 2 {
 			s.body["labels"] = map[string]any{"held": "yes"}
 		}
 		s.body["missed_run_policy"] = pick(d, []string{"skip", "fire_once", "backfill"}, "missed/%s", n)
 		s.body["catch_up_window"] = pick(d, []string{"10s", "1m"}, "window/%s", n)
-		last := 60 * time.Second
-		switch pick(d, []string{"one_shot", "interval", "interval", "cron", "cron"}, "type/%s", n) {
-		case "one_shot":
-			s.body["type"] = "one_shot"
-			s.body["delay"] = fmt.Sprintf("%ds", int(1+d.roll("run/%s", n)*400))
-		case "interval":
-			s.body["type"] = "interval"
-			s.body["every"] = pick(d, []string{"3s", "7s", "10s", "25s", "60s", "150s"}, "every/%s", n)
-			if behaviour == "hang" && s.body["every"] == "3s" {
-				s.body["every"] = "7s" // or its attempts would be more than a host that hangs is given calls
-			}
-			if d.roll("jitter/%s", n) < 0.3 {
-				s.body["jitter"] = "3s"
-			}
-			if d.roll("most/%s", n) < 0.2 {
-				s.body["max_occurrences"] = 12
-			}
-		case "cron":
-			s.body["type"] = "cron"
-			s.body["timezone"] = pick(d, []string{"UTC", "America/New_York", "Australia/Lord_Howe"}, "zone/%s", n)
-			s.body["cron_expr"] = pick(d, []string{"*/10 * * * * *", "*/30 * * * * *", "* * * * *", "15 */2 * * * *"}, "cron/%s", n)
-		}
+		plan(d, &s, behaviour)
 		if s.body["type"] != "one_shot" {
 			bounds(d, &s, began)
 		}
-		for k := range int(d.roll("changes/%s", n) * 8) {
-			last += time.Duration(pick(d, []float64{5_000, 20_000, 120_000}, "pause/%s/%d", n, k)*
-				d.roll("change/%s/%d", n, k)) * time.Millisecond
-			what := pick(d, []string{"update", "race", "replace", "pause", "resume", "trigger", "reschedule", "cancel", "delete"}, "what/%s/%d", n, k)
-			s.changes = append(s.changes, change{s.begin + last, what})
-			if what == "pause" {
-				last += time.Duration(d.roll("paused/%s/%d", n, k)*60_000) * time.Millisecond
-				s.changes = append(s.changes, change{s.begin + last, "resume"})
-			}
-		}
+		s.changes = changes(d, &s)
 		list[i] = s
 	}
 	if batch {
@@ -102,6 +56,70 @@ func scripts(d dice, began time.Time) [][]script {
 		return append(apart(list[:n]), list[n:])
 	}
 	return apart(list)
+}
+
+// aim gives a script its target, and how often that is tried.
+func aim(d dice, s *script, behaviour string) {
+	n := s.name
+	timeout := "3s"
+	if behaviour == "hang" {
+		timeout = "1s" // what hangs for longer would not be done by the end, with all its attempts
+	}
+	s.body["target"] = map[string]any{
+		"kind": "http_webhook", "url": "http://" + behaviour + ".v0." + n + "/", "timeout": timeout,
+	}
+	if d.roll("large/%s", n) < 0.2 {
+		s.body["target"].(map[string]any)["body"] = large
+	}
+	s.attempts = pick(d, []int{1, 2, 4}, "attempts/%s", n)
+	delay := pick(d, []time.Duration{time.Second, 5 * time.Second, 20 * time.Second}, "delay/%s", n)
+	s.pause = delay * 3 / 4
+	s.body["retry_policy"] = map[string]any{
+		"base_delay":   delay.String(),
+		"max_attempts": s.attempts, "backoff": pick(d, []string{"fixed", "exponential"}, "backoff/%s", n),
+	}
+}
+
+// plan gives a script its schedule.
+func plan(d dice, s *script, behaviour string) {
+	n := s.name
+	switch pick(d, []string{"one_shot", "interval", "interval", "cron", "cron"}, "type/%s", n) {
+	case "one_shot":
+		s.body["type"] = "one_shot"
+		s.body["delay"] = fmt.Sprintf("%ds", int(1+d.roll("run/%s", n)*400))
+	case "interval":
+		s.body["type"] = "interval"
+		s.body["every"] = pick(d, []string{"3s", "7s", "10s", "25s", "60s", "150s"}, "every/%s", n)
+		if behaviour == "hang" && s.body["every"] == "3s" {
+			s.body["every"] = "7s" // or its attempts would be more than a host that hangs is given calls
+		}
+		if d.roll("jitter/%s", n) < 0.3 {
+			s.body["jitter"] = "3s"
+		}
+		if d.roll("most/%s", n) < 0.2 {
+			s.body["max_occurrences"] = 12
+		}
+	case "cron":
+		s.body["type"] = "cron"
+		s.body["timezone"] = pick(d, []string{"UTC", "America/New_York", "Australia/Lord_Howe"}, "zone/%s", n)
+		s.body["cron_expr"] = pick(d, []string{"*/10 * * * * *", "*/30 * * * * *", "* * * * *", "15 */2 * * * *"}, "cron/%s", n)
+	}
+}
+
+// changes are what its user does with a script's job later.
+func changes(d dice, s *script) (list []change) {
+	n, last := s.name, 60*time.Second
+	for k := range int(d.roll("changes/%s", n) * 8) {
+		last += time.Duration(pick(d, []float64{5_000, 20_000, 120_000}, "pause/%s/%d", n, k)*
+			d.roll("change/%s/%d", n, k)) * time.Millisecond
+		what := pick(d, []string{"update", "race", "replace", "pause", "resume", "trigger", "reschedule", "cancel", "delete"}, "what/%s/%d", n, k)
+		list = append(list, change{s.begin + last, what})
+		if what == "pause" {
+			last += time.Duration(d.roll("paused/%s/%d", n, k)*60_000) * time.Millisecond
+			list = append(list, change{s.begin + last, "resume"})
+		}
+	}
+	return list
 }
 
 // bounds has some schedules begin later, and some end before the run does. Between both lies an occurrence.

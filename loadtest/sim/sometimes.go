@@ -34,6 +34,41 @@ var sometimes = []string{
 // seen counts what happened in a run, by its name.
 func (w *world) seen(a *ledger.Account) map[string]int {
 	n := map[string]int{}
+	w.seenByMetrics(n)
+	n["an entry for which the hot tier had no room"], n["an outcome that the hot tier forgot"] = w.hot.Bounded()
+	for _, f := range w.faults.struck {
+		if what := map[Kind]string{
+			Restart: "a process told to stop", Hang: "a server that hung", FailPartly: "a write of which a part took effect",
+			Unseen: "a change that plain reads did not see", Shorten: "a log that lost its end",
+			Forget: "a topic whose positions were forgotten", Replace: "a server of the hot tier that was replaced",
+		}[f.Kind]; what != "" {
+			n[what]++
+		}
+	}
+	if !dateOf(w.faults.dice).IsZero() {
+		n["a change of the clocks"]++
+	}
+	seenByAccount(n, a)
+	for _, j := range a.Jobs {
+		n["a definition that an update replaced"] += len(j.Superseded)
+	}
+	for _, s := range a.Stops {
+		n[map[ledger.StopKind]string{
+			ledger.StopPause: "a pause that was answered", ledger.StopCancel: "a cancel that was answered",
+			ledger.StopUpdate: "an update that was answered", ledger.StopExecution: "an execution whose cancel was answered",
+		}[s.Kind]]++
+	}
+	n["a dead letter"], n["a job of a batch"] = len(a.DeadLetters), w.together
+	n["a change that was refused because another was faster"], n["a decision that had been made before"] = w.raced, w.decidedBefore
+	for _, executions := range w.executions {
+		n["an execution on a page"] += len(executions)
+	}
+	n["an execution redriven"], n["a resume that was answered"] = w.redriven, len(a.Resumed)
+	return n
+}
+
+// seenByMetrics adds up the metrics of all processes.
+func (w *world) seenByMetrics(n map[string]int) {
 	for _, registry := range w.registries {
 		families, _ := registry.Gather() // what could be gathered
 		for _, f := range families {
@@ -50,19 +85,10 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 			}
 		}
 	}
-	n["an entry for which the hot tier had no room"], n["an outcome that the hot tier forgot"] = w.hot.Bounded()
-	for _, f := range w.faults.struck {
-		if what := map[Kind]string{
-			Restart: "a process told to stop", Hang: "a server that hung", FailPartly: "a write of which a part took effect",
-			Unseen: "a change that plain reads did not see", Shorten: "a log that lost its end",
-			Forget: "a topic whose positions were forgotten", Replace: "a server of the hot tier that was replaced",
-		}[f.Kind]; what != "" {
-			n[what]++
-		}
-	}
-	if !dateOf(w.faults.dice).IsZero() {
-		n["a change of the clocks"]++
-	}
+}
+
+// seenByAccount counts what events and calls tell.
+func seenByAccount(n map[string]int, a *ledger.Account) {
 	for i := range a.Events {
 		e := &a.Events[i]
 		switch {
@@ -91,22 +117,6 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 		}
 		tokens[attempt] = c.Token
 	}
-	for _, j := range a.Jobs {
-		n["a definition that an update replaced"] += len(j.Superseded)
-	}
-	for _, s := range a.Stops {
-		n[map[ledger.StopKind]string{
-			ledger.StopPause: "a pause that was answered", ledger.StopCancel: "a cancel that was answered",
-			ledger.StopUpdate: "an update that was answered", ledger.StopExecution: "an execution whose cancel was answered",
-		}[s.Kind]]++
-	}
-	n["a dead letter"], n["a job of a batch"] = len(a.DeadLetters), w.together
-	n["a change that was refused because another was faster"], n["a decision that had been made before"] = w.raced, w.decidedBefore
-	for _, executions := range w.executions {
-		n["an execution on a page"] += len(executions)
-	}
-	n["an execution redriven"], n["a resume that was answered"] = w.redriven, len(a.Resumed)
-	return n
 }
 
 // registry is where a process's metrics are counted; it outlives the process.

@@ -137,22 +137,7 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 	}
 	switch what {
 	case "update", "reschedule", "replace":
-		*version++
-		method, body := http.MethodPatch, map[string]any{"target": map[string]any{"url": "http://" + w.host(s, *version) + "/"}}
-		switch {
-		case what == "reschedule" && s.body["type"] == "interval":
-			body["every"] = "13s"
-		case what == "replace":
-			method = http.MethodPut
-			target := maps.Clone(s.body["target"].(map[string]any))
-			maps.Copy(target, body["target"].(map[string]any))
-			body = maps.Clone(s.body)
-			body["target"] = target
-		}
-		answer, ok := w.request(s.name, http.StatusOK, method, path, body, "If-Match", "*")
-		if definition, _ := answer["definition_id"].(string); ok {
-			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopUpdate, OldHosts: w.hosts(s, *version)}, definition)
-		}
+		w.update(s, id, what, version)
 	case "race":
 		w.race(s, id, version)
 	case "pause":
@@ -160,41 +145,73 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopPause}, "")
 		}
 	case "resume":
-		w.mu.Lock()
-		for i := range w.stops {
-			if p := &w.stops[i]; p.JobID == id && p.Kind == ledger.StopPause && p.ResumedAt.IsZero() {
-				p.ResumedAt = time.Now()
-			}
-		}
-		w.mu.Unlock()
-		if _, ok := w.request(s.name, http.StatusOK, http.MethodPost, path+"/resume", nil); ok {
-			w.mu.Lock()
-			w.resumed[id] = true
-			w.mu.Unlock()
-		}
+		w.resume(s, id)
 	case "trigger":
-		answer, ok := w.request(s.name, http.StatusAccepted, http.MethodPost, path+"/trigger", nil,
-			"Idempotency-Key", fmt.Sprintf("%s-trigger-%d", s.name, n))
-		if execution, _ := answer["execution_id"].(string); ok {
-			w.mu.Lock()
-			w.triggers = append(w.triggers, ledger.Trigger{JobID: id, ExecutionID: execution, AckedAt: time.Now()})
-			w.mu.Unlock()
-			w.cancelExecution(s.name, n, id, execution)
-		}
+		w.trigger(s, id, n)
 	case "cancel", "delete":
-		method, status := http.MethodDelete, http.StatusNoContent
-		if what == "cancel" {
-			method, path, status = http.MethodPost, path+"/cancel", http.StatusOK
-		}
-		w.mu.Lock()
-		w.deleted[id] = w.deleted[id] || what == "delete" // answered or not
-		w.mu.Unlock()
-		if _, ok := w.request(s.name, status, method, path, nil); ok {
-			w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopCancel}, "")
-		}
+		w.cancel(s, id, what)
 		return false
 	}
 	return true
+}
+
+func (w *world) update(s script, id, what string, version *int) {
+	*version++
+	method, body := http.MethodPatch, map[string]any{"target": map[string]any{"url": "http://" + w.host(s, *version) + "/"}}
+	switch {
+	case what == "reschedule" && s.body["type"] == "interval":
+		body["every"] = "13s"
+	case what == "replace":
+		method = http.MethodPut
+		target := maps.Clone(s.body["target"].(map[string]any))
+		maps.Copy(target, body["target"].(map[string]any))
+		body = maps.Clone(s.body)
+		body["target"] = target
+	}
+	answer, ok := w.request(s.name, http.StatusOK, method, "/jobs/"+id, body, "If-Match", "*")
+	if definition, _ := answer["definition_id"].(string); ok {
+		w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopUpdate, OldHosts: w.hosts(s, *version)}, definition)
+	}
+}
+
+func (w *world) resume(s script, id string) {
+	w.mu.Lock()
+	for i := range w.stops {
+		if p := &w.stops[i]; p.JobID == id && p.Kind == ledger.StopPause && p.ResumedAt.IsZero() {
+			p.ResumedAt = time.Now()
+		}
+	}
+	w.mu.Unlock()
+	if _, ok := w.request(s.name, http.StatusOK, http.MethodPost, "/jobs/"+id+"/resume", nil); ok {
+		w.mu.Lock()
+		w.resumed[id] = true
+		w.mu.Unlock()
+	}
+}
+
+func (w *world) trigger(s script, id string, n int) {
+	answer, ok := w.request(s.name, http.StatusAccepted, http.MethodPost, "/jobs/"+id+"/trigger", nil,
+		"Idempotency-Key", fmt.Sprintf("%s-trigger-%d", s.name, n))
+	if execution, _ := answer["execution_id"].(string); ok {
+		w.mu.Lock()
+		w.triggers = append(w.triggers, ledger.Trigger{JobID: id, ExecutionID: execution, AckedAt: time.Now()})
+		w.mu.Unlock()
+		w.cancelExecution(s.name, n, id, execution)
+	}
+}
+
+func (w *world) cancel(s script, id, what string) {
+	path := "/jobs/" + id
+	method, status := http.MethodDelete, http.StatusNoContent
+	if what == "cancel" {
+		method, path, status = http.MethodPost, path+"/cancel", http.StatusOK
+	}
+	w.mu.Lock()
+	w.deleted[id] = w.deleted[id] || what == "delete" // answered or not
+	w.mu.Unlock()
+	if _, ok := w.request(s.name, status, method, path, nil); ok {
+		w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopCancel}, "")
+	}
 }
 
 // replaceBefore replaces the server that holds a job's part of the hot tier a moment before some changes: what they stop may be on its

@@ -152,16 +152,16 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		return err
 	}
 	cfg.API.Partitions = p.db.Partitions()
+	cfg.Worker.MaxBytes = min(cfg.Worker.MaxBytes, cfg.Memory.workerBytes())
+	cfg.Executor.MaxBytes = min(cfg.Executor.MaxBytes, cfg.Memory.executorBytes())
 	space := embedded.NewSpace(cfg.FS, cfg.Dir, logger)
 	p.API, err = jobapi.New(cfg.API, jobapi.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records,
-		Listener: out.Listener, Full: space.Low,
-		Admin: admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
+		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Listener: out.Listener,
+		Full: space.Low, Admin: admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
 	})
 	if err != nil {
 		return err
 	}
-	cfg.Worker.MaxBytes = min(cfg.Worker.MaxBytes, cfg.Memory.workerBytes())
 	working, err := schedulerworker.New(cfg.Worker, schedulerworker.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Board: a.Board, Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
@@ -169,7 +169,6 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	if err != nil {
 		return err
 	}
-	cfg.Executor.MaxBytes = min(cfg.Executor.MaxBytes, cfg.Memory.executorBytes())
 	executing, err := executor.New(cfg.Executor, executor.Deps{
 		Jobs: a.Jobs, Pending: a.Pending, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Board: a.Board, Transport: out.Transport, Logger: logger.With("service", "executor"), Metrics: metrics,
@@ -190,10 +189,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	if err != nil {
 		return err
 	}
-	lag := admin.Lag(a.Log, dispatch.GroupExecutor, dispatch.GroupSettle, dispatch.GroupHistory, dispatch.GroupArchive)
-	metrics.MustRegister(lag, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "minutehand_store_cache_bytes", Help: "What the store's caches hold.",
-	}, func() float64 { return float64(p.db.CacheBytes()) }))
+	p.register(metrics)
 	p.stages = []run.Stage{
 		{Name: "job-api", Service: p.API},
 		{Name: "bucket-loader", Service: loading},
@@ -205,6 +201,14 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		{Name: "housekeeper", Service: &embedded.Housekeeper{Jobs: a.Jobs, History: a.History, Log: logger}},
 	}
 	return nil
+}
+
+// register makes the metrics that no service has for itself.
+func (p *Platform) register(metrics prometheus.Registerer) {
+	lag := admin.Lag(p.Adapters.Log, dispatch.GroupExecutor, dispatch.GroupSettle, dispatch.GroupHistory, dispatch.GroupArchive)
+	metrics.MustRegister(lag, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "minutehand_store_cache_bytes", Help: "What the store's caches hold.",
+	}, func() float64 { return float64(p.db.CacheBytes()) }))
 }
 
 // Run runs the six services until ctx ends, then stops them one after the other.

@@ -78,28 +78,36 @@ func (s *Service) absent(ctx context.Context, entries []*job.Entry) (map[job.Loc
 // quietShare is how many times as long as a sweep took that found nothing missing, such sweeps pause.
 const quietShare = 20
 
+// sweeping is a sweep of a partition that is under way.
+type sweeping struct {
+	p   *partition
+	now time.Time
+	// from is where the last sweep found its share, nil behind that and if it found all; resume is where this one does.
+	from, resume *job.Locator
+	// waiting are candidates already. Of others there is room for so many.
+	waiting map[job.Locator]bool
+	room    int
+	found   []job.Entry
+}
+
 // sweep reads the open buckets below end that are not known to be all done, from where the last sweep found its share
 // or else from the first. A candidate that waits already is not noted twice.
 func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end int64) error {
 	began := s.deps.Clock.Now()
-	waiting := make(map[job.Locator]bool, len(p.candidates))
-	for _, c := range p.candidates {
-		waiting[c.entry.Locator] = true
-	}
 	if now.After(p.emptyUntil) {
 		p.empty, p.emptyUntil = nil, now.Add(emptyFor)
 	}
-	room := s.share() - len(p.candidates)
-	from, minute := p.resume, p.low
-	if from != nil {
-		minute = from.Minute
+	w := &sweeping{p: p, now: now, from: p.resume, waiting: make(map[job.Locator]bool, len(p.candidates)), room: s.share() - len(p.candidates)}
+	for _, c := range p.candidates {
+		w.waiting[c.entry.Locator] = true
 	}
-	if from == nil {
+	minute := p.low
+	if w.from != nil {
+		minute = w.from.Minute
+	} else {
 		p.oldestDue = time.Time{}
 	}
-	var resume *job.Locator
-	var found []job.Entry
-	for ; resume == nil; minute++ {
+	for ; w.resume == nil; minute++ {
 		if minute = s.passDone(p, minute, now); minute >= end {
 			break
 		}
@@ -117,63 +125,85 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 		if !ok {
 			break
 		}
-		if from != nil && minute != from.Minute {
-			from = nil
-		}
-		if p.isDone(minute, s.lastFinal(now)) {
-			continue
-		}
-		done := from == nil
-		err = s.pages(ctx, p, minute, from, func(rows []job.PendingRow) (more bool, err error) {
-			for i := range rows {
-				r := &rows[i]
-				done = done && r.Done
-				if r.Done || r.DueAt.After(now) {
-					continue
-				}
-				if p.oldestDue.IsZero() || r.DueAt.Before(p.oldestDue) {
-					p.oldestDue = r.DueAt
-				}
-				if waiting[r.Locator] {
-					continue
-				}
-				if found = append(found, r.Entry); len(found) >= room {
-					last := r.Locator
-					resume = &last
-					return false, nil
-				}
-			}
-			return true, nil
-		})
-		if err != nil {
+		if err := s.sweepBucket(ctx, w, minute); err != nil {
 			return err
 		}
-		switch {
-		case !done || resume != nil || !job.MinuteStart(minute+1).Before(now):
-		case minute < s.lastFinal(now):
-			p.done.add(minute, minute+1)
-			delete(p.allDone, minute)
-		default:
-			p.allDone[minute] = now
-		}
-		from = nil
 	}
-	missing := len(p.candidates)
-	if err := s.note(ctx, p, found, now); err != nil {
+	before := len(p.candidates)
+	if err := s.note(ctx, p, w.found, now); err != nil {
 		return err // what was found is found again
 	}
-	missing = len(p.candidates) - missing
-	p.found += len(found)
-	switch p.resume = resume; {
-	case resume != nil && missing == 0:
+	p.found += len(w.found)
+	s.endSweep(w, len(p.candidates)-before, s.deps.Clock.Since(began))
+	return nil
+}
+
+// sweepBucket reads a bucket, unless that is known to be all done, and notes whether it is.
+func (s *Service) sweepBucket(ctx context.Context, w *sweeping, minute int64) error {
+	p, final := w.p, s.lastFinal(w.now)
+	if w.from != nil && minute != w.from.Minute {
+		w.from = nil
+	}
+	if p.isDone(minute, final) {
+		return nil
+	}
+	done := w.from == nil
+	err := s.pages(ctx, p, minute, w.from, func(rows []job.PendingRow) (more bool, err error) {
+		for i := range rows {
+			done = done && rows[i].Done
+			if more = w.take(&rows[i]); !more {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	w.from = nil
+	switch {
+	case !done || w.resume != nil || !job.MinuteStart(minute+1).Before(w.now):
+	case minute < final:
+		p.done.add(minute, minute+1)
+		delete(p.allDone, minute)
+	default:
+		p.allDone[minute] = w.now
+	}
+	return nil
+}
+
+// take notes a row that is past due and not done, and reports whether there is room for more.
+func (w *sweeping) take(r *job.PendingRow) (more bool) {
+	if r.Done || r.DueAt.After(w.now) {
+		return true
+	}
+	if w.p.oldestDue.IsZero() || r.DueAt.Before(w.p.oldestDue) {
+		w.p.oldestDue = r.DueAt
+	}
+	if w.waiting[r.Locator] {
+		return true
+	}
+	if w.found = append(w.found, r.Entry); len(w.found) < w.room {
+		return true
+	}
+	last := r.Locator
+	w.resume = &last
+	return false
+}
+
+// endSweep says when the next sweep begins, after one that took so long and found so many that are missing.
+func (s *Service) endSweep(w *sweeping, missing int, took time.Duration) {
+	p := w.p
+	switch p.resume = w.resume; {
+	case w.resume != nil && missing == 0:
 		// All of it waits for its target. There may be a million such entries, and what a fire costs must not depend on that:
 		// looking at them again takes a small part of the time, shared by all partitions.
 		s.mu.Lock()
-		s.nextQuiet = job.Later(s.nextQuiet, now).Add(quietShare * s.deps.Clock.Since(began))
+		s.nextQuiet = job.Later(s.nextQuiet, w.now).Add(quietShare * took)
 		p.sweepAt = s.nextQuiet
 		s.mu.Unlock()
-	case resume != nil:
-		p.sweepAt = now
+	case w.resume != nil:
+		p.sweepAt = w.now
 	case p.found == 0:
 		p.back, p.backAt, p.passes, p.forgot = nil, time.Time{}, 0, false
 	default:
@@ -182,7 +212,6 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 		}
 		p.back, p.backAt, p.found, p.forgot = nil, time.Time{}, 0, false
 	}
-	return nil
 }
 
 // emptyFor is how long a bucket counts as empty that was.

@@ -45,79 +45,23 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		s.hosts.delay(w, w.fire.DueAt) // the worker's clock is ahead of this one
 		return
 	}
-	key := dedupe.KeyOf(&w.fire.Entry)
-	own := s.leases.reserve(key)
-	if own == nil { // the same fire came before, and is under way
+	a := &attempt{s: s, w: w, key: dedupe.KeyOf(&w.fire.Entry)}
+	if a.own = s.leases.reserve(a.key); a.own == nil { // the same fire came before, and is under way
 		s.metrics.duplicates.Inc()
 		s.hosts.delayBehind(w, s.deps.Clock.Now().Add(leaseWait))
 		return
 	}
-	ending := false
-	defer func() {
-		if !ending { // else the lease is renewed until the outcome is stored
-			s.leases.drop(key, own)
-			s.hosts.wake(key)
-		}
-	}()
-	rec, held := s.acquire(ctx, w)
-	if !held {
+	defer a.leave()
+	var held bool
+	if a.rec, held = s.acquire(ctx, w); !held {
 		return
 	}
-	s.leases.hold(own, lease{token: rec.Token, definitionID: rec.DefinitionID, mayHaveBegun: rec.Running, begun: rec.Running})
-	end := func(o job.Outcome) { ending = s.end(ctx, w, own, rec.Token, o) }
-	// It is given up before this executor calls the target, also where the last check let it proceed: what took too long is checked again.
-	release := func(ctx context.Context) bool {
-		s.leases.drop(key, own) // first: a renewal would bring back what is forgotten of it meanwhile
-		return s.release(ctx, key, rec.Token, rec.Running)
-	}
-
-	// What ran for another definition's entry is that one's to end: this one's row may be done, and nobody would settle it.
-	mine := rec.Of(w.fire.DefinitionID)
-	giveUp := func() {
-		switch gone, err := s.rowGone(ctx, w); {
-		case err != nil: // ctx ended
-		case gone: // settled, or refused, since the fire was published: nobody would settle it again
-			if release(ctx) {
-				w.done()
-			}
-		default:
-			end(s.lost(rec))
-		}
-	}
-	if mine && (rec.Running && rec.Takeovers >= s.cfg.MaxTakeovers || rec.Takeovers >= maxIdleTakeovers) {
-		giveUp()
+	s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.rec.DefinitionID, mayHaveBegun: a.rec.Running, begun: a.rec.Running})
+	if a.mine() && (a.rec.Running && a.rec.Takeovers >= s.cfg.MaxTakeovers || a.rec.Takeovers >= maxIdleTakeovers) {
+		a.giveUp(ctx)
 		return
 	}
-	verdict, fence, gone, err := s.lastCheck(ctx, w, key, own, rec)
-	switch {
-	case ctx.Err() != nil && err != nil:
-		// Nobody was called. A stop is no crash: the next one does not take over, and need not wait.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
-		release(ctx)
-		cancel()
-	case err != nil:
-		s.hosts.delayForOther(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: the executor that took over decides
-	case gone:
-		if release(ctx) {
-			w.done()
-		}
-	case verdict == job.VerdictProceed:
-		if outcome, ok := s.invoke(ctx, w, fence); ok {
-			end(outcome)
-		}
-	case rec.Running && mine:
-		// It was invoked before by someone who did not come back: that counts as fired.
-		giveUp()
-	case verdict.HasDisposition() && !rec.Running:
-		s.metrics.refused.Inc()
-		end(job.Refusal(verdict, &w.fire.Entry))
-	default:
-		s.metrics.refused.Inc()
-		if release(ctx) &&
-			s.publish(ctx, s.released(w.fire)) == nil {
-			w.done()
-		}
-	}
+	a.conclude(ctx)
 }
 
 // acquire takes the lease. Without it the fire is complete (there is an outcome, and the row is done or the outcome is
@@ -177,8 +121,9 @@ func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 // lastCheck makes sure that nothing stopped the attempt, and steps the record to running; fence is the invocation's token then.
 // gone tells that the entry's row is done or gone: the fire is an old one.
 func (s *Service) lastCheck(
-	ctx context.Context, w *task, key dedupe.Key, own *lease, rec dedupe.Record,
+	ctx context.Context, a *attempt,
 ) (verdict job.Verdict, fence job.Fence, gone bool, err error) {
+	w := a.w
 	check := dedupe.Check{Entry: &w.fire.Entry}
 	asked := w.fire.Fresh || s.deps.Clock.Since(w.fire.DueAt) <= staleAfter
 	for {
@@ -201,28 +146,10 @@ func (s *Service) lastCheck(
 		}
 		// The hot tier may lose its memory right now: it accepts the check as what was trusted, or not at all.
 		check.Incarnation = w.incarnation
-		// It may forget the lease right behind the check as well, which must come back as one that has begun.
-		s.leases.hold(own, lease{token: rec.Token, definitionID: w.fire.DefinitionID, mayHaveBegun: true})
 		began := s.deps.Clock.Now()
-		err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
-			verdict, fence, err = s.deps.Records.Start(ctx, key, rec.Token, check)
-			switch {
-			case errors.Is(err, dedupe.ErrFenced):
-				verdict = fenced
-			case errors.Is(err, dedupe.ErrIncarnation):
-				verdict = forgotten
-			default:
-				return err
-			}
-			return nil
-		})
+		verdict, fence, err = s.checkOnce(ctx, a, check)
 		if err != nil {
 			return 0, fence, false, err
-		}
-		if verdict == job.VerdictProceed {
-			s.leases.hold(own, lease{token: rec.Token, definitionID: w.fire.DefinitionID, begun: true})
-		} else {
-			s.leases.hold(own, lease{token: rec.Token, definitionID: rec.DefinitionID, mayHaveBegun: rec.Running, begun: rec.Running})
 		}
 		switch {
 		case verdict == fenced:
@@ -240,6 +167,33 @@ func (s *Service) lastCheck(
 			return verdict, fence, false, nil
 		}
 	}
+}
+
+// checkOnce asks the hot tier for the last check, and notes what holds of the lease from then on.
+func (s *Service) checkOnce(ctx context.Context, a *attempt, check dedupe.Check) (verdict job.Verdict, fence job.Fence, err error) {
+	// It may forget the lease right behind the check as well, which must come back as one that has begun.
+	s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, mayHaveBegun: true})
+	err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
+		verdict, fence, err = s.deps.Records.Start(ctx, a.key, a.rec.Token, check)
+		switch {
+		case errors.Is(err, dedupe.ErrFenced):
+			verdict = fenced
+		case errors.Is(err, dedupe.ErrIncarnation):
+			verdict = forgotten
+		default:
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fence, err
+	}
+	if verdict == job.VerdictProceed {
+		s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, begun: true})
+	} else {
+		s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.rec.DefinitionID, mayHaveBegun: a.rec.Running, begun: a.rec.Running})
+	}
+	return verdict, fence, nil
 }
 
 // Verdicts of lastCheck alone: the lease is another's, or the hot tier may have forgotten it and more.

@@ -267,7 +267,6 @@ func (s *Service) remove(ctx context.Context, t *task) error {
 // refuse carries a refusal out. Whatever finds a lease or an outcome was dispatched before: its fire is published
 // bare, and the row is left to settle.
 func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.Job) (again time.Time, err error) {
-	key := dedupe.KeyOf(t.entry)
 	entry, err := s.deps.Pending.Row(ctx, t.entry.Locator)
 	if errors.Is(err, jobstore.ErrNotFound) || err == nil && entry.Done {
 		return time.Time{}, s.remove(ctx, t) // settled before
@@ -281,20 +280,30 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 		return time.Time{}, err
 	}
 	if !v.HasDisposition() {
-		records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{key})
-		if err != nil {
-			return time.Time{}, err
-		}
-		if records[0].Exists {
-			return fireBare(t), nil
-		}
-		s.metrics.refused.WithLabelValues("outdated").Inc()
-		return time.Time{}, s.finish(ctx, t)
+		return s.dropOutdated(ctx, t)
 	}
+	return s.refuseOnRecord(ctx, t, v, row, entry)
+}
+
+// dropOutdated ends an entry whose instant is another definition's, without a disposition.
+func (s *Service) dropOutdated(ctx context.Context, t *task) (again time.Time, err error) {
+	records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(t.entry)})
+	if err != nil {
+		return time.Time{}, err
+	}
+	if records[0].Exists {
+		return fireBare(t), nil
+	}
+	s.metrics.refused.WithLabelValues("outdated").Inc()
+	return time.Time{}, s.finish(ctx, t)
+}
+
+// refuseOnRecord gives an entry that a pause or a cancel stops its disposition, and ends its chain where that does.
+func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, row *job.Job, entry job.PendingRow) (again time.Time, err error) {
 	now := job.Instant(s.deps.Clock.Now())
 	outcome := job.Refusal(v, t.entry)
 	outcome.Timeline.Completed = now
-	rec, stored, err := s.deps.Records.Refuse(ctx, key, outcome, now)
+	rec, stored, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(t.entry), outcome, now)
 	if err != nil {
 		return time.Time{}, err
 	}

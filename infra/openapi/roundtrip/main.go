@@ -7,9 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"time"
-
 	"roundtrip/client"
+	"time"
 )
 
 func main() {
@@ -34,7 +33,7 @@ func roundTrip(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	every, url, name := "1h", "http://127.0.0.1:9/", "changed"
+	every, url := "1h", "http://127.0.0.1:9/"
 	created, err := c.CreateJobWithResponse(ctx, nil, client.JobCreate{
 		Name: "round trip", Type: client.JobCreateTypeInterval, Every: &every,
 		Target: client.Target{Kind: client.HttpWebhook, Url: &url},
@@ -56,39 +55,11 @@ func roundTrip(ctx context.Context, server string) error {
 	if err := listed(ctx, c, job.JobId); err != nil {
 		return err
 	}
-	patched, err := c.PatchJobWithApplicationMergePatchPlusJSONBodyWithResponse(ctx, job.JobId,
-		&client.PatchJobParams{IfMatch: read.HTTPResponse.Header.Get("ETag")}, client.JobPatch{"name": name, "labels": map[string]any{"a": "b"}})
-	if err != nil {
+	if err := patched(ctx, c, job.JobId, read.HTTPResponse.Header.Get("ETag")); err != nil {
 		return err
 	}
-	changed, err := expect("patchJob", patched.JSON200, patched.HTTPResponse, patched.Body)
-	if err != nil {
+	if err := pausedAndResumed(ctx, c, job.JobId); err != nil {
 		return err
-	}
-	if changed.Name != name {
-		return fmt.Errorf("patchJob: the name is %q", changed.Name)
-	}
-	stale, err := c.PatchJobWithApplicationMergePatchPlusJSONBodyWithResponse(ctx, job.JobId,
-		&client.PatchJobParams{IfMatch: read.HTTPResponse.Header.Get("ETag")}, client.JobPatch{"name": name})
-	if err != nil {
-		return err
-	}
-	if _, err := expect("patchJob with a stale ETag", stale.ApplicationproblemJSON412, stale.HTTPResponse, stale.Body); err != nil {
-		return err
-	}
-	paused, err := c.PauseJobWithResponse(ctx, job.JobId)
-	if err != nil {
-		return err
-	}
-	if j, err := expect("pauseJob", paused.JSON200, paused.HTTPResponse, paused.Body); err != nil || j.Status != client.JobStatusPaused {
-		return fmt.Errorf("pauseJob: %w, %s", err, paused.Body)
-	}
-	resumed, err := c.ResumeJobWithResponse(ctx, job.JobId)
-	if err != nil {
-		return err
-	}
-	if j, err := expect("resumeJob", resumed.JSON200, resumed.HTTPResponse, resumed.Body); err != nil || j.Status != client.JobStatusActive {
-		return fmt.Errorf("resumeJob: %w, %s", err, resumed.Body)
 	}
 	if err := executed(ctx, c, job.JobId); err != nil {
 		return err
@@ -106,6 +77,50 @@ func roundTrip(ctx context.Context, server string) error {
 	}
 	_, err = expect("getJob of a deleted job", gone.ApplicationproblemJSON404, gone.HTTPResponse, gone.Body)
 	return err
+}
+
+// patched changes a job, once under the ETag that was read and once more under the same, which is stale by then.
+func patched(ctx context.Context, c *client.ClientWithResponses, id string, etag string) error {
+	name := "changed"
+	answer, err := c.PatchJobWithApplicationMergePatchPlusJSONBodyWithResponse(ctx, id,
+		&client.PatchJobParams{IfMatch: etag}, client.JobPatch{"name": name, "labels": map[string]any{"a": "b"}})
+	if err != nil {
+		return err
+	}
+	changed, err := expect("patchJob", answer.JSON200, answer.HTTPResponse, answer.Body)
+	if err != nil {
+		return err
+	}
+	if changed.Name != name {
+		return fmt.Errorf("patchJob: the name is %q", changed.Name)
+	}
+	stale, err := c.PatchJobWithApplicationMergePatchPlusJSONBodyWithResponse(ctx, id,
+		&client.PatchJobParams{IfMatch: etag}, client.JobPatch{"name": name})
+	if err != nil {
+		return err
+	}
+	if _, err := expect("patchJob with a stale ETag", stale.ApplicationproblemJSON412, stale.HTTPResponse, stale.Body); err != nil {
+		return err
+	}
+	return nil
+}
+
+func pausedAndResumed(ctx context.Context, c *client.ClientWithResponses, id string) error {
+	paused, err := c.PauseJobWithResponse(ctx, id)
+	if err != nil {
+		return err
+	}
+	if j, err := expect("pauseJob", paused.JSON200, paused.HTTPResponse, paused.Body); err != nil || j.Status != client.JobStatusPaused {
+		return fmt.Errorf("pauseJob: %w, %s", err, paused.Body)
+	}
+	resumed, err := c.ResumeJobWithResponse(ctx, id)
+	if err != nil {
+		return err
+	}
+	if j, err := expect("resumeJob", resumed.JSON200, resumed.HTTPResponse, resumed.Body); err != nil || j.Status != client.JobStatusActive {
+		return fmt.Errorf("resumeJob: %w, %s", err, resumed.Body)
+	}
+	return nil
 }
 
 // listed finds the job in the list of jobs.

@@ -14,32 +14,6 @@ import (
 // reads this process's clock.
 func Run(t *testing.T, in func(t *testing.T, check func(t *testing.T)), open func(t *testing.T) capacity.Board) {
 	clause := func(promise string, check func(t *testing.T)) { t.Run(promise, func(t *testing.T) { in(t, check) }) }
-	post := func(t *testing.T, b capacity.Board, r capacity.Report) {
-		t.Helper()
-		if err := b.Post(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	read := func(t *testing.T, b capacity.Board) []capacity.Report {
-		t.Helper()
-		reports, err := b.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range reports {
-			if age := reports[i].Age; age < 0 || age > capacity.Fresh {
-				t.Errorf("a report is %s old", age)
-			}
-			reports[i].Age = 0
-		}
-		return reports
-	}
-	same := func(t *testing.T, got []capacity.Report, want ...capacity.Report) {
-		t.Helper()
-		if len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
-			t.Errorf("the board shows\n%+v, want\n%+v", got, want)
-		}
-	}
 	a := capacity.Report{Executor: "a", Behind: 1500 * time.Millisecond, Lanes: []capacity.Lane{{ID: 1<<32 - 1, Waiting: 3, Window: 1 << 20}, {ID: 1}}}
 	b := capacity.Report{Executor: "b", Lanes: []capacity.Lane{{ID: 7, Waiting: 1, Window: 2}}}
 
@@ -83,4 +57,33 @@ func Run(t *testing.T, in func(t *testing.T, check func(t *testing.T)), open fun
 		time.Sleep(capacity.Fresh * 2 / 3)
 		same(t, read(t, board), b)
 	})
+}
+
+func post(t *testing.T, b capacity.Board, r capacity.Report) {
+	t.Helper()
+	if err := b.Post(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, b capacity.Board) []capacity.Report {
+	t.Helper()
+	reports, err := b.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range reports {
+		if age := reports[i].Age; age < 0 || age > capacity.Fresh {
+			t.Errorf("a report is %s old", age)
+		}
+		reports[i].Age = 0
+	}
+	return reports
+}
+
+func same(t *testing.T, got []capacity.Report, want ...capacity.Report) {
+	t.Helper()
+	if len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
+		t.Errorf("the board shows\n%+v, want\n%+v", got, want)
+	}
 }

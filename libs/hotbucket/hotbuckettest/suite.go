@@ -159,40 +159,42 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 	} {
 		t.Run(c.promise, func(t *testing.T) { c.check(t, open(t)) })
 	}
-	t.Run("a hot tier keeps its incarnation, and a new tier has a greater one", func(t *testing.T) {
-		seen, last := map[string]bool{}, int64(0)
-		for range 3 {
-			b := open(t)
-			partitions := []int{2, 0, 1}
-			first, err := b.Incarnations(t.Context(), partitions)
-			must(t, err)
-			must(t, b.Add(t.Context(), []job.Entry{entryAt(1, now)}))
-			second, err := b.Incarnations(t.Context(), partitions)
-			must(t, err)
-			if len(first) != len(partitions) || !slices.Equal(first, second) {
-				t.Errorf("incarnations %q, then %q", first, second)
+	t.Run("a hot tier keeps its incarnation, and a new tier has a greater one", func(t *testing.T) { incarnationIsKept(t, open) })
+}
+
+func incarnationIsKept(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
+	seen, last := map[string]bool{}, int64(0)
+	for range 3 {
+		b := open(t)
+		partitions := []int{2, 0, 1}
+		first, err := b.Incarnations(t.Context(), partitions)
+		must(t, err)
+		must(t, b.Add(t.Context(), []job.Entry{entryAt(1, now)}))
+		second, err := b.Incarnations(t.Context(), partitions)
+		must(t, err)
+		if len(first) != len(partitions) || !slices.Equal(first, second) {
+			t.Errorf("incarnations %q, then %q", first, second)
+		}
+		reversed, err := b.Incarnations(t.Context(), []int{1, 0, 2})
+		must(t, err)
+		if slices.Reverse(reversed); !slices.Equal(first, reversed) {
+			t.Errorf("incarnations of %v are %q, asked in the other order %q", partitions, first, reversed)
+		}
+		none, err := b.Incarnations(t.Context(), nil)
+		must(t, err)
+		for _, incarnation := range slices.Compact(slices.Sorted(slices.Values(first))) {
+			if incarnation == "" || seen[incarnation] || len(none) != 0 {
+				t.Errorf("incarnation %q, earlier %v; of no partition %q", incarnation, seen, none)
 			}
-			reversed, err := b.Incarnations(t.Context(), []int{1, 0, 2})
-			must(t, err)
-			if slices.Reverse(reversed); !slices.Equal(first, reversed) {
-				t.Errorf("incarnations of %v are %q, asked in the other order %q", partitions, first, reversed)
-			}
-			none, err := b.Incarnations(t.Context(), nil)
-			must(t, err)
-			for _, incarnation := range slices.Compact(slices.Sorted(slices.Values(first))) {
-				if incarnation == "" || seen[incarnation] || len(none) != 0 {
-					t.Errorf("incarnation %q, earlier %v; of no partition %q", incarnation, seen, none)
-				}
-				seen[incarnation] = true
-				if epoch := dedupe.EpochOf(incarnation); epoch <= last {
-					t.Errorf("incarnation %q has number %d, one before had %d", incarnation, epoch, last)
-				}
-			}
-			for _, incarnation := range first {
-				last = max(last, dedupe.EpochOf(incarnation))
+			seen[incarnation] = true
+			if epoch := dedupe.EpochOf(incarnation); epoch <= last {
+				t.Errorf("incarnation %q has number %d, one before had %d", incarnation, epoch, last)
 			}
 		}
-	})
+		for _, incarnation := range first {
+			last = max(last, dedupe.EpochOf(incarnation))
+		}
+	}
 }
 
 // RunBound runs the clauses about the bound; the buckets that open gives hold at most so many entries of a partition.

@@ -1,0 +1,89 @@
+package executor
+
+import (
+	"context"
+
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// attempt is a task whose attempt this executor has reserved, and then has the lease of.
+type attempt struct {
+	s   *Service
+	w   *task
+	key dedupe.Key
+	own *lease
+	rec dedupe.Record
+	// ending: the lease is renewed until the outcome is stored.
+	ending bool
+}
+
+// leave lets go of the attempt, unless it is ending.
+func (a *attempt) leave() {
+	if !a.ending {
+		a.s.leases.drop(a.key, a.own)
+		a.s.hosts.wake(a.key)
+	}
+}
+
+// mine reports whether what ran before, if something did, ran for an entry of the same definition. What ran for another definition's
+// entry is that one's to end: this one's row may be done, and nobody would settle it.
+func (a *attempt) mine() bool { return a.rec.Of(a.w.fire.DefinitionID) }
+
+func (a *attempt) end(ctx context.Context, o job.Outcome) {
+	a.ending = a.s.end(ctx, a.w, a.own, a.rec.Token, o)
+}
+
+// release gives the lease up before this executor calls the target, also where the last check let it proceed: what took too long is
+// checked again.
+func (a *attempt) release(ctx context.Context) bool {
+	a.s.leases.drop(a.key, a.own) // first: a renewal would bring back what is forgotten of it meanwhile
+	return a.s.release(ctx, a.key, a.rec.Token, a.rec.Running)
+}
+
+// giveUp ends an attempt that executors before this one did not come back from.
+func (a *attempt) giveUp(ctx context.Context) {
+	switch gone, err := a.s.rowGone(ctx, a.w); {
+	case err != nil: // ctx ended
+	case gone: // settled, or refused, since the fire was published: nobody would settle it again
+		if a.release(ctx) {
+			a.w.done()
+		}
+	default:
+		a.end(ctx, a.s.lost(a.rec))
+	}
+}
+
+// conclude makes the last check and does what it says.
+func (a *attempt) conclude(ctx context.Context) {
+	s, w := a.s, a.w
+	verdict, fence, gone, err := s.lastCheck(ctx, a)
+	switch {
+	case ctx.Err() != nil && err != nil:
+		// Nobody was called. A stop is no crash: the next one does not take over, and need not wait.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
+		a.release(ctx)
+		cancel()
+	case err != nil:
+		s.hosts.delayForOther(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: the executor that took over decides
+	case gone:
+		if a.release(ctx) {
+			w.done()
+		}
+	case verdict == job.VerdictProceed:
+		if outcome, ok := s.invoke(ctx, w, fence); ok {
+			a.end(ctx, outcome)
+		}
+	case a.rec.Running && a.mine():
+		// It was invoked before by someone who did not come back: that counts as fired.
+		a.giveUp(ctx)
+	case verdict.HasDisposition() && !a.rec.Running:
+		s.metrics.refused.Inc()
+		a.end(ctx, job.Refusal(verdict, &w.fire.Entry))
+	default:
+		s.metrics.refused.Inc()
+		if a.release(ctx) && s.publish(ctx, s.released(w.fire)) == nil {
+			w.done()
+		}
+	}
+}
