@@ -135,14 +135,8 @@ func stops(s *Stop, c *Call, atLatest time.Time) bool {
 }
 
 // checkAttempts is I7: never more attempts than the policy allows, and what was invoked in vain is a dead letter.
-//
-// The retry-manager may not have read of an attempt before its event was lost. Then the hot tier tells what became of it, unless that
-// is lost as well.
 func checkAttempts(r *report, a *Account, i *index) {
-	unsettled := map[string]bool{}
-	for n := range a.LostToSettle {
-		unsettled[a.LostToSettle[n].Entry.ExecutionID] = a.HotLost
-	}
+	unsettled := a.unsettled()
 	for x, events := range i.attempts {
 		last, ended := events[0], false
 		outcomes := map[int]*job.Outcome{}
@@ -169,6 +163,16 @@ func checkAttempts(r *report, a *Account, i *index) {
 			r.add("I7", last.Entry.JobID, "%s ended otherwise and is a dead letter all the same", x)
 		}
 	}
+}
+
+// unsettled are the executions of which an event was lost before the retry-manager had read it. The hot tier tells what became of them,
+// unless that is lost as well.
+func (a *Account) unsettled() map[string]bool {
+	executions := map[string]bool{}
+	for n := range a.LostToSettle {
+		executions[a.LostToSettle[n].Entry.ExecutionID] = a.HotLost
+	}
+	return executions
 }
 
 func pendingAttempt(i *index, last *job.Event) bool {

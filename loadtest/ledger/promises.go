@@ -104,7 +104,7 @@ func checkAnswers(r *report, a *Account, cancelled map[string]bool) {
 // another one has settled), of jobs that nobody stopped or updated. The next ones may have been lost with their executors before they
 // called.
 func checkRetries(r *report, a *Account, i *index, settled time.Time) {
-	stopped := map[string]bool{}
+	stopped, unsettled := map[string]bool{}, a.unsettled()
 	for _, s := range a.Stops {
 		stopped[s.JobID] = true
 	}
@@ -115,7 +115,7 @@ func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 		}
 		for k.attempt++; lostAt(events, k.attempt); k.attempt++ {
 		}
-		if k.attempt <= most && len(i.calls[k]) == 0 {
+		if k.attempt <= most && len(i.calls[k]) == 0 && !unsettled[k.executionID] {
 			r.add("I1", c.JobID, "attempt %d of %s failed, and attempt %d never came", c.Attempt, k.executionID, k.attempt)
 		}
 	}

@@ -36,21 +36,25 @@ const (
 const window = 10 * time.Second
 
 // delayed notes that a worker is held up. Once for long, or several times without a pause: if the hot tier is lost meanwhile, I1 promises
-// nothing.
-func (w *world) delayed(p *process, d time.Duration) {
+// nothing. A stall holds up all that the worker has under way, a slow call what comes right behind it.
+func (w *world) delayed(p *process, d time.Duration, stall bool) {
 	if p.kind == "scheduler-worker" && d >= time.Second {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		now := time.Now()
 		end := now.Add(d)
 		for i, s := range w.slow { // held up once more
-			if s.worker == p.name && !s.To.Before(now) && end.After(s.To) {
+			goesOn := s.To.Equal(now) || s.To.After(now) && s.long()
+			if s.worker == p.name && goesOn && end.After(s.To) {
 				w.slow[i].To = end
 			}
 		}
 		w.slow = append(w.slow, span{ledger.Window{From: now, To: end}, p.name, end})
 	}
 }
+
+// long reports whether a catch-up window may end during a span.
+func (s *span) long() bool { return s.To.Sub(s.From) >= window-time.Second }
 
 // did notes what a worker does about an instant of a schedule.
 func (w *world) did(p *process, kind deedKind, e *job.Entry, nominal time.Time) {
@@ -83,7 +87,7 @@ const (
 // before it reads the job again: from the one of which it wrote until that one is decided, which may decide all that lies before.
 func (w *world) excused(jobID string) (list []ledger.Window) {
 	for _, s := range w.slow {
-		if s.To.Sub(s.From) < window-time.Second || !w.lostFor(jobID, s.From, s.To) || !w.had(s, jobID) {
+		if !s.long() || !w.lostFor(jobID, s.From, s.To) || !w.had(s, jobID) {
 			continue
 		}
 		again := false
@@ -126,4 +130,16 @@ func (w *world) decided(x deed, after time.Time) time.Time {
 		}
 	}
 	return after
+}
+
+// copyDecided is when something was last written about an instant of a job that lay behind when the copy of its first entry was written:
+// the copy may have begun a chain, of which each link is found to be decided, or is decided once more.
+func (w *world) copyDecided(jobID string, written time.Time) time.Time {
+	until := written.Add(copied)
+	for _, y := range w.deeds {
+		if y.jobID == jobID && y.kind == writes && !y.nominal.After(written) && y.at.After(until) {
+			until = y.at
+		}
+	}
+	return until
 }

@@ -118,7 +118,7 @@ func (c consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, erro
 	case DieBefore, DieAfter:
 		c.p.die(f.For)
 	case StallBefore, StallAfter:
-		c.p.w.delayed(c.p, f.For)
+		c.p.w.delayed(c.p, f.For, true)
 		c.p.stall(f.For)
 	}
 	return messages, c.p.ready()

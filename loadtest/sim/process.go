@@ -242,10 +242,10 @@ func (p *process) note(op *Op, key string, f Fault) {
 	switch f.Kind {
 	case FailLate, Twice, SlowBefore, SlowAfter:
 		if op != opDue { // behind a read that took long nothing that it brought is done
-			p.w.delayed(p, f.For)
+			p.w.delayed(p, f.For, false)
 		}
 	case StallBefore, StallAfter:
-		p.w.delayed(p, f.For)
+		p.w.delayed(p, f.For, true)
 	}
 }
 

@@ -166,7 +166,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		}
 		a.Excused[row.ID] = w.excused(row.ID)
 		if again := w.cold.Repeated(row.ID); (evicted > 0 || w.lostFor(row.ID, w.began, a.Until)) && !again.At.IsZero() { // until the copy is dispatched, or found to be one
-			until := w.decided(deed{jobID: row.ID, nominal: again.NominalAt}, again.At.Add(copied))
+			until := w.copyDecided(row.ID, again.At)
 			a.Excused[row.ID] = append(a.Excused[row.ID], ledger.Window{From: a.From, To: until})
 		}
 		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})

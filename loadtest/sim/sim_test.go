@@ -290,8 +290,12 @@ func TestNoSeedBreaksAnInvariant(t *testing.T) {
 	if r.Seeds < sometimesSeeds {
 		return
 	}
-	if float64(r.Excused) > mostExcused*float64(r.Occurrences) {
-		t.Errorf("more than %.0f %% of the occurrences are excused", 100*mostExcused)
+	most := mostExcused
+	if r.Seeds < steadySeeds {
+		most = mostExcusedOfFew
+	}
+	if float64(r.Excused) > most*float64(r.Occurrences) {
+		t.Errorf("more than %.0f %% of the occurrences are excused", 100*most)
 	}
 	t.Logf("in calm weather healthy targets were called %s late at p99", r.Calm.quantile(0.99))
 	if late := r.Calm.quantile(0.99); len(r.Calm) == 0 || late > mostCalm {
@@ -305,8 +309,12 @@ func TestNoSeedBreaksAnInvariant(t *testing.T) {
 	}
 }
 
-// mostExcused is the share of occurrences that may be excused.
-const mostExcused = 0.05
+// mostExcused is the share of occurrences that may be excused over steadySeeds or more. Of fewer seeds the share varies with the weather
+// that they have (from 3 to 6 % of 150), so a little more is allowed; make release asks 2,500 at a time.
+const (
+	mostExcused, mostExcusedOfFew = 0.05, 0.08
+	steadySeeds                   = 1000
+)
 
 // sometimesSeeds is from how many seeds on everything in sometimes must have happened.
 const sometimesSeeds = 150
