@@ -20,6 +20,13 @@ build: ## build the minutehand binary into .bin
 	@mkdir -p $(BIN)
 	@go build -ldflags '$(LDFLAGS)' -o $(BIN)/minutehand ./services/all-in-one/cmd/minutehand
 
+PREFIX ?= $(HOME)/.local
+
+.PHONY: install
+install: build ## install minutehand into PREFIX/bin, which is ~/.local/bin
+	@install -D -m 755 $(BIN)/minutehand $(PREFIX)/bin/minutehand
+	@echo "$(PREFIX)/bin/minutehand is installed"; case ":$$PATH:" in *":$(PREFIX)/bin:"*) ;; *) echo "add $(PREFIX)/bin to PATH to find it";; esac
+
 .PHONY: run
 run: build ## build and start Minutehand in one process, with an echo target to try it on
 	@$(BIN)/minutehand run --data .data --echo

@@ -279,10 +279,10 @@ func describe(k jsonschema.ErrorKind) (code, message string, members []string) {
 	case *kind.Enum:
 		return "enum", "Must be one of: " + list(k.Want) + ".", nil
 	case *kind.Pattern:
-		return "pattern", "Does not have the form that the API's description gives for it.", nil
+		return "pattern", "Must " + form(k.Want) + ".", nil
 	case *kind.Format:
 		if k.Want == "minutehand-duration" {
-			return "format", `Must be a duration in whole milliseconds, such as "250ms", "30s" or "1h30m".`, nil
+			return "format", `Must be a duration in whole milliseconds, such as "250ms", "30s" or "1h30m"; a day is "24h".`, nil
 		}
 		return "format", `Must be an RFC 3339 instant such as "2030-01-02T03:04:05Z", in the years 1970 to 9999.`, nil
 	case *kind.MinLength:
@@ -303,6 +303,17 @@ func describe(k jsonschema.ErrorKind) (code, message string, members []string) {
 		return "member-name", "A member's name does not have the form that the API's description gives for it.", nil
 	}
 	return "invalid", "Does not match the API's description.", nil
+}
+
+// form says in words what a pattern asks for, where it is one of an id.
+func form(pattern string) string {
+	switch {
+	case strings.HasPrefix(pattern, "^job_"):
+		return `be a job's id, such as "job_01M7ZJW5E6D77SAJPXRW35C2CA"`
+	case strings.HasPrefix(pattern, "^exe_"):
+		return `be an execution's id, such as "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893456000000"`
+	}
+	return "match " + pattern
 }
 
 func list(values []any) string {

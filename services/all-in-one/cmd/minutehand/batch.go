@@ -1,13 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"slices"
+	"time"
 )
 
 // batchSize is how many jobs one request creates.
@@ -15,7 +17,7 @@ const batchSize = 1000
 
 type batchCmd struct {
 	client
-	File string `arg:"" help:"Jobs, one JSON object after the other; '-' for standard input."`
+	File string `arg:"" help:"Jobs as JSON, an array or one object after the other, or as YAML, a list or documents; '-' for standard input."`
 	Key  string `name:"idempotency-key" help:"Create each of them at most once under this key." placeholder:"KEY"`
 }
 
@@ -36,32 +38,27 @@ type batchResult struct {
 
 // Run implements the command.
 func (c *batchCmd) Run(ctx context.Context) error {
-	text, err := readFile(c.File)
+	jobs, err := readObjects(c.File)
 	if err != nil {
-		return usageError{fmt.Errorf("cannot read %s: %w", c.File, cause(err))}
+		return usageError{err}
 	}
 	var results []batchResult
-	d := json.NewDecoder(bytes.NewReader(text))
-	for part := 1; d.More(); part++ {
-		var jobs []json.RawMessage
-		for len(jobs) < batchSize && d.More() {
-			var j json.RawMessage
-			if err := d.Decode(&j); err != nil {
-				return usageError{fmt.Errorf("%s is not a row of JSON objects: %w", c.File, err)}
-			}
-			jobs = append(jobs, j)
-		}
+	begun := time.Now()
+	for part := range slices.Chunk(jobs, batchSize) {
 		var headers []string
 		if c.Key != "" {
-			headers = []string{"Idempotency-Key", fmt.Sprintf("%s-%d", c.Key, part)}
+			headers = []string{"Idempotency-Key", fmt.Sprintf("%s-%d", c.Key, len(results)/batchSize+1)}
 		}
 		var answer struct {
 			Results []batchResult `json:"results"`
 		}
-		if _, err := c.do(ctx, http.MethodPost, "/jobs:batch", map[string]any{"jobs": jobs}, &answer, headers...); err != nil {
+		if _, err := c.do(ctx, http.MethodPost, "/jobs:batch", map[string]any{"jobs": part}, &answer, headers...); err != nil {
 			return fmt.Errorf("after %d jobs: %w", len(results), err)
 		}
 		results = append(results, answer.Results...)
+		if time.Since(begun) > 2*time.Second {
+			fmt.Fprintf(os.Stderr, "%d of %d jobs\n", len(results), len(jobs))
+		}
 	}
 	return c.tell(results)
 }

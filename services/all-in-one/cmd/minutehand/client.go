@@ -29,7 +29,7 @@ type client struct {
 
 // output is what every command has in common that prints an answer.
 type output struct {
-	Output string `short:"o" default:"table" enum:"table,json" placeholder:"FORM" help:"A table for people, or JSON for scripts."`
+	Output string `short:"o" default:"table" enum:"table,json,yaml" placeholder:"FORM" help:"A table for people, JSON or YAML for scripts."`
 }
 
 // do makes a request and decodes the answer into answer (nil for none). A problem document becomes an error that says
@@ -50,7 +50,7 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any, 
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	for i := 0; i+1 < len(headers); i += 2 {
+	for i := 0; i+1 < len(headers); i += 2 { // Content-Type may be among them
 		req.Header.Set(headers[i], headers[i+1])
 	}
 	if c.TokenFile != "" {
@@ -98,30 +98,57 @@ func (c *output) print(answer any, table func(w io.Writer)) error {
 		e.SetIndent("", "  ")
 		return e.Encode(answer)
 	}
+	if c.Output == "yaml" {
+		text, err := toYAML(answer)
+		if err == nil {
+			_, err = os.Stdout.Write(text)
+		}
+		return err
+	}
 	table(os.Stdout)
 	return nil
 }
 
-// since shows a step of a timeline as the time after it was due.
+// since shows a step of a timeline as the time after it was due. What happened before, when it was read ahead, was ready in time.
 func since(timeline map[string]any, step string) string {
 	due, _ := timeline["due"].(string)
 	at, _ := timeline[step].(string)
 	from, err1 := time.Parse(time.RFC3339Nano, due)
 	to, err2 := time.Parse(time.RFC3339Nano, at)
-	if err1 != nil || err2 != nil {
+	switch {
+	case err1 != nil || err2 != nil:
 		return "-"
+	case !to.After(from):
+		return "in time"
 	}
-	return fmt.Sprintf("%+d ms", to.Sub(from).Milliseconds())
+	return fmt.Sprintf("+%d ms", to.Sub(from).Milliseconds())
 }
 
-// when shows an instant to a person.
+// when shows an instant to a person: in the zone of this machine, which is named, and how far it is from now.
 func when(v any) string {
 	s, _ := v.(string)
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
 		return "-"
 	}
-	return t.Local().Format("2006-01-02 15:04:05.000")
+	return t.Local().Format("2006-01-02 15:04:05 MST") + " (" + relative(time.Until(t)) + ")"
+}
+
+// relative says how far an instant is from now, in its largest unit.
+func relative(d time.Duration) string {
+	form := "in %d %s"
+	if d < 0 {
+		d, form = -d, "%d %s ago"
+	}
+	for _, unit := range []struct {
+		length time.Duration
+		name   string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}} {
+		if d >= unit.length {
+			return fmt.Sprintf(form, d/unit.length, unit.name)
+		}
+	}
+	return "now"
 }
 
 // shown is a value as a table shows it: what would move the cursor, break a column or turn the direction of the text around is

@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"text/tabwriter"
 )
 
@@ -16,6 +14,8 @@ import (
 type jobsCmd struct {
 	Create  createCmd `cmd:"" help:"Create a job."`
 	Get     getCmd    `cmd:"" help:"Show a job."`
+	Update  updateCmd `cmd:"" help:"Change some of a job's definition."`
+	Edit    editCmd   `cmd:"" help:"Change a job's definition in an editor."`
 	Batch   batchCmd  `cmd:"" help:"Create many jobs at once."`
 	List    listCmd   `cmd:"" help:"List jobs, newest first."`
 	Pause   pauseCmd  `cmd:"" help:"Pause a job: no occurrence begins after this returns."`
@@ -36,30 +36,30 @@ func (jobsCmd) Help() string {
 
 type createCmd struct {
 	client
-	File     string            `short:"f" help:"JSON of the job, '-' for standard input; the flags below are for simple ones." placeholder:"FILE"`
-	Name     string            `help:"Name of the job." placeholder:"NAME"`
-	Delay    string            `help:"Fire once, this long from now." placeholder:"30s"`
-	RunAt    string            `help:"Fire once, at this instant." placeholder:"RFC3339"`
-	Cron     string            `help:"Fire by this cron expression." placeholder:"EXPR"`
-	Timezone string            `help:"IANA zone of the cron expression." placeholder:"ZONE"`
-	Every    string            `help:"Fire at this interval." placeholder:"15m"`
-	URL      string            `name:"url" help:"Webhook to call." placeholder:"URL"`
-	Method   string            `help:"Method of the call." default:"POST" placeholder:"METHOD"`
-	Body     string            `help:"JSON body of the call." placeholder:"JSON"`
-	Header   map[string]string `help:"Header of the call." placeholder:"NAME=VALUE"`
-	Key      string            `name:"idempotency-key" help:"Create at most one job under this key." placeholder:"KEY"`
+	jobFlags
+	Key string `name:"idempotency-key" help:"Create at most one job under this key." placeholder:"KEY"`
 }
 
 // Help implements kong.HelpProvider.
 func (createCmd) Help() string {
-	return `A simple job is made of flags: a name, a URL, and when. The whole of a job is written as JSON, as /openapi.json
-describes it. What was answered with an id is durable, and will fire.
+	return `A simple job is made of flags: a name, a URL, and when. The whole of a job is written as JSON or YAML, as /openapi.json
+describes it:
+
+    name: report
+    type: cron
+    cron_expr: 0 9 * * MON
+    timezone: Europe/Berlin
+    target: {kind: http_webhook, url: 'https://example.com/report', body: {report: weekly}}
+    retry_policy: {max_attempts: 5, base_delay: 10s}
+
+What was answered with an id is durable, and will fire. Lengths of time are written 90s, 15m or 24h.
 
   minutehand jobs create --name hello --delay 10s --url http://127.0.0.1:9000/hook
   minutehand jobs create --name report --cron '0 9 * * MON' --timezone Europe/Berlin --url https://example.com/report
-  minutehand jobs create --name poll --every 15m --url https://example.com/poll --idempotency-key poll-1
-  minutehand jobs create -f job.json
-  minutehand jobs create --name x --run-at 2030-01-01T00:00:00Z --url https://example.com -o json     the answer in full`
+  minutehand jobs create --name poll --every 15m --url https://example.com/poll --max-attempts 3 --label team=payments
+  minutehand jobs create --name once --delay 1h --url https://example.com --idempotency-key once-1
+  minutehand jobs create -f job.yaml
+  minutehand jobs create --name x --run-at 2030-01-01T00:00:00Z --url https://example.com -o yaml     the answer in full`
 }
 
 // Run implements the command.
@@ -80,51 +80,20 @@ func (c *createCmd) Run(ctx context.Context) error {
 }
 
 func (c *createCmd) job() (map[string]any, error) {
+	body := map[string]any{"target": map[string]any{"kind": "http_webhook"}}
 	if c.File != "" {
-		text, err := readFile(c.File)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read %s: %w", c.File, cause(err))
-		}
-		var body map[string]any
-		if err := json.Unmarshal(text, &body); err != nil {
-			return nil, fmt.Errorf("%s is not a JSON object: %w", c.File, err)
-		}
-		return body, nil
-	}
-	target := map[string]any{"kind": "http_webhook", "url": c.URL, "method": c.Method}
-	body := map[string]any{"name": c.Name, "target": target}
-	given := 0
-	for _, s := range []struct{ value, kind, member string }{
-		{c.Delay, "one_shot", "delay"}, {c.RunAt, "one_shot", "run_at"}, {c.Cron, "cron", "cron_expr"}, {c.Every, "interval", "every"},
-	} {
-		if s.value != "" {
-			given++
-			body["type"], body[s.member] = s.kind, s.value
+		var err error
+		if body, err = readObject(c.File); err != nil {
+			return nil, err
 		}
 	}
-	if given != 1 || c.Name == "" || c.URL == "" {
+	if err := c.apply(body); err != nil {
+		return nil, err
+	}
+	if c.File == "" && (c.Name == "" || c.URL == "" || body["type"] == nil) {
 		return nil, errors.New("give --name, --url and one of --delay, --run-at, --cron and --every; or the whole job with -f")
 	}
-	if c.Timezone != "" {
-		body["timezone"] = c.Timezone
-	}
-	if len(c.Header) > 0 {
-		target["headers"] = c.Header
-	}
-	if c.Body != "" {
-		if !json.Valid([]byte(c.Body)) {
-			return nil, errors.New("--body is not JSON")
-		}
-		target["body"] = json.RawMessage(c.Body)
-	}
 	return body, nil
-}
-
-func readFile(name string) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(os.Stdin)
-	}
-	return os.ReadFile(name)
 }
 
 // jobRef is a command about one job.
@@ -158,14 +127,16 @@ type (
 
 // Help implements kong.HelpProvider.
 func (getCmd) Help() string {
-	return `The definition with every default filled in, always as JSON.
+	return `The definition with every default filled in, as YAML, or as JSON with -o json.
 
   minutehand jobs get JOB`
 }
 
 // Run implements the command: the definition in full, which has no table.
 func (c *getCmd) Run(ctx context.Context) error {
-	c.Output = "json"
+	if c.Output == "table" {
+		c.Output = "yaml"
+	}
 	return c.show(ctx, http.MethodGet, "")
 }
 

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+)
+
+// jobFlags are the parts of a job that flags can say.
+type jobFlags struct {
+	File          string            `short:"f" help:"Job as JSON or YAML, '-' for standard input; flags go before what it says." placeholder:"FILE"`
+	Name          string            `help:"Name of the job." placeholder:"NAME"`
+	Delay         string            `help:"Fire once, this long from now." placeholder:"30s" group:"When:"`
+	RunAt         string            `help:"Fire once, at this instant." placeholder:"RFC3339" group:"When:"`
+	Cron          string            `help:"Fire by this cron expression." placeholder:"EXPR" group:"When:"`
+	Timezone      string            `help:"IANA zone of the cron expression." placeholder:"ZONE" group:"When:"`
+	Every         string            `help:"Fire at this interval." placeholder:"15m" group:"When:"`
+	StartAt       string            `help:"Not before this instant." placeholder:"RFC3339" group:"When:"`
+	EndAt         string            `help:"Not from this instant on." placeholder:"RFC3339" group:"When:"`
+	Occurrences   int               `name:"max-occurrences" help:"This often at most." placeholder:"N" group:"When:"`
+	Jitter        string            `help:"Spread each occurrence over this long." placeholder:"30s" group:"When:"`
+	URL           string            `name:"url" help:"Webhook to call." placeholder:"URL" group:"What:"`
+	Method        string            `help:"Method of the call; POST if there is none." placeholder:"METHOD" group:"What:"`
+	Body          string            `help:"JSON body of the call." placeholder:"JSON" group:"What:"`
+	Header        map[string]string `help:"Header of the call." placeholder:"NAME=VALUE" group:"What:"`
+	Timeout       string            `help:"How long a call may take." placeholder:"30s" group:"What:"`
+	Label         map[string]string `help:"Label to find the job by." placeholder:"NAME=VALUE" group:"What:"`
+	MaxAttempts   int               `help:"Attempts at most, the first included." placeholder:"N" group:"When it fails, or comes late:"`
+	RetryDelay    string            `help:"Pause before the second attempt." placeholder:"10s" group:"When it fails, or comes late:"`
+	Backoff       string            `help:"How pauses grow: exponential, linear or fixed." placeholder:"KIND" group:"When it fails, or comes late:"`
+	MissedRun     string            `name:"missed-run-policy" help:"What becomes of occurrences that came too late: skip, fire_once or backfill." placeholder:"POLICY" group:"When it fails, or comes late:"`
+	CatchUpWindow string            `help:"How late an occurrence may still fire." placeholder:"1m" group:"When it fails, or comes late:"`
+}
+
+// errNothing is told when neither a flag nor a file says anything.
+var errNothing = errors.New("give at least one flag that says what, or a file with -f")
+
+// apply writes what the flags say over a job, or over a patch of one.
+func (f *jobFlags) apply(job map[string]any) error {
+	given := 0
+	for _, s := range []struct{ value, kind, member string }{
+		{f.Delay, "one_shot", "delay"}, {f.RunAt, "one_shot", "run_at"}, {f.Cron, "cron", "cron_expr"}, {f.Every, "interval", "every"},
+	} {
+		if s.value != "" {
+			given++
+			job["type"], job[s.member] = s.kind, s.value
+		}
+	}
+	if given > 1 {
+		return errors.New("give only one of --delay, --run-at, --cron and --every")
+	}
+	set(job, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
+		"missed_run_policy", f.MissedRun, "catch_up_window", f.CatchUpWindow)
+	if f.Occurrences != 0 {
+		job["max_occurrences"] = f.Occurrences
+	}
+	target, retry, labels := member(job, "target"), member(job, "retry_policy"), member(job, "labels")
+	set(target, "url", f.URL, "method", f.Method, "timeout", f.Timeout)
+	set(retry, "base_delay", f.RetryDelay, "backoff", f.Backoff)
+	if f.MaxAttempts != 0 {
+		retry["max_attempts"] = f.MaxAttempts
+	}
+	for name, value := range f.Label {
+		labels[name] = value
+	}
+	if len(f.Header) > 0 {
+		headers := member(target, "headers")
+		for name, value := range f.Header {
+			headers[name] = value
+		}
+		target["headers"] = headers
+	}
+	if f.Body != "" {
+		if !json.Valid([]byte(f.Body)) {
+			return errors.New("--body is not JSON; a text is written '\"like this\"'")
+		}
+		target["body"] = json.RawMessage(f.Body)
+	}
+	for name, value := range map[string]map[string]any{"target": target, "retry_policy": retry, "labels": labels} {
+		if len(value) > 0 {
+			job[name] = value
+		}
+	}
+	return nil
+}
+
+// set sets members to the values that are not empty.
+func set(object map[string]any, pairs ...string) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			object[pairs[i]] = pairs[i+1]
+		}
+	}
+}
+
+// member is a copy of the object that a member of another one is, empty if it is none.
+func member(object map[string]any, name string) map[string]any {
+	m, _ := object[name].(map[string]any)
+	if m = maps.Clone(m); m == nil {
+		m = map[string]any{}
+	}
+	return m
+}
