@@ -35,7 +35,7 @@ var (
 // Retention is how long an outcome is kept.
 const Retention = time.Hour
 
-// DetailFor is how long all of an outcome is kept: until whoever stored it, or takes over from them, has published it.
+// DetailFor is how long all of an outcome is kept: until the executor that stored it, or one that takes over from it, has published it.
 const DetailFor = 2 * time.Minute
 
 // ReplacedFor is the longest that a server of the hot tier goes on answering clients that have not noticed that a replica was promoted

@@ -7,8 +7,8 @@
 // What every adapter promises:
 //   - Whatever carries an owner's epoch is refused with ErrStaleEpoch when the store holds a greater one for that
 //     role and partition, or none.
-//   - Add and Remove name an occurrence (execution, attempt, due instant), never an execution alone, so that whoever
-//     removes late cannot destroy what was put in between.
+//   - Add and Remove name an occurrence (execution, attempt, due instant), never an execution alone, so that an
+//     owner that removes late cannot destroy what was put in between.
 //   - A partition of which the hot tier lost anything, or whose server was restarted or failed over, has another
 //     incarnation afterwards.
 package hotbucket

@@ -56,7 +56,7 @@ type Schedule struct {
 	// EndAt is exclusive: no instant at or after it.
 	EndAt time.Time `json:"end_at,omitzero"`
 	// MaxOccurrences ends the schedule after so many nominal occurrences; 0 means no limit.
-	// It is applied by whoever knows an occurrence's ordinal.
+	// It is applied where an occurrence's ordinal is known.
 	MaxOccurrences int `json:"max_occurrences,omitempty"`
 	// Jitter is the largest delay by which this job's occurrences are moved, the same for each of them
 	// unless the next occurrence is nearer.

@@ -64,8 +64,8 @@ func (c Changer) Change(
 		}
 		err = fn(ctx, &j)
 		if errors.Is(err, ErrNoChange) {
-			// Whoever changed the row may not have been answered yet: what this answer rests on must be as durable as a
-			// change. The stop record is written all the same, because they may have died before they did.
+			// The client that changed the row may not have been answered yet, and this answer must be as durable as a change.
+			// The stop record is written all the same, because the process that changed the row may have died before it did.
 			standing, err := c.Jobs.GetSerial(ctx, jobID)
 			if err != nil {
 				return Changed{}, err

@@ -239,7 +239,7 @@ Stall ==
     /\ Leave
     /\ UNCHANGED <<clock, cold, hot, claim, rec, work, logs, history, crashes, losses>>
 
-\* Whoever takes it over knows nothing of what waits.
+\* An owner that takes it over knows nothing of what waits.
 TakeOver(w) ==
     /\ owner = "none"
     /\ owner' = w

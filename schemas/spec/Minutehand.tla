@@ -374,7 +374,7 @@ InvokedOnce ==
         /\ crashes = 0 /\ stalls = 0 /\ losses = 0 => Cardinality(Calls(o)) <= 1
         /\ \A a, b \in Calls(o) : a.token = b.token => a = b
 
-\* A target that keeps the greatest fence it was given refuses whoever was invoked earlier, and nobody else.
+\* A target that keeps the greatest fence it was given refuses an invocation that began earlier, and no other.
 FencesGrow ==
     \A o \in Occurrences : \A a, b \in Calls(o) :
         a.nth < b.nth => a.fence.inc < b.fence.inc \/ (a.fence.inc = b.fence.inc /\ a.fence.n < b.fence.n)

@@ -278,7 +278,7 @@ func (a *archiver) put(ctx context.Context, name string, body []byte) (there con
 }
 
 // discard drops a buffer that is in an object already, and notes what else that one holds. The position stays where it is until that is
-// read too: whoever begins there again finds the object by its name.
+// read too: a process that begins there again finds the object by its name.
 func (a *archiver) discard(ctx context.Context, b *buffer, there contents) error {
 	a.s.metrics.lost.Inc()
 	delete(a.open, b.partition)

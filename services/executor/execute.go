@@ -83,9 +83,9 @@ func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 	return rec, false
 }
 
-// follow deals with a record that is another's: its lease is waited for, and then for its outcome to settle the row. Whoever
-// stored the outcome may have died before it was published, and the row may be another than that one's: it is published again,
-// with this fire's locator, if the row stays open.
+// follow deals with a record that is another's: its lease is waited for, and then for its outcome to settle the row. The
+// executor that stored the outcome may have died before it published it, or had another row in hand. So the outcome is published
+// again, with this fire's locator, if the row stays open.
 func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
 	now := s.deps.Clock.Now()
 	if rec.Outcome == nil {

@@ -226,7 +226,7 @@ func idempotencyKey(r *request) (string, error) {
 }
 
 // once carries a request out under its idempotency key: once, and the same answer every time. The claim fixes what the
-// request decides before anything is written; whoever finds a claim without an answer carries it out with those values.
+// request decides before anything is written; a request that finds a claim without an answer carries it out with those values.
 func (s *Service) once(
 	ctx context.Context, r *request, operation, key string, claim jobstore.Claim,
 	do func(jobstore.Claim) (response, error),

@@ -153,7 +153,7 @@ func TestEntryWhoseGraceIsOverIsWrittenAnewBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// Else the missed-run policy would decide about the two of them in two ways. (Seed 4836 of the simulation.)
+// Otherwise the missed-run policy would decide about the two of them in two ways. (Seed 4836 of the simulation.)
 func TestEntryOfAnUpdateThatWasSlowSaysWhichItRepeats(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server, store *slow) {
 		id := s.create(everySecond)

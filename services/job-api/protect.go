@@ -16,7 +16,7 @@ var (
 // shortestToken is how many characters a token has at least.
 const shortestToken = 16
 
-// Protect says who may ask an API that listens on an address: whoever carries the token. Without one ("") everybody may, but
+// Protect says who may ask an API that listens on an address: requests that carry the token. Without one ("") everybody may, but
 // beyond loopback only if open says so, and on loopback only by a local name.
 func (c *Config) Protect(addr net.Addr, token string, open bool) error {
 	tcp, ok := addr.(*net.TCPAddr)

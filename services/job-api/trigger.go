@@ -41,7 +41,7 @@ func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) 
 			body:    map[string]string{"execution_id": e.ExecutionID, "job_id": jobID},
 		}
 		if c.ID != claim.ID {
-			// Whoever claimed the key first gave no answer that is kept, and may have come this far.
+			// The request that claimed the key first gave no answer that is kept, and may have come this far.
 			if there, err := s.triggered(ctx, e); err != nil || there {
 				return accepted, err
 			}

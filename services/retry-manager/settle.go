@@ -130,7 +130,7 @@ func (s *Service) readRows(ctx context.Context, b *batch, events []*job.Event) e
 // because of an outcome.
 //
 // Of an attempt that two executors had, one may have been deferred and the other one's may have failed: then that of the
-// deferred one is settled. Else nobody would: by the time it is due the hot tier may have forgotten the outcome, and an
+// deferred one is settled. Otherwise nobody would settle it: by the time it is due the hot tier may have forgotten the outcome, and an
 // update made it outdated.
 func (s *Service) standing(ctx context.Context, b *batch, e *job.Event) (*job.PendingRow, error) {
 	entry := e.Entry

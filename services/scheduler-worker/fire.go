@@ -212,8 +212,8 @@ func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error 
 	return s.carryOut(ctx, onTime, decisions, now)
 }
 
-// claim fixes the next instant of every recurring entry in the hot tier, so that whoever dispatches it again later
-// chains to the same successor.
+// claim fixes the next instant of every recurring entry in the hot tier, so that a worker that dispatches it
+// again later chains to the same successor.
 func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decision, error) {
 	byOwner := map[hotbucket.Owner][]*task{}
 	for _, t := range tasks {

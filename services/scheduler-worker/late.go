@@ -85,7 +85,7 @@ func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, 
 }
 
 // sendLate carries out the missed-run policy for one entry of a recurring schedule. The decision is claimed, written on the
-// entry's row, and only then carried out: whoever takes the entry after a crash anywhere in between finds it and does the same.
+// entry's row, and only then carried out: a worker that takes the entry after a crash in between finds the decision, and does the same.
 func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
 	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {

@@ -99,7 +99,7 @@ func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 }
 
 // aboveLowWater leaves out what lies in closed buckets, where a mark would stay for ever. It goes by a mark that was read a
-// little before: whoever is late by so little could as well have asked in time.
+// moment before: a writer that is so little late could as well have asked in time.
 func (s *Pending) aboveLowWater(ctx context.Context, locators []job.Locator) ([]job.Locator, error) {
 	open := make([]job.Locator, 0, len(locators))
 	for _, l := range locators {

@@ -208,8 +208,8 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 	})
 }
 
-// write fills a batch under the rows' locks and applies it there. It waits for the fsync without them: whoever reads
-// the rows meanwhile and writes in turn is behind this write in the write-ahead log.
+// write fills a batch under the rows' locks and applies it there. It waits for the fsync without them: a
+// request that reads the rows meanwhile and writes in turn is behind this write in the write-ahead log.
 func (s *JobStore) write(jobIDs []string, fill func(b *pebble.Batch) error) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()

@@ -278,8 +278,8 @@ func (r *Records) Release(_ context.Context, k dedupe.Key, t job.Token, called b
 	}
 	rec.Released, rec.Running = true, rec.Running && called
 	if !rec.Running {
-		// Token and takeovers stay counted, but to whoever looks it up nothing stands for the attempt: a worker would
-		// take it for one that was dispatched, and leave out its successor.
+		// Token and takeovers stay counted, but a look-up finds nothing for the attempt. Otherwise a worker would take it
+		// for one that was dispatched, and leave out its successor.
 		rec.Exists = false
 		now := time.Now()
 		r.released.push(k, now)

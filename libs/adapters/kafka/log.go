@@ -118,7 +118,7 @@ func (l *Log) EnsureTopics(ctx context.Context) error {
 		"max.message.bytes":      value(fmt.Sprint(dispatch.MaxRecordBytes + batchOverhead)),
 	}
 	if l.o.Replication >= 3 {
-		// Else a record that one broker alone has counts as durable.
+		// Otherwise a record that only one broker has would count as durable.
 		configs["min.insync.replicas"] = value("2")
 	}
 	var names []string

@@ -60,7 +60,7 @@ func TestCheckWaitsForAConnectionThatIsBeingMade(t *testing.T) {
 	}
 }
 
-// Else a process that stands by for others would never know that it lacks nothing.
+// Otherwise a process that stands by for others would never know that it lacks nothing.
 func TestMemberThatOwnsNothingIsToldSo(t *testing.T) {
 	root := newRoot()
 	first := join(t, root, 1)

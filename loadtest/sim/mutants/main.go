@@ -36,7 +36,7 @@ var mutants = []mutant{
 		to:   "_ = next",
 	},
 	{
-		name: "a lease counts as held whoever holds it", file: "services/executor/execute.go",
+		name: "another executor's lease counts as its own", file: "services/executor/execute.go",
 		from:  "if err != nil || held {\n\t\treturn rec, held && err == nil",
 		to:    "if err != nil || held || rec.Outcome == nil {\n\t\treturn rec, err == nil",
 		first: 1640,
