@@ -5,7 +5,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -264,7 +263,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 	if w.variant != nil && w.variant.Ports != nil {
 		w.variant.Ports(p.kind, &ports)
 	}
-	logger := slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1}))
+	logger := slog.New(slog.DiscardHandler)
 	metrics := w.registry()
 	switch p.kind {
 	case "job-api":

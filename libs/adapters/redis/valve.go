@@ -197,7 +197,7 @@ func (v *Valve) renew(ctx context.Context, evicted int64) error {
 	}
 	for _, a := range answers {
 		if n, _ := a.Int64(); n > 0 {
-			v.logger.Error("Redis has evicted keys, maybe stop records: everything is asked for again. "+ErrEvicts.Error(), "evicted_keys", evicted)
+			v.logger.Error("Redis has evicted keys, maybe stop records: everything is asked for again", "evicted_keys", evicted, "error", ErrEvicts)
 			break
 		}
 	}
