@@ -187,6 +187,12 @@ verify: generate binaries ## fail if generated code or pages, go.mod files or co
 	@git diff --exit-code -- schemas/proto
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy -diff) || { echo "$$m: run make tidy"; exit 1; }; done
 
+.PHONY: tzdata
+tzdata: ## embed the time zones of this Go in libs/schedule
+	@cp "$$(go env GOROOT)/lib/time/zoneinfo.zip" libs/schedule/tzdata/zoneinfo.zip
+	@sed -n 's/^DATA=//p' "$$(go env GOROOT)/lib/time/update.bash" > libs/schedule/tzdata/VERSION
+	@echo "time zones $$(cat libs/schedule/tzdata/VERSION)"
+
 .PHONY: tidy
 tidy: ## tidy every module
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
