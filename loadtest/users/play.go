@@ -321,9 +321,28 @@ func (u *Users) request(ctx context.Context, want int, method, path string, body
 			return v, false
 		}
 		_ = run.Sleep(ctx, time.Second)
+		if method != http.MethodGet {
+			u.look(ctx, try, path)
+		}
 	}
 	u.t.Errorf("users: %s %s was still not answered %s after the end", method, path, patience)
 	return v, false
+}
+
+// look reads the job of a change that was not answered with success. It may have been made all the same, and its definition be in force
+// until the change is made once more: what that definition owed, no later answer tells.
+func (u *Users) look(ctx context.Context, try int, path string) {
+	id, _, _ := strings.Cut(strings.TrimPrefix(path, "/jobs/"), "/")
+	if !strings.HasPrefix(id, job.JobPrefix) {
+		return
+	}
+	status, _, text := u.once(ctx, try, http.MethodGet, "/jobs/"+id, nil, nil)
+	var v view
+	if status == http.StatusOK && json.Unmarshal(text, &v) == nil && v.DefinitionID != "" {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.definitions[id] = append(u.definitions[id], v.DefinitionID)
+	}
 }
 
 // refused notes that a request for /jobs/ID/… was answered 409.
