@@ -127,11 +127,11 @@ func lostAt(events []*job.Event, attempt int) bool {
 }
 
 // nobodyKnows reports whether no process was left that could know of some calls, nor a reason to make them once more: an update had taken
-// their place.
+// their place. (Of two updates that raced, the target of one may be called until the other is answered.)
 func nobodyKnows(a *Account, calls []Call) bool {
 	return !slices.ContainsFunc(calls, func(c Call) bool {
 		return !c.Untold || !slices.ContainsFunc(a.Stops, func(s Stop) bool {
-			return s.JobID == c.JobID && s.Kind == StopUpdate && s.AckedAt.After(c.At) && slices.Contains(s.OldHosts, c.Host)
+			return s.JobID == c.JobID && s.Kind == StopUpdate && s.AckedAt.After(c.At)
 		})
 	})
 }
