@@ -29,7 +29,7 @@ import (
 	"github.com/minutehand/minutehand/libs/settings"
 )
 
-// Settings say where the servers are. What only a migration goes by is there as well. The defaults are for three nodes or more of each;
+// Settings say where the servers are, and what else a migration needs. The defaults are for three nodes or more of each server;
 // infra/local/local env prints what its own single ones need.
 type Settings struct {
 	Partitions  settings.Count   `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`

@@ -29,7 +29,9 @@ func readObjects(name string) ([]map[string]any, error) {
 	next := yaml.NewDecoder(bytes.NewReader(text)).Decode
 	form := "YAML"
 	if t := bytes.TrimSpace(text); len(t) > 0 && (t[0] == '{' || t[0] == '[') {
-		next, form = json.NewDecoder(bytes.NewReader(text)).Decode, "JSON"
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber() // a payload's numbers are not this program's to round
+		next, form = d.Decode, "JSON"
 	}
 	var objects []map[string]any
 	for {

@@ -86,30 +86,21 @@ var readOnly = []string{
 
 // Run implements the command.
 func (c *editCmd) Run(ctx context.Context) error {
-	var before map[string]any
-	header, err := c.do(ctx, http.MethodGet, c.path(""), nil, &before)
+	var job json.RawMessage
+	header, err := c.do(ctx, http.MethodGet, c.path(""), nil, &job)
 	if err != nil {
 		return err
 	}
-	for _, name := range readOnly {
-		delete(before, name)
-	}
-	text, err := toYAML(before)
+	shown, err := editable(job)
 	if err != nil {
 		return err
 	}
-	edited, err := edit(ctx, text)
+	edited, err := edit(ctx, shown)
 	if err != nil {
 		return err
 	}
-	var after map[string]any
-	if err := yaml.Unmarshal(edited, &after); err != nil {
-		return usageError{fmt.Errorf("what was edited is not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))}
-	}
-	was, err1 := json.Marshal(before)
-	is, err2 := json.Marshal(after)
-	patch, err3 := jsonpatch.CreateMergePatch(was, is)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	patch, err := changes(job, edited)
+	if err != nil {
 		return err
 	}
 	if bytes.Equal(patch, []byte("{}")) {
@@ -117,6 +108,46 @@ func (c *editCmd) Run(ctx context.Context) error {
 		return nil
 	}
 	return c.patch(ctx, json.RawMessage(patch), header.Get("ETag"))
+}
+
+// editable is what can be changed of a job, as YAML.
+func editable(job []byte) ([]byte, error) {
+	object, err := definition(job)
+	if err != nil {
+		return nil, err
+	}
+	return toYAML(object)
+}
+
+// definition is a job without what says how it stands, its values as they are written.
+func definition(job []byte) (object map[string]json.RawMessage, err error) {
+	if err = json.Unmarshal(job, &object); err != nil {
+		return nil, err
+	}
+	for _, name := range readOnly {
+		delete(object, name)
+	}
+	return object, nil
+}
+
+// changes is the merge patch from a job to what was edited. It is made of what both look like as YAML, so that a value which only YAML
+// writes in another way is no change.
+func changes(job, edited []byte) ([]byte, error) {
+	shown, err := editable(job)
+	if err != nil {
+		return nil, err
+	}
+	var documents [2][]byte
+	for i, text := range [2][]byte{shown, edited} {
+		var v map[string]any
+		if err := yaml.Unmarshal(text, &v); err != nil {
+			return nil, usageError{fmt.Errorf("what was edited is not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))}
+		}
+		if documents[i], err = json.Marshal(v); err != nil {
+			return nil, err
+		}
+	}
+	return jsonpatch.CreateMergePatch(documents[0], documents[1])
 }
 
 // edit lets a person edit a text in the editor of their choice.
