@@ -86,7 +86,11 @@ func patience(group string) waits {
 
 // Subscribe implements dispatch.Log.
 func (l *Log) Subscribe(ctx context.Context, topic, group string) (dispatch.Consumer, error) {
-	id, err := l.logID(ctx, l.topic(topic))
+	var id string
+	err := whileBrokersChange(ctx, func() (err error) {
+		id, err = l.logID(ctx, l.topic(topic))
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

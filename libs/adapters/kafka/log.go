@@ -243,19 +243,29 @@ func (l *Log) committed(ctx context.Context, topic, group, id string) (map[int]k
 	return offsets, err
 }
 
-// position reads offsets between two looks at the topic's id, which must be the same. Brokers that are just changing who
-// leads a partition are asked again for a while.
+// position reads offsets between two looks at the topic's id, which must be the same.
 func (l *Log) position(
 	ctx context.Context, topic string, read func(id string) (map[int]int64, error),
-) (dispatch.Position, error) {
+) (p dispatch.Position, err error) {
+	err = whileBrokersChange(ctx, func() error {
+		p, err = l.positionOnce(ctx, topic, read)
+		return err
+	})
+	return p, err
+}
+
+// whileBrokersChange asks again, for deliveryTimeout at most, while brokers are just changing who leads a partition, or have
+// not heard yet of a topic that was created a moment ago: a topic is created when the controller has it, and known when the broker that is asked
+// has read of it.
+func whileBrokersChange(ctx context.Context, ask func() error) error {
 	deadline := time.Now().Add(deliveryTimeout)
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		p, err := l.positionOnce(ctx, topic, read)
+		err := ask()
 		if err == nil || !kerr.IsRetriable(err) && !errors.Is(err, errChanged) || time.Now().After(deadline) {
-			return p, err
+			return err
 		}
 		if run.Sleep(ctx, pause) != nil {
-			return p, err
+			return err
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -50,6 +51,38 @@ func TestConformance(t *testing.T) {
 		l, _ := open(t)
 		return l
 	})
+}
+
+// A topic is created when the controller has it; a broker that is asked a moment later may not have read of it.
+func TestSubscriptionWaitsForATopicThatTheBrokerHasNotHeardOf(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	l, err := kafka.Open(kafka.Options{
+		Brokers: []string{broker(t)}, Prefix: fmt.Sprintf("test-%d-late.", time.Now().UnixNano()), Partitions: 1, Replication: 1,
+		Logger: slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	subscribed := make(chan error, 1)
+	go func() {
+		_, err := l.Subscribe(t.Context(), dispatch.TopicEvents, dispatch.GroupSettle)
+		subscribed <- err
+	}()
+	<-asked
+	if err := l.EnsureTopics(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-subscribed; err != nil {
+		t.Error(err)
+	}
 }
 
 // endsWhenAsked is a context that is over right after it has been said that it is not.
