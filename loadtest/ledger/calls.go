@@ -14,7 +14,7 @@ func checkCalls(r *report, a *Account, i *index) {
 	for k, calls := range i.calls {
 		tokens := map[string]bool{}
 		for _, c := range calls {
-			if early := c.ScheduledFor.Sub(c.At.Add(c.Ahead)); k.attempt == 1 && early > 0 {
+			if early := c.ScheduledFor.Sub(c.At.Add(c.AheadAtLook)); k.attempt == 1 && early > 0 {
 				r.add("I5", c.JobID, "execution %s was invoked %s early", k.executionID, early)
 			}
 			if early := i.tooEarly(k, &c, a.RetryAfter[c.JobID]); early > 0 {
@@ -41,7 +41,7 @@ func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time
 		if before.At.After(c.At) { // by an executor that stood still: the attempt had been given up as lost
 			continue
 		}
-		pause := c.At.Add(c.Ahead).Sub(pauseBegins(&before))
+		pause := c.At.Add(c.AheadAtLook).Sub(pauseBegins(&before))
 		if by := least - pause - time.Millisecond; first || by < early { // the first call of the attempt counts; instants are whole milliseconds
 			early, first = by, false
 		}

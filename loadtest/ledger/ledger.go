@@ -20,6 +20,9 @@ type Call struct {
 	At                       time.Time
 	// Ahead is by how much the executor's clock was ahead of the one that At is of.
 	Ahead time.Duration
+	// AheadAtLook is the most by which it was ahead between its look whether the attempt is due, which comes before it takes the lease, and
+	// the call. A clock that is set back in between does not make the call early.
+	AheadAtLook time.Duration
 	// EndedAt is when the call was answered or given up, zero if that is not known, and AheadAtEnd is Ahead at that instant.
 	EndedAt    time.Time
 	AheadAtEnd time.Duration

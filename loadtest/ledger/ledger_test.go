@@ -311,6 +311,27 @@ func TestPauseBeginsWhereTheAttemptMayHaveEnded(t *testing.T) {
 	}
 }
 
+func TestCallIsEarlyByTheClockThatItsExecutorLookedAt(t *testing.T) {
+	for _, test := range []struct {
+		name               string
+		atLook, atCall, by time.Duration
+		early              bool
+	}{
+		{"the clock is ahead by as much", time.Second, time.Second, time.Second, false},
+		{"it was ahead by as much at the look, and set back since", time.Second, 0, time.Second, false},
+		{"it was ahead by less", time.Second, 0, time.Second + time.Millisecond, true},
+		{"it was right", 0, 0, time.Millisecond, true},
+	} {
+		a := sound()
+		c := &a.Calls[0]
+		c.At, c.AheadAtLook, c.Ahead = c.ScheduledFor.Add(-test.by), test.atLook, test.atCall
+		found := slices.ContainsFunc(ledger.Check(a), func(v ledger.Violation) bool { return v.Invariant == "I5" })
+		if found != test.early {
+			t.Errorf("%s: found early %t, want %t", test.name, found, test.early)
+		}
+	}
+}
+
 func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
 	skipTwice := func(a *ledger.Account) {
 		r := job.SkippedRange{From: begin.Add(time.Minute), To: begin.Add(time.Minute), Count: 1}

@@ -153,6 +153,7 @@ type records struct{ *client }
 func (c records) Acquire(
 	ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time,
 ) (dedupe.Record, bool, error) {
+	c.p.w.looks(c.p, k)
 	v, err := through(ctx, c.p, opAcquire, attemptKey(k), func(ctx context.Context) (pair[dedupe.Record, bool], error) {
 		rec, ok, err := c.hot.Acquire(ctx, k, h, now, lapsesAt)
 		return pair[dedupe.Record, bool]{rec, ok}, err

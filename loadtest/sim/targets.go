@@ -23,8 +23,12 @@ func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
 		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(), Ahead: p.clock.Difference(),
 	}
 	w.mu.Lock()
-	check := w.checked[tokenKey(dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}, c.Token)]
-	c.CheckedAt, c.Replaced = check.at, check.replaced
+	k := dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}
+	check := w.checked[tokenKey(k, c.Token)]
+	c.CheckedAt, c.Replaced, c.AheadAtLook = check.at, check.replaced, c.Ahead
+	if ahead, looked := w.ahead[look{p, attemptKey(k)}]; looked {
+		c.AheadAtLook = max(c.Ahead, ahead)
+	}
 	n := len(w.calls)
 	w.calls, w.callers = append(w.calls, c), append(w.callers, p)
 	w.mu.Unlock()

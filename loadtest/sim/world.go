@@ -75,6 +75,7 @@ type world struct {
 	outages       map[string]time.Time
 	hangs         map[string]time.Time // until when servers that are away hang instead of failing
 	checked       map[string]check
+	ahead         map[look]time.Duration
 	calls         []ledger.Call
 	callers       []*process // of each of the calls
 	deleted       map[string]bool
@@ -130,7 +131,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*jobapi.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
-		checked: map[string]check{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
+		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
 		attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
@@ -414,6 +415,23 @@ func tokenKey(k dedupe.Key, token string) string { return attemptKey(k) + "@" + 
 type check struct {
 	at       time.Time
 	replaced bool
+}
+
+// look is an attempt as an executor finds it due by its own clock, right before it asks for the lease.
+type look struct {
+	executor *process
+	attempt  string
+}
+
+// looks notes by how much an executor's clock is ahead when it finds an attempt due.
+func (w *world) looks(p *process, k dedupe.Key) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l, ahead := look{p, attemptKey(k)}, p.clock.Difference()
+	if before, again := w.ahead[l]; again {
+		ahead = max(ahead, before)
+	}
+	w.ahead[l] = ahead
 }
 
 // started notes that the hot tier accepted the last check of an attempt.
