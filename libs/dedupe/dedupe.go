@@ -137,8 +137,8 @@ type Holder struct {
 // Check is what the last check is about.
 type Check struct {
 	Entry *job.Entry
-	// EndsAt is where the entry's definition ended, as [job.State.Judge] takes it.
-	EndsAt time.Time
+	// StopVersion is the version of the stop record by which the entry was judged and may begin; 0 stands for no stop record.
+	StopVersion int64
 	// Incarnation is the one of which it is known that it has forgotten nothing that concerns the entry.
 	Incarnation string
 }
@@ -196,8 +196,16 @@ func (m Memory) Covers(at time.Time) bool {
 	return epoch > 0 && at.After(alone)
 }
 
-// Records holds leases, outcomes and stop records.
+// Records is all that stands for attempts. An attempt's record lies with its job's stop record, so that one call may compare the one and
+// change the other.
 type Records interface {
+	Leases
+	Outcomes
+	Stops
+}
+
+// Leases give an attempt to one executor at a time.
+type Leases interface {
 	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
 	// every one seen before. ok reports whether it did; the record returned is the one that stands now. A lease that was taken
 	// with the same name and number, by a call whose answer was lost, is renewed, and had with the token that it has. No lease
@@ -205,18 +213,22 @@ type Records interface {
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
 	// Memory tells what the part of the hot tier that holds a job's records can have forgotten.
 	Memory(ctx context.Context, jobID string) (Memory, error)
-	// Start is the last check and the step lease → running, in one: it judges e by the stop record, where an execution
-	// that was cancelled by itself is job.VerdictCancelled, and only for job.VerdictProceed marks the record as running.
+	// Start is the last check and the step lease → running, in one. Where the stop record that stands is of the check's version the
+	// record is marked as running, stop is nil, and the fence of the invocation is greater than those of all that this part of the hot
+	// tier accepted before, in this incarnation and earlier ones. Otherwise nothing begins, and stop is the record that stands, with
+	// version 0 if there is none: the caller judges by it.
 	// ErrIncarnation if the hot tier is another one than the check takes it for, else ErrFenced if the lease is not the token's.
-	// The fence of an invocation is greater than those of all that this part of the hot tier accepted before, in this incarnation
-	// and earlier ones.
-	Start(ctx context.Context, k Key, t job.Token, c Check) (job.Verdict, job.Fence, error)
+	Start(ctx context.Context, k Key, t job.Token, c Check) (fence job.Fence, stop *job.State, err error)
 	// Renew moves the end of leases, never back; it re-creates a record that was lost, and leaves alone one that is another
 	// token's or has an outcome. After an error some may be renewed. At most MaxRenew.
 	Renew(ctx context.Context, leases []Lease, lapsesAt time.Time) error
 	// Release gives a lease up without an outcome; the record stays. With called, this holder or an earlier one may have called the
 	// target, and the record remains running; without it, it is as before the last check.
 	Release(ctx context.Context, k Key, t job.Token, called bool) error
+}
+
+// Outcomes tell how attempts ended.
+type Outcomes interface {
 	// Finish stores each outcome whose record is the token's, released, lapsed at now or gone. After an error some may be
 	// stored; repeating it finds them. At most MaxFinish.
 	Finish(ctx context.Context, ends []End, now time.Time) ([]Ended, error)
@@ -225,7 +237,10 @@ type Records interface {
 	Refuse(ctx context.Context, k Key, o job.Outcome, now time.Time) (rec Record, ok bool, err error)
 	// Lookup reads records.
 	Lookup(ctx context.Context, keys []Key) ([]Record, error)
+}
 
+// Stops are the stop records of jobs.
+type Stops interface {
 	// SetStop stores the state of a job over a smaller version only. Where holdsIn is over 0 the state may be stored by a server that was
 	// replaced, or a server that was replaced may still accept last checks without it: a change that stops attempts is acknowledged
 	// when that time is over and the state was stored once more. It is 0 unless a server failed over, was lost or lost its replica.

@@ -161,6 +161,29 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func TestAttemptIsJudgedByTheStopRecordThatIsThere(t *testing.T) {
+	e := &job.Entry{Locator: job.Locator{ExecutionID: "exe_1", DefinitionID: "def_2", Attempt: 1}, Trigger: job.TriggerSchedule}
+	standing := job.State{Version: 1, Status: job.StatusActive, DefinitionID: "def_2"}
+	one := standing
+	one.StoppedExecutions = []string{"exe_0", "exe_1"}
+	ahead := one
+	ahead.DefinitionID = "def_1"
+	for _, test := range []struct {
+		name  string
+		state job.State
+		want  job.Verdict
+	}{
+		{"no stop record", job.State{}, job.VerdictProceed},
+		{"one that stops nothing", standing, job.VerdictProceed},
+		{"one that stops this execution", one, job.VerdictCancelled},
+		{"one of before the definition", ahead, job.VerdictAheadOfRow},
+	} {
+		if got := test.state.JudgeAttempt(e, time.Time{}); got != test.want {
+			t.Errorf("%s: verdict %d, want %d", test.name, got, test.want)
+		}
+	}
+}
+
 // Targets compare tokens as text: incarnation before check before lease, whatever each of them grew to.
 func TestFencingTokensSortAsTextLikeWhatTheyStandFor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

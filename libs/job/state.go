@@ -84,6 +84,19 @@ func (s State) Judge(e *Entry, endsAt time.Time) Verdict {
 	return VerdictProceed
 }
 
+// JudgeAttempt decides by a stop record whether an attempt may be invoked: as Judge does, but for an execution that was cancelled by
+// itself, which is VerdictCancelled. A state of version 0 stands for no stop record, which stops nothing.
+func (s State) JudgeAttempt(e *Entry, endsAt time.Time) Verdict {
+	if s.Version == 0 {
+		return VerdictProceed
+	}
+	v := s.Judge(e, endsAt)
+	if v == VerdictProceed && s.Stops(e.ExecutionID) {
+		return VerdictCancelled
+	}
+	return v
+}
+
 // Refusal is the outcome of an attempt that is refused with a disposition. Only a first attempt decides what becomes of
 // its occurrence; a later one follows a call that was made, so the occurrence stays fired.
 func Refusal(v Verdict, e *Entry) Outcome {

@@ -27,8 +27,8 @@ var ErrNoChange = errors.New("nothing to change")
 
 // Changer changes jobs.
 type Changer struct {
-	Jobs    jobstore.Jobs
-	Records dedupe.Records
+	Jobs  jobstore.Jobs
+	Stops dedupe.Stops
 }
 
 // Changed is a job with a change that is stored.
@@ -36,7 +36,7 @@ type Changed struct {
 	job.Job
 	// HoldsIn is how long it takes until the change holds: 0 but around a failover of the hot tier.
 	HoldsIn time.Duration
-	records dedupe.Records
+	stops   dedupe.Stops
 }
 
 // Hold returns when nothing can begin any more that the change stops. A server that a replica was promoted in place of has ended by
@@ -48,7 +48,7 @@ func (c *Changed) Hold(ctx context.Context) error {
 	if err := run.Sleep(ctx, c.HoldsIn); err != nil {
 		return err
 	}
-	_, err := c.records.SetStop(ctx, c.ID, c.State())
+	_, err := c.stops.SetStop(ctx, c.ID, c.State())
 	return err
 }
 
@@ -93,8 +93,8 @@ func (c Changer) Change(
 
 // stop writes the stop record.
 func (c Changer) stop(ctx context.Context, j *job.Job) (Changed, error) {
-	holdsIn, err := c.Records.SetStop(ctx, j.ID, j.State())
-	return Changed{*j, holdsIn, c.Records}, err
+	holdsIn, err := c.Stops.SetStop(ctx, j.ID, j.State())
+	return Changed{*j, holdsIn, c.Stops}, err
 }
 
 // Pause pauses an active job; pausing a paused one changes nothing. What lies behind now is left to the resume, whose definition

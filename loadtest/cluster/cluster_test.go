@@ -44,19 +44,19 @@ func (c *installation) start() *process {
 		c.t.Fatalf("%v do not answer", missing)
 	}
 	loading, err := bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
-		Pending: p.Pending, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: logger, Metrics: metrics,
+		Pending: p.Pending, Hot: p.Hot, Outcomes: p.Records, Log: p.Log, Coord: p.Coord, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 	apiConfig := jobapi.DefaultConfig()
 	apiConfig.Partitions = partitions
 	answering, err := jobapi.New(apiConfig, jobapi.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Logger: logger, Metrics: metrics,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Outcomes: p.Records, Stops: p.Records, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 	workerConfig := schedulerworker.DefaultConfig()
 	workerConfig.Partitions = partitions
 	working, err := schedulerworker.New(workerConfig, schedulerworker.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Outcomes: p.Records, Stops: p.Records, Log: p.Log, Coord: p.Coord,
 		Board: p.Board, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
@@ -68,7 +68,7 @@ func (c *installation) start() *process {
 	})
 	c.must(err)
 	settling, err := retrymanager.New(retrymanager.DefaultConfig(), retrymanager.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Records: p.Records, Log: p.Log, Logger: logger, Metrics: metrics,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Stops: p.Records, Log: p.Log, Logger: logger, Metrics: metrics,
 	})
 	c.must(err)
 	auditConfig := auditwriter.DefaultConfig()

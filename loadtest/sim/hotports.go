@@ -161,13 +161,13 @@ func (c records) Acquire(
 	return v.a, v.b, err
 }
 
-func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Verdict, job.Fence, error) {
-	v, err := through(ctx, c.p, opStart, attemptKey(k), func(ctx context.Context) (pair[job.Verdict, job.Fence], error) {
-		v, fence, err := c.hot.Start(ctx, k, t, check)
-		if err == nil && v == job.VerdictProceed {
+func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Fence, *job.State, error) {
+	v, err := through(ctx, c.p, opStart, attemptKey(k), func(ctx context.Context) (pair[job.Fence, *job.State], error) {
+		fence, stop, err := c.hot.Start(ctx, k, t, check)
+		if err == nil && stop == nil {
 			c.p.w.started(k, fence)
 		}
-		return pair[job.Verdict, job.Fence]{v, fence}, err
+		return pair[job.Fence, *job.State]{fence, stop}, err
 	})
 	return v.a, v.b, err
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,8 +55,12 @@ func Variants() []*Variant {
 		{Name: "decision or next instant not claimed", Ports: only("scheduler-worker", func(p *Ports) { p.Hot = claimsNothing{p.Hot} })},
 		{Name: "stop record written without its version", Servers: func(w *world) { w.hot.Broken.AnyVersion = true }},
 		{Name: "a fire of a greater definition is refused", Ports: only("executor", func(p *Ports) { p.Records = refusesAhead{p.Records} })},
-		{Name: "an old definition is fired after an update", Servers: func(w *world) { w.hot.Broken.AnyDefinition = true }},
-		{Name: "an old definition is judged by the last update alone", Seed: 74, Servers: func(w *world) { w.hot.Broken.LastUpdateOnly = true }},
+		{Name: "an old definition is fired after an update", Ports: only("executor", func(p *Ports) {
+			p.Records = beginsAs{p.Records, []job.Verdict{job.VerdictSuperseded, job.VerdictOutdated}}
+		})},
+		{Name: "an old definition is judged by the last update alone", Seed: 74, Ports: only("executor", func(p *Ports) {
+			p.Records = beginsAs{p.Records, []job.Verdict{job.VerdictSuperseded}}
+		})},
 		{Name: "a change writes no stop record", Ports: only("job-api", func(p *Ports) { p.Records = stopsNothing{p.Records} })},
 		{Name: "a stop holds that only a replaced server has", Servers: func(w *world) { w.hot.Broken.AloneHolds = true }},
 		{Name: "no successor is written", Ports: only("scheduler-worker", func(p *Ports) { p.Pending = writesNothing{p.Pending} })},
@@ -221,12 +226,27 @@ func (claimsNothing) Claim(_ context.Context, _ hotbucket.Owner, claims []hotbuc
 
 type refusesAhead struct{ dedupe.Records }
 
-func (r refusesAhead) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
-	v, fence, err := r.Records.Start(ctx, k, t, c)
-	if v == job.VerdictAheadOfRow {
-		v = job.VerdictOutdated
+func (r refusesAhead) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
+	fence, stop, err := r.Records.Start(ctx, k, t, c)
+	if stop != nil && stop.JudgeAttempt(c.Entry, time.Time{}) == job.VerdictAheadOfRow {
+		stop.DefinitionID, stop.EffectiveAt = c.Entry.DefinitionID+"~", time.Time{}
 	}
-	return v, fence, err
+	return fence, stop, err
+}
+
+// beginsAs lets an attempt begin although the stop record says one of some verdicts of it.
+type beginsAs struct {
+	dedupe.Records
+	verdicts []job.Verdict
+}
+
+func (b beginsAs) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
+	fence, stop, err := b.Records.Start(ctx, k, t, c)
+	if stop != nil && slices.Contains(b.verdicts, stop.JudgeAttempt(c.Entry, time.Time{})) {
+		c.StopVersion = stop.Version
+		return b.Records.Start(ctx, k, t, c)
+	}
+	return fence, stop, err
 }
 
 type stopsNothing struct{ dedupe.Records }

@@ -272,7 +272,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		cfg.Partitions = partitions
 		s, err := jobapi.New(cfg, jobapi.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
-			Records: ports.Records, Entropy: entropy{w}, Clock: p.clock, Logger: logger, Metrics: metrics,
+			Outcomes: ports.Records, Stops: ports.Records, Entropy: entropy{w}, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 		w.mu.Lock()
 		w.apis[p.name] = s
@@ -280,7 +280,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		return s, err
 	case "bucket-loader":
 		return bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
-			Pending: ports.Pending, Hot: ports.Hot, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
+			Pending: ports.Pending, Hot: ports.Hot, Outcomes: ports.Records, Log: ports.Log, Coord: ports.Coord,
 			Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "scheduler-worker":
@@ -295,7 +295,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		}
 		return schedulerworker.New(cfg, schedulerworker.Deps{
 			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
-			Records: ports.Records, Log: ports.Log, Coord: ports.Coord, Board: ports.Board, Clock: p.clock, Logger: logger, Metrics: metrics,
+			Outcomes: ports.Records, Stops: ports.Records, Log: ports.Log, Coord: ports.Coord, Board: ports.Board, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	case "executor":
 		cfg := executor.DefaultConfig()
@@ -308,7 +308,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		})
 	case "retry-manager":
 		return retrymanager.New(retrymanager.DefaultConfig(), retrymanager.Deps{
-			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Hot: ports.Hot, Records: ports.Records,
+			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Hot: ports.Hot, Stops: ports.Records,
 			Log: ports.Log, Clock: p.clock, Logger: logger, Metrics: metrics,
 		})
 	}

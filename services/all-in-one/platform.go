@@ -145,7 +145,7 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 func (p *Platform) serve(cfg Config, out Outside) error {
 	a, logger, metrics := p.Adapters, out.Logger, out.Metrics
 	loading, err := bucketloader.New(cfg.Loader, bucketloader.Deps{
-		Pending: a.Pending, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
+		Pending: a.Pending, Hot: a.Hot, Outcomes: a.Records, Log: a.Log, Coord: a.Coord,
 		Logger: logger.With("service", "bucket-loader"), Metrics: metrics,
 	})
 	if err != nil {
@@ -156,15 +156,15 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	cfg.Executor.MaxBytes = min(cfg.Executor.MaxBytes, cfg.Memory.executorBytes())
 	space := embedded.NewSpace(cfg.FS, cfg.Dir, logger)
 	p.API, err = jobapi.New(cfg.API, jobapi.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Listener: out.Listener,
-		Full: space.Low, Admin: admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
+		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot,
+		Outcomes: a.Records, Stops: a.Records, Listener: out.Listener, Full: space.Low, Admin: admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
 	})
 	if err != nil {
 		return err
 	}
 	working, err := schedulerworker.New(cfg.Worker, schedulerworker.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
-		Board: a.Board, Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
+		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot,
+		Outcomes: a.Records, Stops: a.Records, Log: a.Log, Coord: a.Coord, Board: a.Board, Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
 	})
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		return err
 	}
 	settling, err := retrymanager.New(cfg.Settler, retrymanager.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Hot: a.Hot, Records: a.Records, Log: a.Log,
+		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Hot: a.Hot, Stops: a.Records, Log: a.Log,
 		Logger: logger.With("service", "retry-manager"), Metrics: metrics,
 	})
 	if err != nil {

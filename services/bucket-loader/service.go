@@ -80,13 +80,13 @@ func (c Config) Validate() error {
 
 // Deps are the ports that a loader works on.
 type Deps struct {
-	Pending jobstore.Pending
-	Hot     hotbucket.Buckets
-	Records dedupe.Records
-	Log     dispatch.Log
-	Coord   coord.Coordinator
-	Logger  *slog.Logger
-	Metrics prometheus.Registerer
+	Pending  jobstore.Pending
+	Hot      hotbucket.Buckets
+	Outcomes dedupe.Outcomes
+	Log      dispatch.Log
+	Coord    coord.Coordinator
+	Logger   *slog.Logger
+	Metrics  prometheus.Registerer
 	// Clock is the time of this machine.
 	Clock clock.Clock
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -66,7 +68,9 @@ type bench struct {
 	log     *watchedLog
 	pending *embedded.Pending
 	records *embedded.Records
-	target  *slowTarget
+	// shown is what the executor has for them.
+	shown  dedupe.Records
+	target *slowTarget
 	// rows counts the reads of entries' rows.
 	rows atomic.Int64
 }
@@ -83,7 +87,9 @@ func newBench(t *testing.T, takes time.Duration) *bench {
 		log.Close()
 		_ = db.Close()
 	})
-	return &bench{t: t, db: db, log: &watchedLog{Log: log}, pending: embedded.NewPending(db), records: records, target: &slowTarget{takes: takes}}
+	return &bench{
+		t: t, db: db, log: &watchedLog{Log: log}, pending: embedded.NewPending(db), records: records, shown: records, target: &slowTarget{takes: takes},
+	}
 }
 
 // start starts an executor. After stop it ends its calls.
@@ -96,7 +102,7 @@ func (b *bench) start() (stop context.CancelFunc, ended chan struct{}) {
 func (b *bench) startWith(ahead clock.Clock) (stop context.CancelFunc, ended chan struct{}) {
 	b.t.Helper()
 	s, err := New(DefaultConfig(), Deps{
-		Jobs: embedded.NewJobStore(b.db), Pending: countedRows{b.pending, &b.rows}, Records: b.records, Log: b.log, Coord: embedded.NewCoordinator(b.db),
+		Jobs: embedded.NewJobStore(b.db), Pending: countedRows{b.pending, &b.rows}, Records: b.shown, Log: b.log, Coord: embedded.NewCoordinator(b.db),
 		Board: embedded.NewBoard(), Transport: b.target, Logger: slog.New(slog.DiscardHandler),
 		Clock: ahead,
 	})
@@ -251,6 +257,70 @@ type countedRows struct {
 func (p countedRows) Row(ctx context.Context, l job.Locator) (job.PendingRow, error) {
 	p.n.Add(1)
 	return p.Pending.Row(ctx, l)
+}
+
+// stopsMeanwhile writes a stop record right before a check that goes by one comes in.
+type stopsMeanwhile struct {
+	dedupe.Records
+	stop   job.State
+	checks []int64
+}
+
+func (r *stopsMeanwhile) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
+	r.checks = append(r.checks, c.StopVersion)
+	if c.StopVersion > 0 {
+		if _, err := r.SetStop(ctx, c.Entry.JobID, r.stop); err != nil {
+			return job.Fence{}, nil, err
+		}
+	}
+	return r.Records.Start(ctx, k, t, c)
+}
+
+func TestStopThatComesBetweenTheJudgementAndTheLastCheckIsObeyed(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile job.Status
+		calls     int64
+		checks    []int64
+	}{
+		"cancelled meanwhile": {job.StatusCancelled, 0, []int64{0, 1}},
+		"changed meanwhile":   {job.StatusActive, 1, []int64{0, 1, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, time.Second)
+				fire := b.publish(time.Now(), false)
+				standing := job.State{Version: 1, Status: job.StatusActive, DefinitionID: fire.DefinitionID}
+				_, err := b.records.SetStop(t.Context(), fire.JobID, standing)
+				must(t, err)
+				records := &stopsMeanwhile{Records: b.records, stop: job.State{Version: 2, Status: c.meanwhile, DefinitionID: fire.DefinitionID}}
+				b.shown = records
+				stop, ended := b.start()
+				time.Sleep(10 * time.Second)
+				stop()
+				<-ended
+				if b.target.calls.Load() != c.calls || b.events() != 1 || !slices.Equal(records.checks, c.checks) {
+					t.Errorf("%d calls, %d events, checks by versions %v; want %d calls, one event, versions %v",
+						b.target.calls.Load(), b.events(), records.checks, c.calls, c.checks)
+				}
+			})
+		})
+	}
+}
+
+func TestCheckOfAJobThatNothingEverChangedIsOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, time.Second)
+		b.publish(time.Now(), false)
+		records := &stopsMeanwhile{Records: b.records}
+		b.shown = records
+		stop, ended := b.start()
+		time.Sleep(10 * time.Second)
+		stop()
+		<-ended
+		if b.target.calls.Load() != 1 || !slices.Equal(records.checks, []int64{0}) {
+			t.Errorf("%d calls, checks by versions %v", b.target.calls.Load(), records.checks)
+		}
+	})
 }
 
 func must(t *testing.T, err error) {

@@ -125,6 +125,7 @@ func (s *Service) lastCheck(
 ) (verdict job.Verdict, fence job.Fence, gone bool, err error) {
 	w := a.w
 	check := dedupe.Check{Entry: &w.fire.Entry}
+	var endsAt time.Time // where the fire's definition ended, once that had to be found out
 	asked := w.fire.Fresh || s.deps.Clock.Since(w.fire.DueAt) <= staleAfter
 	for {
 		memory, err := s.memory(ctx, w)
@@ -147,60 +148,57 @@ func (s *Service) lastCheck(
 		// The hot tier may lose its memory right now: it accepts the check as what was trusted, or not at all.
 		check.Incarnation = w.incarnation
 		began := s.deps.Clock.Now()
-		verdict, fence, err = s.checkOnce(ctx, a, check)
+		fence, stop, err := s.checkOnce(ctx, a, check)
+		if errors.Is(err, dedupe.ErrIncarnation) {
+			continue
+		}
 		if err != nil {
 			return 0, fence, false, err
 		}
+		verdict := job.VerdictProceed
+		if stop != nil {
+			verdict = stop.JudgeAttempt(&w.fire.Entry, endsAt)
+		}
 		switch {
-		case verdict == fenced:
-			return 0, fence, false, dedupe.ErrFenced
-		case verdict == forgotten:
 		case verdict == job.VerdictAheadOfRow:
 			if gone, err := s.refreshStop(ctx, w); gone || err != nil {
 				return 0, fence, gone, err
 			}
 		case verdict == job.VerdictSuperseded:
-			if check.EndsAt, gone, err = s.endOf(ctx, w); gone || err != nil {
+			if endsAt, gone, err = s.endOf(ctx, w); gone || err != nil {
 				return 0, fence, gone, err
 			}
+		case verdict == job.VerdictProceed && stop != nil: // it may begin, if this is still the record that stands
+			check.StopVersion = stop.Version
 		case s.deps.Clock.Since(began) <= time.Second:
 			return verdict, fence, false, nil
 		}
 	}
 }
 
-// checkOnce asks the hot tier for the last check, and notes what holds of the lease from then on.
-func (s *Service) checkOnce(ctx context.Context, a *attempt, check dedupe.Check) (verdict job.Verdict, fence job.Fence, err error) {
+// checkOnce asks the hot tier for the last check, and notes what holds of the lease from then on. stop is the stop record that stands if it
+// is not the one that the check is for; then nothing began.
+func (s *Service) checkOnce(ctx context.Context, a *attempt, check dedupe.Check) (fence job.Fence, stop *job.State, err error) {
 	// It may forget the lease right behind the check as well, which must come back as one that has begun.
 	s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, mayHaveBegun: true})
+	var refused error
 	err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
-		verdict, fence, err = s.deps.Records.Start(ctx, a.key, a.rec.Token, check)
-		switch {
-		case errors.Is(err, dedupe.ErrFenced):
-			verdict = fenced
-		case errors.Is(err, dedupe.ErrIncarnation):
-			verdict = forgotten
-		default:
-			return err
+		fence, stop, err = s.deps.Records.Start(ctx, a.key, a.rec.Token, check)
+		if refused = nil; errors.Is(err, dedupe.ErrFenced) || errors.Is(err, dedupe.ErrIncarnation) {
+			refused, err = err, nil
 		}
-		return nil
+		return err
 	})
 	if err != nil {
-		return 0, fence, err
+		return fence, nil, err
 	}
-	if verdict == job.VerdictProceed {
+	if refused == nil && stop == nil {
 		s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, begun: true})
 	} else {
 		s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.rec.DefinitionID, mayHaveBegun: a.rec.Running, begun: a.rec.Running})
 	}
-	return verdict, fence, nil
+	return fence, stop, refused
 }
-
-// Verdicts of lastCheck alone: the lease is another's, or the hot tier may have forgotten it and more.
-const (
-	fenced    job.Verdict = -1
-	forgotten job.Verdict = -2
-)
 
 // memory is what the hot tier can have forgotten of the fire's job.
 func (s *Service) memory(ctx context.Context, w *task) (memory dedupe.Memory, err error) {

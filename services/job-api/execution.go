@@ -275,7 +275,7 @@ func (s *Service) underWay(ctx context.Context, x *executionBody) error {
 		return nil
 	}
 	k := dedupe.Key{ExecutionID: x.ExecutionID, Attempt: len(x.Attempts) + 1}
-	records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{k})
+	records, err := s.deps.Outcomes.Lookup(ctx, []dedupe.Key{k})
 	if err != nil {
 		return err
 	}

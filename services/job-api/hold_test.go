@@ -15,7 +15,7 @@ import (
 
 // failedOver is a hot tier of which a server failed over a moment ago.
 type failedOver struct {
-	dedupe.Records
+	dedupe.Stops
 	until time.Time
 
 	mu   sync.Mutex
@@ -26,7 +26,7 @@ func (f *failedOver) SetStop(ctx context.Context, jobID string, s job.State) (ti
 	f.mu.Lock()
 	f.sets = append(f.sets, time.Now())
 	f.mu.Unlock()
-	if _, err := f.Records.SetStop(ctx, jobID, s); err != nil {
+	if _, err := f.Stops.SetStop(ctx, jobID, s); err != nil {
 		return 0, err
 	}
 	return max(time.Until(f.until), 0), nil
@@ -35,7 +35,7 @@ func (f *failedOver) SetStop(ctx context.Context, jobID string, s job.State) (ti
 func TestChangeIsAnsweredWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &failedOver{}
-		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { tier.Records, d.Records = d.Records, tier })
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { tier.Stops, d.Stops = d.Stops, tier })
 		path := "/jobs/" + s.create(everySecond)
 		for _, c := range []struct{ method, path, body string }{
 			{http.MethodPost, path + "/pause", ""},
@@ -65,7 +65,7 @@ func TestOnlyAShareOfTheConnectionsWaitsUntilChangesHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := &failedOver{}
 		s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
-			tier.Records, d.Records = d.Records, tier
+			tier.Stops, d.Stops = d.Stops, tier
 			c.MaxConnections = 4
 		})
 		path := "/jobs/" + s.create(everySecond)

@@ -78,7 +78,8 @@ type Deps struct {
 	History  jobstore.History
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
-	Records  dedupe.Records
+	Outcomes dedupe.Outcomes
+	Stops    dedupe.Stops
 	// Listener is where the API listens; nil when only Handler is used.
 	Listener net.Listener
 	// Full tells that the store has no room for new work; nil means never.
@@ -125,7 +126,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, spec: sp, metrics: newMetrics(deps.Metrics),
-		change:  lifecycle.Changer{Jobs: deps.Jobs, Records: deps.Records},
+		change:  lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
 		holding: make(chan struct{}, max(cfg.MaxConnections/holdingShare, 1)), stopping: make(chan struct{}),
 		cold: make(chan job.Entry, cfg.MaxWriteThroughs),
 	}

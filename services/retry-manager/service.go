@@ -50,7 +50,7 @@ type Deps struct {
 	Pending jobstore.Pending
 	History jobstore.History
 	Hot     hotbucket.Buckets
-	Records dedupe.Records
+	Stops   dedupe.Stops
 	Log     dispatch.Log
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
@@ -74,7 +74,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	return &Service{
-		cfg: cfg, deps: deps, change: lifecycle.Changer{Jobs: deps.Jobs, Records: deps.Records},
+		cfg: cfg, deps: deps, change: lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
 		metrics: newMetrics(deps.Metrics),
 	}, nil
 }

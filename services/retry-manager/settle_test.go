@@ -43,7 +43,7 @@ func newFixture(t *testing.T) fixture {
 	t.Cleanup(log.Close)
 	s, err := New(DefaultConfig(), Deps{
 		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db),
-		Hot: embedded.NewHotBuckets(db.Incarnation(), 4, 0), Records: records, Log: log,
+		Hot: embedded.NewHotBuckets(db.Incarnation(), 4, 0), Stops: records, Log: log,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -21,7 +21,7 @@ func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.
 	for i, t := range tasks {
 		keys[i], locators[i] = dedupe.KeyOf(t.entry), t.entry.Locator
 	}
-	records, err := s.deps.Records.Lookup(ctx, keys)
+	records, err := s.deps.Outcomes.Lookup(ctx, keys)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (s *Service) missed(ctx context.Context, t *task, rec dedupe.Record, at tim
 // skip stores that an attempt is skipped as missed, and gives the event that tells so; nil if it was dispatched.
 func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, error) {
 	o := job.Outcome{Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedMissed, Timeline: job.Timeline{Completed: at}}
-	rec, stored, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(t.entry), o, at)
+	rec, stored, err := s.deps.Outcomes.Refuse(ctx, dedupe.KeyOf(t.entry), o, at)
 	if err != nil || !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped) {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	if err != nil || exists {
 		return nil, err
 	}
-	records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(t.entry)})
+	records, err := s.deps.Outcomes.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(t.entry)})
 	if err != nil {
 		return nil, err
 	}

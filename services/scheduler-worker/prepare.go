@@ -160,7 +160,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	}
 	if state.Stops(t.entry.ExecutionID) {
 		// The executor refuses it by the stop record, which may be gone: it is older than the take.
-		if _, err := s.deps.Records.SetStop(ctx, row.ID, state); err != nil {
+		if _, err := s.deps.Stops.SetStop(ctx, row.ID, state); err != nil {
 			return prepared{err: err}
 		}
 	}
@@ -191,7 +191,7 @@ func (s *Service) recall(ctx context.Context, t *task) error {
 		}
 		outcome := e.Outcome
 		outcome.DefinitionID = e.Entry.DefinitionID
-		_, _, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(t.entry), outcome, job.Instant(s.deps.Clock.Now()))
+		_, _, err := s.deps.Outcomes.Refuse(ctx, dedupe.KeyOf(t.entry), outcome, job.Instant(s.deps.Clock.Now()))
 		return err
 	}
 	return nil
@@ -276,7 +276,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 	}
 	// Where someone holds the attempt its fire is published all the same, under the present incarnation of the hot tier.
 	// The stop record may be gone with the one before, and an executor would find nothing that stops it.
-	if _, err := s.deps.Records.SetStop(ctx, t.entry.JobID, row.State()); err != nil {
+	if _, err := s.deps.Stops.SetStop(ctx, t.entry.JobID, row.State()); err != nil {
 		return time.Time{}, err
 	}
 	if !v.HasDisposition() {
@@ -287,7 +287,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 
 // dropOutdated ends an entry whose instant is another definition's, without a disposition.
 func (s *Service) dropOutdated(ctx context.Context, t *task) (again time.Time, err error) {
-	records, err := s.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(t.entry)})
+	records, err := s.deps.Outcomes.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(t.entry)})
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -303,7 +303,7 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 	now := job.Instant(s.deps.Clock.Now())
 	outcome := job.Refusal(v, t.entry)
 	outcome.Timeline.Completed = now
-	rec, stored, err := s.deps.Records.Refuse(ctx, dedupe.KeyOf(t.entry), outcome, now)
+	rec, stored, err := s.deps.Outcomes.Refuse(ctx, dedupe.KeyOf(t.entry), outcome, now)
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -42,11 +42,12 @@ func (l *told) Publish(_ context.Context, topic string, records []dispatch.Recor
 // fixture is a worker on embedded adapters in memory, and a paused job with an entry.
 type fixture struct {
 	*Service
-	t     *testing.T
-	log   *told
-	row   job.Job
-	entry job.Entry
-	owner hotbucket.Owner
+	t       *testing.T
+	log     *told
+	records *embedded.Records
+	row     job.Job
+	entry   job.Entry
+	owner   hotbucket.Owner
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -64,10 +65,10 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{t: t, log: &told{}, owner: hotbucket.Owner{Role: hotbucket.RoleWorker, Epoch: 1}}
+	f := &fixture{t: t, log: &told{}, records: records, owner: hotbucket.Owner{Role: hotbucket.RoleWorker, Epoch: 1}}
 	f.Service, err = New(DefaultConfig(), Deps{
 		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db),
-		Settings: embedded.NewSettings(db), Hot: embedded.NewHotBuckets(db.Incarnation(), 1, 0), Records: records, Log: f.log,
+		Settings: embedded.NewSettings(db), Hot: embedded.NewHotBuckets(db.Incarnation(), 1, 0), Outcomes: records, Stops: records, Log: f.log,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -121,12 +122,12 @@ func TestInstantsThatARefusalStopsAreToldInOneWay(t *testing.T) {
 	f := newFixture(t)
 	ctx, key, begin := t.Context(), dedupe.KeyOf(&f.entry), f.entry.DueAt
 	former := dedupe.Holder{Name: "executor", DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ000000", Start: 1}
-	rec, held, err := f.deps.Records.Acquire(ctx, key, former, begin, begin.Add(time.Minute))
+	rec, held, err := f.records.Acquire(ctx, key, former, begin, begin.Add(time.Minute))
 	if err != nil || !held {
 		t.Fatal(held, err)
 	}
 	outcome := job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: rec.Token.Start}, DefinitionID: former.DefinitionID}
-	_, err = f.deps.Records.Finish(ctx, []dedupe.End{{Key: key, Token: rec.Token, Outcome: &outcome}}, begin.Add(time.Second))
+	_, err = f.deps.Outcomes.Finish(ctx, []dedupe.End{{Key: key, Token: rec.Token, Outcome: &outcome}}, begin.Add(time.Second))
 	f.must(err)
 
 	f.refused(job.VerdictPaused)
@@ -144,7 +145,7 @@ func TestOwnerThatStoodStillJudgesAnewWhatAnotherHasRefused(t *testing.T) {
 	f := newFixture(t)
 	now := f.entry.DueAt.Add(time.Hour)
 	refusal := job.Refusal(job.VerdictCancelled, &f.entry)
-	_, stored, err := f.deps.Records.Refuse(t.Context(), dedupe.KeyOf(&f.entry), refusal, now)
+	_, stored, err := f.deps.Outcomes.Refuse(t.Context(), dedupe.KeyOf(&f.entry), refusal, now)
 	if err != nil || !stored {
 		t.Fatal(stored, err)
 	}
@@ -214,7 +215,7 @@ func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) 
 		if p := f.judge(ctx, &task{entry: &f.entry, owner: f.owner, line: line}, &row, true); p.err != nil || p.aside != nil {
 			t.Fatalf("judged: %+v", p)
 		}
-		records, err := f.deps.Records.Lookup(ctx, []dedupe.Key{key})
+		records, err := f.deps.Outcomes.Lookup(ctx, []dedupe.Key{key})
 		f.must(err)
 		return records[0].Outcome != nil && records[0].Outcome.DefinitionID == former.DefinitionID
 	}
@@ -301,7 +302,7 @@ func TestDecisionThatOnlyTheRowRemembersIsCarriedOut(t *testing.T) {
 	if len(left) != 0 {
 		t.Error("it is fired although its row says that it was skipped")
 	}
-	records, err := f.deps.Records.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(&f.entry)})
+	records, err := f.deps.Outcomes.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(&f.entry)})
 	f.must(err)
 	if o := records[0].Outcome; o == nil || o.Disposition != job.DispositionSkippedMissed {
 		t.Errorf("its outcome is %+v", o)

@@ -96,7 +96,8 @@ type Deps struct {
 	History  jobstore.History
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
-	Records  dedupe.Records
+	Outcomes dedupe.Outcomes
+	Stops    dedupe.Stops
 	Log      dispatch.Log
 	Coord    coord.Coordinator
 	// Board is where executors tell how much of each lane they can take.

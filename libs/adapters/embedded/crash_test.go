@@ -223,8 +223,8 @@ func TestTakeoversAreCountedOverRestarts(t *testing.T) {
 			t.Errorf("token %s does not exceed %s", rec.Token, last)
 		}
 		last = rec.Token
-		if v, _, err := records.Start(ctx, key, rec.Token, dedupe.Check{Entry: &entry, Incarnation: db.Incarnation()}); err != nil || v != job.VerdictProceed {
-			t.Fatalf("start %d: %v, %v", start, v, err)
+		if _, stop, err := records.Start(ctx, key, rec.Token, dedupe.Check{Entry: &entry, Incarnation: db.Incarnation()}); err != nil || stop != nil {
+			t.Fatalf("start %d: stop record %+v, %v", start, stop, err)
 		}
 		if err := db.Close(); err != nil {
 			t.Fatal(err)

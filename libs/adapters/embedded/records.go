@@ -169,36 +169,30 @@ func (r *Records) Memory(context.Context, string) (dedupe.Memory, error) {
 }
 
 // Start implements dedupe.Records.
-func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
+func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
 	if c.Incarnation != r.db.incarnation {
-		return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", dedupe.ErrIncarnation)
+		return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", dedupe.ErrIncarnation)
 	}
-	verdict, fence, err := r.start(k, t, c)
-	if err == nil && verdict == job.VerdictProceed && r.mayHaveKilled(c.Entry) {
+	fence, stop, err := r.start(k, t, c)
+	if err == nil && stop == nil && r.mayHaveKilled(c.Entry) {
 		// Everything written so far is on disk once this is; many that wait share one sync.
 		if err := r.db.sync(); err != nil {
-			return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", err)
+			return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", err)
 		}
 	}
-	return verdict, fence, err
+	return fence, stop, err
 }
 
-func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
+func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]
 	if !ok || rec.Token != t || rec.Released || rec.Outcome != nil {
-		return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", dedupe.ErrFenced)
+		return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", dedupe.ErrFenced)
 	}
 	e := c.Entry
-	if stop, ok := r.stops[e.JobID]; ok {
-		v := stop.state.Judge(e, c.EndsAt)
-		if v == job.VerdictProceed && stop.state.Stops(e.ExecutionID) {
-			v = job.VerdictCancelled
-		}
-		if v != job.VerdictProceed {
-			return v, job.Fence{}, nil
-		}
+	if stop := r.stops[e.JobID].state; stop.Version != c.StopVersion {
+		return job.Fence{}, &stop, nil
 	}
 	rec.DefinitionID = e.DefinitionID
 	if rec.Token.Counter == 1 && !rec.Running && !r.mayHaveKilled(e) && !r.closed {
@@ -208,13 +202,13 @@ func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict,
 		}
 	} else {
 		if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec)); err != nil {
-			return 0, job.Fence{}, fmt.Errorf("embedded: start: %w", err)
+			return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", err)
 		}
 		delete(r.unwritten, k)
 	}
 	rec.Running = true
 	r.started++
-	return job.VerdictProceed, job.Fence{Epoch: dedupe.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil
+	return job.Fence{Epoch: dedupe.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil, nil
 }
 
 // mayHaveKilled reports whether an earlier process may have died of this attempt: it was due before this one opened the

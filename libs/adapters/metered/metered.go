@@ -180,7 +180,7 @@ func (x *recordsPort) Memory(ctx context.Context, jobID string) (a dedupe.Memory
 	return a, err
 }
 
-func (x *recordsPort) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (a job.Verdict, b job.Fence, err error) {
+func (x *recordsPort) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (a job.Fence, b *job.State, err error) {
 	defer func(began time.Time) { x.m.done("records", "Start", began, err) }(time.Now())
 	a, b, err = x.Records.Start(ctx, k, t, c)
 	return a, b, err

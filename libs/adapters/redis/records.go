@@ -143,58 +143,44 @@ func (r *Records) Acquire(
 	return rec, ok, nil
 }
 
+// It answers the number of the invocation, a word, or the stop record that stands if it is of another version than the check's.
 var startScript = newScript(recordLua + incarnationLua + `
 if incarnation(KEYS[3]) ~= ARGV[3] then return 'incarnation' end
 if not there or not mine(ARGV[1], ARGV[2]) or released or outcome then return 'fenced' end
-if (redis.call('HGET', KEYS[2], 'b') or '') ~= ARGV[4] then return 'stop' end
-if ARGV[6] == '1' then
-  redis.call('HSET', key, 'n', '1', 'd', ARGV[5])
-  redis.call('PEXPIRE', key, ARGV[7])
-  return tostring(redis.call('INCR', KEYS[4]))
-end
-return 'ok'`)
+local stop = redis.call('HMGET', KEYS[2], 'v', 'b')
+if (stop[1] or '0') ~= ARGV[4] then return {stop[2] or ''} end
+redis.call('HSET', key, 'n', '1', 'd', ARGV[5])
+redis.call('PEXPIRE', key, ARGV[6])
+return redis.call('INCR', KEYS[4])`)
 
-// Start implements dedupe.Records. The stop record is read and judged here; the script makes sure that it still is the one
-// that was judged.
-func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	for {
-		text, err := r.client.HGet(ctx, r.stopKey(c.Entry.JobID), "b").Result()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", err)
+// Start implements dedupe.Records.
+func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (fence job.Fence, stop *job.State, err error) {
+	jobID := c.Entry.JobID
+	keys := []string{r.recordKey(k), r.stopKey(jobID), r.incarnationKey(jobID), r.ofJob(jobID, "started")}
+	answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, c.StopVersion, c.Entry.DefinitionID,
+		recordTTL.Milliseconds()).Result()
+	counter, began := answer.(int64)
+	standing, other := answer.([]any)
+	switch {
+	case err != nil:
+	case began:
+		return job.Fence{Epoch: dedupe.EpochOf(c.Incarnation), Counter: counter, Start: t.Start}, nil, nil
+	case other:
+		stop = &job.State{}
+		if text := fmt.Sprint(standing...); text != "" {
+			err = json.Unmarshal([]byte(text), stop)
 		}
-		verdict := job.VerdictProceed
-		if text != "" {
-			var stop job.State
-			if err := json.Unmarshal([]byte(text), &stop); err != nil {
-				return 0, job.Fence{}, fmt.Errorf("redis: stop record: %w", err)
-			}
-			if verdict = stop.Judge(c.Entry, c.EndsAt); verdict == job.VerdictProceed && stop.Stops(c.Entry.ExecutionID) {
-				verdict = job.VerdictCancelled
-			}
-		}
-		keys := []string{r.recordKey(k), r.stopKey(c.Entry.JobID), r.incarnationKey(c.Entry.JobID), r.ofJob(c.Entry.JobID, "started")}
-		answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, text, c.Entry.DefinitionID, flag(verdict == job.VerdictProceed),
-			recordTTL.Milliseconds()).Text()
-		switch {
-		case err != nil:
-			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", err)
-		case answer == "incarnation":
-			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", dedupe.ErrIncarnation)
-		case answer == "fenced":
-			return 0, job.Fence{}, fmt.Errorf("redis: start: %w", dedupe.ErrFenced)
-		case answer == "stop": // another one was written meanwhile
-		case verdict != job.VerdictProceed:
-			return verdict, job.Fence{}, nil
-		default:
-			counter, err := strconv.ParseInt(answer, 10, 64)
-			if err != nil {
-				return 0, job.Fence{}, fmt.Errorf("redis: start: %w", err)
-			}
-			return verdict, job.Fence{Epoch: dedupe.EpochOf(c.Incarnation), Counter: counter, Start: t.Start}, nil
-		}
+	case answer == "incarnation":
+		err = dedupe.ErrIncarnation
+	case answer == "fenced":
+		err = dedupe.ErrFenced
+	default:
+		err = fmt.Errorf("unexpected answer %v", answer)
 	}
+	if err != nil {
+		return job.Fence{}, nil, fmt.Errorf("redis: start: %w", err)
+	}
+	return job.Fence{}, stop, nil
 }
 
 var renewScript = newScript(recordLua + `

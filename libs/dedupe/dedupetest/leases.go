@@ -42,7 +42,7 @@ func askedAgainIsHad(t *testing.T, f fixture) {
 		}
 		f.wantHeld(t, bob, at)
 	}
-	f.start(t, rec.Token, job.VerdictProceed)
+	f.start(t, rec.Token)
 	if again := f.acquire(t, alice, f.now.Add(3*lease)); again.Token != rec.Token || !again.Running {
 		t.Errorf("after the start it is had again as %+v", again)
 	}
@@ -103,7 +103,7 @@ func takeoversCount(t *testing.T, f fixture) {
 			t.Errorf("takeover %d gave %+v after token %s", i, rec, last)
 		}
 		if i%2 == 1 {
-			f.start(t, rec.Token, job.VerdictProceed)
+			f.start(t, rec.Token)
 		}
 		last = rec.Token
 	}
@@ -123,7 +123,7 @@ func takenOverIsFenced(t *testing.T, f fixture) {
 	if rec := f.record(t); rec != second {
 		t.Errorf("record is %+v, was %+v", rec, second)
 	}
-	f.start(t, second.Token, job.VerdictProceed)
+	f.start(t, second.Token)
 }
 
 func renewMoves(t *testing.T, f fixture) {
@@ -232,7 +232,7 @@ func releaseFrees(t *testing.T, f fixture) {
 				t.Errorf("started %v: had as %+v after token %s", started, rec, last)
 			}
 			if started {
-				f.start(t, rec.Token, job.VerdictProceed)
+				f.start(t, rec.Token)
 			}
 			must(t, f.Release(t.Context(), f.key, rec.Token, true))
 			must(t, f.Release(t.Context(), f.key, rec.Token, true))
@@ -267,13 +267,13 @@ func releasedIsFenced(t *testing.T, f fixture) {
 	_, _, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting with the token of before", err)
 	must(t, f.Release(t.Context(), f.key, rec.Token, true)) // with the token of before: not this lease's
-	f.start(t, again.Token, job.VerdictProceed)
+	f.start(t, again.Token)
 }
 
 func runningStays(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	f.start(t, rec.Token, job.VerdictProceed)
-	f.start(t, rec.Token, job.VerdictProceed) // again, for an executor that lost the answer
+	f.start(t, rec.Token)
+	f.start(t, rec.Token) // again, for an executor that lost the answer
 	if rec := f.record(t); !rec.Running || !rec.Alive(f.now) {
 		t.Errorf("a started record is %+v", rec)
 	}
@@ -288,7 +288,7 @@ func runningStays(t *testing.T, f fixture) {
 
 func releasedBeforeACallNeverRan(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	f.start(t, rec.Token, job.VerdictProceed)
+	f.start(t, rec.Token)
 	must(t, f.Release(t.Context(), f.key, rec.Token, false))
 	if rec := f.record(t); rec.Exists || rec.Running {
 		t.Errorf("a record that was released before a call is %+v", rec)
@@ -297,7 +297,7 @@ func releasedBeforeACallNeverRan(t *testing.T, f fixture) {
 	if again.Running || !rec.Token.Less(again.Token) {
 		t.Errorf("had again as %+v", again)
 	}
-	f.start(t, again.Token, job.VerdictProceed)
+	f.start(t, again.Token)
 	if rec := f.record(t); !rec.Running || !rec.Alive(f.now) {
 		t.Errorf("started again it is %+v", rec)
 	}
@@ -335,7 +335,7 @@ func fencesGrow(t *testing.T, f fixture) {
 		e.Attempt = 1 + i%2
 		g.entry, g.key = &e, dedupe.KeyOf(&e)
 		rec := g.acquire(t, bob, f.now)
-		fences = append(fences, g.fence(t, rec.Token, job.VerdictProceed).String(), g.fence(t, rec.Token, job.VerdictProceed).String())
+		fences = append(fences, g.start(t, rec.Token).String(), g.start(t, rec.Token).String())
 		must(t, g.Release(t.Context(), g.key, rec.Token, true))
 	}
 	if !slices.IsSorted(fences) || len(slices.Compact(slices.Clone(fences))) != len(fences) {

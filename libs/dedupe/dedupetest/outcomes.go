@@ -17,7 +17,7 @@ func startNeedsLease(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	_, _, err = f.Start(t.Context(), f.key, job.Token{Counter: rec.Token.Counter + 1, Start: rec.Token.Start}, f.check())
 	mustBeFenced(t, "starting with a token that was never given", err)
-	f.start(t, rec.Token, job.VerdictProceed)
+	f.start(t, rec.Token)
 	f.finish(t, rec.Token, outcome(job.OutcomeSucceeded, rec.Token, f.now), f.now)
 	_, _, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting what has ended", err)
@@ -27,13 +27,13 @@ func startNeedsIncarnation(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	c := f.check()
 	c.Incarnation += "-before"
-	if v, _, err := f.Start(t.Context(), f.key, rec.Token, c); !errors.Is(err, dedupe.ErrIncarnation) {
-		t.Errorf("verdict %d, %v", v, err)
+	if _, _, err := f.Start(t.Context(), f.key, rec.Token, c); !errors.Is(err, dedupe.ErrIncarnation) {
+		t.Errorf("started in another incarnation: %v", err)
 	}
 	if rec := f.record(t); rec.Running {
 		t.Errorf("the record is %+v", rec)
 	}
-	f.start(t, rec.Token, job.VerdictProceed)
+	f.start(t, rec.Token)
 }
 
 func definitionIsTold(t *testing.T, f fixture) {
@@ -51,44 +51,49 @@ func definitionIsTold(t *testing.T, f fixture) {
 	want(rec, "def_1")
 	rec = f.acquire(t, hold(bob, "def_2"), f.now.Add(lease))
 	want(rec, "def_2")
-	f.start(t, rec.Token, job.VerdictProceed) // for the fixture's entry, of def_2
+	f.start(t, rec.Token) // for the fixture's entry, of def_2
 	rec = f.acquire(t, hold(alice, "def_1"), f.now.Add(2*lease))
 	want(rec, "def_2")
 }
 
-func startJudges(t *testing.T, f fixture) {
-	at := f.entry.NominalAt
+func startNeedsStop(t *testing.T, f fixture) {
+	rec := f.acquire(t, alice, f.now)
+	full := job.State{
+		Version: 3, Status: job.StatusPaused, PausedAt: f.now, DefinitionID: "def_3", EffectiveAt: f.now.Add(time.Hour),
+		StoppedExecutions: []string{"exe_1", "exe_2"},
+	}
 	for _, c := range []struct {
-		state job.State
-		want  job.Verdict
+		set    *job.State
+		by     int64
+		stands job.State
 	}{
-		{job.State{Version: 1, Status: job.StatusActive, DefinitionID: "def_2"}, job.VerdictProceed},
-		{job.State{Version: 1, Status: job.StatusCancelled, DefinitionID: "def_2"}, job.VerdictCancelled},
-		{job.State{Version: 1, Status: job.StatusPaused, PausedAt: at, DefinitionID: "def_2"}, job.VerdictPaused},
-		{job.State{Version: 1, Status: job.StatusPaused, PausedAt: at.Add(-time.Millisecond), DefinitionID: "def_2"}, job.VerdictAfterPause},
-		{job.State{Version: 1, Status: job.StatusActive, DefinitionID: "def_3", EffectiveAt: at}, job.VerdictOutdated},
-		{job.State{Version: 1, Status: job.StatusActive, DefinitionID: "def_3", EffectiveAt: at.Add(time.Millisecond)}, job.VerdictSuperseded},
-		{job.State{Version: 1, Status: job.StatusActive, DefinitionID: "def_1"}, job.VerdictAheadOfRow},
+		{nil, 3, job.State{}},
+		{&full, 0, full},
+		{nil, 2, full},
+		{nil, 1 << 40, full},
 	} {
-		f := newFixture(f.Records)
-		f.entry.NominalAt = at
-		must(t, f.setStop(t, f.entry.JobID, c.state))
-		rec := f.acquire(t, alice, f.now)
-		f.start(t, rec.Token, c.want)
-		if rec := f.record(t); rec.Running != (c.want == job.VerdictProceed) || !rec.Alive(f.now) {
-			t.Errorf("after verdict %d the record is %+v", c.want, rec)
+		if c.set != nil {
+			must(t, f.setStop(t, f.entry.JobID, *c.set))
+		}
+		check := f.check()
+		check.StopVersion = c.by
+		fence, stop, err := f.Start(t.Context(), f.key, rec.Token, check)
+		if err != nil || stop == nil || !reflect.DeepEqual(*stop, c.stands) || fence != (job.Fence{}) {
+			t.Errorf("by version %d: fence %+v, told %+v, %v; there stands %+v", c.by, fence, stop, err, c.stands)
+		}
+		if rec := f.record(t); rec.Running || !rec.Alive(f.now) {
+			t.Errorf("by version %d, which does not stand, the record became %+v", c.by, rec)
 		}
 	}
-	for end, want := range map[time.Time]job.Verdict{at: job.VerdictOutdated, at.Add(time.Millisecond): job.VerdictProceed} {
-		f := newFixture(f.Records)
-		f.entry.NominalAt = at
-		must(t, f.setStop(t, f.entry.JobID, job.State{
-			Version: 1, Status: job.StatusActive, DefinitionID: "def_3", EffectiveAt: at.Add(time.Hour),
-		}))
-		rec := f.acquire(t, alice, f.now)
-		if v, _, err := f.Start(t.Context(), f.key, rec.Token, dedupe.Check{Entry: f.entry, EndsAt: end, Incarnation: f.check().Incarnation}); err != nil || v != want {
-			t.Errorf("of a definition that ended at %s the verdict is %d, %v, want %d", end, v, err, want)
-		}
+	check := f.check()
+	check.StopVersion = full.Version
+	fence, stop, err := f.Start(t.Context(), f.key, rec.Token, check)
+	if err != nil || stop != nil {
+		t.Fatalf("by the version that stands: told %+v, %v", stop, err)
+	}
+	f.wantFence(t, fence, rec.Token, check)
+	if rec := f.record(t); !rec.Running {
+		t.Errorf("by the version that stands the record became %+v", rec)
 	}
 }
 
@@ -102,35 +107,32 @@ func cancelled(version int64) job.State {
 
 func greaterStopStands(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	for _, c := range []struct {
-		set  job.State
-		want job.Verdict
-	}{
-		{cancelled(3), job.VerdictCancelled},
-		{active(2), job.VerdictCancelled},
-		{active(3), job.VerdictCancelled},
-		{active(4), job.VerdictProceed},
-		{cancelled(4), job.VerdictProceed},
-		{cancelled(1 << 40), job.VerdictCancelled},
-		{active(5), job.VerdictCancelled},
+	for _, c := range []struct{ set, want job.State }{
+		{cancelled(3), cancelled(3)},
+		{active(2), cancelled(3)},
+		{active(3), cancelled(3)},
+		{active(4), active(4)},
+		{cancelled(4), active(4)},
+		{cancelled(1 << 40), cancelled(1 << 40)},
+		{active(5), cancelled(1 << 40)},
 	} {
 		must(t, f.setStop(t, f.entry.JobID, c.set))
-		f.start(t, rec.Token, c.want)
+		if stands := f.stands(t, rec.Token); !reflect.DeepEqual(stands, c.want) {
+			t.Errorf("behind %+v there stands %+v, want %+v", c.set, stands, c.want)
+		}
 	}
 }
 
 func stopsRace(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	atOnce(func(i int) {
-		state := active(int64(i + 1))
-		if i == racers-1 {
-			state.Status = job.StatusCancelled
-		}
-		if err := f.setStop(t, f.entry.JobID, state); err != nil {
+		if err := f.setStop(t, f.entry.JobID, active(int64(i+1))); err != nil {
 			t.Error(err)
 		}
 	})
-	f.start(t, rec.Token, job.VerdictCancelled)
+	if stands := f.stands(t, rec.Token); stands.Version != racers {
+		t.Errorf("there stands %+v", stands)
+	}
 }
 
 func stopIsFinal(t *testing.T, f fixture) {
@@ -146,20 +148,24 @@ func stopIsFinal(t *testing.T, f fixture) {
 		}
 		for range 20 {
 			after := stopped.Load()
-			v, _, err := f.Start(t.Context(), f.key, rec.Token, f.check())
-			if err != nil || after && v != job.VerdictCancelled {
-				t.Errorf("verdict %d after the stop was acknowledged, %v", v, err)
+			_, stop, err := f.Start(t.Context(), f.key, rec.Token, f.check())
+			if err != nil || after && (stop == nil || stop.Version != 9) {
+				t.Errorf("told %+v after the stop was acknowledged, %v", stop, err)
 			}
 		}
 	})
-	f.start(t, rec.Token, job.VerdictCancelled)
+	if stands := f.stands(t, rec.Token); stands.Version != 9 {
+		t.Errorf("there stands %+v", stands)
+	}
 }
 
 func stopsAreSeparate(t *testing.T, f fixture) {
 	other := newFixture(f.Records)
 	must(t, f.setStop(t, other.entry.JobID, cancelled(1)))
-	f.start(t, f.acquire(t, alice, f.now).Token, job.VerdictProceed)
-	other.start(t, other.acquire(t, alice, f.now).Token, job.VerdictCancelled)
+	f.start(t, f.acquire(t, alice, f.now).Token)
+	if stands := other.stands(t, other.acquire(t, alice, f.now).Token); stands.Version != 1 {
+		t.Errorf("there stands %+v", stands)
+	}
 }
 
 func ownOutcome(t *testing.T, f fixture) {
@@ -171,7 +177,7 @@ func ownOutcome(t *testing.T, f fixture) {
 			f := newFixture(f.Records)
 			rec := f.acquire(t, alice, f.now)
 			if started {
-				f.start(t, rec.Token, job.VerdictProceed)
+				f.start(t, rec.Token)
 			}
 			if c.release {
 				must(t, f.Release(t.Context(), f.key, rec.Token, true))
@@ -213,7 +219,7 @@ func foreignOutcome(t *testing.T, f fixture) {
 
 func firstOutcomeStands(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	f.start(t, rec.Token, job.VerdictProceed)
+	f.start(t, rec.Token)
 	first := outcome(job.OutcomeFailed, rec.Token, f.now)
 	if !f.finish(t, rec.Token, first, f.now) {
 		t.Fatal("not stored")
@@ -306,7 +312,7 @@ func refusalYields(t *testing.T, f fixture) {
 	for _, release := range []bool{false, true} {
 		f := newFixture(f.Records)
 		rec := f.acquire(t, alice, f.now)
-		f.start(t, rec.Token, job.VerdictProceed)
+		f.start(t, rec.Token)
 		if release {
 			must(t, f.Release(t.Context(), f.key, rec.Token, true))
 		}
@@ -337,7 +343,7 @@ func (f fixture) end(t *testing.T, n int, step time.Duration) map[dedupe.Key]tim
 		at := f.now.Add(time.Duration(i) * step)
 		f := newFixture(f.Records)
 		rec := f.acquire(t, alice, at)
-		f.start(t, rec.Token, job.VerdictProceed)
+		f.start(t, rec.Token)
 		if !f.finish(t, rec.Token, outcome(job.OutcomeSucceeded, rec.Token, at), at) {
 			t.Fatal("not stored")
 		}

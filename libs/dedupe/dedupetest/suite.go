@@ -136,25 +136,37 @@ func (f fixture) wantHeld(t *testing.T, h dedupe.Holder, at time.Time) dedupe.Re
 	return rec
 }
 
-func (f fixture) start(t *testing.T, token job.Token, want job.Verdict) {
-	t.Helper()
-	f.fence(t, token, want)
-}
-
-// fence is what a start gives that is judged as wanted.
-func (f fixture) fence(t *testing.T, token job.Token, want job.Verdict) job.Fence {
+// start begins an attempt whose job has no stop record.
+func (f fixture) start(t *testing.T, token job.Token) job.Fence {
 	t.Helper()
 	c := f.check()
-	v, fence, err := f.Start(t.Context(), f.key, token, c)
+	fence, stop, err := f.Start(t.Context(), f.key, token, c)
 	must(t, err)
-	if v != want {
-		t.Fatalf("verdict is %d, want %d", v, want)
+	if stop != nil {
+		t.Fatalf("it did not begin: there stands %+v", stop)
 	}
-	began, right := v == job.VerdictProceed, fence.Start == token.Start && fence.Epoch == dedupe.EpochOf(c.Incarnation) && fence.Epoch > 0
-	if began != right || began != (fence != job.Fence{}) {
-		t.Fatalf("verdict %d came with fence %+v of token %s in incarnation %s", v, fence, token, c.Incarnation)
-	}
+	f.wantFence(t, fence, token, c)
 	return fence
+}
+
+func (f fixture) wantFence(t *testing.T, fence job.Fence, token job.Token, c dedupe.Check) {
+	t.Helper()
+	if fence.Start != token.Start || fence.Epoch != dedupe.EpochOf(c.Incarnation) || fence.Epoch == 0 {
+		t.Fatalf("the fence of token %s in incarnation %s is %+v", token, c.Incarnation, fence)
+	}
+}
+
+// stands is the stop record that a check is told that goes by none that ever was.
+func (f fixture) stands(t *testing.T, token job.Token) job.State {
+	t.Helper()
+	c := f.check()
+	c.StopVersion = -1
+	fence, stop, err := f.Start(t.Context(), f.key, token, c)
+	must(t, err)
+	if stop == nil || fence != (job.Fence{}) {
+		t.Fatalf("a check of a version that never was began with fence %+v", fence)
+	}
+	return *stop
 }
 
 func (f fixture) record(t *testing.T) dedupe.Record {
@@ -234,7 +246,7 @@ func Run(t *testing.T, open func(t *testing.T) dedupe.Records) {
 		{"fencing tokens of an execution grow with every check that is accepted", fencesGrow},
 		{"starting needs the incarnation that is, and changes nothing in another", startNeedsIncarnation},
 		{"a record tells the definition for which it was started, else that of the last lease", definitionIsTold},
-		{"the last check judges by the stop record, and marks only what may proceed", startJudges},
+		{"starting needs the stop record that stands, which is told otherwise, and nothing begins", startNeedsStop},
 		{"only a stop record of a greater version replaces one", greaterStopStands},
 		{"of concurrent stop records the greatest version stands", stopsRace},
 		{"no start follows a stop that was acknowledged", stopIsFinal},

@@ -26,7 +26,7 @@ type Hot struct {
 
 // Broken is what the simulation breaks on purpose.
 type Broken struct {
-	AnyToken, AnyVersion, AnyDefinition, LastUpdateOnly, AnyIncarnation, SameToken, FallingEpochs, AloneHolds bool
+	AnyToken, AnyVersion, AnyIncarnation, SameToken, FallingEpochs, AloneHolds bool
 }
 
 // part is the server of a partition, and the one that it replaced while that still answers some clients.

@@ -41,28 +41,19 @@ func (h *server) acquire(
 	return rec, true, nil
 }
 
-func (h *server) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, job.Fence, error) {
+func (h *server) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c.Incarnation != h.incarnation() {
-		return 0, job.Fence{}, dedupe.ErrIncarnation
+		return job.Fence{}, nil, dedupe.ErrIncarnation
 	}
 	rec, ok := h.state.records[k]
 	if !ok || rec.Token != t || rec.Released || rec.Outcome != nil {
-		return 0, job.Fence{}, dedupe.ErrFenced
+		return job.Fence{}, nil, dedupe.ErrFenced
 	}
 	e := c.Entry
-	if stop, ok := h.state.stops[e.JobID]; ok {
-		v := stop.Judge(e, c.EndsAt)
-		if h.broken.LastUpdateOnly && v == job.VerdictSuperseded || h.broken.AnyDefinition && (v == job.VerdictSuperseded || v == job.VerdictOutdated) {
-			v = job.VerdictProceed
-		}
-		if v == job.VerdictProceed && stop.Stops(e.ExecutionID) {
-			v = job.VerdictCancelled
-		}
-		if v != job.VerdictProceed {
-			return v, job.Fence{}, nil
-		}
+	if stop := h.state.stops[e.JobID]; stop.Version != c.StopVersion {
+		return job.Fence{}, &stop, nil
 	}
 	rec.Running, rec.DefinitionID = true, e.DefinitionID
 	h.state.records[k] = rec
@@ -71,7 +62,7 @@ func (h *server) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Verdict, 
 	if h.broken.SameToken {
 		fence.Counter = 0
 	}
-	return job.VerdictProceed, fence, nil
+	return fence, nil, nil
 }
 
 func (h *server) renew(l dedupe.Lease, lapsesAt time.Time) {
@@ -200,7 +191,7 @@ func (c *HotClient) Acquire(
 }
 
 // Start implements dedupe.Records.
-func (c *HotClient) Start(_ context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Verdict, job.Fence, error) {
+func (c *HotClient) Start(_ context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Fence, *job.State, error) {
 	return c.of(k).start(k, t, check)
 }
 

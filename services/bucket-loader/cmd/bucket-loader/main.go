@@ -58,7 +58,7 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	m := metered.New(p.Metrics)
 	cfg := bucketloader.DefaultConfig()
 	return bucketloader.New(cfg, bucketloader.Deps{
-		Pending: m.Pending(cassandra.NewPending(store)), Hot: m.Buckets(hot.Buckets), Records: m.Records(hot.Records), Log: m.Log(log),
+		Pending: m.Pending(cassandra.NewPending(store)), Hot: m.Buckets(hot.Buckets), Outcomes: m.Records(hot.Records), Log: m.Log(log),
 		Coord: m.Coordinator(coordinator), Logger: p.Logger, Metrics: p.Metrics,
 	})
 }

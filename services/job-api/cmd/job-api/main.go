@@ -53,10 +53,11 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	p.AtEnd(hot.Close)
 	p.Needs("cassandra", store.Check)
 	m := metered.New(p.Metrics)
+	records := m.Records(hot.Records)
 	return jobapi.New(cfg, jobapi.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
 		History: m.History(cassandra.NewHistory(store)), Settings: m.Settings(cassandra.NewSettings(store)), Hot: m.Buckets(hot.Buckets),
-		Records: m.Records(hot.Records), Listener: listener, Logger: p.Logger, Metrics: p.Metrics,
+		Outcomes: records, Stops: records, Listener: listener, Logger: p.Logger, Metrics: p.Metrics,
 	})
 }
 

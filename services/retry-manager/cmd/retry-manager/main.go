@@ -55,7 +55,7 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	cfg := retrymanager.DefaultConfig()
 	return retrymanager.New(cfg, retrymanager.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
-		History: m.History(cassandra.NewHistory(store)), Hot: m.Buckets(hot.Buckets), Records: m.Records(hot.Records), Log: m.Log(log),
+		History: m.History(cassandra.NewHistory(store)), Hot: m.Buckets(hot.Buckets), Stops: m.Records(hot.Records), Log: m.Log(log),
 		Logger: p.Logger, Metrics: p.Metrics,
 	})
 }

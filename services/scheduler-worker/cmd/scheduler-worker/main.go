@@ -56,12 +56,13 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	p.Needs("redis", hot.Check)
 	p.Needs("kafka", log.Check)
 	m := metered.New(p.Metrics)
+	records := m.Records(hot.Records)
 	cfg := schedulerworker.DefaultConfig()
 	cfg.Partitions = int(s.Partitions)
 	return schedulerworker.New(cfg, schedulerworker.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
 		History: m.History(cassandra.NewHistory(store)), Settings: m.Settings(cassandra.NewSettings(store)), Hot: m.Buckets(hot.Buckets),
-		Records: m.Records(hot.Records), Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Logger: p.Logger,
+		Outcomes: records, Stops: records, Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Logger: p.Logger,
 		Metrics: p.Metrics,
 	})
 }
