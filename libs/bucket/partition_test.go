@@ -2,17 +2,20 @@ package bucket
 
 import "testing"
 
-// The vectors are those that the reference implementation gives with seed 0.
-func TestXXH64AgreesWithTheReference(t *testing.T) {
-	for in, want := range map[string]uint64{
+// A job that went to another partition than before would never be found again. The hashes are those that the reference implementation
+// gives with seed 0.
+func TestPartitionIsTheReferenceHashOfTheJob(t *testing.T) {
+	for in, hash := range map[string]uint64{
 		"":    0xef46db3751d8e999,
 		"a":   0xd24ec4f1a98c6e5b,
 		"abc": 0x44bc2cf5ad770999,
 		"Nobody inspects the spammish repetition":     0xfbcea83c8a378bf1,
 		"The quick brown fox jumps over the lazy dog": 0x0b242d361fda71bc,
 	} {
-		if got := XXH64(in); got != want {
-			t.Errorf("XXH64(%q) = %#x, want %#x", in, got, want)
+		for _, count := range []int{1, 3, DefaultPartitions, MaxPartitions} {
+			if got, want := Partition(in, count), int(hash%uint64(count)); got != want {
+				t.Errorf("the partition of %q among %d is %d, want %d", in, count, got, want)
+			}
 		}
 	}
 }

@@ -1,8 +1,8 @@
 // Package job is the vocabulary of Minutehand: jobs, definitions, entries, fires, outcomes and events, and the pure
 // rules that follow from them alone. One word per thing: services/README.md lists them.
 //
-// It promises to be pure: no clock, no I/O, no goroutine, nothing but the standard library. A caller that needs
-// the time passes it in. All instants are UTC in whole milliseconds (see [Instant]); durations in JSON are text such as "30s".
+// It promises to be pure: no clock, no I/O, no goroutine, nothing but the standard library and ULIDs. A caller that needs the time
+// passes it in. All instants are UTC in whole milliseconds (see [Instant]); durations in JSON are text such as "30s".
 package job
 
 import "time"

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/oklog/ulid/v2"
 )
 
 // The prefixes of identifiers; each is followed by a ULID, except in an execution id.
@@ -14,9 +16,6 @@ const (
 	DefinitionPrefix = "def_"
 	ExecutionPrefix  = "exe_"
 )
-
-// ulidLen is the length of a ULID in text.
-const ulidLen = 26
 
 // Trigger says why an execution exists.
 type Trigger string
@@ -54,8 +53,8 @@ func ManualExecutionID(jobID, requestULID string) string {
 
 // RedriveExecutionID names the execution that takes the place of one that was given up; the ULID's time is the instant
 // at which it is due.
-func RedriveExecutionID(jobID, ulid string) string {
-	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-r" + ulid
+func RedriveExecutionID(jobID, requestULID string) string {
+	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-r" + requestULID
 }
 
 // ParseExecutionID reads back what an execution id was made of.
@@ -74,10 +73,11 @@ func ParseExecutionID(id string) (ExecutionRef, error) {
 		}
 		ref.Trigger, ref.NominalAt = TriggerSchedule, time.UnixMilli(int64(ms)).UTC()
 	case 'm', 'r':
-		if !isULID(tail[1:]) {
+		request, ok := parseULID(tail[1:])
+		if !ok {
 			return ExecutionRef{}, ErrBadID
 		}
-		ref.Trigger, ref.Request, ref.NominalAt = TriggerManual, tail[1:], ULIDTime(tail[1:])
+		ref.Trigger, ref.Request, ref.NominalAt = TriggerManual, tail[1:], time.UnixMilli(int64(request.Time())).UTC()
 		if tail[0] == 'r' {
 			ref.Trigger = TriggerRedrive
 		}
@@ -93,30 +93,26 @@ func ValidID(id, prefix string) bool {
 	return ok && isULID(rest)
 }
 
-// ulidTimeDigits is how many digits of a ULID are its time; the others are random.
-const ulidTimeDigits = 10
-
-const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-
 func isULID(s string) bool {
-	if len(s) != ulidLen || s[0] > '7' {
-		return false
-	}
-	for i := range len(s) {
-		if strings.IndexByte(crockford, s[i]) < 0 {
-			return false
-		}
-	}
-	return true
+	_, ok := parseULID(s)
+	return ok
 }
 
-// ULIDTime is the instant in the first 48 bits of a ULID, which must be valid.
-func ULIDTime(ulid string) time.Time {
-	var ms int64
-	for i := range ulidTimeDigits {
-		ms = ms<<5 | int64(strings.IndexByte(crockford, ulid[i]))
+// parseULID reads a ULID in its one canonical form. The library takes lower case too, but identifiers are compared as text.
+func parseULID(s string) (ulid.ULID, bool) {
+	u, err := ulid.ParseStrict(s)
+	if err != nil {
+		return u, false
 	}
-	return time.UnixMilli(ms).UTC()
+	var canonical [ulid.EncodedSize]byte
+	_ = u.MarshalTextTo(canonical[:]) // it fails for another size only
+	return u, string(canonical[:]) == s
+}
+
+// ULIDTime is the instant in the first 48 bits of a ULID; that of the zero ULID for what is none.
+func ULIDTime(text string) time.Time {
+	u, _ := parseULID(text)
+	return time.UnixMilli(int64(u.Time())).UTC()
 }
 
 // NextDefinitionID returns candidate if it is greater than previous, else one of the millisecond after previous, with what is random of
@@ -126,15 +122,10 @@ func NextDefinitionID(previous, candidate string) string {
 	if candidate > previous {
 		return candidate
 	}
-	const random = len(DefinitionPrefix) + ulidTimeDigits
-	b := []byte(previous[:random] + candidate[random:])
-	for i := random - 1; i >= len(DefinitionPrefix); i-- {
-		at := strings.IndexByte(crockford, b[i])
-		if at < len(crockford)-1 {
-			b[i] = crockford[at+1]
-			break
-		}
-		b[i] = crockford[0]
+	before, ok := parseULID(strings.TrimPrefix(previous, DefinitionPrefix))
+	next, isULID := parseULID(strings.TrimPrefix(candidate, DefinitionPrefix))
+	if !ok || !isULID || next.SetTime(before.Time()+1) != nil {
+		panic("an id of a definition is not a ULID: " + previous + ", " + candidate)
 	}
-	return string(b)
+	return DefinitionPrefix + next.String()
 }

@@ -3,7 +3,7 @@ package sim
 import (
 	"fmt"
 
-	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/cespare/xxhash/v2"
 )
 
 // dice gives numbers that follow from a seed and a name alone.
@@ -15,7 +15,7 @@ func (d dice) roll(format string, args ...any) float64 {
 }
 
 func (d dice) number(name string) uint64 {
-	return bucket.XXH64(fmt.Sprintf("%d/%s", d.seed, name))
+	return xxhash.Sum64String(fmt.Sprintf("%d/%s", d.seed, name))
 }
 
 // pick chooses one of several.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+	"github.com/cespare/xxhash/v2"
 
-	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
@@ -119,7 +119,7 @@ type listing struct {
 }
 
 func listingOf(tenantID, jobID string) listing {
-	return listing{dayOfTenant{tenantID, listingDay(jobID)}, int(bucket.XXH64(jobID) % listingShards)}
+	return listing{dayOfTenant{tenantID, listingDay(jobID)}, int(xxhash.Sum64String(jobID) % listingShards)}
 }
 
 // listingDay grows with the id.
