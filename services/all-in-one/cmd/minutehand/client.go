@@ -29,7 +29,7 @@ type client struct {
 
 // output is what every command has in common that prints an answer.
 type output struct {
-	Output string `short:"o" default:"table" enum:"table,json,yaml" placeholder:"FORM" help:"A table for people, JSON or YAML for scripts."`
+	Output string `short:"o" default:"table" enum:"table,wide,json,yaml" placeholder:"FORM" help:"A table for people, a wide one with more columns, JSON or YAML for scripts."`
 }
 
 // do makes a request and decodes the answer into answer (nil for none). A problem document becomes an error that says
@@ -60,6 +60,7 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any, 
 		}
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
+	defer waiting(c.Server)()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("no answer from %s: %w; is `minutehand run` running there?", c.Server, cause(err))
@@ -91,7 +92,10 @@ func complain(text []byte, status string) error {
 	return errors.New(b.String())
 }
 
-// print writes an answer as JSON, or lets a table be written.
+// wide reports whether a table is to have all its columns.
+func (c *output) wide() bool { return c.Output == "wide" }
+
+// print writes an answer as JSON or YAML, or lets a table be written.
 func (c *output) print(answer any, table func(w io.Writer)) error {
 	if c.Output == "json" {
 		e := json.NewEncoder(os.Stdout)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"text/tabwriter"
 )
 
 // deadLettersCmd are the commands about dead letters.
@@ -28,18 +27,26 @@ func (deadLetterListCmd) Help() string {
 	return `With the reason, and the number of attempts that were made.
 
   minutehand dead-letters list
+  minutehand dead-letters list -o wide     with what the target answered last
   minutehand dead-letters list --limit 500 -o json`
 }
 
 // Run implements the command.
 func (c *deadLetterListCmd) Run(ctx context.Context) error {
-	return c.list(ctx, "/dead-letters", func(w io.Writer, items []map[string]any) {
-		t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-		fmt.Fprintln(t, "EXECUTION\tJOB\tGIVEN UP\tREASON\tATTEMPTS")
-		for _, d := range items {
-			fmt.Fprintf(t, "%v\t%v\t%s\t%v\t%v\n", d["execution_id"], d["job_id"], when(d["at"]), d["reason"], d["attempts"])
+	return c.list(ctx, "dead letters", "/dead-letters", func(w io.Writer, items []map[string]any, wide bool) {
+		header := []any{"EXECUTION", "JOB", "GIVEN UP", "REASON", "ATTEMPTS"}
+		if wide {
+			header = append(header, "ANSWER", "ERROR", "REDRIVEN BY")
 		}
-		_ = t.Flush()
+		t := newTable(w, header...)
+		for _, d := range items {
+			cells := []any{d["execution_id"], d["job_id"], when(d["at"]), d["reason"], d["attempts"]}
+			if last, _ := d["last_attempt"].(map[string]any); wide {
+				cells = append(cells, orNone(last["status_code"]), orNone(last["error"]), orNone(d["redriven_by"]))
+			}
+			t.row(cells...)
+		}
+		t.end()
 	})
 }
 
@@ -86,12 +93,11 @@ func (c *redriveCmd) Run(ctx context.Context) error {
 		return err
 	}
 	return c.print(answer, func(w io.Writer) {
-		t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-		fmt.Fprintln(t, "EXECUTION\tJOB\tDUE\tTAKES THE PLACE OF")
+		t := newTable(w, "EXECUTION", "JOB", "DUE", "TAKES THE PLACE OF")
 		for _, x := range answer.Executions {
-			fmt.Fprintf(t, "%v\t%v\t%s\t%v\n", x["execution_id"], x["job_id"], when(x["due_at"]), x["source_execution_id"])
+			t.row(x["execution_id"], x["job_id"], when(x["due_at"]), x["source_execution_id"])
 		}
-		_ = t.Flush()
+		t.end()
 		if answer.More {
 			fmt.Fprintln(w, "There may be more; run it again.")
 		}

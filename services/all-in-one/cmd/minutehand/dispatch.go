@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -41,27 +42,41 @@ func (resumeDispatchCmd) Help() string {
 // Run implements the command.
 func (c *resumeDispatchCmd) Run(ctx context.Context) error { return c.hold(ctx, "resume", c.Label) }
 
+// holding is what is held.
+type holding struct {
+	Paused bool     `json:"paused"`
+	Labels []string `json:"paused_labels"`
+}
+
+// String says what is held; "" if nothing is.
+func (h *holding) String() string {
+	switch {
+	case h.Paused:
+		return "everything is held"
+	case len(h.Labels) > 0:
+		return "held: jobs with " + strings.Join(h.Labels, " or ")
+	}
+	return ""
+}
+
+// held says what is held now; "" if nothing is, or it cannot be told.
+func (c *client) held(ctx context.Context) string {
+	var answer holding
+	_, _ = c.do(ctx, http.MethodGet, "/dispatch", nil, &answer)
+	return answer.String()
+}
+
 // hold changes what is held, and shows what is held now.
 func (c *client) hold(ctx context.Context, verb, label string) error {
 	body := map[string]any{}
 	if label != "" {
 		body["label"] = label
 	}
-	var answer struct {
-		Paused bool     `json:"paused"`
-		Labels []string `json:"paused_labels"`
-	}
+	var answer holding
 	if _, err := c.do(ctx, http.MethodPost, "/dispatch/"+verb, body, &answer); err != nil {
 		return err
 	}
 	return c.print(answer, func(w io.Writer) {
-		switch {
-		case answer.Paused:
-			fmt.Fprintln(w, "Everything is held.")
-		case len(answer.Labels) > 0:
-			fmt.Fprintln(w, "Held: jobs with", strings.Join(answer.Labels, " or "))
-		default:
-			fmt.Fprintln(w, "Nothing is held.")
-		}
+		fmt.Fprintln(w, cmp.Or(answer.String(), "nothing is held"))
 	})
 }

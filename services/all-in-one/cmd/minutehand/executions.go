@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"text/tabwriter"
 )
 
 // executionsCmd are the commands about executions.
@@ -35,10 +34,11 @@ type executionListCmd struct {
 
 // Help implements kong.HelpProvider.
 func (executionListCmd) Help() string {
-	return `For each execution: when it was due, in which state it is, and how long after it was due it was taken from its bucket,
-published, consumed, invoked and completed.
+	return `For each execution: when it was due, in which state it is, how late it was called, and how its last attempt ended. The wide
+table says how long after it was due it was taken from its bucket, published, consumed, invoked and completed.
 
   minutehand executions list JOB
+  minutehand executions list JOB -o wide
   minutehand executions list JOB --limit 1 -o json
   minutehand executions list JOB --state dead --from 2030-01-01T00:00:00Z`
 }
@@ -46,20 +46,21 @@ published, consumed, invoked and completed.
 // Run implements the command. An execution's id is taken as well: either is at hand after a look at the logs.
 func (c *executionListCmd) Run(ctx context.Context) error {
 	if strings.HasPrefix(c.Job, "exe_") {
-		return (&executionGetCmd{client: c.client, Execution: c.Job}).Run(ctx)
+		return (&executionGetCmd{client: c.client, watched: c.watched, Execution: c.Job}).Run(ctx)
 	}
 	path := "/jobs/" + url.PathEscape(c.Job) + "/executions"
-	return c.list(ctx, path, executionTable, "state", c.State, "from", c.From, "to", c.To)
+	return c.list(ctx, "executions", path, executionTable, "state", c.State, "from", c.From, "to", c.To)
 }
 
 type executionGetCmd struct {
 	client
+	watched
 	Execution string `arg:"" help:"The execution's id (exe_…)."`
 }
 
 // Help implements kong.HelpProvider.
 func (executionGetCmd) Help() string {
-	return `The table shows its last attempt; JSON shows all, with what the target answered.
+	return `With each of its attempts; JSON shows what the target answered, too.
 
   minutehand executions get EXECUTION
   minutehand executions get EXECUTION -o json`
@@ -67,11 +68,11 @@ func (executionGetCmd) Help() string {
 
 // Run implements the command.
 func (c *executionGetCmd) Run(ctx context.Context) error {
-	var x map[string]any
-	if _, err := c.do(ctx, http.MethodGet, "/executions/"+url.PathEscape(c.Execution), nil, &x); err != nil {
-		return err
-	}
-	return c.print(x, func(w io.Writer) { executionTable(w, []map[string]any{x}) })
+	return c.show(ctx, func(ctx context.Context) (any, error) {
+		var x map[string]any
+		_, err := c.do(ctx, http.MethodGet, "/executions/"+url.PathEscape(c.Execution), nil, &x)
+		return x, err
+	}, func(answer any) error { return c.printExecution(answer.(map[string]any)) })
 }
 
 type executionCancelCmd struct {
@@ -93,16 +94,54 @@ func (c *executionCancelCmd) Run(ctx context.Context) error {
 	if _, err := c.do(ctx, http.MethodPost, "/executions/"+url.PathEscape(c.Execution)+"/cancel", nil, &x); err != nil {
 		return err
 	}
-	return c.print(x, func(w io.Writer) { executionTable(w, []map[string]any{x}) })
+	return c.printExecution(x)
 }
 
-// executionTable shows for each execution when it was due, and what happened how long after that.
-func executionTable(w io.Writer, items []map[string]any) {
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "EXECUTION\tSCHEDULED FOR\tSTATE\tATTEMPTS\tLATENESS\tTAKEN\tPUBLISHED\tCONSUMED\tINVOKED\tCOMPLETED\tLAST")
+// printExecution prints an execution with its attempts.
+func (c *output) printExecution(x map[string]any) error {
+	return c.print(x, func(w io.Writer) {
+		executionTable(w, []map[string]any{x}, c.wide())
+		attempts, _ := x["attempts"].([]any)
+		if len(attempts) == 0 {
+			return
+		}
+		fmt.Fprintln(w)
+		t := newTable(w, "ATTEMPT", status("OUTCOME"), "ANSWER", "STARTED", "TOOK", "ERROR")
+		for _, attempt := range attempts {
+			a, _ := attempt.(map[string]any)
+			t.row(a["number"], status(fmt.Sprint(a["outcome"])), orNone(a["status_code"]), when(a["started_at"]), milliseconds(a["duration_ms"]), orNone(a["error"]))
+		}
+		t.end()
+	})
+}
+
+func orNone(v any) any {
+	if v == nil || v == "" {
+		return "-"
+	}
+	return v
+}
+
+func milliseconds(v any) string {
+	if ms, ok := v.(float64); ok {
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return "-"
+}
+
+// executionTable shows for each execution when it was due, and what became of it; if wide, what happened how long after that.
+func executionTable(w io.Writer, items []map[string]any, wide bool) {
+	header := []any{"EXECUTION", "SCHEDULED FOR", status("STATE"), "ATTEMPTS", "LATENESS", "LAST ATTEMPT"}
+	steps := []string{"taken", "published", "consumed", "invoked", "completed"}
+	if wide {
+		for _, step := range steps {
+			header = append(header, strings.ToUpper(step))
+		}
+	}
+	t := newTable(w, header...)
 	for _, x := range items {
 		attempts, _ := x["attempts"].([]any)
-		last := ""
+		last := "-"
 		if len(attempts) > 0 {
 			a, _ := attempts[len(attempts)-1].(map[string]any)
 			last = fmt.Sprint(a["outcome"])
@@ -113,16 +152,15 @@ func executionTable(w io.Writer, items []map[string]any) {
 				last += fmt.Sprintf(" (%v)", e)
 			}
 		}
-		late := "-"
-		if ms, ok := x["lateness_ms"].(float64); ok {
-			late = fmt.Sprintf("%.0f ms", ms)
+		cells := []any{
+			x["execution_id"], when(x["scheduled_for"]), status(fmt.Sprint(x["state"])), len(attempts), milliseconds(x["lateness_ms"]), last,
 		}
-		fmt.Fprintf(t, "%v\t%s\t%v\t%d\t%s", x["execution_id"], when(x["scheduled_for"]), x["state"], len(attempts), late)
-		timeline, _ := x["timeline"].(map[string]any)
-		for _, step := range []string{"taken", "published", "consumed", "invoked", "completed"} {
-			fmt.Fprintf(t, "\t%s", since(timeline, step))
+		if timeline, _ := x["timeline"].(map[string]any); wide {
+			for _, step := range steps {
+				cells = append(cells, since(timeline, step))
+			}
 		}
-		fmt.Fprintf(t, "\t%s\n", shown(last))
+		t.row(cells...)
 	}
-	_ = t.Flush()
+	t.end()
 }

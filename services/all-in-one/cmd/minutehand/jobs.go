@@ -7,7 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"text/tabwriter"
+	"strings"
 )
 
 // jobsCmd are the commands about jobs. One more is a struct with Help and Run, and a line here.
@@ -76,7 +76,12 @@ func (c *createCmd) Run(ctx context.Context) error {
 	if _, err := c.do(ctx, http.MethodPost, "/jobs", body, &j, headers...); err != nil {
 		return err
 	}
-	return c.print(j, func(w io.Writer) { jobTable(w, []map[string]any{j}) })
+	return c.printJob(j)
+}
+
+// printJob prints a job as a row of a table, or in full.
+func (c *output) printJob(j map[string]any) error {
+	return c.print(j, func(w io.Writer) { jobTable(w, []map[string]any{j}, c.wide()) })
 }
 
 func (c *createCmd) job() (map[string]any, error) {
@@ -110,11 +115,14 @@ func (c *jobRef) show(ctx context.Context, method, tail string) error {
 	if _, err := c.do(ctx, method, c.path(tail), nil, &j); err != nil {
 		return err
 	}
-	return c.print(j, func(w io.Writer) { jobTable(w, []map[string]any{j}) })
+	return c.printJob(j)
 }
 
 type (
-	getCmd    struct{ jobRef }
+	getCmd struct {
+		jobRef
+		watched
+	}
 	pauseCmd  struct{ jobRef }
 	resumeCmd struct{ jobRef }
 	cancelCmd struct{ jobRef }
@@ -129,15 +137,20 @@ type (
 func (getCmd) Help() string {
 	return `The definition with every default filled in, as YAML, or as JSON with -o json.
 
-  minutehand jobs get JOB`
+  minutehand jobs get JOB
+  minutehand jobs get JOB -o wide     one row of a table`
 }
 
-// Run implements the command: the definition in full, which has no table.
+// Run implements the command: the definition in full, unless one row of a table is asked for.
 func (c *getCmd) Run(ctx context.Context) error {
 	if c.Output == "table" {
 		c.Output = "yaml"
 	}
-	return c.show(ctx, http.MethodGet, "")
+	return c.watched.show(ctx, func(ctx context.Context) (any, error) {
+		var j map[string]any
+		_, err := c.do(ctx, http.MethodGet, c.path(""), nil, &j)
+		return j, err
+	}, func(j any) error { return c.printJob(j.(map[string]any)) })
 }
 
 // Help implements kong.HelpProvider.
@@ -208,6 +221,7 @@ func (c *trigCmd) Run(ctx context.Context) error {
 // paged is a list command.
 type paged struct {
 	client
+	watched
 	Limit  int    `default:"50" help:"Items at most." placeholder:"N"`
 	Cursor string `help:"Go on from here: the next_cursor of the page before." placeholder:"CURSOR"`
 }
@@ -217,28 +231,39 @@ type pageAnswer struct {
 	NextCursor *string          `json:"next_cursor"`
 }
 
-// list shows a page; filters are names and values of query parameters, and those without a value are left out.
+// list shows a page of what, such as "jobs"; filters are names and values of query parameters, and those without a value are left out.
 func (c *paged) list(
-	ctx context.Context, path string, table func(w io.Writer, items []map[string]any), filters ...string,
+	ctx context.Context, what, path string, table func(w io.Writer, items []map[string]any, wide bool), filters ...string,
 ) error {
 	query := url.Values{"limit": {fmt.Sprint(c.Limit)}}
+	var filtered []string
 	for i := 0; i+1 < len(filters); i += 2 {
 		if filters[i+1] != "" {
 			query.Set(filters[i], filters[i+1])
+			filtered = append(filtered, filters[i]+" "+filters[i+1])
 		}
 	}
 	if c.Cursor != "" {
 		query.Set("cursor", c.Cursor)
 	}
-	var p pageAnswer
-	if _, err := c.do(ctx, http.MethodGet, path+"?"+query.Encode(), nil, &p); err != nil {
-		return err
-	}
-	return c.print(p, func(w io.Writer) {
-		table(w, p.Items)
-		if p.NextCursor != nil {
-			fmt.Fprintf(w, "\nmore with --cursor %s\n", *p.NextCursor)
-		}
+	return c.show(ctx, func(ctx context.Context) (any, error) {
+		var p pageAnswer
+		_, err := c.do(ctx, http.MethodGet, path+"?"+query.Encode(), nil, &p)
+		return &p, err
+	}, func(answer any) error {
+		p := answer.(*pageAnswer)
+		return c.print(p, func(w io.Writer) {
+			table(w, p.Items, c.wide())
+			if len(filtered) > 0 {
+				fmt.Fprintf(w, "\nonly %s with %s\n", what, strings.Join(filtered, " and "))
+			}
+			if held := c.held(ctx); held != "" {
+				fmt.Fprintf(w, "\n%s; minutehand resume-dispatch lets go\n", held)
+			}
+			if p.NextCursor != nil {
+				fmt.Fprintf(w, "\nmore with --cursor %s\n", *p.NextCursor)
+			}
+		})
 	})
 }
 
@@ -254,20 +279,43 @@ func (listCmd) Help() string {
 
   minutehand jobs list
   minutehand jobs list --status active --label team=payments
+  minutehand jobs list -o wide            with schedule, target, labels and policies
   minutehand jobs list --limit 500 -o json`
 }
 
 // Run implements the command.
 func (c *listCmd) Run(ctx context.Context) error {
-	return c.list(ctx, "/jobs", jobTable, "status", c.Status, "label", c.Label)
+	return c.list(ctx, "jobs", "/jobs", jobTable, "status", c.Status, "label", c.Label)
 }
 
-func jobTable(w io.Writer, jobs []map[string]any) {
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "JOB\tNAME\tTYPE\tSTATUS\tNEXT RUN\tLAST FIRED")
-	for _, j := range jobs {
-		fmt.Fprintf(t, "%v\t%v\t%v\t%v\t%s\t%s\n", j["job_id"], shown(j["name"]), j["type"], j["status"], when(j["next_run_at"]),
-			when(j["last_fired_at"]))
+func jobTable(w io.Writer, jobs []map[string]any, wide bool) {
+	header := []any{"JOB", "NAME", "TYPE", status("STATUS"), "NEXT RUN", "LAST FIRED"}
+	if wide {
+		header = append(header, "SCHEDULE", "TARGET", "LABELS", "ATTEMPTS", "MISSED RUNS", "CHANGED")
 	}
-	_ = t.Flush()
+	t := newTable(w, header...)
+	for _, j := range jobs {
+		cells := []any{j["job_id"], j["name"], j["type"], status(fmt.Sprint(j["status"])), when(j["next_run_at"]), when(j["last_fired_at"])}
+		if wide {
+			target, _ := j["target"].(map[string]any)
+			retry, _ := j["retry_policy"].(map[string]any)
+			labels, _ := j["labels"].(map[string]any)
+			cells = append(cells, planned(j), target["url"], pairs(labels), retry["max_attempts"], j["missed_run_policy"], when(j["updated_at"]))
+		}
+		t.row(cells...)
+	}
+	t.end()
+}
+
+// planned is when a job is due, in a few words.
+func planned(j map[string]any) string {
+	switch {
+	case j["cron_expr"] != nil && j["timezone"] != nil:
+		return fmt.Sprintf("%v %v", j["cron_expr"], j["timezone"])
+	case j["cron_expr"] != nil:
+		return fmt.Sprint(j["cron_expr"])
+	case j["every"] != nil:
+		return fmt.Sprintf("every %v", j["every"])
+	}
+	return when(j["run_at"])
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -181,9 +182,15 @@ func explain(dir string, err error) error {
 	return err
 }
 
+// echoAddress is where the echo target listens, unless something else does: the target of every example.
+const echoAddress = "127.0.0.1:9000"
+
 // startEcho runs the echo target and prints a command to try it with.
 func startEcho(api string) (stop func(), err error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the listener lives as long as the process
+	listener, err := net.Listen("tcp", echoAddress) //nolint:noctx // the listener lives as long as the process
+	if err != nil {
+		listener, err = net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // as above
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -202,8 +209,16 @@ Try it: this job fires in two seconds at a target in this process, which prints 
 
   curl -sS http://%s/api/v1/jobs -H 'Content-Type: application/json' -d '{"name":"hello","type":"one_shot","delay":"2s","target":{"kind":"http_webhook","url":"http://%s/hook","body":{"hello":"world"}}}'
 
-Then look at it with: .bin/minutehand executions JOB
+Then look at it with: %s executions JOB
 
-`, api, listener.Addr())
+`, api, listener.Addr(), ownName())
 	return func() { _ = server.Close() }, nil
+}
+
+// ownName is how this binary is called from a shell here.
+func ownName() string {
+	if _, err := exec.LookPath("minutehand"); err == nil {
+		return "minutehand"
+	}
+	return os.Args[0]
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -66,7 +65,7 @@ func (c *jobRef) patch(ctx context.Context, patch any, etag string) error {
 	if _, err := c.do(ctx, http.MethodPatch, c.path(""), patch, &j, "If-Match", etag, "Content-Type", "application/merge-patch+json"); err != nil {
 		return err
 	}
-	return c.print(j, func(w io.Writer) { jobTable(w, []map[string]any{j}) })
+	return c.printJob(j)
 }
 
 type editCmd struct{ jobRef }
