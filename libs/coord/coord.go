@@ -5,11 +5,23 @@
 // for the same partition is greater.
 package coord
 
-import (
-	"context"
+import "context"
 
-	"github.com/minutehand/minutehand/libs/hotbucket"
+// Role is a kind of owner.
+type Role string
+
+// The roles that own partitions.
+const (
+	RoleLoader Role = "bucket-loader"
+	RoleWorker Role = "scheduler-worker"
 )
+
+// Owner is a partition as one member of a role owns it: under an epoch, which is greater than those of all owners before.
+type Owner struct {
+	Role      Role
+	Partition int
+	Epoch     int64
+}
 
 // Coordinator gives out partitions and numbers.
 type Coordinator interface {
@@ -17,5 +29,5 @@ type Coordinator interface {
 	StartNumber(ctx context.Context) (int64, error)
 	// Join makes this process a member of a role until ctx ends. The channel carries the whole set of what it owns,
 	// each time it changes; it is closed when ctx ends.
-	Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error)
+	Join(ctx context.Context, role Role) (<-chan []Owner, error)
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/run"
 )
 
@@ -37,36 +36,36 @@ func (p *Progress) stuck(before time.Time) bool {
 	return since != 0 && since < before.UnixNano()
 }
 
-// Role is a role that a process gives up while it cannot carry it out.
-type Role struct {
+// Membership is that of a process in a role, which it gives up while it cannot carry the role out.
+type Membership struct {
 	Coord  Coordinator
-	Name   hotbucket.Role
+	Role   Role
 	Logger *slog.Logger
 	Clock  clock.Clock
 	// Hot and Cold are how work gets on with the two kinds of server without which nothing gets done.
 	Hot, Cold *Progress
-	// Buckets are the hot ones, of which one has to answer; AskCold returns nil when the cold store does.
-	Buckets hotbucket.Buckets
+	// AskHot returns nil when the hot bucket of a partition answers, of which one has to; AskCold when the cold store does.
+	AskHot  func(ctx context.Context, partition int) error
 	AskCold func(ctx context.Context) error
 
 	// last is what was owned last.
-	last []hotbucket.Owner
+	last []Owner
 }
 
 // maxAsked is of how many partitions the hot tier is asked at most.
 const maxAsked = 16
 
 // able returns nil when the role can be carried out again.
-func (r *Role) able(ctx context.Context) (err error) {
-	for _, o := range r.last[:min(len(r.last), maxAsked)] {
-		if _, err = r.Buckets.Incarnations(ctx, []int{o.Partition}); err == nil {
+func (m *Membership) able(ctx context.Context) (err error) {
+	for _, o := range m.last[:min(len(m.last), maxAsked)] {
+		if err = m.AskHot(ctx, o.Partition); err == nil {
 			break // another node's partitions may be away from everybody
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return r.AskCold(ctx)
+	return m.AskCold(ctx)
 }
 
 // Keep joins the role, and is a member of it until ctx ends, except while nothing gets done: a process that reaches the
@@ -76,44 +75,44 @@ func (r *Role) able(ctx context.Context) (err error) {
 //
 // When nobody reaches the stores, everybody leaves, and the first who reaches them again gets all partitions. Others may own
 // them before this process has read that they are no longer its own; epochs and leases hold them apart.
-func (r *Role) Keep(ctx context.Context) (<-chan []hotbucket.Owner, error) {
+func (m *Membership) Keep(ctx context.Context) (<-chan []Owner, error) {
 	joined, leave := context.WithCancel(ctx)
-	sets, err := r.Coord.Join(joined, r.Name)
+	sets, err := m.Coord.Join(joined, m.Role)
 	if err != nil {
 		leave()
 		return nil, err
 	}
-	told := make(chan []hotbucket.Owner, 1)
+	told := make(chan []Owner, 1)
 	go func() {
 		defer close(told)
 		defer func() { leave() }()
-		for r.follow(ctx, sets, told) {
+		for m.follow(ctx, sets, told) {
 			leave()
-			r.tell(told, nil)
-			r.Logger.Warn("nothing got done for too long: the role is given up until its servers answer", "role", r.Name, "after", GiveUpAfter)
-			for r.able(ctx) != nil {
+			m.tell(told, nil)
+			m.Logger.Warn("nothing got done for too long: the role is given up until its servers answer", "role", m.Role, "after", GiveUpAfter)
+			for m.able(ctx) != nil {
 				if run.Sleep(ctx, tryEvery) != nil {
 					return
 				}
 			}
-			r.Hot.Done()
-			r.Cold.Done()
+			m.Hot.Done()
+			m.Cold.Done()
 			joined, leave = context.WithCancel(ctx)
-			err := run.Patiently(ctx, r.Logger, "join a role again", func(context.Context) (err error) {
-				sets, err = r.Coord.Join(joined, r.Name)
+			err := run.Patiently(ctx, m.Logger, "join a role again", func(context.Context) (err error) {
+				sets, err = m.Coord.Join(joined, m.Role)
 				return err
 			})
 			if err != nil {
 				return
 			}
-			r.Logger.Info("the role's servers answer again", "role", r.Name)
+			m.Logger.Info("the role's servers answer again", "role", m.Role)
 		}
 	}()
 	return told, nil
 }
 
 // follow passes on what the coordinator says, until ctx ends or nothing gets done; it reports whether the latter.
-func (r *Role) follow(ctx context.Context, sets <-chan []hotbucket.Owner, told chan []hotbucket.Owner) (stuck bool) {
+func (m *Membership) follow(ctx context.Context, sets <-chan []Owner, told chan []Owner) (stuck bool) {
 	look := time.NewTicker(GiveUpAfter / 10)
 	defer look.Stop()
 	before := false
@@ -124,12 +123,12 @@ func (r *Role) follow(ctx context.Context, sets <-chan []hotbucket.Owner, told c
 				return false // ctx ended
 			}
 			if len(owned) > 0 {
-				r.last = owned
+				m.last = owned
 			}
-			r.tell(told, owned)
+			m.tell(told, owned)
 		case <-look.C:
-			limit := r.Clock.Now().Add(-GiveUpAfter)
-			stuck := r.Hot.stuck(limit) || r.Cold.stuck(limit)
+			limit := m.Clock.Now().Add(-GiveUpAfter)
+			stuck := m.Hot.stuck(limit) || m.Cold.stuck(limit)
 			if stuck && before { // twice: a process that stood still gets a moment to go on
 				return true
 			}
@@ -141,7 +140,7 @@ func (r *Role) follow(ctx context.Context, sets <-chan []hotbucket.Owner, told c
 }
 
 // tell gives a set; one that was not read yet gives way to it.
-func (r *Role) tell(told chan []hotbucket.Owner, owned []hotbucket.Owner) {
+func (m *Membership) tell(told chan []Owner, owned []Owner) {
 	select {
 	case <-told:
 	default:

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 )
 
 // alone gives everything to its one member.
@@ -19,9 +18,9 @@ type alone struct {
 	joins, members atomic.Int64
 }
 
-func (a *alone) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error) {
-	sets := make(chan []hotbucket.Owner, 1)
-	sets <- []hotbucket.Owner{{Role: role, Partition: 3, Epoch: a.joins.Add(1)}}
+func (a *alone) Join(ctx context.Context, role coord.Role) (<-chan []coord.Owner, error) {
+	sets := make(chan []coord.Owner, 1)
+	sets <- []coord.Owner{{Role: role, Partition: 3, Epoch: a.joins.Add(1)}}
 	a.members.Add(1)
 	context.AfterFunc(ctx, func() {
 		a.members.Add(-1)
@@ -31,17 +30,16 @@ func (a *alone) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbuck
 }
 
 type stores struct {
-	hotbucket.Buckets
 	hotAway, coldAway atomic.Bool
 }
 
 var errAway = errors.New("away")
 
-func (s *stores) Incarnations(context.Context, []int) ([]string, error) {
+func (s *stores) askHot(context.Context, int) error {
 	if s.hotAway.Load() {
-		return nil, errAway
+		return errAway
 	}
-	return []string{"i"}, nil
+	return nil
 }
 
 func (s *stores) askCold(context.Context) error {
@@ -57,11 +55,11 @@ func keep(t *testing.T, check func(t *testing.T, c *alone, s *stores, owned func
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		c, s := &alone{}, &stores{}
-		role := &coord.Role{
-			Coord: c, Name: hotbucket.RoleWorker, Logger: slog.New(slog.DiscardHandler), Hot: &coord.Progress{}, Cold: &coord.Progress{},
-			Buckets: s, AskCold: s.askCold,
+		member := &coord.Membership{
+			Coord: c, Role: coord.RoleWorker, Logger: slog.New(slog.DiscardHandler), Hot: &coord.Progress{}, Cold: &coord.Progress{},
+			AskHot: s.askHot, AskCold: s.askCold,
 		}
-		sets, err := role.Keep(ctx)
+		sets, err := member.Keep(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +73,7 @@ func keep(t *testing.T, check func(t *testing.T, c *alone, s *stores, owned func
 		go func() {
 			for ctx.Err() == nil {
 				if owned.Load() > 0 {
-					for p, away := range map[*coord.Progress]*atomic.Bool{role.Hot: &s.hotAway, role.Cold: &s.coldAway} {
+					for p, away := range map[*coord.Progress]*atomic.Bool{member.Hot: &s.hotAway, member.Cold: &s.coldAway} {
 						p.Begin(time.Now())
 						if !away.Load() {
 							p.Done()

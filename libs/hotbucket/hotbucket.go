@@ -18,6 +18,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -28,22 +29,6 @@ var (
 	// ErrFull means: the hot tier's named bound is reached; the entry waits in the cold store for a later sweep.
 	ErrFull = errors.New("hot bucket is full")
 )
-
-// Role is a kind of owner.
-type Role string
-
-// The roles that own partitions.
-const (
-	RoleLoader Role = "bucket-loader"
-	RoleWorker Role = "scheduler-worker"
-)
-
-// Owner is a partition as one owner holds it.
-type Owner struct {
-	Role      Role
-	Partition int
-	Epoch     int64
-}
 
 // RoomWithin is how soon an entry must be due, or how lately, to be added where an adapter is more than four fifths full:
 // what is due next is kept out neither by what is due in an hour nor by what has long been overdue.
@@ -61,13 +46,13 @@ type Buckets interface {
 	// of them aside: it is not given again before GivenFor, except to an owner with another epoch or by Ask.Again. Entries
 	// that were set aside stay in their hot bucket, so nobody misses them. That they were may be forgotten at any time, so a
 	// reader remembers what it holds. The entries may be shared, and must not be changed.
-	Due(ctx context.Context, owners []Owner, ask Ask) ([]Given, error)
+	Due(ctx context.Context, owners []coord.Owner, ask Ask) ([]Given, error)
 	// Postpone keeps Due from giving entries before an instant, as setting them aside does. The owner's epoch is checked.
-	Postpone(ctx context.Context, o Owner, entries []*job.Entry, until time.Time) error
+	Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error
 	// Park marks entries as attended: what had to be done at their instant is done, and they only wait for their target.
 	// Due gives them again as soon as their lane is asked for. That they are parked may be forgotten at any time. The owner's
 	// epoch is checked; what is not there stays away.
-	Park(ctx context.Context, o Owner, entries []*job.Entry) error
+	Park(ctx context.Context, o coord.Owner, entries []*job.Entry) error
 	// Remove takes occurrences out of their hot buckets.
 	Remove(ctx context.Context, entries []*job.Entry) error
 	// Absent gives the locators of those entries that are not in their hot bucket.
@@ -78,14 +63,14 @@ type Buckets interface {
 
 	// Claim stores the decision for an occurrence under a definition if none is there, checks the owner's epoch, and
 	// returns the decision that stands. Claims are kept for an hour at least.
-	Claim(ctx context.Context, o Owner, claims []Claim) ([]job.Decision, error)
+	Claim(ctx context.Context, o coord.Owner, claims []Claim) ([]job.Decision, error)
 
 	// Horizon is up to where the partition has been filled; zero when it never was in this incarnation.
 	Horizon(ctx context.Context, partition int) (time.Time, error)
 	// SetHorizon publishes it.
-	SetHorizon(ctx context.Context, o Owner, horizon time.Time) error
+	SetHorizon(ctx context.Context, o coord.Owner, horizon time.Time) error
 	// SetEpoch takes a partition over for a role. An epoch below the stored one is refused with ErrStaleEpoch.
-	SetEpoch(ctx context.Context, o Owner) error
+	SetEpoch(ctx context.Context, o coord.Owner) error
 	// Incarnations are those of partitions, in order: each of the part of the hot tier that holds the partition.
 	Incarnations(ctx context.Context, partitions []int) ([]string, error)
 }

@@ -39,3 +39,11 @@ func Near(ctx context.Context, b Buckets, entries []job.Entry) ([]job.Entry, err
 	}
 	return near, nil
 }
+
+// Answers returns a function that returns nil if a partition's hot bucket answers.
+func Answers(b Buckets) func(ctx context.Context, partition int) error {
+	return func(ctx context.Context, partition int) error {
+		_, err := b.Incarnations(ctx, []int{partition})
+		return err
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/capacity"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -53,7 +54,7 @@ func (c buckets) Add(ctx context.Context, entries []job.Entry) error {
 	return write(ctx, c.p, opAdd, entries, entryKey, c.hot.Add)
 }
 
-func (c buckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
+func (c buckets) Due(ctx context.Context, owners []coord.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
 	return through(ctx, c.p, opDue, c.p.name, func(ctx context.Context) ([]hotbucket.Given, error) {
 		given, err := c.hot.Due(ctx, owners, ask)
 		if err == nil {
@@ -63,13 +64,13 @@ func (c buckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucke
 	})
 }
 
-func (c buckets) Postpone(ctx context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) error {
+func (c buckets) Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error {
 	return do(ctx, c.p, opPostpone, first(entries, sharedKey), func(ctx context.Context) error {
 		return c.hot.Postpone(ctx, o, entries, until)
 	})
 }
 
-func (c buckets) Park(ctx context.Context, o hotbucket.Owner, entries []*job.Entry) error {
+func (c buckets) Park(ctx context.Context, o coord.Owner, entries []*job.Entry) error {
 	return do(ctx, c.p, opPark, first(entries, sharedKey), func(ctx context.Context) error { return c.hot.Park(ctx, o, entries) })
 }
 
@@ -91,7 +92,7 @@ func (c buckets) Absent(ctx context.Context, entries []*job.Entry) ([]job.Locato
 
 func (c buckets) Hints() *hotbucket.Hints { return c.hot.Hints() }
 
-func (c buckets) Claim(ctx context.Context, o hotbucket.Owner, list []hotbucket.Claim) ([]job.Decision, error) {
+func (c buckets) Claim(ctx context.Context, o coord.Owner, list []hotbucket.Claim) ([]job.Decision, error) {
 	key := first(list, func(c hotbucket.Claim) string { return c.ExecutionID })
 	for _, claim := range list {
 		if ref, err := job.ParseExecutionID(claim.ExecutionID); err == nil {
@@ -117,13 +118,13 @@ func (c buckets) Horizon(ctx context.Context, partition int) (time.Time, error) 
 	})
 }
 
-func (c buckets) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) error {
+func (c buckets) SetHorizon(ctx context.Context, o coord.Owner, horizon time.Time) error {
 	return do(ctx, c.p, opSetHorizon, fmt.Sprintf("p%d", o.Partition), func(ctx context.Context) error {
 		return c.hot.SetHorizon(ctx, o, horizon)
 	})
 }
 
-func (c buckets) SetEpoch(ctx context.Context, o hotbucket.Owner) error {
+func (c buckets) SetEpoch(ctx context.Context, o coord.Owner) error {
 	return do(ctx, c.p, opSetEpoch, fmt.Sprintf("%s/p%d", o.Role, o.Partition), func(ctx context.Context) error {
 		return c.hot.SetEpoch(ctx, o)
 	})

@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/minutehand/minutehand/libs/archive"
-	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/loadtest/sim/servers"
 )
 
@@ -20,7 +20,7 @@ func (c coordinator) StartNumber(ctx context.Context) (int64, error) {
 	return through(ctx, c.p, opStartNumber, c.p.name, c.p.w.coord.StartNumber)
 }
 
-func (c coordinator) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error) {
+func (c coordinator) Join(ctx context.Context, role coord.Role) (<-chan []coord.Owner, error) {
 	m, err := through(ctx, c.p, opJoin, c.p.name, func(context.Context) (*servers.Member, error) {
 		m := c.p.w.coord.Member(role)
 		c.p.mu.Lock()

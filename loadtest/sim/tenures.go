@@ -3,8 +3,8 @@ package sim
 import (
 	"time"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/wire"
 	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
@@ -17,7 +17,7 @@ type tenure struct {
 }
 
 // accepted notes that the hot tier accepted an owner's read, and with it the owners' epochs.
-func (w *world) accepted(p *process, owners []hotbucket.Owner) {
+func (w *world) accepted(p *process, owners []coord.Owner) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, o := range owners {

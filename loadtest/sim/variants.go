@@ -216,7 +216,7 @@ func (s *seesNoSuccessor) Row(ctx context.Context, l job.Locator) (job.PendingRo
 
 type claimsNothing struct{ hotbucket.Buckets }
 
-func (claimsNothing) Claim(_ context.Context, _ hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+func (claimsNothing) Claim(_ context.Context, _ coord.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
 	own := make([]job.Decision, len(claims))
 	for i, c := range claims {
 		own[i] = c.Decision
@@ -320,7 +320,7 @@ func (l removesFirst) Publish(ctx context.Context, topic string, records []dispa
 
 type horizonLate struct{ hotbucket.Buckets }
 
-func (b horizonLate) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) error {
+func (b horizonLate) SetHorizon(ctx context.Context, o coord.Owner, horizon time.Time) error {
 	time.AfterFunc(100*time.Millisecond, func() { _ = b.Buckets.SetHorizon(ctx, o, horizon) })
 	return nil
 }
@@ -328,6 +328,6 @@ func (b horizonLate) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon 
 // staysOwner is a coordinator whose members never leave by themselves.
 type staysOwner struct{ coord.Coordinator }
 
-func (c staysOwner) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error) {
+func (c staysOwner) Join(ctx context.Context, role coord.Role) (<-chan []coord.Owner, error) {
 	return c.Coordinator.Join(context.WithoutCancel(ctx), role)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -82,7 +83,7 @@ type promised struct {
 	reads   int
 }
 
-func (p *promised) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) error {
+func (p *promised) SetHorizon(ctx context.Context, o coord.Owner, horizon time.Time) error {
 	p.horizon = horizon
 	return p.Buckets.SetHorizon(ctx, o, horizon)
 }

@@ -120,7 +120,7 @@ type Service struct {
 
 // partition is what the loader knows of one partition that it owns.
 type partition struct {
-	owner hotbucket.Owner
+	owner coord.Owner
 	// incarnation of the hot tier to which all of this applies; "" until it was read.
 	incarnation string
 	// staged is the first minute that is not staged yet; 0 before the takeover is complete.
@@ -184,11 +184,11 @@ func (s *Service) Missing() []string {
 
 // Run stages, sweeps and closes until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
-	role := &coord.Role{
-		Coord: s.deps.Coord, Name: hotbucket.RoleLoader, Logger: s.deps.Logger, Clock: s.deps.Clock,
-		Hot: &s.hot, Cold: &s.cold, Buckets: s.deps.Hot, AskCold: s.askCold,
+	member := &coord.Membership{
+		Coord: s.deps.Coord, Role: coord.RoleLoader, Logger: s.deps.Logger, Clock: s.deps.Clock,
+		Hot: &s.hot, Cold: &s.cold, AskHot: hotbucket.Answers(s.deps.Hot), AskCold: s.askCold,
 	}
-	assigned, err := role.Keep(ctx)
+	assigned, err := member.Keep(ctx)
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
@@ -211,7 +211,7 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // assign begins anew with what is newly owned and forgets what no longer is.
-func (s *Service) assign(owned []hotbucket.Owner) {
+func (s *Service) assign(owned []coord.Owner) {
 	next := make(map[int]*partition, len(owned))
 	for _, o := range owned {
 		if p, ok := s.partitions[o.Partition]; ok && p.owner == o {
@@ -224,7 +224,7 @@ func (s *Service) assign(owned []hotbucket.Owner) {
 	s.partitions, s.assigned = next, true
 }
 
-func newPartition(o hotbucket.Owner) *partition {
+func newPartition(o coord.Owner) *partition {
 	return &partition{owner: o, allDone: map[int64]time.Time{}, putBacks: map[job.Locator]int{}}
 }
 

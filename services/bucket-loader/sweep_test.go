@@ -13,8 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
@@ -79,9 +79,9 @@ func newLoading(t *testing.T, partitions int) *loading {
 	if err != nil {
 		t.Fatal(err)
 	}
-	owners := make([]hotbucket.Owner, partitions)
+	owners := make([]coord.Owner, partitions)
 	for p := range owners {
-		owners[p] = hotbucket.Owner{Role: hotbucket.RoleLoader, Partition: p, Epoch: 1}
+		owners[p] = coord.Owner{Role: coord.RoleLoader, Partition: p, Epoch: 1}
 	}
 	l.assign(owners)
 	return l

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -215,7 +216,7 @@ func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error 
 // claim fixes the next instant of every recurring entry in the hot tier, so that a worker that dispatches it
 // again later chains to the same successor.
 func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decision, error) {
-	byOwner := map[hotbucket.Owner][]*task{}
+	byOwner := map[coord.Owner][]*task{}
 	for _, t := range tasks {
 		if t.line.Plan != nil && !t.bare && !t.published && t.entry.FirstOfSchedule() && !t.entry.Chained {
 			byOwner[t.owner] = append(byOwner[t.owner], t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -330,7 +331,7 @@ func (t *task) late(now time.Time) bool {
 	return !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow) && !t.waits()
 }
 
-func byPartition(a, b hotbucket.Owner) int { return a.Partition - b.Partition }
+func byPartition(a, b coord.Owner) int { return a.Partition - b.Partition }
 
 // parkedFor bounds how long a parked entry is taken at its word: an owner that published it and died may have left it there,
 // and what came of it is kept for dedupe.Retention only. After that its row is asked.
@@ -345,7 +346,7 @@ const parkedFor = 20 * time.Minute
 // successor was dispatched before (successorExists), one that was marked was decided to fire, and any other is judged as an
 // entry that is taken now: it has not waited for its window.
 func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions map[*task]job.Decision, now time.Time) error {
-	byOwner := map[hotbucket.Owner][]*job.Entry{}
+	byOwner := map[coord.Owner][]*job.Entry{}
 	for _, t := range tasks {
 		byOwner[t.owner] = append(byOwner[t.owner], t.entry)
 		if t.bare || t.line.Def.MissedRun != job.MissedSkip || !decisions[t].Next.IsZero() {

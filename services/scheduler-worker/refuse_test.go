@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -47,7 +48,7 @@ type fixture struct {
 	records *embedded.Records
 	row     job.Job
 	entry   job.Entry
-	owner   hotbucket.Owner
+	owner   coord.Owner
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -65,7 +66,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{t: t, log: &told{}, records: records, owner: hotbucket.Owner{Role: hotbucket.RoleWorker, Epoch: 1}}
+	f := &fixture{t: t, log: &told{}, records: records, owner: coord.Owner{Role: coord.RoleWorker, Epoch: 1}}
 	f.Service, err = New(DefaultConfig(), Deps{
 		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db),
 		Settings: embedded.NewSettings(db), Hot: embedded.NewHotBuckets(db.Incarnation(), 1, 0), Outcomes: records, Stops: records, Log: f.log,
@@ -176,7 +177,7 @@ func (a *addsBadly) Add(ctx context.Context, entries []job.Entry) error {
 // A schedule of every second would stand still until the sweep that closes the minute.
 func TestParentOfASuccessorThatIsNotHotIsTakenAgain(t *testing.T) {
 	f := newFixture(t)
-	loader := hotbucket.Owner{Role: hotbucket.RoleLoader, Epoch: 1}
+	loader := coord.Owner{Role: coord.RoleLoader, Epoch: 1}
 	f.must(f.deps.Hot.SetEpoch(t.Context(), loader))
 	f.must(f.deps.Hot.SetHorizon(t.Context(), loader, f.entry.DueAt.Add(time.Hour)))
 	hot := &addsBadly{Buckets: f.deps.Hot, err: errors.New("connection reset")}
@@ -320,7 +321,7 @@ func TestFireOfAPartitionThatMayBeAnothersIsNotPublished(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		taken, read time.Duration // ago
-		owner       hotbucket.Owner
+		owner       coord.Owner
 		published   bool
 	}{
 		{"read lately", time.Hour, 0, f.owner, true},
@@ -330,7 +331,7 @@ func TestFireOfAPartitionThatMayBeAnothersIsNotPublished(t *testing.T) {
 	} {
 		one := f.task()
 		one.takenAt, f.log.fires = now.Add(-c.taken), 0
-		one.from.accepted.Store(&accepted{now.Add(-c.read), map[int]hotbucket.Owner{0: c.owner}})
+		one.from.accepted.Store(&accepted{now.Add(-c.read), map[int]coord.Owner{0: c.owner}})
 		err := f.publish(t.Context(), []*task{one})
 		if (f.log.fires == 1) != c.published || one.published != c.published || errors.Is(err, errLapsed{}) == c.published {
 			t.Errorf("%s: %d fires were published: %v", c.name, f.log.fires, err)

@@ -147,15 +147,15 @@ func (s *Service) Missing() []string {
 
 // Run takes and dispatches until ctx ends. What it holds then stays in the hot buckets for the next owner.
 func (s *Service) Run(ctx context.Context) error {
-	role := &coord.Role{
-		Coord: s.deps.Coord, Name: hotbucket.RoleWorker, Logger: s.deps.Logger, Clock: s.deps.Clock,
-		Hot: &s.hot, Cold: &s.cold, Buckets: s.deps.Hot, AskCold: s.readHold,
+	member := &coord.Membership{
+		Coord: s.deps.Coord, Role: coord.RoleWorker, Logger: s.deps.Logger, Clock: s.deps.Clock,
+		Hot: &s.hot, Cold: &s.cold, AskHot: hotbucket.Answers(s.deps.Hot), AskCold: s.readHold,
 	}
 	// Nothing is dispatched before it is known what is held, and nobody owns anything who cannot read that.
 	if err := run.Patiently(ctx, s.deps.Logger, "read what is held", s.readHold); err != nil {
 		return nil
 	}
-	assigned, err := role.Keep(ctx)
+	assigned, err := member.Keep(ctx)
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
@@ -190,8 +190,8 @@ func (s *Service) Run(ctx context.Context) error {
 
 // assign takes the partitions over in the hot tier and hands each shard its share. A partition whose epoch is refused
 // has a newer owner already.
-func (s *Service) assign(ctx context.Context, shards []*shard, owned []hotbucket.Owner) {
-	shares := make([][]hotbucket.Owner, len(shards))
+func (s *Service) assign(ctx context.Context, shards []*shard, owned []coord.Owner) {
+	shares := make([][]coord.Owner, len(shards))
 	for _, o := range owned {
 		if !s.takeOver(ctx, o) {
 			continue
@@ -216,7 +216,7 @@ func (s *Service) assign(ctx context.Context, shards []*shard, owned []hotbucket
 	s.assigned.Store(true)
 }
 
-func (s *Service) takeOver(ctx context.Context, o hotbucket.Owner) bool {
+func (s *Service) takeOver(ctx context.Context, o coord.Owner) bool {
 	var stale bool
 	s.hot.Begin(s.deps.Clock.Now())
 	err := run.Patiently(ctx, s.deps.Logger, "take a partition over", func(ctx context.Context) error {

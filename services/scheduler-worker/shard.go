@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
@@ -29,7 +30,7 @@ type shard struct {
 	room chan struct{}
 
 	mu       sync.Mutex
-	owners   []hotbucket.Owner
+	owners   []coord.Owner
 	newOwned bool
 
 	held  map[job.Locator]*task
@@ -64,7 +65,7 @@ type shard struct {
 // accepted is a read that the store accepted: when it began, and what was owned by then, by partition.
 type accepted struct {
 	at     time.Time
-	owners map[int]hotbucket.Owner
+	owners map[int]coord.Owner
 }
 
 func newShard(s *Service) *shard {
@@ -78,7 +79,7 @@ func newShard(s *Service) *shard {
 }
 
 // own replaces what the shard owns.
-func (sh *shard) own(owners []hotbucket.Owner) {
+func (sh *shard) own(owners []coord.Owner) {
 	sh.mu.Lock()
 	sh.owners, sh.newOwned = owners, true
 	sh.mu.Unlock()
@@ -92,7 +93,7 @@ func (sh *shard) nudge() {
 	}
 }
 
-func (sh *shard) owned() []hotbucket.Owner {
+func (sh *shard) owned() []coord.Owner {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if sh.newOwned {
@@ -248,7 +249,7 @@ func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 
 // reclaim is for a hot tier that refuses an epoch: it has forgotten it, and gets it again, or it has seen a greater one,
 // and the partition is another's.
-func (s *Service) reclaim(ctx context.Context, owners []hotbucket.Owner) (kept []hotbucket.Owner) {
+func (s *Service) reclaim(ctx context.Context, owners []coord.Owner) (kept []coord.Owner) {
 	refused := make([]bool, len(owners))
 	_ = run.Each(len(owners), reclaimAtOnce, func(i int) error {
 		refused[i] = errors.Is(s.deps.Hot.SetEpoch(ctx, owners[i]), hotbucket.ErrStaleEpoch)
@@ -266,7 +267,7 @@ func (s *Service) reclaim(ctx context.Context, owners []hotbucket.Owner) (kept [
 const reclaimAtOnce = 16
 
 // keepOwned gives up what reclaim did not get, unless there is a new assignment.
-func (sh *shard) keepOwned(owners []hotbucket.Owner) {
+func (sh *shard) keepOwned(owners []coord.Owner) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if !sh.newOwned {
@@ -275,8 +276,8 @@ func (sh *shard) keepOwned(owners []hotbucket.Owner) {
 }
 
 // take keeps what a read brought and is not held already.
-func (sh *shard) take(given []hotbucket.Given, owners []hotbucket.Owner, began time.Time, ask *hotbucket.Ask) {
-	byPartition := make(map[int]hotbucket.Owner, len(owners))
+func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.Time, ask *hotbucket.Ask) {
+	byPartition := make(map[int]coord.Owner, len(owners))
 	for _, o := range owners {
 		byPartition[o.Partition] = o
 	}

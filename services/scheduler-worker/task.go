@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/occurrence"
 )
@@ -22,7 +22,7 @@ type task struct {
 	entry *job.Entry // shared with the hot tier, never changed
 	// from is the shard that took it.
 	from     *shard
-	owner    hotbucket.Owner
+	owner    coord.Owner
 	line     *occurrence.Line
 	tenantID string
 	labels   map[string]string

@@ -6,12 +6,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
 // Claim implements hotbucket.Buckets.
-func (h *HotBuckets) Claim(_ context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+func (h *HotBuckets) Claim(_ context.Context, o coord.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
 	p := &h.partitions[o.Partition]
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,7 +36,7 @@ func (h *HotBuckets) Horizon(_ context.Context, partition int) (time.Time, error
 }
 
 // SetHorizon implements hotbucket.Buckets.
-func (h *HotBuckets) SetHorizon(_ context.Context, o hotbucket.Owner, horizon time.Time) error {
+func (h *HotBuckets) SetHorizon(_ context.Context, o coord.Owner, horizon time.Time) error {
 	p := &h.partitions[o.Partition]
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,14 +48,14 @@ func (h *HotBuckets) SetHorizon(_ context.Context, o hotbucket.Owner, horizon ti
 }
 
 // SetEpoch implements hotbucket.Buckets.
-func (h *HotBuckets) SetEpoch(_ context.Context, o hotbucket.Owner) error {
+func (h *HotBuckets) SetEpoch(_ context.Context, o coord.Owner) error {
 	p := &h.partitions[o.Partition]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.epoch[o.Role] > o.Epoch {
 		return fmt.Errorf("embedded: partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
 	}
-	if p.epoch[o.Role] != o.Epoch && o.Role == hotbucket.RoleWorker {
+	if p.epoch[o.Role] != o.Epoch && o.Role == coord.RoleWorker {
 		p.bringAllBack() // what the owner before was given
 	}
 	p.epoch[o.Role] = o.Epoch

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 )
 
 // Coordinator gives every partition to this process. Its numbers are durable, so that they grow over restarts.
@@ -40,16 +39,16 @@ func (c *Coordinator) StartNumber(context.Context) (int64, error) {
 }
 
 // Join implements coord.Coordinator.
-func (c *Coordinator) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error) {
+func (c *Coordinator) Join(ctx context.Context, role coord.Role) (<-chan []coord.Owner, error) {
 	epoch, err := c.StartNumber(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]hotbucket.Owner, c.db.partitions)
+	all := make([]coord.Owner, c.db.partitions)
 	for p := range all {
-		all[p] = hotbucket.Owner{Role: role, Partition: p, Epoch: epoch}
+		all[p] = coord.Owner{Role: role, Partition: p, Epoch: epoch}
 	}
-	owned := make(chan []hotbucket.Owner, 1)
+	owned := make(chan []coord.Owner, 1)
 	owned <- all
 	context.AfterFunc(ctx, func() { close(owned) })
 	return owned, nil

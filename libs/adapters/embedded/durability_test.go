@@ -12,8 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
@@ -174,7 +174,7 @@ func keptNumber() kept {
 		}
 		ctx, leave := context.WithCancel(ctx)
 		defer leave()
-		owned, err := w.coord.Join(ctx, hotbucket.RoleWorker)
+		owned, err := w.coord.Join(ctx, coord.RoleWorker)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/btree"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -43,7 +44,7 @@ type hotPartition struct {
 	// aside are kept apart until their instants; until finds them by locator.
 	aside   *btree.BTreeG[asideEntry]
 	until   map[job.Locator]time.Time
-	epoch   map[hotbucket.Role]int64
+	epoch   map[coord.Role]int64
 	horizon time.Time
 }
 
@@ -86,7 +87,7 @@ func NewHotBuckets(incarnation string, partitions int, maxEntries int64) *HotBuc
 		p.waiting, p.attended = btree.NewG(32, dueBefore), btree.NewG(32, dueBefore)
 		p.lanes, p.first = btree.NewG(32, laneBefore), map[uint32]time.Time{}
 		p.aside, p.until = btree.NewG(32, asideBefore), map[job.Locator]time.Time{}
-		p.epoch = map[hotbucket.Role]int64{}
+		p.epoch = map[coord.Role]int64{}
 	}
 	return h
 }
@@ -188,7 +189,7 @@ func ownEntry(e *job.Entry) *job.Entry {
 }
 
 // Due implements hotbucket.Buckets.
-func (h *HotBuckets) Due(_ context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
+func (h *HotBuckets) Due(_ context.Context, owners []coord.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
 	var given []hotbucket.Given
 	last := ask.PerLane.Until
 	for _, l := range ask.Lanes {
@@ -367,7 +368,7 @@ func (p *hotPartition) remove(e *job.Entry) (*job.Entry, bool) {
 }
 
 // Postpone implements hotbucket.Buckets.
-func (h *HotBuckets) Postpone(_ context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) error {
+func (h *HotBuckets) Postpone(_ context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error {
 	p := &h.partitions[o.Partition]
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -383,7 +384,7 @@ func (h *HotBuckets) Postpone(_ context.Context, o hotbucket.Owner, entries []*j
 }
 
 // Park implements hotbucket.Buckets.
-func (h *HotBuckets) Park(_ context.Context, o hotbucket.Owner, entries []*job.Entry) error {
+func (h *HotBuckets) Park(_ context.Context, o coord.Owner, entries []*job.Entry) error {
 	p := &h.partitions[o.Partition]
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -400,7 +401,7 @@ func (h *HotBuckets) Park(_ context.Context, o hotbucket.Owner, entries []*job.E
 }
 
 // check refuses an owner whose epoch is not the one that stands.
-func (p *hotPartition) check(o hotbucket.Owner) error {
+func (p *hotPartition) check(o coord.Owner) error {
 	if epoch, ok := p.epoch[o.Role]; !ok || epoch != o.Epoch {
 		return fmt.Errorf("embedded: partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
 	}

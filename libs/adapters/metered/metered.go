@@ -100,19 +100,19 @@ func (x *bucketsPort) Add(ctx context.Context, entries []job.Entry) (err error) 
 	return err
 }
 
-func (x *bucketsPort) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) (a []hotbucket.Given, err error) {
+func (x *bucketsPort) Due(ctx context.Context, owners []coord.Owner, ask hotbucket.Ask) (a []hotbucket.Given, err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Due", began, err) }(time.Now())
 	a, err = x.Buckets.Due(ctx, owners, ask)
 	return a, err
 }
 
-func (x *bucketsPort) Postpone(ctx context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) (err error) {
+func (x *bucketsPort) Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) (err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Postpone", began, err) }(time.Now())
 	err = x.Buckets.Postpone(ctx, o, entries, until)
 	return err
 }
 
-func (x *bucketsPort) Park(ctx context.Context, o hotbucket.Owner, entries []*job.Entry) (err error) {
+func (x *bucketsPort) Park(ctx context.Context, o coord.Owner, entries []*job.Entry) (err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Park", began, err) }(time.Now())
 	err = x.Buckets.Park(ctx, o, entries)
 	return err
@@ -130,7 +130,7 @@ func (x *bucketsPort) Absent(ctx context.Context, entries []*job.Entry) (a []job
 	return a, err
 }
 
-func (x *bucketsPort) Claim(ctx context.Context, o hotbucket.Owner, claims []hotbucket.Claim) (a []job.Decision, err error) {
+func (x *bucketsPort) Claim(ctx context.Context, o coord.Owner, claims []hotbucket.Claim) (a []job.Decision, err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Claim", began, err) }(time.Now())
 	a, err = x.Buckets.Claim(ctx, o, claims)
 	return a, err
@@ -142,13 +142,13 @@ func (x *bucketsPort) Horizon(ctx context.Context, partition int) (a time.Time, 
 	return a, err
 }
 
-func (x *bucketsPort) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) (err error) {
+func (x *bucketsPort) SetHorizon(ctx context.Context, o coord.Owner, horizon time.Time) (err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "SetHorizon", began, err) }(time.Now())
 	err = x.Buckets.SetHorizon(ctx, o, horizon)
 	return err
 }
 
-func (x *bucketsPort) SetEpoch(ctx context.Context, o hotbucket.Owner) (err error) {
+func (x *bucketsPort) SetEpoch(ctx context.Context, o coord.Owner) (err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "SetEpoch", began, err) }(time.Now())
 	err = x.Buckets.SetEpoch(ctx, o)
 	return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -165,7 +166,7 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 // stale is what scripts answer to an owner whose epoch is not the one that stands.
 const stale = "stale"
 
-func owned(o hotbucket.Owner, err error) error {
+func owned(o coord.Owner, err error) error {
 	if redis.HasErrorPrefix(err, stale) {
 		err = hotbucket.ErrStaleEpoch
 	}
@@ -251,7 +252,7 @@ table.insert(answer, 1, more)
 return answer`)
 
 // Due implements hotbucket.Buckets.
-func (h *HotBuckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
+func (h *HotBuckets) Due(ctx context.Context, owners []coord.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
 	var all []hotbucket.Given
 	for len(owners) > 0 {
 		keys, args := make([][]string, len(owners)), make([][]any, len(owners))
@@ -264,7 +265,7 @@ func (h *HotBuckets) Due(ctx context.Context, owners []hotbucket.Owner, ask hotb
 		if answers == nil {
 			return nil, fmt.Errorf("redis: due: %w", err)
 		}
-		var more []hotbucket.Owner
+		var more []coord.Owner
 		for i, a := range answers {
 			list, err := a.Slice()
 			if err := owned(owners[i], err); err != nil {
@@ -335,7 +336,7 @@ end
 return 1`)
 
 // Postpone implements hotbucket.Buckets.
-func (h *HotBuckets) Postpone(ctx context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) error {
+func (h *HotBuckets) Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error {
 	return h.move(ctx, postponeScript, o, entries, until.UnixMilli())
 }
 
@@ -354,12 +355,12 @@ end
 return 1`)
 
 // Park implements hotbucket.Buckets.
-func (h *HotBuckets) Park(ctx context.Context, o hotbucket.Owner, entries []*job.Entry) error {
+func (h *HotBuckets) Park(ctx context.Context, o coord.Owner, entries []*job.Entry) error {
 	return h.move(ctx, parkScript, o, entries, 0)
 }
 
 // move runs a script that moves an owner's entries within their partition, at most maxBatch at a time.
-func (h *HotBuckets) move(ctx context.Context, s *script, o hotbucket.Owner, entries []*job.Entry, at int64) error {
+func (h *HotBuckets) move(ctx context.Context, s *script, o coord.Owner, entries []*job.Entry, at int64) error {
 	keys := []string{h.of(o.Partition, "members"), h.of(o.Partition, "epochs")}
 	for {
 		n := min(len(entries), maxBatch)

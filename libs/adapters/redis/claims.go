@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -23,7 +24,7 @@ end
 return standing`)
 
 // Claim implements hotbucket.Buckets.
-func (h *HotBuckets) Claim(ctx context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+func (h *HotBuckets) Claim(ctx context.Context, o coord.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
 	standing := make([]job.Decision, 0, len(claims))
 	for {
 		n := min(len(claims), maxBatch)
@@ -69,7 +70,7 @@ if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return redis.error_reply
 return redis.call('SET', KEYS[2], ARGV[3])`)
 
 // SetHorizon implements hotbucket.Buckets.
-func (h *HotBuckets) SetHorizon(ctx context.Context, o hotbucket.Owner, horizon time.Time) error {
+func (h *HotBuckets) SetHorizon(ctx context.Context, o coord.Owner, horizon time.Time) error {
 	keys := []string{h.of(o.Partition, "epochs"), h.of(o.Partition, "horizon")}
 	return owned(o, h.run(ctx, horizonScript, keys, string(o.Role), o.Epoch, horizon.UnixMilli()).Err())
 }
@@ -102,7 +103,7 @@ func (h *HotBuckets) Incarnations(ctx context.Context, partitions []int) ([]stri
 }
 
 // SetEpoch implements hotbucket.Buckets.
-func (h *HotBuckets) SetEpoch(ctx context.Context, o hotbucket.Owner) error {
+func (h *HotBuckets) SetEpoch(ctx context.Context, o coord.Owner) error {
 	keys := []string{h.of(o.Partition, "epochs")}
 	return owned(o, h.run(ctx, epochScript, keys, string(o.Role), o.Epoch, h.prefix(o.Partition)).Err())
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/run"
 )
 
@@ -164,7 +163,7 @@ func (c *Coordinator) StartNumber(ctx context.Context) (int64, error) {
 
 // epoch draws a partition's next epoch: greater than the last one, and no less than the time in milliseconds, so that
 // epochs go on growing when the ensemble has lost its data.
-func (c *Coordinator) epoch(role hotbucket.Role, partition int) (int64, error) {
+func (c *Coordinator) epoch(role coord.Role, partition int) (int64, error) {
 	node := c.at(string(role), "epochs", strconv.Itoa(partition))
 	for {
 		text, stat, err := c.conn.Get(node)
@@ -186,8 +185,8 @@ func (c *Coordinator) epoch(role hotbucket.Role, partition int) (int64, error) {
 }
 
 // Join implements coord.Coordinator.
-func (c *Coordinator) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error) {
-	m := &member{c: c, role: role, owned: map[int]int64{}, told: make(chan []hotbucket.Owner, 1), unowned: c.unowned.WithLabelValues(string(role))}
+func (c *Coordinator) Join(ctx context.Context, role coord.Role) (<-chan []coord.Owner, error) {
+	m := &member{c: c, role: role, owned: map[int]int64{}, told: make(chan []coord.Owner, 1), unowned: c.unowned.WithLabelValues(string(role))}
 	go m.run(ctx)
 	return m.told, nil
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/coord/coordtest"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 )
 
 var roots atomic.Int64
@@ -79,7 +78,7 @@ func TestMemberThatOwnsNothingIsToldSo(t *testing.T) {
 // process is a member with a session of its own.
 type process struct {
 	c     *zookeeper.Coordinator
-	sets  <-chan []hotbucket.Owner
+	sets  <-chan []coord.Owner
 	leave context.CancelFunc
 	owned map[int]int64
 }
@@ -88,7 +87,7 @@ func join(t *testing.T, root string, partitions int) *process {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
 	c := open(t, root, partitions)
-	sets, err := c.Join(ctx, hotbucket.RoleWorker)
+	sets, err := c.Join(ctx, coord.RoleWorker)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,11 +162,11 @@ func TestMemberThatCannotReachTheEnsembleGoesOnOwning(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	sets, err := c.Join(ctx, hotbucket.RoleWorker)
+	sets, err := c.Join(ctx, coord.RoleWorker)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var last []hotbucket.Owner
+	var last []coord.Owner
 	for len(last) < 3 {
 		last = <-sets
 	}

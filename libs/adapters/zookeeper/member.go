@@ -15,19 +15,19 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/coord"
 )
 
 // member is this process in a role.
 type member struct {
 	c    *Coordinator
-	role hotbucket.Role
+	role coord.Role
 	// node is this member's, session the session that it belongs to.
 	node    string
 	session int64
 	// owned are the epochs of the partitions that it owns.
 	owned map[int]int64
-	told  chan []hotbucket.Owner
+	told  chan []coord.Owner
 	// spoke: a set was told.
 	spoke bool
 	// lacking is since when something that is assigned is not owned, zero if nothing is; complained: the log tells of it.
@@ -44,9 +44,9 @@ func (m *member) at(names ...string) string {
 
 // tell gives the set that is owned now; one that was not read yet gives way to it.
 func (m *member) tell() {
-	set := make([]hotbucket.Owner, 0, len(m.owned))
+	set := make([]coord.Owner, 0, len(m.owned))
 	for _, p := range slices.Sorted(maps.Keys(m.owned)) {
-		set = append(set, hotbucket.Owner{Role: m.role, Partition: p, Epoch: m.owned[p]})
+		set = append(set, coord.Owner{Role: m.role, Partition: p, Epoch: m.owned[p]})
 	}
 	select {
 	case <-m.told:

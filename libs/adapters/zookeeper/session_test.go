@@ -17,7 +17,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
-	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/coord"
 )
 
 const shortSession = 2 * time.Second
@@ -141,16 +141,16 @@ func sessionChanges(t *testing.T, servers []string, step *stalling) error {
 	defer other.Close() //nolint:errcheck // nothing is left to do
 	step.ensemble, stalled.conn = stalled.conn, step
 
-	var sets [2]<-chan []hotbucket.Owner
+	var sets [2]<-chan []coord.Owner
 	var owned [2]map[int]int64
 	deadline := time.After(30 * time.Second)
-	if sets[0], err = stalled.Join(ctx, hotbucket.RoleWorker); err != nil {
+	if sets[0], err = stalled.Join(ctx, coord.RoleWorker); err != nil {
 		return err
 	}
 	for {
 		// The other comes while the first one is held up, or once it owns all.
 		if sets[1] == nil && (step.struck.Load() || len(owned[0]) == partitions) {
-			if sets[1], err = other.Join(ctx, hotbucket.RoleWorker); err != nil {
+			if sets[1], err = other.Join(ctx, coord.RoleWorker); err != nil {
 				return err
 			}
 		}
@@ -160,7 +160,7 @@ func sessionChanges(t *testing.T, servers []string, step *stalling) error {
 		if step.struck.Load() && len(owned[0]) == partitions/2 && len(owned[1]) == partitions/2 && len(both) == partitions {
 			break
 		}
-		var set []hotbucket.Owner
+		var set []coord.Owner
 		who := 0
 		select {
 		case set = <-sets[0]:
@@ -177,7 +177,7 @@ func sessionChanges(t *testing.T, servers []string, step *stalling) error {
 		}
 	}
 	for {
-		members, _, err := other.conn.Children(root + "/" + string(hotbucket.RoleWorker) + "/members")
+		members, _, err := other.conn.Children(root + "/" + string(coord.RoleWorker) + "/members")
 		if err == nil && len(members) == 2 {
 			return nil
 		}

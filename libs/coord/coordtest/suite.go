@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 )
 
 // patience is how long the suite waits for an assignment.
@@ -80,11 +79,11 @@ func startNumbersRace(t *testing.T, c coord.Coordinator) {
 
 // member is a membership of one process in a role.
 type member struct {
-	assigned <-chan []hotbucket.Owner
+	assigned <-chan []coord.Owner
 	leave    context.CancelFunc
 }
 
-func join(t *testing.T, c coord.Coordinator, role hotbucket.Role) member {
+func join(t *testing.T, c coord.Coordinator, role coord.Role) member {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
 	assigned, err := c.Join(ctx, role)
@@ -96,7 +95,7 @@ func join(t *testing.T, c coord.Coordinator, role hotbucket.Role) member {
 }
 
 // next waits for the next set; open is false when the channel was closed instead.
-func (m member) next(t *testing.T) (owned []hotbucket.Owner, open bool) {
+func (m member) next(t *testing.T) (owned []coord.Owner, open bool) {
 	t.Helper()
 	select {
 	case owned, open = <-m.assigned:
@@ -108,7 +107,7 @@ func (m member) next(t *testing.T) (owned []hotbucket.Owner, open bool) {
 }
 
 // until waits for a set that satisfies ok.
-func (m member) until(t *testing.T, ok func([]hotbucket.Owner) bool) []hotbucket.Owner {
+func (m member) until(t *testing.T, ok func([]coord.Owner) bool) []coord.Owner {
 	t.Helper()
 	for {
 		owned, open := m.next(t)
@@ -122,7 +121,7 @@ func (m member) until(t *testing.T, ok func([]hotbucket.Owner) bool) []hotbucket
 }
 
 // rest leaves and gives all that was still told.
-func (m member) rest(t *testing.T) (sets [][]hotbucket.Owner) {
+func (m member) rest(t *testing.T) (sets [][]coord.Owner) {
 	t.Helper()
 	m.leave()
 	for {
@@ -134,10 +133,10 @@ func (m member) rest(t *testing.T) (sets [][]hotbucket.Owner) {
 	}
 }
 
-func some(owned []hotbucket.Owner) bool { return len(owned) > 0 }
+func some(owned []coord.Owner) bool { return len(owned) > 0 }
 
 // epochs are those of a set, by partition.
-func epochs(t *testing.T, role hotbucket.Role, owned []hotbucket.Owner) map[int]int64 {
+func epochs(t *testing.T, role coord.Role, owned []coord.Owner) map[int]int64 {
 	t.Helper()
 	by := map[int]int64{}
 	for _, o := range owned {
@@ -151,7 +150,7 @@ func epochs(t *testing.T, role hotbucket.Role, owned []hotbucket.Owner) map[int]
 
 func wholeSet(t *testing.T, c coord.Coordinator) {
 	var members []member
-	for _, role := range []hotbucket.Role{hotbucket.RoleWorker, hotbucket.RoleLoader} {
+	for _, role := range []coord.Role{coord.RoleWorker, coord.RoleLoader} {
 		m := join(t, c, role)
 		members = append(members, m)
 		epochs(t, role, m.until(t, some))
@@ -164,10 +163,10 @@ func wholeSet(t *testing.T, c coord.Coordinator) {
 func epochsGrow(t *testing.T, c coord.Coordinator) {
 	held := map[int]int64{}
 	for range 3 {
-		m := join(t, c, hotbucket.RoleWorker)
+		m := join(t, c, coord.RoleWorker)
 		// A lone member is given all that the one before it had.
-		owned := m.until(t, func(owned []hotbucket.Owner) bool {
-			by := epochs(t, hotbucket.RoleWorker, owned)
+		owned := m.until(t, func(owned []coord.Owner) bool {
+			by := epochs(t, coord.RoleWorker, owned)
 			for p := range held {
 				if _, ok := by[p]; !ok {
 					return false
@@ -175,14 +174,14 @@ func epochsGrow(t *testing.T, c coord.Coordinator) {
 			}
 			return some(owned)
 		})
-		for p, epoch := range epochs(t, hotbucket.RoleWorker, owned) {
+		for p, epoch := range epochs(t, coord.RoleWorker, owned) {
 			if epoch <= held[p] {
 				t.Errorf("partition %d is owned under epoch %d after %d", p, epoch, held[p])
 			}
 		}
-		maps.Copy(held, epochs(t, hotbucket.RoleWorker, owned))
+		maps.Copy(held, epochs(t, coord.RoleWorker, owned))
 		for _, owned := range m.rest(t) {
-			maps.Copy(held, epochs(t, hotbucket.RoleWorker, owned))
+			maps.Copy(held, epochs(t, coord.RoleWorker, owned))
 		}
 	}
 }
@@ -193,15 +192,15 @@ func membersAreApart(t *testing.T, c coord.Coordinator) {
 		epoch     int64
 	}
 	holder := map[tenure]int{}
-	hold := func(i int, owned []hotbucket.Owner) {
-		for p, epoch := range epochs(t, hotbucket.RoleWorker, owned) {
+	hold := func(i int, owned []coord.Owner) {
+		for p, epoch := range epochs(t, coord.RoleWorker, owned) {
 			if other, taken := holder[tenure{p, epoch}]; taken && other != i {
 				t.Errorf("members %d and %d both hold partition %d under epoch %d", other, i, p, epoch)
 			}
 			holder[tenure{p, epoch}] = i
 		}
 	}
-	members := []member{join(t, c, hotbucket.RoleWorker), join(t, c, hotbucket.RoleWorker)}
+	members := []member{join(t, c, coord.RoleWorker), join(t, c, coord.RoleWorker)}
 	for i, m := range members {
 		owned, open := m.next(t)
 		if !open {
@@ -220,9 +219,9 @@ func membersAreApart(t *testing.T, c coord.Coordinator) {
 }
 
 func channelIsClosed(t *testing.T, c coord.Coordinator) {
-	unread := join(t, c, hotbucket.RoleWorker)
+	unread := join(t, c, coord.RoleWorker)
 	unread.rest(t)
-	again := join(t, c, hotbucket.RoleWorker)
+	again := join(t, c, coord.RoleWorker)
 	again.until(t, some)
 	again.rest(t)
 }

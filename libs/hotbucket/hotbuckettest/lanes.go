@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -37,7 +38,7 @@ func givenIsSetAside(t *testing.T, b hotbucket.Buckets) {
 	must(t, b.SetEpoch(t.Context(), loader(1, 5)))
 	same(t, "how many are given when there is another loader", len(given(t, b, o, ask)), 0)
 	must(t, b.SetEpoch(t.Context(), worker(1, 2)))
-	same(t, "given to another owner", entriesOf(given(t, b, []hotbucket.Owner{worker(1, 2)}, ask)), list[1:])
+	same(t, "given to another owner", entriesOf(given(t, b, []coord.Owner{worker(1, 2)}, ask)), list[1:])
 }
 
 func lanesAreReadApart(t *testing.T, b hotbucket.Buckets) {

@@ -6,14 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
 // everythingIsStale tries all that carries an owner's epoch.
-func everythingIsStale(t *testing.T, b hotbucket.Buckets, o hotbucket.Owner) {
+func everythingIsStale(t *testing.T, b hotbucket.Buckets, o coord.Owner) {
 	t.Helper()
-	_, err := b.Due(t.Context(), []hotbucket.Owner{o}, hotbucket.All(now))
+	_, err := b.Due(t.Context(), []coord.Owner{o}, hotbucket.All(now))
 	mustBeStale(t, "reading", err)
 	_, err = b.Claim(t.Context(), o, []hotbucket.Claim{{ExecutionID: "stale", Decision: job.Decision{NextOrdinal: 666}}})
 	mustBeStale(t, "claiming", err)
@@ -22,13 +23,13 @@ func everythingIsStale(t *testing.T, b hotbucket.Buckets, o hotbucket.Owner) {
 
 func missingEpochIsRefused(t *testing.T, b hotbucket.Buckets) {
 	must(t, b.Add(t.Context(), []job.Entry{entryAt(1, now)}))
-	for _, o := range []hotbucket.Owner{worker(1, 1), loader(1, 1), worker(1, 0), worker(1, 1<<40)} {
+	for _, o := range []coord.Owner{worker(1, 1), loader(1, 1), worker(1, 0), worker(1, 1<<40)} {
 		everythingIsStale(t, b, o)
 	}
 }
 
 func staleEpochIsRefused(t *testing.T, b hotbucket.Buckets) {
-	for _, role := range []func(int, int64) hotbucket.Owner{worker, loader} {
+	for _, role := range []func(int, int64) coord.Owner{worker, loader} {
 		must(t, b.SetEpoch(t.Context(), role(1, 5)))
 		must(t, b.SetEpoch(t.Context(), role(1, 6)))
 		everythingIsStale(t, b, role(1, 5))
@@ -57,7 +58,7 @@ func epochGrows(t *testing.T, b hotbucket.Buckets) {
 			must(t, err)
 		}
 	}
-	_, err := b.Due(t.Context(), []hotbucket.Owner{worker(1, 7)}, hotbucket.All(now))
+	_, err := b.Due(t.Context(), []coord.Owner{worker(1, 7)}, hotbucket.All(now))
 	must(t, err)
 }
 
@@ -67,8 +68,8 @@ func epochsAreSeparate(t *testing.T, b hotbucket.Buckets) {
 	everythingIsStale(t, b, worker(2, 9))
 	must(t, b.SetEpoch(t.Context(), loader(1, 2)))
 	must(t, b.SetEpoch(t.Context(), worker(2, 3)))
-	for _, o := range []hotbucket.Owner{worker(1, 9), loader(1, 2), worker(2, 3)} {
-		_, err := b.Due(t.Context(), []hotbucket.Owner{o}, hotbucket.All(now))
+	for _, o := range []coord.Owner{worker(1, 9), loader(1, 2), worker(2, 3)} {
+		_, err := b.Due(t.Context(), []coord.Owner{o}, hotbucket.All(now))
 		must(t, err)
 	}
 }
@@ -82,7 +83,7 @@ func epochsRace(t *testing.T, b hotbucket.Buckets) {
 	for i := range racers - 1 {
 		everythingIsStale(t, b, worker(1, int64(i+1)))
 	}
-	_, err := b.Due(t.Context(), []hotbucket.Owner{worker(1, racers)}, hotbucket.All(now))
+	_, err := b.Due(t.Context(), []coord.Owner{worker(1, racers)}, hotbucket.All(now))
 	must(t, err)
 }
 

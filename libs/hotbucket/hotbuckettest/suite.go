@@ -15,6 +15,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -73,18 +74,18 @@ func entryAt(partition int, at time.Time) job.Entry {
 	}, at)
 }
 
-func worker(partition int, epoch int64) hotbucket.Owner {
-	return hotbucket.Owner{Role: hotbucket.RoleWorker, Partition: partition, Epoch: epoch}
+func worker(partition int, epoch int64) coord.Owner {
+	return coord.Owner{Role: coord.RoleWorker, Partition: partition, Epoch: epoch}
 }
 
-func loader(partition int, epoch int64) hotbucket.Owner {
-	return hotbucket.Owner{Role: hotbucket.RoleLoader, Partition: partition, Epoch: epoch}
+func loader(partition int, epoch int64) coord.Owner {
+	return coord.Owner{Role: coord.RoleLoader, Partition: partition, Epoch: epoch}
 }
 
 // own takes partitions over for a worker.
-func own(t *testing.T, b hotbucket.Buckets, partitions ...int) []hotbucket.Owner {
+func own(t *testing.T, b hotbucket.Buckets, partitions ...int) []coord.Owner {
 	t.Helper()
-	var owners []hotbucket.Owner
+	var owners []coord.Owner
 	for _, p := range partitions {
 		must(t, b.SetEpoch(t.Context(), worker(p, 1)))
 		owners = append(owners, worker(p, 1))
@@ -93,14 +94,14 @@ func own(t *testing.T, b hotbucket.Buckets, partitions ...int) []hotbucket.Owner
 }
 
 // due reads what is due of a few entries, also what was given before.
-func due(t *testing.T, b hotbucket.Buckets, owners []hotbucket.Owner, until time.Time, limit int) []job.Entry {
+func due(t *testing.T, b hotbucket.Buckets, owners []coord.Owner, until time.Time, limit int) []job.Entry {
 	t.Helper()
 	ask := hotbucket.All(until)
 	ask.Limit, ask.Again = limit, true
 	return entriesOf(given(t, b, owners, ask))
 }
 
-func given(t *testing.T, b hotbucket.Buckets, owners []hotbucket.Owner, ask hotbucket.Ask) []hotbucket.Given {
+func given(t *testing.T, b hotbucket.Buckets, owners []coord.Owner, ask hotbucket.Ask) []hotbucket.Given {
 	t.Helper()
 	list, err := b.Due(t.Context(), owners, ask)
 	must(t, err)

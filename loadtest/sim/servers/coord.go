@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/coord"
 )
 
 // Coord is the coordinator: it balances each role's partitions over its members, with few moves.
@@ -13,20 +13,20 @@ type Coord struct {
 	mu         sync.Mutex
 	partitions int
 	number     int64
-	members    map[hotbucket.Role][]*Member
+	members    map[coord.Role][]*Member
 }
 
 // NewCoord gives out so many partitions.
 func NewCoord(partitions int) *Coord {
-	return &Coord{partitions: partitions, members: map[hotbucket.Role][]*Member{}}
+	return &Coord{partitions: partitions, members: map[coord.Role][]*Member{}}
 }
 
 // Member is a process in a role.
 type Member struct {
 	coord *Coord
-	role  hotbucket.Role
-	owned []hotbucket.Owner
-	sets  chan []hotbucket.Owner
+	role  coord.Role
+	owned []coord.Owner
+	sets  chan []coord.Owner
 	gone  bool
 }
 
@@ -39,24 +39,24 @@ func (c *Coord) StartNumber(context.Context) (int64, error) {
 }
 
 // Join implements coord.Coordinator.
-func (c *Coord) Join(ctx context.Context, role hotbucket.Role) (<-chan []hotbucket.Owner, error) {
+func (c *Coord) Join(ctx context.Context, role coord.Role) (<-chan []coord.Owner, error) {
 	m := c.Member(role)
 	context.AfterFunc(ctx, m.Leave)
 	return m.Sets(), nil
 }
 
 // Member joins until Leave.
-func (c *Coord) Member(role hotbucket.Role) *Member {
+func (c *Coord) Member(role coord.Role) *Member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := &Member{coord: c, role: role, sets: make(chan []hotbucket.Owner, 1)}
+	m := &Member{coord: c, role: role, sets: make(chan []coord.Owner, 1)}
 	c.members[role] = append(c.members[role], m)
 	c.balance(role)
 	return m
 }
 
 // Sets carries what the member owns.
-func (m *Member) Sets() <-chan []hotbucket.Owner { return m.sets }
+func (m *Member) Sets() <-chan []coord.Owner { return m.sets }
 
 // Lapse takes everything from a member that is not heard of, without telling it: it goes on as an owner until Return.
 func (m *Member) Lapse() {
@@ -89,7 +89,7 @@ func (m *Member) Leave() {
 }
 
 // balance moves as few partitions as it must, each under a new epoch, and tells everyone what is theirs.
-func (c *Coord) balance(role hotbucket.Role) {
+func (c *Coord) balance(role coord.Role) {
 	members := c.members[role]
 	if len(members) == 0 {
 		return
@@ -111,7 +111,7 @@ func (c *Coord) balance(role hotbucket.Role) {
 		}
 		least := slices.MinFunc(members, func(a, b *Member) int { return len(a.owned) - len(b.owned) })
 		c.number++
-		least.owned = append(slices.Clone(least.owned), hotbucket.Owner{Role: role, Partition: p, Epoch: c.number})
+		least.owned = append(slices.Clone(least.owned), coord.Owner{Role: role, Partition: p, Epoch: c.number})
 	}
 	for _, m := range members {
 		select {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -170,7 +171,7 @@ func (c *HotClient) Add(_ context.Context, entries []job.Entry) error {
 }
 
 // Due implements hotbucket.Buckets.
-func (c *HotClient) Due(_ context.Context, owners []hotbucket.Owner, ask hotbucket.Ask) (all []hotbucket.Given, err error) {
+func (c *HotClient) Due(_ context.Context, owners []coord.Owner, ask hotbucket.Ask) (all []hotbucket.Given, err error) {
 	now := time.Now()
 	for _, o := range owners {
 		given, err := c.at(o.Partition).dueFor(o, ask, now)
@@ -183,12 +184,12 @@ func (c *HotClient) Due(_ context.Context, owners []hotbucket.Owner, ask hotbuck
 }
 
 // Postpone implements hotbucket.Buckets.
-func (c *HotClient) Postpone(_ context.Context, o hotbucket.Owner, entries []*job.Entry, until time.Time) error {
+func (c *HotClient) Postpone(_ context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error {
 	return c.at(o.Partition).change(o, entries, func(d *dueEntry) { d.until = until })
 }
 
 // Park implements hotbucket.Buckets.
-func (c *HotClient) Park(_ context.Context, o hotbucket.Owner, entries []*job.Entry) error {
+func (c *HotClient) Park(_ context.Context, o coord.Owner, entries []*job.Entry) error {
 	return c.at(o.Partition).change(o, entries, func(d *dueEntry) { d.until, d.parked = time.Time{}, d.entry.Attended() })
 }
 
@@ -211,7 +212,7 @@ func (c *HotClient) Absent(_ context.Context, entries []*job.Entry) (absent []jo
 }
 
 // Claim implements hotbucket.Buckets.
-func (c *HotClient) Claim(_ context.Context, o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+func (c *HotClient) Claim(_ context.Context, o coord.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
 	return c.at(o.Partition).claim(o, claims)
 }
 
@@ -221,12 +222,12 @@ func (c *HotClient) Horizon(_ context.Context, partition int) (time.Time, error)
 }
 
 // SetHorizon implements hotbucket.Buckets.
-func (c *HotClient) SetHorizon(_ context.Context, o hotbucket.Owner, horizon time.Time) error {
+func (c *HotClient) SetHorizon(_ context.Context, o coord.Owner, horizon time.Time) error {
 	return c.at(o.Partition).setHorizon(o, horizon)
 }
 
 // SetEpoch implements hotbucket.Buckets.
-func (c *HotClient) SetEpoch(_ context.Context, o hotbucket.Owner) error {
+func (c *HotClient) SetEpoch(_ context.Context, o coord.Owner) error {
 	return c.at(o.Partition).setEpoch(o)
 }
 

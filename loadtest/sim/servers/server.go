@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -35,7 +36,7 @@ type server struct {
 // hotState is all that a server can lose.
 type hotState struct {
 	due       map[job.Locator]dueEntry
-	epochs    map[hotbucket.Role]int64
+	epochs    map[coord.Role]int64
 	horizon   time.Time
 	claims    map[string]job.Decision
 	records   map[dedupe.Key]dedupe.Record
@@ -56,7 +57,7 @@ type dueEntry struct {
 
 func newHotState() hotState {
 	return hotState{
-		due: map[job.Locator]dueEntry{}, epochs: map[hotbucket.Role]int64{},
+		due: map[job.Locator]dueEntry{}, epochs: map[coord.Role]int64{},
 		claims: map[string]job.Decision{}, records: map[dedupe.Key]dedupe.Record{}, stops: map[string]job.State{},
 	}
 }
@@ -139,14 +140,14 @@ func (h *server) add(entries []job.Entry, now time.Time) error {
 }
 
 // check refuses an owner whose epoch is not the one that stands.
-func (h *server) check(o hotbucket.Owner) error {
+func (h *server) check(o coord.Owner) error {
 	if epoch, ok := h.state.epochs[o.Role]; !ok || epoch != o.Epoch {
 		return fmt.Errorf("partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
 	}
 	return nil
 }
 
-func (h *server) dueFor(o hotbucket.Owner, ask hotbucket.Ask, now time.Time) (all []hotbucket.Given, err error) {
+func (h *server) dueFor(o coord.Owner, ask hotbucket.Ask, now time.Time) (all []hotbucket.Given, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.check(o); err != nil {
@@ -193,7 +194,7 @@ func (h *server) bringBack() {
 	}
 }
 
-func (h *server) change(o hotbucket.Owner, entries []*job.Entry, to func(d *dueEntry)) error {
+func (h *server) change(o coord.Owner, entries []*job.Entry, to func(d *dueEntry)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.check(o); err != nil {
@@ -221,7 +222,7 @@ func (h *server) absent(l job.Locator) bool {
 	return !there
 }
 
-func (h *server) claim(o hotbucket.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
+func (h *server) claim(o coord.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.check(o); err != nil {
@@ -245,7 +246,7 @@ func (h *server) horizon() time.Time {
 	return h.state.horizon
 }
 
-func (h *server) setHorizon(o hotbucket.Owner, horizon time.Time) error {
+func (h *server) setHorizon(o coord.Owner, horizon time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.check(o); err != nil {
@@ -255,13 +256,13 @@ func (h *server) setHorizon(o hotbucket.Owner, horizon time.Time) error {
 	return nil
 }
 
-func (h *server) setEpoch(o hotbucket.Owner) error {
+func (h *server) setEpoch(o coord.Owner) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state.epochs[o.Role] > o.Epoch {
 		return fmt.Errorf("partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
 	}
-	if h.state.epochs[o.Role] != o.Epoch && o.Role == hotbucket.RoleWorker {
+	if h.state.epochs[o.Role] != o.Epoch && o.Role == coord.RoleWorker {
 		h.bringBack()
 	}
 	h.state.epochs[o.Role] = o.Epoch
