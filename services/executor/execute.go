@@ -56,7 +56,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	if a.rec, held = s.acquire(ctx, w); !held {
 		return
 	}
-	s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.rec.DefinitionID, mayHaveBegun: a.rec.Running, begun: a.rec.Running})
+	s.leases.set(a.own, lease{token: a.rec.Token, definitionID: a.rec.DefinitionID, mayHaveBegun: a.rec.Running, begun: a.rec.Running})
 	if a.mine() && (a.rec.Running && a.rec.Takeovers >= s.cfg.MaxTakeovers || a.rec.Takeovers >= maxIdleTakeovers) {
 		a.giveUp(ctx)
 		return
@@ -180,7 +180,7 @@ func (s *Service) lastCheck(
 // is not the one that the check is for; then nothing began.
 func (s *Service) checkOnce(ctx context.Context, a *attempt, check dedupe.Check) (fence job.Fence, stop *job.State, err error) {
 	// It may forget the lease right behind the check as well, which must come back as one that has begun.
-	s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, mayHaveBegun: true})
+	s.leases.set(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, mayHaveBegun: true})
 	var refused error
 	err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
 		fence, stop, err = s.deps.Records.Start(ctx, a.key, a.rec.Token, check)
@@ -193,9 +193,9 @@ func (s *Service) checkOnce(ctx context.Context, a *attempt, check dedupe.Check)
 		return fence, nil, err
 	}
 	if refused == nil && stop == nil {
-		s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, begun: true})
+		s.leases.set(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, begun: true})
 	} else {
-		s.leases.hold(a.own, lease{token: a.rec.Token, definitionID: a.rec.DefinitionID, mayHaveBegun: a.rec.Running, begun: a.rec.Running})
+		s.leases.set(a.own, lease{token: a.rec.Token, definitionID: a.rec.DefinitionID, mayHaveBegun: a.rec.Running, begun: a.rec.Running})
 	}
 	return fence, stop, refused
 }

@@ -14,8 +14,8 @@ import (
 // of a fire that comes twice, the second waits for the first to be done with it, so that a process which stalled, or could not
 // renew, never takes over from itself.
 type leases struct {
-	mu   sync.Mutex
-	held map[dedupe.Key]*lease
+	mu    sync.Mutex
+	taken map[dedupe.Key]*lease
 }
 
 // lease is what a record must say of the lease, should the hot tier have forgotten it. One without a token is still to be had.
@@ -29,18 +29,18 @@ type lease struct {
 func (l *leases) reserve(k dedupe.Key) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held == nil {
-		l.held = map[dedupe.Key]*lease{}
+	if l.taken == nil {
+		l.taken = map[dedupe.Key]*lease{}
 	}
-	if l.held[k] != nil {
+	if l.taken[k] != nil {
 		return nil
 	}
-	l.held[k] = &lease{}
-	return l.held[k]
+	l.taken[k] = &lease{}
+	return l.taken[k]
 }
 
-// hold says what is to be renewed from now on.
-func (l *leases) hold(at *lease, now lease) {
+// set says what is to be renewed from now on.
+func (l *leases) set(at *lease, now lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	*at = now
@@ -50,8 +50,8 @@ func (l *leases) hold(at *lease, now lease) {
 func (l *leases) drop(k dedupe.Key, at *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held[k] == at {
-		delete(l.held, k)
+	if l.taken[k] == at {
+		delete(l.taken, k)
 	}
 }
 
@@ -59,8 +59,8 @@ func (l *leases) drop(k dedupe.Key, at *lease) {
 func (l *leases) all(holder string) []dedupe.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := make([]dedupe.Lease, 0, len(l.held))
-	for k, h := range l.held {
+	list := make([]dedupe.Lease, 0, len(l.taken))
+	for k, h := range l.taken {
 		if h.token == (job.Token{}) {
 			continue
 		}

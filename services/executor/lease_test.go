@@ -57,7 +57,7 @@ func TestSecondFireOfAnAttemptWaitsForTheFirstInTheSameProcess(t *testing.T) {
 		if !held {
 			t.Fatal("no lease")
 		}
-		s.leases.hold(first, lease{token: rec.Token, begun: true})
+		s.leases.set(first, lease{token: rec.Token, begun: true})
 		time.Sleep(2 * cfg.LeaseTTL) // it could not renew
 		s.execute(t.Context(), second)
 		found, err := s.deps.Records.Lookup(t.Context(), []dedupe.Key{key})
@@ -103,7 +103,7 @@ func TestLeaseThatTheHotTierForgotComesBackWithItsDefinition(t *testing.T) {
 		records := newRecords(t)
 		s := &Service{cfg: DefaultConfig(), deps: Deps{Records: records, Logger: slog.New(slog.DiscardHandler)}, name: "executor"}
 		key := dedupe.Key{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1}
-		s.leases.hold(s.leases.reserve(key), lease{
+		s.leases.set(s.leases.reserve(key), lease{
 			token: job.Token{Counter: 3, Start: 7}, definitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", mayHaveBegun: true,
 		})
 

@@ -163,7 +163,7 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	if err := s.deps.Pending.Put(ctx, b.entries); err != nil {
 		return err
 	}
-	if err := s.heat(ctx, b.entries); err != nil {
+	if err := s.addNear(ctx, b.entries); err != nil {
 		return err
 	}
 	letters := make([]dispatch.Record, len(b.letters))
@@ -189,9 +189,9 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	return s.deps.Pending.MarkDone(ctx, b.marks)
 }
 
-// heat adds the new entries that are due before the horizon to their hot buckets. One that finds no room is durable
+// addNear adds the new entries that are due before the horizon to their hot buckets. One that finds no room is durable
 // and comes by the loader's sweeps.
-func (s *Service) heat(ctx context.Context, entries []job.Entry) error {
+func (s *Service) addNear(ctx context.Context, entries []job.Entry) error {
 	near, err := hotbucket.Near(ctx, s.deps.Hot, entries)
 	if err != nil {
 		return err

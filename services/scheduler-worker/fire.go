@@ -37,7 +37,7 @@ func (sh *shard) dispatch(ctx context.Context) {
 			if len(batch) == 0 {
 				break
 			}
-			fires, late := sh.sort(batch, now)
+			fires, late := sh.separate(batch, now)
 			sh.launch(ctx, c, fires, func() error { return sh.s.send(ctx, fires, now) })
 			sh.launch(ctx, c, late, func() error { return sh.s.sendLateOneShots(ctx, late, now) })
 		}
@@ -45,7 +45,7 @@ func (sh *shard) dispatch(ctx context.Context) {
 	for sh.settingAside < maxAside && len(sh.waiting) > 0 {
 		tasks := pull(&sh.waiting, 1)
 		t := tasks[0]
-		if sh.held[t.entry.Locator] != t {
+		if sh.tasks[t.entry.Locator] != t {
 			continue
 		}
 		if sh.stale(t) && !t.rejudged {
@@ -121,10 +121,10 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 			sh.again = sh.again || t.dropped && !t.published && !t.parked
 			sh.forget(t)
 		case err == nil:
-			sh.hold(t, again)
+			sh.wakeAt(t, again)
 		default:
-			t.heldBack = !t.published && !t.bare // its job may have changed meanwhile
-			sh.hold(t, sh.s.deps.Clock.Now().Add(sh.s.cfg.HoldRecheck))
+			t.waitsForRow = !t.published && !t.bare // its job may have changed meanwhile
+			sh.wakeAt(t, sh.s.deps.Clock.Now().Add(sh.s.cfg.HoldRecheck))
 		}
 	}
 }
@@ -146,21 +146,21 @@ func (sh *shard) due(now time.Time, c class) []*task {
 		}
 		t := heap.Pop(queue).(*task)
 		t.queued = false
-		if sh.held[t.entry.Locator] == t {
+		if sh.tasks[t.entry.Locator] == t {
 			batch = append(batch, t)
 		}
 	}
 	return batch
 }
 
-// sort gives the tasks that are to be fired now, and those that are one_shots and late. What waited for its job row is
+// separate gives the tasks that are to be fired now, and those that are one_shots and late. What waited for its job row is
 // prepared again, and what else is late is set aside.
-func (sh *shard) sort(batch []*task, now time.Time) (fires, lateOneShots []*task) {
+func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots []*task) {
 	hold := sh.s.hold.Load()
 	for _, t := range batch {
 		switch {
-		case t.heldBack:
-			t.heldBack = false
+		case t.waitsForRow:
+			t.waitsForRow = false
 			sh.count(t)
 			sh.renew(t)
 		case !t.published && hold.Holds(t.labels):

@@ -25,7 +25,7 @@ const (
 	transit = 300 * time.Millisecond
 	// minWindow is the least that a worker which owns a few partitions takes as its share of Config.Window, if that is more.
 	minWindow = 100
-	// minAhead is how many entries of a lane may be held ahead of their instants however small its window is.
+	// minAhead is how many entries of a lane may be taken ahead of their instants however small its window is.
 	minAhead = 16
 	// attendBatch is how many entries of a lane without room are attended to at a time, in one partition.
 	attendBatch = 50
@@ -53,8 +53,8 @@ type lanes struct {
 
 // lane is one target host's, as this worker sees it.
 type lane struct {
-	// held is how many entries were taken and are not published yet.
-	held int
+	// taken is how many entries were taken and are not published yet.
+	taken int
 	// sent is how many were published lately, oldest first.
 	sent []sent
 	// reported tells that executors have reported on the lane; window and waiting are what they said together, by an instant
@@ -90,18 +90,18 @@ func (l *lanes) setShare(share float64) {
 	l.share = share
 }
 
-// add counts entries that are held from now on, or are not any more without having been published.
+// add counts entries that are taken from now on, or are not any more without having been published.
 func (l *lanes) add(id uint32, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.of(id).held += n
+	l.of(id).taken += n
 	select {
 	case l.stirred <- struct{}{}:
 	default:
 	}
 }
 
-// published counts fires that were held until now.
+// published counts fires of entries that were taken before.
 func (l *lanes) published(tasks []*task) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +110,7 @@ func (l *lanes) published(tasks []*task) {
 		one := l.of(t.entry.Lane)
 		if t.counted {
 			t.counted = false
-			one.held--
+			one.taken--
 		}
 		if n := len(one.sent); n == 0 || now.Sub(one.sent[n-1].at) >= sentSlot {
 			one.sent = append(one.sent, sent{at: now})
@@ -156,7 +156,7 @@ func (l *lanes) room(one *lane, now time.Time) (window, room int) {
 	for i := len(one.sent) - 1; i >= 0 && one.sent[i].at.After(since); i-- {
 		room -= one.sent[i].n
 	}
-	return window, room - one.held
+	return window, room - one.taken
 }
 
 func (l *lanes) shareOf(n int) int { return int(math.Ceil(float64(n) * l.share)) }
@@ -204,8 +204,8 @@ func (l *lanes) ask(q question) hotbucket.Ask {
 		if waits && room > 0 && room < parts {
 			a.Every, a.Turn, a.AttendedLimit = (parts+room-1)/room, q.turn, attendBatch
 		}
-		if one.held >= max(window/2, minAhead) {
-			a.Until = now // what is held ahead of its instant must not keep out what is due
+		if one.taken >= max(window/2, minAhead) {
+			a.Until = now // what is taken ahead of its instant must not keep out what is due
 		}
 		if room <= 0 {
 			a = hotbucket.LaneAsk{Until: now, Limit: attendBatch, Attended: true}
@@ -227,7 +227,7 @@ func (l *lanes) forget(id uint32, one *lane, now time.Time) bool {
 	for len(one.sent) > 0 && now.Sub(one.sent[0].at) > 2*capacity.Fresh {
 		one.sent = one.sent[1:]
 	}
-	if one.held == 0 && len(one.sent) == 0 && !one.reported {
+	if one.taken == 0 && len(one.sent) == 0 && !one.reported {
 		delete(l.m, id)
 		return true
 	}
@@ -260,7 +260,7 @@ func (l *lanes) busy() bool {
 		if l.forget(id, one, now) {
 			continue
 		}
-		n := one.held
+		n := one.taken
 		for _, s := range one.sent {
 			n += s.n
 		}

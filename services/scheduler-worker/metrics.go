@@ -6,7 +6,7 @@ type metrics struct {
 	dispatched prometheus.Counter
 	refused    *prometheus.CounterVec
 	late       *prometheus.CounterVec
-	held       prometheus.Gauge
+	readAhead  prometheus.Gauge
 	behind     prometheus.Histogram
 	abandoned  prometheus.Counter
 	postponed  prometheus.Counter
@@ -25,7 +25,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "minutehand_scheduler_worker_late_decisions_total",
 			Help: "Missed-run decisions carried out, by whether the occurrence fires.",
 		}, []string{"decision"}),
-		held: prometheus.NewGauge(prometheus.GaugeOpts{
+		readAhead: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "minutehand_scheduler_worker_held_entries", Help: "Entries read ahead and held in memory.",
 		}),
 		behind: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -47,7 +47,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Help: "Entries that were attended to at their instant and wait in the hot buckets until their target has room.",
 	})
 	if reg != nil {
-		reg.MustRegister(m.parked, m.postponed, m.dispatched, m.refused, m.late, m.held, m.behind, m.abandoned)
+		reg.MustRegister(m.parked, m.postponed, m.dispatched, m.refused, m.late, m.readAhead, m.behind, m.abandoned)
 	}
 	return m
 }

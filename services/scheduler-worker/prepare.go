@@ -34,7 +34,7 @@ func (sh *shard) prepare(ctx context.Context) {
 			sh.preparing[c]++
 			begin(tasks)
 			go func() {
-				results := sh.s.prepare(ctx, tasks)
+				results := sh.s.judgeAll(ctx, tasks)
 				sh.back <- func() {
 					sh.preparing[c]--
 					for i, t := range tasks {
@@ -50,8 +50,8 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 	t.busy = false
 	switch {
 	case p.err != nil && !t.dropped:
-		t.heldBack = true
-		sh.hold(t, sh.s.deps.Clock.Now().Add(sh.s.cfg.HoldRecheck))
+		t.waitsForRow = true
+		sh.wakeAt(t, sh.s.deps.Clock.Now().Add(sh.s.cfg.HoldRecheck))
 		sh.restartMarks()
 		if ctx.Err() == nil {
 			sh.s.deps.Logger.Warn("cannot prepare an entry", "execution_id", t.entry.ExecutionID, "error", p.err)
@@ -62,16 +62,16 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 	case p.aside != nil:
 		sh.setAside(t, p.aside)
 	default:
-		sh.hold(t, p.at)
+		sh.wakeAt(t, p.at)
 	}
-	if t.heldBack { // what waits for its job row must not keep others out
+	if t.waitsForRow { // what waits for its job row must not keep others out
 		sh.uncount(t)
 		sh.s.budget.release(t)
 	}
 }
 
-// prepare says of each entry what becomes of it, by its job row.
-func (s *Service) prepare(ctx context.Context, tasks []*task) []prepared {
+// judgeAll reads the job rows of tasks, and decides by them what becomes of each.
+func (s *Service) judgeAll(ctx context.Context, tasks []*task) []prepared {
 	results := make([]prepared, len(tasks))
 	began := s.deps.Clock.Now()
 	incarnations, err := s.incarnations(ctx, tasks)
@@ -224,7 +224,7 @@ func (s *Service) await(t *task) prepared {
 	if s.deps.Clock.Since(t.entry.WrittenAt) > s.cfg.Grace {
 		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.lookFor(ctx, t) }}
 	}
-	t.heldBack = true
+	t.waitsForRow = true
 	return prepared{at: s.deps.Clock.Now().Add(s.cfg.HoldRecheck)}
 }
 
@@ -248,7 +248,7 @@ func (s *Service) lookFor(ctx context.Context, t *task) (again time.Time, err er
 	case err != nil:
 		return time.Time{}, err
 	}
-	t.heldBack = true
+	t.waitsForRow = true
 	return s.deps.Clock.Now(), nil
 }
 

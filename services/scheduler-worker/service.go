@@ -43,8 +43,8 @@ type Config struct {
 	Grace time.Duration
 	// HoldRecheck is the pause between two looks at an entry that waits for its row.
 	HoldRecheck time.Duration
-	// MaxHeld bounds the entries that one shard holds in memory, MaxBytes the job rows that all of them do.
-	MaxHeld  int
+	// MaxTasks bounds the entries that one shard holds in memory, MaxBytes the job rows that all of them do.
+	MaxTasks int
 	MaxBytes int64
 	// Batch bounds how many entries are prepared or dispatched at once, at most jobstore.MaxGetMany.
 	Batch int
@@ -64,7 +64,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Lookahead: 2 * time.Second, PollInterval: 500 * time.Millisecond, ReadGap: 5 * time.Millisecond,
-		OwnerTTL: 5 * time.Second, Grace: 2 * time.Minute, HoldRecheck: time.Second, MaxHeld: 20_000, MaxBytes: 96 << 20, Batch: 500,
+		OwnerTTL: 5 * time.Second, Grace: 2 * time.Minute, HoldRecheck: time.Second, MaxTasks: 20_000, MaxBytes: 96 << 20, Batch: 500,
 		Shards: 4, LateWrite: 150 * time.Second, Window: 2000,
 	}
 }
@@ -81,7 +81,7 @@ func (c Config) Validate() error {
 	check(c.PollInterval > 0 && c.PollInterval < c.OwnerTTL && c.PollInterval < c.Lookahead,
 		"poll interval must be over 0, below the owner TTL and below the lookahead")
 	check(c.ReadGap >= 0, "read gap must not be negative")
-	check(c.MaxHeld > 0 && c.MaxBytes > 0 && c.Shards > 0, "max held, max bytes and shards must be over 0")
+	check(c.MaxTasks > 0 && c.MaxBytes > 0 && c.Shards > 0, "max tasks, max bytes and shards must be over 0")
 	check(c.Batch > 0 && c.Batch <= jobstore.MaxGetMany, fmt.Sprintf("batch must be 1 to %d", jobstore.MaxGetMany))
 	check(c.Window > 0 && c.Partitions >= 0, "window must be over 0, and partitions not negative")
 	check(c.Grace >= 2*time.Minute, "grace must be at least 2m, a writer may take half of it")

@@ -33,7 +33,7 @@ type shard struct {
 	owners   []coord.Owner
 	newOwned bool
 
-	held  map[job.Locator]*task
+	tasks map[job.Locator]*task
 	queue [classes]taskQueue
 	// fresh are to be prepared, waiting are to be worked on aside; oldest first.
 	fresh   [classes][]*task
@@ -71,7 +71,7 @@ type accepted struct {
 func newShard(s *Service) *shard {
 	sh := &shard{
 		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+1+maxAside+1),
-		room: make(chan struct{}, 1), held: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
+		room: make(chan struct{}, 1), tasks: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
 		backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
 	sh.accepted.Store(&accepted{})
@@ -226,9 +226,9 @@ func (sh *shard) read(ctx context.Context) {
 func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 	until := now.Add(sh.s.cfg.Lookahead)
 	switch {
-	case len(sh.held) >= 2*sh.s.cfg.MaxHeld:
-		return ask // nothing, but an accepted read keeps what is held
-	case len(sh.held) >= sh.s.cfg.MaxHeld:
+	case len(sh.tasks) >= 2*sh.s.cfg.MaxTasks:
+		return ask // nothing, but an accepted read keeps what was taken
+	case len(sh.tasks) >= sh.s.cfg.MaxTasks:
 		until = now
 	}
 	sh.turn++
@@ -275,7 +275,7 @@ func (sh *shard) keepOwned(owners []coord.Owner) {
 	}
 }
 
-// take keeps what a read brought and is not held already.
+// take keeps what a read brought, unless it is here already.
 func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.Time, ask *hotbucket.Ask) {
 	byPartition := make(map[int]coord.Owner, len(owners))
 	for _, o := range owners {
@@ -289,7 +289,7 @@ func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.
 		}
 		b := got[g.Partition][g.Lane]
 		got[g.Partition][g.Lane] = brought{b.n + 1, job.Later(b.last, g.DueAt)}
-		if t := sh.held[g.Locator]; t != nil {
+		if t := sh.tasks[g.Locator]; t != nil {
 			t.regiven = t.regiven || g.Parked
 			continue
 		} else if sh.forgotten[g.Locator] {
@@ -302,8 +302,8 @@ func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.
 		t.bare = g.Parked && began.Sub(g.DueAt) < parkedFor
 		sh.keep(t)
 		if t.class() == heavy && t.at.Sub(began) > heavyAhead {
-			t.heldBack = true
-			sh.hold(t, t.at.Add(-heavyAhead))
+			t.waitsForRow = true
+			sh.wakeAt(t, t.at.Add(-heavyAhead))
 			continue
 		}
 		sh.renew(t)
@@ -311,15 +311,15 @@ func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.
 	sh.followBacklog(got, began, ask)
 }
 
-// drop forgets what is held, except for what only waits to be removed: publishing that again would be a duplicate that
+// drop forgets all tasks, except for what only waits to be removed: publishing that again would be a duplicate that
 // no crash excuses. What a goroutine works on is forgotten when it comes back.
 func (sh *shard) drop() (dropped int) {
-	for l, t := range sh.held {
+	for l, t := range sh.tasks {
 		switch {
 		case t.busy:
 			t.dropped = true
 		case !t.published:
-			delete(sh.held, l) // and what stands of it in the queue is passed over
+			delete(sh.tasks, l) // and what stands of it in the queue is passed over
 			t.line = nil
 			sh.uncount(t)
 			sh.s.budget.release(t)
@@ -327,7 +327,7 @@ func (sh *shard) drop() (dropped int) {
 		}
 	}
 	sh.fresh, sh.waiting = [classes][]*task{}, nil
-	sh.s.metrics.held.Sub(float64(dropped))
+	sh.s.metrics.readAhead.Sub(float64(dropped))
 	if dropped > 0 {
 		sh.s.metrics.abandoned.Inc()
 		sh.again = true
@@ -335,13 +335,13 @@ func (sh *shard) drop() (dropped int) {
 	return dropped
 }
 
-// keep remembers that the task is held.
+// keep remembers a task.
 func (sh *shard) keep(t *task) {
-	if _, ok := sh.held[t.entry.Locator]; !ok {
-		sh.s.metrics.held.Inc()
+	if _, ok := sh.tasks[t.entry.Locator]; !ok {
+		sh.s.metrics.readAhead.Inc()
 		sh.count(t)
 	}
-	sh.held[t.entry.Locator] = t
+	sh.tasks[t.entry.Locator] = t
 }
 
 // count makes a task take up room of its lane, uncount gives it back.
@@ -375,8 +375,8 @@ func pull(list *[]*task, n int) []*task {
 	return tasks
 }
 
-// hold keeps a task until it is looked at again.
-func (sh *shard) hold(t *task, at time.Time) {
+// wakeAt keeps a task until an instant, at which it is looked at again.
+func (sh *shard) wakeAt(t *task, at time.Time) {
 	sh.keep(t)
 	t.at = at
 	if t.queued {
@@ -388,9 +388,9 @@ func (sh *shard) hold(t *task, at time.Time) {
 }
 
 func (sh *shard) forget(t *task) {
-	if _, ok := sh.held[t.entry.Locator]; ok {
-		sh.s.metrics.held.Dec()
-		delete(sh.held, t.entry.Locator)
+	if _, ok := sh.tasks[t.entry.Locator]; ok {
+		sh.s.metrics.readAhead.Dec()
+		delete(sh.tasks, t.entry.Locator)
 		sh.uncount(t)
 	}
 	sh.s.budget.release(t)

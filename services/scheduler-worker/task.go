@@ -14,7 +14,7 @@ import (
 //	Due gives it ──► fresh ──► preparing ──► queued until at ──► firing ──► published ──► removed
 //	                   ▲           │            ▲     │             │            │
 //	                   │           └──► aside ──┘     │             └────────────┴──► queued again, where a server did not answer
-//	                   └── held back: its job is read again            └──► parked: its lane has no room
+//	                   └── waits for row: its job is read again            └──► parked: its lane has no room
 //
 // Aside is what is done in place of firing: a refusal, a missed-run decision, a look for a row that is on its way. A task is dropped in
 // any state when its partition is another's.
@@ -37,8 +37,8 @@ type task struct {
 	at time.Time
 	// queued: it stands in the shard's queue, once.
 	queued bool
-	// heldBack: the job row is on its way.
-	heldBack bool
+	// waitsForRow: the job row is on its way, or could not be read.
+	waitsForRow bool
 	// published: the fire is durable, only the removal from the hot bucket is missing.
 	published bool
 	// bare: publish the fire alone, without chain or policy; it was dispatched before.
@@ -51,7 +51,7 @@ type task struct {
 	fresh bool
 	// park: its lane has no room, so it is attended to and parked instead of published; parked: it was.
 	park, parked bool
-	// regiven: it was given as parked while it was still held.
+	// regiven: it was given as parked while this shard still had it.
 	regiven bool
 	// counted: it takes up room of its lane. reserved is what it takes up of the worker's budget, in bytes.
 	counted  bool

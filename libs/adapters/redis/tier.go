@@ -72,13 +72,13 @@ func Open(o Options) *Tier {
 		// What is answered with a redirection is asked again elsewhere, and so is what a broken connection leaves open: every
 		// call may be made twice, as its callers do it after an error.
 		return &Tier{o: o, client: redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: strings.Split(o.Address, ","), Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: teach,
+			Addrs: strings.Split(o.Address, ","), Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: loadScripts,
 			MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 			PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true, ClusterStateReloadInterval: lookAgain,
 		})}
 	}
 	return &Tier{o: o, client: redis.NewClient(&redis.Options{
-		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: teach,
+		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: loadScripts,
 		// Nothing is tried again here, because only the caller knows what a second try means.
 		MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 		PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true,
@@ -157,9 +157,9 @@ type script struct {
 
 func newScript(text string) *script { return &script{redis.NewScript(text), text} }
 
-// teach gives a server the scripts on a new connection, so that one which has just started knows them before it is asked for
+// loadScripts gives a server the scripts on a new connection, so that one which has just started knows them before it is asked for
 // one. What it refuses, it gets by its text later; a connection that still owes answers is none.
-func teach(ctx context.Context, c *redis.Conn) error {
+func loadScripts(ctx context.Context, c *redis.Conn) error {
 	pipe := c.Pipeline()
 	for _, s := range []*script{
 		incarnationScript, addScript, dueScript, postponeScript, parkScript, removeScript, absentScript, claimScript, horizonScript, epochScript,
