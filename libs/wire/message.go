@@ -5,9 +5,9 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// EventRecord is an event as a record of the log.
-func EventRecord(e *job.Event) dispatch.Record {
-	return dispatch.Record{Key: e.Entry.JobID, Value: MarshalEvent(e), Decoded: e}
+// EventMessage is an event as a message of the log.
+func EventMessage(e *job.Event) dispatch.Message {
+	return dispatch.Message{Key: e.Entry.JobID, Value: MarshalEvent(e), Decoded: e}
 }
 
 // EventOf is the event that a message carries; it must not be changed.
@@ -19,9 +19,9 @@ func EventOf(m *dispatch.Message) (*job.Event, error) {
 	return &e, err
 }
 
-// FireRecord is a fire as a record of the log.
-func FireRecord(f *job.Fire) dispatch.Record {
-	return dispatch.Record{Key: f.JobID, Value: MarshalFire(f), Decoded: f, Trace: f.Trace}
+// FireMessage is a fire as a message of the log.
+func FireMessage(f *job.Fire) dispatch.Message {
+	return dispatch.Message{Key: f.JobID, Value: MarshalFire(f), Decoded: f, Trace: f.Trace}
 }
 
 // FireOf is the fire that a message carries, which must not be changed.

@@ -56,7 +56,7 @@ func TestGroupReadsWhatALogThatLostItsEndGaveItsOffsetsTo(t *testing.T) {
 func publish(t *testing.T, l *kafka.Log, values ...string) {
 	t.Helper()
 	for _, v := range values {
-		if err := l.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{{Key: "k", Value: []byte(v)}}); err != nil {
+		if err := l.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Message{{Key: "k", Value: []byte(v)}}); err != nil {
 			t.Fatal(err)
 		}
 	}

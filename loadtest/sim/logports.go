@@ -33,7 +33,7 @@ func publishOp(topic string) *Op {
 
 type log struct{ *client }
 
-func (c log) Publish(ctx context.Context, topic string, list []dispatch.Record) error {
+func (c log) Publish(ctx context.Context, topic string, list []dispatch.Message) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -41,15 +41,15 @@ func (c log) Publish(ctx context.Context, topic string, list []dispatch.Record) 
 	if topic == dispatch.TopicFires {
 		c.p.w.publishes(c.p, list)
 	}
-	key := func(r dispatch.Record) string { return r.Key }
-	return write(ctx, c.p, publishOp(topic), list, key, func(ctx context.Context, list []dispatch.Record) error {
+	key := func(r dispatch.Message) string { return r.Key }
+	return write(ctx, c.p, publishOp(topic), list, key, func(ctx context.Context, list []dispatch.Message) error {
 		c.wrote(topic, list)
 		return c.p.w.log.Publish(ctx, topic, list)
 	})
 }
 
 // wrote notes what a worker says of instants.
-func (c log) wrote(topic string, list []dispatch.Record) {
+func (c log) wrote(topic string, list []dispatch.Message) {
 	for _, r := range list {
 		if f, err := wire.UnmarshalFire(r.Value); topic == dispatch.TopicFires && err == nil {
 			c.p.w.did(c.p, writes, &f.Entry, f.NominalAt)

@@ -28,7 +28,7 @@ func (w *world) accepted(p *process, owners []coord.Owner) {
 
 // publishes checks I3 on what a worker is about to publish: it read the partition under that epoch not long ago, or nobody has
 // read it under a later one.
-func (w *world) publishes(p *process, list []dispatch.Record) {
+func (w *world) publishes(p *process, list []dispatch.Message) {
 	for _, r := range list {
 		f, err := wire.UnmarshalFire(r.Value)
 		if err != nil {

@@ -303,7 +303,7 @@ type removesFirst struct {
 	hot hotbucket.Buckets
 }
 
-func (l removesFirst) Publish(ctx context.Context, topic string, records []dispatch.Record) error {
+func (l removesFirst) Publish(ctx context.Context, topic string, records []dispatch.Message) error {
 	if topic == dispatch.TopicFires {
 		var entries []*job.Entry
 		for _, r := range records {

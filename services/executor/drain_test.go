@@ -139,7 +139,7 @@ func (b *bench) publish(due time.Time, done bool) *job.Fire {
 	if done {
 		must(b.t, b.pending.MarkDone(b.t.Context(), []job.Locator{fire.Locator}))
 	}
-	must(b.t, b.log.Publish(b.t.Context(), dispatch.TopicFires, []dispatch.Record{wire.FireRecord(fire)}))
+	must(b.t, b.log.Publish(b.t.Context(), dispatch.TopicFires, []dispatch.Message{wire.FireMessage(fire)}))
 	return fire
 }
 

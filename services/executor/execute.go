@@ -369,9 +369,9 @@ func (s *Service) release(ctx context.Context, key dedupe.Key, t job.Token, call
 }
 
 func (s *Service) publish(ctx context.Context, events ...*job.Event) error {
-	records := make([]dispatch.Record, len(events))
+	records := make([]dispatch.Message, len(events))
 	for i, e := range events {
-		records[i] = wire.EventRecord(e)
+		records[i] = wire.EventMessage(e)
 	}
 	return run.Patiently(ctx, s.deps.Logger, "publish events", func(ctx context.Context) error {
 		return s.deps.Log.Publish(ctx, dispatch.TopicEvents, records)

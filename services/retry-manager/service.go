@@ -166,12 +166,12 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	if err := s.addNear(ctx, b.entries); err != nil {
 		return err
 	}
-	letters := make([]dispatch.Record, len(b.letters))
+	letters := make([]dispatch.Message, len(b.letters))
 	for i := range b.letters {
 		if err := s.deps.History.PutDeadLetter(ctx, b.letters[i]); err != nil {
 			return err
 		}
-		letters[i] = dispatch.Record{
+		letters[i] = dispatch.Message{
 			Key: b.letters[i].Event.Entry.JobID, Value: wire.MarshalDeadLetter(&b.letters[i]),
 		}
 	}

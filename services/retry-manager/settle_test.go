@@ -77,7 +77,7 @@ func (f fixture) settled(events ...job.Event) {
 	f.t.Helper()
 	messages := make([]dispatch.Message, len(events))
 	for i := range events {
-		messages[i] = dispatch.Message{Value: wire.EventRecord(&events[i]).Value}
+		messages[i] = dispatch.Message{Value: wire.EventMessage(&events[i]).Value}
 	}
 	if err := f.settle(f.t.Context(), messages); err != nil {
 		f.t.Fatal(err)

@@ -291,7 +291,7 @@ func (s *Service) publish(ctx context.Context, tasks []*task) error {
 	if len(tasks) == 0 {
 		return nil
 	}
-	var records []dispatch.Record
+	var records []dispatch.Message
 	var spans []oteltrace.Span
 	var fresh []*task
 	now := s.deps.Clock.Now()
@@ -307,7 +307,7 @@ func (s *Service) publish(ctx context.Context, tasks []*task) error {
 		if trace.On() {
 			spans = append(spans, traced(ctx, fire))
 		}
-		records = append(records, wire.FireRecord(fire))
+		records = append(records, wire.FireMessage(fire))
 	}
 	err := s.deps.Log.Publish(ctx, dispatch.TopicFires, records)
 	for _, span := range spans {
@@ -381,9 +381,9 @@ func traced(ctx context.Context, f *job.Fire) oteltrace.Span {
 }
 
 func (s *Service) publishEvents(ctx context.Context, events []job.Event) error {
-	records := make([]dispatch.Record, len(events))
+	records := make([]dispatch.Message, len(events))
 	for i := range events {
-		records[i] = wire.EventRecord(&events[i])
+		records[i] = wire.EventMessage(&events[i])
 	}
 	return s.deps.Log.Publish(ctx, dispatch.TopicEvents, records)
 }

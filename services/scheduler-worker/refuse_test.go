@@ -25,7 +25,7 @@ type told struct {
 	fires  int
 }
 
-func (l *told) Publish(_ context.Context, topic string, records []dispatch.Record) error {
+func (l *told) Publish(_ context.Context, topic string, records []dispatch.Message) error {
 	for _, r := range records {
 		if topic != dispatch.TopicEvents {
 			l.fires++

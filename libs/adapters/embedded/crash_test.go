@@ -60,10 +60,10 @@ func acknowledge(ctx context.Context, db *DB, fsys vfs.FS) error {
 		pending.Decide(ctx, crashEntry(2).Locator, job.Decision{Fire: true}),
 		pending.MarkDone(ctx, []job.Locator{crashEntry(1).Locator}),
 		history.Record(ctx, []*job.Event{&event}), history.PutDeadLetter(ctx, job.DeadLetter{Event: event}),
-		log.Publish(ctx, dispatch.TopicEvents, []dispatch.Record{{Key: crashJob, Value: []byte("first")}}),
+		log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{{Key: crashJob, Value: []byte("first")}}),
 		events.Commit(ctx, map[int]int64{0: 1, 1: 1, 2: 1, 3: 1}),
 		files.PutIfAbsent(ctx, "audit/hour=03/object", []byte("whole")),
-		log.Publish(ctx, dispatch.TopicFires, []dispatch.Record{{Key: crashJob, Value: []byte("last")}}),
+		log.Publish(ctx, dispatch.TopicFires, []dispatch.Message{{Key: crashJob, Value: []byte("last")}}),
 	)
 }
 
@@ -236,7 +236,7 @@ func TestTheLogGoesOnAfterEverythingInItWasTruncated(t *testing.T) {
 	ctx := t.Context()
 	fsys := vfs.NewMem()
 	publish := func(log *Log) {
-		if err := log.Publish(ctx, dispatch.TopicFires, []dispatch.Record{{Key: "k", Value: []byte("v")}}); err != nil {
+		if err := log.Publish(ctx, dispatch.TopicFires, []dispatch.Message{{Key: "k", Value: []byte("v")}}); err != nil {
 			t.Fatal(err)
 		}
 	}

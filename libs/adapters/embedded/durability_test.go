@@ -89,7 +89,7 @@ func putKept(ctx context.Context, w *world) error {
 }
 
 func publishKept(ctx context.Context, w *world) error {
-	return w.log.Publish(ctx, dispatch.TopicEvents, []dispatch.Record{{Key: crashJob, Value: []byte("kept")}})
+	return w.log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{{Key: crashJob, Value: []byte("kept")}})
 }
 
 // everythingKept is one of each kind of acknowledged write.

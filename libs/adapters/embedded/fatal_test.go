@@ -31,10 +31,10 @@ func TestWriteThatTheDiskRefusesIsFatalAndNeverAnswered(t *testing.T) {
 		"job":     func(ctx context.Context, db *DB, _ *Log) error { return createJob(ctx, db) },
 		"entries": func(ctx context.Context, db *DB, _ *Log) error { return NewPending(db).Put(ctx, []job.Entry{entry}) },
 		"fires": func(ctx context.Context, _ *DB, log *Log) error {
-			return log.Publish(ctx, dispatch.TopicFires, []dispatch.Record{{Key: "k", Value: []byte("v")}})
+			return log.Publish(ctx, dispatch.TopicFires, []dispatch.Message{{Key: "k", Value: []byte("v")}})
 		},
 		"events": func(ctx context.Context, _ *DB, log *Log) error {
-			return log.Publish(ctx, dispatch.TopicEvents, []dispatch.Record{{Key: "k", Value: []byte("v")}})
+			return log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{{Key: "k", Value: []byte("v")}})
 		},
 		"dead letter": func(ctx context.Context, db *DB, _ *Log) error {
 			return NewHistory(db).PutDeadLetter(ctx, job.DeadLetter{Event: job.Event{TenantID: "default", Entry: entry}})

@@ -91,7 +91,7 @@ type topic struct {
 }
 
 type publish struct {
-	records []dispatch.Record
+	records []dispatch.Message
 	result  chan error
 }
 
@@ -197,14 +197,14 @@ func (db *DB) bounds(t *topic, p int) error {
 func offsetOf(key []byte) int64 { return int64(binary.BigEndian.Uint64(key[len(key)-8:])) }
 
 // Publish implements dispatch.Log.
-func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Record) error {
+func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Message) error {
 	t, ok := l.topics[name]
 	if !ok {
 		return fmt.Errorf("embedded: no topic %q", name)
 	}
 	for _, r := range records {
 		// A stored key's length has two bytes; ours are job ids.
-		if len(r.Key)+len(r.Value) > dispatch.MaxRecordBytes || len(r.Key) > math.MaxUint16 {
+		if len(r.Key)+len(r.Value) > dispatch.MaxMessageBytes || len(r.Key) > math.MaxUint16 {
 			return fmt.Errorf("embedded: publish: %w", dispatch.ErrTooLarge)
 		}
 	}

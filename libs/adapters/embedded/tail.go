@@ -62,10 +62,10 @@ func (l *tail) from(offset int64, limit int, bytes *int) (messages []dispatch.Me
 	return rest[:n], true
 }
 
-func messageSize(r dispatch.Record) int { return 10 + len(r.Key) + len(r.Value) }
+func messageSize(r dispatch.Message) int { return 10 + len(r.Key) + len(r.Value) }
 
 // encodeMessage fills v, which has the message's size.
-func encodeMessage(v []byte, at time.Time, r dispatch.Record) {
+func encodeMessage(v []byte, at time.Time, r dispatch.Message) {
 	binary.BigEndian.PutUint64(v, uint64(at.UnixMilli()))
 	binary.BigEndian.PutUint16(v[8:], uint16(len(r.Key)))
 	copy(v[10+copy(v[10:], r.Key):], r.Value)

@@ -79,7 +79,7 @@ func Open(o Options) (*Log, error) {
 	}
 	producer, err := kgo.NewClient(append(o.brokers(),
 		kgo.ClientID("minutehand"), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerLinger(time.Millisecond), kgo.ProducerBatchMaxBytes(dispatch.MaxRecordBytes+batchOverhead),
+		kgo.ProducerLinger(time.Millisecond), kgo.ProducerBatchMaxBytes(dispatch.MaxMessageBytes+batchOverhead),
 		kgo.MaxBufferedRecords(maxBuffered), kgo.MaxBufferedBytes(maxBufferedBytes), kgo.RecordDeliveryTimeout(deliveryTimeout),
 	)...)
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *Log) EnsureTopics(ctx context.Context) error {
 	value := func(s string) *string { return &s }
 	configs := map[string]*string{
 		"message.timestamp.type": value("LogAppendTime"),
-		"max.message.bytes":      value(fmt.Sprint(dispatch.MaxRecordBytes + batchOverhead)),
+		"max.message.bytes":      value(fmt.Sprint(dispatch.MaxMessageBytes + batchOverhead)),
 	}
 	if l.o.Replication >= 3 {
 		// Otherwise a record that only one broker has would count as durable.
@@ -150,10 +150,10 @@ func (l *Log) logID(ctx context.Context, topic string) (string, error) {
 }
 
 // Publish implements dispatch.Log. After an error some records may be in the log.
-func (l *Log) Publish(ctx context.Context, topic string, records []dispatch.Record) error {
+func (l *Log) Publish(ctx context.Context, topic string, records []dispatch.Message) error {
 	list := make([]*kgo.Record, len(records))
 	for i := range records {
-		if len(records[i].Key)+len(records[i].Value) > dispatch.MaxRecordBytes {
+		if len(records[i].Key)+len(records[i].Value) > dispatch.MaxMessageBytes {
 			return fmt.Errorf("kafka: publish: %w", dispatch.ErrTooLarge)
 		}
 	}

@@ -99,9 +99,9 @@ func (c endsWhenAsked) Err() error {
 func TestWhatAPollFetchedAtItsDeadlineComesWithTheNext(t *testing.T) {
 	l, _ := open(t)
 	const n = 20
-	records := make([]dispatch.Record, n)
+	records := make([]dispatch.Message, n)
 	for i := range records {
-		records[i] = dispatch.Record{Key: "k", Value: []byte(fmt.Sprint(i))}
+		records[i] = dispatch.Message{Key: "k", Value: []byte(fmt.Sprint(i))}
 	}
 	if err := l.Publish(t.Context(), dispatch.TopicEvents, records); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestConsumerOfATopicThatIsCreatedAnewIsToldAndTheNextOneMissesNothing(t *te
 	l, prefix := open(t)
 	publish := func(value string) {
 		t.Helper()
-		r := []dispatch.Record{{Key: "k", Value: []byte(value)}}
+		r := []dispatch.Message{{Key: "k", Value: []byte(value)}}
 		err := l.Publish(t.Context(), dispatch.TopicEvents, r)
 		for deadline := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(deadline); {
 			err = l.Publish(t.Context(), dispatch.TopicEvents, r) // as the services do
@@ -218,7 +218,7 @@ func TestConsumerOfATopicThatIsCreatedAnewIsToldAndTheNextOneMissesNothing(t *te
 func TestGroupPassesRecordsThatAreGone(t *testing.T) {
 	l, prefix := open(t)
 	for i := range 20 {
-		if err := l.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{{Key: fmt.Sprint(i), Value: []byte("v")}}); err != nil {
+		if err := l.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Message{{Key: fmt.Sprint(i), Value: []byte("v")}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -261,7 +261,7 @@ func TestRecordsThatWerePublishedOverABadNetworkAreThere(t *testing.T) {
 		defer l.Close()
 		const limit = 45 * time.Second // a record that no broker takes fails after 30 s
 		published = servertest.UnderFaults(t, p, limit, func(ctx context.Context, i int) error {
-			return l.Publish(ctx, dispatch.TopicEvents, []dispatch.Record{{Key: fmt.Sprint(i), Value: []byte(fmt.Sprint(i))}})
+			return l.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{{Key: fmt.Sprint(i), Value: []byte(fmt.Sprint(i))}})
 		})
 	})
 	c, err := calm.Subscribe(t.Context(), dispatch.TopicEvents, dispatch.GroupSettle)
@@ -320,7 +320,7 @@ func TestConsumerOverABadNetworkMissesNothing(t *testing.T) {
 	})
 	const records = 200
 	for i := range records {
-		if err := calm.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{{Key: fmt.Sprint(i), Value: []byte(fmt.Sprint(i))}}); err != nil {
+		if err := calm.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Message{{Key: fmt.Sprint(i), Value: []byte(fmt.Sprint(i))}}); err != nil {
 			t.Fatal(err)
 		}
 		if i%20 == 10 {

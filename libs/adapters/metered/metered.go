@@ -236,7 +236,7 @@ type logPort struct {
 // Log measures a port.
 func (m *Meter) Log(p dispatch.Log) dispatch.Log { return &logPort{p, m} }
 
-func (x *logPort) Publish(ctx context.Context, topic string, records []dispatch.Record) (err error) {
+func (x *logPort) Publish(ctx context.Context, topic string, records []dispatch.Message) (err error) {
 	defer func(began time.Time) { x.m.done("log", "Publish", began, err) }(time.Now())
 	err = x.Log.Publish(ctx, topic, records)
 	return err

@@ -31,13 +31,13 @@ func goesOnFromCommitted(t *testing.T, f fixture) {
 		must(t, c.Close())
 		for v := range values(handled) {
 			if !want[v] {
-				t.Errorf("record %s came again though it was committed", v)
+				t.Errorf("message %s came again though it was committed", v)
 			}
 			delete(want, v)
 		}
 	}
 	if len(want) > 0 {
-		t.Errorf("records %v never came", want)
+		t.Errorf("messages %v never came", want)
 	}
 	more := f.publishMany(t, 5)
 	wantValues(t, take(t, f.subscribe(t, dispatch.GroupSettle), 5, 10), more)
@@ -45,7 +45,7 @@ func goesOnFromCommitted(t *testing.T, f fixture) {
 
 func smallerCommitIsNone(t *testing.T, f fixture) {
 	for range 10 {
-		f.publish(t, dispatch.Record{Key: "k", Value: []byte("v")})
+		f.publish(t, dispatch.Message{Key: "k", Value: []byte("v")})
 	}
 	c := f.subscribe(t, dispatch.GroupSettle)
 	m := take(t, c, 10, 100)
@@ -66,7 +66,7 @@ func smallerCommitIsNone(t *testing.T, f fixture) {
 func commitsRace(t *testing.T, f fixture) {
 	const n = 64
 	for range n {
-		f.publish(t, dispatch.Record{Key: "k", Value: []byte("v")})
+		f.publish(t, dispatch.Message{Key: "k", Value: []byte("v")})
 	}
 	c := f.subscribe(t, dispatch.GroupSettle)
 	m := take(t, c, n, 100)
@@ -120,7 +120,7 @@ func endIsPassed(t *testing.T, f fixture) {
 	handled := take(t, c, 40, 100)
 	must(t, c.Commit(t.Context(), after(handled[:39])))
 	if f.committed(t, dispatch.GroupSettle).Passed(noted) {
-		t.Error("it is passed though one record was not handled")
+		t.Error("it is passed though one message was not handled")
 	}
 	must(t, c.Commit(t.Context(), after(handled)))
 	if p := f.committed(t, dispatch.GroupSettle); !p.Passed(noted) {
@@ -136,13 +136,13 @@ func endCoversPublished(t *testing.T, f fixture) {
 	atOnce(8, func(i int) {
 		var last dispatch.Position
 		for range 10 {
-			r := dispatch.Record{Key: string(rune('a' + i)), Value: []byte("v")}
-			if err := f.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{r}); err != nil {
+			r := dispatch.Message{Key: string(rune('a' + i)), Value: []byte("v")}
+			if err := f.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Message{r}); err != nil {
 				t.Error(err)
 			}
 			end, err := f.End(t.Context(), dispatch.TopicEvents)
 			if err != nil || last.LogID != "" && (!end.Passed(last) || last.Passed(end)) {
-				t.Errorf("end %v after %v and a record more, %v", end, last, err)
+				t.Errorf("end %v after %v and a message more, %v", end, last, err)
 			}
 			last = end
 		}
@@ -150,7 +150,7 @@ func endCoversPublished(t *testing.T, f fixture) {
 	end := f.end(t)
 	for _, m := range take(t, f.subscribe(t, dispatch.GroupSettle), 80, 100) {
 		if m.Offset >= end.Offsets[m.Partition] {
-			t.Errorf("record %d of partition %d is behind the end %v", m.Offset, m.Partition, end)
+			t.Errorf("message %d of partition %d is behind the end %v", m.Offset, m.Partition, end)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func logIDIsOne(t *testing.T, f fixture) {
 
 func seeking(t *testing.T, f fixture) {
 	for range 10 {
-		f.publish(t, dispatch.Record{Key: "k", Value: []byte("v")})
+		f.publish(t, dispatch.Message{Key: "k", Value: []byte("v")})
 	}
 	c := f.subscribe(t, dispatch.GroupSettle)
 	m := take(t, c, 10, 3)

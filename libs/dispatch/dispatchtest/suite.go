@@ -15,7 +15,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
-// patience is how long the suite waits for records.
+// patience is how long the suite waits for messages.
 const patience = time.Minute
 
 func must(t *testing.T, err error) {
@@ -35,21 +35,21 @@ func (f fixture) subscribe(t *testing.T, group string) dispatch.Consumer {
 	return c
 }
 
-func (f fixture) publish(t *testing.T, records ...dispatch.Record) {
+func (f fixture) publish(t *testing.T, messages ...dispatch.Message) {
 	t.Helper()
-	must(t, f.Publish(t.Context(), dispatch.TopicEvents, records))
+	must(t, f.Publish(t.Context(), dispatch.TopicEvents, messages))
 }
 
-// publishMany publishes n records under keys of their own and gives their values.
+// publishMany publishes n messages under keys of their own and gives their values.
 func (f fixture) publishMany(t *testing.T, n int) map[string]bool {
 	t.Helper()
 	values := map[string]bool{}
-	var records []dispatch.Record
+	var messages []dispatch.Message
 	for i := range n {
 		values[fmt.Sprint(i)] = true
-		records = append(records, dispatch.Record{Key: ulid.Make().String(), Value: fmt.Append(nil, i)})
+		messages = append(messages, dispatch.Message{Key: ulid.Make().String(), Value: fmt.Append(nil, i)})
 	}
-	f.publish(t, records...)
+	f.publish(t, messages...)
 	return values
 }
 
@@ -67,7 +67,7 @@ func (f fixture) end(t *testing.T) dispatch.Position {
 	return p
 }
 
-// take polls until n records came, at most limit at a time.
+// take polls until n messages came, at most limit at a time.
 func take(t *testing.T, c dispatch.Consumer, n, limit int) []dispatch.Message {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -76,15 +76,15 @@ func take(t *testing.T, c dispatch.Consumer, n, limit int) []dispatch.Message {
 	for len(all) < n {
 		messages, err := c.Poll(ctx, limit)
 		if err != nil {
-			t.Fatalf("after %d records of %d: %v", len(all), n, err)
+			t.Fatalf("after %d messages of %d: %v", len(all), n, err)
 		}
 		if len(messages) > limit {
-			t.Fatalf("%d records, limit %d", len(messages), limit)
+			t.Fatalf("%d messages, limit %d", len(messages), limit)
 		}
 		all = append(all, messages...)
 	}
 	if len(all) != n {
-		t.Fatalf("%d records, want %d", len(all), n)
+		t.Fatalf("%d messages, want %d", len(all), n)
 	}
 	return all
 }
@@ -109,7 +109,7 @@ func values(messages []dispatch.Message) map[string]bool {
 func wantValues(t *testing.T, messages []dispatch.Message, want map[string]bool) {
 	t.Helper()
 	if got := values(messages); !maps.Equal(got, want) || len(messages) != len(want) {
-		t.Errorf("%d records came, %d of them different, want %d", len(messages), len(got), len(want))
+		t.Errorf("%d messages came, %d of them different, want %d", len(messages), len(got), len(want))
 	}
 }
 
@@ -133,24 +133,24 @@ func Run(t *testing.T, open func(t *testing.T) dispatch.Log) {
 		promise string
 		check   func(t *testing.T, f fixture)
 	}{
-		{"a record is read back as it was published", recordIsReadBack},
-		{"a record of the greatest size fits, a larger one is refused with all of its call", sizeIsBounded},
-		{"records of one key keep their order and their partition beside other publishers", keysKeepOrder},
-		{"a call's records keep their order", callKeepsOrder},
+		{"a message is read back as it was published", recordIsReadBack},
+		{"a message of the greatest size fits, a larger one is refused with all of its call", sizeIsBounded},
+		{"messages of one key keep their order and their partition beside other publishers", keysKeepOrder},
+		{"a call's messages keep their order", callKeepsOrder},
 		{"offsets ascend and append times never decrease within a partition", offsetsAscend},
 		{"topics are logs of their own", topicsAreSeparate},
 		{"a poll gives at most its limit, and the rest to the next", pollIsBounded},
-		{"a poll of large records gives a part of them, and the rest to the next", pollIsBoundedInBytes},
+		{"a poll of large messages gives a part of them, and the rest to the next", pollIsBoundedInBytes},
 		{"a poll waits for what comes", pollWaits},
 		{"a poll ends with its context's error", pollEnds},
-		{"a consumer without a committed position starts at the earliest record", startsAtEarliest},
+		{"a consumer without a committed position starts at the earliest message", startsAtEarliest},
 		{"what was not committed is delivered again", deliveredAgain},
 		{"a group goes on from its committed position", goesOnFromCommitted},
 		{"a smaller offset than the committed one is ignored", smallerCommitIsNone},
 		{"of concurrent commits the greatest offset stands", commitsRace},
 		{"groups are read and committed each for itself", groupsAreSeparate},
 		{"partitions without a committed position stand at 0", nothingCommitted},
-		{"the end is behind the last record, and a group that handled all has passed it", endIsPassed},
+		{"the end is behind the last message, and a group that handled all has passed it", endIsPassed},
 		{"an end that was noted covers everything published before", endCoversPublished},
 		{"a consumer and its topic's positions carry one log id, which stays", logIDIsOne},
 		{"seeking makes the next poll go on from there", seeking},

@@ -122,12 +122,12 @@ func (l *Log) Forget(name string) {
 }
 
 // Publish implements dispatch.Log.
-func (l *Log) Publish(_ context.Context, name string, records []dispatch.Record) error {
+func (l *Log) Publish(_ context.Context, name string, records []dispatch.Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.topics[name]
 	for _, r := range records {
-		if len(r.Key)+len(r.Value) > dispatch.MaxRecordBytes {
+		if len(r.Key)+len(r.Value) > dispatch.MaxMessageBytes {
 			return dispatch.ErrTooLarge
 		}
 	}

@@ -13,40 +13,40 @@ import (
 )
 
 func recordIsReadBack(t *testing.T, f fixture) {
-	records := []dispatch.Record{
+	messages := []dispatch.Message{
 		{Key: "job_1", Value: []byte("value")},
 		{Key: "", Value: []byte("no key")},
 		{Key: "job_2", Value: []byte{}},
 		{Key: "ü\x00\xff", Value: []byte("\x00\xff\n")},
 		{Key: strings.Repeat("k", 300), Value: make([]byte, 100_000)},
 	}
-	f.publish(t, records...)
+	f.publish(t, messages...)
 	f.publish(t)
 	got := map[string]dispatch.Message{}
-	for _, m := range take(t, f.subscribe(t, dispatch.GroupSettle), len(records), 100) {
+	for _, m := range take(t, f.subscribe(t, dispatch.GroupSettle), len(messages), 100) {
 		got[m.Key] = m
 	}
-	for _, r := range records {
+	for _, r := range messages {
 		if m, ok := got[r.Key]; !ok || !bytes.Equal(m.Value, r.Value) || m.AppendedAt.IsZero() {
-			t.Errorf("the record of key %.10q came back as %d bytes at %s, %v", r.Key, len(m.Value), m.AppendedAt, ok)
+			t.Errorf("the message of key %.10q came back as %d bytes at %s, %v", r.Key, len(m.Value), m.AppendedAt, ok)
 		}
 	}
 }
 
 func sizeIsBounded(t *testing.T, f fixture) {
 	const key = "job_1"
-	greatest := dispatch.Record{Key: key, Value: make([]byte, dispatch.MaxRecordBytes-len(key))}
+	greatest := dispatch.Message{Key: key, Value: make([]byte, dispatch.MaxMessageBytes-len(key))}
 	f.publish(t, greatest)
-	for _, large := range []dispatch.Record{
-		{Key: key, Value: make([]byte, dispatch.MaxRecordBytes+1)},
-		{Key: strings.Repeat("k", dispatch.MaxRecordBytes+1)},
+	for _, large := range []dispatch.Message{
+		{Key: key, Value: make([]byte, dispatch.MaxMessageBytes+1)},
+		{Key: strings.Repeat("k", dispatch.MaxMessageBytes+1)},
 	} {
-		err := f.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{{Key: key, Value: []byte("with it")}, large})
+		err := f.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Message{{Key: key, Value: []byte("with it")}, large})
 		if !errors.Is(err, dispatch.ErrTooLarge) {
 			t.Errorf("got %v", err)
 		}
 	}
-	f.publish(t, dispatch.Record{Key: key, Value: []byte("last")})
+	f.publish(t, dispatch.Message{Key: key, Value: []byte("last")})
 	messages := take(t, f.subscribe(t, dispatch.GroupSettle), 2, 1)
 	if !bytes.Equal(messages[0].Value, greatest.Value) || string(messages[1].Value) != "last" {
 		t.Errorf("%d bytes came back, then %.20q", len(messages[0].Value), messages[1].Value)
@@ -63,7 +63,7 @@ func wantOrder(t *testing.T, messages []dispatch.Message) {
 		}
 		partition[m.Key] = m.Partition
 		if string(m.Value) != fmt.Sprint(next[m.Key]) {
-			t.Fatalf("key %s: record %s, want %d", m.Key, m.Value, next[m.Key])
+			t.Fatalf("key %s: message %s, want %d", m.Key, m.Value, next[m.Key])
 		}
 		next[m.Key]++
 	}
@@ -73,8 +73,8 @@ func keysKeepOrder(t *testing.T, f fixture) {
 	const keys, each = 8, 40
 	atOnce(keys, func(k int) {
 		for i := range each {
-			r := dispatch.Record{Key: fmt.Sprint("key", k), Value: fmt.Append(nil, i)}
-			if err := f.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Record{r}); err != nil {
+			r := dispatch.Message{Key: fmt.Sprint("key", k), Value: fmt.Append(nil, i)}
+			if err := f.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Message{r}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -84,13 +84,13 @@ func keysKeepOrder(t *testing.T, f fixture) {
 
 func callKeepsOrder(t *testing.T, f fixture) {
 	const keys, each = 8, 100
-	var records []dispatch.Record
+	var messages []dispatch.Message
 	for i := range each {
 		for k := range keys {
-			records = append(records, dispatch.Record{Key: fmt.Sprint("key", k), Value: fmt.Append(nil, i)})
+			messages = append(messages, dispatch.Message{Key: fmt.Sprint("key", k), Value: fmt.Append(nil, i)})
 		}
 	}
-	f.publish(t, records...)
+	f.publish(t, messages...)
 	wantOrder(t, take(t, f.subscribe(t, dispatch.GroupSettle), keys*each, 1000))
 }
 
@@ -110,7 +110,7 @@ func offsetsAscend(t *testing.T, f fixture) {
 
 func topicsAreSeparate(t *testing.T, f fixture) {
 	for _, topic := range dispatch.Topics() {
-		must(t, f.Publish(t.Context(), topic, []dispatch.Record{{Key: "k", Value: []byte(topic)}}))
+		must(t, f.Publish(t.Context(), topic, []dispatch.Message{{Key: "k", Value: []byte(topic)}}))
 	}
 	fires, err := f.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
 	must(t, err)
@@ -119,11 +119,11 @@ func topicsAreSeparate(t *testing.T, f fixture) {
 	for _, topic := range dispatch.Topics() {
 		end, err := f.End(t.Context(), topic)
 		must(t, err)
-		records := int64(0)
+		messages := int64(0)
 		for _, offset := range end.Offsets {
-			records += offset
+			messages += offset
 		}
-		if records < 1 {
+		if messages < 1 {
 			t.Errorf("the end of %s is %v", topic, end)
 		}
 	}
@@ -137,28 +137,28 @@ func pollIsBounded(t *testing.T, f fixture) {
 }
 
 func pollIsBoundedInBytes(t *testing.T, f fixture) {
-	const records = 24
+	const published = 24
 	want := map[string]bool{}
-	for i := range records { // one by one: each is nearly as large as a call may be
-		value := bytes.Repeat([]byte{byte('a' + i)}, dispatch.MaxRecordBytes-1024)
+	for i := range published { // one by one: each is nearly as large as a call may be
+		value := bytes.Repeat([]byte{byte('a' + i)}, dispatch.MaxMessageBytes-1024)
 		want[string(value)] = true
-		f.publish(t, dispatch.Record{Key: fmt.Sprint("key", i%3), Value: value})
+		f.publish(t, dispatch.Message{Key: fmt.Sprint("key", i%3), Value: value})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := f.subscribe(t, dispatch.GroupSettle)
 	var all []dispatch.Message
-	for len(all) < records {
-		messages, err := c.Poll(ctx, records)
+	for len(all) < published {
+		messages, err := c.Poll(ctx, published)
 		if err != nil {
-			t.Fatalf("after %d records of %d: %v", len(all), records, err)
+			t.Fatalf("after %d messages of %d: %v", len(all), published, err)
 		}
 		size := 0
 		for _, m := range messages {
 			size += len(m.Value)
 		}
-		if size > dispatch.MaxPollBytes+dispatch.MaxRecordBytes {
-			t.Errorf("%d records of %d bytes together came at once", len(messages), size)
+		if size > dispatch.MaxPollBytes+dispatch.MaxMessageBytes {
+			t.Errorf("%d messages of %d bytes together came at once", len(messages), size)
 		}
 		all = append(all, messages...)
 	}
@@ -179,7 +179,7 @@ func pollWaits(t *testing.T, f fixture) {
 			}
 			got <- m
 		}()
-		f.publish(t, dispatch.Record{Key: fmt.Sprint("key", i), Value: fmt.Append(nil, i)})
+		f.publish(t, dispatch.Message{Key: fmt.Sprint("key", i), Value: fmt.Append(nil, i)})
 		if m := <-got; len(m) != 1 || string(m[0].Value) != fmt.Sprint(i) {
 			t.Errorf("got %v", m)
 		}
