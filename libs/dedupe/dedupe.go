@@ -143,7 +143,7 @@ type Check struct {
 	Incarnation string
 }
 
-// Bounds of a call: MaxFinish of the ends that one Finish takes, MaxRenew of the leases that one Renew does.
+// Bounds of a call: MaxFinish of the completions that one Finish takes, MaxRenew of the leases that one Renew does.
 const (
 	MaxFinish = 500
 	MaxRenew  = 4096
@@ -159,15 +159,15 @@ type Lease struct {
 	MayHaveBegun, Begun bool
 }
 
-// End is how an attempt ended for the holder of a token.
-type End struct {
+// Completion is how an attempt ended for the holder of a token.
+type Completion struct {
 	Key     Key
 	Token   job.Token
 	Outcome *job.Outcome // not to be changed any more
 }
 
-// Ended tells what became of an End: whether its outcome was stored, and the record that stands now.
-type Ended struct {
+// Completed tells what became of a Completion: whether its outcome was stored, and the record that stands now.
+type Completed struct {
 	Record Record
 	Stored bool
 }
@@ -231,7 +231,7 @@ type Leases interface {
 type Outcomes interface {
 	// Finish stores each outcome whose record is the token's, released, lapsed at now or gone. After an error some may be
 	// stored; repeating it finds them. At most MaxFinish.
-	Finish(ctx context.Context, ends []End, now time.Time) ([]Ended, error)
+	Finish(ctx context.Context, completions []Completion, now time.Time) ([]Completed, error)
 	// Refuse stores the outcome of an attempt that will never be invoked, if no lease or outcome is there (a released
 	// record that never ran counts as nothing); the record returned is the one that stands now.
 	Refuse(ctx context.Context, k Key, o job.Outcome, now time.Time) (rec Record, ok bool, err error)

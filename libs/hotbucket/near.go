@@ -40,6 +40,15 @@ func Near(ctx context.Context, b Buckets, entries []job.Entry) ([]job.Entry, err
 	return near, nil
 }
 
+// AddNear adds those of the entries to their hot buckets that Near gives.
+func AddNear(ctx context.Context, b Buckets, entries []job.Entry) error {
+	near, err := Near(ctx, b, entries)
+	if err != nil || len(near) == 0 {
+		return err
+	}
+	return b.Add(ctx, near)
+}
+
 // Answers returns a function that returns nil if a partition's hot bucket answers.
 func Answers(b Buckets) func(ctx context.Context, partition int) error {
 	return func(ctx context.Context, partition int) error {

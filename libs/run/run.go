@@ -16,6 +16,8 @@ import (
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 5 * time.Second
+	// pollPause is that after a poll which failed.
+	pollPause = time.Second
 )
 
 // Patiently does something until it succeeds or ctx ends; then it returns ctx's error. It says once that it waits, and
@@ -52,6 +54,40 @@ func Subscribe(ctx context.Context, logger *slog.Logger, l dispatch.Log, topic, 
 		return err
 	})
 	return c, err
+}
+
+// Next polls until a poll succeeds or ctx ends; the error is ctx's. rejoin is called where the topic was created anew. A log that is away is
+// waited for, and said to be.
+func Next(
+	ctx context.Context, logger *slog.Logger, poll func(context.Context) ([]dispatch.Message, error), rejoin func(context.Context) error,
+) ([]dispatch.Message, error) {
+	for {
+		messages, err := poll(ctx)
+		if errors.Is(err, dispatch.ErrRecreated) {
+			err = rejoin(ctx)
+		}
+		if err == nil {
+			return messages, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		logger.Warn("cannot consume", "error", err)
+		if err := Sleep(ctx, pollPause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// NextOf is Next for a consumer that has nothing to do when its topic was created anew but to join the group again.
+func NextOf(
+	ctx context.Context, logger *slog.Logger, log dispatch.Log, topic, group string, c *dispatch.Consumer, limit int,
+) ([]dispatch.Message, error) {
+	return Next(ctx, logger, func(ctx context.Context) ([]dispatch.Message, error) { return (*c).Poll(ctx, limit) },
+		func(ctx context.Context) (err error) {
+			*c, err = dispatch.Rejoin(ctx, log, topic, group, *c)
+			return err
+		})
 }
 
 // Sleep waits for d, or less when ctx ends; then it returns ctx's error.

@@ -184,10 +184,10 @@ func (c records) Release(ctx context.Context, k dedupe.Key, t job.Token, called 
 	return do(ctx, c.p, opRelease, attemptKey(k), func(ctx context.Context) error { return c.hot.Release(ctx, k, t, called) })
 }
 
-func (c records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+func (c records) Finish(ctx context.Context, ends []dedupe.Completion, now time.Time) ([]dedupe.Completed, error) {
 	ends = slices.Clone(ends)
-	key := func(e dedupe.End) string { return attemptKey(e.Key) }
-	return knowing(ctx, c.p, opFinish, first(ends, key), func(ctx context.Context, f Fault) ([]dedupe.Ended, error) {
+	key := func(e dedupe.Completion) string { return attemptKey(e.Key) }
+	return knowing(ctx, c.p, opFinish, first(ends, key), func(ctx context.Context, f Fault) ([]dedupe.Completed, error) {
 		return c.hot.Finish(ctx, some(c.p, f, ends, key), now)
 	})
 }

@@ -47,14 +47,9 @@ func (s *Service) archiveLoop(ctx context.Context) error {
 	s.archiving.Store(true)
 	a := &archiver{s: s, consumer: consumer, open: map[int]*buffer{}, there: map[int]contents{}}
 	for ctx.Err() == nil {
-		messages, err := a.poll(ctx)
-		if errors.Is(err, dispatch.ErrRecreated) {
-			err = a.rejoin(ctx)
-		}
-		if err != nil && ctx.Err() == nil {
-			s.deps.Logger.Warn("cannot consume events", "error", err)
-			_ = run.Sleep(ctx, time.Second)
-			continue
+		messages, err := run.Next(ctx, s.deps.Logger, a.poll, a.rejoin)
+		if err != nil {
+			break
 		}
 		if err := a.take(ctx, messages); err != nil {
 			break

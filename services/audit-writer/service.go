@@ -112,16 +112,9 @@ func (s *Service) recordLoop(ctx context.Context) error {
 	}
 	s.recording.Store(true)
 	for ctx.Err() == nil {
-		messages, err := consumer.Poll(ctx, s.cfg.Batch)
-		if errors.Is(err, dispatch.ErrRecreated) {
-			consumer, err = dispatch.Rejoin(ctx, s.deps.Log, dispatch.TopicEvents, dispatch.GroupHistory, consumer)
-		}
+		messages, err := run.NextOf(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupHistory, &consumer, s.cfg.Batch)
 		if err != nil {
-			if ctx.Err() == nil {
-				s.deps.Logger.Warn("cannot consume events", "error", err)
-				_ = run.Sleep(ctx, time.Second)
-			}
-			continue
+			break
 		}
 		events := make([]*job.Event, 0, len(messages))
 		offsets := map[int]int64{}

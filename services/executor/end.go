@@ -70,11 +70,11 @@ func (s *Service) endLoop(ctx context.Context) {
 // endAll stores outcomes and publishes them: only a stored outcome is published. Where the attempt is another's by now,
 // that one's record is followed.
 func (s *Service) endAll(ctx context.Context, batch []ending) {
-	ends := make([]dedupe.End, len(batch))
+	ends := make([]dedupe.Completion, len(batch))
 	for i, e := range batch {
-		ends[i] = dedupe.End{Key: dedupe.KeyOf(&e.w.fire.Entry), Token: e.token, Outcome: e.outcome}
+		ends[i] = dedupe.Completion{Key: dedupe.KeyOf(&e.w.fire.Entry), Token: e.token, Outcome: e.outcome}
 	}
-	var ended []dedupe.Ended
+	var ended []dedupe.Completed
 	err := run.Patiently(ctx, s.deps.Logger, "store outcomes", func(ctx context.Context) (err error) {
 		ended, err = s.deps.Records.Finish(ctx, ends, s.deps.Clock.Now())
 		return err

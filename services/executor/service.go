@@ -241,26 +241,22 @@ func (s *Service) drain(abort func(), ended <-chan struct{}) {
 // consume hands fires to their hosts' queues until ctx ends.
 func (s *Service) consume(ctx, work context.Context) {
 	for ctx.Err() == nil {
-		r := s.reading.Load()
-		if r.window.size() >= s.cfg.MaxUncommitted || s.hosts.overfull() {
+		if s.reading.Load().window.size() >= s.cfg.MaxUncommitted || s.hosts.overfull() {
 			if run.Sleep(ctx, 10*time.Millisecond) != nil {
 				return
 			}
 			continue
 		}
-		began := s.deps.Clock.Now()
-		s.pollingSince.Store(began.UnixNano())
-		messages, err := r.consumer.Poll(ctx, s.cfg.PollBatch)
-		s.pollingSince.Store(0)
-		if errors.Is(err, dispatch.ErrRecreated) {
-			err = s.rejoin(ctx)
-		}
+		var r *reading
+		var began time.Time
+		messages, err := run.Next(ctx, s.deps.Logger, func(ctx context.Context) ([]dispatch.Message, error) {
+			r, began = s.reading.Load(), s.deps.Clock.Now()
+			s.pollingSince.Store(began.UnixNano())
+			defer s.pollingSince.Store(0)
+			return r.consumer.Poll(ctx, s.cfg.PollBatch)
+		}, s.rejoin)
 		if err != nil {
-			if ctx.Err() == nil {
-				s.deps.Logger.Warn("cannot consume fires", "error", err)
-				_ = run.Sleep(ctx, time.Second)
-			}
-			continue
+			return
 		}
 		newest := began
 		for _, m := range messages {

@@ -95,16 +95,9 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	s.subscribed.Store(true)
 	for ctx.Err() == nil {
-		messages, err := consumer.Poll(ctx, s.cfg.Batch)
-		if errors.Is(err, dispatch.ErrRecreated) {
-			consumer, err = dispatch.Rejoin(ctx, s.deps.Log, dispatch.TopicEvents, dispatch.GroupSettle, consumer)
-		}
+		messages, err := run.NextOf(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupSettle, &consumer, s.cfg.Batch)
 		if err != nil {
-			if ctx.Err() == nil {
-				s.deps.Logger.Warn("cannot consume events", "error", err)
-				_ = run.Sleep(ctx, time.Second)
-			}
-			continue
+			break
 		}
 		err = run.Patiently(ctx, s.deps.Logger, "settle events", func(ctx context.Context) error {
 			return s.settle(ctx, messages)
@@ -192,11 +185,7 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 // addNear adds the new entries that are due before the horizon to their hot buckets. One that finds no room is durable
 // and comes by the loader's sweeps.
 func (s *Service) addNear(ctx context.Context, entries []job.Entry) error {
-	near, err := hotbucket.Near(ctx, s.deps.Hot, entries)
-	if err != nil {
-		return err
-	}
-	if err := s.deps.Hot.Add(ctx, near); err != nil && !errors.Is(err, hotbucket.ErrFull) {
+	if err := hotbucket.AddNear(ctx, s.deps.Hot, entries); !errors.Is(err, hotbucket.ErrFull) {
 		return err
 	}
 	return nil

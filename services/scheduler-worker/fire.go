@@ -347,13 +347,10 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 	if s.deps.Clock.Since(began) > s.cfg.LateWrite {
 		return errLateWrite{}
 	}
-	near, err := hotbucket.Near(ctx, s.deps.Hot, successors)
-	if err == nil {
-		err = s.deps.Hot.Add(ctx, near)
-	}
+	err := hotbucket.AddNear(ctx, s.deps.Hot, successors)
 	if errors.Is(err, hotbucket.ErrFull) {
 		// They are durable; the loader's sweeps bring them to the hot bucket once there is room.
-		s.deps.Logger.Warn("cannot add successors to the hot bucket", "entries", len(near), "error", err)
+		s.deps.Logger.Warn("cannot add successors to the hot bucket", "entries", len(successors), "error", err)
 		return nil
 	}
 	return err // the parents are taken again: else a schedule of every second would stand still until the closing sweep

@@ -128,7 +128,7 @@ func TestInstantsThatARefusalStopsAreToldInOneWay(t *testing.T) {
 		t.Fatal(held, err)
 	}
 	outcome := job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: rec.Token.Start}, DefinitionID: former.DefinitionID}
-	_, err = f.deps.Outcomes.Finish(ctx, []dedupe.End{{Key: key, Token: rec.Token, Outcome: &outcome}}, begin.Add(time.Second))
+	_, err = f.deps.Outcomes.Finish(ctx, []dedupe.Completion{{Key: key, Token: rec.Token, Outcome: &outcome}}, begin.Add(time.Second))
 	f.must(err)
 
 	f.refused(job.VerdictPaused)

@@ -283,10 +283,10 @@ func (r *Records) Release(_ context.Context, k dedupe.Key, t job.Token, called b
 }
 
 // Finish implements dedupe.Records.
-func (r *Records) Finish(_ context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+func (r *Records) Finish(_ context.Context, ends []dedupe.Completion, now time.Time) ([]dedupe.Completed, error) {
 	b := r.db.pebble.NewBatch()
 	defer b.Close()
-	ended := make([]dedupe.Ended, len(ends))
+	ended := make([]dedupe.Completed, len(ends))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range ends {

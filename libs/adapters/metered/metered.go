@@ -198,7 +198,7 @@ func (x *recordsPort) Release(ctx context.Context, k dedupe.Key, t job.Token, ca
 	return err
 }
 
-func (x *recordsPort) Finish(ctx context.Context, ends []dedupe.End, now time.Time) (a []dedupe.Ended, err error) {
+func (x *recordsPort) Finish(ctx context.Context, ends []dedupe.Completion, now time.Time) (a []dedupe.Completed, err error) {
 	defer func(began time.Time) { x.m.done("records", "Finish", began, err) }(time.Now())
 	a, err = x.Records.Finish(ctx, ends, now)
 	return a, err

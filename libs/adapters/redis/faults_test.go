@@ -84,7 +84,7 @@ func TestAttemptOverABadNetworkHasOneHolderAndItsOutcome(t *testing.T) {
 		if _, _, err := r.Start(ctx, k, rec.Token, dedupe.Check{Entry: e, Incarnation: memory.Incarnation}); err != nil {
 			return err
 		}
-		_, err = r.Finish(ctx, []dedupe.End{{Key: k, Token: rec.Token, Outcome: &job.Outcome{Kind: job.OutcomeSucceeded, Fence: job.Fence{Start: rec.Token.Start}}}}, now)
+		_, err = r.Finish(ctx, []dedupe.Completion{{Key: k, Token: rec.Token, Outcome: &job.Outcome{Kind: job.OutcomeSucceeded, Fence: job.Fence{Start: rec.Token.Start}}}}, now)
 		return err
 	}
 	var done int

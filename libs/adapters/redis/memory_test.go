@@ -42,13 +42,13 @@ func ended(t *testing.T, r *redis.Records, from time.Time, n, answer int) []dedu
 	t.Helper()
 	now := job.Instant(time.Now())
 	keys := make([]dedupe.Key, n)
-	batch := make([]dedupe.End, 0, dedupe.MaxFinish)
+	batch := make([]dedupe.Completion, 0, dedupe.MaxFinish)
 	body := []byte(strings.Repeat("x", answer))
 	for i := range keys {
 		due := job.Instant(from).Add(time.Duration(i%5) * time.Minute)
 		keys[i] = dedupe.Key{ExecutionID: job.ScheduleExecutionID(job.JobPrefix+ulid.Make().String(), due), Attempt: 1}
 		token := job.Token{Counter: 1, Start: 1_000_000 + int64(i)}
-		batch = append(batch, dedupe.End{Key: keys[i], Token: token, Outcome: &job.Outcome{
+		batch = append(batch, dedupe.Completion{Key: keys[i], Token: token, Outcome: &job.Outcome{
 			Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, StatusCode: 200, ResponseBody: body, DefinitionID: job.DefinitionPrefix + ulid.Make().String(),
 			Fence:    job.Fence{Epoch: now.UnixMicro(), Counter: int64(i), Start: token.Start},
 			Timeline: job.Timeline{Taken: now, Published: now, Consumed: now, Invoked: now, Completed: now},
@@ -131,7 +131,7 @@ func TestPackedOutcomeEndsItsAttempt(t *testing.T) {
 	rec, ok, err = r.Refuse(ctx, k, job.Outcome{Kind: job.OutcomeCancelled}, now)
 	is("a refusal", rec, ok, err)
 	token := job.Token{Counter: 1, Start: 7}
-	again, err := r.Finish(ctx, []dedupe.End{{Key: k, Token: token, Outcome: &job.Outcome{Kind: job.OutcomeFailed}}}, now)
+	again, err := r.Finish(ctx, []dedupe.Completion{{Key: k, Token: token, Outcome: &job.Outcome{Kind: job.OutcomeFailed}}}, now)
 	is("another outcome", again[0].Record, again[0].Stored, err)
 	if err := r.Renew(ctx, []dedupe.Lease{{Key: k, Holder: h, Token: token}}, now.Add(time.Minute)); err != nil {
 		t.Error(err)

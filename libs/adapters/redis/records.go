@@ -248,7 +248,7 @@ store(ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8])
 return answer(1)`)
 
 // Finish implements dedupe.Records.
-func (r *Records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
+func (r *Records) Finish(ctx context.Context, ends []dedupe.Completion, now time.Time) ([]dedupe.Completed, error) {
 	if len(ends) == 0 {
 		return nil, nil
 	}
@@ -261,7 +261,7 @@ func (r *Records) Finish(ctx context.Context, ends []dedupe.End, now time.Time) 
 	if err != nil {
 		return nil, fmt.Errorf("redis: finish: %w", err)
 	}
-	ended := make([]dedupe.Ended, len(ends))
+	ended := make([]dedupe.Completed, len(ends))
 	for i, a := range answers {
 		if ended[i].Record, ended[i].Stored, err = answerOf(a); err != nil {
 			return nil, fmt.Errorf("redis: finish: %w", err)

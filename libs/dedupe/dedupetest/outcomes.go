@@ -252,8 +252,8 @@ func outcomesRace(t *testing.T, f fixture) {
 			var ok bool
 			var err error
 			if i%2 == 0 {
-				var ended []dedupe.Ended
-				if ended, err = f.Finish(t.Context(), []dedupe.End{{Key: f.key, Token: token, Outcome: &o}}, f.now); err == nil {
+				var ended []dedupe.Completed
+				if ended, err = f.Finish(t.Context(), []dedupe.Completion{{Key: f.key, Token: token, Outcome: &o}}, f.now); err == nil {
 					rec, ok = ended[0].Record, ended[0].Stored
 				}
 			} else {

@@ -182,7 +182,7 @@ func (f fixture) record(t *testing.T) dedupe.Record {
 // finish tries to store an outcome and gives whether it was; either way the record told is the one that stands.
 func (f fixture) finish(t *testing.T, token job.Token, o job.Outcome, at time.Time) bool {
 	t.Helper()
-	ended, err := f.Finish(t.Context(), []dedupe.End{{Key: f.key, Token: token, Outcome: &o}}, at)
+	ended, err := f.Finish(t.Context(), []dedupe.Completion{{Key: f.key, Token: token, Outcome: &o}}, at)
 	must(t, err)
 	if len(ended) != 1 {
 		t.Fatalf("%d records for one end", len(ended))

@@ -99,7 +99,7 @@ func (h *server) release(k dedupe.Key, t job.Token, called bool) error {
 	return nil
 }
 
-func (h *server) finish(e dedupe.End, now time.Time) (ended dedupe.Ended) {
+func (h *server) finish(e dedupe.Completion, now time.Time) (ended dedupe.Completed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec, ok := h.state.records[e.Key]
@@ -209,8 +209,8 @@ func (c *HotClient) Release(_ context.Context, k dedupe.Key, t job.Token, called
 }
 
 // Finish implements dedupe.Records.
-func (c *HotClient) Finish(_ context.Context, ends []dedupe.End, now time.Time) ([]dedupe.Ended, error) {
-	ended := make([]dedupe.Ended, len(ends))
+func (c *HotClient) Finish(_ context.Context, ends []dedupe.Completion, now time.Time) ([]dedupe.Completed, error) {
+	ended := make([]dedupe.Completed, len(ends))
 	for i, e := range ends {
 		ended[i] = c.of(e.Key).finish(e, now)
 	}
