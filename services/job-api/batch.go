@@ -17,6 +17,7 @@ import (
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/trace"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // keyedAtOnce bounds how many jobs of a batch that have idempotency keys of their own are created side by side.
@@ -42,39 +43,38 @@ type batchJob struct {
 // createJobs accepts many jobs as createJob accepts one: their entries, then their rows, then the answer, each step for
 // all of them at once. What is wrong with one of them concerns that one alone. Under an Idempotency-Key their ids follow
 // from the claim, so a request that is repeated after a crash creates what is missing.
-func (s *Service) createJobs(ctx context.Context, r *request) (response, error) {
+func (s *Service) createJobs(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	now := job.Instant(s.deps.Clock.Now())
 	claim := jobstore.Claim{ID: s.newID("", now), AcceptedAt: now}
-	key := r.parameters["Idempotency-Key"]
-	return s.once(ctx, r, "createJobs", key, claim, func(c jobstore.Claim) (response, error) {
-		bodies, err := elements(r.body, "jobs")
+	key := r.Parameters["Idempotency-Key"]
+	return s.once(ctx, r, "createJobs", key, claim, func(c jobstore.Claim) (edge.Response, error) {
+		bodies, err := edge.Elements(r.Raw, "jobs")
 		if err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		results := make([]batchResult, len(bodies))
 		jobs, keyed := s.sortBatch(r, bodies, c, results)
 		if c.ID != claim.ID {
 			if jobs, err = s.missingOf(ctx, jobs, c.AcceptedAt, results); err != nil {
-				return response{}, err
+				return edge.Response{}, err
 			}
 		}
 		if err := s.acceptAll(ctx, jobs, results, c.ID != claim.ID); err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		s.createKeyed(ctx, keyed, results)
-		return response{
-			status: http.StatusOK, headers: map[string]string{}, body: map[string]any{"results": results},
+		return edge.Response{
+			Status: http.StatusOK, Headers: map[string]string{}, Body: map[string]any{"results": results},
 		}, nil
 	})
 }
 
 // sortBatch checks every job of a batch. Those that are right are returned, those with a key of their own apart.
 func (s *Service) sortBatch(
-	r *request, bodies [][]byte, c jobstore.Claim, results []batchResult,
-) (jobs []batchJob, keyed map[int]*request) {
-	trees, _ := r.tree.(map[string]any)["jobs"].([]any)
-	schema := s.spec.operation("createJob").body
-	keyed = map[int]*request{}
+	r *edge.Request, bodies [][]byte, c jobstore.Claim, results []batchResult,
+) (jobs []batchJob, keyed map[int]*edge.Request) {
+	trees, _ := r.Tree.(map[string]any)["jobs"].([]any)
+	keyed = map[int]*edge.Request{}
 	told := 0
 	refuse := func(i int, p *problem.Problem) {
 		if told += len(p.Errors); told > maxBatchFaults && len(p.Errors) > 1 {
@@ -84,7 +84,7 @@ func (s *Service) sortBatch(
 	}
 	for i, raw := range bodies {
 		tree, _ := trees[i].(map[string]any)
-		if p := invalid(checkTree(schema, tree)); p != nil {
+		if p := edge.Invalid(s.document.CheckBody("createJob", tree)); p != nil {
 			refuse(i, p)
 			continue
 		}
@@ -93,19 +93,19 @@ func (s *Service) sortBatch(
 			continue
 		}
 		if int64(len(raw)) > s.cfg.MaxBodyBytes {
-			refuse(i, tooLarge(s.cfg.MaxBodyBytes))
+			refuse(i, edge.TooLarge(s.cfg.MaxBodyBytes))
 			continue
 		}
 		b := batchJob{at: i}
 		body, def, err := parse(raw, c.AcceptedAt, nil)
 		if err == nil {
-			b.job = newJob(tenant(r.Request), &body, def, jobstore.Claim{
+			b.job = newJob(r.Tenant(), &body, def, jobstore.Claim{
 				ID: derivedID(job.JobPrefix, c, i), DefinitionID: derivedID(job.DefinitionPrefix, c, i), AcceptedAt: c.AcceptedAt,
 			})
 			b.line, err = newLine(&b.job)
 		}
 		if err != nil {
-			refuse(i, s.problemOf(err, r))
+			refuse(i, s.problems.Of(err, r))
 			continue
 		}
 		b.line.Def = &b.job.Definition
@@ -126,11 +126,11 @@ func derivedID(prefix string, c jobstore.Claim, i int) string {
 }
 
 // single is a job of a batch as a request of its own.
-func single(r *request, raw []byte, tree any) *request {
+func single(r *edge.Request, raw []byte, tree any) *edge.Request {
 	req, u := *r.Request, *r.URL
-	u.Path = apiRoot + "/jobs"
+	u.Path = edge.Root + "/jobs"
 	req.URL = &u
-	return &request{Request: &req, parameters: map[string]string{}, body: raw, tree: tree}
+	return &edge.Request{Request: &req, Parameters: map[string]string{}, Raw: raw, Tree: tree}
 }
 
 // missingOf leaves out what an earlier try of the request has created. A row alone does not show that: the try may have reached
@@ -224,7 +224,7 @@ func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 }
 
 // createKeyed creates the jobs that have idempotency keys of their own.
-func (s *Service) createKeyed(ctx context.Context, keyed map[int]*request, results []batchResult) {
+func (s *Service) createKeyed(ctx context.Context, keyed map[int]*edge.Request, results []batchResult) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, keyedAtOnce)
 	for i, r := range keyed {
@@ -233,11 +233,11 @@ func (s *Service) createKeyed(ctx context.Context, keyed map[int]*request, resul
 			defer func() { <-slots }()
 			resp, err := s.createJob(ctx, r)
 			if err != nil {
-				results[i] = refused(s.problemOf(err, r))
+				results[i] = refused(s.problems.Of(err, r))
 				return
 			}
-			results[i] = batchResult{Status: resp.status, Job: resp.body}
-			if replayed, ok := resp.body.([]byte); ok {
+			results[i] = batchResult{Status: resp.Status, Job: resp.Body}
+			if replayed, ok := resp.Body.([]byte); ok {
 				results[i].Job = json.RawMessage(replayed)
 			}
 		})

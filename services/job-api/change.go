@@ -15,33 +15,34 @@ import (
 	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/trace"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-func (s *Service) replaceJob(ctx context.Context, r *request) (response, error) {
-	return s.update(ctx, r, func(*job.Job) ([]byte, bool, error) { return r.body, false, nil })
+func (s *Service) replaceJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	return s.update(ctx, r, func(*job.Job) ([]byte, bool, error) { return r.Raw, false, nil })
 }
 
 // patchJob merges the body into the definition as the API shows it, and checks the result like a replacement.
-func (s *Service) patchJob(ctx context.Context, r *request) (response, error) {
+func (s *Service) patchJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	return s.update(ctx, r, func(j *job.Job) (text []byte, keepBody bool, err error) {
 		current, err := json.Marshal(bodyOf(j))
 		if err != nil {
 			return nil, false, err
 		}
-		tree, err := decode(current, math.MaxInt)
+		tree, err := edge.Decode(current, math.MaxInt)
 		if err != nil {
 			return nil, false, err
 		}
-		merged := mergePatch(tree, r.tree)
+		merged := mergePatch(tree, r.Tree)
 		if m, ok := merged.(map[string]any); ok {
-			if p, ok := r.tree.(map[string]any); ok && p["delay"] != nil && p["run_at"] == nil {
+			if p, ok := r.Tree.(map[string]any); ok && p["delay"] != nil && p["run_at"] == nil {
 				delete(m, "run_at") // a new delay takes the place of the instant that the old one was resolved to
 			}
 		}
-		if p := invalid(checkTree(s.spec.operation("replaceJob").body, merged)); p != nil {
+		if p := edge.Invalid(s.document.CheckBody("replaceJob", merged)); p != nil {
 			return nil, false, p
 		}
-		keepBody = takeBody(merged, r.tree)
+		keepBody = takeBody(merged, r.Tree)
 		text, err = encodeTree(merged)
 		return text, keepBody, err
 	})
@@ -93,24 +94,15 @@ func mergePatch(target, patch any) any {
 	return result
 }
 
-func (sp *spec) operation(id string) *operation {
-	for _, op := range sp.operations {
-		if op.id == id {
-			return op
-		}
-	}
-	return nil
-}
-
 // update gives a job a new definition, effective now: each nominal instant before now stays with the old one, each
 // from now on belongs to the new one. The order is that of step 1 in services/README.md: the superseded definition (its entries may still
 // need it), the first entry of the new one, the job row, the stop record. Until the row is there the entry is held.
 func (s *Service) update(
-	ctx context.Context, r *request, body func(*job.Job) (text []byte, keepBody bool, err error),
-) (response, error) {
-	match := r.parameters["If-Match"]
+	ctx context.Context, r *edge.Request, body func(*job.Job) (text []byte, keepBody bool, err error),
+) (edge.Response, error) {
+	match := r.Parameters["If-Match"]
 	if match == "" {
-		return response{}, problem.New(http.StatusPreconditionRequired, "precondition-required",
+		return edge.Response{}, problem.New(http.StatusPreconditionRequired, "precondition-required",
 			"Send the header If-Match with the job's ETag, so that nobody's change is lost.")
 	}
 	return s.redefine(ctx, r.PathValue("id"), func(j *job.Job, now time.Time) error {
@@ -139,7 +131,7 @@ func (s *Service) update(
 			def.EffectiveAt = job.Later(def.EffectiveAt, j.PausedAt.Add(time.Millisecond))
 		}
 		if at := def.Schedule.RunAt; !at.IsZero() && at.Before(now) && !at.Equal(j.Definition.Schedule.RunAt) {
-			return invalid([]problem.Fault{{
+			return edge.Invalid([]problem.Fault{{
 				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past; give an instant ahead, or trigger the job.",
 			}})
 		}
@@ -170,7 +162,7 @@ func carryOrdinal(j *job.Job, def *job.Definition) error {
 
 // resumeJob is an update whose definition begins just after paused_at; the late rule gives the instants since then
 // their dispositions.
-func (s *Service) resumeJob(ctx context.Context, r *request) (response, error) {
+func (s *Service) resumeJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	return s.redefine(ctx, r.PathValue("id"), func(j *job.Job, _ time.Time) error {
 		switch j.Status {
 		case job.StatusCancelled:
@@ -193,7 +185,7 @@ func (s *Service) resumeJob(ctx context.Context, r *request) (response, error) {
 // It moves the row's version on before that, so that a row that comes later does not come at all: this begins anew.
 func (s *Service) redefine(
 	ctx context.Context, jobID string, change func(j *job.Job, now time.Time) error,
-) (response, error) {
+) (edge.Response, error) {
 	p := bucket.Partition(jobID, s.cfg.Partitions)
 	var first job.Entry
 	var fires bool
@@ -238,7 +230,7 @@ func (s *Service) redefine(
 		}
 	})
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	if fires {
 		s.writeThrough(ctx, first)
@@ -247,20 +239,20 @@ func (s *Service) redefine(
 }
 
 // answerChange answers a change when it holds.
-func (s *Service) answerChange(ctx context.Context, j *lifecycle.Changed) (response, error) {
+func (s *Service) answerChange(ctx context.Context, j *lifecycle.Changed) (edge.Response, error) {
 	if err := s.hold(ctx, j); err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	return s.answerJob(ctx, http.StatusOK, &j.Job)
 }
 
-func (s *Service) pauseJob(ctx context.Context, r *request) (response, error) {
+func (s *Service) pauseJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	if err := s.mustStand(ctx, r.PathValue("id")); err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	j, err := s.change.Pause(ctx, r.PathValue("id"), job.Instant(s.deps.Clock.Now()))
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	return s.answerChange(ctx, &j)
 }
@@ -279,23 +271,23 @@ func (s *Service) mustStand(ctx context.Context, jobID string) error {
 	return nil
 }
 
-func (s *Service) cancelJob(ctx context.Context, r *request) (response, error) {
+func (s *Service) cancelJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	j, err := s.cancel(ctx, r.PathValue("id"), false)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	if j.Deleted {
-		return response{}, jobstore.ErrNotFound
+		return edge.Response{}, jobstore.ErrNotFound
 	}
 	return s.answerChange(ctx, &j)
 }
 
-func (s *Service) deleteJob(ctx context.Context, r *request) (response, error) {
+func (s *Service) deleteJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	j, err := s.cancel(ctx, r.PathValue("id"), true)
 	if err == nil {
 		err = s.hold(ctx, &j)
 	}
-	return response{status: http.StatusNoContent}, err
+	return edge.Response{Status: http.StatusNoContent}, err
 }
 
 // cancel stops a job for good; with hide it also disappears from reads.

@@ -19,38 +19,39 @@ import (
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/trace"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // createJob accepts a job, in the order of step 1 in services/README.md: claim, entry, job row, answer, write-through.
-func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
+func (s *Service) createJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	now := job.Instant(s.deps.Clock.Now())
-	key, err := idempotencyKey(r)
+	key, err := r.IdempotencyKey()
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
-	body, def, refusal := parse(r.body, now, nil)
+	body, def, refusal := parse(r.Raw, now, nil)
 	// What is past by now, such as the end of an interval, was not when an earlier try of this request was answered.
 	earlier := false
 	if refusal != nil && key != "" {
-		_, _, err = parse(r.body, now.Add(-jobstore.KeyTTL), nil)
+		_, _, err = parse(r.Raw, now.Add(-jobstore.KeyTTL), nil)
 		earlier = err == nil
 	}
 	if refusal != nil && !earlier {
-		return response{}, refusal
+		return edge.Response{}, refusal
 	}
 	claim := jobstore.Claim{
 		ID: s.newID(job.JobPrefix, now), DefinitionID: s.newID(job.DefinitionPrefix, now), AcceptedAt: now,
 	}
 	fresh := claim.ID
-	return s.once(ctx, r, "createJob", key, claim, func(claim jobstore.Claim) (response, error) {
+	return s.once(ctx, r, "createJob", key, claim, func(claim jobstore.Claim) (edge.Response, error) {
 		body, def, err := body, def, refusal
 		if !claim.AcceptedAt.Equal(now) {
-			body, def, err = parse(r.body, claim.AcceptedAt, nil) // what an earlier try of this request decided
+			body, def, err = parse(r.Raw, claim.AcceptedAt, nil) // what an earlier try of this request decided
 		}
 		if err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
-		j := newJob(tenant(r.Request), &body, def, claim)
+		j := newJob(r.Tenant(), &body, def, claim)
 		if key != "" {
 			standing, err := s.deps.Jobs.Get(ctx, j.ID)
 			begun := !s.tookTooLong(claim.AcceptedAt)
@@ -61,7 +62,7 @@ func (s *Service) createJob(ctx context.Context, r *request) (response, error) {
 				return s.answerJob(ctx, http.StatusCreated, &standing)
 			}
 			if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
-				return response{}, err
+				return edge.Response{}, err
 			}
 			// There is no row, or an earlier try may have reached it too late for its entry, and died before it wrote another.
 		}
@@ -89,21 +90,21 @@ func newJob(tenantID string, body *definitionBody, def job.Definition, claim job
 // A crash after the entry leaves an entry without a job, which the worker holds and drops when the grace is over. So a
 // writer that takes longer than half of the grace from the entry to the acknowledged row starts over with a new entry:
 // the old one may have been dropped, or its bucket may have closed.
-func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) (response, error) {
+func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) (edge.Response, error) {
 	line, err := newLine(&j)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	p := bucket.Partition(j.ID, s.cfg.Partitions)
 	for before, floor := j.CreatedAt, s.floor(j.CreatedAt); ; before, floor = floor, s.floor(j.CreatedAt) {
 		now := job.Instant(s.deps.Clock.Now())
 		first, ok := s.firstEntry(line, p, floor, before)
 		if !ok {
-			return response{}, noOccurrence()
+			return edge.Response{}, noOccurrence()
 		}
 		first.Trace = trace.Of(ctx)
 		if err := s.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		if s.tookTooLong(now) {
 			again = true
@@ -111,7 +112,7 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 		}
 		err := s.deps.Jobs.Create(ctx, j, exclusive)
 		if err != nil && !errors.Is(err, jobstore.ErrExists) {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		if s.tookTooLong(now) {
 			exclusive, again = false, true // the row is there: only the entry is repeated
@@ -119,7 +120,7 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 		}
 		if again {
 			if first, err = s.revive(ctx, first); err != nil {
-				return response{}, err
+				return edge.Response{}, err
 			}
 		}
 		s.writeThrough(ctx, first)
@@ -185,7 +186,7 @@ func newLine(j *job.Job) (*occurrence.Line, error) {
 	}
 	if at := j.Definition.Schedule.RunAt; !at.IsZero() && at.Before(j.Definition.EffectiveAt) {
 		if j.Definition.EffectiveAt.Sub(at) > j.Definition.CatchUpWindow {
-			return nil, invalid([]problem.Fault{{
+			return nil, edge.Invalid([]problem.Fault{{
 				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past by more than the catch-up window.",
 			}})
 		}
@@ -197,7 +198,7 @@ func newLine(j *job.Job) (*occurrence.Line, error) {
 func (s *Service) tookTooLong(began time.Time) bool { return s.deps.Clock.Since(began) > s.cfg.Grace/2 }
 
 func noOccurrence() *problem.Problem {
-	return invalid([]problem.Fault{{
+	return edge.Invalid([]problem.Fault{{
 		Pointer: "/type", Code: "no-occurrence",
 		Message: "The schedule has no occurrence from now on; check start_at, end_at and the instants it names.",
 	}})
@@ -207,43 +208,25 @@ func (s *Service) newID(prefix string, now time.Time) string {
 	return prefix + ulid.MustNew(uint64(now.UnixMilli()), s.deps.Entropy).String()
 }
 
-// idempotencyKey is the request's key, from the header or the body; "" if it has none.
-func idempotencyKey(r *request) (string, error) {
-	header := r.parameters["Idempotency-Key"]
-	var inBody string
-	if m, ok := r.tree.(map[string]any); ok {
-		inBody, _ = m["idempotency_key"].(string)
-	}
-	if header != "" && inBody != "" && header != inBody {
-		return "", invalid([]problem.Fault{{
-			Pointer: "/idempotency_key", Code: "conflict", Message: "The header Idempotency-Key has another value; give one of them.",
-		}})
-	}
-	if header != "" {
-		return header, nil
-	}
-	return inBody, nil
-}
-
 // once carries a request out under its idempotency key: once, and the same answer every time. The claim fixes what the
 // request decides before anything is written; a request that finds a claim without an answer carries it out with those values.
 func (s *Service) once(
-	ctx context.Context, r *request, operation, key string, claim jobstore.Claim,
-	do func(jobstore.Claim) (response, error),
-) (response, error) {
+	ctx context.Context, r *edge.Request, operation, key string, claim jobstore.Claim,
+	do func(jobstore.Claim) (edge.Response, error),
+) (edge.Response, error) {
 	if key == "" {
 		return do(claim)
 	}
 	var err error
 	if claim.BodyHash, err = hash(operation, r); err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
-	standing, won, err := s.deps.Jobs.ClaimKey(ctx, tenant(r.Request), key, claim)
+	standing, won, err := s.deps.Jobs.ClaimKey(ctx, r.Tenant(), key, claim)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	if standing.BodyHash != claim.BodyHash {
-		return response{}, problem.New(http.StatusUnprocessableEntity, "idempotency-key-reused",
+		return edge.Response{}, problem.New(http.StatusUnprocessableEntity, "idempotency-key-reused",
 			"This Idempotency-Key was used for another request; use a new one.",
 			problem.Fault{Pointer: "/header/Idempotency-Key", Code: "reused", Message: "Use a new key for a new request."})
 	}
@@ -252,30 +235,30 @@ func (s *Service) once(
 	}
 	resp, err := do(standing)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	if !won {
-		resp.headers["Idempotency-Replayed"] = "true"
+		resp.Headers["Idempotency-Replayed"] = "true"
 	}
-	body, err := json.Marshal(resp.body)
+	body, err := json.Marshal(resp.Body)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
-	return resp, s.deps.Jobs.FinishKey(ctx, tenant(r.Request), key,
-		jobstore.Answer{Status: resp.status, Headers: resp.headers, Body: body})
+	return resp, s.deps.Jobs.FinishKey(ctx, r.Tenant(), key,
+		jobstore.Answer{Status: resp.Status, Headers: resp.Headers, Body: body})
 }
 
-func replay(a *jobstore.Answer) response {
+func replay(a *jobstore.Answer) edge.Response {
 	headers := map[string]string{"Idempotency-Replayed": "true"}
 	for name, value := range a.Headers {
 		headers[name] = value
 	}
-	return response{status: a.Status, headers: headers, body: a.Body}
+	return edge.Response{Status: a.Status, Headers: headers, Body: a.Body}
 }
 
 // hash is SHA-256 over the operation, the path and the body in canonical form (members in order, no white space).
-func hash(operation string, r *request) (string, error) {
-	tree := r.tree
+func hash(operation string, r *edge.Request) (string, error) {
+	tree := r.Tree
 	if m, ok := tree.(map[string]any); ok {
 		m = maps.Clone(m)
 		delete(m, "idempotency_key")

@@ -10,15 +10,16 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-func (s *Service) getDispatch(ctx context.Context, _ *request) (response, error) {
+func (s *Service) getDispatch(ctx context.Context, _ *edge.Request) (edge.Response, error) {
 	_, hold, err := s.dispatchHold(ctx)
 	return showHold(hold), err
 }
 
 // pauseDispatch holds everything, or the jobs with a label. Workers follow within two seconds.
-func (s *Service) pauseDispatch(ctx context.Context, r *request) (response, error) {
+func (s *Service) pauseDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	return s.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
 		switch {
 		case label == "":
@@ -35,7 +36,7 @@ func (s *Service) pauseDispatch(ctx context.Context, r *request) (response, erro
 }
 
 // resumeDispatch lets everything go, or the jobs with a label.
-func (s *Service) resumeDispatch(ctx context.Context, r *request) (response, error) {
+func (s *Service) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	return s.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
 		if label == "" {
 			*h = job.DispatchHold{}
@@ -47,25 +48,25 @@ func (s *Service) resumeDispatch(ctx context.Context, r *request) (response, err
 }
 
 func (s *Service) changeHold(
-	ctx context.Context, r *request, change func(h *job.DispatchHold, label string) error,
-) (response, error) {
+	ctx context.Context, r *edge.Request, change func(h *job.DispatchHold, label string) error,
+) (edge.Response, error) {
 	var b struct {
 		Label string `json:"label"`
 	}
-	if err := json.Unmarshal(r.body, &b); err != nil {
-		return response{}, err
+	if err := json.Unmarshal(r.Raw, &b); err != nil {
+		return edge.Response{}, err
 	}
 	for {
 		old, hold, err := s.dispatchHold(ctx)
 		if err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		if err := change(&hold, b.Label); err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		value, err := json.Marshal(hold)
 		if err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		err = s.deps.Settings.SwapSetting(ctx, jobstore.SettingDispatchHold, old, value)
 		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
@@ -83,9 +84,9 @@ func (s *Service) dispatchHold(ctx context.Context) (old []byte, h job.DispatchH
 	return old, h, err
 }
 
-func showHold(h job.DispatchHold) response {
+func showHold(h job.DispatchHold) edge.Response {
 	if h.Labels == nil {
 		h.Labels = []string{}
 	}
-	return response{status: http.StatusOK, body: map[string]any{"paused": h.All, "paused_labels": h.Labels}}
+	return edge.Response{Status: http.StatusOK, Body: map[string]any{"paused": h.All, "paused_labels": h.Labels}}
 }

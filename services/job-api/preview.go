@@ -8,33 +8,34 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/schedule"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // previewSchedule shows the next occurrences of a schedule without creating anything.
-func (s *Service) previewSchedule(_ context.Context, r *request) (response, error) {
+func (s *Service) previewSchedule(_ context.Context, r *edge.Request) (edge.Response, error) {
 	var b struct {
 		scheduleBody
 		After *time.Time `json:"after"`
 		Count whole      `json:"count"`
 		JobID string     `json:"job_id"`
 	}
-	if err := json.Unmarshal(r.body, &b); err != nil {
-		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
+	if err := json.Unmarshal(r.Raw, &b); err != nil {
+		return edge.Response{}, edge.OutOfRange()
 	}
 	now := job.Instant(s.deps.Clock.Now())
 	sched := b.schedule(now)
 	var faults faultList
 	faults.schedule(&b.scheduleBody, sched, now)
-	if p := invalid(faults); p != nil {
-		return response{}, p
+	if p := edge.Invalid(faults); p != nil {
+		return edge.Response{}, p
 	}
 	plan, err := schedule.Compile(sched, b.JobID)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	description, err := schedule.Describe(sched, b.JobID)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	after := now
 	if b.After != nil {
@@ -56,7 +57,7 @@ func (s *Service) previewSchedule(_ context.Context, r *request) (response, erro
 		}
 		occurrences = append(occurrences, shown)
 	}
-	return response{status: http.StatusOK, body: map[string]any{
+	return edge.Response{Status: http.StatusOK, Body: map[string]any{
 		"description": description, "occurrences": occurrences,
 	}}, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // maxRowsRead bounds the rows that one list call reads; a page may be short and still have a cursor.
@@ -48,16 +49,16 @@ func newPage() page { return page{Items: []any{}} }
 
 func etag(j *job.Job) string { return `"` + strconv.FormatInt(j.Version, 10) + `"` }
 
-func (s *Service) answerJob(ctx context.Context, status int, j *job.Job) (response, error) {
+func (s *Service) answerJob(ctx context.Context, status int, j *job.Job) (edge.Response, error) {
 	body, err := s.show(ctx, j)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	headers := map[string]string{"ETag": etag(j)}
 	if status == http.StatusCreated {
-		headers["Location"] = apiRoot + "/jobs/" + j.ID
+		headers["Location"] = edge.Root + "/jobs/" + j.ID
 	}
-	return response{status: status, headers: headers, body: body}, nil
+	return edge.Response{Status: status, Headers: headers, Body: body}, nil
 }
 
 // show resolves what is derived: the next instant, when it fired last, and whether the schedule has ended.
@@ -108,32 +109,32 @@ func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Lin
 // recentEvents is how far back a job's latest executions are looked at.
 const recentEvents = 20
 
-func (s *Service) getJob(ctx context.Context, r *request) (response, error) {
+func (s *Service) getJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	j, err := s.deps.Jobs.Get(ctx, r.PathValue("id"))
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	if j.Deleted {
-		return response{}, jobstore.ErrNotFound
+		return edge.Response{}, jobstore.ErrNotFound
 	}
 	return s.answerJob(ctx, http.StatusOK, &j)
 }
 
-func (s *Service) listJobs(ctx context.Context, r *request) (response, error) {
+func (s *Service) listJobs(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	result := newPage()
-	cursor := r.parameters["cursor"]
+	cursor := r.Parameters["cursor"]
 	if cursor != "" && !job.ValidID(cursor, job.JobPrefix) {
-		return response{}, badCursor()
+		return edge.Response{}, badCursor()
 	}
 	size, weight, read, chunk := 0, 0, 0, firstChunk
-	for more := true; more && read < maxRowsRead && len(result.Items) < r.limit() && size < maxPageBytes; {
-		rows, next, err := s.deps.Jobs.List(ctx, tenant(r.Request), cursor, min(r.limit()-len(result.Items), chunk))
+	for more := true; more && read < maxRowsRead && len(result.Items) < r.Limit() && size < maxPageBytes; {
+		rows, next, err := s.deps.Jobs.List(ctx, r.Tenant(), cursor, min(r.Limit()-len(result.Items), chunk))
 		if err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
-		shown, err := s.showAll(ctx, rows, r.parameters["status"], r.parameters["label"])
+		shown, err := s.showAll(ctx, rows, r.Parameters["status"], r.Parameters["label"])
 		if err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		cursor, more = next, next != ""
 		for i, body := range shown {
@@ -146,7 +147,7 @@ func (s *Service) listJobs(ctx context.Context, r *request) (response, error) {
 			if body == nil {
 				continue
 			}
-			if r.parameters["fields"] != wholeTarget {
+			if r.Parameters["fields"] != wholeTarget {
 				body.Target.Body = nil
 			}
 			size += weightOf(&rows[i]) - len(rows[i].Definition.Target.Body) + len(body.Target.Body)
@@ -159,7 +160,7 @@ func (s *Service) listJobs(ctx context.Context, r *request) (response, error) {
 	if cursor != "" {
 		result.NextCursor = &cursor
 	}
-	return response{status: http.StatusOK, body: result}, nil
+	return edge.Response{Status: http.StatusOK, Body: result}, nil
 }
 
 const (
@@ -219,24 +220,24 @@ func badCursor() *problem.Problem {
 		problem.Fault{Pointer: "/query/cursor", Code: "cursor", Message: "Use the next_cursor of the page before."})
 }
 
-func (s *Service) listExecutions(ctx context.Context, r *request) (response, error) {
+func (s *Service) listExecutions(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	jobID := r.PathValue("id")
 	j, err := s.deps.Jobs.Get(ctx, jobID)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	if j.Deleted {
-		return response{}, jobstore.ErrNotFound
+		return edge.Response{}, jobstore.ErrNotFound
 	}
-	before, ok := parsePosition(r.parameters["cursor"])
+	before, ok := parsePosition(r.Parameters["cursor"])
 	if !ok {
-		return response{}, badCursor()
+		return edge.Response{}, badCursor()
 	}
 	oldest := s.deps.Clock.Now().Add(-jobstore.HistoryTTL)
-	if from, err := time.Parse(time.RFC3339Nano, r.parameters["from"]); err == nil {
+	if from, err := time.Parse(time.RFC3339Nano, r.Parameters["from"]); err == nil {
 		oldest = job.Later(oldest, job.Instant(from.Add(time.Millisecond-1))) // instants have whole milliseconds
 	}
-	if to, err := time.Parse(time.RFC3339Nano, r.parameters["to"]); err == nil {
+	if to, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
 		last := job.Instant(to.Add(time.Millisecond - 1)).Add(-time.Millisecond)
 		if before.NominalAt.IsZero() || last.Before(before.NominalAt) {
 			before = jobstore.Position{NominalAt: last}
@@ -244,19 +245,19 @@ func (s *Service) listExecutions(ctx context.Context, r *request) (response, err
 	}
 	executions, more, err := s.executions(ctx, jobID, before, oldest, maxRowsRead)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	result := newPage()
 	size := 0
 	for _, x := range executions {
-		if state := r.parameters["state"]; state != "" && x.State != state {
+		if state := r.Parameters["state"]; state != "" && x.State != state {
 			continue
 		}
-		if len(result.Items) >= r.limit() || size >= maxPageBytes {
+		if len(result.Items) >= r.Limit() || size >= maxPageBytes {
 			// An execution and a run of skipped occurrences may begin at one instant, after a loss (I1): one page has both.
 			if cursor := result.Items[len(result.Items)-1].(*executionBody).position(); cursor != x.position() {
 				result.NextCursor = &cursor
-				return response{status: http.StatusOK, body: result}, nil
+				return edge.Response{Status: http.StatusOK, Body: result}, nil
 			}
 		}
 		result.Items = append(result.Items, x)
@@ -268,7 +269,7 @@ func (s *Service) listExecutions(ctx context.Context, r *request) (response, err
 		cursor := executions[n-1].position()
 		result.NextCursor = &cursor
 	}
-	return response{status: http.StatusOK, body: result}, nil
+	return edge.Response{Status: http.StatusOK, Body: result}, nil
 }
 
 func parsePosition(cursor string) (jobstore.Position, bool) {
@@ -287,19 +288,19 @@ func parsePosition(cursor string) (jobstore.Position, bool) {
 	return jobstore.Position{NominalAt: time.UnixMilli(at).UTC(), ExecutionID: id}, true
 }
 
-func (s *Service) getExecution(ctx context.Context, r *request) (response, error) {
+func (s *Service) getExecution(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	x, err := s.execution(ctx, r.PathValue("execution_id"))
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
-	return response{status: http.StatusOK, body: x}, nil
+	return edge.Response{Status: http.StatusOK, Body: x}, nil
 }
 
 // execution puts together what is known of an execution.
 func (s *Service) execution(ctx context.Context, id string) (*executionBody, error) {
 	ref, err := job.ParseExecutionID(id)
 	if err != nil {
-		return nil, notFound()
+		return nil, edge.NotFound()
 	}
 	j, err := s.deps.Jobs.Get(ctx, ref.JobID)
 	if err != nil {
@@ -335,11 +336,11 @@ func (s *Service) recorded(ctx context.Context, id string) (*executionBody, erro
 
 // cancelExecution stops one execution: the job's row names it, and the stop record with it, so that no attempt of it
 // begins after the answer. An executor that runs it sees the stop record within a second.
-func (s *Service) cancelExecution(ctx context.Context, r *request) (response, error) {
+func (s *Service) cancelExecution(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	id := r.PathValue("execution_id")
 	x, err := s.execution(ctx, id)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	now := job.Instant(s.deps.Clock.Now())
 	if !x.ended() || now.Sub(x.lastEnd) < endedFor {
@@ -361,11 +362,11 @@ func (s *Service) cancelExecution(ctx context.Context, r *request) (response, er
 			err = s.hold(ctx, &j)
 		}
 		if err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		x.Cancelling = !x.ended()
 	}
-	return response{status: http.StatusAccepted, body: x}, nil
+	return edge.Response{Status: http.StatusAccepted, Body: x}, nil
 }
 
 // endedFor is for how long an execution must have ended so that nothing need stop it any more. Before, an executor that stood still and
@@ -383,14 +384,14 @@ func recent(executionIDs []string, now time.Time) []string {
 	return kept
 }
 
-func (s *Service) listDeadLetters(ctx context.Context, r *request) (response, error) {
-	cursor := r.parameters["cursor"]
-	letters, next, err := s.deps.History.DeadLetters(ctx, tenant(r.Request), cursor, r.limit())
+func (s *Service) listDeadLetters(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	cursor := r.Parameters["cursor"]
+	letters, next, err := s.deps.History.DeadLetters(ctx, r.Tenant(), cursor, r.Limit())
 	if err != nil {
 		if cursor != "" && isNotFound(err) {
-			return response{}, badCursor()
+			return edge.Response{}, badCursor()
 		}
-		return response{}, err
+		return edge.Response{}, err
 	}
 	ids := make([]string, len(letters))
 	for i := range letters {
@@ -399,7 +400,7 @@ func (s *Service) listDeadLetters(ctx context.Context, r *request) (response, er
 	slices.Sort(ids)
 	jobs, err := s.deps.Jobs.GetMany(ctx, slices.Compact(ids)) // a page is no longer than it takes
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	result := newPage()
 	for i := range letters {
@@ -419,5 +420,5 @@ func (s *Service) listDeadLetters(ctx context.Context, r *request) (response, er
 	if next != "" {
 		result.NextCursor = &next
 	}
-	return response{status: http.StatusOK, body: result}, nil
+	return edge.Response{Status: http.StatusOK, Body: result}, nil
 }

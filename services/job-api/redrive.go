@@ -14,6 +14,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/trace"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // redriveBody is a request to execute dead letters again.
@@ -50,18 +51,18 @@ type redriven struct {
 // The new execution's id follows from the claim and the letter alone, so a request that is repeated under its key after a crash
 // names the same executions. One whose entry is there twice, because other letters have come between, is called once: the
 // second fire meets the record of the first.
-func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response, error) {
+func (s *Service) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	b := redriveBody{RatePerSecond: 10, Limit: 1000}
-	if err := json.Unmarshal(r.body, &b); err != nil {
-		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
+	if err := json.Unmarshal(r.Raw, &b); err != nil {
+		return edge.Response{}, edge.OutOfRange()
 	}
 	now := job.Instant(s.deps.Clock.Now())
 	claim := jobstore.Claim{ID: s.newID("", now), AcceptedAt: now}
-	key := r.parameters["Idempotency-Key"]
-	return s.once(ctx, r, "redriveDeadLetters", key, claim, func(c jobstore.Claim) (response, error) {
-		letters, more, err := s.lettersFor(ctx, tenant(r.Request), &b, c)
+	key := r.Parameters["Idempotency-Key"]
+	return s.once(ctx, r, "redriveDeadLetters", key, claim, func(c jobstore.Claim) (edge.Response, error) {
+		letters, more, err := s.lettersFor(ctx, r.Tenant(), &b, c)
 		if err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		list := []redriven{}
 		var entries []job.Entry
@@ -71,7 +72,7 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response,
 				continue
 			}
 			if err != nil {
-				return response{}, err
+				return edge.Response{}, err
 			}
 			due := c.AcceptedAt.Add(time.Duration(len(list)) * time.Second / time.Duration(b.RatePerSecond))
 			e := s.redriveEntry(&j, &d.Event.Entry, c, job.Instant(due))
@@ -81,17 +82,17 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *request) (response,
 			list = append(list, redriven{e.ExecutionID, j.ID, d.Event.Entry.ExecutionID, e.DueAt, d})
 		}
 		if err := s.putAll(ctx, entries); err != nil {
-			return response{}, err
+			return edge.Response{}, err
 		}
 		for i := range list {
 			if list[i].letter.RedrivenBy != "" {
 				continue
 			}
 			if err := s.deps.History.MarkRedriven(ctx, list[i].letter, list[i].ExecutionID); err != nil {
-				return response{}, err
+				return edge.Response{}, err
 			}
 		}
-		return response{status: http.StatusAccepted, headers: map[string]string{}, body: map[string]any{
+		return edge.Response{Status: http.StatusAccepted, Headers: map[string]string{}, Body: map[string]any{
 			"redriven": len(list), "more": more, "executions": list,
 		}}, nil
 	})

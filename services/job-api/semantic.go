@@ -2,7 +2,6 @@ package jobapi
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/schedule"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // faultList gathers what a schema cannot say.
@@ -40,7 +40,7 @@ func parse(body []byte, now time.Time, standing map[string]string) (b definition
 	faults.unmask(&d.Target, standing)
 	faults.target(&d.Target)
 	faults.policies(&d)
-	if p := invalid(faults); p != nil {
+	if p := edge.Invalid(faults); p != nil {
 		return b, d, p
 	}
 	return b, d, nil
@@ -63,12 +63,11 @@ func (l *faultList) schedule(b *scheduleBody, s job.Schedule, now time.Time) {
 		return
 	}
 	_, err := schedule.Compile(s, "")
-	for _, e := range flatten(err) {
-		field := e.Field
-		if field == "run_at" && b.Delay != nil {
-			field = "delay"
+	for _, f := range edge.ScheduleFaults(err) {
+		if f.Pointer == "/run_at" && b.Delay != nil {
+			f.Pointer = "/delay"
 		}
-		l.add(false, "/"+field, e.Code, e.Message)
+		*l = append(*l, f)
 	}
 	due := "/run_at"
 	if b.Delay != nil {
@@ -76,37 +75,6 @@ func (l *faultList) schedule(b *scheduleBody, s job.Schedule, now time.Time) {
 	}
 	l.add(!s.RunAt.After(now.Add(job.MaxHorizon)), due, "horizon", "Must lie within the next 10 years.")
 	l.add(!s.StartAt.After(now.Add(job.MaxHorizon)), "/start_at", "horizon", "Must lie within the next 10 years.")
-}
-
-// flatten lists the schedule engine's faults.
-func flatten(err error) []*schedule.Error {
-	if err == nil {
-		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // errors.Join's own shape
-		var all []*schedule.Error
-		for _, e := range joined.Unwrap() {
-			all = append(all, flatten(e)...)
-		}
-		return all
-	}
-	var e *schedule.Error
-	if errors.As(err, &e) {
-		return []*schedule.Error{e}
-	}
-	return []*schedule.Error{{Field: "type", Code: schedule.CodeInvalid, Message: "The schedule cannot be used."}}
-}
-
-// scheduleFaults are the faults in an error of the schedule engine; none if it is another error.
-func scheduleFaults(err error) (faults []problem.Fault) {
-	var e *schedule.Error
-	if !errors.As(err, &e) {
-		return nil
-	}
-	for _, e := range flatten(err) {
-		faults = append(faults, problem.Fault{Pointer: "/" + e.Field, Code: e.Code, Message: e.Message})
-	}
-	return faults
 }
 
 // reserved are the headers that Minutehand, or HTTP itself, sets.

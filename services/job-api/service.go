@@ -27,6 +27,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // Config is what an operator may change.
@@ -96,14 +97,12 @@ type Deps struct {
 
 // Service is the job-api.
 type Service struct {
-	cfg     Config
-	deps    Deps
-	change  lifecycle.Changer
-	metrics *metrics
-	spec    *spec
-	handler http.Handler
-	// away: a server that requests need did not answer the last one.
-	away atomic.Bool
+	cfg      Config
+	deps     Deps
+	change   lifecycle.Changer
+	document *edge.Document
+	problems *edge.Problems
+	edge     *edge.Edge
 	// holding has a place for each answer that waits until its change holds; stopping is closed when the service is told to stop.
 	holding, stopping chan struct{}
 	// cold holds entries whose write-through failed.
@@ -120,22 +119,39 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Entropy == nil {
 		deps.Entropy = &ulid.LockedMonotonicReader{MonotonicReader: ulid.Monotonic(rand.Reader, 0)}
 	}
-	sp, err := loadSpec()
+	document, err := edge.LoadDocument()
 	if err != nil {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, spec: sp, metrics: newMetrics(deps.Metrics),
+		cfg: cfg, deps: deps, document: document, problems: edge.NewProblems(deps.Logger),
 		change:  lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
 		holding: make(chan struct{}, max(cfg.MaxConnections/holdingShare, 1)), stopping: make(chan struct{}),
 		cold: make(chan job.Entry, cfg.MaxWriteThroughs),
 	}
-	s.handler, err = s.routes()
+	s.edge, err = edge.New(edge.Config{
+		AuthToken: cfg.AuthToken, LocalHostsOnly: cfg.LocalHostsOnly, MaxBodyBytes: cfg.MaxBodyBytes, MaxBatchBytes: cfg.MaxBatchBytes,
+		MaxConnections: cfg.MaxConnections, DrainLimit: cfg.DrainLimit, AnswerLimit: cfg.AnswerLimit,
+	}, edge.Deps{
+		Document: document, Problems: s.problems, Full: deps.Full, Entropy: deps.Entropy, Admin: deps.Admin,
+		Logger: deps.Logger, Metrics: deps.Metrics, Clock: deps.Clock,
+	}, s.operations())
 	return s, err
 }
 
+func (s *Service) operations() map[string]edge.Operation {
+	return map[string]edge.Operation{
+		"createJob": s.createJob, "createJobs": s.createJobs, "listJobs": s.listJobs, "getJob": s.getJob, "replaceJob": s.replaceJob,
+		"patchJob": s.patchJob, "deleteJob": s.deleteJob, "pauseJob": s.pauseJob, "resumeJob": s.resumeJob,
+		"cancelJob": s.cancelJob, "triggerJob": s.triggerJob, "listExecutions": s.listExecutions,
+		"getExecution": s.getExecution, "cancelExecution": s.cancelExecution, "listDeadLetters": s.listDeadLetters,
+		"redriveDeadLetters": s.redriveDeadLetters, "previewSchedule": s.previewSchedule,
+		"getDispatch": s.getDispatch, "pauseDispatch": s.pauseDispatch, "resumeDispatch": s.resumeDispatch,
+	}
+}
+
 // Handler answers the API's requests.
-func (s *Service) Handler() http.Handler { return s.handler }
+func (s *Service) Handler() http.Handler { return s.edge.Handler() }
 
 // Run serves until ctx ends, then lets the requests under way finish, at most for DrainLimit.
 func (s *Service) Run(ctx context.Context) error {
@@ -154,25 +170,7 @@ func (s *Service) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	limited := newConnections(s.deps.Listener, s.cfg.MaxConnections)
-	server := &http.Server{
-		Handler: s.handler, ConnState: limited.changed, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.deps.Logger.Handler(), slog.LevelDebug),
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(limited) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainLimit)
-	defer cancel()
-	if err := server.Shutdown(drain); err != nil {
-		s.deps.Logger.Warn("requests were still under way at the drain limit", "error", err)
-		return server.Close()
-	}
-	return nil
+	return s.edge.Serve(ctx, s.deps.Listener)
 }
 
 // writeThrough adds an entry to its hot bucket when it is due before the horizon. The horizon is read after the entry
@@ -234,6 +232,3 @@ func (s *Service) writeThroughLoop(ctx context.Context) {
 		}
 	}
 }
-
-// tenant is the tenant of a request: one for all until tenants exist.
-func tenant(*http.Request) string { return "default" }

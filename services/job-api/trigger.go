@@ -8,24 +8,25 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // triggerJob executes a job once, now. The ULID of the request, kept under its idempotency key, names the execution, so
 // that a repeated request is the same execution.
-func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) {
+func (s *Service) triggerJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	jobID := r.PathValue("id")
 	j, err := s.deps.Jobs.Get(ctx, jobID)
 	switch {
 	case err != nil:
-		return response{}, err
+		return edge.Response{}, err
 	case j.Deleted:
-		return response{}, jobstore.ErrNotFound
+		return edge.Response{}, jobstore.ErrNotFound
 	}
 	now := job.Instant(s.deps.Clock.Now())
 	claim := jobstore.Claim{ID: s.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
-	return s.once(ctx, r, "triggerJob", r.parameters["Idempotency-Key"], claim, func(c jobstore.Claim) (response, error) {
+	return s.once(ctx, r, "triggerJob", r.Parameters["Idempotency-Key"], claim, func(c jobstore.Claim) (edge.Response, error) {
 		if j.Status == job.StatusCancelled {
-			return response{}, cancelled()
+			return edge.Response{}, cancelled()
 		}
 		e := job.Entry{
 			Locator: job.Locator{
@@ -35,10 +36,10 @@ func (s *Service) triggerJob(ctx context.Context, r *request) (response, error) 
 			JobID: jobID, Trigger: job.TriggerManual, NominalAt: c.AcceptedAt, ScheduledFor: c.AcceptedAt,
 		}
 		j.Definition.Mark(&e)
-		accepted := response{
-			status:  http.StatusAccepted,
-			headers: map[string]string{"Location": apiRoot + "/executions/" + e.ExecutionID},
-			body:    map[string]string{"execution_id": e.ExecutionID, "job_id": jobID},
+		accepted := edge.Response{
+			Status:  http.StatusAccepted,
+			Headers: map[string]string{"Location": edge.Root + "/executions/" + e.ExecutionID},
+			Body:    map[string]string{"execution_id": e.ExecutionID, "job_id": jobID},
 		}
 		if c.ID != claim.ID {
 			// The request that claimed the key first gave no answer that is kept, and may have come this far.
@@ -60,5 +61,3 @@ func (s *Service) triggered(ctx context.Context, e job.Entry) (bool, error) {
 	events, err := s.deps.History.Execution(ctx, e.ExecutionID)
 	return len(events) > 0, err
 }
-
-const apiRoot = "/api/v1"
