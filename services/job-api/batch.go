@@ -18,6 +18,7 @@ import (
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
 // keyedAtOnce bounds how many jobs of a batch that have idempotency keys of their own are created side by side.
@@ -97,7 +98,7 @@ func (s *Service) sortBatch(
 			continue
 		}
 		b := batchJob{at: i}
-		body, def, err := parse(raw, c.AcceptedAt, nil)
+		body, def, err := form.Parse(raw, c.AcceptedAt, nil)
 		if err == nil {
 			b.job = newJob(r.Tenant(), &body, def, jobstore.Claim{
 				ID: derivedID(job.JobPrefix, c, i), DefinitionID: derivedID(job.DefinitionPrefix, c, i), AcceptedAt: c.AcceptedAt,

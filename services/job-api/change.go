@@ -16,6 +16,7 @@ import (
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
 func (s *Service) replaceJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
@@ -25,7 +26,7 @@ func (s *Service) replaceJob(ctx context.Context, r *edge.Request) (edge.Respons
 // patchJob merges the body into the definition as the API shows it, and checks the result like a replacement.
 func (s *Service) patchJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	return s.update(ctx, r, func(j *job.Job) (text []byte, keepBody bool, err error) {
-		current, err := json.Marshal(bodyOf(j))
+		current, err := json.Marshal(form.Of(j))
 		if err != nil {
 			return nil, false, err
 		}
@@ -106,7 +107,7 @@ func (s *Service) update(
 			"Send the header If-Match with the job's ETag, so that nobody's change is lost.")
 	}
 	return s.redefine(ctx, r.PathValue("id"), func(j *job.Job, now time.Time) error {
-		if match != "*" && match != etag(j) {
+		if match != "*" && match != form.ETag(j) {
 			return problem.New(http.StatusPreconditionFailed, "changed",
 				"The job was changed since it was read; read it again and apply the change to that.")
 		}
@@ -117,7 +118,7 @@ func (s *Service) update(
 		if err != nil {
 			return err
 		}
-		b, def, err := parse(text, now, j.Definition.Target.Headers)
+		b, def, err := form.Parse(text, now, j.Definition.Target.Headers)
 		if err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func carryOrdinal(j *job.Job, def *job.Definition) error {
 	if !reflect.DeepEqual(j.Definition.Schedule, def.Schedule) || def.Schedule.MaxOccurrences == 0 {
 		return nil
 	}
-	line, err := compile(j.ID, &j.Definition)
+	line, err := form.Compile(j.ID, &j.Definition)
 	if err != nil {
 		return err
 	}
@@ -201,7 +202,7 @@ func (s *Service) redefine(
 		}
 		j.Definition.ID = job.NextDefinitionID(old.ID, s.newID(job.DefinitionPrefix, now))
 		j.UpdatedAt = now
-		line, err := compile(jobID, &j.Definition)
+		line, err := form.Compile(jobID, &j.Definition)
 		if err != nil {
 			return err
 		}

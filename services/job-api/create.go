@@ -20,6 +20,7 @@ import (
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
 // createJob accepts a job, in the order of step 1 in services/README.md: claim, entry, job row, answer, write-through.
@@ -29,11 +30,11 @@ func (s *Service) createJob(ctx context.Context, r *edge.Request) (edge.Response
 	if err != nil {
 		return edge.Response{}, err
 	}
-	body, def, refusal := parse(r.Raw, now, nil)
+	body, def, refusal := form.Parse(r.Raw, now, nil)
 	// What is past by now, such as the end of an interval, was not when an earlier try of this request was answered.
 	earlier := false
 	if refusal != nil && key != "" {
-		_, _, err = parse(r.Raw, now.Add(-jobstore.KeyTTL), nil)
+		_, _, err = form.Parse(r.Raw, now.Add(-jobstore.KeyTTL), nil)
 		earlier = err == nil
 	}
 	if refusal != nil && !earlier {
@@ -46,7 +47,7 @@ func (s *Service) createJob(ctx context.Context, r *edge.Request) (edge.Response
 	return s.once(ctx, r, "createJob", key, claim, func(claim jobstore.Claim) (edge.Response, error) {
 		body, def, err := body, def, refusal
 		if !claim.AcceptedAt.Equal(now) {
-			body, def, err = parse(r.Raw, claim.AcceptedAt, nil) // what an earlier try of this request decided
+			body, def, err = form.Parse(r.Raw, claim.AcceptedAt, nil) // what an earlier try of this request decided
 		}
 		if err != nil {
 			return edge.Response{}, err
@@ -77,7 +78,7 @@ func (s *Service) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 }
 
 // newJob is the first version of a job's row.
-func newJob(tenantID string, body *definitionBody, def job.Definition, claim jobstore.Claim) job.Job {
+func newJob(tenantID string, body *form.Job, def job.Definition, claim jobstore.Claim) job.Job {
 	def.ID, def.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
 	return job.Job{
 		ID: claim.ID, TenantID: tenantID, Name: body.Name, Labels: body.Labels, Status: job.StatusActive, Version: 1,
@@ -180,7 +181,7 @@ func (s *Service) revive(ctx context.Context, e job.Entry) (job.Entry, error) {
 
 // newLine is the line of occurrences of a new job, which then begins at its first instant if that is a little past.
 func newLine(j *job.Job) (*occurrence.Line, error) {
-	line, err := compile(j.ID, &j.Definition)
+	line, err := form.Compile(j.ID, &j.Definition)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
 // executionBody is an execution as the API shows it: its events put together.
@@ -142,8 +143,8 @@ func (x *executionBody) add(e *job.Event) {
 	x.lastEnd = job.Later(x.lastEnd, o.Timeline.Completed)
 	if e.Entry.Attempt == 1 {
 		x.Timeline = &timelineBody{
-			Due: e.Entry.DueAt, Taken: maybe(o.Timeline.Taken), Published: maybe(o.Timeline.Published),
-			Consumed: maybe(o.Timeline.Consumed), Invoked: maybe(o.Timeline.Invoked), Completed: maybe(o.Timeline.Completed),
+			Due: e.Entry.DueAt, Taken: form.Instant(o.Timeline.Taken), Published: form.Instant(o.Timeline.Published),
+			Consumed: form.Instant(o.Timeline.Consumed), Invoked: form.Instant(o.Timeline.Invoked), Completed: form.Instant(o.Timeline.Completed),
 		}
 		if e.Entry.Trigger == job.TriggerSchedule && !o.Timeline.Invoked.IsZero() {
 			late := o.Timeline.Invoked.Sub(e.Entry.ScheduledFor).Milliseconds()
@@ -176,7 +177,7 @@ func newAttempt(e *job.Event) attemptBody {
 	a := attemptBody{
 		Number: e.Entry.Attempt, Outcome: o.Kind, Retryable: o.Retryable, StatusCode: o.StatusCode,
 		ResponseBody: string(o.ResponseBody), Truncated: o.ResponseTruncated, Error: o.Error,
-		StartedAt: maybe(o.Timeline.Invoked),
+		StartedAt: form.Instant(o.Timeline.Invoked),
 	}
 	if o.Fence.Epoch != 0 {
 		a.FencingToken = o.Fence.String()
@@ -195,7 +196,7 @@ func (s *Service) pending(ctx context.Context, j *job.Job, id string, ref job.Ex
 		State: "pending", Attempts: []attemptBody{},
 	}
 	if ref.Trigger == job.TriggerSchedule {
-		line, err := compile(j.ID, &j.Definition)
+		line, err := form.Compile(j.ID, &j.Definition)
 		if err != nil {
 			return nil, err
 		}

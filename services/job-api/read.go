@@ -20,6 +20,7 @@ import (
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
 // maxRowsRead bounds the rows that one list call reads; a page may be short and still have a cursor.
@@ -36,7 +37,7 @@ type jobBody struct {
 	PausedAt     *time.Time `json:"paused_at,omitempty"`
 	CreatedAt    time.Time  `json:"created_at"`
 	UpdatedAt    time.Time  `json:"updated_at"`
-	definitionBody
+	form.Job
 }
 
 // page is a page of anything.
@@ -47,14 +48,12 @@ type page struct {
 
 func newPage() page { return page{Items: []any{}} }
 
-func etag(j *job.Job) string { return `"` + strconv.FormatInt(j.Version, 10) + `"` }
-
 func (s *Service) answerJob(ctx context.Context, status int, j *job.Job) (edge.Response, error) {
 	body, err := s.show(ctx, j)
 	if err != nil {
 		return edge.Response{}, err
 	}
-	headers := map[string]string{"ETag": etag(j)}
+	headers := map[string]string{"ETag": form.ETag(j)}
 	if status == http.StatusCreated {
 		headers["Location"] = edge.Root + "/jobs/" + j.ID
 	}
@@ -63,7 +62,7 @@ func (s *Service) answerJob(ctx context.Context, status int, j *job.Job) (edge.R
 
 // show resolves what is derived: the next instant, when it fired last, and whether the schedule has ended.
 func (s *Service) show(ctx context.Context, j *job.Job) (*jobBody, error) {
-	line, err := compile(j.ID, &j.Definition)
+	line, err := form.Compile(j.ID, &j.Definition)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +72,7 @@ func (s *Service) show(ctx context.Context, j *job.Job) (*jobBody, error) {
 func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Line) (*jobBody, error) {
 	body := &jobBody{
 		JobID: j.ID, Status: string(j.Status), DefinitionID: j.Definition.ID, EffectiveAt: j.Definition.EffectiveAt, CreatedAt: j.CreatedAt,
-		UpdatedAt: j.UpdatedAt, definitionBody: bodyOf(j),
+		UpdatedAt: j.UpdatedAt, Job: form.Of(j),
 	}
 	now := s.deps.Clock.Now()
 	next, more := line.NextRun(now)
@@ -82,7 +81,7 @@ func (s *Service) showLine(ctx context.Context, j *job.Job, line *occurrence.Lin
 		body.NextRunAt = &at
 	}
 	if j.Status == job.StatusPaused {
-		body.PausedAt = maybe(j.PausedAt)
+		body.PausedAt = form.Instant(j.PausedAt)
 	}
 	if j.Version == 1 && j.CreatedAt.Add(time.Second).After(now) && more {
 		return body, nil // it is new: nothing can have happened
@@ -235,7 +234,7 @@ func (s *Service) listExecutions(ctx context.Context, r *edge.Request) (edge.Res
 	}
 	oldest := s.deps.Clock.Now().Add(-jobstore.HistoryTTL)
 	if from, err := time.Parse(time.RFC3339Nano, r.Parameters["from"]); err == nil {
-		oldest = job.Later(oldest, job.Instant(from.Add(time.Millisecond-1))) // instants have whole milliseconds
+		oldest = job.Later(oldest, job.Instant(from.Add(time.Millisecond-1))) // instants have form.Whole milliseconds
 	}
 	if to, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
 		last := job.Instant(to.Add(time.Millisecond - 1)).Add(-time.Millisecond)

@@ -15,6 +15,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
 // redriveBody is a request to execute dead letters again.
@@ -25,8 +26,8 @@ type redriveBody struct {
 		From   *time.Time `json:"from"`
 		To     *time.Time `json:"to"`
 	} `json:"filter"`
-	RatePerSecond whole `json:"rate_per_second"`
-	Limit         whole `json:"limit"`
+	RatePerSecond form.Whole `json:"rate_per_second"`
+	Limit         form.Whole `json:"limit"`
 }
 
 // matches reports whether a letter is to be redriven by a request. One that an earlier try of the request has redriven is among

@@ -38,10 +38,11 @@ func (ps *Problems) answered() {
 // Of returns the problem to answer a request with that failed with err. What it does not know means that a server is away.
 func (ps *Problems) Of(err error, r *Request) *problem.Problem {
 	var p *problem.Problem
+	var fault *schedule.Error
 	switch {
 	case errors.As(err, &p):
 		return p
-	case len(ScheduleFaults(err)) > 0:
+	case errors.As(err, &fault):
 		return Invalid(ScheduleFaults(err)) // whether H can ever match may depend on the job's id
 	case errors.Is(err, jobstore.ErrNotFound):
 		return NotFound()
@@ -114,10 +115,9 @@ func OutOfRange() *problem.Problem {
 	return Invalid([]problem.Fault{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
 }
 
-// ScheduleFaults returns the faults of which an error of the schedule engine consists; none if it is another error.
+// ScheduleFaults returns the faults of which an error of the schedule engine consists; none if it is nil.
 func ScheduleFaults(err error) []problem.Fault {
-	var e *schedule.Error
-	if !errors.As(err, &e) {
+	if err == nil {
 		return nil
 	}
 	var faults []problem.Fault

@@ -1,4 +1,4 @@
-package jobapi
+package form
 
 import (
 	"encoding/json"
@@ -25,9 +25,9 @@ func (l *faultList) add(ok bool, pointer, code, message string) {
 
 const notAvailable = "not-available-yet"
 
-// parse turns a checked body into a definition and its compiled schedule, or tells everything that is wrong with it. standing are
-// the target's headers until now, whose secrets a client may send back as it was shown them.
-func parse(body []byte, now time.Time, standing map[string]string) (b definitionBody, d job.Definition, err error) {
+// Parse turns a body that the document allows into a definition. It fails with a problem that has every fault. standing are
+// the target's headers until now; a client may send their secrets back masked, as it was shown them.
+func Parse(body []byte, now time.Time, standing map[string]string) (b Job, d job.Definition, err error) {
 	if err := json.Unmarshal(body, &b); err != nil {
 		// The schema let it pass, so it is a number or a text beyond what this build can hold.
 		return b, d, problem.New(http.StatusUnprocessableEntity, "invalid-request",
@@ -36,7 +36,7 @@ func parse(body []byte, now time.Time, standing map[string]string) (b definition
 	}
 	d = b.definition(now)
 	var faults faultList
-	faults.schedule(&b.scheduleBody, d.Schedule, now)
+	faults.schedule(&b.Schedule, d.Schedule, now)
 	faults.unmask(&d.Target, standing)
 	faults.target(&d.Target)
 	faults.policies(&d)
@@ -46,8 +46,20 @@ func parse(body []byte, now time.Time, standing map[string]string) (b definition
 	return b, d, nil
 }
 
-// compile makes the line of occurrences of a job's definition.
-func compile(jobID string, d *job.Definition) (*occurrence.Line, error) {
+// Parse turns the members into a schedule, as Parse does for a whole job.
+func (b *Schedule) Parse(now time.Time) (job.Schedule, error) {
+	s := b.resolve(now)
+	var faults faultList
+	faults.schedule(b, s, now)
+	if p := edge.Invalid(faults); p != nil {
+		return s, p
+	}
+	return s, nil
+}
+
+// Compile returns the line of occurrences of a job's definition. Its error consists of faults of the schedule, because
+// whether an H can ever match may depend on the job's id; see edge.ScheduleFaults.
+func Compile(jobID string, d *job.Definition) (*occurrence.Line, error) {
 	plan, err := schedule.Compile(d.Schedule, jobID)
 	if err != nil {
 		return nil, err
@@ -55,7 +67,7 @@ func compile(jobID string, d *job.Definition) (*occurrence.Line, error) {
 	return &occurrence.Line{JobID: jobID, Def: d, Plan: plan}, nil
 }
 
-func (l *faultList) schedule(b *scheduleBody, s job.Schedule, now time.Time) {
+func (l *faultList) schedule(b *Schedule, s job.Schedule, now time.Time) {
 	l.add(b.Delay == nil || b.RunAt == nil, "/delay", "conflict", "Give either run_at or delay.")
 	l.add(b.Delay == nil || b.Type == job.ScheduleOneShot, "/delay", "conflict", "delay belongs to type one_shot only.")
 	if b.Type == job.ScheduleOneShot && b.RunAt == nil && b.Delay == nil {
