@@ -160,7 +160,7 @@ func (s *Service) missingOf(
 				missing = append(missing, b)
 				continue
 			}
-			shown, err := s.show(ctx, row)
+			shown, err := s.reads.Show(ctx, row)
 			if err != nil {
 				return nil, err
 			}
@@ -187,7 +187,7 @@ func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 				results[b.at] = refused(noOccurrence())
 				continue
 			}
-			shown, err := s.showLine(ctx, &b.job, b.line)
+			shown, err := s.reads.ShowLine(ctx, &b.job, b.line)
 			if err != nil {
 				return err
 			}

@@ -244,7 +244,7 @@ func (s *Service) answerChange(ctx context.Context, j *lifecycle.Changed) (edge.
 	if err := s.hold(ctx, j); err != nil {
 		return edge.Response{}, err
 	}
-	return s.answerJob(ctx, http.StatusOK, &j.Job)
+	return s.reads.Answer(ctx, http.StatusOK, &j.Job)
 }
 
 func (s *Service) pauseJob(ctx context.Context, r *edge.Request) (edge.Response, error) {

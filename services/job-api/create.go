@@ -60,7 +60,7 @@ func (s *Service) createJob(ctx context.Context, r *edge.Request) (edge.Response
 				begun, err = s.hasBegun(ctx, &standing)
 			}
 			if err == nil && begun {
-				return s.answerJob(ctx, http.StatusCreated, &standing)
+				return s.reads.Answer(ctx, http.StatusCreated, &standing)
 			}
 			if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
 				return edge.Response{}, err
@@ -125,7 +125,7 @@ func (s *Service) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 			}
 		}
 		s.writeThrough(ctx, first)
-		return s.answerJob(ctx, http.StatusCreated, &j)
+		return s.reads.Answer(ctx, http.StatusCreated, &j)
 	}
 }
 

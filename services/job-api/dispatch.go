@@ -11,12 +11,8 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/reads"
 )
-
-func (s *Service) getDispatch(ctx context.Context, _ *edge.Request) (edge.Response, error) {
-	_, hold, err := s.dispatchHold(ctx)
-	return showHold(hold), err
-}
 
 // pauseDispatch holds everything, or the jobs with a label. Workers follow within two seconds.
 func (s *Service) pauseDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
@@ -57,7 +53,7 @@ func (s *Service) changeHold(
 		return edge.Response{}, err
 	}
 	for {
-		old, hold, err := s.dispatchHold(ctx)
+		old, hold, err := s.reads.DispatchHold(ctx)
 		if err != nil {
 			return edge.Response{}, err
 		}
@@ -72,21 +68,6 @@ func (s *Service) changeHold(
 		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
 			continue // another change came first
 		}
-		return showHold(hold), err
+		return reads.AnswerHold(hold), err
 	}
-}
-
-func (s *Service) dispatchHold(ctx context.Context) (old []byte, h job.DispatchHold, err error) {
-	old, err = s.deps.Settings.Setting(ctx, jobstore.SettingDispatchHold)
-	if err == nil && old != nil {
-		err = json.Unmarshal(old, &h)
-	}
-	return old, h, err
-}
-
-func showHold(h job.DispatchHold) edge.Response {
-	if h.Labels == nil {
-		h.Labels = []string{}
-	}
-	return edge.Response{Status: http.StatusOK, Body: map[string]any{"paused": h.All, "paused_labels": h.Labels}}
 }

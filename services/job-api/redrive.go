@@ -99,12 +99,15 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 	})
 }
 
+// maxLettersRead bounds the dead letters that one request reads.
+const maxLettersRead = 5000
+
 // lettersFor finds the dead letters that match, and whether there may be more.
 func (s *Service) lettersFor(
 	ctx context.Context, tenantID string, b *redriveBody, c jobstore.Claim,
 ) (letters []job.DeadLetter, more bool, err error) {
 	cursor := ""
-	for read := 0; read < maxRowsRead; {
+	for read := 0; read < maxLettersRead; {
 		page, next, err := s.deps.History.DeadLetters(ctx, tenantID, cursor, 500)
 		if err != nil {
 			return nil, false, err

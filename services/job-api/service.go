@@ -11,6 +11,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -28,6 +29,7 @@ import (
 	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/reads"
 )
 
 // Config is what an operator may change.
@@ -102,6 +104,7 @@ type Service struct {
 	change   lifecycle.Changer
 	document *edge.Document
 	problems *edge.Problems
+	reads    *reads.Reads
 	edge     *edge.Edge
 	// holding has a place for each answer that waits until its change holds; stopping is closed when the service is told to stop.
 	holding, stopping chan struct{}
@@ -125,6 +128,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, document: document, problems: edge.NewProblems(deps.Logger),
+		reads: &reads.Reads{
+			Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Outcomes,
+			Clock: deps.Clock, Partitions: cfg.Partitions,
+		},
 		change:  lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
 		holding: make(chan struct{}, max(cfg.MaxConnections/holdingShare, 1)), stopping: make(chan struct{}),
 		cold: make(chan job.Entry, cfg.MaxWriteThroughs),
@@ -140,14 +147,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 }
 
 func (s *Service) operations() map[string]edge.Operation {
-	return map[string]edge.Operation{
-		"createJob": s.createJob, "createJobs": s.createJobs, "listJobs": s.listJobs, "getJob": s.getJob, "replaceJob": s.replaceJob,
-		"patchJob": s.patchJob, "deleteJob": s.deleteJob, "pauseJob": s.pauseJob, "resumeJob": s.resumeJob,
-		"cancelJob": s.cancelJob, "triggerJob": s.triggerJob, "listExecutions": s.listExecutions,
-		"getExecution": s.getExecution, "cancelExecution": s.cancelExecution, "listDeadLetters": s.listDeadLetters,
-		"redriveDeadLetters": s.redriveDeadLetters, "previewSchedule": s.previewSchedule,
-		"getDispatch": s.getDispatch, "pauseDispatch": s.pauseDispatch, "resumeDispatch": s.resumeDispatch,
+	all := map[string]edge.Operation{
+		"createJob": s.createJob, "createJobs": s.createJobs, "replaceJob": s.replaceJob, "patchJob": s.patchJob,
+		"deleteJob": s.deleteJob, "pauseJob": s.pauseJob, "resumeJob": s.resumeJob, "cancelJob": s.cancelJob, "triggerJob": s.triggerJob,
+		"cancelExecution": s.cancelExecution, "redriveDeadLetters": s.redriveDeadLetters,
+		"pauseDispatch": s.pauseDispatch, "resumeDispatch": s.resumeDispatch,
 	}
+	maps.Copy(all, s.reads.Operations())
+	return all
 }
 
 // Handler answers the API's requests.

@@ -77,7 +77,7 @@ var mutants = []mutant{
 		to:   "s.putAll(ctx, nil)",
 	},
 	{
-		name: "the cancel of an execution is answered and not kept", file: "services/job-api/read.go",
+		name: "the cancel of an execution is answered and not kept", file: "services/job-api/execution.go",
 		from: "j.StoppedExecutions = append(stopped, id)",
 		to:   "j.StoppedExecutions = stopped",
 	},

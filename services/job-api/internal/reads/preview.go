@@ -1,4 +1,4 @@
-package jobapi
+package reads
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // previewSchedule shows the next occurrences of a schedule without creating anything.
-func (s *Service) previewSchedule(_ context.Context, r *edge.Request) (edge.Response, error) {
+func (rs *Reads) previewSchedule(_ context.Context, r *edge.Request) (edge.Response, error) {
 	var b struct {
 		form.Schedule
 		After *time.Time `json:"after"`
@@ -23,7 +23,7 @@ func (s *Service) previewSchedule(_ context.Context, r *edge.Request) (edge.Resp
 	if err := json.Unmarshal(r.Raw, &b); err != nil {
 		return edge.Response{}, edge.OutOfRange()
 	}
-	now := job.Instant(s.deps.Clock.Now())
+	now := job.Instant(rs.Clock.Now())
 	sched, err := b.Parse(now)
 	if err != nil {
 		return edge.Response{}, err
