@@ -14,7 +14,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -24,12 +23,10 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/lifecycle"
-	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/reads"
+	"github.com/minutehand/minutehand/services/job-api/internal/writes"
 )
 
 // Config is what an operator may change.
@@ -99,22 +96,15 @@ type Deps struct {
 
 // Service is the job-api.
 type Service struct {
-	cfg      Config
-	deps     Deps
-	change   lifecycle.Changer
-	document *edge.Document
-	problems *edge.Problems
-	reads    *reads.Reads
+	listener net.Listener
 	edge     *edge.Edge
-	// holding has a place for each answer that waits until its change holds; stopping is closed when the service is told to stop.
-	holding, stopping chan struct{}
-	// cold holds entries whose write-through failed.
-	cold chan job.Entry
-	// heatAgain is when answers wait for the hot tier again, in nanoseconds since the Unix epoch.
-	heatAgain atomic.Int64
+	writes   *writes.Writes
 }
 
-// New returns an API that does not listen yet. It fails if the OpenAPI document and the handlers do not agree.
+// holdingShare is one in how many connections may wait until a change holds.
+const holdingShare = 4
+
+// New returns an API that does not listen yet. It fails if the OpenAPI document and the operations do not agree.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -126,116 +116,51 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{
-		cfg: cfg, deps: deps, document: document, problems: edge.NewProblems(deps.Logger),
-		reads: &reads.Reads{
-			Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Outcomes,
-			Clock: deps.Clock, Partitions: cfg.Partitions,
-		},
-		change:  lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
-		holding: make(chan struct{}, max(cfg.MaxConnections/holdingShare, 1)), stopping: make(chan struct{}),
-		cold: make(chan job.Entry, cfg.MaxWriteThroughs),
+	problems := edge.NewProblems(deps.Logger)
+	read := &reads.Reads{
+		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Outcomes,
+		Clock: deps.Clock, Partitions: cfg.Partitions,
 	}
-	s.edge, err = edge.New(edge.Config{
+	write := writes.New(writes.Config{
+		Partitions: cfg.Partitions, Grace: cfg.Grace, MaxBodyBytes: cfg.MaxBodyBytes, MaxWriteThroughs: cfg.MaxWriteThroughs,
+		MaxHolding: cfg.MaxConnections / holdingShare,
+	}, writes.Deps{
+		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Hot: deps.Hot, Stops: deps.Stops,
+		Reads: read, Document: document, Problems: problems, Entropy: deps.Entropy, Logger: deps.Logger, Clock: deps.Clock,
+	})
+	operations := write.Operations()
+	maps.Copy(operations, read.Operations())
+	answering, err := edge.New(edge.Config{
 		AuthToken: cfg.AuthToken, LocalHostsOnly: cfg.LocalHostsOnly, MaxBodyBytes: cfg.MaxBodyBytes, MaxBatchBytes: cfg.MaxBatchBytes,
 		MaxConnections: cfg.MaxConnections, DrainLimit: cfg.DrainLimit, AnswerLimit: cfg.AnswerLimit,
 	}, edge.Deps{
-		Document: document, Problems: s.problems, Full: deps.Full, Entropy: deps.Entropy, Admin: deps.Admin,
+		Document: document, Problems: problems, Full: deps.Full, Entropy: deps.Entropy, Admin: deps.Admin,
 		Logger: deps.Logger, Metrics: deps.Metrics, Clock: deps.Clock,
-	}, s.operations())
-	return s, err
-}
-
-func (s *Service) operations() map[string]edge.Operation {
-	all := map[string]edge.Operation{
-		"createJob": s.createJob, "createJobs": s.createJobs, "replaceJob": s.replaceJob, "patchJob": s.patchJob,
-		"deleteJob": s.deleteJob, "pauseJob": s.pauseJob, "resumeJob": s.resumeJob, "cancelJob": s.cancelJob, "triggerJob": s.triggerJob,
-		"cancelExecution": s.cancelExecution, "redriveDeadLetters": s.redriveDeadLetters,
-		"pauseDispatch": s.pauseDispatch, "resumeDispatch": s.resumeDispatch,
+	}, operations)
+	if err != nil {
+		return nil, err
 	}
-	maps.Copy(all, s.reads.Operations())
-	return all
+	return &Service{listener: deps.Listener, edge: answering, writes: write}, nil
 }
 
-// Handler answers the API's requests.
+// Handler returns the handler that answers the API's requests.
 func (s *Service) Handler() http.Handler { return s.edge.Handler() }
 
-// Run serves until ctx ends, then lets the requests under way finish, at most for DrainLimit.
+// Run serves until ctx ends, then lets the requests in flight finish, at most for DrainLimit.
 func (s *Service) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	context.AfterFunc(ctx, func() { close(s.stopping) })
 	background := make(chan struct{})
 	go func() {
 		defer close(background)
-		s.writeThroughLoop(ctx)
+		s.writes.Run(ctx)
 	}()
 	defer func() {
 		cancel() // also when the listener fails
 		<-background
 	}()
-	if s.deps.Listener == nil {
+	if s.listener == nil {
 		<-ctx.Done()
 		return nil
 	}
-	return s.edge.Serve(ctx, s.deps.Listener)
-}
-
-// writeThrough adds an entry to its hot bucket when it is due before the horizon. The horizon is read after the entry
-// was acknowledged: a loader that has published a later one reads the bucket afterwards and finds the entry there.
-// A failure is made good in the background; the entry is durable all the same, and the loader's sweeps would find it.
-func (s *Service) writeThrough(ctx context.Context, e job.Entry) {
-	s.writeThroughAll(ctx, []job.Entry{e})
-}
-
-const (
-	// heatWithin is how long an answer waits for the hot tier, which it does not need: it goes on behind the answer.
-	heatWithin = 250 * time.Millisecond
-	// heatPause is how long answers do not wait for it at all after one has waited in vain.
-	heatPause = time.Second
-)
-
-// writeThroughAll is writeThrough for many.
-func (s *Service) writeThroughAll(ctx context.Context, entries []job.Entry) {
-	now := s.deps.Clock.Now().UnixNano()
-	if s.heatAgain.Load() <= now {
-		short, cancel := context.WithTimeout(ctx, heatWithin)
-		err := s.heat(short, entries)
-		cancel()
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, hotbucket.ErrFull) {
-			s.heatAgain.Store(now + int64(heatPause))
-		}
-	}
-	for _, e := range entries {
-		select {
-		case s.cold <- e:
-		default: // the loader's sweeps find it
-		}
-	}
-}
-
-func (s *Service) heat(ctx context.Context, entries []job.Entry) error {
-	near, err := hotbucket.Near(ctx, s.deps.Hot, entries)
-	if err != nil || len(near) == 0 {
-		return err
-	}
-	return s.deps.Hot.Add(ctx, near)
-}
-
-func (s *Service) writeThroughLoop(ctx context.Context) {
-	for {
-		select {
-		case e := <-s.cold:
-			err := run.Patiently(ctx, s.deps.Logger, "write an entry through", func(ctx context.Context) error {
-				return s.heat(ctx, []job.Entry{e})
-			})
-			if err != nil {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
+	return s.edge.Serve(ctx, s.listener)
 }

@@ -1,4 +1,4 @@
-package jobapi
+package writes
 
 import (
 	"context"
@@ -13,24 +13,24 @@ import (
 
 // triggerJob executes a job once, now. The ULID of the request, kept under its idempotency key, names the execution, so
 // that a repeated request is the same execution.
-func (s *Service) triggerJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
+func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	jobID := r.PathValue("id")
-	j, err := s.deps.Jobs.Get(ctx, jobID)
+	j, err := ws.deps.Jobs.Get(ctx, jobID)
 	switch {
 	case err != nil:
 		return edge.Response{}, err
 	case j.Deleted:
 		return edge.Response{}, jobstore.ErrNotFound
 	}
-	now := job.Instant(s.deps.Clock.Now())
-	claim := jobstore.Claim{ID: s.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
-	return s.once(ctx, r, "triggerJob", r.Parameters["Idempotency-Key"], claim, func(c jobstore.Claim) (edge.Response, error) {
+	now := job.Instant(ws.deps.Clock.Now())
+	claim := jobstore.Claim{ID: ws.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
+	return ws.once(ctx, r, "triggerJob", r.Parameters["Idempotency-Key"], claim, func(c jobstore.Claim) (edge.Response, error) {
 		if j.Status == job.StatusCancelled {
 			return edge.Response{}, cancelled()
 		}
 		e := job.Entry{
 			Locator: job.Locator{
-				Partition: bucket.Partition(jobID, s.cfg.Partitions), DueAt: c.AcceptedAt,
+				Partition: bucket.Partition(jobID, ws.cfg.Partitions), DueAt: c.AcceptedAt,
 				ExecutionID: job.ManualExecutionID(jobID, c.ID), Attempt: 1, DefinitionID: c.DefinitionID,
 			},
 			JobID: jobID, Trigger: job.TriggerManual, NominalAt: c.AcceptedAt, ScheduledFor: c.AcceptedAt,
@@ -43,21 +43,21 @@ func (s *Service) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 		}
 		if c.ID != claim.ID {
 			// The request that claimed the key first gave no answer that is kept, and may have come this far.
-			if there, err := s.triggered(ctx, e); err != nil || there {
+			if there, err := ws.triggered(ctx, e); err != nil || there {
 				return accepted, err
 			}
 		}
-		return accepted, s.putAll(ctx, []job.Entry{e})
+		return accepted, ws.putAll(ctx, []job.Entry{e})
 	})
 }
 
 // triggered reports whether an earlier request wrote the entry: it stands in the bucket of the request's minute, or what
 // became of it is on record.
-func (s *Service) triggered(ctx context.Context, e job.Entry) (bool, error) {
-	_, err := s.deps.Pending.Row(ctx, job.NewEntry(e, e.DueAt).Locator)
+func (ws *Writes) triggered(ctx context.Context, e job.Entry) (bool, error) {
+	_, err := ws.deps.Pending.Row(ctx, job.NewEntry(e, e.DueAt).Locator)
 	if err == nil || !errors.Is(err, jobstore.ErrNotFound) {
 		return err == nil, err
 	}
-	events, err := s.deps.History.Execution(ctx, e.ExecutionID)
+	events, err := ws.deps.History.Execution(ctx, e.ExecutionID)
 	return len(events) > 0, err
 }

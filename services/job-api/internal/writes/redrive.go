@@ -1,4 +1,4 @@
-package jobapi
+package writes
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
@@ -52,23 +51,23 @@ type redriven struct {
 // The new execution's id follows from the claim and the letter alone, so a request that is repeated under its key after a crash
 // names the same executions. One whose entry is there twice, because other letters have come between, is called once: the
 // second fire meets the record of the first.
-func (s *Service) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge.Response, error) {
+func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	b := redriveBody{RatePerSecond: 10, Limit: 1000}
 	if err := json.Unmarshal(r.Raw, &b); err != nil {
 		return edge.Response{}, edge.OutOfRange()
 	}
-	now := job.Instant(s.deps.Clock.Now())
-	claim := jobstore.Claim{ID: s.newID("", now), AcceptedAt: now}
+	now := job.Instant(ws.deps.Clock.Now())
+	claim := jobstore.Claim{ID: ws.newID("", now), AcceptedAt: now}
 	key := r.Parameters["Idempotency-Key"]
-	return s.once(ctx, r, "redriveDeadLetters", key, claim, func(c jobstore.Claim) (edge.Response, error) {
-		letters, more, err := s.lettersFor(ctx, r.Tenant(), &b, c)
+	return ws.once(ctx, r, "redriveDeadLetters", key, claim, func(c jobstore.Claim) (edge.Response, error) {
+		letters, more, err := ws.lettersFor(ctx, r.Tenant(), &b, c)
 		if err != nil {
 			return edge.Response{}, err
 		}
 		list := []redriven{}
 		var entries []job.Entry
 		for _, d := range letters {
-			j, err := s.deps.Jobs.Get(ctx, d.Event.Entry.JobID)
+			j, err := ws.deps.Jobs.Get(ctx, d.Event.Entry.JobID)
 			if errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.StatusCancelled) {
 				continue
 			}
@@ -76,20 +75,20 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 				return edge.Response{}, err
 			}
 			due := c.AcceptedAt.Add(time.Duration(len(list)) * time.Second / time.Duration(b.RatePerSecond))
-			e := s.redriveEntry(&j, &d.Event.Entry, c, job.Instant(due))
+			e := ws.redriveEntry(&j, &d.Event.Entry, c, job.Instant(due))
 			if d.RedrivenBy == "" {
 				entries = append(entries, e)
 			}
 			list = append(list, redriven{e.ExecutionID, j.ID, d.Event.Entry.ExecutionID, e.DueAt, d})
 		}
-		if err := s.putAll(ctx, entries); err != nil {
+		if err := ws.putAll(ctx, entries); err != nil {
 			return edge.Response{}, err
 		}
 		for i := range list {
 			if list[i].letter.RedrivenBy != "" {
 				continue
 			}
-			if err := s.deps.History.MarkRedriven(ctx, list[i].letter, list[i].ExecutionID); err != nil {
+			if err := ws.deps.History.MarkRedriven(ctx, list[i].letter, list[i].ExecutionID); err != nil {
 				return edge.Response{}, err
 			}
 		}
@@ -103,12 +102,12 @@ func (s *Service) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 const maxLettersRead = 5000
 
 // lettersFor finds the dead letters that match, and whether there may be more.
-func (s *Service) lettersFor(
+func (ws *Writes) lettersFor(
 	ctx context.Context, tenantID string, b *redriveBody, c jobstore.Claim,
 ) (letters []job.DeadLetter, more bool, err error) {
 	cursor := ""
 	for read := 0; read < maxLettersRead; {
-		page, next, err := s.deps.History.DeadLetters(ctx, tenantID, cursor, 500)
+		page, next, err := ws.deps.History.DeadLetters(ctx, tenantID, cursor, 500)
 		if err != nil {
 			return nil, false, err
 		}
@@ -138,10 +137,10 @@ func redriveID(source *job.Entry, c jobstore.Claim) string {
 	return job.RedriveExecutionID(source.JobID, id.String())
 }
 
-func (s *Service) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, due time.Time) job.Entry {
+func (ws *Writes) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, due time.Time) job.Entry {
 	e := job.Entry{
 		Locator: job.Locator{
-			Partition: bucket.Partition(j.ID, s.cfg.Partitions), DueAt: due,
+			Partition: bucket.Partition(j.ID, ws.cfg.Partitions), DueAt: due,
 			ExecutionID: redriveID(source, c), Attempt: 1, DefinitionID: j.Definition.ID,
 		},
 		// Its place in the history follows from its id: a request that is repeated finds other letters before this one, and another due.
@@ -149,25 +148,4 @@ func (s *Service) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, 
 	}
 	j.Definition.Mark(&e)
 	return e
-}
-
-// putAll makes entries durable that follow from an API write, and hot.
-func (s *Service) putAll(ctx context.Context, entries []job.Entry) error {
-	if len(entries) == 0 {
-		return nil
-	}
-	for {
-		began := job.Instant(s.deps.Clock.Now())
-		for i := range entries {
-			entries[i].WrittenAt, entries[i].Trace = began, trace.Of(ctx)
-			entries[i] = job.NewEntry(entries[i], began)
-		}
-		if err := s.deps.Pending.Put(ctx, entries); err != nil {
-			return err
-		}
-		if !s.tookTooLong(began) {
-			s.writeThroughAll(ctx, entries)
-			return nil
-		}
-	}
 }

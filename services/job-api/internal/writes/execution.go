@@ -1,4 +1,4 @@
-package jobapi
+package writes
 
 import (
 	"context"
@@ -15,15 +15,15 @@ import (
 
 // cancelExecution stops one execution: the job's row names it, and the stop record with it, so that no attempt of it
 // begins after the answer. An executor that runs it sees the stop record within a second.
-func (s *Service) cancelExecution(ctx context.Context, r *edge.Request) (edge.Response, error) {
+func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	id := r.PathValue("execution_id")
-	x, err := s.reads.Execution(ctx, id)
+	x, err := ws.deps.Reads.Execution(ctx, id)
 	if err != nil {
 		return edge.Response{}, err
 	}
-	now := job.Instant(s.deps.Clock.Now())
+	now := job.Instant(ws.deps.Clock.Now())
 	if !x.Ended() || now.Sub(x.LastEnd()) < endedFor {
-		j, err := s.change.Change(ctx, x.JobID, func(_ context.Context, j *job.Job) error {
+		j, err := ws.change.Change(ctx, x.JobID, func(_ context.Context, j *job.Job) error {
 			stopped := recent(j.StoppedExecutions, now)
 			full := len(stopped) >= job.MaxStoppedExecutions
 			if j.State().Stops(id) || full && x.Ended() {
@@ -38,7 +38,7 @@ func (s *Service) cancelExecution(ctx context.Context, r *edge.Request) (edge.Re
 			return nil
 		})
 		if err == nil {
-			err = s.hold(ctx, &j)
+			err = ws.hold(ctx, &j)
 		}
 		if err != nil {
 			return edge.Response{}, err

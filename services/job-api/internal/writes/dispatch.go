@@ -1,4 +1,4 @@
-package jobapi
+package writes
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 )
 
 // pauseDispatch holds everything, or the jobs with a label. Workers follow within two seconds.
-func (s *Service) pauseDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	return s.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
+func (ws *Writes) pauseDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	return ws.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
 		switch {
 		case label == "":
 			h.All = true
@@ -32,8 +32,8 @@ func (s *Service) pauseDispatch(ctx context.Context, r *edge.Request) (edge.Resp
 }
 
 // resumeDispatch lets everything go, or the jobs with a label.
-func (s *Service) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	return s.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
+func (ws *Writes) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	return ws.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
 		if label == "" {
 			*h = job.DispatchHold{}
 			return nil
@@ -43,7 +43,7 @@ func (s *Service) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Res
 	})
 }
 
-func (s *Service) changeHold(
+func (ws *Writes) changeHold(
 	ctx context.Context, r *edge.Request, change func(h *job.DispatchHold, label string) error,
 ) (edge.Response, error) {
 	var b struct {
@@ -53,7 +53,7 @@ func (s *Service) changeHold(
 		return edge.Response{}, err
 	}
 	for {
-		old, hold, err := s.reads.DispatchHold(ctx)
+		old, hold, err := ws.deps.Reads.DispatchHold(ctx)
 		if err != nil {
 			return edge.Response{}, err
 		}
@@ -64,7 +64,7 @@ func (s *Service) changeHold(
 		if err != nil {
 			return edge.Response{}, err
 		}
-		err = s.deps.Settings.SwapSetting(ctx, jobstore.SettingDispatchHold, old, value)
+		err = ws.deps.Settings.SwapSetting(ctx, jobstore.SettingDispatchHold, old, value)
 		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
 			continue // another change came first
 		}

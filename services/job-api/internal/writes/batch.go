@@ -1,4 +1,4 @@
-package jobapi
+package writes
 
 import (
 	"context"
@@ -44,26 +44,26 @@ type batchJob struct {
 // createJobs accepts many jobs as createJob accepts one: their entries, then their rows, then the answer, each step for
 // all of them at once. What is wrong with one of them concerns that one alone. Under an Idempotency-Key their ids follow
 // from the claim, so a request that is repeated after a crash creates what is missing.
-func (s *Service) createJobs(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	now := job.Instant(s.deps.Clock.Now())
-	claim := jobstore.Claim{ID: s.newID("", now), AcceptedAt: now}
+func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	now := job.Instant(ws.deps.Clock.Now())
+	claim := jobstore.Claim{ID: ws.newID("", now), AcceptedAt: now}
 	key := r.Parameters["Idempotency-Key"]
-	return s.once(ctx, r, "createJobs", key, claim, func(c jobstore.Claim) (edge.Response, error) {
+	return ws.once(ctx, r, "createJobs", key, claim, func(c jobstore.Claim) (edge.Response, error) {
 		bodies, err := edge.Elements(r.Raw, "jobs")
 		if err != nil {
 			return edge.Response{}, err
 		}
 		results := make([]batchResult, len(bodies))
-		jobs, keyed := s.sortBatch(r, bodies, c, results)
+		jobs, keyed := ws.sortBatch(r, bodies, c, results)
 		if c.ID != claim.ID {
-			if jobs, err = s.missingOf(ctx, jobs, c.AcceptedAt, results); err != nil {
+			if jobs, err = ws.missingOf(ctx, jobs, c.AcceptedAt, results); err != nil {
 				return edge.Response{}, err
 			}
 		}
-		if err := s.acceptAll(ctx, jobs, results, c.ID != claim.ID); err != nil {
+		if err := ws.acceptAll(ctx, jobs, results, c.ID != claim.ID); err != nil {
 			return edge.Response{}, err
 		}
-		s.createKeyed(ctx, keyed, results)
+		ws.createKeyed(ctx, keyed, results)
 		return edge.Response{
 			Status: http.StatusOK, Headers: map[string]string{}, Body: map[string]any{"results": results},
 		}, nil
@@ -71,7 +71,7 @@ func (s *Service) createJobs(ctx context.Context, r *edge.Request) (edge.Respons
 }
 
 // sortBatch checks every job of a batch. Those that are right are returned, those with a key of their own apart.
-func (s *Service) sortBatch(
+func (ws *Writes) sortBatch(
 	r *edge.Request, bodies [][]byte, c jobstore.Claim, results []batchResult,
 ) (jobs []batchJob, keyed map[int]*edge.Request) {
 	trees, _ := r.Tree.(map[string]any)["jobs"].([]any)
@@ -85,7 +85,7 @@ func (s *Service) sortBatch(
 	}
 	for i, raw := range bodies {
 		tree, _ := trees[i].(map[string]any)
-		if p := edge.Invalid(s.document.CheckBody("createJob", tree)); p != nil {
+		if p := edge.Invalid(ws.deps.Document.CheckBody("createJob", tree)); p != nil {
 			refuse(i, p)
 			continue
 		}
@@ -93,8 +93,8 @@ func (s *Service) sortBatch(
 			keyed[i] = single(r, raw, tree)
 			continue
 		}
-		if int64(len(raw)) > s.cfg.MaxBodyBytes {
-			refuse(i, edge.TooLarge(s.cfg.MaxBodyBytes))
+		if int64(len(raw)) > ws.cfg.MaxBodyBytes {
+			refuse(i, edge.TooLarge(ws.cfg.MaxBodyBytes))
 			continue
 		}
 		b := batchJob{at: i}
@@ -106,7 +106,7 @@ func (s *Service) sortBatch(
 			b.line, err = newLine(&b.job)
 		}
 		if err != nil {
-			refuse(i, s.problems.Of(err, r))
+			refuse(i, ws.deps.Problems.Of(err, r))
 			continue
 		}
 		b.line.Def = &b.job.Definition
@@ -136,7 +136,7 @@ func single(r *edge.Request, raw []byte, tree any) *edge.Request {
 
 // missingOf leaves out what an earlier try of the request has created. A row alone does not show that: the try may have reached
 // it too late for its entry, which workers dropped meanwhile, and died before it wrote another.
-func (s *Service) missingOf(
+func (ws *Writes) missingOf(
 	ctx context.Context, jobs []batchJob, acceptedAt time.Time, results []batchResult,
 ) (missing []batchJob, err error) {
 	for len(jobs) > 0 {
@@ -145,14 +145,14 @@ func (s *Service) missingOf(
 		for i := range ids {
 			ids[i] = jobs[i].job.ID
 		}
-		rows, err := s.deps.Jobs.GetMany(ctx, ids)
+		rows, err := ws.deps.Jobs.GetMany(ctx, ids)
 		if err != nil {
 			return nil, err
 		}
 		for _, b := range jobs[:n] {
 			row, begun := rows[b.job.ID]
-			if begun && s.tookTooLong(acceptedAt) {
-				if begun, err = s.hasBegun(ctx, row); err != nil {
+			if begun && ws.tookTooLong(acceptedAt) {
+				if begun, err = ws.hasBegun(ctx, row); err != nil {
 					return nil, err
 				}
 			}
@@ -160,7 +160,7 @@ func (s *Service) missingOf(
 				missing = append(missing, b)
 				continue
 			}
-			shown, err := s.reads.Show(ctx, row)
+			shown, err := ws.deps.Reads.Show(ctx, row)
 			if err != nil {
 				return nil, err
 			}
@@ -172,22 +172,22 @@ func (s *Service) missingOf(
 }
 
 // acceptAll is accept for many.
-func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batchResult, again bool) error {
+func (ws *Writes) acceptAll(ctx context.Context, jobs []batchJob, results []batchResult, again bool) error {
 	if len(jobs) == 0 {
 		return nil
 	}
 	acceptedAt := jobs[0].job.CreatedAt // that of all
-	for before, floor := acceptedAt, s.floor(acceptedAt); ; before, floor, again = floor, s.floor(acceptedAt), true {
-		began := job.Instant(s.deps.Clock.Now())
+	for before, floor := acceptedAt, ws.floor(acceptedAt); ; before, floor, again = floor, ws.floor(acceptedAt), true {
+		began := job.Instant(ws.deps.Clock.Now())
 		entries := make([]job.Entry, 0, len(jobs))
 		rows := make([]job.Job, 0, len(jobs))
 		for _, b := range jobs {
-			first, ok := s.firstEntry(b.line, bucket.Partition(b.job.ID, s.cfg.Partitions), floor, before)
+			first, ok := ws.firstEntry(b.line, bucket.Partition(b.job.ID, ws.cfg.Partitions), floor, before)
 			if !ok {
 				results[b.at] = refused(noOccurrence())
 				continue
 			}
-			shown, err := s.reads.ShowLine(ctx, &b.job, b.line)
+			shown, err := ws.deps.Reads.ShowLine(ctx, &b.job, b.line)
 			if err != nil {
 				return err
 			}
@@ -198,16 +198,16 @@ func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 		if len(rows) == 0 {
 			return nil
 		}
-		if err := s.deps.Pending.Put(ctx, entries); err != nil {
+		if err := ws.deps.Pending.Put(ctx, entries); err != nil {
 			return err
 		}
-		if s.tookTooLong(began) {
+		if ws.tookTooLong(began) {
 			continue
 		}
-		if err := s.deps.Jobs.CreateMany(ctx, rows); err != nil {
+		if err := ws.deps.Jobs.CreateMany(ctx, rows); err != nil {
 			return err
 		}
-		if s.tookTooLong(began) {
+		if ws.tookTooLong(began) {
 			continue // the rows are there: only the entries are repeated
 		}
 		for i := range entries {
@@ -215,26 +215,26 @@ func (s *Service) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 				break
 			}
 			var err error
-			if entries[i], err = s.revive(ctx, entries[i]); err != nil {
+			if entries[i], err = ws.revive(ctx, entries[i]); err != nil {
 				return err
 			}
 		}
-		s.writeThroughAll(ctx, entries)
+		ws.writeThroughAll(ctx, entries)
 		return nil
 	}
 }
 
 // createKeyed creates the jobs that have idempotency keys of their own.
-func (s *Service) createKeyed(ctx context.Context, keyed map[int]*edge.Request, results []batchResult) {
+func (ws *Writes) createKeyed(ctx context.Context, keyed map[int]*edge.Request, results []batchResult) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, keyedAtOnce)
 	for i, r := range keyed {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			resp, err := s.createJob(ctx, r)
+			resp, err := ws.createJob(ctx, r)
 			if err != nil {
-				results[i] = refused(s.problems.Of(err, r))
+				results[i] = refused(ws.deps.Problems.Of(err, r))
 				return
 			}
 			results[i] = batchResult{Status: resp.Status, Job: resp.Body}

@@ -1,4 +1,4 @@
-package jobapi
+package writes
 
 import (
 	"context"
@@ -8,19 +8,16 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-// holdingShare is one in how many connections may wait until a change holds.
-const holdingShare = 4
-
 // hold returns when a change holds, which takes up to dedupe.ReplacedFor and the clocks' difference where a server of the hot tier has
 // failed over. Only a share of the connections may wait for that, and none of them once the service is told to stop; the others get
 // edge.ErrNotHeld. A request that is repeated finds nothing to change, and waits for what is left of the time.
-func (s *Service) hold(ctx context.Context, j *lifecycle.Changed) error {
+func (ws *Writes) hold(ctx context.Context, j *lifecycle.Changed) error {
 	if j.HoldsIn == 0 {
 		return nil
 	}
 	select {
-	case s.holding <- struct{}{}:
-		defer func() { <-s.holding }()
+	case ws.holding <- struct{}{}:
+		defer func() { <-ws.holding }()
 	default:
 		return edge.ErrNotHeld
 	}
@@ -31,7 +28,7 @@ func (s *Service) hold(ctx context.Context, j *lifecycle.Changed) error {
 	select {
 	case err := <-held:
 		return err
-	case <-s.stopping:
+	case <-ws.stopping:
 		cancel()
 		return errors.Join(edge.ErrNotHeld, <-held)
 	}
