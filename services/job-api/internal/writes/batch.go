@@ -47,26 +47,30 @@ type batchJob struct {
 func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	now := job.Instant(ws.deps.Clock.Now())
 	claim := jobstore.Claim{ID: ws.newID("", now), AcceptedAt: now}
-	key := r.Parameters["Idempotency-Key"]
-	return ws.once(ctx, r, "createJobs", key, claim, func(c jobstore.Claim) (edge.Response, error) {
-		bodies, err := edge.Elements(r.Raw, "jobs")
-		if err != nil {
+	turn, answered, err := ws.begin(ctx, r, "createJobs", r.Parameters["Idempotency-Key"], claim)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if answered != nil {
+		return *answered, nil
+	}
+	bodies, err := edge.Elements(r.Raw, "jobs")
+	if err != nil {
+		return edge.Response{}, err
+	}
+	results := make([]batchResult, len(bodies))
+	jobs, keyed := ws.sortBatch(r, bodies, turn.claim, results)
+	if turn.again {
+		if jobs, err = ws.missingOf(ctx, jobs, turn.claim.AcceptedAt, results); err != nil {
 			return edge.Response{}, err
 		}
-		results := make([]batchResult, len(bodies))
-		jobs, keyed := ws.sortBatch(r, bodies, c, results)
-		if c.ID != claim.ID {
-			if jobs, err = ws.missingOf(ctx, jobs, c.AcceptedAt, results); err != nil {
-				return edge.Response{}, err
-			}
-		}
-		if err := ws.acceptAll(ctx, jobs, results, c.ID != claim.ID); err != nil {
-			return edge.Response{}, err
-		}
-		ws.createKeyed(ctx, keyed, results)
-		return edge.Response{
-			Status: http.StatusOK, Headers: map[string]string{}, Body: map[string]any{"results": results},
-		}, nil
+	}
+	if err := ws.acceptAll(ctx, jobs, results, turn.again); err != nil {
+		return edge.Response{}, err
+	}
+	ws.createKeyed(ctx, keyed, results)
+	return turn.finish(ctx, edge.Response{
+		Status: http.StatusOK, Headers: map[string]string{}, Body: map[string]any{"results": results},
 	})
 }
 
@@ -171,57 +175,68 @@ func (ws *Writes) missingOf(
 	return missing, nil
 }
 
-// acceptAll is accept for many.
+// acceptAll is accept for many jobs, which were accepted at one instant.
 func (ws *Writes) acceptAll(ctx context.Context, jobs []batchJob, results []batchResult, again bool) error {
 	if len(jobs) == 0 {
 		return nil
 	}
-	acceptedAt := jobs[0].job.CreatedAt // that of all
-	for before, floor := acceptedAt, ws.floor(acceptedAt); ; before, floor, again = floor, ws.floor(acceptedAt), true {
+	acceptedAt := jobs[0].job.CreatedAt
+	before := acceptedAt // the floor of the try before this one
+	for {
+		floor := ws.floor(acceptedAt)
 		began := job.Instant(ws.deps.Clock.Now())
-		entries := make([]job.Entry, 0, len(jobs))
-		rows := make([]job.Job, 0, len(jobs))
-		for _, b := range jobs {
-			first, ok := ws.firstEntry(b.line, bucket.Partition(b.job.ID, ws.cfg.Partitions), floor, before)
-			if !ok {
-				results[b.at] = refused(noOccurrence())
-				continue
-			}
-			shown, err := ws.deps.Reads.ShowLine(ctx, &b.job, b.line)
-			if err != nil {
-				return err
-			}
-			results[b.at] = batchResult{Status: http.StatusCreated, Job: shown}
-			first.Trace = trace.Of(ctx)
-			entries, rows = append(entries, first), append(rows, b.job)
+		entries, rows, err := ws.firstEntries(ctx, jobs, results, floor, before)
+		if err != nil || len(rows) == 0 {
+			return err
 		}
-		if len(rows) == 0 {
-			return nil
-		}
+		before = floor
 		if err := ws.deps.Pending.Put(ctx, entries); err != nil {
 			return err
 		}
 		if ws.tookTooLong(began) {
+			again = true
 			continue
 		}
 		if err := ws.deps.Jobs.CreateMany(ctx, rows); err != nil {
 			return err
 		}
 		if ws.tookTooLong(began) {
-			continue // the rows are there: only the entries are repeated
+			again = true // the rows are there: only the entries are repeated
+			continue
 		}
-		for i := range entries {
-			if !again {
-				break
-			}
-			var err error
-			if entries[i], err = ws.revive(ctx, entries[i]); err != nil {
-				return err
+		if again {
+			for i := range entries {
+				if entries[i], err = ws.revive(ctx, entries[i]); err != nil {
+					return err
+				}
 			}
 		}
 		ws.writeThroughAll(ctx, entries)
 		return nil
 	}
+}
+
+// firstEntries returns the first entries of jobs, and their rows, and notes their results. A job that has no occurrence any
+// more is left out.
+func (ws *Writes) firstEntries(
+	ctx context.Context, jobs []batchJob, results []batchResult, floor, before time.Time,
+) (entries []job.Entry, rows []job.Job, err error) {
+	entries, rows = make([]job.Entry, 0, len(jobs)), make([]job.Job, 0, len(jobs))
+	for _, b := range jobs {
+		first, ok := ws.firstEntry(b.line, bucket.Partition(b.job.ID, ws.cfg.Partitions), floor, before)
+		if !ok {
+			results[b.at] = refused(noOccurrence())
+			continue
+		}
+		shown, err := ws.deps.Reads.ShowLine(ctx, &b.job, b.line)
+		if err != nil {
+			return nil, nil, err
+		}
+		results[b.at] = batchResult{Status: http.StatusCreated, Job: shown}
+		first.Trace = trace.Of(ctx)
+		entries, rows = append(entries, first), append(rows, b.job)
+	}
+	return entries, rows, nil
 }
 
 // createKeyed creates the jobs that have idempotency keys of their own.

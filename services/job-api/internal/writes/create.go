@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -24,43 +25,65 @@ func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response
 	}
 	body, def, refusal := form.Parse(r.Raw, now, nil)
 	// What is past by now, such as the end of an interval, was not when an earlier try of this request was answered.
-	earlier := false
-	if refusal != nil && key != "" {
-		_, _, err = form.Parse(r.Raw, now.Add(-jobstore.KeyTTL), nil)
-		earlier = err == nil
-	}
-	if refusal != nil && !earlier {
+	if refusal != nil && (key == "" || !validAt(r.Raw, now.Add(-jobstore.KeyTTL))) {
 		return edge.Response{}, refusal
 	}
-	claim := jobstore.Claim{
+	turn, answered, err := ws.begin(ctx, r, "createJob", key, jobstore.Claim{
 		ID: ws.newID(job.JobPrefix, now), DefinitionID: ws.newID(job.DefinitionPrefix, now), AcceptedAt: now,
+	})
+	if err != nil {
+		return edge.Response{}, err
 	}
-	fresh := claim.ID
-	return ws.once(ctx, r, "createJob", key, claim, func(claim jobstore.Claim) (edge.Response, error) {
-		body, def, err := body, def, refusal
-		if !claim.AcceptedAt.Equal(now) {
-			body, def, err = form.Parse(r.Raw, claim.AcceptedAt, nil) // what an earlier try of this request decided
-		}
-		if err != nil {
+	if answered != nil {
+		return *answered, nil
+	}
+	if !turn.claim.AcceptedAt.Equal(now) {
+		body, def, refusal = form.Parse(r.Raw, turn.claim.AcceptedAt, nil) // what an earlier try of this request decided
+	}
+	if refusal != nil {
+		return edge.Response{}, refusal
+	}
+	j := newJob(r.Tenant(), &body, def, turn.claim)
+	var standing *job.Job
+	if key != "" {
+		if standing, err = ws.createdBefore(ctx, &j); err != nil {
 			return edge.Response{}, err
 		}
-		j := newJob(r.Tenant(), &body, def, claim)
-		if key != "" {
-			standing, err := ws.deps.Jobs.Get(ctx, j.ID)
-			begun := !ws.tookTooLong(claim.AcceptedAt)
-			if err == nil && !begun {
-				begun, err = ws.hasBegun(ctx, &standing)
-			}
-			if err == nil && begun {
-				return ws.deps.Reads.Answer(ctx, http.StatusCreated, &standing)
-			}
-			if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
-				return edge.Response{}, err
-			}
-			// There is no row, or an earlier try may have reached it too late for its entry, and died before it wrote another.
+	}
+	var resp edge.Response
+	if standing != nil {
+		resp, err = ws.deps.Reads.Answer(ctx, http.StatusCreated, standing)
+	} else {
+		resp, err = ws.accept(ctx, j, key != "", turn.again)
+	}
+	if err != nil {
+		return edge.Response{}, err
+	}
+	return turn.finish(ctx, resp)
+}
+
+// validAt reports whether a body was without faults at an instant.
+func validAt(body []byte, at time.Time) bool {
+	_, _, err := form.Parse(body, at, nil)
+	return err == nil
+}
+
+// createdBefore returns the job that an earlier try of the request created; nil if there is none. A row alone does not show
+// that: the try may have reached it too late for its entry, and died before it wrote another.
+func (ws *Writes) createdBefore(ctx context.Context, j *job.Job) (*job.Job, error) {
+	standing, err := ws.deps.Jobs.Get(ctx, j.ID)
+	if errors.Is(err, jobstore.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if ws.tookTooLong(j.CreatedAt) {
+		if begun, err := ws.hasBegun(ctx, &standing); err != nil || !begun {
+			return nil, err
 		}
-		return ws.accept(ctx, j, key != "", claim.ID != fresh)
-	})
+	}
+	return &standing, nil
 }
 
 // hasBegun reports whether anything is on record of a job: then its first entry was not dropped.
@@ -89,9 +112,12 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 		return edge.Response{}, err
 	}
 	p := bucket.Partition(j.ID, ws.cfg.Partitions)
-	for before, floor := j.CreatedAt, ws.floor(j.CreatedAt); ; before, floor = floor, ws.floor(j.CreatedAt) {
+	before := j.CreatedAt // the floor of the try before this one
+	for {
+		floor := ws.floor(j.CreatedAt)
 		now := job.Instant(ws.deps.Clock.Now())
 		first, ok := ws.firstEntry(line, p, floor, before)
+		before = floor
 		if !ok {
 			return edge.Response{}, noOccurrence()
 		}

@@ -58,44 +58,59 @@ func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 	}
 	now := job.Instant(ws.deps.Clock.Now())
 	claim := jobstore.Claim{ID: ws.newID("", now), AcceptedAt: now}
-	key := r.Parameters["Idempotency-Key"]
-	return ws.once(ctx, r, "redriveDeadLetters", key, claim, func(c jobstore.Claim) (edge.Response, error) {
-		letters, more, err := ws.lettersFor(ctx, r.Tenant(), &b, c)
+	turn, answered, err := ws.begin(ctx, r, "redriveDeadLetters", r.Parameters["Idempotency-Key"], claim)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if answered != nil {
+		return *answered, nil
+	}
+	letters, more, err := ws.lettersFor(ctx, r.Tenant(), &b, turn.claim)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	list, entries, err := ws.redriveEntries(ctx, letters, turn.claim, int(b.RatePerSecond))
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if err := ws.putAll(ctx, entries); err != nil {
+		return edge.Response{}, err
+	}
+	for i := range list {
+		if list[i].letter.RedrivenBy != "" {
+			continue
+		}
+		if err := ws.deps.History.MarkRedriven(ctx, list[i].letter, list[i].ExecutionID); err != nil {
+			return edge.Response{}, err
+		}
+	}
+	return turn.finish(ctx, edge.Response{Status: http.StatusAccepted, Headers: map[string]string{}, Body: map[string]any{
+		"redriven": len(list), "more": more, "executions": list,
+	}})
+}
+
+// redriveEntries returns the executions of the letters whose jobs still stand, perSecond of them in each second, and the
+// entries of those that are not written yet.
+func (ws *Writes) redriveEntries(
+	ctx context.Context, letters []job.DeadLetter, c jobstore.Claim, perSecond int,
+) (list []redriven, entries []job.Entry, err error) {
+	list = []redriven{}
+	for _, d := range letters {
+		j, err := ws.deps.Jobs.Get(ctx, d.Event.Entry.JobID)
+		if errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.StatusCancelled) {
+			continue
+		}
 		if err != nil {
-			return edge.Response{}, err
+			return nil, nil, err
 		}
-		list := []redriven{}
-		var entries []job.Entry
-		for _, d := range letters {
-			j, err := ws.deps.Jobs.Get(ctx, d.Event.Entry.JobID)
-			if errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.StatusCancelled) {
-				continue
-			}
-			if err != nil {
-				return edge.Response{}, err
-			}
-			due := c.AcceptedAt.Add(time.Duration(len(list)) * time.Second / time.Duration(b.RatePerSecond))
-			e := ws.redriveEntry(&j, &d.Event.Entry, c, job.Instant(due))
-			if d.RedrivenBy == "" {
-				entries = append(entries, e)
-			}
-			list = append(list, redriven{e.ExecutionID, j.ID, d.Event.Entry.ExecutionID, e.DueAt, d})
+		due := c.AcceptedAt.Add(time.Duration(len(list)) * time.Second / time.Duration(perSecond))
+		e := ws.redriveEntry(&j, &d.Event.Entry, c, job.Instant(due))
+		if d.RedrivenBy == "" {
+			entries = append(entries, e)
 		}
-		if err := ws.putAll(ctx, entries); err != nil {
-			return edge.Response{}, err
-		}
-		for i := range list {
-			if list[i].letter.RedrivenBy != "" {
-				continue
-			}
-			if err := ws.deps.History.MarkRedriven(ctx, list[i].letter, list[i].ExecutionID); err != nil {
-				return edge.Response{}, err
-			}
-		}
-		return edge.Response{Status: http.StatusAccepted, Headers: map[string]string{}, Body: map[string]any{
-			"redriven": len(list), "more": more, "executions": list,
-		}}, nil
-	})
+		list = append(list, redriven{e.ExecutionID, j.ID, d.Event.Entry.ExecutionID, e.DueAt, d})
+	}
+	return list, entries, nil
 }
 
 // maxLettersRead bounds the dead letters that one request reads.

@@ -24,31 +24,47 @@ func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 	}
 	now := job.Instant(ws.deps.Clock.Now())
 	claim := jobstore.Claim{ID: ws.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
-	return ws.once(ctx, r, "triggerJob", r.Parameters["Idempotency-Key"], claim, func(c jobstore.Claim) (edge.Response, error) {
-		if j.Status == job.StatusCancelled {
-			return edge.Response{}, cancelled()
+	turn, answered, err := ws.begin(ctx, r, "triggerJob", r.Parameters["Idempotency-Key"], claim)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if answered != nil {
+		return *answered, nil
+	}
+	if j.Status == job.StatusCancelled {
+		return edge.Response{}, cancelled()
+	}
+	e := ws.triggerEntry(&j, turn.claim)
+	there := false
+	if turn.again {
+		// The request that claimed the key first gave no answer that is kept, and may have come this far.
+		if there, err = ws.triggered(ctx, e); err != nil {
+			return edge.Response{}, err
 		}
-		e := job.Entry{
-			Locator: job.Locator{
-				Partition: bucket.Partition(jobID, ws.cfg.Partitions), DueAt: c.AcceptedAt,
-				ExecutionID: job.ManualExecutionID(jobID, c.ID), Attempt: 1, DefinitionID: c.DefinitionID,
-			},
-			JobID: jobID, Trigger: job.TriggerManual, NominalAt: c.AcceptedAt, ScheduledFor: c.AcceptedAt,
+	}
+	if !there {
+		if err := ws.putAll(ctx, []job.Entry{e}); err != nil {
+			return edge.Response{}, err
 		}
-		j.Definition.Mark(&e)
-		accepted := edge.Response{
-			Status:  http.StatusAccepted,
-			Headers: map[string]string{"Location": edge.Root + "/executions/" + e.ExecutionID},
-			Body:    map[string]string{"execution_id": e.ExecutionID, "job_id": jobID},
-		}
-		if c.ID != claim.ID {
-			// The request that claimed the key first gave no answer that is kept, and may have come this far.
-			if there, err := ws.triggered(ctx, e); err != nil || there {
-				return accepted, err
-			}
-		}
-		return accepted, ws.putAll(ctx, []job.Entry{e})
+	}
+	return turn.finish(ctx, edge.Response{
+		Status:  http.StatusAccepted,
+		Headers: map[string]string{"Location": edge.Root + "/executions/" + e.ExecutionID},
+		Body:    map[string]string{"execution_id": e.ExecutionID, "job_id": jobID},
 	})
+}
+
+// triggerEntry returns the entry of the execution that a claim names.
+func (ws *Writes) triggerEntry(j *job.Job, c jobstore.Claim) job.Entry {
+	e := job.Entry{
+		Locator: job.Locator{
+			Partition: bucket.Partition(j.ID, ws.cfg.Partitions), DueAt: c.AcceptedAt,
+			ExecutionID: job.ManualExecutionID(j.ID, c.ID), Attempt: 1, DefinitionID: c.DefinitionID,
+		},
+		JobID: j.ID, Trigger: job.TriggerManual, NominalAt: c.AcceptedAt, ScheduledFor: c.AcceptedAt,
+	}
+	j.Definition.Mark(&e)
+	return e
 }
 
 // triggered reports whether an earlier request wrote the entry: it stands in the bucket of the request's minute, or what
