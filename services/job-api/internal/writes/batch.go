@@ -59,7 +59,7 @@ func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Respons
 		return edge.Response{}, err
 	}
 	results := make([]batchResult, len(bodies))
-	jobs, keyed := ws.sortBatch(r, bodies, turn.claim, results)
+	jobs, keyed := ws.checkBatch(r, bodies, turn.claim, results)
 	if turn.again {
 		if jobs, err = ws.missingOf(ctx, jobs, turn.claim.AcceptedAt, results); err != nil {
 			return edge.Response{}, err
@@ -74,8 +74,9 @@ func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Respons
 	})
 }
 
-// sortBatch checks every job of a batch. Those that are right are returned, those with a key of their own apart.
-func (ws *Writes) sortBatch(
+// checkBatch checks every job of a batch, and notes in results what is wrong. It returns the jobs that are right, and apart
+// from them, by their places, those with an idempotency key of their own.
+func (ws *Writes) checkBatch(
 	r *edge.Request, bodies [][]byte, c jobstore.Claim, results []batchResult,
 ) (jobs []batchJob, keyed map[int]*edge.Request) {
 	trees, _ := r.Tree.(map[string]any)["jobs"].([]any)
@@ -211,7 +212,7 @@ func (ws *Writes) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 				}
 			}
 		}
-		ws.writeThroughAll(ctx, entries)
+		ws.writeThrough(ctx, entries)
 		return nil
 	}
 }

@@ -159,7 +159,7 @@ func (ws *Writes) redefine(
 		return edge.Response{}, err
 	}
 	if fires {
-		ws.writeThrough(ctx, first)
+		ws.writeThrough(ctx, []job.Entry{first})
 	}
 	return ws.answerChange(ctx, &j)
 }

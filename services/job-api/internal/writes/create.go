@@ -142,7 +142,7 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 				return edge.Response{}, err
 			}
 		}
-		ws.writeThrough(ctx, first)
+		ws.writeThrough(ctx, []job.Entry{first})
 		return ws.deps.Reads.Answer(ctx, http.StatusCreated, &j)
 	}
 }

@@ -77,7 +77,7 @@ func (ws *Writes) putAll(ctx context.Context, entries []job.Entry) error {
 			return err
 		}
 		if !ws.tookTooLong(began) {
-			ws.writeThroughAll(ctx, entries)
+			ws.writeThrough(ctx, entries)
 			return nil
 		}
 	}

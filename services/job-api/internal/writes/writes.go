@@ -63,10 +63,10 @@ type Writes struct {
 	change lifecycle.Changer
 	// holding has a place for each answer that waits until its change holds; stopping is closed when the service is told to stop.
 	holding, stopping chan struct{}
-	// cold holds entries whose write-through failed.
-	cold chan job.Entry
-	// heatAgain is when answers wait for the hot tier again, in nanoseconds since the Unix epoch.
-	heatAgain atomic.Int64
+	// notThrough holds entries whose write-through failed.
+	notThrough chan job.Entry
+	// hotAgain is when answers wait for the hot tier again, in nanoseconds since the Unix epoch.
+	hotAgain atomic.Int64
 }
 
 // New returns the operations; Run must be called once for them to be complete.
@@ -74,7 +74,7 @@ func New(cfg Config, deps Deps) *Writes {
 	return &Writes{
 		cfg: cfg, deps: deps, change: lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
 		holding: make(chan struct{}, max(cfg.MaxHolding, 1)), stopping: make(chan struct{}),
-		cold: make(chan job.Entry, cfg.MaxWriteThroughs),
+		notThrough: make(chan job.Entry, cfg.MaxWriteThroughs),
 	}
 }
 
