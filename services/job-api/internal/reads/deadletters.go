@@ -3,6 +3,7 @@ package reads
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 
@@ -18,7 +19,7 @@ func (rs *Reads) listDeadLetters(ctx context.Context, r *edge.Request) (edge.Res
 		if cursor != "" && errors.Is(err, jobstore.ErrNotFound) {
 			return edge.Response{}, badCursor()
 		}
-		return edge.Response{}, err
+		return edge.Response{}, fmt.Errorf("read dead letters: %w", err)
 	}
 	ids := make([]string, len(letters))
 	for i := range letters {
@@ -27,7 +28,7 @@ func (rs *Reads) listDeadLetters(ctx context.Context, r *edge.Request) (edge.Res
 	slices.Sort(ids)
 	jobs, err := rs.Jobs.GetMany(ctx, slices.Compact(ids)) // a page is no longer than it takes
 	if err != nil {
-		return edge.Response{}, err
+		return edge.Response{}, fmt.Errorf("read the jobs of %d dead letters: %w", len(letters), err)
 	}
 	result := newPage()
 	for i := range letters {

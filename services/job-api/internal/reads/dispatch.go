@@ -3,6 +3,7 @@ package reads
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -19,10 +20,15 @@ func (rs *Reads) getDispatch(ctx context.Context, _ *edge.Request) (edge.Respons
 // DispatchHold returns the setting that holds dispatch: as it is stored, nil for not at all, and decoded.
 func (rs *Reads) DispatchHold(ctx context.Context) (old []byte, h job.DispatchHold, err error) {
 	old, err = rs.Settings.Setting(ctx, jobstore.SettingDispatchHold)
-	if err == nil && old != nil {
-		err = json.Unmarshal(old, &h)
+	if err != nil {
+		return nil, h, fmt.Errorf("read setting %s: %w", jobstore.SettingDispatchHold, err)
 	}
-	return old, h, err
+	if old != nil {
+		if err := json.Unmarshal(old, &h); err != nil {
+			return nil, h, fmt.Errorf("decode setting %s: %w", jobstore.SettingDispatchHold, err)
+		}
+	}
+	return old, h, nil
 }
 
 // AnswerHold returns the answer that shows a hold.

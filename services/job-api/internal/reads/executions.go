@@ -3,6 +3,7 @@ package reads
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -18,12 +19,8 @@ import (
 // listExecutions shows a page of a job's executions, the newest first.
 func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	jobID := r.PathValue("id")
-	j, err := rs.Jobs.Get(ctx, jobID)
-	if err != nil {
+	if _, err := rs.Find(ctx, jobID); err != nil {
 		return edge.Response{}, err
-	}
-	if j.Deleted {
-		return edge.Response{}, jobstore.ErrNotFound
 	}
 	before, ok := parsePosition(r.Parameters["cursor"])
 	if !ok {
@@ -75,7 +72,7 @@ func (rs *Reads) executions(
 ) (list []*Execution, more bool, err error) {
 	events, err := rs.History.Executions(ctx, jobID, before, oldest, limit)
 	if err != nil {
-		return nil, false, err
+		return nil, false, fmt.Errorf("read history of job %s: %w", jobID, err)
 	}
 	list, more = group(events), len(events) == limit
 	if more && len(list) > 0 {
@@ -102,12 +99,9 @@ func (rs *Reads) Execution(ctx context.Context, id string) (*Execution, error) {
 	if err != nil {
 		return nil, edge.NotFound()
 	}
-	j, err := rs.Jobs.Get(ctx, ref.JobID)
+	j, err := rs.Find(ctx, ref.JobID)
 	if err != nil {
 		return nil, err
-	}
-	if j.Deleted {
-		return nil, jobstore.ErrNotFound
 	}
 	x, err := rs.recorded(ctx, id)
 	if err != nil || x != nil {
@@ -126,7 +120,7 @@ func (rs *Reads) Execution(ctx context.Context, id string) (*Execution, error) {
 func (rs *Reads) recorded(ctx context.Context, id string) (*Execution, error) {
 	events, err := rs.History.Execution(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read history of execution %s: %w", id, err)
 	}
 	if x := group(events); len(x) > 0 {
 		return x[0], rs.underWay(ctx, x[0])
@@ -157,8 +151,10 @@ func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.Exe
 	if ref.Trigger != job.TriggerSchedule {
 		return x, rs.findRequested(ctx, l)
 	}
-	_, err := rs.Pending.Row(ctx, l)
-	return x, err
+	if _, err := rs.Pending.Row(ctx, l); err != nil {
+		return nil, fmt.Errorf("read entry of execution %s: %w", id, err)
+	}
+	return x, nil
 }
 
 // findRequested looks for the entry of a request in the buckets that are open: it was written after its key was claimed, and may have
@@ -167,7 +163,7 @@ func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.Exe
 func (rs *Reads) findRequested(ctx context.Context, l job.Locator) error {
 	from, err := rs.Pending.LowWater(ctx, l.Partition)
 	if err != nil {
-		return err
+		return fmt.Errorf("read low-water mark of partition %d: %w", l.Partition, err)
 	}
 	to := max(job.Minute(rs.Clock.Now()), l.Minute) + 2 // by the clock of the process that wrote it
 	to = min(to, l.Minute+int64(jobstore.KeyTTL/time.Minute)+2)
@@ -175,7 +171,7 @@ func (rs *Reads) findRequested(ctx context.Context, l job.Locator) error {
 	for range requestBuckets {
 		minute, ok, err := rs.Pending.FirstOpen(ctx, l.Partition, from, to)
 		if err != nil {
-			return err
+			return fmt.Errorf("find open bucket of partition %d from minute %d: %w", l.Partition, from, err)
 		}
 		if !ok {
 			break
@@ -195,7 +191,7 @@ func (rs *Reads) requestIn(ctx context.Context, l job.Locator, minute int64) (bo
 	for range requestPages {
 		rows, err := rs.Pending.Scan(ctx, l.Partition, minute, after, requestPage)
 		if err != nil {
-			return false, err
+			return false, fmt.Errorf("scan bucket of partition %d and minute %d: %w", l.Partition, minute, err)
 		}
 		if slices.ContainsFunc(rows, func(r job.PendingRow) bool { return r.ExecutionID == l.ExecutionID }) {
 			return true, nil
@@ -223,7 +219,7 @@ func (rs *Reads) underWay(ctx context.Context, x *Execution) error {
 	k := dedupe.Key{ExecutionID: x.ExecutionID, Attempt: len(x.Attempts) + 1}
 	records, err := rs.Outcomes.Lookup(ctx, []dedupe.Key{k})
 	if err != nil {
-		return err
+		return fmt.Errorf("look up attempt %d of execution %s: %w", k.Attempt, k.ExecutionID, err)
 	}
 	if rec := records[0]; rec.Alive(rs.Clock.Now()) {
 		x.State = "dispatched"

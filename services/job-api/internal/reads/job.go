@@ -2,6 +2,7 @@ package reads
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -89,14 +90,23 @@ func (rs *Reads) ShowLine(ctx context.Context, j *job.Job, line *occurrence.Line
 // recentEvents is how far back a job's latest executions are looked at.
 const recentEvents = 20
 
+// Find returns a job's row. It fails with jobstore.ErrNotFound if there is none, or if the job is deleted.
+func (rs *Reads) Find(ctx context.Context, jobID string) (job.Job, error) {
+	j, err := rs.Jobs.Get(ctx, jobID)
+	if err == nil && j.Deleted {
+		err = jobstore.ErrNotFound
+	}
+	if err != nil {
+		return job.Job{}, fmt.Errorf("read job %s: %w", jobID, err)
+	}
+	return j, nil
+}
+
 // getJob shows a job.
 func (rs *Reads) getJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	j, err := rs.Jobs.Get(ctx, r.PathValue("id"))
+	j, err := rs.Find(ctx, r.PathValue("id"))
 	if err != nil {
 		return edge.Response{}, err
-	}
-	if j.Deleted {
-		return edge.Response{}, jobstore.ErrNotFound
 	}
 	return rs.Answer(ctx, http.StatusOK, &j)
 }

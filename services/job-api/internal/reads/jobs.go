@@ -3,6 +3,7 @@ package reads
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -35,7 +36,7 @@ func (rs *Reads) listJobs(ctx context.Context, r *edge.Request) (edge.Response, 
 	for more := true; more && read < maxRowsRead && len(result.Items) < r.Limit() && size < maxPageBytes; {
 		rows, next, err := rs.Jobs.List(ctx, r.Tenant(), cursor, min(r.Limit()-len(result.Items), chunk))
 		if err != nil {
-			return edge.Response{}, err
+			return edge.Response{}, fmt.Errorf("list jobs: %w", err)
 		}
 		shown, err := rs.showAll(ctx, rows, r.Parameters["status"], r.Parameters["label"])
 		if err != nil {

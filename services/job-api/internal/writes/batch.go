@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -152,7 +153,7 @@ func (ws *Writes) missingOf(
 		}
 		rows, err := ws.deps.Jobs.GetMany(ctx, ids)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read %d jobs of a batch: %w", n, err)
 		}
 		for _, b := range jobs[:n] {
 			row, begun := rows[b.job.ID]
@@ -192,14 +193,14 @@ func (ws *Writes) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 		}
 		before = floor
 		if err := ws.deps.Pending.Put(ctx, entries); err != nil {
-			return err
+			return fmt.Errorf("put %d first entries of a batch: %w", len(entries), err)
 		}
 		if ws.tookTooLong(began) {
 			again = true
 			continue
 		}
 		if err := ws.deps.Jobs.CreateMany(ctx, rows); err != nil {
-			return err
+			return fmt.Errorf("create %d jobs of a batch: %w", len(rows), err)
 		}
 		if ws.tookTooLong(began) {
 			again = true // the rows are there: only the entries are repeated

@@ -2,6 +2,7 @@ package writes
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"reflect"
 	"time"
@@ -132,7 +133,7 @@ func (ws *Writes) redefine(
 			return err
 		}
 		if err := ws.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
-			return err
+			return fmt.Errorf("put definition %s: %w", old.ID, err)
 		}
 		if j.Status != job.StatusActive {
 			return nil
@@ -149,14 +150,17 @@ func (ws *Writes) redefine(
 				first.Repeats = m // what was decided about that one holds for this one too
 			}
 			first.Trace = trace.Of(ctx)
-			err := ws.deps.Pending.Put(ctx, []job.Entry{first})
-			if err != nil || !ws.tookTooLong(written) { // else its bucket may have closed meanwhile
-				return err
+			if err := ws.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
+				return fmt.Errorf("put first entry of definition %s: %w", j.Definition.ID, err)
 			}
+			if !ws.tookTooLong(written) {
+				return nil
+			}
+			// Its bucket may have closed meanwhile.
 		}
 	})
 	if err != nil {
-		return edge.Response{}, err
+		return edge.Response{}, fmt.Errorf("redefine job %s: %w", jobID, err)
 	}
 	if fires {
 		ws.writeThrough(ctx, []job.Entry{first})

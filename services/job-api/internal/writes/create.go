@@ -3,6 +3,7 @@ package writes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -76,7 +77,7 @@ func (ws *Writes) createdBefore(ctx context.Context, j *job.Job) (*job.Job, erro
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read job %s: %w", j.ID, err)
 	}
 	if ws.tookTooLong(j.CreatedAt) {
 		if begun, err := ws.hasBegun(ctx, &standing); err != nil || !begun {
@@ -89,7 +90,10 @@ func (ws *Writes) createdBefore(ctx context.Context, j *job.Job) (*job.Job, erro
 // hasBegun reports whether anything is on record of a job: then its first entry was not dropped.
 func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 	events, err := ws.deps.History.Executions(ctx, j.ID, jobstore.Position{}, j.CreatedAt.Add(-j.Definition.CatchUpWindow), 1)
-	return len(events) > 0, err
+	if err != nil {
+		return false, fmt.Errorf("read history of job %s: %w", j.ID, err)
+	}
+	return len(events) > 0, nil
 }
 
 // newJob is the first version of a job's row.
@@ -123,7 +127,7 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 		}
 		first.Trace = trace.Of(ctx)
 		if err := ws.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
-			return edge.Response{}, err
+			return edge.Response{}, fmt.Errorf("put first entry of job %s: %w", j.ID, err)
 		}
 		if ws.tookTooLong(now) {
 			again = true
@@ -131,7 +135,7 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 		}
 		err := ws.deps.Jobs.Create(ctx, j, exclusive)
 		if err != nil && !errors.Is(err, jobstore.ErrExists) {
-			return edge.Response{}, err
+			return edge.Response{}, fmt.Errorf("create job %s: %w", j.ID, err)
 		}
 		if ws.tookTooLong(now) {
 			exclusive, again = false, true // the row is there: only the entry is repeated

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 
@@ -68,6 +69,9 @@ func (ws *Writes) changeHold(
 		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
 			continue // another change came first
 		}
-		return reads.AnswerHold(hold), err
+		if err != nil {
+			return edge.Response{}, fmt.Errorf("swap setting %s: %w", jobstore.SettingDispatchHold, err)
+		}
+		return reads.AnswerHold(hold), nil
 	}
 }

@@ -3,6 +3,7 @@ package writes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/clock"
@@ -52,12 +53,12 @@ func (ws *Writes) revive(ctx context.Context, e job.Entry) (job.Entry, error) {
 			return e, nil
 		}
 		if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
-			return e, err
+			return e, fmt.Errorf("read entry of execution %s: %w", e.ExecutionID, err)
 		}
 		e.WrittenAt = job.Instant(ws.deps.Clock.Now())
 		e = repeat(e, job.MinuteStart(max(e.Minute, job.Minute(e.WrittenAt))+1))
 		if err := ws.deps.Pending.Put(ctx, []job.Entry{e}); err != nil {
-			return e, err
+			return e, fmt.Errorf("put entry of execution %s: %w", e.ExecutionID, err)
 		}
 	}
 }
@@ -74,7 +75,7 @@ func (ws *Writes) putAll(ctx context.Context, entries []job.Entry) error {
 			entries[i] = job.NewEntry(entries[i], began)
 		}
 		if err := ws.deps.Pending.Put(ctx, entries); err != nil {
-			return err
+			return fmt.Errorf("put entries of %d executions, first %s: %w", len(entries), entries[0].ExecutionID, err)
 		}
 		if !ws.tookTooLong(began) {
 			ws.writeThrough(ctx, entries)

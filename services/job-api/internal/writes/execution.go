@@ -2,6 +2,7 @@ package writes
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -37,10 +38,10 @@ func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Re
 			j.UpdatedAt = now
 			return nil
 		})
-		if err == nil {
-			err = ws.hold(ctx, &j)
-		}
 		if err != nil {
+			return edge.Response{}, fmt.Errorf("cancel execution %s: %w", id, err)
+		}
+		if err := ws.hold(ctx, &j); err != nil {
 			return edge.Response{}, err
 		}
 		x.Cancelling = !x.Ended()

@@ -3,6 +3,7 @@ package writes
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
@@ -27,7 +28,10 @@ func (ws *Writes) hold(ctx context.Context, j *lifecycle.Changed) error {
 	go func() { held <- j.Hold(ctx) }()
 	select {
 	case err := <-held:
-		return err
+		if err != nil {
+			return fmt.Errorf("hold the change of job %s: %w", j.ID, err)
+		}
+		return nil
 	case <-ws.stopping:
 		cancel()
 		return errors.Join(edge.ErrNotHeld, <-held)

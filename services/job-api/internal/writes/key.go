@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 
@@ -39,7 +40,7 @@ func (ws *Writes) begin(
 	}
 	standing, won, err := ws.deps.Jobs.ClaimKey(ctx, r.Tenant(), key, claim)
 	if err != nil {
-		return turn{}, nil, err
+		return turn{}, nil, fmt.Errorf("claim the idempotency key of %s: %w", operation, err)
 	}
 	if standing.BodyHash != claim.BodyHash {
 		return turn{}, nil, problem.New(http.StatusUnprocessableEntity, "idempotency-key-reused",
@@ -69,7 +70,10 @@ func (t *turn) finish(ctx context.Context, resp edge.Response) (edge.Response, e
 		return edge.Response{}, err
 	}
 	err = t.jobs.FinishKey(ctx, t.tenant, t.key, jobstore.Answer{Status: resp.Status, Headers: resp.Headers, Body: body})
-	return resp, err
+	if err != nil {
+		return edge.Response{}, fmt.Errorf("keep the answer under the idempotency key of claim %s: %w", t.claim.ID, err)
+	}
+	return resp, nil
 }
 
 // replay returns an answer that was kept.

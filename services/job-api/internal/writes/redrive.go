@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -81,7 +82,7 @@ func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 			continue
 		}
 		if err := ws.deps.History.MarkRedriven(ctx, list[i].letter, list[i].ExecutionID); err != nil {
-			return edge.Response{}, err
+			return edge.Response{}, fmt.Errorf("mark execution %s as redriven: %w", list[i].Source, err)
 		}
 	}
 	return turn.finish(ctx, edge.Response{Status: http.StatusAccepted, Headers: map[string]string{}, Body: map[string]any{
@@ -101,7 +102,7 @@ func (ws *Writes) redriveEntries(
 			continue
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("read job %s: %w", d.Event.Entry.JobID, err)
 		}
 		due := c.AcceptedAt.Add(time.Duration(len(list)) * time.Second / time.Duration(perSecond))
 		e := ws.redriveEntry(&j, &d.Event.Entry, c, job.Instant(due))
@@ -124,7 +125,7 @@ func (ws *Writes) lettersFor(
 	for read := 0; read < maxLettersRead; {
 		page, next, err := ws.deps.History.DeadLetters(ctx, tenantID, cursor, 500)
 		if err != nil {
-			return nil, false, err
+			return nil, false, fmt.Errorf("read dead letters: %w", err)
 		}
 		for i := range page {
 			if !b.matches(&page[i], c) {

@@ -2,6 +2,7 @@ package writes
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -18,20 +19,18 @@ func (ws *Writes) pauseJob(ctx context.Context, r *edge.Request) (edge.Response,
 	}
 	j, err := ws.change.Pause(ctx, r.PathValue("id"), job.Instant(ws.deps.Clock.Now()))
 	if err != nil {
-		return edge.Response{}, err
+		return edge.Response{}, fmt.Errorf("pause job %s: %w", r.PathValue("id"), err)
 	}
 	return ws.answerChange(ctx, &j)
 }
 
 // mustStand refuses a job that is gone or cancelled.
 func (ws *Writes) mustStand(ctx context.Context, jobID string) error {
-	j, err := ws.deps.Jobs.Get(ctx, jobID)
-	switch {
-	case err != nil:
+	j, err := ws.deps.Reads.Find(ctx, jobID)
+	if err != nil {
 		return err
-	case j.Deleted:
-		return jobstore.ErrNotFound
-	case j.Status == job.StatusCancelled:
+	}
+	if j.Status == job.StatusCancelled {
 		return cancelled()
 	}
 	return nil
@@ -58,7 +57,7 @@ func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response
 
 // cancel stops a job for good; with hide it also disappears from reads.
 func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (lifecycle.Changed, error) {
-	return ws.change.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
+	changed, err := ws.change.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
 		if j.Status == job.StatusCancelled && (j.Deleted || !hide) {
 			return lifecycle.ErrNoChange
 		}
@@ -72,6 +71,10 @@ func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (lifecycl
 		j.Status, j.Deleted, j.UpdatedAt = job.StatusCancelled, j.Deleted || hide, now
 		return nil
 	})
+	if err != nil {
+		return lifecycle.Changed{}, fmt.Errorf("cancel job %s: %w", jobID, err)
+	}
+	return changed, nil
 }
 
 func cancelled() *problem.Problem {

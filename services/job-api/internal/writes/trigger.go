@@ -3,6 +3,7 @@ package writes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/minutehand/minutehand/libs/bucket"
@@ -15,12 +16,9 @@ import (
 // that a repeated request is the same execution.
 func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	jobID := r.PathValue("id")
-	j, err := ws.deps.Jobs.Get(ctx, jobID)
-	switch {
-	case err != nil:
+	j, err := ws.deps.Reads.Find(ctx, jobID)
+	if err != nil {
 		return edge.Response{}, err
-	case j.Deleted:
-		return edge.Response{}, jobstore.ErrNotFound
 	}
 	now := job.Instant(ws.deps.Clock.Now())
 	claim := jobstore.Claim{ID: ws.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
@@ -71,9 +69,15 @@ func (ws *Writes) triggerEntry(j *job.Job, c jobstore.Claim) job.Entry {
 // became of it is on record.
 func (ws *Writes) triggered(ctx context.Context, e job.Entry) (bool, error) {
 	_, err := ws.deps.Pending.Row(ctx, job.NewEntry(e, e.DueAt).Locator)
-	if err == nil || !errors.Is(err, jobstore.ErrNotFound) {
-		return err == nil, err
+	if err == nil {
+		return true, nil
+	}
+	if !errors.Is(err, jobstore.ErrNotFound) {
+		return false, fmt.Errorf("read entry of execution %s: %w", e.ExecutionID, err)
 	}
 	events, err := ws.deps.History.Execution(ctx, e.ExecutionID)
-	return len(events) > 0, err
+	if err != nil {
+		return false, fmt.Errorf("read history of execution %s: %w", e.ExecutionID, err)
+	}
+	return len(events) > 0, nil
 }

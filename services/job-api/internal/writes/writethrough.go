@@ -3,6 +3,7 @@ package writes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -44,10 +45,16 @@ func (ws *Writes) writeThrough(ctx context.Context, entries []job.Entry) {
 // addNear adds the entries that are due before the horizon to their hot buckets.
 func (ws *Writes) addNear(ctx context.Context, entries []job.Entry) error {
 	near, err := hotbucket.Near(ctx, ws.deps.Hot, entries)
-	if err != nil || len(near) == 0 {
-		return err
+	if err != nil {
+		return fmt.Errorf("read the horizons of %d entries: %w", len(entries), err)
 	}
-	return ws.deps.Hot.Add(ctx, near)
+	if len(near) == 0 {
+		return nil
+	}
+	if err := ws.deps.Hot.Add(ctx, near); err != nil {
+		return fmt.Errorf("add %d entries to their hot buckets: %w", len(near), err)
+	}
+	return nil
 }
 
 // writeThroughLoop repeats write-throughs that failed until ctx ends.
