@@ -1,8 +1,12 @@
 // Package jobapi is the job-api: the REST interface through which jobs are registered, changed and looked at.
 //
 // It promises: a 201 means that the job is durable and will fire, whatever crashes afterwards; a change that was
-// acknowledged holds (no attempt that it stops begins later); bad input gets every fault told at once and leaves
-// nothing half-written; no submitted value is repeated in an error or a log.
+// acknowledged holds (no attempt that it stops begins later); bad input gets all of its faults at once and leaves nothing
+// half-written; no submitted value is repeated in an answer's problem, and a log names ids alone, which were checked.
+//
+// Here are the configuration and the wiring. internal/edge checks requests and answers them, internal/form is how clients
+// write a job and see it again, internal/reads shows what is there, and internal/writes changes it. They import each other
+// in this order only: edge, form, reads, writes.
 package jobapi
 
 import (
@@ -50,7 +54,7 @@ type Config struct {
 	DrainLimit, AnswerLimit time.Duration
 }
 
-// DefaultConfig is what the API runs with unless told otherwise.
+// DefaultConfig returns the configuration that holds where an operator sets nothing else.
 func DefaultConfig() Config {
 	return Config{
 		Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute, MaxBodyBytes: 512 << 10, MaxBatchBytes: 16 << 20,
@@ -59,7 +63,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate tells everything that is wrong with c.
+// Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Partitions < 1 || c.Partitions > bucket.MaxPartitions {
@@ -82,7 +86,7 @@ type Deps struct {
 	Stops    dedupe.Stops
 	// Listener is where the API listens; nil when only Handler is used.
 	Listener net.Listener
-	// Full tells that the store has no room for new work; nil means never.
+	// Full reports whether the store has no room for new work; nil means never.
 	Full func() bool
 	// Entropy is what ids are made of, safe for concurrent use; nil means crypto/rand, so that none can be guessed from another.
 	Entropy io.Reader

@@ -74,7 +74,7 @@ var mutants = []mutant{
 	{
 		name: "a redrive is answered and not written", file: "services/job-api/internal/writes/redrive.go",
 		from: "ws.putAll(ctx, entries)",
-		to:   "ws.putAll(ctx, nil)",
+		to:   "ws.putAll(ctx, entries[:0])",
 	},
 	{
 		name: "the cancel of an execution is answered and not kept", file: "services/job-api/internal/writes/execution.go",

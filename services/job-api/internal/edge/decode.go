@@ -22,7 +22,7 @@ const (
 	maxDepth = 1000
 	// maxValues bounds the values of all kinds in a request, maxBatchValues those in a batch.
 	maxValues, maxBatchValues = 20_000, 200_000
-	// maxMembers and maxItems bound an object and an array, but for what is in a target's body: nothing else that the document
+	// maxMembers and maxItems bound an object and an array, except in a target's body: nothing else that the document
 	// has is larger.
 	maxMembers, maxItems = 128, 1000
 	// ofTarget is the member that may hold anything.

@@ -90,6 +90,7 @@ func group(events []job.Event) []*Execution {
 	return list
 }
 
+// newSkipped returns a run of skipped occurrences as one execution.
 func newSkipped(e *job.Event) *Execution {
 	return &Execution{
 		ExecutionID: job.ScheduleExecutionID(e.Entry.JobID, e.Skipped.From), JobID: e.Entry.JobID,
@@ -99,7 +100,7 @@ func newSkipped(e *job.Event) *Execution {
 	}
 }
 
-// add takes one event in. Of two outcomes of one attempt (told twice, or after a crash) the first stands.
+// add takes one event in. Of two outcomes of one attempt (an event that came twice, or a crash) the first stands.
 func (x *Execution) add(e *job.Event) {
 	if e.Type != job.EventAttempt {
 		return
@@ -144,6 +145,7 @@ func beyondWindow(e *job.Event) bool {
 	return e.Outcome.Timeline.Completed.Add(delay).Sub(e.Entry.ScheduledFor) > e.Retry.Window
 }
 
+// newAttempt returns the attempt that an event reports.
 func newAttempt(e *job.Event) attempt {
 	o := &e.Outcome
 	a := attempt{

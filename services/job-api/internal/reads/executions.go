@@ -66,7 +66,7 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 }
 
 // executions are the newest executions of a job before a position, from at most limit events. An execution whose
-// events the limit cuts through is left out, unless it is the only one. more tells that there may be older ones.
+// events the limit cuts through is left out, unless it is the only one. more reports whether there may be older ones.
 func (rs *Reads) executions(
 	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
 ) (list []*Execution, more bool, err error) {
@@ -116,7 +116,7 @@ func (rs *Reads) Execution(ctx context.Context, id string) (*Execution, error) {
 	return pending, err
 }
 
-// recorded is an execution of which the history tells; nil if it does not.
+// recorded returns an execution that the history has events of; nil if it has none.
 func (rs *Reads) recorded(ctx context.Context, id string) (*Execution, error) {
 	events, err := rs.History.Execution(ctx, id)
 	if err != nil {

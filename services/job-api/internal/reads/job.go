@@ -68,7 +68,7 @@ func (rs *Reads) ShowLine(ctx context.Context, j *job.Job, line *occurrence.Line
 	if j.Version == 1 && j.CreatedAt.Add(time.Second).After(now) && more {
 		return body, nil // it is new: nothing can have happened
 	}
-	// Nothing of it is older than the job, but for an instant that lay in the past when the job was made.
+	// Its history is no older than the job, except for an instant that lay in the past when the job was created.
 	oldest := job.Later(now.Add(-jobstore.HistoryTTL), j.CreatedAt.Add(-j.Definition.CatchUpWindow-clock.MaxDifference))
 	latest, _, err := rs.executions(ctx, j.ID, jobstore.Position{}, oldest, recentEvents)
 	if err != nil {

@@ -21,7 +21,7 @@ type page struct {
 // newPage returns an empty page.
 func newPage() page { return page{Items: []any{}} }
 
-// badCursor is the answer to a cursor that is none of ours.
+// badCursor is the answer to a cursor that no page has returned.
 func badCursor() *problem.Problem {
 	return problem.New(http.StatusBadRequest, "invalid-parameter", "The cursor is not one of a page before.",
 		problem.Fault{Pointer: "/query/cursor", Code: "cursor", Message: "Use the next_cursor of the page before."})

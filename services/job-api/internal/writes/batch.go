@@ -25,7 +25,7 @@ import (
 // keyedAtOnce bounds how many jobs of a batch that have idempotency keys of their own are created side by side.
 const keyedAtOnce = 16
 
-// maxBatchFaults bounds how many faults of a batch are told, before it is one of each job.
+// maxBatchFaults bounds the faults of a batch that are reported; beyond it each job reports its first.
 const maxBatchFaults = 1000
 
 // batchResult is what became of one job of a batch.
@@ -43,7 +43,7 @@ type batchJob struct {
 }
 
 // createJobs accepts many jobs as createJob accepts one: their entries, then their rows, then the answer, each step for
-// all of them at once. What is wrong with one of them concerns that one alone. Under an Idempotency-Key their ids follow
+// all of them at once. A fault in one of them does not affect the others. Under an Idempotency-Key their ids follow
 // from the claim, so a request that is repeated after a crash creates what is missing.
 func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	now := job.Instant(ws.deps.Clock.Now())
@@ -121,6 +121,7 @@ func (ws *Writes) checkBatch(
 	return jobs, keyed
 }
 
+// refused is the result of a job with a problem.
 func refused(p *problem.Problem) batchResult { return batchResult{Status: p.Status, Problem: p} }
 
 // derivedID is an id that follows from a request's claim and a place in its batch.

@@ -17,6 +17,7 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
+// replaceJob gives a job the definition in the body.
 func (ws *Writes) replaceJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	return ws.update(ctx, r, func(*job.Job) ([]byte, bool, error) { return r.Raw, false, nil })
 }
@@ -109,7 +110,7 @@ func (ws *Writes) resumeJob(ctx context.Context, r *edge.Request) (edge.Response
 
 // redefine stores a new definition, which change makes from the row. Its first entry is written before the row, in which
 // the entry's own definition stands only then: until it does a worker holds the entry, and drops it when the grace is over.
-// It moves the row's version on before that, so that a row that comes later does not come at all: this begins anew.
+// It moves the row's version on before that, so a row that is written too late conflicts, and the change starts over.
 func (ws *Writes) redefine(
 	ctx context.Context, jobID string, change func(j *job.Job, now time.Time) error,
 ) (edge.Response, error) {
@@ -147,7 +148,7 @@ func (ws *Writes) redefine(
 			if began.IsZero() {
 				began = written
 			} else if m := job.NewEntry(first, began).Minute; m != first.Minute {
-				first.Repeats = m // what was decided about that one holds for this one too
+				first.Repeats = m // what was decided about that entry holds for this one too
 			}
 			first.Trace = trace.Of(ctx)
 			if err := ws.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {

@@ -168,6 +168,7 @@ func newLine(j *job.Job) (*occurrence.Line, error) {
 	return line, nil
 }
 
+// noOccurrence is the answer to a schedule that will never fire.
 func noOccurrence() *problem.Problem {
 	return edge.Invalid([]problem.Fault{{
 		Pointer: "/type", Code: "no-occurrence",

@@ -44,6 +44,7 @@ func (ws *Writes) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Res
 	})
 }
 
+// changeHold changes what is held, again from the start when another change came first.
 func (ws *Writes) changeHold(
 	ctx context.Context, r *edge.Request, change func(h *job.DispatchHold, label string) error,
 ) (edge.Response, error) {

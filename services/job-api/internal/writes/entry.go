@@ -84,6 +84,8 @@ func (ws *Writes) putAll(ctx context.Context, entries []job.Entry) error {
 	}
 }
 
+// tookTooLong reports whether half of the grace has passed since an instant, so that an entry written then may be dropped before
+// its row is there.
 func (ws *Writes) tookTooLong(began time.Time) bool {
 	return ws.deps.Clock.Since(began) > ws.cfg.Grace/2
 }

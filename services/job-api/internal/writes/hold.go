@@ -10,7 +10,7 @@ import (
 )
 
 // hold returns when a change holds, which takes up to dedupe.ReplacedFor and the clocks' difference where a server of the hot tier has
-// failed over. Only a share of the connections may wait for that, and none of them once the service is told to stop; the others get
+// failed over. Only a share of the connections may wait for that, and none of them once the service is asked to stop; the others get
 // edge.ErrNotHeld. A request that is repeated finds nothing to change, and waits for what is left of the time.
 func (ws *Writes) hold(ctx context.Context, j *lifecycle.Changed) error {
 	if j.HoldsIn == 0 {

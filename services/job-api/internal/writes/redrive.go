@@ -30,8 +30,8 @@ type redriveBody struct {
 	Limit         form.Whole `json:"limit"`
 }
 
-// matches reports whether a letter is to be redriven by a request. One that an earlier try of the request has redriven is among
-// those, so that a repeated request answers the same.
+// matches reports whether a request redrives a letter. A letter that an earlier try of the request has redriven matches too,
+// so that a repeated request answers the same.
 func (b *redriveBody) matches(d *job.DeadLetter, c jobstore.Claim) bool {
 	f := &b.Filter
 	return (d.RedrivenBy == "" || d.RedrivenBy == redriveID(&d.Event.Entry, c)) && (f.JobID == "" || f.JobID == d.Event.Entry.JobID) &&
@@ -153,6 +153,7 @@ func redriveID(source *job.Entry, c jobstore.Claim) string {
 	return job.RedriveExecutionID(source.JobID, id.String())
 }
 
+// redriveEntry returns the entry by which a claim redrives the last attempt of a source.
 func (ws *Writes) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, due time.Time) job.Entry {
 	e := job.Entry{
 		Locator: job.Locator{

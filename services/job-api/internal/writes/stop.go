@@ -13,6 +13,7 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
+// pauseJob pauses a job; a paused one stays as it is.
 func (ws *Writes) pauseJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	if err := ws.mustStand(ctx, r.PathValue("id")); err != nil {
 		return edge.Response{}, err
@@ -36,6 +37,7 @@ func (ws *Writes) mustStand(ctx context.Context, jobID string) error {
 	return nil
 }
 
+// cancelJob stops a job for good.
 func (ws *Writes) cancelJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	j, err := ws.cancel(ctx, r.PathValue("id"), false)
 	if err != nil {
@@ -47,6 +49,7 @@ func (ws *Writes) cancelJob(ctx context.Context, r *edge.Request) (edge.Response
 	return ws.answerChange(ctx, &j)
 }
 
+// deleteJob stops a job for good and hides it.
 func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	j, err := ws.cancel(ctx, r.PathValue("id"), true)
 	if err == nil {
@@ -77,6 +80,7 @@ func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (lifecycl
 	return changed, nil
 }
 
+// cancelled is the answer to a change of a job that is cancelled.
 func cancelled() *problem.Problem {
 	return problem.New(http.StatusConflict, "cancelled", "The job is cancelled, which is final; create a new one.")
 }

@@ -61,7 +61,8 @@ type Writes struct {
 	cfg    Config
 	deps   Deps
 	change lifecycle.Changer
-	// holding has a place for each answer that waits until its change holds; stopping is closed when the service is told to stop.
+	// holding has a place for each answer that waits until its change holds; stopping is closed when Run is
+	// asked to stop.
 	holding, stopping chan struct{}
 	// notThrough holds entries whose write-through failed.
 	notThrough chan job.Entry
