@@ -17,7 +17,7 @@ SCHEDULE = {
 }
 SCHEDULED = {"run_at"}.union(*SCHEDULE.values())
 
-# The codes of faults that the document itself lets a client foresee (describe in services/job-api/validate.go).
+# The codes of faults that the document itself lets a client foresee (describe in services/job-api/internal/edge/faults.go).
 FORESEEN = {
     "unknown-member", "unknown-parameter", "type", "enum", "pattern", "min-length", "max-length", "minimum", "maximum",
     "min-items", "max-items", "max-properties", "member-name", "malformed-json", "malformed", "repeated", "unexpected-body",

@@ -1,8 +1,12 @@
 // Package jobapi is the job-api: the REST interface through which jobs are registered, changed and looked at.
 //
 // It promises: a 201 means that the job is durable and will fire, whatever crashes afterwards; a change that was
-// acknowledged holds (no attempt that it stops begins later); bad input gets every fault told at once and leaves
-// nothing half-written; no submitted value is repeated in an error or a log.
+// acknowledged holds (no attempt that it stops begins later); bad input gets all of its faults at once and leaves nothing
+// half-written; no submitted value is repeated in an answer's problem, and a log names ids alone, which were checked.
+//
+// Here are the configuration and the wiring. internal/edge checks requests and answers them, internal/form is how clients
+// write a job and see it again, internal/reads shows what is there, and internal/writes changes it. They import each other
+// in this order only: edge, form, reads, writes.
 package jobapi
 
 import (
@@ -11,9 +15,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -23,10 +27,10 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/lifecycle"
-	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/reads"
+	"github.com/minutehand/minutehand/services/job-api/internal/writes"
 )
 
 // Config is what an operator may change.
@@ -50,7 +54,7 @@ type Config struct {
 	DrainLimit, AnswerLimit time.Duration
 }
 
-// DefaultConfig is what the API runs with unless told otherwise.
+// DefaultConfig returns the configuration that holds where an operator sets nothing else.
 func DefaultConfig() Config {
 	return Config{
 		Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute, MaxBodyBytes: 512 << 10, MaxBatchBytes: 16 << 20,
@@ -59,7 +63,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate tells everything that is wrong with c.
+// Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Partitions < 1 || c.Partitions > bucket.MaxPartitions {
@@ -82,7 +86,7 @@ type Deps struct {
 	Stops    dedupe.Stops
 	// Listener is where the API listens; nil when only Handler is used.
 	Listener net.Listener
-	// Full tells that the store has no room for new work; nil means never.
+	// Full reports whether the store has no room for new work; nil means never.
 	Full func() bool
 	// Entropy is what ids are made of, safe for concurrent use; nil means crypto/rand, so that none can be guessed from another.
 	Entropy io.Reader
@@ -96,23 +100,15 @@ type Deps struct {
 
 // Service is the job-api.
 type Service struct {
-	cfg     Config
-	deps    Deps
-	change  lifecycle.Changer
-	metrics *metrics
-	spec    *spec
-	handler http.Handler
-	// away: a server that requests need did not answer the last one.
-	away atomic.Bool
-	// holding has a place for each answer that waits until its change holds; stopping is closed when the service is told to stop.
-	holding, stopping chan struct{}
-	// cold holds entries whose write-through failed.
-	cold chan job.Entry
-	// heatAgain is when answers wait for the hot tier again, in nanoseconds since the Unix epoch.
-	heatAgain atomic.Int64
+	listener net.Listener
+	edge     *edge.Edge
+	writes   *writes.Writes
 }
 
-// New returns an API that does not listen yet. It fails if the OpenAPI document and the handlers do not agree.
+// holdingShare is one in how many connections may wait until a change holds.
+const holdingShare = 4
+
+// New returns an API that does not listen yet. It fails if the OpenAPI document and the operations do not agree.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -120,120 +116,55 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Entropy == nil {
 		deps.Entropy = &ulid.LockedMonotonicReader{MonotonicReader: ulid.Monotonic(rand.Reader, 0)}
 	}
-	sp, err := loadSpec()
+	document, err := edge.LoadDocument()
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{
-		cfg: cfg, deps: deps, spec: sp, metrics: newMetrics(deps.Metrics),
-		change:  lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
-		holding: make(chan struct{}, max(cfg.MaxConnections/holdingShare, 1)), stopping: make(chan struct{}),
-		cold: make(chan job.Entry, cfg.MaxWriteThroughs),
+	problems := edge.NewProblems(deps.Logger)
+	read := &reads.Reads{
+		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Outcomes,
+		Clock: deps.Clock, Partitions: cfg.Partitions,
 	}
-	s.handler, err = s.routes()
-	return s, err
+	write := writes.New(writes.Config{
+		Partitions: cfg.Partitions, Grace: cfg.Grace, MaxBodyBytes: cfg.MaxBodyBytes, MaxWriteThroughs: cfg.MaxWriteThroughs,
+		MaxHolding: cfg.MaxConnections / holdingShare,
+	}, writes.Deps{
+		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Hot: deps.Hot, Stops: deps.Stops,
+		Reads: read, Document: document, Problems: problems, Entropy: deps.Entropy, Logger: deps.Logger, Clock: deps.Clock,
+	})
+	operations := write.Operations()
+	maps.Copy(operations, read.Operations())
+	answering, err := edge.New(edge.Config{
+		AuthToken: cfg.AuthToken, LocalHostsOnly: cfg.LocalHostsOnly, MaxBodyBytes: cfg.MaxBodyBytes, MaxBatchBytes: cfg.MaxBatchBytes,
+		MaxConnections: cfg.MaxConnections, DrainLimit: cfg.DrainLimit, AnswerLimit: cfg.AnswerLimit,
+	}, edge.Deps{
+		Document: document, Problems: problems, Full: deps.Full, Entropy: deps.Entropy, Admin: deps.Admin,
+		Logger: deps.Logger, Metrics: deps.Metrics, Clock: deps.Clock,
+	}, operations)
+	if err != nil {
+		return nil, err
+	}
+	return &Service{listener: deps.Listener, edge: answering, writes: write}, nil
 }
 
-// Handler answers the API's requests.
-func (s *Service) Handler() http.Handler { return s.handler }
+// Handler returns the handler that answers the API's requests.
+func (s *Service) Handler() http.Handler { return s.edge.Handler() }
 
-// Run serves until ctx ends, then lets the requests under way finish, at most for DrainLimit.
+// Run serves until ctx ends, then lets the requests in flight finish, at most for DrainLimit.
 func (s *Service) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	context.AfterFunc(ctx, func() { close(s.stopping) })
 	background := make(chan struct{})
 	go func() {
 		defer close(background)
-		s.writeThroughLoop(ctx)
+		s.writes.Run(ctx)
 	}()
 	defer func() {
 		cancel() // also when the listener fails
 		<-background
 	}()
-	if s.deps.Listener == nil {
+	if s.listener == nil {
 		<-ctx.Done()
 		return nil
 	}
-	limited := newConnections(s.deps.Listener, s.cfg.MaxConnections)
-	server := &http.Server{
-		Handler: s.handler, ConnState: limited.changed, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.deps.Logger.Handler(), slog.LevelDebug),
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(limited) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainLimit)
-	defer cancel()
-	if err := server.Shutdown(drain); err != nil {
-		s.deps.Logger.Warn("requests were still under way at the drain limit", "error", err)
-		return server.Close()
-	}
-	return nil
+	return s.edge.Serve(ctx, s.listener)
 }
-
-// writeThrough adds an entry to its hot bucket when it is due before the horizon. The horizon is read after the entry
-// was acknowledged: a loader that has published a later one reads the bucket afterwards and finds the entry there.
-// A failure is made good in the background; the entry is durable all the same, and the loader's sweeps would find it.
-func (s *Service) writeThrough(ctx context.Context, e job.Entry) {
-	s.writeThroughAll(ctx, []job.Entry{e})
-}
-
-const (
-	// heatWithin is how long an answer waits for the hot tier, which it does not need: it goes on behind the answer.
-	heatWithin = 250 * time.Millisecond
-	// heatPause is how long answers do not wait for it at all after one has waited in vain.
-	heatPause = time.Second
-)
-
-// writeThroughAll is writeThrough for many.
-func (s *Service) writeThroughAll(ctx context.Context, entries []job.Entry) {
-	now := s.deps.Clock.Now().UnixNano()
-	if s.heatAgain.Load() <= now {
-		short, cancel := context.WithTimeout(ctx, heatWithin)
-		err := s.heat(short, entries)
-		cancel()
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, hotbucket.ErrFull) {
-			s.heatAgain.Store(now + int64(heatPause))
-		}
-	}
-	for _, e := range entries {
-		select {
-		case s.cold <- e:
-		default: // the loader's sweeps find it
-		}
-	}
-}
-
-func (s *Service) heat(ctx context.Context, entries []job.Entry) error {
-	near, err := hotbucket.Near(ctx, s.deps.Hot, entries)
-	if err != nil || len(near) == 0 {
-		return err
-	}
-	return s.deps.Hot.Add(ctx, near)
-}
-
-func (s *Service) writeThroughLoop(ctx context.Context) {
-	for {
-		select {
-		case e := <-s.cold:
-			err := run.Patiently(ctx, s.deps.Logger, "write an entry through", func(ctx context.Context) error {
-				return s.heat(ctx, []job.Entry{e})
-			})
-			if err != nil {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// tenant is the tenant of a request: one for all until tenants exist.
-func tenant(*http.Request) string { return "default" }

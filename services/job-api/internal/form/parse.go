@@ -1,8 +1,7 @@
-package jobapi
+package form
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/schedule"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // faultList gathers what a schema cannot say.
@@ -25,9 +25,9 @@ func (l *faultList) add(ok bool, pointer, code, message string) {
 
 const notAvailable = "not-available-yet"
 
-// parse turns a checked body into a definition and its compiled schedule, or tells everything that is wrong with it. standing are
-// the target's headers until now, whose secrets a client may send back as it was shown them.
-func parse(body []byte, now time.Time, standing map[string]string) (b definitionBody, d job.Definition, err error) {
+// Parse turns a body that the document allows into a definition. It fails with a problem that has every fault. standing are
+// the target's headers until now; a client may send their secrets back masked, as it was shown them.
+func Parse(body []byte, now time.Time, standing map[string]string) (b Job, d job.Definition, err error) {
 	if err := json.Unmarshal(body, &b); err != nil {
 		// The schema let it pass, so it is a number or a text beyond what this build can hold.
 		return b, d, problem.New(http.StatusUnprocessableEntity, "invalid-request",
@@ -36,18 +36,30 @@ func parse(body []byte, now time.Time, standing map[string]string) (b definition
 	}
 	d = b.definition(now)
 	var faults faultList
-	faults.schedule(&b.scheduleBody, d.Schedule, now)
+	faults.schedule(&b.Schedule, d.Schedule, now)
 	faults.unmask(&d.Target, standing)
 	faults.target(&d.Target)
 	faults.policies(&d)
-	if p := invalid(faults); p != nil {
+	if p := edge.Invalid(faults); p != nil {
 		return b, d, p
 	}
 	return b, d, nil
 }
 
-// compile makes the line of occurrences of a job's definition.
-func compile(jobID string, d *job.Definition) (*occurrence.Line, error) {
+// Parse turns the members into a schedule, as Parse does for a whole job.
+func (b *Schedule) Parse(now time.Time) (job.Schedule, error) {
+	s := b.resolve(now)
+	var faults faultList
+	faults.schedule(b, s, now)
+	if p := edge.Invalid(faults); p != nil {
+		return s, p
+	}
+	return s, nil
+}
+
+// Compile returns the line of occurrences of a job's definition. Its error consists of faults of the schedule, because
+// whether an H can ever match may depend on the job's id; see edge.ScheduleFaults.
+func Compile(jobID string, d *job.Definition) (*occurrence.Line, error) {
 	plan, err := schedule.Compile(d.Schedule, jobID)
 	if err != nil {
 		return nil, err
@@ -55,7 +67,7 @@ func compile(jobID string, d *job.Definition) (*occurrence.Line, error) {
 	return &occurrence.Line{JobID: jobID, Def: d, Plan: plan}, nil
 }
 
-func (l *faultList) schedule(b *scheduleBody, s job.Schedule, now time.Time) {
+func (l *faultList) schedule(b *Schedule, s job.Schedule, now time.Time) {
 	l.add(b.Delay == nil || b.RunAt == nil, "/delay", "conflict", "Give either run_at or delay.")
 	l.add(b.Delay == nil || b.Type == job.ScheduleOneShot, "/delay", "conflict", "delay belongs to type one_shot only.")
 	if b.Type == job.ScheduleOneShot && b.RunAt == nil && b.Delay == nil {
@@ -63,12 +75,11 @@ func (l *faultList) schedule(b *scheduleBody, s job.Schedule, now time.Time) {
 		return
 	}
 	_, err := schedule.Compile(s, "")
-	for _, e := range flatten(err) {
-		field := e.Field
-		if field == "run_at" && b.Delay != nil {
-			field = "delay"
+	for _, f := range edge.ScheduleFaults(err) {
+		if f.Pointer == "/run_at" && b.Delay != nil {
+			f.Pointer = "/delay"
 		}
-		l.add(false, "/"+field, e.Code, e.Message)
+		*l = append(*l, f)
 	}
 	due := "/run_at"
 	if b.Delay != nil {
@@ -76,37 +87,6 @@ func (l *faultList) schedule(b *scheduleBody, s job.Schedule, now time.Time) {
 	}
 	l.add(!s.RunAt.After(now.Add(job.MaxHorizon)), due, "horizon", "Must lie within the next 10 years.")
 	l.add(!s.StartAt.After(now.Add(job.MaxHorizon)), "/start_at", "horizon", "Must lie within the next 10 years.")
-}
-
-// flatten lists the schedule engine's faults.
-func flatten(err error) []*schedule.Error {
-	if err == nil {
-		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // errors.Join's own shape
-		var all []*schedule.Error
-		for _, e := range joined.Unwrap() {
-			all = append(all, flatten(e)...)
-		}
-		return all
-	}
-	var e *schedule.Error
-	if errors.As(err, &e) {
-		return []*schedule.Error{e}
-	}
-	return []*schedule.Error{{Field: "type", Code: schedule.CodeInvalid, Message: "The schedule cannot be used."}}
-}
-
-// scheduleFaults are the faults in an error of the schedule engine; none if it is another error.
-func scheduleFaults(err error) (faults []problem.Fault) {
-	var e *schedule.Error
-	if !errors.As(err, &e) {
-		return nil
-	}
-	for _, e := range flatten(err) {
-		faults = append(faults, problem.Fault{Pointer: "/" + e.Field, Code: e.Code, Message: e.Message})
-	}
-	return faults
 }
 
 // reserved are the headers that Minutehand, or HTTP itself, sets.

@@ -1,4 +1,4 @@
-package jobapi
+package edge
 
 import "github.com/prometheus/client_golang/prometheus"
 

@@ -1,4 +1,4 @@
-package jobapi
+package reads
 
 import (
 	"context"
@@ -8,43 +8,43 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/schedule"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
 // previewSchedule shows the next occurrences of a schedule without creating anything.
-func (s *Service) previewSchedule(_ context.Context, r *request) (response, error) {
+func (rs *Reads) previewSchedule(_ context.Context, r *edge.Request) (edge.Response, error) {
 	var b struct {
-		scheduleBody
+		form.Schedule
 		After *time.Time `json:"after"`
-		Count whole      `json:"count"`
+		Count form.Whole `json:"count"`
 		JobID string     `json:"job_id"`
 	}
-	if err := json.Unmarshal(r.body, &b); err != nil {
-		return response{}, invalid(faultList{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
+	if err := json.Unmarshal(r.Raw, &b); err != nil {
+		return edge.Response{}, edge.OutOfRange()
 	}
-	now := job.Instant(s.deps.Clock.Now())
-	sched := b.schedule(now)
-	var faults faultList
-	faults.schedule(&b.scheduleBody, sched, now)
-	if p := invalid(faults); p != nil {
-		return response{}, p
+	now := job.Instant(rs.Clock.Now())
+	sched, err := b.Parse(now)
+	if err != nil {
+		return edge.Response{}, err
 	}
 	plan, err := schedule.Compile(sched, b.JobID)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	description, err := schedule.Describe(sched, b.JobID)
 	if err != nil {
-		return response{}, err
+		return edge.Response{}, err
 	}
 	after := now
 	if b.After != nil {
-		after = instantOf(b.After)
+		after = job.Instant(*b.After)
 	}
 	if b.Count == 0 {
 		b.Count = 10
 	}
 	if sched.MaxOccurrences > 0 {
-		b.Count = min(b.Count, whole(sched.MaxOccurrences))
+		b.Count = min(b.Count, form.Whole(sched.MaxOccurrences))
 	}
 	occurrences := []map[string]string{}
 	for _, o := range plan.Preview(after, int(b.Count)) {
@@ -56,7 +56,7 @@ func (s *Service) previewSchedule(_ context.Context, r *request) (response, erro
 		}
 		occurrences = append(occurrences, shown)
 	}
-	return response{status: http.StatusOK, body: map[string]any{
+	return edge.Response{Status: http.StatusOK, Body: map[string]any{
 		"description": description, "occurrences": occurrences,
 	}}, nil
 }

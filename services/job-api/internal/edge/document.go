@@ -1,4 +1,4 @@
-package jobapi
+package edge
 
 import (
 	"bytes"
@@ -12,23 +12,25 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/schemas"
 )
 
-// spec is the OpenAPI document, compiled: it says which operations there are and what each accepts.
-type spec struct {
+// Document is the OpenAPI document, compiled: which operations there are, and what each accepts.
+type Document struct {
 	json       []byte
-	operations []*operation
+	operations []*endpoint
 }
 
-// operation is one operation of the document.
-type operation struct {
+// endpoint is where the document has an operation, and what it accepts there.
+type endpoint struct {
 	id, method, path string
 	parameters       []parameter
 	body             *jsonschema.Schema
 	contentType      string
 }
 
+// parameter is one parameter of an operation, wherever it is sent.
 type parameter struct {
 	name, in string
 	integer  bool
@@ -36,8 +38,8 @@ type parameter struct {
 	value    string // the default
 }
 
-// document is what is read of the document beside its schemas.
-type document struct {
+// outline is what is read of the document besides its schemas.
+type outline struct {
 	Servers []struct {
 		URL string `json:"url"`
 	} `json:"servers"`
@@ -46,7 +48,8 @@ type document struct {
 
 const specURL = "mem:///openapi.json"
 
-func loadSpec() (*spec, error) {
+// LoadDocument compiles the document that the module schemas embeds.
+func LoadDocument() (*Document, error) {
 	var tree any
 	if err := yaml.Unmarshal(schemas.OpenAPI, &tree); err != nil {
 		return nil, fmt.Errorf("openapi document: %w", err)
@@ -59,11 +62,11 @@ func loadSpec() (*spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	var doc document
+	var doc outline
 	if err := json.Unmarshal(text, &doc); err != nil {
 		return nil, fmt.Errorf("openapi document: %w", err)
 	}
-	sp := &spec{json: text}
+	d := &Document{json: text}
 	for path, item := range doc.Paths {
 		for method, raw := range item {
 			if method == "parameters" {
@@ -73,10 +76,20 @@ func loadSpec() (*spec, error) {
 			if err != nil {
 				return nil, fmt.Errorf("openapi document: %s %s: %w", method, path, err)
 			}
-			sp.operations = append(sp.operations, op)
+			d.operations = append(d.operations, op)
 		}
 	}
-	return sp, nil
+	return d, nil
+}
+
+// CheckBody returns all faults that an operation's schema finds in a body, which may be one that was not sent as such.
+func (d *Document) CheckBody(operation string, tree any) []problem.Fault {
+	for _, op := range d.operations {
+		if op.id == operation {
+			return checkTree(op.body, tree)
+		}
+	}
+	panic("the document has no operation " + operation)
 }
 
 func newCompiler(text []byte) (*jsonschema.Compiler, error) {
@@ -113,7 +126,7 @@ func newCompiler(text []byte) (*jsonschema.Compiler, error) {
 
 func newOperation(
 	c *jsonschema.Compiler, tree any, server, path, method string, raw json.RawMessage,
-) (*operation, error) {
+) (*endpoint, error) {
 	var o struct {
 		OperationID string `json:"operationId"`
 		RequestBody struct {
@@ -123,7 +136,7 @@ func newOperation(
 	if err := json.Unmarshal(raw, &o); err != nil {
 		return nil, err
 	}
-	op := &operation{id: o.OperationID, method: strings.ToUpper(method), path: server + path}
+	op := &endpoint{id: o.OperationID, method: strings.ToUpper(method), path: server + path}
 	at := "/paths/" + escape(path)
 	for _, list := range []string{at + "/parameters", at + "/" + method + "/parameters"} {
 		parameters, err := newParameters(c, tree, list)

@@ -1,4 +1,4 @@
-package jobapi
+package edge
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -14,14 +15,35 @@ import (
 	"github.com/minutehand/minutehand/libs/problem"
 )
 
+// Bounds of a body, whatever its size: a value of one byte costs a hundred once it is decoded, and more to check.
+const (
+	// maxDepth bounds how deep it nests: what is accepted is nested deeper in rows and answers, and encoding/json reads no more
+	// than 10,000 levels back.
+	maxDepth = 1000
+	// maxValues bounds the values of all kinds in a request, maxBatchValues those in a batch.
+	maxValues, maxBatchValues = 20_000, 200_000
+	// maxMembers and maxItems bound an object and an array, except in a target's body: nothing else that the document
+	// has is larger.
+	maxMembers, maxItems = 128, 1000
+	// ofTarget is the member that may hold anything.
+	ofTarget = "body"
+)
+
+// reasonable reports whether a number can be computed with at little cost: exact arithmetic on 1e1000000 takes a megabyte.
+func reasonable(n json.Number) bool {
+	_, exponent, ok := strings.Cut(strings.ToLower(string(n)), "e")
+	e, err := strconv.Atoi(exponent)
+	return len(n) <= 1000 && (!ok || err == nil && e >= -1000 && e <= 1000)
+}
+
 // limitError is a fault of a body that is not worth decoding to its end.
 type limitError problem.Fault
 
 func (e *limitError) Error() string { return e.Message }
 
-// decode reads exactly one JSON value, strictly: in UTF-8, each member once, of at most so many values. (Of two members of one
+// Decode reads exactly one JSON value, strictly: in UTF-8, each member once, of at most so many values. (Of two members of one
 // name a tree would hold the last, while a struct merges both: what the schema never saw would get in.)
-func decode(body []byte, values int) (any, error) {
+func Decode(body []byte, values int) (any, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("not UTF-8")
 	}
@@ -109,7 +131,7 @@ func (r *reader) object(at *place) (any, error) {
 		}
 		if len(object) == maxMembers && !at.free {
 			_, message, _ := describe(&kind.MaxProperties{Want: maxMembers})
-			return nil, &limitError{Pointer: pointer(at.location()), Code: "max-properties", Message: message}
+			return nil, &limitError{Pointer: Pointer(at.location()), Code: "max-properties", Message: message}
 		}
 		inner.name = token.String()
 		inner.free = at.free || inner.name == ofTarget
@@ -127,7 +149,7 @@ func (r *reader) array(at *place) (any, error) {
 	for r.d.PeekKind() != ']' {
 		if len(array) == maxItems && !at.free {
 			_, message, _ := describe(&kind.MaxItems{Want: maxItems})
-			return nil, &limitError{Pointer: pointer(at.location()), Code: "max-items", Message: message}
+			return nil, &limitError{Pointer: Pointer(at.location()), Code: "max-items", Message: message}
 		}
 		inner.index = len(array)
 		v, err := r.value(&inner)
@@ -140,8 +162,9 @@ func (r *reader) array(at *place) (any, error) {
 	return array, err
 }
 
-// elements are the elements of the array under a member of a body that was decoded, as they stand in it.
-func elements(body []byte, member string) ([][]byte, error) {
+// Elements returns the elements of the array under a member of a body, each as it stands there. The body must be one that
+// Decode has read.
+func Elements(body []byte, member string) ([][]byte, error) {
 	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), escapedHalves)
 	if _, err := d.ReadToken(); err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package jobapi
+package form
 
 import (
 	"maps"
@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // mask stands in answers for the value of a header that looks like a secret.
@@ -45,7 +46,7 @@ func (l *faultList) unmask(t *job.Target, standing map[string]string) {
 				t.Headers[name], found = value, true
 			}
 		}
-		l.add(found, pointer([]string{"target", "headers", name}), "masked",
+		l.add(found, edge.Pointer([]string{"target", "headers", name}), "masked",
 			"This is what answers show in place of a secret, and no such header stands here; send the value itself.")
 	}
 }

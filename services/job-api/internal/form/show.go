@@ -1,0 +1,44 @@
+package form
+
+import (
+	"strconv"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// Of returns a job's definition as answers show it, with secrets masked.
+func Of(j *job.Job) Job {
+	d, s := &j.Definition, &j.Definition.Schedule
+	b := Job{
+		Name: j.Name, Labels: j.Labels, MissedRun: d.MissedRun, MaxBackfill: Whole(d.MaxBackfill), Overlap: d.Overlap,
+		Priority: d.Priority, CatchUpWindow: text(d.CatchUpWindow),
+		Schedule: Schedule{
+			Type: s.Type, CronExpr: s.CronExpr, Timezone: s.Timezone, MaxOccurrences: Whole(s.MaxOccurrences),
+			RunAt: Instant(s.RunAt), StartAt: Instant(s.StartAt), EndAt: Instant(s.EndAt),
+		},
+		Target: target{
+			Kind: d.Target.Kind, URL: d.Target.URL, Method: d.Target.Method, Headers: masked(d.Target.Headers), Body: d.Target.Body,
+			Timeout: text(d.Target.Timeout),
+		},
+		Retry: &retry{
+			Backoff: d.Retry.Backoff, MaxAttempts: Whole(d.Retry.MaxAttempts), BaseDelay: text(d.Retry.BaseDelay),
+			MaxDelay: text(d.Retry.MaxDelay), Jitter: &d.Retry.Jitter, Window: text(d.Retry.Window),
+		},
+	}
+	for _, delay := range d.Retry.Delays {
+		b.Retry.Delays = append(b.Retry.Delays, duration(delay))
+	}
+	if s.Every > 0 {
+		b.Every = text(s.Every)
+	}
+	if s.Jitter > 0 {
+		b.Jitter = text(s.Jitter)
+	}
+	if s.DST != (job.DST{}) {
+		b.DST = &s.DST
+	}
+	return b
+}
+
+// ETag returns the version of a job as HTTP compares it.
+func ETag(j *job.Job) string { return `"` + strconv.FormatInt(j.Version, 10) + `"` }

@@ -1,0 +1,52 @@
+package reads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+)
+
+// listDeadLetters shows a page of a tenant's dead letters, without those of jobs that are deleted.
+func (rs *Reads) listDeadLetters(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	cursor := r.Parameters["cursor"]
+	letters, next, err := rs.History.DeadLetters(ctx, r.Tenant(), cursor, r.Limit())
+	if err != nil {
+		if cursor != "" && errors.Is(err, jobstore.ErrNotFound) {
+			return edge.Response{}, badCursor()
+		}
+		return edge.Response{}, fmt.Errorf("read dead letters: %w", err)
+	}
+	ids := make([]string, len(letters))
+	for i := range letters {
+		ids[i] = letters[i].Event.Entry.JobID
+	}
+	slices.Sort(ids)
+	jobs, err := rs.Jobs.GetMany(ctx, slices.Compact(ids)) // a page is no longer than it takes
+	if err != nil {
+		return edge.Response{}, fmt.Errorf("read the jobs of %d dead letters: %w", len(letters), err)
+	}
+	result := newPage()
+	for i := range letters {
+		d := &letters[i]
+		if j := jobs[d.Event.Entry.JobID]; j == nil || j.Deleted {
+			continue // nobody can redrive it, and its executions are hidden too
+		}
+		item := map[string]any{
+			"execution_id": d.Event.Entry.ExecutionID, "job_id": d.Event.Entry.JobID, "reason": d.Reason,
+			"attempts": d.Event.Entry.Attempt, "at": d.At, "last_attempt": newAttempt(&d.Event),
+		}
+		if d.RedrivenBy != "" {
+			item["redriven_by"] = d.RedrivenBy
+		}
+		result.Items = append(result.Items, item)
+	}
+	if next != "" {
+		result.NextCursor = &next
+	}
+	return edge.Response{Status: http.StatusOK, Body: result}, nil
+}

@@ -1,0 +1,164 @@
+package reads
+
+import (
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
+)
+
+// Execution is an execution as answers show it: its events put together.
+type Execution struct {
+	ExecutionID  string          `json:"execution_id"`
+	JobID        string          `json:"job_id"`
+	Trigger      job.Trigger     `json:"trigger"`
+	NominalAt    time.Time       `json:"nominal_at"`
+	ScheduledFor time.Time       `json:"scheduled_for"`
+	State        string          `json:"state"`
+	Cancelling   bool            `json:"cancelling,omitempty"`
+	Disposition  job.Disposition `json:"disposition,omitempty"`
+	Skipped      *skippedRun     `json:"skipped,omitempty"`
+	LatenessMS   *int64          `json:"lateness_ms,omitempty"`
+	Attempts     []attempt       `json:"attempts"`
+	Timeline     *timeline       `json:"timeline,omitempty"`
+	// lastEnd is when the last attempt that is on record ended.
+	lastEnd time.Time
+}
+
+type skippedRun struct {
+	From  time.Time `json:"from"`
+	To    time.Time `json:"to"`
+	Count int       `json:"count"`
+}
+
+type attempt struct {
+	Number       int             `json:"number"`
+	Outcome      job.OutcomeKind `json:"outcome"`
+	Retryable    bool            `json:"retryable,omitempty"`
+	StartedAt    *time.Time      `json:"started_at,omitempty"`
+	DurationMS   *int64          `json:"duration_ms,omitempty"`
+	StatusCode   int             `json:"status_code,omitempty"`
+	ResponseBody string          `json:"response_body,omitempty"`
+	Truncated    bool            `json:"response_truncated,omitempty"`
+	Error        string          `json:"error,omitempty"`
+	FencingToken string          `json:"fencing_token,omitempty"`
+}
+
+type timeline struct {
+	Due       time.Time  `json:"due"`
+	Taken     *time.Time `json:"taken,omitempty"`
+	Published *time.Time `json:"published,omitempty"`
+	Consumed  *time.Time `json:"consumed,omitempty"`
+	Invoked   *time.Time `json:"invoked,omitempty"`
+	Completed *time.Time `json:"completed,omitempty"`
+}
+
+// Ended reports whether nothing more will come of the execution.
+func (x *Execution) Ended() bool {
+	switch x.State {
+	case "succeeded", "dead", "cancelled", "skipped":
+		return true
+	}
+	return false
+}
+
+// LastEnd returns when the last attempt on record ended; the zero time if there is none.
+func (x *Execution) LastEnd() time.Time { return x.lastEnd }
+
+// group puts the events of each execution together; those of one follow each other.
+func group(events []job.Event) []*Execution {
+	var list []*Execution
+	var last *Execution
+	for i := range events {
+		e := &events[i]
+		if e.Type == job.EventReleased {
+			continue // a fire that another definition's took the place of: nothing came of it, and nothing will
+		}
+		if e.Type == job.EventSkipped {
+			list = append(list, newSkipped(e))
+			continue
+		}
+		if last == nil || last.ExecutionID != e.Entry.ExecutionID {
+			last = &Execution{
+				ExecutionID: e.Entry.ExecutionID, JobID: e.Entry.JobID, Trigger: e.Entry.Trigger,
+				NominalAt: e.Entry.NominalAt, ScheduledFor: e.Entry.ScheduledFor, State: "pending", Attempts: []attempt{},
+			}
+			list = append(list, last)
+		}
+		last.add(e)
+	}
+	return list
+}
+
+// newSkipped returns a run of skipped occurrences as one execution.
+func newSkipped(e *job.Event) *Execution {
+	return &Execution{
+		ExecutionID: job.ScheduleExecutionID(e.Entry.JobID, e.Skipped.From), JobID: e.Entry.JobID,
+		Trigger: job.TriggerSchedule, NominalAt: e.Skipped.From, ScheduledFor: e.Skipped.From, State: "skipped",
+		Disposition: e.Disposition, Attempts: []attempt{},
+		Skipped: &skippedRun{From: e.Skipped.From, To: e.Skipped.To, Count: e.Skipped.Count},
+	}
+}
+
+// add takes one event in. Of two outcomes of one attempt (an event that came twice, or a crash) the first stands.
+func (x *Execution) add(e *job.Event) {
+	if e.Type != job.EventAttempt {
+		return
+	}
+	if n := len(x.Attempts); n > 0 && x.Attempts[n-1].Number == e.Entry.Attempt {
+		return
+	}
+	x.Attempts = append(x.Attempts, newAttempt(e))
+	if e.Disposition != "" && x.Disposition != job.DispositionFired {
+		x.Disposition = e.Disposition
+	}
+	o := &e.Outcome
+	x.lastEnd = job.Later(x.lastEnd, o.Timeline.Completed)
+	if e.Entry.Attempt == 1 {
+		x.Timeline = &timeline{
+			Due: e.Entry.DueAt, Taken: form.Instant(o.Timeline.Taken), Published: form.Instant(o.Timeline.Published),
+			Consumed: form.Instant(o.Timeline.Consumed), Invoked: form.Instant(o.Timeline.Invoked), Completed: form.Instant(o.Timeline.Completed),
+		}
+		if e.Entry.Trigger == job.TriggerSchedule && !o.Timeline.Invoked.IsZero() {
+			late := o.Timeline.Invoked.Sub(e.Entry.ScheduledFor).Milliseconds()
+			x.LatenessMS = &late
+		}
+	}
+	switch o.Kind {
+	case job.OutcomeSucceeded:
+		x.State = "succeeded"
+	case job.OutcomeSkipped:
+		x.State = "skipped"
+	case job.OutcomeCancelled:
+		x.State = "cancelled"
+	default:
+		x.State = "retrying"
+		if !o.Retryable || e.Entry.Attempt >= e.Retry.MaxAttempts || beyondWindow(e) {
+			x.State = "dead"
+		}
+	}
+}
+
+// beyondWindow reports whether the next attempt would begin outside the retry window: the settler's own rule.
+func beyondWindow(e *job.Event) bool {
+	delay := max(e.Retry.Delay(e.Entry.ExecutionID, e.Entry.Attempt), e.Outcome.RetryAfter)
+	return e.Outcome.Timeline.Completed.Add(delay).Sub(e.Entry.ScheduledFor) > e.Retry.Window
+}
+
+// newAttempt returns the attempt that an event reports.
+func newAttempt(e *job.Event) attempt {
+	o := &e.Outcome
+	a := attempt{
+		Number: e.Entry.Attempt, Outcome: o.Kind, Retryable: o.Retryable, StatusCode: o.StatusCode,
+		ResponseBody: string(o.ResponseBody), Truncated: o.ResponseTruncated, Error: o.Error,
+		StartedAt: form.Instant(o.Timeline.Invoked),
+	}
+	if o.Fence.Epoch != 0 {
+		a.FencingToken = o.Fence.String()
+	}
+	if a.StartedAt != nil && !o.Timeline.Completed.IsZero() {
+		took := o.Timeline.Completed.Sub(*a.StartedAt).Milliseconds()
+		a.DurationMS = &took
+	}
+	return a
+}

@@ -1,0 +1,231 @@
+package reads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
+)
+
+// listExecutions shows a page of a job's executions, the newest first.
+func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	jobID := r.PathValue("id")
+	if _, err := rs.Find(ctx, jobID); err != nil {
+		return edge.Response{}, err
+	}
+	before, ok := parsePosition(r.Parameters["cursor"])
+	if !ok {
+		return edge.Response{}, badCursor()
+	}
+	oldest := rs.Clock.Now().Add(-jobstore.HistoryTTL)
+	if from, err := time.Parse(time.RFC3339Nano, r.Parameters["from"]); err == nil {
+		oldest = job.Later(oldest, job.Instant(from.Add(time.Millisecond-1))) // instants have form.Whole milliseconds
+	}
+	if to, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
+		last := job.Instant(to.Add(time.Millisecond - 1)).Add(-time.Millisecond)
+		if before.NominalAt.IsZero() || last.Before(before.NominalAt) {
+			before = jobstore.Position{NominalAt: last}
+		}
+	}
+	executions, more, err := rs.executions(ctx, jobID, before, oldest, maxRowsRead)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	result := newPage()
+	size := 0
+	for _, x := range executions {
+		if state := r.Parameters["state"]; state != "" && x.State != state {
+			continue
+		}
+		if len(result.Items) >= r.Limit() || size >= maxPageBytes {
+			// An execution and a run of skipped occurrences may begin at one instant, after a loss (I1): one page has both.
+			if cursor := result.Items[len(result.Items)-1].(*Execution).position(); cursor != x.position() {
+				result.NextCursor = &cursor
+				return edge.Response{Status: http.StatusOK, Body: result}, nil
+			}
+		}
+		result.Items = append(result.Items, x)
+		for i := range x.Attempts {
+			size += 512 + len(x.Attempts[i].ResponseBody) + len(x.Attempts[i].Error)
+		}
+	}
+	if n := len(executions); n > 0 && more {
+		cursor := executions[n-1].position()
+		result.NextCursor = &cursor
+	}
+	return edge.Response{Status: http.StatusOK, Body: result}, nil
+}
+
+// executions are the newest executions of a job before a position, from at most limit events. An execution whose
+// events the limit cuts through is left out, unless it is the only one. more reports whether there may be older ones.
+func (rs *Reads) executions(
+	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+) (list []*Execution, more bool, err error) {
+	events, err := rs.History.Executions(ctx, jobID, before, oldest, limit)
+	if err != nil {
+		return nil, false, fmt.Errorf("read history of job %s: %w", jobID, err)
+	}
+	list, more = group(events), len(events) == limit
+	if more && len(list) > 0 {
+		cut := list[len(list)-1].position()
+		if whole := slices.IndexFunc(list, func(x *Execution) bool { return x.position() == cut }); whole > 0 {
+			list = list[:whole]
+		}
+	}
+	return list, more, nil
+}
+
+// getExecution shows an execution.
+func (rs *Reads) getExecution(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	x, err := rs.Execution(ctx, r.PathValue("execution_id"))
+	if err != nil {
+		return edge.Response{}, err
+	}
+	return edge.Response{Status: http.StatusOK, Body: x}, nil
+}
+
+// Execution puts together what is known of an execution. It fails with jobstore.ErrNotFound, or a problem, if there is none.
+func (rs *Reads) Execution(ctx context.Context, id string) (*Execution, error) {
+	ref, err := job.ParseExecutionID(id)
+	if err != nil {
+		return nil, edge.NotFound()
+	}
+	j, err := rs.Find(ctx, ref.JobID)
+	if err != nil {
+		return nil, err
+	}
+	x, err := rs.recorded(ctx, id)
+	if err != nil || x != nil {
+		return x, err
+	}
+	pending, err := rs.pending(ctx, &j, id, ref)
+	if errors.Is(err, jobstore.ErrNotFound) { // or it was pending when the history was read, and has ended since
+		if x, err := rs.recorded(ctx, id); err != nil || x != nil {
+			return x, err
+		}
+	}
+	return pending, err
+}
+
+// recorded returns an execution that the history has events of; nil if it has none.
+func (rs *Reads) recorded(ctx context.Context, id string) (*Execution, error) {
+	events, err := rs.History.Execution(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("read history of execution %s: %w", id, err)
+	}
+	if x := group(events); len(x) > 0 {
+		return x[0], rs.underWay(ctx, x[0])
+	}
+	return nil, nil
+}
+
+// pending shows an execution that has no event yet: its record reports whether it runs, its entry whether it exists.
+func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.ExecutionRef) (*Execution, error) {
+	x := &Execution{
+		ExecutionID: id, JobID: j.ID, Trigger: ref.Trigger, NominalAt: ref.NominalAt, ScheduledFor: ref.NominalAt,
+		State: "pending", Attempts: []attempt{},
+	}
+	if ref.Trigger == job.TriggerSchedule {
+		line, err := form.Compile(j.ID, &j.Definition)
+		if err != nil {
+			return nil, err
+		}
+		x.ScheduledFor = line.Plan.ScheduledFor(ref.NominalAt)
+	}
+	if err := rs.underWay(ctx, x); err != nil || x.State != "pending" {
+		return x, err
+	}
+	l := job.Locator{
+		Partition: bucket.Partition(j.ID, rs.Partitions), Minute: job.Minute(x.ScheduledFor), DueAt: x.ScheduledFor,
+		ExecutionID: id, Attempt: 1, DefinitionID: j.Definition.ID,
+	}
+	if ref.Trigger != job.TriggerSchedule {
+		return x, rs.findRequested(ctx, l)
+	}
+	if _, err := rs.Pending.Row(ctx, l); err != nil {
+		return nil, fmt.Errorf("read entry of execution %s: %w", id, err)
+	}
+	return x, nil
+}
+
+// findRequested looks for the entry of a request in the buckets that are open: it was written after its key was claimed, and may have
+// waited since for room in its target's lane. A bucket with an entry that is not done stays open, and what is done is on record. Its
+// definition is whatever was in force then.
+func (rs *Reads) findRequested(ctx context.Context, l job.Locator) error {
+	from, err := rs.Pending.LowWater(ctx, l.Partition)
+	if err != nil {
+		return fmt.Errorf("read low-water mark of partition %d: %w", l.Partition, err)
+	}
+	to := max(job.Minute(rs.Clock.Now()), l.Minute) + 2 // by the clock of the process that wrote it
+	to = min(to, l.Minute+int64(jobstore.KeyTTL/time.Minute)+2)
+	from = max(from, l.Minute)
+	for range requestBuckets {
+		minute, ok, err := rs.Pending.FirstOpen(ctx, l.Partition, from, to)
+		if err != nil {
+			return fmt.Errorf("find open bucket of partition %d from minute %d: %w", l.Partition, from, err)
+		}
+		if !ok {
+			break
+		}
+		found, err := rs.requestIn(ctx, l, minute)
+		if found || err != nil {
+			return err
+		}
+		from = minute + 1
+	}
+	return jobstore.ErrNotFound
+}
+
+// requestIn reports whether a request's entry is in a bucket.
+func (rs *Reads) requestIn(ctx context.Context, l job.Locator, minute int64) (bool, error) {
+	var after *job.Locator
+	for range requestPages {
+		rows, err := rs.Pending.Scan(ctx, l.Partition, minute, after, requestPage)
+		if err != nil {
+			return false, fmt.Errorf("scan bucket of partition %d and minute %d: %w", l.Partition, minute, err)
+		}
+		if slices.ContainsFunc(rows, func(r job.PendingRow) bool { return r.ExecutionID == l.ExecutionID }) {
+			return true, nil
+		}
+		if len(rows) < requestPage {
+			break
+		}
+		after = &rows[len(rows)-1].Locator
+	}
+	return false, nil
+}
+
+// What is read at most to find the entry of a request: so many open buckets, and of each so many pages.
+const (
+	requestBuckets = 60
+	requestPages   = 10
+	requestPage    = 500
+)
+
+// underWay looks at the record of the attempt that is next, or runs.
+func (rs *Reads) underWay(ctx context.Context, x *Execution) error {
+	if x.Ended() {
+		return nil
+	}
+	k := dedupe.Key{ExecutionID: x.ExecutionID, Attempt: len(x.Attempts) + 1}
+	records, err := rs.Outcomes.Lookup(ctx, []dedupe.Key{k})
+	if err != nil {
+		return fmt.Errorf("look up attempt %d of execution %s: %w", k.Attempt, k.ExecutionID, err)
+	}
+	if rec := records[0]; rec.Alive(rs.Clock.Now()) {
+		x.State = "dispatched"
+		if rec.Running {
+			x.State = "running"
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package reads
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
+)
+
+// Job is a job as answers show it.
+type Job struct {
+	JobID        string     `json:"job_id"`
+	Status       string     `json:"status"`
+	DefinitionID string     `json:"definition_id"`
+	EffectiveAt  time.Time  `json:"effective_at"`
+	NextRunAt    *time.Time `json:"next_run_at"`
+	LastFiredAt  *time.Time `json:"last_fired_at"`
+	PausedAt     *time.Time `json:"paused_at,omitempty"`
+	CreatedAt    time.Time  `json:"created_at"`
+	UpdatedAt    time.Time  `json:"updated_at"`
+	form.Job
+}
+
+// Answer returns the answer that shows a job, with the headers that belong to it and to the status.
+func (rs *Reads) Answer(ctx context.Context, status int, j *job.Job) (edge.Response, error) {
+	body, err := rs.Show(ctx, j)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	headers := map[string]string{"ETag": form.ETag(j)}
+	if status == http.StatusCreated {
+		headers["Location"] = edge.Root + "/jobs/" + j.ID
+	}
+	return edge.Response{Status: status, Headers: headers, Body: body}, nil
+}
+
+// Show returns a job with what is derived: the next instant, when it last fired, and whether its schedule has ended.
+func (rs *Reads) Show(ctx context.Context, j *job.Job) (*Job, error) {
+	line, err := form.Compile(j.ID, &j.Definition)
+	if err != nil {
+		return nil, err
+	}
+	return rs.ShowLine(ctx, j, line)
+}
+
+// ShowLine is Show for a caller that has the line of the job's definition.
+func (rs *Reads) ShowLine(ctx context.Context, j *job.Job, line *occurrence.Line) (*Job, error) {
+	body := &Job{
+		JobID: j.ID, Status: string(j.Status), DefinitionID: j.Definition.ID, EffectiveAt: j.Definition.EffectiveAt, CreatedAt: j.CreatedAt,
+		UpdatedAt: j.UpdatedAt, Job: form.Of(j),
+	}
+	now := rs.Clock.Now()
+	next, more := line.NextRun(now)
+	if more && j.Status == job.StatusActive {
+		at := line.Plan.ScheduledFor(next)
+		body.NextRunAt = &at
+	}
+	if j.Status == job.StatusPaused {
+		body.PausedAt = form.Instant(j.PausedAt)
+	}
+	if j.Version == 1 && j.CreatedAt.Add(time.Second).After(now) && more {
+		return body, nil // it is new: nothing can have happened
+	}
+	// Its history is no older than the job, except for an instant that lay in the past when the job was created.
+	oldest := job.Later(now.Add(-jobstore.HistoryTTL), j.CreatedAt.Add(-j.Definition.CatchUpWindow-clock.MaxDifference))
+	latest, _, err := rs.executions(ctx, j.ID, jobstore.Position{}, oldest, recentEvents)
+	if err != nil {
+		return nil, err
+	}
+	pending := len(latest) == 0 && now.Sub(j.UpdatedAt) < jobstore.HistoryTTL
+	for _, x := range latest {
+		if body.LastFiredAt == nil && x.Timeline != nil {
+			body.LastFiredAt = x.Timeline.Invoked
+		}
+		pending = pending || !x.Ended()
+	}
+	if j.Status == job.StatusActive && !more && !pending {
+		body.Status = "completed"
+	}
+	return body, nil
+}
+
+// recentEvents is how far back a job's latest executions are looked at.
+const recentEvents = 20
+
+// Find returns a job's row. It fails with jobstore.ErrNotFound if there is none, or if the job is deleted.
+func (rs *Reads) Find(ctx context.Context, jobID string) (job.Job, error) {
+	j, err := rs.Jobs.Get(ctx, jobID)
+	if err == nil && j.Deleted {
+		err = jobstore.ErrNotFound
+	}
+	if err != nil {
+		return job.Job{}, fmt.Errorf("read job %s: %w", jobID, err)
+	}
+	return j, nil
+}
+
+// getJob shows a job.
+func (rs *Reads) getJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	j, err := rs.Find(ctx, r.PathValue("id"))
+	if err != nil {
+		return edge.Response{}, err
+	}
+	return rs.Answer(ctx, http.StatusOK, &j)
+}

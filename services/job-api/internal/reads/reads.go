@@ -1,0 +1,33 @@
+// Package reads carries out the operations that change nothing: it shows jobs, executions, dead letters and the state of
+// dispatch, and previews schedules.
+//
+// It promises: an answer shows what was acknowledged before; a deleted job, and everything of it, is not found; what one
+// request reads and holds in memory is bounded, however much there is.
+package reads
+
+import (
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+)
+
+// Reads carries the operations out on the ports in it.
+type Reads struct {
+	Jobs     jobstore.Jobs
+	Pending  jobstore.Pending
+	History  jobstore.History
+	Settings jobstore.Settings
+	Outcomes dedupe.Outcomes
+	Clock    clock.Clock
+	// Partitions is the store's partition count.
+	Partitions int
+}
+
+// Operations returns the operations by their ids in the document.
+func (rs *Reads) Operations() map[string]edge.Operation {
+	return map[string]edge.Operation{
+		"getJob": rs.getJob, "listJobs": rs.listJobs, "getExecution": rs.getExecution, "listExecutions": rs.listExecutions,
+		"listDeadLetters": rs.listDeadLetters, "getDispatch": rs.getDispatch, "previewSchedule": rs.previewSchedule,
+	}
+}

@@ -1,0 +1,178 @@
+package writes
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/lifecycle"
+	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/trace"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
+)
+
+// replaceJob gives a job the definition in the body.
+func (ws *Writes) replaceJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	return ws.update(ctx, r, func(*job.Job) ([]byte, bool, error) { return r.Raw, false, nil })
+}
+
+// update gives a job a new definition, effective now: each nominal instant before now stays with the old one, each
+// from now on belongs to the new one. The order is that of step 1 in services/README.md: the superseded definition (its entries may still
+// need it), the first entry of the new one, the job row, the stop record. Until the row is there the entry is held.
+func (ws *Writes) update(
+	ctx context.Context, r *edge.Request, body func(*job.Job) (text []byte, keepBody bool, err error),
+) (edge.Response, error) {
+	match := r.Parameters["If-Match"]
+	if match == "" {
+		return edge.Response{}, problem.New(http.StatusPreconditionRequired, "precondition-required",
+			"Send the header If-Match with the job's ETag, so that nobody's change is lost.")
+	}
+	return ws.redefine(ctx, r.PathValue("id"), func(j *job.Job, now time.Time) error {
+		if match != "*" && match != form.ETag(j) {
+			return problem.New(http.StatusPreconditionFailed, "changed",
+				"The job was changed since it was read; read it again and apply the change to that.")
+		}
+		if j.Status == job.StatusCancelled {
+			return cancelled()
+		}
+		text, keepBody, err := body(j)
+		if err != nil {
+			return err
+		}
+		b, def, err := form.Parse(text, now, j.Definition.Target.Headers)
+		if err != nil {
+			return err
+		}
+		if keepBody {
+			def.Target.Body = j.Definition.Target.Body
+		}
+		// Later than what it supersedes, which begins behind a pause or was made by a clock that is ahead, and than a pause
+		// that it is made in: the instants of a job pass from one definition to the next and never back.
+		def.EffectiveAt = job.Later(now, j.Definition.EffectiveAt.Add(time.Millisecond))
+		if j.Status == job.StatusPaused {
+			def.EffectiveAt = job.Later(def.EffectiveAt, j.PausedAt.Add(time.Millisecond))
+		}
+		if at := def.Schedule.RunAt; !at.IsZero() && at.Before(now) && !at.Equal(j.Definition.Schedule.RunAt) {
+			return edge.Invalid([]problem.Fault{{
+				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past; give an instant ahead, or trigger the job.",
+			}})
+		}
+		if old := j.Definition.Schedule; old.Type == job.ScheduleInterval && def.Schedule.Type == job.ScheduleInterval &&
+			b.StartAt == nil {
+			def.Schedule.StartAt = old.StartAt // the anchor stays where it was
+		}
+		if err := carryOrdinal(j, &def); err != nil {
+			return err
+		}
+		j.Name, j.Labels, j.Definition = b.Name, b.Labels, def
+		return nil
+	})
+}
+
+// carryOrdinal lets the count of occurrences go on where a change leaves the schedule alone.
+func carryOrdinal(j *job.Job, def *job.Definition) error {
+	if !reflect.DeepEqual(j.Definition.Schedule, def.Schedule) || def.Schedule.MaxOccurrences == 0 {
+		return nil
+	}
+	line, err := form.Compile(j.ID, &j.Definition)
+	if err != nil {
+		return err
+	}
+	def.FirstOrdinal = line.OrdinalAt(def.EffectiveAt)
+	return nil
+}
+
+// resumeJob is an update whose definition begins just after paused_at; the late rule gives the instants since then
+// their dispositions.
+func (ws *Writes) resumeJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	return ws.redefine(ctx, r.PathValue("id"), func(j *job.Job, _ time.Time) error {
+		switch j.Status {
+		case job.StatusCancelled:
+			return cancelled()
+		case job.StatusActive:
+			return lifecycle.ErrNoChange
+		}
+		def := j.Definition
+		def.EffectiveAt = j.PausedAt.Add(time.Millisecond)
+		if err := carryOrdinal(j, &def); err != nil {
+			return err
+		}
+		j.Status, j.Definition = job.StatusActive, def
+		return nil
+	})
+}
+
+// redefine stores a new definition, which change makes from the row. Its first entry is written before the row, in which
+// the entry's own definition stands only then: until it does a worker holds the entry, and drops it when the grace is over.
+// It moves the row's version on before that, so a row that is written too late conflicts, and the change starts over.
+func (ws *Writes) redefine(
+	ctx context.Context, jobID string, change func(j *job.Job, now time.Time) error,
+) (edge.Response, error) {
+	p := bucket.Partition(jobID, ws.cfg.Partitions)
+	var first job.Entry
+	var fires bool
+	j, err := ws.change.Change(ctx, jobID, func(ctx context.Context, j *job.Job) error {
+		fires = false
+		if j.Deleted {
+			return jobstore.ErrNotFound
+		}
+		now := job.Instant(ws.deps.Clock.Now())
+		old := j.Definition
+		if err := change(j, now); err != nil {
+			return err
+		}
+		j.Definition.ID = job.NextDefinitionID(old.ID, ws.newID(job.DefinitionPrefix, now))
+		j.UpdatedAt = now
+		line, err := form.Compile(jobID, &j.Definition)
+		if err != nil {
+			return err
+		}
+		if err := ws.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
+			return fmt.Errorf("put definition %s: %w", old.ID, err)
+		}
+		if j.Status != job.StatusActive {
+			return nil
+		}
+		var began time.Time
+		for {
+			written := job.Instant(ws.deps.Clock.Now())
+			if first, fires = line.First(p, written); !fires {
+				return nil
+			}
+			if began.IsZero() {
+				began = written
+			} else if m := job.NewEntry(first, began).Minute; m != first.Minute {
+				first.Repeats = m // what was decided about that entry holds for this one too
+			}
+			first.Trace = trace.Of(ctx)
+			if err := ws.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
+				return fmt.Errorf("put first entry of definition %s: %w", j.Definition.ID, err)
+			}
+			if !ws.tookTooLong(written) {
+				return nil
+			}
+			// Its bucket may have closed meanwhile.
+		}
+	})
+	if err != nil {
+		return edge.Response{}, fmt.Errorf("redefine job %s: %w", jobID, err)
+	}
+	if fires {
+		ws.writeThrough(ctx, []job.Entry{first})
+	}
+	return ws.answerChange(ctx, &j)
+}
+
+// answerChange answers a change when it holds.
+func (ws *Writes) answerChange(ctx context.Context, j *lifecycle.Changed) (edge.Response, error) {
+	if err := ws.hold(ctx, j); err != nil {
+		return edge.Response{}, err
+	}
+	return ws.deps.Reads.Answer(ctx, http.StatusOK, &j.Job)
+}

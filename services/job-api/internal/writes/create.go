@@ -1,0 +1,177 @@
+package writes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/trace"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
+)
+
+// createJob accepts a job, in the order of step 1 in services/README.md: claim, entry, job row, answer, write-through.
+func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	now := job.Instant(ws.deps.Clock.Now())
+	key, err := r.IdempotencyKey()
+	if err != nil {
+		return edge.Response{}, err
+	}
+	body, def, refusal := form.Parse(r.Raw, now, nil)
+	// What is past by now, such as the end of an interval, was not when an earlier try of this request was answered.
+	if refusal != nil && (key == "" || !validAt(r.Raw, now.Add(-jobstore.KeyTTL))) {
+		return edge.Response{}, refusal
+	}
+	turn, answered, err := ws.begin(ctx, r, "createJob", key, jobstore.Claim{
+		ID: ws.newID(job.JobPrefix, now), DefinitionID: ws.newID(job.DefinitionPrefix, now), AcceptedAt: now,
+	})
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if answered != nil {
+		return *answered, nil
+	}
+	if !turn.claim.AcceptedAt.Equal(now) {
+		body, def, refusal = form.Parse(r.Raw, turn.claim.AcceptedAt, nil) // what an earlier try of this request decided
+	}
+	if refusal != nil {
+		return edge.Response{}, refusal
+	}
+	j := newJob(r.Tenant(), &body, def, turn.claim)
+	var standing *job.Job
+	if key != "" {
+		if standing, err = ws.createdBefore(ctx, &j); err != nil {
+			return edge.Response{}, err
+		}
+	}
+	var resp edge.Response
+	if standing != nil {
+		resp, err = ws.deps.Reads.Answer(ctx, http.StatusCreated, standing)
+	} else {
+		resp, err = ws.accept(ctx, j, key != "", turn.again)
+	}
+	if err != nil {
+		return edge.Response{}, err
+	}
+	return turn.finish(ctx, resp)
+}
+
+// validAt reports whether a body was without faults at an instant.
+func validAt(body []byte, at time.Time) bool {
+	_, _, err := form.Parse(body, at, nil)
+	return err == nil
+}
+
+// createdBefore returns the job that an earlier try of the request created; nil if there is none. A row alone does not show
+// that: the try may have reached it too late for its entry, and died before it wrote another.
+func (ws *Writes) createdBefore(ctx context.Context, j *job.Job) (*job.Job, error) {
+	standing, err := ws.deps.Jobs.Get(ctx, j.ID)
+	if errors.Is(err, jobstore.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read job %s: %w", j.ID, err)
+	}
+	if ws.tookTooLong(j.CreatedAt) {
+		if begun, err := ws.hasBegun(ctx, &standing); err != nil || !begun {
+			return nil, err
+		}
+	}
+	return &standing, nil
+}
+
+// hasBegun reports whether anything is on record of a job: then its first entry was not dropped.
+func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
+	events, err := ws.deps.History.Executions(ctx, j.ID, jobstore.Position{}, j.CreatedAt.Add(-j.Definition.CatchUpWindow), 1)
+	if err != nil {
+		return false, fmt.Errorf("read history of job %s: %w", j.ID, err)
+	}
+	return len(events) > 0, nil
+}
+
+// newJob is the first version of a job's row.
+func newJob(tenantID string, body *form.Job, def job.Definition, claim jobstore.Claim) job.Job {
+	def.ID, def.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
+	return job.Job{
+		ID: claim.ID, TenantID: tenantID, Name: body.Name, Labels: body.Labels, Status: job.StatusActive, Version: 1,
+		CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
+	}
+}
+
+// accept makes a new job durable: its first entry, then its row.
+//
+// A crash after the entry leaves an entry without a job, which the worker holds and drops when the grace is over. So a
+// writer that takes longer than half of the grace from the entry to the acknowledged row starts over with a new entry:
+// the old one may have been dropped, or its bucket may have closed.
+func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) (edge.Response, error) {
+	line, err := newLine(&j)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	p := bucket.Partition(j.ID, ws.cfg.Partitions)
+	before := j.CreatedAt // the floor of the try before this one
+	for {
+		floor := ws.floor(j.CreatedAt)
+		now := job.Instant(ws.deps.Clock.Now())
+		first, ok := ws.firstEntry(line, p, floor, before)
+		before = floor
+		if !ok {
+			return edge.Response{}, noOccurrence()
+		}
+		first.Trace = trace.Of(ctx)
+		if err := ws.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
+			return edge.Response{}, fmt.Errorf("put first entry of job %s: %w", j.ID, err)
+		}
+		if ws.tookTooLong(now) {
+			again = true
+			continue
+		}
+		err := ws.deps.Jobs.Create(ctx, j, exclusive)
+		if err != nil && !errors.Is(err, jobstore.ErrExists) {
+			return edge.Response{}, fmt.Errorf("create job %s: %w", j.ID, err)
+		}
+		if ws.tookTooLong(now) {
+			exclusive, again = false, true // the row is there: only the entry is repeated
+			continue
+		}
+		if again {
+			if first, err = ws.revive(ctx, first); err != nil {
+				return edge.Response{}, err
+			}
+		}
+		ws.writeThrough(ctx, []job.Entry{first})
+		return ws.deps.Reads.Answer(ctx, http.StatusCreated, &j)
+	}
+}
+
+// newLine is the line of occurrences of a new job, which then begins at its first instant if that is a little past.
+func newLine(j *job.Job) (*occurrence.Line, error) {
+	line, err := form.Compile(j.ID, &j.Definition)
+	if err != nil {
+		return nil, err
+	}
+	if at := j.Definition.Schedule.RunAt; !at.IsZero() && at.Before(j.Definition.EffectiveAt) {
+		if j.Definition.EffectiveAt.Sub(at) > j.Definition.CatchUpWindow {
+			return nil, edge.Invalid([]problem.Fault{{
+				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past by more than the catch-up window.",
+			}})
+		}
+		j.Definition.EffectiveAt = at // its one instant belongs to it
+	}
+	return line, nil
+}
+
+// noOccurrence is the answer to a schedule that will never fire.
+func noOccurrence() *problem.Problem {
+	return edge.Invalid([]problem.Fault{{
+		Pointer: "/type", Code: "no-occurrence",
+		Message: "The schedule has no occurrence from now on; check start_at, end_at and the instants it names.",
+	}})
+}

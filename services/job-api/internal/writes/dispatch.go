@@ -1,0 +1,78 @@
+package writes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/reads"
+)
+
+// pauseDispatch holds everything, or the jobs with a label. Workers follow within two seconds.
+func (ws *Writes) pauseDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	return ws.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
+		switch {
+		case label == "":
+			h.All = true
+		case !slices.Contains(h.Labels, label):
+			h.Labels = append(h.Labels, label)
+		}
+		if len(h.Labels) > job.MaxHeldLabels {
+			return problem.New(http.StatusConflict, "too-many-held-labels",
+				"100 labels are held already; resume one of them, or pause everything.")
+		}
+		return nil
+	})
+}
+
+// resumeDispatch lets everything go, or the jobs with a label.
+func (ws *Writes) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	return ws.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
+		if label == "" {
+			*h = job.DispatchHold{}
+			return nil
+		}
+		h.Labels = slices.DeleteFunc(h.Labels, func(l string) bool { return l == label })
+		return nil
+	})
+}
+
+// changeHold changes what is held, again from the start when another change came first.
+func (ws *Writes) changeHold(
+	ctx context.Context, r *edge.Request, change func(h *job.DispatchHold, label string) error,
+) (edge.Response, error) {
+	var b struct {
+		Label string `json:"label"`
+	}
+	if err := json.Unmarshal(r.Raw, &b); err != nil {
+		return edge.Response{}, err
+	}
+	for {
+		old, hold, err := ws.deps.Reads.DispatchHold(ctx)
+		if err != nil {
+			return edge.Response{}, err
+		}
+		if err := change(&hold, b.Label); err != nil {
+			return edge.Response{}, err
+		}
+		value, err := json.Marshal(hold)
+		if err != nil {
+			return edge.Response{}, err
+		}
+		err = ws.deps.Settings.SwapSetting(ctx, jobstore.SettingDispatchHold, old, value)
+		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
+			continue // another change came first
+		}
+		if err != nil {
+			return edge.Response{}, fmt.Errorf("swap setting %s: %w", jobstore.SettingDispatchHold, err)
+		}
+		return reads.AnswerHold(hold), nil
+	}
+}

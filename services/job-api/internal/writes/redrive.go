@@ -1,0 +1,168 @@
+package writes
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
+)
+
+// redriveBody is a request to execute dead letters again.
+type redriveBody struct {
+	Filter struct {
+		JobID  string     `json:"job_id"`
+		Reason string     `json:"reason"`
+		From   *time.Time `json:"from"`
+		To     *time.Time `json:"to"`
+	} `json:"filter"`
+	RatePerSecond form.Whole `json:"rate_per_second"`
+	Limit         form.Whole `json:"limit"`
+}
+
+// matches reports whether a request redrives a letter. A letter that an earlier try of the request has redriven matches too,
+// so that a repeated request answers the same.
+func (b *redriveBody) matches(d *job.DeadLetter, c jobstore.Claim) bool {
+	f := &b.Filter
+	return (d.RedrivenBy == "" || d.RedrivenBy == redriveID(&d.Event.Entry, c)) && (f.JobID == "" || f.JobID == d.Event.Entry.JobID) &&
+		(f.Reason == "" || f.Reason == d.Reason) &&
+		(f.From == nil || !d.At.Before(*f.From)) && (f.To == nil || d.At.Before(*f.To))
+}
+
+// redriven is one new execution.
+type redriven struct {
+	ExecutionID string    `json:"execution_id"`
+	JobID       string    `json:"job_id"`
+	Source      string    `json:"source_execution_id"`
+	DueAt       time.Time `json:"due_at"`
+	letter      job.DeadLetter
+}
+
+// redriveDeadLetters writes an entry for each dead letter that matches, spread by the rate, and then marks the letter.
+// The new execution's id follows from the claim and the letter alone, so a request that is repeated under its key after a crash
+// names the same executions. One whose entry is there twice, because other letters have come between, is called once: the
+// second fire meets the record of the first.
+func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	b := redriveBody{RatePerSecond: 10, Limit: 1000}
+	if err := json.Unmarshal(r.Raw, &b); err != nil {
+		return edge.Response{}, edge.OutOfRange()
+	}
+	now := job.Instant(ws.deps.Clock.Now())
+	claim := jobstore.Claim{ID: ws.newID("", now), AcceptedAt: now}
+	turn, answered, err := ws.begin(ctx, r, "redriveDeadLetters", r.Parameters["Idempotency-Key"], claim)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if answered != nil {
+		return *answered, nil
+	}
+	letters, more, err := ws.lettersFor(ctx, r.Tenant(), &b, turn.claim)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	list, entries, err := ws.redriveEntries(ctx, letters, turn.claim, int(b.RatePerSecond))
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if err := ws.putAll(ctx, entries); err != nil {
+		return edge.Response{}, err
+	}
+	for i := range list {
+		if list[i].letter.RedrivenBy != "" {
+			continue
+		}
+		if err := ws.deps.History.MarkRedriven(ctx, list[i].letter, list[i].ExecutionID); err != nil {
+			return edge.Response{}, fmt.Errorf("mark execution %s as redriven: %w", list[i].Source, err)
+		}
+	}
+	return turn.finish(ctx, edge.Response{Status: http.StatusAccepted, Headers: map[string]string{}, Body: map[string]any{
+		"redriven": len(list), "more": more, "executions": list,
+	}})
+}
+
+// redriveEntries returns the executions of the letters whose jobs still stand, perSecond of them in each second, and the
+// entries of those that are not written yet.
+func (ws *Writes) redriveEntries(
+	ctx context.Context, letters []job.DeadLetter, c jobstore.Claim, perSecond int,
+) (list []redriven, entries []job.Entry, err error) {
+	list = []redriven{}
+	for _, d := range letters {
+		j, err := ws.deps.Jobs.Get(ctx, d.Event.Entry.JobID)
+		if errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.StatusCancelled) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("read job %s: %w", d.Event.Entry.JobID, err)
+		}
+		due := c.AcceptedAt.Add(time.Duration(len(list)) * time.Second / time.Duration(perSecond))
+		e := ws.redriveEntry(&j, &d.Event.Entry, c, job.Instant(due))
+		if d.RedrivenBy == "" {
+			entries = append(entries, e)
+		}
+		list = append(list, redriven{e.ExecutionID, j.ID, d.Event.Entry.ExecutionID, e.DueAt, d})
+	}
+	return list, entries, nil
+}
+
+// maxLettersRead bounds the dead letters that one request reads.
+const maxLettersRead = 5000
+
+// lettersFor finds the dead letters that match, and whether there may be more.
+func (ws *Writes) lettersFor(
+	ctx context.Context, tenantID string, b *redriveBody, c jobstore.Claim,
+) (letters []job.DeadLetter, more bool, err error) {
+	cursor := ""
+	for read := 0; read < maxLettersRead; {
+		page, next, err := ws.deps.History.DeadLetters(ctx, tenantID, cursor, 500)
+		if err != nil {
+			return nil, false, fmt.Errorf("read dead letters: %w", err)
+		}
+		for i := range page {
+			if !b.matches(&page[i], c) {
+				continue
+			}
+			if len(letters) == int(b.Limit) {
+				return letters, true, nil
+			}
+			letters = append(letters, page[i])
+		}
+		read += len(page)
+		if cursor = next; next == "" {
+			return letters, false, nil
+		}
+	}
+	return letters, true, nil
+}
+
+// redriveID names the execution by which a request redrives the last attempt of another.
+func redriveID(source *job.Entry, c jobstore.Claim) string {
+	sum := sha256.Sum256([]byte(c.ID + source.ExecutionID))
+	var id ulid.ULID
+	_ = id.SetTime(uint64(c.AcceptedAt.UnixMilli())) // until the year 10889
+	copy(id[6:], sum[:])
+	return job.RedriveExecutionID(source.JobID, id.String())
+}
+
+// redriveEntry returns the entry by which a claim redrives the last attempt of a source.
+func (ws *Writes) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, due time.Time) job.Entry {
+	e := job.Entry{
+		Locator: job.Locator{
+			Partition: bucket.Partition(j.ID, ws.cfg.Partitions), DueAt: due,
+			ExecutionID: redriveID(source, c), Attempt: 1, DefinitionID: j.Definition.ID,
+		},
+		// Its place in the history follows from its id: a request that is repeated finds other letters before this one, and another due.
+		JobID: j.ID, Trigger: job.TriggerRedrive, NominalAt: c.AcceptedAt, ScheduledFor: due,
+	}
+	j.Definition.Mark(&e)
+	return e
+}

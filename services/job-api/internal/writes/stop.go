@@ -1,0 +1,86 @@
+package writes
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/lifecycle"
+	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+)
+
+// pauseJob pauses a job; a paused one stays as it is.
+func (ws *Writes) pauseJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	if err := ws.mustStand(ctx, r.PathValue("id")); err != nil {
+		return edge.Response{}, err
+	}
+	j, err := ws.change.Pause(ctx, r.PathValue("id"), job.Instant(ws.deps.Clock.Now()))
+	if err != nil {
+		return edge.Response{}, fmt.Errorf("pause job %s: %w", r.PathValue("id"), err)
+	}
+	return ws.answerChange(ctx, &j)
+}
+
+// mustStand refuses a job that is gone or cancelled.
+func (ws *Writes) mustStand(ctx context.Context, jobID string) error {
+	j, err := ws.deps.Reads.Find(ctx, jobID)
+	if err != nil {
+		return err
+	}
+	if j.Status == job.StatusCancelled {
+		return cancelled()
+	}
+	return nil
+}
+
+// cancelJob stops a job for good.
+func (ws *Writes) cancelJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	j, err := ws.cancel(ctx, r.PathValue("id"), false)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if j.Deleted {
+		return edge.Response{}, jobstore.ErrNotFound
+	}
+	return ws.answerChange(ctx, &j)
+}
+
+// deleteJob stops a job for good and hides it.
+func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	j, err := ws.cancel(ctx, r.PathValue("id"), true)
+	if err == nil {
+		err = ws.hold(ctx, &j)
+	}
+	return edge.Response{Status: http.StatusNoContent}, err
+}
+
+// cancel stops a job for good; with hide it also disappears from reads.
+func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (lifecycle.Changed, error) {
+	changed, err := ws.change.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
+		if j.Status == job.StatusCancelled && (j.Deleted || !hide) {
+			return lifecycle.ErrNoChange
+		}
+		now := job.Instant(ws.deps.Clock.Now())
+		if j.Status != job.StatusCancelled {
+			j.EndsAt = now
+			if j.Status == job.StatusPaused { // what follows on a pause gets its disposition by a resume, which there will not be
+				j.EndsAt = j.PausedAt.Add(time.Millisecond)
+			}
+		}
+		j.Status, j.Deleted, j.UpdatedAt = job.StatusCancelled, j.Deleted || hide, now
+		return nil
+	})
+	if err != nil {
+		return lifecycle.Changed{}, fmt.Errorf("cancel job %s: %w", jobID, err)
+	}
+	return changed, nil
+}
+
+// cancelled is the answer to a change of a job that is cancelled.
+func cancelled() *problem.Problem {
+	return problem.New(http.StatusConflict, "cancelled", "The job is cancelled, which is final; create a new one.")
+}

@@ -1,0 +1,102 @@
+// Package writes carries out the operations that change something: it creates, changes and stops jobs, triggers and redrives
+// executions, and holds dispatch.
+//
+// It promises: what was answered with success is durable, and a change that was acknowledged holds; a request that is
+// repeated under its idempotency key is carried out once and gets the same answer; an entry is durable before the job row
+// that it belongs to, so a crash leaves no job that never fires.
+package writes
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/lifecycle"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/reads"
+)
+
+// Config holds the bounds of what the operations write.
+type Config struct {
+	// Partitions is the store's partition count.
+	Partitions int
+	// Grace is how long an entry without a job row is kept; a writer may take half of it from entry to row.
+	Grace time.Duration
+	// MaxBodyBytes bounds each job of a batch.
+	MaxBodyBytes int64
+	// MaxWriteThroughs bounds the entries whose write-through failed and is tried again in the background.
+	MaxWriteThroughs int
+	// MaxHolding bounds the requests that wait until a change holds.
+	MaxHolding int
+}
+
+// Deps is what the operations work with.
+type Deps struct {
+	Jobs     jobstore.Jobs
+	Pending  jobstore.Pending
+	History  jobstore.History
+	Settings jobstore.Settings
+	Hot      hotbucket.Buckets
+	Stops    dedupe.Stops
+	Reads    *reads.Reads
+	Document *edge.Document
+	Problems *edge.Problems
+	// Entropy is what ids are made of; it must be safe for concurrent use.
+	Entropy io.Reader
+	Logger  *slog.Logger
+	Clock   clock.Clock
+}
+
+// Writes carries the operations out. It must not be copied.
+type Writes struct {
+	cfg    Config
+	deps   Deps
+	change lifecycle.Changer
+	// holding has a place for each answer that waits until its change holds; stopping is closed when Run is
+	// asked to stop.
+	holding, stopping chan struct{}
+	// notThrough holds entries whose write-through failed.
+	notThrough chan job.Entry
+	// hotAgain is when answers wait for the hot tier again, in nanoseconds since the Unix epoch.
+	hotAgain atomic.Int64
+}
+
+// New returns the operations; Run must be called once for them to be complete.
+func New(cfg Config, deps Deps) *Writes {
+	return &Writes{
+		cfg: cfg, deps: deps, change: lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
+		holding: make(chan struct{}, max(cfg.MaxHolding, 1)), stopping: make(chan struct{}),
+		notThrough: make(chan job.Entry, cfg.MaxWriteThroughs),
+	}
+}
+
+// Operations returns the operations by their ids in the document.
+func (ws *Writes) Operations() map[string]edge.Operation {
+	return map[string]edge.Operation{
+		"createJob": ws.createJob, "createJobs": ws.createJobs, "replaceJob": ws.replaceJob, "patchJob": ws.patchJob,
+		"deleteJob": ws.deleteJob, "pauseJob": ws.pauseJob, "resumeJob": ws.resumeJob, "cancelJob": ws.cancelJob, "triggerJob": ws.triggerJob,
+		"cancelExecution": ws.cancelExecution, "redriveDeadLetters": ws.redriveDeadLetters,
+		"pauseDispatch": ws.pauseDispatch, "resumeDispatch": ws.resumeDispatch,
+	}
+}
+
+// Run repeats write-throughs that failed until ctx ends. Then requests that wait until a change holds are answered that it
+// does not hold yet.
+func (ws *Writes) Run(ctx context.Context) {
+	context.AfterFunc(ctx, func() { close(ws.stopping) })
+	ws.writeThroughLoop(ctx)
+}
+
+// newID returns an id that sorts by the instant at which it was made.
+func (ws *Writes) newID(prefix string, now time.Time) string {
+	return prefix + ulid.MustNew(uint64(now.UnixMilli()), ws.deps.Entropy).String()
+}

@@ -1,0 +1,75 @@
+package writes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+const (
+	// hotWithin is how long an answer waits for the hot tier, which it does not need: the write goes on behind the answer.
+	hotWithin = 250 * time.Millisecond
+	// hotPause is how long answers do not wait for the hot tier at all after one has waited in vain.
+	hotPause = time.Second
+)
+
+// writeThrough adds entries to their hot buckets when they are due before the horizon. The horizon is read after the entries
+// were acknowledged: a loader that has published a later one reads the buckets afterwards and finds the entries there.
+// A failure is made good in the background; the entries are durable all the same, and the loader's sweeps would find them.
+func (ws *Writes) writeThrough(ctx context.Context, entries []job.Entry) {
+	now := ws.deps.Clock.Now().UnixNano()
+	if ws.hotAgain.Load() <= now {
+		short, cancel := context.WithTimeout(ctx, hotWithin)
+		err := ws.addNear(short, entries)
+		cancel()
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, hotbucket.ErrFull) {
+			ws.hotAgain.Store(now + int64(hotPause))
+		}
+	}
+	for _, e := range entries {
+		select {
+		case ws.notThrough <- e:
+		default: // the loader's sweeps find it
+		}
+	}
+}
+
+// addNear adds the entries that are due before the horizon to their hot buckets.
+func (ws *Writes) addNear(ctx context.Context, entries []job.Entry) error {
+	near, err := hotbucket.Near(ctx, ws.deps.Hot, entries)
+	if err != nil {
+		return fmt.Errorf("read the horizons of %d entries: %w", len(entries), err)
+	}
+	if len(near) == 0 {
+		return nil
+	}
+	if err := ws.deps.Hot.Add(ctx, near); err != nil {
+		return fmt.Errorf("add %d entries to their hot buckets: %w", len(near), err)
+	}
+	return nil
+}
+
+// writeThroughLoop repeats write-throughs that failed until ctx ends.
+func (ws *Writes) writeThroughLoop(ctx context.Context) {
+	for {
+		select {
+		case e := <-ws.notThrough:
+			err := run.Patiently(ctx, ws.deps.Logger, "write an entry through", func(ctx context.Context) error {
+				return ws.addNear(ctx, []job.Entry{e})
+			})
+			if err != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
