@@ -98,7 +98,7 @@ func (m *Membership) Keep(ctx context.Context) (<-chan []Owner, error) {
 			m.Hot.Done()
 			m.Cold.Done()
 			joined, leave = context.WithCancel(ctx)
-			err := run.Patiently(ctx, m.Logger, "join a role again", func(context.Context) (err error) {
+			err := run.Retry(ctx, m.Logger, "join a role again", func(context.Context) (err error) {
 				sets, err = m.Coord.Join(joined, m.Role)
 				return err
 			})

@@ -123,7 +123,7 @@ type History interface {
 	// Executions gives up to limit events of the job, newest nominal instant first, those strictly before the cursor
 	// position (zero: the newest). Events of one execution follow each other by attempt. It looks back at most to
 	// `oldest`.
-	Executions(ctx context.Context, jobID string, before Position, oldest time.Time, limit int) ([]job.Event, error)
+	Executions(ctx context.Context, jobID string, before Cursor, oldest time.Time, limit int) ([]job.Event, error)
 	// Execution gives all events of one execution, by attempt. Empty if there are none.
 	Execution(ctx context.Context, executionID string) ([]job.Event, error)
 
@@ -161,8 +161,8 @@ func Expiry(j *job.Job) time.Time {
 	return time.Time{}
 }
 
-// Position is a place in a job's history: before the events of this nominal instant and execution.
-type Position struct {
+// Cursor is a place in a job's history: before the events of this nominal instant and execution.
+type Cursor struct {
 	NominalAt   time.Time
 	ExecutionID string
 }

@@ -39,9 +39,9 @@ type Changed struct {
 	stops   dedupe.Stops
 }
 
-// Hold returns when nothing can begin any more that the change stops. A server that a replica was promoted in place of has ended by
+// Await returns when nothing can begin any more that the change stops. A server that a replica was promoted in place of has ended by
 // then. It may have been that server which stored the stop record, so the record is stored once more.
-func (c *Changed) Hold(ctx context.Context) error {
+func (c *Changed) Await(ctx context.Context) error {
 	if c.HoldsIn == 0 {
 		return nil
 	}

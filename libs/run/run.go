@@ -12,7 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
-// The pauses between tries of Patiently, doubling from the first to the last.
+// The pauses between tries of Retry, doubling from the first to the last.
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 5 * time.Second
@@ -20,16 +20,16 @@ const (
 	pollPause = time.Second
 )
 
-// Patiently does something until it succeeds or ctx ends; then it returns ctx's error. It says once that it waits, and
+// Retry does something until it succeeds or ctx ends; then it returns ctx's error. It says once that it waits, and
 // once that it is over. what is a constant phrase for the log.
-func Patiently(ctx context.Context, log *slog.Logger, what string, do func(context.Context) error) error {
+func Retry(ctx context.Context, logger *slog.Logger, what string, do func(context.Context) error) error {
 	pause := firstPause
 	told := false
 	for {
 		err := do(ctx)
 		if err == nil {
 			if told {
-				log.Info("server answers again", "operation", what)
+				logger.Info("server answers again", "operation", what)
 			}
 			return nil
 		}
@@ -37,7 +37,7 @@ func Patiently(ctx context.Context, log *slog.Logger, what string, do func(conte
 			return ctx.Err()
 		}
 		if !told {
-			log.Warn("waiting for a server", "operation", what, "error", err)
+			logger.Warn("waiting for a server", "operation", what, "error", err)
 			told = true
 		}
 		if err := Sleep(ctx, pause); err != nil {
@@ -49,7 +49,7 @@ func Patiently(ctx context.Context, log *slog.Logger, what string, do func(conte
 
 // Subscribe joins a group of the log, and waits for the log where it must. The error is ctx's.
 func Subscribe(ctx context.Context, logger *slog.Logger, l dispatch.Log, topic, group string) (c dispatch.Consumer, err error) {
-	err = Patiently(ctx, logger, "subscribe to "+topic, func(ctx context.Context) (err error) {
+	err = Retry(ctx, logger, "subscribe to "+topic, func(ctx context.Context) (err error) {
 		c, err = l.Subscribe(ctx, topic, group)
 		return err
 	})
@@ -115,7 +115,7 @@ type Stage struct {
 
 // InOrder runs all stages until ctx ends or one of them fails, then stops them one after the other in the order given,
 // which is the order in which work flows: a service that drains finds everyone downstream alive.
-func InOrder(ctx context.Context, log *slog.Logger, stages ...Stage) error {
+func InOrder(ctx context.Context, logger *slog.Logger, stages ...Stage) error {
 	type running struct {
 		stop context.CancelFunc
 		done chan error
@@ -144,7 +144,7 @@ func InOrder(ctx context.Context, log *slog.Logger, stages ...Stage) error {
 		if err := <-all[i].done; err != nil && !errors.Is(err, context.Canceled) {
 			errs = append(errs, fmt.Errorf("%s: %w", s.Name, err))
 		}
-		log.Debug("service stopped", "service", s.Name)
+		logger.Debug("service stopped", "service", s.Name)
 	}
 	return errors.Join(errs...)
 }

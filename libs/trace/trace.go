@@ -36,7 +36,7 @@ var on atomic.Bool
 // Setup sends spans to where the standard variables OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say,
 // over HTTP; without them it does nothing. OTEL_TRACES_SAMPLER and the others are heeded. What cannot be sent in time is
 // dropped. stop sends what is left, within a few seconds.
-func Setup(ctx context.Context, service, version string, log *slog.Logger) (stop func(), err error) {
+func Setup(ctx context.Context, service, version string, logger *slog.Logger) (stop func(), err error) {
 	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 		return func() {}, nil
 	}
@@ -53,7 +53,7 @@ func Setup(ctx context.Context, service, version string, log *slog.Logger) (stop
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
 		defer cancel()
 		if err := provider.Shutdown(ctx); err != nil {
-			log.Warn("the last traces were not sent", "error", err)
+			logger.Warn("the last traces were not sent", "error", err)
 		}
 	}, nil
 }

@@ -67,7 +67,7 @@ func (f *platform) history(ctx context.Context, jobs []ledger.JobAccount) ([]job
 	for part := range slices.Chunk(jobs, len(jobs)/readers+1) {
 		wg.Go(func() {
 			for _, j := range part {
-				of, err := f.ports.History.Executions(ctx, j.Job.ID, jobstore.Position{}, j.Job.CreatedAt.Add(-time.Hour), 10_000)
+				of, err := f.ports.History.Executions(ctx, j.Job.ID, jobstore.Cursor{}, j.Job.CreatedAt.Add(-time.Hour), 10_000)
 				mu.Lock()
 				events, errs = append(events, of...), append(errs, err)
 				mu.Unlock()

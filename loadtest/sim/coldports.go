@@ -197,7 +197,7 @@ func (c history) Record(ctx context.Context, events []*job.Event) error {
 }
 
 func (c history) Executions(
-	ctx context.Context, id string, before jobstore.Position, oldest time.Time, limit int,
+	ctx context.Context, id string, before jobstore.Cursor, oldest time.Time, limit int,
 ) ([]job.Event, error) {
 	return c.p.w.cold.Executions(ctx, id, before, oldest, limit)
 }

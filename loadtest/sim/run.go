@@ -170,7 +170,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 			a.Excused[row.ID] = append(a.Excused[row.ID], ledger.Window{From: a.From, To: until})
 		}
 		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
-		events, _ := w.cold.Executions(ctx, row.ID, jobstore.Position{}, time.Time{}, everything)
+		events, _ := w.cold.Executions(ctx, row.ID, jobstore.Cursor{}, time.Time{}, everything)
 		a.Events = append(a.Events, events...)
 	}
 	for i, definition := range w.updates {

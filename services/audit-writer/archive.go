@@ -203,7 +203,7 @@ func (a *archiver) isThere(ctx context.Context, m *dispatch.Message) (bool, erro
 }
 
 func (a *archiver) commit(ctx context.Context, partition int, next int64) error {
-	return run.Patiently(ctx, a.s.deps.Logger, "commit archived events", func(ctx context.Context) error {
+	return run.Retry(ctx, a.s.deps.Logger, "commit archived events", func(ctx context.Context) error {
 		return a.consumer.Commit(ctx, map[int]int64{partition: next})
 	})
 }
@@ -250,7 +250,7 @@ func (a *archiver) close(ctx context.Context, b *buffer) error {
 
 // put puts an object, or gives what is in the one that has its name.
 func (a *archiver) put(ctx context.Context, name string, body []byte) (there contents, err error) {
-	err = run.Patiently(ctx, a.s.deps.Logger, "put an object", func(ctx context.Context) error {
+	err = run.Retry(ctx, a.s.deps.Logger, "put an object", func(ctx context.Context) error {
 		err := a.s.deps.Archive.PutIfAbsent(ctx, name, body)
 		if !errors.Is(err, archive.ErrExists) {
 			return err

@@ -129,7 +129,7 @@ func (s *Service) recordLoop(ctx context.Context) error {
 			}
 			events = append(events, e)
 		}
-		err = run.Patiently(ctx, s.deps.Logger, "write history", func(ctx context.Context) error {
+		err = run.Retry(ctx, s.deps.Logger, "write history", func(ctx context.Context) error {
 			if err := s.deps.History.Record(ctx, events); err != nil {
 				return err
 			}

@@ -75,7 +75,7 @@ func (s *Service) endAll(ctx context.Context, batch []ending) {
 		ends[i] = dedupe.Completion{Key: dedupe.KeyOf(&e.w.fire.Entry), Token: e.token, Outcome: e.outcome}
 	}
 	var ended []dedupe.Completed
-	err := run.Patiently(ctx, s.deps.Logger, "store outcomes", func(ctx context.Context) (err error) {
+	err := run.Retry(ctx, s.deps.Logger, "store outcomes", func(ctx context.Context) (err error) {
 		ended, err = s.deps.Records.Finish(ctx, ends, s.deps.Clock.Now())
 		return err
 	})

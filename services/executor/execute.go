@@ -70,7 +70,7 @@ func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 	var rec dedupe.Record
 	var held bool
 	h := s.holder(w.fire.DefinitionID) // one for all tries: that whose answer was lost may have taken it
-	err := run.Patiently(ctx, s.deps.Logger, "take a lease", func(ctx context.Context) (err error) {
+	err := run.Retry(ctx, s.deps.Logger, "take a lease", func(ctx context.Context) (err error) {
 		now := s.deps.Clock.Now()
 		rec, held, err = s.deps.Records.Acquire(ctx, dedupe.KeyOf(&w.fire.Entry), h, now, now.Add(s.cfg.LeaseTTL))
 		return err
@@ -182,7 +182,7 @@ func (s *Service) checkOnce(ctx context.Context, a *attempt, check dedupe.Check)
 	// It may forget the lease right behind the check as well, which must come back as one that has begun.
 	s.leases.set(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, mayHaveBegun: true})
 	var refused error
-	err = run.Patiently(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
+	err = run.Retry(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
 		fence, stop, err = s.deps.Records.Start(ctx, a.key, a.rec.Token, check)
 		if refused = nil; errors.Is(err, dedupe.ErrFenced) || errors.Is(err, dedupe.ErrIncarnation) {
 			refused, err = err, nil
@@ -202,7 +202,7 @@ func (s *Service) checkOnce(ctx context.Context, a *attempt, check dedupe.Check)
 
 // memory is what the hot tier can have forgotten of the fire's job.
 func (s *Service) memory(ctx context.Context, w *task) (memory dedupe.Memory, err error) {
-	err = run.Patiently(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) (err error) {
+	err = run.Retry(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) (err error) {
 		memory, err = s.deps.Records.Memory(ctx, w.fire.JobID)
 		return err
 	})
@@ -224,7 +224,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	s.metrics.asked.Inc()
 	var memory dedupe.Memory
 	began := s.deps.Clock.Now()
-	err = run.Patiently(ctx, s.deps.Logger, "ask the settlers", func(ctx context.Context) (err error) {
+	err = run.Retry(ctx, s.deps.Logger, "ask the settlers", func(ctx context.Context) (err error) {
 		for {
 			began = s.deps.Clock.Now()
 			if memory, err = s.deps.Records.Memory(ctx, w.fire.JobID); err != nil {
@@ -252,7 +252,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 
 // rowGone reports whether the row of the fire's entry is done or gone.
 func (s *Service) rowGone(ctx context.Context, w *task) (gone bool, err error) {
-	err = run.Patiently(ctx, s.deps.Logger, "ask an entry's row", func(ctx context.Context) error {
+	err = run.Retry(ctx, s.deps.Logger, "ask an entry's row", func(ctx context.Context) error {
 		row, err := s.deps.Pending.Row(ctx, w.fire.Locator)
 		gone = errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done
 		if gone {
@@ -294,7 +294,7 @@ func (s *Service) awaitSettlers(ctx context.Context) error {
 
 // refreshStop writes the job row's state into the stop record. gone tells that there is no such job.
 func (s *Service) refreshStop(ctx context.Context, w *task) (gone bool, err error) {
-	err = run.Patiently(ctx, s.deps.Logger, "read a job's row", func(ctx context.Context) error {
+	err = run.Retry(ctx, s.deps.Logger, "read a job's row", func(ctx context.Context) error {
 		row, err := s.deps.Jobs.Get(ctx, w.fire.JobID)
 		if errors.Is(err, jobstore.ErrNotFound) {
 			gone = true
@@ -313,7 +313,7 @@ func (s *Service) refreshStop(ctx context.Context, w *task) (gone bool, err erro
 // its place after that is found among those that were superseded. gone tells that the job is gone, or that the definition
 // is: then nobody waits for this fire.
 func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bool, err error) {
-	err = run.Patiently(ctx, s.deps.Logger, "read where a definition ended", func(ctx context.Context) error {
+	err = run.Retry(ctx, s.deps.Logger, "read where a definition ended", func(ctx context.Context) error {
 		row, err := s.deps.Jobs.Get(ctx, w.fire.JobID)
 		var other time.Time
 		if err == nil {
@@ -362,7 +362,7 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 }
 
 func (s *Service) release(ctx context.Context, key dedupe.Key, t job.Token, called bool) bool {
-	err := run.Patiently(ctx, s.deps.Logger, "release a lease", func(ctx context.Context) error {
+	err := run.Retry(ctx, s.deps.Logger, "release a lease", func(ctx context.Context) error {
 		return s.deps.Records.Release(ctx, key, t, called)
 	})
 	return err == nil
@@ -373,7 +373,7 @@ func (s *Service) publish(ctx context.Context, events ...*job.Event) error {
 	for i, e := range events {
 		records[i] = wire.EventMessage(e)
 	}
-	return run.Patiently(ctx, s.deps.Logger, "publish events", func(ctx context.Context) error {
+	return run.Retry(ctx, s.deps.Logger, "publish events", func(ctx context.Context) error {
 		return s.deps.Log.Publish(ctx, dispatch.TopicEvents, records)
 	})
 }

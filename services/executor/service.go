@@ -162,7 +162,7 @@ func (s *Service) Missing() []string {
 // for.
 func (s *Service) Run(ctx context.Context) error {
 	s.name = "executor-" + ulid.Make().String()
-	err := run.Patiently(ctx, s.deps.Logger, "draw a start number", func(ctx context.Context) (err error) {
+	err := run.Retry(ctx, s.deps.Logger, "draw a start number", func(ctx context.Context) (err error) {
 		s.start, err = s.deps.Coord.StartNumber(ctx)
 		return err
 	})
@@ -371,7 +371,7 @@ func (s *Service) withoutRecord(ctx context.Context, tasks []*task) []*task {
 		keys[i] = dedupe.KeyOf(&w.fire.Entry)
 	}
 	var records []dedupe.Record
-	err := run.Patiently(ctx, s.deps.Logger, "look records up", func(ctx context.Context) (err error) {
+	err := run.Retry(ctx, s.deps.Logger, "look records up", func(ctx context.Context) (err error) {
 		records, err = s.deps.Records.Lookup(ctx, keys)
 		return err
 	})

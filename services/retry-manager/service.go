@@ -99,7 +99,7 @@ func (s *Service) Run(ctx context.Context) error {
 		if err != nil {
 			break
 		}
-		err = run.Patiently(ctx, s.deps.Logger, "settle events", func(ctx context.Context) error {
+		err = run.Retry(ctx, s.deps.Logger, "settle events", func(ctx context.Context) error {
 			return s.settle(ctx, messages)
 		})
 		if err != nil {
@@ -109,7 +109,7 @@ func (s *Service) Run(ctx context.Context) error {
 		for _, m := range messages {
 			offsets[m.Partition] = m.Offset + 1
 		}
-		err = run.Patiently(ctx, s.deps.Logger, "commit events", func(ctx context.Context) error {
+		err = run.Retry(ctx, s.deps.Logger, "commit events", func(ctx context.Context) error {
 			return consumer.Commit(ctx, offsets)
 		})
 		if err != nil {

@@ -152,7 +152,7 @@ func (s *Service) Run(ctx context.Context) error {
 		Hot: &s.hot, Cold: &s.cold, AskHot: hotbucket.Answers(s.deps.Hot), AskCold: s.readHold,
 	}
 	// Nothing is dispatched before it is known what is held, and nobody owns anything who cannot read that.
-	if err := run.Patiently(ctx, s.deps.Logger, "read what is held", s.readHold); err != nil {
+	if err := run.Retry(ctx, s.deps.Logger, "read what is held", s.readHold); err != nil {
 		return nil
 	}
 	assigned, err := member.Keep(ctx)
@@ -219,7 +219,7 @@ func (s *Service) assign(ctx context.Context, shards []*shard, owned []coord.Own
 func (s *Service) takeOver(ctx context.Context, o coord.Owner) bool {
 	var stale bool
 	s.hot.Begin(s.deps.Clock.Now())
-	err := run.Patiently(ctx, s.deps.Logger, "take a partition over", func(ctx context.Context) error {
+	err := run.Retry(ctx, s.deps.Logger, "take a partition over", func(ctx context.Context) error {
 		err := s.deps.Hot.SetEpoch(ctx, o)
 		stale = errors.Is(err, hotbucket.ErrStaleEpoch)
 		if err == nil || stale {

@@ -33,7 +33,7 @@ func (a *Access) Connect(ctx context.Context, partitions int, logger *slog.Logge
 		return nil, err
 	}
 	var wrong error
-	err = run.Patiently(ctx, logger, "connect to Cassandra", func(ctx context.Context) (err error) {
+	err = run.Retry(ctx, logger, "connect to Cassandra", func(ctx context.Context) (err error) {
 		store, err = OpenChecked(ctx, o, partitions)
 		if errors.Is(err, jobstore.ErrPartitions) || errors.Is(err, ErrDatacenter) {
 			wrong, err = err, nil

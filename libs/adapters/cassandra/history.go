@@ -77,7 +77,7 @@ const weeksAtOnce = 6
 
 // Executions implements jobstore.History: a query for the newest week, and one for each month before it.
 func (s *History) Executions(
-	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
 ) (events []job.Event, err error) {
 	week, last, from := weekOf(newestDay()), weekOf(dayOf(oldest)), oldest.UnixMilli()
 	if !before.NominalAt.IsZero() && weekOf(dayOf(before.NominalAt)) <= week {

@@ -61,7 +61,7 @@ func TestPageOfJobsAsksTheHistoryTwiceForEachAtMost(t *testing.T) {
 		asked.Store(0)
 		began := time.Now()
 		err = run.Each(page, atOnce, func(i int) error {
-			events, err := history.Executions(t.Context(), ids[i], jobstore.Position{}, now.Add(-days*24*time.Hour), 20)
+			events, err := history.Executions(t.Context(), ids[i], jobstore.Cursor{}, now.Add(-days*24*time.Hour), 20)
 			if err == nil && (len(events) != 2 || !events[1].Entry.NominalAt.Before(events[0].Entry.NominalAt)) {
 				err = fmt.Errorf("job %d: %d events, or not the newest first", i, len(events))
 			}

@@ -48,7 +48,7 @@ func (s *History) Record(_ context.Context, events []*job.Event) error {
 
 // Executions implements jobstore.History: one seek for each day that it looks back over.
 func (s *History) Executions(
-	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
 ) ([]job.Event, error) {
 	newest, err := s.newestDay(before)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *History) Executions(
 
 // newestDay is the day in which a look-back begins: the newest that has any row, or the position's if that is earlier.
 // (A position comes from a client; one in the far future must not cost a seek for each day until then.)
-func (s *History) newestDay(before jobstore.Position) (uint32, error) {
+func (s *History) newestDay(before jobstore.Cursor) (uint32, error) {
 	prefix := []byte{tableHistory}
 	it, err := s.db.pebble.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
 	if err != nil {

@@ -164,7 +164,7 @@ func (x *historyPort) Record(ctx context.Context, events []*job.Event) (err erro
 	return err
 }
 
-func (x *historyPort) Executions(ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int) (a []job.Event, err error) {
+func (x *historyPort) Executions(ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int) (a []job.Event, err error) {
 	defer func(began time.Time) { x.m.done("history", "Executions", began, err) }(time.Now())
 	a, err = x.History.Executions(ctx, jobID, before, oldest, limit)
 	return a, err

@@ -71,7 +71,7 @@ func eventIsReadBack(t *testing.T, s jobstore.History) {
 	skipped := job.SkippedEvent(&attempt.Entry, tenant,
 		job.SkippedRange{From: at.Add(3 * time.Hour), To: at.Add(4 * time.Hour), Count: 2}, job.DispositionSkippedMissed, at.Add(5*time.Hour))
 	must(t, s.Record(t.Context(), pointers([]job.Event{skipped})))
-	all, err := s.Executions(t.Context(), jobID, jobstore.Position{}, at.Add(-time.Hour), 10)
+	all, err := s.Executions(t.Context(), jobID, jobstore.Cursor{}, at.Add(-time.Hour), 10)
 	must(t, err)
 	for _, want := range []job.Event{attempt, deferred, skipped} {
 		i := slices.IndexFunc(all, func(e job.Event) bool { return e.ID == want.ID })
@@ -106,7 +106,7 @@ func recordsRace(t *testing.T, s jobstore.History) {
 			}
 		}
 	})
-	all, err := s.Executions(t.Context(), jobID, jobstore.Position{}, begin.Add(-time.Hour), 100)
+	all, err := s.Executions(t.Context(), jobID, jobstore.Cursor{}, begin.Add(-time.Hour), 100)
 	must(t, err)
 	if len(all) != 5*writers {
 		t.Errorf("%d events, want %d", len(all), 5*writers)
@@ -142,7 +142,7 @@ func noExecution(t *testing.T, s jobstore.History) {
 }
 
 // turn gives all events of a job by pages; limit must not cut an execution in two.
-func turn(t *testing.T, s jobstore.History, jobID string, before jobstore.Position, oldest time.Time, limit int) []job.Event {
+func turn(t *testing.T, s jobstore.History, jobID string, before jobstore.Cursor, oldest time.Time, limit int) []job.Event {
 	t.Helper()
 	var all []job.Event
 	for range 1000 {
@@ -156,7 +156,7 @@ func turn(t *testing.T, s jobstore.History, jobID string, before jobstore.Positi
 		}
 		all = append(all, page...)
 		last := page[len(page)-1].Entry
-		before = jobstore.Position{NominalAt: last.NominalAt, ExecutionID: last.ExecutionID}
+		before = jobstore.Cursor{NominalAt: last.NominalAt, ExecutionID: last.ExecutionID}
 	}
 	t.Fatal("the history has no end")
 	return nil
@@ -172,7 +172,7 @@ func executionsInPages(t *testing.T, s jobstore.History) {
 		must(t, s.Record(t.Context(), pointers([]job.Event{pair[1], pair[0], event(newJobID(), tenant, at, 1)})))
 	}
 	for _, limit := range []int{2, 6, 20, 100} {
-		same(t, fmt.Sprint("history by ", limit), turn(t, s, jobID, jobstore.Position{}, begin.Add(-time.Hour), limit), want)
+		same(t, fmt.Sprint("history by ", limit), turn(t, s, jobID, jobstore.Cursor{}, begin.Add(-time.Hour), limit), want)
 	}
 }
 
@@ -188,7 +188,7 @@ func executionsOfOneInstant(t *testing.T, s jobstore.History) {
 	}
 	must(t, s.Record(t.Context(), pointers(events)))
 	seen := map[string]int{}
-	for _, e := range turn(t, s, jobID, jobstore.Position{}, at.Add(-time.Hour), 1) {
+	for _, e := range turn(t, s, jobID, jobstore.Cursor{}, at.Add(-time.Hour), 1) {
 		seen[e.ID]++
 	}
 	for _, e := range events {
@@ -206,7 +206,7 @@ func executionsAtTheEnds(t *testing.T, s jobstore.History) {
 		before time.Time
 		want   int
 	}{{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), 1}, {at.Add(time.Millisecond), 1}, {at, 0}, {at.Add(-time.Millisecond), 0}} {
-		before := jobstore.Position{NominalAt: c.before, ExecutionID: job.ScheduleExecutionID(jobID, c.before)}
+		before := jobstore.Cursor{NominalAt: c.before, ExecutionID: job.ScheduleExecutionID(jobID, c.before)}
 		got, err := s.Executions(t.Context(), jobID, before, at.Add(-time.Hour), 10)
 		must(t, err)
 		if len(got) != c.want {
@@ -222,7 +222,7 @@ func lookBackEnds(t *testing.T, s jobstore.History) {
 		must(t, s.Record(t.Context(), pointers([]job.Event{event(jobID, tenant, noon.Add(time.Duration(h)*time.Hour), 1)})))
 	}
 	for _, c := range []struct{ oldest, want int }{{-40, 7}, {-30, 7}, {-29, 6}, {0, 4}, {1, 3}, {30, 1}, {31, 0}} {
-		got, err := s.Executions(t.Context(), jobID, jobstore.Position{}, noon.Add(time.Duration(c.oldest)*time.Hour), 100)
+		got, err := s.Executions(t.Context(), jobID, jobstore.Cursor{}, noon.Add(time.Duration(c.oldest)*time.Hour), 100)
 		must(t, err)
 		if len(got) != c.want {
 			t.Errorf("back to %d h there are %d events, want %d", c.oldest, len(got), c.want)

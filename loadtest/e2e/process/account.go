@@ -41,7 +41,7 @@ func (p *Process) readJobs(db *embedded.DB, a *ledger.Account) error {
 		return err
 	}
 	for _, row := range rows {
-		events, err := history.Executions(ctx, row.ID, jobstore.Position{}, a.From, all)
+		events, err := history.Executions(ctx, row.ID, jobstore.Cursor{}, a.From, all)
 		if err != nil {
 			return err
 		}

@@ -154,7 +154,7 @@ func (w *World) account(until time.Time) *ledger.Account {
 			account.Superseded = append(account.Superseded, old)
 		}
 		a.Jobs = append(a.Jobs, account)
-		events, err := ad.History.Executions(ctx, id, jobstore.Position{}, w.began, 1_000_000)
+		events, err := ad.History.Executions(ctx, id, jobstore.Cursor{}, w.began, 1_000_000)
 		must(err)
 		a.Events = append(a.Events, events...)
 	}

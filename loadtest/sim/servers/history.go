@@ -33,7 +33,7 @@ func place(e *job.Event) (at time.Time, executionID string) {
 
 // Executions implements jobstore.History.
 func (c *Cold) Executions(
-	_ context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+	_ context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
 ) ([]job.Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,7 +33,7 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 	if to, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
 		last := job.Instant(to.Add(time.Millisecond - 1)).Add(-time.Millisecond)
 		if before.NominalAt.IsZero() || last.Before(before.NominalAt) {
-			before = jobstore.Position{NominalAt: last}
+			before = jobstore.Cursor{NominalAt: last}
 		}
 	}
 	executions, more, err := rs.executions(ctx, jobID, before, oldest, maxRowsRead)
@@ -68,7 +68,7 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 // executions are the newest executions of a job before a position, from at most limit events. An execution whose
 // events the limit cuts through is left out, unless it is the only one. more reports whether there may be older ones.
 func (rs *Reads) executions(
-	ctx context.Context, jobID string, before jobstore.Position, oldest time.Time, limit int,
+	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
 ) (list []*Execution, more bool, err error) {
 	events, err := rs.History.Executions(ctx, jobID, before, oldest, limit)
 	if err != nil {

@@ -28,20 +28,20 @@ func badCursor() *problem.Problem {
 }
 
 // parsePosition returns the position that a cursor names; the empty one is the newest.
-func parsePosition(cursor string) (jobstore.Position, bool) {
+func parsePosition(cursor string) (jobstore.Cursor, bool) {
 	if cursor == "" {
-		return jobstore.Position{}, true
+		return jobstore.Cursor{}, true
 	}
 	text, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil {
-		return jobstore.Position{}, false
+		return jobstore.Cursor{}, false
 	}
 	ms, id, ok := strings.Cut(string(text), " ")
 	at, err := strconv.ParseInt(ms, 10, 53)
 	if _, bad := job.ParseExecutionID(id); !ok || err != nil || bad != nil || at < 0 {
-		return jobstore.Position{}, false
+		return jobstore.Cursor{}, false
 	}
-	return jobstore.Position{NominalAt: time.UnixMilli(at).UTC(), ExecutionID: id}, true
+	return jobstore.Cursor{NominalAt: time.UnixMilli(at).UTC(), ExecutionID: id}, true
 }
 
 // position returns the cursor that names the execution.

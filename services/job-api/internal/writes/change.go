@@ -171,7 +171,7 @@ func (ws *Writes) redefine(
 
 // answerChange answers a change when it holds.
 func (ws *Writes) answerChange(ctx context.Context, j *lifecycle.Changed) (edge.Response, error) {
-	if err := ws.hold(ctx, j); err != nil {
+	if err := ws.await(ctx, j); err != nil {
 		return edge.Response{}, err
 	}
 	return ws.deps.Reads.Answer(ctx, http.StatusOK, &j.Job)

@@ -41,7 +41,7 @@ func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Re
 		if err != nil {
 			return edge.Response{}, fmt.Errorf("cancel execution %s: %w", id, err)
 		}
-		if err := ws.hold(ctx, &j); err != nil {
+		if err := ws.await(ctx, &j); err != nil {
 			return edge.Response{}, err
 		}
 		x.Cancelling = !x.Ended()

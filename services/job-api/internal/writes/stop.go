@@ -53,7 +53,7 @@ func (ws *Writes) cancelJob(ctx context.Context, r *edge.Request) (edge.Response
 func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	j, err := ws.cancel(ctx, r.PathValue("id"), true)
 	if err == nil {
-		err = ws.hold(ctx, &j)
+		err = ws.await(ctx, &j)
 	}
 	return edge.Response{Status: http.StatusNoContent}, err
 }

@@ -44,15 +44,8 @@ func (ws *Writes) writeThrough(ctx context.Context, entries []job.Entry) {
 
 // addNear adds the entries that are due before the horizon to their hot buckets.
 func (ws *Writes) addNear(ctx context.Context, entries []job.Entry) error {
-	near, err := hotbucket.Near(ctx, ws.deps.Hot, entries)
-	if err != nil {
-		return fmt.Errorf("read the horizons of %d entries: %w", len(entries), err)
-	}
-	if len(near) == 0 {
-		return nil
-	}
-	if err := ws.deps.Hot.Add(ctx, near); err != nil {
-		return fmt.Errorf("add %d entries to their hot buckets: %w", len(near), err)
+	if err := hotbucket.AddNear(ctx, ws.deps.Hot, entries); err != nil {
+		return fmt.Errorf("add %d entries to their hot buckets: %w", len(entries), err)
 	}
 	return nil
 }
@@ -62,7 +55,7 @@ func (ws *Writes) writeThroughLoop(ctx context.Context) {
 	for {
 		select {
 		case e := <-ws.notThrough:
-			err := run.Patiently(ctx, ws.deps.Logger, "write an entry through", func(ctx context.Context) error {
+			err := run.Retry(ctx, ws.deps.Logger, "write an entry through", func(ctx context.Context) error {
 				return ws.addNear(ctx, []job.Entry{e})
 			})
 			if err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-// hold returns when a change holds, which takes up to dedupe.ReplacedFor and the clocks' difference where a server of the hot tier has
+// await returns when a change holds, which takes up to dedupe.ReplacedFor and the clocks' difference where a server of the hot tier has
 // failed over. Only a share of the connections may wait for that, and none of them once the service is asked to stop; the others get
 // edge.ErrNotHeld. A request that is repeated finds nothing to change, and waits for what is left of the time.
-func (ws *Writes) hold(ctx context.Context, j *lifecycle.Changed) error {
+func (ws *Writes) await(ctx context.Context, j *lifecycle.Changed) error {
 	if j.HoldsIn == 0 {
 		return nil
 	}
@@ -25,11 +25,11 @@ func (ws *Writes) hold(ctx context.Context, j *lifecycle.Changed) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	held := make(chan error, 1)
-	go func() { held <- j.Hold(ctx) }()
+	go func() { held <- j.Await(ctx) }()
 	select {
 	case err := <-held:
 		if err != nil {
-			return fmt.Errorf("hold the change of job %s: %w", j.ID, err)
+			return fmt.Errorf("wait until the change of job %s holds: %w", j.ID, err)
 		}
 		return nil
 	case <-ws.stopping:
