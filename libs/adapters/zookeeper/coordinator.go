@@ -80,7 +80,7 @@ func Open(o Options) (*Coordinator, error) {
 		return nil, fmt.Errorf("zookeeper: %w", err)
 	}
 	c := &Coordinator{
-		o: o, conn: conn, nodes: map[string]bool{},
+		o: o, conn: named{conn}, nodes: map[string]bool{},
 		unowned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "minutehand_coordinator_unowned_partitions",
 			Help: "Partitions that are assigned to this process, and not owned by it yet.",
@@ -156,7 +156,7 @@ func (c *Coordinator) StartNumber(ctx context.Context) (int64, error) {
 			return int64(stat.Version), nil
 		}
 		if !transient(err) || run.Sleep(ctx, recheck) != nil {
-			return 0, fmt.Errorf("zookeeper: start number: %w", errors.Join(err, ctx.Err()))
+			return 0, fmt.Errorf("start number: %w", errors.Join(err, ctx.Err()))
 		}
 	}
 }

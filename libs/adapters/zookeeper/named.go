@@ -1,0 +1,56 @@
+package zookeeper
+
+import (
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// named is an ensemble whose errors say what was asked of it.
+type named struct{ ensemble }
+
+func name(err error, operation, path string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("zookeeper: %s %s: %w", operation, path, err)
+}
+
+func (n named) Create(path string, data []byte, flags int32, acl []zk.ACL) (string, error) {
+	node, err := n.ensemble.Create(path, data, flags, acl)
+	return node, name(err, "create", path)
+}
+
+func (n named) CreateProtectedEphemeralSequential(path string, data []byte, acl []zk.ACL) (string, error) {
+	node, err := n.ensemble.CreateProtectedEphemeralSequential(path, data, acl)
+	return node, name(err, "create", path)
+}
+
+func (n named) Get(path string) ([]byte, *zk.Stat, error) {
+	data, stat, err := n.ensemble.Get(path)
+	return data, stat, name(err, "get", path)
+}
+
+func (n named) Exists(path string) (bool, *zk.Stat, error) {
+	there, stat, err := n.ensemble.Exists(path)
+	return there, stat, name(err, "look for", path)
+}
+
+func (n named) Set(path string, data []byte, version int32) (*zk.Stat, error) {
+	stat, err := n.ensemble.Set(path, data, version)
+	return stat, name(err, "set", path)
+}
+
+func (n named) Delete(path string, version int32) error {
+	return name(n.ensemble.Delete(path, version), "delete", path)
+}
+
+func (n named) Children(path string) ([]string, *zk.Stat, error) {
+	children, stat, err := n.ensemble.Children(path)
+	return children, stat, name(err, "list", path)
+}
+
+func (n named) ChildrenW(path string) ([]string, *zk.Stat, <-chan zk.Event, error) {
+	children, stat, events, err := n.ensemble.ChildrenW(path)
+	return children, stat, events, name(err, "watch", path)
+}
