@@ -10,8 +10,8 @@ import (
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
-// Line is a definition with its compiled schedule: the line of occurrences that it makes for its job.
-type Line struct {
+// Series is a definition with its compiled schedule: the series of occurrences that it makes for its job.
+type Series struct {
 	JobID string
 	Def   *job.Definition
 	Plan  *schedule.Plan
@@ -21,21 +21,21 @@ type Line struct {
 
 // First is the entry of the first occurrence at or after the definition's beginning; ok is false when the schedule has
 // none. partition is the job's, now the clock of the writer.
-func (l *Line) First(partition int, now time.Time) (e job.Entry, ok bool) {
-	from := l.Def.EffectiveAt
-	at, ok := l.Plan.First(from)
-	if !ok || l.beyond(l.Def.FirstOrdinal) {
+func (s *Series) First(partition int, now time.Time) (e job.Entry, ok bool) {
+	from := s.Def.EffectiveAt
+	at, ok := s.Plan.First(from)
+	if !ok || s.beyond(s.Def.FirstOrdinal) {
 		return job.Entry{}, false
 	}
-	e = l.entry(partition, at, l.Def.FirstOrdinal)
+	e = s.entry(partition, at, s.Def.FirstOrdinal)
 	e.WrittenAt = now
 	return job.NewEntry(e, now), true
 }
 
 // OnTime is the decision for an occurrence that is not late: it fires, and the next instant follows.
-func (l *Line) OnTime(e *job.Entry) job.Decision {
+func (s *Series) OnTime(e *job.Entry) job.Decision {
 	d := job.Decision{Fire: true}
-	if next, ok := l.next(e.NominalAt, e.Ordinal+1); ok {
+	if next, ok := s.next(e.NominalAt, e.Ordinal+1); ok {
 		d.Next, d.NextOrdinal = next, e.Ordinal+1
 	}
 	return d
@@ -47,23 +47,23 @@ func (l *Line) OnTime(e *job.Entry) job.Decision {
 //   - skip: none of the missed ones fires.
 //   - fire_once: this one fires, the missed ones after it are skipped.
 //   - backfill: this one fires and the next instant follows, missed or not, until max_backfill were fired.
-func (l *Line) Late(e *job.Entry, now time.Time) job.Decision {
-	if l.Def.MissedRun == job.MissedBackfill && e.BackfillFired < l.Def.MaxBackfill {
-		d := l.OnTime(e)
+func (s *Series) Late(e *job.Entry, now time.Time) job.Decision {
+	if s.Def.MissedRun == job.MissedBackfill && e.BackfillFired < s.Def.MaxBackfill {
+		d := s.OnTime(e)
 		d.NextBackfillFired = e.BackfillFired + 1
 		return d
 	}
-	d := job.Decision{Fire: l.Def.MissedRun == job.MissedFireOnce}
+	d := job.Decision{Fire: s.Def.MissedRun == job.MissedFireOnce}
 	// An instant is missed when its own time, jitter included, is more than the window ago. Jitter never reaches the next
 	// instant, so only the last one before that can still be ahead.
-	cutoff := now.Add(-l.Def.CatchUpWindow)
-	if last, ok := l.Plan.Prev(cutoff); ok && !l.Plan.ScheduledFor(last).Before(cutoff) {
+	cutoff := now.Add(-s.Def.CatchUpWindow)
+	if last, ok := s.Plan.Prev(cutoff); ok && !s.Plan.ScheduledFor(last).Before(cutoff) {
 		cutoff = last
 	}
-	if !l.EndsAt.IsZero() && cutoff.After(l.EndsAt) {
-		cutoff = l.EndsAt
+	if !s.EndsAt.IsZero() && cutoff.After(s.EndsAt) {
+		cutoff = s.EndsAt
 	}
-	first, ok := l.next(e.NominalAt, e.Ordinal+1)
+	first, ok := s.next(e.NominalAt, e.Ordinal+1)
 	if !ok {
 		return d
 	}
@@ -71,27 +71,27 @@ func (l *Line) Late(e *job.Entry, now time.Time) job.Decision {
 		d.Next, d.NextOrdinal = first, e.Ordinal+1
 		return d
 	}
-	skipped, ordinal := l.skip(first, e.Ordinal+1, cutoff)
+	skipped, ordinal := s.skip(first, e.Ordinal+1, cutoff)
 	d.Skipped, d.Disposition = &skipped, job.DispositionSkippedMissed
-	if next, ok := l.next(skipped.To, ordinal); ok {
+	if next, ok := s.next(skipped.To, ordinal); ok {
 		d.Next, d.NextOrdinal = next, ordinal
 	}
 	return d
 }
 
 // skip is the range of instants from first, which has that ordinal, up to the cutoff, and the ordinal that follows it.
-func (l *Line) skip(first time.Time, ordinal int, cutoff time.Time) (job.SkippedRange, int) {
+func (s *Series) skip(first time.Time, ordinal int, cutoff time.Time) (job.SkippedRange, int) {
 	limit := job.MaxSkipCount
-	if most := l.Def.Schedule.MaxOccurrences; most > 0 {
+	if most := s.Def.Schedule.MaxOccurrences; most > 0 {
 		limit = most - ordinal + 1
 	}
-	count := l.Plan.Count(first, cutoff, limit)
-	last, _ := l.Plan.Prev(cutoff)
-	if most := l.Def.Schedule.MaxOccurrences; most > 0 && count == limit {
+	count := s.Plan.Count(first, cutoff, limit)
+	last, _ := s.Plan.Prev(cutoff)
+	if most := s.Def.Schedule.MaxOccurrences; most > 0 && count == limit {
 		// The schedule ends within the range: its last occurrence is the one with the greatest ordinal.
 		last = first
 		for range count - 1 {
-			last, _ = l.Plan.Next(last)
+			last, _ = s.Plan.Next(last)
 		}
 	}
 	return job.SkippedRange{From: first, To: last, Count: min(count, job.MaxSkipCount)}, ordinal + count
@@ -99,69 +99,69 @@ func (l *Line) skip(first time.Time, ordinal int, cutoff time.Time) (job.Skipped
 
 // From is the run of instants from that of the decision's successor up to end, which share the fate of the entry because
 // its chain ends there; ok is false when there is none.
-func (l *Line) From(d job.Decision, end time.Time) (r job.SkippedRange, ok bool) {
-	if !l.EndsAt.IsZero() && end.After(l.EndsAt) {
-		end = l.EndsAt
+func (s *Series) From(d job.Decision, end time.Time) (r job.SkippedRange, ok bool) {
+	if !s.EndsAt.IsZero() && end.After(s.EndsAt) {
+		end = s.EndsAt
 	}
 	if d.Next.IsZero() || !d.Next.Before(end) {
 		return job.SkippedRange{}, false
 	}
-	r, _ = l.skip(d.Next, d.NextOrdinal, end)
+	r, _ = s.skip(d.Next, d.NextOrdinal, end)
 	return r, true
 }
 
 // Successor is the entry that follows from parent by its decision; ok is false when the schedule ends there. Its key
 // follows from the parent's alone.
-func (l *Line) Successor(parent *job.Entry, d job.Decision, now time.Time) (e job.Entry, ok bool) {
+func (s *Series) Successor(parent *job.Entry, d job.Decision, now time.Time) (e job.Entry, ok bool) {
 	if d.Next.IsZero() {
 		return job.Entry{}, false
 	}
-	e = l.entry(parent.Partition, d.Next, d.NextOrdinal)
+	e = s.entry(parent.Partition, d.Next, d.NextOrdinal)
 	e.BackfillFired = d.NextBackfillFired
 	e.WrittenAt = now
 	return job.NewEntry(e, job.MinuteStart(parent.Minute)), true
 }
 
-func (l *Line) entry(partition int, at time.Time, ordinal int) job.Entry {
-	due := l.Plan.ScheduledFor(at)
+func (s *Series) entry(partition int, at time.Time, ordinal int) job.Entry {
+	due := s.Plan.ScheduledFor(at)
 	e := job.Entry{
 		Locator: job.Locator{
-			Partition: partition, DueAt: due, ExecutionID: job.ScheduleExecutionID(l.JobID, at), Attempt: 1,
-			DefinitionID: l.Def.ID,
+			Partition: partition, DueAt: due, ExecutionID: job.ScheduleExecutionID(s.JobID, at), Attempt: 1,
+			DefinitionID: s.Def.ID,
 		},
-		JobID: l.JobID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: ordinal,
+		JobID: s.JobID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: ordinal,
 	}
-	l.Def.Mark(&e)
+	s.Def.Mark(&e)
 	return e
 }
 
 // next is the instant after at, unless the definition has ended by then or its occurrences are used up.
-func (l *Line) next(at time.Time, ordinal int) (time.Time, bool) {
-	next, ok := l.Plan.Next(at)
-	if !ok || l.beyond(ordinal) || !l.EndsAt.IsZero() && !next.Before(l.EndsAt) {
+func (s *Series) next(at time.Time, ordinal int) (time.Time, bool) {
+	next, ok := s.Plan.Next(at)
+	if !ok || s.beyond(ordinal) || !s.EndsAt.IsZero() && !next.Before(s.EndsAt) {
 		return time.Time{}, false
 	}
 	return next, true
 }
 
-func (l *Line) beyond(ordinal int) bool {
-	most := l.Def.Schedule.MaxOccurrences
+func (s *Series) beyond(ordinal int) bool {
+	most := s.Def.Schedule.MaxOccurrences
 	return most > 0 && ordinal > most
 }
 
 // OrdinalAt is the ordinal that the first instant at or after t has under this definition.
-func (l *Line) OrdinalAt(t time.Time) int {
+func (s *Series) OrdinalAt(t time.Time) int {
 	limit := job.MaxSkipCount
-	if most := l.Def.Schedule.MaxOccurrences; most > 0 {
+	if most := s.Def.Schedule.MaxOccurrences; most > 0 {
 		limit = most + 1
 	}
-	return l.Def.FirstOrdinal + l.Plan.Count(l.Def.EffectiveAt, t, limit)
+	return s.Def.FirstOrdinal + s.Plan.Count(s.Def.EffectiveAt, t, limit)
 }
 
 // NextRun is the first instant after now that will fire if nothing changes; ok is false when the schedule has ended.
-func (l *Line) NextRun(now time.Time) (time.Time, bool) {
-	at, ok := l.Plan.First(job.Later(now, l.Def.EffectiveAt))
-	if !ok || l.Def.Schedule.MaxOccurrences > 0 && l.beyond(l.OrdinalAt(at)) {
+func (s *Series) NextRun(now time.Time) (time.Time, bool) {
+	at, ok := s.Plan.First(job.Later(now, s.Def.EffectiveAt))
+	if !ok || s.Def.Schedule.MaxOccurrences > 0 && s.beyond(s.OrdinalAt(at)) {
 		return time.Time{}, false
 	}
 	return at, true

@@ -19,7 +19,7 @@ func TestOccurrenceThatItsJitterMovesAheadIsNotMissed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := Line{JobID: id, Plan: plan, Def: &job.Definition{
+		l := Series{JobID: id, Plan: plan, Def: &job.Definition{
 			ID: "def_1", Schedule: s, MissedRun: job.MissedFireOnce, CatchUpWindow: time.Minute,
 		}}
 		e := l.entry(0, day, 1)

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/loadtest/e2e/world"
 )
@@ -16,8 +16,8 @@ func TestRefusedAttemptThatAnotherHoldsIsNotInvokedWhenTheStopRecordIsGone(t *te
 		at := job.Instant(time.Now().Add(10 * time.Minute))
 		id := w.Create(world.Job("cancelled", "ok", map[string]any{"type": "one_shot", "run_at": at}))
 		a, ctx := w.Platform.Adapters, t.Context()
-		key := dedupe.Key{ExecutionID: job.ScheduleExecutionID(id, at), Attempt: 1}
-		other := dedupe.Holder{Name: "another", Start: 1}
+		key := attempts.Key{ExecutionID: job.ScheduleExecutionID(id, at), Attempt: 1}
+		other := attempts.Holder{Name: "another", Start: 1}
 		if _, held, err := a.Records.Acquire(ctx, key, other, time.Now(), at.Add(30*time.Second)); err != nil || !held {
 			t.Fatal(held, err)
 		}

@@ -132,7 +132,7 @@ func leaveHalfAnUpdate(t *testing.T, w *world.World, id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, _ := (&occurrence.Line{JobID: id, Def: &d, Plan: plan}).First(bucket.Partition(id, world.Partitions), now)
+	e, _ := (&occurrence.Series{JobID: id, Def: &d, Plan: plan}).First(bucket.Partition(id, world.Partitions), now)
 	if err := stores.Jobs.PutDefinition(t.Context(), id, row.Definition); err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -372,7 +372,7 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 				x.What = pick(f.dice, []string{"", "0", "1", "2", "3"}, "what/%s/%d", k, n)
 			case Replace:
 				x.What = pick(f.dice, []string{"0", "1", "2", "3"}, "what/%s/%d", k, n)
-				x.For = pick(f.dice, []time.Duration{2 * time.Second, 8 * time.Second, dedupe.ReplacedFor - time.Millisecond}, "for/%s/%d", k, n)
+				x.For = pick(f.dice, []time.Duration{2 * time.Second, 8 * time.Second, attempts.ReplacedFor - time.Millisecond}, "for/%s/%d", k, n)
 			case Lapse:
 				x.What = pick(f.dice, processes, "what/%s/%d", k, n)
 				x.For = pick(f.dice, []time.Duration{2 * time.Second, 9 * time.Second, 40 * time.Second}, "for/%s/%d", k, n)

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -152,17 +152,17 @@ var (
 type records struct{ *client }
 
 func (c records) Acquire(
-	ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time,
-) (dedupe.Record, bool, error) {
+	ctx context.Context, k attempts.Key, h attempts.Holder, now, lapsesAt time.Time,
+) (attempts.Record, bool, error) {
 	c.p.w.looks(c.p, k)
-	v, err := through(ctx, c.p, opAcquire, attemptKey(k), func(ctx context.Context) (pair[dedupe.Record, bool], error) {
+	v, err := through(ctx, c.p, opAcquire, attemptKey(k), func(ctx context.Context) (pair[attempts.Record, bool], error) {
 		rec, ok, err := c.hot.Acquire(ctx, k, h, now, lapsesAt)
-		return pair[dedupe.Record, bool]{rec, ok}, err
+		return pair[attempts.Record, bool]{rec, ok}, err
 	})
 	return v.a, v.b, err
 }
 
-func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Fence, *job.State, error) {
+func (c records) Start(ctx context.Context, k attempts.Key, t job.Token, check attempts.Check) (job.Fence, *job.State, error) {
 	v, err := through(ctx, c.p, opStart, attemptKey(k), func(ctx context.Context) (pair[job.Fence, *job.State], error) {
 		fence, stop, err := c.hot.Start(ctx, k, t, check)
 		if err == nil && stop == nil {
@@ -173,41 +173,41 @@ func (c records) Start(ctx context.Context, k dedupe.Key, t job.Token, check ded
 	return v.a, v.b, err
 }
 
-func (c records) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
-	key := func(l dedupe.Lease) string { return attemptKey(l.Key) }
-	return write(ctx, c.p, opRenew, leases, key, func(ctx context.Context, leases []dedupe.Lease) error {
+func (c records) Renew(ctx context.Context, leases []attempts.Lease, lapsesAt time.Time) error {
+	key := func(l attempts.Lease) string { return attemptKey(l.Key) }
+	return write(ctx, c.p, opRenew, leases, key, func(ctx context.Context, leases []attempts.Lease) error {
 		return c.hot.Renew(ctx, leases, lapsesAt)
 	})
 }
 
-func (c records) Release(ctx context.Context, k dedupe.Key, t job.Token, called bool) error {
+func (c records) Release(ctx context.Context, k attempts.Key, t job.Token, called bool) error {
 	return do(ctx, c.p, opRelease, attemptKey(k), func(ctx context.Context) error { return c.hot.Release(ctx, k, t, called) })
 }
 
-func (c records) Finish(ctx context.Context, ends []dedupe.Completion, now time.Time) ([]dedupe.Completed, error) {
+func (c records) Finish(ctx context.Context, ends []attempts.Completion, now time.Time) ([]attempts.Completed, error) {
 	ends = slices.Clone(ends)
-	key := func(e dedupe.Completion) string { return attemptKey(e.Key) }
-	return knowing(ctx, c.p, opFinish, first(ends, key), func(ctx context.Context, f Fault) ([]dedupe.Completed, error) {
+	key := func(e attempts.Completion) string { return attemptKey(e.Key) }
+	return knowing(ctx, c.p, opFinish, first(ends, key), func(ctx context.Context, f Fault) ([]attempts.Completed, error) {
 		return c.hot.Finish(ctx, some(c.p, f, ends, key), now)
 	})
 }
 
-func (c records) Refuse(ctx context.Context, k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
-	v, err := through(ctx, c.p, opRefuse, attemptKey(k), func(ctx context.Context) (pair[dedupe.Record, bool], error) {
+func (c records) Refuse(ctx context.Context, k attempts.Key, o job.Outcome, now time.Time) (attempts.Record, bool, error) {
+	v, err := through(ctx, c.p, opRefuse, attemptKey(k), func(ctx context.Context) (pair[attempts.Record, bool], error) {
 		rec, ok, err := c.hot.Refuse(ctx, k, o, now)
-		return pair[dedupe.Record, bool]{rec, ok}, err
+		return pair[attempts.Record, bool]{rec, ok}, err
 	})
 	return v.a, v.b, err
 }
 
-func (c records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
-	return through(ctx, c.p, opLookup, first(keys, attemptKey), func(ctx context.Context) ([]dedupe.Record, error) {
+func (c records) Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.Record, error) {
+	return through(ctx, c.p, opLookup, first(keys, attemptKey), func(ctx context.Context) ([]attempts.Record, error) {
 		return c.hot.Lookup(ctx, keys)
 	})
 }
 
-func (c records) Memory(ctx context.Context, jobID string) (dedupe.Memory, error) {
-	return through(ctx, c.p, opMemory, c.p.name, func(ctx context.Context) (dedupe.Memory, error) { return c.hot.Memory(ctx, jobID) })
+func (c records) Memory(ctx context.Context, jobID string) (attempts.Memory, error) {
+	return through(ctx, c.p, opMemory, c.p.name, func(ctx context.Context) (attempts.Memory, error) { return c.hot.Memory(ctx, jobID) })
 }
 
 func (c records) SetStop(ctx context.Context, id string, s job.State) (time.Duration, error) {

@@ -5,9 +5,9 @@ import (
 	"net/http"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -22,7 +22,7 @@ type Ports struct {
 	History   jobstore.History
 	Settings  jobstore.Settings
 	Hot       hotbucket.Buckets
-	Records   dedupe.Records
+	Records   attempts.Records
 	Log       dispatch.Log
 	Coord     coord.Coordinator
 	Archive   archive.Archive
@@ -70,11 +70,11 @@ func first[T any](list []T, key func(T) string) string {
 	return smallest
 }
 
-func entryKey(e job.Entry) string     { return locatorKey(e.Locator) }
-func sharedKey(e *job.Entry) string   { return locatorKey(e.Locator) }
-func locatorKey(l job.Locator) string { return fmt.Sprintf("%s/%d", l.ExecutionID, l.Attempt) }
-func attemptKey(k dedupe.Key) string  { return fmt.Sprintf("%s/%d", k.ExecutionID, k.Attempt) }
-func same(s string) string            { return s }
+func entryKey(e job.Entry) string      { return locatorKey(e.Locator) }
+func sharedKey(e *job.Entry) string    { return locatorKey(e.Locator) }
+func locatorKey(l job.Locator) string  { return fmt.Sprintf("%s/%d", l.ExecutionID, l.Attempt) }
+func attemptKey(k attempts.Key) string { return fmt.Sprintf("%s/%d", k.ExecutionID, k.Attempt) }
+func same(s string) string             { return s }
 
 // pair is what calls with two results give.
 type pair[A, B any] struct {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
@@ -23,7 +23,7 @@ func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
 		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(), Ahead: p.clock.Difference(),
 	}
 	w.mu.Lock()
-	k := dedupe.Key{ExecutionID: c.ExecutionID, Attempt: attempt}
+	k := attempts.Key{ExecutionID: c.ExecutionID, Attempt: attempt}
 	check := w.checked[tokenKey(k, c.Token)]
 	c.CheckedAt, c.Replaced, c.AheadAtLook = check.at, check.replaced, c.Ahead
 	if ahead, looked := w.ahead[look{p, attemptKey(k)}]; looked {

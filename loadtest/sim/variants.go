@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -224,9 +224,9 @@ func (claimsNothing) Claim(_ context.Context, _ coord.Owner, claims []hotbucket.
 	return own, nil
 }
 
-type refusesAhead struct{ dedupe.Records }
+type refusesAhead struct{ attempts.Records }
 
-func (r refusesAhead) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
+func (r refusesAhead) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
 	fence, stop, err := r.Records.Start(ctx, k, t, c)
 	if stop != nil && stop.JudgeAttempt(c.Entry, time.Time{}) == job.VerdictAheadOfRow {
 		stop.DefinitionID, stop.EffectiveAt = c.Entry.DefinitionID+"~", time.Time{}
@@ -236,11 +236,11 @@ func (r refusesAhead) Start(ctx context.Context, k dedupe.Key, t job.Token, c de
 
 // beginsAs lets an attempt begin although the stop record says one of some verdicts of it.
 type beginsAs struct {
-	dedupe.Records
+	attempts.Records
 	verdicts []job.Verdict
 }
 
-func (b beginsAs) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
+func (b beginsAs) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
 	fence, stop, err := b.Records.Start(ctx, k, t, c)
 	if stop != nil && slices.Contains(b.verdicts, stop.JudgeAttempt(c.Entry, time.Time{})) {
 		c.StopVersion = stop.Version
@@ -249,7 +249,7 @@ func (b beginsAs) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe
 	return fence, stop, err
 }
 
-type stopsNothing struct{ dedupe.Records }
+type stopsNothing struct{ attempts.Records }
 
 func (stopsNothing) SetStop(context.Context, string, job.State) (time.Duration, error) { return 0, nil }
 

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bucket"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
@@ -223,7 +223,7 @@ func (w *world) replaceBefore(id string, n int) {
 	}
 	at := (time.Since(w.forecast) + time.Second + 2*time.Millisecond).Truncate(time.Millisecond)
 	w.plan(Fault{
-		Kind: Replace, What: strconv.Itoa(bucket.Partition(id, partitions)) + who, At: at, For: dedupe.ReplacedFor - time.Millisecond, Aimed: true,
+		Kind: Replace, What: strconv.Itoa(bucket.Partition(id, partitions)) + who, At: at, For: attempts.ReplacedFor - time.Millisecond, Aimed: true,
 	})
 	w.after(1005*time.Millisecond+time.Duration(w.faults.dice.roll("replaced/%s/%d", id, n)*2500)*time.Millisecond, func() {})
 }

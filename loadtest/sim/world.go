@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
@@ -409,7 +409,7 @@ func (w *world) strike(f Fault, early time.Duration) {
 	}
 }
 
-func tokenKey(k dedupe.Key, token string) string { return attemptKey(k) + "@" + token }
+func tokenKey(k attempts.Key, token string) string { return attemptKey(k) + "@" + token }
 
 // check is a last check that was accepted, perhaps by a server that had been replaced.
 type check struct {
@@ -424,7 +424,7 @@ type look struct {
 }
 
 // looks notes by how much an executor's clock is ahead when it finds an attempt due.
-func (w *world) looks(p *process, k dedupe.Key) {
+func (w *world) looks(p *process, k attempts.Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l, ahead := look{p, attemptKey(k)}, p.clock.Difference()
@@ -435,7 +435,7 @@ func (w *world) looks(p *process, k dedupe.Key) {
 }
 
 // started notes that the hot tier accepted the last check of an attempt.
-func (w *world) started(k dedupe.Key, fence job.Fence) {
+func (w *world) started(k attempts.Key, fence job.Fence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.checked[tokenKey(k, fence.String())] = check{time.Now(), w.hot.Replaced(k.ExecutionID, fence)}

@@ -19,9 +19,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -82,7 +82,7 @@ func (c Config) Validate() error {
 type Deps struct {
 	Pending  jobstore.Pending
 	Hot      hotbucket.Buckets
-	Outcomes dedupe.Outcomes
+	Outcomes attempts.Outcomes
 	Log      dispatch.Log
 	Coord    coord.Coordinator
 	Logger   *slog.Logger

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -274,9 +274,9 @@ func (s *Service) missing(ctx context.Context, entries []job.Entry, now time.Tim
 		page := entries[:n]
 		entries = entries[n:]
 		asked := make([]*job.Entry, n)
-		keys := make([]dedupe.Key, n)
+		keys := make([]attempts.Key, n)
 		for i := range page {
-			asked[i], keys[i] = &page[i], dedupe.KeyOf(&page[i])
+			asked[i], keys[i] = &page[i], attempts.KeyOf(&page[i])
 		}
 		gone, err := s.absent(ctx, asked)
 		if err != nil {

@@ -3,7 +3,7 @@ package executor
 import (
 	"context"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -11,9 +11,9 @@ import (
 type attempt struct {
 	s   *Service
 	w   *task
-	key dedupe.Key
+	key attempts.Key
 	own *lease
-	rec dedupe.Record
+	rec attempts.Record
 	// ending: the lease is renewed until the outcome is stored.
 	ending bool
 }

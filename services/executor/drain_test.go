@@ -13,8 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -69,7 +69,7 @@ type bench struct {
 	pending *embedded.Pending
 	records *embedded.Records
 	// shown is what the executor has for them.
-	shown  dedupe.Records
+	shown  attempts.Records
 	target *slowTarget
 	// rows counts the reads of entries' rows.
 	rows atomic.Int64
@@ -261,12 +261,12 @@ func (p countedRows) Row(ctx context.Context, l job.Locator) (job.PendingRow, er
 
 // stopsMeanwhile writes a stop record right before a check that goes by one comes in.
 type stopsMeanwhile struct {
-	dedupe.Records
+	attempts.Records
 	stop   job.State
 	checks []int64
 }
 
-func (r *stopsMeanwhile) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
+func (r *stopsMeanwhile) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
 	r.checks = append(r.checks, c.StopVersion)
 	if c.StopVersion > 0 {
 		if _, err := r.SetStop(ctx, c.Entry.JobID, r.stop); err != nil {

@@ -3,7 +3,7 @@ package executor
 import (
 	"context"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
 )
@@ -12,7 +12,7 @@ const (
 	// maxEnding bounds the outcomes on their way to the log; beyond it invocations keep their hosts' places.
 	maxEnding = 4096
 	// endBatch is how many outcomes are stored and published at once.
-	endBatch = dedupe.MaxFinish
+	endBatch = attempts.MaxFinish
 )
 
 // ending is an attempt that has an outcome.
@@ -70,11 +70,11 @@ func (s *Service) endLoop(ctx context.Context) {
 // endAll stores outcomes and publishes them: only a stored outcome is published. Where the attempt is another's by now,
 // that one's record is followed.
 func (s *Service) endAll(ctx context.Context, batch []ending) {
-	ends := make([]dedupe.Completion, len(batch))
+	ends := make([]attempts.Completion, len(batch))
 	for i, e := range batch {
-		ends[i] = dedupe.Completion{Key: dedupe.KeyOf(&e.w.fire.Entry), Token: e.token, Outcome: e.outcome}
+		ends[i] = attempts.Completion{Key: attempts.KeyOf(&e.w.fire.Entry), Token: e.token, Outcome: e.outcome}
 	}
-	var ended []dedupe.Completed
+	var ended []attempts.Completed
 	err := run.Retry(ctx, s.deps.Logger, "store outcomes", func(ctx context.Context) (err error) {
 		ended, err = s.deps.Records.Finish(ctx, ends, s.deps.Clock.Now())
 		return err

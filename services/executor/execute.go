@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -45,7 +45,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		s.hosts.delay(w, w.fire.DueAt) // the worker's clock is ahead of this one
 		return
 	}
-	a := &attempt{s: s, w: w, key: dedupe.KeyOf(&w.fire.Entry)}
+	a := &attempt{s: s, w: w, key: attempts.KeyOf(&w.fire.Entry)}
 	if a.own = s.leases.reserve(a.key); a.own == nil { // the same fire came before, and is under way
 		s.metrics.duplicates.Inc()
 		s.hosts.delayBehind(w, s.deps.Clock.Now().Add(leaseWait))
@@ -66,13 +66,13 @@ func (s *Service) execute(ctx context.Context, w *task) {
 
 // acquire takes the lease. Without it the fire is complete (there is an outcome, and the row is done or the outcome is
 // published again), or put aside for the executor that has the attempt.
-func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
-	var rec dedupe.Record
+func (s *Service) acquire(ctx context.Context, w *task) (attempts.Record, bool) {
+	var rec attempts.Record
 	var held bool
 	h := s.holder(w.fire.DefinitionID) // one for all tries: that whose answer was lost may have taken it
 	err := run.Retry(ctx, s.deps.Logger, "take a lease", func(ctx context.Context) (err error) {
 		now := s.deps.Clock.Now()
-		rec, held, err = s.deps.Records.Acquire(ctx, dedupe.KeyOf(&w.fire.Entry), h, now, now.Add(s.cfg.LeaseTTL))
+		rec, held, err = s.deps.Records.Acquire(ctx, attempts.KeyOf(&w.fire.Entry), h, now, now.Add(s.cfg.LeaseTTL))
 		return err
 	})
 	if err != nil || held {
@@ -86,7 +86,7 @@ func (s *Service) acquire(ctx context.Context, w *task) (dedupe.Record, bool) {
 // follow deals with a record that is another's: its lease is waited for, and then for its outcome to settle the row. The
 // executor that stored the outcome may have died before it published it, or had another row in hand. So the outcome is published
 // again, with this fire's locator, if the row stays open.
-func (s *Service) follow(ctx context.Context, w *task, rec dedupe.Record) {
+func (s *Service) follow(ctx context.Context, w *task, rec attempts.Record) {
 	now := s.deps.Clock.Now()
 	if rec.Outcome == nil {
 		until := now.Add(leaseWait)
@@ -124,7 +124,7 @@ func (s *Service) lastCheck(
 	ctx context.Context, a *attempt,
 ) (verdict job.Verdict, fence job.Fence, gone bool, err error) {
 	w := a.w
-	check := dedupe.Check{Entry: &w.fire.Entry}
+	check := attempts.Check{Entry: &w.fire.Entry}
 	var endsAt time.Time // where the fire's definition ended, once that had to be found out
 	asked := w.fire.Fresh || s.deps.Clock.Since(w.fire.DueAt) <= staleAfter
 	for {
@@ -149,7 +149,7 @@ func (s *Service) lastCheck(
 		check.Incarnation = w.incarnation
 		began := s.deps.Clock.Now()
 		fence, stop, err := s.checkOnce(ctx, a, check)
-		if errors.Is(err, dedupe.ErrIncarnation) {
+		if errors.Is(err, attempts.ErrIncarnation) {
 			continue
 		}
 		if err != nil {
@@ -178,13 +178,13 @@ func (s *Service) lastCheck(
 
 // checkOnce asks the hot tier for the last check, and notes what holds of the lease from then on. stop is the stop record that stands if it
 // is not the one that the check is for; then nothing began.
-func (s *Service) checkOnce(ctx context.Context, a *attempt, check dedupe.Check) (fence job.Fence, stop *job.State, err error) {
+func (s *Service) checkOnce(ctx context.Context, a *attempt, check attempts.Check) (fence job.Fence, stop *job.State, err error) {
 	// It may forget the lease right behind the check as well, which must come back as one that has begun.
 	s.leases.set(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, mayHaveBegun: true})
 	var refused error
 	err = run.Retry(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
 		fence, stop, err = s.deps.Records.Start(ctx, a.key, a.rec.Token, check)
-		if refused = nil; errors.Is(err, dedupe.ErrFenced) || errors.Is(err, dedupe.ErrIncarnation) {
+		if refused = nil; errors.Is(err, attempts.ErrFenced) || errors.Is(err, attempts.ErrIncarnation) {
 			refused, err = err, nil
 		}
 		return err
@@ -201,7 +201,7 @@ func (s *Service) checkOnce(ctx context.Context, a *attempt, check dedupe.Check)
 }
 
 // memory is what the hot tier can have forgotten of the fire's job.
-func (s *Service) memory(ctx context.Context, w *task) (memory dedupe.Memory, err error) {
+func (s *Service) memory(ctx context.Context, w *task) (memory attempts.Memory, err error) {
 	err = run.Retry(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) (err error) {
 		memory, err = s.deps.Records.Memory(ctx, w.fire.JobID)
 		return err
@@ -211,9 +211,9 @@ func (s *Service) memory(ctx context.Context, w *task) (memory dedupe.Memory, er
 
 // trusts reports whether the hot tier can have forgotten nothing that concerns this fire: it is the same incarnation as
 // when the fire's job row was read, and outcomes stored since the fire was taken are still kept.
-func (s *Service) trusts(w *task, memory dedupe.Memory) bool {
+func (s *Service) trusts(w *task, memory attempts.Memory) bool {
 	return w.incarnation == memory.Incarnation && w.knownSince.After(memory.KeptSince) &&
-		s.deps.Clock.Since(w.knownSince) < dedupe.Retention-clock.MaxDifference
+		s.deps.Clock.Since(w.knownSince) < attempts.Retention-clock.MaxDifference
 }
 
 // ask takes the slow way for a fire that the hot tier may know nothing of any more: wait until the settlers have
@@ -222,7 +222,7 @@ func (s *Service) trusts(w *task, memory dedupe.Memory) bool {
 // meanwhile is noticed.
 func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	s.metrics.asked.Inc()
-	var memory dedupe.Memory
+	var memory attempts.Memory
 	began := s.deps.Clock.Now()
 	err = run.Retry(ctx, s.deps.Logger, "ask the settlers", func(ctx context.Context) (err error) {
 		for {
@@ -361,7 +361,7 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 	return outcome, true
 }
 
-func (s *Service) release(ctx context.Context, key dedupe.Key, t job.Token, called bool) bool {
+func (s *Service) release(ctx context.Context, key attempts.Key, t job.Token, called bool) bool {
 	err := run.Retry(ctx, s.deps.Logger, "release a lease", func(ctx context.Context) error {
 		return s.deps.Records.Release(ctx, key, t, called)
 	})
@@ -384,7 +384,7 @@ func (s *Service) released(f *job.Fire) *job.Event {
 }
 
 // lost is the outcome of an attempt that was begun, and of which no executor came back to tell the outcome.
-func (s *Service) lost(rec dedupe.Record) job.Outcome {
+func (s *Service) lost(rec attempts.Record) job.Outcome {
 	why := "the executor that began this attempt was lost before it could tell the outcome, and the job was stopped since"
 	if rec.Takeovers >= s.cfg.MaxTakeovers {
 		why = "every executor that began this attempt was lost before it could tell the outcome"

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -72,7 +72,7 @@ type hosts struct {
 	ready   []*host          // hosts with something to start, in turn
 	delayed delayed
 	// behind are those of delayed that wait for another task here to be done with their attempt.
-	behind   map[dedupe.Key][]*task
+	behind   map[attempts.Key][]*task
 	rejected []*task
 	waiting  int
 	inFlight int
@@ -99,7 +99,7 @@ type host struct {
 
 func newHosts(cfg Config, c clock.Clock, m *metrics) *hosts {
 	return &hosts{
-		cfg: cfg, clock: c, metrics: m, byName: map[string]*host{}, paces: map[uint32]*pace{}, behind: map[dedupe.Key][]*task{},
+		cfg: cfg, clock: c, metrics: m, byName: map[string]*host{}, paces: map[uint32]*pace{}, behind: map[attempts.Key][]*task{},
 		idle: make(chan struct{}), sooner: make(chan struct{}, 1),
 		stirred: make(chan struct{}, 1), waits: make(chan struct{}, 1),
 	}
@@ -268,7 +268,7 @@ func (h *hosts) delayForOther(w *task, until time.Time) {
 func (h *hosts) delayBehind(w *task, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	key := dedupe.KeyOf(&w.fire.Entry)
+	key := attempts.KeyOf(&w.fire.Entry)
 	h.behind[key] = append(h.behind[key], w)
 	w.behind = true
 	h.keepAside(w, until)
@@ -284,7 +284,7 @@ func (h *hosts) keepAside(w *task, until time.Time) {
 }
 
 // wake lets those go on that wait for an attempt, which nobody here has any more.
-func (h *hosts) wake(k dedupe.Key) {
+func (h *hosts) wake(k attempts.Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.behind[k] {
@@ -306,7 +306,7 @@ func (h *hosts) takeDelayed(now time.Time) (due []*task, next time.Time) {
 			return due, h.delayed[0].notBefore
 		}
 		w := heap.Pop(&h.delayed).(*task)
-		key := dedupe.KeyOf(&w.fire.Entry)
+		key := attempts.KeyOf(&w.fire.Entry)
 		if list := slices.DeleteFunc(h.behind[key], func(other *task) bool { return other == w }); len(list) > 0 {
 			h.behind[key] = list
 		} else {

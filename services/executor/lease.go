@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
 )
@@ -15,7 +15,7 @@ import (
 // renew, never takes over from itself.
 type leases struct {
 	mu    sync.Mutex
-	taken map[dedupe.Key]*lease
+	taken map[attempts.Key]*lease
 }
 
 // lease is what a record must say of the lease, should the hot tier have forgotten it. One without a token is still to be had.
@@ -26,11 +26,11 @@ type lease struct {
 }
 
 // reserve makes an attempt a task's own; nil if it is another's.
-func (l *leases) reserve(k dedupe.Key) *lease {
+func (l *leases) reserve(k attempts.Key) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.taken == nil {
-		l.taken = map[dedupe.Key]*lease{}
+		l.taken = map[attempts.Key]*lease{}
 	}
 	if l.taken[k] != nil {
 		return nil
@@ -47,7 +47,7 @@ func (l *leases) set(at *lease, now lease) {
 }
 
 // drop ends the renewal, and lets another task have the attempt. It may be called again.
-func (l *leases) drop(k dedupe.Key, at *lease) {
+func (l *leases) drop(k attempts.Key, at *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.taken[k] == at {
@@ -56,20 +56,20 @@ func (l *leases) drop(k dedupe.Key, at *lease) {
 }
 
 // all gives those that are to be renewed, in the order of their keys.
-func (l *leases) all(holder string) []dedupe.Lease {
+func (l *leases) all(holder string) []attempts.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := make([]dedupe.Lease, 0, len(l.taken))
+	list := make([]attempts.Lease, 0, len(l.taken))
 	for k, h := range l.taken {
 		if h.token == (job.Token{}) {
 			continue
 		}
-		list = append(list, dedupe.Lease{
-			Key: k, Holder: dedupe.Holder{Name: holder, DefinitionID: h.definitionID, Start: h.token.Start}, Token: h.token,
+		list = append(list, attempts.Lease{
+			Key: k, Holder: attempts.Holder{Name: holder, DefinitionID: h.definitionID, Start: h.token.Start}, Token: h.token,
 			MayHaveBegun: h.mayHaveBegun, Begun: h.begun,
 		})
 	}
-	slices.SortFunc(list, func(a, b dedupe.Lease) int { return dedupe.CompareKeys(a.Key, b.Key) })
+	slices.SortFunc(list, func(a, b attempts.Lease) int { return attempts.CompareKeys(a.Key, b.Key) })
 	return list
 }
 
@@ -78,8 +78,8 @@ const leaseBits = 40
 
 // holder is this process as the holder of one more lease. Its number is in no other token, so that an attempt that this
 // process makes again after the hot tier lost the first one's record can be told from that.
-func (s *Service) holder(definitionID string) dedupe.Holder {
-	return dedupe.Holder{Name: s.name, DefinitionID: definitionID, Start: s.start<<leaseBits | s.leased.Add(1)}
+func (s *Service) holder(definitionID string) attempts.Holder {
+	return attempts.Holder{Name: s.name, DefinitionID: definitionID, Start: s.start<<leaseBits | s.leased.Add(1)}
 }
 
 // renewLoop renews every lease that is held. A round takes as long as the pause at most, however long a server of the hot tier
@@ -88,7 +88,7 @@ func (s *Service) renewLoop(work context.Context) {
 	for run.Sleep(work, s.cfg.RenewEvery) == nil {
 		ctx, cancel := context.WithTimeout(work, s.cfg.RenewEvery)
 		var calls sync.WaitGroup
-		for leases := range slices.Chunk(s.leases.all(s.name), dedupe.MaxRenew) {
+		for leases := range slices.Chunk(s.leases.all(s.name), attempts.MaxRenew) {
 			calls.Go(func() {
 				err := s.deps.Records.Renew(ctx, leases, s.deps.Clock.Now().Add(s.cfg.LeaseTTL))
 				if err != nil && work.Err() == nil {

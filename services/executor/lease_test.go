@@ -11,21 +11,21 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
 // deaf loses the answer of the first call that takes a lease.
 type deaf struct {
-	dedupe.Records
+	attempts.Records
 	lost bool
 }
 
-func (d *deaf) Acquire(ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time) (dedupe.Record, bool, error) {
+func (d *deaf) Acquire(ctx context.Context, k attempts.Key, h attempts.Holder, now, lapsesAt time.Time) (attempts.Record, bool, error) {
 	rec, ok, err := d.Records.Acquire(ctx, k, h, now, lapsesAt)
 	if !d.lost {
 		d.lost = true
-		return dedupe.Record{}, false, errors.New("connection reset")
+		return attempts.Record{}, false, errors.New("connection reset")
 	}
 	return rec, ok, err
 }
@@ -51,7 +51,7 @@ func TestSecondFireOfAnAttemptWaitsForTheFirstInTheSameProcess(t *testing.T) {
 		s := &Service{cfg: cfg, deps: Deps{Records: newRecords(t), Logger: slog.New(slog.DiscardHandler)}, name: "executor", metrics: newMetrics(nil)}
 		s.hosts = newHosts(cfg, s.deps.Clock, s.metrics)
 		second := &task{fire: &job.Fire{Entry: job.Entry{Locator: job.Locator{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1}}}}
-		key := dedupe.KeyOf(&second.fire.Entry)
+		key := attempts.KeyOf(&second.fire.Entry)
 		first := s.leases.reserve(key)
 		rec, held := s.acquire(t.Context(), second)
 		if !held {
@@ -60,7 +60,7 @@ func TestSecondFireOfAnAttemptWaitsForTheFirstInTheSameProcess(t *testing.T) {
 		s.leases.set(first, lease{token: rec.Token, begun: true})
 		time.Sleep(2 * cfg.LeaseTTL) // it could not renew
 		s.execute(t.Context(), second)
-		found, err := s.deps.Records.Lookup(t.Context(), []dedupe.Key{key})
+		found, err := s.deps.Records.Lookup(t.Context(), []attempts.Key{key})
 		if err != nil || found[0].Token != rec.Token {
 			t.Errorf("it took over from itself: %+v (%v)", found, err)
 		}
@@ -102,7 +102,7 @@ func TestLeaseThatTheHotTierForgotComesBackWithItsDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := newRecords(t)
 		s := &Service{cfg: DefaultConfig(), deps: Deps{Records: records, Logger: slog.New(slog.DiscardHandler)}, name: "executor"}
-		key := dedupe.Key{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1}
+		key := attempts.Key{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1}
 		s.leases.set(s.leases.reserve(key), lease{
 			token: job.Token{Counter: 3, Start: 7}, definitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", mayHaveBegun: true,
 		})
@@ -118,7 +118,7 @@ func TestLeaseThatTheHotTierForgotComesBackWithItsDefinition(t *testing.T) {
 		stop()
 		<-done
 
-		found, err := records.Lookup(t.Context(), []dedupe.Key{key})
+		found, err := records.Lookup(t.Context(), []attempts.Key{key})
 		if err != nil {
 			t.Fatal(err)
 		}

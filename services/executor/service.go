@@ -19,10 +19,10 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -100,7 +100,7 @@ func (c Config) Validate() error {
 type Deps struct {
 	Jobs    jobstore.Jobs
 	Pending jobstore.Pending
-	Records dedupe.Records
+	Records attempts.Records
 	Log     dispatch.Log
 	Coord   coord.Coordinator
 	// Board is where it tells workers how much of each lane it can take.
@@ -366,11 +366,11 @@ func (s *Service) deferLoop(ctx, work context.Context) {
 // withoutRecord gives those of the tasks whose attempt nobody has begun. The others are fires that came twice: they are
 // not deferred, which would end the row that the outcome settles, but follow the record.
 func (s *Service) withoutRecord(ctx context.Context, tasks []*task) []*task {
-	keys := make([]dedupe.Key, len(tasks))
+	keys := make([]attempts.Key, len(tasks))
 	for i, w := range tasks {
-		keys[i] = dedupe.KeyOf(&w.fire.Entry)
+		keys[i] = attempts.KeyOf(&w.fire.Entry)
 	}
-	var records []dedupe.Record
+	var records []attempts.Record
 	err := run.Retry(ctx, s.deps.Logger, "look records up", func(ctx context.Context) (err error) {
 		records, err = s.deps.Records.Lookup(ctx, keys)
 		return err

@@ -8,14 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // failedOver is a hot tier of which a server failed over a moment ago.
 type failedOver struct {
-	dedupe.Stops
+	attempts.Stops
 	until time.Time
 
 	mu   sync.Mutex
@@ -44,7 +44,7 @@ func TestChangeIsAnsweredWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
 			{http.MethodPost, path + "/cancel", ""},
 			{http.MethodDelete, path, ""},
 		} {
-			tier.until, tier.sets = time.Now().Add(dedupe.ReplacedFor), nil
+			tier.until, tier.sets = time.Now().Add(attempts.ReplacedFor), nil
 			want := http.StatusOK
 			if c.method == http.MethodDelete {
 				want = http.StatusNoContent
@@ -69,14 +69,14 @@ func TestOnlyAShareOfTheConnectionsWaitsUntilChangesHold(t *testing.T) {
 			c.MaxConnections = 4
 		})
 		path := "/jobs/" + s.create(everySecond)
-		tier.until = time.Now().Add(dedupe.ReplacedFor)
+		tier.until = time.Now().Add(attempts.ReplacedFor)
 		go s.do(http.MethodPost, path+"/pause", "")
 		synctest.Wait()
 		w := s.do(http.MethodPost, path+"/pause", "")
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "15" {
 			t.Errorf("a change more than may wait was answered %d, to be repeated after %q", w.Code, w.Header().Get("Retry-After"))
 		}
-		time.Sleep(dedupe.ReplacedFor)
+		time.Sleep(attempts.ReplacedFor)
 		synctest.Wait()
 		s.answer(http.StatusOK, http.MethodPost, path+"/pause", "")
 	})

@@ -23,9 +23,9 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
@@ -82,8 +82,8 @@ type Deps struct {
 	History  jobstore.History
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
-	Outcomes dedupe.Outcomes
-	Stops    dedupe.Stops
+	Outcomes attempts.Outcomes
+	Stops    attempts.Stops
 	// Listener is where the API listens; nil when only Handler is used.
 	Listener net.Listener
 	// Full reports whether the store has no room for new work; nil means never.

@@ -14,13 +14,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
 )
@@ -50,7 +50,7 @@ type Deps struct {
 	Pending jobstore.Pending
 	History jobstore.History
 	Hot     hotbucket.Buckets
-	Stops   dedupe.Stops
+	Stops   attempts.Stops
 	Log     dispatch.Log
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
@@ -62,7 +62,7 @@ type Deps struct {
 type Service struct {
 	cfg     Config
 	deps    Deps
-	change  lifecycle.Changer
+	change  jobchange.Changer
 	metrics *metrics
 	// subscribed: events come.
 	subscribed atomic.Bool
@@ -74,7 +74,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	return &Service{
-		cfg: cfg, deps: deps, change: lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
+		cfg: cfg, deps: deps, change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
 		metrics: newMetrics(deps.Metrics),
 	}, nil
 }

@@ -165,7 +165,7 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots []*
 			sh.renew(t)
 		case !t.published && hold.Holds(t.labels):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
-		case t.late(now) && t.line.Plan == nil:
+		case t.late(now) && t.series.Plan == nil:
 			lateOneShots = append(lateOneShots, t)
 		case t.late(now):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
@@ -218,7 +218,7 @@ func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error 
 func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decision, error) {
 	byOwner := map[coord.Owner][]*task{}
 	for _, t := range tasks {
-		if t.line.Plan != nil && !t.bare && !t.published && t.entry.FirstOfSchedule() && !t.entry.Chained {
+		if t.series.Plan != nil && !t.bare && !t.published && t.entry.FirstOfSchedule() && !t.entry.Chained {
 			byOwner[t.owner] = append(byOwner[t.owner], t)
 		}
 	}
@@ -228,7 +228,7 @@ func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decis
 		tasks := byOwner[owners[i]]
 		claims := make([]hotbucket.Claim, len(tasks))
 		for i, t := range tasks {
-			claims[i] = claimOf(t, t.line.OnTime(t.entry))
+			claims[i] = claimOf(t, t.series.OnTime(t.entry))
 		}
 		standing[i], err = s.deps.Hot.Claim(ctx, owners[i], claims)
 		return err
@@ -258,7 +258,7 @@ func (s *Service) carryOut(
 		if !decided {
 			continue
 		}
-		if next, ok := t.line.Successor(t.entry, d, job.Instant(now)); ok {
+		if next, ok := t.series.Successor(t.entry, d, job.Instant(now)); ok {
 			successors = append(successors, next)
 		}
 	}
@@ -359,7 +359,7 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 // fire is the message for the task's attempt, published at an instant.
 func (t *task) fire(at time.Time) *job.Fire {
 	return &job.Fire{
-		Entry: *t.entry, TenantID: t.tenantID, Target: t.line.Def.Target, Retry: t.line.Def.Retry,
+		Entry: *t.entry, TenantID: t.tenantID, Target: t.series.Def.Target, Retry: t.series.Def.Retry,
 		Incarnation: t.incarnation, Epoch: t.owner.Epoch, TakenAt: job.Instant(t.takenAt),
 		PublishedAt: at, Fresh: t.fresh,
 	}

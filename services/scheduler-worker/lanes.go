@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
@@ -322,19 +322,19 @@ func (s *Service) reportLoop(ctx context.Context) {
 // waits reports whether a late entry waited for room in its lane since before it became late: then it was not missed. The
 // worker was there in time, and only it has dispatched from this partition since.
 func (t *task) waits() bool {
-	last := t.entry.ScheduledFor.Add(t.line.Def.CatchUpWindow)
+	last := t.entry.ScheduledFor.Add(t.series.Def.CatchUpWindow)
 	return !t.waitsSince.IsZero() && !t.waitsSince.After(last) && !t.entry.WrittenAt.After(last) // a resume writes what is long past
 }
 
 // late reports whether the missed-run policy applies.
 func (t *task) late(now time.Time) bool {
-	return !t.published && !t.bare && t.entry.Late(now, t.line.Def.CatchUpWindow) && !t.waits()
+	return !t.published && !t.bare && t.entry.Late(now, t.series.Def.CatchUpWindow) && !t.waits()
 }
 
 func byPartition(a, b coord.Owner) int { return a.Partition - b.Partition }
 
 // parkedFor bounds how long a parked entry is taken at its word: an owner that published it and died may have left it there,
-// and what came of it is kept for dedupe.Retention only. After that its row is asked.
+// and what came of it is kept for attempts.Retention only. After that its row is asked.
 const parkedFor = 20 * time.Minute
 
 // parkUntilRoom leaves entries that were attended to in the hot buckets until their lanes have room. One that the missed-run
@@ -349,10 +349,10 @@ func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions ma
 	byOwner := map[coord.Owner][]*job.Entry{}
 	for _, t := range tasks {
 		byOwner[t.owner] = append(byOwner[t.owner], t.entry)
-		if t.bare || t.line.Def.MissedRun != job.MissedSkip || !decisions[t].Next.IsZero() {
+		if t.bare || t.series.Def.MissedRun != job.MissedSkip || !decisions[t].Next.IsZero() {
 			continue
 		}
-		if t.markAt = t.entry.ScheduledFor.Add(t.line.Def.CatchUpWindow - markBefore); t.markAt.After(now) && !t.markNow {
+		if t.markAt = t.entry.ScheduledFor.Add(t.series.Def.CatchUpWindow - markBefore); t.markAt.After(now) && !t.markNow {
 			continue
 		}
 		t.markAt = time.Time{}
@@ -413,7 +413,7 @@ func (s *Service) clearUp(ctx context.Context, batch []*task, now time.Time) ([]
 
 // doubtful reports whether a task comes so late that it may have been dispatched before, and its outcome forgotten since.
 func (t *task) doubtful(now time.Time) bool {
-	memory := dedupe.Memory{Incarnation: t.incarnation, KeptSince: now.Add(clock.MaxDifference - dedupe.Retention)}
+	memory := attempts.Memory{Incarnation: t.incarnation, KeptSince: now.Add(clock.MaxDifference - attempts.Retention)}
 	return !t.fresh && !t.published && now.Sub(t.entry.DueAt) > doubtAfter && !memory.Covers(t.entry.DueAt)
 }
 

@@ -117,7 +117,7 @@ func TestLaneWithoutRoomIsAskedForWhatMustBeAttendedToAlone(t *testing.T) {
 func TestLateEntryIsNotMissedIfItWaitedInItsLane(t *testing.T) {
 	const window = time.Minute
 	due := time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)
-	line := &occurrence.Line{Def: &job.Definition{CatchUpWindow: window}}
+	series := &occurrence.Series{Def: &job.Definition{CatchUpWindow: window}}
 	for name, c := range map[string]struct {
 		since, written time.Time
 		want           bool
@@ -129,7 +129,7 @@ func TestLateEntryIsNotMissedIfItWaitedInItsLane(t *testing.T) {
 		"a resume wrote it when it was long past":    {due.Add(-time.Second), due.Add(2 * window), true},
 		"it was written late, but within the window": {due.Add(-time.Second), due.Add(window / 2), false},
 	} {
-		task := &task{line: line, waitsSince: c.since, entry: &job.Entry{
+		task := &task{series: series, waitsSince: c.since, entry: &job.Entry{
 			Locator: job.Locator{DueAt: due, Attempt: 1}, Trigger: job.TriggerSchedule, ScheduledFor: due, WrittenAt: c.written,
 		}}
 		if got := task.late(due.Add(5 * window)); got != c.want {

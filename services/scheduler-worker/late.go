@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -17,9 +17,9 @@ import (
 // attempt's record settles between one who skips and one who fired when it was not late yet.
 func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.Time) error {
 	at := job.Instant(now)
-	keys, locators := make([]dedupe.Key, len(tasks)), make([]job.Locator, len(tasks))
+	keys, locators := make([]attempts.Key, len(tasks)), make([]job.Locator, len(tasks))
 	for i, t := range tasks {
-		keys[i], locators[i] = dedupe.KeyOf(t.entry), t.entry.Locator
+		keys[i], locators[i] = attempts.KeyOf(t.entry), t.entry.Locator
 	}
 	records, err := s.deps.Outcomes.Lookup(ctx, keys)
 	if err != nil {
@@ -65,9 +65,9 @@ func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.
 }
 
 // missed is the event of a late one_shot that is skipped; nil if it fires, or was dispatched before.
-func (s *Service) missed(ctx context.Context, t *task, rec dedupe.Record, at time.Time) (*job.Event, error) {
+func (s *Service) missed(ctx context.Context, t *task, rec attempts.Record, at time.Time) (*job.Event, error) {
 	dispatched := rec.Exists && (rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped)
-	if dispatched || t.line.Def.MissedRun != job.MissedSkip {
+	if dispatched || t.series.Def.MissedRun != job.MissedSkip {
 		return nil, nil
 	}
 	return s.skip(ctx, t, at)
@@ -76,7 +76,7 @@ func (s *Service) missed(ctx context.Context, t *task, rec dedupe.Record, at tim
 // skip stores that an attempt is skipped as missed, and gives the event that tells so; nil if it was dispatched.
 func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, error) {
 	o := job.Outcome{Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedMissed, Timeline: job.Timeline{Completed: at}}
-	rec, stored, err := s.deps.Outcomes.Refuse(ctx, dedupe.KeyOf(t.entry), o, at)
+	rec, stored, err := s.deps.Outcomes.Refuse(ctx, attempts.KeyOf(t.entry), o, at)
 	if err != nil || !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped) {
 		return nil, err
 	}
@@ -129,11 +129,11 @@ func refused(o *job.Outcome) bool {
 
 // decide returns nil when there are signs that the entry was dispatched before.
 func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Decision, error) {
-	exists, err := s.successorExists(ctx, t, t.line.OnTime(t.entry), now)
+	exists, err := s.successorExists(ctx, t, t.series.OnTime(t.entry), now)
 	if err != nil || exists {
 		return nil, err
 	}
-	records, err := s.deps.Outcomes.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(t.entry)})
+	records, err := s.deps.Outcomes.Lookup(ctx, []attempts.Key{attempts.KeyOf(t.entry)})
 	if err != nil {
 		return nil, err
 	}
@@ -147,10 +147,10 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 		}
 	}
 	// A pause or an update may have taken what lies behind the read of the row.
-	if known := t.judgedAt.Add(t.line.Def.CatchUpWindow - clock.MaxDifference); known.Before(now) {
+	if known := t.judgedAt.Add(t.series.Def.CatchUpWindow - clock.MaxDifference); known.Before(now) {
 		now = known
 	}
-	claims := []hotbucket.Claim{claimOf(t, t.line.Late(t.entry, now))}
+	claims := []hotbucket.Claim{claimOf(t, t.series.Late(t.entry, now))}
 	standing, err := s.deps.Hot.Claim(ctx, t.owner, claims)
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 			events = append(events, *event)
 		}
 	}
-	if next, ok := t.line.Successor(t.entry, d, at); ok {
+	if next, ok := t.series.Successor(t.entry, d, at); ok {
 		if err := s.chain(ctx, []job.Entry{next}, now); err != nil {
 			return err
 		}

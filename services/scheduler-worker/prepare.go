@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -131,7 +131,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	if verdict == job.VerdictAheadOfRow {
 		return s.await(t)
 	}
-	line, err := s.line(ctx, row, t.entry)
+	series, err := s.series(ctx, row, t.entry)
 	if errors.Is(err, jobstore.ErrNotFound) && t.entry.FirstOfSchedule() && s.deps.Clock.Since(t.entry.NominalAt) < jobstore.HistoryTTL {
 		// Everything that stood in the row is kept before the row moves on, and for HistoryTTL after it, which is later
 		// than every instant of its own: this definition never stood there. Its update lost against another, or was cut
@@ -146,9 +146,9 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	if err != nil {
 		return prepared{err: err}
 	}
-	t.line = line
+	t.series = series
 	if verdict == job.VerdictSuperseded {
-		verdict = state.Judge(t.entry, line.EndsAt)
+		verdict = state.Judge(t.entry, series.EndsAt)
 	}
 	if verdict != job.VerdictProceed {
 		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.refuse(ctx, t, verdict, row) }}
@@ -174,7 +174,7 @@ const recallReach = time.Minute
 // resumed reports whether the entry is one of those with which a resume began: the definition that was paused may have fired it.
 func resumed(t *task, row *job.Job) bool {
 	return t.entry.FirstOfSchedule() && !row.PausedAt.IsZero() &&
-		t.line.Def.EffectiveAt.Equal(row.PausedAt.Add(time.Millisecond)) && t.entry.NominalAt.Sub(row.PausedAt) <= recallReach
+		t.series.Def.EffectiveAt.Equal(row.PausedAt.Add(time.Millisecond)) && t.entry.NominalAt.Sub(row.PausedAt) <= recallReach
 }
 
 // recall gives the hot tier the outcome again that another definition's entry had for the same instant. It forgets outcomes
@@ -191,15 +191,15 @@ func (s *Service) recall(ctx context.Context, t *task) error {
 		}
 		outcome := e.Outcome
 		outcome.DefinitionID = e.Entry.DefinitionID
-		_, _, err := s.deps.Outcomes.Refuse(ctx, dedupe.KeyOf(t.entry), outcome, job.Instant(s.deps.Clock.Now()))
+		_, _, err := s.deps.Outcomes.Refuse(ctx, attempts.KeyOf(t.entry), outcome, job.Instant(s.deps.Clock.Now()))
 		return err
 	}
 	return nil
 }
 
-// line is the definition under which the entry runs, compiled.
-func (s *Service) line(ctx context.Context, row *job.Job, e *job.Entry) (*occurrence.Line, error) {
-	l := &occurrence.Line{JobID: row.ID, Def: &row.Definition}
+// series is the definition under which the entry runs, compiled.
+func (s *Service) series(ctx context.Context, row *job.Job, e *job.Entry) (*occurrence.Series, error) {
+	l := &occurrence.Series{JobID: row.ID, Def: &row.Definition}
 	if e.DefinitionID != row.Definition.ID {
 		d, endsAt, err := s.deps.Jobs.Definition(ctx, row.ID, e.DefinitionID)
 		if err != nil {
@@ -287,7 +287,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 
 // dropOutdated ends an entry whose instant is another definition's, without a disposition.
 func (s *Service) dropOutdated(ctx context.Context, t *task) (again time.Time, err error) {
-	records, err := s.deps.Outcomes.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(t.entry)})
+	records, err := s.deps.Outcomes.Lookup(ctx, []attempts.Key{attempts.KeyOf(t.entry)})
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -303,7 +303,7 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 	now := job.Instant(s.deps.Clock.Now())
 	outcome := job.Refusal(v, t.entry)
 	outcome.Timeline.Completed = now
-	rec, stored, err := s.deps.Outcomes.Refuse(ctx, dedupe.KeyOf(t.entry), outcome, now)
+	rec, stored, err := s.deps.Outcomes.Refuse(ctx, attempts.KeyOf(t.entry), outcome, now)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -319,7 +319,7 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 		s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
 		events = append(events, job.AttemptEvent(t.fire(now), outcome, now))
 	}
-	if t.line.Plan != nil && !t.entry.Chained {
+	if t.series.Plan != nil && !t.entry.Chained {
 		end := row.EndsAt
 		if v == job.VerdictPaused {
 			end = row.PausedAt.Add(time.Millisecond)
@@ -346,7 +346,7 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 func (s *Service) following(
 	ctx context.Context, t *task, row job.PendingRow, end time.Time, d job.Disposition, now time.Time,
 ) (events []job.Event, err error) {
-	onTime := t.line.OnTime(t.entry)
+	onTime := t.series.OnTime(t.entry)
 	decision, err := s.decided(ctx, row)
 	if err != nil {
 		return nil, err
@@ -357,7 +357,7 @@ func (s *Service) following(
 			return nil, err
 		}
 		var last job.Decision
-		if r, ok := t.line.From(onTime, end); ok {
+		if r, ok := t.series.From(onTime, end); ok {
 			last = job.Decision{Skipped: &r, Disposition: d}
 		}
 		standing, err := s.deps.Hot.Claim(ctx, t.owner, []hotbucket.Claim{claimOf(t, last)})
@@ -376,7 +376,7 @@ func (s *Service) following(
 	}
 	if !decision.Next.IsZero() {
 		exists, err := s.successorExists(ctx, t, *decision, now)
-		if next, ok := t.line.Successor(t.entry, *decision, now); ok && !exists && err == nil {
+		if next, ok := t.series.Successor(t.entry, *decision, now); ok && !exists && err == nil {
 			err = s.chain(ctx, []job.Entry{next}, now)
 		}
 		return events, err
@@ -408,7 +408,7 @@ func (s *Service) successorExists(ctx context.Context, t *task, d job.Decision, 
 		parents = append(parents, original)
 	}
 	for _, parent := range parents {
-		next, ok := t.line.Successor(&parent, d, now)
+		next, ok := t.series.Successor(&parent, d, now)
 		if !ok {
 			return false, nil
 		}
@@ -430,7 +430,7 @@ func fireBare(t *task) time.Time {
 func (s *Service) giveUp(ctx context.Context, t *task, why string) error {
 	now := job.Instant(s.deps.Clock.Now())
 	o := job.Outcome{Kind: job.OutcomeFailed, Disposition: job.DispositionFired, Error: why, Timeline: job.Timeline{Completed: now}}
-	t.line = &occurrence.Line{Def: &job.Definition{}}
+	t.series = &occurrence.Series{Def: &job.Definition{}}
 	if err := s.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(now), o, now)}); err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -104,10 +104,10 @@ func (f *fixture) must(err error) {
 // task is the entry as this worker has judged it.
 func (f *fixture) task() *task {
 	f.t.Helper()
-	line, err := f.line(f.t.Context(), &f.row, &f.entry)
+	series, err := f.series(f.t.Context(), &f.row, &f.entry)
 	f.must(err)
 	return &task{
-		entry: &f.entry, from: newShard(f.Service), owner: f.owner, line: line, tenantID: f.row.TenantID, judgedAt: f.deps.Clock.Now(),
+		entry: &f.entry, from: newShard(f.Service), owner: f.owner, series: series, tenantID: f.row.TenantID, judgedAt: f.deps.Clock.Now(),
 	}
 }
 
@@ -121,14 +121,14 @@ func (f *fixture) refused(v job.Verdict) {
 // for it is on record nowhere. The entry may come again before it is settled, when a pause has become a cancel.
 func TestInstantsThatARefusalStopsAreToldInOneWay(t *testing.T) {
 	f := newFixture(t)
-	ctx, key, begin := t.Context(), dedupe.KeyOf(&f.entry), f.entry.DueAt
-	former := dedupe.Holder{Name: "executor", DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ000000", Start: 1}
+	ctx, key, begin := t.Context(), attempts.KeyOf(&f.entry), f.entry.DueAt
+	former := attempts.Holder{Name: "executor", DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ000000", Start: 1}
 	rec, held, err := f.records.Acquire(ctx, key, former, begin, begin.Add(time.Minute))
 	if err != nil || !held {
 		t.Fatal(held, err)
 	}
 	outcome := job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: rec.Token.Start}, DefinitionID: former.DefinitionID}
-	_, err = f.deps.Outcomes.Finish(ctx, []dedupe.Completion{{Key: key, Token: rec.Token, Outcome: &outcome}}, begin.Add(time.Second))
+	_, err = f.deps.Outcomes.Finish(ctx, []attempts.Completion{{Key: key, Token: rec.Token, Outcome: &outcome}}, begin.Add(time.Second))
 	f.must(err)
 
 	f.refused(job.VerdictPaused)
@@ -146,7 +146,7 @@ func TestOwnerThatStoodStillJudgesAnewWhatAnotherHasRefused(t *testing.T) {
 	f := newFixture(t)
 	now := f.entry.DueAt.Add(time.Hour)
 	refusal := job.Refusal(job.VerdictCancelled, &f.entry)
-	_, stored, err := f.deps.Outcomes.Refuse(t.Context(), dedupe.KeyOf(&f.entry), refusal, now)
+	_, stored, err := f.deps.Outcomes.Refuse(t.Context(), attempts.KeyOf(&f.entry), refusal, now)
 	if err != nil || !stored {
 		t.Fatal(stored, err)
 	}
@@ -199,7 +199,7 @@ func TestParentOfASuccessorThatIsNotHotIsTakenAgain(t *testing.T) {
 // called again by the resume, although the pause lasted longer than outcomes are kept.
 func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) {
 	f := newFixture(t)
-	ctx, key, former := t.Context(), dedupe.KeyOf(&f.entry), f.entry
+	ctx, key, former := t.Context(), attempts.KeyOf(&f.entry), f.entry
 	former.DefinitionID = "def_01M7ZJW5E6D77SAJPXRZ000000"
 	called := job.AttemptEvent(&job.Fire{Entry: former, TenantID: f.row.TenantID},
 		job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1}}, f.entry.DueAt)
@@ -211,12 +211,12 @@ func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) 
 		t.Helper()
 		row := f.row
 		row.PausedAt, row.Definition.EffectiveAt = pausedAt, effectiveAt
-		line, err := f.line(ctx, &row, &f.entry)
+		series, err := f.series(ctx, &row, &f.entry)
 		f.must(err)
-		if p := f.judge(ctx, &task{entry: &f.entry, owner: f.owner, line: line}, &row, true); p.err != nil || p.aside != nil {
+		if p := f.judge(ctx, &task{entry: &f.entry, owner: f.owner, series: series}, &row, true); p.err != nil || p.aside != nil {
 			t.Fatalf("judged: %+v", p)
 		}
-		records, err := f.deps.Outcomes.Lookup(ctx, []dedupe.Key{key})
+		records, err := f.deps.Outcomes.Lookup(ctx, []attempts.Key{key})
 		f.must(err)
 		return records[0].Outcome != nil && records[0].Outcome.DefinitionID == former.DefinitionID
 	}
@@ -239,8 +239,8 @@ func TestLateEntryIsAskedAboutOnlyWhereTheHotTierMayHaveForgottenIt(t *testing.T
 	f := newFixture(t)
 	ctx, now := t.Context(), f.deps.Clock.Now()
 	incarnations := map[bool]string{
-		true:  dedupe.IncarnationName(now.Add(-2*time.Hour).UnixMicro(), "old"),
-		false: dedupe.IncarnationName(now.UnixMicro(), "new"),
+		true:  attempts.IncarnationName(now.Add(-2*time.Hour).UnixMicro(), "old"),
+		false: attempts.IncarnationName(now.UnixMicro(), "new"),
 	}
 	for _, c := range []struct {
 		name                string
@@ -251,7 +251,7 @@ func TestLateEntryIsAskedAboutOnlyWhereTheHotTierMayHaveForgottenIt(t *testing.T
 		{name: "late and done", due: time.Minute, done: true},
 		{name: "late and open", due: 61 * time.Second, left: true},
 		{name: "late and covered", due: 62 * time.Second, covered: true, done: true, left: true},
-		{name: "older than what outcomes are kept", due: dedupe.Retention, covered: true, done: true},
+		{name: "older than what outcomes are kept", due: attempts.Retention, covered: true, done: true},
 	} {
 		at := now.Add(-c.due).Truncate(time.Millisecond)
 		entry := job.NewEntry(job.Entry{
@@ -295,15 +295,15 @@ func TestDecisionThatOnlyTheRowRemembersIsCarriedOut(t *testing.T) {
 	}, at)
 	f.must(f.deps.Pending.Put(ctx, []job.Entry{f.entry}))
 	one := f.task()
-	one.incarnation = dedupe.IncarnationName(now.UnixMicro(), "new")
-	f.must(f.deps.Pending.Decide(ctx, f.entry.Locator, one.line.Late(&f.entry, now)))
+	one.incarnation = attempts.IncarnationName(now.UnixMicro(), "new")
+	f.must(f.deps.Pending.Decide(ctx, f.entry.Locator, one.series.Late(&f.entry, now)))
 
 	left, err := f.clearUp(ctx, []*task{one}, now)
 	f.must(err)
 	if len(left) != 0 {
 		t.Error("it is fired although its row says that it was skipped")
 	}
-	records, err := f.deps.Outcomes.Lookup(ctx, []dedupe.Key{dedupe.KeyOf(&f.entry)})
+	records, err := f.deps.Outcomes.Lookup(ctx, []attempts.Key{attempts.KeyOf(&f.entry)})
 	f.must(err)
 	if o := records[0].Outcome; o == nil || o.Disposition != job.DispositionSkippedMissed {
 		t.Errorf("its outcome is %+v", o)

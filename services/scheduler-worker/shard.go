@@ -320,7 +320,7 @@ func (sh *shard) drop() (dropped int) {
 			t.dropped = true
 		case !t.published:
 			delete(sh.tasks, l) // and what stands of it in the queue is passed over
-			t.line = nil
+			t.series = nil
 			sh.uncount(t)
 			sh.s.budget.release(t)
 			dropped++
@@ -361,7 +361,7 @@ func (sh *shard) uncount(t *task) {
 
 // renew lets go of what a task's job row said, so that it is read again.
 func (sh *shard) renew(t *task) {
-	t.line, t.labels, t.fresh = nil, nil, false
+	t.series, t.labels, t.fresh = nil, nil, false
 	sh.s.budget.release(t)
 	sh.fresh[t.class()] = append(sh.fresh[t.class()], t)
 }

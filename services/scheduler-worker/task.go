@@ -23,7 +23,7 @@ type task struct {
 	// from is the shard that took it.
 	from     *shard
 	owner    coord.Owner
-	line     *occurrence.Line
+	series   *occurrence.Series
 	tenantID string
 	labels   map[string]string
 	// incarnation of the hot tier, read before the job row was.

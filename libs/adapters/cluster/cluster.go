@@ -19,9 +19,9 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/s3"
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -75,7 +75,7 @@ type Cluster struct {
 	History  jobstore.History
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
-	Records  dedupe.Records
+	Records  attempts.Records
 	Log      dispatch.Log
 	Coord    coord.Coordinator
 	Archive  archive.Archive

@@ -9,10 +9,10 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/archive"
 	"github.com/minutehand/minutehand/libs/archive/archivetest"
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/attempts/attemptstest"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/coord/coordtest"
-	"github.com/minutehand/minutehand/libs/dedupe"
-	"github.com/minutehand/minutehand/libs/dedupe/dedupetest"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/dispatch/dispatchtest"
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -28,7 +28,7 @@ const (
 	bound = 5
 )
 
-func records(t *testing.T, db *embedded.DB, bound int) dedupe.Records {
+func records(t *testing.T, db *embedded.DB, bound int) attempts.Records {
 	t.Helper()
 	r, err := embedded.NewRecords(t.Context(), db, bound)
 	if err != nil {
@@ -85,10 +85,10 @@ func TestConformance(t *testing.T) {
 			})
 		})
 		t.Run(name+"/records", func(t *testing.T) {
-			dedupetest.Run(t, func(t *testing.T) dedupe.Records {
+			attemptstest.Run(t, func(t *testing.T) attempts.Records {
 				return records(t, open(t), 0)
 			})
-			dedupetest.RunBound(t, bound, func(t *testing.T) dedupe.Records {
+			attemptstest.RunBound(t, bound, func(t *testing.T) attempts.Records {
 				return records(t, open(t), bound)
 			})
 		})
@@ -116,4 +116,4 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func incarnation() string { return dedupe.IncarnationName(dedupe.NextEpoch(0, time.Now()), "test") }
+func incarnation() string { return attempts.IncarnationName(attempts.NextEpoch(0, time.Now()), "test") }

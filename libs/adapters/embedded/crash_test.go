@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/archive"
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -203,7 +203,7 @@ func TestTakeoversAreCountedOverRestarts(t *testing.T) {
 	dir := t.TempDir()
 	entry := crashEntry(0)
 	entry.DueAt = time.Now().Add(-time.Hour)
-	key := dedupe.KeyOf(&entry)
+	key := attempts.KeyOf(&entry)
 	var last job.Token
 	for start := range 4 {
 		db, err := Open(Options{Dir: dir, Partitions: 4})
@@ -215,7 +215,7 @@ func TestTakeoversAreCountedOverRestarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := time.Now()
-		rec, held, err := records.Acquire(ctx, key, dedupe.Holder{Name: "x", Start: int64(start)}, now, now.Add(time.Minute))
+		rec, held, err := records.Acquire(ctx, key, attempts.Holder{Name: "x", Start: int64(start)}, now, now.Add(time.Minute))
 		if err != nil || !held || rec.Takeovers != start {
 			t.Fatalf("start %d: record %+v, held %v, %v", start, rec, held, err)
 		}
@@ -223,7 +223,7 @@ func TestTakeoversAreCountedOverRestarts(t *testing.T) {
 			t.Errorf("token %s does not exceed %s", rec.Token, last)
 		}
 		last = rec.Token
-		if _, stop, err := records.Start(ctx, key, rec.Token, dedupe.Check{Entry: &entry, Incarnation: db.Incarnation()}); err != nil || stop != nil {
+		if _, stop, err := records.Start(ctx, key, rec.Token, attempts.Check{Entry: &entry, Incarnation: db.Incarnation()}); err != nil || stop != nil {
 			t.Fatalf("start %d: stop record %+v, %v", start, stop, err)
 		}
 		if err := db.Close(); err != nil {

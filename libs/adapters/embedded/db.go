@@ -20,8 +20,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bucket"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
@@ -229,11 +229,11 @@ func (db *DB) drawIncarnation() error {
 	if err != nil {
 		return fmt.Errorf("embedded: read incarnation: %w", err)
 	}
-	epoch := dedupe.NextEpoch(last, time.Now())
+	epoch := attempts.NextEpoch(last, time.Now())
 	if err := db.set(metaKey("incarnation"), binary.BigEndian.AppendUint64(nil, uint64(epoch))); err != nil {
 		return fmt.Errorf("embedded: write incarnation: %w", err)
 	}
-	db.incarnation = dedupe.IncarnationName(epoch, "embedded")
+	db.incarnation = attempts.IncarnationName(epoch, "embedded")
 	return nil
 }
 

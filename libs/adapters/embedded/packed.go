@@ -3,7 +3,7 @@ package embedded
 import (
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 )
 
 // packed are outcomes of which only what dedupe and retries go by is kept, oldest first: a hundred bytes each, in memory that the
@@ -12,14 +12,14 @@ type packed struct {
 	chunks []*chunk
 	// head is the number of the oldest that is kept, next that of the next one; a chunk begins with a multiple of chunkOutcomes.
 	head, next uint64
-	numbers    map[[dedupe.DigestBytes]byte]uint64
+	numbers    map[[attempts.DigestBytes]byte]uint64
 }
 
 // chunkOutcomes is how many outcomes lie together, and go as one when all of them are forgotten.
 const chunkOutcomes = 4096
 
 type chunk struct {
-	digests [chunkOutcomes][dedupe.DigestBytes]byte
+	digests [chunkOutcomes][attempts.DigestBytes]byte
 	at      [chunkOutcomes]int64 // when each was stored, in milliseconds
 	ends    [chunkOutcomes]uint32
 	text    []byte
@@ -27,27 +27,27 @@ type chunk struct {
 
 func (p *packed) len() int { return int(p.next - p.head) }
 
-func (p *packed) add(k dedupe.Key, rec *dedupe.Record, at time.Time) {
+func (p *packed) add(k attempts.Key, rec *attempts.Record, at time.Time) {
 	if p.next%chunkOutcomes == 0 || len(p.chunks) == 0 {
 		p.chunks = append(p.chunks, &chunk{})
 	}
 	c, i := p.chunks[len(p.chunks)-1], p.next%chunkOutcomes
-	c.digests[i], c.at[i] = dedupe.Digest(k), at.UnixMilli()
-	c.text = append(c.text, dedupe.Pack(rec.Token, rec.Outcome)...)
+	c.digests[i], c.at[i] = attempts.Digest(k), at.UnixMilli()
+	c.text = append(c.text, attempts.Pack(rec.Token, rec.Outcome)...)
 	c.ends[i] = uint32(len(c.text))
 	if p.numbers == nil {
-		p.numbers = map[[dedupe.DigestBytes]byte]uint64{}
+		p.numbers = map[[attempts.DigestBytes]byte]uint64{}
 	}
 	p.numbers[c.digests[i]] = p.next
 	p.next++
 }
 
 // find gives what is left of an attempt's record.
-func (p *packed) find(k dedupe.Key) (*dedupe.Record, bool) {
+func (p *packed) find(k attempts.Key) (*attempts.Record, bool) {
 	if p.len() == 0 {
 		return nil, false
 	}
-	n, ok := p.numbers[dedupe.Digest(k)]
+	n, ok := p.numbers[attempts.Digest(k)]
 	if !ok {
 		return nil, false
 	}
@@ -56,11 +56,11 @@ func (p *packed) find(k dedupe.Key) (*dedupe.Record, bool) {
 	if i > 0 {
 		begin = c.ends[i-1]
 	}
-	o, token, err := dedupe.Unpack(string(c.text[begin:c.ends[i]]))
+	o, token, err := attempts.Unpack(string(c.text[begin:c.ends[i]]))
 	if err != nil {
 		panic(err) // it is what Pack made
 	}
-	return &dedupe.Record{Exists: true, DefinitionID: o.DefinitionID, Token: token, Outcome: &o}, true
+	return &attempts.Record{Exists: true, DefinitionID: o.DefinitionID, Token: token, Outcome: &o}, true
 }
 
 // oldest is when the oldest was stored.

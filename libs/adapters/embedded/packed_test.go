@@ -5,17 +5,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
 func TestPackedOutcomesAreFoundUntilTheyAreForgottenOldestFirst(t *testing.T) {
 	const n = 3*chunkOutcomes + 7
 	began := time.Date(2039, 1, 1, 12, 0, 0, 0, time.UTC)
-	key := func(i int) dedupe.Key { return dedupe.Key{ExecutionID: strconv.Itoa(i), Attempt: 1} }
+	key := func(i int) attempts.Key { return attempts.Key{ExecutionID: strconv.Itoa(i), Attempt: 1} }
 	var p packed
 	for i := range n {
-		p.add(key(i), &dedupe.Record{
+		p.add(key(i), &attempts.Record{
 			Exists: true, Token: job.Token{Counter: int64(i), Start: 3},
 			Outcome: &job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, StatusCode: 200, DefinitionID: "def_" + strconv.Itoa(i)},
 		}, began.Add(time.Duration(i)*time.Millisecond))

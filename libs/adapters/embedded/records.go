@@ -11,8 +11,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -44,16 +44,16 @@ type Records struct {
 	openedAt time.Time
 
 	mu      sync.Mutex
-	records map[dedupe.Key]*dedupe.Record
+	records map[attempts.Key]*attempts.Record
 	stops   map[string]stop
 	// unwritten are the starts that are written when flush comes, which is under way when there is one.
-	unwritten map[dedupe.Key]*dedupe.Record
+	unwritten map[attempts.Key]*attempts.Record
 	flush     *time.Timer
 	closed    bool
 	// packed are the outcomes that are no longer kept whole.
 	packed packed
 	// ended, released and stopped queue what may be packed or evicted, oldest first.
-	ended, released fifo[dedupe.Key]
+	ended, released fifo[attempts.Key]
 	stopped         fifo[string]
 	// started counts the last checks that were accepted.
 	started int64
@@ -63,7 +63,7 @@ type Records struct {
 	keptSince time.Time
 }
 
-var _ dedupe.Records = (*Records)(nil)
+var _ attempts.Records = (*Records)(nil)
 
 // stop is a job's stop record and when it was stored.
 type stop struct {
@@ -73,7 +73,7 @@ type stop struct {
 
 // encodeStarted is the durable form of a record that was started: takeovers, token, holder, definition. Its key is the
 // attempt's.
-func encodeStarted(rec *dedupe.Record) []byte {
+func encodeStarted(rec *attempts.Record) []byte {
 	v := make([]byte, 0, 21+len(rec.Holder)+len(rec.DefinitionID))
 	v = binary.BigEndian.AppendUint32(v, uint32(rec.Takeovers))
 	v = binary.BigEndian.AppendUint64(v, uint64(rec.Token.Counter))
@@ -82,13 +82,13 @@ func encodeStarted(rec *dedupe.Record) []byte {
 	return append(v, rec.DefinitionID...)
 }
 
-func decodeStarted(k, v []byte) (dedupe.Key, *dedupe.Record, error) {
+func decodeStarted(k, v []byte) (attempts.Key, *attempts.Record, error) {
 	id, attempt, ok := bytes.Cut(k[1:], []byte{0})
 	if !ok || len(attempt) != 4 || len(v) < 20 {
-		return dedupe.Key{}, nil, errors.New("embedded: started record is cut short")
+		return attempts.Key{}, nil, errors.New("embedded: started record is cut short")
 	}
 	holder, definition, _ := bytes.Cut(v[20:], []byte{0})
-	return dedupe.Key{ExecutionID: string(id), Attempt: int(binary.BigEndian.Uint32(attempt))}, &dedupe.Record{
+	return attempts.Key{ExecutionID: string(id), Attempt: int(binary.BigEndian.Uint32(attempt))}, &attempts.Record{
 		Exists: true, Running: true, Takeovers: int(binary.BigEndian.Uint32(v)), Holder: string(holder),
 		DefinitionID: string(definition),
 		Token:        job.Token{Counter: int64(binary.BigEndian.Uint64(v[4:])), Start: int64(binary.BigEndian.Uint64(v[12:]))},
@@ -101,8 +101,8 @@ func NewRecords(ctx context.Context, db *DB, maxRecords int) (*Records, error) {
 		maxRecords = DefaultMaxRecords
 	}
 	r := &Records{
-		db: db, max: maxRecords, openedAt: time.Now(), records: map[dedupe.Key]*dedupe.Record{}, stops: map[string]stop{},
-		unwritten: map[dedupe.Key]*dedupe.Record{},
+		db: db, max: maxRecords, openedAt: time.Now(), records: map[attempts.Key]*attempts.Record{}, stops: map[string]stop{},
+		unwritten: map[attempts.Key]*attempts.Record{},
 	}
 	db.closing = append(db.closing, r.close)
 	prefix := []byte{tableStarted}
@@ -117,10 +117,10 @@ func NewRecords(ctx context.Context, db *DB, maxRecords int) (*Records, error) {
 	return r, nil
 }
 
-// Acquire implements dedupe.Records.
+// Acquire implements attempts.Records.
 func (r *Records) Acquire(
-	_ context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time,
-) (dedupe.Record, bool, error) {
+	_ context.Context, k attempts.Key, h attempts.Holder, now, lapsesAt time.Time,
+) (attempts.Record, bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.obtain(k)
@@ -144,7 +144,7 @@ func (r *Records) Acquire(
 }
 
 // find gives the record of an attempt, whole or what is left of it.
-func (r *Records) find(k dedupe.Key) (*dedupe.Record, bool) {
+func (r *Records) find(k attempts.Key) (*attempts.Record, bool) {
 	if rec, ok := r.records[k]; ok {
 		return rec, true
 	}
@@ -152,26 +152,26 @@ func (r *Records) find(k dedupe.Key) (*dedupe.Record, bool) {
 }
 
 // obtain gives the record of an attempt, and one that is kept from now on if there is none.
-func (r *Records) obtain(k dedupe.Key) *dedupe.Record {
+func (r *Records) obtain(k attempts.Key) *attempts.Record {
 	rec, ok := r.find(k)
 	if !ok {
-		rec = &dedupe.Record{}
+		rec = &attempts.Record{}
 		r.records[k] = rec
 	}
 	return rec
 }
 
-// Memory implements dedupe.Records.
-func (r *Records) Memory(context.Context, string) (dedupe.Memory, error) {
+// Memory implements attempts.Records.
+func (r *Records) Memory(context.Context, string) (attempts.Memory, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return dedupe.Memory{Incarnation: r.db.Incarnation(), KeptSince: r.keptSince}, nil
+	return attempts.Memory{Incarnation: r.db.Incarnation(), KeptSince: r.keptSince}, nil
 }
 
-// Start implements dedupe.Records.
-func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
+// Start implements attempts.Records.
+func (r *Records) Start(_ context.Context, k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
 	if c.Incarnation != r.db.incarnation {
-		return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", dedupe.ErrIncarnation)
+		return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", attempts.ErrIncarnation)
 	}
 	fence, stop, err := r.start(k, t, c)
 	if err == nil && stop == nil && r.mayHaveKilled(c.Entry) {
@@ -183,12 +183,12 @@ func (r *Records) Start(_ context.Context, k dedupe.Key, t job.Token, c dedupe.C
 	return fence, stop, err
 }
 
-func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
+func (r *Records) start(k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]
 	if !ok || rec.Token != t || rec.Released || rec.Outcome != nil {
-		return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", dedupe.ErrFenced)
+		return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", attempts.ErrFenced)
 	}
 	e := c.Entry
 	if stop := r.stops[e.JobID].state; stop.Version != c.StopVersion {
@@ -208,7 +208,7 @@ func (r *Records) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *
 	}
 	rec.Running = true
 	r.started++
-	return job.Fence{Epoch: dedupe.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil, nil
+	return job.Fence{Epoch: attempts.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil, nil
 }
 
 // mayHaveKilled reports whether an earlier process may have died of this attempt: it was due before this one opened the
@@ -241,14 +241,14 @@ func (r *Records) close() {
 	r.closed = true
 }
 
-// Renew implements dedupe.Records.
-func (r *Records) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
+// Renew implements attempts.Records.
+func (r *Records) Renew(_ context.Context, leases []attempts.Lease, lapsesAt time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range leases {
 		rec, ok := r.find(l.Key)
 		if !ok {
-			rec = &dedupe.Record{Exists: true, Holder: l.Holder.Name, DefinitionID: l.Holder.DefinitionID, Token: l.Token, Running: l.MayHaveBegun || l.Begun}
+			rec = &attempts.Record{Exists: true, Holder: l.Holder.Name, DefinitionID: l.Holder.DefinitionID, Token: l.Token, Running: l.MayHaveBegun || l.Begun}
 			r.records[l.Key] = rec
 		}
 		if rec.Token != l.Token || rec.Outcome != nil {
@@ -262,8 +262,8 @@ func (r *Records) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.
 	return nil
 }
 
-// Release implements dedupe.Records.
-func (r *Records) Release(_ context.Context, k dedupe.Key, t job.Token, called bool) error {
+// Release implements attempts.Records.
+func (r *Records) Release(_ context.Context, k attempts.Key, t job.Token, called bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]
@@ -282,18 +282,18 @@ func (r *Records) Release(_ context.Context, k dedupe.Key, t job.Token, called b
 	return nil
 }
 
-// Finish implements dedupe.Records.
-func (r *Records) Finish(_ context.Context, ends []dedupe.Completion, now time.Time) ([]dedupe.Completed, error) {
+// Finish implements attempts.Records.
+func (r *Records) Finish(_ context.Context, ends []attempts.Completion, now time.Time) ([]attempts.Completed, error) {
 	b := r.db.pebble.NewBatch()
 	defer b.Close()
-	ended := make([]dedupe.Completed, len(ends))
+	ended := make([]attempts.Completed, len(ends))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range ends {
 		e := &ends[i]
 		rec, ok := r.find(e.Key)
 		if !ok {
-			rec = &dedupe.Record{Token: e.Token}
+			rec = &attempts.Record{Token: e.Token}
 			r.records[e.Key] = rec
 		}
 		if rec.Outcome == nil && (rec.Token == e.Token || !rec.Alive(now)) {
@@ -308,10 +308,10 @@ func (r *Records) Finish(_ context.Context, ends []dedupe.Completion, now time.T
 	return ended, r.endings(b)
 }
 
-// Refuse implements dedupe.Records.
+// Refuse implements attempts.Records.
 func (r *Records) Refuse(
-	_ context.Context, k dedupe.Key, o job.Outcome, now time.Time,
-) (dedupe.Record, bool, error) {
+	_ context.Context, k attempts.Key, o job.Outcome, now time.Time,
+) (attempts.Record, bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.obtain(k)
@@ -331,7 +331,7 @@ func (r *Records) Refuse(
 // end stores the outcome and has the batch drop the durable mark of the start. If the process dies before the event of
 // the outcome is durable, the fire is found again and the attempt is made again; that is the crash that invariant I2
 // allows.
-func (r *Records) end(b *pebble.Batch, k dedupe.Key, rec *dedupe.Record, o *job.Outcome, now time.Time) error {
+func (r *Records) end(b *pebble.Batch, k attempts.Key, rec *attempts.Record, o *job.Outcome, now time.Time) error {
 	if _, ok := r.unwritten[k]; ok {
 		delete(r.unwritten, k)
 	} else if rec.Running {
@@ -353,11 +353,11 @@ func (r *Records) endings(b *pebble.Batch) error {
 	return r.db.commitLater(b)
 }
 
-// Lookup implements dedupe.Records.
-func (r *Records) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
+// Lookup implements attempts.Records.
+func (r *Records) Lookup(_ context.Context, keys []attempts.Key) ([]attempts.Record, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	records := make([]dedupe.Record, len(keys))
+	records := make([]attempts.Record, len(keys))
 	for i, k := range keys {
 		if rec, ok := r.find(k); ok {
 			records[i] = *rec
@@ -366,7 +366,7 @@ func (r *Records) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record,
 	return records, nil
 }
 
-// SetStop implements dedupe.Records. This process has no replica, so what it stores holds at once.
+// SetStop implements attempts.Records. This process has no replica, so what it stores holds at once.
 func (r *Records) SetStop(_ context.Context, jobID string, s job.State) (holdsIn time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -387,14 +387,14 @@ func outcomeBytes(o *job.Outcome) int { return len(o.ResponseBody) + len(o.Error
 // may be missed by a fire that was taken before it was stored, so keptSince moves behind it and such a fire goes the slow way:
 // settlers, then rows.
 func (r *Records) evict(now time.Time) {
-	for r.ended.len() > 0 && (r.bytes > maxRecordBytes || r.ended.len() > min(maxWhole, r.max/4) || now.Sub(r.ended.first().at) > dedupe.DetailFor) {
+	for r.ended.len() > 0 && (r.bytes > maxRecordBytes || r.ended.len() > min(maxWhole, r.max/4) || now.Sub(r.ended.first().at) > attempts.DetailFor) {
 		a := r.ended.pop()
 		rec := r.records[a.key]
 		r.packed.add(a.key, rec, a.at)
 		r.bytes -= outcomeBytes(rec.Outcome)
 		delete(r.records, a.key)
 	}
-	old := func(n int, at time.Time) bool { return n > r.max || now.Sub(at) > dedupe.Retention }
+	old := func(n int, at time.Time) bool { return n > r.max || now.Sub(at) > attempts.Retention }
 	for r.packed.len() > 0 && old(r.ended.len()+r.packed.len(), r.packed.oldest()) {
 		// Others of the same instant may be gone too.
 		r.keptSince = job.Later(r.keptSince, r.packed.oldest().Add(clock.MaxDifference+time.Millisecond))
@@ -415,7 +415,7 @@ func (r *Records) evict(now time.Time) {
 	}
 }
 
-// StopsOf implements dedupe.Records.
+// StopsOf implements attempts.Records.
 func (r *Records) StopsOf(_ context.Context, jobIDs []string) (map[string]job.State, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -45,7 +45,7 @@ func New(to prometheus.Registerer) *Meter {
 func answers() []error {
 	return []error{
 		context.Canceled, jobstore.ErrNotFound, jobstore.ErrExists, jobstore.ErrConflict, archive.ErrExists, archive.ErrNotFound,
-		hotbucket.ErrStaleEpoch, hotbucket.ErrFull, dedupe.ErrFenced, dedupe.ErrIncarnation, dispatch.ErrRecreated, dispatch.ErrClosed, io.EOF,
+		hotbucket.ErrStaleEpoch, hotbucket.ErrFull, attempts.ErrFenced, attempts.ErrIncarnation, dispatch.ErrRecreated, dispatch.ErrClosed, io.EOF,
 	}
 }
 
@@ -161,56 +161,56 @@ func (x *bucketsPort) Incarnations(ctx context.Context, partitions []int) (a []s
 }
 
 type recordsPort struct {
-	dedupe.Records
+	attempts.Records
 	m *Meter
 }
 
 // Records measures a port.
-func (m *Meter) Records(p dedupe.Records) dedupe.Records { return &recordsPort{p, m} }
+func (m *Meter) Records(p attempts.Records) attempts.Records { return &recordsPort{p, m} }
 
-func (x *recordsPort) Acquire(ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time) (a dedupe.Record, b bool, err error) {
+func (x *recordsPort) Acquire(ctx context.Context, k attempts.Key, h attempts.Holder, now, lapsesAt time.Time) (a attempts.Record, b bool, err error) {
 	defer func(began time.Time) { x.m.done("records", "Acquire", began, err) }(time.Now())
 	a, b, err = x.Records.Acquire(ctx, k, h, now, lapsesAt)
 	return a, b, err
 }
 
-func (x *recordsPort) Memory(ctx context.Context, jobID string) (a dedupe.Memory, err error) {
+func (x *recordsPort) Memory(ctx context.Context, jobID string) (a attempts.Memory, err error) {
 	defer func(began time.Time) { x.m.done("records", "Memory", began, err) }(time.Now())
 	a, err = x.Records.Memory(ctx, jobID)
 	return a, err
 }
 
-func (x *recordsPort) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (a job.Fence, b *job.State, err error) {
+func (x *recordsPort) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (a job.Fence, b *job.State, err error) {
 	defer func(began time.Time) { x.m.done("records", "Start", began, err) }(time.Now())
 	a, b, err = x.Records.Start(ctx, k, t, c)
 	return a, b, err
 }
 
-func (x *recordsPort) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) (err error) {
+func (x *recordsPort) Renew(ctx context.Context, leases []attempts.Lease, lapsesAt time.Time) (err error) {
 	defer func(began time.Time) { x.m.done("records", "Renew", began, err) }(time.Now())
 	err = x.Records.Renew(ctx, leases, lapsesAt)
 	return err
 }
 
-func (x *recordsPort) Release(ctx context.Context, k dedupe.Key, t job.Token, called bool) (err error) {
+func (x *recordsPort) Release(ctx context.Context, k attempts.Key, t job.Token, called bool) (err error) {
 	defer func(began time.Time) { x.m.done("records", "Release", began, err) }(time.Now())
 	err = x.Records.Release(ctx, k, t, called)
 	return err
 }
 
-func (x *recordsPort) Finish(ctx context.Context, ends []dedupe.Completion, now time.Time) (a []dedupe.Completed, err error) {
+func (x *recordsPort) Finish(ctx context.Context, ends []attempts.Completion, now time.Time) (a []attempts.Completed, err error) {
 	defer func(began time.Time) { x.m.done("records", "Finish", began, err) }(time.Now())
 	a, err = x.Records.Finish(ctx, ends, now)
 	return a, err
 }
 
-func (x *recordsPort) Refuse(ctx context.Context, k dedupe.Key, o job.Outcome, now time.Time) (a dedupe.Record, b bool, err error) {
+func (x *recordsPort) Refuse(ctx context.Context, k attempts.Key, o job.Outcome, now time.Time) (a attempts.Record, b bool, err error) {
 	defer func(began time.Time) { x.m.done("records", "Refuse", began, err) }(time.Now())
 	a, b, err = x.Records.Refuse(ctx, k, o, now)
 	return a, b, err
 }
 
-func (x *recordsPort) Lookup(ctx context.Context, keys []dedupe.Key) (a []dedupe.Record, err error) {
+func (x *recordsPort) Lookup(ctx context.Context, keys []attempts.Key) (a []attempts.Record, err error) {
 	defer func(began time.Time) { x.m.done("records", "Lookup", began, err) }(time.Now())
 	a, err = x.Records.Lookup(ctx, keys)
 	return a, err

@@ -11,9 +11,9 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -61,7 +61,7 @@ func TestStopHoldsOnlyWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
 			holdsIn = append(holdsIn, d)
 		}
 	}
-	if len(holdsIn) < 2 || holdsIn[0] > dedupe.ReplacedFor+clock.MaxDifference || holdsIn[1] >= holdsIn[0] || holdsIn[1] == 0 {
+	if len(holdsIn) < 2 || holdsIn[0] > attempts.ReplacedFor+clock.MaxDifference || holdsIn[1] >= holdsIn[0] || holdsIn[1] == 0 {
 		t.Errorf("stop records that are set soon after a promotion hold in %v", holdsIn)
 	}
 }
@@ -104,11 +104,11 @@ func TestLeasesOnOtherServersAreRenewedWhileOneHangs(t *testing.T) {
 	records := redis.NewRecords(open(t, redis.Options{Cluster: true}))
 	hung, _ := servertest.RedisServers(t, "{p0}")
 	now := job.Instant(time.Now())
-	var healthy, all []dedupe.Lease
+	var healthy, all []attempts.Lease
 	for i := range 40 {
 		id := fmt.Sprintf("%026d", i)
-		l := dedupe.Lease{
-			Key: dedupe.Key{ExecutionID: job.ExecutionPrefix + id + "-s1", Attempt: 1}, Holder: dedupe.Holder{Name: "executor", Start: int64(i)},
+		l := attempts.Lease{
+			Key: attempts.Key{ExecutionID: job.ExecutionPrefix + id + "-s1", Attempt: 1}, Holder: attempts.Holder{Name: "executor", Start: int64(i)},
 		}
 		rec, ok, err := records.Acquire(t.Context(), l.Key, l.Holder, now, now.Add(time.Minute))
 		if err != nil || !ok {
@@ -131,7 +131,7 @@ func TestLeasesOnOtherServersAreRenewedWhileOneHangs(t *testing.T) {
 		t.Error("renewed on a server that stands still")
 	}
 	for _, l := range healthy {
-		found, err := records.Lookup(t.Context(), []dedupe.Key{l.Key})
+		found, err := records.Lookup(t.Context(), []attempts.Key{l.Key})
 		if err != nil || !found[0].LapsesAt.Equal(now.Add(time.Hour)) {
 			t.Errorf("%+v (%v)", found, err)
 		}

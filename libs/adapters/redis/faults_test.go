@@ -10,7 +10,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -55,14 +55,14 @@ func TestEntriesThatWereAddedOverABadNetworkAreThere(t *testing.T) {
 // a second holder, and no call a takeover.
 func TestAttemptOverABadNetworkHasOneHolderAndItsOutcome(t *testing.T) {
 	o := redis.Options{Address: servertest.Address(t, "REDIS"), Prefix: servertest.Unique("test-") + ":", Partitions: partitions}
-	attempt := func(i int) (dedupe.Key, *job.Entry) {
+	attempt := func(i int) (attempts.Key, *job.Entry) {
 		id := fmt.Sprintf("%026d", i)
 		e := &job.Entry{Locator: job.Locator{ExecutionID: job.ExecutionPrefix + id + "-s1", Attempt: 1}, JobID: job.JobPrefix + id}
-		return dedupe.KeyOf(e), e
+		return attempts.KeyOf(e), e
 	}
 	execute := func(ctx context.Context, r *redis.Records, i int) error {
 		k, e := attempt(i)
-		h := dedupe.Holder{Name: "executor", Start: int64(i + 1)}
+		h := attempts.Holder{Name: "executor", Start: int64(i + 1)}
 		now := time.Now()
 		rec, held, err := r.Acquire(ctx, k, h, now, now.Add(time.Hour))
 		if err != nil {
@@ -78,13 +78,13 @@ func TestAttemptOverABadNetworkHasOneHolderAndItsOutcome(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := r.Renew(ctx, []dedupe.Lease{{Key: k, Holder: h, Token: rec.Token}}, now.Add(2*time.Hour)); err != nil {
+		if err := r.Renew(ctx, []attempts.Lease{{Key: k, Holder: h, Token: rec.Token}}, now.Add(2*time.Hour)); err != nil {
 			return err
 		}
-		if _, _, err := r.Start(ctx, k, rec.Token, dedupe.Check{Entry: e, Incarnation: memory.Incarnation}); err != nil {
+		if _, _, err := r.Start(ctx, k, rec.Token, attempts.Check{Entry: e, Incarnation: memory.Incarnation}); err != nil {
 			return err
 		}
-		_, err = r.Finish(ctx, []dedupe.Completion{{Key: k, Token: rec.Token, Outcome: &job.Outcome{Kind: job.OutcomeSucceeded, Fence: job.Fence{Start: rec.Token.Start}}}}, now)
+		_, err = r.Finish(ctx, []attempts.Completion{{Key: k, Token: rec.Token, Outcome: &job.Outcome{Kind: job.OutcomeSucceeded, Fence: job.Fence{Start: rec.Token.Start}}}}, now)
 		return err
 	}
 	var done int
@@ -102,7 +102,7 @@ func TestAttemptOverABadNetworkHasOneHolderAndItsOutcome(t *testing.T) {
 	defer func() { _ = tier.Close() }()
 	for i := range done {
 		k, _ := attempt(i)
-		found, err := redis.NewRecords(tier).Lookup(t.Context(), []dedupe.Key{k})
+		found, err := redis.NewRecords(tier).Lookup(t.Context(), []attempts.Key{k})
 		if err != nil || found[0].Outcome == nil || found[0].Token.Counter != 1 || found[0].Takeovers > 0 {
 			t.Fatalf("attempt %d is %+v (%v)", i, found, err)
 		}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -38,17 +38,17 @@ func server(t *testing.T) *goredis.Client {
 
 // ended are attempts of many jobs that were due within five minutes from an instant, with outcomes; each has an answer of so many
 // bytes.
-func ended(t *testing.T, r *redis.Records, from time.Time, n, answer int) []dedupe.Key {
+func ended(t *testing.T, r *redis.Records, from time.Time, n, answer int) []attempts.Key {
 	t.Helper()
 	now := job.Instant(time.Now())
-	keys := make([]dedupe.Key, n)
-	batch := make([]dedupe.Completion, 0, dedupe.MaxFinish)
+	keys := make([]attempts.Key, n)
+	batch := make([]attempts.Completion, 0, attempts.MaxFinish)
 	body := []byte(strings.Repeat("x", answer))
 	for i := range keys {
 		due := job.Instant(from).Add(time.Duration(i%5) * time.Minute)
-		keys[i] = dedupe.Key{ExecutionID: job.ScheduleExecutionID(job.JobPrefix+ulid.Make().String(), due), Attempt: 1}
+		keys[i] = attempts.Key{ExecutionID: job.ScheduleExecutionID(job.JobPrefix+ulid.Make().String(), due), Attempt: 1}
 		token := job.Token{Counter: 1, Start: 1_000_000 + int64(i)}
-		batch = append(batch, dedupe.Completion{Key: keys[i], Token: token, Outcome: &job.Outcome{
+		batch = append(batch, attempts.Completion{Key: keys[i], Token: token, Outcome: &job.Outcome{
 			Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, StatusCode: 200, ResponseBody: body, DefinitionID: job.DefinitionPrefix + ulid.Make().String(),
 			Fence:    job.Fence{Epoch: now.UnixMicro(), Counter: int64(i), Start: token.Start},
 			Timeline: job.Timeline{Taken: now, Published: now, Consumed: now, Invoked: now, Completed: now},
@@ -119,27 +119,27 @@ func TestPackedOutcomeEndsItsAttempt(t *testing.T) {
 	k := ended(t, r, time.Now(), 1, 10)[0]
 	forgetDetails(t, c, tier.Prefix())
 	now := time.Now()
-	is := func(what string, rec dedupe.Record, ok bool, err error) {
+	is := func(what string, rec attempts.Record, ok bool, err error) {
 		t.Helper()
 		if err != nil || ok || rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSucceeded || rec.Outcome.StatusCode != 200 || !rec.Exists {
 			t.Errorf("%s: %t, %+v, %+v (%v)", what, ok, rec, rec.Outcome, err)
 		}
 	}
-	h := dedupe.Holder{Name: "another", DefinitionID: "def_2", Start: 7}
+	h := attempts.Holder{Name: "another", DefinitionID: "def_2", Start: 7}
 	rec, ok, err := r.Acquire(ctx, k, h, now, now.Add(time.Minute))
 	is("a lease", rec, ok, err)
 	rec, ok, err = r.Refuse(ctx, k, job.Outcome{Kind: job.OutcomeCancelled}, now)
 	is("a refusal", rec, ok, err)
 	token := job.Token{Counter: 1, Start: 7}
-	again, err := r.Finish(ctx, []dedupe.Completion{{Key: k, Token: token, Outcome: &job.Outcome{Kind: job.OutcomeFailed}}}, now)
+	again, err := r.Finish(ctx, []attempts.Completion{{Key: k, Token: token, Outcome: &job.Outcome{Kind: job.OutcomeFailed}}}, now)
 	is("another outcome", again[0].Record, again[0].Stored, err)
-	if err := r.Renew(ctx, []dedupe.Lease{{Key: k, Holder: h, Token: token}}, now.Add(time.Minute)); err != nil {
+	if err := r.Renew(ctx, []attempts.Lease{{Key: k, Holder: h, Token: token}}, now.Add(time.Minute)); err != nil {
 		t.Error(err)
 	}
 	if err := r.Release(ctx, k, token, true); err != nil {
 		t.Error(err)
 	}
-	records, err := r.Lookup(ctx, []dedupe.Key{k})
+	records, err := r.Lookup(ctx, []attempts.Key{k})
 	is("a look", records[0], false, err)
 }
 
@@ -151,7 +151,7 @@ func TestServerThatRunsFullForgetsTheOldestOutcomesFirstAndTells(t *testing.T) {
 	older, younger := ended(t, r, time.Now().Add(-time.Hour), 5000, 10), ended(t, r, time.Now(), 500, 10)
 	forgetDetails(t, c, tier.Prefix())
 	// Outcomes are as old as their hashes have less time left than at first.
-	age := func(k dedupe.Key, by time.Duration) {
+	age := func(k attempts.Key, by time.Duration) {
 		key := tier.EndedKey(k)
 		if left, err := c.PTTL(ctx, key).Result(); err != nil || c.PExpire(ctx, key, left-by).Err() != nil {
 			t.Fatal(err)
@@ -202,7 +202,7 @@ func TestServerThatRunsFullForgetsTheOldestOutcomesFirstAndTells(t *testing.T) {
 }
 
 // there counts the outcomes that are known.
-func there(t *testing.T, r *redis.Records, keys []dedupe.Key) (n int) {
+func there(t *testing.T, r *redis.Records, keys []attempts.Key) (n int) {
 	t.Helper()
 	records, err := r.Lookup(t.Context(), keys)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
 )
@@ -25,8 +25,8 @@ const (
 	endedShares = 16
 	// outcomeTTL is how long an outcome is kept, packed, and detailTTL how long all of it: longer than promised by as much as
 	// clocks may differ.
-	outcomeTTL = dedupe.Retention + 2*clock.MaxDifference
-	detailTTL  = dedupe.DetailFor + 2*clock.MaxDifference
+	outcomeTTL = attempts.Retention + 2*clock.MaxDifference
+	detailTTL  = attempts.DetailFor + 2*clock.MaxDifference
 	// recordTTL is how long a record without an outcome is kept after it was last touched, stopTTL a stop record. Both
 	// outlive the retention of the fires' topic.
 	recordTTL = 8 * 24 * time.Hour
@@ -36,25 +36,25 @@ const (
 // Records is leases, outcomes and stop records on Redis.
 type Records struct{ *Tier }
 
-var _ dedupe.Records = (*Records)(nil)
+var _ attempts.Records = (*Records)(nil)
 
 // NewRecords returns the records of a tier.
 func NewRecords(t *Tier) *Records { return &Records{Tier: t} }
 
 // recordKey lies with its job's stop record: what stands before the hyphen of an execution id is its job's.
-func (r *Records) recordKey(k dedupe.Key) string {
+func (r *Records) recordKey(k attempts.Key) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(k.ExecutionID, job.ExecutionPrefix), "-")
 	return r.ofJob(job.JobPrefix+id, "exec:"+k.ExecutionID+":"+strconv.Itoa(k.Attempt))
 }
 
 // digest stands for the attempt among packed outcomes.
-func digest(k dedupe.Key) string {
-	d := dedupe.Digest(k)
+func digest(k attempts.Key) string {
+	d := attempts.Digest(k)
 	return string(d[:])
 }
 
 // endedKey is where the outcome is packed, with others of its minute and its share of it.
-func (r *Records) endedKey(k dedupe.Key) string {
+func (r *Records) endedKey(k attempts.Key) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(k.ExecutionID, job.ExecutionPrefix), "-")
 	var minute int64
 	if ref, err := job.ParseExecutionID(k.ExecutionID); err == nil {
@@ -67,11 +67,11 @@ func (r *Records) stopKey(jobID string) string { return r.ofJob(jobID, "stop:"+j
 
 func (r *Records) incarnationKey(jobID string) string { return r.ofJob(jobID, "incarnation") }
 
-// Memory implements dedupe.Records.
-func (r *Records) Memory(ctx context.Context, jobID string) (dedupe.Memory, error) {
+// Memory implements attempts.Records.
+func (r *Records) Memory(ctx context.Context, jobID string) (attempts.Memory, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	m := dedupe.Memory{KeptSince: time.Now().Add(-dedupe.Retention)}
+	m := attempts.Memory{KeptSince: time.Now().Add(-attempts.Retention)}
 	values, err := r.client.MGet(ctx, r.incarnationKey(jobID), r.ofJob(jobID, keptName)).Result()
 	if err == nil && values[0] == nil {
 		values[0], err = r.run(ctx, incarnationScript, []string{r.incarnationKey(jobID)}).Text()
@@ -131,10 +131,10 @@ redis.call('HINCRBY', key, 'c', 1)
 redis.call('PEXPIRE', key, ARGV[6])
 return answer(1)`)
 
-// Acquire implements dedupe.Records.
+// Acquire implements attempts.Records.
 func (r *Records) Acquire(
-	ctx context.Context, k dedupe.Key, h dedupe.Holder, now, lapsesAt time.Time,
-) (dedupe.Record, bool, error) {
+	ctx context.Context, k attempts.Key, h attempts.Holder, now, lapsesAt time.Time,
+) (attempts.Record, bool, error) {
 	rec, ok, err := answerOf(r.run(ctx, acquireScript, []string{r.recordKey(k), r.endedKey(k)}, h.Name, h.DefinitionID, h.Start,
 		now.UnixMilli(), lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k)))
 	if err != nil {
@@ -153,8 +153,8 @@ redis.call('HSET', key, 'n', '1', 'd', ARGV[5])
 redis.call('PEXPIRE', key, ARGV[6])
 return redis.call('INCR', KEYS[4])`)
 
-// Start implements dedupe.Records.
-func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe.Check) (fence job.Fence, stop *job.State, err error) {
+// Start implements attempts.Records.
+func (r *Records) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (fence job.Fence, stop *job.State, err error) {
 	jobID := c.Entry.JobID
 	keys := []string{r.recordKey(k), r.stopKey(jobID), r.incarnationKey(jobID), r.ofJob(jobID, "started")}
 	answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, c.StopVersion, c.Entry.DefinitionID,
@@ -164,16 +164,16 @@ func (r *Records) Start(ctx context.Context, k dedupe.Key, t job.Token, c dedupe
 	switch {
 	case err != nil:
 	case began:
-		return job.Fence{Epoch: dedupe.EpochOf(c.Incarnation), Counter: counter, Start: t.Start}, nil, nil
+		return job.Fence{Epoch: attempts.EpochOf(c.Incarnation), Counter: counter, Start: t.Start}, nil, nil
 	case other:
 		stop = &job.State{}
 		if text := fmt.Sprint(standing...); text != "" {
 			err = json.Unmarshal([]byte(text), stop)
 		}
 	case answer == "incarnation":
-		err = dedupe.ErrIncarnation
+		err = attempts.ErrIncarnation
 	case answer == "fenced":
-		err = dedupe.ErrFenced
+		err = attempts.ErrFenced
 	default:
 		err = fmt.Errorf("unexpected answer %v", answer)
 	}
@@ -198,8 +198,8 @@ if tonumber(ARGV[5]) > lapses then redis.call('HSET', key, 'l', ARGV[5]) end
 redis.call('PEXPIRE', key, ARGV[8])
 return 1`)
 
-// Renew implements dedupe.Records. Every lease is a script of its own, so other calls come in between.
-func (r *Records) Renew(ctx context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
+// Renew implements attempts.Records. Every lease is a script of its own, so other calls come in between.
+func (r *Records) Renew(ctx context.Context, leases []attempts.Lease, lapsesAt time.Time) error {
 	if len(leases) == 0 {
 		return nil
 	}
@@ -232,8 +232,8 @@ if ARGV[3] == '0' then redis.call('HSET', key, 'n', '0') end
 if ARGV[3] == '0' or not running then redis.call('HSET', key, 'e', '0') end
 return 1`)
 
-// Release implements dedupe.Records.
-func (r *Records) Release(ctx context.Context, k dedupe.Key, t job.Token, called bool) error {
+// Release implements attempts.Records.
+func (r *Records) Release(ctx context.Context, k attempts.Key, t job.Token, called bool) error {
 	if err := r.run(ctx, releaseScript, []string{r.recordKey(k)}, t.Counter, t.Start, flag(called)).Err(); err != nil {
 		return fmt.Errorf("redis: release: %w", err)
 	}
@@ -247,8 +247,8 @@ if not there then redis.call('HSET', key, 'c', ARGV[1], 's', ARGV[2]) end
 store(ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8])
 return answer(1)`)
 
-// Finish implements dedupe.Records.
-func (r *Records) Finish(ctx context.Context, ends []dedupe.Completion, now time.Time) ([]dedupe.Completed, error) {
+// Finish implements attempts.Records.
+func (r *Records) Finish(ctx context.Context, ends []attempts.Completion, now time.Time) ([]attempts.Completed, error) {
 	if len(ends) == 0 {
 		return nil, nil
 	}
@@ -261,7 +261,7 @@ func (r *Records) Finish(ctx context.Context, ends []dedupe.Completion, now time
 	if err != nil {
 		return nil, fmt.Errorf("redis: finish: %w", err)
 	}
-	ended := make([]dedupe.Completed, len(ends))
+	ended := make([]attempts.Completed, len(ends))
 	for i, a := range answers {
 		if ended[i].Record, ended[i].Stored, err = answerOf(a); err != nil {
 			return nil, fmt.Errorf("redis: finish: %w", err)
@@ -278,14 +278,14 @@ store(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 return answer(1)`)
 
 // stored are the arguments by which a script stores an outcome.
-func stored(k dedupe.Key, t job.Token, o *job.Outcome) []any {
-	return []any{wire.MarshalOutcome(o), detailTTL.Milliseconds(), digest(k), dedupe.Pack(t, o), outcomeTTL.Milliseconds()}
+func stored(k attempts.Key, t job.Token, o *job.Outcome) []any {
+	return []any{wire.MarshalOutcome(o), detailTTL.Milliseconds(), digest(k), attempts.Pack(t, o), outcomeTTL.Milliseconds()}
 }
 
-// Refuse implements dedupe.Records.
+// Refuse implements attempts.Records.
 func (r *Records) Refuse(
-	ctx context.Context, k dedupe.Key, o job.Outcome, _ time.Time,
-) (dedupe.Record, bool, error) {
+	ctx context.Context, k attempts.Key, o job.Outcome, _ time.Time,
+) (attempts.Record, bool, error) {
 	rec, ok, err := answerOf(r.run(ctx, refuseScript, []string{r.recordKey(k), r.endedKey(k)}, stored(k, job.Token{}, &o)...))
 	if err != nil {
 		return rec, ok, fmt.Errorf("redis: refuse: %w", err)
@@ -293,9 +293,9 @@ func (r *Records) Refuse(
 	return rec, ok, nil
 }
 
-// Lookup implements dedupe.Records.
-func (r *Records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
-	records := make([]dedupe.Record, len(keys))
+// Lookup implements attempts.Records.
+func (r *Records) Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.Record, error) {
+	records := make([]attempts.Record, len(keys))
 	if len(keys) == 0 {
 		return records, nil
 	}
@@ -325,10 +325,10 @@ func (r *Records) Lookup(ctx context.Context, keys []dedupe.Key) ([]dedupe.Recor
 }
 
 // answerOf is what a script answers that may change a record: whether it did, and the record that stands.
-func answerOf(c *redis.Cmd) (dedupe.Record, bool, error) {
+func answerOf(c *redis.Cmd) (attempts.Record, bool, error) {
 	answer, err := c.Slice()
 	if err != nil {
-		return dedupe.Record{}, false, err
+		return attempts.Record{}, false, err
 	}
 	fields := map[string]string{}
 	flat, _ := answer[1].([]any)
@@ -339,7 +339,7 @@ func answerOf(c *redis.Cmd) (dedupe.Record, bool, error) {
 	return rec, answer[0] == int64(1), err
 }
 
-func recordOf(f map[string]string) (rec dedupe.Record, err error) {
+func recordOf(f map[string]string) (rec attempts.Record, err error) {
 	number := func(name string) int64 {
 		n, failed := strconv.ParseInt(f[name], 10, 64)
 		if f[name] != "" && failed != nil {
@@ -347,13 +347,13 @@ func recordOf(f map[string]string) (rec dedupe.Record, err error) {
 		}
 		return n
 	}
-	rec = dedupe.Record{
+	rec = attempts.Record{
 		Exists: f["e"] == "1", Holder: f["h"], DefinitionID: f["d"], Token: job.Token{Counter: number("c"), Start: number("s")},
 		Released: f["r"] == "1", Running: f["n"] == "1", Takeovers: int(number("t")),
 	}
 	if text, ok := f["p"]; ok {
-		o, token, failed := dedupe.Unpack(text)
-		return dedupe.Record{Exists: true, DefinitionID: o.DefinitionID, Token: token, Outcome: &o}, failed
+		o, token, failed := attempts.Unpack(text)
+		return attempts.Record{Exists: true, DefinitionID: o.DefinitionID, Token: token, Outcome: &o}, failed
 	}
 	if ms := number("l"); ms != 0 {
 		rec.LapsesAt = time.UnixMilli(ms).UTC()

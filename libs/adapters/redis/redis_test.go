@@ -15,11 +15,11 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/attempts/attemptstest"
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/capacity/capacitytest"
-	"github.com/minutehand/minutehand/libs/dedupe"
-	"github.com/minutehand/minutehand/libs/dedupe/dedupetest"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/hotbucket/hotbuckettest"
 	"github.com/minutehand/minutehand/libs/job"
@@ -65,7 +65,7 @@ func TestConformance(t *testing.T) {
 			})
 		})
 		t.Run("records, "+name, func(t *testing.T) {
-			dedupetest.Run(t, func(t *testing.T) dedupe.Records { return redis.NewRecords(open(t, redis.Options{Cluster: cluster})) })
+			attemptstest.Run(t, func(t *testing.T) attempts.Records { return redis.NewRecords(open(t, redis.Options{Cluster: cluster})) })
 		})
 		t.Run("board, "+name, func(t *testing.T) {
 			real := func(t *testing.T, check func(t *testing.T)) { check(t) } // the server's clock is not a bubble's

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -36,7 +36,7 @@ const replicaWait = time.Second
 
 var errReplica = errors.New("no replica has it yet")
 
-// SetStop implements dedupe.Records. Where there are replicas one of them has the record before it counts as set. That can
+// SetStop implements attempts.Records. Where there are replicas one of them has the record before it counts as set. That can
 // only be asked on the connection that wrote, which is what Watch is for here.
 func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) (holdsIn time.Duration, err error) {
 	ctx, cancel := bounded(ctx)
@@ -45,7 +45,7 @@ func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) (holds
 	if err == nil {
 		err = r.client.Watch(ctx, func(tx *redis.Tx) error {
 			keys := []string{r.stopKey(jobID), r.incarnationKey(jobID)}
-			most := (dedupe.ReplacedFor + clock.MaxDifference).Milliseconds()
+			most := (attempts.ReplacedFor + clock.MaxDifference).Milliseconds()
 			answer, err := stopScript.Run(ctx, tx, keys, s.Version, text, stopTTL.Milliseconds(), most).Int64Slice()
 			if err != nil {
 				return err
@@ -67,7 +67,7 @@ func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) (holds
 	return holdsIn, nil
 }
 
-// StopsOf implements dedupe.Records.
+// StopsOf implements attempts.Records.
 func (r *Records) StopsOf(ctx context.Context, jobIDs []string) (map[string]job.State, error) {
 	states := map[string]job.State{}
 	if len(jobIDs) == 0 {

@@ -128,7 +128,7 @@ func (t *Tier) ofJob(jobID, name string) string {
 // incarnationLua gives a partition's incarnation, a new one if there is none of this reign of its server: the run id is
 // another after a restart, the replication id after a promotion. Both are asked for each time, because a connection, and a
 // server, may outlive two failovers, there and back. Half of each will do. A name begins with its number, as
-// dedupe.IncarnationName has it: the server's time in microseconds, or one more than the last number, if that is known. It ends in "p"
+// attempts.IncarnationName has it: the server's time in microseconds, or one more than the last number, if that is known. It ends in "p"
 // where another server may have been in this one's place before: it was a replica, or belongs to a cluster and knows nothing.
 const incarnationLua = `
 local function incarnation(key)

@@ -27,7 +27,7 @@ const (
 )
 
 // Valve watches the memory of the servers while its process runs. Where it runs short the oldest outcomes are forgotten before
-// their time, which is told by dedupe.Memory. Where a server has evicted keys in spite of what Check asks for, nobody knows which,
+// their time, which is told by attempts.Memory. Where a server has evicted keys in spite of what Check asks for, nobody knows which,
 // and everything gets a new incarnation.
 type Valve struct {
 	tier   *Tier

@@ -15,8 +15,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -188,12 +188,12 @@ func incarnationIsKept(t *testing.T, open func(t *testing.T) hotbucket.Buckets) 
 				t.Errorf("incarnation %q, earlier %v; of no partition %q", incarnation, seen, none)
 			}
 			seen[incarnation] = true
-			if epoch := dedupe.EpochOf(incarnation); epoch <= last {
+			if epoch := attempts.EpochOf(incarnation); epoch <= last {
 				t.Errorf("incarnation %q has number %d, one before had %d", incarnation, epoch, last)
 			}
 		}
 		for _, incarnation := range first {
-			last = max(last, dedupe.EpochOf(incarnation))
+			last = max(last, attempts.EpochOf(incarnation))
 		}
 	}
 }

@@ -87,7 +87,7 @@ var mutants = []mutant{
 		to:   "j.Definition = def",
 	},
 	{
-		name: "a stop is answered while a replaced server goes on", file: "libs/lifecycle/lifecycle.go",
+		name: "a stop is answered while a replaced server goes on", file: "libs/jobchange/jobchange.go",
 		from: "if c.HoldsIn == 0 {",
 		to:   "if c.HoldsIn >= 0 {",
 	},

@@ -7,10 +7,10 @@ import (
 
 	"github.com/minutehand/minutehand/libs/archive"
 	"github.com/minutehand/minutehand/libs/archive/archivetest"
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/attempts/attemptstest"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/coord/coordtest"
-	"github.com/minutehand/minutehand/libs/dedupe"
-	"github.com/minutehand/minutehand/libs/dedupe/dedupetest"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/dispatch/dispatchtest"
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -47,8 +47,8 @@ func TestConformance(t *testing.T) {
 		hotbuckettest.RunBound(t, bound, func(*testing.T) hotbucket.Buckets { return servers.NewHot(name(), partitions, bound, 0).Client("") })
 	})
 	t.Run("records", func(t *testing.T) {
-		dedupetest.Run(t, func(*testing.T) dedupe.Records { return servers.NewHot(name(), partitions, 0, 0).Client("") })
-		dedupetest.RunBound(t, bound, func(*testing.T) dedupe.Records { return servers.NewHot(name(), 1, 0, bound).Client("") })
+		attemptstest.Run(t, func(*testing.T) attempts.Records { return servers.NewHot(name(), partitions, 0, 0).Client("") })
+		attemptstest.RunBound(t, bound, func(*testing.T) attempts.Records { return servers.NewHot(name(), 1, 0, bound).Client("") })
 	})
 	t.Run("log", func(t *testing.T) {
 		dispatchtest.Run(t, func(*testing.T) dispatch.Log { return servers.NewLog(name()) })

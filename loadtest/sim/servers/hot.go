@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -46,7 +46,7 @@ func NewHot(name string, partitions, maxEntries, maxRecords int) *Hot {
 	for n := range partitions {
 		h.parts = append(h.parts, &part{server: &server{
 			name: fmt.Sprintf("%s/%d", name, n), maxEntries: maxEntries, maxRecords: maxRecords, broken: &h.Broken,
-			epoch: dedupe.NextEpoch(0, time.Now()), state: newHotState(),
+			epoch: attempts.NextEpoch(0, time.Now()), state: newHotState(),
 		}})
 	}
 	return h
@@ -131,7 +131,7 @@ func (h *Hot) Client(name string) *HotClient {
 	return c
 }
 
-// HotClient implements hotbucket.Buckets and dedupe.Records.
+// HotClient implements hotbucket.Buckets and attempts.Records.
 type HotClient struct {
 	tier  *Hot
 	name  string

@@ -5,15 +5,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
 func (h *server) acquire(
-	k dedupe.Key, holder dedupe.Holder, now, lapsesAt time.Time,
-) (dedupe.Record, bool, error) {
+	k attempts.Key, holder attempts.Holder, now, lapsesAt time.Time,
+) (attempts.Record, bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec := h.state.records[k]
@@ -41,15 +41,15 @@ func (h *server) acquire(
 	return rec, true, nil
 }
 
-func (h *server) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *job.State, error) {
+func (h *server) start(k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c.Incarnation != h.incarnation() {
-		return job.Fence{}, nil, dedupe.ErrIncarnation
+		return job.Fence{}, nil, attempts.ErrIncarnation
 	}
 	rec, ok := h.state.records[k]
 	if !ok || rec.Token != t || rec.Released || rec.Outcome != nil {
-		return job.Fence{}, nil, dedupe.ErrFenced
+		return job.Fence{}, nil, attempts.ErrFenced
 	}
 	e := c.Entry
 	if stop := h.state.stops[e.JobID]; stop.Version != c.StopVersion {
@@ -65,12 +65,12 @@ func (h *server) start(k dedupe.Key, t job.Token, c dedupe.Check) (job.Fence, *j
 	return fence, nil, nil
 }
 
-func (h *server) renew(l dedupe.Lease, lapsesAt time.Time) {
+func (h *server) renew(l attempts.Lease, lapsesAt time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec, ok := h.state.records[l.Key]
 	if !ok {
-		rec = dedupe.Record{
+		rec = attempts.Record{
 			Exists: true, Holder: l.Holder.Name, DefinitionID: l.Holder.DefinitionID, Token: l.Token, Running: l.MayHaveBegun || l.Begun,
 		}
 	}
@@ -84,7 +84,7 @@ func (h *server) renew(l dedupe.Lease, lapsesAt time.Time) {
 	h.state.records[l.Key] = rec
 }
 
-func (h *server) release(k dedupe.Key, t job.Token, called bool) error {
+func (h *server) release(k attempts.Key, t job.Token, called bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec, ok := h.state.records[k]
@@ -99,7 +99,7 @@ func (h *server) release(k dedupe.Key, t job.Token, called bool) error {
 	return nil
 }
 
-func (h *server) finish(e dedupe.Completion, now time.Time) (ended dedupe.Completed) {
+func (h *server) finish(e attempts.Completion, now time.Time) (ended attempts.Completed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec, ok := h.state.records[e.Key]
@@ -114,7 +114,7 @@ func (h *server) finish(e dedupe.Completion, now time.Time) (ended dedupe.Comple
 	return ended
 }
 
-func (h *server) refuse(k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
+func (h *server) refuse(k attempts.Key, o job.Outcome, now time.Time) (attempts.Record, bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec := h.state.records[k]
@@ -125,7 +125,7 @@ func (h *server) refuse(k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Reco
 	return rec, true, nil
 }
 
-func (h *server) end(k dedupe.Key, rec *dedupe.Record, o *job.Outcome, now time.Time) {
+func (h *server) end(k attempts.Key, rec *attempts.Record, o *job.Outcome, now time.Time) {
 	own := *o
 	rec.Exists, rec.Outcome = true, &own
 	h.state.records[k] = *rec
@@ -149,7 +149,7 @@ func (h *server) evict() {
 	}
 }
 
-func (h *server) record(k dedupe.Key) dedupe.Record {
+func (h *server) record(k attempts.Key) attempts.Record {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state.records[k]
@@ -167,7 +167,7 @@ func (h *server) setStop(jobID string, s job.State) (holdsIn time.Duration) {
 		h.evict()
 	}
 	if h.replaced && !h.broken.AloneHolds {
-		return dedupe.ReplacedFor // it has no replica any more
+		return attempts.ReplacedFor // it has no replica any more
 	}
 	return max(time.Until(h.split), 0)
 }
@@ -179,69 +179,69 @@ func (h *server) stop(jobID string) (job.State, bool) {
 	return s, ok
 }
 
-func (c *HotClient) of(k dedupe.Key) *server { return c.at(c.tier.partitionOf(k.ExecutionID)) }
+func (c *HotClient) of(k attempts.Key) *server { return c.at(c.tier.partitionOf(k.ExecutionID)) }
 
 func (c *HotClient) ofJob(id string) *server { return c.at(bucket.Partition(id, len(c.tier.parts))) }
 
-// Acquire implements dedupe.Records.
+// Acquire implements attempts.Records.
 func (c *HotClient) Acquire(
-	_ context.Context, k dedupe.Key, holder dedupe.Holder, now, lapsesAt time.Time,
-) (dedupe.Record, bool, error) {
+	_ context.Context, k attempts.Key, holder attempts.Holder, now, lapsesAt time.Time,
+) (attempts.Record, bool, error) {
 	return c.of(k).acquire(k, holder, now, lapsesAt)
 }
 
-// Start implements dedupe.Records.
-func (c *HotClient) Start(_ context.Context, k dedupe.Key, t job.Token, check dedupe.Check) (job.Fence, *job.State, error) {
+// Start implements attempts.Records.
+func (c *HotClient) Start(_ context.Context, k attempts.Key, t job.Token, check attempts.Check) (job.Fence, *job.State, error) {
 	return c.of(k).start(k, t, check)
 }
 
-// Renew implements dedupe.Records.
-func (c *HotClient) Renew(_ context.Context, leases []dedupe.Lease, lapsesAt time.Time) error {
+// Renew implements attempts.Records.
+func (c *HotClient) Renew(_ context.Context, leases []attempts.Lease, lapsesAt time.Time) error {
 	for _, l := range leases {
 		c.of(l.Key).renew(l, lapsesAt)
 	}
 	return nil
 }
 
-// Release implements dedupe.Records.
-func (c *HotClient) Release(_ context.Context, k dedupe.Key, t job.Token, called bool) error {
+// Release implements attempts.Records.
+func (c *HotClient) Release(_ context.Context, k attempts.Key, t job.Token, called bool) error {
 	return c.of(k).release(k, t, called)
 }
 
-// Finish implements dedupe.Records.
-func (c *HotClient) Finish(_ context.Context, ends []dedupe.Completion, now time.Time) ([]dedupe.Completed, error) {
-	ended := make([]dedupe.Completed, len(ends))
+// Finish implements attempts.Records.
+func (c *HotClient) Finish(_ context.Context, ends []attempts.Completion, now time.Time) ([]attempts.Completed, error) {
+	ended := make([]attempts.Completed, len(ends))
 	for i, e := range ends {
 		ended[i] = c.of(e.Key).finish(e, now)
 	}
 	return ended, nil
 }
 
-// Refuse implements dedupe.Records.
-func (c *HotClient) Refuse(_ context.Context, k dedupe.Key, o job.Outcome, now time.Time) (dedupe.Record, bool, error) {
+// Refuse implements attempts.Records.
+func (c *HotClient) Refuse(_ context.Context, k attempts.Key, o job.Outcome, now time.Time) (attempts.Record, bool, error) {
 	return c.of(k).refuse(k, o, now)
 }
 
-// Lookup implements dedupe.Records.
-func (c *HotClient) Lookup(_ context.Context, keys []dedupe.Key) ([]dedupe.Record, error) {
-	records := make([]dedupe.Record, len(keys))
+// Lookup implements attempts.Records.
+func (c *HotClient) Lookup(_ context.Context, keys []attempts.Key) ([]attempts.Record, error) {
+	records := make([]attempts.Record, len(keys))
 	for i, k := range keys {
 		records[i] = c.of(k).record(k)
 	}
 	return records, nil
 }
 
-// Memory implements dedupe.Records.
-func (c *HotClient) Memory(_ context.Context, jobID string) (dedupe.Memory, error) {
+// Memory implements attempts.Records.
+func (c *HotClient) Memory(_ context.Context, jobID string) (attempts.Memory, error) {
 	return c.ofJob(jobID).memory(), nil
 }
 
-// SetStop implements dedupe.Records.
+// SetStop implements attempts.Records.
 func (c *HotClient) SetStop(_ context.Context, jobID string, s job.State) (holdsIn time.Duration, err error) {
 	return c.ofJob(jobID).setStop(jobID, s), nil
 }
 
-// StopsOf implements dedupe.Records.
+// StopsOf implements attempts.Records.
 func (c *HotClient) StopsOf(_ context.Context, jobIDs []string) (map[string]job.State, error) {
 	states := map[string]job.State{}
 	for _, id := range jobIDs {

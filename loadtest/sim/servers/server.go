@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -39,8 +39,8 @@ type hotState struct {
 	epochs    map[coord.Role]int64
 	horizon   time.Time
 	claims    map[string]job.Decision
-	records   map[dedupe.Key]dedupe.Record
-	ended     []dedupe.Key // oldest first
+	records   map[attempts.Key]attempts.Record
+	ended     []attempts.Key // oldest first
 	endedAt   []time.Time
 	stops     map[string]job.State
 	stopped   []string // oldest first
@@ -58,7 +58,7 @@ type dueEntry struct {
 func newHotState() hotState {
 	return hotState{
 		due: map[job.Locator]dueEntry{}, epochs: map[coord.Role]int64{},
-		claims: map[string]job.Decision{}, records: map[dedupe.Key]dedupe.Record{}, stops: map[string]job.State{},
+		claims: map[string]job.Decision{}, records: map[attempts.Key]attempts.Record{}, stops: map[string]job.State{},
 	}
 }
 
@@ -79,7 +79,7 @@ func (h *server) lose() {
 
 func (h *server) another() {
 	h.losses++
-	h.epoch = dedupe.NextEpoch(h.epoch, time.Now())
+	h.epoch = attempts.NextEpoch(h.epoch, time.Now())
 }
 
 // snapshot is what a replica has.
@@ -97,7 +97,7 @@ func (h *server) promote(replica hotState) (replaced *server) {
 		name: h.name, maxEntries: h.maxEntries, maxRecords: h.maxRecords, broken: h.broken, losses: h.losses, epoch: h.epoch, split: h.split,
 		replaced: true, state: h.state,
 	}
-	h.state, h.split = replica, time.Now().Add(dedupe.ReplacedFor)
+	h.state, h.split = replica, time.Now().Add(attempts.ReplacedFor)
 	h.another()
 	return replaced
 }
@@ -269,10 +269,10 @@ func (h *server) setEpoch(o coord.Owner) error {
 	return nil
 }
 
-func (h *server) memory() dedupe.Memory {
+func (h *server) memory() attempts.Memory {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return dedupe.Memory{Incarnation: h.incarnation(), KeptSince: h.state.keptSince}
+	return attempts.Memory{Incarnation: h.incarnation(), KeptSince: h.state.keptSince}
 }
 
 func (h *server) incarnation() string {
@@ -280,9 +280,9 @@ func (h *server) incarnation() string {
 		return h.name
 	}
 	if !h.split.IsZero() {
-		return dedupe.PromotedName(h.number(), h.name)
+		return attempts.PromotedName(h.number(), h.name)
 	}
-	return dedupe.IncarnationName(h.number(), h.name)
+	return attempts.IncarnationName(h.number(), h.name)
 }
 
 func (h *server) number() int64 {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/schedule"
@@ -52,7 +52,7 @@ func (ps *Problems) Of(err error, r *Request) *problem.Problem {
 	switch {
 	case errors.Is(err, ErrNotHeld):
 		p := problem.Unavailable(advice(r))
-		p.RetryAfter = dedupe.ReplacedFor
+		p.RetryAfter = attempts.ReplacedFor
 		return p
 	case r.Context().Err() != nil: // the client has gone
 		return problem.Unavailable(advice(r))

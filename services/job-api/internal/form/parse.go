@@ -57,14 +57,14 @@ func (b *Schedule) Parse(now time.Time) (job.Schedule, error) {
 	return s, nil
 }
 
-// Compile returns the line of occurrences of a job's definition. Its error consists of faults of the schedule, because
+// Compile returns the series of occurrences of a job's definition. Its error consists of faults of the schedule, because
 // whether an H can ever match may depend on the job's id; see edge.ScheduleFaults.
-func Compile(jobID string, d *job.Definition) (*occurrence.Line, error) {
+func Compile(jobID string, d *job.Definition) (*occurrence.Series, error) {
 	plan, err := schedule.Compile(d.Schedule, jobID)
 	if err != nil {
 		return nil, err
 	}
-	return &occurrence.Line{JobID: jobID, Def: d, Plan: plan}, nil
+	return &occurrence.Series{JobID: jobID, Def: d, Plan: plan}, nil
 }
 
 func (l *faultList) schedule(b *Schedule, s job.Schedule, now time.Time) {

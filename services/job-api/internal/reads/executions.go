@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bucket"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
@@ -135,11 +135,11 @@ func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.Exe
 		State: "pending", Attempts: []attempt{},
 	}
 	if ref.Trigger == job.TriggerSchedule {
-		line, err := form.Compile(j.ID, &j.Definition)
+		series, err := form.Compile(j.ID, &j.Definition)
 		if err != nil {
 			return nil, err
 		}
-		x.ScheduledFor = line.Plan.ScheduledFor(ref.NominalAt)
+		x.ScheduledFor = series.Plan.ScheduledFor(ref.NominalAt)
 	}
 	if err := rs.underWay(ctx, x); err != nil || x.State != "pending" {
 		return x, err
@@ -216,8 +216,8 @@ func (rs *Reads) underWay(ctx context.Context, x *Execution) error {
 	if x.Ended() {
 		return nil
 	}
-	k := dedupe.Key{ExecutionID: x.ExecutionID, Attempt: len(x.Attempts) + 1}
-	records, err := rs.Outcomes.Lookup(ctx, []dedupe.Key{k})
+	k := attempts.Key{ExecutionID: x.ExecutionID, Attempt: len(x.Attempts) + 1}
+	records, err := rs.Outcomes.Lookup(ctx, []attempts.Key{k})
 	if err != nil {
 		return fmt.Errorf("look up attempt %d of execution %s: %w", k.Attempt, k.ExecutionID, err)
 	}

@@ -43,23 +43,23 @@ func (rs *Reads) Answer(ctx context.Context, status int, j *job.Job) (edge.Respo
 
 // Show returns a job with what is derived: the next instant, when it last fired, and whether its schedule has ended.
 func (rs *Reads) Show(ctx context.Context, j *job.Job) (*Job, error) {
-	line, err := form.Compile(j.ID, &j.Definition)
+	series, err := form.Compile(j.ID, &j.Definition)
 	if err != nil {
 		return nil, err
 	}
-	return rs.ShowLine(ctx, j, line)
+	return rs.ShowSeries(ctx, j, series)
 }
 
-// ShowLine is Show for a caller that has the line of the job's definition.
-func (rs *Reads) ShowLine(ctx context.Context, j *job.Job, line *occurrence.Line) (*Job, error) {
+// ShowSeries is Show for a caller that has the series of the job's definition.
+func (rs *Reads) ShowSeries(ctx context.Context, j *job.Job, series *occurrence.Series) (*Job, error) {
 	body := &Job{
 		JobID: j.ID, Status: string(j.Status), DefinitionID: j.Definition.ID, EffectiveAt: j.Definition.EffectiveAt, CreatedAt: j.CreatedAt,
 		UpdatedAt: j.UpdatedAt, Job: form.Of(j),
 	}
 	now := rs.Clock.Now()
-	next, more := line.NextRun(now)
+	next, more := series.NextRun(now)
 	if more && j.Status == job.StatusActive {
-		at := line.Plan.ScheduledFor(next)
+		at := series.Plan.ScheduledFor(next)
 		body.NextRunAt = &at
 	}
 	if j.Status == job.StatusPaused {

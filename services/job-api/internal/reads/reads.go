@@ -6,8 +6,8 @@
 package reads
 
 import (
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
@@ -18,7 +18,7 @@ type Reads struct {
 	Pending  jobstore.Pending
 	History  jobstore.History
 	Settings jobstore.Settings
-	Outcomes dedupe.Outcomes
+	Outcomes attempts.Outcomes
 	Clock    clock.Clock
 	// Partitions is the store's partition count.
 	Partitions int

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/minutehand/minutehand/libs/lifecycle"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-// await returns when a change holds, which takes up to dedupe.ReplacedFor and the clocks' difference where a server of the hot tier has
+// await returns when a change holds, which takes up to attempts.ReplacedFor and the clocks' difference where a server of the hot tier has
 // failed over. Only a share of the connections may wait for that, and none of them once the service is asked to stop; the others get
 // edge.ErrNotHeld. A request that is repeated finds nothing to change, and waits for what is left of the time.
-func (ws *Writes) await(ctx context.Context, j *lifecycle.Changed) error {
+func (ws *Writes) await(ctx context.Context, j *jobchange.Changed) error {
 	if j.HoldsIn == 0 {
 		return nil
 	}

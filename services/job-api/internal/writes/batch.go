@@ -37,9 +37,9 @@ type batchResult struct {
 
 // batchJob is a job of a batch that was found right, with its place in it.
 type batchJob struct {
-	at   int
-	job  job.Job
-	line *occurrence.Line
+	at     int
+	job    job.Job
+	series *occurrence.Series
 }
 
 // createJobs accepts many jobs as createJob accepts one: their entries, then their rows, then the answer, each step for
@@ -109,13 +109,13 @@ func (ws *Writes) checkBatch(
 			b.job = newJob(r.Tenant(), &body, def, jobstore.Claim{
 				ID: derivedID(job.JobPrefix, c, i), DefinitionID: derivedID(job.DefinitionPrefix, c, i), AcceptedAt: c.AcceptedAt,
 			})
-			b.line, err = newLine(&b.job)
+			b.series, err = newSeries(&b.job)
 		}
 		if err != nil {
 			refuse(i, ws.deps.Problems.Of(err, r))
 			continue
 		}
-		b.line.Def = &b.job.Definition
+		b.series.Def = &b.job.Definition
 		jobs = append(jobs, b)
 	}
 	return jobs, keyed
@@ -226,12 +226,12 @@ func (ws *Writes) firstEntries(
 ) (entries []job.Entry, rows []job.Job, err error) {
 	entries, rows = make([]job.Entry, 0, len(jobs)), make([]job.Job, 0, len(jobs))
 	for _, b := range jobs {
-		first, ok := ws.firstEntry(b.line, bucket.Partition(b.job.ID, ws.cfg.Partitions), floor, before)
+		first, ok := ws.firstEntry(b.series, bucket.Partition(b.job.ID, ws.cfg.Partitions), floor, before)
 		if !ok {
 			results[b.at] = refused(noOccurrence())
 			continue
 		}
-		shown, err := ws.deps.Reads.ShowLine(ctx, &b.job, b.line)
+		shown, err := ws.deps.Reads.ShowSeries(ctx, &b.job, b.series)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
@@ -80,11 +80,11 @@ func carryOrdinal(j *job.Job, def *job.Definition) error {
 	if !reflect.DeepEqual(j.Definition.Schedule, def.Schedule) || def.Schedule.MaxOccurrences == 0 {
 		return nil
 	}
-	line, err := form.Compile(j.ID, &j.Definition)
+	series, err := form.Compile(j.ID, &j.Definition)
 	if err != nil {
 		return err
 	}
-	def.FirstOrdinal = line.OrdinalAt(def.EffectiveAt)
+	def.FirstOrdinal = series.OrdinalAt(def.EffectiveAt)
 	return nil
 }
 
@@ -96,7 +96,7 @@ func (ws *Writes) resumeJob(ctx context.Context, r *edge.Request) (edge.Response
 		case job.StatusCancelled:
 			return cancelled()
 		case job.StatusActive:
-			return lifecycle.ErrNoChange
+			return jobchange.ErrNoChange
 		}
 		def := j.Definition
 		def.EffectiveAt = j.PausedAt.Add(time.Millisecond)
@@ -129,7 +129,7 @@ func (ws *Writes) redefine(
 		}
 		j.Definition.ID = job.NextDefinitionID(old.ID, ws.newID(job.DefinitionPrefix, now))
 		j.UpdatedAt = now
-		line, err := form.Compile(jobID, &j.Definition)
+		series, err := form.Compile(jobID, &j.Definition)
 		if err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func (ws *Writes) redefine(
 		var began time.Time
 		for {
 			written := job.Instant(ws.deps.Clock.Now())
-			if first, fires = line.First(p, written); !fires {
+			if first, fires = series.First(p, written); !fires {
 				return nil
 			}
 			if began.IsZero() {
@@ -170,7 +170,7 @@ func (ws *Writes) redefine(
 }
 
 // answerChange answers a change when it holds.
-func (ws *Writes) answerChange(ctx context.Context, j *lifecycle.Changed) (edge.Response, error) {
+func (ws *Writes) answerChange(ctx context.Context, j *jobchange.Changed) (edge.Response, error) {
 	if err := ws.await(ctx, j); err != nil {
 		return edge.Response{}, err
 	}

@@ -111,7 +111,7 @@ func newJob(tenantID string, body *form.Job, def job.Definition, claim jobstore.
 // writer that takes longer than half of the grace from the entry to the acknowledged row starts over with a new entry:
 // the old one may have been dropped, or its bucket may have closed.
 func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) (edge.Response, error) {
-	line, err := newLine(&j)
+	series, err := newSeries(&j)
 	if err != nil {
 		return edge.Response{}, err
 	}
@@ -120,7 +120,7 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 	for {
 		floor := ws.floor(j.CreatedAt)
 		now := job.Instant(ws.deps.Clock.Now())
-		first, ok := ws.firstEntry(line, p, floor, before)
+		first, ok := ws.firstEntry(series, p, floor, before)
 		before = floor
 		if !ok {
 			return edge.Response{}, noOccurrence()
@@ -151,9 +151,9 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 	}
 }
 
-// newLine is the line of occurrences of a new job, which then begins at its first instant if that is a little past.
-func newLine(j *job.Job) (*occurrence.Line, error) {
-	line, err := form.Compile(j.ID, &j.Definition)
+// newSeries is the series of occurrences of a new job, which then begins at its first instant if that is a little past.
+func newSeries(j *job.Job) (*occurrence.Series, error) {
+	series, err := form.Compile(j.ID, &j.Definition)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func newLine(j *job.Job) (*occurrence.Line, error) {
 		}
 		j.Definition.EffectiveAt = at // its one instant belongs to it
 	}
-	return line, nil
+	return series, nil
 }
 
 // noOccurrence is the answer to a schedule that will never fire.

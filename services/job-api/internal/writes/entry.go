@@ -23,7 +23,7 @@ func (ws *Writes) floor(acceptedAt time.Time) time.Time {
 }
 
 // firstEntry is a new job's. It says what it repeats where the try before wrote into the bucket of another instant.
-func (ws *Writes) firstEntry(l *occurrence.Line, partition int, floor, before time.Time) (job.Entry, bool) {
+func (ws *Writes) firstEntry(l *occurrence.Series, partition int, floor, before time.Time) (job.Entry, bool) {
 	e, ok := l.First(partition, job.Instant(ws.deps.Clock.Now()))
 	e = job.NewEntry(e, floor)
 	if m := job.NewEntry(e, before).Minute; m != e.Minute {

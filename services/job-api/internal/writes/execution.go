@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
@@ -28,7 +28,7 @@ func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Re
 			stopped := recent(j.StoppedExecutions, now)
 			full := len(stopped) >= job.MaxStoppedExecutions
 			if j.State().Stops(id) || full && x.Ended() {
-				return lifecycle.ErrNoChange
+				return jobchange.ErrNoChange
 			}
 			if full {
 				return problem.New(http.StatusConflict, "too-many-cancelled-executions",
@@ -51,7 +51,7 @@ func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Re
 
 // endedFor is for how long an execution must have ended so that nothing need stop it any more. Before, an executor that stood still and
 // lost its lease with the hot tier may yet give an attempt another outcome than the one on record, which is retried.
-const endedFor = dedupe.Retention
+const endedFor = attempts.Retention
 
 // recent leaves out the executions for which no attempt can come any more: a retry window is 30 days at most.
 func recent(executionIDs []string, now time.Time) []string {

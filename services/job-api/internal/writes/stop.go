@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
@@ -59,10 +59,10 @@ func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response
 }
 
 // cancel stops a job for good; with hide it also disappears from reads.
-func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (lifecycle.Changed, error) {
+func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (jobchange.Changed, error) {
 	changed, err := ws.change.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
 		if j.Status == job.StatusCancelled && (j.Deleted || !hide) {
-			return lifecycle.ErrNoChange
+			return jobchange.ErrNoChange
 		}
 		now := job.Instant(ws.deps.Clock.Now())
 		if j.Status != job.StatusCancelled {
@@ -75,7 +75,7 @@ func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (lifecycl
 		return nil
 	})
 	if err != nil {
-		return lifecycle.Changed{}, fmt.Errorf("cancel job %s: %w", jobID, err)
+		return jobchange.Changed{}, fmt.Errorf("cancel job %s: %w", jobID, err)
 	}
 	return changed, nil
 }

@@ -15,12 +15,12 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/dedupe"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/lifecycle"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/reads"
 )
@@ -46,7 +46,7 @@ type Deps struct {
 	History  jobstore.History
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
-	Stops    dedupe.Stops
+	Stops    attempts.Stops
 	Reads    *reads.Reads
 	Document *edge.Document
 	Problems *edge.Problems
@@ -60,7 +60,7 @@ type Deps struct {
 type Writes struct {
 	cfg    Config
 	deps   Deps
-	change lifecycle.Changer
+	change jobchange.Changer
 	// holding has a place for each answer that waits until its change holds; stopping is closed when Run is
 	// asked to stop.
 	holding, stopping chan struct{}
@@ -73,7 +73,7 @@ type Writes struct {
 // New returns the operations; Run must be called once for them to be complete.
 func New(cfg Config, deps Deps) *Writes {
 	return &Writes{
-		cfg: cfg, deps: deps, change: lifecycle.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
+		cfg: cfg, deps: deps, change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
 		holding: make(chan struct{}, max(cfg.MaxHolding, 1)), stopping: make(chan struct{}),
 		notThrough: make(chan job.Entry, cfg.MaxWriteThroughs),
 	}

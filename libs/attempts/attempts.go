@@ -1,4 +1,4 @@
-// Package dedupe is the port that makes executions run once: the record of each (execution, attempt), which is a lease
+// Package attempts is the port that makes executions run once: the record of each (execution, attempt), which is a lease
 // while the attempt is under way and its outcome afterwards, and the stop record of each job.
 //
 // What every adapter promises:
@@ -9,7 +9,7 @@
 //   - An outcome is kept whole for DetailFor, or until a named bound packs the oldest. After that it may lack what the target
 //     answered, and when.
 //   - A stop record is only ever replaced by one of a greater version.
-package dedupe
+package attempts
 
 import (
 	"cmp"

@@ -1,11 +1,11 @@
-// Package lifecycle changes a job so that the change holds from the moment at which it is acknowledged: first the row,
+// Package jobchange changes a job so that the change holds from the moment at which it is acknowledged: first the row,
 // by compare-and-set on its version, then the stop record, which every attempt is judged by when it begins. A caller that
-// acknowledges a change calls Hold first.
+// acknowledges a change calls Await first.
 //
 // A crash between the two leaves a change that was never acknowledged, and that still takes effect as entries are
 // judged by the row. A change that was acknowledged outlives the loss of the hot tier: fires of an older incarnation
 // are judged by the row again.
-package lifecycle
+package jobchange
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
@@ -28,7 +28,7 @@ var ErrNoChange = errors.New("nothing to change")
 // Changer changes jobs.
 type Changer struct {
 	Jobs  jobstore.Jobs
-	Stops dedupe.Stops
+	Stops attempts.Stops
 }
 
 // Changed is a job with a change that is stored.
@@ -36,7 +36,7 @@ type Changed struct {
 	job.Job
 	// HoldsIn is how long it takes until the change holds: 0 but around a failover of the hot tier.
 	HoldsIn time.Duration
-	stops   dedupe.Stops
+	stops   attempts.Stops
 }
 
 // Await returns when nothing can begin any more that the change stops. A server that a replica was promoted in place of has ended by
@@ -88,7 +88,7 @@ func (c Changer) Change(
 		}
 		return c.stop(ctx, &j)
 	}
-	return Changed{}, fmt.Errorf("lifecycle: %d changes came between: %w", maxTries, jobstore.ErrConflict)
+	return Changed{}, fmt.Errorf("change a job: %d changes came between: %w", maxTries, jobstore.ErrConflict)
 }
 
 // stop writes the stop record.

@@ -1,4 +1,4 @@
-package dedupetest
+package attemptstest
 
 import (
 	"slices"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -24,7 +24,7 @@ func heldIsHeld(t *testing.T, f fixture) {
 	once, other := alice, alice
 	once.Start++
 	other.Name = bob.Name
-	for _, h := range []dedupe.Holder{bob, once, other} {
+	for _, h := range []attempts.Holder{bob, once, other} {
 		if stands := f.wantHeld(t, h, f.now.Add(time.Second)); stands != rec {
 			t.Errorf("told was %+v, the lease is %+v", stands, rec)
 		}
@@ -57,12 +57,12 @@ func askedAgainIsHad(t *testing.T, f fixture) {
 }
 
 // race has everyone acquire at an instant and gives the one record that all of them were told.
-func (f fixture) race(t *testing.T, at time.Time) dedupe.Record {
+func (f fixture) race(t *testing.T, at time.Time) attempts.Record {
 	t.Helper()
 	var held atomic.Int64
-	told := make(chan dedupe.Record, racers)
+	told := make(chan attempts.Record, racers)
 	atOnce(func(i int) {
-		h := dedupe.Holder{Name: alice.Name, Start: int64(i + 1)}
+		h := attempts.Holder{Name: alice.Name, Start: int64(i + 1)}
 		rec, ok, err := f.Acquire(t.Context(), f.key, h, at, at.Add(lease))
 		if err != nil || ok && rec.Token.Start != h.Start {
 			t.Errorf("holder %d was told %+v, %v", i, rec, err)
@@ -98,7 +98,7 @@ func takeoversRace(t *testing.T, f fixture) {
 func takeoversCount(t *testing.T, f fixture) {
 	var last job.Token
 	for i := range 5 {
-		rec := f.acquire(t, []dedupe.Holder{alice, bob}[i%2], f.now.Add(time.Duration(i)*lease))
+		rec := f.acquire(t, []attempts.Holder{alice, bob}[i%2], f.now.Add(time.Duration(i)*lease))
 		if rec.Takeovers != i || !last.Less(rec.Token) {
 			t.Errorf("takeover %d gave %+v after token %s", i, rec, last)
 		}
@@ -115,7 +115,7 @@ func takenOverIsFenced(t *testing.T, f fixture) {
 	second := f.acquire(t, bob, later)
 	_, _, err := f.Start(t.Context(), f.key, first.Token, f.check())
 	mustBeFenced(t, "starting", err)
-	f.wantNotRenewed(t, dedupe.Lease{Key: f.key, Holder: alice, Token: first.Token})
+	f.wantNotRenewed(t, attempts.Lease{Key: f.key, Holder: alice, Token: first.Token})
 	must(t, f.Release(t.Context(), f.key, first.Token, true))
 	if f.finish(t, first.Token, outcome(job.OutcomeSucceeded, first.Token, later), later) {
 		t.Error("its outcome was stored over a live lease")
@@ -129,35 +129,35 @@ func takenOverIsFenced(t *testing.T, f fixture) {
 func renewMoves(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	end := f.now.Add(3 * lease)
-	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end)
+	f.renew(t, attempts.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end)
 	if got := f.wantHeld(t, bob, end.Add(-time.Millisecond)); !got.LapsesAt.Equal(end) || got.Token != rec.Token {
 		t.Errorf("renewed to %+v", got)
 	}
-	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end.Add(lease)) // though it may have lapsed by now
+	f.renew(t, attempts.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end.Add(lease)) // though it may have lapsed by now
 	f.wantHeld(t, bob, end)
 	f.acquire(t, bob, end.Add(lease))
 }
 
 func renewRecreates(t *testing.T, f fixture) {
 	token := job.Token{Counter: 7, Start: alice.Start}
-	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: token}, f.now.Add(lease))
+	f.renew(t, attempts.Lease{Key: f.key, Holder: alice, Token: token}, f.now.Add(lease))
 	rec := f.wantHeld(t, bob, f.now)
 	if !rec.Alive(f.now) || rec.Holder != alice.Name || rec.Token != token || rec.Outcome != nil || rec.Running {
 		t.Errorf("made anew as %+v", rec)
 	}
 	began := alice
 	began.DefinitionID = "def_of_the_call"
-	for i, l := range []dedupe.Lease{{MayHaveBegun: true}, {Begun: true}} {
-		l.Key = dedupe.Key{ExecutionID: f.key.ExecutionID, Attempt: f.key.Attempt + 1 + i}
+	for i, l := range []attempts.Lease{{MayHaveBegun: true}, {Begun: true}} {
+		l.Key = attempts.Key{ExecutionID: f.key.ExecutionID, Attempt: f.key.Attempt + 1 + i}
 		l.Holder, l.Token = began, token
 		f.renew(t, l, f.now.Add(lease))
-		records, err := f.Lookup(t.Context(), []dedupe.Key{l.Key})
+		records, err := f.Lookup(t.Context(), []attempts.Key{l.Key})
 		must(t, err)
 		if rec := records[0]; !rec.Running || rec.DefinitionID != began.DefinitionID {
 			t.Errorf("of a call that has begun it is made anew as %+v", rec)
 		}
 	}
-	f.wantNotRenewed(t, dedupe.Lease{Key: f.key, Holder: bob, Token: job.Token{Counter: 6, Start: bob.Start}})
+	f.wantNotRenewed(t, attempts.Lease{Key: f.key, Holder: bob, Token: job.Token{Counter: 6, Start: bob.Start}})
 	if taken := f.acquire(t, bob, f.now.Add(lease)); !token.Less(taken.Token) {
 		t.Errorf("token %s does not exceed %s", taken.Token, token)
 	}
@@ -165,7 +165,7 @@ func renewRecreates(t *testing.T, f fixture) {
 
 func renewTellsBegun(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	l := dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token, MayHaveBegun: true}
+	l := attempts.Lease{Key: f.key, Holder: alice, Token: rec.Token, MayHaveBegun: true}
 	l.Holder.DefinitionID = "def_of_the_call"
 	f.renew(t, l, f.now.Add(lease))
 	if rec := f.record(t); rec.Running {
@@ -181,8 +181,8 @@ func renewTellsBegun(t *testing.T, f fixture) {
 func lateShortensNothing(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	end := f.now.Add(3 * lease)
-	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end)
-	f.renew(t, dedupe.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end.Add(-lease))
+	f.renew(t, attempts.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end)
+	f.renew(t, attempts.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end.Add(-lease))
 	again, ok, err := f.Acquire(t.Context(), f.key, alice, f.now, f.now.Add(lease))
 	if err != nil || !ok || !again.LapsesAt.Equal(end) {
 		t.Errorf("told was %+v, %v, %v", again, ok, err)
@@ -194,12 +194,12 @@ func lateShortensNothing(t *testing.T, f fixture) {
 
 func renewedTogether(t *testing.T, f fixture) {
 	end := f.now.Add(3 * lease)
-	leases := make([]dedupe.Lease, dedupe.MaxRenew)
-	keys := make([]dedupe.Key, len(leases))
+	leases := make([]attempts.Lease, attempts.MaxRenew)
+	keys := make([]attempts.Key, len(leases))
 	for i := range leases {
 		other := newFixture(f.Records)
 		keys[i] = other.key
-		leases[i] = dedupe.Lease{Key: other.key, Holder: alice, Token: job.Token{Counter: 1, Start: alice.Start}}
+		leases[i] = attempts.Lease{Key: other.key, Holder: alice, Token: job.Token{Counter: 1, Start: alice.Start}}
 		switch i % 16 { // of most of them nothing is there
 		case 0:
 			leases[i].Token = other.acquire(t, alice, f.now).Token
@@ -317,8 +317,8 @@ func attemptsAreSeparate(t *testing.T, f fixture) {
 
 func lookupInOrder(t *testing.T, f fixture) {
 	one, two := newFixture(f.Records), newFixture(f.Records)
-	want := []dedupe.Record{two.acquire(t, bob, f.now), {}, one.acquire(t, alice, f.now)}
-	records, err := f.Lookup(t.Context(), []dedupe.Key{two.key, f.key, one.key})
+	want := []attempts.Record{two.acquire(t, bob, f.now), {}, one.acquire(t, alice, f.now)}
+	records, err := f.Lookup(t.Context(), []attempts.Key{two.key, f.key, one.key})
 	must(t, err)
 	if len(records) != 3 || records[0] != want[0] || records[1] != want[1] || records[2] != want[2] {
 		t.Errorf("looked up %+v, want %+v", records, want)
@@ -333,7 +333,7 @@ func fencesGrow(t *testing.T, f fixture) {
 	for i := range 3 { // also from one attempt to the next, and back
 		g, e := f, *f.entry
 		e.Attempt = 1 + i%2
-		g.entry, g.key = &e, dedupe.KeyOf(&e)
+		g.entry, g.key = &e, attempts.KeyOf(&e)
 		rec := g.acquire(t, bob, f.now)
 		fences = append(fences, g.start(t, rec.Token).String(), g.start(t, rec.Token).String())
 		must(t, g.Release(t.Context(), g.key, rec.Token, true))

@@ -1,9 +1,9 @@
-// Package dedupetest is the conformance suite of leases, outcomes and stop records: a clause of the port's contract is
+// Package attemptstest is the conformance suite of leases, outcomes and stop records: a clause of the port's contract is
 // a test here, named after the promise. [RunBound] is for adapters that can be opened with a bound on their records.
 //
 // Attempts and jobs are new in every test. Instants lie within minutes of the clock, because a store may forget by its
 // own; what the tests find depends only on those that they pass in.
-package dedupetest
+package attemptstest
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -26,14 +26,14 @@ const racers = 8
 const lease = 10 * time.Second
 
 var (
-	alice = dedupe.Holder{Name: "alice-" + ulid.Make().String(), Start: 11}
-	bob   = dedupe.Holder{Name: "bob-" + ulid.Make().String(), Start: 7}
+	alice = attempts.Holder{Name: "alice-" + ulid.Make().String(), Start: 11}
+	bob   = attempts.Holder{Name: "bob-" + ulid.Make().String(), Start: 7}
 )
 
 // fixture is a store, an attempt that nothing stands for, and an instant.
 type fixture struct {
-	dedupe.Records
-	key   dedupe.Key
+	attempts.Records
+	key   attempts.Key
 	entry *job.Entry
 	now   time.Time
 }
@@ -45,28 +45,28 @@ func (f fixture) setStop(t *testing.T, jobID string, s job.State) error {
 	return err
 }
 
-func newFixture(s dedupe.Records) fixture {
+func newFixture(s attempts.Records) fixture {
 	f := fixture{Records: s, now: job.Instant(time.Now())}
 	f.key, f.entry = newAttempt(f.now)
 	return f
 }
 
 // check is the last check of the attempt, of a definition that is not known to have ended.
-func (f fixture) check() dedupe.Check {
+func (f fixture) check() attempts.Check {
 	memory, err := f.Memory(context.Background(), f.entry.JobID)
 	if err != nil {
 		panic(err)
 	}
-	return dedupe.Check{Entry: f.entry, Incarnation: memory.Incarnation}
+	return attempts.Check{Entry: f.entry, Incarnation: memory.Incarnation}
 }
 
-func newAttempt(at time.Time) (dedupe.Key, *job.Entry) {
+func newAttempt(at time.Time) (attempts.Key, *job.Entry) {
 	id := job.JobPrefix + ulid.Make().String()
 	e := &job.Entry{
 		Locator: job.Locator{DueAt: at, ExecutionID: job.ScheduleExecutionID(id, at), Attempt: 1, DefinitionID: "def_2"},
 		JobID:   id, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,
 	}
-	return dedupe.KeyOf(e), e
+	return attempts.KeyOf(e), e
 }
 
 func must(t *testing.T, err error) {
@@ -78,19 +78,19 @@ func must(t *testing.T, err error) {
 
 func mustBeFenced(t *testing.T, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, dedupe.ErrFenced) {
+	if !errors.Is(err, attempts.ErrFenced) {
 		t.Errorf("%s gave %v", what, err)
 	}
 }
 
 // renew renews one lease.
-func (f fixture) renew(t *testing.T, l dedupe.Lease, until time.Time) {
+func (f fixture) renew(t *testing.T, l attempts.Lease, until time.Time) {
 	t.Helper()
-	must(t, f.Renew(t.Context(), []dedupe.Lease{l}, until))
+	must(t, f.Renew(t.Context(), []attempts.Lease{l}, until))
 }
 
 // wantNotRenewed checks that a lease that is another's, or has ended, stays as it is.
-func (f fixture) wantNotRenewed(t *testing.T, l dedupe.Lease) {
+func (f fixture) wantNotRenewed(t *testing.T, l attempts.Lease) {
 	t.Helper()
 	before := f.record(t)
 	l.MayHaveBegun, l.Begun = true, true
@@ -115,7 +115,7 @@ func atOnce(try func(i int)) {
 }
 
 // acquire takes the lease at an instant and fails where it cannot.
-func (f fixture) acquire(t *testing.T, h dedupe.Holder, at time.Time) dedupe.Record {
+func (f fixture) acquire(t *testing.T, h attempts.Holder, at time.Time) attempts.Record {
 	t.Helper()
 	rec, ok, err := f.Acquire(t.Context(), f.key, h, at, at.Add(lease))
 	must(t, err)
@@ -126,7 +126,7 @@ func (f fixture) acquire(t *testing.T, h dedupe.Holder, at time.Time) dedupe.Rec
 }
 
 // wantHeld checks that a lease cannot be had, and gives the record that stands.
-func (f fixture) wantHeld(t *testing.T, h dedupe.Holder, at time.Time) dedupe.Record {
+func (f fixture) wantHeld(t *testing.T, h attempts.Holder, at time.Time) attempts.Record {
 	t.Helper()
 	rec, ok, err := f.Acquire(t.Context(), f.key, h, at, at.Add(lease))
 	must(t, err)
@@ -149,9 +149,9 @@ func (f fixture) start(t *testing.T, token job.Token) job.Fence {
 	return fence
 }
 
-func (f fixture) wantFence(t *testing.T, fence job.Fence, token job.Token, c dedupe.Check) {
+func (f fixture) wantFence(t *testing.T, fence job.Fence, token job.Token, c attempts.Check) {
 	t.Helper()
-	if fence.Start != token.Start || fence.Epoch != dedupe.EpochOf(c.Incarnation) || fence.Epoch == 0 {
+	if fence.Start != token.Start || fence.Epoch != attempts.EpochOf(c.Incarnation) || fence.Epoch == 0 {
 		t.Fatalf("the fence of token %s in incarnation %s is %+v", token, c.Incarnation, fence)
 	}
 }
@@ -169,9 +169,9 @@ func (f fixture) stands(t *testing.T, token job.Token) job.State {
 	return *stop
 }
 
-func (f fixture) record(t *testing.T) dedupe.Record {
+func (f fixture) record(t *testing.T) attempts.Record {
 	t.Helper()
-	records, err := f.Lookup(t.Context(), []dedupe.Key{f.key})
+	records, err := f.Lookup(t.Context(), []attempts.Key{f.key})
 	must(t, err)
 	if len(records) != 1 {
 		t.Fatalf("%d records for one key", len(records))
@@ -182,7 +182,7 @@ func (f fixture) record(t *testing.T) dedupe.Record {
 // finish tries to store an outcome and gives whether it was; either way the record told is the one that stands.
 func (f fixture) finish(t *testing.T, token job.Token, o job.Outcome, at time.Time) bool {
 	t.Helper()
-	ended, err := f.Finish(t.Context(), []dedupe.Completion{{Key: f.key, Token: token, Outcome: &o}}, at)
+	ended, err := f.Finish(t.Context(), []attempts.Completion{{Key: f.key, Token: token, Outcome: &o}}, at)
 	must(t, err)
 	if len(ended) != 1 {
 		t.Fatalf("%d records for one end", len(ended))
@@ -199,7 +199,7 @@ func (f fixture) refuse(t *testing.T, o job.Outcome, at time.Time) bool {
 	return ok
 }
 
-func (f fixture) wantTold(t *testing.T, told dedupe.Record, stored bool, o job.Outcome) {
+func (f fixture) wantTold(t *testing.T, told attempts.Record, stored bool, o job.Outcome) {
 	t.Helper()
 	if stored && (told.Outcome == nil || !reflect.DeepEqual(*told.Outcome, o)) {
 		t.Errorf("the record told has outcome %+v, stored was %+v", told.Outcome, o)
@@ -218,7 +218,7 @@ func outcome(kind job.OutcomeKind, token job.Token, at time.Time) job.Outcome {
 }
 
 // Run runs the suite.
-func Run(t *testing.T, open func(t *testing.T) dedupe.Records) {
+func Run(t *testing.T, open func(t *testing.T) attempts.Records) {
 	for _, c := range []struct {
 		promise string
 		check   func(t *testing.T, f fixture)

@@ -1,4 +1,4 @@
-package dedupetest
+package attemptstest
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/dedupe"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -27,7 +27,7 @@ func startNeedsIncarnation(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	c := f.check()
 	c.Incarnation += "-before"
-	if _, _, err := f.Start(t.Context(), f.key, rec.Token, c); !errors.Is(err, dedupe.ErrIncarnation) {
+	if _, _, err := f.Start(t.Context(), f.key, rec.Token, c); !errors.Is(err, attempts.ErrIncarnation) {
 		t.Errorf("started in another incarnation: %v", err)
 	}
 	if rec := f.record(t); rec.Running {
@@ -37,11 +37,11 @@ func startNeedsIncarnation(t *testing.T, f fixture) {
 }
 
 func definitionIsTold(t *testing.T, f fixture) {
-	hold := func(h dedupe.Holder, definition string) dedupe.Holder {
+	hold := func(h attempts.Holder, definition string) attempts.Holder {
 		h.DefinitionID = definition
 		return h
 	}
-	want := func(rec dedupe.Record, definition string) {
+	want := func(rec attempts.Record, definition string) {
 		t.Helper()
 		if rec.DefinitionID != definition || f.record(t).DefinitionID != definition || !rec.Of(definition) || rec.Of("def_9") {
 			t.Errorf("it is told for %q, want %q", rec.DefinitionID, definition)
@@ -233,7 +233,7 @@ func firstOutcomeStands(t *testing.T, f fixture) {
 			t.Errorf("there stands %+v", stands)
 		}
 	}
-	f.wantNotRenewed(t, dedupe.Lease{Key: f.key, Holder: bob, Token: job.Token{Counter: 99, Start: bob.Start}})
+	f.wantNotRenewed(t, attempts.Lease{Key: f.key, Holder: bob, Token: job.Token{Counter: 99, Start: bob.Start}})
 	must(t, f.Release(t.Context(), f.key, rec.Token, true))
 	if stands := f.record(t); stands.Outcome == nil || !reflect.DeepEqual(*stands.Outcome, first) {
 		t.Errorf("after a release there stands %+v", stands)
@@ -244,16 +244,16 @@ func outcomesRace(t *testing.T, f fixture) {
 	for range 10 {
 		f := newFixture(f.Records)
 		var stored atomic.Int64
-		told := make(chan dedupe.Record, racers)
+		told := make(chan attempts.Record, racers)
 		atOnce(func(i int) {
 			token := job.Token{Counter: 1, Start: int64(i + 1)}
 			o := outcome(job.OutcomeSucceeded, token, f.now)
-			var rec dedupe.Record
+			var rec attempts.Record
 			var ok bool
 			var err error
 			if i%2 == 0 {
-				var ended []dedupe.Completed
-				if ended, err = f.Finish(t.Context(), []dedupe.Completion{{Key: f.key, Token: token, Outcome: &o}}, f.now); err == nil {
+				var ended []attempts.Completed
+				if ended, err = f.Finish(t.Context(), []attempts.Completion{{Key: f.key, Token: token, Outcome: &o}}, f.now); err == nil {
 					rec, ok = ended[0].Record, ended[0].Stored
 				}
 			} else {
@@ -336,9 +336,9 @@ func keptSinceHolds(t *testing.T, f fixture) {
 }
 
 // end stores n outcomes, a step apart, and gives the instants at which they were.
-func (f fixture) end(t *testing.T, n int, step time.Duration) map[dedupe.Key]time.Time {
+func (f fixture) end(t *testing.T, n int, step time.Duration) map[attempts.Key]time.Time {
 	t.Helper()
-	stored := map[dedupe.Key]time.Time{}
+	stored := map[attempts.Key]time.Time{}
 	for i := range n {
 		at := f.now.Add(time.Duration(i) * step)
 		f := newFixture(f.Records)
@@ -353,13 +353,13 @@ func (f fixture) end(t *testing.T, n int, step time.Duration) map[dedupe.Key]tim
 }
 
 // wantKept checks that what the store says it kept is there, and gives how many outcomes are.
-func (f fixture) wantKept(t *testing.T, stored map[dedupe.Key]time.Time) (there int) {
+func (f fixture) wantKept(t *testing.T, stored map[attempts.Key]time.Time) (there int) {
 	t.Helper()
 	memory, err := f.Memory(t.Context(), f.entry.JobID)
 	must(t, err)
 	since := memory.KeptSince
 	for k, at := range stored {
-		records, err := f.Lookup(t.Context(), []dedupe.Key{k})
+		records, err := f.Lookup(t.Context(), []attempts.Key{k})
 		must(t, err)
 		if records[0].Outcome != nil {
 			there++
@@ -373,7 +373,7 @@ func (f fixture) wantKept(t *testing.T, stored map[dedupe.Key]time.Time) (there 
 }
 
 // RunBound runs the clauses about eviction; the store that open gives keeps at most so many outcomes.
-func RunBound(t *testing.T, bound int, open func(t *testing.T) dedupe.Records) {
+func RunBound(t *testing.T, bound int, open func(t *testing.T) attempts.Records) {
 	for name, step := range map[string]time.Duration{"apart": time.Millisecond, "at one instant": 0} {
 		t.Run("of outcomes "+name+" the oldest go beyond the bound, and those kept are told", func(t *testing.T) {
 			f := newFixture(open(t))
