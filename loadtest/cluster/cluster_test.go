@@ -19,6 +19,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/all-in-one/assembly"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 	"github.com/minutehand/minutehand/services/executor"
@@ -43,39 +44,30 @@ func (c *installation) start() *process {
 	if missing := p.Missing(c.t.Context(), cluster.Cassandra, cluster.Redis, cluster.Kafka, cluster.ZooKeeper, cluster.S3); len(missing) > 0 {
 		c.t.Fatalf("%v do not answer", missing)
 	}
-	loading, err := bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
-		Pending: p.Pending, Hot: p.Hot, Outcomes: p.Records, Log: p.Log, Coord: p.Coord, Logger: logger, Metrics: metrics,
-	})
+	ports := &assembly.Ports{
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
+		Archive: p.Archive, Board: p.Board,
+	}
+	around := assembly.Surroundings{Logger: logger, Metrics: metrics}
+	loading, err := assembly.BucketLoader(bucketloader.DefaultConfig(), ports, around)
 	c.must(err)
 	apiConfig := jobapi.DefaultConfig()
 	apiConfig.Partitions = partitions
-	answering, err := jobapi.New(apiConfig, jobapi.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Outcomes: p.Records, Stops: p.Records, Logger: logger, Metrics: metrics,
-	})
+	answering, err := assembly.JobAPI(apiConfig, ports, around)
 	c.must(err)
 	workerConfig := schedulerworker.DefaultConfig()
 	workerConfig.Partitions = partitions
-	working, err := schedulerworker.New(workerConfig, schedulerworker.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Outcomes: p.Records, Stops: p.Records, Log: p.Log, Coord: p.Coord,
-		Board: p.Board, Logger: logger, Metrics: metrics,
-	})
+	working, err := assembly.SchedulerWorker(workerConfig, ports, around)
 	c.must(err)
 	executing := executor.DefaultConfig()
 	executing.AllowPrivateTargets = true
-	invoking, err := executor.New(executing, executor.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Logger: logger,
-		Metrics: metrics,
-	})
+	invoking, err := assembly.Executor(executing, ports, around)
 	c.must(err)
-	settling, err := retrymanager.New(retrymanager.DefaultConfig(), retrymanager.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Stops: p.Records, Log: p.Log, Logger: logger, Metrics: metrics,
-	})
+	settling, err := assembly.RetryManager(retrymanager.DefaultConfig(), ports, around)
 	c.must(err)
 	auditConfig := auditwriter.DefaultConfig()
 	auditConfig.CloseAfter = 2 * time.Second
-	auditing, err := auditwriter.New(auditConfig, auditwriter.Deps{
-		History: p.History, Archive: p.Archive, Log: p.Log, Logger: logger, Metrics: metrics,
-	})
+	auditing, err := assembly.AuditWriter(auditConfig, ports, around)
 	c.must(err)
 
 	ctx, cancel := context.WithCancel(c.t.Context())

@@ -2,33 +2,15 @@ package sim
 
 import (
 	"fmt"
-	"net/http"
 
-	"github.com/minutehand/minutehand/libs/archive"
 	"github.com/minutehand/minutehand/libs/attempts"
-	"github.com/minutehand/minutehand/libs/capacity"
-	"github.com/minutehand/minutehand/libs/coord"
-	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/sim/servers"
+	"github.com/minutehand/minutehand/services/all-in-one/assembly"
 )
 
 // Ports are the ports that a process is given. A broken variant of the code is made by replacing some of them.
-type Ports struct {
-	Jobs      jobstore.Jobs
-	Pending   jobstore.Pending
-	History   jobstore.History
-	Settings  jobstore.Settings
-	Hot       hotbucket.Buckets
-	Records   attempts.Records
-	Log       dispatch.Log
-	Coord     coord.Coordinator
-	Archive   archive.Archive
-	Board     capacity.Board
-	Transport http.RoundTripper
-}
+type Ports = assembly.Ports
 
 // The weights of operations: from those that are called all the time over those that are called for each fire to rare ones.
 const (

@@ -19,6 +19,7 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	"github.com/minutehand/minutehand/loadtest/sim/servers"
+	"github.com/minutehand/minutehand/services/all-in-one/assembly"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 	"github.com/minutehand/minutehand/services/executor"
@@ -264,25 +265,18 @@ func (w *world) service(p *process) (run.Runner, error) {
 	if w.variant != nil && w.variant.Ports != nil {
 		w.variant.Ports(p.kind, &ports)
 	}
-	logger := slog.New(slog.DiscardHandler)
-	metrics := w.registry()
+	around := assembly.Surroundings{Logger: slog.New(slog.DiscardHandler), Metrics: w.registry(), Clock: p.clock, Entropy: entropy{w}}
 	switch p.kind {
 	case "job-api":
 		cfg := jobapi.DefaultConfig()
 		cfg.Partitions = partitions
-		s, err := jobapi.New(cfg, jobapi.Deps{
-			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
-			Outcomes: ports.Records, Stops: ports.Records, Entropy: entropy{w}, Clock: p.clock, Logger: logger, Metrics: metrics,
-		})
+		s, err := assembly.JobAPI(cfg, &ports, around)
 		w.mu.Lock()
 		w.apis[p.name] = s
 		w.mu.Unlock()
 		return s, err
 	case "bucket-loader":
-		return bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
-			Pending: ports.Pending, Hot: ports.Hot, Outcomes: ports.Records, Log: ports.Log, Coord: ports.Coord,
-			Clock: p.clock, Logger: logger, Metrics: metrics,
-		})
+		return assembly.BucketLoader(bucketloader.DefaultConfig(), &ports, around)
 	case "scheduler-worker":
 		cfg := schedulerworker.DefaultConfig()
 		cfg.Shards, cfg.Partitions = 1, partitions
@@ -293,30 +287,19 @@ func (w *world) service(p *process) (run.Runner, error) {
 		if w.variant != nil && w.variant.Worker != nil {
 			w.variant.Worker(&cfg)
 		}
-		return schedulerworker.New(cfg, schedulerworker.Deps{
-			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Settings: ports.Settings, Hot: ports.Hot,
-			Outcomes: ports.Records, Stops: ports.Records, Log: ports.Log, Coord: ports.Coord, Board: ports.Board, Clock: p.clock, Logger: logger, Metrics: metrics,
-		})
+		return assembly.SchedulerWorker(cfg, &ports, around)
 	case "executor":
 		cfg := executor.DefaultConfig()
 		// Some of what hangs is deferred, but not for so long that the end of the run would not see it.
 		cfg.HostConcurrency, cfg.MaxQueueWait, cfg.MaxDefer = 3, time.Second, 30*time.Second
 		cfg.MaxBytes = 24 * largeBody // a quarter for each host: its three places, and as many that wait
-		return executor.New(cfg, executor.Deps{
-			Jobs: ports.Jobs, Pending: ports.Pending, Records: ports.Records, Log: ports.Log, Coord: ports.Coord,
-			Board: ports.Board, Transport: ports.Transport, Clock: p.clock, Logger: logger, Metrics: metrics,
-		})
+		return assembly.Executor(cfg, &ports, around)
 	case "retry-manager":
-		return retrymanager.New(retrymanager.DefaultConfig(), retrymanager.Deps{
-			Jobs: ports.Jobs, Pending: ports.Pending, History: ports.History, Hot: ports.Hot, Stops: ports.Records,
-			Log: ports.Log, Clock: p.clock, Logger: logger, Metrics: metrics,
-		})
+		return assembly.RetryManager(retrymanager.DefaultConfig(), &ports, around)
 	}
 	cfg := auditwriter.DefaultConfig()
 	cfg.Codec = "snappy" // zstd's encoders are pooled, with channels that belong to the bubble of their first use
-	return auditwriter.New(cfg, auditwriter.Deps{
-		History: ports.History, Archive: ports.Archive, Log: ports.Log, Clock: p.clock, Logger: logger, Metrics: metrics,
-	})
+	return assembly.AuditWriter(cfg, &ports, around)
 }
 
 // stop stops all processes gracefully, the API first and the audit-writers last, as their work flows.

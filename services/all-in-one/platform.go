@@ -19,6 +19,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/all-in-one/assembly"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 	"github.com/minutehand/minutehand/services/executor"
@@ -143,53 +144,42 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 
 // serve makes the services, in the order in which work flows, which is the order in which they stop.
 func (p *Platform) serve(cfg Config, out Outside) error {
-	a, logger, metrics := p.Adapters, out.Logger, out.Metrics
-	loading, err := bucketloader.New(cfg.Loader, bucketloader.Deps{
-		Pending: a.Pending, Hot: a.Hot, Outcomes: a.Records, Log: a.Log, Coord: a.Coord,
-		Logger: logger.With("service", "bucket-loader"), Metrics: metrics,
-	})
+	a := p.Adapters
+	ports := &assembly.Ports{
+		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
+		Archive: a.Archive, Board: a.Board, Transport: out.Transport,
+	}
+	around := assembly.Surroundings{Logger: out.Logger, Metrics: out.Metrics}
+	loading, err := assembly.BucketLoader(cfg.Loader, ports, around)
 	if err != nil {
 		return err
 	}
 	cfg.API.Partitions = p.db.Partitions()
 	cfg.Worker.MaxBytes = min(cfg.Worker.MaxBytes, cfg.Memory.workerBytes())
 	cfg.Executor.MaxBytes = min(cfg.Executor.MaxBytes, cfg.Memory.executorBytes())
-	space := embedded.NewSpace(cfg.FS, cfg.Dir, logger)
-	p.API, err = jobapi.New(cfg.API, jobapi.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot,
-		Outcomes: a.Records, Stops: a.Records, Listener: out.Listener, Full: space.Low, Admin: admin.Handler(metrics, loading.Missing), Logger: logger.With("service", "job-api"), Metrics: metrics,
-	})
+	space := embedded.NewSpace(cfg.FS, cfg.Dir, out.Logger)
+	facing := around
+	facing.Listener, facing.Full, facing.Admin = out.Listener, space.Low, admin.Handler(out.Metrics, loading.Missing)
+	if p.API, err = assembly.JobAPI(cfg.API, ports, facing); err != nil {
+		return err
+	}
+	working, err := assembly.SchedulerWorker(cfg.Worker, ports, around)
 	if err != nil {
 		return err
 	}
-	working, err := schedulerworker.New(cfg.Worker, schedulerworker.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot,
-		Outcomes: a.Records, Stops: a.Records, Log: a.Log, Coord: a.Coord, Board: a.Board, Logger: logger.With("service", "scheduler-worker"), Metrics: metrics,
-	})
+	executing, err := assembly.Executor(cfg.Executor, ports, around)
 	if err != nil {
 		return err
 	}
-	executing, err := executor.New(cfg.Executor, executor.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, Records: a.Records, Log: a.Log, Coord: a.Coord,
-		Board: a.Board, Transport: out.Transport, Logger: logger.With("service", "executor"), Metrics: metrics,
-	})
+	settling, err := assembly.RetryManager(cfg.Settler, ports, around)
 	if err != nil {
 		return err
 	}
-	settling, err := retrymanager.New(cfg.Settler, retrymanager.Deps{
-		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Hot: a.Hot, Stops: a.Records, Log: a.Log,
-		Logger: logger.With("service", "retry-manager"), Metrics: metrics,
-	})
+	auditing, err := assembly.AuditWriter(cfg.Auditor, ports, around)
 	if err != nil {
 		return err
 	}
-	auditing, err := auditwriter.New(cfg.Auditor, auditwriter.Deps{
-		History: a.History, Archive: a.Archive, Log: a.Log, Logger: logger.With("service", "audit-writer"), Metrics: metrics,
-	})
-	if err != nil {
-		return err
-	}
-	p.register(metrics)
+	p.register(out.Metrics)
 	p.stages = []run.Stage{
 		{Name: "job-api", Service: p.API},
 		{Name: "bucket-loader", Service: loading},
@@ -198,7 +188,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		{Name: "retry-manager", Service: settling},
 		{Name: "audit-writer", Service: auditing},
 		{Name: "disk watch", Service: space},
-		{Name: "housekeeper", Service: &embedded.Housekeeper{Jobs: a.Jobs, History: a.History, Log: logger}},
+		{Name: "housekeeper", Service: &embedded.Housekeeper{Jobs: a.Jobs, History: a.History, Log: out.Logger}},
 	}
 	return nil
 }
