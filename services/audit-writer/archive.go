@@ -259,7 +259,7 @@ func (a *archiver) put(ctx context.Context, name string, body []byte) (there con
 		if err != nil {
 			return err
 		}
-		rows, err := readObject(ctx, o)
+		rows, err := readObject(o)
 		if err := errors.Join(err, o.Close()); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package auditwriter
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,8 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+	arrowcompress "github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
@@ -75,7 +79,7 @@ func newArchiver(t *testing.T, cfg Config, into objects) (*archiver, *consumer) 
 	return &archiver{s: s, consumer: c, open: map[int]*buffer{}, there: map[int]contents{}}, c
 }
 
-// cells reads an object: the names of its columns, and its rows by these, without what is null.
+// cells reads an object by Arrow, which did not write it: the names of its columns, and its rows by these, without what is null.
 func cells(t *testing.T, body []byte) (names []string, rows []map[string]any) {
 	t.Helper()
 	r, err := file.NewParquetReader(io.NewSectionReader(bytes.NewReader(body), 0, int64(len(body))))
@@ -159,6 +163,53 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 			if rows[0][name] != want[name] || rows[1][name] != empty[name] {
 				t.Errorf("%s: %s is %v and %v, want %v and %v", codec, name, rows[0][name], rows[1][name], want[name], empty[name])
 			}
+		}
+	}
+}
+
+// Objects that were written by Arrow have columns of another shape: every one may be null.
+func TestObjectOfAnEarlierVersionIsRead(t *testing.T) {
+	schema := arrow.NewSchema([]arrow.Field{
+		{Name: "event_id", Nullable: true, Type: arrow.BinaryTypes.String},
+		{Name: "log_partition", Nullable: true, Type: arrow.PrimitiveTypes.Int64},
+		{Name: "log_offset", Nullable: true, Type: arrow.PrimitiveTypes.Int64},
+	}, nil)
+	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
+	defer b.Release()
+	const n = 5000
+	for i := range n {
+		if i == 7 {
+			b.Field(0).AppendNull()
+		} else {
+			b.Field(0).(*array.StringBuilder).Append(fmt.Sprint("event ", i))
+		}
+		b.Field(1).(*array.Int64Builder).Append(6)
+		b.Field(2).(*array.Int64Builder).Append(int64(i))
+	}
+	record := b.NewRecordBatch()
+	defer record.Release()
+	var out bytes.Buffer
+	w, err := pqarrow.NewFileWriter(schema, &out, parquet.NewWriterProperties(
+		parquet.WithCompression(arrowcompress.Codecs.Zstd), parquet.WithMaxRowGroupLength(2000), parquet.WithDictionaryDefault(false),
+		parquet.WithEncodingFor("event_id", parquet.Encodings.DeltaByteArray), parquet.WithEncodingFor("log_offset", parquet.Encodings.DeltaBinaryPacked),
+	), pqarrow.DefaultWriterProps())
+	if err == nil {
+		err = errors.Join(w.Write(record), w.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := readObject(object{bytes.NewReader(out.Bytes())})
+	if err != nil || len(rows) != n {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for i, r := range rows {
+		want := Archived{EventID: fmt.Sprint("event ", i), Partition: 6, Offset: int64(i)}
+		if i == 7 {
+			want.EventID = ""
+		}
+		if r != want {
+			t.Fatalf("row %d is %+v", i, r)
 		}
 	}
 }

@@ -6,62 +6,73 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/apache/arrow-go/v18/parquet"
-	"github.com/apache/arrow-go/v18/parquet/compress"
-	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress"
+	"github.com/parquet-go/parquet-go/compress/snappy"
+	"github.com/parquet-go/parquet-go/compress/zstd"
 
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// column is one column of the archive: its name, its type and where its value comes from. A zero instant and an empty
-// text are null.
-type column struct {
-	name    string
-	text    func(r *row) string
-	number  func(r *row) int64
-	instant func(r *row) time.Time
-	// dictionary marks texts of few values; other texts are ids with long common beginnings.
-	dictionary bool
+// line is a row of an object, with its columns in their order. An empty text and a zero instant are null. Texts of few values have a
+// dictionary; the others are ids with long common beginnings, of which only the differences are stored.
+type line struct {
+	EventID      string `parquet:"event_id,optional,delta"`
+	EventType    string `parquet:"event_type,optional,dict"`
+	EventAt      int64  `parquet:"event_at,optional,delta,timestamp(millisecond)"`
+	TenantID     string `parquet:"tenant_id,optional,dict"`
+	JobID        string `parquet:"job_id,optional,delta"`
+	DefinitionID string `parquet:"definition_id,optional,delta"`
+	ExecutionID  string `parquet:"execution_id,optional,delta"`
+	Attempt      int64  `parquet:"attempt,delta"`
+	Trigger      string `parquet:"trigger,optional,dict"`
+	NominalAt    int64  `parquet:"nominal_at,optional,delta,timestamp(millisecond)"`
+	ScheduledFor int64  `parquet:"scheduled_for,optional,delta,timestamp(millisecond)"`
+	DueAt        int64  `parquet:"due_at,optional,delta,timestamp(millisecond)"`
+	Outcome      string `parquet:"outcome,optional,dict"`
+	Disposition  string `parquet:"disposition,optional,dict"`
+	StatusCode   int64  `parquet:"status_code,delta"`
+	Error        string `parquet:"error,optional,dict"`
+	FencingToken string `parquet:"fencing_token,optional,delta"`
+	TakenAt      int64  `parquet:"taken_at,optional,delta,timestamp(millisecond)"`
+	PublishedAt  int64  `parquet:"published_at,optional,delta,timestamp(millisecond)"`
+	ConsumedAt   int64  `parquet:"consumed_at,optional,delta,timestamp(millisecond)"`
+	InvokedAt    int64  `parquet:"invoked_at,optional,delta,timestamp(millisecond)"`
+	CompletedAt  int64  `parquet:"completed_at,optional,delta,timestamp(millisecond)"`
+	SkippedFrom  int64  `parquet:"skipped_from,optional,delta,timestamp(millisecond)"`
+	SkippedTo    int64  `parquet:"skipped_to,optional,delta,timestamp(millisecond)"`
+	SkippedCount int64  `parquet:"skipped_count,delta"`
+	LogID        string `parquet:"log_id,optional,dict"`
+	LogPartition int64  `parquet:"log_partition,delta"`
+	LogOffset    int64  `parquet:"log_offset,delta"`
+	AppendedAt   int64  `parquet:"appended_at,optional,delta,timestamp(millisecond)"`
 }
 
-// columns is the layout of an object. schemas/athena declares the same names in the same order.
-func columns(logID string, partition int) []column {
-	e := func(r *row) *job.Entry { return &r.event.Entry }
-	o := func(r *row) *job.Outcome { return &r.event.Outcome }
-	return []column{
-		{name: "event_id", text: func(r *row) string { return r.event.ID }},
-		{name: "event_type", text: func(r *row) string { return string(r.event.Type) }, dictionary: true},
-		{name: "event_at", instant: func(r *row) time.Time { return r.event.At }},
-		{name: "tenant_id", text: func(r *row) string { return r.event.TenantID }, dictionary: true},
-		{name: "job_id", text: func(r *row) string { return e(r).JobID }},
-		{name: "definition_id", text: func(r *row) string { return e(r).DefinitionID }},
-		{name: "execution_id", text: func(r *row) string { return e(r).ExecutionID }},
-		{name: "attempt", number: func(r *row) int64 { return int64(e(r).Attempt) }},
-		{name: "trigger", text: func(r *row) string { return string(e(r).Trigger) }, dictionary: true},
-		{name: "nominal_at", instant: func(r *row) time.Time { return e(r).NominalAt }},
-		{name: "scheduled_for", instant: func(r *row) time.Time { return e(r).ScheduledFor }},
-		{name: "due_at", instant: func(r *row) time.Time { return e(r).DueAt }},
-		{name: "outcome", text: func(r *row) string { return string(o(r).Kind) }, dictionary: true},
-		{name: "disposition", text: func(r *row) string { return string(r.event.Disposition) }, dictionary: true},
-		{name: "status_code", number: func(r *row) int64 { return int64(o(r).StatusCode) }},
-		{name: "error", text: func(r *row) string { return o(r).Error }, dictionary: true},
-		{name: "fencing_token", text: func(r *row) string { return fenceText(o(r).Fence) }, dictionary: true},
-		{name: "taken_at", instant: func(r *row) time.Time { return o(r).Timeline.Taken }},
-		{name: "published_at", instant: func(r *row) time.Time { return o(r).Timeline.Published }},
-		{name: "consumed_at", instant: func(r *row) time.Time { return o(r).Timeline.Consumed }},
-		{name: "invoked_at", instant: func(r *row) time.Time { return o(r).Timeline.Invoked }},
-		{name: "completed_at", instant: func(r *row) time.Time { return o(r).Timeline.Completed }},
-		{name: "skipped_from", instant: func(r *row) time.Time { return skipped(r).From }},
-		{name: "skipped_to", instant: func(r *row) time.Time { return skipped(r).To }},
-		{name: "skipped_count", number: func(r *row) int64 { return int64(skipped(r).Count) }},
-		{name: "log_id", text: func(*row) string { return logID }, dictionary: true},
-		{name: "log_partition", number: func(*row) int64 { return int64(partition) }},
-		{name: "log_offset", number: func(r *row) int64 { return r.offset }},
-		{name: "appended_at", instant: func(r *row) time.Time { return r.at }},
+// lineOf is what an object holds of a row.
+func lineOf(r *row, logID string, partition int) line {
+	e, o := &r.event.Entry, &r.event.Outcome
+	l := line{
+		EventID: r.event.ID, EventType: string(r.event.Type), EventAt: milliseconds(r.event.At), TenantID: r.event.TenantID,
+		JobID: e.JobID, DefinitionID: e.DefinitionID, ExecutionID: e.ExecutionID, Attempt: int64(e.Attempt), Trigger: string(e.Trigger),
+		NominalAt: milliseconds(e.NominalAt), ScheduledFor: milliseconds(e.ScheduledFor), DueAt: milliseconds(e.DueAt),
+		Outcome: string(o.Kind), Disposition: string(r.event.Disposition), StatusCode: int64(o.StatusCode), Error: o.Error,
+		FencingToken: fenceText(o.Fence),
+		TakenAt:      milliseconds(o.Timeline.Taken), PublishedAt: milliseconds(o.Timeline.Published),
+		ConsumedAt: milliseconds(o.Timeline.Consumed), InvokedAt: milliseconds(o.Timeline.Invoked),
+		CompletedAt: milliseconds(o.Timeline.Completed),
+		LogID:       logID, LogPartition: int64(partition), LogOffset: r.offset, AppendedAt: milliseconds(r.at),
 	}
+	if s := r.event.Skipped; s != nil {
+		l.SkippedFrom, l.SkippedTo, l.SkippedCount = milliseconds(s.From), milliseconds(s.To), int64(s.Count)
+	}
+	return l
+}
+
+func milliseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
 }
 
 func fenceText(f job.Fence) string {
@@ -71,94 +82,41 @@ func fenceText(f job.Fence) string {
 	return f.String()
 }
 
-func skipped(r *row) job.SkippedRange {
-	if r.event.Skipped == nil {
-		return job.SkippedRange{}
-	}
-	return *r.event.Skipped
-}
-
-func timestamp() arrow.DataType {
-	return &arrow.TimestampType{Unit: arrow.Millisecond, TimeZone: "UTC"}
-}
-
 // codecs are the compressions by the names that a configuration has for them.
-func codecs() map[string]compress.Compression {
-	return map[string]compress.Compression{"zstd": compress.Codecs.Zstd, "snappy": compress.Codecs.Snappy}
+func codecs() map[string]compress.Codec {
+	return map[string]compress.Codec{"zstd": zstdCodec, "snappy": &snappy.Codec{}}
 }
+
+// zstdCodec keeps its encoders for the next object.
+var zstdCodec = &zstd.Codec{Level: zstd.SpeedFastest, Concurrency: 1}
+
+const (
+	// linesAtOnce is how many rows are handed to the writer at once.
+	linesAtOnce = 1024
+	// pageBytes is about how large a page of a column becomes, before it is encoded.
+	pageBytes = 1 << 20
+)
 
 // encode writes the rows as one Parquet object.
 func encode(b *buffer, rows []row, logID, codec string) ([]byte, error) {
-	cols := columns(logID, b.partition)
-	fields := make([]arrow.Field, len(cols))
-	props := []parquet.WriterProperty{
-		parquet.WithCompression(codecs()[codec]), parquet.WithCompressionLevel(1),
-		parquet.WithDictionaryDefault(false), parquet.WithVersion(parquet.V2_LATEST),
-	}
-	for i, c := range cols {
-		fields[i] = arrow.Field{Name: c.name, Nullable: true, Type: arrow.BinaryTypes.String}
-		switch {
-		case c.dictionary:
-			props = append(props, parquet.WithDictionaryFor(c.name, true))
-		case c.text != nil:
-			props = append(props, parquet.WithEncodingFor(c.name, parquet.Encodings.DeltaByteArray))
-		case c.number != nil:
-			fields[i].Type = arrow.PrimitiveTypes.Int64
-			props = append(props, parquet.WithEncodingFor(c.name, parquet.Encodings.DeltaBinaryPacked))
-		default:
-			fields[i].Type = timestamp()
-			props = append(props, parquet.WithEncodingFor(c.name, parquet.Encodings.DeltaBinaryPacked))
-		}
-	}
-	schema := arrow.NewSchema(fields, nil)
-	arrays := make([]arrow.Array, len(cols))
-	for i, c := range cols {
-		arrays[i] = c.build(rows)
-		defer arrays[i].Release()
-	}
-	record := array.NewRecordBatch(schema, arrays, int64(len(rows)))
-	defer record.Release()
-
 	var out bytes.Buffer
-	w, err := pqarrow.NewFileWriter(schema, &out, parquet.NewWriterProperties(props...), pqarrow.DefaultWriterProps())
-	if err != nil {
-		return nil, fmt.Errorf("parquet: %w", err)
+	w := parquet.NewGenericWriter[line](&out, parquet.Compression(codecs()[codec]), parquet.PageBufferSize(pageBytes),
+		parquet.DataPageVersion(1), // which every engine reads
+		parquet.CreatedBy("minutehand", "", ""))
+	lines := make([]line, 0, min(len(rows), linesAtOnce))
+	for len(rows) > 0 {
+		n := min(len(rows), linesAtOnce)
+		lines = lines[:0]
+		for i := range rows[:n] {
+			lines = append(lines, lineOf(&rows[i], logID, b.partition))
+		}
+		if _, err := w.Write(lines); err != nil {
+			return nil, fmt.Errorf("parquet: %w", errors.Join(err, w.Close()))
+		}
+		rows = rows[n:]
 	}
-	if err := errors.Join(w.Write(record), w.Close()); err != nil {
+	if err := w.Close(); err != nil {
 		return nil, fmt.Errorf("parquet: %w", err)
 	}
 	return out.Bytes(), nil
-}
-
-func (c *column) build(rows []row) arrow.Array {
-	switch {
-	case c.text != nil:
-		b := array.NewStringBuilder(memory.DefaultAllocator)
-		defer b.Release()
-		for i := range rows {
-			if v := c.text(&rows[i]); v != "" {
-				b.Append(v)
-			} else {
-				b.AppendNull()
-			}
-		}
-		return b.NewArray()
-	case c.number != nil:
-		b := array.NewInt64Builder(memory.DefaultAllocator)
-		defer b.Release()
-		for i := range rows {
-			b.Append(c.number(&rows[i]))
-		}
-		return b.NewArray()
-	}
-	b := array.NewTimestampBuilder(memory.DefaultAllocator, timestamp().(*arrow.TimestampType))
-	defer b.Release()
-	for i := range rows {
-		if v := c.instant(&rows[i]); !v.IsZero() {
-			b.Append(arrow.Timestamp(v.UnixMilli()))
-		} else {
-			b.AppendNull()
-		}
-	}
-	return b.NewArray()
 }

@@ -8,10 +8,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/apache/arrow-go/v18/arrow/array"
-	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/apache/arrow-go/v18/parquet/file"
-	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/parquet-go/parquet-go"
 
 	"github.com/minutehand/minutehand/libs/archive"
 )
@@ -36,7 +33,7 @@ func ReadArchive(ctx context.Context, a archive.Archive) ([]Archived, error) {
 		if err != nil {
 			return nil, err
 		}
-		rows, err := readObject(ctx, o)
+		rows, err := readObject(o)
 		if err := errors.Join(err, o.Close()); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -60,44 +57,72 @@ func logIDOf(name string) string {
 }
 
 // readObject reads the events of an object, without what is told of them.
-func readObject(ctx context.Context, o archive.Object) ([]Archived, error) {
-	r, err := file.NewParquetReader(io.NewSectionReader(o, 0, o.Size()))
+func readObject(o archive.Object) ([]Archived, error) {
+	f, err := parquet.OpenFile(o, o.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()
-	reader, err := pqarrow.NewFileReader(r, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
-	if err != nil {
-		return nil, err
-	}
-	var columns, groups []int
-	for _, name := range []string{"event_id", "log_partition", "log_offset"} {
-		columns = append(columns, r.MetaData().Schema.ColumnIndexByName(name))
-	}
-	for g := range r.NumRowGroups() {
-		groups = append(groups, g)
-	}
-	table, err := reader.ReadRowGroups(ctx, columns, groups)
-	if err != nil {
-		return nil, err
-	}
-	defer table.Release()
-	rows := make([]Archived, table.NumRows())
-	for i := range int(table.NumCols()) {
-		n := 0
-		for _, chunk := range table.Column(i).Data().Chunks() {
-			for k := range chunk.Len() {
-				switch table.Schema().Field(i).Name {
-				case "event_id":
-					rows[n].EventID = chunk.(*array.String).Value(k)
-				case "log_partition":
-					rows[n].Partition = chunk.(*array.Int64).Value(k)
-				case "log_offset":
-					rows[n].Offset = chunk.(*array.Int64).Value(k)
-				}
-				n++
+	rows := make([]Archived, f.NumRows())
+	for _, column := range []struct {
+		name string
+		set  func(a *Archived, v parquet.Value)
+	}{
+		{"event_id", func(a *Archived, v parquet.Value) { a.EventID = v.Clone().String() }},
+		{"log_partition", func(a *Archived, v parquet.Value) { a.Partition = v.Int64() }},
+		{"log_offset", func(a *Archived, v parquet.Value) { a.Offset = v.Int64() }},
+	} {
+		leaf, ok := f.Schema().Lookup(column.name)
+		if !ok {
+			return nil, fmt.Errorf("there is no column %s", column.name)
+		}
+		rest := rows
+		for _, group := range f.RowGroups() {
+			n, err := readColumn(group.ColumnChunks()[leaf.ColumnIndex], rest, column.set)
+			if err != nil {
+				return nil, fmt.Errorf("column %s: %w", column.name, err)
 			}
+			rest = rest[n:]
+		}
+		if len(rest) > 0 {
+			return nil, fmt.Errorf("column %s: %w", column.name, io.ErrUnexpectedEOF)
 		}
 	}
 	return rows, nil
+}
+
+// valuesAtOnce is how many values of a column are read at once.
+const valuesAtOnce = 1024
+
+// readColumn sets one value of each of the rows that a chunk has, and returns how many these are.
+func readColumn(chunk parquet.ColumnChunk, rows []Archived, set func(a *Archived, v parquet.Value)) (n int, err error) {
+	pages := chunk.Pages()
+	defer pages.Close() //nolint:errcheck // it was read
+	values := make([]parquet.Value, valuesAtOnce)
+	for {
+		page, err := pages.ReadPage()
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		reader := page.Values()
+		for err == nil {
+			var read int
+			read, err = reader.ReadValues(values)
+			if n+read > len(rows) {
+				return n, errors.New("more values than rows")
+			}
+			for i := range read {
+				if !values[i].IsNull() {
+					set(&rows[n+i], values[i])
+				}
+			}
+			n += read
+		}
+		parquet.Release(page)
+		if !errors.Is(err, io.EOF) {
+			return n, err
+		}
+	}
 }
