@@ -19,8 +19,8 @@ import (
 // DefaultMaxRecords bounds the leases and outcomes that are kept, and likewise the stop records.
 const DefaultMaxRecords = 200_000
 
-// At most maxWhole outcomes, and a quarter, are kept whole: for as long as others may ask for the target's response, which takes
-// maxRecordBytes at most. The others are packed.
+// At most maxWhole outcomes, and at most a quarter of the bound, are kept whole: for as long as others may ask for the target's
+// response, which takes maxRecordBytes at most. The others are packed.
 const (
 	maxWhole       = 50_000
 	maxRecordBytes = 64 << 20
