@@ -156,7 +156,7 @@ type Lease struct {
 	Holder Holder
 	Token  job.Token
 	// MayHaveBegun means that the invocation may have begun; a record that Renew re-creates says so. Begun means that it has; the
-	// record then says so in any case, in case the hot tier has gone back to before the last check.
+	// record then says so in any case, even if the hot tier has gone back to before the last check.
 	MayHaveBegun, Begun bool
 }
 
@@ -231,7 +231,7 @@ type Leases interface {
 
 // Outcomes record how attempts ended.
 type Outcomes interface {
-	// Finish stores each outcome whose record belongs to the token, is released, has expired by now or is gone. After an error some
+	// Finish stores each outcome whose record belongs to the token, is released, has expired at now or is gone. After an error some
 	// may be stored; repeating the call finds them. At most MaxFinish.
 	Finish(ctx context.Context, completions []Completion, now time.Time) ([]Completed, error)
 	// Refuse stores the outcome of an attempt that will never be invoked, if there is no lease and no outcome (a released record that

@@ -46,7 +46,7 @@ type Jobs interface {
 	Create(ctx context.Context, j job.Job, exclusive bool) error
 	// CreateMany is Create without exclusive for several jobs. After an error some of them may have been created.
 	CreateMany(ctx context.Context, jobs []job.Job) error
-	// Replace writes j if the row stands at j.Version-1, else ErrConflict. ErrNotFound if there is none.
+	// Replace writes j if the row is at j.Version-1, otherwise it returns ErrConflict. ErrNotFound if there is no row.
 	Replace(ctx context.Context, j job.Job) error
 	// PutDefinition stores a superseded definition; storing the same one twice has no further effect.
 	PutDefinition(ctx context.Context, jobID string, d job.Definition) error
@@ -138,7 +138,7 @@ type History interface {
 type Settings interface {
 	// Setting reads a value; nil if there is none.
 	Setting(ctx context.Context, name string) ([]byte, error)
-	// SwapSetting writes a value if the old one still stands, otherwise it returns ErrConflict.
+	// SwapSetting writes a value if the old one is still stored, otherwise it returns ErrConflict.
 	SwapSetting(ctx context.Context, name string, old, value []byte) error
 }
 

@@ -9,7 +9,7 @@ import (
 
 const (
 	minEvery = time.Second
-	// maxJitter keeps an offset from leaving the years for which instants are defined by more than a year.
+	// maxJitter keeps an offset from reaching more than a year beyond the years for which instants are defined.
 	maxJitter = 366 * 24 * time.Hour
 )
 

@@ -101,7 +101,7 @@ func Describe(v *kong.Value) string {
 	return strings.TrimSuffix(v.Help, ".") + " (" + strings.Join(notes, "; ") + ")."
 }
 
-// Value is a setting as shown to a person.
+// Value is a setting as shown.
 type Value struct {
 	Value  any    `json:"value"`
 	Source string `json:"source"`         // flag, environment, file or default

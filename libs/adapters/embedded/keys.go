@@ -22,7 +22,7 @@ const (
 	tableLog        = 'l' // topic 0 partition, offset
 	tableOffset     = 'o' // topic 0 group 0 partition
 	tableStarted    = 'e' // execution id 0 attempt
-	tableExpiry     = 'z' // when, the key of what expires then
+	tableExpiry     = 'z' // when, the key of the row that expires then
 )
 
 // The cells of a pending row, adjacent so that one scan meets them together and each can be written blindly.

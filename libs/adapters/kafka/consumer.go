@@ -72,8 +72,8 @@ type waits struct {
 	wait  time.Duration
 }
 
-// patience returns the waits of a group. A broker that answers for every single record spends most of its time on that. Events
-// about executions are therefore fetched many at once, a moment later. A fire does not wait.
+// patience returns the waits of a group. A broker that answers for every single record spends most of its time on that. So what
+// becomes of an execution is written in batches, a moment later. A fire does not wait.
 func patience(group string) waits {
 	switch group {
 	case dispatch.GroupHistory, dispatch.GroupArchive:

@@ -80,7 +80,7 @@ func (r *Records) StopsOf(ctx context.Context, jobIDs []string) (map[string]job.
 	for i, id := range jobIDs {
 		answers[i] = pipe.HGet(ctx, r.stopKey(id), "b")
 	}
-	_, _ = pipe.Exec(ctx) // it gives the first error only, and that there is no record is one
+	_, _ = pipe.Exec(ctx) // it returns only the first error, and a missing record counts as one
 	for i, a := range answers {
 		if errors.Is(a.Err(), redis.Nil) {
 			continue

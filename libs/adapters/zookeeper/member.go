@@ -81,7 +81,7 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// leave gives everything back at once; what cannot be reached ends with the session.
+// leave gives everything back at once; nodes that it cannot reach end with the session.
 func (m *member) leave() {
 	if m.node == "" || m.c.conn.SessionID() != m.session || m.c.conn.State() != zk.StateHasSession {
 		return
