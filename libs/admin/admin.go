@@ -1,4 +1,4 @@
-// Package admin serves what operators ask a process: /metrics, /healthz and /readyz.
+// Package admin serves what operators ask of a process: /metrics, /healthz and /readyz.
 package admin
 
 import (
@@ -9,10 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Paths are the paths that Handler answers.
+// Paths returns the paths that Handler answers.
 func Paths() []string { return []string{"/metrics", "/healthz", "/readyz"} }
 
-// Handler answers the admin paths. missing names what the process still lacks before it is ready.
+// Handler answers the admin paths. missing returns the names of what the process still lacks before it is ready.
 func Handler(metrics prometheus.Gatherer, missing func() []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
@@ -32,6 +32,6 @@ func Handler(metrics prometheus.Gatherer, missing func() []string) http.Handler 
 func answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// The client is gone if this fails; there is nobody left to tell.
+	// If this fails the client is gone, so there is nobody left to tell.
 	_ = json.NewEncoder(w).Encode(body)
 }

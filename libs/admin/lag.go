@@ -9,7 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
-// lagTimeout bounds what a scrape waits for the log; a group of which nothing is known then is left out.
+// lagTimeout bounds how long a scrape waits for the log; it then omits a group that it knows nothing about.
 const lagTimeout = 2 * time.Second
 
 type lag struct {
@@ -17,7 +17,7 @@ type lag struct {
 	groups []string
 }
 
-// Lag tells, at each scrape, how many records of the log each group has still before it.
+// Lag reports, at each scrape, how many records of the log each group still has before it.
 func Lag(log dispatch.Log, groups ...string) prometheus.Collector { return lag{log, groups} }
 
 func lagDesc() *prometheus.Desc {

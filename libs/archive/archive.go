@@ -1,7 +1,7 @@
 // Package archive is the port of the audit archive: named objects that are written once and whole.
 //
-// What every adapter promises: an object is there completely, or not at all; once PutIfAbsent returned nil it is
-// durable, and nothing ever replaces it.
+// What every adapter promises: an object exists completely or not at all; once PutIfAbsent has returned nil the object is durable,
+// and nothing ever replaces it.
 package archive
 
 import (
@@ -12,7 +12,7 @@ import (
 
 // Sentinel errors.
 var (
-	// ErrExists means: an object of that name is there.
+	// ErrExists means: an object with that name exists.
 	ErrExists = errors.New("object exists")
 	// ErrNotFound means: no such object.
 	ErrNotFound = errors.New("object not found")
@@ -31,6 +31,6 @@ type Archive interface {
 	PutIfAbsent(ctx context.Context, name string, body []byte) error
 	// Open opens an object, or returns ErrNotFound.
 	Open(ctx context.Context, name string) (Object, error)
-	// List gives the names that begin with prefix, in order.
+	// List returns the names that begin with prefix, in order.
 	List(ctx context.Context, prefix string) ([]string, error)
 }

@@ -1,13 +1,13 @@
-// Package attempts is the port that makes executions run once: the record of each (execution, attempt), which is a lease
+// Package attempts is the port that makes executions run once. It holds the record of each (execution, attempt), which is a lease
 // while the attempt is under way and its outcome afterwards, and the stop record of each job.
 //
 // What every adapter promises:
 //   - Every call on one record is atomic.
 //   - A record outlives its lease: takeovers are counted for as long as the record is kept. The embedded adapter keeps
 //     started records across a restart, so that a fire that kills its process ends.
-//   - Outcomes are kept for Retention, or until a named bound evicts the oldest; Memory says which are still there.
-//   - An outcome is kept whole for DetailFor, or until a named bound packs the oldest. After that it may lack what the target
-//     answered, and when.
+//   - Outcomes are kept for Retention, or until a named bound evicts the oldest; Memory reports which are still there.
+//   - An outcome is kept whole for DetailFor, or until a named bound packs the oldest. After that it may lack the target's
+//     response and its time.
 //   - A stop record is only ever replaced by one of a greater version.
 package attempts
 
@@ -26,32 +26,33 @@ import (
 
 // Sentinel errors.
 var (
-	// ErrFenced means: the record is no longer this token's.
+	// ErrFenced means: the record no longer belongs to this token.
 	ErrFenced = errors.New("lease was taken over")
-	// ErrIncarnation means: the hot tier is another one, and may have forgotten what stops an attempt.
+	// ErrIncarnation means: the hot tier has another incarnation, and may have forgotten what stops an attempt.
 	ErrIncarnation = errors.New("another incarnation of the hot tier")
 )
 
 // Retention is how long an outcome is kept.
 const Retention = time.Hour
 
-// DetailFor is how long all of an outcome is kept: until the executor that stored it, or one that takes over from it, has published it.
+// DetailFor is how long an outcome is kept whole: until the executor that stored it, or one that takes over from it, has published
+// it.
 const DetailFor = 2 * time.Minute
 
-// ReplacedFor is the longest that a server of the hot tier goes on answering clients that have not noticed that a replica was promoted
-// in its place. Servers must be configured so that it holds: see schemas/redis/KEYS.md.
+// ReplacedFor is the longest that a server of the hot tier goes on answering clients that have not noticed that a replica was
+// promoted in its place. Servers must be configured so that this holds: see schemas/redis/KEYS.md.
 const ReplacedFor = 15 * time.Second
 
-// epochDigits is how many hexadecimal digits of an incarnation's name are its number.
+// epochDigits is the number of hexadecimal digits of the number in an incarnation's name.
 const epochDigits = 14
 
-// IncarnationName names an incarnation of a part of the hot tier by its number, which is greater than that of every one before
-// it, and by what else tells it from others.
+// IncarnationName returns the name of an incarnation of a part of the hot tier. It consists of the incarnation's number, which is
+// greater than that of every earlier one, and of whatever else distinguishes it.
 func IncarnationName(epoch int64, rest string) string {
 	return fmt.Sprintf("%0*x-%s", epochDigits, epoch, rest)
 }
 
-// EpochOf is the number of a named incarnation; 0 for what is no name.
+// EpochOf returns the number in an incarnation's name, 0 if the text is not such a name.
 func EpochOf(incarnation string) int64 {
 	number, _, _ := strings.Cut(incarnation, "-")
 	if len(number) != epochDigits {
@@ -64,7 +65,7 @@ func EpochOf(incarnation string) int64 {
 	return n
 }
 
-// promotedMark is what the name of an incarnation ends in that began when a replica was promoted.
+// promotedMark ends the name of an incarnation that began when a replica was promoted.
 const promotedMark = "p"
 
 // PromotedName is IncarnationName for an incarnation that begins when a replica is promoted.
@@ -72,8 +73,8 @@ func PromotedName(epoch int64, rest string) string {
 	return IncarnationName(epoch, rest) + promotedMark
 }
 
-// NextEpoch numbers the incarnation that begins now: one more than the last number, and at least the time in microseconds, so that
-// it is still greater when the last number was lost with everything else.
+// NextEpoch returns the number of the incarnation that begins now: one more than the last number, and at least the time in
+// microseconds, so that it is still greater when the last number was lost with everything else.
 func NextEpoch(last int64, now time.Time) int64 { return max(last+1, now.UnixMicro()) }
 
 // Key names an attempt.
@@ -90,27 +91,27 @@ func CompareKeys(a, b Key) int {
 // KeyOf names the attempt of an entry.
 func KeyOf(e *job.Entry) Key { return Key{ExecutionID: e.ExecutionID, Attempt: e.Attempt} }
 
-// Record is what stands for an attempt.
+// Record is what the store holds for an attempt.
 type Record struct {
 	Exists bool
 	Holder string
-	// DefinitionID is that of the entry for which the attempt was started last, or the lease was taken if it never was; ""
-	// when that is not known.
+	// DefinitionID is that of the entry for which the attempt was last started, or for which the lease was acquired if it never was;
+	// "" when that is not known.
 	DefinitionID string
 	Token        job.Token
-	// LapsesAt is when the lease ends unless it is renewed; in the past, or Released, it counts as not held.
+	// LapsesAt is when the lease ends unless it is renewed. Once that is past, or with Released set, nobody holds the lease.
 	LapsesAt time.Time
 	Released bool
 	// Running is set by the last check: the target was called, or may have been.
 	Running bool
-	// Takeovers counts how often a lapsed lease was taken over.
+	// Takeovers counts how often an expired lease was taken over.
 	Takeovers int
 	// Outcome is the end of the attempt, nil while there is none.
 	Outcome *job.Outcome
 }
 
-// Of reports whether a lease or an outcome may stem from this definition's entry. Around an update, entries of two
-// definitions may stand for one execution, and each has its own chain.
+// Of reports whether a lease or an outcome may stem from this definition's entry. Around an update, entries of two definitions may
+// stand for one execution, and each has its own chain.
 func (r *Record) Of(definitionID string) bool {
 	d := r.DefinitionID
 	if r.Outcome != nil && r.Outcome.DefinitionID != "" {
@@ -124,38 +125,38 @@ func (r *Record) Alive(now time.Time) bool {
 	return r.Exists && r.Outcome == nil && !r.Released && now.Before(r.LapsesAt)
 }
 
-// Holder is who takes a lease: a process, for the entry of a definition.
+// Holder acquires a lease: a process, for the entry of a definition.
 type Holder struct {
 	// Name is new at each start of the process.
 	Name         string
 	DefinitionID string
-	// Start makes every token unique: the number drawn from the coordinator at the process's start, and a count of its leases.
-	// A holder that asks again with the same number asks for the same lease.
+	// Start makes every token unique. It combines the number drawn from the coordinator at the process's start and a count of its
+	// leases. A holder that asks again with the same number asks for the same lease.
 	Start int64
 }
 
-// Check is what the last check is about.
+// Check is the subject of the last check.
 type Check struct {
 	Entry *job.Entry
 	// StopVersion is the version of the stop record by which the entry was judged and may begin; 0 stands for no stop record.
 	StopVersion int64
-	// Incarnation is the one of which it is known that it has forgotten nothing that concerns the entry.
+	// Incarnation is the one that is known to have forgotten nothing that concerns the entry.
 	Incarnation string
 }
 
-// Bounds of a call: MaxFinish of the completions that one Finish takes, MaxRenew of the leases that one Renew does.
+// Bounds of a call: MaxFinish of the completions in one Finish, MaxRenew of the leases in one Renew.
 const (
 	MaxFinish = 500
 	MaxRenew  = 4096
 )
 
-// Lease is one that its holder keeps.
+// Lease is a lease that its holder keeps.
 type Lease struct {
 	Key    Key
 	Holder Holder
 	Token  job.Token
-	// MayHaveBegun tells that the invocation may have begun: so says a record that Renew creates anew. Begun tells that it
-	// has: so says the record in any case, should the hot tier have gone back behind the last check.
+	// MayHaveBegun means that the invocation may have begun; a record that Renew re-creates says so. Begun means that it has; the
+	// record then says so in any case, even if the hot tier has gone back to before the last check.
 	MayHaveBegun, Begun bool
 }
 
@@ -163,27 +164,27 @@ type Lease struct {
 type Completion struct {
 	Key     Key
 	Token   job.Token
-	Outcome *job.Outcome // not to be changed any more
+	Outcome *job.Outcome // must no longer be changed
 }
 
-// Completed tells what became of a Completion: whether its outcome was stored, and the record that stands now.
+// Completed is the result of a Completion: whether its outcome was stored, and the record that stands now.
 type Completed struct {
 	Record Record
 	Stored bool
 }
 
-// Memory is what a part of the hot tier knows of what it has forgotten.
+// Memory is what a part of the hot tier knows about what it has forgotten.
 type Memory struct {
-	// Incarnation is that of the partition's hot buckets, with which its records are lost. It may be one that has just passed;
-	// Start goes by the one that is.
+	// Incarnation is that of the partition's hot buckets, with which its records are lost. It may be one that has just ended; Start
+	// uses the current one.
 	Incarnation string
-	// KeptSince is the instant from which on every outcome that this incarnation stored is still there: clock.MaxDifference after
-	// the last one that was evicted, because a fire is taken by one clock and its outcome stored by another.
+	// KeptSince is the instant from which every outcome that this incarnation stored is still there. It is clock.MaxDifference after
+	// the last one that was evicted, because one clock takes a fire and another stores its outcome.
 	KeptSince time.Time
 }
 
 // Covers reports whether nothing has been forgotten of attempts that ended at an instant or later, by anybody's clock: this
-// incarnation had begun by then, a server that it replaced had ended, and what it evicted is older.
+// incarnation had begun by then, any server that it replaced had stopped, and whatever it evicted is older.
 func (m Memory) Covers(at time.Time) bool {
 	if !at.After(m.KeptSince) {
 		return false
@@ -196,8 +197,8 @@ func (m Memory) Covers(at time.Time) bool {
 	return epoch > 0 && at.After(alone)
 }
 
-// Records is all that stands for attempts. An attempt's record lies with its job's stop record, so that one call may compare the one and
-// change the other.
+// Records is everything that is kept about attempts. An attempt's record is stored with its job's stop record, so that one call may
+// compare the one and change the other.
 type Records interface {
 	Leases
 	Outcomes
@@ -206,34 +207,35 @@ type Records interface {
 
 // Leases give an attempt to one executor at a time.
 type Leases interface {
-	// Acquire takes the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above
-	// every one seen before. ok reports whether it did; the record returned is the one that stands now. A lease that was taken
-	// with the same name and number, by a call whose answer was lost, is renewed, and had with the token that it has. No lease
-	// ends earlier for it, however late a call comes.
+	// Acquire acquires the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above every one seen
+	// before. ok reports whether it did; rec is the record that stands now. A lease that was acquired with the same name and number,
+	// by a call whose answer was lost, is renewed and returned with the token that it has. This never shortens a lease, however late a
+	// call comes.
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
-	// Memory tells what the part of the hot tier that holds a job's records can have forgotten.
+	// Memory reports what the part of the hot tier that holds a job's records can have forgotten.
 	Memory(ctx context.Context, jobID string) (Memory, error)
-	// Start is the last check and the step lease → running, in one. Where the stop record that stands is of the check's version the
-	// record is marked as running, stop is nil, and the fence of the invocation is greater than those of all that this part of the hot
-	// tier accepted before, in this incarnation and earlier ones. Otherwise nothing begins, and stop is the record that stands, with
+	// Start is the last check and the step lease → running, in one. If the current stop record has the check's version, Start marks
+	// the record as running and stop is nil. The fence of the invocation is then greater than all that this part of the hot tier
+	// accepted before, in this incarnation and earlier ones. Otherwise nothing begins, and stop is the current stop record, with
 	// version 0 if there is none: the caller judges by it.
-	// ErrIncarnation if the hot tier is another one than the check takes it for, else ErrFenced if the lease is not the token's.
+	// Start returns ErrIncarnation if the hot tier's incarnation is not the check's, otherwise ErrFenced if the lease does not belong
+	// to the token.
 	Start(ctx context.Context, k Key, t job.Token, c Check) (fence job.Fence, stop *job.State, err error)
-	// Renew moves the end of leases, never back; it re-creates a record that was lost, and leaves alone one that is another
-	// token's or has an outcome. After an error some may be renewed. At most MaxRenew.
+	// Renew moves the end of leases, never back. It re-creates a record that was lost, and leaves alone one that belongs to another
+	// token or has an outcome. After an error some may be renewed. At most MaxRenew.
 	Renew(ctx context.Context, leases []Lease, lapsesAt time.Time) error
-	// Release gives a lease up without an outcome; the record stays. With called, this holder or an earlier one may have called the
-	// target, and the record remains running; without it, it is as before the last check.
+	// Release releases a lease without an outcome; the record stays. With called, this holder or an earlier one may have called the
+	// target, and the record remains running; without it, the record is as before the last check.
 	Release(ctx context.Context, k Key, t job.Token, called bool) error
 }
 
-// Outcomes tell how attempts ended.
+// Outcomes record how attempts ended.
 type Outcomes interface {
-	// Finish stores each outcome whose record is the token's, released, lapsed at now or gone. After an error some may be
-	// stored; repeating it finds them. At most MaxFinish.
+	// Finish stores each outcome whose record belongs to the token, is released, has expired at now or is gone. After an error some
+	// may be stored; repeating the call finds them. At most MaxFinish.
 	Finish(ctx context.Context, completions []Completion, now time.Time) ([]Completed, error)
-	// Refuse stores the outcome of an attempt that will never be invoked, if no lease or outcome is there (a released
-	// record that never ran counts as nothing); the record returned is the one that stands now.
+	// Refuse stores the outcome of an attempt that will never be invoked, if there is no lease and no outcome (a released record that
+	// never ran counts as neither). rec is the record that stands now.
 	Refuse(ctx context.Context, k Key, o job.Outcome, now time.Time) (rec Record, ok bool, err error)
 	// Lookup reads records.
 	Lookup(ctx context.Context, keys []Key) ([]Record, error)
@@ -241,10 +243,11 @@ type Outcomes interface {
 
 // Stops are the stop records of jobs.
 type Stops interface {
-	// SetStop stores the state of a job over a smaller version only. Where holdsIn is over 0 the state may be stored by a server that was
-	// replaced, or a server that was replaced may still accept last checks without it: a change that stops attempts is acknowledged
-	// when that time is over and the state was stored once more. It is 0 unless a server failed over, was lost or lost its replica.
+	// SetStop stores the state of a job, only over a smaller version. If holdsIn is positive, the state may have been stored by a
+	// server that was replaced, or a replaced server may still accept last checks without it. A change that stops attempts is then
+	// acknowledged only after that time has passed and the state was stored once more. holdsIn is 0 unless a server failed over, was
+	// lost or lost its replica.
 	SetStop(ctx context.Context, jobID string, s job.State) (holdsIn time.Duration, err error)
-	// StopsOf reads stop records; those that are not there are missing from the map.
+	// StopsOf reads stop records; those that do not exist are missing from the map.
 	StopsOf(ctx context.Context, jobIDs []string) (map[string]job.State, error)
 }

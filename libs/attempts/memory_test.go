@@ -7,7 +7,7 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 )
 
-// What a server accepted that went on after a replica had been promoted is lost, just as what came before the promotion.
+// Whatever a server accepted that went on after a replica had been promoted is lost, just like what came before the promotion.
 func TestIncarnationCoversWhatCameAfterTheServerThatItReplacedHadEnded(t *testing.T) {
 	began := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 	epoch := NextEpoch(0, began)

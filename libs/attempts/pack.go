@@ -17,7 +17,7 @@ import (
 // DigestBytes is how long a digest is.
 const DigestBytes = 16
 
-// Digest stands for an attempt among packed outcomes. Two attempts of which one hides the other are not to be expected in 2^64.
+// Digest identifies an attempt among packed outcomes. Two attempts that hide one another are not expected in 2^64.
 func Digest(k Key) [DigestBytes]byte {
 	sum := sha256.Sum256([]byte(k.ExecutionID + ":" + strconv.Itoa(k.Attempt)))
 	return [DigestBytes]byte(sum[:])
@@ -28,18 +28,18 @@ var (
 	dispositions = []job.Disposition{"", job.DispositionFired, job.DispositionSkippedMissed, job.DispositionSkippedPaused, job.DispositionCancelled}
 )
 
-// What a packed outcome says by a bit.
+// The flags of a packed outcome.
 const (
 	retryable = 1 << iota
 	pausesJob
-	// byULID: the definition's id is one, in 16 bytes.
+	// byULID: the definition's id is a ULID, stored in 16 bytes.
 	byULID
 )
 
-// forgotten stands for the error of an outcome that is kept packed.
+// forgotten replaces the error of an outcome that is kept packed.
 const forgotten = "what became of the call in detail is not kept any more"
 
-// Pack says of an outcome what others go by, in at most 64 bytes: its kind and disposition, token and definition, when it ended,
+// Pack encodes what others need from an outcome in at most 64 bytes: its kind and disposition, token and definition, when it ended,
 // and what a retry depends on.
 func Pack(t job.Token, o *job.Outcome) []byte {
 	flags, id := byte(0), []byte(o.DefinitionID)
@@ -67,7 +67,7 @@ func Pack(t job.Token, o *job.Outcome) []byte {
 
 var errPacked = errors.New("a packed outcome is cut short")
 
-// Unpack gives what Pack kept of an outcome, and its token.
+// Unpack returns what Pack kept of an outcome, and its token.
 func Unpack(text string) (o job.Outcome, t job.Token, err error) {
 	b := []byte(text)
 	if len(b) < 2 || int(b[0]>>4) >= len(kinds) || int(b[0]&15) >= len(dispositions) {

@@ -10,7 +10,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// largestListpackValue is Redis' own bound (hash-max-listpack-value): beyond it a hash takes twice the memory and more.
+// largestListpackValue is Redis' own bound (hash-max-listpack-value): above it a hash takes at least twice the memory.
 const largestListpackValue = 64
 
 func TestPackedOutcomeSaysWhatOthersGoBy(t *testing.T) {

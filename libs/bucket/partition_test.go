@@ -2,8 +2,7 @@ package bucket
 
 import "testing"
 
-// A job that went to another partition than before would never be found again. The hashes are those that the reference implementation
-// gives with seed 0.
+// A job whose partition changed would never be found again. The hashes are those of the reference implementation with seed 0.
 func TestPartitionIsTheReferenceHashOfTheJob(t *testing.T) {
 	for in, hash := range map[string]uint64{
 		"":    0xef46db3751d8e999,

@@ -1,8 +1,8 @@
-// Package coord is the port of the coordinator: who owns which partitions in which role, and numbers that grow with
-// every start of a process.
+// Package coord is the port of the coordinator: who owns which partitions in which role, and numbers that grow with every start of
+// a process.
 //
-// What every adapter promises: two members of a role never hold one partition under one epoch; an epoch given out later
-// for the same partition is greater.
+// What every adapter promises: two members of a role never hold one partition under one epoch; an epoch given out later for the
+// same partition is greater.
 package coord
 
 import "context"
@@ -16,7 +16,7 @@ const (
 	RoleWorker Role = "scheduler-worker"
 )
 
-// Owner is a partition as one member of a role owns it: under an epoch, which is greater than those of all owners before.
+// Owner is one member's ownership of a partition in a role, under an epoch that is greater than those of all owners before.
 type Owner struct {
 	Role      Role
 	Partition int
@@ -27,7 +27,7 @@ type Owner struct {
 type Coordinator interface {
 	// StartNumber draws a number that is greater than every one drawn before.
 	StartNumber(ctx context.Context) (int64, error)
-	// Join makes this process a member of a role until ctx ends. The channel carries the whole set of what it owns,
-	// each time it changes; it is closed when ctx ends.
+	// Join makes this process a member of a role until ctx ends. The channel carries the whole set of what the process owns each time
+	// it changes; it is closed when ctx ends.
 	Join(ctx context.Context, role Role) (<-chan []Owner, error)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/coord"
 )
 
-// alone gives everything to its one member.
+// alone assigns everything to its only member.
 type alone struct {
 	coord.Coordinator
 	joins, members atomic.Int64
@@ -49,7 +49,7 @@ func (s *stores) askCold(context.Context) error {
 	return nil
 }
 
-// keep keeps the role in a bubble, in which work goes on every second as far as the stores let it.
+// keep keeps the role in a bubble in which work goes on every second, as far as the stores allow.
 func keep(t *testing.T, check func(t *testing.T, c *alone, s *stores, owned func() int)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -1,5 +1,5 @@
-// Package descriptors shares out how many files and connections a process may have open at once. Without that, connections from
-// anybody and calls to targets that hang would take what the store and the log need, which cannot go on without.
+// Package descriptors divides up how many files and connections a process may have open at once. Otherwise connections from
+// anybody, and calls to targets that hang, would take the descriptors that the store and the log cannot do without.
 package descriptors
 
 import (
@@ -10,9 +10,9 @@ import (
 const (
 	// Least is the smallest limit with which a process starts.
 	Least = 512
-	// other is what is left for everything that is not counted: listeners, the archive's files, dials that overlap.
+	// other is reserved for everything that is not counted: listeners, the archive's files, dials that overlap.
 	other = 64
-	// most bounds what a process makes use of.
+	// most bounds how many descriptors a process uses.
 	most = 65536
 )
 
@@ -24,11 +24,11 @@ type Share struct {
 	Clients, Calls int
 }
 
-// Limit is how many this process may have open.
+// Limit returns how many descriptors this process may have open.
 func Limit() int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur > most {
-		return most // Go raises the soft limit to the hard one at the start
+		return most // Go raises the soft limit to the hard one at start-up
 	}
 	return int(l.Cur)
 }

@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// Hints gathers in which partitions entries may have been added that are due soon. What was told and not taken yet counts once.
+// Hints collects the partitions in which entries that are due soon may have been added. A partition counts once until it is taken.
 type Hints struct {
 	mu         sync.Mutex
 	partitions map[int]bool
 	ready      chan struct{}
 }
 
-// NewHints makes them.
+// NewHints returns hints without any partition.
 func NewHints() *Hints { return &Hints{partitions: map[int]bool{}, ready: make(chan struct{}, 1)} }
 
-// Add tells of partitions.
+// Add adds partitions.
 func (h *Hints) Add(partitions ...int) {
 	if len(partitions) == 0 {
 		return
@@ -35,7 +35,7 @@ func (h *Hints) Add(partitions ...int) {
 // Ready receives when there is something to take.
 func (h *Hints) Ready() <-chan struct{} { return h.ready }
 
-// Take gives the partitions, in order, and forgets them.
+// Take returns the partitions, in order, and forgets them.
 func (h *Hints) Take() []int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,16 +1,16 @@
-// Package hotbucket is the port of the hot buckets: for each partition the entries of its next hour, by lane and sorted
-// by the instant at which they are due, and the claims of their occurrences. All of it can be rebuilt from the cold store.
+// Package hotbucket is the port of the hot buckets: for each partition the entries of its next hour, by lane and sorted by the
+// instant at which they are due, and the claims of their occurrences. All of it can be rebuilt from the cold store.
 //
-// A lane is the queue of one target host (see job.Definition.Mark). Reading by lane keeps a million entries that wait for
-// one host from hiding what is due behind them for another.
+// A lane is the queue of one target host (see job.Definition.Mark). Reading by lane keeps a million entries that wait for one host
+// from hiding what is due behind them for another.
 //
 // What every adapter promises:
-//   - Whatever carries an owner's epoch is refused with ErrStaleEpoch when the store holds a greater one for that
+//   - A call that carries an owner's epoch is refused with ErrStaleEpoch when the store holds a greater one for that
 //     role and partition, or none.
 //   - Add and Remove name an occurrence (execution, attempt, due instant), never an execution alone, so that an
-//     owner that removes late cannot destroy what was put in between.
-//   - A partition of which the hot tier lost anything, or whose server was restarted or failed over, has another
-//     incarnation afterwards.
+//     owner that removes late cannot destroy an entry that was added in between.
+//   - If the hot tier lost anything of a partition, or the partition's server was restarted or failed over, the partition
+//     has another incarnation afterwards.
 package hotbucket
 
 import (
@@ -24,91 +24,91 @@ import (
 
 // Sentinel errors.
 var (
-	// ErrStaleEpoch means: another owner has taken the partition over, or the hot tier forgot the epoch.
+	// ErrStaleEpoch means: another owner has taken over the partition, or the hot tier forgot the epoch.
 	ErrStaleEpoch = errors.New("stale or missing epoch")
 	// ErrFull means: the hot tier's named bound is reached; the entry waits in the cold store for a later sweep.
 	ErrFull = errors.New("hot bucket is full")
 )
 
-// RoomWithin is how soon an entry must be due, or how lately, to be added where an adapter is more than four fifths full:
-// what is due next is kept out neither by what is due in an hour nor by what has long been overdue.
+// RoomWithin is how soon an entry must be due, or how lately it was due, to be added when an adapter is more than four fifths full.
+// So neither entries due in an hour nor long overdue ones keep out what is due next.
 const RoomWithin = 5 * time.Minute
 
-// HintWithin is how soon an added entry must be due to be hinted at: longer than any worker looks ahead.
+// HintWithin is how soon an added entry must be due for a hint to be sent: longer than any worker looks ahead.
 const HintWithin = 5 * time.Second
 
 // Buckets is the hot tier as loaders, workers and writers see it.
 type Buckets interface {
-	// Add puts entries into their partitions' due sets. One that is there already stays as it is. ErrFull where the
-	// bound of the adapter would be passed: then none of the call's entries of that partition were added.
+	// Add puts entries into their partitions' due sets. An entry that is there already stays as it is. Add returns ErrFull where the
+	// adapter's bound would be exceeded; then none of the call's entries of that partition were added.
 	Add(ctx context.Context, entries []job.Entry) error
-	// Due gives, for each owner in order, the entries that an Ask asks for, earliest due first within a lane, and sets each
-	// of them aside: it is not given again before GivenFor, except to an owner with another epoch or by Ask.Again. Entries
-	// that were set aside stay in their hot bucket, so nobody misses them. That they were may be forgotten at any time, so a
-	// reader remembers what it holds. The entries may be shared, and must not be changed.
+	// Due returns, for each owner in order, the entries that the Ask asks for, earliest due first within a lane, and sets each of them
+	// aside. An entry set aside is not returned again before GivenFor has passed, except to an owner with another epoch or with
+	// Ask.Again. Entries that were set aside stay in their hot bucket, so nobody misses them. The store may forget at any time that it
+	// set them aside, so a reader remembers what it holds. The entries may be shared, and must not be changed.
 	Due(ctx context.Context, owners []coord.Owner, ask Ask) ([]Given, error)
-	// Postpone keeps Due from giving entries before an instant, as setting them aside does. The owner's epoch is checked.
+	// Postpone keeps Due from returning entries before an instant, as setting them aside does. The owner's epoch is checked.
 	Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error
-	// Park marks entries as attended: what had to be done at their instant is done, and they only wait for their target.
-	// Due gives them again as soon as their lane is asked for. That they are parked may be forgotten at any time. The owner's
-	// epoch is checked; what is not there stays away.
+	// Park marks entries as attended: what had to be done at their instant is done, and they only wait for their target. Due returns
+	// them again as soon as their lane is asked for. The store may forget at any time that they are parked. The owner's epoch is
+	// checked; an entry that is not there is not added.
 	Park(ctx context.Context, o coord.Owner, entries []*job.Entry) error
-	// Remove takes occurrences out of their hot buckets.
+	// Remove removes occurrences from their hot buckets.
 	Remove(ctx context.Context, entries []*job.Entry) error
-	// Absent gives the locators of those entries that are not in their hot bucket.
+	// Absent returns the locators of those entries that are not in their hot bucket.
 	Absent(ctx context.Context, entries []*job.Entry) ([]job.Locator, error)
-	// Hints tells in which partitions entries due within HintWithin may have been added; a hint may be spurious, and may be
-	// lost. It only makes a reader quicker, correctness never depends on it.
+	// Hints reports in which partitions entries due within HintWithin may have been added. A hint may be spurious, and may be lost. It
+	// only makes a reader quicker; correctness never depends on it.
 	Hints() *Hints
 
-	// Claim stores the decision for an occurrence under a definition if none is there, checks the owner's epoch, and
-	// returns the decision that stands. Claims are kept for an hour at least.
+	// Claim stores the decision for an occurrence under a definition if there is none, checks the owner's epoch, and returns the
+	// decision that stands. Claims are kept for at least an hour.
 	Claim(ctx context.Context, o coord.Owner, claims []Claim) ([]job.Decision, error)
 
-	// Horizon is up to where the partition has been filled; zero when it never was in this incarnation.
+	// Horizon returns the instant up to which the partition has been filled; zero when it never was in this incarnation.
 	Horizon(ctx context.Context, partition int) (time.Time, error)
-	// SetHorizon publishes it.
+	// SetHorizon publishes the horizon.
 	SetHorizon(ctx context.Context, o coord.Owner, horizon time.Time) error
-	// SetEpoch takes a partition over for a role. An epoch below the stored one is refused with ErrStaleEpoch.
+	// SetEpoch takes over a partition for a role. An epoch below the stored one is refused with ErrStaleEpoch.
 	SetEpoch(ctx context.Context, o coord.Owner) error
-	// Incarnations are those of partitions, in order: each of the part of the hot tier that holds the partition.
+	// Incarnations returns those of partitions, in order: each of the part of the hot tier that holds the partition.
 	Incarnations(ctx context.Context, partitions []int) ([]string, error)
 }
 
-// GivenFor is how long what Due gave is set aside: longer than a worker takes from reading an entry to its removal.
+// GivenFor is how long Due sets aside what it returned: longer than a worker takes from reading an entry to its removal.
 const GivenFor = 30 * time.Second
 
-// Bounds of a read: MaxGiven of the entries that one Due gives of one partition, MaxLaneAsks of the lanes in an Ask.
+// Bounds of a read: MaxGiven of the entries that one Due returns of one partition, MaxLaneAsks of the lanes in an Ask.
 const (
 	MaxGiven    = 500
 	MaxLaneAsks = 256
 )
 
-// Ask says what Due is to give.
+// Ask selects what Due returns.
 type Ask struct {
-	// PerLane is what is given of every lane that Lanes does not name.
+	// PerLane applies to every lane that Lanes does not name.
 	PerLane LaneAsk
 	Lanes   map[uint32]LaneAsk
-	// Limit bounds what is given of one partition; 0, or more than MaxGiven, stands for MaxGiven.
+	// Limit bounds what is returned of one partition; 0, or more than MaxGiven, stands for MaxGiven.
 	Limit int
-	// Again gives what was set aside once more, because an answer was lost or its reader has dropped it.
+	// Again returns once more what was set aside, because an answer was lost or its reader has dropped it.
 	Again bool
 }
 
-// LaneAsk says what Due is to give of a lane in one partition.
+// LaneAsk selects what Due returns of a lane in one partition.
 type LaneAsk struct {
 	// Until: entries due at or before it.
 	Until time.Time
-	// Limit bounds how many.
+	// Limit bounds their number.
 	Limit int
-	// Attended: only those that have to be attended to at their instant and are not parked.
+	// Attended: only entries that need attention at their instant and are not parked.
 	Attended bool
-	// Every, if over 1, asks one partition in so many, which are others with another Turn. Of the rest, at most AttendedLimit
-	// are given as by Attended. So a lane may be given little room however many partitions there are.
+	// Every, if over 1, asks only one in that many partitions; another Turn asks others. Each of the other partitions yields at most
+	// AttendedLimit entries, as with Attended. So a lane may get little room however many partitions there are.
 	Every, Turn, AttendedLimit int
 }
 
-// Of returns what is asked for of a lane in a partition.
+// Of returns what is asked for from a lane in a partition.
 func (a *Ask) Of(partition int, lane uint32) LaneAsk {
 	l, ok := a.Lanes[lane]
 	if !ok {
@@ -120,7 +120,7 @@ func (a *Ask) Of(partition int, lane uint32) LaneAsk {
 	return l
 }
 
-// Room returns how many entries of one partition Due gives at most.
+// Room returns the maximum number of entries that Due returns of one partition.
 func (a *Ask) Room() int {
 	if a.Limit <= 0 || a.Limit > MaxGiven {
 		return MaxGiven
@@ -128,13 +128,13 @@ func (a *Ask) Room() int {
 	return a.Limit
 }
 
-// All asks for everything that is due at or before an instant.
+// All returns an Ask for everything that is due at or before an instant.
 func All(until time.Time) Ask { return Ask{PerLane: LaneAsk{Until: until, Limit: MaxGiven}} }
 
-// Given is an entry that Due gave.
+// Given is an entry that Due returned.
 type Given struct {
 	*job.Entry
-	// Parked: it was attended to at its instant, and waited for its target since.
+	// Parked: the entry was attended to at its instant, and has waited for its target since.
 	Parked bool
 }
 

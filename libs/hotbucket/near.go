@@ -8,11 +8,11 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// AtOnce bounds the partitions about which one caller asks the hot tier at once.
+// AtOnce bounds the partitions that one caller asks the hot tier about at once.
 const AtOnce = 16
 
-// Near gives those of the entries that are due before the horizons of their partitions, which is where their writers add them
-// themselves. Each partition is asked once. With an error it gives none.
+// Near returns those of the entries that are due before the horizons of their partitions, which is where their writers add them
+// themselves. Each partition is asked once. With an error it returns none.
 func Near(ctx context.Context, b Buckets, entries []job.Entry) ([]job.Entry, error) {
 	index := map[int]int{}
 	var partitions []int
@@ -40,7 +40,7 @@ func Near(ctx context.Context, b Buckets, entries []job.Entry) ([]job.Entry, err
 	return near, nil
 }
 
-// AddNear adds those of the entries to their hot buckets that Near gives.
+// AddNear adds to their hot buckets those of the entries that Near returns.
 func AddNear(ctx context.Context, b Buckets, entries []job.Entry) error {
 	near, err := Near(ctx, b, entries)
 	if err != nil || len(near) == 0 {

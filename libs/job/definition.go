@@ -28,15 +28,15 @@ type Job struct {
 	Status   Status            `json:"status"`
 	// Deleted hides a cancelled job from reads and lists.
 	Deleted bool `json:"deleted,omitempty"`
-	// Version grows by one at every write; it is the ETag.
+	// Version grows by one with every write; it is the ETag.
 	Version   int64     `json:"version"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
-	// PausedAt is the instant up to which occurrences are skipped by the last pause; a resume keeps it.
+	// PausedAt is the instant up to which the last pause skips occurrences; a resume keeps it.
 	PausedAt time.Time `json:"paused_at,omitzero"`
-	// EndsAt is where the occurrences of a cancelled job end: when it was cancelled, or just after the pause that it was in.
+	// EndsAt is where the occurrences of a cancelled job end: at its cancellation, or just after the pause that it was in.
 	EndsAt time.Time `json:"ends_at,omitzero"`
-	// StoppedExecutions are the executions that were cancelled one by one, at most [MaxStoppedExecutions].
+	// StoppedExecutions are the executions that were cancelled individually, at most [MaxStoppedExecutions].
 	StoppedExecutions []string   `json:"stopped_executions,omitempty"`
 	Definition        Definition `json:"definition"`
 }
@@ -44,7 +44,7 @@ type Job struct {
 // MaxStoppedExecutions bounds the cancelled executions that a job remembers.
 const MaxStoppedExecutions = 100
 
-// State is the part of the row that decides whether an attempt may begin.
+// State returns the part of the row that decides whether an attempt may begin.
 func (j *Job) State() State {
 	return State{
 		Version: j.Version, Status: j.Status, PausedAt: j.PausedAt, StoppedExecutions: j.StoppedExecutions,
@@ -52,28 +52,28 @@ func (j *Job) State() State {
 	}
 }
 
-// Definition is what stands under one definition id and never changes: schedule, target and policies.
+// Definition is what a definition id refers to and never changes: schedule, target and policies.
 type Definition struct {
 	ID string `json:"id"`
-	// EffectiveAt begins the definition: every nominal instant from here on belongs to it, until the next one begins.
+	// EffectiveAt is where the definition begins: every nominal instant from here on belongs to it, until the next definition begins.
 	EffectiveAt time.Time `json:"effective_at"`
-	// FirstOrdinal is the ordinal of the definition's first occurrence, 1 unless an earlier one's count is carried on.
+	// FirstOrdinal is the ordinal of the definition's first occurrence: 1, unless it carries on the count of an earlier definition.
 	FirstOrdinal int         `json:"first_ordinal"`
 	Schedule     Schedule    `json:"schedule"`
 	Target       Target      `json:"target"`
 	Retry        RetryPolicy `json:"retry_policy"`
 	MissedRun    MissedRun   `json:"missed_run_policy"`
-	// CatchUpWindow is how late an occurrence may be taken before the missed-run policy applies to it.
+	// CatchUpWindow is how late a worker may take an occurrence before the missed-run policy applies to it.
 	CatchUpWindow time.Duration `json:"catch_up_window"`
 	// MaxBackfill bounds how many missed occurrences one run of MissedBackfill fires.
 	MaxBackfill int `json:"max_backfill"`
-	// Overlap is always "allow_all" until the other policies are built.
+	// Overlap is always "allow_all" until the other policies are implemented.
 	Overlap  string `json:"overlap_policy"`
 	Priority string `json:"priority"`
 }
 
-// EndOf is where a definition ended that d followed, maybe after others that were superseded in turn: the first of those
-// began at otherBegan, zero if there were none.
+// EndOf returns where a definition ended that d followed, directly or after others that were superseded in turn. otherBegan is when
+// the first of those others began, zero if there were none.
 func (d *Definition) EndOf(otherBegan time.Time) time.Time {
 	if otherBegan.IsZero() || d.EffectiveAt.Before(otherBegan) {
 		return d.EffectiveAt
@@ -81,7 +81,7 @@ func (d *Definition) EndOf(otherBegan time.Time) time.Time {
 	return otherBegan
 }
 
-// MissedRun says what happens to occurrences that were missed.
+// MissedRun is the policy for occurrences that were missed.
 type MissedRun string
 
 // The missed-run policies.
@@ -91,7 +91,7 @@ const (
 	MissedBackfill MissedRun = "backfill"
 )
 
-// TargetWebhook is the one target kind that is built.
+// TargetWebhook is the only target kind that is implemented.
 const TargetWebhook = "http_webhook"
 
 // Target is what a fire invokes.
@@ -100,12 +100,12 @@ type Target struct {
 	URL     string            `json:"url"`
 	Method  string            `json:"method"`
 	Headers map[string]string `json:"headers,omitempty"`
-	// Body is sent as it stands: JSON text.
+	// Body is sent verbatim: JSON text.
 	Body    json.RawMessage `json:"body,omitempty"`
 	Timeout time.Duration   `json:"timeout"`
 }
 
-// Host is the host and port that the target is called at, "" if its URL has none.
+// Host returns the host and port of the target's URL, "" if its URL has none.
 func (t *Target) Host() string {
 	u, err := url.Parse(t.URL)
 	if err != nil {
@@ -114,10 +114,10 @@ func (t *Target) Host() string {
 	return strings.ToLower(u.Host)
 }
 
-// Lane is the hash of the target's kind and host by which its capacity is counted; never 0.
+// Lane returns the hash of the target's kind and host, under which its capacity is counted; never 0.
 func (t *Target) Lane() uint32 {
 	h := fnv.New32a()
-	_, _ = io.WriteString(h, t.Kind+"|"+t.Host()) // a hash takes everything
+	_, _ = io.WriteString(h, t.Kind+"|"+t.Host()) // a hash never fails to write
 	return max(h.Sum32(), 1)
 }
 
@@ -131,6 +131,6 @@ const (
 	MaxHeaders           = 64
 	MaxHeaderBytes       = 8 << 10
 	MaxHorizon           = 10 * 365 * 24 * time.Hour
-	// MaxResponseBytes is how much of a target's answer is kept.
+	// MaxResponseBytes is how much of a target's response is kept.
 	MaxResponseBytes = 4 << 10
 )

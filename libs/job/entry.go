@@ -2,8 +2,8 @@ package job
 
 import "time"
 
-// Locator is the full key of a pending entry's row. It travels with everything that follows from the entry, and only
-// the row it names is ever marked done.
+// Locator is the full key of a pending entry's row. It travels with everything that follows from the entry, and only the row it
+// names is ever marked done.
 type Locator struct {
 	Partition    int
 	Minute       int64
@@ -13,8 +13,8 @@ type Locator struct {
 	DefinitionID string
 }
 
-// Entry is the cold-store row "attempt N of execution E is due at D". What is in it never changes; whether it is done,
-// and a decision taken for it, stand beside it (see [PendingRow]).
+// Entry is the cold-store row "attempt N of execution E is due at D". Its contents never change; whether it is done, and a decision
+// taken for it, are stored beside it (see [PendingRow]).
 type Entry struct {
 	Locator
 	JobID        string
@@ -23,32 +23,32 @@ type Entry struct {
 	ScheduledFor time.Time
 	// Ordinal counts the schedule's nominal occurrences from 1.
 	Ordinal int
-	// BackfillFired is how many missed occurrences were fired in the run of backfill that led to this entry; the
-	// successor of one that was fired by backfill inherits it plus one.
+	// BackfillFired is how many missed occurrences were fired in the backfill run that led to this entry. The successor of an entry
+	// fired by backfill inherits the number plus one.
 	BackfillFired int
 	WrittenAt     time.Time
-	// Chained marks an entry that carries on an attempt that was taken before: no late rule applies, no successor follows.
+	// Chained marks an entry that carries on an attempt that was taken before: no late rule applies, and no successor follows.
 	Chained bool
-	// Repeats is the minute of the row that this one repeats, because its writer was slow; 0 for none. What was decided there,
-	// and what followed from it, holds here.
+	// Repeats is the minute of the row that this row repeats because its writer was slow; 0 for none. Whatever was decided there, and
+	// whatever followed from it, holds here.
 	Repeats int64
-	// Trace is the W3C traceparent of the request that asked for it; "" for none. Attempts carry it on, successors do not.
+	// Trace is the W3C traceparent of the request that asked for the entry; "" for none. Attempts carry it on, successors do not.
 	Trace string
 	// Lane, Plain and Weight follow from the definition: see [Definition.Mark].
 	Lane  uint32
 	Plain bool
-	// Weight is about how many bytes the definition takes, and so the fire.
+	// Weight is the approximate size of the definition, and so of the fire, in bytes.
 	Weight int
 }
 
-// Attended reports whether something has to be done at the entry's instant even while its target has no room for it: a
-// successor follows from it, or the missed-run policy would skip it later. Everything else may simply wait.
+// Attended reports whether the entry needs attention at its instant even while its target has no room for it: a successor follows
+// from it, or the missed-run policy would skip it later. Any other entry may simply wait.
 func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e.Plain }
 
-// Mark notes on an entry of the definition what workers decide by before they read the definition:
+// Mark sets the fields of an entry of the definition by which workers decide before they read the definition:
 //   - Lane, the queue in which the entry waits for its target. All entries for one host share a lane, and two hosts share
 //     one only if their hashes collide. 0 is the lane of entries that were written before there were lanes.
-//   - Plain, whether nothing follows from the entry, and a late one fires all the same.
+//   - Plain, whether nothing follows from the entry and it fires even when it is late.
 //   - Weight, its size.
 func (d *Definition) Mark(e *Entry) {
 	e.Lane = d.Target.Lane()
@@ -68,20 +68,20 @@ func (e *Entry) Late(now time.Time, window time.Duration) bool {
 	return e.FirstOfSchedule() && !e.Chained && now.Sub(e.ScheduledFor) > window
 }
 
-// PendingRow is an entry as it stands in the cold store.
+// PendingRow is an entry as stored in the cold store.
 type PendingRow struct {
 	Entry
 	Done     bool
 	Decision *Decision
-	// DeferredTo is when the attempt is due again, by another row; zero if it was not deferred.
+	// DeferredTo is when the attempt is due again, under another row; zero if it was not deferred.
 	DeferredTo time.Time
 }
 
-// Decision is what was decided once for an occurrence and is carried out by every process that finds it.
+// Decision is what was decided once for an occurrence; every process that finds it carries it out.
 type Decision struct {
 	// Fire is false when the occurrence itself is skipped as missed.
 	Fire bool
-	// Skipped is the run of occurrences after this one that are not to fire, Disposition what becomes of them.
+	// Skipped is the run of occurrences after this one that will not fire, Disposition what becomes of them.
 	Skipped     *SkippedRange
 	Disposition Disposition
 	// Next is the nominal instant of the successor; zero when the schedule ends here.
@@ -98,12 +98,11 @@ type SkippedRange struct {
 	Count int
 }
 
-// MaxSkipCount bounds the counting of a skipped range; a range that says so holds that many or more.
+// MaxSkipCount bounds the count of a skipped range; a range with this count holds that many instants or more.
 const MaxSkipCount = 100_000
 
-// NewEntry places an entry: in the minute of its due time, or of floor when that is later. floor is now for an API
-// write and the start of the parent's bucket for everything that follows from an entry, so that a child's key is a
-// pure function of its parent.
+// NewEntry places an entry in the minute of its due time, or of floor when that is later. floor is now for an API write, and the
+// start of the parent's bucket for everything that follows from an entry, so that a child's key is a pure function of its parent.
 func NewEntry(e Entry, floor time.Time) Entry {
 	e.Minute = Minute(Later(e.DueAt, floor))
 	return e

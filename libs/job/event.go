@@ -5,53 +5,53 @@ import (
 	"time"
 )
 
-// Fire is the message that tells the executors to run an attempt. It carries the whole invocation, so that the fire
-// path needs no read of the job row.
+// Fire is the message that tells executors to run an attempt. It carries the whole invocation, so the fire path needs no read of
+// the job row.
 type Fire struct {
 	Entry
 	TenantID string
 	Target   Target
 	Retry    RetryPolicy
-	// Incarnation of the hot tier, read before the job row was.
+	// Incarnation is that of the hot tier, read before the job row was.
 	Incarnation string
-	// Epoch under which the owner took the entry.
+	// Epoch is the one under which the owner took the entry.
 	Epoch       int64
 	TakenAt     time.Time
 	PublishedAt time.Time
-	// Fresh tells that the worker has read the entry's row, because it came late. An executor asks the row of any other that comes
-	// late, if the hot tier can have forgotten what came of it.
+	// Fresh means that the worker has read the entry's row, because the entry came late. For any other late fire the executor reads
+	// the row itself, if the hot tier can have forgotten how the attempt ended.
 	Fresh bool
 }
 
-// Token names a lease of an attempt. A greater one was given out later for the same attempt, unless the hot tier forgot it.
+// Token names a lease of an attempt. A greater token was given out later for the same attempt, unless the hot tier forgot it.
 type Token struct {
 	Counter int64
-	// Start is the holder's number for this lease, which no other lease ever had.
+	// Start is the holder's number for this lease, which no other lease has ever had.
 	Start int64
 }
 
-// String names the lease.
+// String returns the name of the lease.
 func (t Token) String() string {
 	return strconv.FormatInt(t.Counter, 10) + "." + strconv.FormatInt(t.Start, 10)
 }
 
-// Less orders tokens.
+// Less reports whether t orders before o.
 func (t Token) Less(o Token) bool {
 	return t.Counter < o.Counter || t.Counter == o.Counter && t.Start < o.Start
 }
 
-// Fence is the fencing token of an invocation: the greater of two of one execution is of the later one, also when the hot tier
-// forgot everything in between.
+// Fence is the fencing token of an invocation. Of two fences of one execution, the greater belongs to the later invocation, even if
+// the hot tier forgot everything in between.
 type Fence struct {
-	// Epoch is the number of the hot tier's incarnation that accepted the last check before the invocation, Counter that of the
-	// check among those that it accepted.
+	// Epoch is the number of the hot tier's incarnation that accepted the last check before the invocation. Counter numbers that check
+	// among all that the incarnation accepted.
 	Epoch, Counter int64
-	// Start is the number of the lease that the invocation was made under.
+	// Start is the number of the lease under which the invocation was made.
 	Start int64
 }
 
-// String is the form in which targets and clients see it, 49 characters that sort as text as the tokens do: region (0 until
-// there are several), epoch, counter and start, in hexadecimal digits.
+// String returns the form that targets and clients see: 49 characters whose text order is the order of the tokens. They are region
+// (0 until there are several), epoch, counter and start, in hexadecimal digits.
 func (f Fence) String() string {
 	b := make([]byte, 0, 49)
 	digits := func(n int64, width int) {
@@ -72,7 +72,7 @@ func (f Fence) String() string {
 // OutcomeKind is how an attempt ended.
 type OutcomeKind string
 
-// The outcomes. OutcomeSkipped is the end of an occurrence that was never invoked.
+// The outcomes. OutcomeSkipped ends an occurrence that was never invoked.
 const (
 	OutcomeSucceeded  OutcomeKind = "succeeded"
 	OutcomeFailed     OutcomeKind = "failed"
@@ -85,20 +85,20 @@ const (
 // Outcome is the end of one attempt.
 type Outcome struct {
 	Kind OutcomeKind
-	// Retryable tells a failure that a later attempt may mend from one that it cannot.
+	// Retryable distinguishes a failure that a later attempt may fix from a permanent one.
 	Retryable bool
-	// Disposition that the occurrence gets by this outcome.
+	// Disposition is the one that this outcome gives the occurrence.
 	Disposition Disposition
 	Fence       Fence
 	StatusCode  int
-	// ResponseBody is the start of the answer, at most [MaxResponseBytes].
+	// ResponseBody is the start of the response body, at most [MaxResponseBytes].
 	ResponseBody      []byte
 	ResponseTruncated bool
-	// Error says what went wrong, without any submitted value.
+	// Error describes what went wrong, without any submitted value.
 	Error string
-	// RetryAfter is the target's own wish, 0 if it had none.
+	// RetryAfter is the delay that the target asked for, 0 if it asked for none.
 	RetryAfter time.Duration
-	// PauseJob is set when the target answered that it is gone for good (410).
+	// PauseJob is set when the target answered that it is permanently gone (410).
 	PauseJob bool
 	// DefinitionID is the definition under which the attempt ended. Around an update, entries of two definitions may
 	// stand for one execution.
@@ -109,7 +109,7 @@ type Outcome struct {
 // Invoked reports whether the target was called, or may have been.
 func (o *Outcome) Invoked() bool { return o.Kind != OutcomeSkipped && o.Kind != OutcomeCancelled }
 
-// Timeline is the way of one attempt; zero where it did not come by.
+// Timeline holds the instants that one attempt passed through; zero for those that it did not.
 type Timeline struct {
 	Taken, Published, Consumed, Invoked, Completed time.Time
 }
@@ -117,7 +117,7 @@ type Timeline struct {
 // Disposition is what became of an occurrence.
 type Disposition string
 
-// The dispositions that are built.
+// The dispositions that are implemented.
 const (
 	DispositionFired         Disposition = "fired"
 	DispositionSkippedMissed Disposition = "skipped_missed"
@@ -128,11 +128,11 @@ const (
 // EventType says what happened.
 type EventType string
 
-// The events. Each stands for one or more transitions of an execution; an attempt's carries its whole timeline.
+// The events. Each stands for one or more transitions of an execution; the event of an attempt carries its whole timeline.
 const (
 	// EventAttempt means: an attempt ended, or was refused with a disposition.
 	EventAttempt EventType = "attempt"
-	// EventDeferred means: the attempt will be fired again later, its target's queue was full.
+	// EventDeferred means: the attempt will be fired again later, because its target's queue was full.
 	EventDeferred EventType = "deferred"
 	// EventReleased means: the attempt was refused without a disposition; its instant belongs to another definition.
 	EventReleased EventType = "released"
@@ -142,7 +142,7 @@ const (
 
 // Event is one record of the events log.
 type Event struct {
-	// ID follows from (execution, attempt, transition, token): the same event told twice has the same id.
+	// ID follows from (execution, attempt, transition, token), so an event that is published twice has the same id.
 	ID       string
 	Type     EventType
 	At       time.Time
@@ -158,7 +158,7 @@ type Event struct {
 	Disposition Disposition
 }
 
-// AttemptEvent tells the end of an attempt. now is the publishing process's clock.
+// AttemptEvent returns the event for the end of an attempt. now is the publishing process's clock.
 func AttemptEvent(f *Fire, o Outcome, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, string(o.Kind), o.Fence.Start),
@@ -167,7 +167,7 @@ func AttemptEvent(f *Fire, o Outcome, now time.Time) Event {
 	}
 }
 
-// DeferredEvent tells that the attempt is due again at until.
+// DeferredEvent returns the event for an attempt that is due again at until.
 func DeferredEvent(f *Fire, until, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, "deferred@"+strconv.FormatInt(f.DueAt.UnixMilli(), 36), 0),
@@ -175,7 +175,7 @@ func DeferredEvent(f *Fire, until, now time.Time) Event {
 	}
 }
 
-// ReleasedEvent tells that the attempt was refused and another definition's entry stands for its instant.
+// ReleasedEvent returns the event for an attempt that was refused because another definition's entry stands for its instant.
 func ReleasedEvent(f *Fire, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, "released@"+f.DefinitionID, 0),
@@ -183,7 +183,7 @@ func ReleasedEvent(f *Fire, now time.Time) Event {
 	}
 }
 
-// SkippedEvent tells a run of skipped occurrences that begins with or follows on e.
+// SkippedEvent returns the event for a run of skipped occurrences that begins with e or right after it.
 func SkippedEvent(e *Entry, tenantID string, r SkippedRange, d Disposition, now time.Time) Event {
 	return Event{
 		ID: eventID(ScheduleExecutionID(e.JobID, r.From), 1, string(d)+"@"+strconv.FormatInt(r.To.UnixMilli(), 36),
@@ -205,6 +205,6 @@ type DeadLetter struct {
 	Event  Event
 	Reason string
 	At     time.Time
-	// RedrivenBy is the execution that took its place, "" if none did.
+	// RedrivenBy is the execution that replaced it, "" if none did.
 	RedrivenBy string
 }

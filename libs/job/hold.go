@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// DispatchHold says what an operator has kept from being dispatched. What is held stays due, and follows its missed-run
-// policy when it is let go.
+// DispatchHold is what an operator has kept from being dispatched. Held entries stay due, and follow their missed-run policy when
+// the hold is lifted.
 type DispatchHold struct {
 	All bool `json:"all"`
 	// Labels are NAME=VALUE, or NAME for any value.

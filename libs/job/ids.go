@@ -17,47 +17,47 @@ const (
 	ExecutionPrefix  = "exe_"
 )
 
-// Trigger says why an execution exists.
+// Trigger is why an execution exists.
 type Trigger string
 
-// The triggers that are built; "backfill" and "replay" are reserved.
+// The triggers that are implemented; "backfill" and "replay" are reserved.
 const (
 	TriggerSchedule Trigger = "schedule"
 	TriggerManual   Trigger = "manual"
 	TriggerRedrive  Trigger = "redrive"
 )
 
-// ErrBadID is returned for a text that is not an identifier of the expected kind.
+// ErrBadID is returned for text that is not an identifier of the expected kind.
 var ErrBadID = errors.New("not a valid identifier")
 
-// ExecutionRef is what an execution id says: which job, why, and which instant or request.
+// ExecutionRef is the content of an execution id: which job, why, and which instant or request.
 type ExecutionRef struct {
 	JobID   string
 	Trigger Trigger
-	// NominalAt is the occurrence's nominal instant; for a request the instant at which it was accepted.
+	// NominalAt is the occurrence's nominal instant; for a request, the instant at which it was accepted.
 	NominalAt time.Time
 	// Request is the ULID of the request; empty for trigger schedule.
 	Request string
 }
 
-// ScheduleExecutionID names the execution of one occurrence. It is a pure function, so that every process that sees
-// the occurrence names it alike.
+// ScheduleExecutionID returns the id of the execution of one occurrence. It is a pure function, so every process that sees the
+// occurrence computes the same id.
 func ScheduleExecutionID(jobID string, nominalAt time.Time) string {
 	return fmt.Sprintf("%s%s-s%013d", ExecutionPrefix, strings.TrimPrefix(jobID, JobPrefix), nominalAt.UnixMilli())
 }
 
-// ManualExecutionID names the execution of one trigger request; the ULID's time is the instant of the request.
+// ManualExecutionID returns the id of the execution of one trigger request; the ULID's time is the instant of the request.
 func ManualExecutionID(jobID, requestULID string) string {
 	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-m" + requestULID
 }
 
-// RedriveExecutionID names the execution that takes the place of one that was given up; the ULID's time is the instant
-// at which it is due.
+// RedriveExecutionID returns the id of the execution that replaces one that was given up; the ULID's time is the instant at which
+// it is due.
 func RedriveExecutionID(jobID, requestULID string) string {
 	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-r" + requestULID
 }
 
-// ParseExecutionID reads back what an execution id was made of.
+// ParseExecutionID parses an execution id into its parts.
 func ParseExecutionID(id string) (ExecutionRef, error) {
 	rest, ok := strings.CutPrefix(id, ExecutionPrefix)
 	job, tail, found := strings.Cut(rest, "-")
@@ -98,26 +98,27 @@ func isULID(s string) bool {
 	return ok
 }
 
-// parseULID reads a ULID in its one canonical form. The library takes lower case too, but identifiers are compared as text.
+// parseULID parses a ULID in its one canonical form. The library accepts lower case too, but identifiers are compared as text.
 func parseULID(s string) (ulid.ULID, bool) {
 	u, err := ulid.ParseStrict(s)
 	if err != nil {
 		return u, false
 	}
 	var canonical [ulid.EncodedSize]byte
-	_ = u.MarshalTextTo(canonical[:]) // it fails for another size only
+	_ = u.MarshalTextTo(canonical[:]) // it fails only for another size
 	return u, string(canonical[:]) == s
 }
 
-// ULIDTime is the instant in the first 48 bits of a ULID; that of the zero ULID for what is none.
+// ULIDTime returns the instant in the first 48 bits of a ULID; for text that is not a ULID, that of the zero ULID.
 func ULIDTime(text string) time.Time {
 	u, _ := parseULID(text)
 	return time.UnixMilli(int64(u.Time())).UTC()
 }
 
-// NextDefinitionID returns candidate if it is greater than previous, else one of the millisecond after previous, with what is random of
-// candidate: definition ids must grow at every change even when two changes fall into one millisecond or a clock steps back, and two
-// requests that change the same definition at once must not give theirs one id, because only one of them prevails.
+// NextDefinitionID returns candidate if it is greater than previous. Otherwise it returns an id of the millisecond after previous,
+// with the random part of candidate. Definition ids must grow with every change, even when two changes fall into one millisecond or
+// a clock steps back. And two requests that change the same definition at once must not choose the same id, because only one of
+// them prevails.
 func NextDefinitionID(previous, candidate string) string {
 	if candidate > previous {
 		return candidate

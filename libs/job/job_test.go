@@ -50,8 +50,8 @@ func TestDefinitionIDsGrowEvenWithinOneMillisecond(t *testing.T) {
 	}
 }
 
-// Two requests that change the same definition at once each write an entry under the id that they give theirs. Only one of them prevails,
-// and the other's entry must not pass for one of it.
+// Two requests that change the same definition at once each write an entry under the id that they chose. Only one of them prevails,
+// and the other's entry must not pass for one of the winner's.
 func TestDefinitionsThatFollowTheSameOneHaveDifferentIDs(t *testing.T) {
 	const previous = "def_01ARZ3NDEKTSV4RRFFQ69G5FAV" // by a clock that is ahead
 	one := job.NextDefinitionID(previous, "def_01ARZ3NDEKSSV4RRFFQ69G5FAA")
@@ -184,7 +184,7 @@ func TestAttemptIsJudgedByTheStopRecordThatIsThere(t *testing.T) {
 	}
 }
 
-// Targets compare tokens as text: incarnation before check before lease, whatever each of them grew to.
+// Targets compare tokens as text: incarnation before check before lease, however large each of them grew.
 func TestFencingTokensSortAsTextLikeWhatTheyStandFor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(name string) job.Fence {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Backoff is the shape in which delays between attempts grow.
+// Backoff is how the delays between attempts grow.
 type Backoff string
 
 // The backoffs.
@@ -25,15 +25,15 @@ type RetryPolicy struct {
 	MaxAttempts int           `json:"max_attempts"`
 	BaseDelay   time.Duration `json:"base_delay"`
 	MaxDelay    time.Duration `json:"max_delay"`
-	// Jitter is the share j of the delay by which it may differ, from 0 to 1.
+	// Jitter is the fraction j of the delay by which it may vary, from 0 to 1.
 	Jitter float64 `json:"jitter"`
-	// Window bounds the whole: no attempt begins later than this after the first was due.
+	// Window bounds the whole execution: no attempt begins later than this after the first was due.
 	Window time.Duration `json:"window"`
 	// Delays are the delays of BackoffList; the last one repeats.
 	Delays []time.Duration `json:"delays,omitempty"`
 }
 
-// DefaultRetryPolicy is what a job gets that says nothing.
+// DefaultRetryPolicy returns the policy of a job that states none.
 func DefaultRetryPolicy() RetryPolicy {
 	return RetryPolicy{
 		Backoff: BackoffExponential, MaxAttempts: 5, BaseDelay: 30 * time.Second, MaxDelay: time.Hour,
@@ -41,9 +41,9 @@ func DefaultRetryPolicy() RetryPolicy {
 	}
 }
 
-// Delay is the pause before attempt k+1, k from 1: exponential min(max, base·2^(k-1)), linear base·k (at most max),
-// fixed base, or the k-th of the list, times 1−j+2j·u with u in [0,1) drawn from the execution id and k. So every
-// process that settles the same failure computes the same delay.
+// Delay returns the pause before attempt k+1, k from 1: exponential min(max, base·2^(k-1)), linear base·k (at most max), fixed
+// base, or the k-th of the list, times 1−j+2j·u with u in [0,1) drawn from the execution id and k. So every process that settles
+// the same failure computes the same delay.
 func (p RetryPolicy) Delay(executionID string, k int) time.Duration {
 	base := float64(p.BaseDelay)
 	var d float64
@@ -69,13 +69,13 @@ func (p RetryPolicy) Delay(executionID string, k int) time.Duration {
 	return time.Duration(d).Truncate(time.Millisecond)
 }
 
-// Unit is a number in [0,1) that follows from the execution and the attempt alone.
+// Unit returns a number in [0,1) that depends only on the execution and the attempt.
 func Unit(executionID string, k int) float64 {
 	h := fnv.New64a()
 	h.Write([]byte(executionID))
 	h.Write([]byte("#" + strconv.Itoa(k)))
 	x := h.Sum64()
-	// FNV spreads its last bytes badly over the high bits; one multiply-xorshift round (Murmur3's finaliser) mends that.
+	// FNV spreads its last bytes badly over the high bits; one multiply-xorshift round (Murmur3's finaliser) corrects that.
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
 	x ^= x >> 33

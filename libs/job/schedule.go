@@ -2,7 +2,7 @@ package job
 
 import "time"
 
-// ScheduleType says how a schedule names its instants.
+// ScheduleType is how a schedule names its instants.
 type ScheduleType string
 
 // The three kinds of schedule.
@@ -12,10 +12,10 @@ const (
 	ScheduleInterval ScheduleType = "interval"
 )
 
-// GapPolicy says what a fixed local time does on the day on which it does not exist.
+// GapPolicy is what a fixed local time does on a day on which it does not exist.
 type GapPolicy string
 
-// FoldPolicy says what a fixed local time does on the day on which it exists twice.
+// FoldPolicy is what a fixed local time does on a day on which it exists twice.
 type FoldPolicy string
 
 // The DST policies; the first of each is the default.
@@ -28,7 +28,7 @@ const (
 	FoldBoth  FoldPolicy = "both"
 )
 
-// DST is what a cron schedule does where local time jumps. The zero value means the defaults.
+// DST is how a cron schedule behaves where local time jumps. The zero value means the defaults.
 type DST struct {
 	Gap  GapPolicy  `json:"gap,omitempty"`
 	Fold FoldPolicy `json:"fold,omitempty"`
@@ -39,7 +39,7 @@ type DST struct {
 type Schedule struct {
 	Type ScheduleType `json:"type"`
 
-	// RunAt is the one instant of a one_shot.
+	// RunAt is the only instant of a one_shot.
 	RunAt time.Time `json:"run_at,omitzero"`
 
 	// CronExpr has 5, 6 (seconds first) or 7 fields (seconds … year), or is a macro such as @daily.
@@ -51,14 +51,14 @@ type Schedule struct {
 	// Every is the period of an interval, at least a second, counted from StartAt.
 	Every time.Duration `json:"every,omitempty"`
 
-	// StartAt is the earliest instant; an interval is anchored there, so it is always set for one.
+	// StartAt is the earliest instant. An interval is anchored there, so an interval always sets it.
 	StartAt time.Time `json:"start_at,omitzero"`
 	// EndAt is exclusive: no instant at or after it.
 	EndAt time.Time `json:"end_at,omitzero"`
-	// MaxOccurrences ends the schedule after so many nominal occurrences; 0 means no limit.
-	// It is applied where an occurrence's ordinal is known.
+	// MaxOccurrences ends the schedule after that many nominal occurrences; 0 means no limit. It is applied where an occurrence's
+	// ordinal is known.
 	MaxOccurrences int `json:"max_occurrences,omitempty"`
-	// Jitter is the largest delay by which this job's occurrences are moved, the same for each of them
-	// unless the next occurrence is nearer.
+	// Jitter is the largest delay by which this job's occurrences are moved. The delay is the same for all of them, unless the next
+	// occurrence is nearer.
 	Jitter time.Duration `json:"jitter,omitempty"`
 }

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// State is what decides whether an attempt may begin: the part of a job row that the stop record carries too.
+// State decides whether an attempt may begin: it is the part of a job row that the stop record carries too.
 type State struct {
 	Version      int64
 	Status       Status
 	PausedAt     time.Time
 	DefinitionID string
 	EffectiveAt  time.Time
-	// StoppedExecutions are the cancelled ones among a job's executions.
+	// StoppedExecutions are the job's executions that were cancelled individually.
 	StoppedExecutions []string
 }
 
-// Stops reports whether the execution was cancelled by itself. It takes no part in [State.Judge]: the worker dispatches
-// such an entry like any other, so that the schedule goes on, and the executor refuses it.
+// Stops reports whether the execution was cancelled individually. [State.Judge] ignores this: the worker dispatches such an entry
+// like any other, so that the schedule goes on, and the executor refuses it.
 func (s State) Stops(executionID string) bool {
 	return slices.Contains(s.StoppedExecutions, executionID)
 }
 
-// Verdict says what becomes of an entry or a fire.
+// Verdict is what becomes of an entry or a fire.
 type Verdict int
 
 // The verdicts of [State.Judge].
@@ -31,30 +31,29 @@ const (
 	VerdictProceed Verdict = iota
 	// VerdictAheadOfRow means: the definition is newer than the row; its row is on its way.
 	VerdictAheadOfRow
-	// VerdictSuperseded means: the definition is not the job's any more, and where it ended must be found out before the entry can
+	// VerdictSuperseded means: the definition is no longer the job's, and the caller must find out where it ended before the entry can
 	// be judged.
 	VerdictSuperseded
 	// VerdictOutdated means: the instant belongs to a newer definition, which fires it. No disposition.
 	VerdictOutdated
 	// VerdictPaused means: the instant lies at or before paused_at; its disposition is skipped_paused.
 	VerdictPaused
-	// VerdictAfterPause means: the instant lies behind paused_at of a paused job; it gets its disposition at resume.
+	// VerdictAfterPause means: the instant lies after paused_at of a paused job; it gets its disposition at resume.
 	VerdictAfterPause
 	// VerdictCancelled means: the job was cancelled or deleted; the disposition is cancelled.
 	VerdictCancelled
 )
 
-// HasDisposition reports whether a refusal ends the occurrence on record.
+// HasDisposition reports whether the refusal ends the occurrence on record.
 func (v Verdict) HasDisposition() bool { return v == VerdictPaused || v == VerdictCancelled }
 
-// Judge decides what becomes of an entry (services/README.md, steps 4 and 6). The worker asks with the job row, the
-// executor with the stop record; one function keeps the two alike.
+// Judge decides what becomes of an entry (services/README.md, steps 4 and 6). The worker calls it with the job row, the executor
+// with the stop record; one function keeps the two consistent.
 //
-// The state tells where the job's present definition begins, and not where one ended that others followed before it:
-// endsAt is that of the entry's own definition, zero where the caller does not know of an end. (It never changes once
-// there is one.)
+// The state says where the job's current definition begins, but not where an earlier one ended if others came in between. endsAt is
+// the end of the entry's own definition, zero where the caller does not know of one. (An end never changes once it is set.)
 //
-// Retries and manual executions carry on under the definition they began with: only cancel and delete stop them.
+// Retries and manual executions carry on under the definition that they began with: only cancel and delete stop them.
 func (s State) Judge(e *Entry, endsAt time.Time) Verdict {
 	older := e.DefinitionID < s.DefinitionID
 	first := e.FirstOfSchedule()
@@ -84,8 +83,8 @@ func (s State) Judge(e *Entry, endsAt time.Time) Verdict {
 	return VerdictProceed
 }
 
-// JudgeAttempt decides by a stop record whether an attempt may be invoked: as Judge does, but for an execution that was cancelled by
-// itself, which is VerdictCancelled. A state of version 0 stands for no stop record, which stops nothing.
+// JudgeAttempt decides by a stop record whether an attempt may be invoked. It decides as Judge does, except that an execution that
+// was cancelled individually is VerdictCancelled. A state of version 0 stands for no stop record, which stops nothing.
 func (s State) JudgeAttempt(e *Entry, endsAt time.Time) Verdict {
 	if s.Version == 0 {
 		return VerdictProceed
@@ -97,8 +96,8 @@ func (s State) JudgeAttempt(e *Entry, endsAt time.Time) Verdict {
 	return v
 }
 
-// Refusal is the outcome of an attempt that is refused with a disposition. Only a first attempt decides what becomes of
-// its occurrence; a later one follows a call that was made, so the occurrence stays fired.
+// Refusal returns the outcome of an attempt that is refused with a disposition. Only a first attempt decides what becomes of its
+// occurrence; a later attempt follows a call that was made, so the occurrence stays fired.
 func Refusal(v Verdict, e *Entry) Outcome {
 	o := Outcome{Kind: OutcomeCancelled, Disposition: DispositionCancelled}
 	if v == VerdictPaused {

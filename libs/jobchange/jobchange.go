@@ -1,10 +1,9 @@
-// Package jobchange changes a job so that the change holds from the moment at which it is acknowledged: first the row,
-// by compare-and-set on its version, then the stop record, which every attempt is judged by when it begins. A caller that
+// Package jobchange changes a job so that the change holds from the moment at which it is acknowledged. It changes first the row,
+// by compare-and-set on its version, then the stop record, by which every attempt is judged when it begins. A caller that
 // acknowledges a change calls Await first.
 //
-// A crash between the two leaves a change that was never acknowledged, and that still takes effect as entries are
-// judged by the row. A change that was acknowledged outlives the loss of the hot tier: fires of an older incarnation
-// are judged by the row again.
+// A crash between the two leaves a change that was never acknowledged, but still takes effect as entries are judged by the row. An
+// acknowledged change outlives the loss of the hot tier: fires of an older incarnation are judged by the row again.
 package jobchange
 
 import (
@@ -22,7 +21,7 @@ import (
 // maxTries bounds the compare-and-sets of one change.
 const maxTries = 10
 
-// ErrNoChange is returned by a change function that finds nothing to do; Change then returns the row as it stands.
+// ErrNoChange is returned by a change function that has nothing to do; Change then returns the row as it stands.
 var ErrNoChange = errors.New("nothing to change")
 
 // Changer changes jobs.
@@ -31,16 +30,16 @@ type Changer struct {
 	Stops attempts.Stops
 }
 
-// Changed is a job with a change that is stored.
+// Changed is a job whose change is stored.
 type Changed struct {
 	job.Job
-	// HoldsIn is how long it takes until the change holds: 0 but around a failover of the hot tier.
+	// HoldsIn is how long it takes until the change holds: 0 except around a failover of the hot tier.
 	HoldsIn time.Duration
 	stops   attempts.Stops
 }
 
-// Await returns when nothing can begin any more that the change stops. A server that a replica was promoted in place of has ended by
-// then. It may have been that server which stored the stop record, so the record is stored once more.
+// Await returns when nothing that the change stops can begin any more. By then a server in whose place a replica was promoted has
+// stopped. That server may have been the one that stored the stop record, so Await stores the record once more.
 func (c *Changed) Await(ctx context.Context) error {
 	if c.HoldsIn == 0 {
 		return nil
@@ -52,8 +51,8 @@ func (c *Changed) Await(ctx context.Context) error {
 	return err
 }
 
-// Change applies fn to the job's row and stores it with the next version, again from the start when another change
-// came first, then writes the stop record. fn may be called more than once.
+// Change applies fn to the job's row, stores it with the next version, and then writes the stop record. If another change came
+// first, it starts over. fn may be called more than once.
 func (c Changer) Change(
 	ctx context.Context, jobID string, fn func(ctx context.Context, j *job.Job) error,
 ) (Changed, error) {
@@ -64,8 +63,8 @@ func (c Changer) Change(
 		}
 		err = fn(ctx, &j)
 		if errors.Is(err, ErrNoChange) {
-			// The client that changed the row may not have been answered yet, and this answer must be as durable as a change.
-			// The stop record is written all the same, because the process that changed the row may have died before it did.
+			// The client that changed the row may not have been answered yet, and this answer must be as durable as a change. The stop
+			// record is written all the same, because the process that changed the row may have died before it did.
 			standing, err := c.Jobs.GetSerial(ctx, jobID)
 			if err != nil {
 				return Changed{}, err
@@ -97,15 +96,15 @@ func (c Changer) stop(ctx context.Context, j *job.Job) (Changed, error) {
 	return Changed{*j, holdsIn, c.Stops}, err
 }
 
-// Pause pauses an active job; pausing a paused one changes nothing. What lies behind now is left to the resume, whose definition
-// begins there: an instant that was called before the pause reached its row is known by its outcome then.
+// Pause pauses an active job; pausing a paused one changes nothing. Instants after now are left to the resume, whose definition
+// begins there: if one of them was called before the pause reached its row, its outcome shows that by then.
 func (c Changer) Pause(ctx context.Context, jobID string, now time.Time) (Changed, error) {
 	return c.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
 		if j.Status != job.StatusActive {
 			return ErrNoChange
 		}
 		j.Status = job.StatusPaused
-		// Never before the definition that it pauses, which may have been made by a clock that is ahead.
+		// Never before the start of the paused definition, which may have been made by a clock that is ahead.
 		j.PausedAt = job.Later(job.Later(j.PausedAt, j.Definition.EffectiveAt), now)
 		j.UpdatedAt = now
 		return nil

@@ -1,6 +1,6 @@
-// Package occurrence says which entry follows from which: the first entry of a definition, the successor of an entry,
-// and what the missed-run policy makes of a late one. It is pure; every process that computes the same thing gets the
-// same key, so that writing it twice is writing it once.
+// Package occurrence computes which entry follows from which: the first entry of a definition, the successor of an entry, and what
+// the missed-run policy makes of a late one. It is pure: every process that computes the same thing gets the same key, so writing
+// it twice has the effect of writing it once.
 package occurrence
 
 import (
@@ -15,12 +15,12 @@ type Series struct {
 	JobID string
 	Def   *job.Definition
 	Plan  *schedule.Plan
-	// EndsAt is where the definition that superseded this one begins; zero while none did.
+	// EndsAt is where the definition that superseded this one begins; zero while there is none.
 	EndsAt time.Time
 }
 
-// First is the entry of the first occurrence at or after the definition's beginning; ok is false when the schedule has
-// none. partition is the job's, now the clock of the writer.
+// First returns the entry of the first occurrence at or after the definition's beginning; ok is false when the schedule has none.
+// partition is the job's, now the clock of the writer.
 func (s *Series) First(partition int, now time.Time) (e job.Entry, ok bool) {
 	from := s.Def.EffectiveAt
 	at, ok := s.Plan.First(from)
@@ -32,7 +32,7 @@ func (s *Series) First(partition int, now time.Time) (e job.Entry, ok bool) {
 	return job.NewEntry(e, now), true
 }
 
-// OnTime is the decision for an occurrence that is not late: it fires, and the next instant follows.
+// OnTime returns the decision for an occurrence that is not late: it fires, and the next instant follows.
 func (s *Series) OnTime(e *job.Entry) job.Decision {
 	d := job.Decision{Fire: true}
 	if next, ok := s.next(e.NominalAt, e.Ordinal+1); ok {
@@ -41,8 +41,8 @@ func (s *Series) OnTime(e *job.Entry) job.Decision {
 	return d
 }
 
-// Late is the decision of the missed-run policy for an entry that is taken at now, more than the catch-up window
-// behind its time. Missed are the instants that are themselves that late.
+// Late returns the decision of the missed-run policy for an entry that is taken at now, more than the catch-up window after its
+// time. Instants count as missed when they are themselves that late.
 //
 //   - skip: none of the missed ones fires.
 //   - fire_once: this one fires, the missed ones after it are skipped.
@@ -79,7 +79,7 @@ func (s *Series) Late(e *job.Entry, now time.Time) job.Decision {
 	return d
 }
 
-// skip is the range of instants from first, which has that ordinal, up to the cutoff, and the ordinal that follows it.
+// skip returns the range of instants from first, which has the given ordinal, up to the cutoff, and the ordinal that follows it.
 func (s *Series) skip(first time.Time, ordinal int, cutoff time.Time) (job.SkippedRange, int) {
 	limit := job.MaxSkipCount
 	if most := s.Def.Schedule.MaxOccurrences; most > 0 {
@@ -97,8 +97,8 @@ func (s *Series) skip(first time.Time, ordinal int, cutoff time.Time) (job.Skipp
 	return job.SkippedRange{From: first, To: last, Count: min(count, job.MaxSkipCount)}, ordinal + count
 }
 
-// From is the run of instants from that of the decision's successor up to end, which share the fate of the entry because
-// its chain ends there; ok is false when there is none.
+// From returns the run of instants from the decision's successor up to end. They share the fate of the entry because its chain ends
+// there. ok is false when there are none.
 func (s *Series) From(d job.Decision, end time.Time) (r job.SkippedRange, ok bool) {
 	if !s.EndsAt.IsZero() && end.After(s.EndsAt) {
 		end = s.EndsAt
@@ -110,8 +110,8 @@ func (s *Series) From(d job.Decision, end time.Time) (r job.SkippedRange, ok boo
 	return r, true
 }
 
-// Successor is the entry that follows from parent by its decision; ok is false when the schedule ends there. Its key
-// follows from the parent's alone.
+// Successor returns the entry that follows from parent by its decision; ok is false when the schedule ends there. Its key depends
+// only on the parent.
 func (s *Series) Successor(parent *job.Entry, d job.Decision, now time.Time) (e job.Entry, ok bool) {
 	if d.Next.IsZero() {
 		return job.Entry{}, false
@@ -135,7 +135,7 @@ func (s *Series) entry(partition int, at time.Time, ordinal int) job.Entry {
 	return e
 }
 
-// next is the instant after at, unless the definition has ended by then or its occurrences are used up.
+// next returns the instant after at, unless the definition has ended by then or its occurrences are used up.
 func (s *Series) next(at time.Time, ordinal int) (time.Time, bool) {
 	next, ok := s.Plan.Next(at)
 	if !ok || s.beyond(ordinal) || !s.EndsAt.IsZero() && !next.Before(s.EndsAt) {
@@ -149,7 +149,7 @@ func (s *Series) beyond(ordinal int) bool {
 	return most > 0 && ordinal > most
 }
 
-// OrdinalAt is the ordinal that the first instant at or after t has under this definition.
+// OrdinalAt returns the ordinal of the first instant at or after t under this definition.
 func (s *Series) OrdinalAt(t time.Time) int {
 	limit := job.MaxSkipCount
 	if most := s.Def.Schedule.MaxOccurrences; most > 0 {
@@ -158,7 +158,7 @@ func (s *Series) OrdinalAt(t time.Time) int {
 	return s.Def.FirstOrdinal + s.Plan.Count(s.Def.EffectiveAt, t, limit)
 }
 
-// NextRun is the first instant after now that will fire if nothing changes; ok is false when the schedule has ended.
+// NextRun returns the first instant after now that will fire if nothing changes; ok is false when the schedule has ended.
 func (s *Series) NextRun(now time.Time) (time.Time, bool) {
 	at, ok := s.Plan.First(job.Later(now, s.Def.EffectiveAt))
 	if !ok || s.Def.Schedule.MaxOccurrences > 0 && s.beyond(s.OrdinalAt(at)) {

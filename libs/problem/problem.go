@@ -1,5 +1,5 @@
-// Package problem is the form in which every error leaves the API: RFC 9457 problem documents. It promises never to
-// repeat a submitted value.
+// Package problem defines the form in which every error leaves the API: RFC 9457 problem documents. It promises never to repeat a
+// submitted value.
 package problem
 
 import (
@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// ContentType of a problem document.
+// ContentType is that of a problem document.
 const ContentType = "application/problem+json"
 
-// typeBase is what a problem's type begins with.
+// typeBase begins the type of every problem.
 const typeBase = "https://minutehand.dev/problems/"
 
 // Problem is a problem document.
@@ -22,7 +22,7 @@ type Problem struct {
 	Status int     `json:"status"`
 	Detail string  `json:"detail"`
 	Errors []Fault `json:"errors,omitempty"`
-	// RetryAfter is told in the header, 0 not at all.
+	// RetryAfter is sent in the header, unless it is 0.
 	RetryAfter time.Duration `json:"-"`
 }
 
@@ -31,25 +31,26 @@ type Fault struct {
 	// Pointer is a JSON pointer into the body, or /query/NAME, /path/NAME, /header/NAME.
 	Pointer string `json:"pointer"`
 	Code    string `json:"code"`
-	// Message says in a sentence what to do.
+	// Message is a sentence that says what to do.
 	Message string `json:"message"`
 }
 
-// New makes a problem; kind is the last part of its type, in kebab-case.
+// New returns a problem; kind is the last part of its type, in kebab-case.
 func New(status int, kind, detail string, faults ...Fault) *Problem {
 	return &Problem{
 		Type: typeBase + kind, Title: http.StatusText(status), Status: status, Detail: detail, Errors: faults,
 	}
 }
 
-// Unavailable says that a server behind the API is away, what that means for the request, and when to try again.
+// Unavailable returns a problem which says that a server behind the API is away, what that means for the request, and when to try
+// again.
 func Unavailable(advice string) *Problem {
 	p := New(http.StatusServiceUnavailable, "unavailable", "A server that this request needs does not answer. "+advice)
 	p.RetryAfter = 2 * time.Second
 	return p
 }
 
-// Full says that the store has no room, and when to try again.
+// Full returns a problem which says that the store has no room, and when to try again.
 func Full() *Problem {
 	p := New(http.StatusServiceUnavailable, "disk-full",
 		"The store's disk is nearly full, so nothing new is taken. What was accepted before is carried out; try again later.")

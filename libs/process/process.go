@@ -1,5 +1,5 @@
-// Package process is what every service's main shares: settings, signals, the admin listener, traces, and how a service tells that it is
-// ready. Which servers a service works on is the business of its own main.
+// Package process is what every service's main shares: settings, signals, the admin listener, traces, and how a service reports
+// that it is ready. Each main decides which servers its service uses.
 package process
 
 import (
@@ -31,7 +31,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Settings are those of every service, which embeds them in its own.
+// Settings are common to every service, which embeds them in its own.
 type Settings struct {
 	settings.File
 	AdminListen    string `default:"127.0.0.1:0" env:"MINUTEHAND_ADMIN_LISTEN" placeholder:"HOST:PORT" help:"Where /metrics, /healthz and /readyz answer; port 0 takes a free one."`
@@ -46,7 +46,7 @@ func (s *Settings) process() *Settings { return s }
 // Configured is a pointer to a service's settings, which embed [Settings].
 type Configured interface{ process() *Settings }
 
-// Process is what a service's main makes the service in.
+// Process is the context in which a service's main creates the service.
 type Process struct {
 	Logger  *slog.Logger
 	Metrics *prometheus.Registry
@@ -56,7 +56,7 @@ type Process struct {
 	waiting atomic.Pointer[string]
 }
 
-// WaitsFor says what the service waits for while it is made.
+// WaitsFor names what the service waits for while it is created.
 func (p *Process) WaitsFor(name string) { p.waiting.Store(&name) }
 
 // need is a server that must answer.
@@ -65,12 +65,12 @@ type need struct {
 	answer func(ctx context.Context) error
 }
 
-// Needs names a server without which the service does not do its work: it is not ready while that one does not answer.
+// Needs names a server that the service cannot work without: the service is not ready while that server does not answer.
 func (p *Process) Needs(name string, answer func(ctx context.Context) error) {
 	p.needs = append(p.needs, need{name, answer})
 }
 
-// AtEnd has something called when the service has ended; what was given last, first.
+// AtEnd registers a function to call when the service has ended; the last one registered is called first.
 func (p *Process) AtEnd(do func()) { p.close = append(p.close, do) }
 
 // Service is what a main runs.
@@ -79,9 +79,9 @@ type Service = run.Runner
 // lacking is a service that names what it lacks, besides servers, before it is ready.
 type lacking interface{ Missing() []string }
 
-// Main runs a service until it is told to stop (SIGTERM or an interrupt), and exits: with 0 after a clean stop, with 1 when it could not
-// go on, and with 2 after a mistake in the settings, which is what open's errors are. open makes the service; it waits for the servers
-// that must answer for that.
+// Main runs a service until it is told to stop (SIGTERM or an interrupt), and exits: with 0 after a clean stop, with 1 when it
+// could not go on, and with 2 after a mistake in the settings, which is how it treats open's errors. open creates the service; it
+// waits for the servers that must answer for that.
 func Main(name, what string, cfg Configured, open func(ctx context.Context, p *Process) (Service, error)) {
 	parser, err := kong.New(cfg, kong.Name(name), kong.ValueFormatter(settings.Describe), kong.Description(what+
 		"\n\nA setting is taken from its flag, else from its variable, else from the file, else its default holds. With OTEL_EXPORTER_OTLP_ENDPOINT "+
@@ -163,7 +163,7 @@ func (s *Settings) run(ctx context.Context, name string, open func(ctx context.C
 	return run.InOrder(ctx, p.Logger, run.Stage{Name: name, Service: service})
 }
 
-// missing names what the service lacks now.
+// missing returns the names of what the service lacks now.
 func (p *Process) missing(ctx context.Context, service Service) []string {
 	if ctx.Err() != nil {
 		return []string{"it is stopping"}
@@ -175,10 +175,10 @@ func (p *Process) missing(ctx context.Context, service Service) []string {
 	return names
 }
 
-// answerLimit bounds the question whether a server answers.
+// answerLimit bounds the check whether a server answers.
 const answerLimit = 2 * time.Second
 
-// silent names the servers that do not answer. All are asked at once, so that one which hangs hides no other.
+// silent returns the names of the servers that do not answer. It asks all at once, so that one which hangs hides no other.
 func (p *Process) silent(ctx context.Context) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()

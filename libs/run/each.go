@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Each does something for every i below n, at most so many at once, and returns the error of the first that failed. After an error no more
-// are begun.
+// Each calls do for every i below n, at most atOnce at a time, and returns the error of the first call that failed. After an error
+// it begins no more calls.
 func Each(n, atOnce int, do func(i int) error) error {
 	if n == 1 {
 		return do(0)

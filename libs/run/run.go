@@ -1,5 +1,5 @@
-// Package run holds what every loop of every service needs: patience with servers that are away, and a stop that
-// follows the flow of work.
+// Package run holds what every loop of every service needs: patience with servers that are away, and a stop that follows the flow
+// of work.
 package run
 
 import (
@@ -16,12 +16,12 @@ import (
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// pollPause is that after a poll which failed.
+	// pollPause is the pause after a failed poll.
 	pollPause = time.Second
 )
 
-// Retry does something until it succeeds or ctx ends; then it returns ctx's error. It says once that it waits, and
-// once that it is over. what is a constant phrase for the log.
+// Retry calls do until it succeeds or ctx ends; then it returns ctx's error. It logs once that it waits, and once that the wait is
+// over. what is a constant phrase for the log.
 func Retry(ctx context.Context, logger *slog.Logger, what string, do func(context.Context) error) error {
 	pause := firstPause
 	told := false
@@ -47,7 +47,7 @@ func Retry(ctx context.Context, logger *slog.Logger, what string, do func(contex
 	}
 }
 
-// Subscribe joins a group of the log, and waits for the log where it must. The error is ctx's.
+// Subscribe joins a group of the log, and waits for the log if it is away. The error is ctx's.
 func Subscribe(ctx context.Context, logger *slog.Logger, l dispatch.Log, topic, group string) (c dispatch.Consumer, err error) {
 	err = Retry(ctx, logger, "subscribe to "+topic, func(ctx context.Context) (err error) {
 		c, err = l.Subscribe(ctx, topic, group)
@@ -56,8 +56,8 @@ func Subscribe(ctx context.Context, logger *slog.Logger, l dispatch.Log, topic, 
 	return c, err
 }
 
-// Next polls until a poll succeeds or ctx ends; the error is ctx's. rejoin is called where the topic was created anew. A log that is away is
-// waited for, and said to be.
+// Next polls until a poll succeeds or ctx ends; the error is ctx's. It calls rejoin when the topic was re-created. While the log is
+// away, Next waits and logs that it does.
 func Next(
 	ctx context.Context, logger *slog.Logger, poll func(context.Context) ([]dispatch.Message, error), rejoin func(context.Context) error,
 ) ([]dispatch.Message, error) {
@@ -79,7 +79,7 @@ func Next(
 	}
 }
 
-// NextOf is Next for a consumer that has nothing to do when its topic was created anew but to join the group again.
+// NextOf is Next for a consumer that only has to join its group again when its topic was re-created.
 func NextOf(
 	ctx context.Context, logger *slog.Logger, log dispatch.Log, topic, group string, c *dispatch.Consumer, limit int,
 ) ([]dispatch.Message, error) {
@@ -113,8 +113,8 @@ type Stage struct {
 	Service Runner
 }
 
-// InOrder runs all stages until ctx ends or one of them fails, then stops them one after the other in the order given,
-// which is the order in which work flows: a service that drains finds everyone downstream alive.
+// InOrder runs all stages until ctx ends or one of them fails. Then it stops them one after the other in the order given, in which
+// work flows, so that a service that drains finds everyone downstream alive.
 func InOrder(ctx context.Context, logger *slog.Logger, stages ...Stage) error {
 	type running struct {
 		stop context.CancelFunc

@@ -9,7 +9,7 @@ import (
 
 const (
 	minEvery = time.Second
-	// maxJitter keeps an offset from leaving the years for which instants are defined by more than a year.
+	// maxJitter keeps an offset from reaching more than a year beyond the years for which instants are defined.
 	maxJitter = 366 * 24 * time.Hour
 )
 
@@ -104,8 +104,8 @@ func checkDST(dst job.DST, f *faults) job.DST {
 	return dst
 }
 
-// checkForeign refuses what belongs to another type, because its author expects it to have an effect.
-// The members that any type may carry (zone, limits, jitter, DST policies) are let through.
+// checkForeign rejects members that belong to another type, because their author expects them to have an effect. The members that
+// any type may carry (zone, limits, jitter, DST policies) are let through.
 func checkForeign(s job.Schedule, f *faults) {
 	if s.Type != job.ScheduleOneShot && !s.RunAt.IsZero() {
 		f.add("run_at", "Leave this out, or use type one_shot.")

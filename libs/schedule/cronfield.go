@@ -44,7 +44,7 @@ type bitset [4]uint64
 func (b *bitset) add(v int)      { b[v>>6] |= 1 << (v & 63) }
 func (b *bitset) has(v int) bool { return b[v>>6]&(1<<(v&63)) != 0 }
 
-// fieldParser gathers the values of one field, up to its first fault.
+// fieldParser collects the values of one field, up to its first fault.
 type fieldParser struct {
 	rule
 	which field
@@ -184,14 +184,14 @@ func (p *fieldParser) step(s string, limit int) (int, bool) {
 	return step, true
 }
 
-// run sets every step-th value from lo to hi, which lies beyond the greatest value where a range wraps.
+// run sets every step-th value from lo to hi. Where a range wraps, hi is above the greatest value.
 func (p *fieldParser) run(lo, hi, step int) {
 	for v := lo; v <= hi; v += step {
 		p.set(p.min + (v-p.min)%p.period())
 	}
 }
 
-// unwrap lets a range that wraps run on past the greatest value. Years do not wrap.
+// unwrap lets a range that wraps run past the greatest value. Years do not wrap.
 func (p *fieldParser) unwrap(lo, hi int) (int, int) {
 	if lo == 7 && p.which == fieldDow { // a range that begins on Sunday begins the week: 7-2 is 0-2, 7-7 is 0
 		lo, hi = 0, hi%7

@@ -9,8 +9,8 @@ import (
 // lastHashedDay is the greatest day of the month that H picks on its own: every month has it.
 const lastHashedDay = 28
 
-// hashed parses H, H(a-b) and each of them with a step. Every H of a field stands on the same hash, so that
-// H(0-29),H(30-59) is twice an hour, half an hour apart.
+// hashed parses H, H(a-b) and each of them with a step. Every H of a field uses the same hash, so H(0-29),H(30-59) fires twice an
+// hour, half an hour apart.
 func (p *fieldParser) hashed(item string) {
 	if p.which == fieldYear {
 		p.fail("write the years; H is for the other fields.")
@@ -39,7 +39,7 @@ func (p *fieldParser) hashed(item string) {
 	p.run(lo+int(hashOf(p.name, p.jobID)%uint64(step)), lo+count-1, step)
 }
 
-// hashRange parses H(a-b); hi is not less than lo, if need be beyond the greatest value.
+// hashRange parses H(a-b). hi is not less than lo, and above the greatest value if need be.
 func (p *fieldParser) hashRange(base string) (lo, hi int, ok bool) {
 	inner, opened := strings.CutPrefix(base, "H(")
 	inner, closed := strings.CutSuffix(inner, ")")
@@ -58,9 +58,9 @@ func (p *fieldParser) hashRange(base string) (lo, hi int, ok bool) {
 	return lo, hi, true
 }
 
-// hashOf is the hash of a job id for one field. A cryptographic hash, because the low bits of simpler ones
-// are related from field to field: with FNV, the minute modulo 4 would tell the hour modulo 4. Stored jobs depend on
-// it, and so on the names in ruleOf: another hash would move every job that says H.
+// hashOf returns the hash of a job id for one field. It is a cryptographic hash, because the low bits of simpler ones are related
+// from field to field: with FNV, the minute modulo 4 would reveal the hour modulo 4. Stored jobs depend on it, and so on the names
+// in ruleOf: another hash would move every job that uses H.
 func hashOf(fieldName, jobID string) uint64 {
 	sum := sha256.Sum256([]byte(fieldName + "\x00" + jobID))
 	return binary.BigEndian.Uint64(sum[:])

@@ -2,7 +2,7 @@ package schedule
 
 import "math/bits"
 
-// matcher is a parsed expression: which civil seconds match. It knows nothing of zones.
+// matcher is a parsed expression: which civil seconds match. It knows nothing about zones.
 type matcher struct {
 	second, minute, hour, month uint64 // bit v is value v
 	year                        bitset // bit y is 1970+y
@@ -16,7 +16,7 @@ type matcher struct {
 	domStar, dowStar            bool // the field counts as not set
 
 	rhythm bool // the hour field is * or a step: see the package comment on jumps
-	spread bool // a field says H
+	spread bool // a field uses H
 
 	firstSecond, firstMinute, lastSecond, lastMinute int
 }

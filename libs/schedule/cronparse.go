@@ -9,7 +9,7 @@ import (
 // maxExprLen is the longest expression in bytes; it bounds the work of parsing.
 const maxExprLen = 256
 
-// parseCron reads an expression, with H for the job of that id. Its faults are those of the fields, at most one each.
+// parseCron parses an expression, with H for the job with that id. It returns the faults of the fields, at most one each.
 func parseCron(expr, jobID string) (*matcher, faults) {
 	var f faults
 	if len(expr) > maxExprLen {

@@ -7,11 +7,10 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// Describe says in a sentence of plain English, without a full stop, what a schedule does: "At 09:00 on Monday,
-// America/Los_Angeles time". It is made from the compiled schedule, so that it says what will happen and not what the
-// author may have meant: values instead of steps that do not divide their field, and for H the values of this job,
-// marked "(spread by H)". It does not speak of the policies at jumps of local time; Preview does, day by day. Its errors
-// are those of Compile, and whatever compiles has a description.
+// Describe describes a schedule in a sentence of plain English, without a full stop: "At 09:00 on Monday, America/Los_Angeles
+// time". It uses the compiled schedule, so it says what will happen, not what the author may have meant: values instead of steps
+// that do not divide their field, and for H the values of this job, marked "(spread by H)". It does not cover the policies at jumps
+// of local time; Preview does, day by day. Its errors are those of Compile, and whatever compiles has a description.
 func Describe(s job.Schedule, jobID string) (string, error) {
 	p, err := Compile(s, jobID)
 	if err != nil {
@@ -38,7 +37,7 @@ func (p *Plan) core() string {
 	return text + ", UTC"
 }
 
-// limits describes start_at, end_at, max_occurrences and jitter, where they have a meaning that core does not tell.
+// limits describes start_at, end_at, max_occurrences and jitter, where they have a meaning that core does not convey.
 func (p *Plan) limits(s job.Schedule) string {
 	text := ""
 	if p.kind == job.ScheduleCron && !s.StartAt.IsZero() {
@@ -63,13 +62,13 @@ func (p *Plan) limits(s job.Schedule) string {
 
 func moment(ms int64) string { return toTime(ms).Format("2006-01-02 15:04:05.999 UTC") }
 
-// units are those in which a length of time is told. A day is not one of them, because local days differ.
+// units are those in which a length of time is written. A day is not one of them, because local days differ.
 var units = [...]struct {
 	size time.Duration
 	name string
 }{{time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}, {time.Millisecond, "millisecond"}}
 
-// length tells whole milliseconds, such as "1 hour 30 minutes".
+// length formats whole milliseconds, such as "1 hour 30 minutes".
 func length(d time.Duration) string {
 	text := ""
 	for _, unit := range units {

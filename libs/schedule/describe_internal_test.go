@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawSet draws a set of values from low to high in one of the shapes that a description tells apart.
+// drawSet draws a set of values from low to high in one of the shapes that a description distinguishes.
 func drawSet(t *rapid.T, name string, low, high int) uint64 {
 	full := upTo(high) &^ (1<<low - 1)
 	a, b := rapid.IntRange(low, high).Draw(t, name+" a"), rapid.IntRange(low, high).Draw(t, name+" b")
@@ -79,8 +79,8 @@ func (m *matcher) redraw(t *rapid.T, which field) {
 	}
 }
 
-// sameTimes reports whether two expressions match the same civil seconds of the years 1970 to 2029, which have every
-// month in all its shapes.
+// sameTimes reports whether two expressions match the same civil seconds of the years 1970 to 2029, which have every month in all
+// its shapes.
 func sameTimes(a, b *matcher) bool {
 	if a.second != b.second || a.minute != b.minute || a.hour != b.hour {
 		return false
@@ -97,8 +97,7 @@ func sameTimes(a, b *matcher) bool {
 	return true
 }
 
-// Expressions that differ in what they match differ in their descriptions: nothing is left out, and no phrase is used for
-// two meanings.
+// Expressions that match different times have different descriptions: nothing is left out, and no phrase has two meanings.
 func TestDescriptionsTellExpressionsApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var a matcher

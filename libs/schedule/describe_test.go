@@ -232,7 +232,7 @@ func TestWhateverCompilesHasADescription(t *testing.T) {
 	})
 }
 
-// H reads as the values for which it stands, and so does each other spelling of the same values.
+// H is described by its values, and so is any other spelling of the same values.
 func TestADescriptionIsOfTheValuesNotOfTheSpelling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := drawNaive(t)

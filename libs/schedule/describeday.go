@@ -10,7 +10,7 @@ import (
 
 const anyMonth = "the month"
 
-// describe tells the times and the days on which the expression matches, without the zone.
+// describe describes the times and the days on which the expression matches, without the zone.
 func (m *matcher) describe() string {
 	months, years := monthNames(m.month), m.yearNames()
 	days, named := m.days(months)
@@ -38,11 +38,11 @@ func (m *matcher) describe() string {
 	return text
 }
 
-// days describes the matching days of a month, or returns "" if that is every day. It reports whether it has named the
-// months, which it does where that leaves no doubt to what they belong: "on day 1 of January".
+// days describes the matching days of a month, or returns "" if that is every day. It reports whether it has named the months,
+// which it does where that leaves no doubt what they belong to: "on day 1 of January".
 func (m *matcher) days(months string) (text string, named bool) {
 	everyDate, everyWeekday := m.dom == upTo(31)&^1, m.dow == upTo(6)
-	both := m.domStar || m.dowStar // must match
+	both := m.domStar || m.dowStar // both must match
 	month := anyMonth
 	if months != "" {
 		month = months

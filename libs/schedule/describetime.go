@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// timePhrase is the part of a description that tells the times of a day.
+// timePhrase is the part of a description that gives the times of a day.
 type timePhrase struct {
 	text   string
 	clock  bool // it lists clock times
@@ -87,8 +87,8 @@ func (m *matcher) regularTimes(daily bool) (timePhrase, bool) {
 	return timePhrase{text: text + ", " + joined(list, "and"), ranged: true}, true
 }
 
-// spacing returns the distance of the times within an hour that continues over hours which follow each other, or 0
-// if they are not evenly spaced.
+// spacing returns the distance between the times within an hour if it continues across consecutive hours, or 0 if they are not
+// evenly spaced.
 func (m *matcher) spacing() time.Duration {
 	if step := cycleStep(m.second, 60); step > 0 && size(m.minute) == 60 {
 		return time.Duration(step) * time.Second
@@ -114,8 +114,8 @@ func (m *matcher) hourRanges(daily bool) [][2]int {
 	return rangesOf(hours)
 }
 
-// offset returns what to say after "Every minute" and the like instead of a range, if that is enough: the times fill
-// the day, and as a rhythm they fill it also where local time jumps.
+// offset returns what follows "Every minute" and the like instead of a range, if that is enough: the times fill the day, and as a
+// rhythm they also fill it where local time jumps.
 func (m *matcher) offset(every time.Duration) (string, bool) {
 	mi, s := lowest(m.minute), lowest(m.second)
 	switch {

@@ -11,7 +11,7 @@ func size(set uint64) int    { return bits.OnesCount64(set) }
 func lowest(set uint64) int  { return bits.TrailingZeros64(set) }
 func highest(set uint64) int { return bits.Len64(set) - 1 }
 
-// values lists a set in order.
+// values returns the values of a set in order.
 func values(set uint64) []int {
 	var list []int
 	for ; set != 0; set &= set - 1 {
@@ -34,7 +34,7 @@ func stepOf(list []int) int {
 	return step
 }
 
-// cycleStep is stepOf for a set that stays evenly spaced when its cycle of n values begins anew.
+// cycleStep is stepOf for a set that stays evenly spaced when its cycle of n values starts over.
 func cycleStep(set uint64, n int) int {
 	step := stepOf(values(set))
 	if step*size(set) != n {
@@ -43,8 +43,8 @@ func cycleStep(set uint64, n int) int {
 	return step
 }
 
-// unbroken moves the values at the beginning of a cycle of n behind its end, if a range would otherwise be cut in two:
-// of 0, 1, 5 and 6 it makes 5, 6, 7 and 8 if n is 7. A full cycle stays as it is.
+// unbroken moves the values at the beginning of a cycle of n to after its end, if a range would otherwise be cut in two: it turns
+// 0, 1, 5 and 6 into 5, 6, 7 and 8 if n is 7. A full cycle stays as it is.
 func unbroken(list []int, n int) []int {
 	if len(list) == 0 || len(list) == n || list[0] != 0 || list[len(list)-1] != n-1 {
 		return list
@@ -60,7 +60,7 @@ func unbroken(list []int, n int) []int {
 	return moved
 }
 
-// rangesOf groups values that follow each other; both ends belong to a range.
+// rangesOf groups consecutive values; both ends belong to a range.
 func rangesOf(list []int) [][2]int {
 	var ranges [][2]int
 	for _, v := range list {
@@ -73,7 +73,7 @@ func rangesOf(list []int) [][2]int {
 	return ranges
 }
 
-// spans puts values into words, three or more that follow each other as "a through b".
+// spans puts values into words, three or more consecutive ones as "a through b".
 func spans(list []int, word func(int) string) []string {
 	var items []string
 	for _, r := range rangesOf(list) {
@@ -88,7 +88,7 @@ func spans(list []int, word func(int) string) []string {
 	return items
 }
 
-// stepped puts five or more evenly spaced values into words, if they do not follow each other.
+// stepped puts five or more evenly spaced values into words, unless they are consecutive.
 func stepped(unit string, list []int, word func(int) string) (string, bool) {
 	step := stepOf(list)
 	if step < 2 || len(list) < 5 {
@@ -108,7 +108,7 @@ func counted(unit string, list []int) string {
 	return unit + " " + joined(spans(list, strconv.Itoa), "and")
 }
 
-// joined writes a list: "a", "a and b", "a, b and c".
+// joined formats a list: "a", "a and b", "a, b and c".
 func joined(items []string, conjunction string) string {
 	last := len(items) - 1
 	if last < 1 {

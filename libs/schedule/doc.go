@@ -11,7 +11,7 @@
 //   - Next is strictly increasing, and Prev is its inverse: if n is Next(t), no nominal instant lies strictly
 //     between t and n, and Prev(n) is the last nominal instant before n, at or before t if there is any.
 //   - Nothing a user can submit makes it slow. An expression that can never match is refused by Compile, as is
-//     one longer than 256 bytes; a search goes by months where no day matches, and ends with the year 2199.
+//     one longer than 256 bytes; a search goes month by month where no day matches, and ends with the year 2199.
 //   - An Error names the field and says what to do, and never repeats what was submitted.
 //   - A Plan is immutable and safe for concurrent use.
 //
@@ -27,7 +27,7 @@
 // 15W and LW (the W forms alone, not in a list); day of week also takes ?, 5#3 (third Friday) and 5L (last Friday).
 // 15W is the weekday nearest to the 15th within its month, and a month without such a day has none.
 //
-// H stands for a value that is a hash of the job id, so that jobs written alike spread out; it never moves, and it
+// H stands for a value that is a hash of the job id, so that jobs with equal expressions spread out; it never moves, and it
 // differs from field to field. H is one value of the field (one of 1 to 28 in the day of month, which every month has),
 // H(a-b) one of the range, H/n every n-th value from a hashed one among the first n (H/15 in the minute is 0, 15, 30,
 // 45 or 1, 16, 31, 46 and so on), H(a-b)/n the same within the range. Each may be an item of a list, and all of

@@ -9,7 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
-// Each case lists all occurrences of [from, to) in the local time of the zone, with offsets to tell a fold's passes apart.
+// Each case lists all occurrences in [from, to) in the zone's local time, with offsets to distinguish the passes of a fold.
 func TestOccurrencesWhereLocalTimeJumps(t *testing.T) {
 	skip := job.DST{Gap: job.GapSkip}
 	last, both := job.DST{Fold: job.FoldLast}, job.DST{Fold: job.FoldBoth}

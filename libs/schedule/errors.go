@@ -18,7 +18,7 @@ type Error struct {
 // Error returns the member at fault and what to do about it.
 func (e *Error) Error() string { return e.Field + ": " + e.Message }
 
-// faults gathers everything that is wrong, so that a user learns it all at once.
+// faults collects everything that is wrong, so that a user learns it all at once.
 type faults []error
 
 func (f *faults) add(field, message string) {

@@ -25,7 +25,7 @@ func firstOf(t testing.TB, expr, jobID, layout string, n int) string {
 	return strings.Join(list, " ")
 }
 
-// Stored jobs depend on it: another hash would move every job that says H on an upgrade.
+// Stored jobs depend on it: another hash would move every job that uses H on an upgrade.
 func TestHashDoesNotChangeBetweenVersions(t *testing.T) {
 	tests := []struct{ expr, jobID, layout, want string }{
 		{"H H * * *", "job-1", "0102 1504", "0101 1935 0102 1935 0103 1935"},
@@ -76,7 +76,7 @@ func TestHashSpreadsJobsOverTheField(t *testing.T) {
 	}
 }
 
-// Jobs that share a minute must not share an hour, or a full hour's load would meet in one minute.
+// Jobs that share a minute must not share an hour, or a full hour's load would arrive in one minute.
 func TestHashDiffersFromFieldToField(t *testing.T) {
 	pairs := map[string]int{}
 	for i := range 10_000 {
@@ -136,7 +136,7 @@ func TestItemsOfAFieldShareTheHash(t *testing.T) {
 	}
 }
 
-// H counts as set, so that either day field is enough; a starred one would need both.
+// H counts as set, so a match of either day field is enough; a starred field would need both.
 func TestHashedDayFieldCountsAsSet(t *testing.T) {
 	for _, test := range []struct{ hashed, plain string }{
 		{"0 0 H * MON", "0 0 %s * MON"},

@@ -31,7 +31,7 @@ func utc(t testing.TB, text string) time.Time {
 	return at.UTC()
 }
 
-// between lists the nominal instants in [from, to), forwards; it fails if Prev, First or Count tells another story.
+// between lists the nominal instants in [from, to), forwards; it fails if Prev, First or Count disagree.
 func between(t testing.TB, p *schedule.Plan, from, to time.Time) []time.Time {
 	t.Helper()
 	var forwards, backwards []time.Time

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is an expression together with what it means, worked out while it is drawn and without the package's parser:
-// plain loops over values and dates of package time.
+// naive is an expression together with its meaning, worked out while it is drawn and without the package's parser: plain loops over
+// values and dates of package time.
 type naive struct {
 	second, minute, hour, month naiveField
 	dom, dow                    naiveField
@@ -29,7 +29,7 @@ func (n naive) String() string {
 	return strings.Join([]string{n.second.text, n.minute.text, n.hour.text, n.dom.text, n.month.text, n.dow.text}, " ")
 }
 
-// plain is the expression without H.
+// plain returns the expression without H.
 func (n naive) plain() string {
 	return strings.Join([]string{n.second.plain, n.minute.plain, n.hour.plain, n.dom.plain, n.month.plain, n.dow.plain}, " ")
 }
@@ -38,7 +38,7 @@ func (n naive) rhythm() bool {
 	return strings.HasPrefix(n.hour.text, "*") || strings.Contains(n.hour.text, "/")
 }
 
-// perDay is how many civil seconds of a matching day match.
+// perDay returns how many civil seconds of a matching day match.
 func (n naive) perDay() int {
 	product := 1
 	for _, f := range []naiveField{n.second, n.minute, n.hour} {
@@ -160,8 +160,8 @@ func (f *naiveField) drawItem(t *rapid.T, name string, low, high int, names stri
 // hashedJob is the job whose id the H of a drawn expression hashes.
 const hashedJob = "job-1"
 
-// drawHashed draws a form of H, and lists the values for which it stands: those whose place in the range leaves the
-// same rest as the hash when it is divided by the step.
+// drawHashed draws a form of H, and lists the values for which it stands: those whose place in the range leaves the same remainder
+// as the hash when divided by the step.
 func (f *naiveField) drawHashed(t *rapid.T, name string, low, high int) (text, meaning string) {
 	text = "H"
 	a, b := low, high
@@ -195,7 +195,7 @@ func (f *naiveField) drawHashed(t *rapid.T, name string, low, high int) (text, m
 	return text, strings.Join(list, ",")
 }
 
-// run walks from a to b, past the end to the beginning if need be, and sets every step-th value.
+// run walks from a to b, wrapping past the end if need be, and sets every step-th value.
 func (f *naiveField) run(a, b, step, low, high int) {
 	for v, i := a, 0; ; i++ {
 		if i%step == 0 {

@@ -30,10 +30,10 @@ func (p *Plan) First(from time.Time) (time.Time, bool) { return instant(p.first(
 // Prev returns the last nominal instant strictly before a time, or false if there is none.
 func (p *Plan) Prev(before time.Time) (time.Time, bool) { return instant(p.last(ceilMS(before) - 1)) }
 
-// ScheduledFor returns the instant at which a nominal instant of this job is to fire: later by an offset in
-// [0, jitter) that is a hash of the job id, so that it is the same for each occurrence and on every machine. If the next
-// nominal instant is nearer than the jitter, the hash is taken over the time until then: the result is before the next
-// instant, and jobs stay spread out instead of meeting just before it. The result may lie after end_at.
+// ScheduledFor returns the instant at which a nominal instant of this job is due to fire. It is later by an offset in [0, jitter)
+// that is a hash of the job id, so the offset is the same for each occurrence and on every machine. If the next nominal instant is
+// nearer than the jitter, the hash is taken over the time until then: the result is before the next instant, and jobs stay spread
+// out instead of meeting just before it. The result may lie after end_at.
 func (p *Plan) ScheduledFor(nominal time.Time) time.Time {
 	at := floorMS(nominal)
 	spread := p.jitter

@@ -7,7 +7,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// Occurrence is a nominal instant as a person wants to see it.
+// Occurrence is a nominal instant in the form that a person wants to see.
 type Occurrence struct {
 	At    time.Time // UTC
 	Local time.Time // the same instant in the schedule's zone

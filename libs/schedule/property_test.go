@@ -14,7 +14,7 @@ import (
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
-// walk is real time in one zone, tick by tick: the instants at which the clock on the wall shows a civil time.
+// walk is real time in one zone, tick by tick: the instants at which the wall clock shows a civil time.
 type walk struct {
 	from, to time.Time // UTC midnights; the walk itself begins earlier and ends later
 	tick     int64
@@ -79,7 +79,7 @@ func (w *walk) resolve(civil int64, dst job.DST) []int64 {
 	return []int64{passes[len(passes)-1] + back*w.tick + rest}
 }
 
-// expected returns all occurrences in [from, to), the brute way.
+// expected returns all occurrences in [from, to), by brute force.
 func (w *walk) expected(n naive, dst job.DST, from, to time.Time) []time.Time {
 	if n.rhythm() {
 		dst = job.DST{Gap: job.GapSkip, Fold: job.FoldBoth}

@@ -6,14 +6,13 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// resolver turns matching civil times into instants of a zone, in Unix seconds.
+// resolver resolves matching civil times to instants of a zone, in Unix seconds.
 //
-// Every segment of the zone has a window: the instants whose civil time, at the segment's offset, may fire. The
-// policies only move the window's ends. It runs on past the segment's end by the length of a gap, which makes a civil
-// time that does not exist fire at the offset from before the gap; it starts late or stops early by the length of
-// a fold, which drops one of the two passes. The occurrences are the union over all windows, so that two civil times
-// which meet in one instant are one occurrence and order is by instant. This relies on segments being longer than the
-// jumps at their ends, which a test checks for all zones.
+// Every segment of the zone has a window: the instants whose civil time, at the segment's offset, may fire. The policies only move
+// the window's ends. A window runs past the segment's end by the length of a gap, which makes a civil time that does not exist fire
+// at the offset from before the gap. It starts late or stops early by the length of a fold, which drops one of the two passes. The
+// occurrences are the union over all windows, so two civil times that meet in one instant are one occurrence, and order is by
+// instant. This relies on segments being longer than the jumps at their ends, which a test checks for all zones.
 type resolver struct {
 	match *matcher
 	zone  *zone

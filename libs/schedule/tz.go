@@ -47,8 +47,8 @@ var openZones = sync.OnceValue(func() *zoneDB {
 	return db
 })
 
-// LoadLocation returns a zone of the embedded tzdata by its exact IANA name, never one of the machine. "Local", the
-// empty name, paths and names in the wrong case are an *Error.
+// LoadLocation returns a zone of the embedded tzdata by its exact IANA name, never one of the machine. "Local", the empty name,
+// paths and names in the wrong case are an *Error.
 func LoadLocation(name string) (*time.Location, error) {
 	z, err := loadZone(name)
 	if err != nil {
@@ -131,7 +131,7 @@ func offsetAt(loc *time.Location, sec int64) int64 {
 	return int64(off)
 }
 
-// segment returns the index of the segment that holds sec.
+// segment returns the index of the segment that contains sec.
 func (z *zone) segment(sec int64) int {
 	lo, hi := 0, len(z.starts)
 	for hi-lo > 1 {

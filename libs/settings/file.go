@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// File is the part of a program's settings that names its file. It is embedded in the others.
+// File is the part of a program's settings that names its file. The program embeds it in its other settings.
 type File struct {
 	Config string `env:"MINUTEHAND_CONFIG" help:"YAML file with a line for each setting, named like its flag." placeholder:"FILE"`
 
@@ -25,7 +25,7 @@ type File struct {
 // notSettings are the flags that a file cannot set.
 var notSettings = []string{"help", "config", "output", "version", "print-config", "print-reference", "dry-run"}
 
-// BeforeResolve implements kong's hook: the file is read as soon as its name is known.
+// BeforeResolve implements kong's hook: it reads the file as soon as its name is known.
 func (s *File) BeforeResolve(ctx *kong.Context, path *kong.Path) error {
 	flags := map[string]*kong.Flag{}
 	for _, f := range path.Flags {
@@ -45,7 +45,7 @@ func (s *File) BeforeResolve(ctx *kong.Context, path *kong.Path) error {
 	return err
 }
 
-// source says where the value of a flag came from, and the name of the variable or the file.
+// source returns where the value of a flag came from, and the name of the variable or the file.
 func (s *File) source(ctx *kong.Context, f *kong.Flag) (kind, name string) {
 	given := func(p *kong.Path) bool { return p.Flag == f && !p.Resolved }
 	if slices.ContainsFunc(ctx.Path, given) {
@@ -60,7 +60,7 @@ func (s *File) source(ctx *kong.Context, f *kong.Flag) (kind, name string) {
 	return "default", ""
 }
 
-// setVariable is the environment variable that sets a flag, if there is one.
+// setVariable returns the environment variable that sets a flag, if there is one.
 func setVariable(f *kong.Flag) string {
 	for _, name := range f.Envs {
 		if _, ok := os.LookupEnv(name); ok {
@@ -73,13 +73,13 @@ func setVariable(f *kong.Flag) string {
 // settingsFile is a YAML file of settings. It implements kong.Resolver.
 type settingsFile struct {
 	name   string
-	values map[string]string // by the flag's name
+	values map[string]string // by flag name
 }
 
-// Validate implements kong.Resolver; a file is checked as it is read.
+// Validate implements kong.Resolver; a file is checked when it is read.
 func (settingsFile) Validate(*kong.Application) error { return nil }
 
-// Resolve implements kong.Resolver. Kong would let a resolver overrule the environment.
+// Resolve implements kong.Resolver. Kong would otherwise let a resolver override the environment.
 func (s settingsFile) Resolve(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {
 	if v, ok := s.values[f.Name]; ok && setVariable(f) == "" {
 		return v, nil
@@ -87,7 +87,7 @@ func (s settingsFile) Resolve(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any,
 	return nil, nil //nolint:nilnil // kong's way to say: not from here
 }
 
-// readSettings reads a file and checks every line of it, whether the flag is given elsewhere or not.
+// readSettings reads a file and checks every line of it, even if the flag is given elsewhere.
 func readSettings(name string, flags map[string]*kong.Flag) (settingsFile, error) {
 	s := settingsFile{name: name, values: map[string]string{}}
 	text, err := os.ReadFile(name)
@@ -115,7 +115,7 @@ func readSettings(name string, flags map[string]*kong.Flag) (settingsFile, error
 	return s, nil
 }
 
-// parse is the mapping that a file consists of.
+// parse returns the mapping that a file consists of.
 func parse(text []byte) (*yaml.Node, error) {
 	var doc, second yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -135,7 +135,7 @@ func parse(text []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// check says what a value must be, if it is not.
+// check returns an error that says what the value must be, if it is not.
 func check(f *kong.Flag, value *yaml.Node) error {
 	target := reflect.New(f.Target.Type()).Elem()
 	kind := target.Kind()
@@ -160,7 +160,7 @@ func check(f *kong.Flag, value *yaml.Node) error {
 	return nil
 }
 
-// cause is the innermost error: what a person needs to know.
+// cause returns the innermost error, which is what a person needs to know.
 func cause(err error) error {
 	var number syscall.Errno
 	if errors.As(err, &number) {

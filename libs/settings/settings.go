@@ -1,5 +1,5 @@
-// Package settings reads what an operator may set: by flag, by environment variable or in a YAML file, the former before the latter. A
-// setting is a field of a struct whose tags say the rest, as kong has it; a key of the file is the name of a flag.
+// Package settings reads what an operator may set: by flag, by environment variable or in a YAML file. The former takes precedence
+// over the latter. A setting is a field of a struct whose tags state the rest, as in kong; a key of the file is the name of a flag.
 package settings
 
 import (
@@ -69,10 +69,10 @@ func (d Duration) String() string { return time.Duration(d).String() }
 // SecretFile is the name of a file that holds a secret; empty for none.
 type SecretFile string
 
-// ErrSecret means that a file which should hold a secret cannot be read, or is empty.
+// ErrSecret means: a file that should hold a secret cannot be read, or is empty.
 var ErrSecret = errors.New("must be a file that can be read and holds a secret")
 
-// Read is what stands in the file, without the space around it. Nothing else of a secret is ever shown.
+// Read returns the contents of the file, without surrounding space. Nothing else of a secret is ever shown.
 func (f SecretFile) Read() (string, error) {
 	if f == "" {
 		return "", nil
@@ -85,7 +85,8 @@ func (f SecretFile) Read() (string, error) {
 	return secret, nil
 }
 
-// Describe is the help of a flag or an argument with what it may be, what it is by default, and its variable. It is a kong.HelpValueFormatter.
+// Describe returns the help of a flag or an argument with its possible values, its default and its variable. It is a
+// kong.HelpValueFormatter.
 func Describe(v *kong.Value) string {
 	var notes []string
 	if v.Enum != "" {
@@ -100,14 +101,14 @@ func Describe(v *kong.Value) string {
 	return strings.TrimSuffix(v.Help, ".") + " (" + strings.Join(notes, "; ") + ")."
 }
 
-// Value is a setting as it is shown.
+// Value is a setting as shown.
 type Value struct {
 	Value  any    `json:"value"`
 	Source string `json:"source"`         // flag, environment, file or default
 	Name   string `json:"name,omitempty"` // of the variable, or of the file
 }
 
-// From says in words where the value came from.
+// From returns in words where the value came from.
 func (v Value) From() string {
 	switch v.Source {
 	case "environment":
@@ -118,7 +119,7 @@ func (v Value) From() string {
 	return v.Source
 }
 
-// Values are the settings of what was parsed, by their names, and the names in their order.
+// Values returns the parsed settings by their names, and the names in order.
 func (s *File) Values(ctx *kong.Context) (all map[string]Value, order []string) {
 	all = map[string]Value{}
 	for _, f := range flags(ctx) {
@@ -136,7 +137,7 @@ func (s *File) Values(ctx *kong.Context) (all map[string]Value, order []string) 
 	return all, order
 }
 
-// flags are those of the command that was chosen, or of a program without commands.
+// flags returns the flags of the command that was chosen, or of a program without commands.
 func flags(ctx *kong.Context) []*kong.Flag {
 	if node := ctx.Selected(); node != nil {
 		return node.Flags
@@ -144,7 +145,7 @@ func flags(ctx *kong.Context) []*kong.Flag {
 	return ctx.Model.Flags
 }
 
-// Print shows settings to a person.
+// Print prints settings for a person.
 func Print(w io.Writer, all map[string]Value, order []string) {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "SETTING\tVALUE\tFROM")
@@ -154,7 +155,7 @@ func Print(w io.Writer, all map[string]Value, order []string) {
 	_ = t.Flush()
 }
 
-// Reference is a table of the settings, in Markdown.
+// Reference prints a table of the settings, in Markdown.
 func Reference(w io.Writer, ctx *kong.Context) {
 	fmt.Fprint(w, "| flag, key of the file | variable | default | |\n|---|---|---|---|\n")
 	for _, f := range flags(ctx) {

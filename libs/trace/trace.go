@@ -1,7 +1,7 @@
-// Package trace carries one trace from a request of the API to the calls of its job's target, as W3C trace context: in the
-// entry, in the fire and its header on the log, and in the call's traceparent.
+// Package trace carries one trace from an API request to the calls of its job's target, as W3C trace context: in the entry, in the
+// fire and its header on the log, and in the call's traceparent.
 //
-// Spans are made only after [Setup] found where to send them; what a client sent is carried on in any case.
+// Spans are made only after [Setup] has found where to send them; what a client sent is carried on in any case.
 package trace
 
 import (
@@ -33,9 +33,9 @@ const scope = "github.com/minutehand/minutehand"
 // on reports whether spans are made.
 var on atomic.Bool
 
-// Setup sends spans to where the standard variables OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say,
-// over HTTP; without them it does nothing. OTEL_TRACES_SAMPLER and the others are heeded. What cannot be sent in time is
-// dropped. stop sends what is left, within a few seconds.
+// Setup sends spans over HTTP to where the standard variables OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
+// say; without them it does nothing. It honours OTEL_TRACES_SAMPLER and the others. Spans that cannot be sent in time are dropped.
+// stop sends what is left, within a few seconds.
 func Setup(ctx context.Context, service, version string, logger *slog.Logger) (stop func(), err error) {
 	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 		return func() {}, nil
@@ -61,30 +61,30 @@ func Setup(ctx context.Context, service, version string, logger *slog.Logger) (s
 // stopWithin bounds how long a stop waits for the last traces to be sent.
 const stopWithin = 5 * time.Second
 
-// On reports whether spans are made: else nothing need be done for them.
+// On reports whether spans are made; if not, there is no need to prepare them.
 func On() bool { return on.Load() }
 
-// Start begins a span under a traceparent; under none, or one that is not valid, it begins a trace.
+// Start begins a span under a traceparent; if that is empty or not valid, it begins a trace.
 func Start(ctx context.Context, name, parent string, kind trace.SpanKind, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{header: parent})
 	return otel.Tracer(scope).Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
 }
 
-// Of is the traceparent of a context's span, or of what was extracted into it; "" for none.
+// Of returns the traceparent of a context's span, or of what was extracted into it; "" for none.
 func Of(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier[header]
 }
 
-// OfExecution is the traceparent of an execution that no traced request asked for: its trace id follows from the
-// execution's, so that all its attempts share one trace.
+// OfExecution returns the traceparent of an execution that no traced request asked for. Its trace id depends only on the execution,
+// so that all its attempts share one trace.
 func OfExecution(executionID string) string {
 	id := sha256.Sum256([]byte(executionID))
 	return format(hex.EncodeToString(id[:16]), executionID, 0, "01")
 }
 
-// OfAttempt is the traceparent of an attempt's call, where no span is made for it: in the trace of the parent, or else the
+// OfAttempt returns the traceparent of an attempt's call for which no span is made: in the parent's trace, or otherwise in the
 // execution's own.
 func OfAttempt(parent, executionID string, attempt int) string {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{header: parent})

@@ -85,7 +85,7 @@ func outcomeToPB(o *job.Outcome) *pb.Outcome {
 		Token:        &pb.Token{Epoch: o.Fence.Epoch, Counter: o.Fence.Counter, Start: o.Fence.Start},
 		StatusCode:   int32(o.StatusCode),
 		ResponseBody: o.ResponseBody, ResponseTruncated: o.ResponseTruncated,
-		// An error text may hold foreign bytes (a name from a certificate, a header); Protobuf wants UTF-8.
+		// An error text may contain foreign bytes (a name from a certificate, a header); Protobuf requires UTF-8.
 		Error: strings.ToValidUTF8(o.Error, "?"), RetryAfterMs: o.RetryAfter.Milliseconds(), PauseJob: o.PauseJob,
 		DefinitionId: o.DefinitionID,
 		Timeline: &pb.Timeline{

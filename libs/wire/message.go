@@ -5,12 +5,12 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// EventMessage is an event as a message of the log.
+// EventMessage returns an event as a message of the log.
 func EventMessage(e *job.Event) dispatch.Message {
 	return dispatch.Message{Key: e.Entry.JobID, Value: MarshalEvent(e), Decoded: e}
 }
 
-// EventOf is the event that a message carries; it must not be changed.
+// EventOf returns the event that a message carries; it must not be changed.
 func EventOf(m *dispatch.Message) (*job.Event, error) {
 	if e, ok := m.Decoded.(*job.Event); ok {
 		return e, nil
@@ -19,12 +19,12 @@ func EventOf(m *dispatch.Message) (*job.Event, error) {
 	return &e, err
 }
 
-// FireMessage is a fire as a message of the log.
+// FireMessage returns a fire as a message of the log.
 func FireMessage(f *job.Fire) dispatch.Message {
 	return dispatch.Message{Key: f.JobID, Value: MarshalFire(f), Decoded: f, Trace: f.Trace}
 }
 
-// FireOf is the fire that a message carries, which must not be changed.
+// FireOf returns the fire that a message carries; it must not be changed.
 func FireOf(m *dispatch.Message) (*job.Fire, error) {
 	if f, ok := m.Decoded.(*job.Fire); ok {
 		return f, nil

@@ -80,7 +80,7 @@ func definitionFromPB(m *pb.Definition) job.Definition {
 	}
 }
 
-// maybeMs and maybeAt are for instants that a client gives: the epoch itself is one of them.
+// maybeMs and maybeAt are for instants that a client supplies: the epoch itself is one of them.
 func maybeMs(t time.Time) *int64 {
 	if t.IsZero() {
 		return nil

@@ -1,7 +1,7 @@
-// Package wire turns the vocabulary into the Protobuf messages of schemas/proto and back. What it writes is what
-// stands on Kafka, in the embedded log and in the hot tier, byte for byte.
+// Package wire converts the vocabulary to the Protobuf messages of schemas/proto and back. What it writes is stored on Kafka, in
+// the embedded log and in the hot tier, byte for byte.
 //
-// It promises that decoding what it encoded gives an equal value, and that foreign bytes give an error, never a panic.
+// It promises that decoding what it encoded returns an equal value, and that foreign bytes cause an error, never a panic.
 package wire
 
 import (
@@ -106,8 +106,8 @@ func UnmarshalDeadLetter(b []byte) (job.DeadLetter, error) {
 	return job.DeadLetter{Event: eventFromPB(m.Event), Reason: m.Reason, At: at(m.AtMs)}, nil
 }
 
-// marshal cannot fail for these messages: they have no required fields, and every string was checked to be UTF-8 at
-// the edge. A panic here would be a broken build, not bad input.
+// marshal cannot fail for these messages: they have no required fields, and every string was checked to be UTF-8 at the edge. A
+// panic here would mean a broken build, not bad input.
 func marshal(m proto.Message) []byte {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {

@@ -19,14 +19,14 @@ type Access struct {
 	PasswordFile settings.SecretFile `env:"PASSWORD_FILE" placeholder:"FILE" help:"File with the user's password."`
 }
 
-// Options are what it says.
+// Options returns the options that it states.
 func (a *Access) Options() (Options, error) {
 	password, err := a.PasswordFile.Read()
 	return Options{Hosts: a.Hosts, Keyspace: a.Keyspace, Datacenter: a.Datacenter, Username: a.Username, Password: password}, err
 }
 
-// Connect opens the store, which must have the partition count that is expected. It waits until Cassandra answers. An error is a mistake
-// in the settings, such as ErrDatacenter and jobstore.ErrPartitions, or ctx's.
+// Connect opens the store, which must have the expected partition count. It waits until Cassandra answers. An error is a mistake in
+// the settings, such as ErrDatacenter and jobstore.ErrPartitions, or ctx's.
 func (a *Access) Connect(ctx context.Context, partitions int, logger *slog.Logger) (store *Store, err error) {
 	o, err := a.Options()
 	if err != nil {
@@ -43,8 +43,8 @@ func (a *Access) Connect(ctx context.Context, partitions int, logger *slog.Logge
 	return store, errors.Join(wrong, err)
 }
 
-// OpenChecked opens a store that must have one data centre, or that which is named (ErrDatacenter), and a partition count
-// (jobstore.ErrPartitions).
+// OpenChecked opens a store that must have a single data centre, or the one that is named (ErrDatacenter), and the given partition
+// count (jobstore.ErrPartitions).
 func OpenChecked(ctx context.Context, o Options, partitions int) (*Store, error) {
 	store, err := Open(o)
 	if err != nil {

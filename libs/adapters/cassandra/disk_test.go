@@ -22,10 +22,10 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// nodetool asks Cassandra's own tool.
+// nodetool runs Cassandra's own tool.
 func nodetool(t *testing.T, args ...string) string {
 	t.Helper()
-	// It takes seconds for a JVM to start, and more for a compaction.
+	// A JVM takes seconds to start, and a compaction takes longer.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "../../../infra/local/local", append([]string{"nodetool", "1"}, args...)...).CombinedOutput()
@@ -37,7 +37,7 @@ func nodetool(t *testing.T, args ...string) string {
 
 var liveSpace = regexp.MustCompile(`Space used \(live\): (\d+)`)
 
-// sizeOf is what a table takes on disk once everything is flushed and compacted.
+// sizeOf returns the size of a table on disk once everything is flushed and compacted.
 func sizeOf(t *testing.T, keyspace, table string) int {
 	t.Helper()
 	nodetool(t, "flush", keyspace, table)
@@ -49,7 +49,7 @@ func sizeOf(t *testing.T, keyspace, table string) int {
 	return size
 }
 
-// oneShots is how many jobs are fired and closed; MINUTEHAND_TEST_ONE_SHOTS says another number.
+// oneShots returns how many jobs are fired and closed; MINUTEHAND_TEST_ONE_SHOTS overrides it.
 func oneShots(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("MINUTEHAND_TEST_ONE_SHOTS")
@@ -65,7 +65,7 @@ func oneShots(t *testing.T) int {
 
 var tombstones = regexp.MustCompile(`and (\d+) tombstone cells`)
 
-// TestClosedBucketsGiveTheirDiskBack: entries of several hours, marked done and closed, each step in tables of its own on disk.
+// TestClosedBucketsGiveTheirDiskBack: entries of several hours, marked done and closed, each step in its own tables on disk.
 func TestClosedBucketsGiveTheirDiskBack(t *testing.T) {
 	const partitions, hours, standing = 4, 3, 3000
 	s, keyspace := openNamed(t)
@@ -109,7 +109,7 @@ func TestClosedBucketsGiveTheirDiskBack(t *testing.T) {
 		}
 		return locators
 	}
-	// met counts the tombstones that a read of a bucket meets which stays open.
+	// met counts the tombstones that a read meets of a bucket that stays open.
 	open := now.Add(hours*time.Hour + time.Minute)
 	met := func() int {
 		t.Helper()
@@ -160,7 +160,7 @@ func TestListingGoesThroughTheDaysOfATenant(t *testing.T) {
 	now := job.Instant(time.Now())
 	var want []string
 	for day := range 40 {
-		for n := range day % 4 { // days without any too
+		for n := range day % 4 { // including days without any
 			at := now.Add(-time.Duration(day)*24*time.Hour - time.Duration(n)*time.Millisecond)
 			id := job.JobPrefix + ulid.MustNew(uint64(at.UnixMilli()), ulid.DefaultEntropy()).String()
 			j := job.Job{

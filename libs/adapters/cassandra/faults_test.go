@@ -88,7 +88,7 @@ func TestCloseEndsWhileTheClusterIsAway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Cut() // the driver is on its way back
+		p.Cut() // the driver is reconnecting
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)

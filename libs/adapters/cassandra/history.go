@@ -25,7 +25,7 @@ var _ jobstore.History = (*History)(nil)
 // NewHistory returns the history of a store.
 func NewHistory(s *Store) *History { return &History{s} }
 
-// maxExecutionEvents bounds what is told of one execution.
+// maxExecutionEvents bounds what is returned for one execution.
 const maxExecutionEvents = 2000
 
 func dayOf(at time.Time) int { return int(at.Unix() / (24 * 60 * 60)) }
@@ -33,8 +33,8 @@ func dayOf(at time.Time) int { return int(at.Unix() / (24 * 60 * 60)) }
 // newestDay is the last day that can hold anything: a run of skipped instants may reach a little ahead.
 func newestDay() int { return dayOf(time.Now()) + 1 }
 
-// weekOf numbers the weeks of history: a partition that long holds 604,800 instants of a job at most, and a month of a job that
-// seldom fires is a read of six.
+// weekOf numbers the weeks of history: a partition of a week holds at most 604,800 instants of a job, and a month of a job that
+// seldom fires is a read of six partitions.
 func weekOf(day int) int { return day / 7 }
 
 // Record implements jobstore.History. Events of one job and week go in one batch.
@@ -72,7 +72,7 @@ func (s *History) Record(ctx context.Context, events []*job.Event) error {
 	})
 }
 
-// weeksAtOnce is of how many weeks a query of the history asks that found too little in the newest: a month lies in six.
+// weeksAtOnce is how many weeks a history query asks for at once when the newest held too little: a month lies in six.
 const weeksAtOnce = 6
 
 // Executions implements jobstore.History: a query for the newest week, and one for each month before it.
@@ -83,7 +83,7 @@ func (s *History) Executions(
 	if !before.NominalAt.IsZero() && weekOf(dayOf(before.NominalAt)) <= week {
 		const selected = "SELECT event FROM history_weeks WHERE job_id = ? AND week = ?"
 		week = weekOf(dayOf(before.NominalAt))
-		if at := before.NominalAt.UnixMilli(); at >= from { // those of the same instant
+		if at := before.NominalAt.UnixMilli(); at >= from { // events of the same instant
 			events, err = s.events(ctx, s.session.Query(selected+" AND nominal_ms = ? AND execution_id > ? LIMIT ?", jobID, week, at,
 				before.ExecutionID, limit))
 			if err != nil {
@@ -110,7 +110,7 @@ func (s *History) Executions(
 	return events[:min(limit, len(events))], nil
 }
 
-// eventsOf are the events of n weeks, the newest first, from an instant on, and at most so many of each.
+// eventsOf returns the events of n weeks, the newest first, from an instant on, and at most limit of each.
 func (s *History) eventsOf(ctx context.Context, jobID string, newest, n int, from int64, limit int) (events []job.Event, err error) {
 	weeks := make([]int, n)
 	for i := range weeks {
@@ -156,7 +156,7 @@ func (s *History) Execution(ctx context.Context, executionID string) ([]job.Even
 		ref.JobID, weekOf(dayOf(ref.NominalAt)), ref.NominalAt.UnixMilli(), executionID, maxExecutionEvents))
 }
 
-// PutDeadLetter implements jobstore.History. It lies under the day of the occurrence, which never changes.
+// PutDeadLetter implements jobstore.History. The letter is stored under the day of the occurrence, which never changes.
 func (s *History) PutDeadLetter(ctx context.Context, d job.DeadLetter) error {
 	e := &d.Event.Entry
 	q := s.session.Query("INSERT INTO dead_letters (tenant_id, day, execution_id, letter) VALUES (?, ?, ?, ?)", d.Event.TenantID,
@@ -172,7 +172,7 @@ func (s *History) MarkRedriven(ctx context.Context, d job.DeadLetter, executionI
 	return failed("mark redriven", q.Idempotent(true).ExecContext(ctx))
 }
 
-// DeadLetters implements jobstore.History. The cursor is a day and the execution behind which a page begins.
+// DeadLetters implements jobstore.History. The cursor is a day and the execution after which a page begins.
 func (s *History) DeadLetters(
 	ctx context.Context, tenantID, cursor string, limit int,
 ) (page []job.DeadLetter, next string, err error) {

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// listingShards is over how many partitions a tenant's listing of a day is spread.
+	// listingShards is the number of partitions over which a tenant's listing of a day is spread.
 	listingShards = 8
 	// listedDays bounds the days of tenants that a process knows to be noted, maxDays those that one query of a list asks for.
 	listedDays, maxDays = 10_000, 8
@@ -32,7 +32,7 @@ const (
 type JobStore struct {
 	*Store
 	mu sync.Mutex
-	// noted is until when days are known to be among their tenants'.
+	// noted holds until when days are known to be among their tenants'.
 	noted map[dayOfTenant]time.Time
 }
 
@@ -46,8 +46,8 @@ var _ jobstore.Jobs = (*JobStore)(nil)
 // NewJobStore returns the job rows of a store.
 func NewJobStore(s *Store) *JobStore { return &JobStore{Store: s, noted: map[dayOfTenant]time.Time{}} }
 
-// beforeAllClocks is the write timestamp of a new row, in µs: older than what any clock gives to a transaction, and the
-// older the later it is, so that of several the first one stands. It serves until the year 2050.
+// beforeAllClocks returns the write timestamp of a new row, in µs. It is older than what any clock gives to a transaction, and
+// decreases with time, so that the first of several rows stands. It works until the year 2050.
 func beforeAllClocks() int64 { return 2_500_000_000_000_000 - time.Now().UnixMicro() }
 
 // Get implements jobstore.Jobs.
@@ -63,7 +63,7 @@ func (s *JobStore) get(ctx context.Context, q *gocql.Query) (job.Job, error) {
 	return wire.UnmarshalJob(row)
 }
 
-// GetSerial implements jobstore.Jobs: a read at serial consistency ends the transactions that are in flight.
+// GetSerial implements jobstore.Jobs: a read at serial consistency completes the transactions that are in flight.
 func (s *JobStore) GetSerial(ctx context.Context, jobID string) (job.Job, error) {
 	q := s.session.Query("SELECT row FROM jobs WHERE job_id = ?", jobID)
 	return s.get(ctx, q.Consistency(gocql.LocalSerial).Idempotent(true))
@@ -95,11 +95,11 @@ func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]*jo
 	return rows, err
 }
 
-// maxTTL is the longest that Cassandra takes, in seconds: twenty years.
+// maxTTL is the longest TTL that Cassandra accepts, in seconds: twenty years.
 const maxTTL = 20 * 365 * 24 * 60 * 60
 
-// ttl is for how many seconds a job's row is kept; 0 for ever, which is also said of what would expire in more than maxTTL: the
-// next write says it again.
+// ttl returns for how many seconds a job's row is kept; 0 for ever. It returns 0 also for a row that would expire in more than
+// maxTTL: the next write sets it again.
 func ttl(j *job.Job) int {
 	at := jobstore.Expiry(j)
 	if at.IsZero() {
@@ -112,7 +112,7 @@ func ttl(j *job.Job) int {
 	return seconds
 }
 
-// listing is where a job is listed under its tenant: by the day that its id says.
+// listing is the place where a job is listed under its tenant: by the day in its id.
 type listing struct {
 	dayOfTenant
 	shard int
@@ -122,7 +122,7 @@ func listingOf(tenantID, jobID string) listing {
 	return listing{dayOfTenant{tenantID, listingDay(jobID)}, int(xxhash.Sum64String(jobID) % listingShards)}
 }
 
-// listingDay grows with the id.
+// listingDay returns the day under which a job is listed; it grows with the id.
 func listingDay(jobID string) int {
 	if !job.ValidID(jobID, job.JobPrefix) {
 		return 0
@@ -130,7 +130,7 @@ func listingDay(jobID string) int {
 	return dayOf(job.ULIDTime(strings.TrimPrefix(jobID, job.JobPrefix)))
 }
 
-// listed is the statement that lists a job, for as long as its row is kept.
+// listed returns the statement that lists a job, for as long as its row is kept.
 func listed(of listing, j *job.Job) gocql.BatchEntry {
 	return gocql.BatchEntry{
 		Stmt: "INSERT INTO listings (tenant_id, day, shard, job_id) VALUES (?, ?, ?, ?) USING TTL ?",
@@ -138,14 +138,14 @@ func listed(of listing, j *job.Job) gocql.BatchEntry {
 	}
 }
 
-// forGood is until when a day is noted on which a job was registered that is kept for good.
+// forGood is until when a day is noted if a job that is kept for good was registered on it.
 var forGood = time.Unix(1<<40, 0)
 
-// note makes sure that a day is among its tenant's for as long as a job is listed there, before it is. The write that lasts
-// longest has the greatest timestamp, so that no other makes it end earlier; a cell of its own stands for ever.
+// note makes sure that a day is among its tenant's days for as long as a job is listed there, before the job is. The write that
+// lasts longest has the greatest timestamp, so no other write makes it expire earlier; a cell of its own stands for ever.
 func (s *JobStore) note(ctx context.Context, of dayOfTenant, j *job.Job) error {
 	const day = 24 * time.Hour
-	until := time.Now().Add(time.Duration(ttl(j)) * time.Second).Truncate(day).Add(2 * day) // seldom another than for the job before
+	until := time.Now().Add(time.Duration(ttl(j)) * time.Second).Truncate(day).Add(2 * day) // rarely different from the previous job's
 	seconds := int(time.Until(until) / time.Second)
 	if ttl(j) == 0 || seconds > maxTTL {
 		until = forGood
@@ -198,14 +198,14 @@ func (s *JobStore) Create(ctx context.Context, j job.Job, exclusive bool) error 
 	return failed("create job", err)
 }
 
-// insert writes a row where none is.
+// insert writes a row if there is none.
 func (s *JobStore) insert(ctx context.Context, j *job.Job) error {
 	q := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) USING TIMESTAMP ? AND TTL ?", j.ID, j.Version,
 		wire.MarshalJob(j), beforeAllClocks(), ttl(j))
 	return failed("create job", q.Idempotent(true).ExecContext(ctx))
 }
 
-// CreateMany implements jobstore.Jobs. The listings travel in batches of a shard.
+// CreateMany implements jobstore.Jobs. The listings are sent in batches of one shard.
 func (s *JobStore) CreateMany(ctx context.Context, jobs []job.Job) error {
 	byShard := map[listing][]gocql.BatchEntry{}
 	for i := range jobs {
@@ -230,8 +230,8 @@ func (s *JobStore) CreateMany(ctx context.Context, jobs []job.Job) error {
 	return run.Each(len(jobs), concurrency, func(i int) error { return s.insert(ctx, &jobs[i]) })
 }
 
-// Replace implements jobstore.Jobs. A job that is kept for good is listed for good before its row says so, any other after it:
-// a crash in between leaves a listing that stays for too long, and never a job that is not listed.
+// Replace implements jobstore.Jobs. A job that is kept for good is listed for good before its row says so, any other after it. A
+// crash in between leaves a listing that stays for too long, but never a job that is not listed.
 func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 	keep := ttl(&j)
 	if keep == 0 {
@@ -243,7 +243,7 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 	applied, err := s.session.Query("UPDATE jobs USING TTL ? SET version = ?, row = ? WHERE job_id = ? IF version = ?",
 		keep, j.Version, wire.MarshalJob(&j), j.ID, j.Version-1).MapScanCASContext(ctx, standing)
 	if err == nil && applied && keep > 0 {
-		_ = s.list(ctx, &j) // the change stands, whatever becomes of its listing
+		_ = s.list(ctx, &j) // the change stands, whatever happens to its listing
 	}
 	if err == nil && !applied {
 		if err = jobstore.ErrConflict; standing["version"] == nil || standing["version"] == int64(0) {
@@ -285,7 +285,7 @@ func (s *JobStore) Definition(
 	return d, endsAt, failed("definition", err)
 }
 
-// List implements jobstore.Jobs. A job that is listed and has no row was never created.
+// List implements jobstore.Jobs. A job that is listed but has no row was never created.
 func (s *JobStore) List(ctx context.Context, tenantID, cursor string, limit int) (page []job.Job, next string, err error) {
 	for {
 		ids, err := s.listed(ctx, tenantID, cursor, limit+1)
@@ -314,12 +314,12 @@ func (s *JobStore) List(ctx context.Context, tenantID, cursor string, limit int)
 	}
 }
 
-// listed gives the ids after the cursor, newest first. It asks for the days that there are, the newest alone and then more at
-// once: a tenant that registers much fills a page from one, and who registers little has little in each.
+// listed returns the ids after the cursor, newest first. It queries the days that exist, first the newest alone and then more at
+// once: a tenant that registers many jobs fills a page from one day, and one that registers few has few in each.
 func (s *JobStore) listed(ctx context.Context, tenantID, cursor string, limit int) (ids []string, err error) {
 	newest := math.MaxInt32
 	if cursor == "" {
-		cursor = "~" // behind every id
+		cursor = "~" // after every id
 	} else {
 		newest = listingDay(cursor)
 	}
@@ -350,7 +350,7 @@ func (s *JobStore) listed(ctx context.Context, tenantID, cursor string, limit in
 	return ids[:min(limit, len(ids))], nil
 }
 
-// days are at most n of a tenant's days, newest first.
+// days returns at most n of a tenant's days, newest first.
 func (s *JobStore) days(ctx context.Context, tenantID string, newest, n int) (days []int, err error) {
 	it := s.session.Query("SELECT day FROM listing_days WHERE tenant_id = ? AND day <= ? LIMIT ?", tenantID, newest, n).
 		Idempotent(true).IterContext(ctx)

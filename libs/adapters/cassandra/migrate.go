@@ -16,15 +16,15 @@ import (
 
 // Sentinel errors.
 var (
-	// ErrNotMigrated means: the keyspace, or a table, is not there.
+	// ErrNotMigrated means: the keyspace, or a table, does not exist.
 	ErrNotMigrated = errors.New("it is not there yet; run: minutehand migrate")
-	// ErrReplication means: the keyspace cannot have the replication that is asked for, or has another one.
+	// ErrReplication means: the keyspace cannot have the requested replication, or has another one.
 	ErrReplication = errors.New("replication of the keyspace")
 )
 
-// Migrate makes the keyspace with the replication given, such as {'class': 'NetworkTopologyStrategy', 'dc1': 3}, and runs
-// the migrations (numbered .cql files) in order. It may be run again. ErrReplication, with nothing made, where the cluster has
-// fewer nodes than replicas are asked for, or the keyspace has other ones.
+// Migrate creates the keyspace with the replication given, such as {'class': 'NetworkTopologyStrategy', 'dc1': 3}, and runs the
+// migrations (numbered .cql files) in order. It may be run again. It returns ErrReplication, having created nothing, if the cluster
+// has fewer nodes than the replicas requested, or the keyspace has other ones.
 func Migrate(ctx context.Context, o Options, replication string, migrations fs.FS) error {
 	session, err := config(o).CreateSession()
 	if err != nil {
@@ -62,7 +62,7 @@ func Migrate(ctx context.Context, o Options, replication string, migrations fs.F
 	return nil
 }
 
-// statements splits a migration, which has its comments on lines of their own.
+// statements splits a migration, whose comments are on lines of their own.
 func statements(text string) (list []string) {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -78,8 +78,8 @@ func statements(text string) (list []string) {
 	return list
 }
 
-// checkReplication tells what is wrong with the replication asked for. A keyspace that has too many replicas for its cluster
-// takes no write, and stays as it is however often it is made.
+// checkReplication returns what is wrong with the requested replication. A keyspace that has too many replicas for its cluster
+// accepts no write, and creating it again does not change it.
 func checkReplication(ctx context.Context, session *gocql.Session, keyspace, text string) error {
 	there, err := nodesOf(ctx, session)
 	if err != nil {
@@ -105,7 +105,7 @@ func checkReplication(ctx context.Context, session *gocql.Session, keyspace, tex
 	if err != nil {
 		return err
 	}
-	if has[anywhere] == 0 { // a factor for all data centres was one for those that there were
+	if has[anywhere] == 0 { // a factor for all data centres applied to those that existed
 		there = has
 	}
 	want, err := replicas(parseReplication(text), there)
@@ -119,7 +119,7 @@ func checkReplication(ctx context.Context, session *gocql.Session, keyspace, tex
 	return nil
 }
 
-// replicationOf is the replication of a keyspace, nil if there is no such keyspace.
+// replicationOf returns the replication of a keyspace, nil if there is no such keyspace.
 func replicationOf(ctx context.Context, session *gocql.Session, keyspace string) (options map[string]string, err error) {
 	err = session.Query("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", keyspace).
 		Consistency(gocql.One).ScanContext(ctx, &options)
@@ -129,10 +129,10 @@ func replicationOf(ctx context.Context, session *gocql.Session, keyspace string)
 	return options, err
 }
 
-// nodes counts those of each data centre.
+// nodes counts the nodes of each data centre.
 type nodes map[string]int
 
-// anywhere stands for all data centres, of which SimpleStrategy knows nothing.
+// anywhere stands for all data centres, which SimpleStrategy does not distinguish.
 const anywhere = ""
 
 func (n nodes) in(where string) (count int) {
@@ -152,10 +152,10 @@ func nodesOf(ctx context.Context, session *gocql.Session) (nodes, error) {
 		return nil, err
 	}
 	found := nodes{name: 1}
-	// Of the same node, which is not among its peers.
+	// From the same node, which is not among its peers.
 	rows := session.Query("SELECT data_center FROM system.peers_v2").Consistency(gocql.One).SetHostID(own.String()).IterContext(ctx)
 	for rows.Scan(&name) {
-		if name != "" { // else a row that says nothing yet
+		if name != "" { // otherwise the row is not filled yet
 			found[name]++
 		}
 		name = ""
@@ -165,7 +165,7 @@ func nodesOf(ctx context.Context, session *gocql.Session) (nodes, error) {
 
 var replicationOption = regexp.MustCompile(`'([^']*)'\s*:\s*'?([^',}]*)`)
 
-// parseReplication reads the options out of a map in CQL.
+// parseReplication parses the options of a map in CQL.
 func parseReplication(text string) map[string]string {
 	options := map[string]string{}
 	for _, m := range replicationOption.FindAllStringSubmatch(text, -1) {
@@ -174,7 +174,7 @@ func parseReplication(text string) map[string]string {
 	return options
 }
 
-// replicas counts those of each data centre, or those anywhere.
+// replicas counts the replicas of each data centre, or those anywhere.
 func replicas(options map[string]string, there nodes) (nodes, error) {
 	counts := nodes{}
 	network := strings.HasSuffix(options["class"], "NetworkTopologyStrategy")
@@ -209,7 +209,7 @@ func replicas(options map[string]string, there nodes) (nodes, error) {
 	return counts, nil
 }
 
-// describe names numbers of replicas.
+// describe formats numbers of replicas.
 func describe(counts nodes) string {
 	var parts []string
 	for _, where := range slices.Sorted(maps.Keys(counts)) {

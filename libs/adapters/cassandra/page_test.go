@@ -19,7 +19,7 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// TestPageOfJobsAsksTheHistoryTwiceForEachAtMost: a page shows when each of its jobs fired last, which may be a month ago.
+// TestPageOfJobsAsksTheHistoryTwiceForEachAtMost: a page shows when each of its jobs last fired, which may be a month ago.
 func TestPageOfJobsAsksTheHistoryTwiceForEachAtMost(t *testing.T) {
 	const page, atOnce, days = 50, 16, 30
 	_, keyspace := openNamed(t)

@@ -16,12 +16,12 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// Pending is the minute buckets. A row is one that has an entry: marks and decisions of what is not there make cells
-// without one, which nobody sees.
+// Pending is the minute buckets. A row counts as one only if it has an entry: marks and decisions for rows that do not exist create
+// cells without an entry, which nobody sees.
 type Pending struct {
 	*Store
 	mu sync.Mutex
-	// low are the low-water marks as they were read last.
+	// low holds the low-water marks as last read.
 	low map[int]lowWater
 }
 
@@ -30,7 +30,7 @@ var _ jobstore.Pending = (*Pending)(nil)
 // NewPending returns the minute buckets of a store.
 func NewPending(s *Store) *Pending { return &Pending{Store: s} }
 
-// cells are all of a row, in the order in which scanRow reads them.
+// cells lists all columns of a row, in the order in which scanRow reads them.
 const cells = "partition, minute, due_ms, execution_id, attempt, definition_id, entry, done, decision, deferred_to_ms"
 
 const ofRow = " WHERE partition = ? AND minute = ? AND due_ms = ? AND execution_id = ? AND attempt = ? AND definition_id = ?"
@@ -74,8 +74,8 @@ func (s *Pending) write(ctx context.Context, what string, n int, of func(i int) 
 	})
 }
 
-// Put implements jobstore.Pending. Of two puts of a row the first one stands; a put into a bucket that was closed stays
-// away, because the deletion is newer than any put.
+// Put implements jobstore.Pending. Of two puts of a row the first one stands. A put into a bucket that was closed has no effect,
+// because the deletion is newer than any put.
 func (s *Pending) Put(ctx context.Context, entries []job.Entry) error {
 	stamp := beforeAllClocks()
 	return s.write(ctx, "put entries", len(entries), func(i int) (job.Locator, gocql.BatchEntry) {
@@ -98,8 +98,8 @@ func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 	})
 }
 
-// aboveLowWater leaves out what lies in closed buckets, where a mark would stay for ever. It goes by a mark that was read a
-// moment before: a writer that is so little late could as well have asked in time.
+// aboveLowWater leaves out rows in closed buckets, where a mark would stay for ever. It uses a low-water mark that was read a
+// moment ago: a writer that is late by so little could just as well have asked in time.
 func (s *Pending) aboveLowWater(ctx context.Context, locators []job.Locator) ([]job.Locator, error) {
 	open := make([]job.Locator, 0, len(locators))
 	for _, l := range locators {
@@ -114,7 +114,7 @@ func (s *Pending) aboveLowWater(ctx context.Context, locators []job.Locator) ([]
 	return open, nil
 }
 
-// lowWaterFor is how long a low-water mark that was read is gone by.
+// lowWaterFor is how long a low-water mark that was read is used.
 const lowWaterFor = time.Second
 
 type lowWater struct {
@@ -132,7 +132,7 @@ func (s *Pending) recentLowWater(ctx context.Context, partition int) (int64, err
 	return s.LowWater(ctx, partition)
 }
 
-// know keeps what a mark was when it was asked for.
+// know keeps a low-water mark and when it was asked for.
 func (s *Pending) know(partition int, minute int64, readAt time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,13 +158,13 @@ func (s *Pending) Decide(ctx context.Context, l job.Locator, d job.Decision) err
 	return failed("decide", q.Idempotent(true).ExecContext(ctx))
 }
 
-// rowOf is a row as it is read.
+// rowOf is a row as read.
 type rowOf struct {
 	locator    job.Locator
 	dueMs      int64
 	entry      []byte
 	done       *bool
-	decision   *[]byte // of the zero decision it is empty, and still there
+	decision   *[]byte // empty for the zero decision, but not null
 	deferredTo *int64
 }
 
@@ -175,7 +175,7 @@ func (r *rowOf) places() []any {
 	}
 }
 
-// row decodes; there is false for cells without an entry.
+// row decodes the row; there is false for cells without an entry.
 func (r *rowOf) row() (row job.PendingRow, there bool, err error) {
 	if len(r.entry) == 0 {
 		return row, false, nil
@@ -197,7 +197,7 @@ func (r *rowOf) row() (row job.PendingRow, there bool, err error) {
 	return row, true, nil
 }
 
-// rows runs a query for rows. read counts the cells' rows too, last is where the last one lies.
+// rows runs a query for rows. read also counts rows that are only cells; last is where the last one lies.
 func (s *Pending) rows(ctx context.Context, q *gocql.Query) (rows []job.PendingRow, read int, last job.Locator, err error) {
 	it := q.Idempotent(true).IterContext(ctx)
 	for {
@@ -314,8 +314,8 @@ func (s *Pending) LowWater(ctx context.Context, partition int) (low int64, err e
 	return low, failed("low-water mark", err)
 }
 
-// Close implements jobstore.Pending: the buckets first, then the mark. A crash in between leaves buckets that are gone and
-// not yet closed, which are closed again.
+// Close implements jobstore.Pending: first the buckets, then the mark. A crash in between leaves buckets that are deleted but not
+// yet closed; they are closed again.
 func (s *Pending) Close(ctx context.Context, partition int, minute int64) error {
 	low, err := s.LowWater(ctx, partition)
 	if err != nil || low >= minute {

@@ -9,7 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// Settings is the few values that concern the whole installation.
+// Settings holds the few values that concern the whole installation.
 type Settings struct{ *Store }
 
 var _ jobstore.Settings = (*Settings)(nil)

@@ -1,8 +1,8 @@
-// Package cassandra is the cold store on Cassandra: job rows, minute buckets, history and settings. schemas/cassandra holds
-// the tables.
+// Package cassandra is the cold store on Cassandra: job rows, minute buckets, history and settings. schemas/cassandra holds the
+// tables.
 //
-// Reads and writes ask LOCAL_QUORUM, lightweight transactions LOCAL_SERIAL. What is written for a fire travels in batches of
-// one partition. The driver tries again only what is idempotent by itself; a transaction never is.
+// Reads and writes use LOCAL_QUORUM, lightweight transactions LOCAL_SERIAL. The writes for a fire are sent in batches of one
+// partition. The driver retries only what is idempotent by itself; a transaction never is.
 package cassandra
 
 import (
@@ -26,21 +26,21 @@ import (
 type Options struct {
 	Hosts    []string // host:port
 	Keyspace string
-	// Datacenter is the local one; empty takes every node for local.
+	// Datacenter is the local one; empty treats every node as local.
 	Datacenter         string
 	Username, Password string
 	// Timeout bounds one request; 0 means 5 s.
 	Timeout time.Duration
 	// Dial connects to a node; nil means as usual.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Observe, if it is not nil, is told of every request that was answered or failed.
+	// Observe, if it is not nil, is called for every request that was answered or failed.
 	Observe func(Request)
 }
 
-// Request is a statement, or the statements of a batch, as it went to the cluster.
+// Request is a statement, or the statements of a batch, as sent to the cluster.
 type Request struct {
 	Statements []string
-	Values     [][]any // of each statement; never to be changed, or logged
+	Values     [][]any // of each statement; must not be changed, or logged
 	Took       time.Duration
 	Err        error
 }
@@ -53,7 +53,7 @@ func (d dialer) DialContext(ctx context.Context, network, address string) (net.C
 	return d(ctx, network, address)
 }
 
-// observer tells of requests.
+// observer reports requests.
 type observer func(Request)
 
 // ObserveQuery implements gocql.QueryObserver.
@@ -67,7 +67,7 @@ func (o observer) ObserveBatch(_ context.Context, b gocql.ObservedBatch) {
 }
 
 const (
-	// maxBatch bounds the rows of one batch, concurrency the requests that one call has under way.
+	// maxBatch bounds the rows of one batch, concurrency the requests that one call has in flight.
 	maxBatch    = 100
 	concurrency = 32
 	// inRows bounds the keys of one IN.
@@ -103,13 +103,13 @@ func config(o Options) *gocql.ClusterConfig {
 	return c
 }
 
-// Open connects to a keyspace that Migrate made, else the error is ErrNotMigrated.
+// Open connects to a keyspace that Migrate created; otherwise the error is ErrNotMigrated.
 func Open(o Options) (*Store, error) {
 	c := config(o)
 	c.Keyspace = o.Keyspace
 	session, err := c.CreateSession()
 	if err != nil {
-		// The driver does not tell why: it may only lack the keyspace.
+		// The driver does not say why: it may only lack the keyspace.
 		if bare, without := config(o).CreateSession(); without == nil {
 			defer bare.Close()
 			if standing, asked := replicationOf(context.Background(), bare, o.Keyspace); asked == nil && standing == nil {
@@ -121,8 +121,8 @@ func Open(o Options) (*Store, error) {
 	return &Store{session}, nil
 }
 
-// closeWithin bounds how long Close waits for the driver, which waits for ever if its control connection is on its way
-// back at that moment (seen in gocql 2.1.2: the refresh of the schema that this asks for is stopped first).
+// closeWithin bounds how long Close waits for the driver. The driver waits for ever if its control connection is reconnecting at
+// that moment (seen in gocql 2.1.2: the schema refresh that the reconnection asks for is stopped first).
 const closeWithin = 5 * time.Second
 
 // Close closes the connections.
@@ -143,11 +143,11 @@ func (s *Store) Check(ctx context.Context) error {
 	return failed("check", s.session.Query("SELECT release_version FROM system.local").ExecContext(ctx))
 }
 
-// ErrDatacenter means: the cluster has several data centres, and which of them is the local one was not said.
+// ErrDatacenter means: the cluster has several data centres, and the settings do not name the local one.
 var ErrDatacenter = errors.New("the cluster has several data centres: say which is the local one")
 
-// CheckDatacenter gives ErrDatacenter where the local data centre was not named and there are several. A lightweight transaction
-// would be serial within whichever answers it: two of them could both win.
+// CheckDatacenter returns ErrDatacenter if the local data centre was not named and there are several. A lightweight transaction
+// would then be serial within whichever data centre answers it: two of them could both win.
 func (s *Store) CheckDatacenter(ctx context.Context, local string) error {
 	there, err := nodesOf(ctx, s.session)
 	if err != nil {
@@ -167,11 +167,11 @@ func checkDatacenter(there nodes, local string) error {
 	return nil
 }
 
-// partitionsSetting names the setting that holds the partition count.
+// partitionsSetting is the name of the setting that holds the partition count.
 const partitionsSetting = "partitions"
 
-// CheckPartitions gives ErrPartitions where the store was set up with another count: jobs would then be looked for where
-// they are not. One that was not set up yet has none.
+// CheckPartitions returns ErrPartitions if the store was set up with another count, because jobs would then be looked for where
+// they are not. A store that was not set up yet has no count.
 func (s *Store) CheckPartitions(ctx context.Context, want int) error {
 	standing, err := NewSettings(s).Setting(ctx, partitionsSetting)
 	var invalid gocql.RequestError
@@ -184,8 +184,8 @@ func (s *Store) CheckPartitions(ctx context.Context, want int) error {
 	return err
 }
 
-// SetUp gives every partition its low-water mark, where it has none: a minute before now, so that the first registrations
-// lie above it by every clock. The partition count is fixed by the first call.
+// SetUp gives every partition a low-water mark, unless it has one: a minute before now, so that the first registrations lie above
+// it by every clock. The first call fixes the partition count.
 func (s *Store) SetUp(ctx context.Context, partitions int, minute int64) error {
 	err := NewSettings(s).SwapSetting(ctx, partitionsSetting, nil, []byte(strconv.Itoa(partitions)))
 	if errors.Is(err, jobstore.ErrConflict) {

@@ -23,14 +23,14 @@ import (
 
 const replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
 
-// open makes a keyspace of its own.
+// open creates a keyspace of its own.
 func open(t *testing.T) *cassandra.Store {
 	t.Helper()
 	s, _ := openNamed(t)
 	return s
 }
 
-// openNamed is open, and names the keyspace.
+// openNamed is open, and returns the name of the keyspace.
 func openNamed(t *testing.T) (s *cassandra.Store, keyspace string) {
 	t.Helper()
 	o := cassandra.Options{
@@ -61,7 +61,7 @@ func TestConformance(t *testing.T) {
 		var stores atomic.Int64
 		jobstoretest.RunPending(t, func(t *testing.T) jobstore.Pending {
 			p := cassandra.NewPending(s)
-			// Each test works above the minutes of those before.
+			// Each test works above the minutes of the previous ones.
 			for partition := range 4 {
 				if err := p.Close(t.Context(), partition, job.Minute(time.Now())+200*stores.Load()); err != nil {
 					t.Fatal(err)

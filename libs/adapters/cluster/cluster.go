@@ -1,4 +1,4 @@
-// Package cluster opens all of the real servers, for what works on every one: a migration, the demo, tests and benches.
+// Package cluster opens all of the real servers, for whatever works on every one of them: a migration, the demo, tests and benches.
 package cluster
 
 import (
@@ -30,7 +30,7 @@ import (
 )
 
 // Settings say where the servers are, and what else a migration needs. The defaults are for three nodes or more of each server;
-// infra/local/local env prints what its own single ones need.
+// infra/local/local env prints what its own single servers need.
 type Settings struct {
 	Partitions  settings.Count   `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
 	Cassandra   cassandra.Access `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
@@ -43,7 +43,7 @@ type Settings struct {
 	Copies      settings.Count   `name:"kafka-replication" default:"3" env:"MINUTEHAND_KAFKA_REPLICATION" placeholder:"N" help:"Replication factor of the topics that a migration makes."`
 }
 
-// Servers is what the settings say.
+// Servers returns the configuration that the settings state.
 func (s *Settings) Servers() (Config, error) {
 	cassandraOptions, err := s.Cassandra.Options()
 	redisOptions, err2 := s.Redis.Options()
@@ -60,7 +60,7 @@ type Config struct {
 	// Partitions is the partition count, fixed when the stores are set up.
 	Partitions int
 	Cassandra  cassandra.Options
-	// Replication is that of the keyspace, in CQL; only a migration asks for it.
+	// Replication is that of the keyspace, in CQL; only a migration uses it.
 	Replication string
 	Kafka       kafka.Options
 	Redis       redis.Options
@@ -88,9 +88,9 @@ type Cluster struct {
 	bucket *s3.Archive
 }
 
-// Open connects. Of the servers only Cassandra must answer for that, and have the partition count that is expected
-// (ErrPartitions), and one data centre, or that which is named (cassandra.ErrDatacenter). A Redis that answers must not be one
-// that evicts keys (redis.ErrEvicts). Every call of a port is measured.
+// Open connects. Of the servers only Cassandra must answer for that. It must have the expected partition count (ErrPartitions), and
+// a single data centre or the one that is named (cassandra.ErrDatacenter). A Redis that answers must not evict keys
+// (redis.ErrEvicts). Every call of a port is measured.
 func Open(ctx context.Context, cfg Config, logger *slog.Logger, metrics prometheus.Registerer) (*Cluster, error) {
 	c := &Cluster{}
 	if err := c.open(ctx, cfg, logger, metrics); err != nil {
@@ -126,10 +126,10 @@ func (c *Cluster) open(ctx context.Context, cfg Config, logger *slog.Logger, met
 	return nil
 }
 
-// EnsureTopics creates the log's topics that are not there.
+// EnsureTopics creates the log's topics that do not exist.
 func (c *Cluster) EnsureTopics(ctx context.Context) error { return c.log.EnsureTopics(ctx) }
 
-// Close ends the connections.
+// Close closes the connections.
 func (c *Cluster) Close() {
 	if c.hot != nil {
 		c.hot.Close()
@@ -145,10 +145,10 @@ func (c *Cluster) Close() {
 	}
 }
 
-// checkTimeout bounds the question whether a server answers.
+// checkTimeout bounds the check whether a server answers.
 const checkTimeout = 2 * time.Second
 
-// Server is one that services work on, by its name in what is missing.
+// Server is a server that services use, by the name that Missing returns.
 type Server string
 
 // The servers.
@@ -174,7 +174,7 @@ func (c *Cluster) check(ctx context.Context, s Server) error {
 	return c.bucket.Check(ctx)
 }
 
-// Missing names those of the servers that do not answer now. All are asked at once, so that one which hangs hides no other.
+// Missing returns the names of those servers that do not answer now. It asks all at once, so that one which hangs hides no other.
 func (c *Cluster) Missing(ctx context.Context, servers ...Server) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -192,8 +192,8 @@ func (c *Cluster) Missing(ctx context.Context, servers ...Server) (names []strin
 	return names
 }
 
-// Migrate makes what the services need: the keyspace and its tables, a low-water mark for each partition, the topics, and the
-// archive's bucket where that is allowed. What is there stays, so it may be run again.
+// Migrate creates what the services need: the keyspace and its tables, a low-water mark for each partition, the topics, and the
+// archive's bucket where that is allowed. It leaves alone what exists, so it may be run again.
 func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Logger) error {
 	err := cassandra.Migrate(ctx, cfg.Cassandra, cfg.Replication, migrations)
 	if errors.Is(err, cassandra.ErrReplication) {

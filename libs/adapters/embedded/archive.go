@@ -18,8 +18,8 @@ import (
 	"github.com/minutehand/minutehand/libs/archive"
 )
 
-// Archive keeps objects as files below a folder. An object is written under a temporary name, synced, and then linked
-// to its own, which fails where that exists: so it is there whole or not at all, and never replaced.
+// Archive keeps objects as files below a folder. An object is written under a temporary name, synced, and then linked to its own
+// name, which fails if that exists. So an object is there whole or not at all, and is never replaced.
 type Archive struct {
 	fs  vfs.FS
 	dir string
@@ -110,7 +110,7 @@ func (a *Archive) Open(_ context.Context, name string) (archive.Object, error) {
 	return object{f, info.Size()}, nil
 }
 
-// belowObject reports whether a name goes on below an object's, where nothing can be; file systems differ in the error.
+// belowObject reports whether a name lies below an object's name, where nothing can be; file systems differ in the error.
 func (a *Archive) belowObject(name string) bool {
 	for parent := path.Dir(path.Clean("/" + name)); parent != "/"; parent = path.Dir(parent) {
 		if info, err := a.fs.Stat(a.path(parent)); err == nil {

@@ -56,7 +56,7 @@ func (h *HotBuckets) SetEpoch(_ context.Context, o coord.Owner) error {
 		return fmt.Errorf("embedded: partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
 	}
 	if p.epoch[o.Role] != o.Epoch && o.Role == coord.RoleWorker {
-		p.bringAllBack() // what the owner before was given
+		p.bringAllBack() // what the previous owner was given
 	}
 	p.epoch[o.Role] = o.Epoch
 	return nil
@@ -67,5 +67,5 @@ func (h *HotBuckets) Incarnations(_ context.Context, partitions []int) ([]string
 	return slices.Repeat([]string{h.incarnation}, len(partitions)), nil
 }
 
-// Entries is how many entries all hot buckets hold.
+// Entries returns the number of entries in all hot buckets.
 func (h *HotBuckets) Entries() int64 { return h.entries.Load() }

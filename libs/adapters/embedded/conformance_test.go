@@ -24,7 +24,7 @@ import (
 const (
 	partitions  = 4
 	firstMinute = 31_000_000
-	// bound is what the adapters that have one are opened with to show that they keep it.
+	// bound is the bound with which the adapters that have one are opened, to show that they keep it.
 	bound = 5
 )
 
@@ -37,7 +37,7 @@ func records(t *testing.T, db *embedded.DB, bound int) attempts.Records {
 	return r
 }
 
-// fileSystems are those that the suites run on.
+// fileSystems returns the file systems that the suites run on.
 func fileSystems(t *testing.T) map[string]func() (vfs.FS, string) {
 	t.Helper()
 	return map[string]func() (vfs.FS, string){

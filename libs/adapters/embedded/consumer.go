@@ -9,7 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
-// consumer reads all partitions of a topic: in one process a group has one member.
+// consumer reads all partitions of a topic: in a single process a group has one member.
 type consumer struct {
 	log   *Log
 	topic *topic
@@ -61,8 +61,8 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 	}
 }
 
-// read takes what is there, beginning with another partition at each call so that none waits for the others, and from
-// memory where that goes back far enough. grown is closed when there is more than it saw.
+// read takes the messages that are there. Each call begins with another partition, so that none waits for the others. It reads from
+// memory where that goes back far enough. grown is closed when there is more than read saw.
 func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Message, grown chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,14 +113,14 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 			return nil, nil, fmt.Errorf("embedded: consume: %w", err)
 		}
 		if err != nil {
-			break // what was taken is given; the next read meets the error again
+			break // what was taken is returned; the next read meets the error again
 		}
 	}
 	return messages, grown, nil
 }
 
-// Commit implements dispatch.Consumer. It does not wait for a sync, which would compete with those of the log for the
-// disk: the loss of power may take the last commits back, and never one without what was committed after it.
+// Commit implements dispatch.Consumer. It does not wait for a sync, which would compete with the log's own syncs for the disk. A
+// power loss may undo the last commits, but never one without everything committed after it.
 func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
 	b := c.log.db.pebble.NewBatch()
 	defer b.Close()

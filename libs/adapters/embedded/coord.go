@@ -8,7 +8,7 @@ import (
 	"github.com/minutehand/minutehand/libs/coord"
 )
 
-// Coordinator gives every partition to this process. Its numbers are durable, so that they grow over restarts.
+// Coordinator assigns every partition to this process. Its numbers are durable, so they grow across restarts.
 type Coordinator struct {
 	db *DB
 	mu sync.Mutex

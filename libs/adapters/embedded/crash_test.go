@@ -32,7 +32,7 @@ func crashEntry(i int) job.Entry {
 	}, at)
 }
 
-// acknowledge writes one of everything and returns once all of it was acknowledged.
+// acknowledge writes one of everything, and returns once all of it was acknowledged.
 func acknowledge(ctx context.Context, db *DB, fsys vfs.FS) error {
 	jobs, pending, history := NewJobStore(db), NewPending(db), NewHistory(db)
 	log, err := NewLog(db)
@@ -67,7 +67,7 @@ func acknowledge(ctx context.Context, db *DB, fsys vfs.FS) error {
 	)
 }
 
-// losses tells what of it is not there any more.
+// losses returns what of it is missing.
 func losses(ctx context.Context, db *DB, fsys vfs.FS) []string {
 	var lost []string
 	expect := func(what string, ok bool, err error) {
@@ -125,7 +125,7 @@ func logHolds(ctx context.Context, log *Log, value string) bool {
 	return false
 }
 
-// losePower writes, takes the power away without closing anything, and reopens what is left.
+// losePower writes, cuts the power without closing anything, and reopens what is left.
 func losePower(t *testing.T, withoutSync bool) []string {
 	t.Helper()
 	ctx := t.Context()
@@ -292,7 +292,7 @@ func TestAnArchiveObjectIsThereWholeOrNotAtAll(t *testing.T) {
 	if err := a.PutIfAbsent(ctx, "audit/x", []byte("another")); !errors.Is(err, archive.ErrExists) {
 		t.Errorf("a second put gave %v", err)
 	}
-	// A process that died in the middle of a put leaves only a temporary file, which the next one drops.
+	// A process that died in the middle of a put leaves only a temporary file, which the next process drops.
 	f, err := fsys.Create("/archive/.partial/audit_y", vfs.WriteCategoryUnspecified)
 	if err != nil {
 		t.Fatal(err)

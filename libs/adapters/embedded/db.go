@@ -1,9 +1,9 @@
-// Package embedded keeps every kind of state in this process: the cold store, the log and the coordinator's numbers in
-// one Pebble database with group-committed fsync, the hot buckets and the leases in memory, the archive in a folder.
+// Package embedded keeps every kind of state in this process: the cold store, the log and the coordinator's numbers in one Pebble
+// database with group-committed fsync, the hot buckets and the leases in memory, the archive in a folder.
 //
-// It promises what the ports promise, for a single process: what was acknowledged survives kill -9 and the loss of
-// power (on a disk that keeps what it said it synced); what is in memory is rebuilt by the same sweeps that rebuild a
-// lost Redis. A directory belongs to one process at a time and says which format it has.
+// It promises what the ports promise, for a single process. Whatever was acknowledged survives kill -9 and power loss (on a disk
+// that keeps what it said it synced). State in memory is rebuilt by the same sweeps that rebuild a lost Redis. A directory belongs
+// to one process at a time and states its format.
 package embedded
 
 import (
@@ -25,8 +25,8 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// FormatVersion is the version of the layout that this build writes. It reads the one before too, which differs only in
-// that nothing was merged in it, and makes it this one.
+// FormatVersion is the version of the layout that this build writes. The build also reads the previous version, which differs only
+// in that nothing was merged in it, and converts it to this one.
 const FormatVersion = 3
 
 // Errors that an operator sees when a directory cannot be opened.
@@ -37,16 +37,16 @@ var (
 	ErrFormat = errors.New("data directory has a format that this build does not know")
 )
 
-// FS is a file system that the store may lie on.
+// FS is a file system that can hold the store.
 type FS = vfs.FS
 
-// Options says where the database lives and how large it may grow in memory.
+// Options configures where the database lives and how much memory it may use.
 type Options struct {
-	// Dir is the database's folder; it is made if missing.
+	// Dir is the database's folder; it is created if missing.
 	Dir string
 	// FS is the file system, the machine's if nil.
 	FS FS
-	// Partitions is the partition count of a new store; an existing one must agree. 0 means the store's own, or
+	// Partitions is the partition count of a new store; that of an existing store must agree. 0 means the store's own, or
 	// bucket.DefaultPartitions for a new one.
 	Partitions int
 	// CacheBytes bounds the block cache, MemTableBytes each of at most four memtables.
@@ -56,8 +56,8 @@ type Options struct {
 	// SetupMinute is the low-water mark that a new store gets: the minute of its set-up.
 	SetupMinute int64
 	Log         *slog.Logger
-	// Fatal is called where the store cannot go on, such as when the disk is full; it must not return. Everything that was
-	// acknowledged is on disk, and going on would acknowledge what is not. Without it there is a panic.
+	// Fatal is called when the store cannot go on, for example because the disk is full; it must not return. Everything that was
+	// acknowledged is on disk, and going on would acknowledge what is not. Without it the store panics.
 	Fatal func(err error)
 
 	// withoutSync drops every fsync. Only the durability suite sets it, to show that it would notice.
@@ -70,14 +70,14 @@ type DB struct {
 	lock   *pebble.Lock
 	write  *pebble.WriteOptions
 	fatal  func(err error)
-	// closing is called before the database is closed.
+	// closing holds what is called before the database is closed.
 	closing    []func()
 	partitions int
 	// incarnation names what is in memory only: the hot tier, which is lost with this process.
 	incarnation string
 }
 
-// Incarnation of the hot tier that goes with this opening of the database.
+// Incarnation returns that of the hot tier that belongs to this opening of the database.
 func (db *DB) Incarnation() string { return db.incarnation }
 
 // DefaultMemTableBytes is the default of Options.MemTableBytes.
@@ -109,7 +109,7 @@ func Open(o Options) (*DB, error) {
 		db.write = pebble.NoSync
 	}
 	err = db.setUp(o)
-	if err == nil { // else the store stays as it is
+	if err == nil { // otherwise the store stays as it is
 		err = db.drawIncarnation()
 	}
 	if err != nil {
@@ -121,23 +121,23 @@ func Open(o Options) (*DB, error) {
 func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
-	// Most of what is written is deleted soon. Compacting late spares much of it the rewriting, and leaves the CPU to a
-	// stampede; a read looks at a few more tables, which their filters make cheap.
+	// Most of what is written is deleted soon. Compacting late spares rewriting much of it, and leaves the CPU to a stampede; a read
+	// looks at a few more tables, which their filters make cheap.
 	opts := &pebble.Options{
 		FS: o.FS, Cache: cache, MemTableSize: uint64(o.MemTableBytes), MemTableStopWritesThreshold: 4,
-		LBaseMaxBytes: 4 * o.MemTableBytes, // a level fewer where there is memory
+		LBaseMaxBytes: 4 * o.MemTableBytes, // one level fewer where there is memory
 		MaxOpenFiles:  o.MaxOpenFiles, L0CompactionThreshold: 10, L0StopWritesThreshold: 40, Logger: storeLog{o.Log, o.Fatal},
 		FormatMajorVersion: pebble.FormatNewest, Merger: firstStands,
 	}
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
-	// What rests ends up in the last level, where it is written seldom and compressed best.
+	// Data at rest ends up in the last level, where it is rarely rewritten and compressed best.
 	opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionBalanced })
 	if err := makeFolders(o.FS, o.Dir); err != nil {
 		return nil, nil, err
 	}
-	// Pebble would only say that a lock could not be had; asking for it first tells this from any other failure.
+	// Pebble would only say that it could not acquire a lock; asking for the lock first distinguishes this from any other failure.
 	lock, err := pebble.LockDirectory(o.Dir, o.FS)
 	if err != nil {
 		return nil, nil, fmt.Errorf("embedded: %s: %w", o.Dir, ErrInUse)
@@ -150,7 +150,7 @@ func openPebble(o Options) (*pebble.DB, *pebble.Lock, error) {
 	return p, lock, nil
 }
 
-// makeFolders makes a folder and its parents, durably: a new folder is lost with the power unless its parent is synced.
+// makeFolders creates a folder and its parents, durably: a new folder is lost in a power loss unless its parent is synced.
 func makeFolders(fsys vfs.FS, dir string) error {
 	if err := fsys.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("embedded: make %s: %w", dir, err)
@@ -169,7 +169,7 @@ func makeFolders(fsys vfs.FS, dir string) error {
 	}
 }
 
-// setUp writes what a new store needs in one batch, or checks what an old one says.
+// setUp writes what a new store needs in one batch, or checks what an existing one says.
 func (db *DB) setUp(o Options) error {
 	format, found, err := db.getNumber(metaKey("format"))
 	if err != nil {
@@ -223,7 +223,7 @@ func (db *DB) initialise(o Options) error {
 	return nil
 }
 
-// drawIncarnation begins an incarnation of the hot tier. Its number lasts before anything is done under it.
+// drawIncarnation begins an incarnation of the hot tier. Its number is durable before anything is done under it.
 func (db *DB) drawIncarnation() error {
 	last, _, err := db.getNumber(metaKey("incarnation"))
 	if err != nil {
@@ -237,10 +237,10 @@ func (db *DB) drawIncarnation() error {
 	return nil
 }
 
-// Partitions is the store's partition count.
+// Partitions returns the store's partition count.
 func (db *DB) Partitions() int { return db.partitions }
 
-// Close closes the database. Nothing may use it any more.
+// Close closes the database, which must not be used afterwards.
 func (db *DB) Close() error {
 	for _, f := range db.closing {
 		f()
@@ -256,14 +256,14 @@ func (db *DB) Compact(ctx context.Context) error {
 	return nil
 }
 
-// CacheBytes is what the store's caches hold, of blocks and of open tables. They lie outside the Go heap.
+// CacheBytes returns the size of the store's caches, of blocks and of open tables. They lie outside the Go heap.
 func (db *DB) CacheBytes() int64 {
 	m := db.pebble.Metrics()
 	return m.BlockCache.Size + m.FileCache.Size
 }
 
-// apply makes a batch visible without waiting for its fsync, which synced does. Batches reach the disk in the order in
-// which they were applied, so what is there after a crash never lacks anything that was applied before it.
+// apply makes a batch visible without waiting for its fsync, which synced does. Batches reach the disk in the order in which they
+// were applied, so what a crash leaves behind never lacks anything that was applied before it.
 func (db *DB) apply(b *pebble.Batch) error {
 	return db.orDie(func() error {
 		if !db.write.Sync {
@@ -285,7 +285,7 @@ func (db *DB) commit(b *pebble.Batch) error {
 	return db.orDie(func() error { return b.Commit(db.write) })
 }
 
-// commitLater applies a batch that reaches the disk with whatever is synced next.
+// commitLater applies a batch that reaches the disk with the next sync.
 func (db *DB) commitLater(b *pebble.Batch) error {
 	return db.orDie(func() error { return b.Commit(pebble.NoSync) })
 }
@@ -306,14 +306,14 @@ func (db *DB) deleteRangeLater(from, to []byte) error {
 	return db.orDie(func() error { return db.pebble.DeleteRange(from, to, pebble.NoSync) })
 }
 
-// sync waits until everything that was written so far is on disk; many that wait share one fsync.
+// sync waits until everything written so far is on disk; many waiting callers share one fsync.
 func (db *DB) sync() error {
 	return db.orDie(func() error { return db.pebble.LogData(nil, db.write) })
 }
 
-// orDie runs a write. One that fails leaves the write-ahead log broken: readers may have seen what will not be there
-// after a restart, and every later write fails too. Pebble returns such an error, panics with it, or calls Fatalf,
-// depending on who met it first; here they all end in Fatal.
+// orDie runs a write. A write that fails leaves the write-ahead log broken: readers may have seen what will not be there after a
+// restart, and every later write fails too. Pebble returns such an error, panics with it, or calls Fatalf, depending on where it is
+// met first; here they all end in Fatal.
 func (db *DB) orDie(write func() error) (err error) {
 	defer func() {
 		switch v := recover().(type) {
@@ -333,7 +333,7 @@ func (db *DB) orDie(write func() error) (err error) {
 	return err
 }
 
-// get copies a value. found is false where there is none.
+// get copies a value. found is false if there is none.
 func (db *DB) get(key []byte) (value []byte, found bool, err error) {
 	v, closer, err := db.pebble.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -365,7 +365,7 @@ func setNumber(s setter, key []byte, n int64) error {
 	return s.Set(key, binary.BigEndian.AppendUint64(nil, uint64(n)), nil)
 }
 
-// scan calls fn for the keys of [lower, upper) in order until it says stop; key and value are only valid within fn.
+// scan calls fn for the keys in [lower, upper) in order until fn returns false; key and value are only valid within fn.
 func (db *DB) scan(ctx context.Context, lower, upper []byte, fn func(key, value []byte) (more bool, err error)) error {
 	it, err := db.pebble.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
@@ -383,7 +383,7 @@ func (db *DB) scan(ctx context.Context, lower, upper []byte, fn func(key, value 
 	return errors.Join(it.Error(), it.Close())
 }
 
-// storeLog passes on what the store says of itself: its routine is not for people, its errors are.
+// storeLog passes on the store's own log: its errors, but not its routine messages, which are not for people.
 type storeLog struct {
 	log   *slog.Logger
 	fatal func(err error)
@@ -397,7 +397,7 @@ func (l storeLog) Errorf(format string, args ...any) {
 
 // Fatalf implements pebble.Logger: it does not return.
 func (l storeLog) Fatalf(format string, args ...any) {
-	// The cause is an argument; the rest is the store's own talk.
+	// The cause is one of the arguments; the rest is the store's own wording.
 	err := fmt.Errorf(format, args...)
 	for _, a := range args {
 		if cause, ok := a.(error); ok {

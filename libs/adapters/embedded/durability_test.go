@@ -51,13 +51,13 @@ func (w *world) close() error {
 	return w.db.Close()
 }
 
-// kept is something that is written and, once that was acknowledged, must be there for good. Each is written to a store
-// of its own, as the last thing before the crash: a later write that is synced would carry an earlier one along.
+// kept is something that is written and, once acknowledged, must stay for good. Each is written to a store of its own, as the last
+// thing before the crash, because a later synced write would carry an earlier one along.
 type kept struct {
 	what string
-	// prepare is what has to be there before; write is acknowledged last.
+	// prepare writes what has to be there before; write is acknowledged last.
 	prepare, write func(ctx context.Context, w *world) error
-	// check gives an error when what was written is not there.
+	// check returns an error when what was written is not there.
 	check func(ctx context.Context, w *world) error
 }
 
@@ -92,7 +92,7 @@ func publishKept(ctx context.Context, w *world) error {
 	return w.log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{{Key: crashJob, Value: []byte("kept")}})
 }
 
-// everythingKept is one of each kind of acknowledged write.
+// everythingKept returns one of each kind of acknowledged write.
 func everythingKept() []kept {
 	return []kept{
 		{"a created job", nothing, createKept, func(ctx context.Context, w *world) error {
@@ -182,7 +182,7 @@ func keptNumber() kept {
 	}}
 }
 
-// keptLogID reads the log id, under which positions may have been noted from then on.
+// keptLogID reads the log id, under which positions may be noted from then on.
 func keptLogID() kept {
 	var id string
 	return kept{"the log id", nothing, func(ctx context.Context, w *world) error {
@@ -195,7 +195,7 @@ func keptLogID() kept {
 	}}
 }
 
-// survives writes k, ends the process as stop says and tells what is wrong with what is left of it.
+// survives writes k, ends the process by stop, and returns what is wrong with what is left of it.
 func survives(ctx context.Context, k kept, withoutSync bool, stop func(*world) (vfs.FS, error)) error {
 	w, err := openWorld(vfs.NewCrashableMem(), withoutSync)
 	if err != nil {
@@ -215,7 +215,7 @@ func survives(ctx context.Context, k kept, withoutSync bool, stop func(*world) (
 	return errors.Join(k.check(ctx, again), again.close())
 }
 
-// powerLoss leaves exactly what was synced, closed is the end of a process that stops in order.
+// powerLoss leaves exactly what was synced; closed is the end of a process that stops in order.
 func powerLoss(w *world) (vfs.FS, error) {
 	left := w.fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0})
 	return left, w.close()
@@ -223,7 +223,7 @@ func powerLoss(w *world) (vfs.FS, error) {
 
 func closed(w *world) (vfs.FS, error) { return w.fs, w.close() }
 
-// lostBy tells which of everything did not survive.
+// lostBy returns which of everything did not survive.
 func lostBy(ctx context.Context, withoutSync bool, stop func(*world) (vfs.FS, error)) (lost []string) {
 	for _, k := range everythingKept() {
 		if err := survives(ctx, k, withoutSync, stop); err != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// fifo is a queue of keys with the instants at which they came, oldest first.
+// fifo is a queue of keys with the instants at which they were added, oldest first.
 type fifo[K comparable] struct {
 	items []aged[K]
 	head  int
@@ -33,7 +33,7 @@ func (q *fifo[K]) pop() aged[K] {
 	return a
 }
 
-// expiring is a map whose values go after a time, or earlier when there are too many: the oldest first.
+// expiring is a map whose values expire after a time, or earlier when there are too many: the oldest first.
 type expiring[K comparable, V any] struct {
 	keep time.Duration
 	most int
@@ -47,7 +47,7 @@ func newExpiring[K comparable, V any](keep time.Duration, most int) *expiring[K,
 	return &expiring[K, V]{keep: keep, most: most, values: map[K]V{}}
 }
 
-// getOrAdd returns what stands under key, which is v if nothing did.
+// getOrAdd returns the value under key, after setting it to v if there was none.
 func (m *expiring[K, V]) getOrAdd(now time.Time, key K, v V) V {
 	m.mu.Lock()
 	defer m.mu.Unlock()

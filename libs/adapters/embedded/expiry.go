@@ -11,10 +11,10 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// expireBatch bounds what is deleted at once.
+// expireBatch bounds how many rows are deleted at once.
 const expireBatch = 1000
 
-// expiryKey stands in an index by time, so that looking for what has expired reads nothing that has not.
+// expiryKey returns a key of an index by time, so that looking for what has expired reads nothing that has not.
 func expiryKey(at time.Time, key []byte) []byte {
 	return append(binary.BigEndian.AppendUint64([]byte{tableExpiry}, uint64(at.UnixMilli())), key...)
 }
@@ -29,7 +29,7 @@ func (db *DB) setExpiring(key, value []byte, at time.Time) error {
 	return db.commit(b)
 }
 
-// expire deletes what has expired by now. What was written again since it was listed has a later place in the index.
+// expire deletes what has expired by now. A row that was written again since it was listed has a later place in the index.
 func (s *JobStore) expire(ctx context.Context, now time.Time) error {
 	for {
 		var listed [][]byte

@@ -57,7 +57,7 @@ func TestWriteThatTheDiskRefusesIsFatalAndNeverAnswered(t *testing.T) {
 			fatal, answers := make(chan error, 10), make(chan error, 10)
 			db, err := Open(Options{Dir: "/data", FS: fsys, Partitions: 4, Fatal: func(err error) {
 				fatal <- err
-				runtime.Goexit() // as near to the end of the process as a test comes
+				runtime.Goexit() // as near to the end of the process as a test gets
 			}})
 			if err != nil {
 				t.Fatal(err)
@@ -67,7 +67,7 @@ func TestWriteThatTheDiskRefusesIsFatalAndNeverAnswered(t *testing.T) {
 				t.Fatal(err)
 			}
 			full.Store(true)
-			for range 2 { // who comes second finds the write-ahead log broken
+			for range 2 { // the second one finds the write-ahead log broken
 				go func() { answers <- write(t.Context(), db, log) }()
 				select {
 				case err := <-fatal:

@@ -15,8 +15,8 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// History is the history rows and dead letters on the embedded database. They are grouped by day, so that a day is
-// dropped with one range delete when its time is over.
+// History is the history rows and dead letters on the embedded database. They are grouped by day, so that one range delete drops a
+// day when its time is over.
 type History struct{ db *DB }
 
 var _ jobstore.History = (*History)(nil)
@@ -24,8 +24,8 @@ var _ jobstore.History = (*History)(nil)
 // NewHistory returns the history of db.
 func NewHistory(db *DB) *History { return &History{db: db} }
 
-// Record implements jobstore.History. It does not wait for a sync: the rows are copies of what stands in the log, and
-// the position that is committed after them cannot outlive them.
+// Record implements jobstore.History. It does not wait for a sync: the rows are copies of what the log holds, and the position that
+// is committed after them cannot outlive them.
 func (s *History) Record(_ context.Context, events []*job.Event) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
@@ -74,8 +74,8 @@ func (s *History) Executions(
 	return events, nil
 }
 
-// newestDay is the day in which a look-back begins: the newest that has any row, or the position's if that is earlier.
-// (A position comes from a client; one in the far future must not cost a seek for each day until then.)
+// newestDay returns the day in which a look-back begins: the newest that has any row, or the cursor's if that is earlier. (A cursor
+// comes from a client; one in the far future must not cost a seek for each day until then.)
 func (s *History) newestDay(before jobstore.Cursor) (uint32, error) {
 	prefix := []byte{tableHistory}
 	it, err := s.db.pebble.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
@@ -103,7 +103,7 @@ func (s *History) Execution(ctx context.Context, executionID string) ([]job.Even
 	return s.events(ctx, prefix, after(prefix), maxExecutionEvents)
 }
 
-// maxExecutionEvents bounds what is told of one execution.
+// maxExecutionEvents bounds what is returned for one execution.
 const maxExecutionEvents = 2000
 
 func (s *History) events(ctx context.Context, lower, upper []byte, limit int) ([]job.Event, error) {
@@ -122,7 +122,7 @@ func (s *History) events(ctx context.Context, lower, upper []byte, limit int) ([
 	return events, nil
 }
 
-// PutDeadLetter implements jobstore.History. It lies under the day of the occurrence, which never changes.
+// PutDeadLetter implements jobstore.History. The letter is stored under the day of the occurrence, which never changes.
 func (s *History) PutDeadLetter(_ context.Context, d job.DeadLetter) error {
 	e := &d.Event.Entry
 	k := deadLetterKey(day(e.NominalAt), d.Event.TenantID, e.ExecutionID)

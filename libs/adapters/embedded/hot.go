@@ -17,7 +17,7 @@ import (
 const (
 	// DefaultMaxHotEntries bounds the entries of all hot buckets; about 350 bytes each.
 	DefaultMaxHotEntries = 300_000
-	// claimsKept is how long a claim is kept, maxClaims how many are kept at most; the oldest go first.
+	// claimsKept is how long a claim is kept, maxClaims how many are kept at most; the oldest are evicted first.
 	claimsKept = time.Hour
 	maxClaims  = 200_000
 )
@@ -36,12 +36,12 @@ var _ hotbucket.Buckets = (*HotBuckets)(nil)
 
 type hotPartition struct {
 	mu sync.Mutex
-	// waiting are the entries that may be given; attended those that must be attended to first. Both are ordered by lane.
+	// waiting holds the entries that may be returned, attended those that need attention first. Both are ordered by lane.
 	waiting, attended *btree.BTreeG[*job.Entry]
-	// lanes orders the lanes of both by what is due first; first finds a lane in it.
+	// lanes orders the lanes of both by their first due instant; first finds a lane in it.
 	lanes *btree.BTreeG[hotLane]
 	first map[uint32]time.Time
-	// aside are kept apart until their instants; until finds them by locator.
+	// aside holds entries set aside until their instants; until finds them by locator.
 	aside   *btree.BTreeG[asideEntry]
 	until   map[job.Locator]time.Time
 	epoch   map[coord.Role]int64
@@ -109,7 +109,7 @@ func dueBefore(a, b *job.Entry) bool {
 	return a.DefinitionID < b.DefinitionID
 }
 
-// Add implements hotbucket.Buckets. A partition that finds no room does not keep the others' entries out.
+// Add implements hotbucket.Buckets. A partition without room does not keep the entries of others out.
 func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -146,14 +146,14 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 	return nil
 }
 
-// addition is what one Add brings to one partition, and how many entries there may be in all afterwards.
+// addition is what one Add brings to one partition, and how many entries there may be in total afterwards.
 type addition struct {
 	entries []*job.Entry
 	most    int64
 	hinted  bool
 }
 
-// addTo adds all of a partition's entries, or none when the bound would be passed; ok tells which.
+// addTo adds all of a partition's entries, or none if they would exceed the bound; ok reports which.
 func (h *HotBuckets) addTo(p *hotPartition, a *addition) (ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,8 +176,8 @@ func (h *HotBuckets) addTo(p *hotPartition, a *addition) (ok bool) {
 	return false
 }
 
-// ownEntry is a copy with one string behind all its names: a million entries wait here, and the collector looks at each of their
-// strings every time.
+// ownEntry returns a copy with one string behind all its names: a million entries wait here, and the garbage collector visits each
+// of their strings every time.
 func ownEntry(e *job.Entry) *job.Entry {
 	own := *e
 	names := []*string{&own.ExecutionID, &own.DefinitionID, &own.JobID, &own.Trace}
@@ -214,7 +214,7 @@ func (h *HotBuckets) Due(_ context.Context, owners []coord.Owner, ask hotbucket.
 	return given, nil
 }
 
-// give appends what an ask asks for of a partition, and sets it aside.
+// give appends the entries that an ask asks for from a partition, and sets them aside.
 func (p *hotPartition) give(
 	given []hotbucket.Given, partition int, ask *hotbucket.Ask, last, until time.Time,
 ) []hotbucket.Given {
@@ -281,7 +281,7 @@ func (p *hotPartition) next(given []hotbucket.Given, lane uint32, of hotbucket.L
 	return given
 }
 
-// insert puts an entry where it may be given from.
+// insert puts an entry where Due may find it.
 func (p *hotPartition) insert(e *job.Entry) {
 	if e.Attended() {
 		p.attended.ReplaceOrInsert(e)
@@ -293,7 +293,7 @@ func (p *hotPartition) insert(e *job.Entry) {
 	}
 }
 
-// refresh notes what is due first of a lane.
+// refresh notes the first due instant of a lane.
 func (p *hotPartition) refresh(lane uint32) {
 	var first *job.Entry
 	for _, tree := range []*btree.BTreeG[*job.Entry]{p.waiting, p.attended} {
@@ -323,7 +323,7 @@ func (p *hotPartition) setAside(e *job.Entry, until time.Time) {
 	p.until[e.Locator] = until
 }
 
-// bringBack makes those available again whose instant has come.
+// bringBack makes entries available again whose instant has come.
 func (p *hotPartition) bringBack(now time.Time) {
 	for {
 		first, ok := p.aside.Min()
@@ -350,7 +350,7 @@ func (p *hotPartition) has(e *job.Entry) bool {
 	return aside || p.waiting.Has(e) || p.attended.Has(e)
 }
 
-// remove takes an entry out, wherever it is, and returns it.
+// remove removes an entry, wherever it is, and returns it.
 func (p *hotPartition) remove(e *job.Entry) (*job.Entry, bool) {
 	if until, aside := p.until[e.Locator]; aside {
 		delete(p.until, e.Locator)
@@ -400,7 +400,7 @@ func (h *HotBuckets) Park(_ context.Context, o coord.Owner, entries []*job.Entry
 	return nil
 }
 
-// check refuses an owner whose epoch is not the one that stands.
+// check refuses an owner whose epoch is not the current one.
 func (p *hotPartition) check(o coord.Owner) error {
 	if epoch, ok := p.epoch[o.Role]; !ok || epoch != o.Epoch {
 		return fmt.Errorf("embedded: partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)

@@ -13,15 +13,15 @@ import (
 // housekeepEvery is the pause between two rounds of expiry.
 const housekeepEvery = time.Hour
 
-// Housekeeper drops what has outlived its time: history, dead letters, idempotency claims, superseded definitions
-// and the rows of ended jobs. (A real Cassandra does this by TTL.)
+// Housekeeper deletes what has outlived its time: history, dead letters, idempotency claims, superseded definitions and the rows of
+// ended jobs. (A real Cassandra does this by TTL.)
 type Housekeeper struct {
 	Jobs    *JobStore
 	History *History
 	Log     *slog.Logger
 }
 
-// Run drops what is old, once an hour, until ctx ends.
+// Run deletes what is old, once an hour, until ctx ends.
 func (h *Housekeeper) Run(ctx context.Context) error {
 	for run.Sleep(ctx, housekeepEvery) == nil {
 		now := time.Now()

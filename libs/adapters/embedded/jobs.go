@@ -44,7 +44,7 @@ func stripe(key string) int {
 	return int(h % lockStripes)
 }
 
-// lock takes the locks of all the keys, in one order so that no two callers wait for each other.
+// lock acquires the locks of all the keys, in one order so that no two callers wait for each other.
 func (s *stripes) lock(keys []string) (unlock func()) {
 	numbers := make([]int, len(keys))
 	for i, k := range keys {
@@ -78,7 +78,7 @@ func (s *JobStore) Get(_ context.Context, jobID string) (job.Job, error) {
 	return j, nil
 }
 
-// GetSerial implements jobstore.Jobs. Holding the row's lock waits for a write in flight, the sync for its fsync.
+// GetSerial implements jobstore.Jobs. Acquiring the row's lock waits for a write in flight, the sync for its fsync.
 func (s *JobStore) GetSerial(ctx context.Context, jobID string) (job.Job, error) {
 	lock := s.rows.of(jobID)
 	lock.Lock()
@@ -93,8 +93,8 @@ func (s *JobStore) GetSerial(ctx context.Context, jobID string) (job.Job, error)
 	return j, nil
 }
 
-// GetMany implements jobstore.Jobs. Jobs that were registered one after the other lie side by side, and what is due at one instant
-// often was: one iterator that goes from row to row costs a part of what as many reads do.
+// GetMany implements jobstore.Jobs. Jobs that were registered one after the other are adjacent, and jobs due at one instant often
+// were. One iterator that goes from row to row costs a fraction of as many reads.
 func (s *JobStore) GetMany(_ context.Context, jobIDs []string) (rows map[string]*job.Job, err error) {
 	rows = make(map[string]*job.Job, len(jobIDs))
 	if len(jobIDs) == 0 {
@@ -164,8 +164,8 @@ func (s *JobStore) CreateMany(_ context.Context, jobs []job.Job) error {
 	})
 }
 
-// existing tells which of the jobs have rows. It goes through them in the order of their keys: new ids lie close
-// together, behind all others.
+// existing returns which of the jobs have rows. It visits them in the order of their keys: new ids are close together, after all
+// others.
 func (s *JobStore) existing(ids []string) (map[string]bool, error) {
 	sorted := slices.Sorted(slices.Values(ids))
 	if len(sorted) == 0 {
@@ -208,8 +208,8 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 	})
 }
 
-// write fills a batch under the rows' locks and applies it there. It waits for the fsync without them: a
-// request that reads the rows meanwhile and writes in turn is behind this write in the write-ahead log.
+// write fills a batch under the rows' locks and applies it there. It waits for the fsync without the locks: a request that reads
+// the rows in the meantime and then writes is after this write in the write-ahead log.
 func (s *JobStore) write(jobIDs []string, fill func(b *pebble.Batch) error) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()

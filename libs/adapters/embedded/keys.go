@@ -7,7 +7,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// Each table has a prefix byte; numbers are big-endian, so that byte order is the order wanted.
+// Each table has a prefix byte; numbers are big-endian, so that byte order is the order needed.
 const (
 	tableMeta       = 'm' // name
 	tableJob        = 'j' // job id
@@ -22,10 +22,10 @@ const (
 	tableLog        = 'l' // topic 0 partition, offset
 	tableOffset     = 'o' // topic 0 group 0 partition
 	tableStarted    = 'e' // execution id 0 attempt
-	tableExpiry     = 'z' // when, the key of what expires then
+	tableExpiry     = 'z' // when, the key of the row that expires then
 )
 
-// The cells of a pending row, side by side so that a scan meets them together and each is written blindly.
+// The cells of a pending row, adjacent so that one scan meets them together and each can be written blindly.
 const (
 	cellEntry    = 0
 	cellDecision = 1
@@ -64,7 +64,7 @@ func bucketKey(partition int, minute int64) []byte {
 	return binary.BigEndian.AppendUint64(k, uint64(minute))
 }
 
-// rowKey is the prefix of a pending row's cells.
+// rowKey returns the prefix of a pending row's cells.
 func rowKey(l job.Locator) []byte {
 	k := bucketKey(l.Partition, l.Minute)
 	k = instant(k, l.DueAt)
@@ -82,7 +82,7 @@ func historyDayKey(d uint32, jobID string) []byte {
 	return text(binary.BigEndian.AppendUint32(k, d), jobID)
 }
 
-// historyKey sorts a job's events of a day newest instant first, an execution's by attempt.
+// historyKey orders a job's events of a day newest instant first, an execution's by attempt.
 func historyKey(jobID string, nominalAt time.Time, executionID string, attempt int, eventID string) []byte {
 	k := historyExecutionKey(jobID, nominalAt, executionID)
 	k = binary.BigEndian.AppendUint32(k, uint32(attempt))
@@ -117,14 +117,14 @@ func startedKey(executionID string, attempt int) []byte {
 	return binary.BigEndian.AppendUint32(text(k, executionID), uint32(attempt))
 }
 
-// text appends s and a zero byte; no identifier holds one (they are checked at the edge).
+// text appends s and a zero byte; no identifier contains one (they are checked at the edge).
 func text(k []byte, s string) []byte { return append(append(k, s...), 0) }
 
 func instant(k []byte, t time.Time) []byte {
 	return binary.BigEndian.AppendUint64(k, uint64(t.UnixMilli()))
 }
 
-// after is the smallest key behind every key that begins with prefix.
+// after returns the smallest key after every key that begins with prefix.
 func after(prefix []byte) []byte {
 	end := append([]byte(nil), prefix...)
 	for i := len(end) - 1; i >= 0; i-- {

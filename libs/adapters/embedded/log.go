@@ -20,30 +20,30 @@ import (
 const (
 	// logPartitions is the partition count of each topic.
 	logPartitions = 4
-	// maxAppend and maxAppendBytes are from which number and size of records on nothing more joins one commit of a topic,
-	// appendQueue bounds how many publishes wait for it, and maxUnsynced how many commits of fires may wait for their fsync.
+	// maxAppend and maxAppendBytes are the number and size of records from which nothing more joins one commit of a topic, appendQueue
+	// bounds how many publishes wait for it, and maxUnsynced how many commits of fires may wait for their fsync.
 	maxAppend      = 512
 	maxAppendBytes = 4 << 20
 	appendQueue    = 1024
 	maxUnsynced    = 64
-	// tailBytes bounds what is kept in memory of the end of each partition until everyone who consumes it has read it, so
-	// that who is not far behind does not read the store.
+	// tailBytes bounds what is kept in memory of the end of each partition until everyone who consumes it has read it, so that
+	// consumers that are not far behind do not read the store.
 	tailBytes = 16 << 20
 	// batchOverhead is more than a record's key and lengths take in a batch.
 	batchOverhead = 64
-	// truncateEvery is how often what every group has passed is deleted.
+	// truncateEvery is how often the records that every group has passed are deleted.
 	truncateEvery = time.Second
 	// keepUnread bounds a topic that nobody consumes (the dead-letter topic), in records per partition.
 	keepUnread = 100_000
 )
 
-// Log is a partitioned durable log on the embedded database. One goroutine for each topic appends: it takes all
-// publishes that wait and commits them with one fsync, so that offsets are dense.
+// Log is a partitioned durable log on the embedded database. One goroutine for each topic appends: it takes all waiting publishes
+// and commits them with one fsync, so offsets are dense.
 //
-// A publish returns when its records are durable. Consumers of the events see them from then on: what they make of
-// them (an archived object) may outlive this database. A consumer of the fires sees them a moment earlier, so that no
-// invocation waits for a disk: whatever it writes about a fire stands behind the fire in the same write-ahead log, and
-// a fire that the loss of power takes back comes again, since its entry is not done (decision 0005).
+// A publish returns when its records are durable. Consumers of the events see them from then on, because what they make of them (an
+// archived object) may outlive this database. A consumer of the fires sees them a moment earlier, so that no invocation waits for a
+// disk: whatever it writes about a fire is after the fire in the same write-ahead log, and a fire that a power loss undoes comes
+// again, since its entry is not done (decision 0005).
 type Log struct {
 	db     *DB
 	topics map[string]*topic
@@ -53,7 +53,7 @@ type Log struct {
 
 var _ dispatch.Log = (*Log)(nil)
 
-// groupsOf are the groups that consume a topic; the log is kept for each of them.
+// groupsOf returns the groups that consume a topic; the log is kept for each of them.
 func groupsOf(topic string) []string {
 	switch topic {
 	case dispatch.TopicFires:
@@ -68,12 +68,12 @@ type topic struct {
 	name  string
 	logID string
 	queue chan *publish
-	// early lets consumers see records before they are durable; their commits wait in unsynced for that.
+	// early lets consumers see records before they are durable; their commits wait in unsynced until they are.
 	early    bool
 	unsynced chan commit
-	// written is where the next records go, lastAt keeps append times from decreasing; both are the appender's.
+	// written is where the next records go, lastAt keeps append times from decreasing; only the appender uses them.
 	written [logPartitions]int64
-	// prefixes are the partitions' keys without an offset.
+	// prefixes holds the partitions' keys without an offset.
 	prefixes [logPartitions][]byte
 	lastAt   [logPartitions]time.Time
 
@@ -82,9 +82,9 @@ type topic struct {
 	start, end [logPartitions]int64
 	tail       [logPartitions]tail
 	committed  map[string]map[int]int64
-	// read is where each consumer reads next.
+	// read holds where each consumer reads next.
 	read map[*consumer]*[logPartitions]int64
-	// commits serialise the commits of each group, so that a smaller offset cannot overtake a greater one.
+	// commits serialises the commits of each group, so that a smaller offset cannot overtake a greater one.
 	commits map[string]*sync.Mutex
 	// grown is closed and replaced whenever end moves.
 	grown chan struct{}
@@ -109,12 +109,12 @@ type commit struct {
 	messages  []dispatch.Message
 }
 
-// end answers the publishes and lets go of the batch.
+// end answers the publishes and releases the batch.
 func (c commit) end(err error) {
 	for _, p := range c.publishes {
 		p.result <- err
 	}
-	_ = c.batch.Close() // releases memory; whatever went wrong has been told
+	_ = c.batch.Close() // releases memory; any failure has been reported
 }
 
 // NewLog opens the log of db and starts its appender, which Close stops.
@@ -160,7 +160,7 @@ func (db *DB) openTopic(name string) (*topic, error) {
 				return nil, err
 			}
 			t.committed[g][p] = offset
-			// Where everything was truncated, the end is what was committed last.
+			// Where everything was truncated, the end is the last committed offset.
 			t.end[p] = max(t.end[p], offset)
 		}
 	}
@@ -229,7 +229,7 @@ func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Messa
 	}
 }
 
-// append is the only one that writes to a topic.
+// append is the only writer of a topic.
 func (l *Log) append(t *topic) {
 	defer close(t.unsynced)
 	for {
@@ -253,7 +253,7 @@ func (l *Log) append(t *topic) {
 			}
 		}
 		if err := l.write(t, &c); err != nil {
-			// The same offsets are given out again.
+			// The same offsets are used again.
 			c.end(fmt.Errorf("embedded: publish: %w", err))
 			continue
 		}
@@ -363,7 +363,7 @@ func (l *Log) Committed(_ context.Context, name, group string) (dispatch.Positio
 	return dispatch.Position{LogID: t.logID, Offsets: offsets}, nil
 }
 
-// Close stops the appender. Publishes that wait get dispatch.ErrClosed and may or may not have taken effect.
+// Close stops the appender. Waiting publishes get dispatch.ErrClosed and may or may not have taken effect.
 func (l *Log) Close() {
 	close(l.stop)
 	l.done.Wait()
@@ -385,7 +385,7 @@ func (l *Log) truncateLoop() {
 	}
 }
 
-// truncate deletes what every group has passed.
+// truncate deletes the records that every group has passed.
 func (l *Log) truncate(t *topic) error {
 	for p := range logPartitions {
 		t.mu.Lock()

@@ -6,8 +6,8 @@ import (
 	"github.com/minutehand/minutehand/libs/attempts"
 )
 
-// packed are outcomes of which only what dedupe and retries go by is kept, oldest first: a hundred bytes each, in memory that the
-// collector does not look into.
+// packed holds outcomes of which only what dedupe and retries need is kept, oldest first. Each takes a hundred bytes, in memory
+// that the garbage collector does not scan.
 type packed struct {
 	chunks []*chunk
 	// head is the number of the oldest that is kept, next that of the next one; a chunk begins with a multiple of chunkOutcomes.
@@ -15,7 +15,7 @@ type packed struct {
 	numbers    map[[attempts.DigestBytes]byte]uint64
 }
 
-// chunkOutcomes is how many outcomes lie together, and go as one when all of them are forgotten.
+// chunkOutcomes is how many outcomes are stored together, and freed as one when all of them are forgotten.
 const chunkOutcomes = 4096
 
 type chunk struct {
@@ -42,7 +42,7 @@ func (p *packed) add(k attempts.Key, rec *attempts.Record, at time.Time) {
 	p.next++
 }
 
-// find gives what is left of an attempt's record.
+// find returns what is left of an attempt's record.
 func (p *packed) find(k attempts.Key) (*attempts.Record, bool) {
 	if p.len() == 0 {
 		return nil, false
@@ -58,12 +58,12 @@ func (p *packed) find(k attempts.Key) (*attempts.Record, bool) {
 	}
 	o, token, err := attempts.Unpack(string(c.text[begin:c.ends[i]]))
 	if err != nil {
-		panic(err) // it is what Pack made
+		panic(err) // Pack produced it
 	}
 	return &attempts.Record{Exists: true, DefinitionID: o.DefinitionID, Token: token, Outcome: &o}, true
 }
 
-// oldest is when the oldest was stored.
+// oldest returns when the oldest was stored.
 func (p *packed) oldest() time.Time { return time.UnixMilli(p.chunks[0].at[p.head%chunkOutcomes]) }
 
 // drop forgets the oldest.

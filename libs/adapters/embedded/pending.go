@@ -23,7 +23,7 @@ type Pending struct {
 	db *DB
 	// low caches the low-water marks; 0 is one that was not read yet.
 	low []atomic.Int64
-	// rowsRead and bytesRead count what scans took from the store.
+	// rowsRead and bytesRead count what scans read from the store.
 	rowsRead, bytesRead atomic.Int64
 }
 
@@ -32,8 +32,8 @@ var _ jobstore.Pending = (*Pending)(nil)
 // NewPending returns the minute buckets of db.
 func NewPending(db *DB) *Pending { return &Pending{db: db, low: make([]atomic.Int64, db.partitions)} }
 
-// Put implements jobstore.Pending. Entry, decision and done are cells of their own. The entry is merged and not set, so
-// that of two puts the first one stands and none has to read.
+// Put implements jobstore.Pending. Entry, decision and done are separate cells. The entry is merged instead of set, so that of two
+// puts the first one stands and neither has to read.
 func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -51,8 +51,8 @@ func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 	return nil
 }
 
-// firstStands merges values of a key to the first that was written. It goes by the name of Pebble's own merger, because Pebble
-// opens no store with another one's; FormatVersion keeps builds away that would merge otherwise.
+// firstStands merges values of a key to the first that was written. It has the name of Pebble's own merger, because Pebble refuses
+// to open a store with a merger of another name; FormatVersion keeps out builds that would merge otherwise.
 var firstStands = &pebble.Merger{
 	Name:  pebble.DefaultMerger.Name,
 	Merge: func(_, value []byte) (pebble.ValueMerger, error) { return &firstValue{bytes.Clone(value)}, nil },
@@ -69,7 +69,7 @@ func (f *firstValue) MergeOlder(value []byte) error {
 
 func (f *firstValue) Finish(bool) ([]byte, io.Closer, error) { return f.value, nil, nil }
 
-// MarkDone implements jobstore.Pending. It marks rows that are there: a mark without a row would outlive its bucket.
+// MarkDone implements jobstore.Pending. It marks only rows that exist: a mark without a row would outlive its bucket.
 func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 	return s.mark(ctx, locators, nil)
 }
@@ -90,7 +90,7 @@ func (s *Pending) mark(ctx context.Context, locators []job.Locator, deferred []b
 		if l.Minute < low {
 			continue
 		}
-		// Without its row a mark says nothing, and goes with its bucket.
+		// Without its row a mark says nothing, and is deleted with its bucket.
 		row := rowKey(l)
 		err = b.Set(cell(row, cellDone), nil, nil)
 		if err == nil && deferred != nil {
@@ -122,8 +122,8 @@ func (s *Pending) Decide(_ context.Context, l job.Locator, d job.Decision) error
 	return nil
 }
 
-// Row implements jobstore.Pending. It asks for each cell by its key, which is quicker than an iterator, and for the
-// entry last: one that is there then had not been closed when the others were read.
+// Row implements jobstore.Pending. It reads each cell by its key, which is quicker than an iterator, and the entry last: if the
+// entry is there then, its bucket had not been closed when the others were read.
 func (s *Pending) Row(_ context.Context, l job.Locator) (job.PendingRow, error) {
 	prefix := rowKey(l)
 	var row assembly
@@ -147,7 +147,7 @@ func (s *Pending) Row(_ context.Context, l job.Locator) (job.PendingRow, error) 
 	return row.PendingRow, nil
 }
 
-// Rows implements jobstore.Pending. It goes through them in the order of their keys, so that neighbours cost little.
+// Rows implements jobstore.Pending. It visits them in the order of their keys, so that neighbours cost little.
 func (s *Pending) Rows(ctx context.Context, locators []job.Locator) (map[job.Locator]job.PendingRow, error) {
 	if len(locators) == 0 {
 		return nil, nil
@@ -190,7 +190,7 @@ func (s *Pending) Rows(ctx context.Context, locators []job.Locator) (map[job.Loc
 	return found, nil
 }
 
-// assembly is a row that is put together from its cells. Cells without an entry are not a row.
+// assembly is a row that is being assembled from its cells. Cells without an entry are not a row.
 type assembly struct {
 	job.PendingRow
 	there bool
@@ -233,7 +233,7 @@ func (s *Pending) Scan(
 	return s.rows(ctx, lower, upper, limit)
 }
 
-// rows puts the cells of [lower, upper) together to at most limit rows. Cells without an entry are not a row.
+// rows assembles the cells of [lower, upper) into at most limit rows. Cells without an entry are not a row.
 func (s *Pending) rows(ctx context.Context, lower, upper []byte, limit int) ([]job.PendingRow, error) {
 	var rows []job.PendingRow
 	var current []byte // row key of the last element of rows
@@ -328,7 +328,7 @@ func (s *Pending) Close(ctx context.Context, partition int, minute int64) error 
 	if err := setNumber(b, progressKey(partition), minute); err != nil {
 		return fmt.Errorf("embedded: close: %w", err)
 	}
-	// Not synced: a mark that is lost stands lower than it could, and the buckets are closed again.
+	// Not synced: a mark that is lost is lower than it could be, and the buckets are closed again.
 	if err := s.db.commitLater(b); err != nil {
 		return fmt.Errorf("embedded: close: %w", err)
 	}
@@ -336,5 +336,5 @@ func (s *Pending) Close(ctx context.Context, partition int, minute int64) error 
 	return nil
 }
 
-// Reads is how many cells and bytes scans have taken from the store.
+// Reads returns how many cells and bytes scans have read from the store.
 func (s *Pending) Reads() (cells, size int64) { return s.rowsRead.Load(), s.bytesRead.Load() }

@@ -16,28 +16,27 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// DefaultMaxRecords bounds the leases and outcomes that are kept, and the stop records likewise.
+// DefaultMaxRecords bounds the leases and outcomes that are kept, and likewise the stop records.
 const DefaultMaxRecords = 200_000
 
-// Of the outcomes at most maxWhole, and a quarter, are kept whole: for as long as others can be asked for what the target answered,
-// which lies in maxRecordBytes at most. The others are packed.
+// At most maxWhole outcomes, and at most a quarter of the bound, are kept whole: for as long as others may ask for the target's
+// response, which takes maxRecordBytes at most. The others are packed.
 const (
 	maxWhole       = 50_000
 	maxRecordBytes = 64 << 20
 )
 
-// startsWithin is how long after its start an attempt that still runs is written down.
+// startsWithin is how long after its start an attempt that still runs is written to the database.
 const startsWithin = 10 * time.Millisecond
 
 // Records is the leases, outcomes and stop records in this process.
 //
-// A record that was started is also written to the database and loaded at the next start as a lapsed lease, so that
-// takeovers are counted across restarts and a fire that kills its process ends. The write does not wait for a sync,
-// which would cost every fire one, and a first start is written startsWithin later, with others, unless the attempt has
-// ended by then. Where an earlier process may have died of the attempt, both happen at once. So the first death of all
-// may go uncounted, no later one does. An outcome needs no durable copy of its own: its durable form is its event in the
-// log. After a restart the incarnation differs, so that an executor waits for the settlers and asks the entry's row
-// before it invokes what it finds again.
+// A record that was started is also written to the database and loaded at the next start as an expired lease, so that takeovers are
+// counted across restarts and a fire that kills its process ends. The write does not wait for a sync, which would cost every fire
+// one. A first start is written startsWithin later, together with others, unless the attempt has ended by then. Where an earlier
+// process may have died of the attempt, the write and the sync happen at once. So the first death of all may go uncounted, but no
+// later one does. An outcome needs no durable copy of its own: its durable form is its event in the log. After a restart the
+// incarnation differs, so that an executor waits for the settlers and reads the entry's row before it invokes what it finds again.
 type Records struct {
 	db       *DB
 	max      int
@@ -46,20 +45,20 @@ type Records struct {
 	mu      sync.Mutex
 	records map[attempts.Key]*attempts.Record
 	stops   map[string]stop
-	// unwritten are the starts that are written when flush comes, which is under way when there is one.
+	// unwritten holds the starts that the next flush writes; if there are any, a flush is under way.
 	unwritten map[attempts.Key]*attempts.Record
 	flush     *time.Timer
 	closed    bool
-	// packed are the outcomes that are no longer kept whole.
+	// packed holds the outcomes that are no longer kept whole.
 	packed packed
 	// ended, released and stopped queue what may be packed or evicted, oldest first.
 	ended, released fifo[attempts.Key]
 	stopped         fifo[string]
 	// started counts the last checks that were accepted.
 	started int64
-	// bytes is what the outcomes take beside their fixed size.
+	// bytes is the size of the outcomes beside their fixed size.
 	bytes int
-	// keptSince grows with every eviction; a predecessor's outcomes are told by the incarnation.
+	// keptSince grows with every eviction; the incarnation shows which outcomes are a predecessor's.
 	keptSince time.Time
 }
 
@@ -71,7 +70,7 @@ type stop struct {
 	at    time.Time
 }
 
-// encodeStarted is the durable form of a record that was started: takeovers, token, holder, definition. Its key is the
+// encodeStarted returns the durable form of a record that was started: takeovers, token, holder, definition. Its key is the
 // attempt's.
 func encodeStarted(rec *attempts.Record) []byte {
 	v := make([]byte, 0, 21+len(rec.Holder)+len(rec.DefinitionID))
@@ -143,7 +142,7 @@ func (r *Records) Acquire(
 	return *rec, true, nil
 }
 
-// find gives the record of an attempt, whole or what is left of it.
+// find returns the record of an attempt, whole or what is left of it.
 func (r *Records) find(k attempts.Key) (*attempts.Record, bool) {
 	if rec, ok := r.records[k]; ok {
 		return rec, true
@@ -151,7 +150,7 @@ func (r *Records) find(k attempts.Key) (*attempts.Record, bool) {
 	return r.packed.find(k)
 }
 
-// obtain gives the record of an attempt, and one that is kept from now on if there is none.
+// obtain returns the record of an attempt, after creating it if there is none.
 func (r *Records) obtain(k attempts.Key) *attempts.Record {
 	rec, ok := r.find(k)
 	if !ok {
@@ -175,7 +174,7 @@ func (r *Records) Start(_ context.Context, k attempts.Key, t job.Token, c attemp
 	}
 	fence, stop, err := r.start(k, t, c)
 	if err == nil && stop == nil && r.mayHaveKilled(c.Entry) {
-		// Everything written so far is on disk once this is; many that wait share one sync.
+		// Once this returns, everything written so far is on disk; many waiting callers share one sync.
 		if err := r.db.sync(); err != nil {
 			return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", err)
 		}
@@ -211,11 +210,11 @@ func (r *Records) start(k attempts.Key, t job.Token, c attempts.Check) (job.Fenc
 	return job.Fence{Epoch: attempts.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil, nil
 }
 
-// mayHaveKilled reports whether an earlier process may have died of this attempt: it was due before this one opened the
-// store, or was deferred since.
+// mayHaveKilled reports whether an earlier process may have died of this attempt: it was due before this process opened the store,
+// or was deferred since.
 func (r *Records) mayHaveKilled(e *job.Entry) bool { return e.Chained || e.DueAt.Before(r.openedAt) }
 
-// writeStarts writes down the attempts that were started and still run.
+// writeStarts writes the attempts that were started and still run to the database.
 func (r *Records) writeStarts() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -226,7 +225,7 @@ func (r *Records) writeStarts() {
 	b := r.db.pebble.NewBatch()
 	defer b.Close()
 	for k, rec := range r.unwritten {
-		// Neither fails but for the end of the process.
+		// Neither fails unless the process ends.
 		_ = b.Set(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec), nil)
 	}
 	_ = r.db.commitLater(b)
@@ -272,8 +271,8 @@ func (r *Records) Release(_ context.Context, k attempts.Key, t job.Token, called
 	}
 	rec.Released, rec.Running = true, rec.Running && called
 	if !rec.Running {
-		// Token and takeovers stay counted, but a look-up finds nothing for the attempt. Otherwise a worker would take it
-		// for one that was dispatched, and leave out its successor.
+		// Token and takeovers stay counted, but a look-up finds nothing for the attempt. Otherwise a worker would take it for one that
+		// was dispatched, and omit its successor.
 		rec.Exists = false
 		now := time.Now()
 		r.released.push(k, now)
@@ -328,9 +327,8 @@ func (r *Records) Refuse(
 	return stands, true, r.endings(b)
 }
 
-// end stores the outcome and has the batch drop the durable mark of the start. If the process dies before the event of
-// the outcome is durable, the fire is found again and the attempt is made again; that is the crash that invariant I2
-// allows.
+// end stores the outcome and adds to the batch the deletion of the start's durable mark. If the process dies before the event of
+// the outcome is durable, the fire is found again and the attempt is made again; that is the crash that invariant I2 allows.
 func (r *Records) end(b *pebble.Batch, k attempts.Key, rec *attempts.Record, o *job.Outcome, now time.Time) error {
 	if _, ok := r.unwritten[k]; ok {
 		delete(r.unwritten, k)
@@ -345,7 +343,7 @@ func (r *Records) end(b *pebble.Batch, k attempts.Key, rec *attempts.Record, o *
 	return nil
 }
 
-// endings commits what end put into the batch. It does not fail but for the end of the process.
+// endings commits what end put into the batch. It does not fail unless the process ends.
 func (r *Records) endings(b *pebble.Batch) error {
 	if b.Empty() {
 		return nil
@@ -383,8 +381,8 @@ func (r *Records) SetStop(_ context.Context, jobID string, s job.State) (holdsIn
 
 func outcomeBytes(o *job.Outcome) int { return len(o.ResponseBody) + len(o.Error) }
 
-// evict packs outcomes that need not be kept whole, and drops what is older than the retention or over the bound. What was evicted
-// may be missed by a fire that was taken before it was stored, so keptSince moves behind it and such a fire goes the slow way:
+// evict packs outcomes that need not be kept whole, and drops those that are older than the retention or exceed the bound. A fire
+// that was taken before an evicted outcome was stored may miss it. So keptSince moves past it, and such a fire takes the slow path:
 // settlers, then rows.
 func (r *Records) evict(now time.Time) {
 	for r.ended.len() > 0 && (r.bytes > maxRecordBytes || r.ended.len() > min(maxWhole, r.max/4) || now.Sub(r.ended.first().at) > attempts.DetailFor) {

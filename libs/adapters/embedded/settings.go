@@ -9,7 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// Settings is the installation's settings on the embedded database.
+// Settings holds the installation's settings on the embedded database.
 type Settings struct {
 	db *DB
 	mu sync.Mutex

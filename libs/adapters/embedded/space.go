@@ -12,10 +12,9 @@ import (
 )
 
 const (
-	// MinFree is how much of the disk must be free for new work to be taken: what was taken before needs room to be
-	// carried out and put on record.
+	// MinFree is how much of the disk must be free to accept new work: accepted work needs room to be carried out and recorded.
 	MinFree = 256 << 20
-	// lookEvery is the pause between two looks at the disk.
+	// lookEvery is the pause between two checks of the disk.
 	lookEvery = time.Second
 )
 
@@ -27,7 +26,7 @@ type Space struct {
 	low atomic.Bool
 }
 
-// NewSpace watches the disk under dir once it runs; fsys nil means the real file system.
+// NewSpace returns a Space that watches the disk under dir once it runs; fsys nil means the real file system.
 func NewSpace(fsys vfs.FS, dir string, log *slog.Logger) *Space {
 	if fsys == nil {
 		fsys = vfs.Default
@@ -40,7 +39,7 @@ func NewSpace(fsys vfs.FS, dir string, log *slog.Logger) *Space {
 // Low reports whether less than MinFree is free.
 func (s *Space) Low() bool { return s.low.Load() }
 
-// Run looks at the disk until ctx ends.
+// Run checks the disk until ctx ends.
 func (s *Space) Run(ctx context.Context) error {
 	for run.Sleep(ctx, lookEvery) == nil {
 		s.look()
@@ -51,7 +50,7 @@ func (s *Space) Run(ctx context.Context) error {
 func (s *Space) look() {
 	usage, err := s.fs.GetDiskUsage(s.dir)
 	if err != nil {
-		return // a file system that does not know; what fails there fails loudly
+		return // a file system that cannot say; what fails there fails loudly
 	}
 	low := usage.AvailBytes < MinFree
 	if low == s.low.Swap(low) {

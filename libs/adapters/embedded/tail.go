@@ -28,7 +28,7 @@ func (l *tail) pop() {
 	l.messages = l.messages[1:]
 }
 
-// passed tells that a consumer reads a partition from an offset on. What all have passed is dropped from the tail.
+// passed notes that a consumer reads a partition from an offset on. What all consumers have passed is dropped from the tail.
 func (t *topic) passed(c *consumer, p int, next int64) {
 	own, open := t.read[c]
 	if !open {
@@ -44,11 +44,11 @@ func (t *topic) passed(c *consumer, p int, next int64) {
 	}
 }
 
-// messageBytes is about what a message takes, with what it was encoded from.
+// messageBytes returns the approximate size of a message, with the value that it was encoded from.
 func messageBytes(m dispatch.Message) int { return 128 + len(m.Key) + 4*len(m.Value) }
 
-// from gives the records from an offset on, at most limit, and no more once there are MaxPollBytes. ok is false where they
-// begin before the tail.
+// from returns the records from an offset on, at most limit, and stops once there are MaxPollBytes. ok is false if they begin
+// before the tail.
 func (l *tail) from(offset int64, limit int, bytes *int) (messages []dispatch.Message, ok bool) {
 	if len(l.messages) == 0 || l.messages[0].Offset > offset {
 		return nil, false

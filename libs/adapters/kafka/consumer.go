@@ -18,34 +18,34 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// consumer is a member of a group, with connections of its own.
+// consumer is a member of a group, with its own connections.
 type consumer struct {
 	l      *Log
 	topic  string
 	id     string
 	client *kgo.Client
-	// left is what was fetched and not given yet.
+	// left holds what was fetched but not returned yet.
 	left []*kgo.Record
-	// lookAt is when the topic's id is looked at again; recreated, that it is another one, which Commit asks as well.
+	// lookAt is when the topic's id is checked again. recreated is set when it is another one; Commit checks it as well.
 	lookAt    time.Time
 	recreated atomic.Bool
 
-	// committing lets one commit go out at a time.
+	// committing makes commits go out one at a time.
 	committing sync.Mutex
 	mu         sync.Mutex
-	// standing are the committed offsets of the partitions that are this member's.
+	// standing holds the committed offsets of this member's partitions.
 	standing map[int32]int64
-	// epochs are those of the leaders that wrote what was given, by partition.
+	// epochs holds, by partition, those of the leaders that wrote the returned records.
 	epochs map[int32]epochs
 }
 
-// epochs are the epochs of a partition's leaders: each with the offset of the first record of it that was given.
+// epochs are the epochs of a partition's leaders, each with the offset of its first record that was returned.
 type epochs []kgo.EpochOffset
 
-// maxEpochs is of how many leaders it is kept where they began: as many as may follow each other before what was read is committed.
+// maxEpochs is for how many leaders the start is kept: as many as may follow each other before what was read is committed.
 const maxEpochs = 8
 
-// note says that a record is given.
+// note records that a record is returned.
 func (e epochs) note(record *kgo.Record) epochs {
 	for len(e) > 0 && e[len(e)-1].Offset >= record.Offset {
 		e = e[:len(e)-1]
@@ -56,7 +56,7 @@ func (e epochs) note(record *kgo.Record) epochs {
 	return e[max(0, len(e)-maxEpochs):]
 }
 
-// before is the epoch of the last record before an offset, -1 if that was not given.
+// before returns the epoch of the last record before an offset, -1 if that record was not returned.
 func (e epochs) before(offset int64) int32 {
 	for _, at := range slices.Backward(e) {
 		if at.Offset < offset {
@@ -72,8 +72,8 @@ type waits struct {
 	wait  time.Duration
 }
 
-// patience is that of a group. A broker that answers for every single record uses most of its time for that: what becomes
-// of an execution is written many at once, a moment later. A fire does not wait.
+// patience returns the waits of a group. A broker that answers for every single record spends most of its time on that. So what
+// becomes of an execution is written in batches, a moment later. A fire does not wait.
 func patience(group string) waits {
 	switch group {
 	case dispatch.GroupHistory, dispatch.GroupArchive:
@@ -121,9 +121,9 @@ func (l *Log) Subscribe(ctx context.Context, topic, group string) (dispatch.Cons
 	return c, nil
 }
 
-// begin sets where partitions that were assigned begin: at the offset that was committed for this topic. One that was
-// committed for a topic of the same name before says nothing of it. The epoch that was committed with it lets the client find out that the
-// log has lost its end since, and given offsets before the committed one to other records: then it begins where those begin.
+// begin sets where assigned partitions begin: at the offset that was committed for this topic. An offset committed for an earlier
+// topic of the same name says nothing about this one. From the committed epoch the client finds out whether the log has since lost
+// its end, and reused offsets before the committed one for other records: then it begins where those begin.
 func (c *consumer) begin(ctx context.Context, group, topic string, assigned map[int32]kgo.Offset) error {
 	committed, err := c.l.committed(ctx, topic, group, c.id)
 	if err != nil {
@@ -167,7 +167,7 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 			return nil, fmt.Errorf("kafka: poll: %w", dispatch.ErrClosed)
 		}
 		records := fetches.Records()
-		c.left = append(c.left, records...) // kept also when this poll ends with an error: the client gives them once
+		c.left = append(c.left, records...) // kept even when this poll ends with an error, because the client returns them once
 		failed := c.failure(fetches)
 		if err := ctx.Err(); err != nil && len(records) == 0 {
 			return nil, err
@@ -177,7 +177,7 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 				return nil, err
 			}
 			if c.recreated.Load() {
-				continue // what was fetched may be of the other topic
+				continue // the fetched records may be from the other topic
 			}
 		}
 		if len(records) > 0 {
@@ -186,7 +186,7 @@ func (c *consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, err
 	}
 }
 
-// portion takes what one poll gives of what is left.
+// portion takes what one poll returns from what is left.
 func (c *consumer) portion(limit int) []dispatch.Message {
 	n, bytes := 0, 0
 	for n < min(limit, len(c.left)) && bytes < dispatch.MaxPollBytes {
@@ -209,7 +209,7 @@ func (c *consumer) noteEpochs(given []*kgo.Record) {
 	}
 }
 
-// failure is what went wrong but for the end of the wait.
+// failure returns what went wrong, other than the end of the wait.
 func (c *consumer) failure(fetches kgo.Fetches) error {
 	for _, e := range fetches.Errors() {
 		if !errors.Is(e.Err, context.DeadlineExceeded) && !errors.Is(e.Err, context.Canceled) {
@@ -219,7 +219,7 @@ func (c *consumer) failure(fetches kgo.Fetches) error {
 	return nil
 }
 
-// look finds out whether the topic is still the same. It waits a little when something has failed.
+// look checks whether the topic is still the same. It waits a little when something has failed.
 func (c *consumer) look(ctx context.Context, failed error) error {
 	id, err := c.l.logID(ctx, c.topic)
 	switch {
@@ -298,7 +298,7 @@ func (c *consumer) Commit(ctx context.Context, offsets map[int]int64) error {
 	switch {
 	case errors.Is(failed, kerr.IllegalGeneration), errors.Is(failed, kerr.UnknownMemberID), errors.Is(failed, kerr.FencedInstanceID),
 		errors.Is(failed, kerr.UnknownTopicOrPartition), errors.Is(failed, kerr.UnknownTopicID):
-		return nil // the partitions are another's, or the topic is no more: what comes again was not committed
+		return nil // another member has the partitions, or the topic no longer exists: what comes again was not committed
 	case failed != nil:
 		return fmt.Errorf("kafka: commit: %w", failed)
 	}

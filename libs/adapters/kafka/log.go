@@ -1,7 +1,7 @@
 // Package kafka is the log on Kafka: one topic for each of the port's, consumer groups under their names.
 //
-// A topic's log id is Kafka's own, which is new when the topic is created anew. The driver never goes over from one to the
-// other, and a committed offset carries the log id that it belongs to.
+// A topic's log id is Kafka's own, which is new when the topic is re-created. The driver never switches from one to the other, and
+// a committed offset carries the log id that it belongs to.
 package kafka
 
 import (
@@ -28,14 +28,14 @@ type Options struct {
 	Prefix string
 	// Partitions and Replication of topics that EnsureTopics creates.
 	Partitions, Replication int
-	// SessionTimeout is after how long without a word a consumer's partitions go to others; 0 means 6 s.
+	// SessionTimeout is how long a consumer may be silent before its partitions go to others; 0 means 6 s.
 	SessionTimeout time.Duration
 	// Dial connects to a broker; nil means as usual.
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger *slog.Logger
 }
 
-// brokers are the options that say where to connect to.
+// brokers returns the options that say where to connect.
 func (o *Options) brokers() []kgo.Opt {
 	opts := []kgo.Opt{kgo.SeedBrokers(o.Brokers...)}
 	if o.Dial != nil {
@@ -45,16 +45,16 @@ func (o *Options) brokers() []kgo.Opt {
 }
 
 const (
-	// batchOverhead is how much larger than its records a batch may be.
+	// batchOverhead is by how much a batch may exceed the size of its records.
 	batchOverhead = 64 << 10
-	// maxBuffered bounds the records, maxBufferedBytes the bytes that wait to be produced; beyond that Publish waits.
+	// maxBuffered bounds the records that wait to be produced, maxBufferedBytes their bytes; above that Publish waits.
 	maxBuffered      = 50_000
 	maxBufferedBytes = 256 << 20
-	// maxFetchBytes bounds what a consumer has in memory that was not polled yet, and so what one poll gives.
+	// maxFetchBytes bounds what a consumer holds in memory that was not polled yet, and so what one poll returns.
 	maxFetchBytes = 32 << 20
-	// deliveryTimeout is after how long a record that no broker took fails.
+	// deliveryTimeout is how long a record may wait for a broker to accept it before it fails.
 	deliveryTimeout = 30 * time.Second
-	// recheck is how often an idle consumer looks whether its topic is still the same.
+	// recheck is how often an idle consumer checks whether its topic is still the same.
 	recheck = time.Second
 )
 
@@ -66,13 +66,13 @@ type Log struct {
 
 	mu        sync.Mutex
 	consumers map[*consumer]bool
-	// expired is up to where it was told that records are gone, by topic, group and partition.
+	// expired holds, by topic, group and partition, up to which offset missing records were reported.
 	expired map[string]int64
 }
 
 var _ dispatch.Log = (*Log)(nil)
 
-// Open makes a log. It does not wait for the brokers; every call does, up to its context's end or its time limit.
+// Open returns a log. It does not wait for the brokers; every call does, up to its context's end or its time limit.
 func Open(o Options) (*Log, error) {
 	if o.SessionTimeout == 0 {
 		o.SessionTimeout = 6 * time.Second
@@ -88,7 +88,7 @@ func Open(o Options) (*Log, error) {
 	return &Log{o: o, producer: producer, admin: kadm.NewClient(producer), consumers: map[*consumer]bool{}, expired: map[string]int64{}}, nil
 }
 
-// Close closes the log and what consumes it.
+// Close closes the log and its consumers.
 func (l *Log) Close() {
 	l.mu.Lock()
 	consumers := l.consumers
@@ -110,7 +110,7 @@ func (l *Log) Check(ctx context.Context) error {
 
 func (l *Log) topic(name string) string { return l.o.Prefix + name }
 
-// EnsureTopics creates the topics that are not there.
+// EnsureTopics creates the topics that do not exist.
 func (l *Log) EnsureTopics(ctx context.Context) error {
 	value := func(s string) *string { return &s }
 	configs := map[string]*string{
@@ -137,7 +137,7 @@ func (l *Log) EnsureTopics(ctx context.Context) error {
 	return nil
 }
 
-// logID is the id of a topic.
+// logID returns the id of a topic.
 func (l *Log) logID(ctx context.Context, topic string) (string, error) {
 	topics, err := l.admin.ListTopics(ctx, topic)
 	if err == nil {
@@ -165,7 +165,7 @@ func (l *Log) Publish(ctx context.Context, topic string, records []dispatch.Mess
 	}
 	err := l.producer.ProduceSync(ctx, list...).FirstErr()
 	if errors.Is(err, kerr.UnknownTopicID) {
-		// It was created anew. The driver forgets the old one when it is told to; the caller tries again.
+		// The topic was re-created. The driver forgets the old one when it is told to; the caller tries again.
 		l.producer.PurgeTopicsFromProducing(l.topic(topic))
 	}
 	if err != nil {
@@ -212,8 +212,8 @@ func (l *Log) Committed(ctx context.Context, topic, group string) (dispatch.Posi
 	})
 }
 
-// tellExpired tells once that records are gone that a group had not consumed: they were older than the topic keeps them, or
-// somebody deleted them. The group goes on behind them, and what they were about is found by the sweeps.
+// tellExpired logs once that records are gone that a group had not consumed: they were older than the topic keeps them, or somebody
+// deleted them. The group goes on after them, and the sweeps find what they were about.
 func (l *Log) tellExpired(topic, group string, partition int, from, to int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,7 +225,8 @@ func (l *Log) tellExpired(topic, group string, partition int, from, to int64) {
 	}
 }
 
-// committed are a group's offsets that belong to the topic of that id, each with the epoch of the leader that wrote the record before it.
+// committed returns a group's offsets that belong to the topic with that id, each with the epoch of the leader that wrote the
+// record before it.
 func (l *Log) committed(ctx context.Context, topic, group, id string) (map[int]kgo.EpochOffset, error) {
 	offsets := map[int]kgo.EpochOffset{}
 	responses, err := l.admin.FetchOffsetsForTopics(ctx, l.o.Prefix+group, l.topic(topic))
@@ -243,7 +244,7 @@ func (l *Log) committed(ctx context.Context, topic, group, id string) (map[int]k
 	return offsets, err
 }
 
-// position reads offsets between two looks at the topic's id, which must be the same.
+// position reads offsets between two reads of the topic's id, which must be the same.
 func (l *Log) position(
 	ctx context.Context, topic string, read func(id string) (map[int]int64, error),
 ) (p dispatch.Position, err error) {
@@ -254,9 +255,9 @@ func (l *Log) position(
 	return p, err
 }
 
-// whileBrokersChange asks again, for deliveryTimeout at most, while brokers are just changing who leads a partition, or have
-// not heard yet of a topic that was created a moment ago: a topic is created when the controller has it, and known when the broker that is asked
-// has read of it.
+// whileBrokersChange repeats ask, for deliveryTimeout at most, while brokers are changing who leads a partition, or have not yet
+// heard of a topic that was just created. A topic exists once the controller has it, but is known only when the broker that is
+// asked has read of it.
 func whileBrokersChange(ctx context.Context, ask func() error) error {
 	deadline := time.Now().Add(deliveryTimeout)
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
@@ -270,7 +271,7 @@ func whileBrokersChange(ctx context.Context, ask func() error) error {
 	}
 }
 
-// errChanged means: the topic was created anew while its offsets were read.
+// errChanged means: the topic was re-created while its offsets were read.
 var errChanged = errors.New("the topic is being created anew")
 
 func (l *Log) positionOnce(

@@ -26,7 +26,7 @@ var logs atomic.Int64
 
 func broker(t *testing.T) string { return servertest.Address(t, "KAFKA") }
 
-// open makes a log with topics of its own on the server that infra/local started.
+// open returns a log with topics of its own on the server that infra/local started.
 func open(t *testing.T) (*kafka.Log, string) {
 	t.Helper()
 	prefix := fmt.Sprintf("test-%d-%d.", time.Now().UnixNano(), logs.Add(1))
@@ -38,7 +38,7 @@ func open(t *testing.T) (*kafka.Log, string) {
 		err = l.EnsureTopics(t.Context())
 	}
 	if err == nil {
-		err = l.EnsureTopics(t.Context()) // those that are there stay
+		err = l.EnsureTopics(t.Context()) // existing topics stay
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A topic is created when the controller has it; a broker that is asked a moment later may not have read of it.
+// A topic exists once the controller has it; a broker that is asked a moment later may not have read of it.
 func TestSubscriptionWaitsForATopicThatTheBrokerHasNotHeardOf(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	l, err := kafka.Open(kafka.Options{
@@ -85,7 +85,7 @@ func TestSubscriptionWaitsForATopicThatTheBrokerHasNotHeardOf(t *testing.T) {
 	}
 }
 
-// endsWhenAsked is a context that is over right after it has been said that it is not.
+// endsWhenAsked is a context that ends right after it has said that it has not ended.
 type endsWhenAsked struct {
 	context.Context
 	end func()
@@ -185,7 +185,7 @@ func TestConsumerOfATopicThatIsCreatedAnewIsToldAndTheNextOneMissesNothing(t *te
 			t.Fatal("the topic was not created anew: ", err)
 		}
 	}
-	for i := range 8 { // more than were committed of the old one
+	for i := range 8 { // more than were committed for the old one
 		publish(fmt.Sprint("new ", i))
 	}
 	for {
@@ -214,7 +214,7 @@ func TestConsumerOfATopicThatIsCreatedAnewIsToldAndTheNextOneMissesNothing(t *te
 	}
 }
 
-// TestGroupPassesRecordsThatAreGone: what expired before it was consumed is not waited for.
+// TestGroupPassesRecordsThatAreGone: a group does not wait for records that expired before it consumed them.
 func TestGroupPassesRecordsThatAreGone(t *testing.T) {
 	l, prefix := open(t)
 	for i := range 20 {
@@ -283,7 +283,7 @@ func TestRecordsThatWerePublishedOverABadNetworkAreThere(t *testing.T) {
 	}
 }
 
-// A consumer that is cut off comes back by itself and misses nothing.
+// A consumer that is cut off reconnects by itself and misses nothing.
 func TestConsumerOverABadNetworkMissesNothing(t *testing.T) {
 	calm, prefix := open(t)
 	p := servertest.NewProxy(t, broker(t))

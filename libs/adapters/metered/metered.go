@@ -1,5 +1,5 @@
-// Package metered measures the calls of every port: how long they take and how many fail. It stands in front of the
-// adapters of servers; a call of an embedded one takes less than its measurement.
+// Package metered measures the calls of every port: how long they take and how many fail. It wraps the adapters of servers; a call
+// of an embedded adapter takes less time than its measurement.
 package metered
 
 import (
@@ -20,13 +20,13 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// Meter is what the ports of a process are measured with.
+// Meter measures the ports of a process.
 type Meter struct {
 	seconds  *prometheus.HistogramVec
 	failures *prometheus.CounterVec
 }
 
-// New registers the metrics.
+// New returns a meter whose metrics it registers.
 func New(to prometheus.Registerer) *Meter {
 	m := &Meter{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -41,7 +41,7 @@ func New(to prometheus.Registerer) *Meter {
 	return m
 }
 
-// answers are the errors with which a port tells something: they are no failures.
+// answers returns the errors that are a port's regular answers, not failures.
 func answers() []error {
 	return []error{
 		context.Canceled, jobstore.ErrNotFound, jobstore.ErrExists, jobstore.ErrConflict, archive.ErrExists, archive.ErrNotFound,
@@ -307,8 +307,8 @@ func (x *archivePort) List(ctx context.Context, prefix string) (a []string, err 
 	return a, err
 }
 
-// Subscribe measures the consumer's commits, and counts its polls that fail: one that does not waits for records, which says
-// nothing of the server.
+// Subscribe measures the consumer's commits, and counts its polls that fail. A poll that succeeds waits for records, so its
+// duration says nothing about the server.
 func (x *logPort) Subscribe(ctx context.Context, topic, group string) (c dispatch.Consumer, err error) {
 	defer func(began time.Time) { x.m.done("log", "Subscribe", began, err) }(time.Now())
 	if c, err = x.Log.Subscribe(ctx, topic, group); err == nil {

@@ -18,7 +18,7 @@ type Access struct {
 	PasswordFile settings.SecretFile `env:"PASSWORD_FILE" placeholder:"FILE" help:"File with the user's password."`
 }
 
-// Options are what it says.
+// Options returns the options that it states.
 func (a *Access) Options() (Options, error) {
 	password, err := a.PasswordFile.Read()
 	return Options{Address: a.Address.String(), Cluster: a.Cluster, Prefix: a.Prefix, Username: a.Username, Password: password}, err
@@ -34,11 +34,11 @@ type HotTier struct {
 	valve *Valve
 }
 
-// checkLimit bounds the question whether Redis may evict keys.
+// checkLimit bounds the check whether Redis may evict keys.
 const checkLimit = 2 * time.Second
 
-// Connect opens the hot tier of so many partitions. Redis need not answer for that; if it does, it must not be one that evicts keys
-// (ErrEvicts).
+// Connect opens the hot tier with the given number of partitions. Redis need not answer for that; if it does, it must not evict
+// keys (ErrEvicts).
 func (a *Access) Connect(ctx context.Context, partitions int, logger *slog.Logger) (*HotTier, error) {
 	o, err := a.Options()
 	if err != nil {
@@ -59,7 +59,7 @@ func OpenHotTier(ctx context.Context, o Options, logger *slog.Logger) (*HotTier,
 	return &HotTier{Tier: t, Buckets: NewHotBuckets(t), Records: NewRecords(t), Board: NewBoard(t), valve: NewValve(t, logger)}, nil
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (t *HotTier) Close() {
 	t.valve.Close()
 	_, _ = t.Buckets.Close(), t.Tier.Close()

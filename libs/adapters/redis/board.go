@@ -11,7 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/capacity"
 )
 
-// Board is the board of reports on Redis. Their ages are told by Redis' own clock.
+// Board is the board of reports on Redis. Redis' own clock determines their ages.
 type Board struct{ *Tier }
 
 var _ capacity.Board = Board{}
@@ -19,13 +19,13 @@ var _ capacity.Board = Board{}
 // NewBoard returns the board of a tier.
 func NewBoard(t *Tier) Board { return Board{t} }
 
-// text is a report as it stands in Redis, as short as JSON goes.
+// text is a report as stored in Redis, in JSON as short as possible.
 type text struct {
 	Behind int64      `json:"b,omitempty"`
 	Lanes  [][3]int64 `json:"l"`
 }
 
-// boardTTL is how long reports are kept when nobody posts or reads any more.
+// boardTTL is how long reports are kept once nobody posts or reads any more.
 const boardTTL = time.Minute
 
 var postScript = newScript(`
@@ -55,7 +55,7 @@ func (b Board) Post(ctx context.Context, r capacity.Report) error {
 	return nil
 }
 
-// A reader removes what is no longer fresh, because its executor may be gone.
+// A reader removes reports that are no longer fresh, because their executors may be gone.
 var boardScript = newScript(`
 local now = redis.call('TIME')
 local ms = now[1] * 1000 + math.floor(now[2] / 1000)

@@ -47,14 +47,14 @@ func NewHotBuckets(t *Tier) *HotBuckets {
 	return h
 }
 
-// Close ends the listening for hints. The tier stays open.
+// Close stops listening for hints. The tier stays open.
 func (h *HotBuckets) Close() error { return h.sub.Close() }
 
 // Hints implements hotbucket.Buckets.
 func (h *HotBuckets) Hints() *hotbucket.Hints { return h.hints }
 
-// member names an occurrence in the sets, so that those of one instant have the order of their ids, with its lane and
-// whether it must be attended to.
+// member names an occurrence in the sets, so that those of one instant are ordered by id, together with its lane and whether it
+// needs attention.
 func member(e *job.Entry) string {
 	attended := 0
 	if e.Attended() {
@@ -63,9 +63,9 @@ func member(e *job.Entry) string {
 	return fmt.Sprintf("%s|%010d|%s|%d|%d|%d", e.ExecutionID, e.Attempt, e.DefinitionID, e.DueAt.UnixMilli(), e.Lane, attended)
 }
 
-// lanesLua works on the sets of a partition, whose keys begin with prefix: due:<lane> holds what may be given, att:<lane> what
-// must be attended to first, lanes the first instant of each lane, aside what is set aside and until when, back what was set
-// aside and may be given again.
+// lanesLua works on the sets of a partition, whose keys begin with prefix. due:<lane> holds what Due may return, att:<lane> what
+// needs attention first, lanes the first instant of each lane, aside what is set aside and until when, back what was set aside and
+// may be returned again.
 const lanesLua = `
 local function parts(m)
   local due, lane, attended = string.match(m, '|(%d+)|(%d+)|(%d)$')
@@ -100,7 +100,7 @@ local function bring_back(prefix)
 end
 `
 
-// prefix begins the keys of a partition.
+// prefix returns the start of a partition's keys.
 func (h *HotBuckets) prefix(partition int) string { return h.of(partition, "") }
 
 var addScript = newScript(lanesLua + `
@@ -121,7 +121,7 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 	now := time.Now()
 	var keys [][]string
 	var args [][]any
-	open := map[int]int{} // by partition, which of args is being filled
+	open := map[int]int{} // by partition: which of args is being filled
 	hinted := map[string]bool{}
 	for i := range entries {
 		e := &entries[i]
@@ -163,7 +163,7 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 	return nil
 }
 
-// stale is what scripts answer to an owner whose epoch is not the one that stands.
+// stale is the scripts' reply to an owner whose epoch is not the current one.
 const stale = "stale"
 
 func owned(o coord.Owner, err error) error {
@@ -182,7 +182,7 @@ const (
 	maxLanes = 2000
 )
 
-// dueScript answers whether there is more to be made available again, which of the entries are parked, and the entries.
+// dueScript returns whether more entries can be made available again, which of the entries are parked, and the entries.
 var dueScript = newScript(lanesLua + `
 local members, epochs, prefix = KEYS[1], KEYS[2], ARGV[3]
 if redis.call('HGET', epochs, ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
@@ -291,7 +291,7 @@ func (h *HotBuckets) Due(ctx context.Context, owners []coord.Owner, ask hotbucke
 	return all, nil
 }
 
-// askArgs are the arguments of dueScript from its fourth on that are the same for every partition.
+// askArgs returns the arguments of dueScript from its fourth on that are the same for every partition.
 func askArgs(ask *hotbucket.Ask) []any {
 	now := time.Now()
 	again, last := 0, ask.PerLane.Until
@@ -301,13 +301,13 @@ func askArgs(ask *hotbucket.Ask) []any {
 	for _, l := range ask.Lanes {
 		last = job.Later(last, l.Until)
 	}
-	// The last of these stands where a lane's name would, so that what is asked of all others follows it as a lane's does.
+	// The last of these is in the place of a lane's name, so that what is asked of all other lanes follows it as it follows a lane.
 	return []any{
 		now.UnixMilli(), now.Add(hotbucket.GivenFor).UnixMilli(), last.UnixMilli(), ask.Room(), again, maxBack, maxLanes,
 	}
 }
 
-// laneArgs are what an ask asks of the lanes of a partition, as arguments that follow askArgs.
+// laneArgs returns what an ask wants of the lanes of a partition, as arguments that follow askArgs.
 func laneArgs(partition int, ask *hotbucket.Ask) []any {
 	args := appendLane(make([]any, 0, 3+4*len(ask.Lanes)), ask.PerLane)
 	for lane := range ask.Lanes {
@@ -421,8 +421,8 @@ func (h *HotBuckets) Absent(ctx context.Context, entries []*job.Entry) (absent [
 	return absent, nil
 }
 
-// byPartition runs a script on the members of each partition, at most maxBatch at a time. asked says which entries each
-// answer is about.
+// byPartition runs a script on the members of each partition, at most maxBatch at a time. asked lists the entries that each answer
+// is about.
 func (h *HotBuckets) byPartition(
 	ctx context.Context, s *script, entries []*job.Entry,
 ) (answers []*redis.Cmd, asked [][]int, err error) {

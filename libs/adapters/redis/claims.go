@@ -75,8 +75,8 @@ func (h *HotBuckets) SetHorizon(ctx context.Context, o coord.Owner, horizon time
 	return owned(o, h.run(ctx, horizonScript, keys, string(o.Role), o.Epoch, horizon.UnixMilli()).Err())
 }
 
-// Epochs stay below 2^53, up to which a script's numbers are exact.
-// What the worker before was given may be given to the next.
+// Epochs stay below 2^53, up to which a script's numbers are exact. Entries that the previous worker received may be returned to
+// the next one.
 var epochScript = newScript(lanesLua + `
 local standing = redis.call('HGET', KEYS[1], ARGV[1])
 if standing and tonumber(standing) > tonumber(ARGV[2]) then return redis.error_reply('stale') end

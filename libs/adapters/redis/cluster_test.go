@@ -17,7 +17,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// Nobody asks anything while the other server reigns: what it forgot is known from the server alone.
+// Nobody asks anything while the other server is the master: only the server itself reveals what it forgot.
 func TestIncarnationIsAnotherAfterAFailoverThereAndBack(t *testing.T) {
 	const id = "job_01M7ZJW5E6D77SAJPXRZ65CMZZ"
 	p := bucket.Partition(id, partitions)
@@ -35,7 +35,7 @@ func TestIncarnationIsAnotherAfterAFailoverThereAndBack(t *testing.T) {
 	if err != nil || after[0] == before[0] {
 		t.Errorf("the incarnation was %q, and is %q (%v)", before, after, err)
 	}
-	// What a job's records say may be the one that has passed, for as long as the server that lost them has not heard of it.
+	// A job's memory may report the incarnation that has ended, for as long as the server that lost the records has not heard of it.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		memory, err := redis.NewRecords(tier).Memory(t.Context(), id)
 		got := memory.Incarnation
@@ -57,7 +57,7 @@ func TestStopHoldsOnlyWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
 	var holdsIn []time.Duration
 	for deadline := time.Now().Add(time.Minute); len(holdsIn) < 2 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		d, err := records.SetStop(t.Context(), id, job.State{Status: job.StatusCancelled, Version: int64(len(holdsIn) + 1)})
-		if err == nil { // else there is no master yet, or its replica is not in step
+		if err == nil { // otherwise there is no master yet, or its replica is not in step
 			holdsIn = append(holdsIn, d)
 		}
 	}
@@ -99,7 +99,7 @@ func TestStopRecordIsNotAcknowledgedBeforeAReplicaHasIt(t *testing.T) {
 	}
 }
 
-// A process renews everything that it holds in one call, which one server must not hold up for the others.
+// A process renews everything that it holds in one call, in which one server must not hold up the others.
 func TestLeasesOnOtherServersAreRenewedWhileOneHangs(t *testing.T) {
 	records := redis.NewRecords(open(t, redis.Options{Cluster: true}))
 	hung, _ := servertest.RedisServers(t, "{p0}")

@@ -2,8 +2,8 @@ package redis
 
 import "github.com/minutehand/minutehand/libs/attempts"
 
-// Prefix is that of the tier's keys.
+// Prefix returns the prefix of the tier's keys.
 func (t *Tier) Prefix() string { return t.o.Prefix }
 
-// EndedKey is where the packed outcome of an attempt lies.
+// EndedKey returns the key that holds the packed outcome of an attempt.
 func (t *Tier) EndedKey(k attempts.Key) string { return NewRecords(t).endedKey(k) }

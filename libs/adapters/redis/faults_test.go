@@ -33,7 +33,7 @@ func TestEntriesThatWereAddedOverABadNetworkAreThere(t *testing.T) {
 		defer func() { _ = tier.Close() }()
 		hot := redis.NewHotBuckets(tier)
 		defer func() { _ = hot.Close() }()
-		const limit = 12 * time.Second // a connection is waited for, then made, then asked
+		const limit = 12 * time.Second // a call waits for a connection, makes it, then asks
 		added = servertest.UnderFaults(t, p, limit, func(ctx context.Context, i int) error { return hot.Add(ctx, []job.Entry{entry(i)}) })
 	})
 	tier := redis.Open(redis.Options{Address: servertest.Address(t, "REDIS"), Prefix: prefix, Partitions: 4})
@@ -51,8 +51,8 @@ func TestEntriesThatWereAddedOverABadNetworkAreThere(t *testing.T) {
 	}
 }
 
-// Every holder asks for its lease until it has it, starts, and stores its outcome. Answers that are lost on the way make nobody
-// a second holder, and no call a takeover.
+// Every holder asks for its lease until it has it, starts, and stores its outcome. Answers lost on the way must not create a second
+// holder, nor make a call a takeover.
 func TestAttemptOverABadNetworkHasOneHolderAndItsOutcome(t *testing.T) {
 	o := redis.Options{Address: servertest.Address(t, "REDIS"), Prefix: servertest.Unique("test-") + ":", Partitions: partitions}
 	attempt := func(i int) (attempts.Key, *job.Entry) {

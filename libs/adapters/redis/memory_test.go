@@ -21,7 +21,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// server is the one that tests may set as they like; it is set back in the end.
+// server returns the server whose settings tests may change; they are restored in the end.
 func server(t *testing.T) *goredis.Client {
 	t.Helper()
 	c := goredis.NewClient(&goredis.Options{Addr: servertest.Address(t, "REDIS")})
@@ -36,7 +36,7 @@ func server(t *testing.T) *goredis.Client {
 	return c
 }
 
-// ended are attempts of many jobs that were due within five minutes from an instant, with outcomes; each has an answer of so many
+// ended stores outcomes of attempts of many jobs that were due within five minutes of an instant, each with a response of answer
 // bytes.
 func ended(t *testing.T, r *redis.Records, from time.Time, n, answer int) []attempts.Key {
 	t.Helper()
@@ -64,7 +64,7 @@ func ended(t *testing.T, r *redis.Records, from time.Time, n, answer int) []atte
 	return keys
 }
 
-// forgetDetails has the server do now what it does DetailFor later.
+// forgetDetails makes the server do now what it does DetailFor later.
 func forgetDetails(t *testing.T, c *goredis.Client, prefix string) {
 	t.Helper()
 	all := c.Scan(t.Context(), 0, prefix+"{p*}:exec:*", 10_000).Iterator()
@@ -150,7 +150,7 @@ func TestServerThatRunsFullForgetsTheOldestOutcomesFirstAndTells(t *testing.T) {
 	defer valve.Close()
 	older, younger := ended(t, r, time.Now().Add(-time.Hour), 5000, 10), ended(t, r, time.Now(), 500, 10)
 	forgetDetails(t, c, tier.Prefix())
-	// Outcomes are as old as their hashes have less time left than at first.
+	// The age of an outcome is the time by which the TTL of its hash has fallen.
 	age := func(k attempts.Key, by time.Duration) {
 		key := tier.EndedKey(k)
 		if left, err := c.PTTL(ctx, key).Result(); err != nil || c.PExpire(ctx, key, left-by).Err() != nil {

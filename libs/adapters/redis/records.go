@@ -20,15 +20,15 @@ import (
 const (
 	// endedName and keptName name the keys of packed outcomes, and of what was forgotten of them before its time.
 	endedName, keptName = "ended:", "kept"
-	// endedShares is into how many hashes the outcomes of a minute of a partition go, so that Redis keeps each of them in one piece
-	// of memory: up to 128 fields of at most 64 bytes.
+	// endedShares is the number of hashes for the outcomes of a minute of a partition. It keeps each hash in one piece of memory in
+	// Redis: up to 128 fields of at most 64 bytes.
 	endedShares = 16
-	// outcomeTTL is how long an outcome is kept, packed, and detailTTL how long all of it: longer than promised by as much as
-	// clocks may differ.
+	// outcomeTTL is how long an outcome is kept, packed, and detailTTL how long all of it. Both exceed the promise by the difference
+	// that clocks may have.
 	outcomeTTL = attempts.Retention + 2*clock.MaxDifference
 	detailTTL  = attempts.DetailFor + 2*clock.MaxDifference
-	// recordTTL is how long a record without an outcome is kept after it was last touched, stopTTL a stop record. Both
-	// outlive the retention of the fires' topic.
+	// recordTTL is how long a record without an outcome is kept after it was last touched, stopTTL a stop record. Both outlive the
+	// retention of the fires' topic.
 	recordTTL = 8 * 24 * time.Hour
 	stopTTL   = 8 * 24 * time.Hour
 )
@@ -41,19 +41,19 @@ var _ attempts.Records = (*Records)(nil)
 // NewRecords returns the records of a tier.
 func NewRecords(t *Tier) *Records { return &Records{Tier: t} }
 
-// recordKey lies with its job's stop record: what stands before the hyphen of an execution id is its job's.
+// recordKey is in the same partition as its job's stop record: the part of an execution id before the hyphen is its job's.
 func (r *Records) recordKey(k attempts.Key) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(k.ExecutionID, job.ExecutionPrefix), "-")
 	return r.ofJob(job.JobPrefix+id, "exec:"+k.ExecutionID+":"+strconv.Itoa(k.Attempt))
 }
 
-// digest stands for the attempt among packed outcomes.
+// digest returns what identifies the attempt among packed outcomes.
 func digest(k attempts.Key) string {
 	d := attempts.Digest(k)
 	return string(d[:])
 }
 
-// endedKey is where the outcome is packed, with others of its minute and its share of it.
+// endedKey returns the key of the hash in which the outcome is packed, with the others of its minute and share.
 func (r *Records) endedKey(k attempts.Key) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(k.ExecutionID, job.ExecutionPrefix), "-")
 	var minute int64
@@ -90,9 +90,10 @@ func (r *Records) Memory(ctx context.Context, jobID string) (attempts.Memory, er
 	return m, nil
 }
 
-// A record is a hash, of one attempt: e exists, h holder, d definition, c and s the token's counter and start, l when the lease lapses, r
-// released, n running, t takeovers, o outcome. Tokens' starts are compared as text; they pass 2^53. It ends soon after its attempt; what is left
-// of the outcome stands in a hash of many, KEYS[2], under the attempt's digest.
+// A record is a hash for one attempt: e exists, h holder, d definition, c and s the token's counter and start, l when the lease
+// expires, r released, n running, t takeovers, o outcome. Starts of tokens are compared as text, because they exceed 2^53. The hash
+// expires soon after its attempt; what is kept of the outcome is then in a hash for many attempts, KEYS[2], under the attempt's
+// digest.
 const recordLua = `
 local key = KEYS[1]
 local f = redis.call('HMGET', key, 'e', 'o', 'r', 'l', 'n', 'c', 's')
@@ -143,7 +144,7 @@ func (r *Records) Acquire(
 	return rec, ok, nil
 }
 
-// It answers the number of the invocation, a word, or the stop record that stands if it is of another version than the check's.
+// It returns the number of the invocation, a word, or the current stop record if its version is not the check's.
 var startScript = newScript(recordLua + incarnationLua + `
 if incarnation(KEYS[3]) ~= ARGV[3] then return 'incarnation' end
 if not there or not mine(ARGV[1], ARGV[2]) or released or outcome then return 'fenced' end
@@ -198,7 +199,7 @@ if tonumber(ARGV[5]) > lapses then redis.call('HSET', key, 'l', ARGV[5]) end
 redis.call('PEXPIRE', key, ARGV[8])
 return 1`)
 
-// Renew implements attempts.Records. Every lease is a script of its own, so other calls come in between.
+// Renew implements attempts.Records. Each lease is renewed by its own script, so other calls come in between.
 func (r *Records) Renew(ctx context.Context, leases []attempts.Lease, lapsesAt time.Time) error {
 	if len(leases) == 0 {
 		return nil
@@ -224,7 +225,7 @@ func flag(b bool) string {
 	return "0"
 }
 
-// A lookup finds nothing for an attempt that was released and never ran.
+// A look-up finds nothing for an attempt that was released and never ran.
 var releaseScript = newScript(recordLua + `
 if not there or not mine(ARGV[1], ARGV[2]) or outcome or released then return 0 end
 redis.call('HSET', key, 'r', '1')
@@ -277,7 +278,7 @@ if not there then redis.call('HSET', key, 'c', 0, 's', 0) end
 store(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 return answer(1)`)
 
-// stored are the arguments by which a script stores an outcome.
+// stored returns the arguments by which a script stores an outcome.
 func stored(k attempts.Key, t job.Token, o *job.Outcome) []any {
 	return []any{wire.MarshalOutcome(o), detailTTL.Milliseconds(), digest(k), attempts.Pack(t, o), outcomeTTL.Milliseconds()}
 }
@@ -304,7 +305,7 @@ func (r *Records) Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.R
 	pipe := r.client.Pipeline()
 	whole, packed := make([]*redis.MapStringStringCmd, len(keys)), make([]*redis.SliceCmd, len(keys))
 	for i, k := range keys {
-		packed[i] = pipe.HMGet(ctx, r.endedKey(k), digest(k)) // first: what ends meanwhile is found by the other
+		packed[i] = pipe.HMGet(ctx, r.endedKey(k), digest(k)) // first: the other read finds an attempt that ends in between
 		whole[i] = pipe.HGetAll(ctx, r.recordKey(k))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
@@ -324,7 +325,7 @@ func (r *Records) Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.R
 	return records, nil
 }
 
-// answerOf is what a script answers that may change a record: whether it did, and the record that stands.
+// answerOf decodes the reply of a script that may change a record: whether it did, and the record that stands.
 func answerOf(c *redis.Cmd) (attempts.Record, bool, error) {
 	answer, err := c.Slice()
 	if err != nil {

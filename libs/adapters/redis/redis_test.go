@@ -29,7 +29,7 @@ var tiers atomic.Int64
 
 const partitions = 4
 
-// open connects to what infra/local started: the one server, or the cluster.
+// open connects to what infra/local started: the single server, or the cluster.
 func open(t *testing.T, o redis.Options) *redis.Tier {
 	t.Helper()
 	o.Address = servertest.Address(t, map[bool]string{false: "REDIS", true: "REDIS_CLUSTER"}[o.Cluster])
@@ -94,7 +94,7 @@ func TestIncarnationOfAJobIsThatOfItsPartition(t *testing.T) {
 	}
 }
 
-// TestServerThatMayEvictIsRefused: a stop record that is dropped stops nothing.
+// TestServerThatMayEvictIsRefused: a stop record that was evicted stops nothing.
 func TestServerThatMayEvictIsRefused(t *testing.T) {
 	for _, cluster := range []bool{false, true} {
 		tier := open(t, redis.Options{Cluster: cluster})
@@ -103,7 +103,7 @@ func TestServerThatMayEvictIsRefused(t *testing.T) {
 		server := goredis.NewClient(&goredis.Options{Addr: first})
 		set := func(policy, limit string) {
 			t.Helper()
-			// t.Context has ended when the server is set back.
+			// t.Context has ended when the server's settings are restored.
 			ctx := context.WithoutCancel(t.Context())
 			err := errors.Join(server.ConfigSet(ctx, "maxmemory-policy", policy).Err(), server.ConfigSet(ctx, "maxmemory", limit).Err())
 			if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// The script writes in any case, so that what stands can be waited for as well. It answers how many replicas are in step (one that is
-// still fetching everything may take minutes), and for how many milliseconds another server may go on: one that this one took the place
-// of, or one that took this one's, with its replica.
+// The script always writes, so that the caller can wait for the replication of a standing record as well. It returns how many
+// replicas are in step (one that is still fetching everything may take minutes), and for how many milliseconds another server may
+// go on: one that this one replaced, or one that replaced this one, together with its replica.
 var stopScript = newScript(incarnationLua + `
 local standing = redis.call('HGET', KEYS[1], 'v')
 if not standing or tonumber(standing) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'v', ARGV[1], 'b', ARGV[2]) end
@@ -31,13 +31,13 @@ local replicas = select(2, string.gsub(info, 'state=online', ''))
 if replicas == 0 and string.find(info, 'repl_backlog_active:1') then left = most end
 return {replicas, math.ceil(math.max(0, math.min(left, most)))}`)
 
-// replicaWait is how long a replica may take to have a stop record.
+// replicaWait is how long a replica may take to receive a stop record.
 const replicaWait = time.Second
 
 var errReplica = errors.New("no replica has it yet")
 
-// SetStop implements attempts.Records. Where there are replicas one of them has the record before it counts as set. That can
-// only be asked on the connection that wrote, which is what Watch is for here.
+// SetStop implements attempts.Records. Where there are replicas, one of them has the record before it counts as set. Only the
+// connection that wrote can ask for that, which is why Watch is used here.
 func (r *Records) SetStop(ctx context.Context, jobID string, s job.State) (holdsIn time.Duration, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -80,7 +80,7 @@ func (r *Records) StopsOf(ctx context.Context, jobIDs []string) (map[string]job.
 	for i, id := range jobIDs {
 		answers[i] = pipe.HGet(ctx, r.stopKey(id), "b")
 	}
-	_, _ = pipe.Exec(ctx) // it gives the first error only, and that there is no record is one
+	_, _ = pipe.Exec(ctx) // it returns only the first error, and a missing record counts as one
 	for i, a := range answers {
 		if errors.Is(a.Err(), redis.Nil) {
 			continue

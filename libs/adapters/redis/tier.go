@@ -1,8 +1,8 @@
 // Package redis is the hot tier on a Redis server or a Redis Cluster: hot buckets, leases, outcomes and stop records.
-// schemas/redis/KEYS.md tells of the keys.
+// schemas/redis/KEYS.md describes the keys.
 //
-// Whatever reads and then writes is one script, so every call on one record is atomic. All keys of a partition and of its
-// jobs have one hash tag, so in a cluster one server holds them. Each partition has an incarnation, which holds that server's
+// Every read that is followed by a write is one script, so every call on one record is atomic. All keys of a partition and of its
+// jobs have one hash tag, so in a cluster one server holds them. Each partition has an incarnation, which contains that server's
 // run id: the first process that asks for it after a restart or a failover makes a new one.
 package redis
 
@@ -22,9 +22,9 @@ import (
 
 // Options say where the server is.
 type Options struct {
-	// Address of the server, host:port; of a cluster those of one or more of its nodes, with commas between.
+	// Address of the server, host:port; for a cluster, those of one or more of its nodes, separated by commas.
 	Address string
-	// Cluster tells that it is a Redis Cluster.
+	// Cluster is set for a Redis Cluster.
 	Cluster            bool
 	Username, Password string
 	// Partitions is the store's partition count.
@@ -38,18 +38,18 @@ type Options struct {
 const (
 	// maxBatch bounds the members that one script works on, so that none takes longer than a few milliseconds.
 	maxBatch = 500
-	// poolSize bounds the connections of a process to a server; beyond it calls wait, for poolTimeout at most.
+	// poolSize bounds the connections of a process to a server; above it calls wait, for poolTimeout at most.
 	poolSize    = 64
 	poolTimeout = 5 * time.Second
 	callTimeout = 3 * time.Second
-	// callLimit bounds a call with all that a redirection or a broken connection makes of it.
+	// callLimit bounds a call, including all its redirections and reconnections.
 	callLimit = 5 * time.Second
-	// lookAgain is how old may be what is known of which server of a cluster holds what.
+	// lookAgain is the maximum age of what is known about which server of a cluster holds what.
 	lookAgain  = time.Second
 	clientName = "minutehand"
 )
 
-// quiet keeps the driver from writing to the standard error what its calls answer anyhow.
+// quiet keeps the driver from writing to standard error what its calls return anyhow.
 var quiet = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
 
 type silent struct{}
@@ -62,15 +62,15 @@ type Tier struct {
 	client redis.UniversalClient
 }
 
-// Open makes a tier. It does not wait for the server; every call does, up to its time limit.
+// Open returns a tier. It does not wait for the server; every call does, up to its time limit.
 func Open(o Options) *Tier {
 	if o.MaxEntries == 0 {
 		o.MaxEntries = 1_000_000
 	}
 	quiet()
 	if o.Cluster {
-		// What is answered with a redirection is asked again elsewhere, and so is what a broken connection leaves open: every
-		// call may be made twice, as its callers do it after an error.
+		// A call that is redirected is repeated elsewhere, and a call that a broken connection leaves unanswered is repeated too. So
+		// every call may be made twice, as its callers do it after an error.
 		return &Tier{o: o, client: redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: strings.Split(o.Address, ","), Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: loadScripts,
 			MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
@@ -79,7 +79,7 @@ func Open(o Options) *Tier {
 	}
 	return &Tier{o: o, client: redis.NewClient(&redis.Options{
 		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: loadScripts,
-		// Nothing is tried again here, because only the caller knows what a second try means.
+		// Nothing is retried here, because only the caller knows what a second try means.
 		MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 		PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true,
 	})}
@@ -88,11 +88,11 @@ func Open(o Options) *Tier {
 // Close closes the connections.
 func (t *Tier) Close() error { return t.client.Close() }
 
-// ErrEvicts means: a server may drop keys to make room. A stop record that is dropped stops nothing, and nobody would notice.
+// ErrEvicts means: a server may evict keys to make room. A stop record that was evicted stops nothing, and nobody would notice.
 var ErrEvicts = errors.New("the server may evict keys, and with them the record that a job was cancelled: " +
 	"set maxmemory-policy to noeviction (or maxmemory to 0)")
 
-// Check returns nil when the server answers and evicts nothing; of a cluster, when every server that holds keys does.
+// Check returns nil when the server answers and evicts nothing; for a cluster, when every server that holds keys does.
 func (t *Tier) Check(ctx context.Context) error {
 	err := t.masters(ctx, func(ctx context.Context, c *redis.Client) error {
 		info, err := c.Info(ctx, "memory").Result()
@@ -107,7 +107,7 @@ func (t *Tier) Check(ctx context.Context) error {
 	return nil
 }
 
-// evicts reads from the memory section of INFO, which a managed server shows as well, whether keys may be evicted.
+// evicts reports whether keys may be evicted, from the memory section of INFO, which a managed server shows as well.
 func evicts(info string) bool {
 	limit := infoField(info, "maxmemory")
 	return limit != "" && limit != "0" && infoField(info, "maxmemory_policy") != "noeviction"
@@ -115,21 +115,21 @@ func evicts(info string) bool {
 
 func (t *Tier) key(name string) string { return t.o.Prefix + name }
 
-// of names a key of a partition. All of them have one hash tag.
+// of returns a key of a partition. All keys of one partition have one hash tag.
 func (t *Tier) of(partition int, name string) string {
 	return t.key("{p" + strconv.Itoa(partition) + "}:" + name)
 }
 
-// ofJob names a key of a job's partition.
+// ofJob returns a key of a job's partition.
 func (t *Tier) ofJob(jobID, name string) string {
 	return t.of(bucket.Partition(jobID, t.o.Partitions), name)
 }
 
-// incarnationLua gives a partition's incarnation, a new one if there is none of this reign of its server: the run id is
-// another after a restart, the replication id after a promotion. Both are asked for each time, because a connection, and a
-// server, may outlive two failovers, there and back. Half of each will do. A name begins with its number, as
-// attempts.IncarnationName has it: the server's time in microseconds, or one more than the last number, if that is known. It ends in "p"
-// where another server may have been in this one's place before: it was a replica, or belongs to a cluster and knows nothing.
+// incarnationLua returns a partition's incarnation, a new one if there is none of this reign of its server: the run id changes with
+// a restart, the replication id with a promotion. Both are read each time, because a connection, and a server, may outlive two
+// failovers, there and back. Half of each is enough. A name begins with its number, as in attempts.IncarnationName: the server's
+// time in microseconds, or one more than the last number, if that is known. It ends in "p" where another server may have been in
+// this one's place before: it was a replica, or belongs to a cluster and knows nothing.
 const incarnationLua = `
 local function incarnation(key)
   local info = redis.call('INFO', 'server', 'replication')
@@ -149,7 +149,7 @@ end
 
 var incarnationScript = newScript(incarnationLua + `return incarnation(KEYS[1])`)
 
-// script is one with its text.
+// script is a script with its text.
 type script struct {
 	*redis.Script
 	text string
@@ -157,15 +157,15 @@ type script struct {
 
 func newScript(text string) *script { return &script{redis.NewScript(text), text} }
 
-// loadScripts gives a server the scripts on a new connection, so that one which has just started knows them before it is asked for
-// one. What it refuses, it gets by its text later; a connection that still owes answers is none.
+// loadScripts sends the scripts to a server on a new connection, so that a server which has just started knows them before the
+// first one is called. A script that it refuses, it later receives as text. A connection with unanswered requests is not used.
 func loadScripts(ctx context.Context, c *redis.Conn) error {
 	pipe := c.Pipeline()
 	for _, s := range []*script{
 		incarnationScript, addScript, dueScript, postponeScript, parkScript, removeScript, absentScript, claimScript, horizonScript, epochScript,
 		acquireScript, startScript, renewScript, releaseScript, finishScript, refuseScript, stopScript, postScript, boardScript,
 	} {
-		pipe.ScriptLoad(ctx, s.text) // the script's own Load would take what the pipeline has not answered yet for its hash
+		pipe.ScriptLoad(ctx, s.text) // the script's own Load would take the pipeline's missing reply for its hash
 	}
 	_, err := pipe.Exec(ctx)
 	var refusal redis.Error
@@ -175,21 +175,21 @@ func loadScripts(ctx context.Context, c *redis.Conn) error {
 	return err
 }
 
-// bounded is the context of a call.
+// bounded returns the context of a call.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, callLimit)
 }
 
-// run runs a script by its hash, or by its text where the server does not know it yet.
+// run runs a script by its hash, or by its text if the server does not know it yet.
 func (t *Tier) run(ctx context.Context, s *script, keys []string, args ...any) *redis.Cmd {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	return s.Run(ctx, t.client, keys, args...)
 }
 
-// runAll runs a script on many sets of keys and arguments in one pipeline, by its hash, and by its text where a server does
-// not know it yet. The error is the first; in a cluster the servers that answer have done what they were asked all the same, but
-// their answers may be lost with it.
+// runAll runs a script on many sets of keys and arguments in one pipeline, by its hash, and by its text where a server does not
+// know it yet. It returns the first error. In a cluster the servers that answer have done their part all the same, but their
+// answers may be lost with it.
 func (t *Tier) runAll(ctx context.Context, s *script, keys [][]string, args [][]any) ([]*redis.Cmd, error) {
 	answers := make([]*redis.Cmd, len(keys))
 	pipe := t.client.Pipeline()
@@ -212,7 +212,7 @@ func (t *Tier) runAll(ctx context.Context, s *script, keys [][]string, args [][]
 	if pipe.Len() == 0 {
 		return answers, err
 	}
-	_ = exec() // with time of its own: the first may have used its up waiting for another server
+	_ = exec() // with its own time limit: the first may have used up its time waiting for another server
 	for _, a := range answers {
 		if a.Err() != nil {
 			return answers, a.Err()

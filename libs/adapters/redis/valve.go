@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// Outcomes are forgotten when a server has used more than valveOpens of the memory that it may use, until it uses valveCloses.
+	// The valve forgets outcomes when a server has used more than valveOpens of the memory that it may use, until it uses valveCloses.
 	valveOpens, valveCloses = 0.9, 0.8
 	valveEvery              = 5 * time.Second
-	// neverForgotten is the age below which no outcome is forgotten: its fire may be under way.
+	// neverForgotten is the age below which no outcome is forgotten, because its fire may be in flight.
 	neverForgotten = time.Minute
 	// valveBatch is how many hashes of outcomes are forgotten at once, maxCandidates how many one look considers.
 	valveBatch, maxCandidates = 200, 20_000
 )
 
-// Valve watches the memory of the servers while its process runs. Where it runs short the oldest outcomes are forgotten before
-// their time, which is told by attempts.Memory. Where a server has evicted keys in spite of what Check asks for, nobody knows which,
-// and everything gets a new incarnation.
+// Valve watches the memory of the servers while its process runs. Where it runs short, the valve forgets the oldest outcomes before
+// their time, which attempts.Memory reports. If a server has evicted keys in spite of what Check asks for, nobody knows which, so
+// every partition gets a new incarnation.
 type Valve struct {
 	tier   *Tier
 	logger *slog.Logger
@@ -58,7 +58,7 @@ func NewValve(t *Tier, logger *slog.Logger) *Valve {
 	return v
 }
 
-// Close ends the looking.
+// Close stops the looking.
 func (v *Valve) Close() {
 	v.stop()
 	<-v.done
@@ -84,7 +84,7 @@ func (v *Valve) Look(ctx context.Context) error {
 	return err
 }
 
-// candidate is a hash of outcomes that may be forgotten, with the time that it has left.
+// candidate is a hash of outcomes that may be forgotten, with its remaining TTL.
 type candidate struct {
 	key  string
 	left time.Duration
@@ -129,7 +129,7 @@ func (v *Valve) relieve(ctx context.Context, c *redis.Client, info string) error
 	return nil
 }
 
-// candidates are the hashes of outcomes on a server, the oldest first.
+// candidates returns the hashes of outcomes on a server, the oldest first.
 func (v *Valve) candidates(ctx context.Context, c *redis.Client) ([]candidate, error) {
 	var all []candidate
 	oldest := func() {
@@ -163,7 +163,7 @@ func (v *Valve) candidates(ctx context.Context, c *redis.Client) ([]candidate, e
 	}
 }
 
-// How long a hash of outcomes is still kept tells when it was written to last: everything stored up to then may be gone.
+// The remaining TTL of a hash of outcomes shows when it was last written to: everything stored up to then may be gone.
 var forgetScript = newScript(`
 local left = redis.call('PTTL', KEYS[1])
 if left < 0 or left > ARGV[1] - ARGV[2] then return 0 end
@@ -175,7 +175,7 @@ redis.call('UNLINK', KEYS[1])
 if tonumber(redis.call('GET', KEYS[2]) or 0) < tonumber(kept) then redis.call('SET', KEYS[2], kept, 'PX', ARGV[1]) end
 return n`)
 
-// A partition notes at how many evictions it got its present incarnation.
+// A partition notes the number of evictions at which it got its current incarnation.
 var renewIncarnationScript = newScript(`
 if redis.call('GET', KEYS[2]) == ARGV[1] then return 0 end
 redis.call('SET', KEYS[2], ARGV[1])
@@ -184,7 +184,7 @@ if not now then return 0 end
 redis.call('SET', KEYS[1], string.format('%014x', tonumber(string.sub(now, 1, 14), 16) + 1) .. string.sub(now, 15))
 return 1`)
 
-// renew gives every partition a new incarnation, once for a number of evictions.
+// renew gives every partition a new incarnation, once for each number of evictions.
 func (v *Valve) renew(ctx context.Context, evicted int64) error {
 	keys, args := make([][]string, v.tier.o.Partitions), make([][]any, v.tier.o.Partitions)
 	for p := range keys {
@@ -215,7 +215,7 @@ func (t *Tier) masters(ctx context.Context, fn func(context.Context, *redis.Clie
 	return nil
 }
 
-// infoField is a field of what INFO answers; "" where it is not there.
+// infoField returns a field of a reply to INFO, "" if it is not there.
 func infoField(info, name string) string {
 	for line := range strings.Lines(info) {
 		if n, value, _ := strings.Cut(strings.TrimSpace(line), ":"); n == name {

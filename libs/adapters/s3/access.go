@@ -15,13 +15,13 @@ type Access struct {
 	SecretKeyFile settings.SecretFile `env:"SECRET_KEY_FILE" placeholder:"FILE" help:"File with the secret key."`
 }
 
-// Options are what it says.
+// Options returns the options that it states.
 func (a *Access) Options() (Options, error) {
 	secret, err := a.SecretKeyFile.Read()
 	return Options{Bucket: a.Bucket, Region: a.Region, Endpoint: a.Endpoint, AccessKey: a.AccessKey, SecretKey: secret}, err
 }
 
-// Connect makes the archive. S3 need not answer for that.
+// Connect returns the archive. S3 need not answer for that.
 func (a *Access) Connect(ctx context.Context) (*Archive, error) {
 	o, err := a.Options()
 	if err != nil {

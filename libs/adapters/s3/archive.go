@@ -27,15 +27,15 @@ import (
 // Options say where the archive is.
 type Options struct {
 	Bucket string
-	// Region of the bucket; Endpoint of a server that is not Amazon's, whose buckets are then named by path.
+	// Region of the bucket; Endpoint of a server other than Amazon's, whose buckets are then named by path.
 	Region, Endpoint string
-	// AccessKey and SecretKey; both empty mean the machine's own (environment, profile, role).
+	// AccessKey and SecretKey; if both are empty, the machine's own are used (environment, profile, role).
 	AccessKey, SecretKey string
-	// Timeout bounds one request, over all its tries; 0 means 30 s.
+	// Timeout bounds one request, including all its tries; 0 means 30 s.
 	Timeout time.Duration
 }
 
-// Archive keeps objects in a bucket. A put is conditional: S3 takes it whole where nothing of that name is there.
+// Archive keeps objects in a bucket. A put is conditional: S3 accepts it whole if there is no object with that name.
 type Archive struct {
 	client  *s3.Client
 	bucket  string
@@ -44,7 +44,7 @@ type Archive struct {
 
 var _ archive.Archive = (*Archive)(nil)
 
-// NewArchive makes an archive. It asks nothing of the bucket; see [Archive.Check].
+// NewArchive returns an archive. It sends nothing to the bucket; see [Archive.Check].
 func NewArchive(ctx context.Context, o Options) (*Archive, error) {
 	options := []func(*config.LoadOptions) error{
 		config.WithRegion(o.Region),
@@ -72,7 +72,7 @@ func NewArchive(ctx context.Context, o Options) (*Archive, error) {
 	return &Archive{client: client, bucket: o.Bucket, timeout: timeout}, nil
 }
 
-// Check reports whether the bucket is there and may be read.
+// Check reports whether the bucket exists and may be read.
 func (a *Archive) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -82,7 +82,7 @@ func (a *Archive) Check(ctx context.Context) error {
 	return nil
 }
 
-// CreateBucket creates the bucket, unless it is there and this account's.
+// CreateBucket creates the bucket, unless it exists and belongs to this account.
 func (a *Archive) CreateBucket(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -94,10 +94,10 @@ func (a *Archive) CreateBucket(ctx context.Context) error {
 	return nil
 }
 
-// conflictPause is the pause before a put is tried again that met another one of the same name.
+// conflictPause is the pause before a put is retried that met another one of the same name.
 const conflictPause = 100 * time.Millisecond
 
-// PutIfAbsent implements archive.Archive. A put whose answer is lost is tried again and finds itself: ErrExists.
+// PutIfAbsent implements archive.Archive. A put whose answer is lost is retried and finds its own object: ErrExists.
 func (a *Archive) PutIfAbsent(ctx context.Context, name string, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -112,7 +112,7 @@ func (a *Archive) PutIfAbsent(ctx context.Context, name string, body []byte) err
 		case answered(err, http.StatusPreconditionFailed):
 			return fmt.Errorf("s3: put %s: %w", name, archive.ErrExists)
 		case answered(err, http.StatusConflict) && run.Sleep(ctx, conflictPause) == nil:
-			continue // another put of that name is under way: one of the two stands in a moment
+			continue // another put of that name is in flight: one of the two stands in a moment
 		default:
 			return fmt.Errorf("s3: put %s: %w", name, err)
 		}
@@ -157,11 +157,11 @@ func (a *Archive) List(ctx context.Context, prefix string) (names []string, err 
 			names = append(names, aws.ToString(o.Key))
 		}
 	}
-	slices.Sort(names) // servers that are not Amazon's may have another order
+	slices.Sort(names) // servers other than Amazon's may have another order
 	return names, nil
 }
 
-// object is an object that is open for as long as the context of its Open lasts.
+// object is an object that stays open for as long as the context of its Open.
 type object struct {
 	a    *Archive
 	ctx  context.Context

@@ -17,7 +17,7 @@ import (
 
 var buckets atomic.Int64
 
-// open makes a bucket of its own on the server that infra/local started.
+// open creates a bucket of its own on the server that infra/local started.
 func open(t *testing.T) *s3.Archive {
 	t.Helper()
 	o := s3.Options{

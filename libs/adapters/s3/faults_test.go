@@ -38,7 +38,7 @@ func TestObjectsThatWerePutOverABadNetworkAreThere(t *testing.T) {
 		put = servertest.UnderFaults(t, p, limit, func(ctx context.Context, i int) error {
 			name := fmt.Sprintf("audit/%06d", i)
 			err := a.PutIfAbsent(ctx, name, []byte("object"))
-			if err != nil && !errors.Is(err, archive.ErrExists) { // else the try before had taken effect
+			if err != nil && !errors.Is(err, archive.ErrExists) { // otherwise the previous try had taken effect
 				return err
 			}
 			object, err := a.Open(ctx, name)

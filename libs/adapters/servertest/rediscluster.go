@@ -19,7 +19,7 @@ type RedisServer struct {
 	pid int
 }
 
-// RedisServers are the master that holds a key and its replica, when they are in step.
+// RedisServers returns the master that holds a key and its replica, when they are in step.
 func RedisServers(t testing.TB, key string) (master, replica *RedisServer) {
 	t.Helper()
 	at := func(address string) *RedisServer {
@@ -64,10 +64,10 @@ func RedisServers(t testing.TB, key string) (master, replica *RedisServer) {
 
 var processID = regexp.MustCompile(`process_id:(\d+)`)
 
-// Signal sends one to the server's process.
+// Signal sends a signal to the server's process.
 func (s *RedisServer) Signal(signal syscall.Signal) {
 	s.t.Helper()
-	if s.pid == 0 { // one that stands still cannot be asked
+	if s.pid == 0 { // a suspended server cannot be asked
 		info, err := s.Info(s.t.Context(), "server").Result()
 		if err != nil {
 			s.t.Fatal(err)
@@ -85,11 +85,11 @@ func (s *RedisServer) Signal(signal syscall.Signal) {
 func (s *RedisServer) Promote(master *RedisServer) {
 	s.t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-		if err := s.ClusterFailover(s.t.Context()).Err(); err != nil { // it holds its master for failed, having stood still itself
+		if err := s.ClusterFailover(s.t.Context()).Err(); err != nil { // it considers its master failed, having been suspended itself
 			time.Sleep(20 * time.Millisecond)
 			continue
 		}
-		// It gives up after five seconds; asking before would begin anew.
+		// It gives up after five seconds; asking before would start over.
 		for began := time.Now(); time.Since(began) < 6*time.Second; time.Sleep(20 * time.Millisecond) {
 			if s.reigns() && master.follows() {
 				return
@@ -99,7 +99,7 @@ func (s *RedisServer) Promote(master *RedisServer) {
 	s.t.Fatal("the replica is not promoted")
 }
 
-// reigns reports whether the server takes itself for a master, follows whether for a replica that is in step.
+// reigns reports whether the server considers itself a master, follows whether it considers itself a replica that is in step.
 func (s *RedisServer) reigns() bool { role := s.role(); return role[0] == "master" }
 
 func (s *RedisServer) follows() bool {

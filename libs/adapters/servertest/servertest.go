@@ -1,5 +1,5 @@
-// Package servertest is what the adapters' tests on real servers share: where the servers are, and a network between them
-// and an adapter that has faults.
+// Package servertest is what the adapters' tests on real servers share: where the servers are, and a network with faults between
+// them and an adapter.
 package servertest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Address is where a server answers that infra/local started: CASSANDRA, KAFKA, REDIS, ZOOKEEPER or S3.
+// Address returns the address of a server that infra/local started: CASSANDRA, KAFKA, REDIS, ZOOKEEPER or S3.
 func Address(t testing.TB, server string) string {
 	t.Helper()
 	port := os.Getenv(server + "_PORT")
@@ -26,7 +26,7 @@ func Address(t testing.TB, server string) string {
 	return "127.0.0.1:" + port
 }
 
-// Addresses are those of several servers, which listen on ports in a row.
+// Addresses returns those of several servers, which listen on consecutive ports.
 func Addresses(t testing.TB, server string, n int) (list []string) {
 	t.Helper()
 	host, text, err := net.SplitHostPort(Address(t, server))
@@ -43,7 +43,7 @@ func Addresses(t testing.TB, server string, n int) (list []string) {
 	return list
 }
 
-// Proxy stands between a driver and a server, and passes everything on until it is told otherwise.
+// Proxy sits between a driver and a server, and passes everything on until it is told otherwise.
 type Proxy struct {
 	listener net.Listener
 	target   string
@@ -56,7 +56,7 @@ type Proxy struct {
 	silence chan struct{}
 }
 
-// NewProxy starts a proxy for the server at an address, for the time of the test.
+// NewProxy starts a proxy for the server at an address, for the duration of the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it lives as long as the test
@@ -72,7 +72,7 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Address is where the proxy listens.
+// Address returns the address on which the proxy listens.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
 // Dial connects to the proxy instead of the address: for drivers that learn from a server where to connect to.
@@ -86,7 +86,7 @@ func (p *Proxy) DialContext(ctx context.Context, network, address string) (net.C
 	return p.Dial(ctx, network, address)
 }
 
-// Slow makes every chunk take so much longer, from now on.
+// Slow delays every chunk by this much, from now on.
 func (p *Proxy) Slow(delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +118,7 @@ func (p *Proxy) On() {
 	p.off = false
 }
 
-// Silence leaves connections half-open for a while: they are there, new ones too, and nothing comes. Then they end.
+// Silence leaves connections half-open for a while: they exist, new ones too, but nothing arrives. Then they end.
 func (p *Proxy) Silence(d time.Duration) {
 	over := make(chan struct{})
 	p.mu.Lock()
@@ -192,13 +192,13 @@ const (
 	slowFor, slowBy    = 2 * time.Second, 10 * time.Millisecond
 	cutsFor, cutEvery  = 3 * time.Second, 200 * time.Millisecond
 	silentFor, calmFor = 8 * time.Second, time.Second
-	// wellFor is how long the network is well again at the end, so that every driver has found back.
+	// wellFor is how long the network is healthy again at the end, so that every driver has reconnected.
 	wellFor = 6 * time.Second
 	workers = 8
 )
 
-// UnderFaults has do called for 0, 1, 2 and so on, each repeated until it succeeds, while the network is slow, cut again and
-// again, half-open, and well again. It fails if a call takes longer than the limit, and gives how many succeeded: what they
+// UnderFaults calls do for 0, 1, 2 and so on, and repeats each until it succeeds, while the network is slow, cut repeatedly,
+// half-open, and healthy again. It fails if a call takes longer than the limit. It returns how many calls succeeded: what they
 // wrote must be there.
 func UnderFaults(t *testing.T, p *Proxy, limit time.Duration, do func(ctx context.Context, i int) error) (done int) {
 	t.Helper()
@@ -275,7 +275,7 @@ func NoLeak(t *testing.T, work func()) {
 	}
 }
 
-// Unique is a name that no other test has used on the servers.
+// Unique returns a name that no other test has used on the servers.
 func Unique(prefix string) string {
 	return fmt.Sprintf("%s%d%d", prefix, time.Now().UnixNano(), names.Add(1))
 }

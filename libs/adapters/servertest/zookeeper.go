@@ -7,10 +7,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// Nodes are those of ZooKeeper.
+// Nodes reads the nodes of ZooKeeper.
 type Nodes struct{ conn *zk.Conn }
 
-// ZooKeeper connects to it, for the time of the test.
+// ZooKeeper connects to it, for the duration of the test.
 func ZooKeeper(t testing.TB) Nodes {
 	t.Helper()
 	conn, _, err := zk.Connect([]string{Address(t, "ZOOKEEPER")}, 6*time.Second, zk.WithLogInfo(false))
@@ -21,7 +21,7 @@ func ZooKeeper(t testing.TB) Nodes {
 	return Nodes{conn}
 }
 
-// Read gives what a node holds, and whether it is there.
+// Read returns what a node holds, and whether it exists.
 func (n Nodes) Read(node string) (string, bool) {
 	text, _, err := n.conn.Get(node)
 	return string(text), err == nil

@@ -14,7 +14,7 @@ type Access struct {
 	Root    string             `default:"/minutehand" env:"ROOT" placeholder:"NODE" help:"Node below which everything lies."`
 }
 
-// Connect opens the coordinator of so many partitions. ZooKeeper need not answer for that.
+// Connect opens the coordinator of that many partitions. ZooKeeper need not answer for that.
 func (a *Access) Connect(partitions int, logger *slog.Logger, metrics prometheus.Registerer) (*Coordinator, error) {
 	return Open(Options{Servers: a.Servers, Root: a.Root, Partitions: partitions, Logger: logger, Metrics: metrics})
 }

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// balance gives every partition to one of the members, so that no two differ by more than one, and moves as few as that
-// needs: who has more than its share gives up the last ones, and what nobody has goes to those that have least. Members are
-// in the order in which they came.
+// balance assigns every partition to one of the members, so that no two differ by more than one, and moves as few as that needs. A
+// member with more than its share gives up its last ones, and unassigned partitions go to the members that have least. Members are
+// in the order in which they joined.
 func balance(partitions int, members []string, standing map[string][]int) map[string][]int {
 	if len(members) == 0 {
 		return map[string][]int{}
@@ -26,7 +26,7 @@ func balance(partitions int, members []string, standing map[string][]int) map[st
 			}
 		}
 	}
-	// The larger shares go to those that have most, so that they keep it.
+	// The larger shares go to the members that have most, so that they keep them.
 	order := slices.Clone(members)
 	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(len(next[b]), len(next[a])) })
 	share := func(i int) int {

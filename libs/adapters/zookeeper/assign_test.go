@@ -43,7 +43,7 @@ func TestAssignmentIsBalancedAndMovesNoMoreThanItMust(t *testing.T) {
 			if most-least > 1 || total != partitions || len(owners(next)) != partitions {
 				t.Fatalf("%d partitions among %v: %v", partitions, members, next)
 			}
-			// What a member that stayed gave up, it had above the greatest share.
+			// A member that stayed gave up only what it had above the greatest share.
 			for _, m := range members {
 				kept := 0
 				for _, p := range standing[m] {

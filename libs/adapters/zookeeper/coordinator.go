@@ -1,9 +1,9 @@
-// Package zookeeper is the coordinator on ZooKeeper: members of a role, who of them owns which partition, and numbers that
-// grow. schemas/zookeeper/ZNODES.md tells of the nodes.
+// Package zookeeper is the coordinator on ZooKeeper: the members of a role, which partitions each of them owns, and numbers that
+// grow. schemas/zookeeper/ZNODES.md describes the nodes.
 //
-// A process that loses the ensemble goes on with what it owns, for its session may live on, and there may be nobody who
-// could take over. If others did take over, it learns so only when it is connected again; until then the epochs keep it
-// out of the stores (hotbucket.ErrStaleEpoch). So ownership here says who should work, and epochs who may.
+// A process that loses the ensemble goes on with what it owns, because its session may live on, and there may be nobody who could
+// take over. If others did take over, it learns so only when it is connected again; until then the epochs keep it out of the stores
+// (hotbucket.ErrStaleEpoch). So ownership here says who should work, and epochs who may.
 package zookeeper
 
 import (
@@ -26,17 +26,17 @@ import (
 // Options say where the ensemble is.
 type Options struct {
 	Servers []string // host:port
-	// Root is the node below which everything lies, such as /minutehand.
+	// Root is the node below which all others lie, such as /minutehand.
 	Root string
-	// Partitions are given out in each role.
+	// Partitions is the number of partitions given out in each role.
 	Partitions int
-	// SessionTimeout is after how long without a word a process counts as gone; 0 means 6 s.
+	// SessionTimeout is how long a process may be silent before it counts as gone; 0 means 6 s.
 	SessionTimeout time.Duration
 	Logger         *slog.Logger
 	Metrics        prometheus.Registerer // nil for none
 }
 
-// ensemble is the driver's connection, as far as it is used.
+// ensemble is the part of the driver's connection that is used.
 type ensemble interface {
 	Create(path string, data []byte, flags int32, acl []zk.ACL) (string, error)
 	CreateProtectedEphemeralSequential(path string, data []byte, acl []zk.ACL) (string, error)
@@ -58,7 +58,7 @@ type Coordinator struct {
 	unowned *prometheus.GaugeVec
 
 	mu sync.Mutex
-	// nodes are those of the memberships of this process, by their paths.
+	// nodes holds the paths of the nodes of this process's memberships.
 	nodes map[string]bool
 }
 
@@ -98,7 +98,7 @@ func (c *Coordinator) Close() error {
 	return nil
 }
 
-// Check reports whether the ensemble answers. A connection that is being made is waited for, up to the context's end.
+// Check reports whether the ensemble answers. It waits for a connection that is being made, up to the context's end.
 func (c *Coordinator) Check(ctx context.Context) error {
 	for {
 		s := c.conn.State()
@@ -111,7 +111,7 @@ func (c *Coordinator) Check(ctx context.Context) error {
 	}
 }
 
-// silent is for the driver, which tells of every try to connect.
+// silent is for the driver, which logs every try to connect.
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}
@@ -120,7 +120,7 @@ func (c *Coordinator) at(names ...string) string {
 	return path.Join(append([]string{"/", c.o.Root}, names...)...)
 }
 
-// make creates a node that lasts, and those above it, unless it is there.
+// make creates a persistent node, and those above it, unless it exists.
 func (c *Coordinator) make(node string) error {
 	for i := 1; i <= len(node); i++ {
 		if i < len(node) && node[i] != '/' {
@@ -134,14 +134,14 @@ func (c *Coordinator) make(node string) error {
 	return nil
 }
 
-// transient tells of errors that pass when the ensemble is back.
+// transient reports whether an error passes when the ensemble is back.
 func transient(err error) bool {
 	return errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrSessionExpired) ||
 		errors.Is(err, zk.ErrSessionMoved)
 }
 
-// StartNumber implements coord.Coordinator: the version of a node, which every write makes one greater. A write whose answer
-// is lost is made again, and leaves out a number.
+// StartNumber implements coord.Coordinator: the version of a node, which every write raises by one. A write whose answer is lost is
+// repeated, which skips a number.
 func (c *Coordinator) StartNumber(ctx context.Context) (int64, error) {
 	node := c.at("start")
 	for {
@@ -161,8 +161,8 @@ func (c *Coordinator) StartNumber(ctx context.Context) (int64, error) {
 	}
 }
 
-// epoch draws a partition's next epoch: greater than the last one, and no less than the time in milliseconds, so that
-// epochs go on growing when the ensemble has lost its data.
+// epoch draws a partition's next epoch: greater than the last one, and no less than the time in milliseconds, so that epochs go on
+// growing when the ensemble has lost its data.
 func (c *Coordinator) epoch(role coord.Role, partition int) (int64, error) {
 	node := c.at(string(role), "epochs", strconv.Itoa(partition))
 	for {

@@ -59,7 +59,7 @@ func TestCheckWaitsForAConnectionThatIsBeingMade(t *testing.T) {
 	}
 }
 
-// Otherwise a process that stands by for others would never know that it lacks nothing.
+// Otherwise a process on standby for others would never know that it lacks nothing.
 func TestMemberThatOwnsNothingIsToldSo(t *testing.T) {
 	root := newRoot()
 	first := join(t, root, 1)
@@ -75,7 +75,7 @@ func TestMemberThatOwnsNothingIsToldSo(t *testing.T) {
 	}
 }
 
-// process is a member with a session of its own.
+// process is a member with its own session.
 type process struct {
 	c     *zookeeper.Coordinator
 	sets  <-chan []coord.Owner
@@ -97,7 +97,7 @@ func join(t *testing.T, root string, partitions int) *process {
 // settle waits until the processes own the partitions as wanted, each partition once.
 func settle(t *testing.T, partitions int, all []*process, want []int) {
 	t.Helper()
-	deadline := time.After(10 * time.Second) // the aim: every partition has exactly one owner within it
+	deadline := time.After(10 * time.Second) // the aim: every partition has exactly one owner within this time
 	for {
 		holders := map[int]int{}
 		var counts []int
@@ -138,7 +138,7 @@ func TestEveryPartitionHasOneOwnerWhenMembersComeAndGo(t *testing.T) {
 	settle(t, partitions, []*process{a, b, c}, []int{4, 4, 4})
 	before := maps.Clone(c.owned)
 	began := time.Now()
-	_ = b.c.Close() // its session ends at once; one that is killed ends with its timeout
+	_ = b.c.Close() // its session ends at once; that of a killed process ends with its timeout
 	settle(t, partitions, []*process{a, c}, []int{6, 6})
 	t.Logf("all partitions had an owner %s after a member was gone", time.Since(began).Round(time.Millisecond))
 	for p, epoch := range before {

@@ -22,19 +22,19 @@ import (
 type member struct {
 	c    *Coordinator
 	role coord.Role
-	// node is this member's, session the session that it belongs to.
+	// node is this member's own, session the session that it belongs to.
 	node    string
 	session int64
-	// owned are the epochs of the partitions that it owns.
+	// owned holds the epochs of the partitions that it owns.
 	owned map[int]int64
 	told  chan []coord.Owner
-	// spoke: a set was told.
+	// spoke: a set has been sent.
 	spoke bool
-	// lacking is since when something that is assigned is not owned, zero if nothing is; complained: the log tells of it.
+	// lacking is since when an assigned partition is not owned, zero if none is; complained: the log says so.
 	lacking    time.Time
 	complained bool
 	unowned    prometheus.Gauge
-	// watch tells once when members come or go; nil when there is none. (The driver keeps each until it has told.)
+	// watch fires once when members come or go; nil when there is none. (The driver keeps each until it has fired.)
 	watch <-chan zk.Event
 }
 
@@ -42,7 +42,7 @@ func (m *member) at(names ...string) string {
 	return m.c.at(append([]string{string(m.role)}, names...)...)
 }
 
-// tell gives the set that is owned now; one that was not read yet gives way to it.
+// tell sends the set that is owned now, in place of one that has not been read yet.
 func (m *member) tell() {
 	set := make([]coord.Owner, 0, len(m.owned))
 	for _, p := range slices.Sorted(maps.Keys(m.owned)) {
@@ -81,7 +81,7 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// leave gives everything back at once; what cannot be reached ends with the session.
+// leave gives everything back at once; nodes that it cannot reach end with the session.
 func (m *member) leave() {
 	if m.node == "" || m.c.conn.SessionID() != m.session || m.c.conn.State() != zk.StateHasSession {
 		return
@@ -92,8 +92,8 @@ func (m *member) leave() {
 	_ = m.c.conn.Delete(m.node, -1)
 }
 
-// step makes what is owned what is assigned, as far as others have let go of it. It is taken every recheck, and at once
-// when members come or go.
+// step makes the owned set match the assignment, as far as others have released it. It runs every recheck, and at once when members
+// come or go.
 func (m *member) step(ctx context.Context) error {
 	if m.node == "" || m.c.conn.SessionID() != m.session {
 		if err := m.enter(); err != nil {
@@ -120,11 +120,11 @@ func (m *member) step(ctx context.Context) error {
 	return err
 }
 
-// complainAfter is how long something that is assigned may go without an owner before the log tells of it: the session of the
-// one who had it may have to end first.
+// complainAfter is how long an assigned partition may have no owner before the log says so: the session of its previous owner may
+// have to end first.
 const complainAfter = 20 * time.Second
 
-// complain tells of partitions that are assigned and not owned.
+// complain logs partitions that are assigned but not owned.
 func (m *member) complain(assigned []int) {
 	lack := len(assigned) - len(m.owned)
 	m.unowned.Set(float64(lack))
@@ -142,7 +142,7 @@ func (m *member) complain(assigned []int) {
 	}
 }
 
-// members are those of the role, in the order in which they came.
+// members returns the nodes of the role's members, in the order in which they joined.
 func (m *member) members() (nodes []string, err error) {
 	if m.watch == nil {
 		nodes, _, m.watch, err = m.c.conn.ChildrenW(m.at("members"))
@@ -152,11 +152,11 @@ func (m *member) members() (nodes []string, err error) {
 	return inOrder(nodes), err
 }
 
-// errSession means: the session changed in the middle of a step. The step is taken again under the new one.
+// errSession means: the session changed in the middle of a step. The step runs again under the new one.
 var errSession = errors.New("the session ended meanwhile")
 
-// enter makes this process a member under the present session. A request that waits for a connection is sent under whatever
-// session comes next; so what a node says of its owner counts, and not the session that was there before.
+// enter makes this process a member under the current session. A request that waits for a connection is sent under whatever session
+// comes next; so what a node says of its owner counts, not the session from before the request.
 func (m *member) enter() error {
 	m.forget()
 	if len(m.owned) > 0 {
@@ -204,8 +204,8 @@ func (c *Coordinator) member(node string) bool {
 	return c.nodes[node]
 }
 
-// sweep removes members of this session that nobody is: a try whose answer was lost made them. They would be given partitions for
-// as long as the session lives.
+// sweep removes member nodes of this session that belong to no member: a try whose answer was lost created them. They would be
+// assigned partitions for as long as the session lives.
 func (m *member) sweep() error {
 	members, _, err := m.c.conn.Children(m.at("members"))
 	if err != nil {
@@ -229,13 +229,13 @@ func (m *member) sweep() error {
 	return nil
 }
 
-// inOrder sorts member nodes by the numbers that ZooKeeper gave them, which stand at their ends.
+// inOrder sorts member nodes by the numbers at their ends, which ZooKeeper assigned.
 func inOrder(nodes []string) []string {
 	number := func(n string) string { return n[strings.LastIndexByte(n, '-')+1:] }
 	return slices.SortedFunc(slices.Values(nodes), func(a, b string) int { return strings.Compare(number(a), number(b)) })
 }
 
-// assignment is what this member is to own. The first member writes it for all.
+// assignment returns the partitions that this member should own. The first member writes the assignment for all.
 func (m *member) assignment(members []string) ([]int, error) {
 	node := m.at("assignment")
 	text, stat, err := m.c.conn.Get(node)
@@ -256,7 +256,7 @@ func (m *member) assignment(members []string) ([]int, error) {
 			if err != nil {
 				return nil, err
 			}
-			// Another version was written by one who also takes itself for the first: the next step sees.
+			// Another version was written by a member that also takes itself for the first: the next step finds out.
 			if _, err := m.c.conn.Set(node, text, stat.Version); err != nil && !errors.Is(err, zk.ErrBadVersion) {
 				return nil, err
 			}
@@ -266,7 +266,7 @@ func (m *member) assignment(members []string) ([]int, error) {
 	return standing[me], nil
 }
 
-// release lets go of what is another's now: first here, then for all to see.
+// release releases what is now another's: first here, then visibly for all.
 func (m *member) release(assigned []int) error {
 	var gone []int
 	for p := range m.owned {
@@ -287,8 +287,8 @@ func (m *member) release(assigned []int) error {
 	return nil
 }
 
-// acquire takes what is assigned and free. The owner's node is there before the epoch is drawn, so the one who draws later
-// is the one who owns later. Both were done under the session of the membership, or nothing of it counts.
+// acquire acquires what is assigned and free. The owner's node exists before the epoch is drawn, so the later draw belongs to the
+// later owner. Both must have happened under the session of the membership, or nothing of it counts.
 func (m *member) acquire(ctx context.Context, assigned []int) error {
 	var failed error
 	taken := false
@@ -298,7 +298,7 @@ func (m *member) acquire(ctx context.Context, assigned []int) error {
 		}
 		ours, err := m.take(p)
 		if err == nil && !ours {
-			continue // another has not let go yet
+			continue // another has not released it yet
 		}
 		var epoch int64
 		if err == nil {
@@ -319,8 +319,8 @@ func (m *member) acquire(ctx context.Context, assigned []int) error {
 	return failed
 }
 
-// take creates the owner's node of a partition, and reports whether this member has it. A node that this session created under
-// the name of an earlier member is removed: that member is gone, and everybody would wait for it.
+// take creates the owner's node of a partition, and reports whether this member has it. It removes a node that this session created
+// under the name of an earlier member: that member is gone, and everybody would wait for it.
 func (m *member) take(partition int) (bool, error) {
 	node, me := m.at("owners", strconv.Itoa(partition)), path.Base(m.node)
 	_, err := m.c.conn.Create(node, []byte(me), zk.FlagEphemeral, zk.WorldACL(zk.PermAll))

@@ -6,7 +6,7 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// named is an ensemble whose errors say what was asked of it.
+// named is an ensemble whose errors name the request.
 type named struct{ ensemble }
 
 func name(err error, operation, path string) error {

@@ -26,7 +26,7 @@ const shortSession = 2 * time.Second
 type stalling struct {
 	ensemble
 	proxies []*servertest.Proxy
-	// at is the operation and a part of the node's path before which that happens, after passes of it.
+	// at is the operation and a part of the node's path before which the session is lost, once passes of them are through.
 	at     string
 	passes int
 	struck atomic.Bool
@@ -90,8 +90,8 @@ func (s *stalling) ChildrenW(node string) ([]string, *zk.Stat, <-chan zk.Event, 
 	return s.ensemble.ChildrenW(node)
 }
 
-// A request that waits for a connection is sent under whatever session comes next. A node that it makes then would belong to
-// nobody, and everybody would wait for it. What the next session's server tells may be older than what the one before told.
+// A request that waits for a connection is sent under whatever session comes next. A node that it creates then would belong to
+// nobody, and everybody would wait for it. The next session's server may report older state than the previous one did.
 func TestEveryPartitionIsOwnedAgainAfterASessionThatChangedAtAnyStep(t *testing.T) {
 	servers := servertest.Addresses(t, "ZOOKEEPER_CLUSTER", 3)
 	var all sync.WaitGroup
@@ -148,7 +148,7 @@ func sessionChanges(t *testing.T, servers []string, step *stalling) error {
 		return err
 	}
 	for {
-		// The other comes while the first one is held up, or once it owns all.
+		// The other joins while the first one is held up, or once it owns all.
 		if sets[1] == nil && (step.struck.Load() || len(owned[0]) == partitions) {
 			if sets[1], err = other.Join(ctx, coord.RoleWorker); err != nil {
 				return err

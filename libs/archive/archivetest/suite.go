@@ -1,5 +1,5 @@
-// Package archivetest is the conformance suite of the archive: a clause of the port's contract is a test here, named
-// after the promise. The archive that open gives is empty.
+// Package archivetest is the conformance suite of the archive: each clause of the port's contract is a test here, named after the
+// promise. The archive that open returns is empty.
 package archivetest
 
 import (

@@ -36,7 +36,7 @@ func heldIsHeld(t *testing.T, f fixture) {
 
 func askedAgainIsHad(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	for _, at := range []time.Time{f.now.Add(time.Second), f.now.Add(3 * lease)} { // though it may have lapsed by now
+	for _, at := range []time.Time{f.now.Add(time.Second), f.now.Add(3 * lease)} { // even though it may have expired by now
 		if again := f.acquire(t, alice, at); again.Token != rec.Token || again.Takeovers != 0 {
 			t.Errorf("had again as %+v, was %+v", again, rec)
 		}
@@ -56,7 +56,7 @@ func askedAgainIsHad(t *testing.T, f fixture) {
 	f.wantHeld(t, bob, f.now.Add(4*lease))
 }
 
-// race has everyone acquire at an instant and gives the one record that all of them were told.
+// race has everyone acquire at an instant and returns the one record that all of them received.
 func (f fixture) race(t *testing.T, at time.Time) attempts.Record {
 	t.Helper()
 	var held atomic.Int64
@@ -133,7 +133,7 @@ func renewMoves(t *testing.T, f fixture) {
 	if got := f.wantHeld(t, bob, end.Add(-time.Millisecond)); !got.LapsesAt.Equal(end) || got.Token != rec.Token {
 		t.Errorf("renewed to %+v", got)
 	}
-	f.renew(t, attempts.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end.Add(lease)) // though it may have lapsed by now
+	f.renew(t, attempts.Lease{Key: f.key, Holder: alice, Token: rec.Token}, end.Add(lease)) // even though it may have expired by now
 	f.wantHeld(t, bob, end)
 	f.acquire(t, bob, end.Add(lease))
 }
@@ -200,7 +200,7 @@ func renewedTogether(t *testing.T, f fixture) {
 		other := newFixture(f.Records)
 		keys[i] = other.key
 		leases[i] = attempts.Lease{Key: other.key, Holder: alice, Token: job.Token{Counter: 1, Start: alice.Start}}
-		switch i % 16 { // of most of them nothing is there
+		switch i % 16 { // most of them have no record
 		case 0:
 			leases[i].Token = other.acquire(t, alice, f.now).Token
 		case 1:
@@ -266,7 +266,7 @@ func releasedIsFenced(t *testing.T, f fixture) {
 	again := f.acquire(t, alice, f.now)
 	_, _, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting with the token of before", err)
-	must(t, f.Release(t.Context(), f.key, rec.Token, true)) // with the token of before: not this lease's
+	must(t, f.Release(t.Context(), f.key, rec.Token, true)) // with the earlier token: not this lease's
 	f.start(t, again.Token)
 }
 

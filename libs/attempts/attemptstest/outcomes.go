@@ -335,7 +335,7 @@ func keptSinceHolds(t *testing.T, f fixture) {
 	}
 }
 
-// end stores n outcomes, a step apart, and gives the instants at which they were.
+// end stores n outcomes, a step apart, and returns the instants at which it did.
 func (f fixture) end(t *testing.T, n int, step time.Duration) map[attempts.Key]time.Time {
 	t.Helper()
 	stored := map[attempts.Key]time.Time{}
@@ -352,7 +352,7 @@ func (f fixture) end(t *testing.T, n int, step time.Duration) map[attempts.Key]t
 	return stored
 }
 
-// wantKept checks that what the store says it kept is there, and gives how many outcomes are.
+// wantKept checks that what the store claims to have kept is there, and returns the number of outcomes that are.
 func (f fixture) wantKept(t *testing.T, stored map[attempts.Key]time.Time) (there int) {
 	t.Helper()
 	memory, err := f.Memory(t.Context(), f.entry.JobID)
@@ -372,7 +372,7 @@ func (f fixture) wantKept(t *testing.T, stored map[attempts.Key]time.Time) (ther
 	return there
 }
 
-// RunBound runs the clauses about eviction; the store that open gives keeps at most so many outcomes.
+// RunBound runs the clauses about eviction; the store that open returns keeps at most bound outcomes.
 func RunBound(t *testing.T, bound int, open func(t *testing.T) attempts.Records) {
 	for name, step := range map[string]time.Duration{"apart": time.Millisecond, "at one instant": 0} {
 		t.Run("of outcomes "+name+" the oldest go beyond the bound, and those kept are told", func(t *testing.T) {

@@ -1,8 +1,8 @@
-// Package attemptstest is the conformance suite of leases, outcomes and stop records: a clause of the port's contract is
-// a test here, named after the promise. [RunBound] is for adapters that can be opened with a bound on their records.
+// Package attemptstest is the conformance suite of leases, outcomes and stop records: each clause of the port's contract is a test
+// here, named after the promise. [RunBound] is for adapters that can be opened with a bound on their records.
 //
-// Attempts and jobs are new in every test. Instants lie within minutes of the clock, because a store may forget by its
-// own; what the tests find depends only on those that they pass in.
+// Attempts and jobs are new in every test. Instants lie within minutes of the clock, because a store may forget by its own clock;
+// what the tests find depends only on the instants that they pass in.
 package attemptstest
 
 import (
@@ -30,7 +30,7 @@ var (
 	bob   = attempts.Holder{Name: "bob-" + ulid.Make().String(), Start: 7}
 )
 
-// fixture is a store, an attempt that nothing stands for, and an instant.
+// fixture is a store, an attempt that has no record, and an instant.
 type fixture struct {
 	attempts.Records
 	key   attempts.Key
@@ -38,7 +38,7 @@ type fixture struct {
 	now   time.Time
 }
 
-// setStop writes a stop record. When it holds depends on what became of servers before, which adapters test.
+// setStop writes a stop record. When it takes effect depends on what happened to servers before, which adapters test.
 func (f fixture) setStop(t *testing.T, jobID string, s job.State) error {
 	t.Helper()
 	_, err := f.SetStop(t.Context(), jobID, s)
@@ -51,7 +51,7 @@ func newFixture(s attempts.Records) fixture {
 	return f
 }
 
-// check is the last check of the attempt, of a definition that is not known to have ended.
+// check returns the last check of the attempt, for a definition that is not known to have ended.
 func (f fixture) check() attempts.Check {
 	memory, err := f.Memory(context.Background(), f.entry.JobID)
 	if err != nil {
@@ -89,7 +89,7 @@ func (f fixture) renew(t *testing.T, l attempts.Lease, until time.Time) {
 	must(t, f.Renew(t.Context(), []attempts.Lease{l}, until))
 }
 
-// wantNotRenewed checks that a lease that is another's, or has ended, stays as it is.
+// wantNotRenewed checks that a lease that belongs to another, or has ended, stays as it is.
 func (f fixture) wantNotRenewed(t *testing.T, l attempts.Lease) {
 	t.Helper()
 	before := f.record(t)
@@ -114,7 +114,7 @@ func atOnce(try func(i int)) {
 	wg.Wait()
 }
 
-// acquire takes the lease at an instant and fails where it cannot.
+// acquire acquires the lease at an instant, and fails the test if it cannot.
 func (f fixture) acquire(t *testing.T, h attempts.Holder, at time.Time) attempts.Record {
 	t.Helper()
 	rec, ok, err := f.Acquire(t.Context(), f.key, h, at, at.Add(lease))
@@ -125,7 +125,7 @@ func (f fixture) acquire(t *testing.T, h attempts.Holder, at time.Time) attempts
 	return rec
 }
 
-// wantHeld checks that a lease cannot be had, and gives the record that stands.
+// wantHeld checks that a lease cannot be acquired, and returns the record that stands.
 func (f fixture) wantHeld(t *testing.T, h attempts.Holder, at time.Time) attempts.Record {
 	t.Helper()
 	rec, ok, err := f.Acquire(t.Context(), f.key, h, at, at.Add(lease))
@@ -156,7 +156,7 @@ func (f fixture) wantFence(t *testing.T, fence job.Fence, token job.Token, c att
 	}
 }
 
-// stands is the stop record that a check is told that goes by none that ever was.
+// stands returns the stop record that Start reports to a check with a version that never existed.
 func (f fixture) stands(t *testing.T, token job.Token) job.State {
 	t.Helper()
 	c := f.check()
@@ -179,7 +179,7 @@ func (f fixture) record(t *testing.T) attempts.Record {
 	return records[0]
 }
 
-// finish tries to store an outcome and gives whether it was; either way the record told is the one that stands.
+// finish tries to store an outcome and reports whether it was stored; either way the record returned is the one that stands.
 func (f fixture) finish(t *testing.T, token job.Token, o job.Outcome, at time.Time) bool {
 	t.Helper()
 	ended, err := f.Finish(t.Context(), []attempts.Completion{{Key: f.key, Token: token, Outcome: &o}}, at)

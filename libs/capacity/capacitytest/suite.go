@@ -1,4 +1,4 @@
-// Package capacitytest is the conformance suite of the board on which executors tell what they can take: a clause of the
+// Package capacitytest is the conformance suite of the board on which executors report what they can take: each clause of the
 // port's contract is a test here, named after the promise.
 package capacitytest
 
@@ -10,7 +10,7 @@ import (
 	"github.com/minutehand/minutehand/libs/capacity"
 )
 
-// Run runs the suite. Each board that open returns is empty. The function in runs a check: in a synctest bubble for a board that
+// Run runs the suite. Each board that open returns is empty. The function in runs a check: in a synctest bubble, for a board that
 // reads this process's clock.
 func Run(t *testing.T, in func(t *testing.T, check func(t *testing.T)), open func(t *testing.T) capacity.Board) {
 	clause := func(promise string, check func(t *testing.T)) { t.Run(promise, func(t *testing.T) { in(t, check) }) }

@@ -1,5 +1,5 @@
-// Package coordtest is the conformance suite of the coordinator: a clause of the port's contract is a test here, named
-// after the promise. The coordinator that open gives has no other members, and some partitions to give out.
+// Package coordtest is the conformance suite of the coordinator: each clause of the port's contract is a test here, named after the
+// promise. The coordinator that open returns has no other members, and some partitions to give out.
 package coordtest
 
 import (
@@ -120,7 +120,7 @@ func (m member) until(t *testing.T, ok func([]coord.Owner) bool) []coord.Owner {
 	}
 }
 
-// rest leaves and gives all that was still told.
+// rest leaves and returns all sets that still arrived.
 func (m member) rest(t *testing.T) (sets [][]coord.Owner) {
 	t.Helper()
 	m.leave()
@@ -135,7 +135,7 @@ func (m member) rest(t *testing.T) (sets [][]coord.Owner) {
 
 func some(owned []coord.Owner) bool { return len(owned) > 0 }
 
-// epochs are those of a set, by partition.
+// epochs returns the epochs of a set, by partition.
 func epochs(t *testing.T, role coord.Role, owned []coord.Owner) map[int]int64 {
 	t.Helper()
 	by := map[int]int64{}
@@ -164,7 +164,7 @@ func epochsGrow(t *testing.T, c coord.Coordinator) {
 	held := map[int]int64{}
 	for range 3 {
 		m := join(t, c, coord.RoleWorker)
-		// A lone member is given all that the one before it had.
+		// A lone member gets everything that the previous one had.
 		owned := m.until(t, func(owned []coord.Owner) bool {
 			by := epochs(t, coord.RoleWorker, owned)
 			for p := range held {

@@ -199,5 +199,5 @@ func pollEnds(t *testing.T, f fixture) {
 		t.Errorf("a cancelled poll gave %v, %v", m, err)
 	}
 	want := f.publishMany(t, 3)
-	wantValues(t, take(t, c, 3, 10), want) // and it can be used again
+	wantValues(t, take(t, c, 3, 10), want) // and the consumer remains usable
 }

@@ -1,5 +1,5 @@
-// Package dispatchtest is the conformance suite of the log: a clause of the port's contract is a test here, named
-// after the promise. The log that open gives is empty, each time with topics that were created anew.
+// Package dispatchtest is the conformance suite of the log: each clause of the port's contract is a test here, named after the
+// promise. The log that open returns is empty, each time with newly created topics.
 package dispatchtest
 
 import (
@@ -25,7 +25,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// fixture is a log with the shorthands of the suite, which works in the topic of events unless it says so.
+// fixture is a log with the shorthands of the suite, which uses the topic of events unless it says otherwise.
 type fixture struct{ dispatch.Log }
 
 func (f fixture) subscribe(t *testing.T, group string) dispatch.Consumer {
@@ -40,7 +40,7 @@ func (f fixture) publish(t *testing.T, messages ...dispatch.Message) {
 	must(t, f.Publish(t.Context(), dispatch.TopicEvents, messages))
 }
 
-// publishMany publishes n messages under keys of their own and gives their values.
+// publishMany publishes n messages, each under its own key, and returns their values.
 func (f fixture) publishMany(t *testing.T, n int) map[string]bool {
 	t.Helper()
 	values := map[string]bool{}
@@ -67,7 +67,7 @@ func (f fixture) end(t *testing.T) dispatch.Position {
 	return p
 }
 
-// take polls until n messages came, at most limit at a time.
+// take polls until n messages have come, at most limit at a time.
 func take(t *testing.T, c dispatch.Consumer, n, limit int) []dispatch.Message {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -89,7 +89,7 @@ func take(t *testing.T, c dispatch.Consumer, n, limit int) []dispatch.Message {
 	return all
 }
 
-// after is the position behind messages.
+// after returns the position after messages.
 func after(messages []dispatch.Message) map[int]int64 {
 	next := map[int]int64{}
 	for _, m := range messages {

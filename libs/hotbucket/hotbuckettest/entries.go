@@ -70,7 +70,7 @@ func addBelowIsSeen(t *testing.T, b hotbucket.Buckets) {
 	same(t, "due", due(t, b, owners, now.Add(time.Minute), 10), []job.Entry{earlier, later})
 }
 
-// siblings are occurrences that differ from the first one in one part each.
+// siblings returns occurrences that each differ from the first one in one part.
 func siblings() []job.Entry {
 	e := entryAt(1, now)
 	attempt, later, execution, partition := e, e, e, e
@@ -171,7 +171,7 @@ func addHints(t *testing.T, b hotbucket.Buckets) {
 	}
 }
 
-// postponedStays works on instants around the present one, by which a postponement ends.
+// postponedStays works with instants around the current one, because a postponement ends by the clock.
 func postponedStays(t *testing.T, b hotbucket.Buckets) {
 	present := time.Now().UTC().Truncate(time.Millisecond)
 	e, other := entryAt(1, present), entryAt(1, present.Add(time.Second))

@@ -9,7 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// inLane is an entry of a lane; one that must be attended to stands for a recurring schedule.
+// inLane returns an entry of a lane; one that needs attention stands for a recurring schedule.
 func inLane(lane uint32, at time.Time, attended bool) job.Entry {
 	e := entryAt(1, at)
 	e.Lane, e.Chained = lane, !attended

@@ -11,7 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// everythingIsStale tries all that carries an owner's epoch.
+// everythingIsStale tries every call that carries an owner's epoch.
 func everythingIsStale(t *testing.T, b hotbucket.Buckets, o coord.Owner) {
 	t.Helper()
 	_, err := b.Due(t.Context(), []coord.Owner{o}, hotbucket.All(now))

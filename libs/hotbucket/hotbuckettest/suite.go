@@ -1,8 +1,8 @@
-// Package hotbuckettest is the conformance suite of the hot buckets: a clause of the port's contract is a test here,
-// named after the promise.
+// Package hotbuckettest is the conformance suite of the hot buckets: each clause of the port's contract is a test here, named after
+// the promise.
 //
-// The buckets that open gives are empty and have at least 4 partitions. [RunBound] is for adapters that can be opened
-// with a bound on their entries, [RunSharedBound] for those of which all partitions share it.
+// The buckets that open returns are empty and have at least 4 partitions. [RunBound] is for adapters that can be opened with a
+// bound on their entries, [RunSharedBound] for those whose partitions all share it.
 package hotbuckettest
 
 import (
@@ -24,7 +24,7 @@ import (
 // racers is how many goroutines race in a test of concurrency.
 const racers = 8
 
-// now is any instant; the hot tier orders by it and otherwise does not care.
+// now is an arbitrary instant; the hot tier orders by it and otherwise does not care.
 var now = time.Date(2031, 3, 4, 5, 6, 7, 89_000_000, time.UTC)
 
 func must(t *testing.T, err error) {
@@ -82,7 +82,7 @@ func loader(partition int, epoch int64) coord.Owner {
 	return coord.Owner{Role: coord.RoleLoader, Partition: partition, Epoch: epoch}
 }
 
-// own takes partitions over for a worker.
+// own takes over partitions for a worker.
 func own(t *testing.T, b hotbucket.Buckets, partitions ...int) []coord.Owner {
 	t.Helper()
 	var owners []coord.Owner
@@ -93,7 +93,7 @@ func own(t *testing.T, b hotbucket.Buckets, partitions ...int) []coord.Owner {
 	return owners
 }
 
-// due reads what is due of a few entries, also what was given before.
+// due reads what is due of a few entries, including what was returned before.
 func due(t *testing.T, b hotbucket.Buckets, owners []coord.Owner, until time.Time, limit int) []job.Entry {
 	t.Helper()
 	ask := hotbucket.All(until)
@@ -116,7 +116,7 @@ func entriesOf(list []hotbucket.Given) []job.Entry {
 	return entries
 }
 
-// pointers are to the entries of a list.
+// pointers returns pointers to the entries of a list.
 func pointers(entries ...job.Entry) []*job.Entry {
 	list := make([]*job.Entry, len(entries))
 	for i := range entries {
@@ -198,7 +198,7 @@ func incarnationIsKept(t *testing.T, open func(t *testing.T) hotbucket.Buckets) 
 	}
 }
 
-// RunBound runs the clauses about the bound; the buckets that open gives hold at most so many entries of a partition.
+// RunBound runs the clauses about the bound; the buckets that open returns hold at most bound entries of a partition.
 func RunBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.Buckets) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	fill := func(t *testing.T, b hotbucket.Buckets, n int) []job.Entry {
@@ -263,7 +263,7 @@ func RunSharedBound(t *testing.T, bound int, open func(t *testing.T) hotbucket.B
 	t.Run("concurrent adds to several partitions do not pass their bound", func(t *testing.T) { race(t, open(t), bound, 0, 1, 2, 3) })
 }
 
-// race adds more than the bound from several sides.
+// race adds more than the bound from several goroutines.
 func race(t *testing.T, b hotbucket.Buckets, bound int, partitions ...int) {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	atOnce(racers, func(i int) {

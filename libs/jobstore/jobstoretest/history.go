@@ -34,7 +34,7 @@ func RunHistory(t *testing.T, open func(t *testing.T) jobstore.History) {
 	}
 }
 
-// historyBegin is early enough that all of a test lies in the past, late enough that nothing expires.
+// historyBegin returns an instant early enough that all of a test lies in the past, and late enough that nothing expires.
 func historyBegin() time.Time { return job.Instant(time.Now().Add(-96 * time.Hour)) }
 
 func event(jobID, tenant string, at time.Time, attempt int) job.Event {
@@ -85,7 +85,7 @@ func eventIsReadBack(t *testing.T, s jobstore.History) {
 func eventsAreOnce(t *testing.T, s jobstore.History) {
 	e := event(newJobID(), newTenant(), historyBegin(), 1)
 	again := e
-	again.At = e.At.Add(time.Minute) // told again later
+	again.At = e.At.Add(time.Minute) // published again later
 	for _, list := range [][]job.Event{{e, e}, {e}, {again}, nil} {
 		must(t, s.Record(t.Context(), pointers(list)))
 		got, err := s.Execution(t.Context(), e.Entry.ExecutionID)
@@ -141,7 +141,7 @@ func noExecution(t *testing.T, s jobstore.History) {
 	}
 }
 
-// turn gives all events of a job by pages; limit must not cut an execution in two.
+// turn reads all events of a job page by page; limit must not cut an execution in two.
 func turn(t *testing.T, s jobstore.History, jobID string, before jobstore.Cursor, oldest time.Time, limit int) []job.Event {
 	t.Helper()
 	var all []job.Event
@@ -233,7 +233,7 @@ func lookBackEnds(t *testing.T, s jobstore.History) {
 func letterIsOnce(t *testing.T, s jobstore.History) {
 	tenant, at := newTenant(), historyBegin()
 	d := job.DeadLetter{Event: event(newJobID(), tenant, at, 5), Reason: "exhausted", At: at.Add(time.Minute)}
-	must(t, s.PutDeadLetter(t.Context(), job.DeadLetter{Event: event(newJobID(), newTenant(), at, 1), At: at})) // another's
+	must(t, s.PutDeadLetter(t.Context(), job.DeadLetter{Event: event(newJobID(), newTenant(), at, 1), At: at})) // another tenant's
 	for range 2 {
 		must(t, s.PutDeadLetter(t.Context(), d))
 		same(t, "dead letters", letters(t, s, tenant, 10), []job.DeadLetter{d})
@@ -265,7 +265,7 @@ func lettersInPages(t *testing.T, s jobstore.History) {
 
 func day(d job.DeadLetter) time.Time { return d.Event.Entry.NominalAt.Truncate(24 * time.Hour) }
 
-// letters turns all pages of a tenant's dead letters.
+// letters reads all pages of a tenant's dead letters.
 func letters(t *testing.T, s jobstore.History, tenant string, limit int) []job.DeadLetter {
 	t.Helper()
 	var all []job.DeadLetter

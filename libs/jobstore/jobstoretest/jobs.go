@@ -16,8 +16,8 @@ const writers = 8
 
 var jobsBegin = time.Date(2031, 3, 4, 5, 6, 7, 89_000_000, time.UTC)
 
-// newJob is a job of a tenant of its own, with something in every field. Its body holds what a JSON encoder would
-// like to tidy up: it is sent as it stands.
+// newJob returns a job of a new tenant, with something in every field. Its body holds what a JSON encoder would like to tidy up,
+// because a body is sent verbatim.
 func newJob() job.Job {
 	return job.Job{
 		ID: newJobID(), TenantID: newTenant(), Name: "conformance", Labels: map[string]string{"a": "b", "ü": "<&>"},

@@ -28,7 +28,7 @@ func definitionIsReadBack(t *testing.T, s jobstore.Jobs) {
 
 func definitionEnds(t *testing.T, s jobstore.Jobs) {
 	jobID := newJobID()
-	// The third is a resume, which reaches back behind the second.
+	// The third is a resume, which reaches back before the second.
 	begins := []time.Duration{0, 3 * time.Hour, time.Hour, 4 * time.Hour}
 	ends := []time.Duration{time.Hour, time.Hour, 4 * time.Hour, 0}
 	var put []job.Definition
@@ -41,7 +41,7 @@ func definitionEnds(t *testing.T, s jobstore.Jobs) {
 		d.EffectiveAt = d.EffectiveAt.Add(begins[i])
 		put = append(put, d)
 	}
-	for _, i := range []int{2, 0, 3, 1} { // the order of writing says nothing
+	for _, i := range []int{2, 0, 3, 1} { // the order of writing does not matter
 		must(t, s.PutDefinition(t.Context(), jobID, put[i]))
 	}
 	must(t, s.PutDefinition(t.Context(), newJobID(), newDefinition(newDefinitionID())))
@@ -77,7 +77,7 @@ func listing(t *testing.T, s jobstore.Jobs) {
 	}
 }
 
-// listed turns all pages.
+// listed reads all pages.
 func listed(t *testing.T, s jobstore.Jobs, tenant string, limit int) []job.Job {
 	t.Helper()
 	var all []job.Job
@@ -108,7 +108,7 @@ func emptyListing(t *testing.T, s jobstore.Jobs) {
 func newClaim() jobstore.Claim {
 	return jobstore.Claim{
 		BodyHash: "hash", ID: newJobID(), DefinitionID: newDefinitionID(),
-		// A store may forget a key KeyTTL after its claim, so this instant is the caller's own.
+		// A store may forget a key KeyTTL after its claim, so this instant is the current one.
 		AcceptedAt: job.Instant(time.Now()),
 	}
 }

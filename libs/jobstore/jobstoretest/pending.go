@@ -10,10 +10,10 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// suitePartition is the partition that the suite works in, otherPartition the one that must not notice.
+// suitePartition is the partition that the suite uses, otherPartition the one that must not be affected.
 const suitePartition, otherPartition = 3, 2
 
-// buckets is a store and the minute in which a test works, a little above the low-water mark.
+// buckets is a store and the minute that a test uses, a little above the low-water mark.
 type buckets struct {
 	jobstore.Pending
 	minute int64
@@ -55,7 +55,7 @@ func RunPending(t *testing.T, open func(t *testing.T) jobstore.Pending) {
 	}
 }
 
-// entries are n entries of one minute bucket, due a second apart.
+// entries returns n entries of one minute bucket, due a second apart.
 func entries(partition int, minute int64, n int) []job.Entry {
 	list := make([]job.Entry, n)
 	for i := range list {
@@ -85,7 +85,7 @@ func (s buckets) row(t *testing.T, l job.Locator) job.PendingRow {
 	return row
 }
 
-// scan gives all rows of a bucket.
+// scan returns all rows of a bucket.
 func (s buckets) scan(t *testing.T, partition int, minute int64) []job.PendingRow {
 	t.Helper()
 	rows, err := s.Scan(t.Context(), partition, minute, nil, 1000)
@@ -93,7 +93,7 @@ func (s buckets) scan(t *testing.T, partition int, minute int64) []job.PendingRo
 	return rows
 }
 
-// wantNoRow checks that neither a read nor a scan nor a search meets a row.
+// wantNoRow checks that no read, scan or search finds a row.
 func (s buckets) wantNoRow(t *testing.T, l job.Locator) {
 	t.Helper()
 	_, err := s.Row(t.Context(), l)
@@ -129,7 +129,7 @@ func entryIsReadBack(t *testing.T, s buckets) {
 
 func entryKeepsItsBucket(t *testing.T, s buckets) {
 	e := entry(s)
-	e.DueAt = e.DueAt.Add(-3 * time.Minute) // written late, so it lies in a later minute than it is due
+	e.DueAt = e.DueAt.Add(-3 * time.Minute) // written late, so its minute is later than its due time
 	must(t, s.Put(t.Context(), []job.Entry{e}))
 	same(t, "bucket", s.scan(t, suitePartition, s.minute), []job.PendingRow{{Entry: e}})
 	if rows := s.scan(t, suitePartition, job.Minute(e.DueAt)); len(rows) != 0 {
@@ -215,7 +215,7 @@ func writesOfOneRowRace(t *testing.T, s buckets) {
 	same(t, "row", s.row(t, e.Locator), job.PendingRow{Entry: e, Done: true, Decision: &d})
 }
 
-// neighbours are rows whose keys differ from the first one's in one part each.
+// neighbours returns rows whose keys each differ from the first one's in one part.
 func neighbours(s buckets) []job.Entry {
 	e := entry(s)
 	attempt, definition, due, execution, minute, partition := e, e, e, e, e, e

@@ -7,7 +7,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// RunSettings checks the promises of jobstore.Settings; open gives a new, empty store.
+// RunSettings checks the promises of jobstore.Settings; open returns a new, empty store.
 func RunSettings(t *testing.T, open func(t *testing.T) jobstore.Settings) {
 	t.Run("a setting is read as it was written", func(t *testing.T) {
 		s := open(t)

@@ -1,8 +1,8 @@
-// Package jobstoretest is the conformance suite of the cold store. Every adapter passes it, the embedded one and the
-// one on the real server: a clause of the port's contract is a test here, named after the promise.
+// Package jobstoretest is the conformance suite of the cold store. Every adapter passes it, both the embedded one and the one on
+// the real server: each clause of the port's contract is a test here, named after the promise.
 //
-// The store that open gives is set up with at least 4 partitions, and the suite writes only at and above its low-water
-// marks. Ids and tenants are new in every test, so that stores on one server may share it.
+// The store that open returns is set up with at least 4 partitions, and the suite writes only at and above its low-water marks. Ids
+// and tenants are new in every test, so that several stores may share one server.
 package jobstoretest
 
 import (
@@ -58,7 +58,7 @@ func atOnce(n int, try func(i int)) {
 	wg.Wait()
 }
 
-// winners counts the tries that won when n of them began together; losing is an error that is lost, or none.
+// winners counts the tries that won when n of them began together; a losing try returns the error lost, or none.
 func winners(t *testing.T, n int, lost error, try func(i int) (bool, error)) int64 {
 	t.Helper()
 	var won atomic.Int64
