@@ -62,7 +62,9 @@ type Buckets interface {
 	Hints() *Hints
 
 	// Claim stores the decision for an occurrence under a definition if there is none, checks the owner's epoch, and returns the
-	// decision that stands. Claims are kept for at least an hour.
+	// decision that stands. Claims are kept for at least an hour, or until a named bound evicts the oldest. An occurrence that has lost its
+	// claim is decided again: alike if it is on time, because that follows from the schedule alone; and if it is late, as its row says, where
+	// its decision is written before it is carried out.
 	Claim(ctx context.Context, o coord.Owner, claims []Claim) ([]job.Decision, error)
 
 	// Horizon returns the instant up to which the partition has been filled; zero when it never was in this incarnation.

@@ -2,7 +2,8 @@
 // interfaces, because each service needs only some of them; one database stands behind all three.
 //
 // What every adapter promises:
-//   - A write that returned nil is durable: it survives the loss of the process and of the machine's memory.
+//   - A write that returned nil is durable: it survives the loss of the process and of the machine's memory. (A crash may take the latest
+//     rows of [History.Record] back, and their events are then consumed again.)
 //   - A write that returned an error may or may not have taken effect; repeating it is always right.
 //   - A read sees every write that returned before the read began.
 //   - Instants are read back as they were written (UTC, whole milliseconds).
