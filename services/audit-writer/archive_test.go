@@ -50,7 +50,7 @@ func (o objects) List(context.Context, string) ([]string, error) {
 	return slices.Sorted(maps.Keys(o)), nil
 }
 
-// consumer notes what was committed, and where reading is to go on.
+// consumer records what was committed, and where reading goes on.
 type consumer struct {
 	dispatch.Consumer
 	committed, sought map[int]int64
@@ -75,7 +75,7 @@ func newArchiver(t *testing.T, cfg Config, into objects) (*archiver, *consumer) 
 	return &archiver{s: s, consumer: c, open: map[int]*buffer{}, there: map[int]contents{}}, c
 }
 
-// cells reads an object: the names of its columns, and its rows by these, without what is null.
+// cells reads an object. It returns the names of its columns, and its rows by column name, without nulls.
 func cells(t *testing.T, body []byte) (names []string, rows []map[string]any) {
 	t.Helper()
 	r, err := file.NewParquetReader(io.NewSectionReader(bytes.NewReader(body), 0, int64(len(body))))
@@ -167,10 +167,10 @@ func TestObjectIsPutWhenItIsLargeOrOldOrItsHourEnds(t *testing.T) {
 	value := wire.MarshalEvent(&job.Event{ID: "exe_1/1/succeeded/5", Type: job.EventAttempt})
 	cfg := DefaultConfig()
 	cfg.CloseBytes = 3 * int64(len(value))
-	cfg.Codec = "snappy" // zstd's encoders are kept for later, and must not leave a bubble
+	cfg.Codec = "snappy" // zstd's encoders are pooled, and must not leave a bubble
 	into := objects{}
 	const name = "audit/region=local/dt=2000-01-01/hour="
-	synctest.Test(t, func(t *testing.T) { // it is midnight
+	synctest.Test(t, func(t *testing.T) { // the bubble starts at midnight
 		a, c := newArchiver(t, cfg, into)
 		offset := int64(0)
 		take := func(n int, want int64, why string) {
@@ -224,7 +224,7 @@ func TestObjectIsPutWhenItIsLargeOrOldOrItsHourEnds(t *testing.T) {
 	}
 }
 
-// The archive holds every record that the log kept (I8): also one that nobody can read.
+// The archive holds every record that the log kept (I8), even one that nobody can decode.
 func TestRecordThatCannotBeDecodedIsArchivedWithoutItsContent(t *testing.T) {
 	into := objects{}
 	a, _ := newArchiver(t, DefaultConfig(), into)
@@ -253,7 +253,7 @@ func TestRecordThatCannotBeDecodedIsArchivedWithoutItsContent(t *testing.T) {
 	}
 }
 
-// records are those of a log from an offset on, with these event ids.
+// records returns records of a log from an offset on, with these event ids.
 func records(from int64, ids ...string) []dispatch.Message {
 	at := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 	list := make([]dispatch.Message, len(ids))
@@ -276,8 +276,9 @@ func archived(t *testing.T, into objects) (list []string) {
 	return list
 }
 
-// An object's name follows from where it begins. Who finds it put already, by a process that was taken for dead, puts only what it has
-// beyond, or reads on behind all that the other has: nothing is there twice, and the position does not pass what was not read.
+// An object's name follows from where it begins. A process may find that another, which took it for dead, put the object
+// already. It then puts only what it has beyond, or reads on after all that the other has. Nothing is archived twice, and
+// the position does not pass what was not read.
 func TestReadingGoesOnBehindAnObjectThatAnotherPutFirst(t *testing.T) {
 	log := records(0, "a", "b", "c", "d", "e", "f")
 	for _, c := range []struct {
@@ -314,8 +315,8 @@ func TestReadingGoesOnBehindAnObjectThatAnotherPutFirst(t *testing.T) {
 	}
 }
 
-// A log may lose its end under the same id, to a leader that did not have it, and give the offsets to other records. The archive keeps
-// both.
+// A log may lose its end under the same id, to a leader that did not have it, and give the offsets to other records. The
+// archive keeps both.
 func TestLogThatLostItsEndLosesNothingOfTheArchive(t *testing.T) {
 	for name, c := range map[string]struct {
 		put  bool // what was read before is put before the end is lost
@@ -363,7 +364,7 @@ func TestLogThatLostItsEndLosesNothingOfTheArchive(t *testing.T) {
 	}
 }
 
-// Positions may be lost: then everything is read once more, and is in the archive once.
+// Positions may be lost. Then everything is read once more, and is in the archive once.
 func TestLogThatIsReadFromItsBeginningAgainIsInTheArchiveOnce(t *testing.T) {
 	into := objects{}
 	log := records(0, "a", "b", "c", "d", "e", "f", "g")
@@ -390,8 +391,8 @@ func TestLogThatIsReadFromItsBeginningAgainIsInTheArchiveOnce(t *testing.T) {
 	}
 }
 
-// A partition may be another's for a while. What an object holds is without a gap, or the next one that reads the log from its beginning
-// would begin an object in the gap, and put what lies behind it a second time.
+// A partition may belong to another for a while. An object has no gap. Otherwise the next process that reads the log from
+// its beginning would begin an object in the gap, and put what lies after it a second time.
 func TestPartitionThatWasAnothersForAWhileIsInTheArchiveOnce(t *testing.T) {
 	into := objects{}
 	log := records(0, "a", "b", "c", "d", "e", "f", "g")

@@ -16,14 +16,14 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// column is one column of the archive: its name, its type and where its value comes from. A zero instant and an empty
-// text are null.
+// column is one column of the archive: its name, its type and where its value comes from. A zero instant and an empty text
+// are stored as null.
 type column struct {
 	name    string
 	text    func(r *row) string
 	number  func(r *row) int64
 	instant func(r *row) time.Time
-	// dictionary marks texts of few values; other texts are ids with long common beginnings.
+	// dictionary marks texts with few distinct values; other texts are ids with long common beginnings.
 	dictionary bool
 }
 
@@ -82,7 +82,7 @@ func timestamp() arrow.DataType {
 	return &arrow.TimestampType{Unit: arrow.Millisecond, TimeZone: "UTC"}
 }
 
-// codecs are the compressions by the names that a configuration has for them.
+// codecs returns the compressions by their configured names.
 func codecs() map[string]compress.Compression {
 	return map[string]compress.Compression{"zstd": compress.Codecs.Zstd, "snappy": compress.Codecs.Snappy}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/minutehand/minutehand/libs/archive"
 )
 
-// Archived is what the archive says of one event: its id and its place in the log.
+// Archived is the archive's account of one event: its id and its place in the log.
 type Archived struct {
 	EventID   string
 	LogID     string
@@ -48,7 +48,7 @@ func ReadArchive(ctx context.Context, a archive.Archive) ([]Archived, error) {
 	return all, nil
 }
 
-// logIDOf is the log id in an object's name: what stands before the partition and the offset.
+// logIDOf returns the log id in an object's name: the part before the partition and the offset.
 func logIDOf(name string) string {
 	name = path.Base(name)
 	for range 2 {
@@ -59,7 +59,7 @@ func logIDOf(name string) string {
 	return name
 }
 
-// readObject reads the events of an object, without what is told of them.
+// readObject reads the events of an object, but not their contents.
 func readObject(ctx context.Context, o archive.Object) ([]Archived, error) {
 	r, err := file.NewParquetReader(io.NewSectionReader(o, 0, o.Size()))
 	if err != nil {
