@@ -167,7 +167,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 			effective[d.ID] = d.EffectiveAt
 		}
 		a.Excused[row.ID] = w.excused(row.ID)
-		if again := w.cold.Repeated(row.ID); (evicted > 0 || w.lostFor(row.ID, w.began, a.Until)) && !again.At.IsZero() { // until the copy is dispatched, or recognised as a copy
+		if again := w.cold.Repeated(row.ID); (evicted > 0 || w.lostFor(row.ID, w.began, a.Until)) && !again.At.IsZero() { // until the copy is dispatched, or found to be one
 			until := w.copyDecided(row.ID, again.At)
 			a.Excused[row.ID] = append(a.Excused[row.ID], ledger.Window{From: a.From, To: until})
 		}
