@@ -146,7 +146,7 @@ func (a *archiver) observeAge() {
 // log from its start again finds each of them.
 //
 // A log may lose its end under the same id, and give its offsets to other records. So what is read once more is compared
-// with what was read before. An object is closed where the log has a different record, and records already in the archive
+// with what is there. An object is closed where the log has a different record, and records already in the archive
 // are recognised by event id.
 func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error {
 	for i, m := range messages {
@@ -244,7 +244,7 @@ func (a *archiver) close(ctx context.Context, b *buffer) error {
 		if fresh < 0 {
 			return a.discard(ctx, b, there)
 		}
-		if fresh > 0 { // the log had others behind that, and lost them; else it had others altogether, and this is one more object
+		if fresh > 0 { // the log had other records after that, and lost them; otherwise all were others, and this is one more object
 			b.messages, b.first, n = b.messages[fresh:], rows[fresh].offset, 0
 		}
 	}

@@ -148,7 +148,8 @@ type partition struct {
 	oldestDue time.Time
 	// allDone remembers when everything was first seen done in a bucket to which a writer may still add. done are the
 	// buckets that were seen all done after that. They are not read again until they are closed, however long another bucket
-	// keeps them open. Empty buckets count as done too, for a while: an overdue entry's successor may come into one of them.
+	// keeps them open. Neither are empty buckets, but only for a while: an overdue entry's successor may come into one of
+	// them.
 	allDone     map[int64]time.Time
 	done, empty spans
 	emptyUntil  time.Time

@@ -75,7 +75,7 @@ func (s *Service) absent(ctx context.Context, entries []*job.Entry) (map[job.Loc
 	return gone, err
 }
 
-// quietShare is how many times as long as it took a sweep that found nothing missing pauses.
+// quietShare is how long sweeps that found nothing missing pause, as a multiple of the time that they took.
 const quietShare = 20
 
 // sweeping is a sweep of a partition in progress.

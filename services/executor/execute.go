@@ -310,9 +310,9 @@ func (s *Service) refreshStop(ctx context.Context, w *task) (gone bool, err erro
 	return gone, err
 }
 
-// endOf returns where the fire's definition ended because another followed. It reads the row first, so that a definition
-// which is replaced after that read is found among the superseded ones. gone reports that the job or the definition is
-// gone, so that nobody waits for this fire.
+// endOf returns where the fire's definition ended because another followed. It reads the row first: a definition that takes
+// its place after that read is found among the superseded ones. gone reports that the job or the definition is gone: then
+// nobody waits for this fire.
 func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bool, err error) {
 	err = run.Retry(ctx, s.deps.Logger, "read where a definition ended", func(ctx context.Context) error {
 		row, err := s.deps.Jobs.Get(ctx, w.fire.JobID)

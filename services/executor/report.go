@@ -56,8 +56,8 @@ func (p *pace) next() (rate float64) {
 }
 
 // report returns what waits here in each lane, and how much would be enough. That is as much as is called in a while at the
-// current rate, and no more than calls of the current duration can be made meanwhile. To it come the calls that could begin
-// at once, as far as memory allows. At a target that hangs no call ends, so nothing more is asked for.
+// current rate, and no more than calls of the current duration can be made meanwhile. The calls that could begin at once
+// are added, and memory bounds the sum. At a target that hangs no call ends, so nothing more is asked for.
 func (h *hosts) report() []capacity.Lane {
 	h.mu.Lock()
 	defer h.mu.Unlock()
