@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// figure is one that each round gives.
+// figure is a value that each round returns.
 type figure struct {
 	name, unit string
 	of         func(round) float64
 }
 
-// figures are those of some rounds: CPU in the order of what it comes to.
+// figures returns those of some rounds, CPU ordered by its amount.
 func figures(all []round, steady time.Duration) []figure {
 	list := []figure{{fmt.Sprintf("stampede of %d webhooks due at one instant", stampedeFires), "fires/s", func(r round) float64 { return r.stampede }}}
 	for _, load := range []struct {
@@ -33,7 +33,7 @@ func figures(all []round, steady time.Duration) []figure {
 	return append(append(list, cpu...), figure{"… all processes of the machine", "µs", func(r round) float64 { return r.whole }})
 }
 
-// in is the figure in each round.
+// in returns the figure of each round.
 func (f figure) in(all []round) samples {
 	var s samples
 	for _, r := range all {
@@ -50,7 +50,7 @@ func printRounds(w *os.File, title string, all []round, steady time.Duration) {
 	fmt.Fprintln(w)
 }
 
-// printBeside tells by how much the medians differ.
+// printBeside prints by how much the medians differ.
 func printBeside(w *os.File, without, with []round, steady time.Duration) {
 	fmt.Fprintf(w, "| jobs at rest make of the median | |\n|---|---|\n")
 	for _, f := range figures(without, steady) {

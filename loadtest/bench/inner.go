@@ -19,7 +19,7 @@ import (
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
 
-// instant is a network on which every target answers at once.
+// instant is a network in which every target answers at once.
 type instant struct {
 	calls atomic.Int64
 	want  int64
@@ -67,7 +67,7 @@ func runInner(ctx context.Context, n int) error {
 	return errors.Join(err, <-stopped, p.Close())
 }
 
-// seed puts one_shot jobs into the store, all due at one instant.
+// seed puts one_shot jobs that are all due at one instant into the store.
 func seed(ctx context.Context, p *platform.Platform, n int, at time.Time) error {
 	const size = 1000
 	for range n / size {

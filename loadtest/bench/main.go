@@ -1,7 +1,8 @@
-// Command bench measures Minutehand in one process on this machine, beside a bare net/http client that posts to the
-// same sink in the same run: a stampede, a steady load, registration over HTTP one by one and in batches, dispatch
-// without the network, what jobs at rest cost, and a start with much overdue. Sink, bare client, load generator and Minutehand are processes of
-// their own; CPU is counted for the minutehand process alone. With -servers it measures the services on the real servers.
+// Command bench measures Minutehand in one process on this machine, alongside a bare net/http client that posts to the same
+// sink in the same run. It measures a stampede, a steady load, registration over HTTP one by one and in batches, dispatch
+// without the network, the cost of jobs at rest, and a start with many overdue jobs. Sink, bare client, load generator and
+// Minutehand are separate processes; CPU is counted for the minutehand process alone. With -servers it measures the
+// services on the real servers.
 package main
 
 import (
@@ -59,13 +60,13 @@ func main() {
 // samples are the results of some rounds.
 type samples []float64
 
-// median is the middle one of an odd number, the mean of the two in the middle of an even one; there is one at least.
+// median returns the middle one of an odd number, or the mean of the middle two of an even one; there is at least one.
 func (s samples) median() float64 {
 	sort.Float64s(s)
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// String is the median and the spread.
+// String returns the median and the spread.
 func (s samples) String() string {
 	if len(s) == 0 {
 		return "-"
@@ -74,7 +75,7 @@ func (s samples) String() string {
 	return fmt.Sprintf("%.4g (%.4g … %.4g)", median, s[0], s[len(s)-1])
 }
 
-// results are everything that is measured.
+// results is everything that is measured.
 type results struct {
 	bare, stampede, ratio, cpu   samples
 	settle, history, archive     samples
@@ -141,7 +142,7 @@ func (r *results) print(fires int, steady time.Duration, rounds int) {
 	row("dispatch through log, lease, history and archive, the call alone left out", r.inner, "fires/s")
 }
 
-// memory is the machine's memory, for the shape in the report.
+// memory returns the machine's memory, to describe the machine in the report.
 func memory() string {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -154,7 +155,7 @@ func memory() string {
 	return fmt.Sprintf("%d GiB", (kb+1<<19)>>20)
 }
 
-// self starts this program again in another part.
+// self starts this program again in another role.
 func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	path, err := os.Executable()
 	if err != nil {

@@ -67,7 +67,7 @@ func (p *process) stop() error {
 // cpu is the CPU time that the process has used, in seconds.
 func (p *process) cpu() (float64, error) { return cpuOf(p.cmd.Process.Pid) }
 
-// cpuOf is utime and stime of /proc/PID/stat, which are in ticks of 10 ms, in seconds.
+// cpuOf returns utime and stime of /proc/PID/stat, which are in ticks of 10 ms, in seconds.
 func cpuOf(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -102,7 +102,7 @@ func (p *process) do(req *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// inParallel runs work n times, so many at once, and tells the first error.
+// inParallel runs work n times, atOnce at a time, and returns the first error.
 func inParallel(atOnce, n int, work func(i int) error) error {
 	numbers := make(chan int)
 	var wg sync.WaitGroup
@@ -134,7 +134,7 @@ func (p *process) post(ctx context.Context, path string, body io.Reader) ([]byte
 	return p.do(req)
 }
 
-// register registers n jobs; at gives each its instant.
+// register registers n jobs; at returns the instant of each.
 func (p *process) register(ctx context.Context, target string, n int, at func(i int) time.Time) error {
 	return inParallel(clients, n, func(i int) error {
 		_, err := p.post(ctx, "/api/v1/jobs", strings.NewReader(fmt.Sprintf(
@@ -180,7 +180,7 @@ func (p *process) await(ctx context.Context, target string, n int) (tally, error
 	}
 }
 
-// measure makes one round on a fresh folder.
+// measure runs one round on a fresh folder.
 func measure(ctx context.Context, r *results, binary, target string, fires int, steady time.Duration) error {
 	dir, err := os.MkdirTemp("", "minutehand-bench-")
 	if err != nil {
@@ -207,7 +207,7 @@ func (p *process) batches(ctx context.Context, r *results, target string) error 
 	return nil
 }
 
-// registerBatches registers n jobs at rest, 1,000 in a request, with 100 random bytes in each body.
+// registerBatches registers n jobs at rest, 1,000 per request, with 100 random bytes in each body.
 func (p *process) registerBatches(ctx context.Context, target string, n int) error {
 	const size, clients = 1000, 8
 	at := time.Now().AddDate(1, 0, 0).UTC().Format(time.RFC3339)
@@ -232,7 +232,7 @@ func (p *process) registerBatches(ctx context.Context, target string, n int) err
 	})
 }
 
-// stampede registers jobs that are all due at one instant, far enough ahead, and clocks them from that instant to the
+// stampede registers jobs that are all due at one instant, far enough ahead, and times them from that instant to the
 // arrival of the last.
 func (p *process) stampede(ctx context.Context, r *results, target string, n int) error {
 	if err := p.reset(ctx, target); err != nil {

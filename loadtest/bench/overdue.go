@@ -17,8 +17,8 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// overdue starts minutehand on a store with n entries that were due an hour ago, half of them to be fired and half to be
-// skipped, and tells how soon it is ready, how fast it catches up, and the most memory that it took.
+// overdue starts minutehand on a store with n entries that were due an hour ago, half of them to fire and half to skip. It
+// prints how soon it is ready, how fast it catches up, and the most memory that it used.
 func overdue(ctx context.Context, binary, target string, n int) error {
 	dir, err := os.MkdirTemp("", "minutehand-bench-")
 	if err != nil {
@@ -48,7 +48,7 @@ func overdue(ctx context.Context, binary, target string, n int) error {
 	return nil
 }
 
-// catchUp waits until every entry was decided and every one to be fired was called.
+// catchUp waits until every entry was decided and every entry to fire was called.
 func (p *process) catchUp(ctx context.Context, target string, n int) error {
 	fire, skip := `minutehand_scheduler_worker_late_decisions_total{decision="fire"}`,
 		`minutehand_scheduler_worker_late_decisions_total{decision="skip"}`
@@ -70,7 +70,7 @@ func (p *process) catchUp(ctx context.Context, target string, n int) error {
 	}
 }
 
-// peak is the most memory that the process had resident, in bytes.
+// peak returns the most memory that the process had resident, in bytes.
 func (p *process) peak() (int64, error) { return peakOf(p.cmd.Process.Pid) }
 
 func peakOf(pid int) (int64, error) {
@@ -105,7 +105,7 @@ func fillOverdue(ctx context.Context, dir, target string, n int) error {
 	return errors.Join(err, db.Close())
 }
 
-// oneShots are n jobs that were accepted at an instant, due at another, and their entries.
+// oneShots returns n jobs, accepted at one instant and due at another, and their entries.
 func oneShots(n int, url string, accepted, at time.Time) ([]job.Job, []job.Entry) {
 	jobs, entries := make([]job.Job, n), make([]job.Entry, n)
 	for i := range jobs {

@@ -53,7 +53,7 @@ func atRest(ctx context.Context, binary, target string, fires int, steady time.D
 	return nil
 }
 
-// fill puts n jobs at rest into a new store, and tells what it takes of memory, idle after a start, and of disk after
+// fill puts n jobs at rest into a new store. It returns the memory it takes, idle after a start, and the disk space after
 // compaction.
 func fill(ctx context.Context, binary, target, dir string, n int) (heap, disk float64, err error) {
 	p, err := start(ctx, binary, dir)
@@ -86,7 +86,7 @@ func fill(ctx context.Context, binary, target, dir string, n int) (heap, disk fl
 	if p, err = start(ctx, binary, dir); err != nil {
 		return 0, 0, err
 	}
-	// To the live heap, which is told by the last collection, come the store's caches. The least of some looks is taken.
+	// The store's caches add to the live heap, which the last collection reports. The least of some looks is used.
 	for range 5 {
 		time.Sleep(time.Second)
 		m, err := p.metrics(ctx)

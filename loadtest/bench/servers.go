@@ -33,17 +33,17 @@ import (
 )
 
 const (
-	// stampedeFires fall due at one instant on the real servers; of the steady loads, calmRate do in a second, and busyRate
-	// when CPU is counted.
+	// stampedeFires is how many jobs fall due at one instant on the real servers. In the steady loads, calmRate fall due per
+	// second, and busyRate when CPU is counted.
 	stampedeFires, calmRate, busyRate = 10_000, 200, 500
-	// warmUps are the rounds that do not count, in which the servers' compilers warm up.
+	// warmUps is the number of rounds that do not count, in which the servers' compilers warm up.
 	warmUps = 2
 	// serverPartitions is the installation's partition count.
 	serverPartitions = 32
 )
 
-// onServers is a measurement on the real servers: one process of each service, every server, and the sink, all of them on
-// this machine.
+// onServers is a measurement on the real servers: one process of each service, every server, and the sink, all on this
+// machine.
 type onServers struct {
 	fleet  *fleet.Fleet
 	ports  *cluster.Cluster
@@ -52,11 +52,11 @@ type onServers struct {
 	state  string // the folder of infra/local
 }
 
-// round is what one round gave.
+// round holds the results of one round.
 type round struct {
 	stampede, early float64
 	calm, busy      lateness
-	// cpu is what each process used per fire of the busy load, in µs; the whole is that of all processes of the machine.
+	// cpu is what each process used per fire of the busy load, in µs; whole is the sum over all processes of the machine.
 	cpu   map[string]float64
 	whole float64
 }
@@ -64,9 +64,9 @@ type round struct {
 // lateness of a steady load, in ms.
 type lateness struct{ p50, p99 float64 }
 
-// runOnServers measures three installations, each of which is made anew and has rounds that do not count: one without
-// jobs at rest, one with, and again one without. What the servers' age, and not the jobs, does to the figures is told by the
-// difference of the first and the last.
+// runOnServers measures three fresh installations, each after rounds that do not count: one without jobs at rest, one with,
+// and again one without. The difference between the first and the last shows what the servers' age, and not the jobs, does
+// to the figures.
 func runOnServers(ctx context.Context, rounds, rest int, steady time.Duration) error {
 	target, _, stopSink, err := startSink(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func runOnServers(ctx context.Context, rounds, rest int, steady time.Duration) e
 	return nil
 }
 
-// measureInstallation makes an installation with jobs at rest, measures it, and takes it away.
+// measureInstallation makes an installation with jobs at rest, measures it, and removes it.
 func measureInstallation(ctx context.Context, target string, rest, rounds int, steady time.Duration) (all []round, err error) {
 	err = withInstallation(ctx, target, func(b *onServers) error {
 		if rest > 0 {
@@ -119,7 +119,7 @@ func measureInstallation(ctx context.Context, target string, rest, rounds int, s
 	return all, err
 }
 
-// withInstallation makes an installation, measures something on it, and takes it away.
+// withInstallation makes an installation, measures something on it, and removes it.
 func withInstallation(ctx context.Context, target string, measure func(b *onServers) error) (err error) {
 	b := &onServers{target: target, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}}
 	if b.state, err = filepath.Abs(cmp.Or(os.Getenv("MINUTEHAND_LOCAL_DIR"), ".data/local")); err != nil {
@@ -150,7 +150,7 @@ func withInstallation(ctx context.Context, target string, measure func(b *onServ
 	return measure(b)
 }
 
-// localServers are those that infra/local started, with names of this measurement's own.
+// localServers returns the servers that infra/local started, with names used only by this measurement.
 func localServers() (cluster.Config, error) {
 	var missing []string
 	address := func(name string) string {
@@ -190,12 +190,12 @@ func (b *onServers) rounds(ctx context.Context, n int, steady time.Duration) (al
 	return all, nil
 }
 
-// api is the job-api's address as a process of the other measurements, whose requests are the same.
+// api returns the job-api's address as a process of the other measurements, whose requests are the same.
 func (b *onServers) api() *process {
 	return &process{api: "http://" + b.fleet.Member("job-api", 0).Listen, client: b.client}
 }
 
-// registerAt registers one_shots in batches; at gives each its instant.
+// registerAt registers one_shots in batches; at returns the instant of each.
 func (b *onServers) registerAt(ctx context.Context, n int, at func(i int) time.Time) error {
 	const size = 250
 	return inParallel(4, (n+size-1)/size, func(c int) error {
@@ -238,7 +238,7 @@ func (b *onServers) stampede(ctx context.Context, r *round) error {
 	return b.quiet(ctx)
 }
 
-// quiet waits until every entry of the last minutes is done, so that what comes next is measured by itself.
+// quiet waits until every entry of the last minutes is done, so that what comes next is measured on its own.
 func (b *onServers) quiet(ctx context.Context) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		done := true
@@ -307,10 +307,10 @@ func (b *onServers) steady(ctx context.Context, r *round, rate int, late *latene
 	return b.quiet(ctx)
 }
 
-// wholeMachine is the name under which usage gives what all processes used.
+// wholeMachine is the name under which usage returns the sum over all processes.
 const wholeMachine = "whole"
 
-// usage is the CPU time that each process has used, in seconds.
+// usage returns the CPU time that each process has used, in seconds.
 func (b *onServers) usage() (map[string]float64, error) {
 	used := map[string]float64{}
 	var errs []error
@@ -323,14 +323,14 @@ func (b *onServers) usage() (map[string]float64, error) {
 		add(m.Service, m.Pid())
 	}
 	add("load generator", os.Getpid())
-	threads, err := filepath.Glob("/proc/self/task/*/children") // a process is the child of the thread that started it
+	threads, err := filepath.Glob("/proc/self/task/*/children") // a process is a child of the thread that started it
 	if err != nil {
 		return nil, err
 	}
 	for _, file := range threads {
 		children, err := os.ReadFile(file)
 		if err != nil {
-			continue // the thread has ended, and its children are another's
+			continue // the thread has ended, and its children belong to another
 		}
 		for _, c := range strings.Fields(string(children)) {
 			pid, _ := strconv.Atoi(c)
@@ -357,7 +357,7 @@ func (b *onServers) usage() (map[string]float64, error) {
 	}
 	for _, entry := range all {
 		if pid, err := strconv.Atoi(entry.Name()); err == nil {
-			if s, err := cpuOf(pid); err == nil { // else it has ended
+			if s, err := cpuOf(pid); err == nil { // otherwise it has ended
 				used[wholeMachine] += s
 			}
 		}
@@ -365,7 +365,7 @@ func (b *onServers) usage() (map[string]float64, error) {
 	return used, errors.Join(errs...)
 }
 
-// fill puts n one_shots at rest into Cassandra, due over the weeks from tomorrow on, as a registration writes them.
+// fill puts n one_shots at rest into Cassandra, due over the weeks from tomorrow on, written as a registration writes them.
 func (b *onServers) fill(ctx context.Context, n int) error {
 	const size = 2000
 	began := time.Now()

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// tally is what the sink saw since it was last reset.
+// tally is what the sink has seen since it was last reset.
 type tally struct {
 	Count int `json:"count"`
 	Early int `json:"early"`
@@ -26,8 +26,8 @@ type tally struct {
 	Late []int64   `json:"late"`
 }
 
-// runSink answers 200 to everything and keeps a tally, which GET /tally gives and POST /reset clears. On a second address it
-// never answers.
+// runSink answers 200 to everything and keeps a tally, which GET /tally returns and POST /reset clears. On a second address
+// it never answers.
 func runSink(ctx context.Context) error {
 	var mu sync.Mutex
 	var t tally
@@ -89,7 +89,7 @@ func runSink(ctx context.Context) error {
 	return nil
 }
 
-// startSink starts the sink, and gives its address and that which hangs.
+// startSink starts the sink, and returns its address and the address that hangs.
 func startSink(ctx context.Context) (target, hanging string, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd, err := self(ctx, "-sink")

@@ -16,30 +16,31 @@ import (
 	"time"
 )
 
-// one is a stampede that was measured.
+// one is a measured stampede.
 type one struct {
 	n       int
 	hanging bool
 	bare    float64 // requests/s of a bare client, right before
 	rate    float64 // fires/s
-	cpu     float64 // µs per fire; in one process with what follows from it
+	cpu     float64 // µs per fire; in one process, including the follow-up work
 	doubled int
 	took    time.Duration
-	memory  int64 // bytes resident at most, of one process
-	// deferred are the fires that went back to the cold store.
+	memory  int64 // peak resident bytes of one process
+	// deferred counts the fires that went back to the cold store.
 	deferred float64
 }
 
-// stampedeBare is how many requests a bare client makes before each stampede, to tell how fast the machine is then.
+// stampedeBare is how many requests a bare client makes before each stampede, to show how fast the machine is at that
+// moment.
 const stampedeBare = 50_000
 
-// followsWithin is how long after the last call its outcome is recorded, its entry done, and its history in the archive. One
-// process that has nothing more to do takes next to no CPU.
+// followsWithin is how long after the last call its outcome is recorded, its entry done, and its history in the archive. A
+// process with nothing more to do uses next to no CPU.
 const followsWithin = 15 * time.Second
 
-// stampedes measures stampedes of several sizes on one target, each alone and beside as many that are due at the same instant on
-// a target that never answers. In one process each has a fresh folder; on the servers all share an installation. It fails if one makes
-// fewer fires per second than least of a bare client's requests.
+// stampedes measures stampedes of several sizes on one target, each alone and alongside as many jobs that are due at the
+// same instant on a target that never answers. In one process each has a fresh folder; on the servers all share an
+// installation. It fails if a stampede's fires per second are less than the fraction least of a bare client's requests.
 func stampedes(ctx context.Context, binary, sizes string, servers, recurring bool, least float64) error {
 	target, hanging, stopSink, err := startSink(ctx)
 	if err != nil {
@@ -105,7 +106,7 @@ func printStampedes(all []one) {
 	}
 }
 
-// jobsDue are the bodies of a batch of jobs that are due at an instant.
+// jobsDue returns the bodies of a batch of jobs that are due at an instant.
 func jobsDue(n int, at time.Time, url string, recurring bool) *bytes.Reader {
 	job := map[string]any{
 		"name": "stampede", "type": "one_shot", "run_at": at.UTC().Format("2006-01-02T15:04:05.000Z"),
@@ -121,12 +122,12 @@ func jobsDue(n int, at time.Time, url string, recurring bool) *bytes.Reader {
 	}
 	body, err := json.Marshal(map[string]any{"jobs": list})
 	if err != nil {
-		panic(err) // nothing of it can fail
+		panic(err) // nothing in it can fail
 	}
 	return bytes.NewReader(body)
 }
 
-// registerDue registers jobs in batches, half a batch of each target where there are two.
+// registerDue registers jobs in batches, half a batch for each target if there are two.
 func (p *process) registerDue(ctx context.Context, n int, at time.Time, target, hangs string, recurring bool) error {
 	const size = 500
 	return inParallel(4, (n+size-1)/size, func(c int) error {
@@ -147,7 +148,8 @@ func (p *process) registerDue(ctx context.Context, n int, at time.Time, target, 
 	})
 }
 
-// run registers n jobs that are due at an instant far enough ahead, calls began shortly before that, and waits for all calls.
+// run registers n jobs due at an instant far enough ahead, calls began shortly before that instant, and waits for all
+// calls.
 func (p *process) run(ctx context.Context, n int, target, hangs string, perSecond float64, recurring bool, began func() error) (one, error) {
 	o := one{n: n, hanging: hangs != ""}
 	if err := p.reset(ctx, target); err != nil {
@@ -178,7 +180,7 @@ func (p *process) run(ctx context.Context, n int, target, hangs string, perSecon
 	return o, err
 }
 
-// progress tells every few seconds how many calls have come.
+// progress reports every few seconds how many calls have arrived.
 func (p *process) progress(ctx context.Context, target string, n int, at time.Time) {
 	const every = 10 * time.Second
 	for tick := time.Tick(every); ; {
@@ -205,7 +207,7 @@ func inOneProcess(ctx context.Context, binary, target, hangs string, n int, recu
 	}
 	var before float64
 	o, err := p.run(ctx, n, target, hangs, 15_000, recurring, func() (err error) { before, err = p.cpu(); return err })
-	time.Sleep(followsWithin) // also that of what follows from the calls, which a small stampede would leave out
+	time.Sleep(followsWithin) // includes the work that follows the calls, which a small stampede would leave out
 	after, cpuErr := p.cpu()
 	o.cpu = (after - before) / float64(n) * 1e6
 	m, metricsErr := p.metrics(ctx)
@@ -251,12 +253,12 @@ func (b *onServers) oneStampede(ctx context.Context, n int, hangs string, recurr
 	}
 	o.deferred -= deferred
 	if hangs != "" {
-		return o, nil // what hangs is still there, and is left to the next
+		return o, nil // hanging fires are still there, and are left to the next
 	}
 	return o, b.quiet(ctx)
 }
 
-// deferred is how many fires executors have sent back to the cold store until now.
+// deferred returns how many fires executors have sent back to the cold store so far.
 func (b *onServers) deferred(ctx context.Context) (n float64, err error) {
 	for _, m := range b.fleet.Members {
 		if m.Service != "executor" {

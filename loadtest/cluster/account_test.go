@@ -16,7 +16,7 @@ import (
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
-// account gathers what the stores and the sink say of an installation that has come to rest.
+// account gathers what the stores and the sink hold about an installation that has come to rest.
 func (f *platform) account() *ledger.Account {
 	f.t.Helper()
 	ctx := f.t.Context()
@@ -106,8 +106,8 @@ func openRows(ctx context.Context, pending jobstore.Pending, partition int) (row
 	}
 }
 
-// rest is what an installation lacks that has come to rest: a call that is not on record, an event that is not archived or
-// is only there, an entry that is not done.
+// rest returns what keeps an installation from being at rest: a call that is not on record, an event that is missing from
+// the archive or exists only there, or an entry that is not done.
 func (f *platform) rest(a *ledger.Account) string {
 	f.t.Helper()
 	archived, err := auditwriter.ReadArchive(f.t.Context(), f.ports.Archive)
@@ -149,7 +149,7 @@ func (f *platform) rest(a *ledger.Account) string {
 // two minutes after it was written.
 const restWithin = 4 * time.Minute
 
-// check waits until history and archive tell of everything, and fails for every invariant that is broken.
+// check waits until history and archive are complete, and fails for every invariant that is broken.
 func (f *platform) check(change func(*ledger.Account)) {
 	f.t.Helper()
 	var a *ledger.Account

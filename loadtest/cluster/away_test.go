@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// answerWithin is how long the API may take to answer, whatever is away.
+	// answerWithin is how long the API may take to answer, whatever is unavailable.
 	answerWithin = 15 * time.Second
-	// streamRate is how many jobs fall due in a second meanwhile.
+	// streamRate is how many jobs fall due per second meanwhile.
 	streamRate = 40
 )
 
@@ -45,7 +45,7 @@ func (f *platform) stream(lasts time.Duration) (ids []string, from time.Time) {
 	return f.register(jobs), from
 }
 
-// prober registers a job every second and notes what the API answers.
+// prober registers a job every second and records the API's answers.
 type prober struct {
 	f      *platform
 	cancel context.CancelFunc
@@ -59,7 +59,7 @@ type prober struct {
 type probe struct {
 	at     time.Time
 	took   time.Duration
-	status int // 0 if there was none
+	status int // 0 if there was no answer
 	retry  int // Retry-After
 }
 
@@ -95,7 +95,7 @@ func (p *prober) once(ctx context.Context, i int) {
 	}
 }
 
-// accepted reports whether a job was accepted since.
+// accepted reports whether a job was accepted since an instant.
 func (p *prober) accepted(since time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,14 +107,14 @@ func (p *prober) accepted(since time.Time) bool {
 	return false
 }
 
-// end stops it and gives the jobs that were accepted.
+// end stops the prober and returns the jobs that were accepted.
 func (p *prober) end() []string {
 	p.cancel()
 	p.done.Wait()
 	return p.ids
 }
 
-// check wants the same status of every answer between two instants, and Retry-After with 503.
+// check checks that all answers between two instants have one status, and Retry-After with 503.
 func (p *prober) check(what string, from, to time.Time, status int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func (p *prober) check(what string, from, to time.Time, status int) {
 	}
 }
 
-// cancelLater cancels some jobs that are due in the second half of a stream, and tells when that was acknowledged.
+// cancelLater cancels some jobs that are due in the second half of a stream, and returns when that was acknowledged.
 func (f *platform) cancelLater(ids []string) (cancelled []string, stops []ledger.Stop) {
 	f.t.Helper()
 	for _, id := range ids[len(ids)/2 : len(ids)/2+100] {
@@ -151,7 +151,7 @@ func (f *platform) cancelLater(ids []string) (cancelled []string, stops []ledger
 	return cancelled, stops
 }
 
-// recreateFires deletes the topic of the fires, and creates it anew.
+// recreateFires deletes the fires topic and creates it again.
 func (f *platform) recreateFires() {
 	f.t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(f.config.Kafka.Brokers...))
@@ -167,7 +167,7 @@ func (f *platform) recreateFires() {
 	})
 }
 
-// wantGone checks that nobody listens in a server's place.
+// wantGone checks that nothing listens in a server's place.
 func (f *platform) wantGone(server string) {
 	f.t.Helper()
 	c, err := net.DialTimeout("tcp", servertest.Address(f.t, strings.ToUpper(server)), time.Second)
@@ -176,7 +176,7 @@ func (f *platform) wantGone(server string) {
 	}
 }
 
-// needs are the servers without which a service says that it is not ready.
+// needs returns the servers without which a service reports that it is not ready.
 func needs(service string) []string {
 	switch service {
 	case "job-api":
@@ -187,7 +187,7 @@ func needs(service string) []string {
 	return []string{"cassandra", "redis", "kafka"}
 }
 
-// wantReadiness checks that while some servers are away every service tells of just those that it needs.
+// wantReadiness checks that while some servers are unavailable every service reports exactly those that it needs.
 func (f *platform) wantReadiness(away ...string) {
 	f.t.Helper()
 	for _, m := range f.Members {
@@ -207,7 +207,7 @@ func (f *platform) wantReadiness(away ...string) {
 	}
 }
 
-// readiness is what a process says of itself.
+// readiness returns what a process reports about itself.
 func (f *platform) readiness(m *fleet.Member) (lacks []string, ready bool) {
 	f.t.Helper()
 	r, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://"+m.Admin+"/readyz", nil)
@@ -224,7 +224,7 @@ func (f *platform) readiness(m *fleet.Member) (lacks []string, ready bool) {
 	return body.Missing, resp.StatusCode == http.StatusOK
 }
 
-// A platform that starts before its servers waits for them, and says so.
+// A platform that starts before its servers waits for them, and reports that.
 func TestServicesThatStartBeforeTheirServersWaitForThem(t *testing.T) {
 	c := newInstallation(t)
 	f := c.processes()
@@ -236,7 +236,7 @@ func TestServicesThatStartBeforeTheirServersWaitForThem(t *testing.T) {
 		f.must(err)
 	}
 	f.wantReadiness(away...)
-	for _, service := range []string{"retry-manager", "audit-writer"} { // the executor waits for its start number before
+	for _, service := range []string{"retry-manager", "audit-writer"} { // the executor waits for its start number before that
 		eventually(t, service+" waits for the log", time.Minute, func() bool {
 			text, err := os.ReadFile(f.Member(service, 0).Log)
 			return err == nil && strings.Contains(string(text), `operation="subscribe to events"`)
@@ -313,7 +313,7 @@ func TestServerThatIsAwayLosesNothing(t *testing.T) {
 				t.Errorf("%s was cancelled before the hot tier was lost, and called %d times", id, n)
 			}
 		}
-		for _, m := range f.Members { // none of which was started again
+		for _, m := range f.Members { // none of them was restarted
 			f.must(m.AwaitReady(t.Context()))
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// onCassandra has Cassandra run in another way than usual for as long as a test lasts.
+// onCassandra runs Cassandra with other options than usual for the duration of a test.
 func onCassandra(t *testing.T, options ...string) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -18,7 +18,7 @@ func onCassandra(t *testing.T, options ...string) {
 	local(t, append([]string{"up", "cassandra"}, options...)...)
 }
 
-// What a node acknowledged outlives it. (With the default it forgets the last second, which other replicas make up for.)
+// What a node acknowledged survives it. (By default it forgets the last second, which other replicas make up for.)
 func TestJobsThatCassandraAcknowledgedOutliveItsKill(t *testing.T) {
 	onCassandra(t, "--durable")
 	f := newInstallation(t).fleet()

@@ -28,14 +28,14 @@ import (
 	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
-// process is the six services with connections of their own.
+// process is the six services with their own connections.
 type process struct {
 	*cluster.Cluster
 	api  *jobapi.Service
 	stop func()
 }
 
-// start starts one; it is stopped at the end of the test, or before by stop.
+// start starts a process. It is stopped at the end of the test, or earlier by stop.
 func (c *installation) start() *process {
 	c.t.Helper()
 	logger, metrics := c.logger(), prometheus.NewRegistry()
@@ -88,7 +88,7 @@ func (c *installation) start() *process {
 	return &process{p, answering, stop}
 }
 
-// request makes a request of the API and decodes its answer.
+// request makes a request to the API and decodes its answer.
 func (p *process) request(t *testing.T, want int, method, path string, body any) map[string]any {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1"+path, nil)
@@ -178,7 +178,7 @@ func (c *installation) firesAll(t *testing.T) {
 	}
 }
 
-// executionOf is the one execution of a one_shot.
+// executionOf returns the one execution of a one_shot.
 func executionOf(t *testing.T, p *process, jobID string) string {
 	t.Helper()
 	run, _ := p.request(t, http.StatusOK, http.MethodGet, "/jobs/"+jobID, nil)["run_at"].(string)
@@ -189,7 +189,8 @@ func executionOf(t *testing.T, p *process, jobID string) string {
 	return job.ScheduleExecutionID(jobID, at)
 }
 
-// What stops hands over: nothing is lost or made twice when a process stops and another one starts while jobs fall due.
+// A process that stops hands over its work: nothing is lost or doubled when one stops and another starts while jobs fall
+// due.
 func TestRollingRestartLosesAndDoublesNothing(t *testing.T) {
 	c := newInstallation(t)
 	first, second := c.start(), c.start()

@@ -27,7 +27,7 @@ import (
 	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 )
 
-// requests are what went to Cassandra.
+// requests are the requests that went to Cassandra.
 type requests struct {
 	mu  sync.Mutex
 	all []cassandra.Request
@@ -39,17 +39,17 @@ func (r *requests) observe(q cassandra.Request) {
 	r.all = append(r.all, q)
 }
 
-// since gives those after the first n, and how many there are now.
+// since returns the requests after the first n, and how many there are now.
 func (r *requests) since(n int) ([]cassandra.Request, int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.all[n:]), len(r.all)
 }
 
-// conditional tells a lightweight transaction.
+// conditional matches a lightweight transaction.
 var conditional = regexp.MustCompile(`\bIF\b`)
 
-// The price of a fire is that of its writes: SERVERS.md has what each kind costs.
+// The cost of a fire is that of its writes: SERVERS.md has the cost of each kind.
 func TestFirePathUsesNoTransactionsAndDeletesNoRows(t *testing.T) {
 	c := newInstallation(t)
 	sent := &requests{}
@@ -100,7 +100,7 @@ func TestFirePathUsesNoTransactionsAndDeletesNoRows(t *testing.T) {
 	}
 }
 
-// onePartition checks that a batch stays within a partition, which the first columns of the tables' keys are.
+// onePartition checks that a batch stays within one partition, which the first columns of the tables' keys define.
 func onePartition(t *testing.T, q cassandra.Request) {
 	t.Helper()
 	key := func(i int) string {
@@ -136,7 +136,7 @@ func (c *installation) open(t *testing.T, p *process) int {
 
 var cells = regexp.MustCompile(`Read (\d+) live rows and (\d+) tombstone cells`)
 
-// wantNoTombstones reads every open bucket as the loader does, traced.
+// wantNoTombstones reads every open bucket as the loader does, with tracing.
 func (c *installation) wantNoTombstones(t *testing.T, p *process) {
 	t.Helper()
 	config := gocql.NewCluster(c.config.Cassandra.Hosts...)
@@ -171,7 +171,7 @@ func (c *installation) wantNoTombstones(t *testing.T, p *process) {
 	}
 }
 
-// wantClosedBucketsGone closes what is past, by a loader whose clock is ahead, and looks for rows below the mark.
+// wantClosedBucketsGone closes past buckets with a loader whose clock is ahead, and looks for rows below the mark.
 func (c *installation) wantClosedBucketsGone(t *testing.T) {
 	t.Helper()
 	p, err := cluster.Open(t.Context(), c.config, c.logger(), prometheus.NewRegistry())

@@ -26,13 +26,13 @@ import (
 	"github.com/minutehand/minutehand/loadtest/users"
 )
 
-// platform is the services as processes of their own.
+// platform is the services as separate processes.
 type platform struct {
 	*installation
 	*fleet.Fleet
 	// ports are the test's own connections.
 	ports *cluster.Cluster
-	// played are the users that work with it, if any do.
+	// played are the users that work with it, if any.
 	played *users.Users
 }
 
@@ -44,7 +44,7 @@ func (c *installation) fleet(variables ...string) *platform {
 	return f
 }
 
-// processes is a platform of which nothing has started yet.
+// processes returns a platform in which nothing has started yet.
 func (c *installation) processes(variables ...string) *platform {
 	c.t.Helper()
 	f := &platform{installation: c}
@@ -58,7 +58,7 @@ func (c *installation) processes(variables ...string) *platform {
 	return f
 }
 
-// end kills what still runs, and shows the logs' ends if the test failed.
+// end kills what still runs, and prints the ends of the logs if the test failed.
 func (f *platform) end() {
 	f.Kill()
 	for _, m := range f.Members {
@@ -77,14 +77,14 @@ func (f *platform) restart(service string, n int) {
 	f.must(m.AwaitReady(f.t.Context()))
 }
 
-// answer is what the API said.
+// answer is an answer of the API.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// ask makes a request of the n-th API. The error is that of the connection.
+// ask makes a request to the n-th API. Its error is that of the connection.
 func (f *platform) ask(ctx context.Context, n int, method, path string, body any) (answer, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -108,7 +108,7 @@ func (f *platform) ask(ctx context.Context, n int, method, path string, body any
 	return answer{resp.StatusCode, resp.Header, b}, err
 }
 
-// oneShot is a job that calls the sink's path at an instant.
+// oneShot returns a job that calls the sink's path at an instant.
 func (f *platform) oneShot(at time.Time, path string) map[string]any {
 	return map[string]any{
 		"name": "one-shot", "type": "one_shot", "run_at": at.UTC().Format("2006-01-02T15:04:05.000Z07:00"),
@@ -116,7 +116,7 @@ func (f *platform) oneShot(at time.Time, path string) map[string]any {
 	}
 }
 
-// register registers jobs over both APIs, in batches, and gives their ids in order.
+// register registers jobs in batches over both APIs, and returns their ids in order.
 func (f *platform) register(jobs []map[string]any) []string {
 	f.t.Helper()
 	const batch, clients = 250, 4
@@ -172,7 +172,8 @@ func (f *platform) registerBatch(api int, jobs []map[string]any) ([]string, erro
 	return ids, nil
 }
 
-// stampede registers n jobs that are due within a second, early enough that all are registered before, and gives when.
+// stampede registers n jobs that are due within a second, early enough that all are registered before, and returns that
+// instant.
 func (f *platform) stampede(n int, path string) (ids []string, due time.Time) {
 	f.t.Helper()
 	due = time.Now().Add(5*time.Second + time.Duration(n)*time.Millisecond)

@@ -28,7 +28,7 @@ const (
 
 var full = flag.Bool("cluster.full", false, "outages, stampedes and backlogs as large as in make release")
 
-// sized gives the size of make test, or of make release.
+// sized returns the size for make test, or for make release.
 func sized[T any](test, release T) T {
 	if *full {
 		return release
@@ -36,7 +36,7 @@ func sized[T any](test, release T) T {
 	return test
 }
 
-// installation is one of its own on the servers.
+// installation is this test's own installation on the servers.
 type installation struct {
 	t      *testing.T
 	name   string
@@ -44,7 +44,7 @@ type installation struct {
 	sink   *sink
 }
 
-// newInstallation makes one, with some settings other than usual.
+// newInstallation returns an installation; settings change it from the usual.
 func newInstallation(t *testing.T, settings ...func(*installation)) *installation {
 	t.Helper()
 	name := fmt.Sprintf("e2e%d", time.Now().UnixNano())
@@ -62,7 +62,7 @@ func newInstallation(t *testing.T, settings ...func(*installation)) *installatio
 	for _, set := range settings {
 		set(c)
 	}
-	t.Cleanup(func() { // last of all, else a server gathers hundreds of tables
+	t.Cleanup(func() { // last of all, because otherwise a server collects hundreds of tables
 		if err := fleet.Remove(c.config); err != nil {
 			t.Error(err)
 		}
@@ -73,7 +73,7 @@ func newInstallation(t *testing.T, settings ...func(*installation)) *installatio
 	return c
 }
 
-// onRedisCluster has an installation use a cluster of Redis servers, which it starts where that is not done yet.
+// onRedisCluster makes an installation use a cluster of Redis servers, which it starts if necessary.
 func onRedisCluster(c *installation) {
 	local(c.t, "up", "--cluster", "redis")
 	c.config.Redis.Address, c.config.Redis.Cluster = servertest.Address(c.t, "REDIS_CLUSTER"), true

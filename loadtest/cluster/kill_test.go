@@ -17,8 +17,8 @@ import (
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
-// Of a process that is gone the servers learn when its session ends, at ZooKeeper and at Kafka alike; firing must go on
-// soon after that.
+// The servers learn that a process is gone when its session ends, at ZooKeeper and at Kafka alike; firing must go on soon
+// after that.
 const (
 	session = 6 * time.Second
 	resume  = session + 4*time.Second
@@ -36,7 +36,7 @@ func ownedBy(service string) func(jobID string) int {
 	return func(jobID string) int { return fires.Partition(&kgo.Record{Key: []byte(jobID)}, kafkaPartitions) }
 }
 
-// silence is the longest time since an instant in which a group of jobs that still had calls to come had none.
+// silence returns the longest time after since during which a group of jobs with calls still to come had none.
 func (s *sink) silence(since time.Time, group func(jobID string) int) time.Duration {
 	last := map[int]time.Time{}
 	var longest time.Duration
@@ -74,8 +74,8 @@ func (f *platform) awaitCalls(ids []string) {
 func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 	f := newInstallation(t).fleet()
 	u := f.users(30, sized(90*time.Second, 150*time.Second))
-	// Whatever is taken over shares the machine with the rest of the stampede: one that takes long for that undisturbed is allowed
-	// as much beside the session, but no more than two sessions.
+	// A takeover shares the machine with the rest of the stampede. If an undisturbed stampede takes long, the takeover is
+	// allowed as much in addition to the session, but no more than two sessions.
 	calm, due := f.stampede(stampedeSize(), "/ok")
 	f.awaitCalls(calm)
 	undisturbed := time.Since(due)
@@ -97,7 +97,7 @@ func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 			}
 			before := f.objects()
 			f.restart(service, 0)
-			eventually(t, "an object is put", time.Minute, func() bool { return f.objects() > before }) // whose place may not be committed yet
+			eventually(t, "an object is put", time.Minute, func() bool { return f.objects() > before }) // its place may not be committed yet
 		}
 		f.awaitCalls(ids)
 		_, repeated := f.sink.missing(ids)
@@ -119,7 +119,7 @@ func TestProcessThatIsKilledInAStampedeLosesNothing(t *testing.T) {
 	f.wantArchiveLikeTopic()
 }
 
-// objects is how many the archive holds.
+// objects returns how many objects the archive holds.
 func (f *platform) objects() int {
 	f.t.Helper()
 	names, err := f.ports.Archive.List(f.t.Context(), "")
@@ -127,7 +127,7 @@ func (f *platform) objects() int {
 	return len(names)
 }
 
-// wantGrowingTokens checks that every later call of an execution had a greater token, as its target compares them.
+// wantGrowingTokens checks that every later call of an execution had a greater token, compared as its target compares them.
 func (f *platform) wantGrowingTokens() {
 	f.t.Helper()
 	last := map[string]string{}
@@ -139,7 +139,7 @@ func (f *platform) wantGrowingTokens() {
 	}
 }
 
-// wantArchiveLikeTopic compares the archive with the topic of the events, record by record.
+// wantArchiveLikeTopic compares the archive with the events topic, record by record.
 func (f *platform) wantArchiveLikeTopic() {
 	f.t.Helper()
 	ctx := f.t.Context()
@@ -182,11 +182,11 @@ func (f *platform) wantArchiveLikeTopic() {
 	}
 }
 
-// A worker that was stopped wakes behind its session with what it had read before.
+// A worker that was stopped wakes after its session has ended, with what it had read before.
 func TestWorkerThatWakesBehindItsSessionDispatchesNothingTwice(t *testing.T) {
 	f := newInstallation(t).fleet()
 	ids, due := f.stampede(stampedeSize(), "/ok")
-	// What it has read ahead for another host, which has room, is what it holds when it is stopped.
+	// Entries that it has read ahead for another host, which has room, are what it holds when it is stopped.
 	ahead := make([]map[string]any, 300)
 	for i := range ahead {
 		ahead[i] = f.oneShot(due.Add(2*time.Second), "/ok")

@@ -22,12 +22,12 @@ func TestServicesTellHowFarTheyLieBehindTheLogAndWhatTheirCallsTake(t *testing.T
 		dispatch.GroupHistory: "audit-writer", dispatch.GroupArchive: "audit-writer",
 	} {
 		want := fmt.Sprintf("minutehand_log_lag_records{group=%q,topic=%q} 0\n", group, dispatch.TopicOf(group))
-		if group == dispatch.GroupArchive { // it commits what lies in an object, once a minute
+		if group == dispatch.GroupArchive { // it commits what is in an object, once a minute
 			want = strings.TrimSuffix(want, "0\n")
 		}
 		eventually(t, group+" tells", time.Minute, func() bool { return strings.Contains(f.scrape(f.Member(service, 1)), want) })
 	}
-	// The calls of the ports are measured where the services run.
+	// The calls of the ports are measured in the processes of the services.
 	for service, call := range map[string][2]string{
 		"job-api": {"jobs", "CreateMany"}, "bucket-loader": {"hot buckets", "Incarnations"}, "scheduler-worker": {"log", "Publish"},
 		"executor": {"records", "Acquire"}, "retry-manager": {"log", "Commit"}, "audit-writer": {"history", "Record"},
@@ -40,7 +40,7 @@ func TestServicesTellHowFarTheyLieBehindTheLogAndWhatTheirCallsTake(t *testing.T
 	}
 }
 
-// scrape is what a process tells of itself in figures.
+// scrape returns a process's metrics.
 func (f *platform) scrape(m *fleet.Member) string {
 	f.t.Helper()
 	r, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://"+m.Admin+"/metrics", nil)
@@ -53,7 +53,7 @@ func (f *platform) scrape(m *fleet.Member) string {
 	return string(text)
 }
 
-// metric is a figure of a process that has no labels.
+// metric returns a process's metric without labels.
 func (f *platform) metric(m *fleet.Member, name string) (value float64) {
 	f.t.Helper()
 	for line := range strings.Lines(f.scrape(m)) {

@@ -19,8 +19,9 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
-// Kafka loses the end of its log, as by a loss of power, after a group has committed beyond it, and gives the offsets to other records
-// before a member of the group comes back. Kafka knows by the epochs of its leaders, and the member by what it has committed.
+// Kafka loses the end of its log, as in a power failure, after a group has committed beyond it. It gives the offsets to
+// other records before a member of the group comes back. Kafka knows from its leader epochs, and the member from what it
+// has committed.
 func TestGroupReadsWhatALogThatLostItsEndGaveItsOffsetsTo(t *testing.T) {
 	prefix := servertest.Unique("lost-end-") + "."
 	open := func() *kafka.Log {
@@ -52,7 +53,7 @@ func TestGroupReadsWhatALogThatLostItsEndGaveItsOffsetsTo(t *testing.T) {
 	}
 }
 
-// publish publishes records one by one, so that each is a batch of its own.
+// publish publishes records one by one, so that each is its own batch.
 func publish(t *testing.T, l *kafka.Log, values ...string) {
 	t.Helper()
 	for _, v := range values {
@@ -62,7 +63,7 @@ func publish(t *testing.T, l *kafka.Log, values ...string) {
 	}
 }
 
-// readAndCommit reads so many records as a member of the group of the archive: OFFSET:VALUE of each.
+// readAndCommit reads n records as a member of the archive's group, and returns OFFSET:VALUE of each.
 func readAndCommit(t *testing.T, l *kafka.Log, n int) (got []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -87,8 +88,8 @@ func readAndCommit(t *testing.T, l *kafka.Log, n int) (got []string) {
 	return got
 }
 
-// dropBatches takes the last n batches of records from the only segment of a partition. A batch begins with its first offset in eight
-// bytes and the length of what follows in four (Kafka's documentation, "Message Format").
+// dropBatches removes the last n batches of records from the only segment of a partition. A batch begins with its first
+// offset in eight bytes and the length of the rest in four (Kafka's documentation, "Message Format").
 func dropBatches(t *testing.T, dir string, n int) {
 	t.Helper()
 	name := filepath.Join(dir, "00000000000000000000.log")

@@ -11,7 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
 )
 
-// A worker comes, and another, and one is killed: every partition has one owner soon after, and no more of them move than must.
+// Workers join, and one is killed. Soon afterwards every partition has one owner, and no more partitions move than must.
 func TestPartitionsAreSharedAmongWorkersThatComeAndGo(t *testing.T) {
 	f := newInstallation(t).processes()
 	owners := f.owners("scheduler-worker")
@@ -70,7 +70,7 @@ func TestPartitionsAreSharedAmongWorkersThatComeAndGo(t *testing.T) {
 	}
 }
 
-// owners reads who owns each partition in a role: the node that says so goes with its owner.
+// owners reads who owns each partition in a role: the node that names an owner disappears with it.
 func (f *platform) owners(role string) func() map[int]string {
 	f.t.Helper()
 	conn := servertest.ZooKeeper(f.t)

@@ -12,7 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
 )
 
-// A server of the cluster is killed, and its replica takes its place with what has reached it.
+// A server of the cluster is killed, and its replica replaces it with what has reached the replica.
 func TestServerOfARedisClusterThatFailsOverLosesNothing(t *testing.T) {
 	c := newInstallation(t, onRedisCluster)
 	processes := []*process{c.start(), c.start()}

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// manyPartitions is how many an installation has that is laid out for a large fleet.
+	// manyPartitions is the partition count of an installation laid out for a large fleet.
 	manyPartitions = 1024
-	// refilledWithin is how soon after an empty Redis answers everything that is due has been called: three times what it takes on
-	// two cores that nobody else uses, which twelve services and six servers share. It took 100 s while the hour came first.
+	// refilledWithin is how soon after an empty Redis answers everything due has been called. It is three times what that
+	// takes on two otherwise idle cores, shared by twelve services and six servers. It took 100 s while the hour came first.
 	refilledWithin = 30 * time.Second
 )
 
-// What is overdue, and what is due soon in any partition, comes before the hour of one.
+// Entries that are overdue, or due soon in any partition, come before the whole hour of one partition.
 func TestRedisThatCameBackEmptyHasWhatIsDueInEveryPartitionBeforeTheHourAhead(t *testing.T) {
 	f := newInstallation(t, func(c *installation) {
 		c.config.Partitions, c.config.ZooKeeper.Partitions = manyPartitions, manyPartitions
 	}).fleet()
 	due := time.Now().Add(10 * time.Minute)
-	comingHour := sized(20_000, 100_000) // jobs that the loader has to bring back
+	comingHour := sized(20_000, 100_000) // jobs that the loader must bring back
 	jobs := make([]map[string]any, comingHour)
 	for i := range jobs {
 		jobs[i] = f.oneShot(due.Add(time.Duration(i)*45*time.Minute/time.Duration(comingHour)), "/ok")
@@ -42,7 +42,7 @@ func TestRedisThatCameBackEmptyHasWhatIsDueInEveryPartitionBeforeTheHourAhead(t 
 	local(t, "up", "redis")
 	back := time.Now()
 	f.awaitCalls(ids)
-	var latest time.Duration // behind its instant, or behind the return of Redis
+	var latest time.Duration // after its instant, or after the return of Redis
 	late := 0
 	for _, c := range f.sink.all() {
 		begins := c.ScheduledFor

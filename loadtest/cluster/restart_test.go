@@ -47,7 +47,7 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		}
 	}
 	took := time.Since(restarted)
-	// An executor that ends its calls leaves its share of the fires to the other at once.
+	// An executor that is finishing its calls leaves its share of the fires to the other at once.
 	fewest := least()
 	if fewest < 50 {
 		t.Errorf("at a time only %d calls were in flight", fewest)
@@ -77,7 +77,7 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		missing, _ := f.sink.missing(ids[:min(overdue, len(ids))])
 		return missing == 0
 	})
-	for _, id := range ids[steadyJobs:] { // what is still ahead need not be waited for
+	for _, id := range ids[steadyJobs:] { // jobs that are still ahead need not be waited for
 		if f.sink.of(id) == 0 {
 			_, err := f.ask(t.Context(), 0, http.MethodPost, "/jobs/"+id+"/cancel", nil)
 			f.must(err)
@@ -87,7 +87,7 @@ func TestRollingRestartUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	f.check(func(a *ledger.Account) { a.Crashed = false })
 }
 
-// leastRunning watches how many slow calls are in flight; what it gives tells the least there were since.
+// leastRunning watches how many slow calls are in flight; the function it returns reports the least number since then.
 func (f *platform) leastRunning() (end func() int) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	least, _ := f.sink.slow()
@@ -110,7 +110,8 @@ func (f *platform) leastRunning() (end func() int) {
 	}
 }
 
-// What still runs at the drain limit is told, and others call it again, under the same execution id and a greater token.
+// Calls that still run at the drain limit are reported, and other executors make them again, under the same execution id
+// and a greater token.
 func TestCallsThatOutlastTheDrainLimitAreHandedOver(t *testing.T) {
 	f := newInstallation(t).fleet("MINUTEHAND_DRAIN_LIMIT=3s")
 	const calls = 100
@@ -130,7 +131,7 @@ func TestCallsThatOutlastTheDrainLimitAreHandedOver(t *testing.T) {
 	}
 	cut := 0
 	eventually(t, fmt.Sprintf("the target sees cut what the executor told of: %d calls", handed), 10*time.Second, func() bool {
-		_, cut = f.sink.slow() // its server learns of each connection's end by itself
+		_, cut = f.sink.slow() // its server notices the end of each connection by itself
 		return cut == handed
 	})
 	eventually(t, "what was handed over is called again", time.Minute, func() bool { return len(f.sink.all()) == calls+cut })

@@ -13,17 +13,17 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// slowFor is how long a call of /slow takes.
+// slowFor is how long a call to /slow takes.
 const slowFor = 20 * time.Second
 
 // sink is the target of all webhooks.
 type sink struct {
 	url string
 	mu  sync.Mutex
-	// calls in the order in which they came, and how many each job had.
+	// calls in the order in which they arrived, and how many each job had.
 	calls []ledger.Call
 	count map[string]int
-	// running are calls of /slow that have not ended; cut those whose caller went away.
+	// running counts calls to /slow that have not ended; cut, those whose caller went away.
 	running, cut int
 }
 
@@ -35,7 +35,7 @@ func newSink(t *testing.T) *sink {
 	return s
 }
 
-// ServeHTTP notes a call.
+// ServeHTTP records a call.
 func (s *sink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	at := time.Now()
 	due, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
@@ -72,21 +72,21 @@ func (s *sink) slow() (running, cut int) {
 	return s.running, s.cut
 }
 
-// all are the calls until now.
+// all returns the calls so far.
 func (s *sink) all() []ledger.Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]ledger.Call(nil), s.calls...)
 }
 
-// of is how many calls a job had.
+// of returns how many calls a job had.
 func (s *sink) of(jobID string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count[jobID]
 }
 
-// missing is how many of the jobs had no call, repeated how many had more than one.
+// missing returns how many of the jobs had no call, and how many had more than one.
 func (s *sink) missing(ids []string) (missing, repeated int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

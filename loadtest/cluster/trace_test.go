@@ -20,10 +20,10 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
-// span is one as the collector got it.
+// span is a span as the collector received it.
 type span struct{ service, name, id, parent string }
 
-// collect starts an OTLP collector, and gives its address and what it has of a trace.
+// collect starts an OTLP collector. It returns its address, and a function that returns what it has of a trace.
 func collect(t *testing.T) (url string, of func(traceID string) map[string]span) {
 	t.Helper()
 	var mu sync.Mutex

@@ -13,7 +13,7 @@ import (
 	"github.com/minutehand/minutehand/loadtest/users"
 )
 
-// users has users work with the platform for a while, each time with another seed.
+// users lets users work with the platform for a while, each time with another seed.
 func (f *platform) users(jobs int, lasts time.Duration) *users.Users {
 	f.t.Helper()
 	f.played = users.Start(f.t, users.Config{
@@ -23,7 +23,7 @@ func (f *platform) users(jobs int, lasts time.Duration) *users.Users {
 	return f.played
 }
 
-// A process of each kind is killed and started again, and the hot tier is lost, while users do all that users do.
+// A process of each kind is killed and restarted, and the hot tier is lost, while users do everything that users do.
 func TestUsersAreServedWhateverIsKilled(t *testing.T) {
 	f := newInstallation(t).fleet()
 	const jobs, lasts = 60, 90 * time.Second
@@ -64,8 +64,8 @@ func TestUsersAreServedWhenServersAreKilled(t *testing.T) {
 	t.Log(u.Summary())
 }
 
-// What the master of some partitions accepted while its replica stood still is lost with it: leases, claims, entries. (A stop that was
-// answered is not, because it waits for a replica.)
+// What the master of some partitions accepted while its replica stood still is lost with it: leases, claims, entries. (A
+// stop that was answered is not lost, because it waits for a replica.)
 func TestUsersAreServedByAReplicaThatStoodStillBeforeItsMasterWasKilled(t *testing.T) {
 	f := newInstallation(t, onRedisCluster).fleet()
 	u := f.users(40, 60*time.Second)

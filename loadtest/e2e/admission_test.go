@@ -10,7 +10,7 @@ import (
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
 
-// slowHost is a target that takes a second for each call, of which two are made at a time.
+// slowHost is a target that takes a second for each call, and receives two at a time.
 const (
 	slowHost  = "slow"
 	slowTakes = time.Second
@@ -28,7 +28,7 @@ func slowly(w *world.World) {
 	})
 }
 
-// deferred is how many fires went back to the cold store.
+// deferred returns how many fires went back to the cold store.
 func deferred(w *world.World) float64 {
 	w.T.Helper()
 	families, err := w.Metrics.Gather()
@@ -44,8 +44,8 @@ func deferred(w *world.World) float64 {
 	return 0
 }
 
-// What waits for its target's capacity longer than its catch-up window is not missed, and a crash meanwhile does not change that;
-// schedules go on meanwhile, and other targets are called on time.
+// An entry that waits for its target's capacity for longer than its catch-up window is not missed, and a crash meanwhile
+// does not change that. Meanwhile schedules go on, and other targets are called on time.
 func TestStampedeThatASlowTargetTakesMinutesForMissesNothing(t *testing.T) {
 	for name, crash := range map[string]bool{"undisturbed": false, "a crash in the middle": true} {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +145,8 @@ func TestWhatWaitsForItsTargetIsNotCalledOnceItWasStopped(t *testing.T) {
 	})
 }
 
-// A worker has taken the old definition's entry by then. Its fire is refused, and another stands for the same instant.
+// By then a worker has taken the old definition's entry. Its fire is refused, and another entry exists for the same
+// instant.
 func TestUpdateRightBeforeAnInstantLeavesNothingPendingAndDelaysNothing(t *testing.T) {
 	bubble(t, time.Minute, func(w *world.World) {
 		at := time.Now().Add(30 * time.Second)

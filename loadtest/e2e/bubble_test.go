@@ -1,4 +1,4 @@
-// Package e2e tests the whole platform by its promises: in bubbles of fake time, and with the real binary.
+// Package e2e tests the promises of the whole platform: in bubbles of fake time, and with the real binary.
 package e2e
 
 import (

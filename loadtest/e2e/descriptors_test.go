@@ -12,7 +12,7 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// Both took the descriptors that the store needs, which panicked.
+// Both used to take the descriptors that the store needs, which then panicked.
 func TestNeitherIdleConnectionsNorHangingTargetsTakeWhatTheStoreNeeds(t *testing.T) {
 	t.Parallel()
 	const (
@@ -32,7 +32,7 @@ func TestNeitherIdleConnectionsNorHangingTargetsTakeWhatTheStoreNeeds(t *testing
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 	}
-	// A new one takes the place of one that has been silent for a second.
+	// A new connection replaces one that has been silent for a second.
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	process.WaitFor(t, 10*time.Second, "a request is answered beside idle connections", func() bool {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+"/healthz", nil)
@@ -51,7 +51,8 @@ func TestNeitherIdleConnectionsNorHangingTargetsTakeWhatTheStoreNeeds(t *testing
 		hanging[i].Set("/hook", process.Hang)
 	}
 	first := time.Now().Add(ahead)
-	// Under keys, because a connection may be closed to make room just when a request goes out on it: then the client sends it again.
+	// Under keys, because a connection may be closed to make room just when a request is sent on it: then the client sends
+	// it again.
 	register := func(what string, n int, body func(i int) map[string]any) {
 		err := process.Each(n, func(i int) error {
 			_, err := p.Create(t.Context(), body(i), fmt.Sprint(what, i))

@@ -59,7 +59,7 @@ func TestStoreThatCannotWriteEndsWithASentenceAndLosesNothingThatWasAnswered(t *
 			t.Errorf("%s was called %d times", id, n)
 		}
 	}
-	// Requests without an answer may have been accepted all the same, so the store may hold more jobs.
+	// Unanswered requests may have been accepted all the same, so the store may hold more jobs.
 	p.Stop()
 	a := p.Account(began, time.Now())
 	a.Crashed, a.Calls = true, sink.Calls()

@@ -10,24 +10,26 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// What a target that never answers may cost.
+// Bounds on the cost of a target that never answers.
 const (
-	// latenessFloor is a p99 that is good whatever it was alone: a tenth of what is promised (services/README.md, "Figures that are promised"). Alone it is
-	// 1.4 ms on two quiet cores, most of which is the granularity of timers, and twice that is within what the machine's
-	// own scheduling adds when it is not quiet.
+	// latenessFloor is a p99 that is good whatever it was alone: a tenth of what is promised (services/README.md, "Figures
+	// that are promised"). Alone it is 1.4 ms on two quiet cores, mostly the granularity of timers. Twice that is within
+	// what the machine's own scheduling adds when it is not quiet.
 	latenessFloor = 5 * time.Millisecond
-	// latenessPromise is the p99 that is promised (services/README.md, "Figures that are promised"): it holds over the whole window, whatever a second of it was.
+	// latenessPromise is the promised p99 (services/README.md, "Figures that are promised"): it holds over the whole window,
+	// whatever any second of it was like.
 	latenessPromise = 50 * time.Millisecond
-	// heldUp is a lateness that no machine's noise makes in most seconds. What stands behind calls that hang is late by their timeout.
+	// heldUp is a lateness that no machine's noise causes in most seconds. A call queued behind calls that hang is late by
+	// their timeout.
 	heldUp = time.Second
-	// memoryBound is for the whole process at its peak, with everything that was registered.
+	// memoryBound bounds the whole process at its peak, with everything that was registered.
 	memoryBound = 512 << 20
 	// committedWithin bounds how long a fire stays behind the committed position: at most 5 s in its host's queue, 5 s of
 	// timeout, and then a tick, a commit and a sample.
 	committedWithin = 12 * time.Second
 )
 
-// load is one part of the test: steady calls of the healthy target, and others beside them.
+// load is one part of the test: steady calls to the healthy target, and others alongside.
 type load struct {
 	path   string // of the healthy target
 	from   time.Time
@@ -67,7 +69,7 @@ func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
 	p.Start()
 	first := time.Now().Add(ahead)
 	alone := load{path: "/alone", from: first, window: short}
-	// As many calls as with the hanging target, to one that answers: what is more than here is what the hanging costs.
+	// As many calls as with the hanging target, to one that answers: any difference between the two is the cost of hanging.
 	busy := load{
 		path: "/busy", from: first.Add(short + pause), window: short, others: rate * int(short/time.Second),
 		other: func(at time.Time) map[string]any { return process.Once(lively.URL+"/hook", at, nil) },
@@ -111,11 +113,11 @@ func TestTargetThatNeverAnswersHoldsUpNothingElse(t *testing.T) {
 	}
 }
 
-// p99 is how late the healthy target's calls were: whole over all of them, typical the median of the seconds. A machine
-// that is taken away for 100 ms decides the first on its own; what a hanging target costs is there in every second.
+// p99 says how late the healthy target's calls were: whole is over all of them, typical the median of the seconds. A
+// machine that loses 100 ms to others can decide the first alone; the cost of a hanging target shows in every second.
 type p99 struct{ typical, whole time.Duration }
 
-// lateness is that of the healthy target in one part of the test, each of whose calls must be there.
+// lateness returns the lateness of the healthy target in one part of the test, every call of which must have arrived.
 func lateness(t *testing.T, sink *process.Sink, l *load) p99 {
 	t.Helper()
 	var calls []ledger.Call
@@ -142,7 +144,7 @@ func lateness(t *testing.T, sink *process.Sink, l *load) p99 {
 	return p
 }
 
-// sample is how far the fires log was at an instant.
+// sample says how far the fires log was at an instant.
 type sample struct {
 	at                   time.Time
 	published, committed float64
@@ -165,7 +167,7 @@ func sampleUntil(t *testing.T, p *process.Process, end time.Time) []sample {
 	return samples
 }
 
-// checkProgress holds that what was published is committed within committedWithin, whatever hangs.
+// checkProgress checks that what was published is committed within committedWithin, whatever hangs.
 func checkProgress(t *testing.T, samples []sample) {
 	t.Helper()
 	old, checked := 0, 0

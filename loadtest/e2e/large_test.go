@@ -8,10 +8,10 @@ import (
 	"github.com/minutehand/minutehand/loadtest/e2e/process"
 )
 
-// More payloads due at one instant than the process has memory, which calls small jobs on time beside them.
+// More payloads are due at one instant than the process has memory for, and it calls small jobs on time all the same.
 func TestStampedeOfLargeJobsPassesInMemory(t *testing.T) {
 	const (
-		first = 100             // by whose registration it is known how long that of all takes
+		first = 100             // their registration shows how long registering all takes
 		quiet = 5 * time.Second // before the stampede
 		loud  = 15 * time.Second
 		limit = 2 * time.Minute

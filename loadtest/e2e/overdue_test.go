@@ -58,7 +58,7 @@ func TestAnyNumberOfOverdueEntriesDrainsByPolicyInBoundedMemory(t *testing.T) {
 	}
 }
 
-// createBatches creates n jobs that are alike, 1,000 in a request.
+// createBatches creates n identical jobs, 1,000 per request.
 func createBatches(w *world.World, n int, members map[string]any) {
 	w.T.Helper()
 	for range n / 1000 {

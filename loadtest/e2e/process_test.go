@@ -14,8 +14,8 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// full has tests be as large and as strict as make release wants them. As one of many stages of make test, on whatever machine, they show
-// the same at a smaller size, and judge no figure that a busy machine decides.
+// full makes tests as large and as strict as make release wants them. As one of many stages of make test, on any machine,
+// they show the same at a smaller size, and judge no figure that a busy machine decides.
 var full = flag.Bool("e2e.full", false, "tests are as large and as strict as make release wants them, on a machine that does nothing else")
 
 func sized[T any](small, large T) T {
@@ -25,7 +25,7 @@ func sized[T any](small, large T) T {
 	return small
 }
 
-// binary is the built binary; it is built when the first test wants it, once for all of them.
+// binary is the built binary; the first test that needs it builds it, once for all of them.
 var binary struct {
 	once      sync.Once
 	dir, path string
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// newProcess is minutehand on an empty folder, not started. These tests take minutes of real time, so -short leaves
-// them out; CI runs them all.
+// newProcess returns minutehand on an empty folder, not started. These tests take minutes of real time, so -short skips
+// them; CI runs them all.
 func newProcess(t *testing.T) *process.Process {
 	t.Helper()
 	if testing.Short() {
@@ -57,7 +57,7 @@ func newProcess(t *testing.T) *process.Process {
 	return process.New(t, binary.path)
 }
 
-// atRest waits until executors, settlers and the history have nothing before them.
+// atRest waits until executors, settlers and the history have nothing left to read.
 func atRest(t *testing.T, p *process.Process, limit time.Duration) {
 	t.Helper()
 	process.WaitFor(t, limit, "all fires and events are settled", func() bool {
@@ -68,8 +68,8 @@ func atRest(t *testing.T, p *process.Process, limit time.Duration) {
 	})
 }
 
-// audit stops the process, reads what it left in its folder, and checks every invariant on it and on what the sinks
-// saw. The jobs of the store must be exactly those that were accepted.
+// audit stops the process, reads what it left in its folder, and checks every invariant on that and on what the sinks saw.
+// The store must hold exactly the jobs that were accepted.
 func audit(t *testing.T, p *process.Process, began time.Time, accepted []string, a ledger.Account) *ledger.Account {
 	t.Helper()
 	p.Stop()
@@ -93,8 +93,8 @@ func audit(t *testing.T, p *process.Process, began time.Time, accepted []string,
 	return read
 }
 
-// oneExecutionEach holds for one_shot jobs that were invoked: every one of them in one execution and its first attempt,
-// again only under a greater token. It tells how many calls were duplicates.
+// oneExecutionEach checks one_shot jobs that were invoked: each in one execution and its first attempt, and again only
+// under a greater token. It returns how many calls were duplicates.
 func oneExecutionEach(t *testing.T, calls []ledger.Call) (duplicates int) {
 	t.Helper()
 	first := map[string]ledger.Call{}
@@ -115,7 +115,7 @@ func oneExecutionEach(t *testing.T, calls []ledger.Call) (duplicates int) {
 	return duplicates
 }
 
-// quantile is a quantile of some durations.
+// quantile returns a quantile of some durations.
 func quantile(of []time.Duration, q float64) time.Duration {
 	if len(of) == 0 {
 		return 0

@@ -13,7 +13,8 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// resumeLimit is within what a killed process must fire again once it is back (services/README.md, "Figures that are promised"), each of its jobs.
+// resumeLimit is how soon each job of a killed process must fire again once the process is back (services/README.md,
+// "Figures that are promised").
 const resumeLimit = 10 * time.Second
 
 func TestEveryAcceptedJobFiresWhenTheProcessIsKilledInTheMiddleOfAStampede(t *testing.T) {
@@ -85,7 +86,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// resumedAt is when the present process made its first call: what the dead one had sent may arrive after it.
+// resumedAt returns when the current process made its first call: what the dead one had sent may arrive after it.
 func resumedAt(t *testing.T, calls []ledger.Call, p *process.Process) time.Time {
 	t.Helper()
 	start := func(c ledger.Call) string { return c.Token[strings.LastIndexByte(c.Token, '-')+1:][:6] } // of the process
@@ -112,7 +113,7 @@ func TestEveryAnswerIsKeptWhenTheProcessIsKilledDuringRegistration(t *testing.T)
 	var mu sync.Mutex
 	ids := make([]string, jobs)
 	accepted, failures := 0, 0
-	back := make(chan struct{}) // closed when the process is there again
+	back := make(chan struct{}) // closed when the process is back
 	create := func(i int) (string, error) {
 		at := began.Add(ahead + window*time.Duration(i)/jobs)
 		return p.Create(t.Context(), process.Once(sink.URL+"/hook", at, nil), fmt.Sprintf("key-%d", i))
@@ -154,7 +155,7 @@ func TestEveryAnswerIsKeptWhenTheProcessIsKilledDuringRegistration(t *testing.T)
 	}
 	t.Logf("killed after %d answers; %d requests were tried again under their keys", kept, failed)
 
-	// Every request once more: the key's answer is the job that was answered before, whenever that was.
+	// Repeat every request: the key's answer is the job that was answered before, whenever that was.
 	err := process.Each(jobs, func(i int) error {
 		id, err := create(i)
 		if err == nil && id != ids[i] {
@@ -172,7 +173,7 @@ func TestEveryAnswerIsKeptWhenTheProcessIsKilledDuringRegistration(t *testing.T)
 			t.Errorf("%s was called %d times", id, n)
 		}
 	}
-	// No fire was under way when the process was killed, so there is no excuse for a duplicate: not a crash for I2.
+	// No fire was in flight when the process was killed, so no duplicate is excused: for I2 this was no crash.
 	audit(t, p, began, ids, ledger.Account{Calls: sink.Calls()})
 }
 
@@ -180,7 +181,7 @@ func TestNoJobFiresThatWasCancelledBeforeTheCrashWhileItsFireStoodInTheLog(t *te
 	const (
 		blocking  = 256 // the executor's concurrency for one host
 		cancelled = 500
-		surviving = 100 // of the same kind, which nobody cancels: they show that what stands in the log does fire
+		surviving = 100 // of the same kind, which nobody cancels: they show that fires in the log do fire
 		ahead     = 3 * time.Second
 	)
 	p, sink := newProcess(t), process.NewSink(t)
@@ -190,7 +191,7 @@ func TestNoJobFiresThatWasCancelledBeforeTheCrashWhileItsFireStoodInTheLog(t *te
 	due := began.Add(ahead)
 	slow := map[string]any{"target": map[string]any{"kind": "http_webhook", "url": sink.URL + "/slow", "timeout": "60s"}}
 	blockers := p.Register(blocking, func(int) map[string]any { return process.Once("", due, slow) })
-	// So soon behind that a worker has taken them before it hears that the host hangs; later ones would not be published.
+	// So soon after that a worker has taken them before it hears that the host hangs; later ones would not be published.
 	ids := p.Register(cancelled+surviving, func(int) map[string]any {
 		return process.Once(sink.URL+"/hook", due.Add(100*time.Millisecond), nil)
 	})

@@ -10,7 +10,8 @@ import (
 )
 
 // The model found it: a cancel is acknowledged, the hot tier forgets its stop record, and the entry is put back while
-// another still holds the attempt. The worker refuses it, cannot store that, and leaves it to the executors.
+// another executor still holds the attempt. The worker refuses the entry, cannot store that, and leaves it to the
+// executors.
 func TestRefusedAttemptThatAnotherHoldsIsNotInvokedWhenTheStopRecordIsGone(t *testing.T) {
 	bubble(t, 0, func(w *world.World) {
 		at := job.Instant(time.Now().Add(10 * time.Minute))
@@ -33,6 +34,6 @@ func TestRefusedAttemptThatAnotherHoldsIsNotInvokedWhenTheStopRecordIsGone(t *te
 		if n := len(w.Targets.CallsOf(id)); n != 0 {
 			t.Errorf("a cancelled job was invoked %d times", n)
 		}
-		w.Cancel(id) // tells the ledger
+		w.Cancel(id) // adds the stop to the ledger
 	})
 }

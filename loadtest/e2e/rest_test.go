@@ -20,7 +20,7 @@ import (
 
 func TestReadsFollowWhatIsDueAndNotWhatIsRegistered(t *testing.T) {
 	t.Parallel()
-	const due, atRest = 200, 50_000 // the reads are counted exactly, so more would show no more
+	const due, atRest = 200, 50_000 // the reads are counted exactly, so more would show nothing more
 	var reads [2][2]int64
 	for i, rest := range []int{0, atRest} {
 		world.Run(t, time.Minute, func(w *world.World) {
@@ -44,7 +44,7 @@ func TestReadsFollowWhatIsDueAndNotWhatIsRegistered(t *testing.T) {
 	}
 }
 
-// putDue writes jobs and their entries straight into the store, under the same ids in every run: so even the bytes are
+// putDue writes jobs and their entries straight into the store, under the same ids in every run, so that even the bytes are
 // the same.
 func putDue(t *testing.T, w *world.World, n int, at time.Time) {
 	t.Helper()
@@ -76,7 +76,7 @@ func putDue(t *testing.T, w *world.World, n int, at time.Time) {
 	}
 }
 
-// putAtRest writes entries of jobs that are due in a year, straight into the store.
+// putAtRest writes entries of jobs due in a year straight into the store.
 func putAtRest(t *testing.T, w *world.World, n int) {
 	t.Helper()
 	const size = 1000
@@ -107,7 +107,7 @@ func TestIdleProcessUsesLittle(t *testing.T) {
 	p := newProcess(t)
 	p.Start()
 	var before time.Duration
-	watch := time.NewTimer(3 * time.Second) // what a start costs is not idleness
+	watch := time.NewTimer(3 * time.Second) // the cost of a start is not idleness
 	defer watch.Stop()
 	<-watch.C
 	before = cpuOf(t, p)
@@ -120,7 +120,7 @@ func TestIdleProcessUsesLittle(t *testing.T) {
 	}
 }
 
-// cpuOf is the CPU time that a process has used: utime and stime of /proc/PID/stat, in ticks of 10 ms.
+// cpuOf returns the CPU time that a process has used: utime and stime of /proc/PID/stat, in ticks of 10 ms.
 func cpuOf(t *testing.T, p *process.Process) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))

@@ -19,7 +19,7 @@ import (
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
 
-// An update a second before an instant that both definitions have: the entry of the old one is taken already.
+// An update a second before an instant that both definitions have: the old one's entry is taken already.
 
 func TestUpdateRightBeforeASharedInstantHandsOverToTheNewSchedule(t *testing.T) {
 	t.Parallel()
@@ -116,7 +116,7 @@ func TestUpdateThatNeverCameToBeLeavesNothing(t *testing.T) {
 	})
 }
 
-// leaveHalfAnUpdate leaves what an update leaves that dies between its entry and the job's row.
+// leaveHalfAnUpdate leaves behind the state of an update that dies between its entry and the job's row.
 func leaveHalfAnUpdate(t *testing.T, w *world.World, id string) {
 	t.Helper()
 	stores := w.Platform.Adapters
@@ -167,7 +167,7 @@ func TestPauseOfADeferredOccurrenceSkipsOnlyWhatWasNotFired(t *testing.T) {
 	})
 }
 
-// A worker has read the next two seconds ahead when a pause comes, and goes by the definition before until it looks again.
+// A worker has read the next two seconds ahead when a pause comes, and uses the previous definition until it looks again.
 func TestPauseAndResumeAtOnceSkipNothing(t *testing.T) {
 	const seconds = 30
 	for _, between := range []time.Duration{0, 10 * time.Millisecond, 900 * time.Millisecond, 2500 * time.Millisecond, 5 * time.Second} {

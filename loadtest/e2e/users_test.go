@@ -28,7 +28,7 @@ func TestUsersAreServedWhileTheProcessIsKilledAgainAndAgain(t *testing.T) {
 	}
 	p.Users.Wait()
 	var a *ledger.Account
-	// What was deferred comes back later, and an entry whose request was cut short is dropped two minutes after it was written.
+	// Deferred fires come back later, and an entry whose request was cut short is dropped two minutes after it was written.
 	for limit := time.Now().Add(5 * time.Minute); ; time.Sleep(look) {
 		p.Users.WaitForSilence(10*time.Second, 2*time.Minute)
 		atRest(t, p, 30*time.Second)

@@ -1,5 +1,5 @@
-// Package fleet runs the services on the real servers as processes of their own, from the binaries that make binaries
-// builds: for tests and measurements.
+// Package fleet runs the services on the real servers as separate processes, from the binaries that make binaries builds,
+// for tests and measurements.
 package fleet
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 )
 
-// Services are those of a platform, in the order in which work flows.
+// Services returns those of a platform, in the order in which work flows.
 func Services() []string {
 	return []string{"job-api", "bucket-loader", "scheduler-worker", "executor", "retry-manager", "audit-writer"}
 }
@@ -35,35 +35,35 @@ func Services() []string {
 type Member struct {
 	Service string
 	N       int
-	// Admin is where /readyz and /metrics answer, Listen where the API does.
+	// Admin is the address of /readyz and /metrics, Listen that of the API.
 	Admin, Listen string
-	// Log is the file with what it said.
+	// Log is the file with its output.
 	Log string
-	// Ended is closed when the process has ended; Err is why.
+	// Ended is closed when the process has ended; Err says why.
 	Ended chan struct{}
 	Err   error
 
 	cmd *exec.Cmd
 }
 
-// Pid is its number.
+// Pid returns its process id.
 func (m *Member) Pid() int { return m.cmd.Process.Pid }
 
-// String names it.
+// String returns its name.
 func (m *Member) String() string { return fmt.Sprint(m.Service, " ", m.N) }
 
-// Fleet is some processes of each service.
+// Fleet is a number of processes of each service.
 type Fleet struct {
 	// Binaries is the folder of the services' binaries, Dir one for their logs and secrets.
 	Binaries, Dir string
-	// Variables are the environment that tells them where the servers are, and more.
+	// Variables are environment variables that tell the processes where the servers are, and more.
 	Variables []string
 	Members   []*Member
 
-	mu sync.Mutex // of Members, while processes start
+	mu sync.Mutex // guards Members while processes start
 }
 
-// New makes a fleet for an installation, without starting anything.
+// New returns a fleet for an installation, without starting anything.
 func New(binaries, dir string, c cluster.Config, variables ...string) (*Fleet, error) {
 	secret := filepath.Join(dir, "s3.secret")
 	if err := os.WriteFile(secret, []byte(c.S3.SecretKey), 0o600); err != nil {
@@ -81,13 +81,13 @@ func New(binaries, dir string, c cluster.Config, variables ...string) (*Fleet, e
 	}, variables...)}, nil
 }
 
-// Ports of processes are counted up from firstPort, below those that the system gives to outgoing connections: so neither
+// Ports of processes are counted up from firstPort, below those that the system gives to outgoing connections. So neither
 // another process nor a connection takes one between the choice and the start.
 const firstPort, ports = 20_000, 10_000
 
 var port atomic.Int32
 
-// freeAddress is one on loopback that nobody listens on.
+// freeAddress returns a loopback address on which nothing listens.
 func freeAddress() (string, error) {
 	var err error
 	for range ports {
@@ -100,7 +100,7 @@ func freeAddress() (string, error) {
 	return "", err
 }
 
-// Start starts the n-th process of a service, in the place of the one that was before.
+// Start starts the n-th process of a service, replacing the previous one.
 func (f *Fleet) Start(service string, n int) (*Member, error) {
 	binary, err := filepath.Abs(filepath.Join(f.Binaries, service))
 	if err != nil {
@@ -126,7 +126,7 @@ func (f *Fleet) Start(service string, n int) (*Member, error) {
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		// The process is killed when the thread ends that started it: with this one, which waits for it.
+		// The process is killed when the thread that started it ends, which is this goroutine's: it waits for the process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := errors.Join(m.cmd.Start(), log.Close())
@@ -145,7 +145,7 @@ func (f *Fleet) Start(service string, n int) (*Member, error) {
 	return m, nil
 }
 
-// StartAll starts so many of each service, and waits until they are ready.
+// StartAll starts each processes of every service, and waits until they are ready.
 func (f *Fleet) StartAll(ctx context.Context, each int) error {
 	for n := range each {
 		for _, s := range Services() {
@@ -162,7 +162,7 @@ func (f *Fleet) StartAll(ctx context.Context, each int) error {
 	return nil
 }
 
-// Remove takes an installation's tables and topics away. Its keys, nodes and objects are few, and stay.
+// Remove removes an installation's tables and topics. Its keys, nodes and objects are few, and stay.
 func Remove(c cluster.Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -188,7 +188,7 @@ func Remove(c cluster.Config) error {
 	return errors.Join(err, session.Query("DROP KEYSPACE IF EXISTS "+c.Cassandra.Keyspace).ExecContext(ctx))
 }
 
-// Member is the n-th process of a service. It may be asked for while others start.
+// Member returns the n-th process of a service. It may be called while others start.
 func (f *Fleet) Member(service string, n int) *Member {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,13 +207,13 @@ func (f *Fleet) Kill() {
 // Signal sends a signal.
 func (m *Member) Signal(s syscall.Signal) { _ = m.cmd.Process.Signal(s) }
 
-// Bounds of what is waited for.
+// Bounds on waiting.
 const (
 	readyWithin = time.Minute
 	stopWithin  = 90 * time.Second
 )
 
-// AwaitReady waits until the process says that it is ready.
+// AwaitReady waits until the process reports that it is ready.
 func (m *Member) AwaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
@@ -239,7 +239,7 @@ func (m *Member) AwaitReady(ctx context.Context) error {
 	}
 }
 
-// Stop ends the process as an operator does, who waits for it.
+// Stop stops the process as an operator does, and waits for it.
 func (m *Member) Stop() error {
 	m.Signal(syscall.SIGTERM)
 	select {

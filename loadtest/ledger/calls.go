@@ -9,7 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// checkCalls is I2 and I5: once without a crash, with another token after one, and never early.
+// checkCalls checks I2 and I5: one call without a crash, another token after a crash, and never early.
 func checkCalls(r *report, a *Account, i *index) {
 	for k, calls := range i.calls {
 		tokens := map[string]bool{}
@@ -31,14 +31,15 @@ func checkCalls(r *report, a *Account, i *index) {
 	}
 }
 
-// tooEarly is by how much a retry came sooner after the attempt before it than the least pause, by the executors' own clocks.
+// tooEarly returns by how much a retry came too soon after the attempt before it, by the executors' own clocks: least is
+// the shortest pause.
 func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time.Duration) {
 	if least == 0 { // it is not known
 		return 0
 	}
 	first := true
 	for _, before := range i.calls[attemptKey{k.executionID, k.attempt - 1}] {
-		if before.At.After(c.At) { // by an executor that stood still: the attempt had been given up as lost
+		if before.At.After(c.At) { // by an executor that stalled: the attempt had been given up as lost
 			continue
 		}
 		pause := c.At.Add(c.AheadAtLook).Sub(pauseBegins(&before))
@@ -47,14 +48,14 @@ func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time
 		}
 	}
 	if first && k.attempt > 1 && !lostAt(i.attempts[k.executionID], k.attempt-1) {
-		return least // there was no attempt before it
+		return least // there was no previous attempt
 	}
 	return early
 }
 
-// pauseBegins is the earliest instant, by the clock of its executor, at which the attempt of a call may have ended. That clock may be set
-// back during the call. And an executor that stood still behind its last check may call when its lease is over, and the attempt was given
-// up as lost.
+// pauseBegins returns the earliest instant, by its executor's clock, at which the attempt of a call may have ended. That
+// clock may be set back during the call. And an executor that stalled after its last check may call when its lease has
+// expired, and the attempt was given up as lost.
 func pauseBegins(c *Call) time.Time {
 	begins := c.At.Add(c.Ahead)
 	if over := c.CheckedAt.Add(lease).Add(c.Ahead); !c.CheckedAt.IsZero() && over.Before(begins) {
@@ -66,12 +67,12 @@ func pauseBegins(c *Call) time.Time {
 	return begins
 }
 
-// lease is how long an executor has an attempt without renewing its lease, as it is configured by default.
+// lease is how long an executor keeps an attempt without renewing its lease, by default.
 const lease = 10 * time.Second
 
-// checkFences is the second half of I2: every later invocation of an execution has a greater token. Invocations are ordered by the
-// instant at which the last check was accepted, where that is known, because a request may be overtaken on its way. Those of a server
-// that was replaced are a sequence of their own.
+// checkFences checks the second half of I2: every later invocation of an execution has a greater token. Invocations are
+// ordered by the instant at which the last check was accepted, where that is known, because one request may overtake
+// another. Invocations accepted by a server that was replaced are a sequence of their own.
 func checkFences(r *report, a *Account) {
 	type sequence struct {
 		executionID string
@@ -96,7 +97,7 @@ func checkFences(r *report, a *Account) {
 	}
 }
 
-// checkStops is I4: what a stop stops does not begin after it was acknowledged.
+// checkStops checks I4: what a stop forbids does not begin after the stop was acknowledged.
 func checkStops(r *report, a *Account) {
 	byJob := map[string][]Call{}
 	for _, c := range a.Calls {
@@ -134,7 +135,7 @@ func stops(s *Stop, c *Call, atLatest time.Time) bool {
 	return true
 }
 
-// checkAttempts is I7: never more attempts than the policy allows, and what was invoked in vain is a dead letter.
+// checkAttempts checks I7: never more attempts than the policy allows, and what was invoked in vain is a dead letter.
 func checkAttempts(r *report, a *Account, i *index) {
 	unsettled := a.unsettled()
 	for x, events := range i.attempts {
@@ -159,14 +160,14 @@ func checkAttempts(r *report, a *Account, i *index) {
 			r.add("I7", last.Entry.JobID, "%s ended with %s and is neither a dead letter nor has another attempt", x,
 				last.Outcome.Kind)
 		}
-		if ended && i.deadLetter[x] && !a.Crashed { // behind a crash an attempt that was given up may come again
+		if ended && i.deadLetter[x] && !a.Crashed { // after a crash an attempt that was given up may come again
 			r.add("I7", last.Entry.JobID, "%s ended otherwise and is a dead letter all the same", x)
 		}
 	}
 }
 
-// unsettled are the executions of which an event was lost before the retry-manager had read it. The hot tier tells what became of them,
-// unless that is lost as well.
+// unsettled returns the executions of which an event was lost before the retry-manager had read it. The hot tier knows
+// their outcomes, unless it was lost as well.
 func (a *Account) unsettled() map[string]bool {
 	executions := map[string]bool{}
 	for n := range a.LostToSettle {
@@ -184,8 +185,8 @@ func pendingAttempt(i *index, last *job.Event) bool {
 	return false
 }
 
-// checkArchive is I8: the archive holds every record of the log exactly once, without a gap, and tells of the same
-// events as the history. (A record may tell of an event that another told before: the ids are what is compared.)
+// checkArchive checks I8: the archive holds every record of the log exactly once, without a gap, and has the same events as
+// the history. (Two records may hold the same event: the ids are compared.)
 func checkArchive(r *report, a *Account) {
 	type log struct {
 		id        string
@@ -232,14 +233,14 @@ func checkArchive(r *report, a *Account) {
 	}
 }
 
-// shortened reports whether a log had lost the place of an event, and may have given it to another one.
+// shortened reports whether a log had lost the place of an event, and may have given it to another event.
 func shortened(a *Account, x *Archived) bool {
 	return slices.ContainsFunc(a.Shortened, func(end dispatch.Position) bool {
 		return end.LogID == x.LogID && x.Offset >= end.Offsets[int(x.Partition)]
 	})
 }
 
-// missing gives the ids of events that are neither there nor excused.
+// missing returns the ids of events that are neither present nor excused.
 func missing(events, excused []job.Event, there map[string]bool) (ids []string) {
 	excuse := map[string]bool{}
 	for n := range excused {
@@ -253,7 +254,7 @@ func missing(events, excused []job.Event, there map[string]bool) (ids []string) 
 	return ids
 }
 
-// Lateness is how late the first attempts of a run were called, in no order.
+// Lateness returns how late the first attempts of a run were called, in no particular order.
 func Lateness(calls []Call) []time.Duration {
 	var late []time.Duration
 	for _, c := range calls {

@@ -8,8 +8,8 @@ import (
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
-// checkDispositions is I1: every nominal instant of the definition in force ends in exactly one disposition, and what
-// is fired was invoked.
+// checkDispositions checks I1: every nominal instant of the definition in force ends in exactly one disposition, and a
+// fired one was invoked.
 func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	given := dispositions(r, a, i, j)
 	definitions := append(append([]job.Definition(nil), j.Superseded...), j.Job.Definition)
@@ -22,7 +22,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 				superseded[at.UnixMilli()] = true
 			}
 		}
-		for _, later := range definitions[n+1:] { // a resume begins before an update that was made in its pause
+		for _, later := range definitions[n+1:] { // a resume begins before an update made during its pause
 			end = earlier(later.EffectiveAt, end)
 		}
 		plan, list := instants(r, j, &definitions[n], earlier(a.Until, end))
@@ -43,7 +43,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	for ms, ds := range given {
 		at := time.UnixMilli(ms).UTC()
 		stopped := j.Job.Status == job.StatusCancelled && !at.Before(j.Job.EndsAt) && len(ds) == 1
-		// An update that takes long has begun before what fires meanwhile; whether that was allowed is told by I4.
+		// A slow update begins before what fires meanwhile; I4 decides whether that was allowed.
 		stopped = stopped || superseded[ms] && len(ds) == 1 && (ds[0] == job.DispositionFired || a.whileUpdated(definitions, at))
 		if at.Before(a.Until) && !at.Before(a.From) && !expected[ms] && !stopped && !inPausedTail(&j.Job, at) {
 			r.add("I1", j.Job.ID, "instant %s has dispositions %v, but belongs to no definition", at.Format(time.RFC3339Nano), ds)
@@ -51,7 +51,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	}
 }
 
-// whileUpdated reports whether an instant lies behind the beginning of an update and before the update took effect. The job's
+// whileUpdated reports whether an instant lies between the beginning of an update and the moment it took effect. The job's
 // former definition was in force until then, and both may have given it a disposition.
 func (a *Account) whileUpdated(definitions []job.Definition, at time.Time) bool {
 	for _, d := range definitions {
@@ -83,7 +83,7 @@ func Occurrences(a *Account) (all, excused int) {
 	return all, excused
 }
 
-// endOf is where the job's occurrences end to be expected: when it was cancelled, or behind the pause.
+// endOf returns the instant from which no occurrences of the job are expected: when it was cancelled, or after the pause.
 func endOf(j *job.Job) time.Time {
 	switch j.Status {
 	case job.StatusCancelled:
@@ -112,7 +112,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// instants are the nominal instants of a definition before end.
+// instants returns the nominal instants of a definition before end.
 func instants(r *report, j *JobAccount, d *job.Definition, end time.Time) (*schedule.Plan, []time.Time) {
 	plan, err := schedule.Compile(d.Schedule, j.Job.ID)
 	if err != nil {
@@ -131,7 +131,7 @@ func instants(r *report, j *JobAccount, d *job.Definition, end time.Time) (*sche
 	return plan, list
 }
 
-// dispositions are those that the history gives to each instant of a job, each execution's counted once.
+// dispositions returns those that the history gives to each instant of a job, counting each execution once.
 func dispositions(r *report, a *Account, i *index, j *JobAccount) map[int64][]job.Disposition {
 	given := map[int64][]job.Disposition{}
 	skippedBy := map[int64]string{}
@@ -164,7 +164,7 @@ func dispositions(r *report, a *Account, i *index, j *JobAccount) map[int64][]jo
 			if by := skippedBy[ms]; by != "" && by == e.Entry.DefinitionID && !a.excuses(j.Job.ID, e.Entry.NominalAt) {
 				r.add("I1", j.Job.ID, "execution %s is fired, and skipped by a range of the same definition", x)
 			}
-			given[ms] = nil // whatever else is on record
+			given[ms] = nil // regardless of what else is on record
 		}
 		given[ms] = append(given[ms], d)
 		if d == job.DispositionFired && !i.called[x] && !lostOnly(i.attempts[x]) {
@@ -174,7 +174,7 @@ func dispositions(r *report, a *Account, i *index, j *JobAccount) map[int64][]jo
 	return given
 }
 
-// dispositionOf is the one disposition of an execution: fired, if any invocation is on record, whatever else is.
+// dispositionOf returns the one disposition of an execution: fired, if any invocation is on record, whatever else is.
 func dispositionOf(events []*job.Event) job.Disposition {
 	var d job.Disposition
 	for _, e := range events {
@@ -185,7 +185,7 @@ func dispositionOf(events []*job.Event) job.Disposition {
 	return d
 }
 
-// lostOnly tells that all there is of an execution are attempts whose executors were lost before or after the call.
+// lostOnly reports whether an execution has only attempts whose executors were lost before or after the call.
 func lostOnly(events []*job.Event) bool {
 	for _, e := range events {
 		if e.Outcome.Kind != job.OutcomeWorkerLost && e.Outcome.Invoked() {
@@ -214,8 +214,9 @@ func between(r *report, j *JobAccount, definitionID string, from, to time.Time) 
 	return list
 }
 
-// checkPending is I6: an active recurring job that goes on has exactly one pending entry of its current definition ahead of it
-// (two while the next is being written), anything else has none that would fire. Entries that are due may wait for room at their target.
+// checkPending checks I6: an active recurring job that goes on has exactly one pending entry of its current definition
+// ahead of it (two while the next is being written). Any other job has none that would fire. Entries that are due may wait
+// for room at their target.
 func checkPending(r *report, a *Account, i *index, j *JobAccount) {
 	chains, ahead, other := 0, 0, 0
 	for _, p := range i.pendingOf[j.Job.ID] {

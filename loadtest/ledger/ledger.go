@@ -1,6 +1,6 @@
 // Package ledger checks the invariants I1–I9 (services/README.md) on the account of a run: what was promised to clients,
-// what the targets saw, what stands in the history, the archive and the store. It knows nothing of how the run was
-// made, so the bubble, the simulation and the real servers use the same checker.
+// what the targets saw, and what is in the history, the archive and the store. It does not know how the run was made, so
+// the bubble, the simulation and the real servers use the same checker.
 package ledger
 
 import (
@@ -18,32 +18,34 @@ type Call struct {
 	ScheduledFor             time.Time
 	Token                    string
 	At                       time.Time
-	// Ahead is by how much the executor's clock was ahead of the one that At is of.
+	// Ahead is by how much the executor's clock was ahead of the clock of At.
 	Ahead time.Duration
-	// AheadAtLook is the most by which it was ahead between its look whether the attempt is due, which comes before it takes the lease, and
-	// the call. A clock that is set back in between does not make the call early.
+	// AheadAtLook is the most by which it was ahead between the check whether the attempt is due, which precedes taking the
+	// lease, and the call. A clock that is set back in between does not make the call early.
 	AheadAtLook time.Duration
-	// EndedAt is when the call was answered or given up, zero if that is not known, and AheadAtEnd is Ahead at that instant.
+	// EndedAt is when the call was answered or given up, zero if that is not known. AheadAtEnd is Ahead at that instant.
 	EndedAt    time.Time
 	AheadAtEnd time.Duration
-	// Failed tells that the target answered it in a way that is retried, or not at all; Gone that it answered 410, which pauses the job.
+	// Failed is set if the target's answer is retried, or there was none; Gone, if it answered 410, which pauses the job.
 	Failed, Gone bool
-	// CheckedAt is when the hot tier accepted the last check, if that is known: where the invocation begins, as a stop is compared with it.
+	// CheckedAt is when the hot tier accepted the last check, if that is known. The invocation begins there when it is
+	// compared with a stop.
 	CheckedAt time.Time
-	// Replaced tells that the server which accepted the last check had been replaced, and went on with some clients. What it gives are
-	// smaller tokens than those of the server in its place, so that a target that has seen one of these refuses it.
+	// Replaced is set if the server that accepted the last check had been replaced, and went on with some clients. It issues
+	// smaller tokens than the server in its place, so a target that has seen one of the latter's refuses them.
 	Replaced bool
-	// Untold tells that its executor died before it told anyone how the call ended, and that the hot tier then forgot that it was begun.
+	// Untold is set if its executor died before it reported how the call ended, and the hot tier then forgot that the call
+	// had begun.
 	Untold bool
 }
 
-// JobAccount is a job as it stands, with the definitions that were superseded.
+// JobAccount is a job's current state, with the definitions that were superseded.
 type JobAccount struct {
 	Job        job.Job
 	Superseded []job.Definition
 }
 
-// StopKind says what a client did to stop something.
+// StopKind is the kind of a client's stop.
 type StopKind string
 
 // The stops. Each is acknowledged at an instant; what it stops may not begin afterwards.
@@ -59,37 +61,38 @@ const (
 type Stop struct {
 	JobID string
 	Kind  StopKind
-	// ExecutionID is the one that was cancelled, if it was one alone.
+	// ExecutionID is the cancelled execution, if only that was stopped.
 	ExecutionID string
-	// AckedAt is when the answer came.
+	// AckedAt is when the answer arrived.
 	AckedAt time.Time
-	// ResumedAt ends a pause: when the resume was asked for; zero if it never was.
+	// ResumedAt is when the resume that ends a pause was requested; zero if it never was.
 	ResumedAt time.Time
-	// EffectiveAt and OldHosts say what an update replaced: instants from EffectiveAt on are no longer for OldHosts.
+	// EffectiveAt and OldHosts describe what an update replaced: instants from EffectiveAt on are no longer for OldHosts.
 	EffectiveAt time.Time
 	OldHosts    []string
 }
 
-// Trigger is an execution that was answered to a trigger, or to a redrive.
+// Trigger is an execution that the answer to a trigger, or to a redrive, named.
 type Trigger struct {
 	JobID, ExecutionID string
 	AckedAt            time.Time
 }
 
-// Asked is a schedule as a client was answered it. Targets may be called at its instants and at no others; from From on and before Until
-// nothing was asked for that stops them, so every one of those is owed: a target receives a call for it.
+// Asked is a schedule as answered to a client. Targets may be called at its instants and at no others. From From on and
+// before Until the client requested nothing that stops them, so each of these instants is owed: a target receives a call
+// for it.
 type Asked struct {
 	JobID       string
 	Schedule    job.Schedule
 	From, Until time.Time
 }
 
-// Refusal is a request that was answered 409, with the problem's code.
+// Refusal is a request answered with 409, with the problem's code.
 type Refusal struct {
 	JobID, Code string
 }
 
-// Window is a span of time with both its ends.
+// Window is a span of time that includes both its ends.
 type Window struct{ From, To time.Time }
 
 // Archived is an event as the archive holds it, with its place in the log.
@@ -105,47 +108,46 @@ type Account struct {
 	From, Until time.Time
 	// TakenAt is when the workers were told to stop, if that is later than Until.
 	TakenAt time.Time
-	// Crashed tells that a process was lost or stalled, or a hot tier or log was, during the run.
+	// Crashed is set if a process was lost or stalled during the run, or a hot tier or log was lost.
 	Crashed bool
-	// HotLost tells that the hot tier forgot something.
+	// HotLost is set if the hot tier forgot something.
 	HotLost bool
 	// Shortened are the ends to which logs lost what they held: offsets from there on were given to other records.
 	Shortened []dispatch.Position
-	// Travel is how long after its last check, where that is not known, a call may reach its target.
+	// Travel is how long after its last check a call may reach its target, where the time of the check is not known.
 	Travel time.Duration
-	// Excused are, by job, the instants that may have more than one disposition, which I1 excludes: those that an
-	// owner had in hand when it stood still for longer than a catch-up window, and the hot tier was lost meanwhile; and those of a job
-	// whose registration took so long that its first entry was written more than once, with such a loss.
+	// Excused are, by job, the instants that may have more than one disposition, which I1 excludes. An owner had them in
+	// hand when it stalled for longer than a catch-up window, and the hot tier was lost meanwhile. Or the job's registration
+	// took so long that its first entry was written more than once, with such a loss.
 	Excused map[string][]Window
-	// Asked are the schedules of the jobs whose clients keep them, all that the job ever had.
+	// Asked are the schedules of the jobs whose clients keep track of them, every schedule that the job ever had.
 	Asked []Asked
-	// Registered are the jobs whose registration was answered; MaxAttempts what it asked for, and RetryAfter the least pause before a
-	// retry that follows from it, by job; Triggers what was answered
-	// to triggers and redrives.
+	// Registered are the jobs whose registration was answered. By job, MaxAttempts is what the registration asked for, and
+	// RetryAfter the least pause before a retry that follows from it. Triggers are the answers to triggers and redrives.
 	Registered  []string
 	MaxAttempts map[string]int
 	RetryAfter  map[string]time.Duration
 	Triggers    []Trigger
-	// Resumed are the jobs of which the last change that a client asked for is a resume that was answered, Refusals what was answered
-	// 409.
+	// Resumed are the jobs whose last change requested by a client is a resume that was answered. Refusals are the requests
+	// answered with 409.
 	Resumed  map[string]bool
 	Refusals []Refusal
-	// Deleted are the jobs whose deletion was answered. Listed counts the jobs that a client read, page by page, near the end, and
-	// Executions the executions of some; nil if none did.
+	// Deleted are the jobs whose deletion was answered. Listed counts the jobs that a client read, page by page, near the
+	// end, and Executions the executions of some; both are nil if no client read any.
 	Deleted    map[string]bool
 	Listed     map[string]int
 	Executions map[string]map[string]int
-	// Settles is within which time what is due, or was promised, has come to its end when the account is taken; 0 if that is not
-	// known, and nothing is said about it then.
+	// Settles is how long everything that is due, or was promised, may take to end before the account is taken. If it is 0
+	// it is not known, and nothing is checked that depends on it.
 	Settles  time.Duration
 	Jobs     []JobAccount
 	Stops    []Stop
 	Calls    []Call
 	Events   []job.Event
 	Archived []Archived
-	// Updated tells when the definitions that updates made took effect, if that is known.
+	// Updated holds when the definitions made by updates took effect, if that is known.
 	Updated map[string]time.Time
-	// LostToHistory, LostToArchive and LostToSettle are the events that a log held which was created anew, or lost its end, before the
+	// LostToHistory, LostToArchive and LostToSettle are the events of a log that was recreated, or lost its end, before the
 	// history, the archive or the retry-manager had read them.
 	LostToHistory, LostToArchive, LostToSettle []job.Event
 	Pending                                    []job.PendingRow
@@ -159,7 +161,7 @@ type Violation struct {
 	Detail    string
 }
 
-// String shows a violation to a person.
+// String returns a violation for people to read.
 func (v Violation) String() string { return v.Invariant + " " + v.JobID + ": " + v.Detail }
 
 // report gathers violations, at most maxViolations of them.
@@ -174,7 +176,7 @@ func (r *report) add(invariant, jobID, format string, args ...any) {
 	}
 }
 
-// Check tells every invariant that the account breaks.
+// Check returns every invariant that the account breaks.
 func Check(a *Account) []Violation {
 	r := &report{}
 	i := newIndex(a)
@@ -197,7 +199,7 @@ type attemptKey struct {
 	attempt     int
 }
 
-// index is the account, sorted by what it is looked up by.
+// index is the account, indexed for lookups.
 type index struct {
 	calls      map[attemptKey][]Call
 	called     map[string]bool         // by execution

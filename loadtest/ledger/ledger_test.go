@@ -14,7 +14,7 @@ var begin = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const jobID = "job_01HZZZZZZZZZZZZZZZZZZZZZZZ"
 
-// Where it is not known when a call was checked a last time, it may have been on its way for a while.
+// If the time of a call's last check is not known, the call may have been on its way for a while.
 func TestCallThatMayHaveBegunOutsideAPauseIsAllowed(t *testing.T) {
 	const travel = 2 * time.Second
 	for _, test := range []struct {
@@ -40,7 +40,7 @@ func TestCallThatMayHaveBegunOutsideAPauseIsAllowed(t *testing.T) {
 	}
 }
 
-// sound is the account of a run in which everything went well: an interval job with three occurrences.
+// sound returns the account of a run in which everything went well: an interval job with three occurrences.
 func sound() *ledger.Account {
 	def := job.Definition{
 		ID: "def_01HZZZZZZZZZZZZZZZZZZZZZZZ", EffectiveAt: begin, FirstOrdinal: 1, Retry: job.DefaultRetryPolicy(),
@@ -63,7 +63,7 @@ func sound() *ledger.Account {
 	return a
 }
 
-// trigger adds an execution that a client asked for.
+// trigger adds an execution that a client triggered.
 func trigger(a *ledger.Account) {
 	at := begin.Add(30 * time.Second)
 	e := entry(a.Jobs[0].Job.Definition.ID, at)
@@ -98,7 +98,7 @@ func TestSoundAccountBreaksNothing(t *testing.T) {
 	}
 }
 
-// witnessed is what clients and targets know of the sound account, without a record of the system.
+// witnessed returns what clients and targets know of the sound account, without any record of the system.
 func witnessed() *ledger.Account {
 	a := sound()
 	asked := ledger.Asked{JobID: jobID, Schedule: a.Jobs[0].Job.Definition.Schedule, From: begin, Until: a.Until}

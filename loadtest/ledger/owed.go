@@ -8,8 +8,8 @@ import (
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
-// checkOwed compares the schedules that clients were answered with the calls that targets received, and asks no record of the system:
-// each instant that is owed was called, and nothing was called at another instant.
+// checkOwed compares the schedules that clients were given with the calls that targets received, without any record of the
+// system: each owed instant was called, and nothing was called at any other instant.
 func checkOwed(r *report, a *Account) {
 	called := map[string]map[int64]bool{} // nominal instants by job
 	for n := range a.Calls {
@@ -48,7 +48,7 @@ func checkOwed(r *report, a *Account) {
 	}
 }
 
-// owed are the instants between From and the earlier of Until and end.
+// owed returns the instants between From and the earlier of Until and end.
 func (a *Asked) owed(plan *schedule.Plan, end time.Time) (list []time.Time) {
 	if a.Until.Before(end) {
 		end = a.Until

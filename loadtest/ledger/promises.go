@@ -7,8 +7,8 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// checkPromises holds what clients were answered, and what targets received, against what became of it. It asks only where the run had
-// the time to settle.
+// checkPromises compares what clients were answered, and what targets received, with the results. It checks only runs that
+// had the time to settle.
 func checkPromises(r *report, a *Account, i *index) {
 	if a.Settles == 0 {
 		return
@@ -55,7 +55,7 @@ func checkPromises(r *report, a *Account, i *index) {
 	}
 }
 
-// checkPages asks whether the pages that a client read hold each job, and each execution that a target was called for, once.
+// checkPages checks that the pages read by a client hold each job, and each execution that a target was called for, once.
 func checkPages(r *report, a *Account, i *index) {
 	for _, id := range a.Registered {
 		if n := a.Listed[id]; a.Listed != nil && n != 1 && !a.Deleted[id] {
@@ -73,7 +73,7 @@ func checkPages(r *report, a *Account, i *index) {
 			}
 		}
 		for k := range i.calls {
-			// What was called before the account's end, which is before the pages were read.
+			// Calls made before the account's end, which is before the pages were read.
 			if c := i.calls[k][0]; c.JobID == jobID && c.At.Before(a.Until) && executions[k.executionID] == 0 && !lost[k.executionID] &&
 				onRecord(i.attempts[k.executionID], k.attempt) {
 				r.add("API", jobID, "the pages of its executions do not hold %s", k.executionID)
@@ -82,7 +82,7 @@ func checkPages(r *report, a *Account, i *index) {
 	}
 }
 
-// checkAnswers asks whether a resume that was answered still holds, and whether what was refused had a cause.
+// checkAnswers checks that a resume that was answered still holds, and that every refusal had a cause.
 func checkAnswers(r *report, a *Account, cancelled map[string]bool) {
 	gone := map[string]bool{}
 	for n := range a.Calls {
@@ -100,9 +100,9 @@ func checkAnswers(r *report, a *Account, cancelled map[string]bool) {
 	}
 }
 
-// checkRetries asks for the attempt after one that a target failed in every call of it (an executor that stood still may call late what
-// another one has settled), of jobs that nobody stopped or updated. The next ones may have been lost with their executors before they
-// called.
+// checkRetries checks that an attempt is followed by another if its target failed every call of it, in jobs that nobody
+// stopped or updated. (An executor that stalled may make a late call of an attempt that another executor has settled.) The
+// following attempts may have been lost with their executors before they called.
 func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 	stopped, unsettled := map[string]bool{}, a.unsettled()
 	for _, s := range a.Stops {
@@ -121,13 +121,13 @@ func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 	}
 }
 
-// lostAt tells that an attempt was lost with its executor.
+// lostAt reports whether an attempt was lost with its executor.
 func lostAt(events []*job.Event, attempt int) bool {
 	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Entry.Attempt == attempt && e.Outcome.Kind == job.OutcomeWorkerLost })
 }
 
-// nobodyKnows reports whether no process was left that could know of some calls, nor a reason to make them once more: an update had taken
-// their place. (Of two updates that raced, the target of one may be called until the other is answered.)
+// nobodyKnows reports whether no process was left that could know of some calls, nor a reason to repeat them: an update had
+// replaced them. (Of two updates that raced, the target of one may be called until the other is answered.)
 func nobodyKnows(a *Account, calls []Call) bool {
 	return !slices.ContainsFunc(calls, func(c Call) bool {
 		return !c.Untold || !slices.ContainsFunc(a.Stops, func(s Stop) bool {

@@ -8,15 +8,15 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// span is for how long a worker was held up.
+// span is a time during which a worker was held up.
 type span struct {
 	ledger.Window
 	worker string
-	// woke is when it went on for the first time: it may have been held up again at once.
+	// woke is when it first went on: it may have been held up again at once.
 	woke time.Time
 }
 
-// deed is what a worker did about a job, or an instant of it.
+// deed is something a worker did about a job, or about one of its instants.
 type deed struct {
 	worker, jobID string
 	nominal, at   time.Time
@@ -26,24 +26,25 @@ type deed struct {
 type deedKind int
 
 const (
-	reads  deedKind = iota // the job, whichever instant it is for
-	claims                 // an instant
-	writes                 // an entry, a decision, a fire or an event
+	reads  deedKind = iota // reads the job, whichever instant it is for
+	claims                 // claims an instant
+	writes                 // writes an entry, a decision, a fire or an event
 	leaves                 // is done with an instant
 )
 
 // window is the shortest catch-up window of the workload.
 const window = 10 * time.Second
 
-// delayed notes that a worker is held up. Once for long, or several times without a pause: if the hot tier is lost meanwhile, I1 promises
-// nothing. A stall holds up all that the worker has under way, a slow call what comes right behind it.
+// delayed notes that a worker is held up, once for long or several times without a pause. If the hot tier is lost
+// meanwhile, I1 promises nothing. A stall holds up everything that the worker has in flight, a slow call only what comes
+// right after it.
 func (w *world) delayed(p *process, d time.Duration, stall bool) {
 	if p.kind == "scheduler-worker" && d >= time.Second {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		now := time.Now()
 		end := now.Add(d)
-		for i, s := range w.slow { // held up once more
+		for i, s := range w.slow { // held up again
 			goesOn := s.To.Equal(now) || s.To.After(now) && s.long()
 			if s.worker == p.name && goesOn && end.After(s.To) {
 				w.slow[i].To = end
@@ -56,7 +57,7 @@ func (w *world) delayed(p *process, d time.Duration, stall bool) {
 // long reports whether a catch-up window may end during a span.
 func (s *span) long() bool { return s.To.Sub(s.From) >= window-time.Second }
 
-// did notes what a worker does about an instant of a schedule.
+// did notes something a worker does about an instant of a schedule.
 func (w *world) did(p *process, kind deedKind, e *job.Entry, nominal time.Time) {
 	if p.kind == "scheduler-worker" && e.FirstOfSchedule() {
 		w.mu.Lock()
@@ -77,14 +78,16 @@ func (w *world) hasRead(p *process, ids []string) {
 }
 
 const (
-	// inHand is within which time a worker is done with what it has claimed, unless it is held up.
+	// inHand is how long a worker takes at most to be done with what it has claimed, unless it is held up.
 	inHand = window
-	// copied is within which time the copy of a first entry is dispatched, unless the hot tier has no room for it.
+	// copied is how long it takes at most until the copy of a first entry is dispatched, unless the hot tier has no room for
+	// it.
 	copied = time.Minute
 )
 
-// excused are the instants of a job that a worker had in hand when it was held up, and the hot tier was lost meanwhile, and what it writes
-// before it reads the job again: from the one of which it wrote until that one is decided, which may decide all that lies before.
+// excused returns the instants of a job that a worker had in hand when it was held up and the hot tier was lost meanwhile,
+// and those that it writes before it reads the job again. A range begins at the instant that it wrote about and lasts until
+// that is decided, because the decision may cover everything before.
 func (w *world) excused(jobID string) (list []ledger.Window) {
 	for _, s := range w.slow {
 		if !s.long() || !w.lostFor(jobID, s.From, s.To) || !w.had(s, jobID) {
@@ -104,7 +107,7 @@ func (w *world) excused(jobID string) (list []ledger.Window) {
 	return list
 }
 
-// had reports whether a worker that was held up had read a job, or had an instant of it, and was not done with it.
+// had reports whether a worker that was held up had read a job, or had one of its instants, and was not done with it.
 func (w *world) had(s span, jobID string) bool {
 	open := map[int64]bool{}
 	read := false
@@ -122,7 +125,7 @@ func (w *world) had(s span, jobID string) bool {
 	return read
 }
 
-// decided is when something was last written about the same instant, after an instant or then.
+// decided returns when something was last written about the same instant, but no earlier than after.
 func (w *world) decided(x deed, after time.Time) time.Time {
 	for _, y := range w.deeds {
 		if y.jobID == x.jobID && y.kind == writes && y.nominal.Equal(x.nominal) && y.at.After(after) {
@@ -132,8 +135,9 @@ func (w *world) decided(x deed, after time.Time) time.Time {
 	return after
 }
 
-// copyDecided is when something was last written about an instant of a job that lay behind when the copy of its first entry was written:
-// the copy may have begun a chain, of which each link is found to be decided, or is decided once more.
+// copyDecided returns when something was last written about an instant of a job that was already past when the copy of its
+// first entry was written. The copy may have begun a chain, and each of its links is either found decided or decided once
+// more.
 func (w *world) copyDecided(jobID string, written time.Time) time.Time {
 	until := written.Add(copied)
 	for _, y := range w.deeds {

@@ -16,38 +16,38 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// Kind is what goes wrong at a call of a port.
+// Kind is what goes wrong at a call to a port.
 type Kind string
 
 // The kinds of faults. All but the scheduled ones strike at a port call.
 const (
 	None        Kind = ""
 	FailBefore  Kind = "fail before"  // an error, without effect
-	FailAfter   Kind = "fail after"   // it takes effect, the answer is lost
-	FailPartly  Kind = "fail partly"  // it takes effect for some of those that it concerns, and an error comes back
-	FailLate    Kind = "fail late"    // an error, and it takes effect later
+	FailAfter   Kind = "fail after"   // it takes effect, but the answer is lost
+	FailPartly  Kind = "fail partly"  // it takes effect for some of the items, and returns an error
+	FailLate    Kind = "fail late"    // an error, but it takes effect later
 	Twice       Kind = "twice"        // it takes effect once more, later
 	SlowBefore  Kind = "slow before"  // it takes effect late, and is answered
 	SlowAfter   Kind = "slow after"   // it takes effect at once, and is answered late
 	DieBefore   Kind = "die before"   // the process dies, without effect
 	DieAfter    Kind = "die after"    // the process dies, it took effect
-	StallBefore Kind = "stall before" // the process stands still, then it takes effect
-	StallAfter  Kind = "stall after"  // it takes effect, then the process stands still
-	Unseen      Kind = "unseen"       // it takes effect and is answered by an error; plain reads see it behind the next serial one
-	Redeliver   Kind = "redeliver"    // the consumer begins again at the committed position
+	StallBefore Kind = "stall before" // the process stalls, then it takes effect
+	StallAfter  Kind = "stall after"  // it takes effect, then the process stalls
+	Unseen      Kind = "unseen"       // it takes effect and returns an error; plain reads see it after the next serial one
+	Redeliver   Kind = "redeliver"    // the consumer starts over at the committed position
 
 	// Scheduled faults.
 	LoseHot  Kind = "lose hot tier"                    // or one partition of it
-	Replace  Kind = "replace a server of the hot tier" // a partition fails over, and some clients go on with the server of before for a while
+	Replace  Kind = "replace a server of the hot tier" // a partition fails over, and some clients go on with the old server for a while
 	FailOver Kind = "lose the hot tier's last second"
 	Recreate Kind = "recreate a topic"
 	Shorten  Kind = "lose a topic's last second"
 	Forget   Kind = "forget what was committed of a topic"
-	Lapse    Kind = "lapse" // a process is not heard of for a while, and goes on as an owner
+	Lapse    Kind = "lapse" // a process is not heard from for a while, and goes on as an owner
 	Outage   Kind = "outage"
-	Hang     Kind = "hang"    // a server is away as in an outage, and calls of it take as long as their callers wait
-	Restart  Kind = "restart" // a process is told to stop, and started again when it has
-	Cut      Kind = "cut off" // an owner does not reach one of the stores any more, and what there is of others has to do its work
+	Hang     Kind = "hang"    // a server is unavailable as in an outage, and calls to it take as long as their callers wait
+	Restart  Kind = "restart" // a process is told to stop, and started again once it has
+	Cut      Kind = "cut off" // an owner can no longer reach one of the stores, and the other owners have to do its work
 )
 
 // Class says which faults make sense at a call.
@@ -57,10 +57,10 @@ type Class int
 const (
 	Read Class = iota
 	Write
-	WriteMany   // of several, which are not written in one
+	WriteMany   // of several items, which are not written at once
 	WriteSerial // by a lightweight transaction
 	Poll
-	Call // of a target
+	Call // to a target
 )
 
 func (c Class) kinds() []Kind {
@@ -84,11 +84,11 @@ func (c Class) kinds() []Kind {
 type Op struct {
 	Port, Name string
 	Class      Class
-	// Rare operations meet more faults, those that poll fewer: a factor on the weather's rates.
+	// Weight scales the weather's rates: rare operations meet more faults, polling ones fewer.
 	Weight float64
 }
 
-// Point is a call: the n-th of an operation with that key.
+// Point is a call: the n-th of an operation with this key.
 type Point struct {
 	Port string `json:"port"`
 	Op   string `json:"op"`
@@ -103,13 +103,13 @@ type Fault struct {
 	Point Point         `json:"point,omitzero"`
 	// At is when it struck, or strikes.
 	At time.Duration `json:"at"`
-	// What a scheduled fault strikes.
+	// What is the target of a scheduled fault.
 	What string `json:"what,omitempty"`
-	// Aimed tells that the workload has it strike, in a replay too.
+	// Aimed is set if the workload makes it strike, in a replay too.
 	Aimed bool `json:"aimed,omitempty"`
 }
 
-// partitions are those of the hot tier that a fault strikes.
+// partitions returns those of the hot tier that a fault strikes.
 func (f Fault) partitions() (list []int) {
 	what, _, _ := strings.Cut(f.What, "/")
 	for p := range partitions {
@@ -120,7 +120,8 @@ func (f Fault) partitions() (list []int) {
 	return list
 }
 
-// lags reports whether a client goes on with a server that was replaced: half of them do, or those of the kind of process that is named.
+// lags reports whether a client goes on with a server that was replaced: half of the clients do, or those of the named kind
+// of process.
 func (f Fault) lags(d dice, client string) bool {
 	if _, kind, ok := strings.Cut(f.What, "/"); ok {
 		return strings.HasPrefix(client, kind)
@@ -128,10 +129,10 @@ func (f Fault) lags(d dice, client string) bool {
 	return d.roll("lags/%s/%s/%s", f.What, f.At, client) < 0.5
 }
 
-// onlyOne reports whether one kind of process alone goes on with a server that was replaced.
+// onlyOne reports whether only one kind of process goes on with a server that was replaced.
 func (f Fault) onlyOne() bool { return f.Kind == Replace && strings.Contains(f.What, "/") }
 
-// String shows a fault to a person.
+// String returns a fault for people to read.
 func (f Fault) String() string {
 	s := string(f.Kind)
 	if f.What != "" {
@@ -146,27 +147,27 @@ func (f Fault) String() string {
 	return s
 }
 
-// Faults decides what goes wrong: by the seed, or as a trace says.
+// Faults decides what goes wrong: by the seed, or by a trace.
 type Faults struct {
 	dice    dice
 	weather Weather
-	// replay are a trace's faults, by their points without N, in the order of their times; nil unless a trace is replayed.
+	// replay holds a trace's faults by their points without N, ordered by time; nil unless a trace is replayed.
 	replay map[Point][]Fault
 
-	// aimed is a death or a stall at a certain operation, from an instant on: each run has one, so that every such point
-	// is hit, however rarely the operation is called.
+	// aimed is a death or a stall at a certain operation, from an instant on. Each run has one, so that every such point is
+	// hit, however rarely the operation is called.
 	aimed   Hit
 	aimedAt time.Duration
 
 	mu sync.Mutex
-	// until is when faults end; before from there are none.
+	// until is when faults end; there are none before from.
 	from, until time.Time
 	calls       map[Point]int // with N = 0
 	struck      []Fault
 	hits        map[Hit]int
 }
 
-// aim gives each seed whose weather has crashes the next of the points.
+// aim assigns the next of the points to each seed whose weather has crashes.
 func (f *Faults) aim(seed uint64) {
 	kinds := uint64(len(weathers()))
 	if !f.weather.Crash {
@@ -179,7 +180,7 @@ func (f *Faults) aim(seed uint64) {
 			case DieBefore, DieAfter, StallBefore, StallAfter:
 				seeds := 1
 				if op == opDefer {
-					seeds = 8 // most runs never come to it
+					seeds = 8 // most runs never reach it
 				}
 				for range seeds {
 					points = append(points, Hit{op.Port, op.Name, k})
@@ -191,7 +192,7 @@ func (f *Faults) aim(seed uint64) {
 	f.aimedAt = time.Duration(f.dice.roll("aim") * float64(4*time.Minute))
 }
 
-// Hit is a place of the code at which a fault of a kind struck.
+// Hit is a place in the code at which a fault of a kind struck.
 type Hit struct {
 	Port string `json:"port"`
 	Op   string `json:"op"`
@@ -243,9 +244,8 @@ func (f *Faults) At(kind string, op *Op, key string) Fault {
 	return fault
 }
 
-// next is the trace's next fault of such a call, when its time has come: at the same call, or else at the next one. (How
-// many calls came before is no good measure alone: one that is made once more than the last time would shift all that
-// follow.)
+// next returns the trace's next fault of such a call once its time has come: at the same call, or else at the next one.
+// (How many calls came before is not a good measure alone: one additional call would shift everything that follows.)
 func (f *Faults) next(p Point, at time.Duration) Fault {
 	n := p.N
 	p.N = 0
@@ -262,11 +262,11 @@ func (f *Faults) next(p Point, at time.Duration) Fault {
 	return fault
 }
 
-// replayTolerance is by how much earlier than in the trace a call may come.
+// replayTolerance is how much earlier than in the trace a call may come.
 const replayTolerance = 100 * time.Millisecond
 
-// clock is that of a process: in half of the runs each has one of its own, so that two differ by up to what is allowed. Some of these are
-// set during the run, by up to as much, and all drift.
+// clock returns a process's clock. In half of the runs each process has its own, so that two differ by up to what is
+// allowed. Some of these clocks are set during the run, by up to as much, and all drift.
 func (f *Faults) clock(process string) clock.Clock {
 	if f.weather.Name == calm.Name || f.dice.roll("clocks") < 0.5 {
 		return clock.Clock{}
@@ -288,11 +288,11 @@ func (f *Faults) clock(process string) clock.Clock {
 	})
 }
 
-// maxDrift is how far a clock may drift from the others in a second: a quartz drifts by a tenth of that.
+// maxDrift is how far a clock may drift from the others in a second: a quartz clock drifts by a tenth of that.
 const maxDrift = time.Millisecond
 
-// eagerness makes up for how rarely something is done: what the API does for a client, and the steps between which it
-// matters most that an owner stands still.
+// eagerness makes up for rare operations: what the API does for a client, and the steps between which an owner's stall
+// matters most.
 func eagerness(kind string, op *Op) float64 {
 	switch {
 	case kind == "job-api" && op == opSetStop: // a client's next change must overtake it
@@ -305,7 +305,7 @@ func eagerness(kind string, op *Op) float64 {
 	return op.Weight
 }
 
-// over is when the last fault ends that struck.
+// over returns when the last fault that struck ends.
 func (f *Faults) over() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -328,7 +328,7 @@ func (f *Faults) decide(op *Op, p Point, weight float64) Fault {
 	return Fault{}
 }
 
-// length is for how long a fault lasts. Without a crash nothing takes as long as a lease does.
+// length returns how long a fault lasts. Without a crash nothing takes as long as a lease.
 func (f *Faults) length(k Kind, p Point) time.Duration {
 	r := f.dice.roll("for/%s/%s/%s/%d", p.Port, p.Op, p.Key, p.N)
 	spread := func(lengths ...time.Duration) time.Duration {
@@ -349,7 +349,7 @@ func (f *Faults) length(k Kind, p Point) time.Duration {
 	return 0
 }
 
-// Schedule gives the scheduled faults of the run. Owners are the processes that have partitions.
+// Schedule returns the scheduled faults of the run. Owners are the processes that have partitions.
 func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owners []string) []Fault {
 	var list []Fault
 	if f.replay != nil {
@@ -394,14 +394,14 @@ func (f *Faults) Schedule(replay []Fault, length time.Duration, processes, owner
 
 func byTime(a, b Fault) int { return cmp.Compare(a.At, b.At) }
 
-// forgets reports whether the hot tier is lost right after a cancel was acknowledged, which is when it matters most, in a
-// replay too.
+// forgets reports whether the hot tier is lost right after a cancel was acknowledged, when that matters most, in a replay
+// too.
 func (f *Faults) forgets(jobID string) bool {
 	return f.weather.Scheduled[LoseHot] > 0 && time.Now().Before(f.until) && f.dice.roll("forgets/%s", jobID) < forgetful
 }
 
-// replaces reports whether the server of a job's part of the hot tier is replaced right before its n-th change, and who goes on with it then,
-// as in [Fault.lags].
+// replaces reports whether the server of a job's part of the hot tier is replaced right before its n-th change. It returns
+// who goes on with the old server then, as in [Fault.lags].
 func (f *Faults) replaces(jobID string, n int) (who string, ok bool) {
 	if f.weather.Scheduled[Replace] == 0 || !time.Now().Before(f.until) {
 		return "", false
@@ -413,8 +413,8 @@ func (f *Faults) replaces(jobID string, n int) (who string, ok bool) {
 	return "/job-api", r < forgetful
 }
 
-// forgetful is the share of cancels after which the hot tier is lost, and of changes before which a server of it is replaced, in a
-// weather that does so. As a rule only the API does not notice that, which costs the others nothing.
+// forgetful is the share of cancels after which the hot tier is lost, and of changes before which one of its servers is
+// replaced, in weathers that do this. As a rule only the API does not notice, which costs the others nothing.
 const forgetful = 0.25
 
 // scheduled records that a scheduled fault struck.
@@ -425,7 +425,7 @@ func (f *Faults) scheduled(x Fault) {
 	f.hits[Hit{"schedule", x.What, x.Kind}]++
 }
 
-// Trace is what is saved of a run that broke an invariant.
+// Trace is what is saved from a run that broke an invariant.
 type Trace struct {
 	Seed       uint64   `json:"seed"`
 	Variant    string   `json:"variant,omitempty"`

@@ -30,12 +30,12 @@ var (
 	opIncarnation = newOp("hot", "Incarnation", Read, always)
 )
 
-// board is where executors report.
+// board is where executors post their reports.
 type board struct{ *client }
 
 func (c board) Post(ctx context.Context, r capacity.Report) error {
 	if c.p.w.variant != nil {
-		return nil // what waits is not dispatched, and breaks less
+		return nil // waiting entries are not dispatched, and break less
 	}
 	return do(ctx, c.p, opPost, c.p.name, func(ctx context.Context) error { return c.p.w.board.Post(ctx, r) })
 }

@@ -48,7 +48,7 @@ func (c log) Publish(ctx context.Context, topic string, list []dispatch.Message)
 	})
 }
 
-// wrote notes what a worker says of instants.
+// wrote notes what a worker writes about instants.
 func (c log) wrote(topic string, list []dispatch.Message) {
 	for _, r := range list {
 		if f, err := wire.UnmarshalFire(r.Value); topic == dispatch.TopicFires && err == nil {
@@ -103,7 +103,7 @@ func (c consumer) Poll(ctx context.Context, limit int) ([]dispatch.Message, erro
 	if err != nil {
 		return nil, cmp.Or(c.p.ready(), err)
 	}
-	// Decided when there is something: how often a poll came back empty follows from timing.
+	// Decided only when there are records: how often a poll returns nothing depends on timing.
 	key := c.p.name + "/" + c.group
 	f := c.p.w.faults.At(c.p.kind, opPoll, key)
 	if f.Kind != None {

@@ -10,7 +10,7 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// loss is that of partitions of the hot tier.
+// loss is a loss of partitions of the hot tier.
 type loss struct {
 	at         time.Time
 	partitions []int

@@ -25,7 +25,7 @@ func (c coordinator) Join(ctx context.Context, role coord.Role) (<-chan []coord.
 		m := c.p.w.coord.Member(role)
 		c.p.mu.Lock()
 		defer c.p.mu.Unlock()
-		c.p.members = append(c.p.members, m) // also when the process dies before it hears of it: its session times out
+		c.p.members = append(c.p.members, m) // also if the process dies before it hears of it: its session times out
 		return m, nil
 	})
 	if err != nil {
@@ -33,7 +33,7 @@ func (c coordinator) Join(ctx context.Context, role coord.Role) (<-chan []coord.
 	}
 	context.AfterFunc(ctx, func() {
 		if c.p.ready() == nil {
-			m.Leave() // the dead are noticed when their session times out
+			m.Leave() // others notice the dead when their session times out
 		}
 	})
 	return m.Sets(), nil

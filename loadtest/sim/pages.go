@@ -5,13 +5,13 @@ import (
 	"net/url"
 )
 
-// pageSize is how much a client asks for at once, so little that there are many pages.
+// pageSize is how much a client asks for at once: so little that there are many pages.
 const pageSize = "3"
 
-// readJobs are of how many jobs the executions are read.
+// readJobs is the number of jobs whose executions are read.
 const readJobs = 2
 
-// read has a client read the jobs, and the executions of some of them, page by page.
+// read makes a client read the jobs, and the executions of some of them, page by page.
 func (w *world) read() {
 	w.listed = w.pages("/jobs", "job_id")
 	w.mu.Lock()
@@ -28,7 +28,7 @@ func (w *world) read() {
 	}
 }
 
-// pages counts what all pages of a listing hold, by a member's value.
+// pages counts the items on all pages of a listing by a member's value.
 func (w *world) pages(path, member string) map[string]int {
 	n := map[string]int{}
 	for query := "?limit=" + pageSize; ; {
@@ -39,7 +39,7 @@ func (w *world) pages(path, member string) map[string]int {
 		items, _ := page["items"].([]any)
 		for _, x := range items {
 			item, _ := x.(map[string]any)
-			if id, _ := item[member].(string); item["skipped"] == nil { // a run of occurrences is no execution
+			if id, _ := item[member].(string); item["skipped"] == nil { // a run of occurrences is not an execution
 				n[id]++
 			}
 		}

@@ -9,24 +9,24 @@ import (
 	"github.com/minutehand/minutehand/services/all-in-one/assembly"
 )
 
-// Ports are the ports that a process is given. A broken variant of the code is made by replacing some of them.
+// Ports are the ports given to a process. A broken variant of the code replaces some of them.
 type Ports = assembly.Ports
 
-// The weights of operations: from those that are called all the time over those that are called for each fire to rare ones.
+// The weights of operations, from those called all the time and those called for each fire to rare ones.
 const (
 	always, steadily, often, seldom, rarely = 0.05, 0.3, 1, 4, 25
 )
 
 var ops []*Op
 
-// newOp registers an operation, so that the report can name those at which nothing ever went wrong.
+// newOp registers an operation, so that the report can name operations at which nothing ever went wrong.
 func newOp(port, name string, class Class, weight float64) *Op {
 	op := &Op{Port: port, Name: name, Class: class, Weight: weight}
 	ops = append(ops, op)
 	return op
 }
 
-// client is the ports of one process: the servers behind faults.
+// client is one process's ports: the servers behind faults.
 type client struct {
 	p   *process
 	hot *servers.HotClient
@@ -40,7 +40,7 @@ func (p *process) ports() Ports {
 	}
 }
 
-// first is the key of a call that concerns many: the smallest, which the others' timing changes least.
+// first returns the key of a call about many items: the smallest, which depends least on the timing of the others.
 func first[T any](list []T, key func(T) string) string {
 	if len(list) == 0 {
 		return ""
@@ -58,7 +58,7 @@ func locatorKey(l job.Locator) string  { return fmt.Sprintf("%s/%d", l.Execution
 func attemptKey(k attempts.Key) string { return fmt.Sprintf("%s/%d", k.ExecutionID, k.Attempt) }
 func same(s string) string             { return s }
 
-// pair is what calls with two results give.
+// pair holds the results of a call that returns two.
 type pair[A, B any] struct {
 	a A
 	b B

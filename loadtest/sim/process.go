@@ -12,14 +12,14 @@ import (
 	"github.com/minutehand/minutehand/loadtest/sim/servers"
 )
 
-// The errors that faults give.
+// The errors that faults return.
 var (
 	errFault  = errors.New("simulated: the server did not answer")
 	errOutage = errors.New("simulated: the server is away")
 	errDead   = errors.New("simulated: this process is dead")
 )
 
-// sessionTimeout is how long the coordinator and the log wait for a process that they do not hear of.
+// sessionTimeout is how long the coordinator and the log wait for a process that they do not hear from.
 const sessionTimeout = 6 * time.Second
 
 // process is one run of a service, from its start to its death or to the end of the simulation.
@@ -28,7 +28,7 @@ type process struct {
 	name string // such as "executor-1"; all runs of it share it
 	kind string
 	run  int
-	// clock is that of the machine that it runs on.
+	// clock is that of its machine.
 	clock clock.Clock
 
 	ctx    context.Context
@@ -43,7 +43,7 @@ type process struct {
 	consumers    []*servers.Consumer
 }
 
-// die ends the process: nothing that it still does has any effect, and nobody hears of it any more.
+// die ends the process: nothing that it still does has any effect, and nobody hears from it any more.
 func (p *process) die(restart time.Duration) {
 	p.mu.Lock()
 	if p.dead {
@@ -57,7 +57,7 @@ func (p *process) die(restart time.Duration) {
 	p.cancel()
 	p.w.background.Go(func() {
 		p.w.after(restart, func() { p.w.start(p.kind, p.name, p.run+1) })
-		p.w.after(sessionTimeout-restart, p.lapse) // others may have it before or after it is back
+		p.w.after(sessionTimeout-restart, p.lapse) // others may own them before or after it is back
 	})
 }
 
@@ -67,7 +67,7 @@ func (p *process) isDead() bool {
 	return p.dead
 }
 
-// restart tells the process to stop, lets it end what it has begun, and starts it again a while later.
+// restart tells the process to stop, lets it finish what it has begun, and starts it again a while later.
 func (p *process) restart(later time.Duration) {
 	p.w.tell(p.name, "", "is told to stop")
 	p.cancel()
@@ -80,7 +80,7 @@ func (p *process) restart(later time.Duration) {
 	p.die(later)
 }
 
-// stall makes the process stand still for a while.
+// stall makes the process stall for a while.
 func (p *process) stall(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +96,7 @@ func (p *process) stall(d time.Duration) {
 	}
 }
 
-// lapseWhileStalled takes from a process what it owns when its session times out, and lets it in again afterwards.
+// lapseWhileStalled takes a process's partitions from it when its session times out, and lets it in again afterwards.
 func (p *process) lapseWhileStalled() {
 	p.w.after(sessionTimeout, func() {})
 	if !p.stalled() {
@@ -137,7 +137,7 @@ func (p *process) rejoin() {
 	}
 }
 
-// ready waits while the process stands still, and tells when it is dead.
+// ready waits while the process stalls, and returns an error if it is dead.
 func (p *process) ready() error {
 	for {
 		p.mu.Lock()
@@ -167,12 +167,12 @@ func (p *process) waitFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// through makes a call of a port through the faults of the simulation.
+// through passes a call to a port through the faults of the simulation.
 func through[T any](ctx context.Context, p *process, op *Op, key string, call func(context.Context) (T, error)) (T, error) {
 	return knowing(ctx, p, op, key, func(ctx context.Context, _ Fault) (T, error) { return call(ctx) })
 }
 
-// some are those of several that a fault lets a call take effect for: all of them but with FailPartly.
+// some returns the elements for which a fault lets a call take effect: all of them, except with FailPartly.
 func some[E any](p *process, f Fault, list []E, key func(E) string) []E {
 	if f.Kind != FailPartly {
 		return list
@@ -180,7 +180,7 @@ func some[E any](p *process, f Fault, list []E, key func(E) string) []E {
 	return slices.DeleteFunc(slices.Clone(list), func(e E) bool { return p.w.faults.dice.roll("part/%s/%d", key(e), f.Point.N) < 0.5 })
 }
 
-// knowing is through for a call whose effect depends on the fault: FailPartly and Unseen.
+// knowing is through for a call whose effect depends on the fault (FailPartly and Unseen).
 func knowing[T any](ctx context.Context, p *process, op *Op, key string, call func(context.Context, Fault) (T, error)) (T, error) {
 	var zero T
 	if err := p.ready(); err != nil {
@@ -232,7 +232,7 @@ func knowing[T any](ctx context.Context, p *process, op *Op, key string, call fu
 	return v, err
 }
 
-// note tells of a call and what strikes it.
+// note records a call and the fault that strikes it.
 func (p *process) note(op *Op, key string, f Fault) {
 	if f.Kind == None {
 		p.w.tell(p.name, key, op.Port+"."+op.Name)
@@ -241,7 +241,7 @@ func (p *process) note(op *Op, key string, f Fault) {
 	}
 	switch f.Kind {
 	case FailLate, Twice, SlowBefore, SlowAfter:
-		if op != opDue { // behind a read that took long nothing that it brought is done
+		if op != opDue { // after a slow read, nothing that it returned is done
 			p.w.delayed(p, f.For, false)
 		}
 	case StallBefore, StallAfter:
@@ -249,13 +249,13 @@ func (p *process) note(op *Op, key string, f Fault) {
 	}
 }
 
-// do is through for calls that give nothing but an error.
+// do is through for calls that return only an error.
 func do(ctx context.Context, p *process, op *Op, key string, call func(context.Context) error) error {
 	_, err := through(ctx, p, op, key, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
 	return err
 }
 
-// write is do for a call that concerns several, of which FailPartly lets some take effect.
+// write is do for a call about several elements; FailPartly lets some of them take effect.
 func write[E any](ctx context.Context, p *process, op *Op, list []E, key func(E) string, call func(context.Context, []E) error) error {
 	_, err := knowing(ctx, p, op, first(list, key), func(ctx context.Context, f Fault) (struct{}, error) {
 		return struct{}{}, call(ctx, some(p, f, list, key))

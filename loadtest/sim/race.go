@@ -13,7 +13,8 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// race has two clients change a job's target at once, each by the ETag that it has read: none overwrites what it has not seen.
+// race makes two clients change a job's target at once, each by the ETag that it has read: neither overwrites a version it
+// has not seen.
 func (w *world) race(s script, id string, version *int) {
 	type change struct {
 		at         time.Time
@@ -50,7 +51,8 @@ func (w *world) race(s script, id string, version *int) {
 	}
 }
 
-// patchByETag sets a job's target by the version that it has read, when others have read it too; and again until nobody else was faster.
+// patchByETag sets a job's target by the version that it has read, once others have read it too. It repeats this until
+// nobody else was faster.
 func (w *world) patchByETag(who, id, url string, read *sync.WaitGroup) (answer map[string]any, ok bool) {
 	here := sync.OnceFunc(read.Done)
 	defer here()
@@ -74,7 +76,7 @@ func (w *world) patchByETag(who, id, url string, read *sync.WaitGroup) (answer m
 	return nil, false
 }
 
-// versionOf is that of an answer's ETag.
+// versionOf returns the version in an answer's ETag.
 func versionOf(answer map[string]any) int {
 	etag, _ := answer["ETag"].(string)
 	n, _ := strconv.Atoi(strings.Trim(etag, `"`))

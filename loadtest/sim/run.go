@@ -14,27 +14,27 @@ import (
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
-// Result is what came of a run.
+// Result is the result of a run.
 type Result struct {
 	Seed       uint64
 	Weather    string
 	Violations []ledger.Violation
 	Struck     []Fault
 	Hits       map[Hit]int
-	// What was done: for the reader to see that something was.
+	// Counts of what was done, so that a reader sees that something was.
 	Jobs, Calls, Events int
-	// Occurrences is how many there were, Excused how many of them may have had more than one disposition.
+	// Occurrences is how many there were, Excused how many of these may have had more than one disposition.
 	Occurrences, Excused int
-	// Lateness of first attempts, in no order.
+	// Lateness is that of first attempts, in no particular order.
 	Lateness []time.Duration
-	// Calm is the lateness where nothing may delay a call: see calmLateness. None in other weathers.
+	// Calm is the lateness where nothing may delay a call (see calmLateness); it is empty in other weathers.
 	Calm []time.Duration
-	// Seen counts what happened, by its name in sometimes.
+	// Seen counts events by their names in sometimes.
 	Seen    map[string]int
 	moments []moment
 }
 
-// Trace is the result as it is saved.
+// Trace returns the result in the form in which it is saved.
 func (r *Result) Trace(v *Variant) Trace {
 	t := Trace{Seed: r.Seed, Faults: r.Struck}
 	if v != nil {
@@ -46,20 +46,21 @@ func (r *Result) Trace(v *Variant) Trace {
 	return t
 }
 
-// turns is how many ways there are for the goroutines of one instant to take their turns.
+// turns is how many orders there are for the goroutines of one instant.
 const turns = 10_000
 
-// Run runs a seed; with a trace's faults instead of its own if replay is not nil.
+// Run runs a seed; if replay is not nil, with a trace's faults instead of the seed's own.
 func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	t.Helper()
 	var w *world
 	var a *ledger.Account
 	f := newFaults(seed, weatherOf(seed), replay)
-	// Out of the bubble, because a trace and a seed find them in different ways: that would change the turns.
+	// Outside the bubble: a trace and a seed find the faults in different ways, and that would change the order of
+	// goroutines.
 	scheduled := f.Schedule(replay, faultsFor, processNames(kinds()...), processNames("scheduler-worker", "bucket-loader"))
 	synctest.Test(t, func(t *testing.T) {
 		base, end := context.WithCancel(context.Background())
-		// With the overlay of ./steady the turns of goroutines follow from the time, and so from the seed.
+		// With the overlay of ./steady the order of goroutines follows from the time, and so from the seed.
 		time.Sleep(time.Duration(seed%turns) * time.Nanosecond)
 		time.Sleep(time.Until(dateOf(f.dice)))
 		w = newWorld(base, seed, f, v)
@@ -67,7 +68,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 		for _, k := range kinds() {
 			for _, name := range processNames(k) {
 				w.start(k, name, 1)
-				time.Sleep(37 * time.Millisecond) // so that few of them do things at the same instant
+				time.Sleep(37 * time.Millisecond) // so that few of them act at the same instant
 			}
 		}
 		w.schedule(scheduled)
@@ -108,7 +109,8 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	return result
 }
 
-// dateOf is when a run begins: in some, four minutes before clocks change in New York (in spring or in autumn) or on Lord Howe Island.
+// dateOf returns when a run begins: in some runs, four minutes before clocks change in New York (spring or autumn) or on
+// Lord Howe Island.
 func dateOf(d dice) time.Time {
 	const before = 4 * time.Minute
 	switch r := d.roll("date"); {
@@ -122,8 +124,8 @@ func dateOf(d dice) time.Time {
 	return time.Time{}
 }
 
-// calmLateness is that of the first attempts at healthy targets, without the jobs that were paused, be it because their target said
-// that it was gone: a resume may fire what it finds missed.
+// calmLateness returns the lateness of first attempts at healthy targets. It leaves out the jobs that were paused, even if
+// a target paused them by answering that it was gone: a resume may fire what it finds missed.
 func calmLateness(a *ledger.Account) []time.Duration {
 	paused := map[string]bool{}
 	for _, s := range a.Stops {
@@ -137,7 +139,7 @@ func calmLateness(a *ledger.Account) []time.Duration {
 	}))
 }
 
-// account gathers what is known of the run. Every instant before until must have its disposition.
+// account gathers what is known about the run. Every instant before until must have its disposition.
 func (w *world) account(until time.Time) *ledger.Account {
 	ctx := context.Background()
 	w.mu.Lock()
@@ -155,7 +157,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		a.Calls[i].Untold = p.isDead() && w.lostFor(a.Calls[i].JobID, at, until)
 	}
 	_, evicted := w.hot.Bounded()
-	a.HotLost, a.Crashed = a.HotLost || evicted > 0, a.Crashed || evicted > 0 // an outcome that is forgotten may be had again
+	a.HotLost, a.Crashed = a.HotLost || evicted > 0, a.Crashed || evicted > 0 // a forgotten outcome may be produced again
 	effective := map[string]time.Time{}
 	rows, _, _ := w.cold.List(ctx, "default", "", everything)
 	for _, row := range rows {
@@ -180,13 +182,13 @@ func (w *world) account(until time.Time) *ledger.Account {
 	return a
 }
 
-// unsettled is how long before the end of a run what is due may have no disposition yet.
+// unsettled is how long before the end of a run a due occurrence may still have no disposition.
 const unsettled = 30 * time.Second
 
-// everything is more than there is of anything.
+// everything is more than there is of any kind.
 const everything = 1_000_000
 
-// addArchive reads the archive, outside of the bubble: the Parquet reader shares its decoders with other bubbles.
+// addArchive reads the archive outside the bubble: the Parquet reader shares its decoders with other bubbles.
 func (w *world) addArchive(t *testing.T, a *ledger.Account) {
 	t.Helper()
 	archived, err := auditwriter.ReadArchive(t.Context(), w.archive)

@@ -11,19 +11,19 @@ type change struct {
 	what string
 }
 
-// script is what the client of one job does.
+// script says what the client of one job does.
 type script struct {
 	name    string
 	begin   time.Duration
 	body    map[string]any
 	changes []change
-	// attempts is how many the job's retry policy allows, pause the least before a retry: its jitter is a quarter.
+	// attempts is how many the job's retry policy allows, pause the shortest pause before a retry: its jitter is a quarter.
 	attempts int
 	pause    time.Duration
 }
 
-// scripts makes the workload of a seed: jobs of every kind, with changes of every kind. Those in one list are registered in one
-// request.
+// scripts makes the workload of a seed: jobs of every kind, with changes of every kind. The scripts of one list are
+// registered in one request.
 func scripts(d dice, began time.Time) [][]script {
 	list := make([]script, jobCount)
 	batch := d.roll("together") < 0.6
@@ -33,7 +33,7 @@ func scripts(d dice, began time.Time) [][]script {
 			name: n, begin: time.Duration(d.roll("begin/%s", n)*60_000) * time.Millisecond,
 			body: map[string]any{"name": n},
 		}
-		s.begin += time.Duration(i) * time.Millisecond // no two ids of one instant
+		s.begin += time.Duration(i) * time.Millisecond // so that no two ids belong to one instant
 		if together := jobCount - togetherCount; batch && i > together {
 			s.begin = list[together].begin
 		}
@@ -58,12 +58,12 @@ func scripts(d dice, began time.Time) [][]script {
 	return apart(list)
 }
 
-// aim gives a script its target, and how often that is tried.
+// aim gives a script its target, and the number of attempts at it.
 func aim(d dice, s *script, behaviour string) {
 	n := s.name
 	timeout := "3s"
 	if behaviour == "hang" {
-		timeout = "1s" // what hangs for longer would not be done by the end, with all its attempts
+		timeout = "1s" // a call that hangs for longer would not be done by the end, with all its attempts
 	}
 	s.body["target"] = map[string]any{
 		"kind": "http_webhook", "url": "http://" + behaviour + ".v0." + n + "/", "timeout": timeout,
@@ -91,7 +91,7 @@ func plan(d dice, s *script, behaviour string) {
 		s.body["type"] = "interval"
 		s.body["every"] = pick(d, []string{"3s", "7s", "10s", "25s", "60s", "150s"}, "every/%s", n)
 		if behaviour == "hang" && s.body["every"] == "3s" {
-			s.body["every"] = "7s" // or its attempts would be more than a host that hangs is given calls
+			s.body["every"] = "7s" // otherwise it would have more attempts than a hanging host is given calls
 		}
 		if d.roll("jitter/%s", n) < 0.3 {
 			s.body["jitter"] = "3s"
@@ -106,7 +106,7 @@ func plan(d dice, s *script, behaviour string) {
 	}
 }
 
-// changes are what its user does with a script's job later.
+// changes returns what its user does with a script's job later.
 func changes(d dice, s *script) (list []change) {
 	n, last := s.name, 60*time.Second
 	for k := range int(d.roll("changes/%s", n) * 8) {
@@ -122,7 +122,7 @@ func changes(d dice, s *script) (list []change) {
 	return list
 }
 
-// bounds has some schedules begin later, and some end before the run does. Between both lies an occurrence.
+// bounds makes some schedules begin later, and some end before the run does. At least one occurrence lies between the two.
 func bounds(d dice, s *script, began time.Time) {
 	if d.roll("starts/%s", s.name) < 0.2 {
 		s.body["start_at"] = began.Add(s.begin + time.Duration(5+d.roll("start/%s", s.name)*60)*time.Second)

@@ -27,24 +27,25 @@ var (
 	withVariants = flag.String("sim.variants", "", "show that every broken variant is caught: from its recorded seed on (quick), or from the first, with replays (all)")
 	replays      = flag.Int("sim.replays", 0, "used by the test itself: how often a child replays the first trace")
 	replay       = flag.String("sim.replay", "", "a trace to replay; its timeline is printed")
-	// A child is one process of several that share the seeds, each on one processor, so that a seed runs alike every time.
+	// A child is one of several processes that share the seeds. Each runs on one processor, so that a seed always runs
+	// alike.
 	child   = flag.String("sim.child", "", "used by the test itself: where a child writes its report")
 	variant = flag.String("sim.variant", "", "used by the test itself: the variant that a child runs, until it is caught")
 )
 
-// variantSeeds is within how many seeds a variant must be caught.
+// variantSeeds is the number of seeds within which a variant must be caught.
 const variantSeeds = 300
 
-// variantReplays is how often its trace is replayed then.
+// variantReplays is how often its trace is then replayed.
 const variantReplays = 20
 
-// report is what a child tells.
+// report is a child's report.
 type report struct {
 	Seeds, Jobs, Calls, Events, Faults int
 	Occurrences, Excused               int
 	Weathers                           map[string]int
 	Hits                               []hits
-	// Lateness of the first attempts, in milliseconds, by how many there were; Calm is that of Result.Calm.
+	// Lateness counts first attempts by lateness in milliseconds; Calm does so for Result.Calm.
 	Lateness, Calm lateness
 	Seen           map[string]int
 	Traces         []Trace
@@ -57,7 +58,7 @@ type hits struct {
 	N int `json:"n"`
 }
 
-// TestChild is a child's run.
+// TestChild runs a child's share.
 func TestChild(t *testing.T) {
 	if *child == "" {
 		return
@@ -125,30 +126,30 @@ func saveTimeline(t *testing.T, r *Result) {
 	}
 }
 
-// alike runs a seed as it runs every time, when the test is built with the overlay of ./steady: no garbage collection
-// comes in between, and what is pooled or made once is there before.
+// alike runs a seed as it always runs when the test is built with the overlay of ./steady: no garbage collection
+// interferes, and what is pooled or made once exists before the run.
 func alike(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	t.Helper()
 	runtime.GC()
-	runtime.GC() // the first one leaves what is pooled to the second
+	runtime.GC() // the first collection leaves pooled objects to the second
 	return Run(t, seed, v, replay)
 }
 
-// prepare makes a process one in which runs are alike.
+// prepare puts a process into a state in which runs are alike.
 func prepare(t *testing.T) {
 	t.Helper()
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(-1)
-	for _, seed := range []uint64{6, 13} { // of the weather that has everything
+	for _, seed := range []uint64{6, 13} { // of the weather that has every fault
 		alike(t, seed, nil, nil)
 	}
 }
 
-// maxTraces bounds what a child saves.
+// maxTraces bounds the traces that a child saves.
 const maxTraces = 10
 
-// runChild runs seeds in a child process; with again, until the first that breaks an invariant, whose trace it replays so
-// often.
+// runChild runs seeds in a child process. If again is set, it stops at the first seed that breaks an invariant, and replays
+// that seed's trace again times.
 func runChild(t *testing.T, first uint64, count int, v string, again int) report {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), fmt.Sprintf("report-%d.json", first))
@@ -172,7 +173,7 @@ func runChild(t *testing.T, first uint64, count int, v string, again int) report
 	return r
 }
 
-// runAll shares seeds among as many children as there are processors.
+// runAll distributes seeds over as many children as there are processors.
 func runAll(t *testing.T, first uint64, count int, v string) report {
 	t.Helper()
 	const chunk = 50
@@ -224,7 +225,7 @@ func runAll(t *testing.T, first uint64, count int, v string) report {
 	return total
 }
 
-// lateness is how many calls were so many milliseconds late.
+// lateness counts calls by how many milliseconds late they were.
 type lateness map[int64]int
 
 func (l lateness) add(late []time.Duration) {
@@ -309,24 +310,24 @@ func TestNoSeedBreaksAnInvariant(t *testing.T) {
 	}
 }
 
-// mostExcused is the share of occurrences that may be excused over steadySeeds or more. Of fewer seeds the share varies with the weather
-// that they have (from 3 to 6 % of 150), so a little more is allowed; make release asks 2,500 at a time.
+// mostExcused is the share of occurrences that may be excused over steadySeeds or more. With fewer seeds the share varies
+// with their weather (from 3 to 6 % for 150 seeds), so a little more is allowed; make release asks for 2,500 at a time.
 const (
 	mostExcused, mostExcusedOfFew = 0.05, 0.08
 	steadySeeds                   = 1000
 )
 
-// sometimesSeeds is from how many seeds on everything in sometimes must have happened.
+// sometimesSeeds is the number of seeds from which everything in sometimes must have happened.
 const sometimesSeeds = 150
 
 // mostCalm bounds the p99 of the lateness in calm weather.
 const mostCalm = 100 * time.Millisecond
 
-// coverageSeeds is from how many seeds on every fault point must be hit. What is rarely called is aimed at by one seed in
-// three hundred, and chance leaves out one or another of fewer.
+// coverageSeeds is the number of seeds from which every fault point must be hit. One seed in three hundred aims at rare
+// calls, and with fewer seeds chance leaves some of them out.
 const coverageSeeds = 3000
 
-// coverage prints how often which fault struck where, and fails if one never did.
+// coverage prints which faults struck where, and how often. It fails if one never did.
 func coverage(t *testing.T, r report) {
 	t.Helper()
 	n := map[Hit]int{}
@@ -359,8 +360,8 @@ func coverage(t *testing.T, r report) {
 	}
 }
 
-// TestBrokenVariantsAreCaughtAndTheirTracesBreakThemAgain shows that the simulation notices, and that what it saves is
-// enough to see it again.
+// TestBrokenVariantsAreCaughtAndTheirTracesBreakThemAgain shows that the simulation notices broken code, and that what it
+// saves is enough to see the violation again.
 func TestBrokenVariantsAreCaughtAndTheirTracesBreakThemAgain(t *testing.T) {
 	if *withVariants == "" {
 		t.Skip("it is run by make sim-variants, without the race detector, which sees what there is to see in the seeds")
@@ -401,7 +402,7 @@ func TestBrokenVariantsAreCaughtAndTheirTracesBreakThemAgain(t *testing.T) {
 	t.Logf("%d of %d variants were caught", caught.Load(), len(Variants()))
 }
 
-// breaksAgain reports whether a run broke the invariant that the trace tells first.
+// breaksAgain reports whether a run broke the first invariant of the trace.
 func breaksAgain(r *Result, t Trace) bool {
 	invariant, _, _ := strings.Cut(t.Violations[0], " ")
 	return slices.ContainsFunc(r.Violations, func(v ledger.Violation) bool { return v.Invariant == invariant })
@@ -428,7 +429,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestWhatOnlyCostsLateness measures by how much.
+// TestWhatOnlyCostsLateness measures how much lateness it costs.
 func TestWhatOnlyCostsLateness(t *testing.T) {
 	if *withVariants != "all" {
 		t.Skip("it is run by make sim-variants-all")

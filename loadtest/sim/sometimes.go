@@ -10,8 +10,8 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// sometimes are what must have happened in some run of many: a check of what never happens checks nothing. Those that begin with
-// "minutehand_" are counters of the services, with their labels.
+// sometimes lists what must have happened in some run out of many: a check of something that never happens checks nothing.
+// Names that begin with "minutehand_" are counters of the services, with their labels.
 var sometimes = []string{
 	"an occurrence fired by backfill", "a run of occurrences skipped as missed", "an occurrence skipped by a pause", "an attempt taken over",
 	"an execution retried", "a dead letter", "an entry repeated by a slow writer", "a definition that an update replaced",
@@ -31,7 +31,7 @@ var sometimes = []string{
 	"minutehand_audit_writer_discarded_objects_total",
 }
 
-// seen counts what happened in a run, by its name.
+// seen counts the events of a run by name.
 func (w *world) seen(a *ledger.Account) map[string]int {
 	n := map[string]int{}
 	w.seenByMetrics(n)
@@ -70,7 +70,7 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 // seenByMetrics adds up the metrics of all processes.
 func (w *world) seenByMetrics(n map[string]int) {
 	for _, registry := range w.registries {
-		families, _ := registry.Gather() // what could be gathered
+		families, _ := registry.Gather() // as far as they can be gathered
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
 				var labels []string
@@ -87,7 +87,7 @@ func (w *world) seenByMetrics(n map[string]int) {
 	}
 }
 
-// seenByAccount counts what events and calls tell.
+// seenByAccount counts what the events and calls of an account show.
 func seenByAccount(n map[string]int, a *ledger.Account) {
 	for i := range a.Events {
 		e := &a.Events[i]
@@ -119,7 +119,7 @@ func seenByAccount(n map[string]int, a *ledger.Account) {
 	}
 }
 
-// registry is where a process's metrics are counted; it outlives the process.
+// registry returns the registry of a process's metrics; it outlives the process.
 func (w *world) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	w.mu.Lock()

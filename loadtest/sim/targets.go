@@ -14,7 +14,7 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// invoke is the network of targets: the first label of a host says how it behaves.
+// invoke is the network of targets: the first label of a host determines its behaviour.
 func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
 	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
 	scheduled, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))

@@ -9,14 +9,14 @@ import (
 	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
-// tenure is a partition as one run of a worker has it.
+// tenure is the ownership of a partition by one run of a worker.
 type tenure struct {
 	worker         string
 	run, partition int
 	epoch          int64
 }
 
-// accepted notes that the hot tier accepted an owner's read, and with it the owners' epochs.
+// accepted notes that the hot tier accepted an owner's read, and with it the owner's epochs.
 func (w *world) accepted(p *process, owners []coord.Owner) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -26,8 +26,8 @@ func (w *world) accepted(p *process, owners []coord.Owner) {
 	}
 }
 
-// publishes checks I3 on what a worker is about to publish: it read the partition under that epoch not long ago, or nobody has
-// read it under a later one.
+// publishes checks I3 on what a worker is about to publish: it read the partition under this epoch not long ago, or nobody
+// has read it under a later one.
 func (w *world) publishes(p *process, list []dispatch.Message) {
 	for _, r := range list {
 		f, err := wire.UnmarshalFire(r.Value)

@@ -9,8 +9,8 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// Timeline writes what happened in a run, as far as it concerns the jobs of its violations: what was asked for, what was
-// published and invoked, what was recorded, and every fault.
+// Timeline writes what happened in a run to the jobs of its violations: what was requested, published, invoked and
+// recorded, and every fault.
 func (r *Result) Timeline(out io.Writer) {
 	var ids []string
 	for _, v := range r.Violations {

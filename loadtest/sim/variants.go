@@ -18,13 +18,13 @@ import (
 	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
-// Variant is the code with something broken on purpose, to show that the simulation notices. It is made of ports that are
-// put in front of the real ones, of broken servers, or of a worker's limits, so that the services are as they are.
+// Variant is the code with something broken on purpose, to show that the simulation notices. It consists of ports placed in
+// front of the real ones, of broken servers, or of a worker's limits, so that the services are unchanged.
 type Variant struct {
 	Name string
-	// Seed is the first that is known to catch it: where `make test` begins to look.
+	// Seed is the first seed known to catch it, where `make test` begins to look.
 	Seed uint64
-	// Ports replaces some of the ports that processes of a kind are given.
+	// Ports replaces some of the ports given to processes of a kind.
 	Ports func(kind string, p *Ports)
 	// Servers breaks a server.
 	Servers func(w *world)
@@ -79,7 +79,7 @@ func Variants() []*Variant {
 	}
 }
 
-// LateVariants are those that only cost lateness, because put-back mends them.
+// LateVariants are those that only cost lateness, because put-back repairs them.
 func LateVariants() []*Variant {
 	return []*Variant{
 		{Name: "removed from due before it is published", Ports: func(kind string, p *Ports) {
@@ -95,7 +95,7 @@ func LateVariants() []*Variant {
 	}
 }
 
-// VariantOf finds a variant by its name; nil for none.
+// VariantOf returns a variant by its name; nil for none.
 func VariantOf(name string) *Variant {
 	for _, v := range append(Variants(), LateVariants()...) {
 		if v.Name == name {
@@ -105,7 +105,7 @@ func VariantOf(name string) *Variant {
 	return nil
 }
 
-// closesBlindly gives a bucket that was once seen all done as it was then.
+// closesBlindly returns a bucket that was once seen all done as it was then.
 type closesBlindly struct {
 	jobstore.Pending
 	mu   sync.Mutex
@@ -135,7 +135,7 @@ func (c *closesBlindly) Scan(
 	return rows, err
 }
 
-// closesOutOfOrder passes over open buckets when it looks for what to close.
+// closesOutOfOrder skips open buckets when it looks for buckets to close.
 type closesOutOfOrder struct{ jobstore.Pending }
 
 func (c closesOutOfOrder) FirstOpen(ctx context.Context, partition int, from, to int64) (int64, bool, error) {
@@ -168,7 +168,7 @@ func (b neverPutsBack) Add(ctx context.Context, entries []job.Entry) error {
 	return b.Buckets.Add(ctx, ahead)
 }
 
-// marksFirst writes what follows from an attempt only after it has marked the attempt's entry.
+// marksFirst marks an attempt's entry before it writes what follows from the attempt.
 type marksFirst struct {
 	jobstore.Pending
 	mu      sync.Mutex
@@ -193,7 +193,7 @@ func (m *marksFirst) MarkDone(ctx context.Context, locators []job.Locator) error
 	return m.Pending.Put(ctx, waiting)
 }
 
-// seesNoSuccessor sees the row of an entry and not that of the one after it.
+// seesNoSuccessor sees the row of an entry but not its successor's.
 type seesNoSuccessor struct {
 	jobstore.Pending
 	mu  sync.Mutex
@@ -234,7 +234,7 @@ func (r refusesAhead) Start(ctx context.Context, k attempts.Key, t job.Token, c 
 	return fence, stop, err
 }
 
-// beginsAs lets an attempt begin although the stop record says one of some verdicts of it.
+// beginsAs lets an attempt begin although the stop record gives it one of some verdicts.
 type beginsAs struct {
 	attempts.Records
 	verdicts []job.Verdict
@@ -266,7 +266,7 @@ func (a putsBlindly) PutIfAbsent(ctx context.Context, name string, body []byte) 
 	return nil
 }
 
-// readsOn gives consumers that go over to a topic that was created anew without telling.
+// readsOn returns consumers that go over to a recreated topic without saying so.
 type readsOn struct{ dispatch.Log }
 
 func (l readsOn) Subscribe(ctx context.Context, topic, group string) (dispatch.Consumer, error) {
@@ -325,7 +325,7 @@ func (b horizonLate) SetHorizon(ctx context.Context, o coord.Owner, horizon time
 	return nil
 }
 
-// staysOwner is a coordinator whose members never leave by themselves.
+// staysOwner is a coordinator whose members never leave on their own.
 type staysOwner struct{ coord.Coordinator }
 
 func (c staysOwner) Join(ctx context.Context, role coord.Role) (<-chan []coord.Owner, error) {

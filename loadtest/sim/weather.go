@@ -4,21 +4,22 @@ import (
 	"maps"
 )
 
-// Weather is how often which faults strike: the chance of each kind at a call of weight 1.
+// Weather says how often which faults strike: the chance of each kind at a call of weight 1.
 type Weather struct {
 	Name   string
 	Rates  map[Kind]float64
 	Longer bool // delays may be longer than a lease
 	// Scheduled is how many of each scheduled kind there are.
 	Scheduled map[Kind]int
-	// Crash tells that it loses, in the sense of the invariants: a process, a stall longer than a lease, a hot tier or a log.
+	// Crash is set if it causes losses, in the sense of the invariants: of a process, a hot tier or a log, or a stall longer
+	// than a lease.
 	Crash bool
 }
 
-// calm is a weather without any fault, in which clocks agree: it shows what the others are compared with.
+// calm is a weather without faults, in which clocks agree: the others are compared with it.
 var calm = Weather{Name: "calm"}
 
-// weatherOf is calm for one seed of twenty, and else one of the weathers in turn.
+// weatherOf returns calm for one seed in twenty, and otherwise one of the weathers in turn.
 func weatherOf(seed uint64) Weather {
 	if (dice{seed}).roll("calm") < 0.05 {
 		return calm

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// jobCount is how many jobs a run registers, togetherCount how many of these, the last ones, may come as a batch.
+	// jobCount is how many jobs a run registers. togetherCount of these, the last ones, may come as a batch.
 	jobCount, togetherCount = 14, 4
-	// faultsFor is how long faults strike, settleFor how long everything has to be mended then: what is due when the last
+	// faultsFor is how long faults strike, settleFor how long everything then has to be repaired: what is due when the last
 	// fault is over is invoked within that time.
 	faultsFor = 8 * time.Minute
 	settleFor = 5 * time.Minute
@@ -29,13 +29,13 @@ const (
 // mostRedriven is how many dead letters are redriven.
 const mostRedriven = 10
 
-// largeBody is the size of the bodies that some jobs have, so large that workers and executors hold few of them at a time.
+// largeBody is the size of some jobs' bodies, so large that workers and executors hold few of them at a time.
 const largeBody = 20 << 10
 
 var large = strings.Repeat("x", largeBody)
 
-// play is the client of jobs that are registered in one request. It repeats each request until it is answered, as a client does
-// that wants to be sure.
+// play is the client of jobs that are registered in one request. It repeats each request until it is answered, as a careful
+// client does.
 func (w *world) play(scripts []script) {
 	w.after(scripts[0].begin, func() {
 		for i, id := range w.register(scripts) {
@@ -52,7 +52,7 @@ func (w *world) play(scripts []script) {
 	})
 }
 
-// register gives the ids of the jobs, "" for one whose end was past; or none if there was no answer until the end.
+// register returns the ids of the jobs, "" for a job whose end was past, or none if there was no answer until the end.
 func (w *world) register(scripts []script) (ids []string) {
 	name := scripts[0].name
 	if len(scripts) == 1 {
@@ -91,7 +91,7 @@ func (w *world) register(scripts []script) (ids []string) {
 	return ids
 }
 
-// hasEnded reports whether a job's end is past, or so near that no occurrence may lie before it.
+// hasEnded reports whether a job's end is past, or so near that there may be no occurrence before it.
 func hasEnded(body any) bool {
 	members, _ := body.(map[string]any)
 	end, ok := members["end_at"].(time.Time)
@@ -101,7 +101,7 @@ func hasEnded(body any) bool {
 // longest is the longest time between two occurrences of the workload's schedules, with jitter.
 const longest = 3 * time.Minute
 
-// follow makes a job's changes.
+// follow makes the changes to a job.
 func (w *world) follow(s script, id string) {
 	version := 0
 	for n, c := range s.changes {
@@ -114,8 +114,8 @@ func (w *world) follow(s script, id string) {
 	}
 }
 
-// hold keeps what has a label from being dispatched for a while, as an operator does: longer than after which a bucket may
-// close.
+// hold keeps jobs with a label from being dispatched for a while, as an operator does: for longer than it takes until a
+// bucket may close.
 func (w *world) hold() {
 	w.after(time.Duration(w.faults.dice.roll("hold")*60_000)*time.Millisecond, func() {
 		w.request("operator", http.StatusOK, http.MethodPost, "/dispatch/pause", map[string]any{"label": "held=yes"})
@@ -126,7 +126,7 @@ func (w *world) hold() {
 	})
 }
 
-// change makes one change; false when the job has ended by it.
+// change makes one change; it returns false if that ended the job.
 func (w *world) change(s script, id string, n int, what string, version *int) (goesOn bool) {
 	path := "/jobs/" + id
 	if what != "trigger" {
@@ -214,8 +214,8 @@ func (w *world) cancel(s script, id, what string) {
 	}
 }
 
-// replaceBefore replaces the server that holds a job's part of the hot tier a moment before some changes: what they stop may be on its
-// way through an executor that goes on with the server of before. A replay does the same.
+// replaceBefore replaces the server that holds a job's part of the hot tier a moment before some changes. What these stop
+// may be on its way through an executor that goes on with the old server. A replay does the same.
 func (w *world) replaceBefore(id string, n int) {
 	who, ok := w.faults.replaces(id, n)
 	if !ok {
@@ -228,7 +228,7 @@ func (w *world) replaceBefore(id string, n int) {
 	w.after(1005*time.Millisecond+time.Duration(w.faults.dice.roll("replaced/%s/%d", id, n)*2500)*time.Millisecond, func() {})
 }
 
-// cancelExecution cancels some of the executions that were triggered.
+// cancelExecution cancels some of the triggered executions.
 func (w *world) cancelExecution(name string, n int, id, execution string) {
 	if w.faults.dice.roll("cancelled/%s/%d", name, n) < 0.6 {
 		return
@@ -238,7 +238,7 @@ func (w *world) cancelExecution(name string, n int, id, execution string) {
 	}
 }
 
-// redrive has dead letters executed again.
+// redrive redrives dead letters.
 func (w *world) redrive() {
 	w.after(time.Duration(200+w.faults.dice.roll("redriven")*260)*time.Second, func() {
 		answer, ok := w.request("operator", http.StatusAccepted, http.MethodPost, "/dead-letters:redrive", map[string]any{"limit": mostRedriven},
@@ -259,7 +259,7 @@ func (w *world) redrive() {
 	})
 }
 
-// hosts are those of the definitions before a version.
+// hosts returns those of the definitions before a version.
 func (w *world) hosts(s script, version int) (list []string) {
 	target, _ := s.body["target"].(map[string]any)
 	u, _ := url.Parse(target["url"].(string))
@@ -270,13 +270,13 @@ func (w *world) hosts(s script, version int) (list []string) {
 	return list
 }
 
-// host is the target of the version-th definition.
+// host returns the target of the version-th definition.
 func (w *world) host(s script, version int) string {
 	behaviour := pick(w.faults.dice, []string{"ok", "ok", "ok", "flaky", "fail", "bad", "cut"}, "behaviour/%s/%d", s.name, version)
 	return fmt.Sprintf("%s.v%d.%s", behaviour, version, s.name)
 }
 
-// stopped notes what was acknowledged, and the definition that an update made.
+// stopped notes a stop that was acknowledged, and the definition that an update made.
 func (w *world) stopped(s ledger.Stop, definition string) {
 	if s.AckedAt.IsZero() {
 		s.AckedAt = time.Now()
@@ -287,7 +287,7 @@ func (w *world) stopped(s ledger.Stop, definition string) {
 	w.mu.Unlock()
 	w.tell("client", s.JobID, "was acknowledged a "+string(s.Kind))
 	if s.Kind == ledger.StopCancel && w.faults.forgets(s.JobID) {
-		// A little later, so that a replay does not lose it before.
+		// A little later, so that a replay does not lose it earlier.
 		at := (time.Since(w.forecast) + 2*time.Millisecond).Truncate(time.Millisecond)
 		w.background.Go(func() {
 			w.after(at-time.Since(w.forecast), func() { w.strike(Fault{Kind: LoseHot, At: at, Aimed: true}, 0) })
@@ -295,7 +295,7 @@ func (w *world) stopped(s ledger.Stop, definition string) {
 	}
 }
 
-// request repeats a request until it is answered with the status, or as a conflict that its job's state explains.
+// request repeats a request until it is answered with the status, or with a conflict that its job's state explains.
 func (w *world) request(
 	who string, want int, method, path string, body any, headers ...string,
 ) (answer map[string]any, ok bool) {
@@ -311,7 +311,7 @@ func (w *world) request(
 			return answer, false // another client was faster
 		case status == http.StatusConflict:
 			w.refused(path, answer)
-			return answer, false // such as a change of what is cancelled by now
+			return answer, false // such as a change of a job that is cancelled by now
 		case status == http.StatusUnprocessableEntity && (method == http.MethodPatch || method == http.MethodPut || hasEnded(body)):
 			return answer, false // such as an end that is past by now
 		case status != 0 && status != http.StatusServiceUnavailable:
@@ -332,7 +332,7 @@ func (w *world) refused(path string, answer map[string]any) {
 	w.refusals = append(w.refusals, ledger.Refusal{JobID: id, Code: kind[strings.LastIndexAny(kind, "/:")+1:]})
 }
 
-// once makes a request to one API; the status is 0 when no answer came.
+// once makes a request to one API; the status is 0 if no answer came.
 func (w *world) once(name, method, path string, body any, headers []string) (status int, etag string, answer map[string]any) {
 	w.mu.Lock()
 	p, service := w.processes[name], w.apis[name]

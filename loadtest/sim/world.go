@@ -29,12 +29,12 @@ import (
 )
 
 const (
-	// partitions of the cold store, and how many processes of each service share them.
+	// partitions is the number of partitions of the cold store; replicas is how many processes of each service share them.
 	partitions = 4
 	replicas   = 2
 )
 
-// kinds are the services.
+// kinds returns the names of the services.
 func kinds() []string {
 	return []string{"job-api", "bucket-loader", "scheduler-worker", "executor", "retry-manager", "audit-writer"}
 }
@@ -74,21 +74,21 @@ type world struct {
 	processes     map[string]*process
 	apis          map[string]*jobapi.Service
 	outages       map[string]time.Time
-	hangs         map[string]time.Time // until when servers that are away hang instead of failing
+	hangs         map[string]time.Time // until when unavailable servers hang instead of failing
 	checked       map[string]check
 	ahead         map[look]time.Duration
 	calls         []ledger.Call
 	callers       []*process // of each of the calls
 	deleted       map[string]bool
-	raced         int // how many changes of two at once were refused, because another was faster
-	decidedBefore int // how many claims found another decision than the one that was to be made
+	raced         int // how many of two concurrent changes were refused, because another was faster
+	decidedBefore int // how many claims found a decision other than the one they were to make
 
 	listed     map[string]int // by the pages that a client read
 	executions map[string]map[string]int
 	stops      []ledger.Stop
 	updates    []string // the definition of each of the stops that is an update
-	// registered, triggers, resumed (the jobs whose last change is a resume) and refusals are what clients were answered, attempts and
-	// pauses what the retry policies ask for, by job; redriven counts executions.
+	// registered, triggers, resumed (the jobs whose last change is a resume) and refusals are what clients were answered.
+	// attempts and pauses are what the retry policies ask for, by job; redriven counts executions.
 	registered []string
 	triggers   []ledger.Trigger
 	resumed    map[string]bool
@@ -96,20 +96,20 @@ type world struct {
 	attempts   map[string]int
 	pauses     map[string]time.Duration
 	redriven   int
-	// tenures are when workers' reads were accepted last, epochs the greatest with which any was, by partition.
+	// tenures hold when workers' reads were last accepted, epochs the greatest epoch of an accepted read, by partition.
 	tenures map[tenure]time.Time
 	epochs  map[int]int64
 	moments []moment
 	broken  []ledger.Violation
-	// slow are the times for which a worker stood still, or a call of it was under way; losses are those of the hot tier.
+	// slow are the times during which a worker stalled, or one of its calls was in flight; losses are those of the hot tier.
 	slow   []span
 	deeds  []deed
 	losses []loss
-	// registries are the metrics of all processes that ever ran; together counts the jobs of batches.
+	// registries hold the metrics of all processes that ever ran; together counts the jobs of batches.
 	registries []*prometheus.Registry
 	together   int
 
-	// lastID is the millisecond of the last id, idsThen how many there were in it.
+	// lastID is the millisecond of the last id, idsThen how many ids there were in it.
 	lastID  int64
 	idsThen int
 
@@ -127,7 +127,7 @@ type moment struct {
 func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 	w := &world{
 		base: base, seed: seed, faults: f, variant: v, began: time.Now(),
-		// The store was set up before the first service started, by every clock.
+		// By every clock, the store was set up before the first service started.
 		cold: servers.NewCold(partitions, job.Minute(time.Now().Add(-clock.MaxDifference))), hot: hotTier(f, v),
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
@@ -148,7 +148,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 	return w
 }
 
-// hotTier is one that is full in some seeds, and one that keeps few outcomes in others.
+// hotTier returns one that is full in some seeds, and one that keeps few outcomes in others.
 func hotTier(f *Faults, v *Variant) *servers.Hot {
 	entries, records := 0, 0
 	if v == nil && f.weather.Name != calm.Name {
@@ -168,7 +168,7 @@ func (w *world) violate(invariant, jobID, format string, args ...any) {
 	w.broken = append(w.broken, ledger.Violation{Invariant: invariant, JobID: jobID, Detail: fmt.Sprintf(format, args...)})
 }
 
-// tell notes a moment.
+// tell records a moment.
 func (w *world) tell(who, about, what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,10 +179,10 @@ func (w *world) tell(who, about, what string) {
 	w.moments = append(w.moments, m)
 }
 
-// mostAtOnce is more than the services do in an instant, unless one of them turns in a loop.
+// mostAtOnce is more than the services do in an instant, unless one of them loops.
 const mostAtOnce = 1_000_000
 
-// after does something later, unless the simulation ends before.
+// after does something later, unless the simulation ends first.
 func (w *world) after(d time.Duration, do func()) {
 	if run.Sleep(w.base, d) == nil {
 		do()
@@ -195,7 +195,7 @@ func (w *world) away(port string) bool {
 	return time.Now().Before(w.outages[port])
 }
 
-// hanging gives how long a call of a server that is away takes until its caller gives up.
+// hanging returns how long a call to an unavailable server takes until its caller gives up.
 func (w *world) hanging(port string) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -235,15 +235,15 @@ func (w *world) start(kind, name string, nth int) {
 	w.background.Go(func() {
 		err := service.Run(ctx)
 		close(p.ended)
-		if p.ready() == nil && ctx.Err() == nil { // it gave up, which ends a process; someone starts it again
+		if p.ready() == nil && ctx.Err() == nil { // it gave up, which ends the process; it is started again
 			w.tell(name, "", fmt.Sprintf("ends: %v", err))
 			p.die(time.Second)
 		}
 	})
 }
 
-// entropy gives ids that follow from the seed and the instant (and from how many came in it before), so that a replay has
-// the same ones.
+// entropy returns ids that follow from the seed and the instant (and from how many ids there were in it), so that a replay
+// has the same ids.
 type entropy struct{ w *world }
 
 // Read implements io.Reader.
@@ -280,9 +280,9 @@ func (w *world) service(p *process) (run.Runner, error) {
 	case "scheduler-worker":
 		cfg := schedulerworker.DefaultConfig()
 		cfg.Shards, cfg.Partitions = 1, partitions
-		cfg.MaxBytes = 3 * largeBody // large bodies have to wait for memory
+		cfg.MaxBytes = 3 * largeBody // large bodies must wait for memory
 		if w.variant == nil && w.seed%2 == 0 {
-			cfg.Window = 4 // much of what is due has to wait
+			cfg.Window = 4 // much of what is due must wait
 		}
 		if w.variant != nil && w.variant.Worker != nil {
 			w.variant.Worker(&cfg)
@@ -290,9 +290,9 @@ func (w *world) service(p *process) (run.Runner, error) {
 		return assembly.SchedulerWorker(cfg, &ports, around)
 	case "executor":
 		cfg := executor.DefaultConfig()
-		// Some of what hangs is deferred, but not for so long that the end of the run would not see it.
+		// Some of what hangs is deferred, but not for so long that it would miss the end of the run.
 		cfg.HostConcurrency, cfg.MaxQueueWait, cfg.MaxDefer = 3, time.Second, 30*time.Second
-		cfg.MaxBytes = 24 * largeBody // a quarter for each host: its three places, and as many that wait
+		cfg.MaxBytes = 24 * largeBody // a quarter for each host: its three places, and as many waiting
 		return assembly.Executor(cfg, &ports, around)
 	case "retry-manager":
 		return assembly.RetryManager(retrymanager.DefaultConfig(), &ports, around)
@@ -302,7 +302,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 	return assembly.AuditWriter(cfg, &ports, around)
 }
 
-// stop stops all processes gracefully, the API first and the audit-writers last, as their work flows.
+// stop stops all processes gracefully, from the API to the audit-writers, in the order in which work flows.
 func (w *world) stop() {
 	w.mu.Lock()
 	w.stopping = true
@@ -321,7 +321,7 @@ func (w *world) stop() {
 	}
 }
 
-// schedule lets the scheduled faults strike.
+// schedule makes the scheduled faults strike.
 func (w *world) schedule(list []Fault) {
 	w.forecast = time.Now()
 	for _, f := range list {
@@ -329,7 +329,7 @@ func (w *world) schedule(list []Fault) {
 	}
 }
 
-// plan lets a scheduled fault strike at its time.
+// plan makes a scheduled fault strike at its time.
 func (w *world) plan(f Fault) {
 	early := time.Duration(0)
 	if f.Kind == FailOver || f.Kind == Replace && !f.onlyOne() {
@@ -352,9 +352,9 @@ func (w *world) strike(f Fault, early time.Duration) {
 		w.after(early, func() {
 			w.tell("simulation", "", f.String())
 			promote(f.For, func(client string) bool { return f.lags(w.faults.dice, client) })
-			if !f.onlyOne() { // else the replica has everything
+			if !f.onlyOne() { // otherwise the replica has everything
 				w.lost(f)
-				w.after(f.For, func() { w.lost(f) }) // what those lose that had lagged
+				w.after(f.For, func() { w.lost(f) }) // what is lost by those that had lagged
 			}
 		})
 	case Recreate:
@@ -394,13 +394,13 @@ func (w *world) strike(f Fault, early time.Duration) {
 
 func tokenKey(k attempts.Key, token string) string { return attemptKey(k) + "@" + token }
 
-// check is a last check that was accepted, perhaps by a server that had been replaced.
+// check is an accepted last check, perhaps by a server that had been replaced.
 type check struct {
 	at       time.Time
 	replaced bool
 }
 
-// look is an attempt as an executor finds it due by its own clock, right before it asks for the lease.
+// look is an attempt at the moment an executor finds it due by its own clock, right before it asks for the lease.
 type look struct {
 	executor *process
 	attempt  string

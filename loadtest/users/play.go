@@ -20,7 +20,7 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// view is what a user reads of an answer.
+// view is the part of an answer that a user reads.
 type view struct {
 	JobID        string    `json:"job_id"`
 	DefinitionID string    `json:"definition_id"`
@@ -30,9 +30,9 @@ type view struct {
 		ExecutionID string `json:"execution_id"`
 		JobID       string `json:"job_id"`
 	} `json:"executions"`
-	// version is that of the answer's ETag.
+	// version is the one in the answer's ETag.
 	version int64
-	// Type is a job's, or a problem document's.
+	// Type is that of a job, or of a problem document.
 	Type           string    `json:"type"`
 	RunAt          time.Time `json:"run_at"`
 	CronExpr       string    `json:"cron_expr"`
@@ -81,7 +81,7 @@ func (u *user) until(ctx context.Context, at time.Duration) {
 	_ = run.Sleep(ctx, time.Until(u.began.Add(at)))
 }
 
-// key is an idempotency key that no other run has.
+// key returns an idempotency key that no other run has.
 func (u *user) key(what string, n int) string {
 	return fmt.Sprintf("%s-%d-%d-%s-%d", u.script.name, u.cfg.Seed, u.began.UnixNano(), what, n)
 }
@@ -95,7 +95,7 @@ func (u *user) owed(v *view, from time.Time) {
 	u.said.Asked = append(u.said.Asked, ledger.Asked{JobID: u.id, Schedule: v.schedule(), From: from, Until: u.began.Add(24 * time.Hour)})
 }
 
-// stops notes that the user is about to ask for something that stops what the schedule owes.
+// stops notes that the user is about to request something that stops what the schedule owes.
 func (u *user) stops() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -119,7 +119,7 @@ func (u *user) stopped(s ledger.Stop) {
 	}
 }
 
-// change makes one change; it returns false when the job has ended by it.
+// change makes one change; it returns false if that ended the job.
 func (u *user) change(ctx context.Context, c change, version *int) bool {
 	path := "/jobs/" + u.id
 	switch c.what {
@@ -150,7 +150,7 @@ func (u *user) change(ctx context.Context, c change, version *int) bool {
 	return true
 }
 
-// update changes the job's target, and its schedule too or the whole job.
+// update changes the job's target, or the target and the schedule, or the whole job.
 func (u *user) update(ctx context.Context, c change, version *int) {
 	*version++
 	u.stops()
@@ -160,7 +160,7 @@ func (u *user) update(ctx context.Context, c change, version *int) {
 	switch {
 	case c.what == "reschedule" && u.script.body["type"] == "interval":
 		body["every"] = "4s"
-	case c.what == "replace" && u.script.body["type"] != "one_shot": // a delay would begin again
+	case c.what == "replace" && u.script.body["type"] != "one_shot": // a delay would start again
 		method, body = http.MethodPut, maps.Clone(u.script.body)
 		body["target"] = target
 	}
@@ -172,7 +172,7 @@ func (u *user) update(ctx context.Context, c change, version *int) {
 	u.owed(&v, time.Now())
 }
 
-// hosts are those of the targets before a version.
+// hosts returns those of the targets before a version.
 func (u *user) hosts(version int) []string {
 	old := []string{host(u.script.behavior, 0, u.script.name)}
 	for n := 1; n < version; n++ {
@@ -181,7 +181,8 @@ func (u *user) hosts(version int) []string {
 	return old
 }
 
-// race has two clients change the job's target at once, each by the ETag that it has read: none overwrites what it has not seen.
+// race makes two clients change the job's target at once, each by the ETag that it has read: neither overwrites a version
+// it has not seen.
 func (u *user) race(ctx context.Context, version *int) {
 	u.stops()
 	type answer struct {
@@ -196,7 +197,7 @@ func (u *user) race(ctx context.Context, version *int) {
 		both.Go(func() {
 			v, ok := u.patchByETag(ctx, u.targets.url("ok", target, u.script.name))
 			if !ok {
-				v.version = -1 // it was refused, as it is where the job has ended
+				v.version = -1 // it was refused, as it is if the job has ended
 			}
 			answers[i] = answer{v, target, time.Now()}
 		})
@@ -222,7 +223,7 @@ func (u *user) race(ctx context.Context, version *int) {
 	}
 }
 
-// patchByETag sets the job's target, by the version that it has read right before.
+// patchByETag sets the job's target by the version that it read right before.
 func (u *user) patchByETag(ctx context.Context, url string) (view, bool) {
 	for ctx.Err() == nil {
 		v, ok := u.request(ctx, http.StatusOK, http.MethodGet, "/jobs/"+u.id, nil)
@@ -238,7 +239,7 @@ func (u *user) patchByETag(ctx context.Context, url string) (view, bool) {
 	return view{}, false
 }
 
-// resume ends a pause; what it owes begins with the answer.
+// resume ends a pause; what the schedule owes begins with the answer.
 func (u *user) resume(ctx context.Context) {
 	u.stops()
 	u.mu.Lock()
@@ -259,7 +260,7 @@ func (u *user) resume(ctx context.Context) {
 	u.mu.Unlock()
 }
 
-// trigger has the job executed now, and cancels some of these executions.
+// trigger triggers the job, and cancels some of these executions.
 func (u *user) trigger(ctx context.Context, c change) {
 	v, ok := u.request(ctx, http.StatusAccepted, http.MethodPost, "/jobs/"+u.id+"/trigger", nil, "Idempotency-Key", u.key("trigger", c.n))
 	if !ok {
@@ -279,7 +280,7 @@ func (u *user) trigger(ctx context.Context, c change) {
 // mostRedriven is how many dead letters are redriven.
 const mostRedriven = 10
 
-// redrive has dead letters executed again, as an operator does, in the middle of the run.
+// redrive redrives dead letters, as an operator does, in the middle of the run.
 func (u *Users) redrive(ctx context.Context) {
 	if run.Sleep(ctx, u.cfg.Lasts*2/3) != nil {
 		return
@@ -329,8 +330,8 @@ func (u *Users) request(ctx context.Context, want int, method, path string, body
 	return v, false
 }
 
-// look reads the job of a change that was not answered with success. It may have been made all the same, and its definition be in force
-// until the change is made once more: what that definition owed, no later answer tells.
+// look reads the job of a change that was not answered with success. The change may have been made all the same, and its
+// definition be in force until the change is repeated. No later answer reports what that definition owed.
 func (u *Users) look(ctx context.Context, try int, path string) {
 	id, _, _ := strings.Cut(strings.TrimPrefix(path, "/jobs/"), "/")
 	if !strings.HasPrefix(id, job.JobPrefix) {
@@ -353,7 +354,7 @@ func (u *Users) refused(path, problem string) {
 	u.said.Refusals = append(u.said.Refusals, ledger.Refusal{JobID: id, Code: problem[strings.LastIndexAny(problem, "/:")+1:]})
 }
 
-// once makes a request; the status is 0 when no answer came.
+// once makes a request; the status is 0 if no answer came.
 func (u *Users) once(ctx context.Context, try int, method, path string, body any, headers []string) (status int, etag string, answer []byte) {
 	var text io.Reader = http.NoBody
 	if body != nil {

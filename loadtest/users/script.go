@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// script is what the owner of one job does.
+// script says what the owner of one job does.
 type script struct {
 	name     string
 	body     map[string]any
@@ -15,11 +15,11 @@ type script struct {
 	begin    time.Duration
 	changes  []change
 	attempts int
-	// pause is the least before a retry: a policy's jitter is a quarter.
+	// pause is the shortest pause before a retry: a policy's jitter is a quarter.
 	pause time.Duration
 }
 
-// change is something that a user asks for, so long after the start.
+// change is something that a user requests at a time after the start.
 type change struct {
 	at   time.Duration
 	what string
@@ -38,7 +38,7 @@ func scripts(cfg Config, began time.Time, t *targets) []script {
 
 func pick[T any](d *rand.Rand, of ...T) T { return of[d.IntN(len(of))] }
 
-// quiet is for how long before the end nobody changes anything.
+// quiet is how long before the end changes stop.
 const quiet = 5 * time.Second
 
 func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *targets) script {
@@ -80,7 +80,7 @@ func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *target
 	return s
 }
 
-// changes are up to six, one after the other; a pause is followed by a resume.
+// changes returns up to six, one after the other; a pause is followed by a resume.
 func changes(cfg Config, d *rand.Rand, begin time.Duration) (list []change) {
 	room := int64(cfg.Lasts - begin - quiet)
 	if room <= 0 {

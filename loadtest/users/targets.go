@@ -17,8 +17,8 @@ import (
 // slowFor is how long a slow target takes to answer.
 const slowFor = 1500 * time.Millisecond
 
-// targets are the users' targets: /BEHAVIOUR/VERSION/NAME. Healthy ones have one address and all others another, so that these do not take
-// the room of those.
+// targets are the users' targets: /BEHAVIOUR/VERSION/NAME. Healthy targets share one address and all others another, so
+// that the others do not take the room of the healthy ones.
 type targets struct {
 	healthy, ill string
 	mu           sync.Mutex
@@ -44,7 +44,7 @@ func newTargets(t *testing.T) *targets {
 	return s
 }
 
-// url is where a target of a behaviour is.
+// url returns the URL of a target with a behaviour.
 func (s *targets) url(behaviour string, version int, name string) string {
 	base := s.ill
 	if behaviour == "ok" {
@@ -53,12 +53,12 @@ func (s *targets) url(behaviour string, version int, name string) string {
 	return fmt.Sprintf("%s/%s/v%d/%s", base, behaviour, version, name)
 }
 
-// host is what stands for a target in the account.
+// host returns the name of a target in the account.
 func host(behaviour string, version int, name string) string {
 	return fmt.Sprintf("%s.v%d.%s", behaviour, version, name)
 }
 
-// ServeHTTP notes a call and behaves.
+// ServeHTTP records a call and behaves.
 func (s *targets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	at := time.Now()
 	due, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
@@ -67,7 +67,7 @@ func (s *targets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := ledger.Call{
 		Host: behaviour + "." + strings.ReplaceAll(rest, "/", "."), JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Idempotency-Key"),
 		Attempt: attempt, ScheduledFor: due, Token: r.Header.Get("Minutehand-Fencing-Token"), At: at,
-		// Where nothing else is known, a call that hangs failed.
+		// If nothing else is known, a call that hangs failed.
 		Failed: behaviour == "fail" || behaviour == "hang" || behaviour == "flaky" && attempt == 1, Gone: behaviour == "gone",
 	}
 	s.mu.Lock()
@@ -87,7 +87,7 @@ func (s *targets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// all are the calls until now, in the order in which they came.
+// all returns the calls so far, in the order in which they arrived.
 func (s *targets) all() []ledger.Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()

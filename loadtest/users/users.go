@@ -1,6 +1,6 @@
-// Package users plays the users of an installation and their targets: they register jobs of every kind, change, pause, trigger, redrive
-// and cancel them, and repeat each request until it is answered. It keeps what they were answered, and what the targets received, for
-// package ledger; nothing of that comes from the system's own records.
+// Package users plays the users of an installation and their targets. The users register jobs of every kind, change, pause,
+// trigger, redrive and cancel them, and repeat each request until it is answered. The package keeps what they were
+// answered, and what the targets received, for package ledger; none of it comes from the system's own records.
 //
 // Every schedule has an end, so that an installation comes to rest afterwards.
 package users
@@ -27,22 +27,23 @@ type Config struct {
 	Seed uint64
 	// Jobs is how many they register.
 	Jobs int
-	// Lasts is for how long after the start the jobs fall due and are changed.
+	// Lasts is how long after the start jobs fall due and are changed.
 	Lasts time.Duration
-	// Base gives the address of an API, as in "http://127.0.0.1:8080"; the next try asks another one.
+	// Base returns the address of an API, as in "http://127.0.0.1:8080"; the next try asks another one.
 	Base func(try int) string
 }
 
-// Slack is how long before a change the instants lie that must be called all the same: whatever is killed or away, is back sooner.
+// Slack is how long before a change the instants lie that must still be called: whatever is killed or unavailable is back
+// sooner.
 const Slack = time.Minute
 
-// patience is how long after the end a request may still be repeated that was not answered before.
+// patience is how long after the end an unanswered request may still be repeated.
 const patience = 3 * time.Minute
 
 // travel is how long after its last check a call may reach its target: executors allow themselves a second to begin it.
 const travel = 2 * time.Second
 
-// Users are at it since Start.
+// Users have been playing since Start.
 type Users struct {
 	t       *testing.T
 	cfg     Config
@@ -65,7 +66,7 @@ type user struct {
 	*Users
 	script script
 	id     string
-	// asked is where the job's present schedule stands in said.Asked; -1 while nothing is owed.
+	// asked is the index of the job's current schedule in said.Asked; -1 while nothing is owed.
 	asked int
 }
 
@@ -96,8 +97,8 @@ func (u *Users) Wait() {
 	_ = run.Sleep(u.t.Context(), time.Until(u.began.Add(u.cfg.Lasts)))
 }
 
-// Superseded reads the definitions of a job before its present one, in the order in which they were made: those that users were told of,
-// and those of which an event tells. There are none of a job that is not the users'; nor, without users, of any.
+// Superseded returns the former definitions of a job, in the order in which they were made: those that users were told of,
+// and those that an event names. A job that does not belong to the users has none; without users, no job has any.
 func (u *Users) Superseded(ctx context.Context, jobs jobstore.Jobs, j *job.Job, events []job.Event) (list []job.Definition, err error) {
 	if u == nil {
 		return nil, nil
@@ -113,7 +114,7 @@ func (u *Users) Superseded(ctx context.Context, jobs jobstore.Jobs, j *job.Job, 
 			ids = append(ids, e.DefinitionID)
 		}
 	}
-	slices.Sort(ids) // by their time
+	slices.Sort(ids) // by time
 	for _, id := range slices.Compact(ids) {
 		if id == j.Definition.ID || id == "" {
 			continue
@@ -121,14 +122,14 @@ func (u *Users) Superseded(ctx context.Context, jobs jobstore.Jobs, j *job.Job, 
 		switch d, _, err := jobs.Definition(ctx, j.ID, id); {
 		case err == nil:
 			list = append(list, d)
-		case !errors.Is(err, jobstore.ErrNotFound): // the row that would have had it was never written
+		case !errors.Is(err, jobstore.ErrNotFound): // the row that would have held it was never written
 			return nil, err
 		}
 	}
 	return list, nil
 }
 
-// WaitForSilence returns when no target was called for a while, or fails.
+// WaitForSilence returns once no target was called for a while, or fails.
 func (u *Users) WaitForSilence(silence, limit time.Duration) {
 	u.t.Helper()
 	for began := time.Now(); time.Since(began) < limit; {
@@ -150,7 +151,7 @@ func (u *Users) Fill(a *ledger.Account) {
 	a.Stops = append(a.Stops, u.said.Stops...)
 	a.Registered, a.MaxAttempts, a.RetryAfter = append(a.Registered, u.said.Registered...), u.said.MaxAttempts, u.said.RetryAfter
 	a.Triggers, a.Resumed, a.Refusals = append(a.Triggers, u.said.Triggers...), u.said.Resumed, append(a.Refusals, u.said.Refusals...)
-	a.Settles = time.Second // what lies before the end was waited for
+	a.Settles = time.Second // everything before the end was waited for
 	a.Travel = travel
 	gone := map[string]time.Time{}
 	for _, c := range calls {
@@ -159,7 +160,7 @@ func (u *Users) Fill(a *ledger.Account) {
 		}
 	}
 	for _, asked := range u.said.Asked {
-		if at := gone[asked.JobID]; !at.IsZero() && at.Before(asked.Until.Add(Slack)) { // its target had the job paused
+		if at := gone[asked.JobID]; !at.IsZero() && at.Before(asked.Until.Add(Slack)) { // its target paused the job
 			asked.Until = at.Add(-Slack)
 		}
 		a.Asked = append(a.Asked, asked)
@@ -167,7 +168,7 @@ func (u *Users) Fill(a *ledger.Account) {
 	a.Updated = u.updated(a)
 }
 
-// updated tells until when definitions had taken effect: by the first answer after the instant that they name.
+// updated returns by when definitions had taken effect: at the first answer after the instant that they name.
 func (u *Users) updated(a *ledger.Account) map[string]time.Time {
 	updated := map[string]time.Time{}
 	for n := range a.Jobs {
@@ -183,7 +184,7 @@ func (u *Users) updated(a *ledger.Account) map[string]time.Time {
 	return updated
 }
 
-// Summary says how much the users did, for a test's log.
+// Summary returns how much the users did, for a test's log.
 func (u *Users) Summary() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -11,22 +11,23 @@ import (
 	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
-// Memory is how much a process may take, in bytes. What is bounded by memory follows from it.
+// Memory is how many bytes a process may use. Everything bounded by memory is derived from it.
 type Memory int64
 
 const (
-	// LeastMemory is what everything below is stated for: a process with it stays within a container of 512 MB.
+	// LeastMemory is the memory that everything below is stated for: with it, a process stays within a container of 512 MB.
 	LeastMemory = 512 << 20
-	// mostMemory is the most that a process takes unless it is told to.
+	// mostMemory is the most that a process uses unless it is told otherwise.
 	mostMemory Memory = 8 << 30
-	// collectorShare of the memory is where Go's collector begins to work harder; the rest is for the store's caches, which lie
-	// outside its heap.
+	// collectorShare is the share of the memory at which Go's collector begins to work harder. The rest is for the store's
+	// caches, which lie outside its heap.
 	collectorShare = 320.0 / 512
 	// mostMemTableBytes bounds what is replayed at a start.
 	mostMemTableBytes = 64 << 20
 )
 
-// MachineMemory is half of what this machine, or this process's control group, has: 512 MiB at least and 8 GiB at most.
+// MachineMemory returns half of what this machine, or this process's control group, has: at least 512 MiB and at most 8
+// GiB.
 func MachineMemory() Memory {
 	return memoryOf(os.ReadFile)
 }
@@ -43,7 +44,7 @@ func memoryOf(read func(name string) ([]byte, error)) Memory {
 	}
 	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
 		if text, err := read(file); err == nil {
-			if limit, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil { // else it is "max"
+			if limit, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil { // otherwise it is "max"
 				all = min(all, limit)
 			}
 		}
@@ -51,10 +52,10 @@ func memoryOf(read func(name string) ([]byte, error)) Memory {
 	return min(max(Memory(all/2), LeastMemory), mostMemory)
 }
 
-// CollectorLimit is the soft limit of Go's heap.
+// CollectorLimit returns the soft limit of Go's heap.
 func (m Memory) CollectorLimit() int64 { return int64(float64(m) * collectorShare) }
 
-// times is n, which is meant for the least memory, for as much as there is.
+// times scales n, which is meant for the least memory, to the memory there is.
 func (m Memory) times(n int64) int64 {
 	return n * max(int64(m), int64(LeastMemory)) / int64(LeastMemory)
 }

@@ -1,5 +1,5 @@
-// Package platform is all six services in one process, wired onto the embedded adapters. There is nothing else in it:
-// the services are the ones that the cluster runs, and know ports only.
+// Package platform is all six services in one process, wired onto the embedded adapters, and nothing else: the services are
+// the ones that the cluster runs, and know ports only.
 package platform
 
 import (
@@ -32,13 +32,13 @@ import (
 type Config struct {
 	// Dir holds the store in DIR/store and the archive in DIR/archive.
 	Dir string
-	// FS is the file system, the machine's if nil.
+	// FS is the file system; nil means the machine's.
 	FS embedded.FS
 	// Partitions is the partition count of a new store; 0 means the default, or what the store has.
 	Partitions int
-	// Memory is how much the process may take, at least 512 MiB.
+	// Memory is how much the process may use, at least 512 MiB.
 	Memory Memory
-	// StoreFiles is about how many files the store keeps open; 0 means 1000.
+	// StoreFiles is roughly how many files the store keeps open; 0 means 1000.
 	StoreFiles int
 
 	API      jobapi.Config
@@ -49,7 +49,7 @@ type Config struct {
 	Auditor  auditwriter.Config
 }
 
-// DefaultConfig is the configuration of `minutehand run`.
+// DefaultConfig returns the configuration of `minutehand run`.
 func DefaultConfig(dir string) Config {
 	audit := auditwriter.DefaultConfig()
 	audit.CloseBytes = 8 << 20 // four buffers of it share this process's memory with everything else
@@ -65,7 +65,7 @@ func (c *Config) Within(s descriptors.Share) {
 	c.Executor.Within(s.Calls)
 }
 
-// Outside is what the process gives the platform.
+// Outside is what the process provides to the platform.
 type Outside struct {
 	// Listener is where the API listens; nil when only Handler is used.
 	Listener net.Listener
@@ -86,7 +86,7 @@ type Platform struct {
 
 	// API answers requests, with or without a listener.
 	API *jobapi.Service
-	// Adapters are what the services work on, for those who look behind them: tests, the demo, metrics.
+	// Adapters are what the services work on, for tests, the demo and metrics, which look behind the services.
 	Adapters Adapters
 }
 
@@ -104,7 +104,7 @@ type Adapters struct {
 	Board    *embedded.Board
 }
 
-// Open opens the store and makes the services; nothing runs yet. Close it, whether it ran or not.
+// Open opens the store and makes the services; nothing runs yet. It must be closed, whether it ran or not.
 func Open(cfg Config, out Outside) (*Platform, error) {
 	db, err := embedded.Open(embedded.Options{
 		Dir: filepath.Join(cfg.Dir, "store"), FS: cfg.FS, Partitions: cfg.Partitions, SetupMinute: job.Minute(time.Now()),
@@ -142,7 +142,7 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 	return p.serve(cfg, out)
 }
 
-// serve makes the services, in the order in which work flows, which is the order in which they stop.
+// serve makes the services in the order in which work flows, which is also the order in which they stop.
 func (p *Platform) serve(cfg Config, out Outside) error {
 	a := p.Adapters
 	ports := &assembly.Ports{
@@ -193,7 +193,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	return nil
 }
 
-// register makes the metrics that no service has for itself.
+// register makes the metrics that belong to no service.
 func (p *Platform) register(metrics prometheus.Registerer) {
 	lag := admin.Lag(p.Adapters.Log, dispatch.GroupExecutor, dispatch.GroupSettle, dispatch.GroupHistory, dispatch.GroupArchive)
 	metrics.MustRegister(lag, prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -22,7 +22,7 @@ import (
 type buffer struct {
 	partition   int
 	first, last int64
-	// next is where the log goes on behind it.
+	// next is where the log goes on after it.
 	next     int64
 	hour     time.Time
 	openedAt time.Time
@@ -37,8 +37,9 @@ type row struct {
 	at     time.Time
 }
 
-// archiveLoop fills an object for each log partition and puts it when it is old or large enough, when its hour ends,
-// or when ctx does. The position is committed after the put; a crash in between finds the object there.
+// archiveLoop fills an object for each log partition. It puts the object when that is old or large enough, when its hour
+// ends, or when ctx ends. The position is committed after the put; after a crash in between, the next process finds the
+// object there.
 func (s *Service) archiveLoop(ctx context.Context) error {
 	consumer, err := run.Subscribe(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupArchive)
 	if err != nil {
@@ -58,8 +59,8 @@ func (s *Service) archiveLoop(ctx context.Context) error {
 			break
 		}
 	}
-	// What is open is closed, so that a stop leaves nothing out of the archive that the log held. A put that fails now
-	// is made good by the next process, which reads on from the committed position.
+	// Open objects are closed, so that a stop leaves nothing out of the archive that the log held. If a put fails now, the
+	// next process makes up for it: it reads on from the committed position.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 	defer cancel()
 	return errors.Join(a.drain(closing), a.consumer.Close())
@@ -72,14 +73,14 @@ type archiver struct {
 	s        *Service
 	consumer dispatch.Consumer
 	open     map[int]*buffer
-	// there is, by partition, the rest of an object that another has put, behind what this one read of it.
+	// there is, by partition, the rest of an object that another has put, after what this archiver read of it.
 	there map[int]contents
 }
 
-// contents are the event ids of an object, by offset.
+// contents maps an object's offsets to its event ids.
 type contents map[int64]string
 
-// holds reports whether a buffer has just this record, which is read again then.
+// holds reports whether a buffer has exactly this record, which is then being read again.
 func (b *buffer) holds(m *dispatch.Message) bool {
 	i, found := slices.BinarySearchFunc(b.messages, m.Offset, func(m dispatch.Message, offset int64) int { return cmp.Compare(m.Offset, offset) })
 	return found && b.messages[i].Key == m.Key && bytes.Equal(b.messages[i].Value, m.Value)
@@ -101,13 +102,13 @@ func (a *archiver) poll(ctx context.Context) ([]dispatch.Message, error) {
 	defer cancel()
 	messages, err := a.consumer.Poll(pctx, a.s.cfg.Batch)
 	if err != nil && ctx.Err() == nil && pctx.Err() != nil {
-		return nil, nil // an object is due to be closed
+		return nil, nil // an object must be closed now
 	}
 	return messages, err
 }
 
-// rejoin is for a topic that was created anew: what was read of the old one is put under its log id, then reading begins
-// at the start of the new one.
+// rejoin handles a topic that was recreated: it puts what was read from the old topic under the old log id, then reads the
+// new one from its start.
 func (a *archiver) rejoin(ctx context.Context) (err error) {
 	for _, b := range a.buffers() {
 		if err := a.close(ctx, b); err != nil {
@@ -119,7 +120,7 @@ func (a *archiver) rejoin(ctx context.Context) (err error) {
 	return err
 }
 
-// buffers are the objects that are open, in the order of their partitions.
+// buffers returns the open objects, ordered by partition.
 func (a *archiver) buffers() []*buffer {
 	return slices.SortedFunc(maps.Values(a.open), func(a, b *buffer) int { return a.partition - b.partition })
 }
@@ -140,12 +141,13 @@ func (a *archiver) observeAge() {
 	a.s.metrics.age.Set(age)
 }
 
-// take adds records to their objects and puts those that are complete. An object has no gap: behind one that another member of the group
-// has read meanwhile, a new object begins. So objects follow each other by name, and a member that reads the log from its start again finds
-// each of them.
+// take adds records to their objects and puts those that are complete. An object has no gap: after one that another member
+// of the group has read meanwhile, a new object begins. So objects follow each other by name, and a member that reads the
+// log from its start again finds each of them.
 //
-// A log may lose its end under the same id, and give its offsets to other records. So what is read once more is compared with what is
-// there: an object is closed where the log has another record than it, and what is in the archive already is told by its event id.
+// A log may lose its end under the same id, and give its offsets to other records. So what is read once more is compared
+// with what is there. An object is closed where the log has a different record, and records already in the archive
+// are recognised by event id.
 func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error {
 	for i, m := range messages {
 		archived, err := a.isThere(ctx, &m)
@@ -169,7 +171,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 			b = &buffer{partition: m.Partition, first: m.Offset, hour: hour, openedAt: a.s.deps.Clock.Now()}
 			a.open[m.Partition] = b
 		}
-		m.Decoded = nil // kept for up to a minute: as small as it comes
+		m.Decoded = nil // kept for up to a minute: as small as it arrived
 		b.messages = append(b.messages, m)
 		b.last, b.next = m.Offset, m.Offset+1
 		b.bytes += int64(len(m.Value))
@@ -185,7 +187,7 @@ func (a *archiver) take(ctx context.Context, messages []dispatch.Message) error 
 	return nil
 }
 
-// isThere reports whether a record is in the object that another has put, and commits when all of that has been read.
+// isThere reports whether a record is in the object that another has put, and commits once all of that was read.
 func (a *archiver) isThere(ctx context.Context, m *dispatch.Message) (bool, error) {
 	there := a.there[m.Partition]
 	if there == nil {
@@ -208,7 +210,7 @@ func (a *archiver) commit(ctx context.Context, partition int, next int64) error 
 	})
 }
 
-// rewind gives back what was polled and not taken.
+// rewind gives back what was polled but not taken.
 func (a *archiver) rewind(messages []dispatch.Message) {
 	seen := map[int]bool{}
 	for _, m := range messages {
@@ -219,8 +221,8 @@ func (a *archiver) rewind(messages []dispatch.Message) {
 	}
 }
 
-// close puts an object. If there is one of that name, another has put it, or this one has and did not hear of it: what that one holds is
-// left out, and what comes next is compared with the rest of it.
+// close puts an object. If one of that name exists, another process has put it, or this one has and did not hear of it.
+// What that object holds is left out, and what comes next is compared with the rest of it.
 func (a *archiver) close(ctx context.Context, b *buffer) error {
 	for n := 1; ; n++ {
 		rows := a.decode(b)
@@ -242,13 +244,13 @@ func (a *archiver) close(ctx context.Context, b *buffer) error {
 		if fresh < 0 {
 			return a.discard(ctx, b, there)
 		}
-		if fresh > 0 { // the log had others behind that, and lost them; else it had others altogether, and this is one more object
+		if fresh > 0 { // the log had other records after that, and lost them; otherwise all were others, and this is one more object
 			b.messages, b.first, n = b.messages[fresh:], rows[fresh].offset, 0
 		}
 	}
 }
 
-// put puts an object, or gives what is in the one that has its name.
+// put puts an object, or returns the contents of the one that has its name.
 func (a *archiver) put(ctx context.Context, name string, body []byte) (there contents, err error) {
 	err = run.Retry(ctx, a.s.deps.Logger, "put an object", func(ctx context.Context) error {
 		err := a.s.deps.Archive.PutIfAbsent(ctx, name, body)
@@ -272,8 +274,8 @@ func (a *archiver) put(ctx context.Context, name string, body []byte) (there con
 	return there, err
 }
 
-// discard drops a buffer that is in an object already, and notes what else that one holds. The position stays where it is until that is
-// read too: a process that begins there again finds the object by its name.
+// discard drops a buffer that is in an object already, and notes what else that object holds. The position stays where it
+// is until the rest is read too: a process that begins there again finds the object by its name.
 func (a *archiver) discard(ctx context.Context, b *buffer, there contents) error {
 	a.s.metrics.lost.Inc()
 	delete(a.open, b.partition)
@@ -285,7 +287,7 @@ func (a *archiver) discard(ctx context.Context, b *buffer, there contents) error
 	return nil
 }
 
-// decode reads the records of an object, only when it is put: until then they are kept as they came.
+// decode reads the records of an object, only when the object is put: until then they are kept as they arrived.
 func (a *archiver) decode(b *buffer) []row {
 	rows := make([]row, len(b.messages))
 	for i := range b.messages {
@@ -305,8 +307,8 @@ func (a *archiver) eventOf(m *dispatch.Message) job.Event {
 	return e
 }
 
-// name of an object: it follows from where it begins, so that two writers that begin at one place collide. The n-th of a place has a number
-// from the second on.
+// name returns an object's name. It follows from where the object begins, so two writers that begin at one place collide.
+// Further objects of one place are numbered from the second on.
 func (a *archiver) name(b *buffer, n int) string {
 	more := ""
 	if n > 1 {
@@ -316,7 +318,7 @@ func (a *archiver) name(b *buffer, n int) string {
 		b.hour.Format("2006-01-02"), b.hour.Format("15"), a.consumer.LogID(), b.partition, b.first, more)
 }
 
-// drain takes what the log still holds and closes every object.
+// drain takes what the log still holds, and closes every object.
 func (a *archiver) drain(ctx context.Context) error {
 	end, err := a.s.deps.Log.End(ctx, dispatch.TopicEvents)
 	if err != nil {

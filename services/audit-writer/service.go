@@ -24,13 +24,13 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// Config is what an operator may change.
+// Config holds what an operator may change.
 type Config struct {
 	// Region is the first part of an object's name.
 	Region string
 	// Codec compresses the objects' pages: "zstd", or "snappy", which is faster and larger.
 	Codec string
-	// CloseAfter is how long an object takes records at most, CloseBytes how large what it takes may be.
+	// CloseAfter is how long an object takes records at most, CloseBytes how large their total size may be.
 	CloseAfter time.Duration
 	CloseBytes int64
 	// Batch is how many events are handled at once, Linger the pause after a batch that was not full.
@@ -38,7 +38,7 @@ type Config struct {
 	Linger time.Duration
 }
 
-// DefaultConfig is what an audit-writer runs with unless told otherwise.
+// DefaultConfig returns the settings of an audit-writer that was given none.
 func DefaultConfig() Config {
 	return Config{
 		Region: "local", Codec: "zstd", CloseAfter: time.Minute, CloseBytes: 64 << 20, Batch: 2000,
@@ -46,7 +46,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate tells everything that is wrong with c.
+// Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
 	if _, ok := codecs()[c.Codec]; !ok {
 		return errors.New("audit-writer: the codec must be zstd or snappy")
@@ -73,7 +73,7 @@ type Service struct {
 	cfg     Config
 	deps    Deps
 	metrics *metrics
-	// recording and archiving: events come to the history, and to the archive.
+	// recording and archiving are set once events reach the history, and the archive.
 	recording, archiving atomic.Bool
 }
 
@@ -85,7 +85,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}, nil
 }
 
-// Missing names what is still missing before everything is written.
+// Missing names what must still happen before everything is written.
 func (s *Service) Missing() []string {
 	if !s.recording.Load() || !s.archiving.Load() {
 		return []string{"audit-writer: not subscribed to the events yet"}
@@ -93,7 +93,7 @@ func (s *Service) Missing() []string {
 	return nil
 }
 
-// Run writes until ctx ends, then everything that the log holds by then, and closes the objects that are open.
+// Run writes until ctx ends, then everything that the log holds by then, and closes the open objects.
 func (s *Service) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
@@ -103,8 +103,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// recordLoop writes the history. A batch is committed after its rows are durable; the rows have keys that follow from
-// the events, so a batch written twice is written once.
+// recordLoop writes the history. It commits a batch after its rows are durable. The rows' keys follow from the events, so a
+// batch written twice is written once.
 func (s *Service) recordLoop(ctx context.Context) error {
 	consumer, err := run.Subscribe(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupHistory)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// close closes, in order, the buckets in which everything is done and whose minute passed CloseAfter ago. Each is read
-// once more right before: an entry that was written since it was seen all done keeps it open. No entry can be written
-// behind that read: an API write that took longer is repeated into its current minute, and a child lives in or behind
-// the bucket of its parent, which is not done while the child is written.
+// close closes, in order, the buckets in which everything is done and whose minute passed CloseAfter ago. It reads each
+// once more right before: an entry written since the bucket was seen all done keeps it open. No entry can be written after
+// that read. An API write that took longer is repeated into its current minute, and a child lives in the bucket of its
+// parent or a later one, and the parent is not done while the child is written.
 func (s *Service) close(ctx context.Context, p *partition, now time.Time) error {
 	end := job.Minute(now.Add(-s.cfg.CloseAfter))
 	if p.low >= end || p.closeTried >= end && now.Before(p.closeAgain) {
@@ -70,7 +70,7 @@ func (s *Service) allDone(ctx context.Context, p *partition, minute int64) (bool
 	return done, err
 }
 
-// oldestOpen is when the oldest minute that is not closed began.
+// oldestOpen returns when the oldest minute that is not closed began.
 func (s *Service) oldestOpen(p *partition) time.Time {
 	if p.staged == 0 {
 		return s.deps.Clock.Now()

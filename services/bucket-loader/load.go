@@ -9,7 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// takeOver makes this loader the partition's owner in the hot tier and finds where it stands.
+// takeOver makes this loader the partition's owner in the hot tier, and finds out where it stands.
 func (s *Service) takeOver(ctx context.Context, p *partition, now time.Time) error {
 	if err := s.deps.Hot.SetEpoch(ctx, p.owner); err != nil {
 		return err
@@ -27,9 +27,9 @@ func (s *Service) takeOver(ctx context.Context, p *partition, now time.Time) err
 	return nil
 }
 
-// stage fills the hot bucket so far ahead. The new horizon is published before the newly covered buckets are
-// read, also when they are read again after a restart: a writer that read the old horizon has written its entry before
-// this read begins, and one that reads the new one adds its entry itself.
+// stage fills the hot bucket as far ahead as ahead. It publishes the new horizon before it reads the newly covered buckets,
+// also when they are read again after a restart. A writer that read the old horizon has written its entry before this read
+// begins, and a writer that reads the new one adds its entry itself.
 func (s *Service) stage(ctx context.Context, p *partition, now time.Time, ahead time.Duration) error {
 	end := job.Minute(now.Add(ahead)) + 1
 	if p.staged >= end {
@@ -38,7 +38,7 @@ func (s *Service) stage(ctx context.Context, p *partition, now time.Time, ahead 
 	if err := s.deps.Hot.SetHorizon(ctx, p.owner, job.MinuteStart(end)); err != nil {
 		return err
 	}
-	// Where the hot tier has no room for what is far ahead, the near sweep adds it when it is near.
+	// If the hot tier has no room for what is far ahead, the near sweep adds it when it is near.
 	if _, err := s.addAhead(ctx, p, p.staged, end); err != nil {
 		return err
 	}
@@ -46,8 +46,8 @@ func (s *Service) stage(ctx context.Context, p *partition, now time.Time, ahead 
 	return nil
 }
 
-// nearSweep reads the next two minutes again shortly before they are due: what a failed write-through left out is
-// added in time.
+// nearSweep reads the next two minutes again shortly before they are due, so that entries which a failed write-through left
+// out are added in time.
 func (s *Service) nearSweep(ctx context.Context, p *partition, now time.Time) error {
 	next := job.Minute(now.Add(s.cfg.NearBefore))
 	if p.near >= next {
@@ -61,8 +61,8 @@ func (s *Service) nearSweep(ctx context.Context, p *partition, now time.Time) er
 	return nil
 }
 
-// addAhead adds the entries of [from, to) that are still ahead of the clock; what is past due returns only by put-back.
-// It ends where the hot tier is full.
+// addAhead adds the entries of [from, to) that are still ahead of the clock; an entry past due returns only by put-back. It
+// stops when the hot tier is full.
 func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (full bool, err error) {
 	for minute := from; minute < to; minute++ {
 		if to-from > few {
@@ -93,10 +93,10 @@ func (s *Service) addAhead(ctx context.Context, p *partition, from, to int64) (f
 	return false, nil
 }
 
-// few minutes are read one by one: to ask which of them hold anything would take longer.
+// few minutes are read one by one: asking which of them hold anything would take longer.
 const few = 4
 
-// read reads from the cold store, and notes whether it answers.
+// read reads from the cold store, and notes whether the store answers.
 func read[T any](s *Service, ask func() (T, error)) (T, error) {
 	s.cold.Begin(s.deps.Clock.Now())
 	answer, err := ask()
@@ -106,7 +106,7 @@ func read[T any](s *Service, ask func() (T, error)) (T, error) {
 	return answer, err
 }
 
-// firstOpen is the first open minute of [from, to).
+// firstOpen returns the first open minute of [from, to).
 func (s *Service) firstOpen(ctx context.Context, p *partition, from, to int64) (minute int64, ok bool, err error) {
 	minute, err = read(s, func() (m int64, err error) {
 		m, ok, err = s.deps.Pending.FirstOpen(ctx, p.owner.Partition, from, to)
@@ -115,13 +115,13 @@ func (s *Service) firstOpen(ctx context.Context, p *partition, from, to int64) (
 	return minute, ok, err
 }
 
-// askCold returns nil when the cold store answers.
+// askCold returns nil if the cold store answers.
 func (s *Service) askCold(ctx context.Context) error {
 	_, err := s.deps.Pending.LowWater(ctx, 0)
 	return err
 }
 
-// pages reads a bucket in pages, from behind an entry or from the start, until fn wants no more.
+// pages reads a bucket in pages, from after an entry or from the start, until fn wants no more.
 func (s *Service) pages(
 	ctx context.Context, p *partition, minute int64, after *job.Locator, fn func(rows []job.PendingRow) (more bool, err error),
 ) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// fires does what becomes of an entry at its instant.
+// fires does to entries what happens at their instant.
 func (l *loading) fires(t *testing.T, locators ...job.Locator) {
 	t.Helper()
 	for _, at := range locators {
@@ -35,7 +35,7 @@ func (l *loading) isHot(t *testing.T, at job.Locator) bool {
 	return len(absent) == 0
 }
 
-// run makes rounds until an instant.
+// run runs rounds until an instant.
 func (l *loading) run(t *testing.T, until time.Time) {
 	t.Helper()
 	for time.Now().Before(until) {
@@ -44,7 +44,7 @@ func (l *loading) run(t *testing.T, until time.Time) {
 	}
 }
 
-// Where there is no room for what is far ahead, it becomes hot before it is due, when what was due before has left.
+// Entries far ahead that find no room become hot before they are due, once those due before them have left.
 func TestWhatFoundNoRoomIsHotAtItsInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)
@@ -109,7 +109,7 @@ func (p *promised) Scan(ctx context.Context, partition int, minute int64, after 
 	return p.Pending.Scan(ctx, partition, minute, after, limit)
 }
 
-// A writer that reads the horizon of before leaves its entry to the loader. So it must be written before the loader reads.
+// A writer that reads the old horizon leaves its entry to the loader. So the entry must be written before the loader reads.
 func TestHorizonIsPublishedBeforeWhatItCoversIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)
@@ -122,7 +122,7 @@ func TestHorizonIsPublishedBeforeWhatItCoversIsRead(t *testing.T) {
 	})
 }
 
-// A closed bucket is read by nobody any more.
+// Nobody reads a closed bucket any more.
 func TestBucketsCloseInOrderAndOnlyWhenAllIsDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)

@@ -1,9 +1,9 @@
 // Package bucketloader is the bucket-loader: it keeps the hot buckets of its partitions filled with their next hour, puts
 // back what was lost on the way, and closes minute buckets in which everything is done.
 //
-// It promises: whatever a crash, or the loss of the hot tier or the log, did to an entry, it comes back into its hot
-// bucket as long as its row is not done (put-back); no bucket is closed that holds an entry that is not done
-// (invariant I9), and buckets close in order.
+// It promises: whatever a crash, or the loss of the hot tier or the log, did to an entry, the entry comes back into its hot
+// bucket as long as its row is not done (put-back). No bucket is closed that holds an entry that is not done (invariant
+// I9), and buckets close in order.
 package bucketloader
 
 import (
@@ -29,22 +29,22 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// Config is what an operator may change.
+// Config holds what an operator may change.
 type Config struct {
 	// Ahead is how far ahead the hot buckets are filled.
 	Ahead time.Duration
 	// Tick is the pause between two rounds over the partitions.
 	Tick time.Duration
-	// NearBefore is how long before a minute begins it is read again, together with the one after it.
+	// NearBefore is how long before a minute begins it is read again, together with the minute after it.
 	NearBefore time.Duration
 	// CloseSweepAfter is how long after a minute has passed it is swept, and the pause between two sweeps of it.
 	CloseSweepAfter time.Duration
 	// CloseAfter is how long after its minute a bucket may be closed.
 	CloseAfter time.Duration
-	// PutBackWait is how long a put-back waits for the executors at most; it doubles with each put-back of an entry.
+	// PutBackWait is the longest that a put-back waits for the executors; it doubles with each put-back of an entry.
 	PutBackWait time.Duration
-	// MaxCandidates bounds the put-backs that wait at once, and those that are in hot buckets: shared evenly among the
-	// partitions, but at least minShare for each.
+	// MaxCandidates bounds the put-backs that wait at once, and those in hot buckets: shared evenly among the partitions,
+	// but at least minShare for each.
 	MaxCandidates int
 	// Page is how many rows one read takes.
 	Page int
@@ -52,7 +52,7 @@ type Config struct {
 	Parallel int
 }
 
-// DefaultConfig is what a loader runs with unless told otherwise.
+// DefaultConfig returns the settings of a loader that was given none.
 func DefaultConfig() Config {
 	return Config{
 		Ahead: time.Hour, Tick: time.Second, NearBefore: 15 * time.Second, CloseSweepAfter: 15 * time.Second,
@@ -61,7 +61,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate tells everything that is wrong with c.
+// Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
 	var errs []error
 	check := func(ok bool, msg string) {
@@ -98,22 +98,22 @@ type Service struct {
 	metrics *metrics
 
 	partitions map[int]*partition
-	// assigned: it was told which partitions are its own.
+	// assigned is set once the loader was told which partitions it owns.
 	assigned bool
 	// staged is set once everything owned was taken over and staged.
 	staged atomic.Bool
-	// mu guards what visits of several partitions share: nextQuiet, and putBackTotal.
+	// mu guards nextQuiet and putBackTotal, which visits of several partitions share.
 	mu sync.Mutex
-	// nextQuiet is when the next sweep may go on that is likely to find nothing missing.
+	// nextQuiet is when the next sweep that is likely to find nothing missing may go on.
 	nextQuiet time.Time
-	// stageUntil is until when this round stages what is not due soon. The next one goes on with it: what was found overdue must
-	// not wait for an hour of a thousand partitions.
+	// stageUntil is until when this round stages what is not due soon. The next round continues it: entries that were found
+	// overdue must not wait while an hour of a thousand partitions is staged.
 	stageUntil time.Time
-	// waitsSince is since when something overdue has waited to be put back.
+	// waitsSince is since when an overdue entry has waited to be put back.
 	waitsSince time.Time
-	// hot and cold tell whether the stores answer: without them another is to have the partitions.
+	// hot and cold report whether the stores answer: a loader that cannot reach them must not keep the partitions.
 	hot, cold coord.Progress
-	// putBackTotal counts the entries put back, told is when a line about them was written last.
+	// putBackTotal counts the entries put back; told is when they were last logged.
 	putBackTotal int
 	told         time.Time
 }
@@ -121,9 +121,9 @@ type Service struct {
 // partition is what the loader knows of one partition that it owns.
 type partition struct {
 	owner coord.Owner
-	// incarnation of the hot tier to which all of this applies; "" until it was read.
+	// incarnation is the hot tier's to which all of this applies; "" until it was read.
 	incarnation string
-	// staged is the first minute that is not staged yet; 0 before the takeover is complete.
+	// staged is the first minute not yet staged; 0 before the takeover is complete.
 	staged int64
 	// firstSweep is set until everything open, the current minute included, was swept after the takeover.
 	firstSweep bool
@@ -136,32 +136,33 @@ type partition struct {
 	// closeTried is the minute up to which closing was tried, closeAgain when it is tried again.
 	closeTried int64
 	closeAgain time.Time
-	// resume is where the last sweep had found its share, and the next one goes on; nil when it came to the end.
+	// resume is where the last sweep reached its share, and the next one goes on; nil if it came to the end.
 	resume *job.Locator
-	// back are the entries put back since then that were in their hot bucket when it was last asked.
+	// back are the entries put back since then that were in their hot bucket at the last check.
 	back []*job.Entry
-	// backAt is when some of them left it last.
+	// backAt is when some of them last left it.
 	backAt time.Time
-	// found counts what the parts of the present pass over the open buckets have found, oldestDue is when the oldest entry
+	// found counts what the sweeps of the current pass over the open buckets have found. oldestDue is when the oldest entry
 	// that is not done was due.
 	found     int
 	oldestDue time.Time
-	// allDone remembers when everything in a bucket was first seen done to which a writer may still add. done are those that
-	// were seen all done after that: they are not asked for again until they are closed, however long another keeps them from
-	// it. So are the empty ones, for a while: what follows from an entry that is overdue may come into one of them.
+	// allDone remembers when everything was first seen done in a bucket to which a writer may still add. done are the
+	// buckets that were seen all done after that. They are not read again until they are closed, however long another bucket
+	// keeps them open. Neither are empty buckets, but only for a while: an overdue entry's successor may come into one of
+	// them.
 	allDone     map[int64]time.Time
 	done, empty spans
 	emptyUntil  time.Time
-	// candidates wait for their put-back; putBacks counts those of entries in open buckets.
+	// candidates wait for their put-back; putBacks counts the put-backs of entries in open buckets.
 	candidates []candidate
 	putBacks   map[job.Locator]int
-	// forgot tells that putBacks grew too large in this pass and was cleared; passes counts such passes in a row, and
-	// stands for the counts that are gone.
+	// forgot is set if putBacks grew too large in this pass and was cleared. passes counts such passes in a row, and
+	// replaces the counts that are gone.
 	forgot bool
 	passes int
 }
 
-// minShare is how many put-backs a partition may have at once however many partitions there are.
+// minShare is how many put-backs a partition may have at once, however many partitions there are.
 const minShare = 100
 
 func (s *Service) share() int { return max(s.cfg.MaxCandidates/max(len(s.partitions), 1), minShare) }
@@ -174,7 +175,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), partitions: map[int]*partition{}}, nil
 }
 
-// Missing names what is still missing before fires are on time.
+// Missing names what must still happen before fires are on time.
 func (s *Service) Missing() []string {
 	if !s.staged.Load() {
 		return []string{"bucket-loader: the next hour is not staged yet"}
@@ -210,7 +211,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// assign begins anew with what is newly owned and forgets what no longer is.
+// assign starts newly owned partitions from scratch, and forgets those no longer owned.
 func (s *Service) assign(owned []coord.Owner) {
 	next := make(map[int]*partition, len(owned))
 	for _, o := range owned {
@@ -228,7 +229,7 @@ func newPartition(o coord.Owner) *partition {
 	return &partition{owner: o, allDone: map[int64]time.Time{}, putBacks: map[job.Locator]int{}}
 }
 
-// round does for every partition what is due now. What fails is tried again in the next round.
+// round does what is due now for every partition. What fails is tried again in the next round.
 func (s *Service) round(ctx context.Context) {
 	mine := slices.Sorted(maps.Keys(s.partitions))
 	if len(mine) > 0 {
@@ -250,7 +251,8 @@ func (s *Service) round(ctx context.Context) {
 		}
 		parts[i] = s.partitions[n]
 	}
-	// What is due soon in any of them comes before what is due later: staging an hour of a thousand takes a while.
+	// What is due soon in any partition comes before what is due later: staging an hour of a thousand partitions takes a
+	// while.
 	parts = s.each(ctx, parts, s.visitNear)
 	s.putBackAll(ctx, parts)
 	s.stageUntil = s.deps.Clock.Now().Add(s.stageFor())
@@ -274,8 +276,8 @@ func (s *Service) round(ctx context.Context) {
 	s.staged.Store(all)
 }
 
-// stageFor is how long a round stages what is not due soon: a tick, and not at all while something overdue waits to be put back,
-// as long as that should take.
+// stageFor returns how long a round stages what is not due soon: a tick. It returns zero while an overdue entry waits to be
+// put back, for as long as that should take.
 func (s *Service) stageFor() time.Duration {
 	now := s.deps.Clock.Now()
 	for _, p := range s.partitions {
@@ -294,10 +296,10 @@ func (s *Service) stageFor() time.Duration {
 	return s.cfg.Tick
 }
 
-// tellEvery is the pause between two lines of the log about entries that are overdue.
+// tellEvery is the pause between two log lines about overdue entries.
 const tellEvery = 10 * time.Second
 
-// tellProgress tells how the entries that were found overdue get on, while there are more than a sweep takes.
+// tellProgress logs how the entries that were found overdue get on, while there are more than a sweep takes.
 func (s *Service) tellProgress(now time.Time) {
 	waiting, more := 0, false
 	var oldest time.Time
@@ -316,8 +318,8 @@ func (s *Service) tellProgress(now time.Time) {
 		"oldest_due_ago", now.Sub(oldest).Round(time.Second))
 }
 
-// each visits partitions, some of them at once, and returns those with which all went well. The others are visited again in
-// the next round.
+// each visits partitions, several at once, and returns those whose visit succeeded. The others are visited again in the
+// next round.
 func (s *Service) each(
 	ctx context.Context, parts []*partition, visit func(ctx context.Context, p *partition, now time.Time) error,
 ) (well []*partition) {
@@ -329,7 +331,7 @@ func (s *Service) each(
 		return ctx.Err()
 	})
 	if ended != nil {
-		return nil // ctx has
+		return nil // ctx has ended
 	}
 	for i, p := range parts {
 		if errs[i] == nil {
@@ -338,20 +340,20 @@ func (s *Service) each(
 		}
 		switch {
 		case errors.Is(errs[i], hotbucket.ErrStaleEpoch) && p.staged == 0:
-			delete(s.partitions, p.owner.Partition) // refused: it is another's
+			delete(s.partitions, p.owner.Partition) // refused: another loader owns it
 		case errors.Is(errs[i], hotbucket.ErrStaleEpoch):
-			s.partitions[p.owner.Partition] = newPartition(p.owner) // forgotten, or another's: taking over tells
+			s.partitions[p.owner.Partition] = newPartition(p.owner) // forgotten, or another's: taking over will show
 		}
 		s.deps.Logger.Warn("a sweep failed, it is tried again", "partition", p.owner.Partition, "error", errs[i])
 	}
 	return well
 }
 
-// soon is how far ahead is staged of every partition before more is of any.
+// soon is how far ahead every partition is staged before any is staged further.
 const soon = 2 * time.Minute
 
-// visitNear takes a partition over and makes hot what is due soon and what is overdue. There is little to do but for a new one,
-// and one whose hot bucket was lost.
+// visitNear takes a partition over, and makes hot what is due soon and what is overdue. It has little to do except for a
+// new partition, or one whose hot bucket was lost.
 func (s *Service) visitNear(ctx context.Context, p *partition, now time.Time) error {
 	if p.staged == 0 {
 		if err := s.takeOver(ctx, p, now); err != nil {
@@ -362,8 +364,8 @@ func (s *Service) visitNear(ctx context.Context, p *partition, now time.Time) er
 		return err
 	}
 	if p.firstSweep {
-		// After staging and by a later clock than its own: what became due while it staged is past due here, so that
-		// every entry is in one of the two.
+		// After staging, and by a later clock than staging used. Entries that became due while it staged are past due here,
+		// so that every entry is in one of the two.
 		now = s.deps.Clock.Now()
 		p.sweepAt = now.Add(s.cfg.CloseSweepAfter)
 		if err := s.sweep(ctx, p, now, job.Minute(now)+1); err != nil {

@@ -5,10 +5,10 @@ import "slices"
 // span is the minutes of [from, to).
 type span struct{ from, to int64 }
 
-// spans are minutes, as spans in order that do not touch: a few, however many minutes there are.
+// spans are minutes as ordered spans that do not touch: only a few, however many minutes there are.
 type spans []span
 
-// end is the first minute from m on that is not among them.
+// end returns the first minute from m on that is not in s.
 func (s spans) end(m int64) int64 {
 	if i := s.at(m); i < len(s) && s[i].from <= m {
 		return s[i].to
@@ -16,7 +16,7 @@ func (s spans) end(m int64) int64 {
 	return m
 }
 
-// at is the index of the first span that ends behind m.
+// at returns the index of the first span that ends after m.
 func (s spans) at(m int64) int {
 	i, _ := slices.BinarySearchFunc(s, m, func(x span, m int64) int {
 		if x.to <= m {
@@ -32,7 +32,7 @@ func (s *spans) add(from, to int64) {
 	if from >= to {
 		return
 	}
-	i := s.at(from - 1) // one that ends at from is continued
+	i := s.at(from - 1) // a span that ends at from is continued
 	j := i
 	for ; j < len(*s) && (*s)[j].from <= to; j++ {
 		from, to = min(from, (*s)[j].from), max(to, (*s)[j].to)

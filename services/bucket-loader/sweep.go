@@ -13,22 +13,22 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// candidate is an entry that is past due, not done, not in its hot bucket and without a live lease, and, once noted, the ends
-// that the logs had after that was seen.
+// candidate is an entry that is past due, not done, not in its hot bucket and without a live lease. Once noted, it has the
+// ends of the logs that were read after that was seen.
 type candidate struct {
 	entry job.Entry
 	noted bool
-	// events is the end that the settlers have to pass: then every outcome that was published is marked.
+	// events is the end that the settlers must pass: then every outcome that was published is marked.
 	events dispatch.Position
-	// fires is the end that the executors have to pass, or until runs out: then every fire that was published was met.
+	// fires is the end that the executors must pass, unless until comes first: then every fire that was published was met.
 	fires dispatch.Position
 	until time.Time
 }
 
-// closingSweep looks for candidates in all buckets whose minute has passed long enough ago. One that found more than
-// its share goes on as soon as half of that has been dispatched, so that any number of overdue entries drains at the
-// workers' pace, in bounded memory. What does not leave its hot bucket for as long as a sweep waits (an operator holds
-// it) is not waited for: it must not keep others from being put back.
+// closingSweep looks for candidates in all buckets whose minute has passed long enough ago. A sweep that found more than
+// its share goes on as soon as half of that has been dispatched. So any number of overdue entries drains at the workers'
+// pace, in bounded memory. It does not wait for entries that stay in their hot bucket for as long as a sweep waits (an
+// operator holds them): they must not keep others from being put back.
 func (s *Service) closingSweep(ctx context.Context, p *partition, now time.Time) error {
 	if p.resume != nil {
 		hot, err := s.stillHot(ctx, p.back)
@@ -65,7 +65,7 @@ func (s *Service) stillHot(ctx context.Context, entries []*job.Entry) (hot []*jo
 	return hot, nil
 }
 
-// absent is which of the entries are not in their hot buckets.
+// absent returns which of the entries are not in their hot buckets.
 func (s *Service) absent(ctx context.Context, entries []*job.Entry) (map[job.Locator]bool, error) {
 	absent, err := s.deps.Hot.Absent(ctx, entries)
 	gone := make(map[job.Locator]bool, len(absent))
@@ -75,23 +75,24 @@ func (s *Service) absent(ctx context.Context, entries []*job.Entry) (map[job.Loc
 	return gone, err
 }
 
-// quietShare is how many times as long as a sweep took that found nothing missing, such sweeps pause.
+// quietShare is how long sweeps that found nothing missing pause, as a multiple of the time that they took.
 const quietShare = 20
 
-// sweeping is a sweep of a partition that is under way.
+// sweeping is a sweep of a partition in progress.
 type sweeping struct {
 	p   *partition
 	now time.Time
-	// from is where the last sweep found its share, nil behind that and if it found all; resume is where this one does.
+	// from is where the last sweep reached its share, nil after that and if it found all; resume is where this one reaches
+	// it.
 	from, resume *job.Locator
-	// waiting are candidates already. Of others there is room for so many.
+	// waiting are candidates already; room is how many others there is room for.
 	waiting map[job.Locator]bool
 	room    int
 	found   []job.Entry
 }
 
-// sweep reads the open buckets below end that are not known to be all done, from where the last sweep found its share
-// or else from the first. A candidate that waits already is not noted twice.
+// sweep reads the open buckets below end that are not known to be all done. It starts where the last sweep reached its
+// share, or else at the first. A candidate that waits already is not noted twice.
 func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end int64) error {
 	began := s.deps.Clock.Now()
 	if now.After(p.emptyUntil) {
@@ -131,14 +132,14 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 	}
 	before := len(p.candidates)
 	if err := s.note(ctx, p, w.found, now); err != nil {
-		return err // what was found is found again
+		return err // the next sweep finds these entries again
 	}
 	p.found += len(w.found)
 	s.endSweep(w, len(p.candidates)-before, s.deps.Clock.Since(began))
 	return nil
 }
 
-// sweepBucket reads a bucket, unless that is known to be all done, and notes whether it is.
+// sweepBucket reads a bucket, unless it is known to be all done, and notes whether it is.
 func (s *Service) sweepBucket(ctx context.Context, w *sweeping, minute int64) error {
 	p, final := w.p, s.lastFinal(w.now)
 	if w.from != nil && minute != w.from.Minute {
@@ -191,13 +192,13 @@ func (w *sweeping) take(r *job.PendingRow) (more bool) {
 	return false
 }
 
-// endSweep says when the next sweep begins, after one that took so long and found so many that are missing.
+// endSweep sets when the next sweep begins, from how long this one took and how many missing entries it found.
 func (s *Service) endSweep(w *sweeping, missing int, took time.Duration) {
 	p := w.p
 	switch p.resume = w.resume; {
 	case w.resume != nil && missing == 0:
-		// All of it waits for its target. There may be a million such entries, and what a fire costs must not depend on that:
-		// looking at them again takes a small part of the time, shared by all partitions.
+		// All of them wait for their targets. There may be a million such entries, and the cost of a fire must not depend on
+		// that: looking at them again takes a small part of the time, shared by all partitions.
 		s.mu.Lock()
 		s.nextQuiet = job.Later(s.nextQuiet, w.now).Add(quietShare * took)
 		p.sweepAt = s.nextQuiet
@@ -214,14 +215,15 @@ func (s *Service) endSweep(w *sweeping, missing int, took time.Duration) {
 	}
 }
 
-// emptyFor is how long a bucket counts as empty that was.
+// emptyFor is how long a bucket that was empty counts as empty.
 const emptyFor = 10 * time.Minute
 
-// lastFinal is the first minute to which a client's writer may still add: until CloseAfter behind a minute.
+// lastFinal returns the first minute to which a client's writer may still add: writers may add until CloseAfter after a
+// minute.
 func (s *Service) lastFinal(now time.Time) int64 { return job.Minute(now.Add(-s.cfg.CloseAfter)) }
 
-// passDone is the first minute from one on that need not be passed over: nothing has to be asked for those before it. What was
-// seen done while a writer might still add to it is read once more after that.
+// passDone returns the first minute, from minute on, that must be asked for: the minutes before it need no read. A bucket
+// that was seen done while a writer might still add to it is read once more after that.
 func (s *Service) passDone(p *partition, minute int64, now time.Time) int64 {
 	for {
 		next := p.empty.end(p.done.end(minute))
@@ -252,7 +254,7 @@ func (s *Service) observeOldest(now time.Time) {
 	s.metrics.oldestDue.Set(age)
 }
 
-// note keeps those of the entries that are really missing. The ends of the logs are noted with them in the next putBackAll.
+// note keeps the entries that are really missing. The next putBackAll notes the ends of the logs with them.
 func (s *Service) note(ctx context.Context, p *partition, found []job.Entry, now time.Time) error {
 	missing, err := s.missing(ctx, found, now)
 	if err != nil {
@@ -266,7 +268,7 @@ func (s *Service) note(ctx context.Context, p *partition, found []job.Entry, now
 	return nil
 }
 
-// missing are the entries that are neither in their hot bucket nor under a live lease.
+// missing returns the entries that are neither in their hot bucket nor under a live lease.
 func (s *Service) missing(ctx context.Context, entries []job.Entry, now time.Time) ([]job.Entry, error) {
 	var missing []job.Entry
 	for len(entries) > 0 {
@@ -295,11 +297,11 @@ func (s *Service) missing(ctx context.Context, entries []job.Entry, now time.Tim
 	return missing, nil
 }
 
-// logs are the ends of the logs, and how far the settlers and the executors have come.
+// logs holds the ends of the logs, and how far the settlers and the executors have come.
 type logs struct{ events, fires, settled, executed dispatch.Position }
 
-// putBackAll notes the ends of the logs for new candidates, and puts those back that have waited long enough and are still
-// missing and not done. The logs are asked once for all partitions.
+// putBackAll notes the ends of the logs for new candidates. It puts back the candidates that have waited long enough and
+// are still missing and not done. The logs are asked once for all partitions.
 func (s *Service) putBackAll(ctx context.Context, parts []*partition) {
 	parts = slices.DeleteFunc(slices.Clone(parts), func(p *partition) bool { return len(p.candidates) == 0 })
 	if len(parts) == 0 {
@@ -349,7 +351,7 @@ func (s *Service) putBack(ctx context.Context, p *partition, now time.Time, l lo
 		c.events, c.fires = c.events.Within(l.events), c.fires.Within(l.fires)
 		switch {
 		case c.events.LogID != l.settled.LogID || c.fires.LogID != l.executed.LogID:
-			// A log was created anew: what was noted says nothing. The next sweep notes it again.
+			// A log was recreated: what was noted means nothing. The next sweep notes it again.
 		case l.settled.Passed(c.events) && (l.executed.Passed(c.fires) || !now.Before(c.until)):
 			ready = append(ready, c.entry)
 		default:
@@ -405,7 +407,7 @@ func locatorsOf(entries []job.Entry) []job.Locator {
 	return locators
 }
 
-// addBack adds entries to the hot bucket, oldest first, and tells how many found room.
+// addBack adds entries to the hot bucket, oldest first, and returns how many found room.
 func (s *Service) addBack(ctx context.Context, p *partition, back []job.Entry) (added int, err error) {
 	slices.SortFunc(back, func(a, b job.Entry) int { return a.DueAt.Compare(b.DueAt) })
 	for page := range slices.Chunk(back, s.cfg.Page) {
@@ -419,7 +421,7 @@ func (s *Service) addBack(ctx context.Context, p *partition, back []job.Entry) (
 		added += len(page)
 		p.backAt = s.deps.Clock.Now()
 		if len(p.putBacks) >= 2*s.share() {
-			clear(p.putBacks) // passes stands for them
+			clear(p.putBacks) // passes replaces them
 			p.forgot = true
 		}
 		for i := range page {

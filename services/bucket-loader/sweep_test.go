@@ -19,8 +19,8 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// counting counts the reads of the cold store, each of which takes a moment, and tells which minutes of which partitions were
-// read, in order.
+// counting counts the reads of the cold store, each of which takes a moment, and records which minutes of which partitions
+// were read, in order.
 type counting struct {
 	jobstore.Pending
 	reads atomic.Int64
@@ -87,7 +87,7 @@ func newLoading(t *testing.T, partitions int) *loading {
 	return l
 }
 
-// put writes an entry of a partition that is due at an instant.
+// put writes an entry of a partition, due at an instant.
 func (l *loading) put(t *testing.T, partition, n int, due time.Time) job.Locator {
 	t.Helper()
 	return l.putOf(t, partition, n, due, "def_01M7ZJW5E6D77SAJPXRZ65CMZZ")
@@ -112,7 +112,7 @@ func (l *loading) putOf(t *testing.T, partition, n int, due time.Time, definitio
 func TestSweepCostsTheSameAfterAHoldOfADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)
-		l.put(t, 0, 0, time.Now()) // which is held, and so not done
+		l.put(t, 0, 0, time.Now()) // it is held, and so not done
 		cost := func() int64 {
 			l.cold.reads.Store(0)
 			for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(4 * time.Second) {
@@ -135,7 +135,7 @@ func TestSweepCostsTheSameAfterAHoldOfADay(t *testing.T) {
 			}
 		}
 		least := last
-		for range 12 { // once in a while it is asked whether what was empty still is
+		for range 12 { // from time to time it checks whether the empty buckets still are
 			least = min(least, cost())
 		}
 		t.Logf("a minute of sweeps took %d reads after twenty minutes, %d after a day", first, least)
@@ -177,7 +177,7 @@ func TestWhatIsDueSoonComesFirstInAllPartitions(t *testing.T) {
 	})
 }
 
-// shrinking is a log whose end goes back to where it really is: it lost more records.
+// shrinking is a log whose end moves back to its real one: it lost more records.
 type shrinking struct {
 	dispatch.Log
 	more int64
@@ -197,7 +197,7 @@ func TestEntryComesBackAlthoughTheLogLostItsEnd(t *testing.T) {
 		log := &shrinking{Log: l.deps.Log, more: 5}
 		l.deps.Log = log
 		l.round(t.Context())
-		entry := l.put(t, 0, 1, time.Now()) // which is in no hot bucket
+		entry := l.put(t, 0, 1, time.Now()) // it is in no hot bucket
 		rounds := func(n int) {
 			for range n {
 				time.Sleep(time.Second)
@@ -234,8 +234,8 @@ func (l behind) End(ctx context.Context, topic string) (dispatch.Position, error
 	return end, err
 }
 
-// What is put back again and again waits longer each time. Updates that failed have each left an entry of the same instant: that of the
-// one which prevailed does not wait for them.
+// An entry that is put back again and again waits longer each time. Failed updates have each left an entry for the same
+// instant; the entry of the update that prevailed does not wait for them.
 func TestEntryDoesNotWaitBecauseThoseOfOtherDefinitionsWerePutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)

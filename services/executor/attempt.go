@@ -7,14 +7,14 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// attempt is a task whose attempt this executor has reserved, and then has the lease of.
+// attempt is a task whose attempt this executor has reserved, and later holds the lease of.
 type attempt struct {
 	s   *Service
 	w   *task
 	key attempts.Key
 	own *lease
 	rec attempts.Record
-	// ending: the lease is renewed until the outcome is stored.
+	// ending is set while the lease is renewed only until the outcome is stored.
 	ending bool
 }
 
@@ -26,22 +26,22 @@ func (a *attempt) leave() {
 	}
 }
 
-// mine reports whether what ran before, if something did, ran for an entry of the same definition. What ran for another definition's
-// entry is that one's to end: this one's row may be done, and nobody would settle it.
+// mine reports whether the earlier run, if there was one, was for an entry of the same definition. A run for another
+// definition's entry is ended through that entry. This entry's row may be done, and nobody would settle it.
 func (a *attempt) mine() bool { return a.rec.Of(a.w.fire.DefinitionID) }
 
 func (a *attempt) end(ctx context.Context, o job.Outcome) {
 	a.ending = a.s.end(ctx, a.w, a.own, a.rec.Token, o)
 }
 
-// release gives the lease up before this executor calls the target, also where the last check let it proceed: what took too long is
-// checked again.
+// release gives the lease up before this executor calls the target, even where the last check let it proceed: after a long
+// delay the check is made again.
 func (a *attempt) release(ctx context.Context) bool {
-	a.s.leases.drop(a.key, a.own) // first: a renewal would bring back what is forgotten of it meanwhile
+	a.s.leases.drop(a.key, a.own) // first, because a renewal would bring back what the hot tier forgot meanwhile
 	return a.s.release(ctx, a.key, a.rec.Token, a.rec.Running)
 }
 
-// giveUp ends an attempt that executors before this one did not come back from.
+// giveUp ends an attempt that earlier executors took and never finished.
 func (a *attempt) giveUp(ctx context.Context) {
 	switch gone, err := a.s.rowGone(ctx, a.w); {
 	case err != nil: // ctx ended
@@ -54,13 +54,13 @@ func (a *attempt) giveUp(ctx context.Context) {
 	}
 }
 
-// conclude makes the last check and does what it says.
+// conclude makes the last check and acts on its verdict.
 func (a *attempt) conclude(ctx context.Context) {
 	s, w := a.s, a.w
 	verdict, fence, gone, err := s.lastCheck(ctx, a)
 	switch {
 	case ctx.Err() != nil && err != nil:
-		// Nobody was called. A stop is no crash: the next one does not take over, and need not wait.
+		// Nobody was called. A stop is no crash: the next executor does not take over, and need not wait.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 		a.release(ctx)
 		cancel()
@@ -75,7 +75,7 @@ func (a *attempt) conclude(ctx context.Context) {
 			a.end(ctx, outcome)
 		}
 	case a.rec.Running && a.mine():
-		// It was invoked before by someone who did not come back: that counts as fired.
+		// An executor that never came back invoked it before: that counts as fired.
 		a.giveUp(ctx)
 	case verdict.HasDisposition() && !a.rec.Running:
 		s.metrics.refused.Inc()

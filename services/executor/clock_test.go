@@ -9,7 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 )
 
-// A worker whose clock is ahead publishes early, and the executor waits: until the instant, not until it looks again.
+// A worker whose clock is ahead publishes early. The executor waits until the instant, not until its next look.
 func TestClocksThatDifferMoveACallByNoMoreThanTheyDiffer(t *testing.T) {
 	const differ = 20 * time.Millisecond
 	for _, worker := range []time.Duration{-differ, 0, differ} {

@@ -21,7 +21,7 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// watchedLog tells when a consumer left its group.
+// watchedLog records when a consumer leaves its group.
 type watchedLog struct {
 	dispatch.Log
 	left atomic.Int64
@@ -42,11 +42,11 @@ func (c watchedConsumer) Close() error {
 	return c.Consumer.Close()
 }
 
-// slowTarget answers after some time, and counts.
+// slowTarget takes a while to answer, and counts its calls.
 type slowTarget struct {
 	takes time.Duration
 	calls atomic.Int64
-	// lastAt is when it was called last, in nanoseconds since the Unix epoch.
+	// lastAt is the instant of the last call, in nanoseconds since the Unix epoch.
 	lastAt atomic.Int64
 }
 
@@ -61,14 +61,14 @@ func (s *slowTarget) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// bench is what an executor works on in a test.
+// bench holds the ports an executor works on in a test.
 type bench struct {
 	t       *testing.T
 	db      *embedded.DB
 	log     *watchedLog
 	pending *embedded.Pending
 	records *embedded.Records
-	// shown is what the executor has for them.
+	// shown are the records as the executor sees them.
 	shown  attempts.Records
 	target *slowTarget
 	// rows counts the reads of entries' rows.
@@ -92,13 +92,13 @@ func newBench(t *testing.T, takes time.Duration) *bench {
 	}
 }
 
-// start starts an executor. After stop it ends its calls.
+// start starts an executor. Calling stop ends its calls.
 func (b *bench) start() (stop context.CancelFunc, ended chan struct{}) {
 	b.t.Helper()
 	return b.startWith(clock.Clock{})
 }
 
-// startWith starts one whose clock is ahead.
+// startWith starts an executor whose clock is ahead.
 func (b *bench) startWith(ahead clock.Clock) (stop context.CancelFunc, ended chan struct{}) {
 	b.t.Helper()
 	s, err := New(DefaultConfig(), Deps{
@@ -143,7 +143,7 @@ func (b *bench) publish(due time.Time, done bool) *job.Fire {
 	return fire
 }
 
-// events is how many events there are.
+// events returns the number of events in the log.
 func (b *bench) events() (n int64) {
 	b.t.Helper()
 	end, err := b.log.End(b.t.Context(), dispatch.TopicEvents)
@@ -164,8 +164,9 @@ func (b *bench) wantCommitted() {
 	}
 }
 
-// Fires that its group gives to it would else wait until its calls have ended. What it has begun is met by those that go on in
-// its place: they wait for its lease and then for the row, which is settled, or told of once more if it is not.
+// Otherwise the fires that its group still assigns to it would wait until its calls have ended. Executors that take over
+// meet the fires that it has begun: they wait for its lease, then for the row to be settled, and publish the outcome again
+// if it is not.
 func TestExecutorThatStopsLeavesItsShareAndItsCallsAreNotRepeated(t *testing.T) {
 	for name, settled := range map[string]bool{"settled": true, "not settled": false} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +199,7 @@ func TestExecutorThatStopsLeavesItsShareAndItsCallsAreNotRepeated(t *testing.T) 
 				stopB()
 				<-endedB
 				want := int64(1)
-				if !settled { // the first may have been lost with the one who stored it
+				if !settled { // the first event may have been lost with the executor that stored it
 					want = 2
 				}
 				if b.target.calls.Load() != 1 || b.events() != want {
@@ -210,8 +211,8 @@ func TestExecutorThatStopsLeavesItsShareAndItsCallsAreNotRepeated(t *testing.T) 
 	}
 }
 
-// A parent that is dispatched again after a crash heats successors that were settled long ago, and the hot tier may have
-// forgotten what became of them: they would be called again one after the other.
+// A parent that is dispatched again after a crash heats successors that were settled long ago. The hot tier may have
+// forgotten their outcomes, so they would be called again one after the other.
 func TestLateFireOfARowThatIsDoneIsNotCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)
@@ -230,7 +231,7 @@ func TestLateFireOfARowThatIsDoneIsNotCalled(t *testing.T) {
 	})
 }
 
-// Every fire of a stampede but the first ones is late, and would pay for a read of its row.
+// In a stampede every fire but the first ones is late, and would pay for a read of its row.
 func TestLateFireAsksNothingWhereTheHotTierHasForgottenNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)
@@ -248,7 +249,7 @@ func TestLateFireAsksNothingWhereTheHotTierHasForgottenNothing(t *testing.T) {
 	})
 }
 
-// countedRows is a cold store that counts what is read of single entries.
+// countedRows is a cold store that counts the reads of single entries.
 type countedRows struct {
 	jobstore.Pending
 	n *atomic.Int64
@@ -259,7 +260,7 @@ func (p countedRows) Row(ctx context.Context, l job.Locator) (job.PendingRow, er
 	return p.Pending.Row(ctx, l)
 }
 
-// stopsMeanwhile writes a stop record right before a check that goes by one comes in.
+// stopsMeanwhile writes a stop record right before a check arrives that relies on one.
 type stopsMeanwhile struct {
 	attempts.Records
 	stop   job.State

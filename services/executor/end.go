@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxEnding bounds the outcomes on their way to the log; beyond it invocations keep their hosts' places.
+	// maxEnding bounds the outcomes on their way to the log. Beyond it, invocations keep their places at their hosts.
 	maxEnding = 4096
 	// endBatch is how many outcomes are stored and published at once.
 	endBatch = attempts.MaxFinish
@@ -23,8 +23,8 @@ type ending struct {
 	outcome *job.Outcome
 }
 
-// end hands an outcome over to be stored and published; false when ctx ended before there was room. So a host's place is
-// free again as soon as its answer is there.
+// end hands an outcome over to be stored and published. It returns false if ctx ended before there was room. So a host's
+// place is free again as soon as its answer has arrived.
 func (s *Service) end(ctx context.Context, w *task, own *lease, t job.Token, o job.Outcome) bool {
 	o.DefinitionID = w.fire.DefinitionID
 	o.Timeline.Taken, o.Timeline.Published = w.fire.TakenAt, w.fire.PublishedAt
@@ -38,7 +38,7 @@ func (s *Service) end(ctx context.Context, w *task, own *lease, t job.Token, o j
 	}
 }
 
-// endLoop stores and publishes outcomes, as many at once as there are, until the channel is closed or ctx ends.
+// endLoop stores and publishes outcomes, as many at once as are ready, until the channel is closed or ctx ends.
 func (s *Service) endLoop(ctx context.Context) {
 	batch := make([]ending, 0, endBatch)
 	for {
@@ -67,8 +67,8 @@ func (s *Service) endLoop(ctx context.Context) {
 	}
 }
 
-// endAll stores outcomes and publishes them: only a stored outcome is published. Where the attempt is another's by now,
-// that one's record is followed.
+// endAll stores outcomes and publishes them. Only a stored outcome is published. If another executor has the attempt by
+// now, endAll follows that executor's record.
 func (s *Service) endAll(ctx context.Context, batch []ending) {
 	ends := make([]attempts.Completion, len(batch))
 	for i, e := range batch {

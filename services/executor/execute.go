@@ -19,22 +19,23 @@ import (
 )
 
 const (
-	// leaseWait is the longest pause between two looks at a lease that another holds.
+	// leaseWait is the longest pause between two looks at a lease that another task or process holds.
 	leaseWait = time.Second
-	// maxIdleTakeovers ends an attempt that was never begun, should it kill every executor that takes it before that.
+	// maxIdleTakeovers ends an attempt that never began, in case it kills every executor that takes it before that.
 	maxIdleTakeovers = 100
-	// staleAfter is how long after it was due a fire may come that is taken for the first one. A later one may stem from a
-	// parent that was dispatched again, and stand for an occurrence whose outcome is forgotten: its entry's row is asked, unless
-	// the hot tier has forgotten nothing since it was due.
+	// staleAfter is how late a fire may come and still count as the first one. A later fire may stem from a parent that was
+	// dispatched again, for an occurrence whose outcome is forgotten. So its entry's row is read, unless the hot tier has
+	// forgotten nothing since the fire was due.
 	staleAfter = 5 * time.Second
-	// settleWait is how long a row may stay open after its attempt's outcome before that is published once more.
+	// settleWait is how long a row may stay open after its attempt's outcome before the outcome is published once more.
 	settleWait = 5 * time.Second
-	// releaseLimit bounds the release of what was not begun when the process is told to end at once.
+	// releaseLimit bounds the release of an attempt that has not begun, when the process must end at once.
 	releaseLimit = 2 * time.Second
 )
 
-// execute carries out step 6 of services/README.md for one fire. It returns when the fire is complete (its place in the window is done), its
-// outcome is on its way to the log, it was put aside, or ctx ended: then the fire stays uncommitted and its lease lapses.
+// execute carries out step 6 of services/README.md for one fire. It returns when the fire is complete (its place in the
+// window is done), its outcome is on its way to the log, it was put aside, or ctx ended. In the last case the fire stays
+// uncommitted and its lease expires.
 func (s *Service) execute(ctx context.Context, w *task) {
 	if w.shed {
 		w.called = false
@@ -46,7 +47,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		return
 	}
 	a := &attempt{s: s, w: w, key: attempts.KeyOf(&w.fire.Entry)}
-	if a.own = s.leases.reserve(a.key); a.own == nil { // the same fire came before, and is under way
+	if a.own = s.leases.reserve(a.key); a.own == nil { // the same fire came before and is in progress
 		s.metrics.duplicates.Inc()
 		s.hosts.delayBehind(w, s.deps.Clock.Now().Add(leaseWait))
 		return
@@ -64,12 +65,12 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	a.conclude(ctx)
 }
 
-// acquire takes the lease. Without it the fire is complete (there is an outcome, and the row is done or the outcome is
-// published again), or put aside for the executor that has the attempt.
+// acquire takes the lease. Without the lease the fire is complete (there is an outcome, and the row is done or the outcome
+// is published again), or put aside for the executor that has the attempt.
 func (s *Service) acquire(ctx context.Context, w *task) (attempts.Record, bool) {
 	var rec attempts.Record
 	var held bool
-	h := s.holder(w.fire.DefinitionID) // one for all tries: that whose answer was lost may have taken it
+	h := s.holder(w.fire.DefinitionID) // the same for all tries, because a try whose answer was lost may have taken it
 	err := run.Retry(ctx, s.deps.Logger, "take a lease", func(ctx context.Context) (err error) {
 		now := s.deps.Clock.Now()
 		rec, held, err = s.deps.Records.Acquire(ctx, attempts.KeyOf(&w.fire.Entry), h, now, now.Add(s.cfg.LeaseTTL))
@@ -83,9 +84,9 @@ func (s *Service) acquire(ctx context.Context, w *task) (attempts.Record, bool) 
 	return rec, false
 }
 
-// follow deals with a record that is another's: its lease is waited for, and then for its outcome to settle the row. The
-// executor that stored the outcome may have died before it published it, or had another row in hand. So the outcome is published
-// again, with this fire's locator, if the row stays open.
+// follow handles a record that belongs to another executor. It waits for the lease, and then for the outcome to settle the
+// row. The executor that stored the outcome may have died before it published the outcome, or had another row in hand. So
+// if the row stays open, the outcome is published again with this fire's locator.
 func (s *Service) follow(ctx context.Context, w *task, rec attempts.Record) {
 	now := s.deps.Clock.Now()
 	if rec.Outcome == nil {
@@ -110,7 +111,7 @@ func (s *Service) follow(ctx context.Context, w *task, rec attempts.Record) {
 	}
 	event := job.AttemptEvent(w.fire, *rec.Outcome, rec.Outcome.Timeline.Completed)
 	if !mine {
-		// It is settled, retried or given up under the definition that it was invoked with; this row only ends.
+		// The attempt is settled, retried or given up under the definition that it was invoked with; this row only ends.
 		event = *s.released(w.fire)
 	}
 	if s.publish(ctx, &event) == nil {
@@ -118,14 +119,14 @@ func (s *Service) follow(ctx context.Context, w *task, rec attempts.Record) {
 	}
 }
 
-// lastCheck makes sure that nothing stopped the attempt, and steps the record to running; fence is the invocation's token then.
-// gone tells that the entry's row is done or gone: the fire is an old one.
+// lastCheck makes sure that nothing stopped the attempt, and steps the record to running; fence is then the invocation's
+// token. gone reports that the entry's row is done or gone: the fire is an old one.
 func (s *Service) lastCheck(
 	ctx context.Context, a *attempt,
 ) (verdict job.Verdict, fence job.Fence, gone bool, err error) {
 	w := a.w
 	check := attempts.Check{Entry: &w.fire.Entry}
-	var endsAt time.Time // where the fire's definition ended, once that had to be found out
+	var endsAt time.Time // where the fire's definition ended, once that is known
 	asked := w.fire.Fresh || s.deps.Clock.Since(w.fire.DueAt) <= staleAfter
 	for {
 		memory, err := s.memory(ctx, w)
@@ -145,7 +146,7 @@ func (s *Service) lastCheck(
 			}
 			asked = true
 		}
-		// The hot tier may lose its memory right now: it accepts the check as what was trusted, or not at all.
+		// The hot tier may lose its memory right now: it accepts the check under the trusted incarnation, or not at all.
 		check.Incarnation = w.incarnation
 		began := s.deps.Clock.Now()
 		fence, stop, err := s.checkOnce(ctx, a, check)
@@ -168,7 +169,7 @@ func (s *Service) lastCheck(
 			if endsAt, gone, err = s.endOf(ctx, w); gone || err != nil {
 				return 0, fence, gone, err
 			}
-		case verdict == job.VerdictProceed && stop != nil: // it may begin, if this is still the record that stands
+		case verdict == job.VerdictProceed && stop != nil: // it may begin, if this stop record still stands
 			check.StopVersion = stop.Version
 		case s.deps.Clock.Since(began) <= time.Second:
 			return verdict, fence, false, nil
@@ -176,10 +177,10 @@ func (s *Service) lastCheck(
 	}
 }
 
-// checkOnce asks the hot tier for the last check, and notes what holds of the lease from then on. stop is the stop record that stands if it
-// is not the one that the check is for; then nothing began.
+// checkOnce asks the hot tier for the last check, and notes what holds for the lease from then on. If another stop record
+// stands than the one that the check names, stop is that record, and nothing began.
 func (s *Service) checkOnce(ctx context.Context, a *attempt, check attempts.Check) (fence job.Fence, stop *job.State, err error) {
-	// It may forget the lease right behind the check as well, which must come back as one that has begun.
+	// The hot tier may forget the lease right after the check too. The lease must then come back as one that has begun.
 	s.leases.set(a.own, lease{token: a.rec.Token, definitionID: a.w.fire.DefinitionID, mayHaveBegun: true})
 	var refused error
 	err = run.Retry(ctx, s.deps.Logger, "check a last time", func(ctx context.Context) (err error) {
@@ -200,7 +201,7 @@ func (s *Service) checkOnce(ctx context.Context, a *attempt, check attempts.Chec
 	return fence, stop, refused
 }
 
-// memory is what the hot tier can have forgotten of the fire's job.
+// memory returns what the hot tier may have forgotten about the fire's job.
 func (s *Service) memory(ctx context.Context, w *task) (memory attempts.Memory, err error) {
 	err = run.Retry(ctx, s.deps.Logger, "read the hot tier's incarnation", func(ctx context.Context) (err error) {
 		memory, err = s.deps.Records.Memory(ctx, w.fire.JobID)
@@ -209,17 +210,17 @@ func (s *Service) memory(ctx context.Context, w *task) (memory attempts.Memory, 
 	return memory, err
 }
 
-// trusts reports whether the hot tier can have forgotten nothing that concerns this fire: it is the same incarnation as
-// when the fire's job row was read, and outcomes stored since the fire was taken are still kept.
+// trusts reports whether the hot tier cannot have forgotten anything that concerns this fire: its incarnation is the one
+// under which the fire's job row was read, and outcomes stored since the fire was taken are still kept.
 func (s *Service) trusts(w *task, memory attempts.Memory) bool {
 	return w.incarnation == memory.Incarnation && w.knownSince.After(memory.KeptSince) &&
 		s.deps.Clock.Since(w.knownSince) < attempts.Retention-clock.MaxDifference
 }
 
-// ask takes the slow way for a fire that the hot tier may know nothing of any more: wait until the settlers have
-// passed what the events log holds now, so that an outcome that was published is marked; then ask the entry's row and
-// the job's. Afterwards the task goes by the incarnation that was read before the wait, so that a further loss
-// meanwhile is noticed.
+// ask takes the slow way for a fire that the hot tier may know nothing about any more. It waits until the settlers have
+// passed the current end of the events log, so that an outcome that was published is marked. Then it reads the entry's row
+// and the job's. Afterwards the task trusts the incarnation that was read before the wait, so a further loss meanwhile is
+// noticed.
 func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 	s.metrics.asked.Inc()
 	var memory attempts.Memory
@@ -230,7 +231,7 @@ func (s *Service) ask(ctx context.Context, w *task) (gone bool, err error) {
 			if memory, err = s.deps.Records.Memory(ctx, w.fire.JobID); err != nil {
 				return err
 			}
-			// A tier that is full may just have dropped an outcome that is as young as this reading.
+			// A full tier may just have dropped an outcome that is as recent as this reading.
 			young := memory.KeptSince.Sub(job.Instant(began))
 			if young < 0 {
 				return s.awaitSettlers(ctx)
@@ -263,7 +264,7 @@ func (s *Service) rowGone(ctx context.Context, w *task) (gone bool, err error) {
 	return gone, err
 }
 
-// awaitSettlers returns once the settlers have passed the present end of the events.
+// awaitSettlers returns once the settlers have passed the current end of the events.
 func (s *Service) awaitSettlers(ctx context.Context) error {
 	const longest = 100 * time.Millisecond
 	end, err := s.deps.Log.End(ctx, dispatch.TopicEvents)
@@ -280,7 +281,7 @@ func (s *Service) awaitSettlers(ctx context.Context) error {
 		if err != nil || settled.Passed(end) {
 			break
 		}
-		if settled.LogID != end.LogID { // created anew meanwhile: note the end again
+		if settled.LogID != end.LogID { // recreated meanwhile: note the end again
 			if end, err = s.deps.Log.End(ctx, dispatch.TopicEvents); err != nil {
 				break
 			}
@@ -292,7 +293,7 @@ func (s *Service) awaitSettlers(ctx context.Context) error {
 	return err
 }
 
-// refreshStop writes the job row's state into the stop record. gone tells that there is no such job.
+// refreshStop writes the job row's state into the stop record. gone reports that there is no such job.
 func (s *Service) refreshStop(ctx context.Context, w *task) (gone bool, err error) {
 	err = run.Retry(ctx, s.deps.Logger, "read a job's row", func(ctx context.Context) error {
 		row, err := s.deps.Jobs.Get(ctx, w.fire.JobID)
@@ -309,9 +310,9 @@ func (s *Service) refreshStop(ctx context.Context, w *task) (gone bool, err erro
 	return gone, err
 }
 
-// endOf is where the fire's definition ended, which another has followed. The row is read first: a definition that takes
-// its place after that is found among those that were superseded. gone tells that the job is gone, or that the definition
-// is: then nobody waits for this fire.
+// endOf returns where the fire's definition ended because another followed. It reads the row first: a definition that takes
+// its place after that read is found among the superseded ones. gone reports that the job or the definition is gone: then
+// nobody waits for this fire.
 func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bool, err error) {
 	err = run.Retry(ctx, s.deps.Logger, "read where a definition ended", func(ctx context.Context) error {
 		row, err := s.deps.Jobs.Get(ctx, w.fire.JobID)
@@ -329,8 +330,8 @@ func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bo
 	return endsAt, gone, err
 }
 
-// invoke calls the target. When ctx ends in the middle, ok is false and nothing is recorded: the lease lapses and another
-// goes on.
+// invoke calls the target. If ctx ends during the call, ok is false and nothing is recorded: the lease expires and another
+// executor goes on.
 func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome job.Outcome, ok bool) {
 	invoked := job.Instant(s.deps.Clock.Now())
 	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
@@ -383,7 +384,7 @@ func (s *Service) released(f *job.Fire) *job.Event {
 	return &e
 }
 
-// lost is the outcome of an attempt that was begun, and of which no executor came back to tell the outcome.
+// lost is the outcome of an attempt that began, and whose executor never came back with an outcome.
 func (s *Service) lost(rec attempts.Record) job.Outcome {
 	why := "the executor that began this attempt was lost before it could tell the outcome, and the job was stopped since"
 	if rec.Takeovers >= s.cfg.MaxTakeovers {

@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// taskOverhead is about what a task costs in memory beside its message, in bytes.
+	// taskOverhead is roughly what a task costs in memory besides its message, in bytes.
 	taskOverhead = 1024
-	// heavyFire is from which size on a fire leaves room to others, in bytes.
+	// heavyFire is the size from which a fire must leave room for others, in bytes.
 	heavyFire = 16 << 10
-	// maxRejected is how many fires for which there is no room may wait to be deferred before no more are consumed.
+	// maxRejected is how many fires without room may wait to be deferred before consuming pauses.
 	maxRejected = 10_000
-	// patience is how many times longer than Config.MaxQueueWait a fire waits for a host whose calls go on.
+	// patience is how many times Config.MaxQueueWait a fire waits for a host whose calls go on.
 	patience = 6
 )
 
 // task is a fire on its way through the executor.
 type task struct {
-	// fire is the message's, and never changed.
+	// fire is the message's own, and is never changed.
 	fire *job.Fire
 	// window, partition and offset are its place in the log.
 	window     *window
@@ -34,23 +34,24 @@ type task struct {
 	host       string
 	bytes      int64
 	consumedAt time.Time
-	// incarnation of the hot tier of which it is known since when that it has forgotten nothing that concerns the fire: first
-	// what the worker knew, later what the executor has asked.
+	// incarnation is the one of the hot tier that is known to have forgotten nothing that concerns the fire. At first the
+	// worker knew this, later the executor has asked.
 	incarnation string
 	knownSince  time.Time
-	// called: its target was called, or the attempt ended without a call. behind: it is kept aside for another's attempt.
+	// called is set if the target was called, or the attempt ended without a call; behind, while another task or process has
+	// the attempt.
 	called, behind bool
-	// shed: the fire is here without its payload, so its attempt can be followed or deferred, and not begun.
+	// shed is set if the fire is here without its payload: its attempt can be followed or deferred, but not begun.
 	shed bool
-	// begunAt is when it was given its place at the host.
+	// begunAt is when the task got its place at the host.
 	begunAt time.Time
-	// queuedAt is when it began to wait for its host, notBefore when a delayed one is looked at again.
+	// queuedAt is when it began to wait for its host, notBefore when a delayed task is looked at again.
 	queuedAt, notBefore time.Time
-	// place is its index among the delayed ones.
+	// place is its index among the delayed tasks.
 	place int
 }
 
-// lighten lets go of a large fire's payload. The message's own fire stays as it is.
+// lighten drops a large fire's payload. The message's own fire stays as it is.
 func (w *task) lighten() {
 	if w.bytes > heavyFire {
 		fire := *w.fire
@@ -59,7 +60,7 @@ func (w *task) lighten() {
 	}
 }
 
-// hosts holds the fires that wait and run, by target host: a queue and a limit for each, so that a host that hangs
+// hosts holds the fires that wait and run, by target host. Each host has its own queue and limit, so a host that hangs
 // fills only its own.
 type hosts struct {
 	cfg     Config
@@ -71,18 +72,19 @@ type hosts struct {
 	paces   map[uint32]*pace // by lane
 	ready   []*host          // hosts with something to start, in turn
 	delayed delayed
-	// behind are those of delayed that wait for another task here to be done with their attempt.
+	// behind are the delayed tasks that wait for another task here to be done with their attempt.
 	behind   map[attempts.Key][]*task
 	rejected []*task
 	waiting  int
 	inFlight int
-	// bytes is the size of what waits and runs.
+	// bytes is the size of everything that waits and runs.
 	bytes  int64
 	closed bool
-	idle   chan struct{} // closed when closed and nothing is in flight
-	// sooner is told when a delayed task is to be looked at before all others.
+	idle   chan struct{} // sooner is told when a delayed task must be looked at before all others.
+	// stirred and waits are told when a task begins to wait for its host: the loops that look at the queues sleep until
+	// then.
 	sooner chan struct{}
-	// stirred and waits are told when a task begins to wait for its host: those who look at the queues sleep until then.
+	// stirred and waits are told when a task begins to wait for its host: the loops that look at the queues sleep until then.
 	stirred, waits chan struct{}
 }
 
@@ -91,9 +93,9 @@ type host struct {
 	lane    uint32
 	queue   []*task
 	running int
-	bytes   int64 // of what waits in the queue and runs
-	listed  bool  // stands in ready
-	// movedAt is when a call last ended that had not taken long.
+	bytes   int64 // waiting in the queue and running
+	listed  bool  // in ready
+	// movedAt is when the last call that did not take long ended.
 	movedAt time.Time
 }
 
@@ -105,7 +107,7 @@ func newHosts(cfg Config, c clock.Clock, m *metrics) *hosts {
 	}
 }
 
-// enqueue queues a task at its host; false when there is no room for it.
+// enqueue queues a task at its host; it returns false if there is no room.
 func (h *hosts) enqueue(w *task) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -129,7 +131,7 @@ func (h *hosts) enqueue(w *task) bool {
 	return true
 }
 
-// room is how much of MaxBytes may be taken by a fire of a size and what is there before it: of its host, and of all.
+// room returns how much of MaxBytes a fire of this size may take, with what is there before it: of its host, and of all.
 func (c *Config) room(bytes int64) (host, all int64) {
 	if bytes > heavyFire {
 		return c.MaxBytes / 4, c.MaxBytes / 4 * 3
@@ -137,14 +139,14 @@ func (c *Config) room(bytes int64) (host, all int64) {
 	return c.MaxBytes / 2, c.MaxBytes
 }
 
-// overfull reports whether so many fires found no room that they are to be deferred before more are consumed.
+// overfull reports whether so many fires found no room that they must be deferred before more are consumed.
 func (h *hosts) overfull() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.rejected) >= maxRejected
 }
 
-// tell wakes the one who waits on the channel, or lets its next wait return at once.
+// tell wakes the goroutine that waits on the channel, or lets its next wait return at once.
 func tell(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -172,7 +174,7 @@ func (h *hosts) list(at *host) {
 	}
 }
 
-// next takes the next task that may run, one host after the other; nil when none may.
+// next takes the next task that may run, visiting hosts in turn; nil when none may.
 func (h *hosts) next() *task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -197,7 +199,7 @@ func (h *hosts) next() *task {
 	return nil
 }
 
-// release ends a task that next gave out.
+// release ends a task that next returned.
 func (h *hosts) release(w *task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,7 +207,7 @@ func (h *hosts) release(w *task) {
 	if h.paces[at.lane] == nil {
 		h.paces[at.lane] = &pace{}
 	}
-	if w.called { // else it was put aside
+	if w.called { // otherwise it was put aside
 		took := h.clock.Since(w.begunAt)
 		h.paces[at.lane].count(took, w.bytes)
 		if took < h.cfg.MaxQueueWait {
@@ -221,7 +223,7 @@ func (h *hosts) release(w *task) {
 	h.signal()
 }
 
-// forget drops a host that has nothing to do.
+// forget drops a host that has nothing left to do.
 func (h *hosts) forget(at *host) {
 	if at.running == 0 && len(at.queue) == 0 && !at.listed {
 		delete(h.byName, at.name)
@@ -238,8 +240,8 @@ func (h *hosts) signal() {
 	}
 }
 
-// reject keeps a task for which there is no room until the next takeOverdue, without what makes it large. How many there are
-// is bounded by maxRejected and what one poll brings.
+// reject keeps a task without room until the next takeOverdue, without its payload if it is large. Their number is bounded
+// by maxRejected plus the fires of one poll.
 func (h *hosts) reject(w *task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -248,7 +250,7 @@ func (h *hosts) reject(w *task) {
 	tell(h.waits)
 }
 
-// delay keeps a task aside until its instant. It counts as waiting, but always has room: it was let in before.
+// delay keeps a task aside until its instant. It counts as waiting, but always has room because it was let in before.
 func (h *hosts) delay(w *task, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,7 +258,7 @@ func (h *hosts) delay(w *task, until time.Time) {
 	h.keepAside(w, until)
 }
 
-// delayForOther keeps a task aside until an instant, because its attempt is another process's.
+// delayForOther keeps a task aside until an instant, because another process has its attempt.
 func (h *hosts) delayForOther(w *task, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -283,7 +285,7 @@ func (h *hosts) keepAside(w *task, until time.Time) {
 	}
 }
 
-// wake lets those go on that wait for an attempt, which nobody here has any more.
+// wake lets the tasks go on that wait for an attempt, because no task here has it any more.
 func (h *hosts) wake(k attempts.Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -297,7 +299,7 @@ func (h *hosts) wake(k attempts.Key) {
 
 func (h *hosts) rouse() { tell(h.sooner) }
 
-// takeDelayed takes the tasks whose instant has come, and tells when the next one's does; zero when there is none.
+// takeDelayed takes the tasks whose instant has come, and returns the next task's instant; zero when there is none.
 func (h *hosts) takeDelayed(now time.Time) (due []*task, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -318,7 +320,7 @@ func (h *hosts) takeDelayed(now time.Time) (due []*task, next time.Time) {
 	return due, time.Time{}
 }
 
-// delayed is a heap by the instant at which a task is looked at next.
+// delayed is a heap ordered by the instant at which a task is looked at next.
 type delayed []*task
 
 func (d delayed) Len() int           { return len(d) }
@@ -344,8 +346,8 @@ func (d *delayed) Pop() any {
 	return w
 }
 
-// takeOverdue takes the tasks that have waited for their host for too long, and those that were rejected. A host whose calls go on
-// has patience times as long: what waits there is called sooner than a later fire would be, which costs much more.
+// takeOverdue takes the rejected tasks and those that have waited too long for their host. A host whose calls go on has
+// patience times as long: what waits there is called sooner than a later fire would be, which costs much more.
 func (h *hosts) takeOverdue() []*task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -370,7 +372,7 @@ func (h *hosts) takeOverdue() []*task {
 	return overdue
 }
 
-// close lets nothing more start.
+// close stops more tasks from starting.
 func (h *hosts) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -378,7 +380,7 @@ func (h *hosts) close() {
 	h.signal()
 }
 
-// wait waits until nothing runs, at most for the limit; it reports whether that came to be.
+// wait waits at most limit until nothing runs; it reports whether that happened.
 func (h *hosts) wait(limit time.Duration) bool {
 	t := time.NewTimer(limit)
 	defer t.Stop()

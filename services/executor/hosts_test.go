@@ -18,7 +18,7 @@ func fireOf(i int, lane uint32) *task {
 	}
 }
 
-// newQueue gives a function that lets an executor's places work off what waits, at so much a call, until an instant.
+// newQueue returns hosts, and a function that works off the queue until an instant, at a given time per call.
 func newQueue(cfg Config) (h *hosts, work func(until time.Time, took time.Duration)) {
 	h = newHosts(cfg, clock.Clock{}, newMetrics(nil))
 	type call struct {
@@ -144,7 +144,7 @@ func TestLargeFiresLeaveMemoryToOtherHosts(t *testing.T) {
 	if n := largeOf(4); n > 1 {
 		t.Errorf("%d large fires of a fourth host found room: none is left to small ones", n)
 	}
-	for range 256 { // those that run take as much as those that wait
+	for range 256 { // running tasks take as much as waiting ones
 		h.next()
 	}
 	for i := range 1000 {
@@ -159,8 +159,8 @@ func TestLargeFiresLeaveMemoryToOtherHosts(t *testing.T) {
 	}
 }
 
-// A deferral costs an event, a row and another dispatch. Where calls go on, what waits is called sooner than it would come back; one
-// that waits for a host which hangs makes room for others.
+// A deferral costs an event, a row and another dispatch. Where calls go on, a waiting fire is called sooner than a deferred
+// one would come back. A fire that waits for a host that hangs makes room for others.
 func TestFiresAreDeferredEarlyOnlyWhereCallsStandStill(t *testing.T) {
 	cfg := DefaultConfig()
 	for _, c := range []struct {

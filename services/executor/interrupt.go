@@ -9,10 +9,10 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// interruptEvery is the pause between two looks for executions that were cancelled while they run.
+// interruptEvery is the pause between two looks for executions that were cancelled while running.
 const interruptEvery = 500 * time.Millisecond
 
-// calls are the invocations under way, each with a way to interrupt it.
+// calls are the invocations in flight, each with a way to interrupt it.
 type calls struct {
 	mu sync.Mutex
 	m  map[*job.Fire]*call
@@ -23,7 +23,7 @@ type call struct {
 	interrupted bool
 }
 
-// make makes a call that ends at the target's timeout and can be interrupted; it reports whether it was.
+// make makes a call that ends at the target's timeout and can be interrupted; it reports whether it was interrupted.
 func (c *calls) make(ctx context.Context, f *job.Fire, do func(context.Context) job.Outcome) (job.Outcome, bool) {
 	ctx, cancel := context.WithTimeout(ctx, f.Target.Timeout)
 	defer cancel()
@@ -41,7 +41,7 @@ func (c *calls) make(ctx context.Context, f *job.Fire, do func(context.Context) 
 	return o, one.interrupted
 }
 
-// fires lists what is under way, and the jobs it belongs to.
+// fires lists the calls in flight, and the jobs they belong to.
 func (c *calls) fires() (fires []*job.Fire, jobIDs []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

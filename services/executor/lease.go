@@ -10,22 +10,23 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// leases are those that this process holds; they are renewed until the outcome is stored. An attempt is one task's at a time:
-// of a fire that comes twice, the second waits for the first to be done with it, so that a process which stalled, or could not
-// renew, never takes over from itself.
+// leases holds the leases of this process, which renews them until the outcome is stored. Only one task at a time has an
+// attempt: when a fire comes twice, the second waits until the first is done with it. So a process that stalled, or could
+// not renew, never takes over from itself.
 type leases struct {
 	mu    sync.Mutex
 	taken map[attempts.Key]*lease
 }
 
-// lease is what a record must say of the lease, should the hot tier have forgotten it. One without a token is still to be had.
+// lease is what a record must say of the lease if the hot tier forgets it. A lease without a token has not been acquired
+// yet.
 type lease struct {
 	token               job.Token
 	definitionID        string
 	mayHaveBegun, begun bool
 }
 
-// reserve makes an attempt a task's own; nil if it is another's.
+// reserve reserves an attempt for one task; it returns nil if another task has it.
 func (l *leases) reserve(k attempts.Key) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,14 +40,14 @@ func (l *leases) reserve(k attempts.Key) *lease {
 	return l.taken[k]
 }
 
-// set says what is to be renewed from now on.
+// set sets what renewals write from now on.
 func (l *leases) set(at *lease, now lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	*at = now
 }
 
-// drop ends the renewal, and lets another task have the attempt. It may be called again.
+// drop stops renewing the lease and lets another task have the attempt. It may be called more than once.
 func (l *leases) drop(k attempts.Key, at *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +56,7 @@ func (l *leases) drop(k attempts.Key, at *lease) {
 	}
 }
 
-// all gives those that are to be renewed, in the order of their keys.
+// all returns the leases to renew, ordered by key.
 func (l *leases) all(holder string) []attempts.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,17 +74,18 @@ func (l *leases) all(holder string) []attempts.Lease {
 	return list
 }
 
-// leaseBits is how many bits of a token's start number count the leases of a process: 10^12 of them, and 8 million starts.
+// leaseBits is how many bits below a token's start number count the leases of a process: 10^12 leases, and 8 million
+// starts.
 const leaseBits = 40
 
-// holder is this process as the holder of one more lease. Its number is in no other token, so that an attempt that this
-// process makes again after the hot tier lost the first one's record can be told from that.
+// holder returns this process as the holder of one more lease. No other token contains its number. So an attempt that this
+// process makes again, after the hot tier lost the record of the first, can be told from the first.
 func (s *Service) holder(definitionID string) attempts.Holder {
 	return attempts.Holder{Name: s.name, DefinitionID: definitionID, Start: s.start<<leaseBits | s.leased.Add(1)}
 }
 
-// renewLoop renews every lease that is held. A round takes as long as the pause at most, however long a server of the hot tier
-// hangs, so a lease that another server holds is renewed within two pauses.
+// renewLoop renews every lease held. A round never takes longer than the pause, however long a server of the hot tier
+// hangs. So a lease that another server holds is renewed within two pauses.
 func (s *Service) renewLoop(work context.Context) {
 	for run.Sleep(work, s.cfg.RenewEvery) == nil {
 		ctx, cancel := context.WithTimeout(work, s.cfg.RenewEvery)

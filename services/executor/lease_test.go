@@ -30,7 +30,8 @@ func (d *deaf) Acquire(ctx context.Context, k attempts.Key, h attempts.Holder, n
 	return rec, ok, err
 }
 
-// It would wait for its own lease to lapse, and a few more lost answers would end the attempt as one whose workers were lost.
+// Otherwise the executor would wait for its own lease to expire, and a few more lost answers would end the attempt as
+// worker_lost.
 func TestLeaseWhoseAnswerWasLostIsHeldAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Service{cfg: DefaultConfig(), deps: Deps{Records: &deaf{Records: newRecords(t)}, Logger: slog.New(slog.DiscardHandler)}, name: "executor"}
@@ -75,7 +76,7 @@ func TestSecondFireOfAnAttemptWaitsForTheFirstInTheSameProcess(t *testing.T) {
 		if s.leases.reserve(key) == nil {
 			t.Error("nobody may have it any more")
 		}
-		s.leases.drop(key, first) // again, and of another's now
+		s.leases.drop(key, first) // again, and now the attempt is another task's
 		if s.leases.reserve(key) != nil {
 			t.Error("who was done with it gave away what is another's")
 		}
@@ -96,8 +97,8 @@ func newRecords(t *testing.T) *embedded.Records {
 	return records
 }
 
-// A record that says of no definition counts for every one: the entry that a later definition has for the instant would be
-// taken for dispatched, and its chain end there.
+// A record that names no definition counts for all of them. The entry that a later definition has for the instant would
+// count as dispatched, and its chain would end there.
 func TestLeaseThatTheHotTierForgotComesBackWithItsDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := newRecords(t)

@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// reportEvery is the pause between two reports; rates are counted in slots of as long, rateSlots of them.
+	// reportEvery is the pause between two reports. Rates are counted over rateSlots slots of that length.
 	reportEvery = 100 * time.Millisecond
 	rateSlots   = 10
-	// ahead is how much work an executor would have waiting: what it calls in so long.
+	// ahead is how much work an executor would like to have waiting: what it calls in this time.
 	ahead = 2 * time.Second
-	// slowCall is how long a call takes of a target that is slow. Its places are filled a slowShare at a time: calls that begin
-	// together time out together, and a hundred connections made at one instant are felt by the calls of other targets.
+	// slowCall is how long a call of a slow target takes. Its places are filled a slowShare at a time, because calls that
+	// begin together time out together, and a hundred connections made at one instant slow down the calls of other targets.
 	slowCall, slowShare = time.Second, 8
-	// tookWeight is how much the latest call counts in the mean of how long calls take.
+	// tookWeight is the weight of the latest call in the mean duration of calls.
 	tookWeight = 0.05
-	// caughtUp is how long a poll must have waited for fires to show that there were no more.
+	// caughtUp is how long a poll must have waited for fires to show that there were none left.
 	caughtUp = 50 * time.Millisecond
 )
 
-// pace is how fast a lane's calls are made.
+// pace is the rate of a lane's calls.
 type pace struct {
-	// ended counts the calls that ended, in slots of reportEvery; slot is the present one, slots how many are counted.
+	// ended counts the calls that ended, in slots of reportEvery; slot is the current one, slots how many are counted.
 	ended       [rateSlots]int
 	slot, slots int
-	// took is the mean of how long a call took, with all around it, in seconds, and bytes that of a fire's size.
+	// took is the mean duration of a call with its overhead, in seconds; bytes is the mean size of a fire.
 	took, bytes float64
 }
 
@@ -43,7 +43,7 @@ func (p *pace) count(took time.Duration, bytes int64) {
 	p.bytes += tookWeight * (float64(bytes) - p.bytes)
 }
 
-// next begins the next slot, and returns how many calls a second ended in those before.
+// next begins the next slot, and returns how many calls a second ended in the slots before it.
 func (p *pace) next() (rate float64) {
 	p.slots = min(p.slots+1, rateSlots)
 	for _, n := range p.ended {
@@ -55,9 +55,9 @@ func (p *pace) next() (rate float64) {
 	return rate
 }
 
-// report says what of each lane waits here, and how much would do: as much as is called in a while at the present rate, and
-// no more than calls that take as long as they do can be made meanwhile; and the calls that could begin at once; but no more
-// than there is memory for. Of a target that hangs nothing ends, so nothing more is asked for.
+// report returns what waits here in each lane, and how much would be enough. That is as much as is called in a while at the
+// current rate, and no more than calls of the current duration can be made meanwhile. The calls that could begin at once
+// are added, and memory bounds the sum. At a target that hangs no call ends, so nothing more is asked for.
 func (h *hosts) report() []capacity.Lane {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,7 +77,7 @@ func (h *hosts) report() []capacity.Lane {
 		bytes[at.lane] += at.bytes
 	}
 	for _, w := range h.delayed {
-		if !w.behind { // else it takes no place here unless another process is lost
+		if !w.behind { // otherwise it takes no place here unless another process is lost
 			of(w.fire.Lane).Waiting++
 		}
 	}
@@ -119,8 +119,8 @@ func (h *hosts) report() []capacity.Lane {
 	return lanes[:min(len(lanes), capacity.MaxLanes)]
 }
 
-// reportLoop posts reports while there is anything to report. One that is lost is replaced by the next. At the end it withdraws
-// them: an executor that stops takes nothing more.
+// reportLoop posts reports while there is anything to report. A lost report is replaced by the next. At the end it
+// withdraws them, because an executor that stops takes nothing more.
 func (s *Service) reportLoop(ctx context.Context) {
 	posted, told := false, false
 	for run.Sleep(ctx, reportEvery) == nil {
@@ -141,7 +141,7 @@ func (s *Service) reportLoop(ctx context.Context) {
 		told = err != nil
 	}
 	if posted {
-		_ = s.post(context.WithoutCancel(ctx), nil) // it is forgotten in a moment anyway
+		_ = s.post(context.WithoutCancel(ctx), nil) // it expires in a moment anyway
 	}
 }
 
@@ -151,7 +151,7 @@ func (s *Service) post(ctx context.Context, lanes []capacity.Lane) error {
 	return s.deps.Board.Post(ctx, capacity.Report{Executor: s.name, Behind: s.behind(), Lanes: lanes})
 }
 
-// polled notes what a poll of the fires brought: if as many as it may, there are more, which are as old as the last of them.
+// polled notes what a poll of the fires returned. A full batch means that there are more, as old as the last of the batch.
 func (s *Service) polled(began, newest time.Time, full bool) {
 	if full {
 		began = newest
@@ -159,7 +159,7 @@ func (s *Service) polled(began, newest time.Time, full bool) {
 	s.seenUntil.Store(began.UnixNano())
 }
 
-// behind is how old the fires are that are consumed now.
+// behind returns the age of the fires that are being consumed now.
 func (s *Service) behind() time.Duration {
 	now := s.deps.Clock.Now()
 	if since := s.pollingSince.Load(); since != 0 && now.UnixNano()-since > int64(caughtUp) {

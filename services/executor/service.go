@@ -29,37 +29,38 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// Config is what an operator may change.
+// Config holds what an operator may change.
 type Config struct {
-	// LeaseTTL is how long a lease lasts without being renewed, RenewEvery the pause between renewals.
+	// LeaseTTL is how long a lease lasts without renewal, RenewEvery the pause between renewals.
 	LeaseTTL, RenewEvery time.Duration
-	// HostConcurrency bounds the invocations of one target host, MaxRunning those of all.
+	// HostConcurrency bounds the invocations of one target host, MaxRunning those of all hosts.
 	HostConcurrency, MaxRunning int
 	// MaxIdle bounds the connections to targets that are kept for the next call.
 	MaxIdle int
 	// MaxWaiting bounds the fires that wait in memory, HostWaiting those of one host.
 	MaxWaiting, HostWaiting int
-	// MaxBytes bounds the size together of what waits and runs. One host has at most half of it, a quarter where its fires
-	// are large, and large fires leave a quarter to the others.
+	// MaxBytes bounds the total size of what waits and runs. One host has at most half of it, or a quarter if its fires are
+	// large, and large fires leave a quarter to the others.
 	MaxBytes int64
-	// MaxQueueWait is how long a fire waits for its host before it is deferred; six times as long where the host's calls go on.
+	// MaxQueueWait is how long a fire waits for its host before it is deferred; six times as long where the host's calls go
+	// on.
 	MaxQueueWait time.Duration
-	// MinDefer and MaxDefer bound by how much a fire is deferred: at most as much as it is late already, within them,
-	// and at least a quarter of that.
+	// MinDefer and MaxDefer bound the deferral of a fire. Within them it is at most as long as the fire is late already, and
+	// at least a quarter of that.
 	MinDefer, MaxDefer time.Duration
 	// MaxUncommitted bounds the fires behind the committed position; beyond it nothing more is consumed.
 	MaxUncommitted int
-	// MaxTakeovers is how often a lapsed lease of an attempt is taken over; the last one records worker_lost.
+	// MaxTakeovers is how often an expired lease of an attempt is taken over; the last takeover records worker_lost.
 	MaxTakeovers int
-	// DrainLimit is how long a stop waits for invocations under way.
+	// DrainLimit is how long a stop waits for invocations in flight.
 	DrainLimit time.Duration
 	// PollBatch is how many fires are consumed at once.
 	PollBatch int
-	// AllowPrivateTargets switches the guard against loopback and private addresses off.
+	// AllowPrivateTargets switches off the guard against loopback and private addresses.
 	AllowPrivateTargets bool
 }
 
-// DefaultConfig is what an executor runs with unless told otherwise.
+// DefaultConfig returns the settings of an executor that was given none.
 func DefaultConfig() Config {
 	return Config{
 		LeaseTTL: 10 * time.Second, RenewEvery: 3 * time.Second, HostConcurrency: 256, MaxRunning: 4096, MaxIdle: 4096,
@@ -69,15 +70,15 @@ func DefaultConfig() Config {
 	}
 }
 
-// Within bounds invocations by how many connections there may be: a quarter of them may be idle, and of eight targets that hang
-// each may have its share.
+// Within limits invocations to the number of possible connections: a quarter of the connections may be idle, and each of
+// eight targets that hang may have its share.
 func (c *Config) Within(connections int) {
 	c.MaxRunning = min(c.MaxRunning, connections*3/4)
 	c.MaxIdle = min(c.MaxIdle, connections-c.MaxRunning)
 	c.HostConcurrency = min(c.HostConcurrency, max(c.MaxRunning/8, 1))
 }
 
-// Validate tells everything that is wrong with c.
+// Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
 	var errs []error
 	check := func(ok bool, msg string) {
@@ -103,7 +104,7 @@ type Deps struct {
 	Records attempts.Records
 	Log     dispatch.Log
 	Coord   coord.Coordinator
-	// Board is where it tells workers how much of each lane it can take.
+	// Board is where the executor reports how much of each lane it can take.
 	Board capacity.Board
 	// Transport carries webhooks; nil means a transport of its own with the guard of the configuration.
 	Transport http.RoundTripper
@@ -119,20 +120,20 @@ type Service struct {
 	deps    Deps
 	metrics *metrics
 	webhook *webhook
-	// name and start are this process's; leased counts the leases that it took or tried to take.
+	// name and start are those of this process; leased counts the leases that it took or tried to take.
 	name   string
 	start  int64
 	leased atomic.Int64
 
-	// reading is what is being consumed; it changes when the topic is created anew.
+	// reading is what is being consumed; it changes when the topic is recreated.
 	reading atomic.Pointer[reading]
 	hosts   *hosts
 	leases  leases
 	calls   calls
 	endings chan ending
 
-	// seenUntil is until when fires were published that it has consumed, pollingSince since when it waits for more (0: it does
-	// not); both in nanoseconds since the Unix epoch.
+	// seenUntil is the publication instant up to which this executor has consumed fires. pollingSince is since when it waits
+	// for more (0: it does not wait). Both are in nanoseconds since the Unix epoch.
 	seenUntil, pollingSince atomic.Int64
 }
 
@@ -149,7 +150,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// Missing names what is still missing before anything is executed.
+// Missing names what must still happen before anything is executed.
 func (s *Service) Missing() []string {
 	if s.reading.Load() == nil {
 		return []string{"executor: not subscribed to the fires yet"}
@@ -157,8 +158,8 @@ func (s *Service) Missing() []string {
 	return nil
 }
 
-// Run consumes and executes until ctx ends. Then it leaves the group, so that others go on with its share of the fires, and
-// waits for what it has begun, at most DrainLimit; what still runs then is left to its lease, which others have met and wait
+// Run consumes and executes until ctx ends. Then it leaves the group, so that others take its share of the fires, and waits
+// at most DrainLimit for what it has begun. What still runs after that is left to its lease, which others have met and wait
 // for.
 func (s *Service) Run(ctx context.Context) error {
 	s.name = "executor-" + ulid.Make().String()
@@ -174,7 +175,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil
 	}
 	s.reading.Store(&reading{consumer, newWindow()})
-	// Work outlives ctx by the drain; abort ends it for good.
+	// Work outlives ctx by the length of the drain; abort ends it for good.
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	var helpers sync.WaitGroup
@@ -192,7 +193,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}()
 	s.consume(ctx, work)
 	var left error
-	helpers.Go(func() { // beside the drain: the log may be away
+	helpers.Go(func() { // alongside the drain, because the log may be away
 		committing.Wait()
 		s.commit(work)
 		left = s.reading.Load().consumer.Close()
@@ -203,13 +204,13 @@ func (s *Service) Run(ctx context.Context) error {
 	return left
 }
 
-// reading is a consumer of the fires and the window of what it gave.
+// reading is a consumer of the fires, and the window of what it returned.
 type reading struct {
 	consumer dispatch.Consumer
 	window   *window
 }
 
-// rejoin begins anew with a topic that was created anew. What was consumed of the old one goes on; its places are
+// rejoin starts over with a topic that was recreated. What was consumed from the old topic goes on; its places are
 // committed nowhere.
 func (s *Service) rejoin(ctx context.Context) error {
 	c, err := dispatch.Rejoin(ctx, s.deps.Log, dispatch.TopicFires, dispatch.GroupExecutor, s.reading.Load().consumer)
@@ -219,8 +220,8 @@ func (s *Service) rejoin(ctx context.Context) error {
 	return err
 }
 
-// drain waits for the invocations under way and then for their outcomes, for each at most the drain limit; what is left
-// then is aborted, and others take it over.
+// drain waits for the invocations in flight and then for their outcomes, each at most the drain limit. What is left then is
+// aborted, and others take it over.
 func (s *Service) drain(abort func(), ended <-chan struct{}) {
 	s.hosts.close()
 	idle := s.hosts.wait(s.cfg.DrainLimit)
@@ -279,7 +280,7 @@ func (s *Service) accept(in *window, m dispatch.Message) *task {
 	in.open(m.Partition, m.Offset)
 	w, err := newTask(in, m, job.Instant(s.deps.Clock.Now()))
 	if err != nil {
-		// No executor of this version can read it; its entry is put back and fired again as long as it is not done.
+		// No executor of this version can decode it. Its entry is put back and fired again as long as it is not done.
 		s.deps.Logger.Error("a fire cannot be decoded, it is passed over", "partition", m.Partition, "offset", m.Offset,
 			"error", err)
 		in.done(m.Partition, m.Offset)
@@ -303,7 +304,7 @@ func (s *Service) launch(work context.Context) {
 	}
 }
 
-// commitLoop commits what is contiguously done, a few times a second.
+// commitLoop commits everything up to the first fire that is not done, a few times a second.
 func (s *Service) commitLoop(ctx context.Context) {
 	for run.Sleep(ctx, 200*time.Millisecond) == nil {
 		s.commit(ctx)
@@ -318,7 +319,7 @@ func (s *Service) commit(ctx context.Context) {
 	s.metrics.uncommitted.Set(float64(r.window.size()))
 }
 
-// delayLoop brings back what waited for its instant or for another's lease, at the instant.
+// delayLoop brings back tasks that waited for their instant or for another's lease, as soon as they are due.
 func (s *Service) delayLoop(ctx, work context.Context) {
 	const idle = time.Minute
 	timer := time.NewTimer(idle)
@@ -348,7 +349,8 @@ func (s *Service) delayLoop(ctx, work context.Context) {
 	}
 }
 
-// deferLoop defers what waited too long for its host. It waits for the hot tier and the log where it must, and nobody with it.
+// deferLoop defers what waited too long for its host. It waits for the hot tier and the log where it must, and holds up
+// nothing else.
 func (s *Service) deferLoop(ctx, work context.Context) {
 	for run.Sleep(ctx, 100*time.Millisecond) == nil {
 		if s.hosts.quiet() {
@@ -363,8 +365,8 @@ func (s *Service) deferLoop(ctx, work context.Context) {
 	}
 }
 
-// withoutRecord gives those of the tasks whose attempt nobody has begun. The others are fires that came twice: they are
-// not deferred, which would end the row that the outcome settles, but follow the record.
+// withoutRecord returns the tasks whose attempt nobody has begun. The others are fires that came twice. Deferring them
+// would end the row that the outcome settles, so they follow the record instead.
 func (s *Service) withoutRecord(ctx context.Context, tasks []*task) []*task {
 	keys := make([]attempts.Key, len(tasks))
 	for i, w := range tasks {
@@ -392,9 +394,9 @@ func (s *Service) withoutRecord(ctx context.Context, tasks []*task) []*task {
 // deferChunk is how many deferrals are published at once.
 const deferChunk = 200
 
-// deferFires tells the settlers to write the same attempts with a later due instant. The fires are then complete.
-// They go in small publishes, so that the log takes other records in between, and come back spread over three quarters
-// of their delay: all at once would leave the host idle until then, and most of them to be deferred again.
+// deferFires tells the settlers to write the same attempts with a later due instant. The fires are then complete. They are
+// published in small batches, so that the log takes other records in between, and come back spread over three quarters of
+// their delay. All at once they would leave the host idle until then, and most of them would be deferred again.
 func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 	if len(tasks) == 0 {
 		return
@@ -412,7 +414,7 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 			since = w.fire.DueAt // it was on time until now
 		}
 		delay := min(max(now.Sub(since), s.cfg.MinDefer), s.cfg.MaxDefer)
-		// By the due instant too, so that what came last this time need not be the last one the next time.
+		// The due instant counts too, so that the fire that came last this time need not be the last one the next time.
 		spread := job.Unit(w.fire.ExecutionID, int(w.fire.DueAt.UnixMilli())) * float64(delay*3/4)
 		delay = delay/4 + time.Duration(spread)
 		event := job.DeferredEvent(w.fire, job.Instant(now.Add(delay)), job.Instant(now))

@@ -24,17 +24,18 @@ import (
 	"github.com/minutehand/minutehand/libs/trace"
 )
 
-// maxDrain is how much of an answer is read beyond what is kept, so that the connection can be used again.
+// maxDrain is how much of an answer is read beyond the part that is kept, so that the connection can be reused.
 const maxDrain = 64 << 10
 
-// webhook calls HTTP targets. It asks the transport itself: a client would follow redirects, or fail on those whose
-// location cannot be read, and all of them are permanent failures here.
+// webhook calls HTTP targets. It uses the transport directly: a client would follow redirects, or fail on those whose
+// location cannot be parsed, and all redirects are permanent failures here.
 type webhook struct {
 	transport http.RoundTripper
 	clock     clock.Clock
 }
 
-// azureWireServer answers with credentials on Azure's hosts; it is a public address, so the guard's lists lack it.
+// azureWireServer answers with credentials on Azure's hosts. It is a public address, so the guard's lists do not include
+// it.
 const azureWireServer = "168.63.129.16/32"
 
 func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook {
@@ -56,8 +57,8 @@ func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook
 	return &webhook{transport: transport, clock: c}
 }
 
-// call makes one request, which ends with ctx, and says how it ended. It never returns an error: whatever happens is an
-// outcome.
+// call makes one request, which ends with ctx, and returns how it ended. It never returns an error, because everything that
+// can happen is an outcome.
 func (h *webhook) call(ctx context.Context, f *job.Fire, fence job.Fence) job.Outcome {
 	req, err := request(ctx, f, fence, h.clock.Now())
 	if err != nil {
@@ -70,7 +71,7 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, fence job.Fence) job.Ou
 	defer resp.Body.Close()
 	o := job.Outcome{StatusCode: resp.StatusCode}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		// The transport has handed the connection over: the context no longer ends a read.
+		// The transport has handed the connection over: the context no longer interrupts a read.
 		judge(&o, resp, h.clock.Now())
 		return o
 	}
@@ -92,7 +93,7 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, fence job.Fence) job.Ou
 	return o
 }
 
-// answers are buffers for what is kept of an answer, and a byte to see that there is more.
+// answers are buffers for the part of an answer that is kept, and a byte to see that there is more.
 var answers = sync.Pool{New: func() any { return new([job.MaxResponseBytes + 1]byte) }}
 
 // readInto reads until buf is full or r ends.
@@ -108,8 +109,8 @@ func readInto(buf []byte, r io.Reader) (n int, err error) {
 	return n, err
 }
 
-// judge turns a complete answer into an outcome: 2xx success; 408, 425, 429 and 5xx retryable; everything else is
-// permanent, a redirect too.
+// judge turns a complete answer into an outcome. 2xx is a success; 408, 425, 429 and 5xx are retryable; everything else is
+// permanent, including a redirect.
 func judge(o *job.Outcome, resp *http.Response, now time.Time) {
 	code := resp.StatusCode
 	switch {
@@ -141,7 +142,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// failure classifies an error of the transport without repeating the URL, which may hold a secret.
+// failure classifies a transport error without repeating the URL, which may hold a secret.
 func failure(ctx context.Context, err error) job.Outcome {
 	o := job.Outcome{Kind: job.OutcomeFailed, Retryable: true}
 	var dns *net.DNSError
@@ -189,7 +190,7 @@ func request(ctx context.Context, f *job.Fire, fence job.Fence, now time.Time) (
 	}
 	req.Header = make(http.Header, len(f.Target.Headers)+ownHeaders)
 	values := make([]string, 0, len(f.Target.Headers)+ownHeaders)
-	// set is Header.Set with room for all values in one piece; name is in its canonical form.
+	// set is Header.Set with all values in one allocation; name is in its canonical form.
 	set := func(name, value string) {
 		values = append(values, value)
 		req.Header[name] = values[len(values)-1 : len(values) : len(values)]
@@ -206,8 +207,8 @@ func request(ctx context.Context, f *job.Fire, fence job.Fence, now time.Time) (
 	if req.Header.Get("User-Agent") == "" {
 		set("User-Agent", "Minutehand")
 	}
-	// In lower case, which means the same to a target, but keeps net/http from taking the request for one that it may send
-	// again by itself: one attempt would call its target more than once, even after a cancel was acknowledged.
+	// Lower case means the same to a target, but keeps net/http from treating the request as one that it may send again by
+	// itself. One attempt would otherwise call its target more than once, even after a cancel was acknowledged.
 	set("idempotency-key", f.ExecutionID)
 	set("Webhook-Id", f.ExecutionID)
 	set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
@@ -219,7 +220,7 @@ func request(ctx context.Context, f *job.Fire, fence job.Fence, now time.Time) (
 	return req, nil
 }
 
-// idempotent reports whether net/http takes a request without a body for one that it may send again by itself.
+// idempotent reports whether net/http would send a request with this method and no body again by itself.
 func idempotent(method string) bool {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
@@ -228,16 +229,16 @@ func idempotent(method string) bool {
 	return false
 }
 
-// empty is a body with nothing in it. A request that has one, and no way to get another, is not sent again by net/http; on the
-// wire it is like one without a body.
+// empty is a body with nothing in it. net/http does not resend a request that has a body and no way to get another; on the
+// wire it looks like a request without one.
 type empty struct{}
 
 func (empty) Read([]byte) (int, error) { return 0, io.EOF }
 
-// ownHeaders is how many headers a webhook has beside its target's own.
+// ownHeaders is how many headers a webhook has besides its target's own.
 const ownHeaders = 10
 
-// traceparent is that of the call's span, or what takes its place where no spans are made.
+// traceparent returns the one of the call's span, or a substitute where no spans are made.
 func traceparent(ctx context.Context, f *job.Fire) string {
 	if trace.On() {
 		if of := trace.Of(ctx); of != "" {

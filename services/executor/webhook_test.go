@@ -81,8 +81,8 @@ func TestEveryAnswerEndsTheAttemptAsItsStatusSays(t *testing.T) {
 	}
 }
 
-// closingTarget reads every request to its end, answers the first on each connection, and closes the connection instead of
-// answering the second.
+// closingTarget reads every request to its end. It answers the first on each connection, and closes the connection instead
+// of answering the second.
 func closingTarget(t *testing.T) (url string, calls func() int64) {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -152,7 +152,7 @@ func TestAttemptCallsItsTargetOnceAlsoWhenAKeptConnectionCloses(t *testing.T) {
 	}
 }
 
-// What a request for nothing looks like on the wire does not tell of the body that keeps it from being sent again.
+// On the wire, a request with an empty body does not show the body that keeps net/http from sending it again.
 func TestRequestWithoutABodyHasNone(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.AllowPrivateTargets = true

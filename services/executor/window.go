@@ -8,8 +8,8 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// window tracks the consumed fires that are not committed. Fires complete in any order, offsets are committed in
-// order: only what is contiguously done.
+// window tracks the consumed fires that are not committed. Fires complete in any order; offsets are committed in order, up
+// to the first that is not done.
 type window struct {
 	mu         sync.Mutex
 	partitions map[int]*span
@@ -17,11 +17,11 @@ type window struct {
 }
 
 type span struct {
-	// offsets were consumed and not committed yet, ascending, from head on.
+	// offsets were consumed and are not committed yet, ascending, from head on.
 	offsets []int64
 	head    int
 	done    map[int64]bool
-	// low is the offset that may be committed.
+	// low is the next offset that may be committed.
 	low int64
 }
 
@@ -56,7 +56,7 @@ func (w *window) done(partition int, offset int64) {
 	}
 }
 
-// committable is, per partition, the offset below which everything is done.
+// committable returns, per partition, the offset below which everything is done.
 func (w *window) committable() map[int]int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,7 +73,7 @@ func (w *window) size() int {
 	return w.opened
 }
 
-// done tells that the fire is complete.
+// done marks the fire as complete.
 func (w *task) done() { w.window.done(w.partition, w.offset) }
 
 func newTask(in *window, m dispatch.Message, at time.Time) (*task, error) {

@@ -13,7 +13,7 @@ import (
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
-// bodies are good definitions, one of each schedule type, in which every text that may be anything carries the canary.
+// bodies returns valid definitions, one of each schedule type, in which every free text carries the canary.
 func bodies() map[string]string {
 	const rest = `"name":"` + canary + `","labels":{"k1":"` + canary + `"},"target":{"kind":"http_webhook",` +
 		`"url":"https://example.com/` + canary + `","method":"PUT","headers":{"k1":"` + canary + `"},"body":{"a":"` + canary +
@@ -28,17 +28,17 @@ func bodies() map[string]string {
 	}
 }
 
-// mutation is one member of a body made wrong, or odd.
+// mutation makes one member of a body wrong, or odd.
 type mutation struct {
 	at    []string
-	value any // nil takes the member away
-	// wrong says that the answer must be 422 with a fault at exactly this pointer; "" says that it may be right.
+	value any // nil removes the member
+	// wrong is the pointer at which the answer, 422, must have a fault; "" if the body may be right.
 	wrong string
 }
 
 func pointerTo(at []string) string { return "/" + strings.Join(at, "/") }
 
-// mutations are those of every keyword below a schema.
+// mutations returns those of every keyword below a schema.
 func (d *document) mutations(schema map[string]any, at []string) []mutation {
 	schema = d.resolve(schema)
 	var all []mutation
@@ -184,7 +184,7 @@ func instants() []string {
 	}
 }
 
-// apply is the body with the mutation in it; ok is false where the body has no place for it.
+// apply returns the body with the mutation applied; ok is false if the body has no place for it.
 func (m *mutation) apply(t testing.TB, body string) (text string, ok bool) {
 	t.Helper()
 	var tree map[string]any
@@ -210,9 +210,9 @@ func (m *mutation) apply(t testing.TB, body string) (text string, ok bool) {
 	return string(b), true
 }
 
-// TestEveryWrongMemberIsToldAtItsPointerAndEveryAcceptedJobStaysUsable makes each mutation of each good definition, for
-// create, replace and patch: what is wrong by the document is told exactly where it is and writes nothing, and what is
-// accepted is answered as the document says, can be read again, and can be changed.
+// TestEveryWrongMemberIsToldAtItsPointerAndEveryAcceptedJobStaysUsable makes each mutation of each valid definition, for
+// create, replace and patch. A member that violates the document is reported exactly where it is, and nothing is written.
+// An accepted job is answered as the document says, can be read again, and can be changed.
 func TestEveryWrongMemberIsToldAtItsPointerAndEveryAcceptedJobStaysUsable(t *testing.T) {
 	for kind, base := range bodies() {
 		for _, verb := range []string{http.MethodPost, http.MethodPut, http.MethodPatch} {
@@ -256,7 +256,7 @@ func (a *accepted) try(verb, base, text string, m *mutation) {
 	}
 	wrong := m.wrong
 	if verb == http.MethodPatch && (m.value == nil || string(raw(m.value)) == "null") {
-		wrong = "" // this one removes the member, or leaves it
+		wrong = "" // this mutation removes the member, or leaves it
 	}
 	before := a.count.writes.Load()
 	w := a.s.do(verb, path, text, "If-Match", "*")
@@ -306,7 +306,7 @@ func (a *accepted) refused(what, wrong string, w *httptest.ResponseRecorder) {
 	}
 }
 
-// usable fails unless the job that was answered can be read and changed, and looks as the document says each time.
+// usable fails the test unless the job in the answer can be read and changed, and looks as the document says each time.
 func (a *accepted) usable(what string, w *httptest.ResponseRecorder) {
 	a.t.Helper()
 	var j struct {

@@ -27,7 +27,7 @@ func (s *server) batch(body string, headers ...string) (b batchAnswer) {
 	return b
 }
 
-// batchOf is a batch of n right jobs with a wrong one at each of the places.
+// batchOf returns a batch of n right jobs with a wrong one at each of the places.
 func batchOf(n int, wrong ...int) string {
 	jobs := make([]string, n)
 	for i := range jobs {
@@ -146,7 +146,7 @@ func TestListsCanBeFiltered(t *testing.T) {
 func TestScheduleThatItsHashMakesImpossibleIsRefused(t *testing.T) {
 	s := newServer(t, nil)
 	accepted, refused := 0, 0
-	for range 200 { // the 30th of a month that H picks: never, where that is February
+	for range 200 { // the 30th of a month that H picks: never, if that is February
 		w := s.do(http.MethodPost, "/jobs", strings.Replace(goodJob, "0 9 * * MON", "0 0 30 H *", 1))
 		switch w.Code {
 		case http.StatusCreated:

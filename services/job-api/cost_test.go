@@ -12,7 +12,8 @@ import (
 // wrongJobs is how many jobs of a batch are wrong all over.
 const wrongJobs = 200
 
-// costly are bodies of about the allowed size that cost many times that to decode and to check, if one let them.
+// costly returns bodies of about the allowed size that would cost many times that to decode and to check, if they were let
+// through.
 func costly() map[string]struct{ path, body, code string } {
 	const batch, single = 16<<20 - 100, 512<<10 - 200
 	fill := func(size int, part string) string { return strings.Repeat(part, size/len(part)) }
@@ -40,13 +41,13 @@ func costly() map[string]struct{ path, body, code string } {
 	}
 }
 
-// What is allocated in all is several times what is in use at a time: buffers and maps that grew are garbage soon, and under the
-// race detector pools keep nothing. It was 200 times the size, and without any bound.
+// The total allocated is several times what is in use at a time: buffers and maps that grew soon become garbage, and under
+// the race detector pools keep nothing. Without any bound it was 200 times the size.
 func TestWhatABodyCostsIsBoundedByItsSize(t *testing.T) {
 	s := newServer(t, nil)
 	for name, c := range costly() {
 		perJob := int64(0)
-		if c.code == "" { // each is checked, and 150 faults of it are found
+		if c.code == "" { // each is checked, and 150 of its faults are found
 			perJob = wrongJobs * 640 << 10
 		}
 		var before, after runtime.MemStats
@@ -75,7 +76,7 @@ func TestWhatABodyCostsIsBoundedByItsSize(t *testing.T) {
 	}
 }
 
-// The time that they take. At most half a second is the aim.
+// Measures their time. The aim is at most half a second.
 func BenchmarkBodiesOfTheAllowedSize(b *testing.B) {
 	s := newServer(b, nil)
 	for name, c := range costly() {

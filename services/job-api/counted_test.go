@@ -8,7 +8,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// counter counts what is written to a store; claims are not counted, they say nothing of a job.
+// counter counts the writes to a store; claims are not counted, because they say nothing about a job.
 type counter struct{ writes atomic.Int64 }
 
 type countedJobs struct {

@@ -86,7 +86,7 @@ func loadDocument(t testing.TB) *document {
 	return d
 }
 
-// at is the object at a pointer; nil if there is none.
+// at returns the object at a pointer; nil if there is none.
 func (d *document) at(pointer string) map[string]any {
 	var v any = d.tree
 	for part := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
@@ -144,7 +144,7 @@ func (d *document) parameters(item map[string]any) []map[string]any {
 	return all
 }
 
-// check tells how a value departs from the schema at a pointer.
+// check returns how a value departs from the schema at a pointer.
 func (d *document) check(pointer string, body []byte) error {
 	d.t.Helper()
 	schema, ok := d.compiled[pointer]

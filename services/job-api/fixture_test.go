@@ -21,7 +21,7 @@ type server struct {
 	handler http.Handler
 }
 
-// newServer makes one; wrap may put something between the API and its store.
+// newServer returns an API; wrap may put something between it and its store.
 func newServer(t testing.TB, configure func(*jobapi.Config, *jobapi.Deps)) *server {
 	t.Helper()
 	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: 4})

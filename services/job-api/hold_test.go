@@ -13,7 +13,7 @@ import (
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
-// failedOver is a hot tier of which a server failed over a moment ago.
+// failedOver is a hot tier with a server that failed over a moment ago.
 type failedOver struct {
 	attempts.Stops
 	until time.Time

@@ -17,10 +17,10 @@ import (
 	"github.com/minutehand/minutehand/schemas"
 )
 
-// canary stands in every text that is submitted; no answer to a bad request may repeat it.
+// canary is in every submitted text; no answer to a bad request may repeat it.
 const canary = "cAnArY7f3a"
 
-// leastRequests is how many hostile requests the suite makes at least.
+// leastRequests is the minimum number of hostile requests that the suite makes.
 const leastRequests = 20_000
 
 // hostile drives the API with requests made from its own document by one mutation each.
@@ -36,14 +36,14 @@ type hostile struct {
 	ops      map[string]bool
 }
 
-// member is a place in a right body that was aimed at.
+// member is a place in a valid body that mutations were aimed at.
 type member struct {
 	method, path, base string
 	at                 []string
 	schema             map[string]any
 }
 
-// validation are the keywords of the document that say what is accepted.
+// validation returns the keywords of the document that say what is accepted.
 func validation() []string {
 	return []string{
 		"type", "enum", "pattern", "format", "minLength", "maxLength", "minimum", "maximum", "required",
@@ -154,7 +154,7 @@ func (h *hostile) operation(path, method string, item, op map[string]any) {
 	for _, content := range body["content"].(map[string]any) {
 		schema := h.resolve(content.(map[string]any)["schema"].(map[string]any))
 		base := goodJob
-		if schema["properties"] == nil { // a merge patch: its result is what is checked
+		if schema["properties"] == nil { // a merge patch: its result is checked instead
 			schema, base = h.schema("#/components/schemas/JobDefinition"), `{}`
 		}
 		if b, ok := bases()[path]; ok {
@@ -168,7 +168,7 @@ func (h *hostile) operation(path, method string, item, op map[string]any) {
 	}
 }
 
-// bases are right bodies of those operations that do not take a job.
+// bases returns valid bodies of the operations that do not take a job.
 func bases() map[string]string {
 	return map[string]string{
 		"/schedules/preview": `{"type":"cron","cron_expr":"0 9 * * MON"}`, "/jobs:batch": `{"jobs":[` + goodJob + `]}`,
@@ -239,7 +239,7 @@ func (h *hostile) members(method, path, base string, schema map[string]any, at [
 	}
 }
 
-// values are bad, or at least odd, values for a schema.
+// values returns bad, or at least odd, values for a schema.
 func values(s map[string]any) []any {
 	many := map[string]any{}
 	for i := range 70 {
@@ -285,13 +285,13 @@ func (h *hostile) twoAtOnce(r *rand.Rand) {
 func (h *hostile) sendBody(method, path, base string, at []string, v any) {
 	h.t.Helper()
 	text := h.with(base, at, v)
-	h.send(0, method, path, string(text), "If-Match", `"999"`) // a version that never was
+	h.send(0, method, path, string(text), "If-Match", `"999"`) // a version that never existed
 	if path == "/jobs" {
 		h.alike(text)
 	}
 }
 
-// with is base with one member set, or removed when v is nil.
+// with returns base with one member set, or removed when v is nil.
 func (h *hostile) with(base string, at []string, v any) []byte {
 	h.t.Helper()
 	var tree map[string]any
@@ -321,7 +321,7 @@ func (h *hostile) with(base string, at []string, v any) []byte {
 	return text
 }
 
-// alike sends a job by itself and as the only one of a batch: both must find the same faults.
+// alike sends a job alone and as the only job of a batch: both must report the same faults.
 func (h *hostile) alike(body []byte) {
 	h.t.Helper()
 	one := h.send(0, http.MethodPost, "/jobs", string(body))
@@ -354,7 +354,7 @@ func (h *hostile) noise(i int) {
 	h.send(0, methods[i%len(methods)], paths[i/len(methods)%len(paths)], strings.Repeat(canary, i%3))
 }
 
-// send makes a request and judges the answer; want 0 means any that is not a fault of the server's.
+// send makes a request and judges the answer; want 0 means any status that is not a server error.
 func (h *hostile) send(want int, method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	h.t.Helper()
 	h.requests++
@@ -382,7 +382,7 @@ func (h *hostile) send(want int, method, path, body string, headers ...string) *
 	return w
 }
 
-// answers are those that the document has for a request; nil if it has no operation for it.
+// answers returns those that the document has for a request; nil if it has no operation for it.
 func (h *hostile) answers(method, path string) map[string]any {
 	path, _, _ = strings.Cut(path, "?")
 	parts := strings.Split(path, "/")

@@ -13,7 +13,7 @@ import (
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
-// row is a job's row as it stands.
+// row returns a job's current row.
 func (s *server) row(jobID string) job.Job {
 	s.t.Helper()
 	j, err := s.jobs.Get(s.t.Context(), jobID)
@@ -25,8 +25,8 @@ func (s *server) row(jobID string) job.Job {
 
 const everySecond = `{"name":"x","type":"interval","every":"1s","target":{"kind":"http_webhook","url":"http://x/"}}`
 
-// An instant between the update and the end of the pause would belong to no definition: outdated under the old one, and
-// the new one has no entry before the resume, which begins behind the pause.
+// Otherwise an instant between the update and the end of the pause would belong to no definition: it is outdated under the
+// old one, and the new one has no entry before the resume, which begins after the pause.
 func TestUpdateInAPauseBeginsBehindThePause(t *testing.T) {
 	s := newServer(t, nil)
 	id := s.create(everySecond)
@@ -92,7 +92,7 @@ func TestTriesOfARegistrationSoonAfterEachOtherWriteOneEntry(t *testing.T) {
 	}
 }
 
-// slow stands still behind its calls: for a time that is new for each.
+// slow stalls after its calls, for a different time after each.
 type slow struct {
 	jobstore.Jobs
 	jobstore.Pending
@@ -136,7 +136,7 @@ func bubble(t *testing.T, test func(t *testing.T, s *server, store *slow)) {
 	})
 }
 
-// A worker that looked for the row in vain drops the entry whenever it comes to it: an entry whose grace is over is as
+// A worker that looked for the row in vain drops the entry whenever it comes to it. So an entry whose grace is over is as
 // good as dropped. (Seed 6530 of the simulation.)
 func TestEntryWhoseGraceIsOverIsWrittenAnewBeforeTheAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server, store *slow) {
@@ -153,7 +153,7 @@ func TestEntryWhoseGraceIsOverIsWrittenAnewBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// Otherwise the missed-run policy would decide about the two of them in two ways. (Seed 4836 of the simulation.)
+// Otherwise the missed-run policy would decide differently about the two. (Seed 4836 of the simulation.)
 func TestEntryOfAnUpdateThatWasSlowSaysWhichItRepeats(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server, store *slow) {
 		id := s.create(everySecond)

@@ -21,7 +21,7 @@ type jobPage struct {
 	NextCursor *string `json:"next_cursor"`
 }
 
-// createLarge creates jobs whose targets are sent 200 KB each.
+// createLarge creates jobs that send their targets 200 KB each.
 func createLarge(t *testing.T, s *server, n int) {
 	t.Helper()
 	for i := range n {
@@ -82,7 +82,7 @@ func TestPageOfJobsEndsAtABudgetOfBytesAndTheNextGoesOnThere(t *testing.T) {
 	}
 }
 
-// What is written for it is in memory until then.
+// Until then, what is written for it is held in memory.
 func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -26,13 +26,13 @@ import (
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
-// oneShot is a one_shot at an instant, with more members after it.
+// oneShot returns a one_shot at an instant, with more members after it.
 func oneShot(at time.Time, more string) string {
 	return fmt.Sprintf(`{"name":"x","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":"http://x/"}%s}`,
 		at.UTC().Format(time.RFC3339Nano), more)
 }
 
-// fault fails the test unless the request is answered with the status and a fault of this pointer and code.
+// fault fails the test unless the answer to the request has the status and a fault with this pointer and code.
 func (s *server) fault(status int, pointer, code, method, path, body string, headers ...string) {
 	s.t.Helper()
 	m, _ := s.answer(status, method, path, body, headers...)
@@ -46,7 +46,7 @@ func (s *server) fault(status int, pointer, code, method, path, body string, hea
 }
 
 func TestMemberGivenTwiceIsRefused(t *testing.T) {
-	// A struct would merge the two objects, so that what the schema never saw gets into the job.
+	// A struct would merge the two objects, so that something which the schema never saw gets into the job.
 	s := newServer(t, nil)
 	for _, body := range []string{
 		strings.Replace(goodJob, `"target":`, `"target":{"kind":"http_webhook","url":"http://x/","headers":{"X: y\r\nZ":"a\r\nb"}},"target":`, 1),
@@ -142,7 +142,7 @@ func TestTokenIsNotAskedForHealth(t *testing.T) {
 	}
 }
 
-// gone is a store of which nothing answers.
+// gone is a store in which nothing answers.
 type gone struct {
 	jobstore.Jobs
 	jobstore.History
@@ -284,7 +284,7 @@ func TestAnswersAreWhatTheDocumentDeclares(t *testing.T) {
 	}
 }
 
-// deadEvent is the one failed attempt of an execution that was due a minute ago.
+// deadEvent returns the one failed attempt of an execution that was due a minute ago.
 func deadEvent(jobID string) job.Event {
 	at := job.Instant(time.Now().Add(-time.Minute))
 	e := job.NewEntry(job.Entry{
@@ -299,7 +299,7 @@ func deadEvent(jobID string) job.Event {
 	}, at)
 }
 
-// An instant that was fired and skipped, which a loss of the hot tier may lead to, has one place among the pages.
+// An instant that was both fired and skipped, as can follow a loss of the hot tier, has one place among the pages.
 func TestPagesOfExecutionsLeaveNothingOutWhereARunWasSkippedAtTheSameInstant(t *testing.T) {
 	var history jobstore.History
 	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { history = d.History })
@@ -359,7 +359,8 @@ func TestExecutionsAreShownNewestFirstWithWhatBecameOfThem(t *testing.T) {
 	}
 }
 
-// An executor that stood still may give an attempt that has ended another outcome, which is retried: the cancel must hold for that too.
+// An executor that stalled may give an attempt that has ended another outcome, which is retried: the cancel must hold for
+// that too.
 func TestCancelOfAnExecutionThatHasJustEndedIsKept(t *testing.T) {
 	for _, c := range []struct {
 		ago  time.Duration

@@ -20,8 +20,8 @@ import (
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
-// stalls stands still between a batch's entries and its rows, for longer than the grace. Meanwhile workers drop the entries, which
-// have no job; then the rows are written, and the process dies.
+// stalls stalls between a batch's entries and its rows, for longer than the grace. Meanwhile workers drop the entries,
+// which have no job. Then the rows are written, and the process dies.
 type stalls struct {
 	jobstore.Jobs
 	jobstore.Pending
@@ -118,7 +118,7 @@ func TestRequestThatIsRepeatedAfterItsEndHasTheSameAnswer(t *testing.T) {
 	})
 }
 
-// ends has what is pending end, and its bucket close, between two reads.
+// ends makes a pending execution end, and its bucket close, between two reads.
 type ends struct {
 	jobstore.Pending
 	execution func() // is over by then
@@ -159,7 +159,7 @@ func TestExecutionThatEndsWhileItIsLookedForIsFound(t *testing.T) {
 	}
 }
 
-// diesAfter fails after so many letters were marked.
+// diesAfter fails once a number of letters were marked.
 type diesAfter struct {
 	jobstore.History
 	marks int
@@ -198,7 +198,7 @@ func TestRedriveThatIsRepeatedNamesTheSameExecutions(t *testing.T) {
 			s.answer(http.StatusServiceUnavailable, http.MethodPost, "/dead-letters:redrive", `{}`, "Idempotency-Key", "k")
 			time.Sleep(time.Second)
 			first := store.puts
-			die(4) // and stands before the others then
+			die(4) // and comes before the others then
 			store.puts = first
 			m, _ := s.answer(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive", `{}`, "Idempotency-Key", "k")
 			answered, written := map[string]bool{}, map[string]bool{}

@@ -1,12 +1,13 @@
 // Package jobapi is the job-api: the REST interface through which jobs are registered, changed and looked at.
 //
-// It promises: a 201 means that the job is durable and will fire, whatever crashes afterwards; a change that was
-// acknowledged holds (no attempt that it stops begins later); bad input gets all of its faults at once and leaves nothing
-// half-written; no submitted value is repeated in an answer's problem, and a log names ids alone, which were checked.
+// It promises: a 201 means that the job is durable and will fire, whatever crashes afterwards. A change that was
+// acknowledged holds (no attempt that it stops begins later). Bad input is answered with all of its faults at once and
+// leaves nothing half-written. No submitted value is repeated in a problem document, and logs name only ids, which were
+// checked.
 //
-// Here are the configuration and the wiring. internal/edge checks requests and answers them, internal/form is how clients
-// write a job and see it again, internal/reads shows what is there, and internal/writes changes it. They import each other
-// in this order only: edge, form, reads, writes.
+// This package holds the configuration and the wiring. internal/edge checks requests and answers them, internal/form is how
+// clients write a job and see it again, internal/reads shows what is there, and internal/writes changes it. Imports go in
+// this order only: edge, form, reads, writes.
 package jobapi
 
 import (
@@ -33,7 +34,7 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/writes"
 )
 
-// Config is what an operator may change.
+// Config holds what an operator may change.
 type Config struct {
 	// Partitions is the store's partition count.
 	Partitions int
@@ -45,16 +46,16 @@ type Config struct {
 	MaxBodyBytes, MaxBatchBytes int64
 	// MaxWriteThroughs bounds the entries whose write-through failed and is tried again in the background.
 	MaxWriteThroughs int
-	// MaxConnections bounds the connections that are open, three quarters of it those from one address. Idle ones make room.
+	// MaxConnections bounds the open connections, three quarters of it those from one address. Idle connections make room.
 	MaxConnections int
 	// LocalHostsOnly refuses requests whose Host is neither localhost nor an address. It is for an API on loopback without a
-	// token: a page in a browser must not reach it under a name of its own.
+	// token: a page in a browser must not reach it under a name of the page's own.
 	LocalHostsOnly bool
-	// DrainLimit is how long a stop waits for requests under way, AnswerLimit how long a client may take to read an answer.
+	// DrainLimit is how long a stop waits for requests in flight, AnswerLimit how long a client may take to read an answer.
 	DrainLimit, AnswerLimit time.Duration
 }
 
-// DefaultConfig returns the configuration that holds where an operator sets nothing else.
+// DefaultConfig returns the configuration of an API whose operator sets nothing else.
 func DefaultConfig() Config {
 	return Config{
 		Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute, MaxBodyBytes: 512 << 10, MaxBatchBytes: 16 << 20,
@@ -88,7 +89,8 @@ type Deps struct {
 	Listener net.Listener
 	// Full reports whether the store has no room for new work; nil means never.
 	Full func() bool
-	// Entropy is what ids are made of, safe for concurrent use; nil means crypto/rand, so that none can be guessed from another.
+	// Entropy is the source of ids, safe for concurrent use; nil means crypto/rand, so that no id can be guessed from
+	// another.
 	Entropy io.Reader
 	// Admin answers the admin paths on the API's listener; nil for none.
 	Admin   http.Handler
@@ -105,7 +107,7 @@ type Service struct {
 	writes   *writes.Writes
 }
 
-// holdingShare is one in how many connections may wait until a change holds.
+// holdingShare is the share of connections, one in holdingShare, that may wait until a change holds.
 const holdingShare = 4
 
 // New returns an API that does not listen yet. It fails if the OpenAPI document and the operations do not agree.

@@ -50,7 +50,7 @@ func TestSecretsOfATargetAreNotShownAndStayWhenTheirMasksAreSentBack(t *testing.
 	s.fault(http.StatusUnprocessableEntity, "/target/headers/X-Api-Key", "masked", http.MethodPost, "/jobs", body("********"))
 }
 
-// Nobody could redrive them, nor look at their executions.
+// Nobody could redrive them, or look at their executions.
 func TestDeadLettersOfADeletedJobAreNotListed(t *testing.T) {
 	var letters jobstore.History
 	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { letters = d.History })

@@ -1,8 +1,8 @@
-// Package retrymanager is the retry-manager: it reads how attempts ended and settles each: done, or another attempt, or a
+// Package retrymanager is the retry-manager: it reads how attempts ended and settles each as done, another attempt, or a
 // dead letter.
 //
-// It promises: handling an event twice changes nothing (every key it writes follows from the event), an entry is
-// marked done only after what follows from it is durable, and attempts never exceed max_attempts (I7).
+// It promises: handling an event twice changes nothing (every key it writes follows from the event), an entry is marked
+// done only after what follows from it is durable, and attempts never exceed max_attempts (I7).
 package retrymanager
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// Config is what an operator may change.
+// Config holds what an operator may change.
 type Config struct {
 	// Batch is how many events are settled at once.
 	Batch int
@@ -33,10 +33,10 @@ type Config struct {
 	Linger time.Duration
 }
 
-// DefaultConfig is what a settler runs with unless told otherwise.
+// DefaultConfig returns the settings of a settler that was given none.
 func DefaultConfig() Config { return Config{Batch: 500, Linger: 5 * time.Millisecond} }
 
-// Validate tells everything that is wrong with c.
+// Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
 	if c.Batch <= 0 || c.Linger < 0 {
 		return errors.New("retry-manager: batch must be over 0, linger not below")
@@ -64,7 +64,7 @@ type Service struct {
 	deps    Deps
 	change  jobchange.Changer
 	metrics *metrics
-	// subscribed: events come.
+	// subscribed is set once events arrive.
 	subscribed atomic.Bool
 }
 
@@ -79,7 +79,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}, nil
 }
 
-// Missing names what is still missing before anything is settled.
+// Missing names what must still happen before anything is settled.
 func (s *Service) Missing() []string {
 	if !s.subscribed.Load() {
 		return []string{"retry-manager: not subscribed to the events yet"}
@@ -87,7 +87,7 @@ func (s *Service) Missing() []string {
 	return nil
 }
 
-// Run settles until ctx ends. A batch that was not committed then is settled again by the next one.
+// Run settles until ctx ends. A batch that was not committed by then is settled again by the next settler.
 func (s *Service) Run(ctx context.Context) error {
 	consumer, err := run.Subscribe(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupSettle)
 	if err != nil {
@@ -123,8 +123,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return consumer.Close()
 }
 
-// settle handles a batch. What it writes goes out in the order: what follows from an attempt, then the marks. A crash
-// in between leaves the batch uncommitted, and everything is written once more under the same keys.
+// settle handles a batch. It writes first what follows from an attempt, then the marks. A crash in between leaves the batch
+// uncommitted, and everything is written once more under the same keys.
 func (s *Service) settle(ctx context.Context, messages []dispatch.Message) error {
 	b := &batch{
 		marked: make(map[job.Locator]bool, len(messages)), ended: map[job.Locator]bool{}, marks: make([]job.Locator, 0, len(messages)),
@@ -182,8 +182,8 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	return s.deps.Pending.MarkDone(ctx, b.marks)
 }
 
-// addNear adds the new entries that are due before the horizon to their hot buckets. One that finds no room is durable
-// and comes by the loader's sweeps.
+// addNear adds the new entries that are due before the horizon to their hot buckets. An entry that finds no room is
+// durable, and the loader's sweeps add it.
 func (s *Service) addNear(ctx context.Context, entries []job.Entry) error {
 	if err := hotbucket.AddNear(ctx, s.deps.Hot, entries); !errors.Is(err, hotbucket.ErrFull) {
 		return err

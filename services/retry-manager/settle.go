@@ -10,17 +10,17 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// batch gathers what a run of events writes. marked holds its own marks that are not written yet: the settler must see
-// them, or an outcome told twice in one batch would be settled twice.
+// batch gathers what a run of events writes. marked holds the batch's own marks that are not written yet: the settler must
+// see them, or an outcome published twice in one batch would be settled twice.
 type batch struct {
 	entries []job.Entry
 	letters []job.DeadLetter
 	marks   []job.Locator
 	marked  map[job.Locator]bool
-	// ended are those of its marks that no outcome stands behind: whatever comes after one in the batch finds a row that is
-	// done, as it does in the next batch.
+	// ended are the marks without an outcome behind them: any later event of the batch finds a row that is done, as it would
+	// in the next batch.
 	ended map[job.Locator]bool
-	// deferred are rows whose attempts are due again by another one; rows are both as the batch leaves them.
+	// deferred are rows whose attempts are due again in another row; rows holds both as the batch leaves them.
 	deferred []job.Locator
 	rows     map[job.Locator]job.PendingRow
 }
@@ -37,7 +37,7 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 	l := e.Entry.Locator
 	switch {
 	case e.Type == job.EventSkipped:
-		return nil // tells of occurrences that have no entry
+		return nil // reports occurrences that have no entry
 	case e.Type == job.EventReleased:
 		if !b.marked[l] {
 			b.ended[l] = true
@@ -73,10 +73,10 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 	return s.handleFailure(ctx, b, e)
 }
 
-// handleOvertaken deals with a failure whose row is done. As a rule it was settled before. But an executor may have stood
-// still while it called the target, the hot tier may have forgotten that it did, and an update or another executor may have
-// ended the entry meanwhile; or one that was told to stop stood still before it said so, and another one took its lease.
-// Then nothing is on record that followed: what was invoked in vain is a dead letter.
+// handleOvertaken handles a failure whose row is done. As a rule it was settled before. But an executor may have stalled
+// while it called the target, the hot tier may have forgotten that call, and an update or another executor may have ended
+// the entry meanwhile. Or an executor that was told to stop stalled before it said so, and another took its lease. Then no
+// follow-up is on record: what was invoked in vain is a dead letter.
 func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) error {
 	told, err := s.deps.History.Execution(ctx, e.Entry.ExecutionID)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) e
 	return nil
 }
 
-// readRows reads the rows of a batch's events that need theirs, many at once.
+// readRows reads, many at once, the rows of a batch's events that need theirs.
 func (s *Service) readRows(ctx context.Context, b *batch, events []*job.Event) error {
 	asked := map[job.Locator]job.Entry{}
 	var locators []job.Locator
@@ -126,11 +126,11 @@ func (s *Service) readRows(ctx context.Context, b *batch, events []*job.Event) e
 	return nil
 }
 
-// standing is the row that stands for the event's attempt, one that is done if there is none; nil if this batch marks it
-// because of an outcome.
+// standing returns the row that stands for the event's attempt. It is a done row if there is none, and nil if this batch
+// marks it because of an outcome.
 //
-// Of an attempt that two executors had, one may have been deferred and the other one's may have failed: then that of the
-// deferred one is settled. Otherwise nobody would settle it: by the time it is due the hot tier may have forgotten the outcome, and an
+// If two executors had an attempt, one may have deferred it while the other's failed. Then the deferred one's row is
+// settled. Otherwise nobody would settle it: by the time it is due the hot tier may have forgotten the outcome, and an
 // update made it outdated.
 func (s *Service) standing(ctx context.Context, b *batch, e *job.Event) (*job.PendingRow, error) {
 	entry := e.Entry
@@ -166,8 +166,8 @@ func failed(o *job.Outcome) bool {
 	return o.Kind == job.OutcomeFailed || o.Kind == job.OutcomeTimedOut || o.Kind == job.OutcomeWorkerLost
 }
 
-// Deferred is the entry of a deferred attempt: the same attempt, later. It carries on what was taken before, so no
-// late rule applies to it and no successor follows.
+// Deferred returns the entry of a deferred attempt: the same attempt, later. It continues what was taken before, so no late
+// rule applies to it and no successor follows.
 func Deferred(e *job.Event) job.Entry {
 	next := deferred(e.Entry, e.DeferUntil)
 	next.WrittenAt = e.At
@@ -197,7 +197,7 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 	return nil
 }
 
-// pause pauses the job whose target is gone for good, unless it was updated since.
+// pause pauses a job whose target is gone for good, unless the job was updated since.
 func (s *Service) pause(ctx context.Context, e *job.Event) error {
 	j, err := s.deps.Jobs.Get(ctx, e.Entry.JobID)
 	if err == nil && j.Definition.ID == e.Entry.DefinitionID {
@@ -209,8 +209,8 @@ func (s *Service) pause(ctx context.Context, e *job.Event) error {
 	return err
 }
 
-// Next is the entry of the attempt that follows a failed one, or the reason why there is none. It follows from the
-// event alone, jitter and all.
+// Next returns the entry of the attempt that follows a failed one, or the reason why there is none. It depends on the event
+// alone, jitter and all.
 func Next(e *job.Event) (next job.Entry, reason string) {
 	if !e.Outcome.Retryable {
 		return job.Entry{}, "permanent"

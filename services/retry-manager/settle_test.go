@@ -72,7 +72,7 @@ func newFixture(t *testing.T) fixture {
 	return fixture{s, t, e, failed}
 }
 
-// settled settles events as one batch each time it is called.
+// settled settles events, one batch per call.
 func (f fixture) settled(events ...job.Event) {
 	f.t.Helper()
 	messages := make([]dispatch.Message, len(events))
@@ -88,7 +88,7 @@ func (f fixture) deferred(to time.Time) job.Event {
 	return job.DeferredEvent(&job.Fire{Entry: f.entry, TenantID: "default", Retry: f.failed.Retry}, to, f.entry.DueAt)
 }
 
-// want checks whether the second attempt is pending, and which dead letters there are.
+// want checks whether the second attempt is pending, and which dead letters exist.
 func (f fixture) want(second bool, reasons ...string) {
 	f.t.Helper()
 	next, _ := Next(&f.failed)

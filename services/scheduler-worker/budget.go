@@ -7,20 +7,21 @@ import (
 )
 
 const (
-	// heavyWeight is from which size on a definition is heavy, in bytes. Heavy entries are read and published a few at a time,
-	// beside the others, and leave a quarter of the budget to them: a few large bodies must not hold up many small ones.
+	// heavyWeight is the size from which a definition is heavy, in bytes. Heavy entries are read and published a few at a
+	// time, alongside the others, and leave a quarter of the budget to them: a few large bodies must not hold up many small
+	// ones.
 	heavyWeight = 16 << 10
-	// batchBytes bounds what is read, or published, at once of heavy entries, in bytes; a single entry always passes.
+	// batchBytes bounds the heavy entries that are read, or published, at once, in bytes; a single entry always passes.
 	batchBytes = 1 << 20
 	// heavyAhead is how long before its instant a heavy entry is read: all of the lookahead would take memory from what is due.
 	heavyAhead = 500 * time.Millisecond
-	// taskOverhead is about what a prepared entry takes in memory beside its definition, in bytes.
+	// taskOverhead is roughly what a prepared entry takes in memory besides its definition, in bytes.
 	taskOverhead = 1024
-	// unreportedBytes bounds what is published of heavy entries in a lane on which no executor has reported, in bytes.
+	// unreportedBytes bounds the heavy entries published in a lane on which no executor has reported, in bytes.
 	unreportedBytes = 16 << 20
 )
 
-// class is how an entry is treated by its weight: there is a queue, and a bound of what is under way, for each.
+// class says how an entry is treated by its weight: each class has its own queue and bound on work in flight.
 type class int
 
 const (
@@ -36,24 +37,24 @@ func (t *task) class() class {
 	return light
 }
 
-// bytes is about what the task takes in memory once its job row was read.
+// bytes returns roughly what the task takes in memory once its job row was read.
 func (t *task) bytes() int64 { return int64(t.entry.Weight) + taskOverhead }
 
-// budget bounds what all shards of a worker have in memory of job rows that they have read: from before the read until the
-// entry's fire is durable or it is let go of. An entry for which there is no room waits, and is a few hundred bytes.
+// budget bounds the memory for job rows that all shards of a worker have read: from before the read until the entry's fire
+// is durable or the entry is let go. An entry for which there is no room waits, and takes a few hundred bytes.
 type budget struct {
 	limit int64
 
 	mu   sync.Mutex
 	used int64
-	// starved are told when there is room again.
+	// starved channels are told when there is room again.
 	starved map[chan struct{}]bool
 }
 
 func newBudget(limit int64) *budget { return &budget{limit: limit, starved: map[chan struct{}]bool{}} }
 
-// reserve takes room for a prefix of the tasks, and returns how many they are; again is told when it was not for all of
-// them, and there is room. What is larger than all of the budget passes when nothing else has any.
+// reserve takes room for a prefix of the tasks, and returns its length. If the budget has no room for the rest, again is
+// told once it has. A task larger than the whole budget passes when nothing else has any.
 func (b *budget) reserve(tasks []*task, of class, again chan struct{}) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +80,7 @@ func (b *budget) reserve(tasks []*task, of class, again chan struct{}) (n int) {
 	return n
 }
 
-// release gives back what a task had.
+// release gives back what a task reserved.
 func (b *budget) release(t *task) {
 	if t.reserved == 0 {
 		return

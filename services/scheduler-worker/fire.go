@@ -20,10 +20,10 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// dispatch sends off everything that is due, in batches, and what is to be done aside.
+// dispatch sends off, in batches, everything that is due, and starts the work aside.
 func (sh *shard) dispatch(ctx context.Context) {
 	if sh.lapsed() {
-		// Another may own these partitions by now. What is still there comes again with the next accepted read.
+		// Another may own these partitions by now. What is still there returns with the next accepted read.
 		if sh.drop() > 0 {
 			sh.restartMarks()
 			sh.nextRead = sh.s.deps.Clock.Now()
@@ -65,12 +65,13 @@ func (sh *shard) dispatch(ctx context.Context) {
 	}
 }
 
-// lapsed tells that another may own these partitions by now, because the last accepted read is too old.
+// lapsed reports whether another may own these partitions by now, because the last accepted read is too old.
 func (sh *shard) lapsed() bool {
 	return sh.s.deps.Clock.Since(sh.accepted.Load().at) > sh.s.cfg.OwnerTTL
 }
 
-// lapsed tells that another may own the task's partition by now: the last accepted read that names it is too old.
+// lapsed reports whether another may own the task's partition by now, because the last accepted read that names it is too
+// old.
 func (t *task) lapsed(now time.Time, ttl time.Duration) bool {
 	last := t.takenAt
 	if a := t.from.accepted.Load(); a.owners[t.owner.Partition] == t.owner {
@@ -79,11 +80,11 @@ func (t *task) lapsed(now time.Time, ttl time.Duration) bool {
 	return now.Sub(last) > ttl
 }
 
-// stale tells that an entry was judged by a job row that is too old to decide about missed runs, because a store was slow:
-// the job may have been paused and resumed since.
+// stale reports whether an entry was judged by a job row too old to decide about missed runs, because a store was slow: the
+// job may have been paused and resumed since.
 func (sh *shard) stale(t *task) bool { return sh.s.deps.Clock.Since(t.judgedAt) > sh.s.cfg.OwnerTTL }
 
-// launch has tasks dispatched together while the clock goes on.
+// launch dispatches tasks together in a goroutine while the clock goes on.
 func (sh *shard) launch(ctx context.Context, c class, tasks []*task, work func() error) {
 	if len(tasks) == 0 {
 		return
@@ -105,7 +106,7 @@ func begin(tasks []*task) {
 	}
 }
 
-// settled takes tasks back from a goroutine. They are looked at again at an instant, or done with if that is zero.
+// settled takes tasks back from a goroutine. They are looked at again at an instant, or are done with if that is zero.
 func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, err error) {
 	if err != nil && ctx.Err() == nil {
 		sh.s.deps.Logger.Warn("dispatch failed, entries stay in the hot bucket", "entries", len(tasks), "error", err)
@@ -129,13 +130,13 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 	}
 }
 
-// setAside has work done on a task while the clock goes on.
+// setAside runs work on a task while the clock goes on.
 func (sh *shard) setAside(t *task, work aside) {
 	t.aside = work
 	sh.waiting = append(sh.waiting, t)
 }
 
-// due takes up to a batch of tasks from a queue whose time has come.
+// due takes up to a batch of tasks whose time has come from a queue.
 func (sh *shard) due(now time.Time, c class) []*task {
 	var batch []*task
 	queue, bytes := &sh.queue[c], int64(0)
@@ -153,8 +154,8 @@ func (sh *shard) due(now time.Time, c class) []*task {
 	return batch
 }
 
-// separate gives the tasks that are to be fired now, and those that are one_shots and late. What waited for its job row is
-// prepared again, and what else is late is set aside.
+// separate returns the tasks to fire now, and the one_shots that are late. Tasks that waited for their job row are prepared
+// again, and other late tasks are set aside.
 func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots []*task) {
 	hold := sh.s.hold.Load()
 	for _, t := range batch {
@@ -184,9 +185,9 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots []*
 	return fires, lateOneShots
 }
 
-// send carries out step 5 of services/README.md for a batch whose time has come: successors, fires, removal, in this order. A crash behind
-// any of them leaves the entries in the hot bucket (or, when that is lost, not done in the cold store), so that they
-// are dispatched again: the successors have the same keys, the fires the same execution ids.
+// send carries out step 5 of services/README.md for a batch whose time has come: successors, fires, removal, in this order.
+// A crash after any of them leaves the entries in the hot bucket (or, if that is lost, not done in the cold store), so that
+// they are dispatched again: the successors have the same keys, the fires the same execution ids.
 func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error {
 	batch, err := s.clearUp(ctx, batch, now)
 	if err != nil {
@@ -199,7 +200,7 @@ func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error 
 	onTime := batch[:0:0]
 	for _, t := range batch {
 		if d, ok := decisions[t]; ok && (!d.Fire || d.Skipped != nil) {
-			// It was decided before, by the missed-run policy, and that was not carried out to its end.
+			// The missed-run policy decided about it before, and the decision was not fully carried out.
 			if err := s.deps.Pending.Decide(ctx, t.entry.Locator, d); err != nil {
 				return err
 			}
@@ -213,8 +214,8 @@ func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error 
 	return s.carryOut(ctx, onTime, decisions, now)
 }
 
-// claim fixes the next instant of every recurring entry in the hot tier, so that a worker that dispatches it
-// again later chains to the same successor.
+// claim fixes the next instant of every recurring entry in the hot tier, so that a worker that dispatches the entry again
+// later chains to the same successor.
 func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decision, error) {
 	byOwner := map[coord.Owner][]*task{}
 	for _, t := range tasks {
@@ -279,14 +280,14 @@ func (s *Service) carryOut(
 	return s.parkUntilRoom(ctx, parking, decisions, now)
 }
 
-// errLapsed: the partition may be another's by now.
+// errLapsed: the partition may have another owner by now.
 type errLapsed struct{}
 
 func (errLapsed) Error() string { return "no read was accepted for too long; the entry is taken again" }
 
-// publish makes fires durable and then takes their entries out of the hot buckets. What goes before may have taken long, so it looks
-// once more whether the partition may be another's (I3). Of what stalls behind that, every fire has the execution id of the new
-// owner's.
+// publish makes fires durable and then takes their entries out of the hot buckets. The steps before may have taken long, so
+// it checks once more whether the partition may have another owner (I3). If it stalls after that, every fire has the same
+// execution id as the new owner's.
 func (s *Service) publish(ctx context.Context, tasks []*task) error {
 	if len(tasks) == 0 {
 		return nil
@@ -335,8 +336,8 @@ type errLateWrite struct{}
 
 func (errLateWrite) Error() string { return "a write came back too late; the entry is taken again" }
 
-// chain makes successors durable and hot. They are hot before the parent's fire is published, so a schedule of every
-// second keeps its pace.
+// chain makes successors durable and hot. They are hot before the parent's fire is published, so a schedule of every second
+// keeps its pace.
 func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.Time) error {
 	if len(successors) == 0 {
 		return nil
@@ -353,10 +354,10 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 		s.deps.Logger.Warn("cannot add successors to the hot bucket", "entries", len(successors), "error", err)
 		return nil
 	}
-	return err // the parents are taken again: else a schedule of every second would stand still until the closing sweep
+	return err // the parents are taken again: otherwise a schedule of every second would stand still until the closing sweep
 }
 
-// fire is the message for the task's attempt, published at an instant.
+// fire returns the message for the task's attempt, published at an instant.
 func (t *task) fire(at time.Time) *job.Fire {
 	return &job.Fire{
 		Entry: *t.entry, TenantID: t.tenantID, Target: t.series.Def.Target, Retry: t.series.Def.Retry,
@@ -365,7 +366,7 @@ func (t *task) fire(at time.Time) *job.Fire {
 	}
 }
 
-// traced begins the span of a fire's dispatch, and puts the fire under it.
+// traced begins the span of a fire's dispatch, and makes it the fire's parent.
 func traced(ctx context.Context, f *job.Fire) oteltrace.Span {
 	parent := f.Trace
 	if parent == "" {

@@ -33,7 +33,7 @@ func (s *Service) readHold(ctx context.Context) error {
 	return nil
 }
 
-// holdLoop follows what is held. While it cannot be read, what was read last stands.
+// holdLoop follows what is held. While that cannot be read, the last reading stands.
 func (s *Service) holdLoop(ctx context.Context) {
 	for run.Sleep(ctx, holdEvery) == nil {
 		if err := s.readHold(ctx); err != nil && ctx.Err() == nil {

@@ -23,9 +23,10 @@ const (
 	reportsEvery = 100 * time.Millisecond
 	// transit is how long a fire may take from its publication until a report counts it.
 	transit = 300 * time.Millisecond
-	// minWindow is the least that a worker which owns a few partitions takes as its share of Config.Window, if that is more.
+	// minWindow is the least that a worker with few partitions takes as its share of Config.Window, if Config.Window is that
+	// large.
 	minWindow = 100
-	// minAhead is how many entries of a lane may be taken ahead of their instants however small its window is.
+	// minAhead is how many entries of a lane may be taken ahead of their instants, however small its window is.
 	minAhead = 16
 	// attendBatch is how many entries of a lane without room are attended to at a time, in one partition.
 	attendBatch = 50
@@ -33,11 +34,12 @@ const (
 	sentSlot = 25 * time.Millisecond
 )
 
-// lanes is admission: it counts what this worker has under way in each lane, and decides how much more of it is read from
-// the hot buckets. What is not read costs nothing, and waits where it is durable. Shards share it.
+// lanes is admission: it counts what this worker has in flight in each lane, and decides how much more of it is read from
+// the hot buckets. An entry that is not read costs nothing, and waits where it is durable. Shards share lanes.
 //
-// A lane has room for what executors would have waiting (their windows), less what does wait there, what is on its way to
-// them, and what the worker holds. Each worker takes the share that its partitions are of all: job ids spread a lane evenly.
+// A lane has room for what executors would like to have waiting (their windows), less what waits there already, what is on
+// its way to them, and what the worker holds. Each worker takes a share equal to its share of all partitions, because job
+// ids spread a lane evenly.
 type lanes struct {
 	clock clock.Clock
 	// usual is the window of a lane without reports.
@@ -51,14 +53,14 @@ type lanes struct {
 	share float64
 }
 
-// lane is one target host's, as this worker sees it.
+// lane is one target host's lane, as this worker sees it.
 type lane struct {
-	// taken is how many entries were taken and are not published yet.
+	// taken is how many entries were taken and are not yet published.
 	taken int
-	// sent is how many were published lately, oldest first.
+	// sent is how many fires were published lately, oldest first.
 	sent []sent
-	// reported tells that executors have reported on the lane; window and waiting are what they said together, by an instant
-	// from which on what was published is not in it.
+	// reported is set once executors have reported on the lane. window and waiting are the sums of their reports; fires
+	// published after since are not counted in them.
 	reported        bool
 	window, waiting int
 	since           time.Time
@@ -67,7 +69,7 @@ type lane struct {
 type sent struct {
 	at time.Time
 	n  int
-	// bytes are those of the heavy ones.
+	// bytes is the size of the heavy ones.
 	bytes int64
 }
 
@@ -90,7 +92,7 @@ func (l *lanes) setShare(share float64) {
 	l.share = share
 }
 
-// add counts entries that are taken from now on, or are not any more without having been published.
+// add counts entries that are taken from now on, or, with a negative n, that are given back without having been published.
 func (l *lanes) add(id uint32, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,8 +125,8 @@ func (l *lanes) published(tasks []*task) {
 	}
 }
 
-// crowded reports whether heavy entries of a lane, which were taken already, are more than it has room for: executors count
-// fires, and say by their size how many they take, but only once they have met some.
+// crowded reports whether a lane has no room for the heavy entries that were taken already. Executors count fires, and
+// report by size how many they can take, but only once they have met some.
 func (l *lanes) crowded(id uint32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,8 +144,8 @@ func (l *lanes) crowded(id uint32) bool {
 	return bytes >= int64(unreportedBytes*l.share)
 }
 
-// room says how many fires may be under way, and how many more; negative when there are too many. A share is rounded up: where
-// executors would have fewer than there are workers, each sends one, and stops when they wait.
+// room returns how many fires may be in flight, and how many more may be sent; negative when there are too many. A share is
+// rounded up: where executors want fewer fires than there are workers, each worker sends one, and stops when they wait.
 func (l *lanes) room(one *lane, now time.Time) (window, room int) {
 	since := now.Add(-capacity.Fresh)
 	if one.reported {
@@ -163,18 +165,18 @@ func (l *lanes) shareOf(n int) int { return int(math.Ceil(float64(n) * l.share))
 
 func (l *lanes) unreported() int { return max(int(float64(l.usual)*l.share), min(minWindow, l.usual)) }
 
-// question is what a shard asks lanes about.
+// question is what a shard asks lanes.
 type question struct {
-	// shards share the worker's partitions, so many of which this one has. turn is another at each read.
+	// shards share the worker's partitions; partitions is how many this shard has. turn changes with each read.
 	shards, partitions, turn int
-	// now, up to when is read, and the pause between two reads.
+	// now, the instant up to which the shard reads, and the pause between two reads.
 	now, until time.Time
 	poll       time.Duration
-	// backlog are lanes of which more is due.
+	// backlog holds the lanes in which more is due.
 	backlog map[uint32]time.Time
 }
 
-// ask is what a shard reads.
+// ask returns what a shard reads.
 func (l *lanes) ask(q question) hotbucket.Ask {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,7 +197,7 @@ func (l *lanes) ask(q question) hotbucket.Ask {
 		}
 		a := hotbucket.LaneAsk{Until: q.until, Limit: max(each(room), usual)}
 		if soon := now.Add(2 * q.poll); one.reported && soon.Before(a.Until) {
-			a.Until = soon // all of the lookahead would fill the window of a busy lane with what is not due yet
+			a.Until = soon // the whole lookahead would fill the window of a busy lane with what is not due yet
 		}
 		_, waits := q.backlog[id]
 		if waits {
@@ -205,7 +207,7 @@ func (l *lanes) ask(q question) hotbucket.Ask {
 			a.Every, a.Turn, a.AttendedLimit = (parts+room-1)/room, q.turn, attendBatch
 		}
 		if one.taken >= max(window/2, minAhead) {
-			a.Until = now // what is taken ahead of its instant must not keep out what is due
+			a.Until = now // entries taken ahead of their instant must not keep out those that are due
 		}
 		if room <= 0 {
 			a = hotbucket.LaneAsk{Until: now, Limit: attendBatch, Attended: true}
@@ -214,7 +216,7 @@ func (l *lanes) ask(q question) hotbucket.Ask {
 			list = append(list, named{id, room, a})
 		}
 	}
-	// Where there are too many to name, those are left out that have the most room.
+	// If there are too many to name, the lanes with the most room are left out.
 	slices.SortFunc(list, func(a, b named) int { return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.id, b.id)) })
 	for _, n := range list[:min(len(list), hotbucket.MaxLaneAsks)] {
 		ask.Lanes[n.id] = n.ask
@@ -222,7 +224,7 @@ func (l *lanes) ask(q question) hotbucket.Ask {
 	return ask
 }
 
-// forget drops a lane about which there is nothing to know, and what of it is too old.
+// forget drops what is too old in a lane, and the lane if nothing is known about it any more. It reports whether it dropped the lane.
 func (l *lanes) forget(id uint32, one *lane, now time.Time) bool {
 	for len(one.sent) > 0 && now.Sub(one.sent[0].at) > 2*capacity.Fresh {
 		one.sent = one.sent[1:]
@@ -234,7 +236,7 @@ func (l *lanes) forget(id uint32, one *lane, now time.Time) bool {
 	return false
 }
 
-// open reports whether one of the lanes has room for a good part of what it may have under way, so that a read is worth it.
+// open reports whether one of the lanes has room for a good part of its window, so that a read is worth it.
 func (l *lanes) open(backlog map[uint32]time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -251,7 +253,7 @@ func (l *lanes) open(backlog map[uint32]time.Time) bool {
 	return false
 }
 
-// busy reports whether any lane has so much under way that reports matter.
+// busy reports whether any lane has so much in flight that reports matter.
 func (l *lanes) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -295,8 +297,8 @@ func (l *lanes) report(reports []capacity.Report) {
 	}
 }
 
-// reportLoop follows what executors report while it matters. What cannot be read is forgotten after a while, and lanes have
-// the usual window again.
+// reportLoop follows the executors' reports while they matter. If they cannot be read, they are forgotten after a while,
+// and lanes have the usual window again.
 func (s *Service) reportLoop(ctx context.Context) {
 	read := s.deps.Clock.Now()
 	for run.Sleep(ctx, reportsEvery) == nil {
@@ -319,11 +321,11 @@ func (s *Service) reportLoop(ctx context.Context) {
 	}
 }
 
-// waits reports whether a late entry waited for room in its lane since before it became late: then it was not missed. The
-// worker was there in time, and only it has dispatched from this partition since.
+// waits reports whether a late entry waited for room in its lane since before it became late. Then it was not missed: the
+// worker was there in time, and only this worker has dispatched from the partition since.
 func (t *task) waits() bool {
 	last := t.entry.ScheduledFor.Add(t.series.Def.CatchUpWindow)
-	return !t.waitsSince.IsZero() && !t.waitsSince.After(last) && !t.entry.WrittenAt.After(last) // a resume writes what is long past
+	return !t.waitsSince.IsZero() && !t.waitsSince.After(last) && !t.entry.WrittenAt.After(last) // a resume writes instants that are long past
 }
 
 // late reports whether the missed-run policy applies.
@@ -333,18 +335,18 @@ func (t *task) late(now time.Time) bool {
 
 func byPartition(a, b coord.Owner) int { return a.Partition - b.Partition }
 
-// parkedFor bounds how long a parked entry is taken at its word: an owner that published it and died may have left it there,
-// and what came of it is kept for attempts.Retention only. After that its row is asked.
+// parkedFor bounds how long a parked entry is trusted. An owner that published it and died may have left it there, and its
+// outcome is kept for attempts.Retention only. After that its row is read.
 const parkedFor = 20 * time.Minute
 
-// parkUntilRoom leaves entries that were attended to in the hot buckets until their lanes have room. One that the missed-run
-// policy would skip, should everything else be forgotten, is marked on its row when it is about to wait longer than its
-// catch-up window: by the shard later (markLater), or at once where the window is too short for that.
+// parkUntilRoom leaves entries that were attended to in the hot buckets until their lanes have room. If everything else
+// were forgotten, the missed-run policy might skip such an entry. So it is marked on its row when it is about to wait
+// longer than its catch-up window: later by the shard (markLater), or at once where the window is too short for that.
 //
-// A crash before the entries are parked leaves them as they were, so that they are attended to again: the claim stands, and the
-// successor has the same key. One after it leaves them parked. When the hot buckets are lost as well, an entry that has a
-// successor was dispatched before (successorExists), one that was marked was decided to fire, and any other is judged as an
-// entry that is taken now: it has not waited for its window.
+// A crash before the entries are parked leaves them as they were, so they are attended to again: the claim stands, and the
+// successor has the same key. A crash afterwards leaves them parked. If the hot buckets are lost as well, an entry with a
+// successor was dispatched before (successorExists), and a marked entry was decided to fire. Any other is judged as an
+// entry that is taken now: it has not waited for as long as its window.
 func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions map[*task]job.Decision, now time.Time) error {
 	byOwner := map[coord.Owner][]*job.Entry{}
 	for _, t := range tasks {
@@ -372,9 +374,9 @@ func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions ma
 	return nil
 }
 
-// clearUp asks the rows of what comes so late that the hot tier may have forgotten what came of it, and gives what is left to be
-// sent. What was settled long ago is removed: a parent that was dispatched again made it hot. What was decided about an entry, and
-// is not settled yet, is carried out: the claim may be forgotten too.
+// clearUp reads the rows of entries that come so late that the hot tier may have forgotten their outcome, and returns the
+// tasks that are still to be sent. An entry that was settled long ago is removed: a parent that was dispatched again made
+// it hot. A decision about an entry that is not settled yet is carried out, because the claim may be forgotten too.
 func (s *Service) clearUp(ctx context.Context, batch []*task, now time.Time) ([]*task, error) {
 	var doubtful []job.Locator
 	for _, t := range batch {
@@ -417,5 +419,5 @@ func (t *task) doubtful(now time.Time) bool {
 	return !t.fresh && !t.published && now.Sub(t.entry.DueAt) > doubtAfter && !memory.Covers(t.entry.DueAt)
 }
 
-// doubtAfter is how late an entry may be taken that is taken for one that was not dispatched before.
+// doubtAfter is how late an entry may be taken and still count as not dispatched before.
 const doubtAfter = 5 * time.Second

@@ -13,7 +13,7 @@ import (
 
 const testLane = 7
 
-// newLane is admission with so many entries of a lane held, and a function that tells how much room the lane has.
+// newLane returns admission with some entries of a lane held, and a function that returns how much room the lane has.
 func newLane(held int) (l *lanes, room func() int) {
 	l = newLanes(clock.Clock{}, 1000)
 	l.add(testLane, held)
@@ -49,7 +49,7 @@ func TestRoomOfALaneIsItsWindowLessWhatIsUnderWay(t *testing.T) {
 		time.Sleep(capacity.Fresh)
 		want("without a report for long", 1000)
 
-		l.published(firesOf(50)) // of which 50 were held
+		l.published(firesOf(50)) // 50 of them were held
 		l.add(testLane, 50)
 		time.Sleep(time.Second)
 		l.report([]capacity.Report{
@@ -107,7 +107,7 @@ func TestLaneWithoutRoomIsAskedForWhatMustBeAttendedToAlone(t *testing.T) {
 				}
 			}
 		}
-		// Room for 10, shared by two shards: 5 a read, of one partition in 20.
+		// Room for 10, shared by two shards: 5 a read, from one partition in 20.
 		if asked < 60 || asked > 140 {
 			t.Errorf("in 20 reads %d entries were asked for, want about 100: each partition once", asked)
 		}

@@ -12,9 +12,9 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// sendLateOneShots carries out the missed-run policy for entries after which nothing follows. What becomes of such an
-// entry follows from its definition alone, so it needs no decision on record: the next owner does the same. The
-// attempt's record settles between one who skips and one who fired when it was not late yet.
+// sendLateOneShots carries out the missed-run policy for entries after which nothing follows. What becomes of such an entry
+// follows from its definition alone, so it needs no decision on record: the next owner does the same. If one owner skips it
+// and another fired it before it was late, the attempt's record decides between them.
 func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.Time) error {
 	at := job.Instant(now)
 	keys, locators := make([]attempts.Key, len(tasks)), make([]job.Locator, len(tasks))
@@ -64,7 +64,7 @@ func (s *Service) sendLateOneShots(ctx context.Context, tasks []*task, now time.
 	return s.carryOut(ctx, fires, nil, now)
 }
 
-// missed is the event of a late one_shot that is skipped; nil if it fires, or was dispatched before.
+// missed returns the event of a late one_shot that is skipped; nil if it fires, or was dispatched before.
 func (s *Service) missed(ctx context.Context, t *task, rec attempts.Record, at time.Time) (*job.Event, error) {
 	dispatched := rec.Exists && (rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped)
 	if dispatched || t.series.Def.MissedRun != job.MissedSkip {
@@ -73,7 +73,7 @@ func (s *Service) missed(ctx context.Context, t *task, rec attempts.Record, at t
 	return s.skip(ctx, t, at)
 }
 
-// skip stores that an attempt is skipped as missed, and gives the event that tells so; nil if it was dispatched.
+// skip stores that an attempt is skipped as missed, and returns the event that says so; nil if it was dispatched.
 func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, error) {
 	o := job.Outcome{Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedMissed, Timeline: job.Timeline{Completed: at}}
 	rec, stored, err := s.deps.Outcomes.Refuse(ctx, attempts.KeyOf(t.entry), o, at)
@@ -84,8 +84,9 @@ func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, 
 	return &event, nil
 }
 
-// sendLate carries out the missed-run policy for one entry of a recurring schedule. The decision is claimed, written on the
-// entry's row, and only then carried out: a worker that takes the entry after a crash in between finds the decision, and does the same.
+// sendLate carries out the missed-run policy for one entry of a recurring schedule. It claims the decision, writes it on
+// the entry's row, and only then carries it out. A worker that takes the entry after a crash in between finds the decision,
+// and does the same.
 func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
 	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
@@ -118,16 +119,16 @@ func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 	return s.carryOutLate(ctx, t, *decision, now)
 }
 
-// errRefused makes the entry be judged anew: this owner stood still since it judged it, and another one has refused it by
-// what the job row says now, but may not have told what else that stops.
+// errRefused makes the worker judge the entry again. This owner stalled since it judged the entry, and another has refused
+// it by the current job row, but may not have published what else that stops.
 var errRefused = errors.New("the entry was refused meanwhile")
 
-// refused tells a worker's refusal from other outcomes: no lease came before it.
+// refused distinguishes a worker's refusal from other outcomes: no lease came before it.
 func refused(o *job.Outcome) bool {
 	return o != nil && o.Fence == (job.Fence{}) && (o.Disposition == job.DispositionCancelled || o.Disposition == job.DispositionSkippedPaused)
 }
 
-// decide returns nil when there are signs that the entry was dispatched before.
+// decide returns nil if there are signs that the entry was dispatched before.
 func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Decision, error) {
 	exists, err := s.successorExists(ctx, t, t.series.OnTime(t.entry), now)
 	if err != nil || exists {
@@ -137,7 +138,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	if err != nil {
 		return nil, err
 	}
-	// What was begun under another definition says nothing of this one's chain.
+	// An attempt that began under another definition says nothing about this one's chain.
 	if rec := records[0]; rec.Of(t.entry.DefinitionID) {
 		if refused(rec.Outcome) {
 			return nil, errRefused
@@ -146,7 +147,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 			return nil, nil
 		}
 	}
-	// A pause or an update may have taken what lies behind the read of the row.
+	// A pause or an update may have taken the instants after the read of the row.
 	if known := t.judgedAt.Add(t.series.Def.CatchUpWindow - clock.MaxDifference); known.Before(now) {
 		now = known
 	}

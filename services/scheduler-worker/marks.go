@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// markBefore is how long before its catch-up window ends an entry that waits is marked: longer than a mark may take.
+	// markBefore is how long before the end of its catch-up window a waiting entry is marked: longer than a mark may take.
 	markBefore = 10 * time.Second
-	// maxMarks bounds the entries that a shard is to mark later, markBatch how many it marks at a time.
+	// maxMarks bounds the entries that a shard will mark later, markBatch how many it marks at a time.
 	maxMarks, markBatch = 50_000, 64
 )
 
-// mark is when a parked entry is marked on its row.
+// mark says when a parked entry is marked on its row.
 type mark struct {
 	at      time.Time
 	locator job.Locator
 }
 
-// markQueue is a heap by the instant.
+// markQueue is a heap ordered by instant.
 type markQueue []mark
 
 func (q markQueue) Len() int           { return len(q) }
@@ -40,7 +40,7 @@ func (q *markQueue) Pop() any {
 	return last
 }
 
-// markLater remembers a parked entry that is marked if it waits for long.
+// markLater remembers a parked entry, to mark it if it waits long.
 func (sh *shard) markLater(t *task) {
 	if t.markAt.IsZero() {
 		return
@@ -51,7 +51,8 @@ func (sh *shard) markLater(t *task) {
 	sh.marks[t.entry.Locator] = t.markAt
 }
 
-// markDue writes on the rows of entries that have waited for nearly their catch-up window that they are to fire all the same.
+// markDue marks entries that have waited for nearly their catch-up window: it writes on their rows that they fire all the
+// same.
 func (sh *shard) markDue(ctx context.Context) {
 	now := sh.s.deps.Clock.Now()
 	if sh.marking || now.Before(sh.nextMark) || sh.lapsed() {
@@ -60,7 +61,7 @@ func (sh *shard) markDue(ctx context.Context) {
 	var due []job.Locator
 	for len(sh.markQueue) > 0 && len(due) < markBatch && !sh.markQueue[0].at.After(now) {
 		m := heap.Pop(&sh.markQueue).(mark)
-		if _, waits := sh.marks[m.locator]; waits { // else it was published, or is another's now
+		if _, waits := sh.marks[m.locator]; waits { // otherwise it was published, or has another owner now
 			due = append(due, m.locator)
 		}
 	}

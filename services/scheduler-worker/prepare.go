@@ -15,21 +15,22 @@ import (
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
-// prepared is what becomes of a task: it is looked at again at an instant, or worked on aside.
+// prepared says what becomes of a task: it is looked at again at an instant, or worked on aside.
 type prepared struct {
 	at    time.Time
 	aside aside
 	err   error
 }
 
-// prepare has the job rows of fresh tasks read. What cannot be read now is forgotten, so the next read brings it again.
+// prepare reads the job rows of fresh tasks in a goroutine. Tasks that cannot be read now are forgotten, so the next read
+// returns them.
 func (sh *shard) prepare(ctx context.Context) {
 	for c := range classes {
 		for sh.preparing[c] < maxPreparing[c] && len(sh.fresh[c]) > 0 {
 			first := sh.fresh[c][:min(len(sh.fresh[c]), sh.s.cfg.Batch)]
 			tasks := pull(&sh.fresh[c], sh.s.budget.reserve(first, c, sh.room))
 			if len(tasks) == 0 {
-				break // there is no room in memory; it is told when there is
+				break // there is no room in memory; the shard is told when there is
 			}
 			sh.preparing[c]++
 			begin(tasks)
@@ -64,13 +65,13 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 	default:
 		sh.wakeAt(t, p.at)
 	}
-	if t.waitsForRow { // what waits for its job row must not keep others out
+	if t.waitsForRow { // a task that waits for its job row must not keep others out
 		sh.uncount(t)
 		sh.s.budget.release(t)
 	}
 }
 
-// judgeAll reads the job rows of tasks, and decides by them what becomes of each.
+// judgeAll reads the job rows of tasks, and decides from them what becomes of each task.
 func (s *Service) judgeAll(ctx context.Context, tasks []*task) []prepared {
 	results := make([]prepared, len(tasks))
 	began := s.deps.Clock.Now()
@@ -94,7 +95,7 @@ func (s *Service) judgeAll(ctx context.Context, tasks []*task) []prepared {
 	return results
 }
 
-// incarnations are those of the tasks' partitions.
+// incarnations returns those of the tasks' partitions.
 func (s *Service) incarnations(ctx context.Context, tasks []*task) (map[int]string, error) {
 	of := map[int]string{}
 	for _, t := range tasks {
@@ -133,9 +134,9 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	}
 	series, err := s.series(ctx, row, t.entry)
 	if errors.Is(err, jobstore.ErrNotFound) && t.entry.FirstOfSchedule() && s.deps.Clock.Since(t.entry.NominalAt) < jobstore.HistoryTTL {
-		// Everything that stood in the row is kept before the row moves on, and for HistoryTTL after it, which is later
-		// than every instant of its own: this definition never stood there. Its update lost against another, or was cut
-		// short and repeated.
+		// Every definition that was ever in the row is kept before the row moves on, and for HistoryTTL after that, which is
+		// later than every instant of its own. So this definition was never in the row: its update lost against another, or
+		// was cut short and repeated.
 		return prepared{aside: func(ctx context.Context) (time.Time, error) { return time.Time{}, s.finish(ctx, t) }}
 	}
 	if errors.Is(err, jobstore.ErrNotFound) {
@@ -159,7 +160,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 		}
 	}
 	if state.Stops(t.entry.ExecutionID) {
-		// The executor refuses it by the stop record, which may be gone: it is older than the take.
+		// The executor refuses it because of the stop record, which may be gone: it is older than the take.
 		if _, err := s.deps.Stops.SetStop(ctx, row.ID, state); err != nil {
 			return prepared{err: err}
 		}
@@ -167,18 +168,19 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	return prepared{at: t.entry.DueAt}
 }
 
-// recallReach is how far behind a pause instants may have been called all the same: clocks differ, and the pause took as long as
-// that to reach its row.
+// recallReach is how long after a pause an instant may still have been called: clocks differ, and the pause took up to that
+// long to reach its row.
 const recallReach = time.Minute
 
-// resumed reports whether the entry is one of those with which a resume began: the definition that was paused may have fired it.
+// resumed reports whether the entry is one of those with which a resume began, so that the paused definition may have fired
+// it.
 func resumed(t *task, row *job.Job) bool {
 	return t.entry.FirstOfSchedule() && !row.PausedAt.IsZero() &&
 		t.series.Def.EffectiveAt.Equal(row.PausedAt.Add(time.Millisecond)) && t.entry.NominalAt.Sub(row.PausedAt) <= recallReach
 }
 
-// recall gives the hot tier the outcome again that another definition's entry had for the same instant. It forgets outcomes
-// after an hour, or with everything else, and a pause may last longer.
+// recall gives the hot tier back the outcome that another definition's entry had for the same instant. The hot tier forgets
+// outcomes after an hour, or with everything else, and a pause may last longer.
 func (s *Service) recall(ctx context.Context, t *task) error {
 	events, err := s.deps.History.Execution(ctx, t.entry.ExecutionID)
 	if err != nil {
@@ -197,7 +199,7 @@ func (s *Service) recall(ctx context.Context, t *task) error {
 	return nil
 }
 
-// series is the definition under which the entry runs, compiled.
+// series returns the definition under which the entry runs, compiled.
 func (s *Service) series(ctx context.Context, row *job.Job, e *job.Entry) (*occurrence.Series, error) {
 	l := &occurrence.Series{JobID: row.ID, Def: &row.Definition}
 	if e.DefinitionID != row.Definition.ID {
@@ -208,7 +210,7 @@ func (s *Service) series(ctx context.Context, row *job.Job, e *job.Entry) (*occu
 		l.Def, l.EndsAt = &d, row.Definition.EndOf(endsAt)
 	}
 	if !e.FirstOfSchedule() || l.Def.Schedule.Type == job.ScheduleOneShot {
-		return l, nil // no successor will follow, so the schedule is not asked
+		return l, nil // no successor will follow, so the schedule is not compiled
 	}
 	plan, err := schedule.Compile(l.Def.Schedule, row.ID)
 	if err != nil {
@@ -218,8 +220,8 @@ func (s *Service) series(ctx context.Context, row *job.Job, e *job.Entry) (*occu
 	return l, nil
 }
 
-// await holds an entry whose job row, or whose definition's row, is on its way. A row that has not come when the grace
-// is over, and that a serial read does not see either, never will: the entry is dropped.
+// await holds an entry whose job row, or whose definition's row, is on its way. If the grace is over and even a serial read
+// does not see the row, the row will never come: the entry is dropped.
 func (s *Service) await(t *task) prepared {
 	if s.deps.Clock.Since(t.entry.WrittenAt) > s.cfg.Grace {
 		return prepared{aside: func(ctx context.Context) (time.Time, error) { return s.lookFor(ctx, t) }}
@@ -228,12 +230,12 @@ func (s *Service) await(t *task) prepared {
 	return prepared{at: s.deps.Clock.Now().Add(s.cfg.HoldRecheck)}
 }
 
-// lookFor reads the row that an entry waits for a last time.
+// lookFor reads, one last time, the row that an entry waits for.
 func (s *Service) lookFor(ctx context.Context, t *task) (again time.Time, err error) {
 	row, err := s.deps.Jobs.GetSerial(ctx, t.entry.JobID)
 	if err == nil && row.Definition.ID < t.entry.DefinitionID {
-		// The update that wrote the entry may still be on its way to the row, and would leave the job without any. It expects
-		// the version that it read: it finds another, and begins anew.
+		// The update that wrote the entry may still be on its way to the row, and would leave the job without any entry. It
+		// expects the version that it read. Because it finds another, it starts over.
 		row.Version++
 		if err := s.deps.Jobs.Replace(ctx, row); err != nil {
 			return time.Time{}, err
@@ -252,7 +254,7 @@ func (s *Service) lookFor(ctx context.Context, t *task) (again time.Time, err er
 	return s.deps.Clock.Now(), nil
 }
 
-// finish marks an entry done that needs no settling, and removes it.
+// finish marks done an entry that needs no settling, and removes it.
 func (s *Service) finish(ctx context.Context, t *task) error {
 	if err := s.deps.Pending.MarkDone(ctx, []job.Locator{t.entry.Locator}); err != nil {
 		return err
@@ -264,8 +266,8 @@ func (s *Service) remove(ctx context.Context, t *task) error {
 	return s.deps.Hot.Remove(ctx, []*job.Entry{t.entry})
 }
 
-// refuse carries a refusal out. Whatever finds a lease or an outcome was dispatched before: its fire is published
-// bare, and the row is left to settle.
+// refuse carries out a refusal. An entry with a lease or an outcome was dispatched before: its fire is published bare, and
+// the row is left to be settled.
 func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.Job) (again time.Time, err error) {
 	entry, err := s.deps.Pending.Row(ctx, t.entry.Locator)
 	if errors.Is(err, jobstore.ErrNotFound) || err == nil && entry.Done {
@@ -274,8 +276,8 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 	if err != nil {
 		return time.Time{}, err
 	}
-	// Where someone holds the attempt its fire is published all the same, under the present incarnation of the hot tier.
-	// The stop record may be gone with the one before, and an executor would find nothing that stops it.
+	// If the attempt is held, its fire is published all the same, under the current incarnation of the hot tier. The stop
+	// record may be gone with the one before, and an executor would find nothing that stops the fire.
 	if _, err := s.deps.Stops.SetStop(ctx, t.entry.JobID, row.State()); err != nil {
 		return time.Time{}, err
 	}
@@ -285,7 +287,7 @@ func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.J
 	return s.refuseOnRecord(ctx, t, v, row, entry)
 }
 
-// dropOutdated ends an entry whose instant is another definition's, without a disposition.
+// dropOutdated ends an entry whose instant belongs to another definition, without a disposition.
 func (s *Service) dropOutdated(ctx context.Context, t *task) (again time.Time, err error) {
 	records, err := s.deps.Outcomes.Lookup(ctx, []attempts.Key{attempts.KeyOf(t.entry)})
 	if err != nil {
@@ -298,7 +300,7 @@ func (s *Service) dropOutdated(ctx context.Context, t *task) (again time.Time, e
 	return time.Time{}, s.finish(ctx, t)
 }
 
-// refuseOnRecord gives an entry that a pause or a cancel stops its disposition, and ends its chain where that does.
+// refuseOnRecord gives its disposition to an entry stopped by a pause or a cancel, and ends its chain if the stop does.
 func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, row *job.Job, entry job.PendingRow) (again time.Time, err error) {
 	now := job.Instant(s.deps.Clock.Now())
 	outcome := job.Refusal(v, t.entry)
@@ -313,7 +315,7 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 	}
 	var events []job.Event
 	if !begun {
-		if !stored { // an earlier refusal, that of a pause before the cancel for instance
+		if !stored { // an earlier refusal, for instance by the pause before the cancel
 			outcome = *rec.Outcome
 		}
 		s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
@@ -339,10 +341,10 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 	return time.Time{}, s.remove(ctx, t)
 }
 
-// following ends the chain of an entry that is refused, and tells of the instants up to end that it stops: those after the
-// entry, unless a successor is or will be there, which then gets its own refusal. The claim settles it with an owner that
-// decided before and has not written the successor yet: what that one decided is carried out here, and else it finds that
-// the chain has ended.
+// following ends the chain of a refused entry, and publishes which instants up to end it stops: those after the entry. If a
+// successor is or will be there, that gets its own refusal instead. An earlier owner may have decided before and not yet
+// written the successor; the claim settles which decision stands. If it is that owner's, it is carried out here; otherwise
+// that owner finds that the chain has ended.
 func (s *Service) following(
 	ctx context.Context, t *task, row job.PendingRow, end time.Time, d job.Disposition, now time.Time,
 ) (events []job.Event, err error) {
@@ -365,7 +367,7 @@ func (s *Service) following(
 			return nil, err
 		}
 		if decision = &standing[0]; decision.Skipped != nil {
-			// A pause may become a cancel before the entry is done: what was told once is not told in another way.
+			// A pause may become a cancel before the entry is done: instants are reported once, in one way.
 			if err := s.deps.Pending.Decide(ctx, t.entry.Locator, *decision); err != nil {
 				return nil, err
 			}
@@ -384,7 +386,7 @@ func (s *Service) following(
 	return events, nil
 }
 
-// decided is what the missed-run policy decided about an entry, or about the one that it repeats; nil for nothing.
+// decided returns what the missed-run policy decided about an entry, or about the one that it repeats; nil for nothing.
 func (s *Service) decided(ctx context.Context, row job.PendingRow) (*job.Decision, error) {
 	if row.Decision != nil || row.Repeats == 0 {
 		return row.Decision, nil
@@ -398,7 +400,7 @@ func (s *Service) decided(ctx context.Context, row job.PendingRow) (*job.Decisio
 	return first.Decision, err
 }
 
-// successorExists reports whether the row is there that follows by the decision from the entry, or from the one that it
+// successorExists reports whether the row exists that follows, by the decision, from the entry or from the one that it
 // repeats.
 func (s *Service) successorExists(ctx context.Context, t *task, d job.Decision, now time.Time) (bool, error) {
 	parents := []job.Entry{*t.entry}
@@ -426,7 +428,7 @@ func fireBare(t *task) time.Time {
 	return t.entry.DueAt
 }
 
-// giveUp ends an entry that cannot be carried out any more as a permanent failure, on record.
+// giveUp ends an entry that can no longer be carried out as a permanent failure, on record.
 func (s *Service) giveUp(ctx context.Context, t *task, why string) error {
 	now := job.Instant(s.deps.Clock.Now())
 	o := job.Outcome{Kind: job.OutcomeFailed, Disposition: job.DispositionFired, Error: why, Timeline: job.Timeline{Completed: now}}

@@ -18,7 +18,7 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// told keeps the events that are published, and counts the fires.
+// told records the events that are published, and counts the fires.
 type told struct {
 	dispatch.Log
 	events []job.Event
@@ -101,7 +101,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// task is the entry as this worker has judged it.
+// task returns the entry as this worker has judged it.
 func (f *fixture) task() *task {
 	f.t.Helper()
 	series, err := f.series(f.t.Context(), &f.row, &f.entry)
@@ -117,8 +117,8 @@ func (f *fixture) refused(v job.Verdict) {
 	f.must(err)
 }
 
-// An instant fired under the definition before keeps its outcome, so the refusal of the entry that the next definition has
-// for it is on record nowhere. The entry may come again before it is settled, when a pause has become a cancel.
+// An instant fired under the previous definition keeps its outcome, so the refusal of the next definition's entry for it is
+// recorded nowhere. The entry may come again before it is settled, when a pause has become a cancel.
 func TestInstantsThatARefusalStopsAreToldInOneWay(t *testing.T) {
 	f := newFixture(t)
 	ctx, key, begin := t.Context(), attempts.KeyOf(&f.entry), f.entry.DueAt
@@ -140,8 +140,8 @@ func TestInstantsThatARefusalStopsAreToldInOneWay(t *testing.T) {
 	}
 }
 
-// The one that refused may have died before it told what else that stops. The entry is its proof that this is still to be
-// done, and a fire would end it.
+// The owner that refused may have died before it published what else that stops. The entry is its proof that this must
+// still be done, and a fire would end it.
 func TestOwnerThatStoodStillJudgesAnewWhatAnotherHasRefused(t *testing.T) {
 	f := newFixture(t)
 	now := f.entry.DueAt.Add(time.Hour)
@@ -158,7 +158,7 @@ func TestOwnerThatStoodStillJudgesAnewWhatAnotherHasRefused(t *testing.T) {
 	}
 }
 
-// addsBadly fails to add, once.
+// addsBadly fails one add.
 type addsBadly struct {
 	hotbucket.Buckets
 	err   error
@@ -189,14 +189,14 @@ func TestParentOfASuccessorThatIsNotHotIsTakenAgain(t *testing.T) {
 	if err := f.chain(t.Context(), successors, f.deps.Clock.Now()); err != nil || hot.added != 1 {
 		t.Errorf("the second time gave %v, %d added", err, hot.added)
 	}
-	hot.err = hotbucket.ErrFull // the loader brings it when there is room: nothing else is held up
+	hot.err = hotbucket.ErrFull // the loader adds it when there is room: nothing else is held up
 	if err := f.chain(t.Context(), successors, f.deps.Clock.Now()); err != nil {
 		t.Errorf("a full hot tier gave %v", err)
 	}
 }
 
-// A pause is judged by the clock of the API that answered it, and takes as long as its row takes: what was called behind it must not be
-// called again by the resume, although the pause lasted longer than outcomes are kept.
+// A pause is judged by the clock of the API that answered it, and takes as long as its row write takes. What was called
+// after it must not be called again by the resume, although the pause lasted longer than outcomes are kept.
 func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) {
 	f := newFixture(t)
 	ctx, key, former := t.Context(), attempts.KeyOf(&f.entry), f.entry
@@ -233,8 +233,8 @@ func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) 
 	}
 }
 
-// A parent that is dispatched again makes successors hot that were settled long ago, and a hot tier that has begun since knows
-// nothing of them. What it knows all of needs no read.
+// A parent that is dispatched again makes successors hot that were settled long ago, and a hot tier that started since then
+// knows nothing of them. Where it has forgotten nothing, no read is needed.
 func TestLateEntryIsAskedAboutOnlyWhereTheHotTierMayHaveForgottenIt(t *testing.T) {
 	f := newFixture(t)
 	ctx, now := t.Context(), f.deps.Clock.Now()
@@ -276,8 +276,8 @@ func TestLateEntryIsAskedAboutOnlyWhereTheHotTierMayHaveForgottenIt(t *testing.T
 	}
 }
 
-// A worker before has skipped a late entry, or the run behind it, and died before it told so; its claim went with the hot tier. What
-// stands on the row is what the schedule goes on from.
+// An earlier worker skipped a late entry, or the run after it, and died before it published that; its claim went with the
+// hot tier. The schedule goes on from what is on the row.
 func TestDecisionThatOnlyTheRowRemembersIsCarriedOut(t *testing.T) {
 	f := newFixture(t)
 	ctx, now := t.Context(), f.deps.Clock.Now()

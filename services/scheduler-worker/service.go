@@ -29,7 +29,7 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// Config is what an operator may change.
+// Config holds what an operator may change.
 type Config struct {
 	// Lookahead is how far ahead of its instant an entry is read and prepared.
 	Lookahead time.Duration
@@ -43,24 +43,24 @@ type Config struct {
 	Grace time.Duration
 	// HoldRecheck is the pause between two looks at an entry that waits for its row.
 	HoldRecheck time.Duration
-	// MaxTasks bounds the entries that one shard holds in memory, MaxBytes the job rows that all of them do.
+	// MaxTasks bounds the entries that one shard holds in memory, MaxBytes the job rows that all shards hold.
 	MaxTasks int
 	MaxBytes int64
 	// Batch bounds how many entries are prepared or dispatched at once, at most jobstore.MaxGetMany.
 	Batch int
 	// Shards is how many loops share the owned partitions.
 	Shards int
-	// LateWrite is how long a dispatch may take before it is abandoned and begun again from the hot bucket: half of the
+	// LateWrite is how long a dispatch may take before it is abandoned and started again from the hot bucket: half of the
 	// five minutes after which a bucket may close.
 	LateWrite time.Duration
-	// Partitions is the store's partition count: a worker takes the share of each target's capacity that its partitions are
-	// of all. 0 means that it owns all.
+	// Partitions is the store's partition count. A worker's share of each target's capacity is its share of the partitions;
+	// 0 means that it owns all.
 	Partitions int
-	// Window is how many fires of a lane may be under way on which no executor has reported, by all workers together.
+	// Window is how many fires may be in flight in a lane on which no executor has reported, over all workers.
 	Window int
 }
 
-// DefaultConfig is what a worker runs with unless told otherwise.
+// DefaultConfig returns the settings of a worker that was given none.
 func DefaultConfig() Config {
 	return Config{
 		Lookahead: 2 * time.Second, PollInterval: 500 * time.Millisecond, ReadGap: 5 * time.Millisecond,
@@ -69,7 +69,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate tells everything that is wrong with c.
+// Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
 	var errs []error
 	check := func(ok bool, msg string) {
@@ -100,7 +100,7 @@ type Deps struct {
 	Stops    attempts.Stops
 	Log      dispatch.Log
 	Coord    coord.Coordinator
-	// Board is where executors tell how much of each lane they can take.
+	// Board is where executors report how much of each lane they can take.
 	Board   capacity.Board
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
@@ -113,15 +113,15 @@ type Service struct {
 	cfg     Config
 	deps    Deps
 	metrics *metrics
-	// hold is what an operator keeps from being dispatched.
+	// hold says what an operator keeps from being dispatched.
 	hold atomic.Pointer[job.DispatchHold]
-	// owned are the partitions that were taken over last.
+	// owned are the partitions that the last assignment took over.
 	owned map[int]bool
-	// assigned: it was told which partitions are its own.
+	// assigned is set once the worker was told which partitions it owns.
 	assigned atomic.Bool
 	lanes    *lanes
 	budget   *budget
-	// hot and cold tell whether the stores answer: without them another is to have the partitions.
+	// hot and cold report whether the stores answer: a worker that cannot reach them must not keep the partitions.
 	hot, cold coord.Progress
 }
 
@@ -137,7 +137,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// Missing names what is still missing before anything is dispatched.
+// Missing names what must still happen before anything is dispatched.
 func (s *Service) Missing() []string {
 	if !s.assigned.Load() {
 		return []string{"scheduler-worker: not told which partitions are its own yet"}
@@ -151,7 +151,7 @@ func (s *Service) Run(ctx context.Context) error {
 		Coord: s.deps.Coord, Role: coord.RoleWorker, Logger: s.deps.Logger, Clock: s.deps.Clock,
 		Hot: &s.hot, Cold: &s.cold, AskHot: hotbucket.Answers(s.deps.Hot), AskCold: s.readHold,
 	}
-	// Nothing is dispatched before it is known what is held, and nobody owns anything who cannot read that.
+	// Nothing is dispatched before the hold is known, and a worker that cannot read it owns nothing.
 	if err := run.Retry(ctx, s.deps.Logger, "read what is held", s.readHold); err != nil {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (s *Service) Run(ctx context.Context) error {
 			s.assign(ctx, shards, owned)
 		case <-s.deps.Hot.Hints().Ready():
 			for _, p := range s.deps.Hot.Hints().Take() {
-				if s.owned[p] { // else it is another worker's
+				if s.owned[p] { // otherwise another worker owns it
 					shards[p%len(shards)].nudge()
 				}
 			}
@@ -188,8 +188,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// assign takes the partitions over in the hot tier and hands each shard its share. A partition whose epoch is refused
-// has a newer owner already.
+// assign takes over the partitions in the hot tier and hands each shard its share. A partition whose epoch is refused has a
+// newer owner already.
 func (s *Service) assign(ctx context.Context, shards []*shard, owned []coord.Owner) {
 	shares := make([][]coord.Owner, len(shards))
 	for _, o := range owned {

@@ -16,17 +16,18 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// shard is one loop over a share of the owned partitions. The loop alone touches the shard's state, and only keeps the
-// time: whatever waits for a store or the log happens in goroutines, which send back what is to be done about it.
+// shard is one loop over a share of the owned partitions. Only the loop touches the shard's state, and it does nothing but
+// keep the time. Everything that waits for a store or the log runs in goroutines, which send back what the loop must do
+// about the result.
 type shard struct {
 	s      *Service
 	wakeup chan struct{}
-	// back has room for everything that is under way; a batch may be launched in two parts.
+	// back has room for everything in flight; a batch may be launched in two parts.
 	back                  chan func()
 	reading, settingAside int
 	preparing, firing     [classes]int
 	marking               bool
-	// room is told when there is room in the worker's budget again.
+	// room is told when the worker's budget has room again.
 	room chan struct{}
 
 	mu       sync.Mutex
@@ -35,10 +36,10 @@ type shard struct {
 
 	tasks map[job.Locator]*task
 	queue [classes]taskQueue
-	// fresh are to be prepared, waiting are to be worked on aside; oldest first.
+	// fresh holds the tasks to prepare, waiting those to work on aside; oldest first.
 	fresh   [classes][]*task
 	waiting []*task
-	// forgotten are those that were forgotten since the present read began: it may bring them once more.
+	// forgotten holds the entries forgotten since the current read began: it may bring them once more.
 	forgotten map[job.Locator]bool
 	nextRead  time.Time
 	// lastRead is when the last read began.
@@ -46,17 +47,17 @@ type shard struct {
 	// accepted is the last read that the store accepted.
 	accepted atomic.Pointer[accepted]
 	hinted   bool
-	// again: what was given before is asked for again, because an answer was lost or something was dropped.
+	// again is set to ask once more for what was given before, because an answer was lost or something was dropped.
 	again bool
-	// backlog are the lanes of which more is due than there is room for, and since when.
+	// backlog holds the lanes in which more is due than there is room for, and since when.
 	backlog map[uint32]time.Time
-	// empty counts, for each of them, the reads of some of its partitions that brought nothing.
+	// empty counts, for each of them, the reads of some of its partitions that returned nothing.
 	empty map[uint32]int
-	// turn counts the reads, so that lanes with little room are read in other partitions each time.
+	// turn counts the reads, so that lanes with little room are read in different partitions each time.
 	turn int
-	// backlogAt is when they are looked at next, if that is later than usual.
+	// backlogAt is when those lanes are looked at next, if that is later than usual.
 	backlogAt time.Time
-	// marks are parked entries, and when each is marked on its row; markQueue has them by that.
+	// marks holds parked entries, and when each is marked on its row; markQueue orders them by that instant.
 	marks     map[job.Locator]time.Time
 	markQueue markQueue
 	nextMark  time.Time
@@ -99,7 +100,7 @@ func (sh *shard) owned() []coord.Owner {
 	if sh.newOwned {
 		sh.newOwned = false
 		sh.drop()
-		// Of what waits in partitions that another owned until now, nothing is known.
+		// Nothing is known of what waits in partitions that another owned until now.
 		clear(sh.backlog)
 		clear(sh.empty)
 		mine := map[int]bool{}
@@ -142,14 +143,14 @@ func (sh *shard) run(ctx context.Context) {
 // restrictedPoll is the pause between two reads while a lane is read only up to now.
 const restrictedPoll = 200 * time.Millisecond
 
-// backlogEvery is the pause between two looks whether a lane with a backlog has room again, fruitlessPause that after a read
-// which brought nothing of such a lane.
+// backlogEvery is the pause between two checks whether a lane with a backlog has room again. fruitlessPause is the pause
+// after a read that returned nothing from such a lane.
 const (
 	backlogEvery   = 25 * time.Millisecond
 	fruitlessPause = 100 * time.Millisecond
 )
 
-// readAt is when the hot buckets are read next.
+// readAt returns when the hot buckets are read next.
 func (sh *shard) readAt() time.Time {
 	if sh.hinted {
 		return sh.lastRead.Add(sh.s.cfg.ReadGap)
@@ -157,7 +158,7 @@ func (sh *shard) readAt() time.Time {
 	return sh.nextRead
 }
 
-// pause is the time until the next thing to do. What is under way comes back by itself.
+// pause returns the time until the next thing to do. Work in flight comes back by itself.
 func (sh *shard) pause() time.Duration {
 	now := sh.s.deps.Clock.Now()
 	next := now.Add(sh.s.cfg.PollInterval)
@@ -175,7 +176,7 @@ func (sh *shard) pause() time.Duration {
 	return max(sh.s.deps.Clock.Until(next), 0)
 }
 
-// read takes what is due before now + lookahead.
+// read takes the entries due before now + lookahead.
 func (sh *shard) read(ctx context.Context) {
 	if sh.reading > 0 {
 		return
@@ -221,8 +222,8 @@ func (sh *shard) read(ctx context.Context) {
 	}()
 }
 
-// ask is what is read: ahead of the clock, or, where a shard holds as much as it may, what is due now; nothing when it holds
-// twice as much.
+// ask returns what to read: ahead of the clock; only what is due now, if the shard holds as much as it may; nothing, if it
+// holds twice as much.
 func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 	until := now.Add(sh.s.cfg.Lookahead)
 	switch {
@@ -247,13 +248,13 @@ func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 	return ask
 }
 
-// reclaim is for a hot tier that refuses an epoch: it has forgotten it, and gets it again, or it has seen a greater one,
-// and the partition is another's.
+// reclaim handles a hot tier that refuses an epoch. Either the hot tier has forgotten the epoch, and is given it again, or
+// it has seen a greater one, and the partition has another owner.
 func (s *Service) reclaim(ctx context.Context, owners []coord.Owner) (kept []coord.Owner) {
 	refused := make([]bool, len(owners))
 	_ = run.Each(len(owners), reclaimAtOnce, func(i int) error {
 		refused[i] = errors.Is(s.deps.Hot.SetEpoch(ctx, owners[i]), hotbucket.ErrStaleEpoch)
-		return nil // the next read tells what could not be asked
+		return nil // the next read shows what could not be asked
 	})
 	for i, o := range owners {
 		if !refused[i] {
@@ -266,7 +267,7 @@ func (s *Service) reclaim(ctx context.Context, owners []coord.Owner) (kept []coo
 // reclaimAtOnce is how many partitions are claimed side by side.
 const reclaimAtOnce = 16
 
-// keepOwned gives up what reclaim did not get, unless there is a new assignment.
+// keepOwned gives up the partitions that reclaim did not keep, unless there is a new assignment.
 func (sh *shard) keepOwned(owners []coord.Owner) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -275,7 +276,7 @@ func (sh *shard) keepOwned(owners []coord.Owner) {
 	}
 }
 
-// take keeps what a read brought, unless it is here already.
+// take keeps the entries that a read returned, unless they are here already.
 func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.Time, ask *hotbucket.Ask) {
 	byPartition := make(map[int]coord.Owner, len(owners))
 	for _, o := range owners {
@@ -311,15 +312,15 @@ func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.
 	sh.followBacklog(got, began, ask)
 }
 
-// drop forgets all tasks, except for what only waits to be removed: publishing that again would be a duplicate that
-// no crash excuses. What a goroutine works on is forgotten when it comes back.
+// drop forgets all tasks, except those that only wait to be removed: publishing them again would be a duplicate that no
+// crash excuses. A task that a goroutine works on is forgotten when it comes back.
 func (sh *shard) drop() (dropped int) {
 	for l, t := range sh.tasks {
 		switch {
 		case t.busy:
 			t.dropped = true
 		case !t.published:
-			delete(sh.tasks, l) // and what stands of it in the queue is passed over
+			delete(sh.tasks, l) // and its place in the queue is skipped
 			t.series = nil
 			sh.uncount(t)
 			sh.s.budget.release(t)
@@ -344,7 +345,7 @@ func (sh *shard) keep(t *task) {
 	sh.tasks[t.entry.Locator] = t
 }
 
-// count makes a task take up room of its lane, uncount gives it back.
+// count makes a task take up room in its lane; uncount gives the room back.
 func (sh *shard) count(t *task) {
 	if !t.counted && !t.published {
 		t.counted = true
@@ -359,14 +360,14 @@ func (sh *shard) uncount(t *task) {
 	}
 }
 
-// renew lets go of what a task's job row said, so that it is read again.
+// renew drops what a task's job row said, so that the row is read again.
 func (sh *shard) renew(t *task) {
 	t.series, t.labels, t.fresh = nil, nil, false
 	sh.s.budget.release(t)
 	sh.fresh[t.class()] = append(sh.fresh[t.class()], t)
 }
 
-// pull takes at most n tasks from the front of a list, which lets go of them.
+// pull takes at most n tasks from the front of a list and removes them from it.
 func pull(list *[]*task, n int) []*task {
 	n = min(n, len(*list))
 	tasks := slices.Clone((*list)[:n])
@@ -375,7 +376,7 @@ func pull(list *[]*task, n int) []*task {
 	return tasks
 }
 
-// wakeAt keeps a task until an instant, at which it is looked at again.
+// wakeAt keeps a task until an instant, and then looks at it again.
 func (sh *shard) wakeAt(t *task, at time.Time) {
 	sh.keep(t)
 	t.at = at
@@ -397,7 +398,7 @@ func (sh *shard) forget(t *task) {
 	if !t.parked {
 		delete(sh.marks, t.entry.Locator)
 	}
-	if sh.reading > 0 && !t.parked { // what is parked may be given right now, as what it is
+	if sh.reading > 0 && !t.parked { // a parked entry may be given as parked right now
 		sh.forgotten[t.entry.Locator] = true
 	}
 }

@@ -16,61 +16,63 @@ import (
 //	                   │           └──► aside ──┘     │             └────────────┴──► queued again, where a server did not answer
 //	                   └── waits for row: its job is read again            └──► parked: its lane has no room
 //
-// Aside is what is done in place of firing: a refusal, a missed-run decision, a look for a row that is on its way. A task is dropped in
-// any state when its partition is another's.
+// Aside is work done in place of firing: a refusal, a missed-run decision, a look for a row that is on its way. A task in
+// any state is dropped when its partition gets another owner.
 type task struct {
 	entry *job.Entry // shared with the hot tier, never changed
-	// from is the shard that took it.
+	// from is the shard that took the task.
 	from     *shard
 	owner    coord.Owner
 	series   *occurrence.Series
 	tenantID string
 	labels   map[string]string
-	// incarnation of the hot tier, read before the job row was.
+	// incarnation is the hot tier's, read before the job row was read.
 	incarnation string
 	takenAt     time.Time
-	// judgedAt is when the read of the job row began by which the entry was judged.
+	// judgedAt is when the read of the job row that decided about the entry began.
 	judgedAt time.Time
-	// rejudged: it was judged once more because that was too long ago.
+	// rejudged is set if the entry was judged once more, because judgedAt was too long ago.
 	rejudged bool
 	// at is when the task is looked at next: its due instant, or the next recheck while it is held back.
 	at time.Time
-	// queued: it stands in the shard's queue, once.
+	// queued is set while the task is in the shard's queue, where it stands once.
 	queued bool
-	// waitsForRow: the job row is on its way, or could not be read.
+	// waitsForRow is set if the job row is on its way, or could not be read.
 	waitsForRow bool
-	// published: the fire is durable, only the removal from the hot bucket is missing.
+	// published is set if the fire is durable and only the removal from the hot bucket is missing.
 	published bool
-	// bare: publish the fire alone, without chain or policy; it was dispatched before.
+	// bare is set to publish the fire alone, without chain or policy, because the entry was dispatched before.
 	bare bool
-	// aside is what is to be done with the task instead of firing it.
+	// aside is work to do on the task instead of firing it.
 	aside aside
 	// waitsSince is since when its lane has had less room than entries; zero if it had room.
 	waitsSince time.Time
-	// fresh: its row was read since it was taken; it was not settled by then.
+	// fresh is set if its row was read since it was taken, and it was not settled by then.
 	fresh bool
-	// park: its lane has no room, so it is attended to and parked instead of published; parked: it was.
+	// park is set if its lane has no room, so that it is attended to and parked instead of published; parked, once it was.
 	park, parked bool
-	// regiven: it was given as parked while this shard still had it.
+	// regiven is set if it was given as parked while this shard still had it.
 	regiven bool
-	// counted: it takes up room of its lane. reserved is what it takes up of the worker's budget, in bytes.
+	// counted is set while it takes up room in its lane. reserved is what it takes of the worker's budget, in bytes.
 	counted  bool
 	reserved int64
-	// markAt is when a parked entry is marked on its row, zero for never; markNow: at once, there are too many to remember.
+	// markAt is when a parked entry is marked on its row, zero for never; markNow marks it at once, as there are too many to
+	// remember.
 	markAt  time.Time
 	markNow bool
-	// busy: a goroutine works on the task, the loop leaves it alone. dropped: it was to be forgotten meanwhile.
+	// busy is set while a goroutine works on the task and the loop leaves it alone; dropped, if it was to be forgotten
+	// meanwhile.
 	busy, dropped bool
 }
 
-// aside is work on a task instead of firing it. It gives the instant at which the task is to be looked at again; the
-// zero time means that nothing is left to do.
+// aside is work on a task instead of firing it. It returns the instant at which to look at the task again; the zero time
+// means that nothing is left to do.
 type aside func(ctx context.Context) (again time.Time, err error)
 
-// Bounds of what a shard has under way at once, beside one read.
+// Bounds on what a shard has in flight at once, besides one read.
 const maxAside = 64
 
-// maxPreparing and maxFiring are those of each class.
+// maxPreparing and maxFiring hold the bounds for each class.
 var maxPreparing, maxFiring = [classes]int{2, 1}, [classes]int{8, 1}
 
 const (
@@ -78,7 +80,7 @@ const (
 	allFiring    = 8 + 1
 )
 
-// taskQueue is a heap by the instant at which a task is looked at next.
+// taskQueue is a heap ordered by the instant at which a task is looked at next.
 type taskQueue []*task
 
 func (q taskQueue) Len() int           { return len(q) }

@@ -16,9 +16,9 @@ import (
 // all is a limit that no test reaches.
 const all = 1_000_000
 
-// Account reads from the folder of a process that has stopped what it left there: all jobs of the store, their
-// history, what is pending, the dead letters and the archive. The calls are the caller's to add. It also holds that the
-// archive has as many records as the log ever had, which the ledger cannot know.
+// Account reads what a stopped process left in its folder: all jobs of the store, their history, pending entries, dead
+// letters and the archive. The caller adds the calls. It also checks that the archive has as many records as the log ever
+// had, which the ledger cannot know.
 func (p *Process) Account(from, until time.Time) *ledger.Account {
 	p.t.Helper()
 	db, err := embedded.Open(embedded.Options{Dir: filepath.Join(p.Dir, "store")})

@@ -18,7 +18,7 @@ import (
 // Clients is how many clients work at once.
 const Clients = 32
 
-// StatusError is an answer that is not the one that was hoped for.
+// StatusError is an answer with an unexpected status.
 type StatusError struct {
 	Status int
 	Body   string
@@ -27,13 +27,13 @@ type StatusError struct {
 // Error implements error.
 func (e StatusError) Error() string { return fmt.Sprintf("answered %d: %s", e.Status, e.Body) }
 
-// Transient reports whether an error is one that a client tries again after: no whole answer, or 503.
+// Transient reports whether an error is one after which a client tries again: no complete answer, or 503.
 func Transient(err error) bool {
 	var status StatusError
 	return !errors.As(err, &status) || status.Status == http.StatusServiceUnavailable
 }
 
-// Create creates a job, under an idempotency key if one is given, and returns its id: the client has its 201 then.
+// Create creates a job, under an idempotency key if one is given. When it returns the job's id, the client has its 201.
 func (p *Process) Create(ctx context.Context, body map[string]any, key string) (string, error) {
 	var j struct {
 		JobID string `json:"job_id"`
@@ -91,8 +91,8 @@ func (p *Process) Register(n int, body func(i int) map[string]any) []string {
 	return ids
 }
 
-// RegisterSame creates n jobs from one body, which may be large: it is encoded once, and the answers, which repeat it, are not
-// decoded.
+// RegisterSame creates n jobs from one body, which may be large. It encodes the body once, and does not decode the answers,
+// which repeat it.
 func (p *Process) RegisterSame(n int, body map[string]any) []string {
 	p.t.Helper()
 	text, err := json.Marshal(body)
@@ -126,7 +126,7 @@ func (p *Process) RegisterSame(n int, body map[string]any) []string {
 	return ids
 }
 
-// Cancel cancels jobs and tells when each cancel was acknowledged.
+// Cancel cancels jobs and returns when each cancel was acknowledged.
 func (p *Process) Cancel(jobIDs []string) []ledger.Stop {
 	p.t.Helper()
 	stops := make([]ledger.Stop, len(jobIDs))
@@ -142,7 +142,7 @@ func (p *Process) Cancel(jobIDs []string) []ledger.Stop {
 	return stops
 }
 
-// Each does something for each i < n, Clients at a time, and gives the first error; after one, nothing more begins.
+// Each calls do for each i < n, Clients at a time, and returns the first error; after an error, nothing more begins.
 func Each(n int, do func(i int) error) error {
 	work := make(chan int)
 	failed := make(chan struct{})
@@ -171,7 +171,7 @@ feed:
 	return first
 }
 
-// Once is the body of a one_shot job that calls url at an instant; members are put over it.
+// Once returns the body of a one_shot job that calls url at an instant; members override its own.
 func Once(url string, at time.Time, members map[string]any) map[string]any {
 	body := map[string]any{
 		"name": "once", "type": "one_shot", "run_at": at.UTC().Truncate(time.Millisecond),

@@ -1,6 +1,6 @@
-// Package process runs the real minutehand binary for tests: it builds it once, starts it on a data folder, kills it
-// with SIGKILL, starts it again, and reads afterwards from its folder what it left there. Beside it stands a sink that
-// records every call, so that package ledger can check what was promised against what happened.
+// Package process runs the real minutehand binary for tests. It builds the binary once, starts it on a data folder, kills
+// it with SIGKILL, starts it again, and afterwards reads from its folder what it left there. A sink beside it records every
+// call, so that package ledger can check what was promised against what happened.
 package process
 
 import (
@@ -32,8 +32,8 @@ const (
 	look = 20 * time.Millisecond
 )
 
-// Build builds the binary into dir and returns its path. It is built in its own module, so that a workspace is not
-// needed, and without the race detector: it is the binary that is shipped that is tested.
+// Build builds the binary into dir and returns its path. It builds in the binary's own module, so that no workspace is
+// needed, and without the race detector, because the tests are of the binary that is shipped.
 func Build(ctx context.Context, dir string) (string, error) {
 	module, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}",
 		"github.com/minutehand/minutehand/services/all-in-one").Output()
@@ -49,18 +49,18 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return path, nil
 }
 
-// Process is `minutehand run` on a folder and a port of its own, which stay the same from start to start.
+// Process is `minutehand run` on its own folder and port, which stay the same from start to start.
 type Process struct {
 	// Dir is the data folder, URL where the API listens.
 	Dir, URL string
-	// StartedAt is when the present process was started, ReadyAt when it said that it was ready.
+	// StartedAt is when the current process was started, ReadyAt when it reported that it was ready.
 	StartedAt, ReadyAt time.Time
 
-	// FileLimit is the size in KiB beyond which the next start may not write a file: like a full disk. 0 is no limit.
+	// FileLimit is the file size in KiB beyond which the next start cannot write, like a full disk. 0 is no limit.
 	FileLimit int
 	// Descriptors is how many files and connections the next start may have open. 0 is no limit.
 	Descriptors int
-	// Users are those that work with it, if any do; its account reads their jobs' former definitions.
+	// Users are the users that work with it, if any; its account reads the former definitions of their jobs.
 	Users *users.Users
 
 	t      *testing.T
@@ -73,7 +73,7 @@ type Process struct {
 	ended  error
 }
 
-// New makes a process that has not started. What still runs at the end of the test is killed.
+// New returns a process that has not started. It is killed if it still runs at the end of the test.
 func New(t *testing.T, binary string) *Process {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // only asks for a free port
@@ -153,7 +153,7 @@ func (p *Process) Kill() {
 	p.client.CloseIdleConnections()
 }
 
-// Died waits until the process has ended by itself, and gives its exit code and what it said on standard error.
+// Died waits until the process has ended by itself, and returns its exit code and what it wrote to standard error.
 func (p *Process) Died(limit time.Duration) (code int, said string) {
 	p.t.Helper()
 	select {
@@ -167,7 +167,7 @@ func (p *Process) Died(limit time.Duration) (code int, said string) {
 	return code, p.stderr.String()
 }
 
-// Stop asks the process with SIGTERM to end, which it must do in time and with success.
+// Stop asks the process with SIGTERM to end, which it must do in time and successfully.
 func (p *Process) Stop() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -205,7 +205,7 @@ func (p *Process) get(path string) ([]byte, error) {
 	return body, nil
 }
 
-// Metrics are the samples of /metrics, by name and labels as they stand there.
+// Metrics are the samples of /metrics, by their names and labels as printed there.
 type Metrics map[string]float64
 
 // Metrics reads /metrics.
@@ -228,7 +228,7 @@ func (p *Process) Metrics() Metrics {
 	return m
 }
 
-// Of is a sample that must be there: a metric that was renamed must not read as 0.
+// Of returns a sample that must exist: a metric that was renamed must not read as 0.
 func (m Metrics) Of(t *testing.T, name string) float64 {
 	t.Helper()
 	v, ok := m[name]
@@ -238,16 +238,16 @@ func (m Metrics) Of(t *testing.T, name string) float64 {
 	return v
 }
 
-// Lag is how many records of a topic are behind a group's committed position.
+// Lag returns how many records of a topic come after a group's committed position.
 func (m Metrics) Lag(t *testing.T, topic, group string) float64 {
 	t.Helper()
 	return m.Of(t, fmt.Sprintf("minutehand_log_lag_records{group=%q,topic=%q}", group, topic))
 }
 
-// PID is the process's number.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// PeakMemory is the most memory that the process ever held, in bytes: VmHWM of /proc/PID/status.
+// PeakMemory returns the most memory that the process ever held, in bytes: VmHWM of /proc/PID/status.
 func (p *Process) PeakMemory() int64 {
 	p.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))

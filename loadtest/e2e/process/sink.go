@@ -11,8 +11,8 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// Sink is a target on a port of its own, so that for an executor it is a host of its own. It records every call, and
-// answers 200 unless the path was given another behaviour.
+// Sink is a target on its own port, so that an executor sees it as its own host. It records every call, and answers 200
+// unless the path was given another behaviour.
 type Sink struct {
 	URL string
 
@@ -28,7 +28,7 @@ func NewSink(t *testing.T) *Sink {
 	s := &Sink{behaviours: map[string]http.HandlerFunc{}, paths: map[string]int{}, jobs: map[string]int{}}
 	server := httptest.NewServer(s)
 	t.Cleanup(func() {
-		server.CloseClientConnections() // which also ends those that hang
+		server.CloseClientConnections() // this also ends the calls that hang
 		server.Close()
 	})
 	s.URL = server.URL
@@ -55,7 +55,7 @@ func (s *Sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Set gives a path a behaviour; nil is to answer 200.
+// Set gives a path a behaviour; nil answers 200.
 func (s *Sink) Set(path string, b http.HandlerFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,28 +65,28 @@ func (s *Sink) Set(path string, b http.HandlerFunc) {
 // Hang never answers; it returns when the caller has gone.
 func Hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-// Calls are all calls so far, in order.
+// Calls returns all calls so far, in order.
 func (s *Sink) Calls() []ledger.Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]ledger.Call(nil), s.calls...)
 }
 
-// Count is how many calls a path had.
+// Count returns how many calls a path had.
 func (s *Sink) Count(path string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.paths[path]
 }
 
-// Called is how many jobs were called at least once.
+// Called returns how many jobs were called at least once.
 func (s *Sink) Called() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.jobs)
 }
 
-// CallsOf is how many calls each of some jobs had.
+// CallsOf returns how many calls each of some jobs had.
 func (s *Sink) CallsOf(jobIDs []string) map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ func (w *World) Create(body map[string]any) string {
 	return id
 }
 
-// Adopt takes a job that was put straight into the store into the account.
+// Adopt adds a job that was put straight into the store to the account.
 func (w *World) Adopt(jobID string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,8 +91,8 @@ func (w *World) Delete(jobID string) {
 	w.keepStop(&ledger.Stop{JobID: jobID, Kind: ledger.StopCancel, AckedAt: time.Now()})
 }
 
-// Run runs a scenario in a bubble and then checks every invariant on the account of it. settle is how long before the
-// end of the scenario the last occurrence was that must have its disposition. It returns the account.
+// Run runs a scenario in a bubble and then checks every invariant on its account. settle is how long before the end of the
+// scenario the last occurrence fell that must have its disposition. It returns the account.
 func Run(t *testing.T, settle time.Duration, scenario func(w *World)) *ledger.Account {
 	t.Helper()
 	var w *World
@@ -133,7 +133,7 @@ func (w *World) account(until time.Time) *ledger.Account {
 			w.T.Fatal(err)
 		}
 	}
-	// Off the instants at which jobs fire, and quiet: so that nothing is half on record.
+	// Between the instants at which jobs fire, and quiet, so that nothing is only half on record.
 	time.Sleep(437 * time.Millisecond)
 	synctest.Wait()
 	ad := w.Platform.Adapters
@@ -176,6 +176,6 @@ func (w *World) account(until time.Time) *ledger.Account {
 	letters, _, err := ad.History.DeadLetters(ctx, "default", "", 1_000_000)
 	must(err)
 	a.DeadLetters = letters
-	a.Calls = w.Targets.Calls() // last, so that no event is here without its call
+	a.Calls = w.Targets.Calls() // last, so that no event is in the account without its call
 	return a
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
-// Behaviour answers a call: a status, or an error. It may block until the request's context ends.
+// Behaviour answers a call with a status, or an error. It may block until the request's context ends.
 type Behaviour func(r *http.Request, c ledger.Call) (status int, err error)
 
 // Targets is a virtual network of webhook targets, by host name. It records every call.
@@ -23,7 +23,7 @@ type Targets struct {
 	cut        bool
 }
 
-// NewTargets makes a network in which every host answers 200.
+// NewTargets returns a network in which every host answers 200.
 func NewTargets() *Targets { return &Targets{behaviours: map[string]Behaviour{}} }
 
 // Set gives a host a behaviour.
@@ -33,7 +33,7 @@ func (t *Targets) Set(host string, b Behaviour) {
 	t.behaviours[host] = b
 }
 
-// Cut lets no further call through, and Join lets them through again.
+// Cut lets no more calls through; Join lets them through again.
 func (t *Targets) Cut() { t.set(true) }
 
 // Join ends Cut.
@@ -45,14 +45,14 @@ func (t *Targets) set(cut bool) {
 	t.cut = cut
 }
 
-// Calls are all calls so far, in order.
+// Calls returns all calls so far, in order.
 func (t *Targets) Calls() []ledger.Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([]ledger.Call(nil), t.calls...)
 }
 
-// CallsOf are the calls of one job.
+// CallsOf returns the calls of one job.
 func (t *Targets) CallsOf(jobID string) []ledger.Call {
 	var calls []ledger.Call
 	for _, c := range t.Calls() {

@@ -1,6 +1,6 @@
-// Package world runs the whole platform, embedded adapters and all, on an in-memory file system inside a
-// testing/synctest bubble, where fake days pass in real seconds. It keeps the ledger of what was promised and what the
-// targets saw, which package ledger checks.
+// Package world runs the whole platform, with its embedded adapters, on an in-memory file system inside a testing/synctest
+// bubble, where fake days pass in real seconds. It keeps the account of what was promised and of what the targets saw,
+// which package ledger checks.
 package world
 
 import (
@@ -27,24 +27,24 @@ import (
 // Partitions is the partition count of a world.
 const Partitions = 8
 
-// World is a platform in a bubble. It is used inside synctest.Test only.
+// World is a platform in a bubble. It is used only inside synctest.Test.
 type World struct {
 	T *testing.T
 	// FS outlives the platform's processes.
 	FS *vfs.MemFS
-	// Targets is what webhooks reach.
+	// Targets are what webhooks reach.
 	Targets *Targets
 	// Configure may change the configuration before each start.
 	Configure func(*platform.Config)
 
 	Platform *platform.Platform
-	// Metrics are those of the process that was started last, Log is what all of them said.
+	// Metrics are those of the process that was started last; Log holds the output of all of them.
 	Metrics *prometheus.Registry
 	Log     Log
 	stop    context.CancelFunc
 	stopped chan error
 
-	// What goes into the account; mu guards what scenarios add from several goroutines.
+	// The parts of the account; mu guards what scenarios add from several goroutines.
 	mu          sync.Mutex
 	began       time.Time
 	crashed     bool
@@ -73,7 +73,7 @@ func (l *Log) Says(text string) bool {
 	return bytes.Contains(l.text.Bytes(), []byte(text))
 }
 
-// Gauge is the value of a metric without labels.
+// Gauge returns the value of a metric without labels.
 func (w *World) Gauge(name string) float64 {
 	w.T.Helper()
 	families, err := w.Metrics.Gather()
@@ -89,7 +89,7 @@ func (w *World) Gauge(name string) float64 {
 	return 0
 }
 
-// New makes a world that has not started.
+// New returns a world that has not started.
 func New(t *testing.T) *World {
 	return &World{
 		T: t, FS: vfs.NewCrashableMem(), Targets: NewTargets(), began: time.Now(), definitions: map[string][]string{},
@@ -132,19 +132,19 @@ func (w *World) Stop() {
 	}
 }
 
-// Crash takes the power away: the process is gone, and what was not synced is lost.
+// Crash cuts the power: the process is gone, and what was not synced is lost.
 func (w *World) Crash() {
 	w.T.Helper()
 	w.lose(vfs.CrashCloneCfg{})
 }
 
-// Kill kills the process alone: what it wrote stays, synced or not.
+// Kill kills only the process: what it wrote stays, synced or not.
 func (w *World) Kill() {
 	w.T.Helper()
 	w.lose(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 }
 
-// lose goes on with a copy of the file system as it is now; nothing that the dead process still does has any effect.
+// lose goes on with a copy of the current file system; nothing that the dead process still does has any effect.
 func (w *World) lose(cfg vfs.CrashCloneCfg) {
 	w.T.Helper()
 	w.crashed = true
@@ -186,7 +186,7 @@ func (w *World) Do(method, path string, body any, headers ...string) (status int
 	return rec.Code, answer
 }
 
-// Must is Do that fails the test unless the status is as wanted.
+// Must is Do, and fails the test unless the answer has the wanted status.
 func (w *World) Must(want int, method, path string, body any, headers ...string) map[string]any {
 	w.T.Helper()
 	status, answer := w.Do(method, path, body, headers...)
@@ -219,7 +219,7 @@ func (w *World) Executions(jobID string) []map[string]any {
 	}
 }
 
-// Job is a job body with a webhook to a host of the world.
+// Job returns a job body with a webhook to a host of the world.
 func Job(name, host string, members map[string]any) map[string]any {
 	body := map[string]any{"name": name, "target": map[string]any{"kind": "http_webhook", "url": "http://" + host + "/hook"}}
 	for k, v := range members {

@@ -1,5 +1,5 @@
-// Command mutants shows that the simulation notices when a line of a service is wrong: it builds the simulation with one line of the
-// source changed, beside the overlay of ../steady, and runs seeds until one breaks an invariant.
+// Command mutants shows that the simulation notices when a line of a service is wrong. It builds the simulation with one
+// line of the source changed, alongside the overlay of ../steady, and runs seeds until one breaks an invariant.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 // mutant is a change of a file's text, which must be there exactly once.
 type mutant struct {
 	name, file, from, to string
-	first                uint64 // the first of the seeds that are tried, 1 unless said: a few before one that is known to notice
+	first                uint64 // the first seed to try, 1 unless set: a few before one that is known to notice
 }
 
 var mutants = []mutant{
@@ -93,7 +93,7 @@ var mutants = []mutant{
 	},
 }
 
-// mostSeeds is within how many seeds a mutant must be caught.
+// mostSeeds is the number of seeds within which a mutant must be caught.
 const mostSeeds = 500
 
 // atOnce is how many mutants are built and run at a time; a simulation takes one core.
@@ -181,7 +181,7 @@ func (m mutant) try(ctx context.Context, dir, overlay string) (how string, err e
 	return fmt.Sprintf("caught by seed %d: %s", t.Seed, t.Violations[0]), nil
 }
 
-// overlay writes the changed file, and an overlay that has it beside what is there.
+// overlay writes the changed file, and an overlay that adds it to the existing one.
 func (m mutant) overlay(dir, overlay string) (path string, err error) {
 	source, err := filepath.Abs(m.file)
 	if err != nil {

@@ -17,7 +17,7 @@ type Archive struct {
 	objects map[string][]byte
 }
 
-// NewArchive is an empty archive.
+// NewArchive returns an empty archive.
 func NewArchive() *Archive { return &Archive{objects: map[string][]byte{}} }
 
 // PutIfAbsent implements archive.Archive.

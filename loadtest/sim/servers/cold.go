@@ -1,7 +1,7 @@
 // Package servers is the simulated servers: each kind of state that the services share, in memory, for any number of
-// processes in one testing/synctest bubble. They keep the ports' contracts, which the conformance suites check, and
-// outlive every process of the simulation. What is done to them (a hot tier that forgets, a log that is created anew, a
-// member that lapses) has methods of its own, so that faults are the simulation's and not theirs.
+// processes in one testing/synctest bubble. They keep the ports' contracts, which the conformance suites check, and outlive
+// every process of the simulation. What happens to them (a hot tier that forgets, a log that is recreated, a member that
+// lapses) has methods of its own, so the simulation decides about faults, and not the servers.
 //
 // They are small and slow: everything is kept until the end.
 package servers
@@ -24,8 +24,8 @@ type Cold struct {
 	mu sync.Mutex
 	// Rows are kept encoded, so that no two processes share memory.
 	jobs map[string][]byte
-	// before is what plain reads see of a row instead: its last change was accepted by some replicas, and not told to all. nil if there
-	// was no row. It ends with the next serial read or write.
+	// before is what plain reads see of a row instead: some replicas have accepted its last change, and others have not
+	// heard of it. It is nil if there was no row. It ends with the next serial read or write.
 	before      map[string][]byte
 	definitions map[string]map[string][]byte
 	claims      map[string]jobstore.Claim
@@ -37,9 +37,9 @@ type Cold struct {
 	// Closing is called before a bucket is deleted, with its rows.
 	Closing func(rows []job.PendingRow)
 
-	// updated is when a job's row got the definition, except for one that a resume made.
+	// updated is when a job's row got the definition, unless a resume made the definition.
 	updated  map[string]time.Time
-	repeated map[string]Repeat // by job, what was written last
+	repeated map[string]Repeat // by job: the last one
 	// paused is when the last pause of a job reached its row.
 	paused map[string]time.Time
 
@@ -52,7 +52,7 @@ type minute struct {
 	rows []job.PendingRow
 }
 
-// NewCold is a cold store that was set up with so many partitions in that minute.
+// NewCold returns a cold store that was set up with this partition count in that minute.
 func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
 		jobs: map[string][]byte{}, before: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
@@ -96,7 +96,7 @@ func (c *Cold) get(jobID string) (job.Job, error) {
 	return row, err
 }
 
-// tookEffect notes that everyone sees a change from now on.
+// tookEffect notes that all readers see a change from now on.
 func (c *Cold) tookEffect(old, j *job.Job) {
 	switch {
 	case j.Status == job.StatusPaused && old.Status == job.StatusActive:
@@ -141,7 +141,7 @@ func (c *Cold) Create(ctx context.Context, j job.Job, exclusive bool) error {
 	return c.CreateUnseen(ctx, j, exclusive, false)
 }
 
-// CreateUnseen is Create; with unseen, plain reads do not see the row before the next serial read or write of it.
+// CreateUnseen is Create. If unseen is set, plain reads do not see the row before the next serial read or write of it.
 func (c *Cold) CreateUnseen(_ context.Context, j job.Job, exclusive, unseen bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,10 +159,10 @@ func (c *Cold) CreateUnseen(_ context.Context, j job.Job, exclusive, unseen bool
 	return nil
 }
 
-// Repeat is a first entry that was written once more.
+// Repeat is a first entry that was written again.
 type Repeat struct{ At, NominalAt time.Time }
 
-// Repeated tells of a job's first entry that was written once more, because its registration took long; zero if it was not.
+// Repeated returns a job's first entry that was written again, because its registration took long; zero if it was not.
 func (c *Cold) Repeated(jobID string) Repeat {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +182,7 @@ func (c *Cold) CreateMany(ctx context.Context, jobs []job.Job) error {
 // Replace implements jobstore.Jobs.
 func (c *Cold) Replace(ctx context.Context, j job.Job) error { return c.ReplaceUnseen(ctx, j, false) }
 
-// ReplaceUnseen is Replace; with unseen, plain reads see the row as it was before the next serial read or write of it.
+// ReplaceUnseen is Replace. If unseen is set, plain reads see the old row until the next serial read or write of it.
 func (c *Cold) ReplaceUnseen(_ context.Context, j job.Job, unseen bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +201,7 @@ func (c *Cold) ReplaceUnseen(_ context.Context, j job.Job, unseen bool) error {
 	return nil
 }
 
-// Updated tells when the definitions that updates made took effect; for one that a resume made, when the pause did.
+// Updated returns when the definitions made by updates took effect; for a definition made by a resume, when the pause did.
 func (c *Cold) Updated() map[string]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -237,7 +237,7 @@ func (c *Cold) Definition(_ context.Context, jobID, definitionID string) (d job.
 	return all[i], endsAt, nil
 }
 
-// Superseded gives all of a job's superseded definitions, oldest first.
+// Superseded returns all of a job's superseded definitions, oldest first.
 func (c *Cold) Superseded(jobID string) ([]job.Definition, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

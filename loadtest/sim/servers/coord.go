@@ -16,7 +16,7 @@ type Coord struct {
 	members    map[coord.Role][]*Member
 }
 
-// NewCoord gives out so many partitions.
+// NewCoord returns a coordinator of this many partitions.
 func NewCoord(partitions int) *Coord {
 	return &Coord{partitions: partitions, members: map[coord.Role][]*Member{}}
 }
@@ -45,7 +45,7 @@ func (c *Coord) Join(ctx context.Context, role coord.Role) (<-chan []coord.Owner
 	return m.Sets(), nil
 }
 
-// Member joins until Leave.
+// Member joins a role until Leave.
 func (c *Coord) Member(role coord.Role) *Member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *Coord) Member(role coord.Role) *Member {
 // Sets carries what the member owns.
 func (m *Member) Sets() <-chan []coord.Owner { return m.sets }
 
-// Lapse takes everything from a member that is not heard of, without telling it: it goes on as an owner until Return.
+// Lapse takes everything from a member that is not heard from, without telling it: it goes on as an owner until Return.
 func (m *Member) Lapse() {
 	m.coord.mu.Lock()
 	defer m.coord.mu.Unlock()
@@ -67,7 +67,7 @@ func (m *Member) Lapse() {
 	m.coord.balance(m.role)
 }
 
-// Return makes a member that lapsed one again.
+// Return makes a lapsed member a member again.
 func (m *Member) Return() {
 	m.coord.mu.Lock()
 	defer m.coord.mu.Unlock()
@@ -88,7 +88,7 @@ func (m *Member) Leave() {
 	}
 }
 
-// balance moves as few partitions as it must, each under a new epoch, and tells everyone what is theirs.
+// balance moves as few partitions as it must, each under a new epoch, and tells every member what it owns.
 func (c *Coord) balance(role coord.Role) {
 	members := c.members[role]
 	if len(members) == 0 {

@@ -23,7 +23,7 @@ func (c *Cold) Record(_ context.Context, events []*job.Event) error {
 	return nil
 }
 
-// place is where an event stands in its job's history.
+// place returns an event's place in its job's history.
 func place(e *job.Event) (at time.Time, executionID string) {
 	if e.Type == job.EventSkipped {
 		return e.Skipped.From, job.ScheduleExecutionID(e.Entry.JobID, e.Skipped.From)
@@ -49,7 +49,7 @@ func (c *Cold) Executions(
 	return events[:min(limit, len(events))], nil
 }
 
-// comparePlaces orders newest first.
+// comparePlaces orders places, newest first.
 func comparePlaces(at time.Time, id string, otherAt time.Time, otherID string) int {
 	return cmp.Or(otherAt.Compare(at), cmp.Compare(id, otherID))
 }

@@ -25,12 +25,12 @@ type Hot struct {
 	hints []*hotbucket.Hints
 }
 
-// Broken is what the simulation breaks on purpose.
+// Broken says what the simulation breaks on purpose.
 type Broken struct {
 	AnyToken, AnyVersion, AnyIncarnation, SameToken, FallingEpochs, AloneHolds bool
 }
 
-// part is the server of a partition, and the one that it replaced while that still answers some clients.
+// part is the server of a partition, and the server it replaced while that still answers some clients.
 type part struct {
 	*server
 
@@ -40,7 +40,8 @@ type part struct {
 	lagging  func(client string) bool // whether a client has not learnt of the new server yet
 }
 
-// NewHot is an empty hot tier, of which each partition holds at most so many entries, outcomes and stop records (0: any number).
+// NewHot returns an empty hot tier whose partitions hold at most this many entries, outcomes and stop records (0: any
+// number).
 func NewHot(name string, partitions, maxEntries, maxRecords int) *Hot {
 	h := &Hot{}
 	for n := range partitions {
@@ -52,7 +53,8 @@ func NewHot(name string, partitions, maxEntries, maxRecords int) *Hot {
 	return h
 }
 
-// Bounded tells what the tier's limits did: how many entries it refused for want of room, and how many outcomes it forgot to make room.
+// Bounded returns what the tier's limits did: how many entries it refused for lack of room, and how many outcomes it
+// evicted.
 func (h *Hot) Bounded() (refused, evicted int) {
 	for _, p := range h.parts {
 		r, e := p.bounded()
@@ -75,8 +77,8 @@ func (h *Hot) Lose(partitions ...int) {
 	}
 }
 
-// Replicate gives a function that promotes the replicas of partitions, which have what their servers hold now. For a while after it
-// a server that was replaced goes on with the clients that lag.
+// Replicate returns a function that promotes the replicas of partitions, which have what their servers hold now. For a
+// while afterwards, a server that was replaced goes on with the clients that lag.
 func (h *Hot) Replicate(partitions ...int) (promote func(for_ time.Duration, lagging func(client string) bool)) {
 	replicas := make([]hotState, len(partitions))
 	for i, n := range partitions {
@@ -95,7 +97,7 @@ func (p *part) failOver(replica hotState, d time.Duration, lagging func(client s
 	p.replaced, p.until, p.lagging = p.promote(replica), time.Now().Add(d), lagging
 }
 
-// of is the server that answers a client.
+// of returns the server that answers a client.
 func (p *part) of(client string) *server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +107,7 @@ func (p *part) of(client string) *server {
 	return p.server
 }
 
-// Replaced reports whether a fence is from a server that another had replaced by now.
+// Replaced reports whether a fence is from a server that had been replaced by then.
 func (h *Hot) Replaced(executionID string, f job.Fence) bool {
 	s := h.parts[h.partitionOf(executionID)].server
 	s.mu.Lock()
@@ -113,10 +115,10 @@ func (h *Hot) Replaced(executionID string, f job.Fence) bool {
 	return f.Epoch != s.number()
 }
 
-// partitionOf is that of an execution's job.
+// partitionOf returns the partition of an execution's job.
 func (h *Hot) partitionOf(executionID string) int {
 	ref, err := job.ParseExecutionID(executionID)
-	if err != nil { // it has been made up
+	if err != nil { // the id was made up
 		return bucket.Partition(executionID, len(h.parts))
 	}
 	return bucket.Partition(ref.JobID, len(h.parts))

@@ -26,7 +26,8 @@ type topic struct {
 	creations  int
 	partitions [logPartitions][]dispatch.Message
 	groups     map[string]*group
-	// cuts are the ends to which a partition was taken back: between two of them is what Kafka calls the epoch of a leader.
+	// cuts are the ends to which a partition was taken back: the span between two of them is what Kafka calls a leader
+	// epoch.
 	cuts [logPartitions][]int64
 	// changed is closed and replaced when there is something new to poll.
 	changed chan struct{}
@@ -37,7 +38,7 @@ type group struct {
 	members   []*Consumer
 }
 
-// NewLog is a log with empty topics.
+// NewLog returns a log with empty topics.
 func NewLog(name string) *Log {
 	l := &Log{name: name, topics: map[string]*topic{}}
 	for _, t := range dispatch.Topics() {
@@ -60,7 +61,7 @@ func (t *topic) wake() {
 	t.changed = make(chan struct{})
 }
 
-// Recreate deletes a topic with all its records and positions and creates it anew. It gives the records that each group
+// Recreate deletes a topic with all its records and positions and creates it again. It returns the records that each group
 // had not committed.
 func (l *Log) Recreate(name string) (lost map[string][]dispatch.Message) {
 	l.mu.Lock()
@@ -80,9 +81,9 @@ func (l *Log) Recreate(name string) (lost map[string][]dispatch.Message) {
 	return lost
 }
 
-// Shorten loses what a topic took since an instant, under the same id, as where a leader takes over that did not have it. Consumers and
-// positions that lay behind are taken back to its end, as by the epochs of leaders. It gives what each group had not committed of that, and
-// the end.
+// Shorten loses what a topic took since an instant, under the same id, as when a leader takes over that did not have it.
+// Consumers and positions beyond its new end are taken back to that end, as by leader epochs. It returns what each group
+// had not committed of the lost records, and the new end.
 func (l *Log) Shorten(name string, since time.Time) (lost map[string][]dispatch.Message, ends dispatch.Position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +108,7 @@ func (l *Log) Shorten(name string, since time.Time) (lost map[string][]dispatch.
 	return lost, ends
 }
 
-// Forget loses what the groups of a topic have committed: they begin again at its first record.
+// Forget loses what the groups of a topic have committed: they start over at its first record.
 func (l *Log) Forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,11 +174,11 @@ type Consumer struct {
 	log   *Log
 	topic *topic
 	group *group
-	// generation of the topic that it reads.
+	// creations is the generation of the topic that it reads.
 	creations int
 	next      [logPartitions]int64
 	owned     [logPartitions]bool
-	// read is from which offset on it read a partition after how many cuts.
+	// read is from which offset on it has read a partition after how many cuts.
 	read [logPartitions][]reading
 }
 
@@ -186,7 +187,7 @@ type reading struct {
 	cuts int
 }
 
-// noteRead is called before the record at an offset is given.
+// noteRead is called before the record at an offset is returned.
 func (c *Consumer) noteRead(p int, offset int64) {
 	n := len(c.read[p])
 	if cuts := len(c.topic.cuts[p]); n == 0 || c.read[p][n-1].cuts != cuts || offset < c.read[p][n-1].from {
@@ -194,7 +195,8 @@ func (c *Consumer) noteRead(p int, offset int64) {
 	}
 }
 
-// standing is how far a position that this consumer commits stands: what it read before a cut says nothing of what came after.
+// standing returns how much of a position committed by this consumer stands: what it read before a cut says nothing about
+// what came after.
 func (c *Consumer) standing(p int, offset int64) int64 {
 	offset = min(offset, int64(len(c.topic.partitions[p])))
 	for _, r := range slices.Backward(c.read[p]) {
@@ -226,7 +228,7 @@ func (c *Consumer) join() {
 	c.topic.wake()
 }
 
-// rebalance gives every partition to one member. Who gets one goes on from the committed position.
+// rebalance gives every partition to one member, which goes on from the committed position.
 func (g *group) rebalance() {
 	for p := range logPartitions {
 		for i, m := range g.members {
@@ -239,7 +241,7 @@ func (g *group) rebalance() {
 	}
 }
 
-// Lapse ends the membership as the group sees it; the consumer joins again with its next poll.
+// Lapse ends the membership from the group's point of view; the consumer joins again with its next poll.
 func (c *Consumer) Lapse() {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
@@ -307,8 +309,8 @@ func (c *Consumer) poll(limit int) (messages []dispatch.Message, changed <-chan 
 	return messages, c.topic.changed, nil
 }
 
-// Commit implements dispatch.Consumer. A commit of a partition that is another's by now, or of a log that is no more, is
-// lost.
+// Commit implements dispatch.Consumer. A commit is lost if the partition belongs to another member by now, or the log no
+// longer exists.
 func (c *Consumer) Commit(_ context.Context, offsets map[int]int64) error {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()

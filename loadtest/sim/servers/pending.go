@@ -21,7 +21,7 @@ func (m *minute) find(l job.Locator) (int, bool) {
 	return slices.BinarySearchFunc(m.rows, l, func(r job.PendingRow, l job.Locator) int { return compareLocators(r.Locator, l) })
 }
 
-// row is the row at l, nil if there is none.
+// row returns the row at l, nil if there is none.
 func (c *Cold) row(l job.Locator) *job.PendingRow {
 	if m := c.buckets[l.Partition][l.Minute]; m != nil {
 		if i, found := m.find(l); found {
@@ -34,7 +34,7 @@ func (c *Cold) row(l job.Locator) *job.PendingRow {
 // Put implements jobstore.Pending.
 func (c *Cold) Put(_ context.Context, entries []job.Entry) error { return c.PutAt(time.Now(), entries) }
 
-// PutAt is a Put that was sent at an instant: a bucket that was closed since stays as it is, because the delete is newer.
+// PutAt is a Put sent at an instant: a bucket that was closed since then stays as it is, because the delete is newer.
 func (c *Cold) PutAt(sent time.Time, entries []job.Entry) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,14 +192,14 @@ func (c *Cold) Close(_ context.Context, partition int, min int64) error {
 	return nil
 }
 
-// Open gives every row that is there.
+// Open returns every row that exists.
 func (c *Cold) Open() (rows []job.PendingRow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p, buckets := range c.buckets {
 		for _, m := range slices.Sorted(maps.Keys(buckets)) {
 			if m < c.low[p] {
-				continue // written by someone who stood still until the bucket was closed; nobody reads it
+				continue // written by a process that stalled until the bucket was closed; nobody reads it
 			}
 			for i := range buckets[m].rows {
 				rows = append(rows, copyRow(&buckets[m].rows[i]))

@@ -134,7 +134,7 @@ func (h *server) end(k attempts.Key, rec *attempts.Record, o *job.Outcome, now t
 	h.evict()
 }
 
-// evict keeps the bound.
+// evict enforces the bound on records.
 func (h *server) evict() {
 	for h.maxRecords > 0 && len(h.state.ended) > h.maxRecords {
 		h.evicted++
@@ -167,7 +167,7 @@ func (h *server) setStop(jobID string, s job.State) (holdsIn time.Duration) {
 		h.evict()
 	}
 	if h.replaced && !h.broken.AloneHolds {
-		return attempts.ReplacedFor // it has no replica any more
+		return attempts.ReplacedFor // it no longer has a replica
 	}
 	return max(time.Until(h.split), 0)
 }

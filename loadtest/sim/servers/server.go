@@ -14,8 +14,8 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// server holds one partition's part of the hot tier: its hot bucket, and the leases, outcomes and stop records of its jobs. It loses
-// them together.
+// server holds one partition's part of the hot tier: its hot bucket, and the leases, outcomes and stop records of its jobs.
+// It loses them together.
 type server struct {
 	name       string
 	maxEntries int
@@ -24,16 +24,16 @@ type server struct {
 
 	mu     sync.Mutex
 	losses int
-	// refused counts entries for which there was no room, evicted what was forgotten to make some.
+	// refused counts entries for which there was no room, evicted what was forgotten to make room.
 	refused, evicted int
-	epoch            int64 // of the present incarnation
-	// split is until when a server that this one replaced may answer some clients; replaced tells that this is such a server.
+	epoch            int64 // of the current incarnation
+	// split is until when a server that this one replaced may answer some clients; replaced is set if this is such a server.
 	split    time.Time
 	replaced bool
 	state    hotState
 }
 
-// hotState is all that a server can lose.
+// hotState is everything that a server can lose.
 type hotState struct {
 	due       map[job.Locator]dueEntry
 	epochs    map[coord.Role]int64
@@ -50,7 +50,7 @@ type hotState struct {
 
 type dueEntry struct {
 	entry *job.Entry
-	// until is when an entry that is set aside is given again.
+	// until is when an entry that is set aside is returned again.
 	until  time.Time
 	parked bool
 }
@@ -69,7 +69,7 @@ func (s hotState) clone() hotState {
 	return s
 }
 
-// lose makes the server forget everything. It has another incarnation afterwards.
+// lose makes the server forget everything. It then has another incarnation.
 func (h *server) lose() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,14 +82,14 @@ func (h *server) another() {
 	h.epoch = attempts.NextEpoch(h.epoch, time.Now())
 }
 
-// snapshot is what a replica has.
+// snapshot returns what a replica has.
 func (h *server) snapshot() hotState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state.clone()
 }
 
-// promote makes the server the replica that had a state, in a new incarnation, and gives the one that it was.
+// promote puts the replica with this state in the server's place, in a new incarnation, and returns the server it replaced.
 func (h *server) promote(replica hotState) (replaced *server) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -114,7 +114,7 @@ func (h *server) widen() {
 	h.maxEntries = 0
 }
 
-// add adds entries, or none if there is no room for them.
+// add adds entries, or none of them if there is no room.
 func (h *server) add(entries []job.Entry, now time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,7 +139,7 @@ func (h *server) add(entries []job.Entry, now time.Time) error {
 	return nil
 }
 
-// check refuses an owner whose epoch is not the one that stands.
+// check refuses an owner whose epoch is not the current one.
 func (h *server) check(o coord.Owner) error {
 	if epoch, ok := h.state.epochs[o.Role]; !ok || epoch != o.Epoch {
 		return fmt.Errorf("partition %d: %w", o.Partition, hotbucket.ErrStaleEpoch)
@@ -186,7 +186,7 @@ func (h *server) dueFor(o coord.Owner, ask hotbucket.Ask, now time.Time) (all []
 	return all, nil
 }
 
-// bringBack makes everything available again that was set aside.
+// bringBack makes available again everything that was set aside.
 func (h *server) bringBack() {
 	for l, d := range h.state.due {
 		d.until = time.Time{}

@@ -1,9 +1,9 @@
-// Command steady makes a Go toolchain's overlay in which a synctest bubble on one processor runs alike every time: `go
-// build -overlay` with what it writes. Selects, timers of one instant and iterations over maps take their turns by
-// numbers that follow from the bubble's time; nobody is preempted, or overtaken, by the machine's clock.
+// Command steady writes an overlay for a Go toolchain, for `go build -overlay`, with which a synctest bubble on one
+// processor runs alike every time. Selects, timers of one instant and iterations over maps take their turns by numbers that
+// follow from the bubble's time. The machine's clock neither preempts a goroutine nor overtakes it.
 //
-// It changes copies of a few lines of the runtime and says so when a version has others. What is built with it is for the
-// simulation alone.
+// It changes copies of a few lines of the runtime, and reports an error if a version has different lines. A build with it
+// is for the simulation alone.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// patches are the lines that are replaced, by file below the toolchain's src.
+// patches returns the lines to replace, by file below the toolchain's src.
 func patches() map[string][][2]string {
 	return map[string][][2]string{
 		"runtime/synctest.go": {
@@ -44,7 +44,7 @@ func bubbleRandom(b *synctestBubble, stream int) uint64 {
 		"runtime/time.go": {
 			{"t.rand = cheaprand()", "t.rand = uint32(bubbleRandom(getg().bubble, 0))"},
 		},
-		// The order of a map of strings follows from these, and they from the system's random numbers.
+		// The order of a map of strings follows from these, which come from the system's random numbers.
 		"runtime/alg.go": {
 			{"hashkey[i] = uintptr(bootstrapRand())", "hashkey[i] = uintptr(i+1) * 0x9e3779b97f4a7c15"},
 			{"key[i] = bootstrapRand()", "key[i] = uint64(i+1) * 0x9e3779b97f4a7c15"},

@@ -1,5 +1,5 @@
-// Package assembly wires the six services onto ports, whatever adapters those are: those of one process, of the simulation, or of real
-// servers in a test. (The main of a service wires that service alone, onto the servers that it needs.)
+// Package assembly wires the six services onto ports, whatever their adapters: those of one process, of the simulation, or
+// of real servers in a test. (The main of a service wires only that service, onto the servers that it needs.)
 package assembly
 
 import (
@@ -26,7 +26,7 @@ import (
 	schedulerworker "github.com/minutehand/minutehand/services/scheduler-worker"
 )
 
-// Ports are all that the services work on.
+// Ports are all the ports that the services work on.
 type Ports struct {
 	Jobs     jobstore.Jobs
 	Pending  jobstore.Pending
@@ -42,7 +42,7 @@ type Ports struct {
 	Transport http.RoundTripper
 }
 
-// Surroundings are what a process gives its services.
+// Surroundings are what a process provides to its services.
 type Surroundings struct {
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
@@ -55,7 +55,7 @@ type Surroundings struct {
 	Admin    http.Handler
 }
 
-// of are the surroundings of one service, which its log lines name.
+// of returns the logger of one service, whose lines name it.
 func (s Surroundings) of(service string) *slog.Logger { return s.Logger.With("service", service) }
 
 // JobAPI makes a job-api.

@@ -16,7 +16,7 @@ import (
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
 
-// configuration is what an operator may set.
+// configuration holds what an operator may set.
 type configuration struct {
 	process.Settings
 	Partitions        settings.Count    `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`

@@ -16,14 +16,14 @@ import (
 )
 
 // Operation carries out an operation of the document. Its error is a problem, or wraps a sentinel of a port, or means that
-// a server is away; Problems.Of turns it into the answer.
+// a server is unavailable; Problems.Of turns it into the answer.
 type Operation func(ctx context.Context, r *Request) (Response, error)
 
-// Response is what an operation answers.
+// Response is an operation's answer.
 type Response struct {
 	Status  int
 	Headers map[string]string
-	// Body is encoded as JSON, unless it is a []byte, which is sent as it stands; nil for none.
+	// Body is encoded as JSON, unless it is a []byte, which is sent unchanged; nil for none.
 	Body any
 }
 

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// silence is how long a connection may send nothing before it counts as idle: one that a client uses all the time is between two
-// requests for less.
+// silence is how long a connection may send nothing before it counts as idle: a connection in constant use pauses for less
+// between two requests.
 const silence = time.Second
 
-// connections is a listener that keeps no more connections open than it may, in all and from one address. Where there are as many,
-// the one that has been idle for longest makes room; where none is idle, the new one is closed.
+// connections is a listener that bounds the open connections, in all and from one address. At the bound, the connection
+// that has been idle for longest makes room; if none is idle, the new one is closed.
 type connections struct {
 	net.Listener
 	max, perAddress int
@@ -23,7 +23,7 @@ type connections struct {
 	byAddress map[string]int
 }
 
-// connection is one of them.
+// connection is one of the open connections.
 type connection struct {
 	net.Conn
 	of      *connections
@@ -58,7 +58,7 @@ func (c *connections) Accept() (net.Conn, error) {
 	}
 }
 
-// admit keeps a new connection, in the place of another where that is needed; nil if there is no room.
+// admit keeps a new connection, in place of another if necessary; it returns nil if there is no room.
 func (c *connections) admit(conn net.Conn) net.Conn {
 	address := conn.RemoteAddr().String()
 	if host, _, err := net.SplitHostPort(address); err == nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// served answers requests to / at once, and to /hang, of which it tells, when it is released.
+// served answers requests to / at once. It reports requests to /hang on hangs, and answers them when they are released.
 func served(t *testing.T, most int, silence time.Duration) (address string, hangs, release chan struct{}) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -16,7 +16,7 @@ func served(t *testing.T, most int, silence time.Duration) (address string, hang
 		t.Fatal(err)
 	}
 	limited := newConnections(l, most)
-	limited.perAddress, limited.silence = most, silence // all of them are from one
+	limited.perAddress, limited.silence = most, silence // all connections come from one address
 	hangs, release = make(chan struct{}, most), make(chan struct{})
 	server := &http.Server{ReadHeaderTimeout: time.Minute, ConnState: limited.changed, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hang" {

@@ -15,34 +15,34 @@ import (
 	"github.com/minutehand/minutehand/libs/problem"
 )
 
-// Bounds of a body, whatever its size: a value of one byte costs a hundred once it is decoded, and more to check.
+// Bounds of a body, whatever its size: a value of one byte costs a hundred bytes once it is decoded, and more to check.
 const (
-	// maxDepth bounds how deep it nests: what is accepted is nested deeper in rows and answers, and encoding/json reads no more
-	// than 10,000 levels back.
+	// maxDepth bounds how deeply a body nests. What is accepted is nested more deeply in rows and answers, and encoding/json
+	// reads no more than 10,000 levels back.
 	maxDepth = 1000
 	// maxValues bounds the values of all kinds in a request, maxBatchValues those in a batch.
 	maxValues, maxBatchValues = 20_000, 200_000
-	// maxMembers and maxItems bound an object and an array, except in a target's body: nothing else that the document
-	// has is larger.
+	// maxMembers and maxItems bound an object and an array, except in a target's body: nothing else in the document is
+	// larger.
 	maxMembers, maxItems = 128, 1000
 	// ofTarget is the member that may hold anything.
 	ofTarget = "body"
 )
 
-// reasonable reports whether a number can be computed with at little cost: exact arithmetic on 1e1000000 takes a megabyte.
+// reasonable reports whether computing with a number costs little: exact arithmetic on 1e1000000 takes a megabyte.
 func reasonable(n json.Number) bool {
 	_, exponent, ok := strings.Cut(strings.ToLower(string(n)), "e")
 	e, err := strconv.Atoi(exponent)
 	return len(n) <= 1000 && (!ok || err == nil && e >= -1000 && e <= 1000)
 }
 
-// limitError is a fault of a body that is not worth decoding to its end.
+// limitError is a fault of a body that is not worth decoding to the end.
 type limitError problem.Fault
 
 func (e *limitError) Error() string { return e.Message }
 
-// Decode reads exactly one JSON value, strictly: in UTF-8, each member once, of at most so many values. (Of two members of one
-// name a tree would hold the last, while a struct merges both: what the schema never saw would get in.)
+// Decode reads exactly one JSON value, strictly: in UTF-8, each member once, at most values values. (If a name occurs
+// twice, a tree would hold the last member, while a struct merges both: something that the schema never saw would get in.)
 func Decode(body []byte, values int) (any, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("not UTF-8")
@@ -58,26 +58,26 @@ func Decode(body []byte, values int) (any, error) {
 	return tree, nil
 }
 
-// escapedHalves lets an escaped half of a surrogate pair pass: a target's body is sent as it stands.
+// escapedHalves lets an escaped half of a surrogate pair pass: a target's body is sent unchanged.
 var escapedHalves = jsontext.AllowInvalidUTF8(true)
 
-// reader builds the tree of a body. left is how many more of its values it may have.
+// reader builds the tree of a body. left is how many more values the body may have.
 type reader struct {
 	d            *jsontext.Decoder
 	values, left int
 }
 
-// place is where a value stands: under a name, or at an index of an array.
+// place is where a value is: under a name, or at an index of an array.
 type place struct {
 	in    *place // nil for the whole body
 	name  string // of the member, or else
 	index int    // of the item, in an array
 	array bool
 	depth int
-	free  bool // within what a target is sent
+	free  bool // within what is sent to a target
 }
 
-// location is the way to the place.
+// location returns the path to the place.
 func (p *place) location() []string {
 	if p.in == nil {
 		return nil
@@ -162,8 +162,8 @@ func (r *reader) array(at *place) (any, error) {
 	return array, err
 }
 
-// Elements returns the elements of the array under a member of a body, each as it stands there. The body must be one that
-// Decode has read.
+// Elements returns the elements of the array under a member of a body, each with its original bytes. The body must be one
+// that Decode has read.
 func Elements(body []byte, member string) ([][]byte, error) {
 	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), escapedHalves)
 	if _, err := d.ReadToken(); err != nil {

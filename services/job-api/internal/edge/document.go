@@ -16,7 +16,7 @@ import (
 	"github.com/minutehand/minutehand/schemas"
 )
 
-// Document is the OpenAPI document, compiled: which operations there are, and what each accepts.
+// Document is the compiled OpenAPI document: which operations there are, and what each accepts.
 type Document struct {
 	json       []byte
 	operations []*endpoint
@@ -38,7 +38,7 @@ type parameter struct {
 	value    string // the default
 }
 
-// outline is what is read of the document besides its schemas.
+// outline is the part of the document that is read besides its schemas.
 type outline struct {
 	Servers []struct {
 		URL string `json:"url"`
@@ -82,7 +82,8 @@ func LoadDocument() (*Document, error) {
 	return d, nil
 }
 
-// CheckBody returns all faults that an operation's schema finds in a body, which may be one that was not sent as such.
+// CheckBody returns all faults that an operation's schema finds in a body, even one that did not arrive as a request of its
+// own.
 func (d *Document) CheckBody(operation string, tree any) []problem.Fault {
 	for _, op := range d.operations {
 		if op.id == operation {
@@ -183,7 +184,7 @@ func newParameters(c *jsonschema.Compiler, tree any, list string) ([]parameter, 
 	return parameters, nil
 }
 
-// lookup follows a JSON pointer; nil where it leads nowhere.
+// lookup follows a JSON pointer; it returns nil if the pointer leads nowhere.
 func lookup(tree any, pointer string) any {
 	for part := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
 		m, ok := tree.(map[string]any)

@@ -1,9 +1,9 @@
 // Package edge is the HTTP edge of the job-api: between the network and the operations, which never see a request that
 // the OpenAPI document does not allow.
 //
-// It promises: a request reaches its operation only with the token, and only if every parameter and the body are what
-// the document allows; a request that does not gets all of its faults at once; every error leaves as a problem document,
-// and none of them repeats a submitted value; no more connections are open than the configuration allows.
+// It promises: a request reaches its operation only with the token, and only if every parameter and the body are what the
+// document allows. A request that does not gets all of its faults at once. Every error leaves as a problem document, and
+// none repeats a submitted value. No more connections are open than the configuration allows.
 package edge
 
 import (
@@ -26,15 +26,16 @@ import (
 // Root is the path under which the document has its operations.
 const Root = "/api/v1"
 
-// Config holds the bounds of the edge, and who may ask.
+// Config holds the bounds of the edge, and which requests it accepts.
 type Config struct {
 	// AuthToken is the bearer token that requests must carry; empty means none.
 	AuthToken string
-	// LocalHostsOnly refuses requests whose Host is neither localhost nor an address, and changes by pages of other origins.
+	// LocalHostsOnly refuses requests whose Host is neither localhost nor an address, and changes made by pages of other
+	// origins.
 	LocalHostsOnly bool
 	// MaxBodyBytes bounds a request's body, MaxBatchBytes that of a batch of jobs.
 	MaxBodyBytes, MaxBatchBytes int64
-	// MaxConnections bounds the connections that are open, three quarters of it those from one address. Idle ones make room.
+	// MaxConnections bounds the open connections, three quarters of it those from one address. Idle connections make room.
 	MaxConnections int
 	// DrainLimit is how long a stop waits for requests in flight, AnswerLimit how long a client may take to read an answer.
 	DrainLimit, AnswerLimit time.Duration
@@ -46,7 +47,7 @@ type Deps struct {
 	Problems *Problems
 	// Full reports whether the store has no room for new work; nil means never.
 	Full func() bool
-	// Entropy is what the ids of requests are made of; it must be safe for concurrent use.
+	// Entropy is the source of request ids; it must be safe for concurrent use.
 	Entropy io.Reader
 	// Admin answers the admin paths; nil for none.
 	Admin   http.Handler
@@ -116,7 +117,7 @@ func (e *Edge) routes(operations map[string]Operation) (http.Handler, error) {
 	return router, nil
 }
 
-// echoPath turns {name} into :name, and a colon that is meant as one into \:.
+// echoPath turns {name} into :name, and a literal colon into \:.
 func echoPath(path string) string {
 	return strings.NewReplacer(":", `\:`, "{", ":", "}", "").Replace(path)
 }

@@ -62,7 +62,7 @@ func collect(e *jsonschema.ValidationError, tree any, faults *[]problem.Fault) {
 	}
 }
 
-// holder is the way to the object that stands so deep in the tree under the name last, and has the member.
+// holder returns the path to the object at this depth of the tree that has the name last and contains the member.
 func holder(tree any, depth int, last, member string) []string {
 	object, ok := tree.(map[string]any)
 	if !ok || depth == 0 {
@@ -96,7 +96,7 @@ func Pointer(location []string) string {
 	return b.String()
 }
 
-// describe says what is wrong, in words of our own: the validator's messages repeat values.
+// describe says what is wrong, in our own words: the validator's messages repeat values.
 func describe(k jsonschema.ErrorKind) (code, message string, members []string) {
 	switch k := k.(type) {
 	case *kind.Required:
@@ -134,7 +134,7 @@ func describe(k jsonschema.ErrorKind) (code, message string, members []string) {
 	return "invalid", "Does not match the API's description.", nil
 }
 
-// inWords says in words what a pattern asks for, where it is one of an id.
+// inWords says in words what a pattern asks for, if it is the pattern of an id.
 func inWords(pattern string) string {
 	switch {
 	case strings.HasPrefix(pattern, "^job_"):

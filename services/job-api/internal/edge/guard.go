@@ -13,7 +13,7 @@ import (
 	"github.com/minutehand/minutehand/libs/problem"
 )
 
-// guard gives every response its Request-Id, asks for the token, and turns a panic into a 500 without details.
+// guard gives every response its Request-Id, requires the token, and turns a panic into a 500 without details.
 func (e *Edge) guard(next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte(e.cfg.AuthToken))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -51,7 +51,7 @@ func (e *Edge) guard(next http.Handler) http.Handler {
 	})
 }
 
-// foreign reports whether a page of another origin made the request, in a browser of this machine.
+// foreign reports whether a page of another origin, in a browser of this machine, made the request.
 func foreign(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
 		return true

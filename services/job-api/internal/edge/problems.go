@@ -14,14 +14,14 @@ import (
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
-// ErrNotHeld means: a change is stored, and does not hold yet.
+// ErrNotHeld means that a change is stored, and does not hold yet.
 var ErrNotHeld = errors.New("a server of the hot tier failed over, so the change holds in some seconds")
 
-// Problems turns errors into problem documents, here and nowhere else. It logs once when requests cannot be answered any
-// more, and once when they can again. It must not be copied.
+// Problems turns errors into problem documents, here and nowhere else. It logs once when requests can no longer be
+// answered, and once when they can again. It must not be copied.
 type Problems struct {
 	logger *slog.Logger
-	// away is set while the last request that needed a server was not answered by it.
+	// away is set if the last request that needed a server got no answer from it.
 	away atomic.Bool
 }
 
@@ -35,7 +35,7 @@ func (ps *Problems) answered() {
 	}
 }
 
-// Of returns the problem to answer a request with that failed with err. What it does not know means that a server is away.
+// Of returns the problem that answers a request which failed with err. An unknown error means that a server is unavailable.
 func (ps *Problems) Of(err error, r *Request) *problem.Problem {
 	var p *problem.Problem
 	var fault *schedule.Error
@@ -63,7 +63,7 @@ func (ps *Problems) Of(err error, r *Request) *problem.Problem {
 	return problem.Unavailable(advice(r))
 }
 
-// advice says what a request may have done whose answer was cut short, and how to find out.
+// advice says what a request whose answer was cut short may have done, and how to find out.
 func advice(r *Request) string {
 	key, err := r.IdempotencyKey()
 	switch {
@@ -90,12 +90,12 @@ func repeatable(path string) bool {
 	return false
 }
 
-// NotFound is the answer where there is nothing under an identifier.
+// NotFound returns the answer where there is nothing under an identifier.
 func NotFound() *problem.Problem {
 	return problem.New(http.StatusNotFound, "not-found", "There is nothing under this identifier.")
 }
 
-// Invalid is the answer to a body with faults; nil if there are none.
+// Invalid returns the answer to a body with faults; nil if there are none.
 func Invalid(faults []problem.Fault) *problem.Problem {
 	if len(faults) == 0 {
 		return nil
@@ -104,18 +104,18 @@ func Invalid(faults []problem.Fault) *problem.Problem {
 		"The body was understood, but "+strconv.Itoa(len(faults))+" of its members must be mended.", faults...)
 }
 
-// TooLarge is the answer to a body of more bytes than the limit.
+// TooLarge returns the answer to a body of more bytes than the limit.
 func TooLarge(limit int64) *problem.Problem {
 	return problem.New(http.StatusRequestEntityTooLarge, "too-large",
 		"The body is larger than "+strconv.FormatInt(limit, 10)+" bytes.")
 }
 
-// OutOfRange is the answer to a body with a number or a text that the schema allows and that cannot be held.
+// OutOfRange returns the answer to a body with a number or a text that the schema allows and that this build cannot hold.
 func OutOfRange() *problem.Problem {
 	return Invalid([]problem.Fault{{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."}})
 }
 
-// ScheduleFaults returns the faults of which an error of the schedule engine consists; none if it is nil.
+// ScheduleFaults returns the faults in an error of the schedule engine; none if it is nil.
 func ScheduleFaults(err error) []problem.Fault {
 	if err == nil {
 		return nil

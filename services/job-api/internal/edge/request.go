@@ -30,7 +30,7 @@ func (r *Request) Limit() int {
 	return n
 }
 
-// Tenant returns the tenant that the request belongs to: one for all until tenants exist.
+// Tenant returns the tenant that the request belongs to: the same for all requests until tenants exist.
 func (r *Request) Tenant() string { return "default" }
 
 // IdempotencyKey returns the request's key, from the header or the body; "" if it has none. It fails with a problem if the
@@ -113,7 +113,7 @@ func readBody(r *http.Request, limit int64) ([]byte, *problem.Problem) {
 	return body, nil
 }
 
-// maxAhead bounds what is made room for before it has come.
+// maxAhead bounds the memory reserved for bytes that have not arrived yet.
 const maxAhead = 1 << 20
 
 func (op *endpoint) checkParameters(req *Request) []problem.Fault {

@@ -1,7 +1,7 @@
-// Package form is the form in which clients write a job, and in which answers show it again.
+// Package form is the form in which clients write a job, and in which answers show it.
 //
 // It promises: a body that the OpenAPI document allows becomes a definition with every default resolved, or a problem with
-// every fault that a schema cannot express; a definition that is shown and sent back means the same; the value of a header
+// every fault that a schema cannot express. A definition that is shown and sent back means the same. The value of a header
 // that looks like a secret is never shown.
 package form
 
@@ -12,7 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// Schedule is the members of a request or an answer that make a schedule.
+// Schedule holds the members of a request or an answer that make a schedule.
 type Schedule struct {
 	Type           job.ScheduleType `json:"type"`
 	RunAt          *time.Time       `json:"run_at,omitempty"`
@@ -27,7 +27,7 @@ type Schedule struct {
 	Jitter         *duration        `json:"jitter,omitempty"`
 }
 
-// target is the members of a target.
+// target holds the members of a target.
 type target struct {
 	Kind    string            `json:"kind"`
 	URL     string            `json:"url,omitempty"`
@@ -37,7 +37,7 @@ type target struct {
 	Timeout *duration         `json:"timeout,omitempty"`
 }
 
-// retry is the members of a retry policy.
+// retry holds the members of a retry policy.
 type retry struct {
 	Backoff     job.Backoff `json:"backoff,omitempty"`
 	MaxAttempts Whole       `json:"max_attempts,omitempty"`
@@ -48,7 +48,7 @@ type retry struct {
 	Delays      []duration  `json:"delays,omitempty"`
 }
 
-// Job is the members of a job that a client writes; an answer has the same.
+// Job holds the members of a job that a client writes; an answer has the same members.
 type Job struct {
 	Name string `json:"name"`
 	Schedule

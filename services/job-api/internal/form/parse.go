@@ -26,10 +26,10 @@ func (l *faultList) add(ok bool, pointer, code, message string) {
 const notAvailable = "not-available-yet"
 
 // Parse turns a body that the document allows into a definition. It fails with a problem that has every fault. standing are
-// the target's headers until now; a client may send their secrets back masked, as it was shown them.
+// the target's current headers; a client may send their secrets back masked, as they were shown.
 func Parse(body []byte, now time.Time, standing map[string]string) (b Job, d job.Definition, err error) {
 	if err := json.Unmarshal(body, &b); err != nil {
-		// The schema let it pass, so it is a number or a text beyond what this build can hold.
+		// The schema accepted it, so it is a number or a text beyond what this build can hold.
 		return b, d, problem.New(http.StatusUnprocessableEntity, "invalid-request",
 			"A member is beyond what can be held; use a smaller value.",
 			problem.Fault{Pointer: "", Code: "out-of-range", Message: "Use a smaller value."})

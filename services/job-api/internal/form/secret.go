@@ -10,13 +10,13 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-// mask stands in answers for the value of a header that looks like a secret.
+// mask replaces, in answers, the value of a header that looks like a secret.
 const mask = "********"
 
-// secretHeader are the names of headers whose values are not shown again.
+// secretHeader matches the names of headers whose values are not shown again.
 var secretHeader = regexp.MustCompile(`(?i)auth|cookie|credential|key|pass|secret|session|signature|token`)
 
-// masked is what answers show of a target's headers.
+// masked returns a target's headers as answers show them.
 func masked(headers map[string]string) map[string]string {
 	var shown map[string]string
 	for name := range headers {
@@ -34,7 +34,7 @@ func masked(headers map[string]string) map[string]string {
 	return shown
 }
 
-// unmask puts the values that stand in the place of their masks: a client may send back what it was shown.
+// unmask replaces masks by the current values: a client may send back what it was shown.
 func (l *faultList) unmask(t *job.Target, standing map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(t.Headers)) {
 		if t.Headers[name] != mask || !secretHeader.MatchString(name) {

@@ -40,5 +40,5 @@ func Of(j *job.Job) Job {
 	return b
 }
 
-// ETag returns the version of a job as HTTP compares it.
+// ETag returns the version of a job in the form that HTTP compares.
 func ETag(j *job.Job) string { return `"` + strconv.FormatInt(j.Version, 10) + `"` }

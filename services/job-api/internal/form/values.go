@@ -43,8 +43,7 @@ func (d duration) MarshalJSON() ([]byte, error) {
 	return append(text, '"'), nil
 }
 
-// Whole is a whole number in any of the forms that JSON has for it: 100, 100.0, 1e2. The document bounds it well within an
-// int.
+// Whole is a whole number in any form that JSON has for it: 100, 100.0, 1e2. The document bounds it well within an int.
 type Whole int
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -57,7 +56,7 @@ func (n *Whole) UnmarshalJSON(b []byte) error {
 // text returns a duration as answers show it.
 func text(d time.Duration) *duration { v := duration(d); return &v }
 
-// durationOf returns the duration that a client gave, and otherwise the default.
+// durationOf returns the duration that a client gave, or otherwise.
 func durationOf(d *duration, otherwise time.Duration) time.Duration {
 	if d == nil {
 		return otherwise
@@ -65,7 +64,7 @@ func durationOf(d *duration, otherwise time.Duration) time.Duration {
 	return time.Duration(*d)
 }
 
-// instantOf returns the instant that a client gave, in whole milliseconds; the zero time for none.
+// instantOf returns the instant that a client gave, in whole milliseconds; the zero time if it gave none.
 func instantOf(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}

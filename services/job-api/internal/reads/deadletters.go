@@ -26,7 +26,7 @@ func (rs *Reads) listDeadLetters(ctx context.Context, r *edge.Request) (edge.Res
 		ids[i] = letters[i].Event.Entry.JobID
 	}
 	slices.Sort(ids)
-	jobs, err := rs.Jobs.GetMany(ctx, slices.Compact(ids)) // a page is no longer than it takes
+	jobs, err := rs.Jobs.GetMany(ctx, slices.Compact(ids)) // a page is no longer than GetMany accepts
 	if err != nil {
 		return edge.Response{}, fmt.Errorf("read the jobs of %d dead letters: %w", len(letters), err)
 	}

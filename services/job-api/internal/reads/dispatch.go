@@ -17,7 +17,7 @@ func (rs *Reads) getDispatch(ctx context.Context, _ *edge.Request) (edge.Respons
 	return AnswerHold(hold), err
 }
 
-// DispatchHold returns the setting that holds dispatch: as it is stored, nil for not at all, and decoded.
+// DispatchHold returns the setting that holds dispatch: as it is stored (nil if nothing is held), and decoded.
 func (rs *Reads) DispatchHold(ctx context.Context) (old []byte, h job.DispatchHold, err error) {
 	old, err = rs.Settings.Setting(ctx, jobstore.SettingDispatchHold)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
-// Execution is an execution as answers show it: its events put together.
+// Execution is an execution as answers show it, assembled from its events.
 type Execution struct {
 	ExecutionID  string          `json:"execution_id"`
 	JobID        string          `json:"job_id"`
@@ -21,7 +21,7 @@ type Execution struct {
 	LatenessMS   *int64          `json:"lateness_ms,omitempty"`
 	Attempts     []attempt       `json:"attempts"`
 	Timeline     *timeline       `json:"timeline,omitempty"`
-	// lastEnd is when the last attempt that is on record ended.
+	// lastEnd is when the last attempt on record ended.
 	lastEnd time.Time
 }
 
@@ -65,14 +65,14 @@ func (x *Execution) Ended() bool {
 // LastEnd returns when the last attempt on record ended; the zero time if there is none.
 func (x *Execution) LastEnd() time.Time { return x.lastEnd }
 
-// group puts the events of each execution together; those of one follow each other.
+// group assembles the events of each execution; those of one execution follow each other.
 func group(events []job.Event) []*Execution {
 	var list []*Execution
 	var last *Execution
 	for i := range events {
 		e := &events[i]
 		if e.Type == job.EventReleased {
-			continue // a fire that another definition's took the place of: nothing came of it, and nothing will
+			continue // a fire that another definition's fire replaced: nothing came of it, and nothing will
 		}
 		if e.Type == job.EventSkipped {
 			list = append(list, newSkipped(e))
@@ -100,7 +100,7 @@ func newSkipped(e *job.Event) *Execution {
 	}
 }
 
-// add takes one event in. Of two outcomes of one attempt (an event that came twice, or a crash) the first stands.
+// add adds an event. Of two outcomes of one attempt (an event that came twice, or a crash) the first stands.
 func (x *Execution) add(e *job.Event) {
 	if e.Type != job.EventAttempt {
 		return
@@ -139,7 +139,7 @@ func (x *Execution) add(e *job.Event) {
 	}
 }
 
-// beyondWindow reports whether the next attempt would begin outside the retry window: the settler's own rule.
+// beyondWindow reports whether the next attempt would begin outside the retry window, by the settler's own rule.
 func beyondWindow(e *job.Event) bool {
 	delay := max(e.Retry.Delay(e.Entry.ExecutionID, e.Entry.Attempt), e.Outcome.RetryAfter)
 	return e.Outcome.Timeline.Completed.Add(delay).Sub(e.Entry.ScheduledFor) > e.Retry.Window

@@ -65,8 +65,8 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 	return edge.Response{Status: http.StatusOK, Body: result}, nil
 }
 
-// executions are the newest executions of a job before a position, from at most limit events. An execution whose
-// events the limit cuts through is left out, unless it is the only one. more reports whether there may be older ones.
+// executions returns the newest executions of a job before a position, from at most limit events. An execution whose events
+// the limit cuts off is left out, unless it is the only one. more reports whether there may be older ones.
 func (rs *Reads) executions(
 	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
 ) (list []*Execution, more bool, err error) {
@@ -93,7 +93,7 @@ func (rs *Reads) getExecution(ctx context.Context, r *edge.Request) (edge.Respon
 	return edge.Response{Status: http.StatusOK, Body: x}, nil
 }
 
-// Execution puts together what is known of an execution. It fails with jobstore.ErrNotFound, or a problem, if there is none.
+// Execution assembles what is known of an execution. It fails with jobstore.ErrNotFound, or a problem, if there is none.
 func (rs *Reads) Execution(ctx context.Context, id string) (*Execution, error) {
 	ref, err := job.ParseExecutionID(id)
 	if err != nil {
@@ -116,7 +116,7 @@ func (rs *Reads) Execution(ctx context.Context, id string) (*Execution, error) {
 	return pending, err
 }
 
-// recorded returns an execution that the history has events of; nil if it has none.
+// recorded returns an execution of which the history has events; nil if it has none.
 func (rs *Reads) recorded(ctx context.Context, id string) (*Execution, error) {
 	events, err := rs.History.Execution(ctx, id)
 	if err != nil {
@@ -157,9 +157,9 @@ func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.Exe
 	return x, nil
 }
 
-// findRequested looks for the entry of a request in the buckets that are open: it was written after its key was claimed, and may have
-// waited since for room in its target's lane. A bucket with an entry that is not done stays open, and what is done is on record. Its
-// definition is whatever was in force then.
+// findRequested looks for the entry of a request in the open buckets. The entry was written after its key was claimed, and
+// may have waited since for room in its target's lane. A bucket with an entry that is not done stays open, and what is done
+// is on record. The entry's definition is the one that was in force then.
 func (rs *Reads) findRequested(ctx context.Context, l job.Locator) error {
 	from, err := rs.Pending.LowWater(ctx, l.Partition)
 	if err != nil {
@@ -204,14 +204,14 @@ func (rs *Reads) requestIn(ctx context.Context, l job.Locator, minute int64) (bo
 	return false, nil
 }
 
-// What is read at most to find the entry of a request: so many open buckets, and of each so many pages.
+// Bounds on the search for the entry of a request: how many open buckets are read, and how many pages of each.
 const (
 	requestBuckets = 60
 	requestPages   = 10
 	requestPage    = 500
 )
 
-// underWay looks at the record of the attempt that is next, or runs.
+// underWay looks at the record of the attempt that is next, or running.
 func (rs *Reads) underWay(ctx context.Context, x *Execution) error {
 	if x.Ended() {
 		return nil

@@ -87,7 +87,7 @@ func (rs *Reads) ShowSeries(ctx context.Context, j *job.Job, series *occurrence.
 	return body, nil
 }
 
-// recentEvents is how far back a job's latest executions are looked at.
+// recentEvents is how many events back a job's latest executions are looked up.
 const recentEvents = 20
 
 // Find returns a job's row. It fails with jobstore.ErrNotFound if there is none, or if the job is deleted.

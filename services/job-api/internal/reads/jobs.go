@@ -15,9 +15,9 @@ import (
 const (
 	// maxRowsRead bounds the rows that one list call reads; a page may be short and still have a cursor.
 	maxRowsRead = 5000
-	// maxPageBytes is about what a page holds at most, in bytes: the item that passes it is its last.
+	// maxPageBytes is roughly the most that a page holds, in bytes: the item that exceeds it is the page's last.
 	maxPageBytes = 4 << 20
-	// firstChunk is how many rows a list reads at first; it reads more or fewer next, depending on what those weigh.
+	// firstChunk is how many rows a list reads at first; how many it reads next depends on their size.
 	firstChunk = 20
 	// shownAtOnce bounds the jobs of a page whose history is read concurrently.
 	shownAtOnce = 16
@@ -60,7 +60,7 @@ func (rs *Reads) listJobs(ctx context.Context, r *edge.Request) (edge.Response, 
 			result.Items = append(result.Items, body)
 		}
 		if read > 0 {
-			chunk = min(2*chunk, max(maxPageBytes/(weight/read), 1)) // what comes may weigh more than what came
+			chunk = min(2*chunk, max(maxPageBytes/(weight/read), 1)) // rows to come may weigh more than those read
 		}
 	}
 	if cursor != "" {
@@ -69,7 +69,7 @@ func (rs *Reads) listJobs(ctx context.Context, r *edge.Request) (edge.Response, 
 	return edge.Response{Status: http.StatusOK, Body: result}, nil
 }
 
-// weightOf is about what a job takes in memory and in an answer, in bytes.
+// weightOf returns roughly what a job takes in memory and in an answer, in bytes.
 func weightOf(j *job.Job) int {
 	weight := 2048 + len(j.Name) + len(j.Definition.Target.URL) + len(j.Definition.Target.Body)
 	for name, value := range j.Definition.Target.Headers {
@@ -101,7 +101,7 @@ func (rs *Reads) showIf(ctx context.Context, j *job.Job, status, label string) (
 		return nil, nil
 	}
 	if stored := string(j.Status); status != "" && stored != status && (status != "completed" || j.Status != job.StatusActive) {
-		return nil, nil // completed is an active job whose schedule has ended; nothing else changes by being looked at
+		return nil, nil // completed is an active job whose schedule has ended; no other status depends on what Show derives
 	}
 	body, err := rs.Show(ctx, j)
 	if err != nil || status != "" && body.Status != status {

@@ -12,7 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/problem"
 )
 
-// page is a page of anything.
+// page is a page of any items.
 type page struct {
 	Items      []any   `json:"items"`
 	NextCursor *string `json:"next_cursor"`
@@ -21,13 +21,13 @@ type page struct {
 // newPage returns an empty page.
 func newPage() page { return page{Items: []any{}} }
 
-// badCursor is the answer to a cursor that no page has returned.
+// badCursor returns the answer to a cursor that no page has returned.
 func badCursor() *problem.Problem {
 	return problem.New(http.StatusBadRequest, "invalid-parameter", "The cursor is not one of a page before.",
 		problem.Fault{Pointer: "/query/cursor", Code: "cursor", Message: "Use the next_cursor of the page before."})
 }
 
-// parsePosition returns the position that a cursor names; the empty one is the newest.
+// parsePosition returns the position that a cursor names; the empty cursor is the newest.
 func parsePosition(cursor string) (jobstore.Cursor, bool) {
 	if cursor == "" {
 		return jobstore.Cursor{}, true

@@ -1,8 +1,8 @@
 // Package reads carries out the operations that change nothing: it shows jobs, executions, dead letters and the state of
 // dispatch, and previews schedules.
 //
-// It promises: an answer shows what was acknowledged before; a deleted job, and everything of it, is not found; what one
-// request reads and holds in memory is bounded, however much there is.
+// It promises: an answer shows what was acknowledged before it. A deleted job, and everything that belongs to it, is not
+// found. What one request reads and holds in memory is bounded, however much there is.
 package reads
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-// Reads carries the operations out on the ports in it.
+// Reads carries out the operations on its ports.
 type Reads struct {
 	Jobs     jobstore.Jobs
 	Pending  jobstore.Pending

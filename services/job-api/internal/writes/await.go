@@ -9,9 +9,9 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-// await returns when a change holds, which takes up to attempts.ReplacedFor and the clocks' difference where a server of the hot tier has
-// failed over. Only a share of the connections may wait for that, and none of them once the service is asked to stop; the others get
-// edge.ErrNotHeld. A request that is repeated finds nothing to change, and waits for what is left of the time.
+// await returns when a change holds. Where a server of the hot tier has failed over, that takes up to attempts.ReplacedFor
+// and the clocks' difference. Only a share of the connections may wait for it, and none once the service is asked to stop;
+// the others get edge.ErrNotHeld. A repeated request finds nothing to change, and waits for the rest of the time.
 func (ws *Writes) await(ctx context.Context, j *jobchange.Changed) error {
 	if j.HoldsIn == 0 {
 		return nil

@@ -22,29 +22,29 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
-// keyedAtOnce bounds how many jobs of a batch that have idempotency keys of their own are created side by side.
+// keyedAtOnce bounds how many jobs of a batch with their own idempotency keys are created concurrently.
 const keyedAtOnce = 16
 
-// maxBatchFaults bounds the faults of a batch that are reported; beyond it each job reports its first.
+// maxBatchFaults bounds the reported faults of a batch; beyond it each job reports its first.
 const maxBatchFaults = 1000
 
-// batchResult is what became of one job of a batch.
+// batchResult is the result of one job of a batch.
 type batchResult struct {
 	Status  int              `json:"status"`
 	Job     any              `json:"job,omitempty"`
 	Problem *problem.Problem `json:"problem,omitempty"`
 }
 
-// batchJob is a job of a batch that was found right, with its place in it.
+// batchJob is a valid job of a batch, with its place in the batch.
 type batchJob struct {
 	at     int
 	job    job.Job
 	series *occurrence.Series
 }
 
-// createJobs accepts many jobs as createJob accepts one: their entries, then their rows, then the answer, each step for
-// all of them at once. A fault in one of them does not affect the others. Under an Idempotency-Key their ids follow
-// from the claim, so a request that is repeated after a crash creates what is missing.
+// createJobs accepts many jobs as createJob accepts one: their entries, then their rows, then the answer, each step for all
+// of them at once. A fault in one does not affect the others. Under an Idempotency-Key their ids follow from the claim, so
+// a request repeated after a crash creates what is missing.
 func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	now := job.Instant(ws.deps.Clock.Now())
 	claim := jobstore.Claim{ID: ws.newID("", now), AcceptedAt: now}
@@ -75,8 +75,8 @@ func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Respons
 	})
 }
 
-// checkBatch checks every job of a batch, and notes in results what is wrong. It returns the jobs that are right, and apart
-// from them, by their places, those with an idempotency key of their own.
+// checkBatch checks every job of a batch, and notes in results what is wrong. It returns the valid jobs. Those with their
+// own idempotency key are returned separately, by their places.
 func (ws *Writes) checkBatch(
 	r *edge.Request, bodies [][]byte, c jobstore.Claim, results []batchResult,
 ) (jobs []batchJob, keyed map[int]*edge.Request) {
@@ -121,10 +121,10 @@ func (ws *Writes) checkBatch(
 	return jobs, keyed
 }
 
-// refused is the result of a job with a problem.
+// refused returns the result of a job with a problem.
 func refused(p *problem.Problem) batchResult { return batchResult{Status: p.Status, Problem: p} }
 
-// derivedID is an id that follows from a request's claim and a place in its batch.
+// derivedID returns an id that follows from a request's claim and a place in its batch.
 func derivedID(prefix string, c jobstore.Claim, i int) string {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint32([]byte(prefix+c.ID), uint32(i)))
 	var id ulid.ULID
@@ -133,7 +133,7 @@ func derivedID(prefix string, c jobstore.Claim, i int) string {
 	return prefix + id.String()
 }
 
-// single is a job of a batch as a request of its own.
+// single returns a job of a batch as its own request.
 func single(r *edge.Request, raw []byte, tree any) *edge.Request {
 	req, u := *r.Request, *r.URL
 	u.Path = edge.Root + "/jobs"
@@ -141,8 +141,8 @@ func single(r *edge.Request, raw []byte, tree any) *edge.Request {
 	return &edge.Request{Request: &req, Parameters: map[string]string{}, Raw: raw, Tree: tree}
 }
 
-// missingOf leaves out what an earlier try of the request has created. A row alone does not show that: the try may have reached
-// it too late for its entry, which workers dropped meanwhile, and died before it wrote another.
+// missingOf leaves out what an earlier try of the request has created. A row alone does not prove that: the try may have
+// written it too late for its entry, which workers dropped meanwhile, and died before it wrote another.
 func (ws *Writes) missingOf(
 	ctx context.Context, jobs []batchJob, acceptedAt time.Time, results []batchResult,
 ) (missing []batchJob, err error) {
@@ -178,13 +178,13 @@ func (ws *Writes) missingOf(
 	return missing, nil
 }
 
-// acceptAll is accept for many jobs, which were accepted at one instant.
+// acceptAll is accept for many jobs that were accepted at one instant.
 func (ws *Writes) acceptAll(ctx context.Context, jobs []batchJob, results []batchResult, again bool) error {
 	if len(jobs) == 0 {
 		return nil
 	}
 	acceptedAt := jobs[0].job.CreatedAt
-	before := acceptedAt // the floor of the try before this one
+	before := acceptedAt // the floor of the previous try
 	for {
 		floor := ws.floor(acceptedAt)
 		began := job.Instant(ws.deps.Clock.Now())
@@ -219,8 +219,8 @@ func (ws *Writes) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 	}
 }
 
-// firstEntries returns the first entries of jobs, and their rows, and notes their results. A job that has no occurrence any
-// more is left out.
+// firstEntries returns the first entries of jobs, and their rows, and notes their results. A job without any further
+// occurrence is left out.
 func (ws *Writes) firstEntries(
 	ctx context.Context, jobs []batchJob, results []batchResult, floor, before time.Time,
 ) (entries []job.Entry, rows []job.Job, err error) {
@@ -242,7 +242,7 @@ func (ws *Writes) firstEntries(
 	return entries, rows, nil
 }
 
-// createKeyed creates the jobs that have idempotency keys of their own.
+// createKeyed creates the jobs that have their own idempotency keys.
 func (ws *Writes) createKeyed(ctx context.Context, keyed map[int]*edge.Request, results []batchResult) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, keyedAtOnce)

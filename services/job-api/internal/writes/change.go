@@ -22,9 +22,9 @@ func (ws *Writes) replaceJob(ctx context.Context, r *edge.Request) (edge.Respons
 	return ws.update(ctx, r, func(*job.Job) ([]byte, bool, error) { return r.Raw, false, nil })
 }
 
-// update gives a job a new definition, effective now: each nominal instant before now stays with the old one, each
-// from now on belongs to the new one. The order is that of step 1 in services/README.md: the superseded definition (its entries may still
-// need it), the first entry of the new one, the job row, the stop record. Until the row is there the entry is held.
+// update gives a job a new definition, effective now: each nominal instant before now stays with the old one, each from now
+// on belongs to the new one. The order is that of step 1 in services/README.md: the superseded definition (its entries may
+// still need it), the first entry of the new one, the job row, the stop record. Until the row is written the entry is held.
 func (ws *Writes) update(
 	ctx context.Context, r *edge.Request, body func(*job.Job) (text []byte, keepBody bool, err error),
 ) (edge.Response, error) {
@@ -52,8 +52,9 @@ func (ws *Writes) update(
 		if keepBody {
 			def.Target.Body = j.Definition.Target.Body
 		}
-		// Later than what it supersedes, which begins behind a pause or was made by a clock that is ahead, and than a pause
-		// that it is made in: the instants of a job pass from one definition to the next and never back.
+		// The new definition begins later than the one it supersedes, which begins after a pause or was made by a clock that
+		// is ahead. It also begins later than a pause in which it is made. The instants of a job pass from one definition to
+		// the next and never back.
 		def.EffectiveAt = job.Later(now, j.Definition.EffectiveAt.Add(time.Millisecond))
 		if j.Status == job.StatusPaused {
 			def.EffectiveAt = job.Later(def.EffectiveAt, j.PausedAt.Add(time.Millisecond))
@@ -75,7 +76,7 @@ func (ws *Writes) update(
 	})
 }
 
-// carryOrdinal lets the count of occurrences go on where a change leaves the schedule alone.
+// carryOrdinal continues the count of occurrences if a change leaves the schedule alone.
 func carryOrdinal(j *job.Job, def *job.Definition) error {
 	if !reflect.DeepEqual(j.Definition.Schedule, def.Schedule) || def.Schedule.MaxOccurrences == 0 {
 		return nil
@@ -108,9 +109,9 @@ func (ws *Writes) resumeJob(ctx context.Context, r *edge.Request) (edge.Response
 	})
 }
 
-// redefine stores a new definition, which change makes from the row. Its first entry is written before the row, in which
-// the entry's own definition stands only then: until it does a worker holds the entry, and drops it when the grace is over.
-// It moves the row's version on before that, so a row that is written too late conflicts, and the change starts over.
+// redefine stores a new definition, which change makes from the row. It writes the definition's first entry before the row,
+// and only the row makes the definition current. Until then a worker holds the entry, and drops it when the grace is over.
+// The worker first raises the row's version, so a row that is written too late conflicts, and the change starts over.
 func (ws *Writes) redefine(
 	ctx context.Context, jobID string, change func(j *job.Job, now time.Time) error,
 ) (edge.Response, error) {
@@ -148,7 +149,7 @@ func (ws *Writes) redefine(
 			if began.IsZero() {
 				began = written
 			} else if m := job.NewEntry(first, began).Minute; m != first.Minute {
-				first.Repeats = m // what was decided about that entry holds for this one too
+				first.Repeats = m // a decision about that entry holds for this one too
 			}
 			first.Trace = trace.Of(ctx)
 			if err := ws.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
@@ -169,7 +170,7 @@ func (ws *Writes) redefine(
 	return ws.answerChange(ctx, &j)
 }
 
-// answerChange answers a change when it holds.
+// answerChange answers a change once it holds.
 func (ws *Writes) answerChange(ctx context.Context, j *jobchange.Changed) (edge.Response, error) {
 	if err := ws.await(ctx, j); err != nil {
 		return edge.Response{}, err

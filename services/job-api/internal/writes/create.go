@@ -25,7 +25,7 @@ func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response
 		return edge.Response{}, err
 	}
 	body, def, refusal := form.Parse(r.Raw, now, nil)
-	// What is past by now, such as the end of an interval, was not when an earlier try of this request was answered.
+	// What is past by now, such as the end of an interval, may not have been past when an earlier try was answered.
 	if refusal != nil && (key == "" || !validAt(r.Raw, now.Add(-jobstore.KeyTTL))) {
 		return edge.Response{}, refusal
 	}
@@ -63,14 +63,14 @@ func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response
 	return turn.finish(ctx, resp)
 }
 
-// validAt reports whether a body was without faults at an instant.
+// validAt reports whether a body had no faults at an instant.
 func validAt(body []byte, at time.Time) bool {
 	_, _, err := form.Parse(body, at, nil)
 	return err == nil
 }
 
-// createdBefore returns the job that an earlier try of the request created; nil if there is none. A row alone does not show
-// that: the try may have reached it too late for its entry, and died before it wrote another.
+// createdBefore returns the job that an earlier try of the request created; nil if there is none. A row alone does not
+// prove that: the try may have written it too late for its entry, and died before it wrote another.
 func (ws *Writes) createdBefore(ctx context.Context, j *job.Job) (*job.Job, error) {
 	standing, err := ws.deps.Jobs.Get(ctx, j.ID)
 	if errors.Is(err, jobstore.ErrNotFound) {
@@ -87,7 +87,7 @@ func (ws *Writes) createdBefore(ctx context.Context, j *job.Job) (*job.Job, erro
 	return &standing, nil
 }
 
-// hasBegun reports whether anything is on record of a job: then its first entry was not dropped.
+// hasBegun reports whether anything is on record for a job: then its first entry was not dropped.
 func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 	events, err := ws.deps.History.Executions(ctx, j.ID, jobstore.Cursor{}, j.CreatedAt.Add(-j.Definition.CatchUpWindow), 1)
 	if err != nil {
@@ -96,7 +96,7 @@ func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 	return len(events) > 0, nil
 }
 
-// newJob is the first version of a job's row.
+// newJob returns the first version of a job's row.
 func newJob(tenantID string, body *form.Job, def job.Definition, claim jobstore.Claim) job.Job {
 	def.ID, def.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
 	return job.Job{
@@ -108,15 +108,15 @@ func newJob(tenantID string, body *form.Job, def job.Definition, claim jobstore.
 // accept makes a new job durable: its first entry, then its row.
 //
 // A crash after the entry leaves an entry without a job, which the worker holds and drops when the grace is over. So a
-// writer that takes longer than half of the grace from the entry to the acknowledged row starts over with a new entry:
-// the old one may have been dropped, or its bucket may have closed.
+// writer that takes longer than half of the grace from the entry to the acknowledged row starts over with a new entry: the
+// old one may have been dropped, or its bucket may have closed.
 func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) (edge.Response, error) {
 	series, err := newSeries(&j)
 	if err != nil {
 		return edge.Response{}, err
 	}
 	p := bucket.Partition(j.ID, ws.cfg.Partitions)
-	before := j.CreatedAt // the floor of the try before this one
+	before := j.CreatedAt // the floor of the previous try
 	for {
 		floor := ws.floor(j.CreatedAt)
 		now := job.Instant(ws.deps.Clock.Now())
@@ -138,7 +138,7 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 			return edge.Response{}, fmt.Errorf("create job %s: %w", j.ID, err)
 		}
 		if ws.tookTooLong(now) {
-			exclusive, again = false, true // the row is there: only the entry is repeated
+			exclusive, again = false, true // the row exists: only the entry is repeated
 			continue
 		}
 		if again {
@@ -151,7 +151,8 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 	}
 }
 
-// newSeries is the series of occurrences of a new job, which then begins at its first instant if that is a little past.
+// newSeries returns the series of occurrences of a new job. If the job's first instant is slightly past, its definition
+// begins there.
 func newSeries(j *job.Job) (*occurrence.Series, error) {
 	series, err := form.Compile(j.ID, &j.Definition)
 	if err != nil {
@@ -163,12 +164,12 @@ func newSeries(j *job.Job) (*occurrence.Series, error) {
 				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past by more than the catch-up window.",
 			}})
 		}
-		j.Definition.EffectiveAt = at // its one instant belongs to it
+		j.Definition.EffectiveAt = at // its one instant belongs to the definition
 	}
 	return series, nil
 }
 
-// noOccurrence is the answer to a schedule that will never fire.
+// noOccurrence returns the answer to a schedule that will never fire.
 func noOccurrence() *problem.Problem {
 	return edge.Invalid([]problem.Fault{{
 		Pointer: "/type", Code: "no-occurrence",

@@ -32,7 +32,7 @@ func (ws *Writes) pauseDispatch(ctx context.Context, r *edge.Request) (edge.Resp
 	})
 }
 
-// resumeDispatch lets everything go, or the jobs with a label.
+// resumeDispatch releases everything, or the jobs with a label.
 func (ws *Writes) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	return ws.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
 		if label == "" {
@@ -44,7 +44,7 @@ func (ws *Writes) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Res
 	})
 }
 
-// changeHold changes what is held, again from the start when another change came first.
+// changeHold changes what is held, and starts over if another change came first.
 func (ws *Writes) changeHold(
 	ctx context.Context, r *edge.Request, change func(h *job.DispatchHold, label string) error,
 ) (edge.Response, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/minutehand/minutehand/libs/trace"
 )
 
-// floor is the instant in whose bucket a try writes a new job's first entry, unless that is due later. Tries soon after the
-// job was accepted write the same row; a later one may find that closed, or dropped.
+// floor returns the instant in whose bucket a try writes a new job's first entry, unless that is due later. Tries soon
+// after the job was accepted write the same row; a later try may find that row's bucket closed, or the entry dropped.
 func (ws *Writes) floor(acceptedAt time.Time) time.Time {
 	if ws.tookTooLong(acceptedAt) {
 		return job.Instant(ws.deps.Clock.Now())
@@ -22,7 +22,8 @@ func (ws *Writes) floor(acceptedAt time.Time) time.Time {
 	return acceptedAt
 }
 
-// firstEntry is a new job's. It says what it repeats where the try before wrote into the bucket of another instant.
+// firstEntry returns a new job's first entry. It names the entry it repeats if the previous try wrote into another
+// instant's bucket.
 func (ws *Writes) firstEntry(l *occurrence.Series, partition int, floor, before time.Time) (job.Entry, bool) {
 	e, ok := l.First(partition, job.Instant(ws.deps.Clock.Now()))
 	e = job.NewEntry(e, floor)
@@ -32,7 +33,7 @@ func (ws *Writes) firstEntry(l *occurrence.Series, partition int, floor, before 
 	return e, ok
 }
 
-// repeat is the entry in the bucket of at.
+// repeat returns the entry in the bucket of at.
 func repeat(e job.Entry, at time.Time) job.Entry {
 	again := job.NewEntry(e, at)
 	if again.Repeats == 0 && again.Minute != e.Minute {
@@ -41,10 +42,10 @@ func repeat(e job.Entry, at time.Time) job.Entry {
 	return again
 }
 
-// revive makes sure that an entry is there which is not done and will not be dropped, after its job's row was written: an
-// earlier one of the same key may have been dropped meanwhile, and what is done stays done. One whose grace is over may be
-// dropped at any time, by a worker that looked for the row before it was there. Then it is written into the next minute.
-// (If it is done because it fired, or fires after all, the second fire meets the outcome of the first.)
+// revive makes sure, after its job's row was written, that an entry exists which is not done and will not be dropped. An
+// earlier entry of the same key may have been dropped meanwhile, and a done one stays done. An entry whose grace is over
+// may be dropped at any time, by a worker that looked for the row before it was there. Then the entry is written into the
+// next minute. (If it is done because it fired, or fires after all, the second fire meets the outcome of the first.)
 func (ws *Writes) revive(ctx context.Context, e job.Entry) (job.Entry, error) {
 	for {
 		row, err := ws.deps.Pending.Row(ctx, e.Locator)
@@ -63,7 +64,7 @@ func (ws *Writes) revive(ctx context.Context, e job.Entry) (job.Entry, error) {
 	}
 }
 
-// putAll makes entries durable that follow from an API write, and hot.
+// putAll makes entries that follow from an API write durable, and hot.
 func (ws *Writes) putAll(ctx context.Context, entries []job.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -84,8 +85,8 @@ func (ws *Writes) putAll(ctx context.Context, entries []job.Entry) error {
 	}
 }
 
-// tookTooLong reports whether half of the grace has passed since an instant, so that an entry written then may be dropped before
-// its row is there.
+// tookTooLong reports whether half of the grace has passed since an instant, so that an entry written then may be dropped
+// before its row exists.
 func (ws *Writes) tookTooLong(began time.Time) bool {
 	return ws.deps.Clock.Since(began) > ws.cfg.Grace/2
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-// cancelExecution stops one execution: the job's row names it, and the stop record with it, so that no attempt of it
+// cancelExecution stops one execution. The job's row names the execution, and so does the stop record, so no attempt of it
 // begins after the answer. An executor that runs it sees the stop record within a second.
 func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	id := r.PathValue("execution_id")
@@ -49,11 +49,12 @@ func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Re
 	return edge.Response{Status: http.StatusAccepted, Body: x}, nil
 }
 
-// endedFor is for how long an execution must have ended so that nothing need stop it any more. Before, an executor that stood still and
-// lost its lease with the hot tier may yet give an attempt another outcome than the one on record, which is retried.
+// endedFor is how long ago an execution must have ended so that nothing need stop it any more. Before that, an executor
+// that stalled and lost its lease with the hot tier may still give an attempt another outcome than the one on record, and
+// that outcome is retried.
 const endedFor = attempts.Retention
 
-// recent leaves out the executions for which no attempt can come any more: a retry window is 30 days at most.
+// recent leaves out the executions of which no attempt can come any more: a retry window is 30 days at most.
 func recent(executionIDs []string, now time.Time) []string {
 	var kept []string
 	for _, id := range executionIDs {

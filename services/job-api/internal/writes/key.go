@@ -16,7 +16,7 @@ import (
 
 // turn is a request that is about to be carried out, for the first time or again.
 type turn struct {
-	// claim is what decides: of a request that is repeated it has the values of the first try.
+	// claim decides: for a repeated request it has the values of the first try.
 	claim jobstore.Claim
 	// again is set if an earlier try made the claim, and may have written something before it ended without an answer.
 	again bool
@@ -26,9 +26,9 @@ type turn struct {
 	lost        bool // the key was claimed before
 }
 
-// begin takes a request's turn under its idempotency key, "" for none, so that it is carried out once and answered the same
-// every time. The claim fixes what the request decides before anything is written. answered is the answer that is kept of an
-// earlier try; without it the caller carries the request out by the turn's claim, and then calls finish.
+// begin takes a request's turn under its idempotency key ("" for none), so that it is carried out once and answered the
+// same every time. The claim fixes what the request decides before anything is written. answered is the stored answer of an
+// earlier try. Without one, the caller carries the request out with the turn's claim, and then calls finish.
 func (ws *Writes) begin(
 	ctx context.Context, r *edge.Request, operation, key string, claim jobstore.Claim,
 ) (t turn, answered *edge.Response, err error) {
@@ -56,8 +56,8 @@ func (ws *Writes) begin(
 	}, nil, nil
 }
 
-// finish keeps the answer under the request's key, and returns it. A request that failed must not be finished: it may be
-// carried out when it is repeated.
+// finish stores the answer under the request's key, and returns it. It must not be called for a request that failed, which
+// may be carried out when it is repeated.
 func (t *turn) finish(ctx context.Context, resp edge.Response) (edge.Response, error) {
 	if t.key == "" {
 		return resp, nil
@@ -76,7 +76,7 @@ func (t *turn) finish(ctx context.Context, resp edge.Response) (edge.Response, e
 	return resp, nil
 }
 
-// replay returns an answer that was kept.
+// replay returns a stored answer.
 func replay(a *jobstore.Answer) edge.Response {
 	headers := map[string]string{"Idempotency-Replayed": "true"}
 	for name, value := range a.Headers {
@@ -85,7 +85,7 @@ func replay(a *jobstore.Answer) edge.Response {
 	return edge.Response{Status: a.Status, Headers: headers, Body: a.Body}
 }
 
-// hash is SHA-256 over the operation, the path and the body in canonical form (members in order, no white space).
+// hash returns SHA-256 over the operation, the path and the body in canonical form (members in order, no white space).
 func hash(operation string, r *edge.Request) (string, error) {
 	tree := r.Tree
 	if m, ok := tree.(map[string]any); ok {

@@ -25,7 +25,7 @@ func (ws *Writes) patchJob(ctx context.Context, r *edge.Request) (edge.Response,
 		merged := mergePatch(tree, r.Tree)
 		if m, ok := merged.(map[string]any); ok {
 			if p, ok := r.Tree.(map[string]any); ok && p["delay"] != nil && p["run_at"] == nil {
-				delete(m, "run_at") // a new delay takes the place of the instant that the old one was resolved to
+				delete(m, "run_at") // a new delay replaces the instant that the old one was resolved to
 			}
 		}
 		if p := edge.Invalid(ws.deps.Document.CheckBody("replaceJob", merged)); p != nil {
@@ -37,8 +37,8 @@ func (ws *Writes) patchJob(ctx context.Context, r *edge.Request) (edge.Response,
 	})
 }
 
-// takeBody takes the target's body out of a merged definition unless the patch sets it: encoding it again would change
-// its bytes, and it is not measured in that form. taken reports whether it did.
+// takeBody removes the target's body from a merged definition unless the patch sets it: encoding it again would change its
+// bytes, and it is not measured in that form. taken reports whether it did.
 func takeBody(merged, patch any) (taken bool) {
 	member := func(tree any, name string) map[string]any {
 		m, _ := tree.(map[string]any)
@@ -54,7 +54,7 @@ func takeBody(merged, patch any) (taken bool) {
 	return true
 }
 
-// encodeTree encodes without the escapes that are only for HTML.
+// encodeTree encodes without the escapes that only HTML needs.
 func encodeTree(tree any) ([]byte, error) {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -63,7 +63,7 @@ func encodeTree(tree any) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// mergePatch is RFC 7396.
+// mergePatch implements RFC 7396.
 func mergePatch(target, patch any) any {
 	members, ok := patch.(map[string]any)
 	if !ok {

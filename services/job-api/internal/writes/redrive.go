@@ -30,8 +30,8 @@ type redriveBody struct {
 	Limit         form.Whole `json:"limit"`
 }
 
-// matches reports whether a request redrives a letter. A letter that an earlier try of the request has redriven matches too,
-// so that a repeated request answers the same.
+// matches reports whether a request redrives a letter. A letter that an earlier try of the request has redriven matches
+// too, so that a repeated request gets the same answer.
 func (b *redriveBody) matches(d *job.DeadLetter, c jobstore.Claim) bool {
 	f := &b.Filter
 	return (d.RedrivenBy == "" || d.RedrivenBy == redriveID(&d.Event.Entry, c)) && (f.JobID == "" || f.JobID == d.Event.Entry.JobID) &&
@@ -48,10 +48,10 @@ type redriven struct {
 	letter      job.DeadLetter
 }
 
-// redriveDeadLetters writes an entry for each dead letter that matches, spread by the rate, and then marks the letter.
-// The new execution's id follows from the claim and the letter alone, so a request that is repeated under its key after a crash
-// names the same executions. One whose entry is there twice, because other letters have come between, is called once: the
-// second fire meets the record of the first.
+// redriveDeadLetters writes an entry for each dead letter that matches, spread by the rate, and then marks the letter. The
+// new execution's id follows from the claim and the letter alone, so a request repeated under its key after a crash names
+// the same executions. If other letters have come between, an execution's entry may exist twice. It is called once all the
+// same: the second fire meets the record of the first.
 func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	b := redriveBody{RatePerSecond: 10, Limit: 1000}
 	if err := json.Unmarshal(r.Raw, &b); err != nil {
@@ -90,7 +90,7 @@ func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 	}})
 }
 
-// redriveEntries returns the executions of the letters whose jobs still stand, perSecond of them in each second, and the
+// redriveEntries returns the executions of the letters whose jobs still exist, perSecond of them in each second, and the
 // entries of those that are not written yet.
 func (ws *Writes) redriveEntries(
 	ctx context.Context, letters []job.DeadLetter, c jobstore.Claim, perSecond int,
@@ -117,7 +117,7 @@ func (ws *Writes) redriveEntries(
 // maxLettersRead bounds the dead letters that one request reads.
 const maxLettersRead = 5000
 
-// lettersFor finds the dead letters that match, and whether there may be more.
+// lettersFor returns the dead letters that match, and whether there may be more.
 func (ws *Writes) lettersFor(
 	ctx context.Context, tenantID string, b *redriveBody, c jobstore.Claim,
 ) (letters []job.DeadLetter, more bool, err error) {
@@ -144,7 +144,7 @@ func (ws *Writes) lettersFor(
 	return letters, true, nil
 }
 
-// redriveID names the execution by which a request redrives the last attempt of another.
+// redriveID returns the id of the execution by which a request redrives the last attempt of another.
 func redriveID(source *job.Entry, c jobstore.Claim) string {
 	sum := sha256.Sum256([]byte(c.ID + source.ExecutionID))
 	var id ulid.ULID
@@ -160,7 +160,8 @@ func (ws *Writes) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, 
 			Partition: bucket.Partition(j.ID, ws.cfg.Partitions), DueAt: due,
 			ExecutionID: redriveID(source, c), Attempt: 1, DefinitionID: j.Definition.ID,
 		},
-		// Its place in the history follows from its id: a request that is repeated finds other letters before this one, and another due.
+		// Its place in the history follows from its id: a repeated request finds other letters before this one, and another
+		// due instant.
 		JobID: j.ID, Trigger: job.TriggerRedrive, NominalAt: c.AcceptedAt, ScheduledFor: due,
 	}
 	j.Definition.Mark(&e)

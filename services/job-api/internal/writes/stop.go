@@ -13,7 +13,7 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-// pauseJob pauses a job; a paused one stays as it is.
+// pauseJob pauses a job; a paused job stays as it is.
 func (ws *Writes) pauseJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	if err := ws.mustStand(ctx, r.PathValue("id")); err != nil {
 		return edge.Response{}, err
@@ -67,7 +67,7 @@ func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (jobchang
 		now := job.Instant(ws.deps.Clock.Now())
 		if j.Status != job.StatusCancelled {
 			j.EndsAt = now
-			if j.Status == job.StatusPaused { // what follows on a pause gets its disposition by a resume, which there will not be
+			if j.Status == job.StatusPaused { // instants after a pause get their dispositions from a resume, and there will be none
 				j.EndsAt = j.PausedAt.Add(time.Millisecond)
 			}
 		}
@@ -80,7 +80,7 @@ func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (jobchang
 	return changed, nil
 }
 
-// cancelled is the answer to a change of a job that is cancelled.
+// cancelled returns the answer to a change of a cancelled job.
 func cancelled() *problem.Problem {
 	return problem.New(http.StatusConflict, "cancelled", "The job is cancelled, which is final; create a new one.")
 }

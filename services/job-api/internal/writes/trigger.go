@@ -12,8 +12,8 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
-// triggerJob executes a job once, now. The ULID of the request, kept under its idempotency key, names the execution, so
-// that a repeated request is the same execution.
+// triggerJob executes a job once, now. The request's ULID, kept under its idempotency key, names the execution, so a
+// repeated request is the same execution.
 func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	jobID := r.PathValue("id")
 	j, err := ws.deps.Reads.Find(ctx, jobID)
@@ -35,7 +35,7 @@ func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 	e := ws.triggerEntry(&j, turn.claim)
 	there := false
 	if turn.again {
-		// The request that claimed the key first gave no answer that is kept, and may have come this far.
+		// The request that first claimed the key left no stored answer, and may have come this far.
 		if there, err = ws.triggered(ctx, e); err != nil {
 			return edge.Response{}, err
 		}
@@ -65,8 +65,8 @@ func (ws *Writes) triggerEntry(j *job.Job, c jobstore.Claim) job.Entry {
 	return e
 }
 
-// triggered reports whether an earlier request wrote the entry: it stands in the bucket of the request's minute, or what
-// became of it is on record.
+// triggered reports whether an earlier request wrote the entry: it is in the bucket of the request's minute, or its result
+// is on record.
 func (ws *Writes) triggered(ctx context.Context, e job.Entry) (bool, error) {
 	_, err := ws.deps.Pending.Row(ctx, job.NewEntry(e, e.DueAt).Locator)
 	if err == nil {

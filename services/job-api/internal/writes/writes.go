@@ -1,8 +1,8 @@
 // Package writes carries out the operations that change something: it creates, changes and stops jobs, triggers and redrives
 // executions, and holds dispatch.
 //
-// It promises: what was answered with success is durable, and a change that was acknowledged holds; a request that is
-// repeated under its idempotency key is carried out once and gets the same answer; an entry is durable before the job row
+// It promises: what was answered with success is durable, and a change that was acknowledged holds. A request that is
+// repeated under its idempotency key is carried out once and gets the same answer. An entry is durable before the job row
 // that it belongs to, so a crash leaves no job that never fires.
 package writes
 
@@ -50,13 +50,13 @@ type Deps struct {
 	Reads    *reads.Reads
 	Document *edge.Document
 	Problems *edge.Problems
-	// Entropy is what ids are made of; it must be safe for concurrent use.
+	// Entropy is the source of ids; it must be safe for concurrent use.
 	Entropy io.Reader
 	Logger  *slog.Logger
 	Clock   clock.Clock
 }
 
-// Writes carries the operations out. It must not be copied.
+// Writes carries out the operations. It must not be copied.
 type Writes struct {
 	cfg    Config
 	deps   Deps
@@ -89,8 +89,8 @@ func (ws *Writes) Operations() map[string]edge.Operation {
 	}
 }
 
-// Run repeats write-throughs that failed until ctx ends. Then requests that wait until a change holds are answered that it
-// does not hold yet.
+// Run repeats failed write-throughs until ctx ends. Then it answers requests that wait until a change holds that it does
+// not hold yet.
 func (ws *Writes) Run(ctx context.Context) {
 	context.AfterFunc(ctx, func() { close(ws.stopping) })
 	ws.writeThroughLoop(ctx)

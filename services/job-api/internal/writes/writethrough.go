@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// hotWithin is how long an answer waits for the hot tier, which it does not need: the write goes on behind the answer.
+	// hotWithin is how long an answer waits for the hot tier, which it does not need: the write goes on after the answer.
 	hotWithin = 250 * time.Millisecond
-	// hotPause is how long answers do not wait for the hot tier at all after one has waited in vain.
+	// hotPause is how long answers do not wait for the hot tier at all, after one has waited in vain.
 	hotPause = time.Second
 )
 
-// writeThrough adds entries to their hot buckets when they are due before the horizon. The horizon is read after the entries
-// were acknowledged: a loader that has published a later one reads the buckets afterwards and finds the entries there.
-// A failure is made good in the background; the entries are durable all the same, and the loader's sweeps would find them.
+// writeThrough adds entries to their hot buckets if they are due before the horizon. It reads the horizon after the entries
+// were acknowledged: a loader that has published a later one reads the buckets afterwards and finds the entries there. A
+// failure is repaired in the background; the entries are durable all the same, and the loader's sweeps would find them.
 func (ws *Writes) writeThrough(ctx context.Context, entries []job.Entry) {
 	now := ws.deps.Clock.Now().UnixNano()
 	if ws.hotAgain.Load() <= now {
