@@ -135,13 +135,20 @@ func (w *world) decided(x deed, after time.Time) time.Time {
 	return after
 }
 
-// copyDecided returns when something was last written about an instant of a job that was already past when the copy of its
-// first entry was written. The copy may have begun a chain, and each of its links is either found decided or decided once
-// more.
+// copyDecided returns when something was last written about an instant of a job that may belong to the chain which the copy of its first
+// entry began: one that was already past when the copy was written, or that was written about by the time at which the copy has been
+// dispatched. Each link of that chain is either found decided or decided once more, and a late decision covers what came since.
 func (w *world) copyDecided(jobID string, written time.Time) time.Time {
-	until := written.Add(copied)
-	for _, y := range w.deeds {
-		if y.jobID == jobID && y.kind == writes && !y.nominal.After(written) && y.at.After(until) {
+	dispatched := written.Add(copied)
+	links := map[int64]bool{}
+	until := dispatched
+	for _, y := range w.deeds { // in the order of their instants
+		if y.jobID != jobID || y.kind != writes {
+			continue
+		}
+		n := y.nominal.UnixMilli()
+		links[n] = links[n] || !y.nominal.After(written) || !y.at.After(dispatched)
+		if links[n] && y.at.After(until) {
 			until = y.at
 		}
 	}

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -306,6 +307,38 @@ func TestStopThatComesBetweenTheJudgementAndTheLastCheckIsObeyed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// losesAnAnswer stores outcomes, and fails the first call that does.
+type losesAnAnswer struct {
+	attempts.Records
+	lost atomic.Bool
+}
+
+func (r *losesAnAnswer) Finish(ctx context.Context, completions []attempts.Completion, now time.Time) ([]attempts.Completed, error) {
+	completed, err := r.Records.Finish(ctx, completions, now)
+	if err == nil && r.lost.CompareAndSwap(false, true) {
+		return nil, errors.New("connection reset")
+	}
+	return completed, err
+}
+
+// Otherwise the executor would take its own outcome for another's: its event would come seconds later, or not at all if the hot tier
+// forgot the outcome by then.
+func TestOutcomeWhoseAnswerWasLostIsPublishedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, time.Second)
+		b.publish(time.Now(), false)
+		b.shown = &losesAnAnswer{Records: b.records}
+		stop, ended := b.start()
+		time.Sleep(1500 * time.Millisecond)
+		if b.target.calls.Load() != 1 || b.events() != 1 {
+			t.Errorf("%d calls and %d events half a second after the call, want one each", b.target.calls.Load(), b.events())
+		}
+		stop()
+		<-ended
+		b.wantCommitted()
+	})
 }
 
 func TestCheckOfAJobThatNothingEverChangedIsOneCall(t *testing.T) {

@@ -89,7 +89,7 @@ func (s *Service) endAll(ctx context.Context, batch []ending) {
 	events := make([]*job.Event, 0, len(batch))
 	stored := make([]ending, 0, len(batch))
 	for i, e := range batch {
-		if !ended[i].Stored {
+		if !ended[i].Stored && !isOwn(ended[i].Record.Outcome, e.outcome) {
 			s.follow(ctx, e.w, ended[i].Record)
 			continue
 		}
@@ -104,4 +104,11 @@ func (s *Service) endAll(ctx context.Context, batch []ending) {
 	for _, e := range stored {
 		e.w.done()
 	}
+}
+
+// isOwn reports whether the outcome on record is the one that this executor was to store: an earlier try stored it, and its answer was
+// lost. A fence belongs to one invocation. Two executors that refuse an attempt in the same millisecond both publish the same event.
+func isOwn(stands, own *job.Outcome) bool {
+	return stands != nil && stands.Kind == own.Kind && stands.Fence == own.Fence && stands.DefinitionID == own.DefinitionID &&
+		stands.Timeline.Completed.Equal(own.Timeline.Completed)
 }
