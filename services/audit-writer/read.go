@@ -58,7 +58,8 @@ func logIDOf(name string) string {
 
 // readObject reads the events of an object, without what is told of them.
 func readObject(o archive.Object) ([]Archived, error) {
-	f, err := parquet.OpenFile(o, o.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
+	f, err := parquet.OpenFile(o, o.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true),
+		parquet.ReadBufferSize(readBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +91,12 @@ func readObject(o archive.Object) ([]Archived, error) {
 	return rows, nil
 }
 
-// valuesAtOnce is how many values of a column are read at once.
-const valuesAtOnce = 1024
+const (
+	// readBytes is how much of an object is read at once, because on S3 each read is a request.
+	readBytes = 1 << 20
+	// valuesAtOnce is how many values of a column are decoded at once.
+	valuesAtOnce = 1024
+)
 
 // readColumn sets one value of each of the rows that a chunk has, and returns how many these are.
 func readColumn(chunk parquet.ColumnChunk, rows []Archived, set func(a *Archived, v parquet.Value)) (n int, err error) {
