@@ -16,11 +16,12 @@ type span struct {
 	woke time.Time
 }
 
-// deed is something a worker did about a job, or about one of its instants.
+// deed is something a worker did about a job, or about one of its instants as a definition has it. Around an update two
+// definitions may share an instant, and an entry of the former one is dropped while the other's is in hand.
 type deed struct {
-	worker, jobID string
-	nominal, at   time.Time
-	kind          deedKind
+	worker, jobID, definition string
+	nominal, at               time.Time
+	kind                      deedKind
 }
 
 type deedKind int
@@ -62,7 +63,7 @@ func (w *world) did(p *process, kind deedKind, e *job.Entry, nominal time.Time) 
 	if p.kind == "scheduler-worker" && e.FirstOfSchedule() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.deeds = append(w.deeds, deed{p.name, e.JobID, nominal, time.Now(), kind})
+		w.deeds = append(w.deeds, deed{p.name, e.JobID, e.DefinitionID, nominal, time.Now(), kind})
 	}
 }
 
@@ -72,7 +73,7 @@ func (w *world) hasRead(p *process, ids []string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, id := range ids {
-			w.deeds = append(w.deeds, deed{p.name, id, time.Time{}, time.Now(), reads})
+			w.deeds = append(w.deeds, deed{p.name, id, "", time.Time{}, time.Now(), reads})
 		}
 	}
 }
@@ -109,13 +110,17 @@ func (w *world) excused(jobID string) (list []ledger.Window) {
 
 // had reports whether a worker that was held up had read a job, or had one of its instants, and was not done with it.
 func (w *world) had(s span, jobID string) bool {
-	open := map[int64]bool{}
+	type instant struct {
+		nominal    int64
+		definition string
+	}
+	open := map[instant]bool{}
 	read := false
 	for _, x := range w.deeds {
 		if x.worker == s.worker && x.jobID == jobID && x.at.After(s.From.Add(-inHand)) && !x.at.After(s.From) {
 			read = x.kind == reads || read && x.kind != leaves
 			if x.kind != reads && !x.nominal.After(s.From.Add(clock.MaxDifference)) {
-				open[x.nominal.UnixMilli()] = x.kind != leaves
+				open[instant{x.nominal.UnixMilli(), x.definition}] = x.kind != leaves
 			}
 		}
 	}

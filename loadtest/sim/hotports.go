@@ -96,7 +96,8 @@ func (c buckets) Claim(ctx context.Context, o coord.Owner, list []hotbucket.Clai
 	key := first(list, func(c hotbucket.Claim) string { return c.ExecutionID })
 	for _, claim := range list {
 		if ref, err := job.ParseExecutionID(claim.ExecutionID); err == nil {
-			c.p.w.did(c.p, claims, &job.Entry{Locator: job.Locator{Attempt: 1}, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt)
+			of := job.Locator{Attempt: 1, DefinitionID: claim.DefinitionID}
+			c.p.w.did(c.p, claims, &job.Entry{Locator: of, JobID: ref.JobID, Trigger: ref.Trigger}, ref.NominalAt)
 		}
 	}
 	return through(ctx, c.p, opClaim, key, func(ctx context.Context) ([]job.Decision, error) {

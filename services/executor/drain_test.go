@@ -341,6 +341,36 @@ func TestOutcomeWhoseAnswerWasLostIsPublishedAtOnce(t *testing.T) {
 	})
 }
 
+// takenMeanwhile answers the first call that stores outcomes as if another executor had taken the attempts.
+type takenMeanwhile struct {
+	attempts.Records
+	taken atomic.Bool
+}
+
+func (r *takenMeanwhile) Finish(ctx context.Context, completions []attempts.Completion, now time.Time) ([]attempts.Completed, error) {
+	if r.taken.CompareAndSwap(false, true) {
+		return []attempts.Completed{{Record: attempts.Record{LapsesAt: now.Add(time.Second)}}}, nil
+	}
+	return r.Records.Finish(ctx, completions, now)
+}
+
+// The other executor may have found the attempt stopped, and dropped it. Nobody else knows of the call then.
+func TestOutcomeOfACallIsToldWhenAnotherExecutorHadTheAttemptAndDroppedIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, time.Second)
+		b.publish(time.Now(), false)
+		b.shown = &takenMeanwhile{Records: b.records}
+		stop, ended := b.start()
+		time.Sleep(time.Minute)
+		if b.target.calls.Load() != 1 || b.events() != 1 {
+			t.Errorf("%d calls and %d events, want one each", b.target.calls.Load(), b.events())
+		}
+		stop()
+		<-ended
+		b.wantCommitted()
+	})
+}
+
 func TestCheckOfAJobThatNothingEverChangedIsOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)

@@ -28,7 +28,10 @@ type ending struct {
 func (s *Service) end(ctx context.Context, w *task, own *lease, t job.Token, o job.Outcome) bool {
 	o.DefinitionID = w.fire.DefinitionID
 	o.Timeline.Taken, o.Timeline.Published = w.fire.TakenAt, w.fire.PublishedAt
-	o.Timeline.Consumed, o.Timeline.Completed = w.consumedAt, job.Instant(s.deps.Clock.Now())
+	o.Timeline.Consumed = w.consumedAt
+	if o.Timeline.Completed.IsZero() {
+		o.Timeline.Completed = job.Instant(s.deps.Clock.Now())
+	}
 	w.lighten()
 	select {
 	case s.endings <- ending{w, own, t, &o}:
@@ -68,7 +71,8 @@ func (s *Service) endLoop(ctx context.Context) {
 }
 
 // endAll stores outcomes and publishes them. Only a stored outcome is published. If another executor has the attempt by
-// now, endAll follows that executor's record.
+// now, endAll follows that executor's record. That executor may find the attempt stopped and drop it without a word, so the
+// outcome of a call is kept until one is on record.
 func (s *Service) endAll(ctx context.Context, batch []ending) {
 	ends := make([]attempts.Completion, len(batch))
 	for i, e := range batch {
@@ -90,6 +94,9 @@ func (s *Service) endAll(ctx context.Context, batch []ending) {
 	stored := make([]ending, 0, len(batch))
 	for i, e := range batch {
 		if !ended[i].Stored && !isOwn(ended[i].Record.Outcome, e.outcome) {
+			if ended[i].Record.Outcome == nil && !e.outcome.Timeline.Invoked.IsZero() {
+				e.w.untold = e.outcome
+			}
 			s.follow(ctx, e.w, ended[i].Record)
 			continue
 		}

@@ -37,7 +37,7 @@ const (
 // window is done), its outcome is on its way to the log, it was put aside, or ctx ended. In the last case the fire stays
 // uncommitted and its lease expires.
 func (s *Service) execute(ctx context.Context, w *task) {
-	if w.shed {
+	if w.shed && w.untold == nil {
 		w.called = false
 		s.hosts.reject(w)
 		return
@@ -58,6 +58,11 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		return
 	}
 	s.leases.set(a.own, lease{token: a.rec.Token, definitionID: a.rec.DefinitionID, mayHaveBegun: a.rec.Running, begun: a.rec.Running})
+	if w.untold != nil {
+		// The executor that had the attempt never ended it. What this one was answered stands, also if the other called in vain.
+		a.end(ctx, *w.untold)
+		return
+	}
 	if a.mine() && (a.rec.Running && a.rec.Takeovers >= s.cfg.MaxTakeovers || a.rec.Takeovers >= maxIdleTakeovers) {
 		a.giveUp(ctx)
 		return

@@ -43,6 +43,8 @@ type task struct {
 	called, behind bool
 	// shed is set if the fire is here without its payload: its attempt can be followed or deferred, but not begun.
 	shed bool
+	// untold is the outcome of the task's own call, while another executor has the attempt and has not ended it.
+	untold *job.Outcome
 	// begunAt is when the task got its place at the host.
 	begunAt time.Time
 	// queuedAt is when it began to wait for its host, notBefore when a delayed task is looked at again.
