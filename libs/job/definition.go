@@ -21,11 +21,11 @@ const (
 
 // Job is one registered job: its row in the cold store.
 type Job struct {
-	ID       string            `json:"id"`
-	TenantID string            `json:"tenant_id"`
-	Name     string            `json:"name"`
-	Labels   map[string]string `json:"labels,omitempty"`
-	Status   Status            `json:"status"`
+	ID     string            `json:"id"`
+	Tenant Tenant            `json:"tenant"`
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Status Status            `json:"status"`
 	// Deleted hides a cancelled job from reads and lists.
 	Deleted bool `json:"deleted,omitempty"`
 	// Version grows by one with every write; it is the ETag.

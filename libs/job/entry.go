@@ -17,7 +17,9 @@ type Locator struct {
 // taken for it, are stored beside it (see [PendingRow]).
 type Entry struct {
 	Locator
-	JobID        string
+	JobID string
+	// Tenant is the job's. It is missing from entries that a release without tenants has copied; the job row has it.
+	Tenant       Tenant
 	Trigger      Trigger
 	NominalAt    time.Time
 	ScheduledFor time.Time

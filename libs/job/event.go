@@ -9,9 +9,8 @@ import (
 // the job row.
 type Fire struct {
 	Entry
-	TenantID string
-	Target   Target
-	Retry    RetryPolicy
+	Target Target
+	Retry  RetryPolicy
 	// Incarnation is that of the hot tier, read before the job row was.
 	Incarnation string
 	// Epoch is the one under which the owner took the entry.
@@ -143,12 +142,11 @@ const (
 // Event is one record of the events log.
 type Event struct {
 	// ID follows from (execution, attempt, transition, token), so an event that is published twice has the same id.
-	ID       string
-	Type     EventType
-	At       time.Time
-	TenantID string
-	Entry    Entry
-	Outcome  Outcome
+	ID      string
+	Type    EventType
+	At      time.Time
+	Entry   Entry
+	Outcome Outcome
 	// Retry is the policy under which the attempt was invoked.
 	Retry RetryPolicy
 	// DeferUntil is when a deferred attempt is due again.
@@ -162,7 +160,7 @@ type Event struct {
 func AttemptEvent(f *Fire, o Outcome, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, string(o.Kind), o.Fence.Start),
-		Type: EventAttempt, At: now, TenantID: f.TenantID, Entry: f.Entry, Outcome: o, Retry: f.Retry,
+		Type: EventAttempt, At: now, Entry: f.Entry, Outcome: o, Retry: f.Retry,
 		Disposition: o.Disposition,
 	}
 }
@@ -171,7 +169,7 @@ func AttemptEvent(f *Fire, o Outcome, now time.Time) Event {
 func DeferredEvent(f *Fire, until, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, "deferred@"+strconv.FormatInt(f.DueAt.UnixMilli(), 36), 0),
-		Type: EventDeferred, At: now, TenantID: f.TenantID, Entry: f.Entry, DeferUntil: until,
+		Type: EventDeferred, At: now, Entry: f.Entry, DeferUntil: until,
 	}
 }
 
@@ -179,16 +177,16 @@ func DeferredEvent(f *Fire, until, now time.Time) Event {
 func ReleasedEvent(f *Fire, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, "released@"+f.DefinitionID, 0),
-		Type: EventReleased, At: now, TenantID: f.TenantID, Entry: f.Entry,
+		Type: EventReleased, At: now, Entry: f.Entry,
 	}
 }
 
 // SkippedEvent returns the event for a run of skipped occurrences that begins with e or right after it.
-func SkippedEvent(e *Entry, tenantID string, r SkippedRange, d Disposition, now time.Time) Event {
+func SkippedEvent(e Entry, r SkippedRange, d Disposition, now time.Time) Event {
 	return Event{
 		ID: eventID(ScheduleExecutionID(e.JobID, r.From), 1, string(d)+"@"+strconv.FormatInt(r.To.UnixMilli(), 36),
 			0),
-		Type: EventSkipped, At: now, TenantID: tenantID, Entry: *e, Skipped: &r, Disposition: d,
+		Type: EventSkipped, At: now, Entry: e, Skipped: &r, Disposition: d,
 	}
 }
 

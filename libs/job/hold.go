@@ -5,19 +5,36 @@ import (
 	"strings"
 )
 
-// DispatchHold is what an operator has kept from being dispatched. Held entries stay due, and follow their missed-run policy when
+// DispatchHold is what operators have kept from being dispatched. Held entries stay due, and follow their missed-run policy when
 // the hold is lifted.
 type DispatchHold struct {
+	// Hold is that of the whole installation.
+	Hold
+	// Tenants are the holds of single tenants, at most [MaxHoldingTenants].
+	Tenants map[Tenant]Hold `json:"tenants,omitempty"`
+}
+
+// Hold is what one operator has kept from being dispatched.
+type Hold struct {
 	All bool `json:"all"`
-	// Labels are NAME=VALUE, or NAME for any value.
+	// Labels are NAME=VALUE, or NAME for any value; at most [MaxHeldLabels].
 	Labels []string `json:"labels"`
 }
 
-// MaxHeldLabels bounds the labels of a hold.
-const MaxHeldLabels = 100
+const (
+	// MaxHeldLabels bounds the labels of a hold.
+	MaxHeldLabels = 100
+	// MaxHoldingTenants bounds the tenants that hold something at once.
+	MaxHoldingTenants = 1000
+)
 
-// Holds reports whether a job with these labels is held.
-func (h *DispatchHold) Holds(labels map[string]string) bool {
+// Holds reports whether a tenant's job with these labels is held.
+func (h *DispatchHold) Holds(t Tenant, labels map[string]string) bool {
+	own, ok := h.Tenants[t]
+	return h.holds(labels) || ok && own.holds(labels)
+}
+
+func (h *Hold) holds(labels map[string]string) bool {
 	return h.All || len(h.Labels) > 0 && slices.ContainsFunc(h.Labels, func(l string) bool { return HasLabel(labels, l) })
 }
 

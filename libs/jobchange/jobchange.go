@@ -51,13 +51,16 @@ func (c *Changed) Await(ctx context.Context) error {
 	return err
 }
 
-// Change applies fn to the job's row, stores it with the next version, and then writes the stop record. If another change came
-// first, it starts over. fn may be called more than once.
+// Change applies fn to the row of a tenant's job, stores it with the next version, and then writes the stop record. If another change
+// came first, it starts over. fn may be called more than once. Another tenant's job is jobstore.ErrNotFound.
 func (c Changer) Change(
-	ctx context.Context, jobID string, fn func(ctx context.Context, j *job.Job) error,
+	ctx context.Context, tenant job.Tenant, jobID string, fn func(ctx context.Context, j *job.Job) error,
 ) (Changed, error) {
 	for range maxTries {
 		j, err := c.Jobs.Get(ctx, jobID)
+		if err == nil && j.Tenant != tenant {
+			err = jobstore.ErrNotFound
+		}
 		if err != nil {
 			return Changed{}, err
 		}
@@ -98,8 +101,8 @@ func (c Changer) stop(ctx context.Context, j *job.Job) (Changed, error) {
 
 // Pause pauses an active job; pausing a paused one changes nothing. Instants after now are left to the resume, whose definition
 // begins there: if one of them was called before the pause reached its row, its outcome shows that by then.
-func (c Changer) Pause(ctx context.Context, jobID string, now time.Time) (Changed, error) {
-	return c.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
+func (c Changer) Pause(ctx context.Context, tenant job.Tenant, jobID string, now time.Time) (Changed, error) {
+	return c.Change(ctx, tenant, jobID, func(_ context.Context, j *job.Job) error {
 		if j.Status != job.StatusActive {
 			return ErrNoChange
 		}

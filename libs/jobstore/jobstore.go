@@ -57,12 +57,12 @@ type Jobs interface {
 	Definition(ctx context.Context, jobID, definitionID string) (d job.Definition, endsAt time.Time, err error)
 	// List returns up to limit jobs of the tenant, newest id first, including deleted ones. It begins after the cursor (a job id, ""
 	// for the start). next is "" at the end.
-	List(ctx context.Context, tenantID, cursor string, limit int) (page []job.Job, next string, err error)
+	List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.Job, next string, err error)
 
 	// ClaimKey stores the claim under the tenant's key if there is none, and returns the one that stands.
-	ClaimKey(ctx context.Context, tenantID, key string, c Claim) (standing Claim, won bool, err error)
+	ClaimKey(ctx context.Context, tenant job.Tenant, key string, c Claim) (standing Claim, won bool, err error)
 	// FinishKey stores the answer of a claimed key. The first answer stands.
-	FinishKey(ctx context.Context, tenantID, key string, answer Answer) error
+	FinishKey(ctx context.Context, tenant job.Tenant, key string, answer Answer) error
 }
 
 // MaxGetMany bounds one GetMany, and one Rows.
@@ -132,7 +132,7 @@ type History interface {
 	// MarkRedriven stores which execution replaces a dead letter's.
 	MarkRedriven(ctx context.Context, d job.DeadLetter, executionID string) error
 	// DeadLetters returns up to limit of the tenant's dead letters, newest day first, after the cursor. next is "" at the end.
-	DeadLetters(ctx context.Context, tenantID, cursor string, limit int) (page []job.DeadLetter, next string, err error)
+	DeadLetters(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.DeadLetter, next string, err error)
 }
 
 // Settings holds the few values that concern the whole installation.

@@ -12,9 +12,10 @@ import (
 
 // Series is a definition with its compiled schedule: the series of occurrences that it makes for its job.
 type Series struct {
-	JobID string
-	Def   *job.Definition
-	Plan  *schedule.Plan
+	JobID  string
+	Tenant job.Tenant
+	Def    *job.Definition
+	Plan   *schedule.Plan
 	// EndsAt is where the definition that superseded this one begins; zero while there is none.
 	EndsAt time.Time
 }
@@ -129,7 +130,7 @@ func (s *Series) entry(partition int, at time.Time, ordinal int) job.Entry {
 			Partition: partition, DueAt: due, ExecutionID: job.ScheduleExecutionID(s.JobID, at), Attempt: 1,
 			DefinitionID: s.Def.ID,
 		},
-		JobID: s.JobID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: ordinal,
+		JobID: s.JobID, Tenant: s.Tenant, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: ordinal,
 	}
 	s.Def.Mark(&e)
 	return e

@@ -7,13 +7,25 @@ import (
 	pb "github.com/minutehand/minutehand/schemas/proto/minutehand/v1"
 )
 
+// tenantOf returns the tenant that a message names in its entry or, if a release without tenants has copied that, beside it.
+func tenantOf(e *pb.Entry, beside string) job.Tenant {
+	if t := e.GetTenant(); t != 0 {
+		return job.Tenant(t)
+	}
+	t, err := job.ParseTenant(beside)
+	if err != nil {
+		return job.DefaultTenant
+	}
+	return t
+}
+
 func entryToPB(e *job.Entry) *pb.Entry {
 	return &pb.Entry{
 		Partition: uint32(e.Partition), Minute: e.Minute, DueAtMs: ms(e.DueAt), ExecutionId: e.ExecutionID,
 		Attempt: uint32(e.Attempt), DefinitionId: e.DefinitionID, JobId: e.JobID, Trigger: string(e.Trigger),
 		NominalAtMs: ms(e.NominalAt), ScheduledForMs: ms(e.ScheduledFor), Ordinal: int64(e.Ordinal),
 		BackfillFired: int64(e.BackfillFired), WrittenAtMs: ms(e.WrittenAt), Chained: e.Chained, Repeats: e.Repeats, Trace: e.Trace,
-		Lane: e.Lane, Plain: e.Plain, Weight: uint32(e.Weight),
+		Lane: e.Lane, Plain: e.Plain, Weight: uint32(e.Weight), Tenant: uint32(e.Tenant),
 	}
 }
 
@@ -26,7 +38,7 @@ func entryFromPB(m *pb.Entry) job.Entry {
 		JobID: m.GetJobId(), Trigger: job.Trigger(m.GetTrigger()), NominalAt: at(m.GetNominalAtMs()),
 		ScheduledFor: at(m.GetScheduledForMs()), Ordinal: int(m.GetOrdinal()), BackfillFired: int(m.GetBackfillFired()),
 		WrittenAt: at(m.GetWrittenAtMs()), Chained: m.GetChained(), Repeats: m.GetRepeats(), Trace: m.GetTrace(),
-		Lane: m.GetLane(), Plain: m.GetPlain(), Weight: int(m.GetWeight()),
+		Lane: m.GetLane(), Plain: m.GetPlain(), Weight: int(m.GetWeight()), Tenant: job.Tenant(m.GetTenant()),
 	}
 }
 
@@ -114,7 +126,7 @@ func outcomeFromPB(m *pb.Outcome) job.Outcome {
 
 func eventToPB(e *job.Event) *pb.Event {
 	m := &pb.Event{
-		EventId: e.ID, Type: string(e.Type), AtMs: ms(e.At), TenantId: e.TenantID, Entry: entryToPB(&e.Entry),
+		EventId: e.ID, Type: string(e.Type), AtMs: ms(e.At), TenantId: e.Entry.Tenant.String(), Entry: entryToPB(&e.Entry),
 		DeferUntilMs: ms(e.DeferUntil), Skipped: rangeToPB(e.Skipped), Disposition: string(e.Disposition),
 	}
 	if e.Type == job.EventAttempt {
@@ -126,10 +138,11 @@ func eventToPB(e *job.Event) *pb.Event {
 
 func eventFromPB(m *pb.Event) job.Event {
 	e := job.Event{
-		ID: m.GetEventId(), Type: job.EventType(m.GetType()), At: at(m.GetAtMs()), TenantID: m.GetTenantId(),
+		ID: m.GetEventId(), Type: job.EventType(m.GetType()), At: at(m.GetAtMs()),
 		Entry: entryFromPB(m.GetEntry()), DeferUntil: at(m.GetDeferUntilMs()), Skipped: rangeFromPB(m.GetSkipped()),
 		Disposition: job.Disposition(m.GetDisposition()),
 	}
+	e.Entry.Tenant = tenantOf(m.GetEntry(), m.GetTenantId())
 	if e.Type == job.EventAttempt {
 		e.Outcome = outcomeFromPB(m.GetOutcome())
 		e.Retry = retryFromPB(m.GetRetry())

@@ -13,7 +13,7 @@ import (
 // MarshalJob encodes a job's row.
 func MarshalJob(j *job.Job) []byte {
 	return marshal(&pb.Job{
-		JobId: j.ID, TenantId: j.TenantID, Name: j.Name, Labels: j.Labels, Status: string(j.Status), Deleted: j.Deleted,
+		JobId: j.ID, TenantId: j.Tenant.String(), Name: j.Name, Labels: j.Labels, Status: string(j.Status), Deleted: j.Deleted,
 		Version: j.Version, CreatedAtMs: ms(j.CreatedAt), UpdatedAtMs: ms(j.UpdatedAt), PausedAtMs: ms(j.PausedAt),
 		StoppedExecutions: j.StoppedExecutions, Definition: definitionToPB(&j.Definition), EndsAtMs: ms(j.EndsAt),
 	})
@@ -25,8 +25,12 @@ func UnmarshalJob(b []byte) (job.Job, error) {
 	if err := proto.Unmarshal(b, &m); err != nil {
 		return job.Job{}, fmt.Errorf("wire: job: %w", err)
 	}
+	tenant, err := job.ParseTenant(m.GetTenantId())
+	if err != nil {
+		return job.Job{}, fmt.Errorf("wire: job: %w", err)
+	}
 	return job.Job{
-		ID: m.GetJobId(), TenantID: m.GetTenantId(), Name: m.GetName(), Labels: m.GetLabels(), Status: job.Status(m.GetStatus()),
+		ID: m.GetJobId(), Tenant: tenant, Name: m.GetName(), Labels: m.GetLabels(), Status: job.Status(m.GetStatus()),
 		Deleted: m.GetDeleted(), Version: m.GetVersion(), CreatedAt: at(m.GetCreatedAtMs()), UpdatedAt: at(m.GetUpdatedAtMs()),
 		PausedAt: at(m.GetPausedAtMs()), StoppedExecutions: m.GetStoppedExecutions(),
 		Definition: definitionFromPB(m.GetDefinition()), EndsAt: at(m.GetEndsAtMs()),

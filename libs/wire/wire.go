@@ -49,7 +49,7 @@ func UnmarshalDecision(b []byte) (job.Decision, error) {
 // MarshalFire encodes a fire.
 func MarshalFire(f *job.Fire) []byte {
 	return marshal(&pb.Fire{
-		Entry: entryToPB(&f.Entry), TenantId: f.TenantID, Target: targetToPB(f.Target), Retry: retryToPB(f.Retry),
+		Entry: entryToPB(&f.Entry), TenantId: f.Tenant.String(), Target: targetToPB(f.Target), Retry: retryToPB(f.Retry),
 		Incarnation: f.Incarnation, Epoch: f.Epoch, TakenAtMs: ms(f.TakenAt), PublishedAtMs: ms(f.PublishedAt),
 		Fresh: f.Fresh,
 	})
@@ -61,11 +61,13 @@ func UnmarshalFire(b []byte) (job.Fire, error) {
 	if err := proto.Unmarshal(b, &m); err != nil {
 		return job.Fire{}, fmt.Errorf("wire: fire: %w", err)
 	}
-	return job.Fire{
-		Entry: entryFromPB(m.Entry), TenantID: m.TenantId, Target: targetFromPB(m.Target), Retry: retryFromPB(m.Retry),
+	f := job.Fire{
+		Entry: entryFromPB(m.Entry), Target: targetFromPB(m.Target), Retry: retryFromPB(m.Retry),
 		Incarnation: m.Incarnation, Epoch: m.Epoch, TakenAt: at(m.TakenAtMs), PublishedAt: at(m.PublishedAtMs),
 		Fresh: m.Fresh,
-	}, nil
+	}
+	f.Tenant = tenantOf(m.Entry, m.TenantId)
+	return f, nil
 }
 
 // MarshalEvent encodes an event.

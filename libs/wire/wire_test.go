@@ -14,12 +14,12 @@ func fill() (job.Fire, job.Event) {
 	e := job.Entry{
 		Locator: job.Locator{Partition: 7, Minute: 99, DueAt: at, ExecutionID: "exe", Attempt: 3, DefinitionID: "def"},
 		JobID:   "job", Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at.Add(time.Second), Ordinal: 4,
-		BackfillFired: 2, WrittenAt: at, Chained: true, Lane: 1 << 31, Plain: true, Weight: 300,
+		BackfillFired: 2, WrittenAt: at, Chained: true, Lane: 1 << 31, Plain: true, Weight: 300, Tenant: 7,
 	}
 	retry := job.DefaultRetryPolicy()
 	retry.Delays = []time.Duration{time.Second}
 	f := job.Fire{
-		Entry: e, TenantID: "t", Incarnation: "i", Epoch: 5, TakenAt: at, PublishedAt: at, Retry: retry, Fresh: true,
+		Entry: e, Incarnation: "i", Epoch: 5, TakenAt: at, PublishedAt: at, Retry: retry, Fresh: true,
 		Target: job.Target{
 			Kind: "http_webhook", URL: "u", Method: "POST", Headers: map[string]string{"A": "b"}, Body: []byte(`{}`), Timeout: time.Second,
 		},
@@ -47,7 +47,7 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 		t.Errorf("decision: %+v, %v", got, err)
 	}
 	j := job.Job{
-		ID: "job", TenantID: "t", Name: "n", Labels: map[string]string{"a": "b"}, Status: job.StatusPaused, Deleted: true, Version: 3,
+		ID: "job", Tenant: 7, Name: "n", Labels: map[string]string{"a": "b"}, Status: job.StatusPaused, Deleted: true, Version: 3,
 		CreatedAt: e.At, UpdatedAt: e.At, PausedAt: e.At, StoppedExecutions: []string{"x"},
 		Definition: job.Definition{
 			ID: "def", EffectiveAt: e.At, FirstOrdinal: 2, Target: f.Target, Retry: f.Retry, MissedRun: job.MissedBackfill,
@@ -71,7 +71,7 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 	}
 	for _, e := range []job.Event{
 		e, job.DeferredEvent(&f, f.DueAt.Add(time.Hour), e.At), job.ReleasedEvent(&f, e.At),
-		job.SkippedEvent(&f.Entry, "t", *d.Skipped, job.DispositionSkippedMissed, e.At),
+		job.SkippedEvent(f.Entry, *d.Skipped, job.DispositionSkippedMissed, e.At),
 	} {
 		if got, err := wire.UnmarshalEvent(wire.MarshalEvent(&e)); err != nil || !reflect.DeepEqual(got, e) {
 			t.Errorf("event: %+v, %v", got, err)

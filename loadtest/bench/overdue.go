@@ -111,7 +111,7 @@ func oneShots(n int, url string, accepted, at time.Time) ([]job.Job, []job.Entry
 	for i := range jobs {
 		id := ulid.Make().String()
 		jobs[i] = job.Job{
-			ID: job.JobPrefix + id, TenantID: "default", Name: "bench", Status: job.StatusActive, Version: 1, CreatedAt: accepted,
+			ID: job.JobPrefix + id, Tenant: job.DefaultTenant, Name: "bench", Status: job.StatusActive, Version: 1, CreatedAt: accepted,
 			UpdatedAt: accepted,
 			Definition: job.Definition{
 				ID: job.DefinitionPrefix + id, EffectiveAt: accepted, FirstOrdinal: 1, Retry: job.DefaultRetryPolicy(),

@@ -22,7 +22,7 @@ func (f *platform) account() *ledger.Account {
 	ctx := f.t.Context()
 	a := &ledger.Account{Until: time.Now(), Crashed: true, Calls: f.sink.all()}
 	for cursor := ""; ; {
-		page, next, err := f.ports.Jobs.List(ctx, "default", cursor, 1000)
+		page, next, err := f.ports.Jobs.List(ctx, job.DefaultTenant, cursor, 1000)
 		f.must(err)
 		for _, j := range page {
 			a.Jobs = append(a.Jobs, ledger.JobAccount{Job: j})
@@ -35,7 +35,7 @@ func (f *platform) account() *ledger.Account {
 	a.Events, err = f.history(ctx, a.Jobs)
 	f.must(err)
 	for cursor := ""; ; {
-		page, next, err := f.ports.History.DeadLetters(ctx, "default", cursor, 1000)
+		page, next, err := f.ports.History.DeadLetters(ctx, job.DefaultTenant, cursor, 1000)
 		f.must(err)
 		a.DeadLetters = append(a.DeadLetters, page...)
 		if cursor = next; next == "" {

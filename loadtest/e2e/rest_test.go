@@ -54,7 +54,7 @@ func putDue(t *testing.T, w *world.World, n int, at time.Time) {
 		id := fmt.Sprintf("%026d", i)
 		w.Adopt(job.JobPrefix + id)
 		jobs[i] = job.Job{
-			ID: job.JobPrefix + id, TenantID: "default", Name: "due", Status: job.StatusActive, Version: 1, CreatedAt: now, UpdatedAt: now,
+			ID: job.JobPrefix + id, Tenant: job.DefaultTenant, Name: "due", Status: job.StatusActive, Version: 1, CreatedAt: now, UpdatedAt: now,
 			Definition: job.Definition{
 				ID: job.DefinitionPrefix + id, EffectiveAt: now, FirstOrdinal: 1, Retry: job.DefaultRetryPolicy(),
 				Schedule:  job.Schedule{Type: job.ScheduleOneShot, RunAt: at},

@@ -147,7 +147,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		}},
 		{"an occurrence with two dispositions", "I1", func(a *ledger.Account) {
 			r := job.SkippedRange{From: begin, To: begin, Count: 1}
-			e := job.SkippedEvent(&a.Events[0].Entry, "", r, job.DispositionSkippedMissed, begin)
+			e := job.SkippedEvent(a.Events[0].Entry, r, job.DispositionSkippedMissed, begin)
 			a.Events = append(a.Events, e)
 			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
 		}},
@@ -155,7 +155,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		{"fired and never seen", "I1", func(a *ledger.Account) { a.Calls = a.Calls[1:] }},
 		{"a range that counts wrong", "I1", func(a *ledger.Account) {
 			at := begin.Add(-time.Minute)
-			e := job.SkippedEvent(&a.Events[0].Entry, "", job.SkippedRange{From: at, To: at, Count: 5}, job.DispositionSkippedMissed, begin)
+			e := job.SkippedEvent(a.Events[0].Entry, job.SkippedRange{From: at, To: at, Count: 5}, job.DispositionSkippedMissed, begin)
 			a.Events = append(a.Events, e)
 			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
 		}},
@@ -336,7 +336,7 @@ func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
 	skipTwice := func(a *ledger.Account) {
 		r := job.SkippedRange{From: begin.Add(time.Minute), To: begin.Add(time.Minute), Count: 1}
 		for _, d := range []job.Disposition{job.DispositionSkippedMissed, job.DispositionSkippedPaused} {
-			a.Events = append(a.Events, job.SkippedEvent(&a.Events[1].Entry, "", r, d, begin))
+			a.Events = append(a.Events, job.SkippedEvent(a.Events[1].Entry, r, d, begin))
 		}
 		a.Events = append(a.Events[:1], a.Events[2:]...)
 		a.Calls = append(a.Calls[:1], a.Calls[2:]...)

@@ -71,11 +71,11 @@ func (c jobs) Definition(ctx context.Context, id, definition string) (job.Defini
 	return v.a, v.b, err
 }
 
-func (c jobs) List(ctx context.Context, tenant, cursor string, limit int) ([]job.Job, string, error) {
+func (c jobs) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) ([]job.Job, string, error) {
 	return c.p.w.cold.List(ctx, tenant, cursor, limit)
 }
 
-func (c jobs) ClaimKey(ctx context.Context, tenant, key string, claim jobstore.Claim) (jobstore.Claim, bool, error) {
+func (c jobs) ClaimKey(ctx context.Context, tenant job.Tenant, key string, claim jobstore.Claim) (jobstore.Claim, bool, error) {
 	v, err := through(ctx, c.p, opClaimKey, key, func(ctx context.Context) (pair[jobstore.Claim, bool], error) {
 		standing, won, err := c.p.w.cold.ClaimKey(ctx, tenant, key, claim)
 		return pair[jobstore.Claim, bool]{standing, won}, err
@@ -83,7 +83,7 @@ func (c jobs) ClaimKey(ctx context.Context, tenant, key string, claim jobstore.C
 	return v.a, v.b, err
 }
 
-func (c jobs) FinishKey(ctx context.Context, tenant, key string, a jobstore.Answer) error {
+func (c jobs) FinishKey(ctx context.Context, tenant job.Tenant, key string, a jobstore.Answer) error {
 	return do(ctx, c.p, opFinishKey, key, func(ctx context.Context) error { return c.p.w.cold.FinishKey(ctx, tenant, key, a) })
 }
 
@@ -216,6 +216,6 @@ func (c history) MarkRedriven(ctx context.Context, d job.DeadLetter, id string) 
 	return c.p.w.cold.MarkRedriven(ctx, d, id)
 }
 
-func (c history) DeadLetters(ctx context.Context, tenant, cursor string, limit int) ([]job.DeadLetter, string, error) {
+func (c history) DeadLetters(ctx context.Context, tenant job.Tenant, cursor string, limit int) ([]job.DeadLetter, string, error) {
 	return c.p.w.cold.DeadLetters(ctx, tenant, cursor, limit)
 }

@@ -159,7 +159,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 	_, evicted := w.hot.Bounded()
 	a.HotLost, a.Crashed = a.HotLost || evicted > 0, a.Crashed || evicted > 0 // a forgotten outcome may be produced again
 	effective := map[string]time.Time{}
-	rows, _, _ := w.cold.List(ctx, "default", "", everything)
+	rows, _, _ := w.cold.List(ctx, job.DefaultTenant, "", everything)
 	for _, row := range rows {
 		superseded, _ := w.cold.Superseded(row.ID)
 		superseded = slices.DeleteFunc(superseded, func(d job.Definition) bool { return d.ID == row.Definition.ID })
@@ -178,7 +178,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 	for i, definition := range w.updates {
 		a.Stops[i].EffectiveAt = effective[definition]
 	}
-	a.DeadLetters, _, _ = w.cold.DeadLetters(ctx, "default", "", everything)
+	a.DeadLetters, _, _ = w.cold.DeadLetters(ctx, job.DefaultTenant, "", everything)
 	return a
 }
 

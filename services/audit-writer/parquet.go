@@ -20,7 +20,7 @@ type line struct {
 	EventID      string `parquet:"event_id,optional,delta"`
 	EventType    string `parquet:"event_type,optional,dict"`
 	EventAt      int64  `parquet:"event_at,optional,delta,timestamp(millisecond)"`
-	TenantID     string `parquet:"tenant_id,optional,dict"`
+	Tenant       string `parquet:"tenant_id,optional,dict"`
 	JobID        string `parquet:"job_id,optional,delta"`
 	DefinitionID string `parquet:"definition_id,optional,delta"`
 	ExecutionID  string `parquet:"execution_id,optional,delta"`
@@ -52,7 +52,7 @@ type line struct {
 func lineOf(r *row, logID string, partition int) line {
 	e, o := &r.event.Entry, &r.event.Outcome
 	l := line{
-		EventID: r.event.ID, EventType: string(r.event.Type), EventAt: milliseconds(r.event.At), TenantID: r.event.TenantID,
+		EventID: r.event.ID, EventType: string(r.event.Type), EventAt: milliseconds(r.event.At), Tenant: r.event.Entry.Tenant.String(),
 		JobID: e.JobID, DefinitionID: e.DefinitionID, ExecutionID: e.ExecutionID, Attempt: int64(e.Attempt), Trigger: string(e.Trigger),
 		NominalAt: milliseconds(e.NominalAt), ScheduledFor: milliseconds(e.ScheduledFor), DueAt: milliseconds(e.DueAt),
 		Outcome: string(o.Kind), Disposition: string(r.event.Disposition), StatusCode: int64(o.StatusCode), Error: o.Error,

@@ -67,10 +67,10 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 	at := func(n int) time.Time { return time.Date(2030, 1, 1, 12, 0, n, n*int(time.Millisecond), time.UTC) }
 	fence := job.Fence{Epoch: 3, Counter: 4, Start: 5}
 	event := job.Event{
-		ID: "exe_1/1/succeeded/5", Type: job.EventAttempt, At: at(1), TenantID: "acme", Disposition: job.DispositionFired,
+		ID: "exe_1/1/succeeded/5", Type: job.EventAttempt, At: at(1), Disposition: job.DispositionFired,
 		Entry: job.Entry{
 			Locator: job.Locator{DueAt: at(4), ExecutionID: "exe_1", Attempt: 2, DefinitionID: "def_1"},
-			JobID:   "job_1", Trigger: job.TriggerSchedule, NominalAt: at(2), ScheduledFor: at(3),
+			JobID:   "job_1", Tenant: 7, Trigger: job.TriggerSchedule, NominalAt: at(2), ScheduledFor: at(3),
 		},
 		Outcome: job.Outcome{
 			Kind: job.OutcomeSucceeded, StatusCode: 204, Error: "a sentence", Fence: fence,
@@ -79,7 +79,7 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 		Skipped: &job.SkippedRange{From: at(10), To: at(11), Count: 12},
 	}
 	want := map[string]any{
-		"event_id": event.ID, "event_type": string(job.EventAttempt), "event_at": at(1), "tenant_id": "acme", "job_id": "job_1",
+		"event_id": event.ID, "event_type": string(job.EventAttempt), "event_at": at(1), "tenant_id": "00000007", "job_id": "job_1",
 		"definition_id": "def_1", "execution_id": "exe_1", "attempt": int64(2), "trigger": string(job.TriggerSchedule),
 		"nominal_at": at(2), "scheduled_for": at(3), "due_at": at(4), "outcome": string(job.OutcomeSucceeded), "disposition": string(job.DispositionFired),
 		"status_code": int64(204), "error": "a sentence", "fencing_token": fence.String(), "taken_at": at(5), "published_at": at(6),
@@ -87,7 +87,8 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 		"skipped_count": int64(12), "log_id": "log-7", "log_partition": int64(6), "log_offset": int64(42), "appended_at": at(13),
 	}
 	empty := map[string]any{
-		"attempt": int64(0), "status_code": int64(0), "skipped_count": int64(0), "log_id": "log-7", "log_partition": int64(6),
+		"tenant_id": "default",
+		"attempt":   int64(0), "status_code": int64(0), "skipped_count": int64(0), "log_id": "log-7", "log_partition": int64(6),
 		"log_offset": int64(43), "appended_at": at(14),
 	}
 	for codec := range codecs() {

@@ -252,7 +252,7 @@ type flakyJobs struct {
 	*flaky
 }
 
-func (j flakyJobs) ClaimKey(ctx context.Context, tenant, key string, c jobstore.Claim) (standing jobstore.Claim, won bool, err error) {
+func (j flakyJobs) ClaimKey(ctx context.Context, tenant job.Tenant, key string, c jobstore.Claim) (standing jobstore.Claim, won bool, err error) {
 	err = j.call(func() (err error) { standing, won, err = j.Jobs.ClaimKey(ctx, tenant, key, c); return err })
 	return standing, won, err
 }
@@ -265,7 +265,7 @@ func (j flakyJobs) CreateMany(ctx context.Context, rows []job.Job) error {
 	return j.call(func() error { return j.Jobs.CreateMany(ctx, rows) })
 }
 
-func (j flakyJobs) FinishKey(ctx context.Context, tenant, key string, a jobstore.Answer) error {
+func (j flakyJobs) FinishKey(ctx context.Context, tenant job.Tenant, key string, a jobstore.Answer) error {
 	return j.call(func() error { return j.Jobs.FinishKey(ctx, tenant, key, a) })
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/job"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
@@ -18,6 +19,7 @@ type server struct {
 	t       testing.TB
 	jobs    *embedded.JobStore
 	pending *embedded.Pending
+	stored  *embedded.Settings
 	handler http.Handler
 }
 
@@ -39,10 +41,11 @@ func newServer(t testing.TB, configure func(*jobapi.Config, *jobapi.Deps)) *serv
 	}
 	cfg := jobapi.DefaultConfig()
 	cfg.Partitions = 4
+	stored := embedded.NewSettings(db)
 	jobs, pending := embedded.NewJobStore(db), embedded.NewPending(db)
 	deps := jobapi.Deps{
 		Jobs: jobs, Pending: pending, History: embedded.NewHistory(db),
-		Settings: embedded.NewSettings(db),
+		Settings: stored,
 		Hot:      embedded.NewHotBuckets(db.Incarnation(), 4, 0), Outcomes: records, Stops: records, Logger: slog.New(slog.DiscardHandler),
 	}
 	if configure != nil {
@@ -52,7 +55,7 @@ func newServer(t testing.TB, configure func(*jobapi.Config, *jobapi.Deps)) *serv
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &server{t: t, jobs: jobs, pending: pending, handler: s.Handler()}
+	return &server{t: t, jobs: jobs, pending: pending, stored: stored, handler: s.Handler()}
 }
 
 // do makes a request with a JSON body and pairs of headers.
@@ -82,9 +85,15 @@ func (s *server) doAt(host, method, path string) *httptest.ResponseRecorder {
 }
 
 // entries counts the pending entries in the store.
-func (s *server) entries() int {
+func (s *server) entries() (n int) {
 	s.t.Helper()
-	n := 0
+	s.eachEntry(func(*job.Entry) { n++ })
+	return n
+}
+
+// eachEntry calls do with every pending entry in the store.
+func (s *server) eachEntry(do func(e *job.Entry)) {
+	s.t.Helper()
 	for p := range 4 {
 		var low int64
 		for {
@@ -99,11 +108,12 @@ func (s *server) entries() int {
 			if err != nil {
 				s.t.Fatal(err)
 			}
-			n += len(rows)
+			for i := range rows {
+				do(&rows[i].Entry)
+			}
 			low = minute + 1
 		}
 	}
-	return n
 }
 
 const goodJob = `{"name":"report","type":"cron","cron_expr":"0 9 * * MON","timezone":"Europe/Berlin",` +

@@ -138,7 +138,7 @@ func (h *hostile) resolve(s map[string]any) map[string]any {
 // operation aims mutations at one operation's parameters and body.
 func (h *hostile) operation(path, method string, item, op map[string]any) {
 	h.ops[op["operationId"].(string)] = true
-	good := strings.NewReplacer("{id}", h.jobID, "{execution_id}", "exe_"+h.jobID[4:]+"-s1893456000000").Replace(path)
+	good := named(path, h.jobID)
 	for _, list := range []any{item["parameters"], op["parameters"]} {
 		refs, _ := list.([]any)
 		for _, r := range refs {
@@ -173,7 +173,14 @@ func bases() map[string]string {
 	return map[string]string{
 		"/schedules/preview": `{"type":"cron","cron_expr":"0 9 * * MON"}`, "/jobs:batch": `{"jobs":[` + goodJob + `]}`,
 		"/dead-letters:redrive": `{"filter":{},"rate_per_second":5}`, "/dispatch/pause": `{}`, "/dispatch/resume": `{}`,
+		"/tenants": `{"name":"acme"}`, "/keys": `{"name":"deploy","role":"viewer"}`, "/keys/{key_id}/rotate": `{}`,
 	}
+}
+
+// named puts a job, an execution of it, a tenant and a key into a path of the document.
+func named(path, jobID string) string {
+	return strings.NewReplacer("{id}", jobID, "{execution_id}", "exe_"+jobID[4:]+"-s1893456000000", "{tenant}", "acme",
+		"{key_id}", "mh_default_1").Replace(path)
 }
 
 func malformed() []string {
@@ -366,7 +373,7 @@ func (h *hostile) send(want int, method, path, body string, headers ...string) *
 	if w.Header().Get("Request-Id") == "" {
 		h.t.Errorf("%s: no Request-Id", what)
 	}
-	written := w.Code == http.StatusCreated && w.Header().Get("Idempotency-Replayed") == ""
+	written := w.Code == http.StatusCreated && w.Header().Get("Idempotency-Replayed") == "" && strings.HasPrefix(path, "/jobs")
 	if written || w.Code == http.StatusAccepted && strings.HasSuffix(path, "/trigger") || w.Code == http.StatusOK && (method == "PUT" || method == "PATCH") {
 		h.accepted++
 	}

@@ -184,7 +184,7 @@ func TestRedriveThatIsRepeatedNamesTheSameExecutions(t *testing.T) {
 			die := func(i int) {
 				id := s.create(everySecond)
 				now := job.Instant(time.Now().Add(time.Duration(i) * time.Second))
-				e := job.Event{TenantID: "default", Type: job.EventAttempt, Entry: job.Entry{
+				e := job.Event{Type: job.EventAttempt, Entry: job.Entry{
 					Locator: job.Locator{ExecutionID: job.ScheduleExecutionID(id, now), Attempt: 1}, JobID: id, NominalAt: now,
 				}}
 				if err := letters.PutDeadLetter(t.Context(), job.DeadLetter{Event: e, Reason: "permanent", At: now}); err != nil {
@@ -281,7 +281,7 @@ func (g *absentJobs) Create(ctx context.Context, j job.Job, exclusive bool) erro
 	return errors.Join(g.err(), g.Jobs.Create(ctx, j, exclusive))
 }
 
-func (g *absentJobs) ClaimKey(ctx context.Context, tenant, key string, c jobstore.Claim) (jobstore.Claim, bool, error) {
+func (g *absentJobs) ClaimKey(ctx context.Context, tenant job.Tenant, key string, c jobstore.Claim) (jobstore.Claim, bool, error) {
 	if err := g.err(); err != nil {
 		return c, false, err
 	}

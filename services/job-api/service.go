@@ -6,19 +6,23 @@
 // checked.
 //
 // This package holds the configuration and the wiring. internal/edge checks requests and answers them, internal/form is how
-// clients write a job and see it again, internal/reads shows what is there, and internal/writes changes it. Imports go in
-// this order only: edge, form, reads, writes.
+// clients write a job and see it again, internal/reads shows what is there, and internal/writes changes it; internal/access finds
+// out who asks, and internal/accounts carries out what concerns tenants and keys. Imports go in this order only: access, edge, form,
+// reads, writes; accounts needs the first two.
 package jobapi
 
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -29,6 +33,9 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/tenants"
+	"github.com/minutehand/minutehand/services/job-api/internal/access"
+	"github.com/minutehand/minutehand/services/job-api/internal/accounts"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/reads"
 	"github.com/minutehand/minutehand/services/job-api/internal/writes"
@@ -38,8 +45,15 @@ import (
 type Config struct {
 	// Partitions is the store's partition count.
 	Partitions int
-	// AuthToken is the bearer token that requests must carry; empty means none.
+	// AuthToken is the bearer token of an admin of the installation; empty means none.
 	AuthToken string
+	// Tokens says which JSON Web Tokens are accepted; without Keys none are.
+	Tokens TokenConfig
+	// ClientCertificates is set if TLS verifies the certificates of clients. Without it, a token or a key set, everybody is let in
+	// as an admin of the installation.
+	ClientCertificates bool
+	// TLS is the configuration of the listener; nil means that it answers in plain text.
+	TLS *tls.Config
 	// Grace is how long an entry without a job row is kept; a writer may take half of it from entry to row.
 	Grace time.Duration
 	// MaxBodyBytes bounds a request's body, MaxBatchBytes that of a batch of jobs.
@@ -49,7 +63,7 @@ type Config struct {
 	// MaxConnections bounds the open connections, three quarters of it those from one address. Idle connections make room.
 	MaxConnections int
 	// LocalHostsOnly refuses requests whose Host is neither localhost nor an address. It is for an API on loopback without a
-	// token: a page in a browser must not reach it under a name of the page's own.
+	// credential: a page in a browser must not reach it under a name of the page's own.
 	LocalHostsOnly bool
 	// DrainLimit is how long a stop waits for requests in flight, AnswerLimit how long a client may take to read an answer.
 	DrainLimit, AnswerLimit time.Duration
@@ -100,10 +114,14 @@ type Deps struct {
 	Clock clock.Clock
 }
 
+// TokenConfig says which JSON Web Tokens are accepted, and what their claims mean.
+type TokenConfig = access.TokenConfig
+
 // Service is the job-api.
 type Service struct {
 	listener net.Listener
 	edge     *edge.Edge
+	guard    *access.Guard
 	writes   *writes.Writes
 }
 
@@ -122,6 +140,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	directory := tenants.New(deps.Settings, deps.Clock)
+	guard, err := access.New(access.Config{Token: cfg.AuthToken, Open: cfg.open(), Tokens: cfg.Tokens}, directory, deps.Clock, deps.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("job-api: %w", err)
+	}
 	problems := edge.NewProblems(deps.Logger)
 	read := &reads.Reads{
 		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Outcomes,
@@ -136,17 +159,18 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	})
 	operations := write.Operations()
 	maps.Copy(operations, read.Operations())
+	maps.Copy(operations, (&accounts.Accounts{Directory: directory, Clock: deps.Clock}).Operations())
 	answering, err := edge.New(edge.Config{
-		AuthToken: cfg.AuthToken, LocalHostsOnly: cfg.LocalHostsOnly, MaxBodyBytes: cfg.MaxBodyBytes, MaxBatchBytes: cfg.MaxBatchBytes,
+		TLS: cfg.TLS, LocalHostsOnly: cfg.LocalHostsOnly, MaxBodyBytes: cfg.MaxBodyBytes, MaxBatchBytes: cfg.MaxBatchBytes,
 		MaxConnections: cfg.MaxConnections, DrainLimit: cfg.DrainLimit, AnswerLimit: cfg.AnswerLimit,
 	}, edge.Deps{
-		Document: document, Problems: problems, Full: deps.Full, Entropy: deps.Entropy, Admin: deps.Admin,
+		Document: document, Problems: problems, Guard: guard, Full: deps.Full, Entropy: deps.Entropy, Admin: deps.Admin,
 		Logger: deps.Logger, Metrics: deps.Metrics, Clock: deps.Clock,
 	}, operations)
 	if err != nil {
 		return nil, err
 	}
-	return &Service{listener: deps.Listener, edge: answering, writes: write}, nil
+	return &Service{listener: deps.Listener, edge: answering, guard: guard, writes: write}, nil
 }
 
 // Handler returns the handler that answers the API's requests.
@@ -158,7 +182,10 @@ func (s *Service) Run(ctx context.Context) error {
 	background := make(chan struct{})
 	go func() {
 		defer close(background)
+		var both sync.WaitGroup
+		both.Go(func() { s.guard.Run(ctx) })
 		s.writes.Run(ctx)
+		both.Wait()
 	}()
 	defer func() {
 		cancel() // also when the listener fails

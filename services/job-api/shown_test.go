@@ -57,7 +57,7 @@ func TestDeadLettersOfADeletedJobAreNotListed(t *testing.T) {
 	ids := []string{s.create(everySecond), s.create(everySecond)}
 	for i, id := range ids {
 		now := job.Instant(time.Now().Add(time.Duration(i) * time.Second))
-		e := job.Event{TenantID: "default", Type: job.EventAttempt, Entry: job.Entry{
+		e := job.Event{Type: job.EventAttempt, Entry: job.Entry{
 			Locator: job.Locator{ExecutionID: job.ScheduleExecutionID(id, now), Attempt: 1}, JobID: id, NominalAt: now,
 		}}
 		if err := letters.PutDeadLetter(t.Context(), job.DeadLetter{Event: e, Reason: "permanent", At: now}); err != nil {

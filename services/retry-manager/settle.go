@@ -201,7 +201,7 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 func (s *Service) pause(ctx context.Context, e *job.Event) error {
 	j, err := s.deps.Jobs.Get(ctx, e.Entry.JobID)
 	if err == nil && j.Definition.ID == e.Entry.DefinitionID {
-		_, err = s.change.Pause(ctx, j.ID, job.Instant(s.deps.Clock.Now()))
+		_, err = s.change.Pause(ctx, j.Tenant, j.ID, job.Instant(s.deps.Clock.Now()))
 	}
 	if errors.Is(err, jobstore.ErrNotFound) {
 		return nil

@@ -68,7 +68,7 @@ func newFixture(t *testing.T) fixture {
 	retry := job.RetryPolicy{
 		MaxAttempts: 3, Backoff: job.BackoffFixed, BaseDelay: time.Second, MaxDelay: time.Minute, Window: time.Hour,
 	}
-	failed := job.AttemptEvent(&job.Fire{Entry: e, TenantID: "default", Retry: retry}, o, o.Timeline.Completed)
+	failed := job.AttemptEvent(&job.Fire{Entry: e, Retry: retry}, o, o.Timeline.Completed)
 	return fixture{s, t, e, failed}
 }
 
@@ -85,7 +85,7 @@ func (f fixture) settled(events ...job.Event) {
 }
 
 func (f fixture) deferred(to time.Time) job.Event {
-	return job.DeferredEvent(&job.Fire{Entry: f.entry, TenantID: "default", Retry: f.failed.Retry}, to, f.entry.DueAt)
+	return job.DeferredEvent(&job.Fire{Entry: f.entry, Retry: f.failed.Retry}, to, f.entry.DueAt)
 }
 
 // want checks whether the second attempt is pending, and which dead letters exist.
@@ -96,7 +96,7 @@ func (f fixture) want(second bool, reasons ...string) {
 	if (err == nil) != second {
 		f.t.Errorf("the second attempt is pending: %t (%v), want %t", err == nil, err, second)
 	}
-	letters, _, err := f.deps.History.DeadLetters(f.t.Context(), "default", "", 10)
+	letters, _, err := f.deps.History.DeadLetters(f.t.Context(), job.DefaultTenant, "", 10)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestFailureThatAnotherAttemptFollowedIsNoDeadLetter(t *testing.T) {
 func TestFailureThatCameAfterAReleaseIsADeadLetter(t *testing.T) {
 	for _, once := range []bool{true, false} {
 		f := newFixture(t)
-		released := job.ReleasedEvent(&job.Fire{Entry: f.entry, TenantID: "default"}, f.entry.DueAt)
+		released := job.ReleasedEvent(&job.Fire{Entry: f.entry}, f.entry.DueAt)
 		if once {
 			f.settled(released, f.failed)
 		} else {
@@ -178,6 +178,6 @@ func TestFailureThatCameAfterAReleaseIsADeadLetter(t *testing.T) {
 
 func TestReleaseAfterAFailureChangesNothing(t *testing.T) {
 	f := newFixture(t)
-	f.settled(f.failed, job.ReleasedEvent(&job.Fire{Entry: f.entry, TenantID: "default"}, f.entry.DueAt), f.failed)
+	f.settled(f.failed, job.ReleasedEvent(&job.Fire{Entry: f.entry}, f.entry.DueAt), f.failed)
 	f.want(true)
 }

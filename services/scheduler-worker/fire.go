@@ -164,7 +164,7 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots []*
 			t.waitsForRow = false
 			sh.count(t)
 			sh.renew(t)
-		case !t.published && hold.Holds(t.labels):
+		case !t.published && hold.Holds(t.tenant, t.labels):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
 		case t.late(now) && t.series.Plan == nil:
 			lateOneShots = append(lateOneShots, t)
@@ -357,10 +357,17 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 	return err // the parents are taken again: otherwise a schedule of every second would stand still until the closing sweep
 }
 
+// ours returns the entry as messages carry it, with the tenant that the job row names.
+func (t *task) ours() job.Entry {
+	e := *t.entry
+	e.Tenant = t.tenant
+	return e
+}
+
 // fire returns the message for the task's attempt, published at an instant.
 func (t *task) fire(at time.Time) *job.Fire {
 	return &job.Fire{
-		Entry: *t.entry, TenantID: t.tenantID, Target: t.series.Def.Target, Retry: t.series.Def.Retry,
+		Entry: t.ours(), Target: t.series.Def.Target, Retry: t.series.Def.Retry,
 		Incarnation: t.incarnation, Epoch: t.owner.Epoch, TakenAt: job.Instant(t.takenAt),
 		PublishedAt: at, Fresh: t.fresh,
 	}

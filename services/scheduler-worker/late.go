@@ -178,7 +178,7 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 		}
 	}
 	if d.Skipped != nil {
-		events = append(events, job.SkippedEvent(t.entry, t.tenantID, *d.Skipped, d.Disposition, at))
+		events = append(events, job.SkippedEvent(t.ours(), *d.Skipped, d.Disposition, at))
 	}
 	if err := s.publishEvents(ctx, events); err != nil {
 		return err

@@ -126,7 +126,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	if !found {
 		return s.await(t)
 	}
-	t.tenantID, t.labels = row.TenantID, row.Labels
+	t.tenant, t.labels = row.Tenant, row.Labels
 	state := row.State()
 	verdict := state.Judge(t.entry, time.Time{})
 	if verdict == job.VerdictAheadOfRow {
@@ -201,7 +201,7 @@ func (s *Service) recall(ctx context.Context, t *task) error {
 
 // series returns the definition under which the entry runs, compiled.
 func (s *Service) series(ctx context.Context, row *job.Job, e *job.Entry) (*occurrence.Series, error) {
-	l := &occurrence.Series{JobID: row.ID, Def: &row.Definition}
+	l := &occurrence.Series{JobID: row.ID, Tenant: row.Tenant, Def: &row.Definition}
 	if e.DefinitionID != row.Definition.ID {
 		d, endsAt, err := s.deps.Jobs.Definition(ctx, row.ID, e.DefinitionID)
 		if err != nil {
@@ -374,7 +374,7 @@ func (s *Service) following(
 		}
 	}
 	if decision.Skipped != nil {
-		events = append(events, job.SkippedEvent(t.entry, t.tenantID, *decision.Skipped, decision.Disposition, now))
+		events = append(events, job.SkippedEvent(t.ours(), *decision.Skipped, decision.Disposition, now))
 	}
 	if !decision.Next.IsZero() {
 		exists, err := s.successorExists(ctx, t, *decision, now)

@@ -77,7 +77,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	begin := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 	f.row = job.Job{
-		ID: "job_01M7ZJW5E6D77SAJPXRW35C2CA", TenantID: "default", Status: job.StatusPaused, Version: 3, PausedAt: begin.Add(time.Minute),
+		ID: "job_01M7ZJW5E6D77SAJPXRW35C2CA", Tenant: job.DefaultTenant, Status: job.StatusPaused, Version: 3, PausedAt: begin.Add(time.Minute),
 		Definition: job.Definition{
 			ID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", EffectiveAt: begin, FirstOrdinal: 1, CatchUpWindow: 10 * time.Second,
 			Schedule: job.Schedule{Type: job.ScheduleInterval, Every: 10 * time.Second, StartAt: begin},
@@ -107,7 +107,7 @@ func (f *fixture) task() *task {
 	series, err := f.series(f.t.Context(), &f.row, &f.entry)
 	f.must(err)
 	return &task{
-		entry: &f.entry, from: newShard(f.Service), owner: f.owner, series: series, tenantID: f.row.TenantID, judgedAt: f.deps.Clock.Now(),
+		entry: &f.entry, from: newShard(f.Service), owner: f.owner, series: series, tenant: f.row.Tenant, judgedAt: f.deps.Clock.Now(),
 	}
 }
 
@@ -201,7 +201,7 @@ func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) 
 	f := newFixture(t)
 	ctx, key, former := t.Context(), attempts.KeyOf(&f.entry), f.entry
 	former.DefinitionID = "def_01M7ZJW5E6D77SAJPXRZ000000"
-	called := job.AttemptEvent(&job.Fire{Entry: former, TenantID: f.row.TenantID},
+	called := job.AttemptEvent(&job.Fire{Entry: former},
 		job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1}}, f.entry.DueAt)
 	f.must(f.deps.History.Record(ctx, []*job.Event{&called}))
 	f.row.Status = job.StatusActive

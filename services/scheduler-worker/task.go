@@ -21,11 +21,11 @@ import (
 type task struct {
 	entry *job.Entry // shared with the hot tier, never changed
 	// from is the shard that took the task.
-	from     *shard
-	owner    coord.Owner
-	series   *occurrence.Series
-	tenantID string
-	labels   map[string]string
+	from   *shard
+	owner  coord.Owner
+	series *occurrence.Series
+	tenant job.Tenant
+	labels map[string]string
 	// incarnation is the hot tier's, read before the job row was read.
 	incarnation string
 	takenAt     time.Time

@@ -164,7 +164,7 @@ func TestListingGoesThroughTheDaysOfATenant(t *testing.T) {
 			at := now.Add(-time.Duration(day)*24*time.Hour - time.Duration(n)*time.Millisecond)
 			id := job.JobPrefix + ulid.MustNew(uint64(at.UnixMilli()), ulid.DefaultEntropy()).String()
 			j := job.Job{
-				ID: id, TenantID: "t", Status: job.StatusActive, Version: 1, UpdatedAt: now,
+				ID: id, Tenant: 7, Status: job.StatusActive, Version: 1, UpdatedAt: now,
 				Definition: job.Definition{ID: "def_1", Schedule: job.Schedule{Type: job.ScheduleOneShot, RunAt: now.Add(time.Hour)}},
 			}
 			if day%5 == 0 {
@@ -178,7 +178,7 @@ func TestListingGoesThroughTheDaysOfATenant(t *testing.T) {
 	}
 	var got []string
 	for cursor := ""; ; {
-		page, next, err := jobs.List(t.Context(), "t", cursor, 7)
+		page, next, err := jobs.List(t.Context(), 7, cursor, 7)
 		if err != nil {
 			t.Fatal(err)
 		}

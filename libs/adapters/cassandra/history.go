@@ -159,7 +159,7 @@ func (s *History) Execution(ctx context.Context, executionID string) ([]job.Even
 // PutDeadLetter implements jobstore.History. The letter is stored under the day of the occurrence, which never changes.
 func (s *History) PutDeadLetter(ctx context.Context, d job.DeadLetter) error {
 	e := &d.Event.Entry
-	q := s.session.Query("INSERT INTO dead_letters (tenant_id, day, execution_id, letter) VALUES (?, ?, ?, ?)", d.Event.TenantID,
+	q := s.session.Query("INSERT INTO dead_letters (tenant_id, day, execution_id, letter) VALUES (?, ?, ?, ?)", d.Event.Entry.Tenant.String(),
 		dayOf(e.NominalAt), e.ExecutionID, wire.MarshalDeadLetter(&d))
 	return failed("dead letter", q.Idempotent(true).ExecContext(ctx))
 }
@@ -168,13 +168,13 @@ func (s *History) PutDeadLetter(ctx context.Context, d job.DeadLetter) error {
 func (s *History) MarkRedriven(ctx context.Context, d job.DeadLetter, executionID string) error {
 	e := &d.Event.Entry
 	q := s.session.Query("UPDATE dead_letters SET redriven_by = ? WHERE tenant_id = ? AND day = ? AND execution_id = ?", executionID,
-		d.Event.TenantID, dayOf(e.NominalAt), e.ExecutionID)
+		d.Event.Entry.Tenant.String(), dayOf(e.NominalAt), e.ExecutionID)
 	return failed("mark redriven", q.Idempotent(true).ExecContext(ctx))
 }
 
 // DeadLetters implements jobstore.History. The cursor is a day and the execution after which a page begins.
 func (s *History) DeadLetters(
-	ctx context.Context, tenantID, cursor string, limit int,
+	ctx context.Context, tenant job.Tenant, cursor string, limit int,
 ) (page []job.DeadLetter, next string, err error) {
 	day, after := newestDay(), ""
 	if cursor != "" {
@@ -186,7 +186,7 @@ func (s *History) DeadLetters(
 	}
 	for last := dayOf(time.Now().Add(-jobstore.HistoryTTL)); day >= last; day-- {
 		it := s.session.Query("SELECT letter, redriven_by FROM dead_letters WHERE tenant_id = ? AND day = ? AND execution_id > ? LIMIT ?",
-			tenantID, day, after, limit-len(page)).Idempotent(true).IterContext(ctx)
+			tenant.String(), day, after, limit-len(page)).Idempotent(true).IterContext(ctx)
 		var text []byte
 		var by string
 		for it.Scan(&text, &by) {

@@ -37,7 +37,7 @@ type JobStore struct {
 }
 
 type dayOfTenant struct {
-	tenant string
+	tenant job.Tenant
 	day    int
 }
 
@@ -118,8 +118,8 @@ type listing struct {
 	shard int
 }
 
-func listingOf(tenantID, jobID string) listing {
-	return listing{dayOfTenant{tenantID, listingDay(jobID)}, int(xxhash.Sum64String(jobID) % listingShards)}
+func listingOf(tenant job.Tenant, jobID string) listing {
+	return listing{dayOfTenant{tenant, listingDay(jobID)}, int(xxhash.Sum64String(jobID) % listingShards)}
 }
 
 // listingDay returns the day under which a job is listed; it grows with the id.
@@ -134,7 +134,7 @@ func listingDay(jobID string) int {
 func listed(of listing, j *job.Job) gocql.BatchEntry {
 	return gocql.BatchEntry{
 		Stmt: "INSERT INTO listings (tenant_id, day, shard, job_id) VALUES (?, ?, ?, ?) USING TTL ?",
-		Args: []any{of.tenant, of.day, of.shard, j.ID, ttl(j)}, Idempotent: true,
+		Args: []any{of.tenant.String(), of.day, of.shard, j.ID, ttl(j)}, Idempotent: true,
 	}
 }
 
@@ -156,9 +156,9 @@ func (s *JobStore) note(ctx context.Context, of dayOfTenant, j *job.Job) error {
 	if !known.Before(until) {
 		return nil
 	}
-	q := s.session.Query("INSERT INTO listing_days (tenant_id, day) VALUES (?, ?) USING TIMESTAMP ? AND TTL ?", of.tenant, of.day, until.UnixMicro(), seconds)
+	q := s.session.Query("INSERT INTO listing_days (tenant_id, day) VALUES (?, ?) USING TIMESTAMP ? AND TTL ?", of.tenant.String(), of.day, until.UnixMicro(), seconds)
 	if until.Equal(forGood) {
-		q = s.session.Query("UPDATE listing_days SET kept = true WHERE tenant_id = ? AND day = ?", of.tenant, of.day)
+		q = s.session.Query("UPDATE listing_days SET kept = true WHERE tenant_id = ? AND day = ?", of.tenant.String(), of.day)
 	}
 	if err := q.Idempotent(true).ExecContext(ctx); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (s *JobStore) note(ctx context.Context, of dayOfTenant, j *job.Job) error {
 
 // list lists a job.
 func (s *JobStore) list(ctx context.Context, j *job.Job) error {
-	of := listingOf(j.TenantID, j.ID)
+	of := listingOf(j.Tenant, j.ID)
 	if err := s.note(ctx, of.dayOfTenant, j); err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func (s *JobStore) insert(ctx context.Context, j *job.Job) error {
 func (s *JobStore) CreateMany(ctx context.Context, jobs []job.Job) error {
 	byShard := map[listing][]gocql.BatchEntry{}
 	for i := range jobs {
-		of := listingOf(jobs[i].TenantID, jobs[i].ID)
+		of := listingOf(jobs[i].Tenant, jobs[i].ID)
 		if err := s.note(ctx, of.dayOfTenant, &jobs[i]); err != nil {
 			return failed("create jobs", err)
 		}
@@ -286,9 +286,9 @@ func (s *JobStore) Definition(
 }
 
 // List implements jobstore.Jobs. A job that is listed but has no row was never created.
-func (s *JobStore) List(ctx context.Context, tenantID, cursor string, limit int) (page []job.Job, next string, err error) {
+func (s *JobStore) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.Job, next string, err error) {
 	for {
-		ids, err := s.listed(ctx, tenantID, cursor, limit+1)
+		ids, err := s.listed(ctx, tenant, cursor, limit+1)
 		if err != nil {
 			return nil, "", err
 		}
@@ -316,7 +316,7 @@ func (s *JobStore) List(ctx context.Context, tenantID, cursor string, limit int)
 
 // listed returns the ids after the cursor, newest first. It queries the days that exist, first the newest alone and then more at
 // once: a tenant that registers many jobs fills a page from one day, and one that registers few has few in each.
-func (s *JobStore) listed(ctx context.Context, tenantID, cursor string, limit int) (ids []string, err error) {
+func (s *JobStore) listed(ctx context.Context, tenant job.Tenant, cursor string, limit int) (ids []string, err error) {
 	newest := math.MaxInt32
 	if cursor == "" {
 		cursor = "~" // after every id
@@ -328,7 +328,7 @@ func (s *JobStore) listed(ctx context.Context, tenantID, cursor string, limit in
 		shards[i] = i
 	}
 	for n := 1; len(ids) < limit; n = min(2*n, maxDays) {
-		days, err := s.days(ctx, tenantID, newest, n)
+		days, err := s.days(ctx, tenant, newest, n)
 		if err != nil {
 			return nil, err
 		}
@@ -337,7 +337,7 @@ func (s *JobStore) listed(ctx context.Context, tenantID, cursor string, limit in
 		}
 		newest = days[len(days)-1] - 1
 		it := s.session.Query("SELECT job_id FROM listings WHERE tenant_id = ? AND day IN ? AND shard IN ? AND job_id < ? PER PARTITION LIMIT ?",
-			tenantID, days, shards, cursor, limit).Idempotent(true).IterContext(ctx)
+			tenant.String(), days, shards, cursor, limit).Idempotent(true).IterContext(ctx)
 		var id string
 		for it.Scan(&id) {
 			ids = append(ids, id)
@@ -351,8 +351,8 @@ func (s *JobStore) listed(ctx context.Context, tenantID, cursor string, limit in
 }
 
 // days returns at most n of a tenant's days, newest first.
-func (s *JobStore) days(ctx context.Context, tenantID string, newest, n int) (days []int, err error) {
-	it := s.session.Query("SELECT day FROM listing_days WHERE tenant_id = ? AND day <= ? LIMIT ?", tenantID, newest, n).
+func (s *JobStore) days(ctx context.Context, tenant job.Tenant, newest, n int) (days []int, err error) {
+	it := s.session.Query("SELECT day FROM listing_days WHERE tenant_id = ? AND day <= ? LIMIT ?", tenant.String(), newest, n).
 		Idempotent(true).IterContext(ctx)
 	var day int
 	for it.Scan(&day) {
@@ -362,13 +362,13 @@ func (s *JobStore) days(ctx context.Context, tenantID string, newest, n int) (da
 }
 
 // ClaimKey implements jobstore.Jobs.
-func (s *JobStore) ClaimKey(ctx context.Context, tenantID, key string, c jobstore.Claim) (jobstore.Claim, bool, error) {
+func (s *JobStore) ClaimKey(ctx context.Context, tenant job.Tenant, key string, c jobstore.Claim) (jobstore.Claim, bool, error) {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return c, false, fmt.Errorf("cassandra: claim: %w", err)
 	}
 	standing := map[string]any{}
-	applied, err := s.session.Query("INSERT INTO idempotency_keys (tenant_id, key, claim) VALUES (?, ?, ?) IF NOT EXISTS", tenantID, key,
+	applied, err := s.session.Query("INSERT INTO idempotency_keys (tenant_id, key, claim) VALUES (?, ?, ?) IF NOT EXISTS", tenant.String(), key,
 		string(text)).MapScanCASContext(ctx, standing)
 	if err != nil || applied {
 		return c, applied, failed("claim", err)
@@ -389,14 +389,14 @@ func (s *JobStore) ClaimKey(ctx context.Context, tenantID, key string, c jobstor
 }
 
 // FinishKey implements jobstore.Jobs.
-func (s *JobStore) FinishKey(ctx context.Context, tenantID, key string, answer jobstore.Answer) error {
+func (s *JobStore) FinishKey(ctx context.Context, tenant job.Tenant, key string, answer jobstore.Answer) error {
 	text, err := json.Marshal(answer)
 	if err != nil {
 		return fmt.Errorf("cassandra: answer: %w", err)
 	}
 	standing := map[string]any{}
 	applied, err := s.session.Query("UPDATE idempotency_keys SET answer = ? WHERE tenant_id = ? AND key = ? IF claim != null AND answer = null",
-		string(text), tenantID, key).MapScanCASContext(ctx, standing)
+		string(text), tenant.String(), key).MapScanCASContext(ctx, standing)
 	if claim, _ := standing["claim"].(string); err == nil && !applied && claim == "" {
 		err = jobstore.ErrNotFound
 	}

@@ -45,7 +45,7 @@ func TestPageOfJobsAsksTheHistoryTwiceForEachAtMost(t *testing.T) {
 		for _, ago := range []int{3 + i%20, days - 2} {
 			at := now.Add(-time.Duration(ago) * 24 * time.Hour)
 			events = append(events, &job.Event{
-				ID: fmt.Sprint("event ", ago), Type: job.EventAttempt, At: at, TenantID: "t",
+				ID: fmt.Sprint("event ", ago), Type: job.EventAttempt, At: at,
 				Entry: job.Entry{
 					Locator: job.Locator{DueAt: at, ExecutionID: job.ScheduleExecutionID(ids[i], at), Attempt: 1, DefinitionID: "def_1"},
 					JobID:   ids[i], Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at,

@@ -182,7 +182,7 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 		for _, how := range []string{"created", "created alone", "created with others", "changed from a one-shot", "changed from a recurring one"} {
 			t.Run(c.name+" "+how, func(t *testing.T) {
 				j := job.Job{
-					ID: fmt.Sprintf("job_%d_%s", i, strings.ReplaceAll(how, " ", "_")), TenantID: "t", Status: c.status, Deleted: c.deleted,
+					ID: fmt.Sprintf("job_%d_%s", i, strings.ReplaceAll(how, " ", "_")), Tenant: 7, Status: c.status, Deleted: c.deleted,
 					Version: 1, UpdatedAt: now, Definition: job.Definition{ID: "def_1", Schedule: c.s},
 				}
 				before := j
@@ -224,7 +224,7 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 			})
 		}
 	}
-	page, _, err := jobs.List(t.Context(), "t", "", 100)
+	page, _, err := jobs.List(t.Context(), 7, "", 100)
 	if err != nil || len(page) != 6*5 {
 		t.Errorf("%d jobs are listed, %v", len(page), err)
 	}

@@ -44,15 +44,15 @@ func acknowledge(ctx context.Context, db *DB, fsys vfs.FS) error {
 	if err != nil {
 		return err
 	}
-	j := job.Job{ID: crashJob, TenantID: "default", Version: 1, Status: job.StatusActive}
+	j := job.Job{ID: crashJob, Tenant: job.DefaultTenant, Version: 1, Status: job.StatusActive}
 	j2 := j
 	j2.Version, j2.Status = 2, job.StatusPaused
-	event := job.Event{ID: "event", TenantID: "default", Type: job.EventAttempt, Entry: crashEntry(1)}
+	event := job.Event{ID: "event", Type: job.EventAttempt, Entry: crashEntry(1)}
 	events, err := log.Subscribe(ctx, dispatch.TopicEvents, dispatch.GroupSettle)
 	if err != nil {
 		return err
 	}
-	_, _, claimErr := jobs.ClaimKey(ctx, "default", "key", jobstore.Claim{ID: crashJob, AcceptedAt: crashDay})
+	_, _, claimErr := jobs.ClaimKey(ctx, job.DefaultTenant, "key", jobstore.Claim{ID: crashJob, AcceptedAt: crashDay})
 	return errors.Join(
 		claimErr,
 		jobs.Create(ctx, j, true), jobs.Replace(ctx, j2), jobs.PutDefinition(ctx, crashJob, job.Definition{ID: "def_1"}),
@@ -80,7 +80,7 @@ func losses(ctx context.Context, db *DB, fsys vfs.FS) []string {
 	expect("job row", row.Version == 2 && row.Status == job.StatusPaused, err)
 	_, _, err = jobs.Definition(ctx, crashJob, "def_1")
 	expect("definition", true, err)
-	claim, won, err := jobs.ClaimKey(ctx, "default", "key", jobstore.Claim{ID: "other", AcceptedAt: crashDay})
+	claim, won, err := jobs.ClaimKey(ctx, job.DefaultTenant, "key", jobstore.Claim{ID: "other", AcceptedAt: crashDay})
 	expect("claim", !won && claim.ID == crashJob, err)
 	first, err := pending.Row(ctx, crashEntry(1).Locator)
 	expect("done mark", first.Done, err)
@@ -88,7 +88,7 @@ func losses(ctx context.Context, db *DB, fsys vfs.FS) []string {
 	expect("decision", second.Decision != nil && !second.Done, err)
 	events, err := history.Execution(ctx, crashEntry(1).ExecutionID)
 	expect("history", len(events) == 1, err)
-	letters, _, err := history.DeadLetters(ctx, "default", "", 10)
+	letters, _, err := history.DeadLetters(ctx, job.DefaultTenant, "", 10)
 	expect("dead letter", len(letters) == 1, err)
 	log, err := NewLog(db)
 	expect("log", err == nil, err)

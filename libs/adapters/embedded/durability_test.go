@@ -62,10 +62,10 @@ type kept struct {
 }
 
 var (
-	keptJob   = job.Job{ID: crashJob, TenantID: "default", Version: 1, Status: job.StatusActive}
-	keptNext  = job.Job{ID: crashJob, TenantID: "default", Version: 2, Status: job.StatusCancelled}
+	keptJob   = job.Job{ID: crashJob, Tenant: job.DefaultTenant, Version: 1, Status: job.StatusActive}
+	keptNext  = job.Job{ID: crashJob, Tenant: job.DefaultTenant, Version: 2, Status: job.StatusCancelled}
 	keptClaim = jobstore.Claim{ID: crashJob, AcceptedAt: crashDay}
-	keptEvent = job.Event{ID: "event", TenantID: "default", Type: job.EventAttempt, Entry: crashEntry(1)}
+	keptEvent = job.Event{ID: "event", Type: job.EventAttempt, Entry: crashEntry(1)}
 )
 
 func nothing(context.Context, *world) error { return nil }
@@ -80,7 +80,7 @@ func want(ok bool, err error) error {
 func createKept(ctx context.Context, w *world) error { return w.jobs.Create(ctx, keptJob, true) }
 
 func claimKept(ctx context.Context, w *world) error {
-	_, _, err := w.jobs.ClaimKey(ctx, "default", "key", keptClaim)
+	_, _, err := w.jobs.ClaimKey(ctx, job.DefaultTenant, "key", keptClaim)
 	return err
 }
 
@@ -100,7 +100,7 @@ func everythingKept() []kept {
 			return want(j.Version == 1, err)
 		}},
 		{"a job's listing", nothing, createKept, func(ctx context.Context, w *world) error {
-			page, _, err := w.jobs.List(ctx, "default", "", 10)
+			page, _, err := w.jobs.List(ctx, job.DefaultTenant, "", 10)
 			return want(len(page) == 1, err)
 		}},
 		{"a replaced job", createKept, func(ctx context.Context, w *world) error {
@@ -116,13 +116,13 @@ func everythingKept() []kept {
 			return err
 		}},
 		{"a claim", nothing, claimKept, func(ctx context.Context, w *world) error {
-			standing, won, err := w.jobs.ClaimKey(ctx, "default", "key", jobstore.Claim{ID: "other", AcceptedAt: crashDay})
+			standing, won, err := w.jobs.ClaimKey(ctx, job.DefaultTenant, "key", jobstore.Claim{ID: "other", AcceptedAt: crashDay})
 			return want(!won && standing.ID == crashJob, err)
 		}},
 		{"a claim's answer", claimKept, func(ctx context.Context, w *world) error {
-			return w.jobs.FinishKey(ctx, "default", "key", jobstore.Answer{Status: 201})
+			return w.jobs.FinishKey(ctx, job.DefaultTenant, "key", jobstore.Answer{Status: 201})
 		}, func(ctx context.Context, w *world) error {
-			standing, _, err := w.jobs.ClaimKey(ctx, "default", "key", keptClaim)
+			standing, _, err := w.jobs.ClaimKey(ctx, job.DefaultTenant, "key", keptClaim)
 			return want(standing.Answer != nil && standing.Answer.Status == 201, err)
 		}},
 		{"an entry", nothing, putKept, func(ctx context.Context, w *world) error {
@@ -144,7 +144,7 @@ func everythingKept() []kept {
 		{"a dead letter", nothing, func(ctx context.Context, w *world) error {
 			return w.history.PutDeadLetter(ctx, job.DeadLetter{Event: keptEvent})
 		}, func(ctx context.Context, w *world) error {
-			letters, _, err := w.history.DeadLetters(ctx, "default", "", 10)
+			letters, _, err := w.history.DeadLetters(ctx, job.DefaultTenant, "", 10)
 			return want(len(letters) == 1, err)
 		}},
 		{"a record of the log", nothing, publishKept, func(ctx context.Context, w *world) error {

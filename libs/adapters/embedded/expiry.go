@@ -89,7 +89,7 @@ func (s *JobStore) dropJob(jobID string, now time.Time) error {
 	}
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
-	if err := errors.Join(b.Delete(jobKey(jobID), nil), b.Delete(listingKey(row.TenantID, jobID), nil)); err != nil {
+	if err := errors.Join(b.Delete(jobKey(jobID), nil), b.Delete(listingKey(row.Tenant, jobID), nil)); err != nil {
 		return err
 	}
 	return s.db.commitLater(b)

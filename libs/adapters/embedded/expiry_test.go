@@ -37,23 +37,23 @@ func TestWhatHasEndedIsKeptForItsTimeAndNoLonger(t *testing.T) {
 		"job_changed":   {job.Job{Status: job.StatusActive, Definition: oneShot}, true}, // below
 	}
 	for id, c := range rows {
-		c.row.ID, c.row.TenantID, c.row.Version, c.row.UpdatedAt = id, "default", 1, now
+		c.row.ID, c.row.Tenant, c.row.Version, c.row.UpdatedAt = id, job.DefaultTenant, 1, now
 		if err := w.jobs.Create(ctx, c.row, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	changed := rows["job_changed"].row
-	changed.ID, changed.TenantID, changed.Version, changed.UpdatedAt = "job_changed", "default", 2, now.Add(time.Hour)
+	changed.ID, changed.Tenant, changed.Version, changed.UpdatedAt = "job_changed", job.DefaultTenant, 2, now.Add(time.Hour)
 	if err := errors.Join(
 		w.jobs.Replace(ctx, changed), w.jobs.PutDefinition(ctx, "job_recurring", job.Definition{ID: "def_0"}),
 	); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.jobs.ClaimKey(ctx, "default", "key", jobstore.Claim{ID: "first", AcceptedAt: now}); err != nil {
+	if _, _, err := w.jobs.ClaimKey(ctx, job.DefaultTenant, "key", jobstore.Claim{ID: "first", AcceptedAt: now}); err != nil {
 		t.Fatal(err)
 	}
 	present := func() (n int) {
-		page, _, err := w.jobs.List(ctx, "default", "", 100)
+		page, _, err := w.jobs.List(ctx, job.DefaultTenant, "", 100)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestWhatHasEndedIsKeptForItsTimeAndNoLonger(t *testing.T) {
 	if err := w.jobs.expire(ctx, now.Add(jobstore.KeyTTL-time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if standing, _, err := w.jobs.ClaimKey(ctx, "default", "key", jobstore.Claim{ID: "other", AcceptedAt: now}); err != nil ||
+	if standing, _, err := w.jobs.ClaimKey(ctx, job.DefaultTenant, "key", jobstore.Claim{ID: "other", AcceptedAt: now}); err != nil ||
 		standing.ID != "first" || present() != len(rows) {
 		t.Errorf("before its time something is gone: %v, %v, %d jobs", standing, err, present())
 	}
@@ -81,7 +81,7 @@ func TestWhatHasEndedIsKeptForItsTimeAndNoLonger(t *testing.T) {
 	if _, _, err := w.jobs.Definition(ctx, "job_recurring", "def_0"); !errors.Is(err, jobstore.ErrNotFound) {
 		t.Errorf("the superseded definition: %v", err)
 	}
-	if _, won, err := w.jobs.ClaimKey(ctx, "default", "key", jobstore.Claim{ID: "other", AcceptedAt: now}); err != nil || !won {
+	if _, won, err := w.jobs.ClaimKey(ctx, job.DefaultTenant, "key", jobstore.Claim{ID: "other", AcceptedAt: now}); err != nil || !won {
 		t.Errorf("the claim still stands: %v", err)
 	}
 }

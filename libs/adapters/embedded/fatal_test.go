@@ -21,7 +21,7 @@ import (
 var errDiskFull = errors.New("the disk is full")
 
 func createJob(ctx context.Context, db *DB) error {
-	j := job.Job{ID: job.JobPrefix + ulid.Make().String(), TenantID: "default", Version: 1, Status: job.StatusActive}
+	j := job.Job{ID: job.JobPrefix + ulid.Make().String(), Tenant: job.DefaultTenant, Version: 1, Status: job.StatusActive}
 	return NewJobStore(db).Create(ctx, j, true)
 }
 
@@ -37,7 +37,7 @@ func TestWriteThatTheDiskRefusesIsFatalAndNeverAnswered(t *testing.T) {
 			return log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{{Key: "k", Value: []byte("v")}})
 		},
 		"dead letter": func(ctx context.Context, db *DB, _ *Log) error {
-			return NewHistory(db).PutDeadLetter(ctx, job.DeadLetter{Event: job.Event{TenantID: "default", Entry: entry}})
+			return NewHistory(db).PutDeadLetter(ctx, job.DeadLetter{Event: job.Event{Entry: entry}})
 		},
 		"start number": func(ctx context.Context, db *DB, _ *Log) error {
 			_, err := NewCoordinator(db).StartNumber(ctx)
@@ -102,7 +102,7 @@ func TestSerialReadOfARowWaitsUntilItIsDurable(t *testing.T) {
 			t.Fatal(err)
 		}
 		jobs := NewJobStore(db)
-		j := job.Job{ID: crashJob, TenantID: "default", Version: 1, Status: job.StatusActive}
+		j := job.Job{ID: crashJob, Tenant: job.DefaultTenant, Version: 1, Status: job.StatusActive}
 		if err := jobs.Create(t.Context(), j, true); err != nil {
 			t.Fatal(err)
 		}

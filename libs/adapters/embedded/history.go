@@ -125,7 +125,7 @@ func (s *History) events(ctx context.Context, lower, upper []byte, limit int) ([
 // PutDeadLetter implements jobstore.History. The letter is stored under the day of the occurrence, which never changes.
 func (s *History) PutDeadLetter(_ context.Context, d job.DeadLetter) error {
 	e := &d.Event.Entry
-	k := deadLetterKey(day(e.NominalAt), d.Event.TenantID, e.ExecutionID)
+	k := deadLetterKey(day(e.NominalAt), d.Event.Entry.Tenant, e.ExecutionID)
 	if err := s.db.set(k, wire.MarshalDeadLetter(&d)); err != nil {
 		return fmt.Errorf("embedded: dead letter: %w", err)
 	}
@@ -135,7 +135,7 @@ func (s *History) PutDeadLetter(_ context.Context, d job.DeadLetter) error {
 // MarkRedriven implements jobstore.History.
 func (s *History) MarkRedriven(_ context.Context, d job.DeadLetter, executionID string) error {
 	e := &d.Event.Entry
-	k := redrivenKey(deadLetterKey(day(e.NominalAt), d.Event.TenantID, e.ExecutionID))
+	k := redrivenKey(deadLetterKey(day(e.NominalAt), d.Event.Entry.Tenant, e.ExecutionID))
 	if err := s.db.set(k, []byte(executionID)); err != nil {
 		return fmt.Errorf("embedded: mark redriven: %w", err)
 	}
@@ -146,7 +146,7 @@ func redrivenKey(deadLetter []byte) []byte { return append([]byte{tableRedriven}
 
 // DeadLetters implements jobstore.History.
 func (s *History) DeadLetters(
-	ctx context.Context, tenantID, cursor string, limit int,
+	ctx context.Context, tenant job.Tenant, cursor string, limit int,
 ) (page []job.DeadLetter, next string, err error) {
 	lower := []byte{tableDeadLetter}
 	if cursor != "" {
@@ -161,7 +161,7 @@ func (s *History) DeadLetters(
 		if err != nil {
 			return false, err
 		}
-		if d.Event.TenantID != tenantID {
+		if d.Event.Entry.Tenant != tenant {
 			return true, nil
 		}
 		by, _, err := s.db.get(redrivenKey(k))
@@ -188,8 +188,8 @@ func (s *History) expire(before time.Time) error {
 	defer b.Close()
 	err := errors.Join(
 		b.DeleteRange(historyDayKey(0, "")[:5], historyDayKey(d, "")[:5], nil),
-		b.DeleteRange(deadLetterKey(d-1, "", "")[:5], after([]byte{tableDeadLetter}), nil),
-		b.DeleteRange(redrivenKey(deadLetterKey(d-1, "", "")[:5]), after([]byte{tableRedriven}), nil),
+		b.DeleteRange(deadLetterKey(d-1, job.DefaultTenant, "")[:5], after([]byte{tableDeadLetter}), nil),
+		b.DeleteRange(redrivenKey(deadLetterKey(d-1, job.DefaultTenant, "")[:5]), after([]byte{tableRedriven}), nil),
 	)
 	if err != nil {
 		return err

@@ -232,7 +232,7 @@ func (s *JobStore) write(jobIDs []string, fill func(b *pebble.Batch) error) erro
 }
 
 func setJob(b *pebble.Batch, j job.Job) error {
-	err := errors.Join(b.Set(listingKey(j.TenantID, j.ID), nil, nil), b.Set(jobKey(j.ID), wire.MarshalJob(&j), nil))
+	err := errors.Join(b.Set(listingKey(j.Tenant, j.ID), nil, nil), b.Set(jobKey(j.ID), wire.MarshalJob(&j), nil))
 	if at := jobstore.Expiry(&j); !at.IsZero() {
 		err = errors.Join(err, b.Set(expiryKey(at, jobKey(j.ID)), nil, nil))
 	}
@@ -279,11 +279,11 @@ func (s *JobStore) Definition(
 }
 
 // List implements jobstore.Jobs.
-func (s *JobStore) List(ctx context.Context, tenantID, cursor string, limit int) ([]job.Job, string, error) {
-	prefix := text([]byte{tableListing}, tenantID)
+func (s *JobStore) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) ([]job.Job, string, error) {
+	prefix := text([]byte{tableListing}, tenant.String())
 	upper := after(prefix)
 	if cursor != "" {
-		upper = listingKey(tenantID, cursor)
+		upper = listingKey(tenant, cursor)
 	}
 	it, err := s.db.pebble.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: prefix, UpperBound: upper})
 	if err != nil {
@@ -309,9 +309,9 @@ func (s *JobStore) List(ctx context.Context, tenantID, cursor string, limit int)
 }
 
 // ClaimKey implements jobstore.Jobs. A claim older than jobstore.KeyTTL counts as none.
-func (s *JobStore) ClaimKey(_ context.Context, tenantID, key string, c jobstore.Claim) (jobstore.Claim, bool, error) {
-	k := claimKey(tenantID, key)
-	lock := s.keys.of(tenantID + "\x00" + key)
+func (s *JobStore) ClaimKey(_ context.Context, tenant job.Tenant, key string, c jobstore.Claim) (jobstore.Claim, bool, error) {
+	k := claimKey(tenant, key)
+	lock := s.keys.of(tenant.String() + "\x00" + key)
 	lock.Lock()
 	defer lock.Unlock()
 	standing, found, err := s.claim(k)
@@ -325,9 +325,9 @@ func (s *JobStore) ClaimKey(_ context.Context, tenantID, key string, c jobstore.
 }
 
 // FinishKey implements jobstore.Jobs.
-func (s *JobStore) FinishKey(_ context.Context, tenantID, key string, answer jobstore.Answer) error {
-	k := claimKey(tenantID, key)
-	lock := s.keys.of(tenantID + "\x00" + key)
+func (s *JobStore) FinishKey(_ context.Context, tenant job.Tenant, key string, answer jobstore.Answer) error {
+	k := claimKey(tenant, key)
+	lock := s.keys.of(tenant.String() + "\x00" + key)
 	lock.Lock()
 	defer lock.Unlock()
 	c, found, err := s.claim(k)

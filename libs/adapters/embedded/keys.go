@@ -41,11 +41,13 @@ func definitionKey(jobID, definitionID string) []byte {
 	return append(text([]byte{tableDefinition}, jobID), definitionID...)
 }
 
-func listingKey(tenantID, jobID string) []byte {
-	return append(text(append(make([]byte, 0, shortKeyRoom), tableListing), tenantID), jobID...)
+func listingKey(tenant job.Tenant, jobID string) []byte {
+	return append(text(append(make([]byte, 0, shortKeyRoom), tableListing), tenant.String()), jobID...)
 }
 
-func claimKey(tenantID, key string) []byte { return append(text([]byte{tableClaim}, tenantID), key...) }
+func claimKey(tenant job.Tenant, key string) []byte {
+	return append(text([]byte{tableClaim}, tenant.String()), key...)
+}
 
 func progressKey(partition int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{tableProgress}, uint32(partition))
@@ -95,9 +97,9 @@ func historyExecutionKey(jobID string, nominalAt time.Time, executionID string) 
 	return text(k, executionID)
 }
 
-func deadLetterKey(d uint32, tenantID, executionID string) []byte {
+func deadLetterKey(d uint32, tenant job.Tenant, executionID string) []byte {
 	k := binary.BigEndian.AppendUint32([]byte{tableDeadLetter}, ^d)
-	return append(text(k, tenantID), executionID...)
+	return append(text(k, tenant.String()), executionID...)
 }
 
 func logPartitionKey(topic string, partition int) []byte {

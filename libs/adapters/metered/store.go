@@ -64,21 +64,21 @@ func (x *jobsPort) Definition(ctx context.Context, jobID, definitionID string) (
 	return a, b, err
 }
 
-func (x *jobsPort) List(ctx context.Context, tenantID, cursor string, limit int) (a []job.Job, b string, err error) {
+func (x *jobsPort) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (a []job.Job, b string, err error) {
 	defer func(began time.Time) { x.m.done("jobs", "List", began, err) }(time.Now())
-	a, b, err = x.Jobs.List(ctx, tenantID, cursor, limit)
+	a, b, err = x.Jobs.List(ctx, tenant, cursor, limit)
 	return a, b, err
 }
 
-func (x *jobsPort) ClaimKey(ctx context.Context, tenantID, key string, c jobstore.Claim) (a jobstore.Claim, b bool, err error) {
+func (x *jobsPort) ClaimKey(ctx context.Context, tenant job.Tenant, key string, c jobstore.Claim) (a jobstore.Claim, b bool, err error) {
 	defer func(began time.Time) { x.m.done("jobs", "ClaimKey", began, err) }(time.Now())
-	a, b, err = x.Jobs.ClaimKey(ctx, tenantID, key, c)
+	a, b, err = x.Jobs.ClaimKey(ctx, tenant, key, c)
 	return a, b, err
 }
 
-func (x *jobsPort) FinishKey(ctx context.Context, tenantID, key string, answer jobstore.Answer) (err error) {
+func (x *jobsPort) FinishKey(ctx context.Context, tenant job.Tenant, key string, answer jobstore.Answer) (err error) {
 	defer func(began time.Time) { x.m.done("jobs", "FinishKey", began, err) }(time.Now())
-	err = x.Jobs.FinishKey(ctx, tenantID, key, answer)
+	err = x.Jobs.FinishKey(ctx, tenant, key, answer)
 	return err
 }
 
@@ -188,9 +188,9 @@ func (x *historyPort) MarkRedriven(ctx context.Context, d job.DeadLetter, execut
 	return err
 }
 
-func (x *historyPort) DeadLetters(ctx context.Context, tenantID, cursor string, limit int) (a []job.DeadLetter, b string, err error) {
+func (x *historyPort) DeadLetters(ctx context.Context, tenant job.Tenant, cursor string, limit int) (a []job.DeadLetter, b string, err error) {
 	defer func(began time.Time) { x.m.done("history", "DeadLetters", began, err) }(time.Now())
-	a, b, err = x.History.DeadLetters(ctx, tenantID, cursor, limit)
+	a, b, err = x.History.DeadLetters(ctx, tenant, cursor, limit)
 	return a, b, err
 }
 

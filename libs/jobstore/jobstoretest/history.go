@@ -37,7 +37,7 @@ func RunHistory(t *testing.T, open func(t *testing.T) jobstore.History) {
 // historyBegin returns an instant early enough that all of a test lies in the past, and late enough that nothing expires.
 func historyBegin() time.Time { return job.Instant(time.Now().Add(-96 * time.Hour)) }
 
-func event(jobID, tenant string, at time.Time, attempt int) job.Event {
+func event(jobID string, tenant job.Tenant, at time.Time, attempt int) job.Event {
 	due := at.Add(time.Duration(attempt) * time.Second)
 	f := job.Fire{
 		Entry: job.Entry{
@@ -45,9 +45,9 @@ func event(jobID, tenant string, at time.Time, attempt int) job.Event {
 				Partition: 1, Minute: job.Minute(due), DueAt: due, ExecutionID: job.ScheduleExecutionID(jobID, at),
 				Attempt: attempt, DefinitionID: newDefinitionID(),
 			},
-			JobID: jobID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Ordinal: 1, WrittenAt: at,
+			JobID: jobID, Tenant: tenant, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Ordinal: 1, WrittenAt: at,
 		},
-		TenantID: tenant, Retry: job.DefaultRetryPolicy(),
+		Retry: job.DefaultRetryPolicy(),
 	}
 	o := job.Outcome{
 		Kind: job.OutcomeFailed, Retryable: true, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4}, StatusCode: 503,
@@ -61,15 +61,14 @@ func eventIsReadBack(t *testing.T, s jobstore.History) {
 	jobID, tenant, at := newJobID(), newTenant(), historyBegin()
 	attempt := event(jobID, tenant, at, 1)
 	later := event(jobID, tenant, at.Add(time.Hour), 1)
-	deferred := job.DeferredEvent(&job.Fire{Entry: later.Entry, TenantID: tenant}, at.Add(2*time.Hour), at.Add(time.Hour))
+	deferred := job.DeferredEvent(&job.Fire{Entry: later.Entry}, at.Add(2*time.Hour), at.Add(time.Hour))
 	must(t, s.Record(t.Context(), pointers([]job.Event{attempt, deferred})))
 	for _, want := range []job.Event{attempt, deferred} {
 		got, err := s.Execution(t.Context(), want.Entry.ExecutionID)
 		must(t, err)
 		same(t, "execution", got, []job.Event{want})
 	}
-	skipped := job.SkippedEvent(&attempt.Entry, tenant,
-		job.SkippedRange{From: at.Add(3 * time.Hour), To: at.Add(4 * time.Hour), Count: 2}, job.DispositionSkippedMissed, at.Add(5*time.Hour))
+	skipped := job.SkippedEvent(attempt.Entry, job.SkippedRange{From: at.Add(3 * time.Hour), To: at.Add(4 * time.Hour), Count: 2}, job.DispositionSkippedMissed, at.Add(5*time.Hour))
 	must(t, s.Record(t.Context(), pointers([]job.Event{skipped})))
 	all, err := s.Executions(t.Context(), jobID, jobstore.Cursor{}, at.Add(-time.Hour), 10)
 	must(t, err)
@@ -244,7 +243,7 @@ func lettersInPages(t *testing.T, s jobstore.History) {
 	tenant, begin := newTenant(), historyBegin()
 	for i := range 9 {
 		at := begin.Add(time.Duration(i) * 9 * time.Hour)
-		for _, to := range []string{tenant, newTenant()} {
+		for _, to := range []job.Tenant{tenant, newTenant()} {
 			must(t, s.PutDeadLetter(t.Context(), job.DeadLetter{Event: event(newJobID(), to, at, 1), Reason: "permanent", At: at}))
 		}
 	}
@@ -266,7 +265,7 @@ func lettersInPages(t *testing.T, s jobstore.History) {
 func day(d job.DeadLetter) time.Time { return d.Event.Entry.NominalAt.Truncate(24 * time.Hour) }
 
 // letters reads all pages of a tenant's dead letters.
-func letters(t *testing.T, s jobstore.History, tenant string, limit int) []job.DeadLetter {
+func letters(t *testing.T, s jobstore.History, tenant job.Tenant, limit int) []job.DeadLetter {
 	t.Helper()
 	var all []job.DeadLetter
 	cursor := ""

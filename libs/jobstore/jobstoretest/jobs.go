@@ -20,7 +20,7 @@ var jobsBegin = time.Date(2031, 3, 4, 5, 6, 7, 89_000_000, time.UTC)
 // because a body is sent verbatim.
 func newJob() job.Job {
 	return job.Job{
-		ID: newJobID(), TenantID: newTenant(), Name: "conformance", Labels: map[string]string{"a": "b", "ü": "<&>"},
+		ID: newJobID(), Tenant: newTenant(), Name: "conformance", Labels: map[string]string{"a": "b", "ü": "<&>"},
 		Status: job.StatusActive, Version: 1, CreatedAt: jobsBegin, UpdatedAt: jobsBegin.Add(time.Millisecond),
 		PausedAt: jobsBegin.Add(-time.Hour), Definition: newDefinition(newDefinitionID()),
 	}
@@ -85,7 +85,7 @@ func everyRead(t *testing.T, s jobstore.Jobs, want job.Job) {
 	rows, err := getMany(t, s, []string{want.ID})
 	must(t, err)
 	same(t, "GetMany", rows, map[string]job.Job{want.ID: want})
-	page, _, err := s.List(t.Context(), want.TenantID, "", 10)
+	page, _, err := s.List(t.Context(), want.Tenant, "", 10)
 	must(t, err)
 	same(t, "List", page, []job.Job{want})
 }

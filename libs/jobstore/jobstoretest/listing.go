@@ -64,7 +64,7 @@ func listing(t *testing.T, s jobstore.Jobs) {
 	var jobs []job.Job
 	for range 7 {
 		j := newJob()
-		j.TenantID = tenant
+		j.Tenant = tenant
 		jobs = append(jobs, j)
 	}
 	for _, i := range []int{3, 0, 6, 2, 5, 1, 4} {
@@ -78,7 +78,7 @@ func listing(t *testing.T, s jobstore.Jobs) {
 }
 
 // listed reads all pages.
-func listed(t *testing.T, s jobstore.Jobs, tenant string, limit int) []job.Job {
+func listed(t *testing.T, s jobstore.Jobs, tenant job.Tenant, limit int) []job.Job {
 	t.Helper()
 	var all []job.Job
 	cursor := ""
@@ -152,7 +152,10 @@ func claimsRace(t *testing.T, s jobstore.Jobs) {
 
 func claimsAreSeparate(t *testing.T, s jobstore.Jobs) {
 	a, b := newTenant(), newTenant()
-	for _, c := range []struct{ tenant, key string }{{a, "key"}, {b, "key"}, {a, "key2"}, {a, "ke"}, {a, "key "}} {
+	for _, c := range []struct {
+		tenant job.Tenant
+		key    string
+	}{{a, "key"}, {b, "key"}, {a, "key2"}, {a, "ke"}, {a, "key "}} {
 		if _, won, err := s.ClaimKey(t.Context(), c.tenant, c.key, newClaim()); err != nil || !won {
 			t.Errorf("%+v: won %v, %v", c, won, err)
 		}

@@ -7,6 +7,7 @@ package jobstoretest
 
 import (
 	"errors"
+	"math/rand/v2"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -21,7 +22,8 @@ func newJobID() string { return job.JobPrefix + ulid.Make().String() }
 
 func newDefinitionID() string { return job.DefinitionPrefix + ulid.Make().String() }
 
-func newTenant() string { return "tenant-" + ulid.Make().String() }
+// newTenant returns a number that no other test uses: several runs may share one server.
+func newTenant() job.Tenant { return job.Tenant(1 + rand.Uint32N(1<<32-1)) }
 
 func must(t *testing.T, err error) {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
@@ -36,7 +37,7 @@ func (p *Process) Account(from, until time.Time) *ledger.Account {
 func (p *Process) readJobs(db *embedded.DB, a *ledger.Account) error {
 	ctx := p.t.Context()
 	jobs, history := embedded.NewJobStore(db), embedded.NewHistory(db)
-	rows, _, err := jobs.List(ctx, "default", "", all)
+	rows, _, err := jobs.List(ctx, job.DefaultTenant, "", all)
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (p *Process) readJobs(db *embedded.DB, a *ledger.Account) error {
 		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
 		a.Events = append(a.Events, events...)
 	}
-	a.DeadLetters, _, err = history.DeadLetters(ctx, "default", "", all)
+	a.DeadLetters, _, err = history.DeadLetters(ctx, job.DefaultTenant, "", all)
 	return err
 }
 

@@ -173,7 +173,7 @@ func (w *World) account(until time.Time) *ledger.Account {
 			low = minute + 1
 		}
 	}
-	letters, _, err := ad.History.DeadLetters(ctx, "default", "", 1_000_000)
+	letters, _, err := ad.History.DeadLetters(ctx, job.DefaultTenant, "", 1_000_000)
 	must(err)
 	a.DeadLetters = letters
 	a.Calls = w.Targets.Calls() // last, so that no event is in the account without its call

@@ -253,7 +253,7 @@ func (c *Cold) Superseded(jobID string) ([]job.Definition, error) {
 }
 
 // List implements jobstore.Jobs.
-func (c *Cold) List(_ context.Context, tenantID, cursor string, limit int) (page []job.Job, next string, err error) {
+func (c *Cold) List(_ context.Context, tenant job.Tenant, cursor string, limit int) (page []job.Job, next string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ids := slices.Sorted(maps.Keys(c.jobs))
@@ -263,7 +263,7 @@ func (c *Cold) List(_ context.Context, tenantID, cursor string, limit int) (page
 		if err != nil {
 			return nil, "", err
 		}
-		if j.TenantID != tenantID || cursor != "" && id >= cursor {
+		if j.Tenant != tenant || cursor != "" && id >= cursor {
 			continue
 		}
 		if len(page) == limit {
@@ -275,10 +275,10 @@ func (c *Cold) List(_ context.Context, tenantID, cursor string, limit int) (page
 }
 
 // ClaimKey implements jobstore.Jobs.
-func (c *Cold) ClaimKey(_ context.Context, tenantID, key string, claim jobstore.Claim) (jobstore.Claim, bool, error) {
+func (c *Cold) ClaimKey(_ context.Context, tenant job.Tenant, key string, claim jobstore.Claim) (jobstore.Claim, bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := tenantID + "\x00" + key
+	k := tenant.String() + "\x00" + key
 	if standing, ok := c.claims[k]; ok && claim.AcceptedAt.Sub(standing.AcceptedAt) < jobstore.KeyTTL {
 		return standing, false, nil
 	}
@@ -287,10 +287,10 @@ func (c *Cold) ClaimKey(_ context.Context, tenantID, key string, claim jobstore.
 }
 
 // FinishKey implements jobstore.Jobs.
-func (c *Cold) FinishKey(_ context.Context, tenantID, key string, answer jobstore.Answer) error {
+func (c *Cold) FinishKey(_ context.Context, tenant job.Tenant, key string, answer jobstore.Answer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := tenantID + "\x00" + key
+	k := tenant.String() + "\x00" + key
 	claim, ok := c.claims[k]
 	if !ok {
 		return jobstore.ErrNotFound

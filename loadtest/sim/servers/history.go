@@ -114,7 +114,7 @@ func (c *Cold) MarkRedriven(_ context.Context, d job.DeadLetter, executionID str
 
 // DeadLetters implements jobstore.History. A cursor is the execution id of a page's last letter.
 func (c *Cold) DeadLetters(
-	_ context.Context, tenantID, cursor string, limit int,
+	_ context.Context, tenant job.Tenant, cursor string, limit int,
 ) (page []job.DeadLetter, next string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +125,7 @@ func (c *Cold) DeadLetters(
 		}
 	}
 	for _, d := range c.letters[from:] {
-		if d.Event.TenantID != tenantID {
+		if d.Event.Entry.Tenant != tenant {
 			continue
 		}
 		page = append(page, d)

@@ -51,7 +51,9 @@ type Entry struct {
 	// Nothing follows from it, and a late one fires all the same.
 	Plain bool `protobuf:"varint,18,opt,name=plain,proto3" json:"plain,omitempty"`
 	// About how many bytes its definition takes.
-	Weight        uint32 `protobuf:"varint,19,opt,name=weight,proto3" json:"weight,omitempty"`
+	Weight uint32 `protobuf:"varint,19,opt,name=weight,proto3" json:"weight,omitempty"`
+	// The number of its job's tenant; 0 is the default tenant.
+	Tenant        uint32 `protobuf:"fixed32,20,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -215,6 +217,13 @@ func (x *Entry) GetPlain() bool {
 func (x *Entry) GetWeight() uint32 {
 	if x != nil {
 		return x.Weight
+	}
+	return 0
+}
+
+func (x *Entry) GetTenant() uint32 {
+	if x != nil {
+		return x.Tenant
 	}
 	return 0
 }
@@ -1102,7 +1111,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xab\x04\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xc3\x04\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1123,7 +1132,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x05trace\x18\x10 \x01(\tR\x05trace\x12\x12\n" +
 	"\x04lane\x18\x11 \x01(\aR\x04lane\x12\x14\n" +
 	"\x05plain\x18\x12 \x01(\bR\x05plain\x12\x16\n" +
-	"\x06weight\x18\x13 \x01(\rR\x06weight\"\xe3\x01\n" +
+	"\x06weight\x18\x13 \x01(\rR\x06weight\x12\x16\n" +
+	"\x06tenant\x18\x14 \x01(\aR\x06tenant\"\xe3\x01\n" +
 	"\bDecision\x12\x12\n" +
 	"\x04fire\x18\x01 \x01(\bR\x04fire\x125\n" +
 	"\askipped\x18\x02 \x01(\v2\x1b.minutehand.v1.SkippedRangeR\askipped\x12\x17\n" +

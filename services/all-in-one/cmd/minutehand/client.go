@@ -23,7 +23,8 @@ const maxAnswer = 64 << 20
 // client is what every command that talks to an API has in common.
 type client struct {
 	Server    string `default:"http://127.0.0.1:8080" env:"MINUTEHAND_SERVER" help:"Where the API is." placeholder:"URL"`
-	TokenFile string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the bearer token." placeholder:"FILE"`
+	TokenFile string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the API key or the token to send." placeholder:"FILE"`
+	Tenant    string `env:"MINUTEHAND_TENANT" help:"Act for this tenant; only a credential of the installation may choose." placeholder:"NAME"`
 	output
 }
 
@@ -59,6 +60,9 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any, 
 			return nil, usageError{fmt.Errorf("cannot read the token file: %w", cause(err))}
 		}
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	if c.Tenant != "" {
+		req.Header.Set("Minutehand-Tenant", c.Tenant)
 	}
 	defer waiting(c.Server)()
 	resp, err := http.DefaultClient.Do(req)

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
+	"github.com/minutehand/minutehand/libs/job"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -116,7 +117,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}
-	letters, _, err := p.Adapters.History.DeadLetters(ctx, "default", "", c.Jobs)
+	letters, _, err := p.Adapters.History.DeadLetters(ctx, job.DefaultTenant, "", c.Jobs)
 	if err := errors.Join(err, p.Close()); err != nil {
 		return err
 	}

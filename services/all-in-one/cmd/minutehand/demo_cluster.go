@@ -52,7 +52,7 @@ func (c *demoCmd) onCluster(ctx context.Context) error {
 	}
 	letters := 0
 	for cursor := ""; ; {
-		page, next, err := servers.History.DeadLetters(ctx, "default", cursor, 500)
+		page, next, err := servers.History.DeadLetters(ctx, job.DefaultTenant, cursor, 500)
 		if err != nil {
 			return err
 		}

@@ -27,6 +27,8 @@ type cli struct {
 	Executions  executionsCmd     `cmd:"" help:"Show what became of a job's occurrences."`
 	Schedule    scheduleCmd       `cmd:"" help:"Preview schedules."`
 	DeadLetters deadLettersCmd    `cmd:"" help:"Look at executions that were given up."`
+	Tenants     tenantsCmd        `cmd:"" help:"Make and list tenants."`
+	Keys        keysCmd           `cmd:"" help:"Make, list and revoke API keys."`
 	Pause       pauseDispatchCmd  `cmd:"" name:"pause-dispatch" help:"Hold what is due: everything, or the jobs with a label."`
 	Resume      resumeDispatchCmd `cmd:"" name:"resume-dispatch" help:"Let go what is held: everything, or the jobs with a label."`
 	Completion  completionCmd     `cmd:"" help:"Print a script that completes commands and flags in a shell."`

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime/debug"
-	"strings"
 	"syscall"
 	"time"
 
@@ -72,7 +71,7 @@ func (c *runCmd) Run(ctx context.Context) error {
 		cfg.Memory = platform.Memory(c.Memory) << 20
 	}
 	collect(cfg.Memory)
-	if err := c.secure(&cfg, listener.Addr()); err != nil {
+	if err := c.secure(&cfg, listener.Addr(), logger); err != nil {
 		return usageError{errors.Join(err, listener.Close())}
 	}
 	metrics := prometheus.NewRegistry()
@@ -89,7 +88,11 @@ func (c *runCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return explain(c.Data, errors.Join(err, listener.Close()))
 	}
-	fmt.Printf("Minutehand listens on http://%s and keeps its data in %s\n", listener.Addr(), c.Data)
+	scheme := "http"
+	if cfg.API.TLS != nil {
+		scheme = "https"
+	}
+	fmt.Printf("Minutehand listens on %s://%s and keeps its data in %s\n", scheme, listener.Addr(), c.Data)
 	if c.Echo {
 		stop, err := startEcho(listener.Addr().String())
 		if err != nil {
@@ -108,22 +111,12 @@ func collect(m platform.Memory) {
 	}
 }
 
-// secure demands a token, or an explicit word, for a listener that others can reach, and keeps targets inside the
+// secure demands credentials, or an explicit word, for a listener that others can reach, and keeps targets inside the
 // network out of reach there.
-func (c *runCmd) secure(cfg *platform.Config, addr net.Addr) error {
-	var token string
-	if c.TokenFile != "" {
-		text, err := os.ReadFile(c.TokenFile)
-		if err != nil {
-			return fmt.Errorf("cannot read the token file: %w", cause(err))
-		}
-		if token = strings.TrimSpace(string(text)); token == "" {
-			return jobapi.ErrShortToken
-		}
-	}
-	err := cfg.API.Protect(addr, token, c.Insecure)
+func (c *runCmd) secure(cfg *platform.Config, addr net.Addr, logger *slog.Logger) error {
+	err := c.Protect(&cfg.API, addr, logger)
 	if errors.Is(err, jobapi.ErrOpen) {
-		return fmt.Errorf("%s is not a loopback address: give --auth-token-file, or --insecure to let everyone in", c.Listen)
+		return fmt.Errorf("%s is not a loopback address: give --auth-token-file or --jwt-keys, or --insecure to let everyone in", c.Listen)
 	}
 	cfg.Executor.AllowPrivateTargets = c.privateTargets(addr)
 	return err
@@ -139,13 +132,13 @@ func private(folder string) error {
 	return nil // whether it can be opened, opening it tells
 }
 
-// privateTargets reports whether calls to loopback and private addresses are allowed while the API listens on addr. A token tells
+// privateTargets reports whether calls to loopback and private addresses are allowed while the API listens on addr. A credential tells
 // of clients that are not all this machine's own: a proxy may stand before it.
 func (s *runSettings) privateTargets(addr net.Addr) bool {
 	if s.Private != nil {
 		return *s.Private
 	}
-	return isLoopback(addr) && s.TokenFile == ""
+	return isLoopback(addr) && !s.Protected()
 }
 
 func isLoopback(addr net.Addr) bool {

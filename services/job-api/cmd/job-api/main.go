@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
@@ -19,12 +20,11 @@ import (
 // configuration holds what an operator may set.
 type configuration struct {
 	process.Settings
-	Partitions settings.Count      `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
-	Cassandra  cassandra.Access    `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
-	Redis      redis.Access        `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`
-	Listen     string              `default:"127.0.0.1:8080" env:"MINUTEHAND_LISTEN" placeholder:"HOST:PORT" help:"Where the API answers."`
-	TokenFile  settings.SecretFile `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" placeholder:"FILE" help:"File with the bearer token that requests must carry."`
-	Insecure   bool                `env:"MINUTEHAND_INSECURE" help:"Listen beyond loopback without a token."`
+	Partitions settings.Count   `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
+	Cassandra  cassandra.Access `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
+	Redis      redis.Access     `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`
+	Listen     string           `default:"127.0.0.1:8080" env:"MINUTEHAND_LISTEN" placeholder:"HOST:PORT" help:"Where the API answers."`
+	jobapi.Protection
 }
 
 func main() {
@@ -36,7 +36,7 @@ func main() {
 func (s *configuration) open(ctx context.Context, p *process.Process) (process.Service, error) {
 	cfg := jobapi.DefaultConfig()
 	cfg.Partitions = int(s.Partitions)
-	listener, err := s.listen(&cfg)
+	listener, err := s.listen(&cfg, p.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -61,24 +61,20 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	})
 }
 
-// listen opens the API's address, which must be loopback unless a token, or an explicit word, says otherwise.
-func (s *configuration) listen(cfg *jobapi.Config) (net.Listener, error) {
+// listen opens the API's address, which must be loopback unless credentials are asked for, or an explicit word says otherwise.
+func (s *configuration) listen(cfg *jobapi.Config, logger *slog.Logger) (net.Listener, error) {
 	share, err := descriptors.Of(descriptors.Limit())
 	if err != nil {
 		return nil, err
 	}
 	cfg.MaxConnections = min(cfg.MaxConnections, share.Clients)
-	token, err := s.TokenFile.Read()
-	if err != nil {
-		return nil, err
-	}
 	listener, err := net.Listen("tcp", s.Listen) //nolint:noctx // the listener lives as long as the process
 	if err != nil {
 		return nil, fmt.Errorf("%sLISTEN: cannot listen on %s: %w", settings.Prefix, s.Listen, err)
 	}
-	err = cfg.Protect(listener.Addr(), token, s.Insecure)
+	err = s.Protect(cfg, listener.Addr(), logger)
 	if errors.Is(err, jobapi.ErrOpen) {
-		err = fmt.Errorf("%s is not a loopback address: set %sAUTH_TOKEN_FILE, or %[2]sINSECURE to let everyone in", s.Listen, settings.Prefix)
+		err = fmt.Errorf("%s is not a loopback address: set %sAUTH_TOKEN_FILE or %[2]sJWT_KEYS, or %[2]sINSECURE to let everyone in", s.Listen, settings.Prefix)
 	}
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())

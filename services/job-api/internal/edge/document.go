@@ -14,6 +14,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/schemas"
+	"github.com/minutehand/minutehand/services/job-api/internal/access"
 )
 
 // Document is the compiled OpenAPI document: which operations there are, and what each accepts.
@@ -25,9 +26,12 @@ type Document struct {
 // endpoint is where the document has an operation, and what it accepts there.
 type endpoint struct {
 	id, method, path string
-	parameters       []parameter
-	body             *jsonschema.Schema
-	contentType      string
+	// role is what a principal needs, and installation is set if only one of the installation may carry it out.
+	role         access.Role
+	installation bool
+	parameters   []parameter
+	body         *jsonschema.Schema
+	contentType  string
 }
 
 // parameter is one parameter of an operation, wherever it is sent.
@@ -129,15 +133,20 @@ func newOperation(
 	c *jsonschema.Compiler, tree any, server, path, method string, raw json.RawMessage,
 ) (*endpoint, error) {
 	var o struct {
-		OperationID string `json:"operationId"`
-		RequestBody struct {
+		OperationID  string `json:"operationId"`
+		Role         string `json:"x-role"`
+		Installation bool   `json:"x-installation"`
+		RequestBody  struct {
 			Content map[string]json.RawMessage `json:"content"`
 		} `json:"requestBody"`
 	}
 	if err := json.Unmarshal(raw, &o); err != nil {
 		return nil, err
 	}
-	op := &endpoint{id: o.OperationID, method: strings.ToUpper(method), path: server + path}
+	op := &endpoint{id: o.OperationID, method: strings.ToUpper(method), path: server + path, role: access.ParseRole(o.Role), installation: o.Installation}
+	if op.role == access.NoRole {
+		return nil, errors.New("x-role does not say who may carry it out")
+	}
 	at := "/paths/" + escape(path)
 	for _, list := range []string{at + "/parameters", at + "/" + method + "/parameters"} {
 		parameters, err := newParameters(c, tree, list)

@@ -1,12 +1,13 @@
 // Package edge is the HTTP edge of the job-api: between the network and the operations, which never see a request that
 // the OpenAPI document does not allow.
 //
-// It promises: a request reaches its operation only with the token, and only if every parameter and the body are what the
-// document allows. A request that does not gets all of its faults at once. Every error leaves as a problem document, and
+// It promises: a request reaches its operation only if its principal is known and has the role that the document asks for,
+// and only if every parameter and the body are what the document allows. A request that does not gets all of its faults at once. Every error leaves as a problem document, and
 // none repeats a submitted value. No more connections are open than the configuration allows.
 package edge
 
 import (
+	"crypto/tls"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/services/job-api/internal/access"
 )
 
 // Root is the path under which the document has its operations.
@@ -28,8 +30,8 @@ const Root = "/api/v1"
 
 // Config holds the bounds of the edge, and which requests it accepts.
 type Config struct {
-	// AuthToken is the bearer token that requests must carry; empty means none.
-	AuthToken string
+	// TLS is the configuration of the listener; nil for plain text.
+	TLS *tls.Config
 	// LocalHostsOnly refuses requests whose Host is neither localhost nor an address, and changes made by pages of other
 	// origins.
 	LocalHostsOnly bool
@@ -45,6 +47,8 @@ type Config struct {
 type Deps struct {
 	Document *Document
 	Problems *Problems
+	// Guard finds out who makes a request.
+	Guard *access.Guard
 	// Full reports whether the store has no room for new work; nil means never.
 	Full func() bool
 	// Entropy is the source of request ids; it must be safe for concurrent use.

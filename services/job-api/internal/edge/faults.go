@@ -141,6 +141,8 @@ func inWords(pattern string) string {
 		return `be a job's id, such as "job_01M7ZJW5E6D77SAJPXRW35C2CA"`
 	case strings.HasPrefix(pattern, "^exe_"):
 		return `be an execution's id, such as "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893456000000"`
+	case strings.HasPrefix(pattern, "^mh_"):
+		return `be the visible part of an API key, such as "mh_default_1"`
 	}
 	return "match " + pattern
 }

@@ -95,6 +95,12 @@ func NotFound() *problem.Problem {
 	return problem.New(http.StatusNotFound, "not-found", "There is nothing under this identifier.")
 }
 
+// BadCursor returns the answer to a cursor that no page has returned.
+func BadCursor() *problem.Problem {
+	return problem.New(http.StatusBadRequest, "invalid-parameter", "The cursor is not one of a page before.",
+		problem.Fault{Pointer: "/query/cursor", Code: "cursor", Message: "Use the next_cursor of the page before."})
+}
+
 // Invalid returns the answer to a body with faults; nil if there are none.
 func Invalid(faults []problem.Fault) *problem.Problem {
 	if len(faults) == 0 {

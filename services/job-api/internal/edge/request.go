@@ -11,12 +11,17 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/services/job-api/internal/access"
 )
 
 // Request is a request that its operation allows.
 type Request struct {
 	*http.Request
+	// By is who makes the request, ID the request's own, and Source the address that it came from.
+	By         access.Principal
+	ID, Source string
 	// Parameters holds every parameter that was given or has a default, by name.
 	Parameters map[string]string
 	// Raw is the body as it was sent, and Tree is what it decodes to: maps, slices, strings, json.Numbers, bools and nil.
@@ -30,8 +35,19 @@ func (r *Request) Limit() int {
 	return n
 }
 
-// Tenant returns the tenant that the request belongs to: the same for all requests until tenants exist.
-func (r *Request) Tenant() string { return "default" }
+// Tenant returns the tenant that the request is made for.
+func (r *Request) Tenant() job.Tenant { return r.By.Tenant }
+
+// may returns the answer to a principal that may not carry an operation out; nil if it may.
+func (op *endpoint) may(by *access.Principal) *problem.Problem {
+	switch {
+	case op.installation && !by.Installation:
+		return problem.New(http.StatusForbidden, "forbidden", "This concerns the whole installation; ask its operators.")
+	case by.Role < op.role:
+		return problem.New(http.StatusForbidden, "forbidden", "This needs the role "+op.role.String()+", and yours is "+by.Role.String()+".")
+	}
+	return nil
+}
 
 // IdempotencyKey returns the request's key, from the header or the body; "" if it has none. It fails with a problem if the
 // two differ.
@@ -56,6 +72,12 @@ func (r *Request) IdempotencyKey() (string, error) {
 // a body that the document does not allow.
 func (e *Edge) check(r *http.Request, op *endpoint) (*Request, *problem.Problem) {
 	req := &Request{Request: r, Parameters: map[string]string{}}
+	if c, ok := r.Context().Value(principal{}).(*caller); ok {
+		req.By, req.ID, req.Source = c.by, c.id, c.source
+	}
+	if p := op.may(&req.By); p != nil {
+		return req, p
+	}
 	faults := op.checkParameters(req)
 	if len(faults) > 0 {
 		return nil, problem.New(http.StatusBadRequest, "invalid-parameter", "A parameter is not as it must be.", faults...)

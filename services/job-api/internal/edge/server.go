@@ -14,10 +14,16 @@ func (e *Edge) Serve(ctx context.Context, l net.Listener) error {
 	limited := newConnections(l, e.cfg.MaxConnections)
 	server := &http.Server{
 		Handler: e.handler, ConnState: limited.changed, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(e.deps.Logger.Handler(), slog.LevelDebug),
+		TLSConfig: e.cfg.TLS, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(e.deps.Logger.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(limited) }()
+	go func() {
+		if e.cfg.TLS != nil {
+			served <- server.ServeTLS(limited, "", "")
+			return
+		}
+		served <- server.Serve(limited)
+	}()
 	select {
 	case err := <-served:
 		return err

@@ -17,7 +17,7 @@ func (rs *Reads) listDeadLetters(ctx context.Context, r *edge.Request) (edge.Res
 	letters, next, err := rs.History.DeadLetters(ctx, r.Tenant(), cursor, r.Limit())
 	if err != nil {
 		if cursor != "" && errors.Is(err, jobstore.ErrNotFound) {
-			return edge.Response{}, badCursor()
+			return edge.Response{}, edge.BadCursor()
 		}
 		return edge.Response{}, fmt.Errorf("read dead letters: %w", err)
 	}

@@ -12,9 +12,21 @@ import (
 )
 
 // getDispatch shows what is held.
-func (rs *Reads) getDispatch(ctx context.Context, _ *edge.Request) (edge.Response, error) {
+func (rs *Reads) getDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	_, hold, err := rs.DispatchHold(ctx)
-	return AnswerHold(hold), err
+	return AnswerHold(HoldOf(&hold, r)), err
+}
+
+// HoldsAll reports whether a request is about what the whole installation holds: a principal of the installation makes it, and names
+// no tenant.
+func HoldsAll(r *edge.Request) bool { return r.By.Installation && !r.By.Chosen }
+
+// HoldOf returns the hold that a request is about.
+func HoldOf(all *job.DispatchHold, r *edge.Request) job.Hold {
+	if HoldsAll(r) {
+		return all.Hold
+	}
+	return all.Tenants[r.Tenant()]
 }
 
 // DispatchHold returns the setting that holds dispatch: as it is stored (nil if nothing is held), and decoded.
@@ -32,7 +44,7 @@ func (rs *Reads) DispatchHold(ctx context.Context) (old []byte, h job.DispatchHo
 }
 
 // AnswerHold returns the answer that shows a hold.
-func AnswerHold(h job.DispatchHold) edge.Response {
+func AnswerHold(h job.Hold) edge.Response {
 	if h.Labels == nil {
 		h.Labels = []string{}
 	}

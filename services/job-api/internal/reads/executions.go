@@ -19,12 +19,12 @@ import (
 // listExecutions shows a page of a job's executions, the newest first.
 func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	jobID := r.PathValue("id")
-	if _, err := rs.Find(ctx, jobID); err != nil {
+	if _, err := rs.Find(ctx, r, jobID); err != nil {
 		return edge.Response{}, err
 	}
 	before, ok := parsePosition(r.Parameters["cursor"])
 	if !ok {
-		return edge.Response{}, badCursor()
+		return edge.Response{}, edge.BadCursor()
 	}
 	oldest := rs.Clock.Now().Add(-jobstore.HistoryTTL)
 	if from, err := time.Parse(time.RFC3339Nano, r.Parameters["from"]); err == nil {
@@ -86,20 +86,21 @@ func (rs *Reads) executions(
 
 // getExecution shows an execution.
 func (rs *Reads) getExecution(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	x, err := rs.Execution(ctx, r.PathValue("execution_id"))
+	x, err := rs.Execution(ctx, r, r.PathValue("execution_id"))
 	if err != nil {
 		return edge.Response{}, err
 	}
 	return edge.Response{Status: http.StatusOK, Body: x}, nil
 }
 
-// Execution assembles what is known of an execution. It fails with jobstore.ErrNotFound, or a problem, if there is none.
-func (rs *Reads) Execution(ctx context.Context, id string) (*Execution, error) {
+// Execution assembles what is known of an execution of the request's tenant. It fails with jobstore.ErrNotFound, or a problem, if
+// there is none.
+func (rs *Reads) Execution(ctx context.Context, r *edge.Request, id string) (*Execution, error) {
 	ref, err := job.ParseExecutionID(id)
 	if err != nil {
 		return nil, edge.NotFound()
 	}
-	j, err := rs.Find(ctx, ref.JobID)
+	j, err := rs.Find(ctx, r, ref.JobID)
 	if err != nil {
 		return nil, err
 	}

@@ -90,10 +90,11 @@ func (rs *Reads) ShowSeries(ctx context.Context, j *job.Job, series *occurrence.
 // recentEvents is how many events back a job's latest executions are looked up.
 const recentEvents = 20
 
-// Find returns a job's row. It fails with jobstore.ErrNotFound if there is none, or if the job is deleted.
-func (rs *Reads) Find(ctx context.Context, jobID string) (job.Job, error) {
+// Find returns the row of a job of the request's tenant. It fails with jobstore.ErrNotFound if there is none, or if the job is
+// deleted.
+func (rs *Reads) Find(ctx context.Context, r *edge.Request, jobID string) (job.Job, error) {
 	j, err := rs.Jobs.Get(ctx, jobID)
-	if err == nil && j.Deleted {
+	if err == nil && (j.Deleted || j.Tenant != r.Tenant()) {
 		err = jobstore.ErrNotFound
 	}
 	if err != nil {
@@ -104,7 +105,7 @@ func (rs *Reads) Find(ctx context.Context, jobID string) (job.Job, error) {
 
 // getJob shows a job.
 func (rs *Reads) getJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	j, err := rs.Find(ctx, r.PathValue("id"))
+	j, err := rs.Find(ctx, r, r.PathValue("id"))
 	if err != nil {
 		return edge.Response{}, err
 	}

@@ -30,7 +30,7 @@ func (rs *Reads) listJobs(ctx context.Context, r *edge.Request) (edge.Response, 
 	result := newPage()
 	cursor := r.Parameters["cursor"]
 	if cursor != "" && !job.ValidID(cursor, job.JobPrefix) {
-		return edge.Response{}, badCursor()
+		return edge.Response{}, edge.BadCursor()
 	}
 	size, weight, read, chunk := 0, 0, 0, firstChunk
 	for more := true; more && read < maxRowsRead && len(result.Items) < r.Limit() && size < maxPageBytes; {

@@ -2,14 +2,12 @@ package reads
 
 import (
 	"encoding/base64"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/problem"
 )
 
 // page is a page of any items.
@@ -20,12 +18,6 @@ type page struct {
 
 // newPage returns an empty page.
 func newPage() page { return page{Items: []any{}} }
-
-// badCursor returns the answer to a cursor that no page has returned.
-func badCursor() *problem.Problem {
-	return problem.New(http.StatusBadRequest, "invalid-parameter", "The cursor is not one of a page before.",
-		problem.Fault{Pointer: "/query/cursor", Code: "cursor", Message: "Use the next_cursor of the page before."})
-}
 
 // parsePosition returns the position that a cursor names; the empty cursor is the newest.
 func parsePosition(cursor string) (jobstore.Cursor, bool) {

@@ -138,7 +138,7 @@ func single(r *edge.Request, raw []byte, tree any) *edge.Request {
 	req, u := *r.Request, *r.URL
 	u.Path = edge.Root + "/jobs"
 	req.URL = &u
-	return &edge.Request{Request: &req, Parameters: map[string]string{}, Raw: raw, Tree: tree}
+	return &edge.Request{Request: &req, By: r.By, ID: r.ID, Source: r.Source, Parameters: map[string]string{}, Raw: raw, Tree: tree}
 }
 
 // missingOf leaves out what an earlier try of the request has created. A row alone does not prove that: the try may have

@@ -33,7 +33,7 @@ func (ws *Writes) update(
 		return edge.Response{}, problem.New(http.StatusPreconditionRequired, "precondition-required",
 			"Send the header If-Match with the job's ETag, so that nobody's change is lost.")
 	}
-	return ws.redefine(ctx, r.PathValue("id"), func(j *job.Job, now time.Time) error {
+	return ws.redefine(ctx, r, func(j *job.Job, now time.Time) error {
 		if match != "*" && match != form.ETag(j) {
 			return problem.New(http.StatusPreconditionFailed, "changed",
 				"The job was changed since it was read; read it again and apply the change to that.")
@@ -92,7 +92,7 @@ func carryOrdinal(j *job.Job, def *job.Definition) error {
 // resumeJob is an update whose definition begins just after paused_at; the late rule gives the instants since then
 // their dispositions.
 func (ws *Writes) resumeJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	return ws.redefine(ctx, r.PathValue("id"), func(j *job.Job, _ time.Time) error {
+	return ws.redefine(ctx, r, func(j *job.Job, _ time.Time) error {
 		switch j.Status {
 		case job.StatusCancelled:
 			return cancelled()
@@ -113,12 +113,13 @@ func (ws *Writes) resumeJob(ctx context.Context, r *edge.Request) (edge.Response
 // and only the row makes the definition current. Until then a worker holds the entry, and drops it when the grace is over.
 // The worker first raises the row's version, so a row that is written too late conflicts, and the change starts over.
 func (ws *Writes) redefine(
-	ctx context.Context, jobID string, change func(j *job.Job, now time.Time) error,
+	ctx context.Context, r *edge.Request, change func(j *job.Job, now time.Time) error,
 ) (edge.Response, error) {
+	jobID := r.PathValue("id")
 	p := bucket.Partition(jobID, ws.cfg.Partitions)
 	var first job.Entry
 	var fires bool
-	j, err := ws.change.Change(ctx, jobID, func(ctx context.Context, j *job.Job) error {
+	j, err := ws.change.Change(ctx, r.Tenant(), jobID, func(ctx context.Context, j *job.Job) error {
 		fires = false
 		if j.Deleted {
 			return jobstore.ErrNotFound
@@ -134,6 +135,7 @@ func (ws *Writes) redefine(
 		if err != nil {
 			return err
 		}
+		series.Tenant = j.Tenant
 		if err := ws.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
 			return fmt.Errorf("put definition %s: %w", old.ID, err)
 		}

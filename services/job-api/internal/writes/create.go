@@ -97,10 +97,10 @@ func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 }
 
 // newJob returns the first version of a job's row.
-func newJob(tenantID string, body *form.Job, def job.Definition, claim jobstore.Claim) job.Job {
+func newJob(tenant job.Tenant, body *form.Job, def job.Definition, claim jobstore.Claim) job.Job {
 	def.ID, def.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
 	return job.Job{
-		ID: claim.ID, TenantID: tenantID, Name: body.Name, Labels: body.Labels, Status: job.StatusActive, Version: 1,
+		ID: claim.ID, Tenant: tenant, Name: body.Name, Labels: body.Labels, Status: job.StatusActive, Version: 1,
 		CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
 	}
 }
@@ -158,6 +158,7 @@ func newSeries(j *job.Job) (*occurrence.Series, error) {
 	if err != nil {
 		return nil, err
 	}
+	series.Tenant = j.Tenant
 	if at := j.Definition.Schedule.RunAt; !at.IsZero() && at.Before(j.Definition.EffectiveAt) {
 		if j.Definition.EffectiveAt.Sub(at) > j.Definition.CatchUpWindow {
 			return nil, edge.Invalid([]problem.Fault{{

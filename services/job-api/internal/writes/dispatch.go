@@ -17,7 +17,7 @@ import (
 
 // pauseDispatch holds everything, or the jobs with a label. Workers follow within two seconds.
 func (ws *Writes) pauseDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	return ws.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
+	return ws.changeHold(ctx, r, func(h *job.Hold, label string) error {
 		switch {
 		case label == "":
 			h.All = true
@@ -34,9 +34,9 @@ func (ws *Writes) pauseDispatch(ctx context.Context, r *edge.Request) (edge.Resp
 
 // resumeDispatch releases everything, or the jobs with a label.
 func (ws *Writes) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	return ws.changeHold(ctx, r, func(h *job.DispatchHold, label string) error {
+	return ws.changeHold(ctx, r, func(h *job.Hold, label string) error {
 		if label == "" {
-			*h = job.DispatchHold{}
+			*h = job.Hold{}
 			return nil
 		}
 		h.Labels = slices.DeleteFunc(h.Labels, func(l string) bool { return l == label })
@@ -46,7 +46,7 @@ func (ws *Writes) resumeDispatch(ctx context.Context, r *edge.Request) (edge.Res
 
 // changeHold changes what is held, and starts over if another change came first.
 func (ws *Writes) changeHold(
-	ctx context.Context, r *edge.Request, change func(h *job.DispatchHold, label string) error,
+	ctx context.Context, r *edge.Request, change func(h *job.Hold, label string) error,
 ) (edge.Response, error) {
 	var b struct {
 		Label string `json:"label"`
@@ -59,7 +59,11 @@ func (ws *Writes) changeHold(
 		if err != nil {
 			return edge.Response{}, err
 		}
-		if err := change(&hold, b.Label); err != nil {
+		own := reads.HoldOf(&hold, r)
+		if err := change(&own, b.Label); err != nil {
+			return edge.Response{}, err
+		}
+		if err := keepHold(&hold, r, own); err != nil {
 			return edge.Response{}, err
 		}
 		value, err := json.Marshal(hold)
@@ -73,6 +77,25 @@ func (ws *Writes) changeHold(
 		if err != nil {
 			return edge.Response{}, fmt.Errorf("swap setting %s: %w", jobstore.SettingDispatchHold, err)
 		}
-		return reads.AnswerHold(hold), nil
+		return reads.AnswerHold(own), nil
 	}
+}
+
+// keepHold puts a changed hold where it belongs: to the installation, or to the tenant for which the request is made.
+func keepHold(all *job.DispatchHold, r *edge.Request, own job.Hold) error {
+	if reads.HoldsAll(r) {
+		all.Hold = own
+		return nil
+	}
+	if !own.All && len(own.Labels) == 0 {
+		delete(all.Tenants, r.Tenant())
+		return nil
+	}
+	if all.Tenants == nil {
+		all.Tenants = map[job.Tenant]job.Hold{}
+	}
+	if all.Tenants[r.Tenant()] = own; len(all.Tenants) > job.MaxHoldingTenants {
+		return problem.New(http.StatusConflict, "too-many-holding-tenants", "1000 tenants hold something already; ask the installation's operators.")
+	}
+	return nil
 }

@@ -18,13 +18,13 @@ import (
 // begins after the answer. An executor that runs it sees the stop record within a second.
 func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	id := r.PathValue("execution_id")
-	x, err := ws.deps.Reads.Execution(ctx, id)
+	x, err := ws.deps.Reads.Execution(ctx, r, id)
 	if err != nil {
 		return edge.Response{}, err
 	}
 	now := job.Instant(ws.deps.Clock.Now())
 	if !x.Ended() || now.Sub(x.LastEnd()) < endedFor {
-		j, err := ws.change.Change(ctx, x.JobID, func(_ context.Context, j *job.Job) error {
+		j, err := ws.change.Change(ctx, r.Tenant(), x.JobID, func(_ context.Context, j *job.Job) error {
 			stopped := recent(j.StoppedExecutions, now)
 			full := len(stopped) >= job.MaxStoppedExecutions
 			if j.State().Stops(id) || full && x.Ended() {

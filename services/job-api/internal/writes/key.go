@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
@@ -21,9 +22,10 @@ type turn struct {
 	// again is set if an earlier try made the claim, and may have written something before it ended without an answer.
 	again bool
 
-	jobs        jobstore.Jobs
-	tenant, key string
-	lost        bool // the key was claimed before
+	jobs   jobstore.Jobs
+	tenant job.Tenant
+	key    string
+	lost   bool // the key was claimed before
 }
 
 // begin takes a request's turn under its idempotency key ("" for none), so that it is carried out once and answered the

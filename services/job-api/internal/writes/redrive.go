@@ -119,11 +119,11 @@ const maxLettersRead = 5000
 
 // lettersFor returns the dead letters that match, and whether there may be more.
 func (ws *Writes) lettersFor(
-	ctx context.Context, tenantID string, b *redriveBody, c jobstore.Claim,
+	ctx context.Context, tenant job.Tenant, b *redriveBody, c jobstore.Claim,
 ) (letters []job.DeadLetter, more bool, err error) {
 	cursor := ""
 	for read := 0; read < maxLettersRead; {
-		page, next, err := ws.deps.History.DeadLetters(ctx, tenantID, cursor, 500)
+		page, next, err := ws.deps.History.DeadLetters(ctx, tenant, cursor, 500)
 		if err != nil {
 			return nil, false, fmt.Errorf("read dead letters: %w", err)
 		}
@@ -162,7 +162,7 @@ func (ws *Writes) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, 
 		},
 		// Its place in the history follows from its id: a repeated request finds other letters before this one, and another
 		// due instant.
-		JobID: j.ID, Trigger: job.TriggerRedrive, NominalAt: c.AcceptedAt, ScheduledFor: due,
+		JobID: j.ID, Tenant: j.Tenant, Trigger: job.TriggerRedrive, NominalAt: c.AcceptedAt, ScheduledFor: due,
 	}
 	j.Definition.Mark(&e)
 	return e

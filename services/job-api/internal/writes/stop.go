@@ -15,10 +15,10 @@ import (
 
 // pauseJob pauses a job; a paused job stays as it is.
 func (ws *Writes) pauseJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	if err := ws.mustStand(ctx, r.PathValue("id")); err != nil {
+	if err := ws.mustStand(ctx, r); err != nil {
 		return edge.Response{}, err
 	}
-	j, err := ws.change.Pause(ctx, r.PathValue("id"), job.Instant(ws.deps.Clock.Now()))
+	j, err := ws.change.Pause(ctx, r.Tenant(), r.PathValue("id"), job.Instant(ws.deps.Clock.Now()))
 	if err != nil {
 		return edge.Response{}, fmt.Errorf("pause job %s: %w", r.PathValue("id"), err)
 	}
@@ -26,8 +26,8 @@ func (ws *Writes) pauseJob(ctx context.Context, r *edge.Request) (edge.Response,
 }
 
 // mustStand refuses a job that is gone or cancelled.
-func (ws *Writes) mustStand(ctx context.Context, jobID string) error {
-	j, err := ws.deps.Reads.Find(ctx, jobID)
+func (ws *Writes) mustStand(ctx context.Context, r *edge.Request) error {
+	j, err := ws.deps.Reads.Find(ctx, r, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (ws *Writes) mustStand(ctx context.Context, jobID string) error {
 
 // cancelJob stops a job for good.
 func (ws *Writes) cancelJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	j, err := ws.cancel(ctx, r.PathValue("id"), false)
+	j, err := ws.cancel(ctx, r, false)
 	if err != nil {
 		return edge.Response{}, err
 	}
@@ -51,7 +51,7 @@ func (ws *Writes) cancelJob(ctx context.Context, r *edge.Request) (edge.Response
 
 // deleteJob stops a job for good and hides it.
 func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	j, err := ws.cancel(ctx, r.PathValue("id"), true)
+	j, err := ws.cancel(ctx, r, true)
 	if err == nil {
 		err = ws.await(ctx, &j)
 	}
@@ -59,8 +59,9 @@ func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response
 }
 
 // cancel stops a job for good; with hide it also disappears from reads.
-func (ws *Writes) cancel(ctx context.Context, jobID string, hide bool) (jobchange.Changed, error) {
-	changed, err := ws.change.Change(ctx, jobID, func(_ context.Context, j *job.Job) error {
+func (ws *Writes) cancel(ctx context.Context, r *edge.Request, hide bool) (jobchange.Changed, error) {
+	jobID := r.PathValue("id")
+	changed, err := ws.change.Change(ctx, r.Tenant(), jobID, func(_ context.Context, j *job.Job) error {
 		if j.Status == job.StatusCancelled && (j.Deleted || !hide) {
 			return jobchange.ErrNoChange
 		}

@@ -16,7 +16,7 @@ import (
 // repeated request is the same execution.
 func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	jobID := r.PathValue("id")
-	j, err := ws.deps.Reads.Find(ctx, jobID)
+	j, err := ws.deps.Reads.Find(ctx, r, jobID)
 	if err != nil {
 		return edge.Response{}, err
 	}
@@ -59,7 +59,7 @@ func (ws *Writes) triggerEntry(j *job.Job, c jobstore.Claim) job.Entry {
 			Partition: bucket.Partition(j.ID, ws.cfg.Partitions), DueAt: c.AcceptedAt,
 			ExecutionID: job.ManualExecutionID(j.ID, c.ID), Attempt: 1, DefinitionID: c.DefinitionID,
 		},
-		JobID: j.ID, Trigger: job.TriggerManual, NominalAt: c.AcceptedAt, ScheduledFor: c.AcceptedAt,
+		JobID: j.ID, Tenant: j.Tenant, Trigger: job.TriggerManual, NominalAt: c.AcceptedAt, ScheduledFor: c.AcceptedAt,
 	}
 	j.Definition.Mark(&e)
 	return e
