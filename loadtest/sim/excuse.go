@@ -130,10 +130,11 @@ func (w *world) had(s span, jobID string) bool {
 	return read
 }
 
-// decided returns when something was last written about the same instant, but no earlier than after.
+// decided returns when something was last written about an instant that was past when x was done, but no earlier than after. What
+// was written began a chain beside the one that others go on with; a late decision about an instant of theirs covers instants of both.
 func (w *world) decided(x deed, after time.Time) time.Time {
 	for _, y := range w.deeds {
-		if y.jobID == x.jobID && y.kind == writes && y.nominal.Equal(x.nominal) && y.at.After(after) {
+		if y.jobID == x.jobID && y.kind == writes && !y.nominal.After(x.at) && y.at.After(after) {
 			after = y.at
 		}
 	}

@@ -24,3 +24,14 @@ func TestWorkerHasAnInstantInHandAlsoAfterItDroppedThatOfAnotherDefinition(t *te
 		}
 	}
 }
+
+func TestExcuseLastsUntilTheOtherChainIsDecided(t *testing.T) {
+	at := time.Now()
+	wrote := deed{worker: "w", jobID: "j", nominal: at.Add(-20 * time.Second), at: at.Add(30 * time.Second), kind: writes}
+	other := deed{worker: "v", jobID: "j", nominal: at, at: at.Add(2 * time.Minute), kind: writes}
+	later := deed{worker: "v", jobID: "j", nominal: at.Add(time.Minute), at: at.Add(3 * time.Minute), kind: writes}
+	w := &world{deeds: []deed{other, wrote, later}}
+	if got := w.decided(wrote, wrote.at); !got.Equal(other.at) {
+		t.Errorf("it ends %s after the instant, want %s", got.Sub(at), other.at.Sub(at))
+	}
+}

@@ -362,13 +362,18 @@ func (h *hosts) takeOverdue() []*task {
 			before = long.Add(-(patience - 1) * h.cfg.MaxQueueWait)
 		}
 		n := 0
-		for n < len(at.queue) && at.queue[n].queuedAt.Before(before) {
-			h.count(-1, -at.queue[n].bytes)
-			at.bytes -= at.queue[n].bytes
-			n++
+		var stay []*task
+		for ; n < len(at.queue) && at.queue[n].queuedAt.Before(before); n++ {
+			w := at.queue[n]
+			if w.untold != nil { // it only ends its attempt, and nobody else can
+				stay = append(stay, w)
+				continue
+			}
+			h.count(-1, -w.bytes)
+			at.bytes -= w.bytes
+			overdue = append(overdue, w)
 		}
-		overdue = append(overdue, at.queue[:n]...)
-		at.queue = at.queue[n:]
+		at.queue = append(stay, at.queue[n:]...)
 		h.forget(at)
 	}
 	return overdue

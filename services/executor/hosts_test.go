@@ -159,6 +159,31 @@ func TestLargeFiresLeaveMemoryToOtherHosts(t *testing.T) {
 	}
 }
 
+// Nobody else knows how its call ended.
+func TestTaskThatOnlyEndsItsAttemptIsNotDeferred(t *testing.T) {
+	cfg := DefaultConfig()
+	synctest.Test(t, func(t *testing.T) {
+		h, work := newQueue(cfg)
+		for i := range 5000 {
+			w := fireOf(i, 7)
+			if i == cfg.HostConcurrency+1 {
+				w.untold = &job.Outcome{}
+			}
+			h.enqueue(w)
+		}
+		work(time.Now().Add(cfg.MaxQueueWait+500*time.Millisecond), time.Hour)
+		overdue := h.takeOverdue()
+		if n := len(overdue); n != 5000-cfg.HostConcurrency-1 {
+			t.Errorf("%d are deferred", n)
+		}
+		for _, w := range overdue {
+			if w.untold != nil {
+				t.Error("an outcome is dropped")
+			}
+		}
+	})
+}
+
 // A deferral costs an event, a row and another dispatch. Where calls go on, a waiting fire is called sooner than a deferred
 // one would come back. A fire that waits for a host that hangs makes room for others.
 func TestFiresAreDeferredEarlyOnlyWhereCallsStandStill(t *testing.T) {
