@@ -21,6 +21,7 @@ type server struct {
 	pending *embedded.Pending
 	stored  *embedded.Settings
 	handler http.Handler
+	deps    jobapi.Deps
 }
 
 // newServer returns an API; wrap may put something between it and its store.
@@ -55,7 +56,7 @@ func newServer(t testing.TB, configure func(*jobapi.Config, *jobapi.Deps)) *serv
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &server{t: t, jobs: jobs, pending: pending, stored: stored, handler: s.Handler()}
+	return &server{t: t, jobs: jobs, pending: pending, stored: stored, handler: s.Handler(), deps: deps}
 }
 
 // do makes a request with a JSON body and pairs of headers.
