@@ -143,32 +143,30 @@ func Server(f Files, logger *slog.Logger) (*tls.Config, error) {
 	return base, nil
 }
 
-// Client returns the configuration of a client. name is what the server's certificate must be for; "" is the host that is dialled.
-func Client(f Files, name string, logger *slog.Logger) (*tls.Config, error) {
+// Client makes connections to servers whose certificates lead to the configured authorities. It must not be copied.
+type Client struct {
+	source *source
+	name   string
+}
+
+// NewClient returns a client. name is what a server's certificate must be for; "" is the host that is dialled.
+func NewClient(f Files, name string, logger *slog.Logger) (*Client, error) {
 	s, err := newSource(f, logger)
 	if err != nil {
 		return nil, err
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name}
-	if f.Certificate != "" {
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return s.current().certificate, nil }
-	}
-	if f.Authority != "" {
-		// The authorities may be replaced, and RootCAs are read once: the same verification is made here.
-		c.InsecureSkipVerify = true //nolint:gosec // VerifyConnection verifies
-		c.VerifyConnection = func(state tls.ConnectionState) error { return verify(&state, s.current().pool) }
-	}
-	return c, nil
+	return &Client{s, name}, nil
 }
 
-func verify(state *tls.ConnectionState, roots *x509.CertPool) error {
-	if len(state.PeerCertificates) == 0 || state.ServerName == "" {
-		return errors.New("the server has shown no certificate for a name")
+// Config returns the configuration of the next connection. Its authorities are those of now.
+func (c *Client) Config() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: c.name, RootCAs: c.source.current().pool,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			if own := c.source.current().certificate; own != nil {
+				return own, nil
+			}
+			return &tls.Certificate{}, nil // none
+		},
 	}
-	between := x509.NewCertPool()
-	for _, c := range state.PeerCertificates[1:] {
-		between.AddCert(c)
-	}
-	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: state.ServerName})
-	return err
 }

@@ -95,7 +95,7 @@ func connect(t *testing.T, server, client *tls.Config) (serial int64, seen strin
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	b, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
 	must(t, err)
 	a, err := l.Accept()
@@ -106,8 +106,8 @@ func connect(t *testing.T, server, client *tls.Config) (serial int64, seen strin
 // shakeOver returns the number of the server's certificate, and the name of the client's as the server saw it.
 func shakeOver(t *testing.T, a, b net.Conn, server, client *tls.Config) (serial int64, seen string, err error) {
 	t.Helper()
-	defer a.Close()
-	defer b.Close()
+	defer func() { _ = a.Close() }()
+	defer func() { _ = b.Close() }()
 	s, c := tls.Server(a, server), tls.Client(b, client)
 	served := make(chan error, 1)
 	go func() {
@@ -148,9 +148,9 @@ func TestPeersAreVerifiedAgainstTheirAuthorities(t *testing.T) {
 	must(t, err)
 	client := func(f certificates.Files, name string) *tls.Config {
 		f.Authority = ca
-		c, err := certificates.Client(f, name, quiet())
+		c, err := certificates.NewClient(f, name, quiet())
 		must(t, err)
-		return c
+		return c.Config()
 	}
 	if _, seen, err := connect(t, server, client(good.issue("billing", "x"), "db.internal")); err != nil || seen != "billing" {
 		t.Errorf("the server saw %q, %v", seen, err)
@@ -178,21 +178,21 @@ func TestReplacedCertificatesAreUsedWithoutAFailedHandshake(t *testing.T) {
 		files := a.issue("server", "db.internal")
 		server, err := certificates.Server(files, quiet())
 		must(t, err)
-		client, err := certificates.Client(certificates.Files{Authority: filepath.Join(dir, "ca.pem")}, "db.internal", quiet())
+		client, err := certificates.NewClient(certificates.Files{Authority: filepath.Join(dir, "ca.pem")}, "db.internal", quiet())
 		must(t, err)
-		first, _, err := shake(t, server, client)
+		first, _, err := shake(t, server, client.Config())
 		must(t, err)
 		a.issue("server", "db.internal")
-		if now, _, err := shake(t, server, client); err != nil || now != first {
+		if now, _, err := shake(t, server, client.Config()); err != nil || now != first {
 			t.Errorf("right after: %d, %v", now, err)
 		}
 		time.Sleep(certificates.LookEvery)
-		if now, _, err := shake(t, server, client); err != nil || now == first {
+		if now, _, err := shake(t, server, client.Config()); err != nil || now == first {
 			t.Errorf("after a look: %d, %v", now, err)
 		}
 		must(t, os.WriteFile(files.Certificate, []byte("half wri"), 0o600)) // is being replaced
 		time.Sleep(certificates.LookEvery)
-		if _, _, err := shake(t, server, client); err != nil {
+		if _, _, err := shake(t, server, client.Config()); err != nil {
 			t.Errorf("while a file is written: %v", err)
 		}
 		// Another authority: the client trusts what its file holds by then.
@@ -200,7 +200,7 @@ func TestReplacedCertificatesAreUsedWithoutAFailedHandshake(t *testing.T) {
 		b.n = 100
 		b.issue("server", "db.internal")
 		time.Sleep(certificates.LookEvery)
-		if now, _, err := shake(t, server, client); err != nil || now < 100 {
+		if now, _, err := shake(t, server, client.Config()); err != nil || now < 100 {
 			t.Errorf("under the new authority: %d, %v", now, err)
 		}
 	})
@@ -230,14 +230,14 @@ func TestReplacingUnderLoadFailsNoHandshake(t *testing.T) {
 		a := newAuthority(t, dir, "ca")
 		server, err := certificates.Server(a.issue("server", "db.internal"), quiet())
 		must(t, err)
-		client, err := certificates.Client(certificates.Files{Authority: filepath.Join(dir, "ca.pem")}, "db.internal", quiet())
+		client, err := certificates.NewClient(certificates.Files{Authority: filepath.Join(dir, "ca.pem")}, "db.internal", quiet())
 		must(t, err)
 		var failed, made atomic.Int64
 		done := make(chan struct{})
 		for range 4 {
 			go func() {
 				for range 50 {
-					if _, _, err := shake(t, server, client); err != nil {
+					if _, _, err := shake(t, server, client.Config()); err != nil {
 						failed.Add(1)
 					}
 					made.Add(1)

@@ -5,8 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
+	pb "github.com/minutehand/minutehand/schemas/proto/minutehand/v1"
 )
 
 func fill() (job.Fire, job.Event) {
@@ -92,4 +95,56 @@ func FuzzForeignBytesNeverPanic(f *testing.F) {
 		_, _ = wire.UnmarshalJob(b)
 		_, _ = wire.UnmarshalDefinition(b)
 	})
+}
+
+// An earlier release must read what this one writes for it, and a fire must not become larger for those who have one tenant.
+func TestMessagesOfTheDefaultTenantAreWhatTheyWereBeforeTenants(t *testing.T) {
+	f, _ := fill()
+	size := map[job.Tenant][2]int{}
+	for _, tenant := range []job.Tenant{job.DefaultTenant, 7, 1<<32 - 1} {
+		f.Tenant = tenant
+		size[tenant] = [2]int{len(wire.MarshalEntry(&f.Entry)), len(wire.MarshalFire(&f))}
+	}
+	var m pb.Fire
+	f.Tenant = job.DefaultTenant
+	if err := proto.Unmarshal(wire.MarshalFire(&f), &m); err != nil || m.GetTenantId() != "default" || m.GetEntry().GetTenant() != 0 {
+		t.Errorf("tenant %q, %v", m.GetTenantId(), err)
+	}
+	m.GetEntry().ProtoReflect().Clear(m.GetEntry().ProtoReflect().Descriptor().Fields().ByName("tenant"))
+	if before := proto.Size(&m); before != size[0][1] {
+		t.Errorf("a fire has %d bytes, and had %d", size[0][1], before)
+	}
+	for _, other := range []job.Tenant{7, 1<<32 - 1} {
+		if entry, fire := size[other][0]-size[0][0], size[other][1]-size[0][1]; entry != 6 || fire != 7 {
+			t.Errorf("tenant %s costs %d bytes in an entry and %d in a fire", other, entry, fire)
+		}
+	}
+}
+
+func TestTenantOfACopyByAnEarlierReleaseIsTheOneBesideIt(t *testing.T) {
+	f, e := fill()
+	var fire pb.Fire
+	var event pb.Event
+	for _, m := range []struct {
+		text []byte
+		into proto.Message
+	}{{wire.MarshalFire(&f), &fire}, {wire.MarshalEvent(&e), &event}} {
+		if err := proto.Unmarshal(m.text, m.into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fire.Entry.Tenant, event.Entry.Tenant = 0, 0 // it does not know the field
+	text, err := proto.Marshal(&fire)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := wire.UnmarshalFire(text); err != nil || got.Tenant != f.Tenant {
+		t.Errorf("fire of tenant %s, %v", got.Tenant, err)
+	}
+	if text, err = proto.Marshal(&event); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := wire.UnmarshalEvent(text); err != nil || got.Entry.Tenant != e.Entry.Tenant {
+		t.Errorf("event of tenant %s, %v", got.Entry.Tenant, err)
+	}
 }

@@ -130,9 +130,9 @@ func (p *pipes) client(t *testing.T, i *issuer, certificate string) *http.Client
 	if certificate != "" {
 		f.Certificate, f.Key = i.file(certificate+".pem"), i.file(certificate+".key")
 	}
-	c, err := certificates.Client(f, "", slog.New(slog.DiscardHandler))
+	c, err := certificates.NewClient(f, "", slog.New(slog.DiscardHandler))
 	must(t, err)
-	return &http.Client{Transport: &http.Transport{DialContext: p.dial, TLSClientConfig: c, DisableKeepAlives: true}}
+	return &http.Client{Transport: &http.Transport{DialContext: p.dial, TLSClientConfig: c.Config(), DisableKeepAlives: true}}
 }
 
 func whoAmI(t *testing.T, c *http.Client) (status int, subject string, err error) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/minutehand/minutehand/libs/certificates"
 	"github.com/minutehand/minutehand/libs/problem"
 )
 
@@ -24,6 +26,9 @@ const maxAnswer = 64 << 20
 type client struct {
 	Server    string `default:"http://127.0.0.1:8080" env:"MINUTEHAND_SERVER" help:"Where the API is." placeholder:"URL"`
 	TokenFile string `name:"auth-token-file" env:"MINUTEHAND_AUTH_TOKEN_FILE" help:"File with the API key or the token to send." placeholder:"FILE"`
+	CA        string `name:"server-ca" env:"MINUTEHAND_SERVER_CA" help:"Authorities that an https server's certificate must lead to, in PEM; without it those of the system." placeholder:"FILE"`
+	Own       string `name:"client-certificate" env:"MINUTEHAND_CLIENT_CERTIFICATE" help:"Certificate to show to an https server, in PEM." placeholder:"FILE"`
+	OwnKey    string `name:"client-key" env:"MINUTEHAND_CLIENT_KEY" help:"Private key of the certificate." placeholder:"FILE"`
 	Tenant    string `env:"MINUTEHAND_TENANT" help:"Act for this tenant; only a credential of the installation may choose." placeholder:"NAME"`
 	output
 }
@@ -64,8 +69,12 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any, 
 	if c.Tenant != "" {
 		req.Header.Set("Minutehand-Tenant", c.Tenant)
 	}
+	caller, err := c.caller()
+	if err != nil {
+		return nil, usageError{err}
+	}
 	defer waiting(c.Server)()
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := caller.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("no answer from %s: %w; is `minutehand run` running there?", c.Server, cause(err))
 	}
@@ -81,6 +90,18 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any, 
 		return resp.Header, nil
 	}
 	return resp.Header, json.Unmarshal(text, answer)
+}
+
+// caller returns what makes requests, with the files that are named.
+func (c *client) caller() (*http.Client, error) {
+	if c.CA == "" && c.Own == "" && c.OwnKey == "" {
+		return http.DefaultClient, nil
+	}
+	tls, err := certificates.NewClient(certificates.Files{Certificate: c.Own, Key: c.OwnKey, Authority: c.CA}, "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: tls.Config(), DisableKeepAlives: true}}, nil
 }
 
 func complain(text []byte, status string) error {
