@@ -5,11 +5,13 @@
 package certificates
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -169,4 +171,35 @@ func (c *Client) Config() *tls.Config {
 			return &tls.Certificate{}, nil // none
 		},
 	}
+}
+
+// Dial connects to a server and makes the handshake. Its error names the server.
+func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&tls.Dialer{Config: c.Config()}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, fmt.Errorf("tls to %s: %w", address, err)
+	}
+	return conn, nil
+}
+
+// Towards holds what an operator may set of the connections to a server, for a command line.
+type Towards struct {
+	TLS         bool   `name:"tls" env:"TLS" help:"Speak TLS."`
+	CA          string `name:"tls-ca" env:"TLS_CA" placeholder:"FILE" help:"Authorities that the server's certificate must lead to, in PEM; empty for those of the system."`
+	Certificate string `name:"tls-certificate" env:"TLS_CERTIFICATE" placeholder:"FILE" help:"Certificate to show, in PEM; empty for none."`
+	Key         string `name:"tls-key" env:"TLS_KEY" placeholder:"FILE" help:"Private key of the certificate."`
+}
+
+// ErrPlain means that files are named for connections that do not speak TLS.
+var ErrPlain = errors.New("certificates are named, and TLS is off")
+
+// Client returns the client that it states; nil without TLS.
+func (t *Towards) Client(logger *slog.Logger) (*Client, error) {
+	if !t.TLS {
+		if t.CA+t.Certificate+t.Key != "" {
+			return nil, ErrPlain
+		}
+		return nil, nil
+	}
+	return NewClient(Files{Certificate: t.Certificate, Key: t.Key, Authority: t.CA}, "", logger)
 }

@@ -2,16 +2,9 @@ package certificates_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -22,31 +15,27 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/certificates"
+	"github.com/minutehand/minutehand/libs/certificates/certificatestest"
 )
 
-// authority issues certificates into files.
+// authority issues certificates, and fails the test where it cannot.
 type authority struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	n    int64
+	*certificatestest.Authority
+	t *testing.T
 }
 
 func newAuthority(t *testing.T, dir, name string) *authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := certificatestest.New(dir, name)
 	must(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(100 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must(t, err)
-	cert, err := x509.ParseCertificate(der)
-	must(t, err)
-	write(t, filepath.Join(dir, name+".pem"), "CERTIFICATE", der)
-	return &authority{t, dir, cert, key, 1}
+	return &authority{a, t}
+}
+
+func (a *authority) issue(name, host string) certificates.Files {
+	a.t.Helper()
+	f, err := a.Issue(name, "", host)
+	must(a.t, err)
+	return certificates.Files{Certificate: f.Certificate, Key: f.Key}
 }
 
 func must(t *testing.T, err error) {
@@ -54,30 +43,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func write(t *testing.T, name, kind string, der []byte) {
-	t.Helper()
-	must(t, os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-}
-
-// issue writes NAME.pem and NAME.key.
-func (a *authority) issue(name, host string) certificates.Files {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(a.t, err)
-	a.n++
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(a.n), Subject: pkix.Name{CommonName: name}, DNSNames: []string{host},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(100 * time.Hour),
-	}, a.cert, key.Public(), a.key)
-	must(a.t, err)
-	text, err := x509.MarshalECPrivateKey(key)
-	must(a.t, err)
-	f := certificates.Files{Certificate: filepath.Join(a.dir, name+".pem"), Key: filepath.Join(a.dir, name+".key")}
-	write(a.t, f.Certificate, "CERTIFICATE", der)
-	write(a.t, f.Key, "EC PRIVATE KEY", text)
-	return f
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -197,7 +162,7 @@ func TestReplacedCertificatesAreUsedWithoutAFailedHandshake(t *testing.T) {
 		}
 		// Another authority: the client trusts what its file holds by then.
 		b := newAuthority(t, dir, "ca")
-		b.n = 100
+		b.Issued = 100
 		b.issue("server", "db.internal")
 		time.Sleep(certificates.LookEvery)
 		if now, _, err := shake(t, server, client.Config()); err != nil || now < 100 {

@@ -2,20 +2,11 @@ package jobapi_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
-	"net/url"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -23,6 +14,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/certificates"
+	"github.com/minutehand/minutehand/libs/certificates/certificatestest"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
@@ -54,50 +46,24 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// issuer issues certificates into files.
+// issuer issues certificates, and fails the test where it cannot.
 type issuer struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	n    int64
+	*certificatestest.Authority
+	t   *testing.T
+	dir string
 }
 
 func newIssuer(t *testing.T, dir string) *issuer {
 	t.Helper()
-	i := &issuer{t: t, dir: dir}
-	i.cert = i.issue("ca", "")
-	return i
+	a, err := certificatestest.New(dir, "ca")
+	must(t, err)
+	return &issuer{a, t, dir}
 }
 
-// issue writes NAME.pem and NAME.key; the first one signs all others.
-func (i *issuer) issue(name, uri string) *x509.Certificate {
+func (i *issuer) issue(name, uri string) {
 	i.t.Helper()
-	i.n++
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	_, err := i.Issue(name, uri, "api.internal")
 	must(i.t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(i.n), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"api.internal"}, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(100 * time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	if uri != "" {
-		u, err := url.Parse(uri)
-		must(i.t, err)
-		template.URIs = []*url.URL{u}
-	}
-	parent := i.cert
-	if parent == nil {
-		parent, i.key, template.IsCA, template.KeyUsage = template, key, true, x509.KeyUsageCertSign
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), i.key)
-	must(i.t, err)
-	text, err := x509.MarshalECPrivateKey(key)
-	must(i.t, err)
-	must(i.t, os.WriteFile(i.file(name+".key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}), 0o600))
-	must(i.t, os.WriteFile(i.file(name+".pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	c, err := x509.ParseCertificate(der)
-	must(i.t, err)
-	return c
 }
 
 func (i *issuer) file(name string) string { return filepath.Join(i.dir, name) }
@@ -203,8 +169,8 @@ func TestCertificatesAreReplacedUnderLoadWithoutAFailedRequest(t *testing.T) {
 		for range 4 {
 			<-done
 		}
-		if failed.Load() != 0 || made.Load() != 240 || shown.Load() < i.n-1 {
-			t.Errorf("%d of %d requests failed; certificate %d of %d was shown last", failed.Load(), made.Load(), shown.Load(), i.n)
+		if failed.Load() != 0 || made.Load() != 240 || shown.Load() < i.Issued-1 {
+			t.Errorf("%d of %d requests failed; certificate %d of %d was shown last", failed.Load(), made.Load(), shown.Load(), i.Issued)
 		}
 	})
 }

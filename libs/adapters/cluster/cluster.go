@@ -44,15 +44,17 @@ type Settings struct {
 }
 
 // Servers returns the configuration that the settings state.
-func (s *Settings) Servers() (Config, error) {
+func (s *Settings) Servers(logger *slog.Logger) (Config, error) {
 	cassandraOptions, err := s.Cassandra.Options()
-	redisOptions, err2 := s.Redis.Options()
+	redisOptions, err2 := s.Redis.Options(logger)
 	s3Options, err3 := s.S3.Options()
+	kafkaOptions, err4 := s.Kafka.Options(logger)
+	kafkaOptions.Partitions, kafkaOptions.Replication = int(s.Topics), int(s.Copies)
 	return Config{
 		Partitions: int(s.Partitions), Replication: s.Replication, Cassandra: cassandraOptions, Redis: redisOptions, S3: s3Options,
-		Kafka:     kafka.Options{Brokers: s.Kafka.Brokers, Prefix: s.Kafka.Prefix, Partitions: int(s.Topics), Replication: int(s.Copies)},
+		Kafka:     kafkaOptions,
 		ZooKeeper: zookeeper.Options{Servers: s.ZooKeeper.Servers, Root: s.ZooKeeper.Root, Partitions: int(s.Partitions)},
-	}, errors.Join(err, err2, err3)
+	}, errors.Join(err, err2, err3, err4)
 }
 
 // Config says where the servers are.

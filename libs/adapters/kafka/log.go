@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/run"
@@ -30,7 +31,9 @@ type Options struct {
 	Partitions, Replication int
 	// SessionTimeout is how long a consumer may be silent before its partitions go to others; 0 means 6 s.
 	SessionTimeout time.Duration
-	// Dial connects to a broker; nil means as usual.
+	// Username and Password are those of SASL with SCRAM-SHA-512; empty for none.
+	Username, Password string
+	// Dial connects to a broker; nil means in plain text.
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger *slog.Logger
 }
@@ -40,6 +43,9 @@ func (o *Options) brokers() []kgo.Opt {
 	opts := []kgo.Opt{kgo.SeedBrokers(o.Brokers...)}
 	if o.Dial != nil {
 		opts = append(opts, kgo.Dialer(o.Dial))
+	}
+	if o.Username != "" {
+		opts = append(opts, kgo.SASL(scram.Auth{User: o.Username, Pass: o.Password}.AsSha512Mechanism()))
 	}
 	return opts
 }

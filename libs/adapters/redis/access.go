@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/certificates"
 	"github.com/minutehand/minutehand/libs/settings"
 )
 
@@ -16,12 +17,16 @@ type Access struct {
 	Prefix       string              `default:"minutehand:" env:"PREFIX" placeholder:"TEXT" help:"Prefix of all keys."`
 	Username     string              `env:"USERNAME" placeholder:"NAME" help:"User of Redis; empty for the default one."`
 	PasswordFile settings.SecretFile `env:"PASSWORD_FILE" placeholder:"FILE" help:"File with the user's password."`
+	certificates.Towards
 }
 
 // Options returns the options that it states.
-func (a *Access) Options() (Options, error) {
+func (a *Access) Options(logger *slog.Logger) (Options, error) {
 	password, err := a.PasswordFile.Read()
-	return Options{Address: a.Address.String(), Cluster: a.Cluster, Prefix: a.Prefix, Username: a.Username, Password: password}, err
+	client, err2 := a.Client(logger)
+	return Options{
+		Address: a.Address.String(), Cluster: a.Cluster, Prefix: a.Prefix, Username: a.Username, Password: password, TLS: client,
+	}, errors.Join(err, err2)
 }
 
 // HotTier is what services use of Redis.
@@ -40,7 +45,7 @@ const checkLimit = 2 * time.Second
 // Connect opens the hot tier with the given number of partitions. Redis need not answer for that; if it does, it must not evict
 // keys (ErrEvicts).
 func (a *Access) Connect(ctx context.Context, partitions int, logger *slog.Logger) (*HotTier, error) {
-	o, err := a.Options()
+	o, err := a.Options(logger)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/certificates"
 )
 
 // Options say where the server is.
@@ -27,6 +29,8 @@ type Options struct {
 	// Cluster is set for a Redis Cluster.
 	Cluster            bool
 	Username, Password string
+	// TLS makes the connections; nil for plain text.
+	TLS *certificates.Client
 	// Partitions is the store's partition count.
 	Partitions int
 	// Prefix of all keys, such as "minutehand:".
@@ -74,15 +78,27 @@ func Open(o Options) *Tier {
 		return &Tier{o: o, client: redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: strings.Split(o.Address, ","), Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: loadScripts,
 			MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
-			PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true, ClusterStateReloadInterval: lookAgain,
+			PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true, ClusterStateReloadInterval: lookAgain, Dialer: o.dialer(),
 		})}
 	}
 	return &Tier{o: o, client: redis.NewClient(&redis.Options{
 		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: loadScripts,
 		// Nothing is retried here, because only the caller knows what a second try means.
 		MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
-		PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true,
+		PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true, Dialer: o.dialer(),
 	})}
+}
+
+// dialer returns what makes the connections; nil for the driver's own way.
+func (o *Options) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if o.TLS == nil {
+		return nil
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		return o.TLS.Dial(ctx, network, address)
+	}
 }
 
 // Close closes the connections.
@@ -102,7 +118,7 @@ func (t *Tier) Check(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("redis: %w", err)
+		return fmt.Errorf("redis at %s: %w", t.o.Address, err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package servertest
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -59,9 +60,23 @@ type Proxy struct {
 // NewProxy starts a proxy for the server at an address, for the duration of the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
+	return newProxy(t, target, nil)
+}
+
+// NewTLSProxy starts a proxy that speaks TLS with the driver, and plain text with the server.
+func NewTLSProxy(t testing.TB, target string, c *tls.Config) *Proxy {
+	t.Helper()
+	return newProxy(t, target, c)
+}
+
+func newProxy(t testing.TB, target string, c *tls.Config) *Proxy {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it lives as long as the test
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c != nil {
+		listener = tls.NewListener(listener, c)
 	}
 	p := &Proxy{listener: listener, target: target, conns: map[net.Conn]bool{}}
 	go p.accept()

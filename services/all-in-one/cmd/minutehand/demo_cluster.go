@@ -16,11 +16,11 @@ import (
 
 // onCluster plays the demo on services that run already, and reads the archive and the dead letters where they lie.
 func (c *demoCmd) onCluster(ctx context.Context) error {
-	cfg, err := c.Servers.Servers()
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	cfg, err := c.Servers.Servers(logger)
 	if err != nil {
 		return usageError{err}
 	}
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	servers, err := cluster.Open(ctx, cfg, logger, prometheus.NewRegistry())
 	if err != nil {
 		return err

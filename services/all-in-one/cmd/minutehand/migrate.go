@@ -34,7 +34,8 @@ func (c *migrateCmd) Run(ctx context.Context, parsed *kong.Context) error {
 		settings.Reference(os.Stdout, parsed)
 		return nil
 	}
-	cfg, err := c.Servers()
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	cfg, err := c.Servers(logger)
 	if err != nil {
 		return usageError{err}
 	}
@@ -43,7 +44,6 @@ func (c *migrateCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	if c.DryRun {
 		return nil
 	}
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if err := cluster.Migrate(ctx, cfg, schemas.Cassandra(), logger); err != nil {
 		return err
 	}
