@@ -33,7 +33,7 @@ func (rs *Reads) listDeadLetters(ctx context.Context, r *edge.Request) (edge.Res
 	result := newPage()
 	for i := range letters {
 		d := &letters[i]
-		if j := jobs[d.Event.Entry.JobID]; j == nil || j.Deleted {
+		if j := jobs[d.Event.Entry.JobID]; j == nil || j.Deleted || j.Tenant != r.Tenant() {
 			continue // nobody can redrive it, and its executions are hidden too
 		}
 		item := map[string]any{

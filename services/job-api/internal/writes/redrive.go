@@ -70,7 +70,7 @@ func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 	if err != nil {
 		return edge.Response{}, err
 	}
-	list, entries, err := ws.redriveEntries(ctx, letters, turn.claim, int(b.RatePerSecond))
+	list, entries, err := ws.redriveEntries(ctx, r, letters, turn.claim, int(b.RatePerSecond))
 	if err != nil {
 		return edge.Response{}, err
 	}
@@ -93,12 +93,12 @@ func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 // redriveEntries returns the executions of the letters whose jobs still exist, perSecond of them in each second, and the
 // entries of those that are not written yet.
 func (ws *Writes) redriveEntries(
-	ctx context.Context, letters []job.DeadLetter, c jobstore.Claim, perSecond int,
+	ctx context.Context, r *edge.Request, letters []job.DeadLetter, c jobstore.Claim, perSecond int,
 ) (list []redriven, entries []job.Entry, err error) {
 	list = []redriven{}
 	for _, d := range letters {
 		j, err := ws.deps.Jobs.Get(ctx, d.Event.Entry.JobID)
-		if errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.StatusCancelled) {
+		if errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.StatusCancelled || j.Tenant != r.Tenant()) {
 			continue
 		}
 		if err != nil {
