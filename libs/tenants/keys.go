@@ -37,15 +37,6 @@ const Installation Scope = "all"
 // ScopeOf returns the scope of a tenant.
 func ScopeOf(t job.Tenant) Scope { return Scope(t.String()) }
 
-// Tenant returns the tenant of a scope; ok is false for the installation.
-func (s Scope) Tenant() (t job.Tenant, ok bool) {
-	if s == Installation {
-		return 0, false
-	}
-	t, err := job.ParseTenant(string(s))
-	return t, err == nil
-}
-
 // Key is an API key's row. The secret itself is kept nowhere.
 type Key struct {
 	Scope Scope `json:"scope"`

@@ -82,23 +82,21 @@ const nextNumber = "tenant-next"
 
 // Tenant returns the tenant with a name, as it was at most [Fresh] ago.
 func (d *Directory) Tenant(ctx context.Context, name string) (Tenant, error) {
-	return d.tenants.get(name, d.clock.Now(), func() (Tenant, error) {
-		t, _, err := d.readTenant(ctx, name)
-		return t, err
-	})
+	return d.tenants.get(name, d.clock.Now(), func() (Tenant, error) { return d.readTenant(ctx, name) })
 }
 
-func (d *Directory) readTenant(ctx context.Context, name string) (t Tenant, raw []byte, err error) {
-	if raw, err = d.read(ctx, tenantSetting(name), &t); err != nil {
-		return Tenant{}, nil, fmt.Errorf("read tenant %s: %w", name, err)
+func (d *Directory) readTenant(ctx context.Context, name string) (t Tenant, err error) {
+	raw, err := d.read(ctx, tenantSetting(name), &t)
+	if err != nil {
+		return Tenant{}, fmt.Errorf("read tenant %s: %w", name, err)
 	}
 	switch {
 	case raw == nil && name == DefaultName:
-		return Tenant{Name: DefaultName, Status: StatusActive}, nil, nil
+		return Tenant{Name: DefaultName, Status: StatusActive}, nil
 	case raw == nil:
-		return Tenant{}, nil, fmt.Errorf("tenant %s: %w", name, ErrNotFound)
+		return Tenant{}, fmt.Errorf("tenant %s: %w", name, ErrNotFound)
 	}
-	return t, raw, nil
+	return t, nil
 }
 
 // Create makes a tenant. It fails with ErrExists if there is, or was, one with the name.
@@ -106,7 +104,7 @@ func (d *Directory) Create(ctx context.Context, name string) (Tenant, error) {
 	if name == DefaultName {
 		return Tenant{}, fmt.Errorf("tenant %s: %w", name, ErrExists)
 	}
-	_, _, err := d.readTenant(ctx, name)
+	_, err := d.readTenant(ctx, name)
 	if err == nil {
 		return Tenant{}, fmt.Errorf("tenant %s: %w", name, ErrExists)
 	}
@@ -132,26 +130,6 @@ func (d *Directory) Create(ctx context.Context, name string) (Tenant, error) {
 	return t, nil
 }
 
-// Change applies fn to a tenant's row and stores it; fn may be called again.
-func (d *Directory) Change(ctx context.Context, name string, fn func(t *Tenant) error) (Tenant, error) {
-	for {
-		t, raw, err := d.readTenant(ctx, name)
-		if err != nil {
-			return Tenant{}, err
-		}
-		if err := fn(&t); err != nil {
-			return t, err
-		}
-		t.UpdatedAt = job.Instant(d.clock.Now())
-		err = d.write(ctx, tenantSetting(name), raw, t)
-		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
-			continue
-		}
-		d.tenants.drop(name)
-		return t, err
-	}
-}
-
 // List returns up to limit tenants from a number on, in the order of their numbers; next is 0 at the end.
 func (d *Directory) List(ctx context.Context, from job.Tenant, limit int) (page []Tenant, next job.Tenant, err error) {
 	last, err := d.next(ctx, nextNumber, 1)
@@ -172,7 +150,7 @@ func (d *Directory) List(ctx context.Context, from job.Tenant, limit int) (page 
 				continue // a request took the number and made no tenant
 			}
 		}
-		t, _, err := d.readTenant(ctx, name)
+		t, err := d.readTenant(ctx, name)
 		if errors.Is(err, ErrNotFound) || err == nil && t.Number != n {
 			continue
 		}

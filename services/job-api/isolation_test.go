@@ -215,7 +215,7 @@ func TestNothingOfOneTenantShowsInWhatAnotherIsAnswered(t *testing.T) {
 	w.answer(http.StatusOK, http.MethodGet, "/whoami", "", as(w.keys["acme"])...) // its key was not revoked
 }
 
-// unchecked is a store of jobs that belong to whoever asks, so that no check of the tenant has an effect.
+// unchecked is a store that says of every job that it belongs to the tenant which asks: no check of the tenant finds anything wrong.
 type unchecked struct {
 	jobstore.Jobs
 	asks *job.Tenant
@@ -240,7 +240,7 @@ func TestOperationWithoutACheckOfTheTenantIsNoticed(t *testing.T) {
 		"getJob", "replaceJob", "patchJob", "deleteJob", "pauseJob", "resumeJob", "cancelJob", "triggerJob", "listExecutions", "getExecution", "cancelExecution",
 	} {
 		if !noticed[op] {
-			t.Errorf("%s answers whoever asks, and nothing was noticed", op)
+			t.Errorf("%s shows or changes another tenant's job, and the test did not notice", op)
 		}
 	}
 }
