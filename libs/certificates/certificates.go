@@ -182,12 +182,26 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, nil
 }
 
-// Towards holds what an operator may set of the connections to a server, for a command line.
-type Towards struct {
-	TLS         bool   `name:"tls" env:"TLS" help:"Speak TLS."`
+// Named holds what an operator may set of certificates for connections that speak TLS in any case.
+type Named struct {
 	CA          string `name:"tls-ca" env:"TLS_CA" placeholder:"FILE" help:"Authorities that the server's certificate must lead to, in PEM; empty for those of the system."`
 	Certificate string `name:"tls-certificate" env:"TLS_CERTIFICATE" placeholder:"FILE" help:"Certificate to show, in PEM; empty for none."`
 	Key         string `name:"tls-key" env:"TLS_KEY" placeholder:"FILE" help:"Private key of the certificate."`
+	Name        string `name:"tls-name" env:"TLS_NAME" placeholder:"NAME" help:"Whom the server's certificate must be for; empty for the host of its address."`
+}
+
+// Given reports whether anything was set.
+func (n *Named) Given() bool { return *n != Named{} }
+
+// Client returns the client that it states.
+func (n *Named) Client(logger *slog.Logger) (*Client, error) {
+	return NewClient(Files{Certificate: n.Certificate, Key: n.Key, Authority: n.CA}, n.Name, logger)
+}
+
+// Towards holds what an operator may set of the connections to a server, for a command line.
+type Towards struct {
+	TLS bool `name:"tls" env:"TLS" help:"Speak TLS."`
+	Named
 }
 
 // ErrPlain means that files are named for connections that do not speak TLS.
@@ -196,10 +210,10 @@ var ErrPlain = errors.New("certificates are named, and TLS is off")
 // Client returns the client that it states; nil without TLS.
 func (t *Towards) Client(logger *slog.Logger) (*Client, error) {
 	if !t.TLS {
-		if t.CA+t.Certificate+t.Key != "" {
+		if t.Given() {
 			return nil, ErrPlain
 		}
 		return nil, nil
 	}
-	return NewClient(Files{Certificate: t.Certificate, Key: t.Key, Authority: t.CA}, "", logger)
+	return t.Named.Client(logger)
 }

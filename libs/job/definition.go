@@ -37,8 +37,10 @@ type Job struct {
 	// EndsAt is where the occurrences of a cancelled job end: at its cancellation, or just after the pause that it was in.
 	EndsAt time.Time `json:"ends_at,omitzero"`
 	// StoppedExecutions are the executions that were cancelled individually, at most [MaxStoppedExecutions].
-	StoppedExecutions []string   `json:"stopped_executions,omitempty"`
-	Definition        Definition `json:"definition"`
+	StoppedExecutions []string `json:"stopped_executions,omitempty"`
+	// Changes are the latest changes of the row but the first, at most [MaxChanges].
+	Changes    []ChangeRef `json:"changes,omitempty"`
+	Definition Definition  `json:"definition"`
 }
 
 // MaxStoppedExecutions bounds the cancelled executions that a job remembers.

@@ -36,6 +36,10 @@ type Entry struct {
 	Repeats int64
 	// Trace is the W3C traceparent of the request that asked for the entry; "" for none. Attempts carry it on, successors do not.
 	Trace string
+	// By is who asked for the execution, or made the change; nil for what the schedule asks for. Attempts carry it on.
+	By *Author
+	// Change is set for an entry of TriggerChange, and for no other.
+	Change *Change
 	// Lane, Plain and Weight follow from the definition: see [Definition.Mark].
 	Lane  uint32
 	Plain bool

@@ -137,6 +137,8 @@ const (
 	EventReleased EventType = "released"
 	// EventSkipped means: a run of occurrences was skipped.
 	EventSkipped EventType = "skipped"
+	// EventChange means: somebody changed a job, a tenant, a key or a setting. The event's entry tells who and what.
+	EventChange EventType = "change"
 )
 
 // Event is one record of the events log.

@@ -12,6 +12,22 @@ type DispatchHold struct {
 	Hold
 	// Tenants are the holds of single tenants, at most [MaxHoldingTenants].
 	Tenants map[Tenant]Hold `json:"tenants,omitempty"`
+	// Deleting are the tenants whose data is being removed, at most [MaxDeletingTenants]. Nothing of theirs is dispatched.
+	Deleting []Deletion `json:"deleting,omitempty"`
+	// Changes are the latest changes of the setting. Raised grows when a worker keeps a late writer out.
+	Changes []ChangeRef `json:"changes,omitempty"`
+	Raised  int64       `json:"raised,omitempty"`
+}
+
+// Deletion is a tenant that is being deleted, and by whom.
+type Deletion struct {
+	Tenant Tenant `json:"tenant"`
+	By     Author `json:"by"`
+}
+
+// Deletes reports whether a tenant is being deleted.
+func (h *DispatchHold) Deletes(t Tenant) bool {
+	return slices.ContainsFunc(h.Deleting, func(d Deletion) bool { return d.Tenant == t })
 }
 
 // Hold is what one operator has kept from being dispatched.
@@ -26,12 +42,14 @@ const (
 	MaxHeldLabels = 100
 	// MaxHoldingTenants bounds the tenants that hold something at once.
 	MaxHoldingTenants = 1000
+	// MaxDeletingTenants bounds the tenants that are being deleted at once.
+	MaxDeletingTenants = 100
 )
 
 // Holds reports whether a tenant's job with these labels is held.
 func (h *DispatchHold) Holds(t Tenant, labels map[string]string) bool {
 	own, ok := h.Tenants[t]
-	return h.holds(labels) || ok && own.holds(labels)
+	return h.holds(labels) || ok && own.holds(labels) || h.Deletes(t)
 }
 
 func (h *Hold) holds(labels map[string]string) bool {

@@ -25,6 +25,8 @@ const (
 	TriggerSchedule Trigger = "schedule"
 	TriggerManual   Trigger = "manual"
 	TriggerRedrive  Trigger = "redrive"
+	// TriggerChange is that of an entry by which a change of a row becomes an event: see [Change].
+	TriggerChange Trigger = "change"
 )
 
 // ErrBadID is returned for text that is not an identifier of the expected kind.
@@ -72,14 +74,17 @@ func ParseExecutionID(id string) (ExecutionRef, error) {
 			return ExecutionRef{}, ErrBadID
 		}
 		ref.Trigger, ref.NominalAt = TriggerSchedule, time.UnixMilli(int64(ms)).UTC()
-	case 'm', 'r':
+	case 'm', 'r', 'c':
 		request, ok := parseULID(tail[1:])
 		if !ok {
 			return ExecutionRef{}, ErrBadID
 		}
 		ref.Trigger, ref.Request, ref.NominalAt = TriggerManual, tail[1:], time.UnixMilli(int64(request.Time())).UTC()
-		if tail[0] == 'r' {
+		switch tail[0] {
+		case 'r':
 			ref.Trigger = TriggerRedrive
+		case 'c':
+			ref.Trigger = TriggerChange
 		}
 	default:
 		return ExecutionRef{}, ErrBadID

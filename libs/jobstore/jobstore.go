@@ -59,6 +59,12 @@ type Jobs interface {
 	// for the start). next is "" at the end.
 	List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.Job, next string, err error)
 
+	// Remove removes a job's row and its superseded definitions; it is not listed any more. A job that is not there is left as it is. An
+	// id that was removed must not be created again.
+	Remove(ctx context.Context, tenant job.Tenant, jobID string) error
+	// RemoveListings removes what is left of a tenant's listing, after its jobs were removed. Jobs that are still there lose their place.
+	RemoveListings(ctx context.Context, tenant job.Tenant) error
+
 	// ClaimKey stores the claim under the tenant's key if there is none, and returns the one that stands.
 	ClaimKey(ctx context.Context, tenant job.Tenant, key string, c Claim) (standing Claim, won bool, err error)
 	// FinishKey stores the answer of a claimed key. The first answer stands.
@@ -127,10 +133,15 @@ type History interface {
 	// Execution returns all events of one execution, by attempt; none if there are none.
 	Execution(ctx context.Context, executionID string) ([]job.Event, error)
 
+	// Forget removes all events that Executions finds under an id.
+	Forget(ctx context.Context, jobID string) error
+
 	// PutDeadLetter stores a dead letter; storing the same execution twice has no further effect.
 	PutDeadLetter(ctx context.Context, d job.DeadLetter) error
 	// MarkRedriven stores which execution replaces a dead letter's.
 	MarkRedriven(ctx context.Context, d job.DeadLetter, executionID string) error
+	// RemoveDeadLetters removes all dead letters of a tenant.
+	RemoveDeadLetters(ctx context.Context, tenant job.Tenant) error
 	// DeadLetters returns up to limit of the tenant's dead letters, newest day first, after the cursor. next is "" at the end.
 	DeadLetters(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.DeadLetter, next string, err error)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/reason"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/settings"
 	"github.com/minutehand/minutehand/libs/trace"
@@ -63,11 +64,13 @@ func (p *Process) WaitsFor(name string) { p.waiting.Store(&name) }
 type need struct {
 	name   string
 	answer func(ctx context.Context) error
+	// why keeps why it did not.
+	why *reason.Keeper
 }
 
 // Needs names a server that the service cannot work without: the service is not ready while that server does not answer.
 func (p *Process) Needs(name string, answer func(ctx context.Context) error) {
-	p.needs = append(p.needs, need{name, answer})
+	p.needs = append(p.needs, need{name, answer, &reason.Keeper{Server: name, Logger: p.Logger}})
 }
 
 // AtEnd registers a function to call when the service has ended; the last one registered is called first.
@@ -178,7 +181,7 @@ func (p *Process) missing(ctx context.Context, service Service) []string {
 // answerLimit bounds the check whether a server answers.
 const answerLimit = 2 * time.Second
 
-// silent returns the names of the servers that do not answer. It asks all at once, so that one which hangs hides no other.
+// silent returns the names of the servers that do not answer, and logs why. It asks all at once, so that one which hangs hides no other.
 func (p *Process) silent(ctx context.Context) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -190,6 +193,7 @@ func (p *Process) silent(ctx context.Context) (names []string) {
 	asked.Wait()
 	for i, n := range p.needs {
 		if answers[i] != nil {
+			n.why.Failed("", answers[i])
 			names = append(names, n.name)
 		}
 	}

@@ -53,10 +53,22 @@ type Key struct {
 	ExpiresAt  time.Time `json:"expires_at,omitzero"`
 	RevokedAt  time.Time `json:"revoked_at,omitzero"`
 	LastUsedAt time.Time `json:"last_used_at,omitzero"`
+	// Changes are the latest changes of the row. Raised grows when a worker keeps a late writer out.
+	Changes []job.ChangeRef `json:"changes,omitempty"`
+	Raised  int64           `json:"raised,omitempty"`
 }
 
 // ID returns the visible part of the key, by which it is named.
 func (k *Key) ID() string { return KeyPrefix + string(k.Scope) + "_" + strconv.FormatInt(k.Number, 10) }
+
+// subject returns what stands in the place of a job's id for the changes of a scope's keys, and the tenant.
+func (s Scope) subject() (string, job.Tenant) {
+	t, err := job.ParseTenant(string(s))
+	if s == Installation || err != nil {
+		return job.InstallationSettings(), job.DefaultTenant
+	}
+	return job.SettingsOf(t), t
+}
 
 // Live reports whether the key opens anything at an instant.
 func (k *Key) Live(now time.Time) bool {
@@ -86,7 +98,16 @@ func ParseKeyID(id string) (s Scope, n int64, ok bool) {
 
 // CreateKey makes a key with the scope, tenant, name, role, creator and expiry of k. It returns the row, and the key itself, which
 // cannot be read again.
-func (d *Directory) CreateKey(ctx context.Context, k Key) (Key, string, error) {
+func (d *Directory) CreateKey(ctx context.Context, k Key, by Edit) (created Key, text string, err error) {
+	for {
+		created, text, err = d.createKey(ctx, k, by)
+		if !errors.Is(err, jobstore.ErrConflict) || ctx.Err() != nil {
+			return created, text, err
+		} // it took so long that workers closed the number to it
+	}
+}
+
+func (d *Directory) createKey(ctx context.Context, k Key, by Edit) (Key, string, error) {
 	n, err := d.take(ctx, nextKey(k.Scope), 1)
 	if err != nil {
 		return Key{}, "", fmt.Errorf("number a key: %w", err)
@@ -104,12 +125,20 @@ func (d *Directory) CreateKey(ctx context.Context, k Key) (Key, string, error) {
 	_, _ = rand.Read(secret) // it never fails
 	text := base64.RawURLEncoding.EncodeToString(secret)
 	k.Number, k.Hash, k.CreatedAt = n, hash(text), job.Instant(d.clock.Now())
-	k.RevokedAt, k.LastUsedAt = time.Time{}, time.Time{}
-	if err := d.write(ctx, keySetting(k.Scope, n), nil, k); err != nil {
+	k.RevokedAt, k.LastUsedAt, k.Changes = time.Time{}, time.Time{}, nil
+	err = d.record(ctx, &k, by, func() error { return d.write(ctx, keySetting(k.Scope, n), nil, k) })
+	if err != nil {
 		return Key{}, "", fmt.Errorf("write key %s: %w", k.ID(), err)
 	}
 	d.keys.drop(keySetting(k.Scope, n))
 	return k, k.ID() + "_" + text, nil
+}
+
+// record makes a change of a key known, and stores it.
+func (d *Directory) record(ctx context.Context, k *Key, by Edit, swap func() error) error {
+	subject, tenant := k.Scope.subject()
+	change := job.Change{Operation: by.Operation, Setting: keySetting(k.Scope, k.Number), Object: k.ID()}
+	return d.recorder.Setting(ctx, subject, tenant, change, by.By, &k.Changes, swap)
 }
 
 // liveKeys counts the keys of a scope below a number that are live.
@@ -171,14 +200,19 @@ func (d *Directory) readKey(ctx context.Context, s Scope, n int64) (k Key, raw [
 	if raw, err = d.read(ctx, keySetting(s, n), &k); err != nil {
 		return Key{}, nil, fmt.Errorf("read key %d of %s: %w", n, s, err)
 	}
-	if raw == nil {
+	if k.Hash == "" {
 		return Key{}, nil, fmt.Errorf("key %d of %s: %w", n, s, ErrNotFound)
 	}
 	return k, raw, nil
 }
 
 // ChangeKey applies fn to a key's row and stores it; fn may be called again.
-func (d *Directory) ChangeKey(ctx context.Context, s Scope, n int64, fn func(k *Key) error) (Key, error) {
+func (d *Directory) ChangeKey(ctx context.Context, s Scope, n int64, by Edit, fn func(k *Key) error) (Key, error) {
+	return d.changeKey(ctx, s, n, &by, fn)
+}
+
+// changeKey is ChangeKey, of which nobody is told if by is nil.
+func (d *Directory) changeKey(ctx context.Context, s Scope, n int64, by *Edit, fn func(k *Key) error) (Key, error) {
 	for {
 		k, raw, err := d.readKey(ctx, s, n)
 		if err != nil {
@@ -187,7 +221,12 @@ func (d *Directory) ChangeKey(ctx context.Context, s Scope, n int64, fn func(k *
 		if err := fn(&k); err != nil {
 			return k, err
 		}
-		err = d.write(ctx, keySetting(s, n), raw, k)
+		swap := func() error { return d.write(ctx, keySetting(s, n), raw, k) }
+		if by == nil {
+			err = swap()
+		} else {
+			err = d.record(ctx, &k, *by, swap)
+		}
 		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
 			continue
 		}
@@ -218,6 +257,46 @@ func (d *Directory) Keys(ctx context.Context, s Scope, from int64, limit int) (p
 	return page, 0, nil
 }
 
+// keysAtOnce bounds the keys that one call removes.
+const keysAtOnce = 200
+
+// ErrUntold means that a change of a row is not published yet, so the row must stay.
+var ErrUntold = errors.New("a change of the row is not published yet")
+
+// RemoveKeys removes keys of a scope from a number on, and returns the number at which the next call goes on, 0 at the end. It fails
+// with ErrUntold at a key whose row must stay for now. A number that had a key is not given out again.
+func (d *Directory) RemoveKeys(ctx context.Context, s Scope, from int64) (next int64, err error) {
+	last, err := d.next(ctx, nextKey(s), 1)
+	if err != nil {
+		return from, err
+	}
+	subject, _ := s.subject()
+	for n := max(from, 1); n < last; n++ {
+		if n >= from+keysAtOnce {
+			return n, nil
+		}
+		k, raw, err := d.readKey(ctx, s, n)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		told := false
+		if err == nil {
+			told, err = d.recorder.Published(ctx, subject, k.Changes)
+		}
+		if err == nil && !told {
+			return n, ErrUntold
+		}
+		if err == nil {
+			err = d.settings.SwapSetting(ctx, keySetting(s, n), raw, []byte("{}"))
+			d.keys.drop(keySetting(s, n))
+		}
+		if err != nil {
+			return n, fmt.Errorf("remove key %d of %s: %w", n, s, err)
+		}
+	}
+	return 0, nil
+}
+
 // errUsed means that the last use is known well enough.
 var errUsed = errors.New("the last use is known")
 
@@ -227,7 +306,7 @@ func (d *Directory) Used(ctx context.Context, k *Key) error {
 	if now.Sub(k.LastUsedAt) < usedEvery {
 		return nil
 	}
-	_, err := d.ChangeKey(ctx, k.Scope, k.Number, func(k *Key) error {
+	_, err := d.changeKey(ctx, k.Scope, k.Number, nil, func(k *Key) error {
 		if now.Sub(k.LastUsedAt) < usedEvery {
 			return errUsed
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
@@ -53,6 +54,51 @@ type Tenant struct {
 	Status    Status     `json:"status"`
 	CreatedAt time.Time  `json:"created_at,omitzero"`
 	UpdatedAt time.Time  `json:"updated_at,omitzero"`
+	// Changes are the latest changes of the row. Raised grows when a worker keeps a late writer out.
+	Changes []job.ChangeRef `json:"changes,omitempty"`
+	Raised  int64           `json:"raised,omitempty"`
+	// Removal is how far the removal of its data is; nil for a tenant that nobody deletes.
+	Removal *Removal `json:"removal,omitempty"`
+}
+
+// Removal is how far the data of a tenant is removed. It follows from the stores alone how it goes on, so any process may carry on.
+type Removal struct {
+	Step      Step       `json:"step"`
+	By        job.Author `json:"by"`
+	StartedAt time.Time  `json:"started_at"`
+	UpdatedAt time.Time  `json:"updated_at"`
+	// Cursor is where the jobs of a step go on; GoesOnAt, when the next step begins that waits.
+	Cursor   string    `json:"cursor,omitempty"`
+	GoesOnAt time.Time `json:"goes_on_at,omitzero"`
+	// Stopped and Jobs count the jobs that were stopped, and those that were removed.
+	Stopped int64 `json:"stopped"`
+	Jobs    int64 `json:"jobs"`
+	// Key is the number of the key that is removed next.
+	Key int64 `json:"key,omitempty"`
+	// Worker is the process that removes, until Until.
+	Worker string    `json:"worker,omitempty"`
+	Until  time.Time `json:"until,omitzero"`
+}
+
+// Step is a step of a removal.
+type Step string
+
+// The steps, in their order.
+const (
+	// StepStopping cancels the jobs.
+	StepStopping Step = "stopping"
+	// StepWaiting lets what is on its way be recorded.
+	StepWaiting Step = "waiting"
+	// StepRemoving removes jobs with their history, StepClearing dead letters, listings and keys.
+	StepRemoving Step = "removing"
+	StepClearing Step = "clearing"
+	StepDone     Step = "done"
+)
+
+// Edit is who changes a row, and by which operation of the OpenAPI document.
+type Edit struct {
+	Operation string
+	By        job.Author
 }
 
 var validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
@@ -63,14 +109,15 @@ func ValidName(s string) bool { return validName.MatchString(s) }
 // Directory reads and changes the rows. It must not be copied.
 type Directory struct {
 	settings jobstore.Settings
+	recorder jobchange.Recorder
 	clock    clock.Clock
 	tenants  cache[Tenant]
 	keys     cache[Key]
 }
 
-// New returns the directory of an installation.
-func New(settings jobstore.Settings, c clock.Clock) *Directory {
-	return &Directory{settings: settings, clock: c}
+// New returns the directory of an installation. The recorder makes its changes known; a directory that changes nothing needs none.
+func New(settings jobstore.Settings, recorder jobchange.Recorder, c clock.Clock) *Directory {
+	return &Directory{settings: settings, recorder: recorder, clock: c}
 }
 
 func tenantSetting(name string) string { return "tenant/" + name }
@@ -82,29 +129,44 @@ const nextNumber = "tenant-next"
 
 // Tenant returns the tenant with a name, as it was at most [Fresh] ago.
 func (d *Directory) Tenant(ctx context.Context, name string) (Tenant, error) {
-	return d.tenants.get(name, d.clock.Now(), func() (Tenant, error) { return d.readTenant(ctx, name) })
+	return d.tenants.get(name, d.clock.Now(), func() (Tenant, error) { return d.Read(ctx, name) })
 }
 
-func (d *Directory) readTenant(ctx context.Context, name string) (t Tenant, err error) {
-	raw, err := d.read(ctx, tenantSetting(name), &t)
-	if err != nil {
-		return Tenant{}, fmt.Errorf("read tenant %s: %w", name, err)
+// Read returns the tenant with a name as it is.
+func (d *Directory) Read(ctx context.Context, name string) (Tenant, error) {
+	t, _, err := d.readTenantRow(ctx, name)
+	return t, err
+}
+
+// readTenantRow also returns the row as it is stored, which may be there without a tenant: see [jobchange.Raise].
+func (d *Directory) readTenantRow(ctx context.Context, name string) (t Tenant, raw []byte, err error) {
+	if raw, err = d.read(ctx, tenantSetting(name), &t); err != nil {
+		return Tenant{}, nil, fmt.Errorf("read tenant %s: %w", name, err)
 	}
 	switch {
-	case raw == nil && name == DefaultName:
-		return Tenant{Name: DefaultName, Status: StatusActive}, nil
-	case raw == nil:
-		return Tenant{}, fmt.Errorf("tenant %s: %w", name, ErrNotFound)
+	case t.Name == "" && name == DefaultName:
+		return Tenant{Name: DefaultName, Status: StatusActive}, raw, nil
+	case t.Name == "":
+		return Tenant{}, raw, fmt.Errorf("tenant %s: %w", name, ErrNotFound)
 	}
-	return t, nil
+	return t, raw, nil
 }
 
 // Create makes a tenant. It fails with ErrExists if there is, or was, one with the name.
-func (d *Directory) Create(ctx context.Context, name string) (Tenant, error) {
+func (d *Directory) Create(ctx context.Context, name string, by Edit) (t Tenant, err error) {
+	for {
+		t, err = d.create(ctx, name, by)
+		if !errors.Is(err, jobstore.ErrConflict) || ctx.Err() != nil {
+			return t, err
+		} // another request made it meanwhile, or a worker closed the name to this one
+	}
+}
+
+func (d *Directory) create(ctx context.Context, name string, by Edit) (Tenant, error) {
 	if name == DefaultName {
 		return Tenant{}, fmt.Errorf("tenant %s: %w", name, ErrExists)
 	}
-	_, err := d.readTenant(ctx, name)
+	_, raw, err := d.readTenantRow(ctx, name)
 	if err == nil {
 		return Tenant{}, fmt.Errorf("tenant %s: %w", name, ErrExists)
 	}
@@ -120,14 +182,44 @@ func (d *Directory) Create(ctx context.Context, name string) (Tenant, error) {
 	if err := d.write(ctx, numberSetting(t.Number), nil, name); err != nil {
 		return Tenant{}, fmt.Errorf("note the name of tenant %s: %w", t.Number, err)
 	}
-	if err := d.write(ctx, tenantSetting(name), nil, t); err != nil {
-		if errors.Is(err, jobstore.ErrConflict) {
-			err = ErrExists // another request made it meanwhile
-		}
+	change := job.Change{Operation: by.Operation, Setting: tenantSetting(name), Object: name}
+	err = d.recorder.Setting(ctx, job.InstallationSettings(), job.DefaultTenant, change, by.By, &t.Changes, func() error {
+		return d.write(ctx, tenantSetting(name), raw, t)
+	})
+	if err != nil {
 		return Tenant{}, fmt.Errorf("write tenant %s: %w", name, err)
 	}
 	d.tenants.drop(name)
 	return t, nil
+}
+
+// Name returns the name of the tenant with a number.
+func (d *Directory) Name(ctx context.Context, n job.Tenant) (name string, err error) {
+	raw, err := d.read(ctx, numberSetting(n), &name)
+	if err == nil && raw == nil {
+		err = fmt.Errorf("tenant %s: %w", n, ErrNotFound)
+	}
+	return name, err
+}
+
+// Change applies fn to a tenant's row and stores it; fn may be called again. Nobody is told of it: see [Directory.Create].
+func (d *Directory) Change(ctx context.Context, name string, fn func(t *Tenant) error) (Tenant, error) {
+	for {
+		t, raw, err := d.readTenantRow(ctx, name)
+		if err != nil {
+			return Tenant{}, err
+		}
+		if err := fn(&t); err != nil {
+			return t, err
+		}
+		t.UpdatedAt = job.Instant(d.clock.Now())
+		err = d.write(ctx, tenantSetting(name), raw, t)
+		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
+			continue
+		}
+		d.tenants.drop(name)
+		return t, err
+	}
 }
 
 // List returns up to limit tenants from a number on, in the order of their numbers; next is 0 at the end.
@@ -150,7 +242,7 @@ func (d *Directory) List(ctx context.Context, from job.Tenant, limit int) (page 
 				continue // a request took the number and made no tenant
 			}
 		}
-		t, err := d.readTenant(ctx, name)
+		t, err := d.Read(ctx, name)
 		if errors.Is(err, ErrNotFound) || err == nil && t.Number != n {
 			continue
 		}

@@ -1,64 +1,40 @@
 package tenants_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/tenants"
+	"github.com/minutehand/minutehand/libs/tenants/tenantstest"
 )
 
-// memory is a store of settings that works in a bubble.
-type memory struct {
-	mu   sync.Mutex
-	rows map[string][]byte
-}
-
-func (m *memory) Setting(_ context.Context, name string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.rows[name], nil
-}
-
-func (m *memory) SwapSetting(_ context.Context, name string, old, value []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !bytes.Equal(m.rows[name], old) {
-		return jobstore.ErrConflict
-	}
-	m.rows[name] = value
-	return nil
-}
-
-func settings() jobstore.Settings { return &memory{rows: map[string][]byte{}} }
+func settings() jobstore.Settings { return &tenantstest.Memory{} }
 
 func TestDefaultTenantExistsWithoutBeingMade(t *testing.T) {
-	d := tenants.New(settings(), clock.Clock{})
+	d := tenantstest.Directory(settings())
 	row, err := d.Tenant(t.Context(), "default")
 	if err != nil || row.Number != job.DefaultTenant || row.Status != tenants.StatusActive {
 		t.Errorf("%+v, %v", row, err)
 	}
-	if _, err := d.Create(t.Context(), "default"); !errors.Is(err, tenants.ErrExists) {
+	if _, err := d.Create(t.Context(), "default", tenants.Edit{}); !errors.Is(err, tenants.ErrExists) {
 		t.Errorf("it was made again: %v", err)
 	}
 }
 
 func TestNameAndNumberAreGivenOutOnce(t *testing.T) {
 	store := settings()
-	a, b := tenants.New(store, clock.Clock{}), tenants.New(store, clock.Clock{})
+	a, b := tenantstest.Directory(store), tenantstest.Directory(store)
 	made := make(chan tenants.Tenant, 16)
 	for i := range 16 {
 		go func() {
 			d := []*tenants.Directory{a, b}[i%2]
-			row, err := d.Create(t.Context(), []string{"acme", "globex"}[i/2%2])
+			row, err := d.Create(t.Context(), []string{"acme", "globex"}[i/2%2], tenants.Edit{})
 			if err != nil && !errors.Is(err, tenants.ErrExists) {
 				t.Error(err)
 			}
@@ -98,11 +74,11 @@ func (f *failing) SwapSetting(ctx context.Context, name string, old, value []byt
 func TestCrashAtAnyStepOfACreationLeavesNothingHalfMade(t *testing.T) {
 	store := settings()
 	for writes := range 3 {
-		d := tenants.New(&failing{store, writes}, clock.Clock{})
-		if _, err := d.Create(t.Context(), "acme"); err == nil {
+		d := tenantstest.Directory(&failing{store, writes})
+		if _, err := d.Create(t.Context(), "acme", tenants.Edit{}); err == nil {
 			t.Fatalf("%d writes were enough", writes)
 		}
-		whole := tenants.New(store, clock.Clock{})
+		whole := tenantstest.Directory(store)
 		if _, err := whole.Tenant(t.Context(), "acme"); !errors.Is(err, tenants.ErrNotFound) {
 			t.Errorf("after %d writes: %v", writes, err)
 		}
@@ -110,15 +86,15 @@ func TestCrashAtAnyStepOfACreationLeavesNothingHalfMade(t *testing.T) {
 			t.Errorf("after %d writes: listed %+v, %v", writes, page, err)
 		}
 	}
-	if _, err := tenants.New(store, clock.Clock{}).Create(t.Context(), "acme"); err != nil {
+	if _, err := tenantstest.Directory(store).Create(t.Context(), "acme", tenants.Edit{}); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestPagesOfTenantsLeaveNoneOut(t *testing.T) {
-	d := tenants.New(settings(), clock.Clock{})
+	d := tenantstest.Directory(settings())
 	for _, name := range []string{"a", "b", "c", "d"} {
-		if _, err := d.Create(t.Context(), name); err != nil {
+		if _, err := d.Create(t.Context(), name, tenants.Edit{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -143,8 +119,8 @@ func TestPagesOfTenantsLeaveNoneOut(t *testing.T) {
 func TestKeyOpensItsScopeUntilItIsRevokedOrExpires(t *testing.T) {
 	store := settings()
 	synctest.Test(t, func(t *testing.T) {
-		d, other := tenants.New(store, clock.Clock{}), tenants.New(store, clock.Clock{})
-		k, text, err := d.CreateKey(t.Context(), tenants.Key{Scope: tenants.ScopeOf(7), Role: "viewer", ExpiresAt: time.Now().Add(time.Hour)})
+		d, other := tenantstest.Directory(store), tenantstest.Directory(store)
+		k, text, err := d.CreateKey(t.Context(), tenants.Key{Scope: tenants.ScopeOf(7), Role: "viewer", ExpiresAt: time.Now().Add(time.Hour)}, tenants.Edit{})
 		if err != nil || !strings.HasPrefix(text, "mh_00000007_1_") || strings.Contains(k.Hash, text[len("mh_00000007_1_"):]) {
 			t.Fatalf("%+v, %v", k, err)
 		}
@@ -157,14 +133,14 @@ func TestKeyOpensItsScopeUntilItIsRevokedOrExpires(t *testing.T) {
 		}
 		opens(d, true)
 		opens(other, true)
-		if _, err := d.ChangeKey(t.Context(), k.Scope, k.Number, func(k *tenants.Key) error { k.RevokedAt = time.Now(); return nil }); err != nil {
+		if _, err := d.ChangeKey(t.Context(), k.Scope, k.Number, tenants.Edit{}, func(k *tenants.Key) error { k.RevokedAt = time.Now(); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		opens(d, false)
 		opens(other, true) // it has read the row a moment ago
 		time.Sleep(tenants.Fresh)
 		opens(other, false)
-		_, text, err = d.CreateKey(t.Context(), tenants.Key{Scope: tenants.Installation, Role: "admin", ExpiresAt: time.Now().Add(time.Hour)})
+		_, text, err = d.CreateKey(t.Context(), tenants.Key{Scope: tenants.Installation, Role: "admin", ExpiresAt: time.Now().Add(time.Hour)}, tenants.Edit{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,8 +155,8 @@ func TestKeyOpensItsScopeUntilItIsRevokedOrExpires(t *testing.T) {
 }
 
 func TestOnlyTheWholeKeyOpens(t *testing.T) {
-	d := tenants.New(settings(), clock.Clock{})
-	_, text, err := d.CreateKey(t.Context(), tenants.Key{Scope: tenants.ScopeOf(7), Role: "admin"})
+	d := tenantstest.Directory(settings())
+	_, text, err := d.CreateKey(t.Context(), tenants.Key{Scope: tenants.ScopeOf(7), Role: "admin"}, tenants.Edit{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,8 +179,8 @@ func TestOnlyTheWholeKeyOpens(t *testing.T) {
 func TestLastUseOfAKeyIsKnownToWithinTenMinutes(t *testing.T) {
 	store := settings()
 	synctest.Test(t, func(t *testing.T) {
-		d := tenants.New(store, clock.Clock{})
-		k, text, err := d.CreateKey(t.Context(), tenants.Key{Scope: tenants.ScopeOf(7), Role: "admin"})
+		d := tenantstest.Directory(store)
+		k, text, err := d.CreateKey(t.Context(), tenants.Key{Scope: tenants.ScopeOf(7), Role: "admin"}, tenants.Edit{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +190,7 @@ func TestLastUseOfAKeyIsKnownToWithinTenMinutes(t *testing.T) {
 			if err != nil || d.Used(t.Context(), &row) != nil {
 				t.Fatal(err)
 			}
-			row, err = tenants.New(store, clock.Clock{}).Key(t.Context(), k.Scope, k.Number)
+			row, err = tenantstest.Directory(store).Key(t.Context(), k.Scope, k.Number)
 			if err != nil || time.Since(row.LastUsedAt) > 10*time.Minute {
 				t.Fatalf("last used %s ago, %v", time.Since(row.LastUsedAt), err)
 			}

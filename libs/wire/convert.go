@@ -20,17 +20,25 @@ func tenantOf(e *pb.Entry, beside string) job.Tenant {
 }
 
 func entryToPB(e *job.Entry) *pb.Entry {
-	return &pb.Entry{
+	m := &pb.Entry{
 		Partition: uint32(e.Partition), Minute: e.Minute, DueAtMs: ms(e.DueAt), ExecutionId: e.ExecutionID,
 		Attempt: uint32(e.Attempt), DefinitionId: e.DefinitionID, JobId: e.JobID, Trigger: string(e.Trigger),
 		NominalAtMs: ms(e.NominalAt), ScheduledForMs: ms(e.ScheduledFor), Ordinal: int64(e.Ordinal),
 		BackfillFired: int64(e.BackfillFired), WrittenAtMs: ms(e.WrittenAt), Chained: e.Chained, Repeats: e.Repeats, Trace: e.Trace,
 		Lane: e.Lane, Plain: e.Plain, Weight: uint32(e.Weight), Tenant: uint32(e.Tenant),
 	}
+	if by := e.By; by != nil {
+		m.By = &pb.Author{Subject: by.Subject, Role: by.Role, RequestId: by.Request, Source: by.Source}
+	}
+	if c := e.Change; c != nil {
+		m.Change = &pb.Change{Operation: c.Operation, Version: c.Version, Setting: c.Setting, Object: c.Object}
+		m.Trigger = string(job.TriggerSchedule) // for a release that knows no changes
+	}
+	return m
 }
 
 func entryFromPB(m *pb.Entry) job.Entry {
-	return job.Entry{
+	e := job.Entry{
 		Locator: job.Locator{
 			Partition: int(m.GetPartition()), Minute: m.GetMinute(), DueAt: at(m.GetDueAtMs()),
 			ExecutionID: m.GetExecutionId(), Attempt: int(m.GetAttempt()), DefinitionID: m.GetDefinitionId(),
@@ -40,6 +48,14 @@ func entryFromPB(m *pb.Entry) job.Entry {
 		WrittenAt: at(m.GetWrittenAtMs()), Chained: m.GetChained(), Repeats: m.GetRepeats(), Trace: m.GetTrace(),
 		Lane: m.GetLane(), Plain: m.GetPlain(), Weight: int(m.GetWeight()), Tenant: job.Tenant(m.GetTenant()),
 	}
+	if by := m.GetBy(); by != nil {
+		e.By = &job.Author{Subject: by.GetSubject(), Role: by.GetRole(), Request: by.GetRequestId(), Source: by.GetSource()}
+	}
+	if c := m.GetChange(); c != nil {
+		e.Change = &job.Change{Operation: c.GetOperation(), Version: c.GetVersion(), Setting: c.GetSetting(), Object: c.GetObject()}
+		e.Trigger = job.TriggerChange
+	}
+	return e
 }
 
 func rangeToPB(r *job.SkippedRange) *pb.SkippedRange {
@@ -129,6 +145,9 @@ func eventToPB(e *job.Event) *pb.Event {
 		EventId: e.ID, Type: string(e.Type), AtMs: ms(e.At), TenantId: e.Entry.Tenant.String(), Entry: entryToPB(&e.Entry),
 		DeferUntilMs: ms(e.DeferUntil), Skipped: rangeToPB(e.Skipped), Disposition: string(e.Disposition),
 	}
+	if e.Type == job.EventChange {
+		m.Type = string(job.EventReleased)
+	}
 	if e.Type == job.EventAttempt {
 		m.Outcome = outcomeToPB(&e.Outcome)
 		m.Retry = retryToPB(e.Retry)
@@ -143,6 +162,9 @@ func eventFromPB(m *pb.Event) job.Event {
 		Disposition: job.Disposition(m.GetDisposition()),
 	}
 	e.Entry.Tenant = tenantOf(m.GetEntry(), m.GetTenantId())
+	if e.Type == job.EventReleased && e.Entry.Change != nil {
+		e.Type = job.EventChange
+	}
 	if e.Type == job.EventAttempt {
 		e.Outcome = outcomeFromPB(m.GetOutcome())
 		e.Retry = retryFromPB(m.GetRetry())

@@ -12,11 +12,15 @@ import (
 
 // MarshalJob encodes a job's row.
 func MarshalJob(j *job.Job) []byte {
-	return marshal(&pb.Job{
+	m := &pb.Job{
 		JobId: j.ID, TenantId: j.Tenant.String(), Name: j.Name, Labels: j.Labels, Status: string(j.Status), Deleted: j.Deleted,
 		Version: j.Version, CreatedAtMs: ms(j.CreatedAt), UpdatedAtMs: ms(j.UpdatedAt), PausedAtMs: ms(j.PausedAt),
 		StoppedExecutions: j.StoppedExecutions, Definition: definitionToPB(&j.Definition), EndsAtMs: ms(j.EndsAt),
-	})
+	}
+	for _, c := range j.Changes {
+		m.Changes = append(m.Changes, &pb.ChangeRef{Id: c.ID, Version: c.Version})
+	}
+	return marshal(m)
 }
 
 // UnmarshalJob decodes a job's row.
@@ -29,12 +33,16 @@ func UnmarshalJob(b []byte) (job.Job, error) {
 	if err != nil {
 		return job.Job{}, fmt.Errorf("wire: job: %w", err)
 	}
-	return job.Job{
+	j := job.Job{
 		ID: m.GetJobId(), Tenant: tenant, Name: m.GetName(), Labels: m.GetLabels(), Status: job.Status(m.GetStatus()),
 		Deleted: m.GetDeleted(), Version: m.GetVersion(), CreatedAt: at(m.GetCreatedAtMs()), UpdatedAt: at(m.GetUpdatedAtMs()),
 		PausedAt: at(m.GetPausedAtMs()), StoppedExecutions: m.GetStoppedExecutions(),
 		Definition: definitionFromPB(m.GetDefinition()), EndsAt: at(m.GetEndsAtMs()),
-	}, nil
+	}
+	for _, c := range m.GetChanges() {
+		j.Changes = append(j.Changes, job.ChangeRef{ID: c.GetId(), Version: c.GetVersion()})
+	}
+	return j, nil
 }
 
 // MarshalDefinition encodes a definition's row.

@@ -148,3 +148,31 @@ func TestTenantOfACopyByAnEarlierReleaseIsTheOneBesideIt(t *testing.T) {
 		t.Errorf("event of tenant %s, %v", got.Entry.Tenant, err)
 	}
 }
+
+// A worker of a release that knows no changes drops the entry as one that an update has left behind, and a settler marks it done.
+func TestChangeLooksToAnEarlierReleaseLikeAnEntryOfNoDefinition(t *testing.T) {
+	id := "01M7ZJW5E6D77SAJPXRW35C2CA"
+	jobID := job.JobPrefix + id
+	entry := job.NewChange(job.ChangeLocator(3, jobID, id), jobID, 7, job.Change{Operation: "pauseJob", Version: 4, Object: "x"},
+		job.Author{Subject: "key:mh_1", Role: "editor", Request: "01R", Source: "192.0.2.1"})
+	event := job.ChangeEvent(entry, entry.DueAt)
+	if got, err := wire.UnmarshalEvent(wire.MarshalEvent(&event)); err != nil || !reflect.DeepEqual(got, event) {
+		t.Errorf("read back %+v, %v; want %+v", got, err, event)
+	}
+	var seen pb.Event
+	if err := proto.Unmarshal(wire.MarshalEvent(&event), &seen); err != nil {
+		t.Fatal(err)
+	}
+	e := seen.GetEntry()
+	if seen.GetType() != "released" || e.GetTrigger() != "schedule" || e.GetDefinitionId() >= "def_00000000000000000000000001" || !e.GetPlain() {
+		t.Errorf("it sees type %q, trigger %q, definition %q", seen.GetType(), e.GetTrigger(), e.GetDefinitionId())
+	}
+	e.Change, e.By = nil, nil // it does not know them
+	text, err := proto.Marshal(&seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := wire.UnmarshalEvent(text); err != nil || got.Type != job.EventReleased || got.Entry.Change != nil {
+		t.Errorf("what it published again is read as %+v, %v", got, err)
+	}
+}

@@ -78,8 +78,9 @@ func runSink(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("http://%s http://%s\n", listener.Addr(), hanging.Addr())
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	never := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	// Longer than the executor keeps a connection that it does not use.
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 2 * time.Minute}
+	never := &http.Server{ReadHeaderTimeout: 2 * time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	})}

@@ -34,6 +34,11 @@ func (f *platform) account() *ledger.Account {
 	var err error
 	a.Events, err = f.history(ctx, a.Jobs)
 	f.must(err)
+	for _, id := range ledger.Settings() {
+		events, err := ledger.History(ctx, f.ports.History, id, time.Now().Add(-time.Hour))
+		f.must(err)
+		a.Events = append(a.Events, events...)
+	}
 	for cursor := ""; ; {
 		page, next, err := f.ports.History.DeadLetters(ctx, job.DefaultTenant, cursor, 1000)
 		f.must(err)
@@ -67,7 +72,7 @@ func (f *platform) history(ctx context.Context, jobs []ledger.JobAccount) ([]job
 	for part := range slices.Chunk(jobs, len(jobs)/readers+1) {
 		wg.Go(func() {
 			for _, j := range part {
-				of, err := f.ports.History.Executions(ctx, j.Job.ID, jobstore.Cursor{}, j.Job.CreatedAt.Add(-time.Hour), 10_000)
+				of, err := ledger.History(ctx, f.ports.History, j.Job.ID, j.Job.CreatedAt.Add(-time.Hour))
 				mu.Lock()
 				events, errs = append(events, of...), append(errs, err)
 				mu.Unlock()

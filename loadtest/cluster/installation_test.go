@@ -42,6 +42,8 @@ type installation struct {
 	name   string
 	config cluster.Config
 	sink   *sink
+	// empty is set to leave the servers without tables and topics.
+	empty bool
 }
 
 // newInstallation returns an installation; settings change it from the usual.
@@ -67,6 +69,9 @@ func newInstallation(t *testing.T, settings ...func(*installation)) *installatio
 			t.Error(err)
 		}
 	})
+	if c.empty {
+		return c
+	}
 	for range 2 { // it may be run again
 		c.must(cluster.Migrate(t.Context(), c.config, schemas.Cassandra(), c.logger()))
 	}

@@ -14,12 +14,16 @@ import (
 )
 
 // users lets users work with the platform for a while, each time with another seed.
-func (f *platform) users(jobs int, lasts time.Duration) *users.Users {
+func (f *platform) users(jobs int, lasts time.Duration, change ...func(*users.Config)) *users.Users {
 	f.t.Helper()
-	f.played = users.Start(f.t, users.Config{
+	cfg := users.Config{
 		Seed: uint64(time.Now().UnixNano()), Jobs: jobs, Lasts: lasts,
 		Base: func(try int) string { return "http://" + f.Member("job-api", try%2).Listen },
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	f.played = users.Start(f.t, cfg)
 	return f.played
 }
 

@@ -22,6 +22,7 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 )
@@ -162,18 +163,39 @@ func (f *Fleet) StartAll(ctx context.Context, each int) error {
 	return nil
 }
 
+// dialer connects to nodes of Cassandra.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// DialContext implements gocql.Dialer.
+func (d dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return d(ctx, network, address)
+}
+
 // Remove removes an installation's tables and topics. Its keys, nodes and objects are few, and stay.
 func Remove(c cluster.Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	config := gocql.NewCluster(c.Cassandra.Hosts...)
 	config.Timeout = time.Minute
+	if c.Cassandra.Dial != nil {
+		config.Dialer = dialer(c.Cassandra.Dial)
+	}
+	if c.Cassandra.Username != "" {
+		config.Authenticator = gocql.PasswordAuthenticator{Username: c.Cassandra.Username, Password: c.Cassandra.Password}
+	}
 	session, err := config.CreateSession()
 	if err != nil {
 		return err
 	}
 	defer session.Close()
-	client, err := kgo.NewClient(kgo.SeedBrokers(c.Kafka.Brokers...))
+	opts := []kgo.Opt{kgo.SeedBrokers(c.Kafka.Brokers...)}
+	if c.Kafka.Dial != nil {
+		opts = append(opts, kgo.Dialer(c.Kafka.Dial))
+	}
+	if c.Kafka.Username != "" {
+		opts = append(opts, kgo.SASL(scram.Auth{User: c.Kafka.Username, Pass: c.Kafka.Password}.AsSha512Mechanism()))
+	}
+	client, err := kgo.NewClient(opts...)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package ledger checks the invariants I1–I9 (services/README.md) on the account of a run: what was promised to clients,
+// Package ledger checks the invariants I1–I10 (services/README.md) on the account of a run: what was promised to clients,
 // what the targets saw, and what is in the history, the archive and the store. It does not know how the run was made, so
 // the bubble, the simulation and the real servers use the same checker.
 package ledger
@@ -95,11 +95,13 @@ type Refusal struct {
 // Window is a span of time that includes both its ends.
 type Window struct{ From, To time.Time }
 
-// Archived is an event as the archive holds it, with its place in the log.
+// Archived is an event as the archive holds it, with its place in the log, and the change that it tells of, if any.
 type Archived struct {
-	EventID           string
-	LogID             string
-	Partition, Offset int64
+	EventID                             string
+	LogID                               string
+	Partition, Offset                   int64
+	JobID, Operation, Object, RequestID string
+	Version                             int64
 }
 
 // Account is everything that is known of a run.
@@ -145,6 +147,8 @@ type Account struct {
 	Calls    []Call
 	Events   []job.Event
 	Archived []Archived
+	// Requests are those by which clients asked for changes; nil if they are not known.
+	Requests []Request
 	// Updated holds when the definitions made by updates took effect, if that is known.
 	Updated map[string]time.Time
 	// LostToHistory, LostToArchive and LostToSettle are the events of a log that was recreated, or lost its end, before the
@@ -189,6 +193,8 @@ func Check(a *Account) []Violation {
 	checkStops(r, a)
 	checkAttempts(r, a, i)
 	checkArchive(r, a)
+	checkChanges(r, a)
+	checkRequesters(r, a)
 	checkPromises(r, a, i)
 	checkOwed(r, a)
 	return r.violations

@@ -68,6 +68,7 @@ func trigger(a *ledger.Account) {
 	at := begin.Add(30 * time.Second)
 	e := entry(a.Jobs[0].Job.Definition.ID, at)
 	e.ExecutionID, e.Trigger = job.ManualExecutionID(jobID, "01HZZZZZZZZZZZZZZZZZZZZZZZ"), job.TriggerManual
+	e.By = &job.Author{Subject: "local"}
 	event := job.AttemptEvent(&job.Fire{Entry: e}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: fence(9)}, at)
 	a.Events = append(a.Events, event)
 	a.Archived = append(a.Archived, ledger.Archived{EventID: event.ID, Offset: 3})

@@ -75,6 +75,14 @@ func (c jobs) List(ctx context.Context, tenant job.Tenant, cursor string, limit 
 	return c.p.w.cold.List(ctx, tenant, cursor, limit)
 }
 
+func (c jobs) Remove(ctx context.Context, tenant job.Tenant, id string) error {
+	return c.p.w.cold.Remove(ctx, tenant, id)
+}
+
+func (c jobs) RemoveListings(ctx context.Context, tenant job.Tenant) error {
+	return c.p.w.cold.RemoveListings(ctx, tenant)
+}
+
 func (c jobs) ClaimKey(ctx context.Context, tenant job.Tenant, key string, claim jobstore.Claim) (jobstore.Claim, bool, error) {
 	v, err := through(ctx, c.p, opClaimKey, key, func(ctx context.Context) (pair[jobstore.Claim, bool], error) {
 		standing, won, err := c.p.w.cold.ClaimKey(ctx, tenant, key, claim)
@@ -204,6 +212,12 @@ func (c history) Executions(
 
 func (c history) Execution(ctx context.Context, id string) ([]job.Event, error) {
 	return c.p.w.cold.Execution(ctx, id)
+}
+
+func (c history) Forget(ctx context.Context, id string) error { return c.p.w.cold.Forget(ctx, id) }
+
+func (c history) RemoveDeadLetters(ctx context.Context, tenant job.Tenant) error {
+	return c.p.w.cold.RemoveDeadLetters(ctx, tenant)
 }
 
 func (c history) PutDeadLetter(ctx context.Context, d job.DeadLetter) error {

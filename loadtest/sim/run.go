@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -74,6 +73,9 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 		w.schedule(scheduled)
 		if f.weather.Name != calm.Name && f.dice.roll("holds") < 0.4 {
 			w.background.Go(w.hold)
+		}
+		if f.dice.roll("administers?") < 0.5 {
+			w.background.Go(w.administer)
 		}
 		if f.dice.roll("redrives") < 0.5 {
 			w.background.Go(w.redrive)
@@ -147,7 +149,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 	a := &ledger.Account{
 		From: w.began, Until: until, TakenAt: w.taken, Crashed: w.faults.weather.Crash, HotLost: len(w.losses) > 0, Shortened: w.shortened, Updated: w.cold.Updated(),
 		Excused: map[string][]ledger.Window{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
-		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals,
+		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals, Requests: w.requests,
 		Settles: settleFor - time.Minute,
 		Deleted: w.deleted, Listed: w.listed, Executions: w.executions,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
@@ -172,7 +174,11 @@ func (w *world) account(until time.Time) *ledger.Account {
 			a.Excused[row.ID] = append(a.Excused[row.ID], ledger.Window{From: a.From, To: until})
 		}
 		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
-		events, _ := w.cold.Executions(ctx, row.ID, jobstore.Cursor{}, time.Time{}, everything)
+		events, _ := ledger.History(ctx, w.cold, row.ID, time.Time{})
+		a.Events = append(a.Events, events...)
+	}
+	for _, id := range ledger.Settings() {
+		events, _ := ledger.History(ctx, w.cold, id, time.Time{})
 		a.Events = append(a.Events, events...)
 	}
 	for i, definition := range w.updates {

@@ -1,5 +1,5 @@
 // Package sim is the whole simulation: six services, two of each, in one testing/synctest bubble over simulated servers,
-// with faults that follow from a seed. At the end package ledger checks the invariants I1–I9 on the account of the run.
+// with faults that follow from a seed. At the end package ledger checks the invariants I1–I10 on the account of the run.
 package sim
 
 import (
@@ -90,6 +90,7 @@ type world struct {
 	// registered, triggers, resumed (the jobs whose last change is a resume) and refusals are what clients were answered.
 	// attempts and pauses are what the retry policies ask for, by job; redriven counts executions.
 	registered []string
+	requests   []ledger.Request
 	triggers   []ledger.Trigger
 	resumed    map[string]bool
 	refusals   []ledger.Refusal
@@ -295,7 +296,9 @@ func (w *world) service(p *process) (run.Runner, error) {
 		cfg.MaxBytes = 24 * largeBody // a quarter for each host: its three places, and as many waiting
 		return assembly.Executor(cfg, &ports, around)
 	case "retry-manager":
-		return assembly.RetryManager(retrymanager.DefaultConfig(), &ports, around)
+		cfg := retrymanager.DefaultConfig()
+		cfg.Partitions = partitions
+		return assembly.RetryManager(cfg, &ports, around)
 	}
 	cfg := auditwriter.DefaultConfig()
 	cfg.Codec = "snappy" // zstd's encoders are pooled, with channels that belong to the bubble of their first use

@@ -26,6 +26,7 @@ type view struct {
 	DefinitionID string    `json:"definition_id"`
 	EffectiveAt  time.Time `json:"effective_at"`
 	ExecutionID  string    `json:"execution_id"`
+	KeyID        string    `json:"key_id"`
 	Executions   []struct {
 		ExecutionID string `json:"execution_id"`
 		JobID       string `json:"job_id"`
@@ -277,6 +278,20 @@ func (u *user) trigger(ctx context.Context, c change) {
 	}
 }
 
+// administer makes a tenant and keys all the time, as an operator of the installation does, and rotates and revokes the keys.
+func (u *Users) administer(ctx context.Context) {
+	const pause = 2 * time.Second
+	u.request(ctx, http.StatusCreated, http.MethodPost, "/tenants", map[string]any{"name": fmt.Sprintf("users-%d", u.began.UnixNano())})
+	for time.Since(u.began) < u.cfg.Lasts && run.Sleep(ctx, pause) == nil {
+		k, ok := u.request(ctx, http.StatusCreated, http.MethodPost, "/keys", map[string]any{"name": "deploy", "role": "viewer", "installation": true})
+		if !ok {
+			return
+		}
+		u.request(ctx, http.StatusCreated, http.MethodPost, "/keys/"+k.KeyID+"/rotate", map[string]any{"overlap": "10m"})
+		u.request(ctx, http.StatusNoContent, http.MethodDelete, "/keys/"+k.KeyID, nil)
+	}
+}
+
 // mostRedriven is how many dead letters are redriven.
 const mostRedriven = 10
 
@@ -354,6 +369,18 @@ func (u *Users) refused(path, problem string) {
 	u.said.Refusals = append(u.said.Refusals, ledger.Refusal{JobID: id, Code: problem[strings.LastIndexAny(problem, "/:")+1:]})
 }
 
+// asked notes a request for a change, and its answer.
+func (u *Users) asked(method, path string, status int, h http.Header, answer []byte) {
+	var v view
+	var jobIDs []string
+	if _ = json.Unmarshal(answer, &v); v.JobID != "" { // a 204 has no body
+		jobIDs = []string{v.JobID}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.said.Requests = append(u.said.Requests, ledger.RequestsOf(method, path, status, h, jobIDs)...)
+}
+
 // once makes a request; the status is 0 if no answer came.
 func (u *Users) once(ctx context.Context, try int, method, path string, body any, headers []string) (status int, etag string, answer []byte) {
 	var text io.Reader = http.NoBody
@@ -378,12 +405,15 @@ func (u *Users) once(ctx context.Context, try int, method, path string, body any
 	}
 	resp, err := u.client.Do(r)
 	if err != nil {
+		u.asked(method, path, 0, nil, nil)
 		return 0, "", nil
 	}
 	defer resp.Body.Close()
 	answer, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
+		u.asked(method, path, 0, nil, nil)
 		return 0, "", nil
 	}
+	u.asked(method, path, resp.StatusCode, resp.Header, answer)
 	return resp.StatusCode, resp.Header.Get("ETag"), answer
 }

@@ -28,7 +28,7 @@ type targets struct {
 func newTargets(t *testing.T) *targets {
 	t.Helper()
 	s := &targets{}
-	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
+	server := &http.Server{Handler: s, ReadHeaderTimeout: 2 * time.Minute} // longer than the executor keeps a connection that it does not use
 	for _, address := range []struct {
 		host string
 		url  *string

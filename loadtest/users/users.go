@@ -31,6 +31,8 @@ type Config struct {
 	Lasts time.Duration
 	// Base returns the address of an API, as in "http://127.0.0.1:8080"; the next try asks another one.
 	Base func(try int) string
+	// NoTenants leaves out tenants and keys, which a release may not know.
+	NoTenants bool
 }
 
 // Slack is how long before a change the instants lie that must still be called: whatever is killed or unavailable is back
@@ -87,6 +89,9 @@ func Start(t *testing.T, cfg Config) *Users {
 		u.done.Go(func() { (&user{Users: u, script: s, asked: -1}).play(ctx) })
 	}
 	u.done.Go(func() { u.redrive(ctx) })
+	if !cfg.NoTenants {
+		u.done.Go(func() { u.administer(ctx) })
+	}
 	return u
 }
 
@@ -151,6 +156,7 @@ func (u *Users) Fill(a *ledger.Account) {
 	a.Stops = append(a.Stops, u.said.Stops...)
 	a.Registered, a.MaxAttempts, a.RetryAfter = append(a.Registered, u.said.Registered...), u.said.MaxAttempts, u.said.RetryAfter
 	a.Triggers, a.Resumed, a.Refusals = append(a.Triggers, u.said.Triggers...), u.said.Resumed, append(a.Refusals, u.said.Refusals...)
+	a.Requests = append(a.Requests, u.said.Requests...)
 	a.Settles = time.Second // everything before the end was waited for
 	a.Travel = travel
 	gone := map[string]time.Time{}

@@ -46,6 +46,13 @@ type line struct {
 	LogPartition int64  `parquet:"log_partition,delta"`
 	LogOffset    int64  `parquet:"log_offset,delta"`
 	AppendedAt   int64  `parquet:"appended_at,optional,delta,timestamp(millisecond)"`
+	By           string `parquet:"principal,optional,dict"`
+	Role         string `parquet:"role,optional,dict"`
+	RequestID    string `parquet:"request_id,optional,delta"`
+	Source       string `parquet:"source,optional,dict"`
+	Operation    string `parquet:"operation,optional,dict"`
+	Object       string `parquet:"object,optional,dict"`
+	Version      int64  `parquet:"version,delta"`
 }
 
 // lineOf is what an object holds of a row.
@@ -64,6 +71,12 @@ func lineOf(r *row, logID string, partition int) line {
 	}
 	if s := r.event.Skipped; s != nil {
 		l.SkippedFrom, l.SkippedTo, l.SkippedCount = milliseconds(s.From), milliseconds(s.To), int64(s.Count)
+	}
+	if by := e.By; by != nil {
+		l.By, l.Role, l.RequestID, l.Source = by.Subject, by.Role, by.Request, by.Source
+	}
+	if c := e.Change; c != nil {
+		l.Operation, l.Object, l.Version = c.Operation, c.Object, c.Version
 	}
 	return l
 }

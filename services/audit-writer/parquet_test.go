@@ -71,6 +71,8 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 		Entry: job.Entry{
 			Locator: job.Locator{DueAt: at(4), ExecutionID: "exe_1", Attempt: 2, DefinitionID: "def_1"},
 			JobID:   "job_1", Tenant: 7, Trigger: job.TriggerSchedule, NominalAt: at(2), ScheduledFor: at(3),
+			By:     &job.Author{Subject: "key:mh_1", Role: "editor", Request: "01REQUEST", Source: "192.0.2.1"},
+			Change: &job.Change{Operation: "cancelExecution", Object: "exe_2", Version: 15},
 		},
 		Outcome: job.Outcome{
 			Kind: job.OutcomeSucceeded, StatusCode: 204, Error: "a sentence", Fence: fence,
@@ -85,11 +87,13 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 		"status_code": int64(204), "error": "a sentence", "fencing_token": fence.String(), "taken_at": at(5), "published_at": at(6),
 		"consumed_at": at(7), "invoked_at": at(8), "completed_at": at(9), "skipped_from": at(10), "skipped_to": at(11),
 		"skipped_count": int64(12), "log_id": "log-7", "log_partition": int64(6), "log_offset": int64(42), "appended_at": at(13),
+		"principal": "key:mh_1", "role": "editor", "request_id": "01REQUEST", "source": "192.0.2.1", "operation": "cancelExecution",
+		"object": "exe_2", "version": int64(15),
 	}
 	empty := map[string]any{
 		"tenant_id": "default",
 		"attempt":   int64(0), "status_code": int64(0), "skipped_count": int64(0), "log_id": "log-7", "log_partition": int64(6),
-		"log_offset": int64(43), "appended_at": at(14),
+		"log_offset": int64(43), "appended_at": at(14), "version": int64(0),
 	}
 	for codec := range codecs() {
 		body, err := encode(&buffer{partition: 6, last: 43}, []row{{event, 42, at(13)}, {job.Event{}, 43, at(14)}}, "log-7", codec)
@@ -181,7 +185,7 @@ func TestReadingAnObjectBackTakesFewRequests(t *testing.T) {
 	if err != nil || len(archived) != len(rows) {
 		t.Fatalf("%d rows, %v", len(archived), err)
 	}
-	const most = 10 // the ends of the file, and a chunk of each of three columns
+	const most = 12 // the ends of the file, and a chunk of each of eight columns
 	if reads > most {
 		t.Errorf("%d reads for %d bytes, want at most %d", reads, len(body), most)
 	}

@@ -13,12 +13,15 @@ import (
 	"github.com/minutehand/minutehand/libs/archive"
 )
 
-// Archived is what the archive says of one event: its id and its place in the log.
+// Archived is what the archive says of one event: its id and its place in the log; of a change, also which one it was.
 type Archived struct {
 	EventID   string
 	LogID     string
 	Partition int64
 	Offset    int64
+	// Operation is "" for an event that is no change.
+	JobID, Operation, Object, RequestID string
+	Version                             int64
 }
 
 // ReadArchive reads the events of all objects. It is for accounts of small archives: the demo, tests, drills.
@@ -67,12 +70,22 @@ func readObject(o archive.Object) ([]Archived, error) {
 	for _, column := range []struct {
 		name string
 		set  func(a *Archived, v parquet.Value)
+		// since marks a column that objects of earlier releases may lack.
+		since bool
 	}{
-		{"event_id", func(a *Archived, v parquet.Value) { a.EventID = v.Clone().String() }},
-		{"log_partition", func(a *Archived, v parquet.Value) { a.Partition = v.Int64() }},
-		{"log_offset", func(a *Archived, v parquet.Value) { a.Offset = v.Int64() }},
+		{"event_id", func(a *Archived, v parquet.Value) { a.EventID = v.Clone().String() }, false},
+		{"log_partition", func(a *Archived, v parquet.Value) { a.Partition = v.Int64() }, false},
+		{"log_offset", func(a *Archived, v parquet.Value) { a.Offset = v.Int64() }, false},
+		{"job_id", func(a *Archived, v parquet.Value) { a.JobID = v.Clone().String() }, true},
+		{"operation", func(a *Archived, v parquet.Value) { a.Operation = v.Clone().String() }, true},
+		{"object", func(a *Archived, v parquet.Value) { a.Object = v.Clone().String() }, true},
+		{"request_id", func(a *Archived, v parquet.Value) { a.RequestID = v.Clone().String() }, true},
+		{"version", func(a *Archived, v parquet.Value) { a.Version = v.Int64() }, true},
 	} {
 		leaf, ok := f.Schema().Lookup(column.name)
+		if !ok && column.since {
+			continue
+		}
 		if !ok {
 			return nil, fmt.Errorf("there is no column %s", column.name)
 		}

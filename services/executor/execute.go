@@ -345,6 +345,7 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 	if trace.On() {
 		var span oteltrace.Span
 		ctx, span = trace.Start(ctx, "invoke", w.fire.Trace, oteltrace.SpanKindClient, attribute.String("minutehand.execution_id", w.fire.ExecutionID),
+			attribute.String("minutehand.tenant", w.fire.Tenant.String()),
 			attribute.Int("minutehand.attempt", w.fire.Attempt), attribute.String("minutehand.fencing_token", fence.String()))
 		defer func() {
 			span.SetAttributes(attribute.String("minutehand.outcome", string(outcome.Kind)))

@@ -210,8 +210,8 @@ func TestOneKeyMakesOneJob(t *testing.T) {
 	if id := s.create(inBody); !ids[id] {
 		t.Error("the key in the body made another job")
 	}
-	if n := s.entries(); n != 1 {
-		t.Errorf("%d entries", n)
+	if n, changes := s.entries(), s.changes()["createJob"]; n != 1 || len(changes) != 1 {
+		t.Errorf("%d entries, and the changes %v", n, changes)
 	}
 	path := "/jobs/" + s.create(goodJob) + "/trigger"
 	one, _ := s.answer(http.StatusAccepted, http.MethodPost, path, "", "Idempotency-Key", "k2")
@@ -291,7 +291,7 @@ func TestCrashBetweenClaimAndRowsIsCompletedByTheRetry(t *testing.T) {
 				t.Errorf("write %d (after: %v): jobs %s and %s", n, after, first, again)
 			}
 			m, _ := s.answer(http.StatusOK, http.MethodGet, "/jobs", "")
-			if jobs, entries := len(m["items"].([]any)), s.entries(); jobs != 1 || entries != 1 {
+			if jobs, entries := len(m["items"].([]any)), s.entries(); jobs != 1 || entries != 1 || len(s.changes()["createJob"]) != 1 {
 				t.Errorf("write %d (after: %v): %d jobs, %d entries", n, after, jobs, entries)
 			}
 		}

@@ -79,7 +79,7 @@ func TestBatchThatIsCutShortIsCompletedUnderItsKey(t *testing.T) {
 				}
 			}
 			m, _ := s.answer(http.StatusOK, http.MethodGet, "/jobs", "")
-			if jobs := len(m["items"].([]any)); jobs != 19 || s.entries() != 19 {
+			if jobs := len(m["items"].([]any)); jobs != 19 || s.entries() != 19 || len(s.changes()["createJobs"]) != 19 {
 				t.Errorf("write %d (after: %v): %d jobs, %d entries, want 19", n, after, jobs, s.entries())
 			}
 		}

@@ -85,11 +85,27 @@ func (s *server) doAt(host, method, path string) *httptest.ResponseRecorder {
 	return w
 }
 
-// entries counts the pending entries in the store.
+// entries counts the pending entries in the store that call something.
 func (s *server) entries() (n int) {
 	s.t.Helper()
-	s.eachEntry(func(*job.Entry) { n++ })
+	s.eachEntry(func(e *job.Entry) {
+		if e.Change == nil {
+			n++
+		}
+	})
 	return n
+}
+
+// changes returns the pending entries that tell of a change, by operation.
+func (s *server) changes() map[string][]job.Entry {
+	s.t.Helper()
+	of := map[string][]job.Entry{}
+	s.eachEntry(func(e *job.Entry) {
+		if e.Change != nil {
+			of[e.Change.Operation] = append(of[e.Change.Operation], *e)
+		}
+	})
+	return of
 }
 
 // eachEntry calls do with every pending entry in the store.

@@ -353,6 +353,12 @@ func TestEveryRowAndEntryNamesItsTenant(t *testing.T) {
 	seen := 0
 	w.eachEntry(func(e *job.Entry) {
 		seen++
+		if e.Change != nil && e.Change.Setting != "" {
+			if of := job.SettingsOf(e.Tenant); e.JobID != of && e.JobID != job.InstallationSettings() {
+				t.Errorf("the change of %s names tenant %s, and lies with %s", e.Change.Setting, e.Tenant, e.JobID)
+			}
+			return
+		}
 		if want := tenantOf(t, w, e.JobID); e.Tenant != want || want == job.DefaultTenant {
 			t.Errorf("the entry of %s (%s) names tenant %s, its job %s", e.ExecutionID, e.Trigger, e.Tenant, want)
 		}

@@ -70,7 +70,7 @@ func TestBatchThatIsRepeatedAfterAStallHasAnEntryForEveryJob(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if e.JobID == id && !row.Done {
+				if e.JobID == id && !row.Done && e.Change == nil {
 					alive++
 				}
 			}

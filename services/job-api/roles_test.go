@@ -42,6 +42,9 @@ func TestEveryOperationAsksForTheRoleThatTheDocumentNames(t *testing.T) {
 					}
 				}
 				path := named(template, w.jobs["acme"])
+				if op.id == "deleteTenant" {
+					path = "/tenants/globex" // the one that this test does without
+				}
 				before := w.calls.n.Load()
 				got := w.do(op.method, path, text, append(credential, "Content-Type", max(op.contentType, "application/json"))...)
 				tried++

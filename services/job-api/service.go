@@ -32,12 +32,15 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/tenants"
 	"github.com/minutehand/minutehand/services/job-api/internal/access"
 	"github.com/minutehand/minutehand/services/job-api/internal/accounts"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/reads"
+	"github.com/minutehand/minutehand/services/job-api/internal/removal"
 	"github.com/minutehand/minutehand/services/job-api/internal/writes"
 )
 
@@ -123,6 +126,7 @@ type Service struct {
 	edge     *edge.Edge
 	guard    *access.Guard
 	writes   *writes.Writes
+	removal  *removal.Removal
 }
 
 // holdingShare is the share of connections, one in holdingShare, that may wait until a change holds.
@@ -140,7 +144,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	directory := tenants.New(deps.Settings, deps.Clock)
+	var write *writes.Writes
+	recorder := jobchange.Recorder{
+		Pending: deps.Pending, Clock: deps.Clock, Entropy: deps.Entropy, Partitions: cfg.Partitions, Grace: cfg.Grace,
+		Near: func(ctx context.Context, entries []job.Entry) { write.Near(ctx, entries) },
+	}
+	directory := tenants.New(deps.Settings, recorder, deps.Clock)
 	guard, err := access.New(access.Config{Token: cfg.AuthToken, Open: cfg.open(), Tokens: cfg.Tokens}, directory, deps.Clock, deps.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("job-api: %w", err)
@@ -150,16 +159,21 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Outcomes,
 		Clock: deps.Clock, Partitions: cfg.Partitions,
 	}
-	write := writes.New(writes.Config{
+	write = writes.New(writes.Config{
 		Partitions: cfg.Partitions, Grace: cfg.Grace, MaxBodyBytes: cfg.MaxBodyBytes, MaxWriteThroughs: cfg.MaxWriteThroughs,
 		MaxHolding: cfg.MaxConnections / holdingShare,
 	}, writes.Deps{
 		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Hot: deps.Hot, Stops: deps.Stops,
-		Reads: read, Document: document, Problems: problems, Entropy: deps.Entropy, Logger: deps.Logger, Clock: deps.Clock,
+		Recorder: recorder, Reads: read, Document: document, Problems: problems, Entropy: deps.Entropy, Logger: deps.Logger, Clock: deps.Clock,
 	})
 	operations := write.Operations()
 	maps.Copy(operations, read.Operations())
-	maps.Copy(operations, (&accounts.Accounts{Directory: directory, Clock: deps.Clock}).Operations())
+	remove := &removal.Removal{
+		Jobs: deps.Jobs, History: deps.History, Settings: deps.Settings, Directory: directory, Clock: deps.Clock, Logger: deps.Logger,
+		Change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops, Recorder: recorder},
+		Worker: ulid.MustNew(uint64(deps.Clock.Now().UnixMilli()), deps.Entropy).String(),
+	}
+	maps.Copy(operations, (&accounts.Accounts{Directory: directory, Removal: remove, Clock: deps.Clock}).Operations())
 	answering, err := edge.New(edge.Config{
 		TLS: cfg.TLS, LocalHostsOnly: cfg.LocalHostsOnly, MaxBodyBytes: cfg.MaxBodyBytes, MaxBatchBytes: cfg.MaxBatchBytes,
 		MaxConnections: cfg.MaxConnections, DrainLimit: cfg.DrainLimit, AnswerLimit: cfg.AnswerLimit,
@@ -170,7 +184,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{listener: deps.Listener, edge: answering, guard: guard, writes: write}, nil
+	return &Service{listener: deps.Listener, edge: answering, guard: guard, writes: write, removal: remove}, nil
 }
 
 // Handler returns the handler that answers the API's requests.
@@ -182,10 +196,11 @@ func (s *Service) Run(ctx context.Context) error {
 	background := make(chan struct{})
 	go func() {
 		defer close(background)
-		var both sync.WaitGroup
-		both.Go(func() { s.guard.Run(ctx) })
+		var all sync.WaitGroup
+		all.Go(func() { s.guard.Run(ctx) })
+		all.Go(func() { s.removal.Run(ctx) })
 		s.writes.Run(ctx)
-		both.Wait()
+		all.Wait()
 	}()
 	defer func() {
 		cancel() // also when the listener fails

@@ -7,7 +7,9 @@ package retrymanager
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"io"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -31,15 +34,20 @@ type Config struct {
 	Batch int
 	// Linger is the pause after a batch that was not full, so that the next one is larger and the store syncs less often.
 	Linger time.Duration
+	// Partitions is the store's partition count, Grace how long an entry without its row is kept.
+	Partitions int
+	Grace      time.Duration
 }
 
 // DefaultConfig returns the settings of a settler that was given none.
-func DefaultConfig() Config { return Config{Batch: 500, Linger: 5 * time.Millisecond} }
+func DefaultConfig() Config {
+	return Config{Batch: 500, Linger: 5 * time.Millisecond, Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute}
+}
 
 // Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
-	if c.Batch <= 0 || c.Linger < 0 {
-		return errors.New("retry-manager: batch must be over 0, linger not below")
+	if c.Batch <= 0 || c.Linger < 0 || c.Grace <= 0 || c.Partitions < 1 || c.Partitions > bucket.MaxPartitions {
+		return errors.New("retry-manager: batch and grace must be over 0, linger not below, partitions 1 to 16384")
 	}
 	return nil
 }
@@ -52,6 +60,8 @@ type Deps struct {
 	Hot     hotbucket.Buckets
 	Stops   attempts.Stops
 	Log     dispatch.Log
+	// Entropy is the source of ids, safe for concurrent use; nil means crypto/rand.
+	Entropy io.Reader
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
 	// Clock is the time of this machine.
@@ -73,8 +83,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if deps.Entropy == nil {
+		deps.Entropy = rand.Reader
+	}
 	return &Service{
-		cfg: cfg, deps: deps, change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
+		cfg: cfg, deps: deps,
+		change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops, Recorder: jobchange.Recorder{
+			Pending: deps.Pending, Clock: deps.Clock, Entropy: deps.Entropy, Partitions: cfg.Partitions, Grace: cfg.Grace,
+		}},
 		metrics: newMetrics(deps.Metrics),
 	}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
@@ -44,7 +45,7 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 		}
 		b.mark(l)
 		return nil
-	case e.Type == job.EventAttempt && !failed(&e.Outcome):
+	case e.Type == job.EventChange, e.Type == job.EventAttempt && !failed(&e.Outcome):
 		b.mark(l)
 		return nil
 	}
@@ -201,9 +202,12 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 func (s *Service) pause(ctx context.Context, e *job.Event) error {
 	j, err := s.deps.Jobs.Get(ctx, e.Entry.JobID)
 	if err == nil && j.Definition.ID == e.Entry.DefinitionID {
-		_, err = s.change.Pause(ctx, j.Tenant, j.ID, job.Instant(s.deps.Clock.Now()))
+		var changed jobchange.Changed
+		if changed, err = s.change.Pause(ctx, j.Tenant, j.ID, job.Author{Subject: "retry-manager", Role: job.SystemRole}); err == nil {
+			err = s.addNear(ctx, changed.Entries)
+		}
 	}
-	if errors.Is(err, jobstore.ErrNotFound) {
+	if errors.Is(err, jobstore.ErrNotFound) || errors.Is(err, jobchange.ErrCancelled) {
 		return nil
 	}
 	return err

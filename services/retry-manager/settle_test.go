@@ -1,6 +1,8 @@
 package retrymanager
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -41,7 +44,9 @@ func newFixture(t *testing.T) fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(log.Close)
-	s, err := New(DefaultConfig(), Deps{
+	cfg := DefaultConfig()
+	cfg.Partitions = 4
+	s, err := New(cfg, Deps{
 		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db),
 		Hot: embedded.NewHotBuckets(db.Incarnation(), 4, 0), Stops: records, Log: log,
 		Logger: slog.New(slog.DiscardHandler),
@@ -180,4 +185,33 @@ func TestReleaseAfterAFailureChangesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.settled(f.failed, job.ReleasedEvent(&job.Fire{Entry: f.entry}, f.entry.DueAt), f.failed)
 	f.want(true)
+}
+
+// The settler publishes nothing itself: if it waited for the events of earlier changes, it would wait for what only it settles.
+func TestTargetThatIsGonePausesItsJobHoweverManyChangesWaitToBeTold(t *testing.T) {
+	f := newFixture(t)
+	at := f.entry.DueAt
+	row := job.Job{
+		ID: f.entry.JobID, Status: job.StatusActive, Version: 1, CreatedAt: at, UpdatedAt: at,
+		Definition: job.Definition{ID: f.entry.DefinitionID, EffectiveAt: at, Schedule: job.Schedule{Type: job.ScheduleInterval, Every: time.Minute}},
+	}
+	if err := f.deps.Jobs.Create(t.Context(), row, true); err != nil {
+		t.Fatal(err)
+	}
+	for n := range job.MaxChanges {
+		_, err := f.change.Change(t.Context(), job.DefaultTenant, row.ID, jobchange.Edit{
+			Operation: "cancelExecution", By: job.Author{Subject: "local", Role: "admin"},
+			Apply: func(_ context.Context, j *job.Job) error { j.Name = fmt.Sprint(n); return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := f.failed
+	gone.Outcome.Retryable, gone.Outcome.PauseJob = false, true
+	f.settled(gone)
+	j, err := f.deps.Jobs.Get(t.Context(), row.ID)
+	if err != nil || j.Status != job.StatusPaused || len(j.Changes) != job.MaxChanges+1 {
+		t.Errorf("the job is %s and names %d changes, %v", j.Status, len(j.Changes), err)
+	}
 }

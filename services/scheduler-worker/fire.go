@@ -37,7 +37,8 @@ func (sh *shard) dispatch(ctx context.Context) {
 			if len(batch) == 0 {
 				break
 			}
-			fires, late := sh.separate(batch, now)
+			fires, late, changes := sh.separate(batch, now)
+			sh.launch(ctx, c, changes, func() error { return sh.s.sendChanges(ctx, changes, now) })
 			sh.launch(ctx, c, fires, func() error { return sh.s.send(ctx, fires, now) })
 			sh.launch(ctx, c, late, func() error { return sh.s.sendLateOneShots(ctx, late, now) })
 		}
@@ -154,9 +155,9 @@ func (sh *shard) due(now time.Time, c class) []*task {
 	return batch
 }
 
-// separate returns the tasks to fire now, and the one_shots that are late. Tasks that waited for their job row are prepared
-// again, and other late tasks are set aside.
-func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots []*task) {
+// separate returns the tasks to fire now, the one_shots that are late, and the changes to publish. Tasks that waited for
+// their job row are prepared again, and other late tasks are set aside.
+func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots, changes []*task) {
 	hold := sh.s.hold.Load()
 	for _, t := range batch {
 		switch {
@@ -164,6 +165,8 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots []*
 			t.waitsForRow = false
 			sh.count(t)
 			sh.renew(t)
+		case t.entry.Change != nil:
+			changes = append(changes, t)
 		case !t.published && hold.Holds(t.tenant, t.labels):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
 		case t.late(now) && t.series.Plan == nil:
@@ -182,7 +185,7 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots []*
 			fires = append(fires, t)
 		}
 	}
-	return fires, lateOneShots
+	return fires, lateOneShots, changes
 }
 
 // send carries out step 5 of services/README.md for a batch whose time has come: successors, fires, removal, in this order.
@@ -380,6 +383,7 @@ func traced(ctx context.Context, f *job.Fire) oteltrace.Span {
 		parent = trace.OfExecution(f.ExecutionID)
 	}
 	ctx, span := trace.Start(ctx, "dispatch", parent, oteltrace.SpanKindProducer, attribute.String("minutehand.execution_id", f.ExecutionID),
+		attribute.String("minutehand.tenant", f.Tenant.String()),
 		attribute.Int("minutehand.attempt", f.Attempt))
 	f.Trace = trace.Of(ctx)
 	return span

@@ -11,6 +11,7 @@ type metrics struct {
 	abandoned  prometheus.Counter
 	postponed  prometheus.Counter
 	parked     prometheus.Counter
+	changes    prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -46,8 +47,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "minutehand_scheduler_worker_parked_total",
 		Help: "Entries that were attended to at their instant and wait in the hot buckets until their target has room.",
 	})
+	m.changes = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "minutehand_scheduler_worker_changes_total", Help: "Events published of changes of jobs, tenants, keys and settings.",
+	})
 	if reg != nil {
-		reg.MustRegister(m.parked, m.postponed, m.dispatched, m.refused, m.late, m.readAhead, m.behind, m.abandoned)
+		reg.MustRegister(m.changes, m.parked, m.postponed, m.dispatched, m.refused, m.late, m.readAhead, m.behind, m.abandoned)
 	}
 	return m
 }

@@ -55,7 +55,7 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 		sh.wakeAt(t, sh.s.deps.Clock.Now().Add(sh.s.cfg.HoldRecheck))
 		sh.restartMarks()
 		if ctx.Err() == nil {
-			sh.s.deps.Logger.Warn("cannot prepare an entry", "execution_id", t.entry.ExecutionID, "error", p.err)
+			sh.s.deps.Logger.Warn("cannot prepare an entry", "tenant", t.entry.Tenant, "execution_id", t.entry.ExecutionID, "error", p.err)
 		}
 	case t.dropped:
 		sh.forget(t)
@@ -123,6 +123,9 @@ func jobIDs(tasks []*task) []string {
 
 // judge applies the rules of step 4 in services/README.md to one entry and its job row.
 func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) prepared {
+	if t.entry.Change != nil {
+		return s.judgeChange(t, row, found)
+	}
 	if !found {
 		return s.await(t)
 	}
@@ -233,7 +236,7 @@ func (s *Service) await(t *task) prepared {
 // lookFor reads, one last time, the row that an entry waits for.
 func (s *Service) lookFor(ctx context.Context, t *task) (again time.Time, err error) {
 	row, err := s.deps.Jobs.GetSerial(ctx, t.entry.JobID)
-	if err == nil && row.Definition.ID < t.entry.DefinitionID {
+	if c := t.entry.Change; err == nil && (row.Definition.ID < t.entry.DefinitionID || c != nil && row.Version < c.Version) {
 		// The update that wrote the entry may still be on its way to the row, and would leave the job without any entry. It
 		// expects the version that it read. Because it finds another, it starts over.
 		row.Version++

@@ -22,7 +22,7 @@ import (
 type shard struct {
 	s      *Service
 	wakeup chan struct{}
-	// back has room for everything in flight; a batch may be launched in two parts.
+	// back has room for everything in flight; a batch may be launched in three parts.
 	back                  chan func()
 	reading, settingAside int
 	preparing, firing     [classes]int
@@ -71,7 +71,7 @@ type accepted struct {
 
 func newShard(s *Service) *shard {
 	sh := &shard{
-		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+1+maxAside+1),
+		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+2*len(maxFiring)+maxAside+1),
 		room: make(chan struct{}, 1), tasks: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
 		backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 
+	"github.com/minutehand/minutehand/libs/certificates"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/settings"
@@ -17,18 +18,24 @@ type Access struct {
 	Datacenter   string              `env:"DATACENTER" placeholder:"NAME" help:"The local data centre; may be left out where there is only one."`
 	Username     string              `env:"USERNAME" placeholder:"NAME" help:"User of Cassandra; empty for none."`
 	PasswordFile settings.SecretFile `env:"PASSWORD_FILE" placeholder:"FILE" help:"File with the user's password."`
+	certificates.Towards
 }
 
 // Options returns the options that it states.
-func (a *Access) Options() (Options, error) {
+func (a *Access) Options(logger *slog.Logger) (Options, error) {
 	password, err := a.PasswordFile.Read()
-	return Options{Hosts: a.Hosts, Keyspace: a.Keyspace, Datacenter: a.Datacenter, Username: a.Username, Password: password}, err
+	client, err2 := a.Client(logger)
+	o := Options{Hosts: a.Hosts, Keyspace: a.Keyspace, Datacenter: a.Datacenter, Username: a.Username, Password: password}
+	if client != nil {
+		o.Dial = client.Dial
+	}
+	return o, errors.Join(err, err2)
 }
 
 // Connect opens the store, which must have the expected partition count. It waits until Cassandra answers. An error is a mistake in
 // the settings, such as ErrDatacenter and jobstore.ErrPartitions, or ctx's.
 func (a *Access) Connect(ctx context.Context, partitions int, logger *slog.Logger) (store *Store, err error) {
-	o, err := a.Options()
+	o, err := a.Options(logger)
 	if err != nil {
 		return nil, err
 	}

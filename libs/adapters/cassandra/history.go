@@ -51,7 +51,7 @@ func (s *History) Record(ctx context.Context, events []*job.Event) error {
 			at = e.Skipped.From
 			execution = job.ScheduleExecutionID(e.Entry.JobID, at)
 		}
-		p := place{e.Entry.JobID, weekOf(dayOf(at))}
+		p := place{e.HistoryID(), weekOf(dayOf(at))}
 		if len(batches[p])%maxBatch == 0 {
 			order = append(order, p)
 		}
@@ -153,7 +153,25 @@ func (s *History) Execution(ctx context.Context, executionID string) ([]job.Even
 		return nil, fmt.Errorf("cassandra: history: %w", err)
 	}
 	return s.events(ctx, s.session.Query("SELECT event FROM history_weeks WHERE job_id = ? AND week = ? AND nominal_ms = ? AND execution_id = ? LIMIT ?",
-		ref.JobID, weekOf(dayOf(ref.NominalAt)), ref.NominalAt.UnixMilli(), executionID, maxExecutionEvents))
+		ref.HistoryID(), weekOf(dayOf(ref.NominalAt)), ref.NominalAt.UnixMilli(), executionID, maxExecutionEvents))
+}
+
+// Forget implements jobstore.History: the weeks of a month, and those that may begin ahead.
+func (s *History) Forget(ctx context.Context, jobID string) error {
+	first, last := weekOf(dayOf(time.Now().Add(-jobstore.HistoryTTL))), weekOf(newestDay())
+	return run.Each(last-first+1, concurrency, func(i int) error {
+		q := s.session.Query("DELETE FROM history_weeks WHERE job_id = ? AND week = ?", jobID, first+i)
+		return failed("forget history", q.Idempotent(true).ExecContext(ctx))
+	})
+}
+
+// RemoveDeadLetters implements jobstore.History: the days of a month, as wholes.
+func (s *History) RemoveDeadLetters(ctx context.Context, tenant job.Tenant) error {
+	first, last := dayOf(time.Now().Add(-jobstore.HistoryTTL)), newestDay()
+	return run.Each(last-first+1, concurrency, func(i int) error {
+		q := s.session.Query("DELETE FROM dead_letters WHERE tenant_id = ? AND day = ?", tenant.String(), first+i)
+		return failed("remove dead letters", q.Idempotent(true).ExecContext(ctx))
+	})
 }
 
 // PutDeadLetter implements jobstore.History. The letter is stored under the day of the occurrence, which never changes.

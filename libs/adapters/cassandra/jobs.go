@@ -253,6 +253,38 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 	return failed("replace job", err)
 }
 
+// Remove implements jobstore.Jobs. The listing stays, as a listing without its job is passed over: a tombstone for each would stand in
+// the way of those who read it.
+func (s *JobStore) Remove(ctx context.Context, _ job.Tenant, jobID string) error {
+	err := s.session.Query("DELETE FROM definitions WHERE job_id = ?", jobID).Idempotent(true).ExecContext(ctx)
+	if err == nil {
+		_, err = s.session.Query("DELETE FROM jobs WHERE job_id = ? IF EXISTS", jobID).MapScanCASContext(ctx, map[string]any{})
+	}
+	return failed("remove job", err)
+}
+
+// RemoveListings implements jobstore.Jobs: partitions as wholes, and then the list of their days.
+func (s *JobStore) RemoveListings(ctx context.Context, tenant job.Tenant) error {
+	it := s.session.Query("SELECT day FROM listing_days WHERE tenant_id = ?", tenant.String()).Idempotent(true).IterContext(ctx)
+	var days []int
+	for day := 0; it.Scan(&day); {
+		days = append(days, day)
+	}
+	if err := it.Close(); err != nil {
+		return failed("remove listings", err)
+	}
+	err := run.Each(len(days)*listingShards, concurrency, func(i int) error {
+		q := s.session.Query("DELETE FROM listings WHERE tenant_id = ? AND day = ? AND shard = ?", tenant.String(), days[i/listingShards], i%listingShards)
+		return q.Idempotent(true).ExecContext(ctx)
+	})
+	if err == nil {
+		// A day is noted with a timestamp ahead of all clocks: see note.
+		q := s.session.Query("DELETE FROM listing_days USING TIMESTAMP ? WHERE tenant_id = ?", forGood.UnixMicro(), tenant.String())
+		err = q.Idempotent(true).ExecContext(ctx)
+	}
+	return failed("remove listings", err)
+}
+
 // PutDefinition implements jobstore.Jobs.
 func (s *JobStore) PutDefinition(ctx context.Context, jobID string, d job.Definition) error {
 	q := s.session.Query("INSERT INTO definitions (job_id, definition_id, row) VALUES (?, ?, ?)", jobID, d.ID, wire.MarshalDefinition(&d))

@@ -50,6 +50,8 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // DialContext implements gocql.Dialer.
 func (d dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	return d(ctx, network, address)
 }
 
@@ -67,6 +69,8 @@ func (o observer) ObserveBatch(_ context.Context, b gocql.ObservedBatch) {
 }
 
 const (
+	// connectTimeout bounds the making of a connection.
+	connectTimeout = 5 * time.Second
 	// maxBatch bounds the rows of one batch, concurrency the requests that one call has in flight.
 	maxBatch    = 100
 	concurrency = 32
@@ -84,7 +88,7 @@ func config(o Options) *gocql.ClusterConfig {
 	if c.Timeout == 0 {
 		c.Timeout = 5 * time.Second
 	}
-	c.ConnectTimeout, c.WriteTimeout = 5*time.Second, c.Timeout
+	c.ConnectTimeout, c.WriteTimeout = connectTimeout, c.Timeout
 	fallback := gocql.RoundRobinHostPolicy()
 	if o.Datacenter != "" {
 		fallback = gocql.DCAwareRoundRobinPolicy(o.Datacenter)
@@ -116,7 +120,7 @@ func Open(o Options) (*Store, error) {
 				err = fmt.Errorf("keyspace %s: %w", o.Keyspace, ErrNotMigrated)
 			}
 		}
-		return nil, fmt.Errorf("cassandra: %w", err)
+		return nil, fmt.Errorf("cassandra at %s: %w", strings.Join(o.Hosts, ","), err)
 	}
 	return &Store{session}, nil
 }

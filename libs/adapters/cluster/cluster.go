@@ -45,16 +45,17 @@ type Settings struct {
 
 // Servers returns the configuration that the settings state.
 func (s *Settings) Servers(logger *slog.Logger) (Config, error) {
-	cassandraOptions, err := s.Cassandra.Options()
+	cassandraOptions, err := s.Cassandra.Options(logger)
 	redisOptions, err2 := s.Redis.Options(logger)
-	s3Options, err3 := s.S3.Options()
+	s3Options, err3 := s.S3.Options(logger)
 	kafkaOptions, err4 := s.Kafka.Options(logger)
+	zookeeperOptions, err5 := s.ZooKeeper.Options(logger)
+	zookeeperOptions.Partitions = int(s.Partitions)
 	kafkaOptions.Partitions, kafkaOptions.Replication = int(s.Topics), int(s.Copies)
 	return Config{
 		Partitions: int(s.Partitions), Replication: s.Replication, Cassandra: cassandraOptions, Redis: redisOptions, S3: s3Options,
-		Kafka:     kafkaOptions,
-		ZooKeeper: zookeeper.Options{Servers: s.ZooKeeper.Servers, Root: s.ZooKeeper.Root, Partitions: int(s.Partitions)},
-	}, errors.Join(err, err2, err3, err4)
+		Kafka: kafkaOptions, ZooKeeper: zookeeperOptions,
+	}, errors.Join(err, err2, err3, err4, err5)
 }
 
 // Config says where the servers are.

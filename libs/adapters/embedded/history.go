@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -35,7 +36,7 @@ func (s *History) Record(_ context.Context, events []*job.Event) error {
 			at = e.Skipped.From
 			exec = job.ScheduleExecutionID(e.Entry.JobID, at)
 		}
-		k := historyKey(e.Entry.JobID, at, exec, e.Entry.Attempt, e.ID)
+		k := historyKey(e.HistoryID(), at, exec, e.Entry.Attempt, e.ID)
 		if err := b.Set(k, wire.MarshalEvent(e), nil); err != nil {
 			return fmt.Errorf("embedded: history: %w", err)
 		}
@@ -99,7 +100,7 @@ func (s *History) Execution(ctx context.Context, executionID string) ([]job.Even
 	if err != nil {
 		return nil, fmt.Errorf("embedded: history: %w", err)
 	}
-	prefix := historyExecutionKey(ref.JobID, ref.NominalAt, executionID)
+	prefix := historyExecutionKey(ref.HistoryID(), ref.NominalAt, executionID)
 	return s.events(ctx, prefix, after(prefix), maxExecutionEvents)
 }
 
@@ -120,6 +121,45 @@ func (s *History) events(ctx context.Context, lower, upper []byte, limit int) ([
 		return nil, fmt.Errorf("embedded: history: %w", err)
 	}
 	return events, nil
+}
+
+// Forget implements jobstore.History: one range for each day.
+func (s *History) Forget(_ context.Context, jobID string) error {
+	newest, err := s.newestDay(jobstore.Cursor{})
+	if err != nil {
+		return err
+	}
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	for d := day(time.Now().Add(-jobstore.HistoryTTL - 24*time.Hour)); d <= newest; d++ {
+		prefix := historyDayKey(d, jobID)
+		err = errors.Join(err, b.DeleteRange(prefix, after(prefix), nil))
+	}
+	if err == nil {
+		err = s.db.commit(b)
+	}
+	if err != nil {
+		return fmt.Errorf("embedded: forget history: %w", err)
+	}
+	return nil
+}
+
+// RemoveDeadLetters implements jobstore.History: one range for each day.
+func (s *History) RemoveDeadLetters(_ context.Context, tenant job.Tenant) error {
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	var err error
+	for d := day(time.Now().Add(-jobstore.HistoryTTL - 24*time.Hour)); d <= day(time.Now())+1; d++ {
+		prefix := deadLetterKey(d, tenant, "")
+		err = errors.Join(err, b.DeleteRange(prefix, after(prefix), nil), b.DeleteRange(redrivenKey(prefix), after(redrivenKey(prefix)), nil))
+	}
+	if err == nil {
+		err = s.db.commit(b)
+	}
+	if err != nil {
+		return fmt.Errorf("embedded: remove dead letters: %w", err)
+	}
+	return nil
 }
 
 // PutDeadLetter implements jobstore.History. The letter is stored under the day of the occurrence, which never changes.
@@ -156,7 +196,7 @@ func (s *History) DeadLetters(
 		}
 		lower = append(key, 0)
 	}
-	err = s.db.scan(ctx, lower, after([]byte{tableDeadLetter}), func(k, v []byte) (bool, error) {
+	err = s.lettersOf(ctx, tenant, lower, func(k, v []byte) (bool, error) {
 		d, err := wire.UnmarshalDeadLetter(v)
 		if err != nil {
 			return false, err
@@ -179,6 +219,38 @@ func (s *History) DeadLetters(
 		return nil, "", fmt.Errorf("embedded: dead letters: %w", err)
 	}
 	return page, next, nil
+}
+
+// lettersOf visits a tenant's dead letters from a key on, newest day first. It reads none of another tenant's: of each day it seeks the
+// tenant's first, and then the next day.
+func (s *History) lettersOf(ctx context.Context, tenant job.Tenant, lower []byte, visit func(k, v []byte) (more bool, err error)) (err error) {
+	it, err := s.db.pebble.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: lower, UpperBound: after([]byte{tableDeadLetter})})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, it.Error(), it.Close()) }()
+	const dayEnds = 5 // the table and the day
+	for ok := it.First(); ok && ctx.Err() == nil; {
+		k := it.Key()
+		own := text(bytes.Clone(k[:dayEnds]), tenant.String())
+		switch {
+		case bytes.HasPrefix(k, own):
+			v, err := it.ValueAndErr()
+			if err != nil {
+				return err
+			}
+			if more, err := visit(bytes.Clone(k), v); err != nil || !more {
+				return err
+			}
+			ok = it.Next()
+		case bytes.Compare(k, own) < 0:
+			ok = it.SeekGE(own)
+		default:
+			before := binary.BigEndian.Uint32(k[1:dayEnds]) + 1
+			ok = before > 0 && it.SeekGE(text(binary.BigEndian.AppendUint32(bytes.Clone(k[:1]), before), tenant.String()))
+		}
+	}
+	return ctx.Err()
 }
 
 // expire drops the days before the instant.

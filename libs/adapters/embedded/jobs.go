@@ -242,6 +242,29 @@ func setJob(b *pebble.Batch, j job.Job) error {
 	return nil
 }
 
+// Remove implements jobstore.Jobs. What the row's expiry would have dropped is not there any more by then.
+func (s *JobStore) Remove(_ context.Context, tenant job.Tenant, jobID string) error {
+	return s.write([]string{jobID}, func(b *pebble.Batch) error {
+		definitions := text([]byte{tableDefinition}, jobID)
+		err := errors.Join(b.Delete(listingKey(tenant, jobID), nil), b.Delete(jobKey(jobID), nil), b.DeleteRange(definitions, after(definitions), nil))
+		if err != nil {
+			return fmt.Errorf("embedded: remove job: %w", err)
+		}
+		return nil
+	})
+}
+
+// RemoveListings implements jobstore.Jobs.
+func (s *JobStore) RemoveListings(_ context.Context, tenant job.Tenant) error {
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	prefix := text([]byte{tableListing}, tenant.String())
+	if err := errors.Join(b.DeleteRange(prefix, after(prefix), nil), s.db.commit(b)); err != nil {
+		return fmt.Errorf("embedded: remove listings: %w", err)
+	}
+	return nil
+}
+
 // PutDefinition implements jobstore.Jobs.
 func (s *JobStore) PutDefinition(_ context.Context, jobID string, d job.Definition) error {
 	err := s.db.setExpiring(definitionKey(jobID, d.ID), wire.MarshalDefinition(&d), time.Now().Add(jobstore.HistoryTTL))

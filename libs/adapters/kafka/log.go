@@ -8,8 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"strconv"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/reason"
 	"github.com/minutehand/minutehand/libs/run"
 )
 
@@ -36,11 +39,13 @@ type Options struct {
 	// Dial connects to a broker; nil means in plain text.
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger *slog.Logger
+	// why keeps why connections fail.
+	why *reason.Keeper
 }
 
 // brokers returns the options that say where to connect.
 func (o *Options) brokers() []kgo.Opt {
-	opts := []kgo.Opt{kgo.SeedBrokers(o.Brokers...)}
+	opts := []kgo.Opt{kgo.SeedBrokers(o.Brokers...), kgo.WithHooks(connects{o.why, o.Username})}
 	if o.Dial != nil {
 		opts = append(opts, kgo.Dialer(o.Dial))
 	}
@@ -83,6 +88,7 @@ func Open(o Options) (*Log, error) {
 	if o.SessionTimeout == 0 {
 		o.SessionTimeout = 6 * time.Second
 	}
+	o.why = &reason.Keeper{Server: "kafka", Logger: o.Logger}
 	producer, err := kgo.NewClient(append(o.brokers(),
 		kgo.ClientID("minutehand"), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerLinger(time.Millisecond), kgo.ProducerBatchMaxBytes(dispatch.MaxMessageBytes+batchOverhead),
@@ -109,9 +115,25 @@ func (l *Log) Close() {
 // Check reports whether a broker answers.
 func (l *Log) Check(ctx context.Context) error {
 	if err := l.producer.Ping(ctx); err != nil {
-		return fmt.Errorf("kafka: %w", err)
+		return fmt.Errorf("kafka: %w", l.o.why.Explain(err))
 	}
 	return nil
+}
+
+// connects keeps why a broker refused a connection: the driver tries again until the time is over.
+type connects struct {
+	*reason.Keeper
+	user string
+}
+
+// OnBrokerConnect implements kgo.HookBrokerConnect.
+func (c connects) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
+	if c.user != "" && errors.Is(err, io.EOF) {
+		err = fmt.Errorf("the broker ended the connection, perhaps because of the password of user %s: %w", c.user, err)
+	}
+	if !errors.Is(err, context.Canceled) {
+		c.Failed(net.JoinHostPort(meta.Host, strconv.Itoa(int(meta.Port))), err)
+	}
 }
 
 func (l *Log) topic(name string) string { return l.o.Prefix + name }

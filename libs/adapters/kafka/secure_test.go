@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -83,5 +84,15 @@ func TestServerOfAnUnknownAuthorityIsNamedWithTheReason(t *testing.T) {
 	err = g.open(t, certificates.Files{Authority: other.File}, "right").EnsureTopics(t.Context())
 	if err == nil || !strings.Contains(err.Error(), g.brokers[0]) || !strings.Contains(err.Error(), "unknown authority") {
 		t.Errorf("%v, want what is wrong with %s", err, g.brokers[0])
+	}
+}
+
+func TestWrongPasswordIsASentenceThatNamesTheBroker(t *testing.T) {
+	g := newGuarded(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	err := g.open(t, g.own, "wrong").Check(ctx)
+	if err == nil || !strings.Contains(err.Error(), g.brokers[0]) || !strings.Contains(err.Error(), "password of user minutehand") {
+		t.Errorf("%v, want that %s refuses the user", err, g.brokers[0])
 	}
 }

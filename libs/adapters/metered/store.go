@@ -70,6 +70,18 @@ func (x *jobsPort) List(ctx context.Context, tenant job.Tenant, cursor string, l
 	return a, b, err
 }
 
+func (x *jobsPort) Remove(ctx context.Context, tenant job.Tenant, jobID string) (err error) {
+	defer func(began time.Time) { x.m.done("jobs", "Remove", began, err) }(time.Now())
+	err = x.Jobs.Remove(ctx, tenant, jobID)
+	return err
+}
+
+func (x *jobsPort) RemoveListings(ctx context.Context, tenant job.Tenant) (err error) {
+	defer func(began time.Time) { x.m.done("jobs", "RemoveListings", began, err) }(time.Now())
+	err = x.Jobs.RemoveListings(ctx, tenant)
+	return err
+}
+
 func (x *jobsPort) ClaimKey(ctx context.Context, tenant job.Tenant, key string, c jobstore.Claim) (a jobstore.Claim, b bool, err error) {
 	defer func(began time.Time) { x.m.done("jobs", "ClaimKey", began, err) }(time.Now())
 	a, b, err = x.Jobs.ClaimKey(ctx, tenant, key, c)
@@ -174,6 +186,18 @@ func (x *historyPort) Execution(ctx context.Context, executionID string) (a []jo
 	defer func(began time.Time) { x.m.done("history", "Execution", began, err) }(time.Now())
 	a, err = x.History.Execution(ctx, executionID)
 	return a, err
+}
+
+func (x *historyPort) Forget(ctx context.Context, jobID string) (err error) {
+	defer func(began time.Time) { x.m.done("history", "Forget", began, err) }(time.Now())
+	err = x.History.Forget(ctx, jobID)
+	return err
+}
+
+func (x *historyPort) RemoveDeadLetters(ctx context.Context, tenant job.Tenant) (err error) {
+	defer func(began time.Time) { x.m.done("history", "RemoveDeadLetters", began, err) }(time.Now())
+	err = x.History.RemoveDeadLetters(ctx, tenant)
+	return err
 }
 
 func (x *historyPort) PutDeadLetter(ctx context.Context, d job.DeadLetter) (err error) {

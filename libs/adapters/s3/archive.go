@@ -21,6 +21,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/certificates"
 	"github.com/minutehand/minutehand/libs/run"
 )
 
@@ -31,18 +32,25 @@ type Options struct {
 	Region, Endpoint string
 	// AccessKey and SecretKey; if both are empty, the machine's own are used (environment, profile, role).
 	AccessKey, SecretKey string
+	// TLS makes the connections to an https endpoint; nil for the usual way.
+	TLS *certificates.Client
 	// Timeout bounds one request, including all its tries; 0 means 30 s.
 	Timeout time.Duration
 }
 
 // Archive keeps objects in a bucket. A put is conditional: S3 accepts it whole if there is no object with that name.
 type Archive struct {
-	client  *s3.Client
-	bucket  string
+	client *s3.Client
+	bucket string
+	// where names the bucket and its server in errors.
+	where   string
 	timeout time.Duration
 }
 
 var _ archive.Archive = (*Archive)(nil)
+
+// connectTimeout bounds the making of a connection.
+const connectTimeout = 5 * time.Second
 
 // NewArchive returns an archive. It sends nothing to the bucket; see [Archive.Check].
 func NewArchive(ctx context.Context, o Options) (*Archive, error) {
@@ -50,7 +58,14 @@ func NewArchive(ctx context.Context, o Options) (*Archive, error) {
 		config.WithRegion(o.Region),
 		config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) {
 			t.ResponseHeaderTimeout = 10 * time.Second
-		}).WithDialerOptions(func(d *net.Dialer) { d.Timeout = 5 * time.Second })),
+			if o.TLS != nil {
+				t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+					ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+					defer cancel()
+					return o.TLS.Dial(ctx, network, address)
+				}
+			}
+		}).WithDialerOptions(func(d *net.Dialer) { d.Timeout = connectTimeout })),
 	}
 	if o.AccessKey != "" {
 		options = append(options, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(o.AccessKey, o.SecretKey, "")))
@@ -69,7 +84,11 @@ func NewArchive(ctx context.Context, o Options) (*Archive, error) {
 	if timeout == 0 {
 		timeout = 30 * time.Second
 	}
-	return &Archive{client: client, bucket: o.Bucket, timeout: timeout}, nil
+	where := o.Bucket
+	if o.Endpoint != "" {
+		where += " at " + o.Endpoint
+	}
+	return &Archive{client: client, bucket: o.Bucket, where: where, timeout: timeout}, nil
 }
 
 // Check reports whether the bucket exists and may be read.
@@ -77,7 +96,7 @@ func (a *Archive) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	if _, err := a.client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &a.bucket}); err != nil {
-		return fmt.Errorf("s3: bucket %s: %w", a.bucket, err)
+		return fmt.Errorf("s3: bucket %s: %w", a.where, err)
 	}
 	return nil
 }

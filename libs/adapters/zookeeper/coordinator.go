@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path"
 	"strconv"
 	"sync"
@@ -19,7 +20,9 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/certificates"
 	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/reason"
 	"github.com/minutehand/minutehand/libs/run"
 )
 
@@ -32,8 +35,10 @@ type Options struct {
 	Partitions int
 	// SessionTimeout is how long a process may be silent before it counts as gone; 0 means 6 s.
 	SessionTimeout time.Duration
-	Logger         *slog.Logger
-	Metrics        prometheus.Registerer // nil for none
+	// TLS makes the connections; nil for plain text. The ensemble knows a process by its certificate.
+	TLS     *certificates.Client
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer // nil for none
 }
 
 // ensemble is the part of the driver's connection that is used.
@@ -54,6 +59,7 @@ type ensemble interface {
 // Coordinator gives out partitions and numbers. It is safe for concurrent use.
 type Coordinator struct {
 	o       Options
+	why     *reason.Keeper
 	conn    ensemble
 	unowned *prometheus.GaugeVec
 
@@ -75,12 +81,13 @@ func Open(o Options) (*Coordinator, error) {
 	if o.SessionTimeout == 0 {
 		o.SessionTimeout = 6 * time.Second
 	}
-	conn, _, err := zk.Connect(o.Servers, o.SessionTimeout, zk.WithLogInfo(false), zk.WithLogger(silent{}))
+	why := &reason.Keeper{Server: "zookeeper", Logger: o.Logger}
+	conn, _, err := zk.Connect(o.Servers, o.SessionTimeout, zk.WithLogInfo(false), zk.WithLogger(silent{}), zk.WithDialer(dialer(o.TLS, why)))
 	if err != nil {
 		return nil, fmt.Errorf("zookeeper: %w", err)
 	}
 	c := &Coordinator{
-		o: o, conn: named{conn}, nodes: map[string]bool{},
+		o: o, why: why, conn: named{conn}, nodes: map[string]bool{},
 		unowned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "minutehand_coordinator_unowned_partitions",
 			Help: "Partitions that are assigned to this process, and not owned by it yet.",
@@ -90,6 +97,41 @@ func Open(o Options) (*Coordinator, error) {
 		o.Metrics.MustRegister(c.unowned)
 	}
 	return c, nil
+}
+
+// dialer returns what makes the driver's connections, and keeps why one failed.
+func dialer(client *certificates.Client, why *reason.Keeper) zk.Dialer {
+	return func(network, address string, timeout time.Duration) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		dial := (&net.Dialer{}).DialContext
+		if client != nil {
+			dial = client.Dial
+		}
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			why.Failed("", err)
+			return nil, err
+		}
+		return &heard{conn, address, why}, nil
+	}
+}
+
+// heard is a connection that keeps why the server refused it: with TLS 1.3 that comes with the first answer.
+type heard struct {
+	net.Conn
+	address string
+	why     *reason.Keeper
+}
+
+// Read implements net.Conn.
+func (h *heard) Read(b []byte) (int, error) {
+	n, err := h.Conn.Read(b)
+	var alert *net.OpError
+	if errors.As(err, &alert) && alert.Op == "remote error" {
+		h.why.Failed(h.address, err)
+	}
+	return n, err
 }
 
 // Close ends the session, and with it all memberships.
@@ -106,7 +148,7 @@ func (c *Coordinator) Check(ctx context.Context) error {
 			return nil
 		}
 		if run.Sleep(ctx, lookAgain) != nil {
-			return fmt.Errorf("zookeeper: not connected: %s", s)
+			return c.why.Explain(fmt.Errorf("zookeeper: not connected: %s", s))
 		}
 	}
 }

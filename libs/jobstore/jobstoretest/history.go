@@ -1,6 +1,7 @@
 package jobstoretest
 
 import (
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"testing"
@@ -27,6 +28,9 @@ func RunHistory(t *testing.T, open func(t *testing.T) jobstore.History) {
 		{"executions of one instant are told apart by a position", executionsOfOneInstant},
 		{"a position behind everything is the start, one before everything the end", executionsAtTheEnds},
 		{"a look-back ends at the oldest instant asked for", lookBackEnds},
+		{"changes of a job are kept apart from its executions", changesAreApart},
+		{"what is forgotten is gone, and nothing else", forgets},
+		{"the dead letters of one tenant are removed, and no others", lettersAreRemoved},
 		{"a dead letter is read back as it was written, the same execution twice is once", letterIsOnce},
 		{"a tenant's dead letters come newest day first, in pages without gap or repetition", lettersInPages},
 	} {
@@ -55,6 +59,64 @@ func event(jobID string, tenant job.Tenant, at time.Time, attempt int) job.Event
 		Timeline: job.Timeline{Taken: due, Published: due, Consumed: due, Invoked: due, Completed: due.Add(time.Millisecond)},
 	}
 	return job.AttemptEvent(&f, o, due.Add(time.Second))
+}
+
+func changesAreApart(t *testing.T, s jobstore.History) {
+	at := historyBegin()
+	id := ulid.MustNew(uint64(at.UnixMilli()), rand.Reader).String()
+	jobID, tenant := newJobID(), newTenant()
+	attempt := event(jobID, tenant, at, 1)
+	entry := job.NewChange(job.ChangeLocator(1, jobID, id), jobID, tenant, job.Change{Operation: "pauseJob", Version: 2}, job.Author{
+		Subject: "key:mh_1", Role: "editor", Request: id, Source: "192.0.2.1",
+	})
+	change := job.ChangeEvent(entry, at)
+	must(t, s.Record(t.Context(), pointers([]job.Event{attempt, change})))
+	for of, want := range map[string]job.Event{jobID: attempt, job.ChangesOf(jobID): change} {
+		got, err := s.Executions(t.Context(), of, jobstore.Cursor{}, at.Add(-time.Hour), 10)
+		must(t, err)
+		same(t, "events of "+of, got, []job.Event{want})
+	}
+	got, err := s.Execution(t.Context(), entry.ExecutionID)
+	must(t, err)
+	same(t, "the change", got, []job.Event{change})
+}
+
+func forgets(t *testing.T, s jobstore.History) {
+	at := historyBegin()
+	jobID, other := newJobID(), newJobID()
+	kept := event(other, newTenant(), at, 1)
+	must(t, s.Record(t.Context(), pointers([]job.Event{
+		event(jobID, kept.Entry.Tenant, at, 1), event(jobID, kept.Entry.Tenant, at.Add(49*time.Hour), 1), kept,
+	})))
+	for range 2 {
+		must(t, s.Forget(t.Context(), jobID))
+		for of, want := range map[string]int{jobID: 0, other: 1} {
+			got, err := s.Executions(t.Context(), of, jobstore.Cursor{}, at.Add(-time.Hour), 10)
+			must(t, err)
+			if len(got) != want {
+				t.Errorf("%d events of %s are left, want %d", len(got), of, want)
+			}
+		}
+	}
+}
+
+func lettersAreRemoved(t *testing.T, s jobstore.History) {
+	tenant, other, at := newTenant(), newTenant(), historyBegin()
+	for i := range 3 {
+		for _, to := range []job.Tenant{tenant, other} {
+			d := job.DeadLetter{Event: event(newJobID(), to, at.Add(time.Duration(i)*30*time.Hour), 1), Reason: "permanent", At: at}
+			must(t, s.PutDeadLetter(t.Context(), d))
+			must(t, s.MarkRedriven(t.Context(), d, "exe_1"))
+		}
+	}
+	for range 2 {
+		must(t, s.RemoveDeadLetters(t.Context(), tenant))
+		for of, want := range map[job.Tenant]int{tenant: 0, other: 3} {
+			if n := len(letters(t, s, of, 10)); n != want {
+				t.Errorf("%d letters are left, want %d", n, want)
+			}
+		}
+	}
 }
 
 func eventIsReadBack(t *testing.T, s jobstore.History) {

@@ -60,6 +60,7 @@ func RunJobs(t *testing.T, open func(t *testing.T) jobstore.Jobs) {
 		{"what a serial read saw stays, and what was acknowledged it sees", serialReadSees},
 		{"many rows are read at once, those that do not exist are missing", manyAreRead},
 		{"a deleted job is read and listed like any other", deletedIsRead},
+		{"a job that is removed is gone, and no other", jobIsRemoved},
 		{"a superseded definition is read as it was written, the same twice is once", definitionIsReadBack},
 		{"a superseded definition ends where the first of those begins that were superseded after it", definitionEnds},
 		{"a tenant's jobs are listed newest id first, in pages without gap or repetition", listing},

@@ -11,6 +11,44 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
+func jobIsRemoved(t *testing.T, s jobstore.Jobs) {
+	tenant := newTenant()
+	var jobs []job.Job
+	for range 3 {
+		j := newJob()
+		j.Tenant = tenant
+		must(t, s.Create(t.Context(), j, true))
+		must(t, s.PutDefinition(t.Context(), j.ID, newDefinition(newDefinitionID())))
+		jobs = append(jobs, j)
+	}
+	for range 2 {
+		must(t, s.Remove(t.Context(), tenant, jobs[1].ID))
+		_, err := s.Get(t.Context(), jobs[1].ID)
+		mustBe(t, err, jobstore.ErrNotFound)
+		_, err = s.GetSerial(t.Context(), jobs[1].ID)
+		mustBe(t, err, jobstore.ErrNotFound)
+		late := jobs[1]
+		late.Version++
+		mustBe(t, s.Replace(t.Context(), late), jobstore.ErrNotFound)
+		page, _, err := s.List(t.Context(), tenant, "", 10)
+		must(t, err)
+		if len(page) != 2 || page[0].ID == jobs[1].ID || page[1].ID == jobs[1].ID {
+			t.Errorf("%d jobs are listed, want the other two", len(page))
+		}
+	}
+	for _, j := range jobs {
+		must(t, s.Remove(t.Context(), tenant, j.ID))
+	}
+	for range 2 {
+		must(t, s.RemoveListings(t.Context(), tenant))
+		page, next, err := s.List(t.Context(), tenant, "", 10)
+		must(t, err)
+		if len(page) != 0 || next != "" {
+			t.Errorf("%d jobs are listed, want none", len(page))
+		}
+	}
+}
+
 func definitionIsReadBack(t *testing.T, s jobstore.Jobs) {
 	jobID, d := newJobID(), newDefinition(newDefinitionID())
 	for range 2 {

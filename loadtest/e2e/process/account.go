@@ -9,7 +9,6 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -42,7 +41,7 @@ func (p *Process) readJobs(db *embedded.DB, a *ledger.Account) error {
 		return err
 	}
 	for _, row := range rows {
-		events, err := history.Executions(ctx, row.ID, jobstore.Cursor{}, a.From, all)
+		events, err := ledger.History(ctx, history, row.ID, a.From)
 		if err != nil {
 			return err
 		}
@@ -51,6 +50,13 @@ func (p *Process) readJobs(db *embedded.DB, a *ledger.Account) error {
 			return err
 		}
 		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
+		a.Events = append(a.Events, events...)
+	}
+	for _, id := range ledger.Settings() {
+		events, err := ledger.History(ctx, history, id, a.From)
+		if err != nil {
+			return err
+		}
 		a.Events = append(a.Events, events...)
 	}
 	a.DeadLetters, _, err = history.DeadLetters(ctx, job.DefaultTenant, "", all)

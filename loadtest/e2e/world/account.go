@@ -8,7 +8,6 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -154,7 +153,12 @@ func (w *World) account(until time.Time) *ledger.Account {
 			account.Superseded = append(account.Superseded, old)
 		}
 		a.Jobs = append(a.Jobs, account)
-		events, err := ad.History.Executions(ctx, id, jobstore.Cursor{}, w.began, 1_000_000)
+		events, err := ledger.History(ctx, ad.History, id, w.began)
+		must(err)
+		a.Events = append(a.Events, events...)
+	}
+	for _, id := range ledger.Settings() {
+		events, err := ledger.History(ctx, ad.History, id, w.began)
 		must(err)
 		a.Events = append(a.Events, events...)
 	}

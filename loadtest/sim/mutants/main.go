@@ -73,8 +73,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a redrive is answered and not written", file: "services/job-api/internal/writes/redrive.go",
-		from: "ws.putAll(ctx, entries)",
-		to:   "ws.putAll(ctx, entries[:0])",
+		from: "ws.putAll(ctx, r, entries)",
+		to:   "ws.putAll(ctx, r, entries[:0])",
 	},
 	{
 		name: "the cancel of an execution is answered and not kept", file: "services/job-api/internal/writes/execution.go",
@@ -90,6 +90,36 @@ var mutants = []mutant{
 		name: "a stop is answered while a replaced server goes on", file: "libs/jobchange/jobchange.go",
 		from: "if c.HoldsIn == 0 {",
 		to:   "if c.HoldsIn >= 0 {",
+	},
+	{
+		name: "a change that lost is published", file: "libs/job/change.go",
+		from: "return has, !has && e.Change.Version > 0 && version >= e.Change.Version",
+		to:   "return true, false",
+	},
+	{
+		name: "a change is dropped while its row is on its way", file: "libs/job/change.go",
+		from: "return has, !has && e.Change.Version > 0 && version >= e.Change.Version",
+		to:   "return has, !has",
+	},
+	{
+		name: "a change's entry is not written", file: "libs/jobchange/jobchange.go",
+		from: "entries := []job.Entry{job.NewChange(l, j.ID, j.Tenant, change, edit.By)}",
+		to:   "_, entries := change, []job.Entry(nil)",
+	},
+	{
+		name: "an entry of a lost change is dropped and its writer is not fenced", file: "services/scheduler-worker/prepare.go",
+		from: "if err := s.deps.Jobs.Replace(ctx, row); err != nil {",
+		to:   "if c != nil {\n\t\t\treturn time.Time{}, s.finish(ctx, t)\n\t\t}\n\t\tif err := s.deps.Jobs.Replace(ctx, row); err != nil {",
+	},
+	{
+		name: "a row forgets a change that is not published", file: "libs/jobchange/record.go",
+		from: "return !open || row.Done",
+		to:   "return open || !row.Done",
+	},
+	{
+		name: "a trigger names nobody", file: "services/job-api/internal/writes/entry.go",
+		from: "entries[i].WrittenAt, entries[i].Trace, entries[i].By = began, trace.Of(ctx), &by",
+		to:   "_, entries[i].WrittenAt, entries[i].Trace = by, began, trace.Of(ctx)",
 	},
 }
 

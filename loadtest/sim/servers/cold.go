@@ -208,6 +208,20 @@ func (c *Cold) Updated() map[string]time.Time {
 	return maps.Clone(c.updated)
 }
 
+// Remove implements jobstore.Jobs.
+func (c *Cold) Remove(_ context.Context, tenant job.Tenant, jobID string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if j, err := c.get(jobID); err == nil && j.Tenant == tenant {
+		delete(c.jobs, jobID)
+	}
+	delete(c.definitions, jobID)
+	return nil
+}
+
+// RemoveListings implements jobstore.Jobs; what is listed follows from the rows.
+func (c *Cold) RemoveListings(context.Context, job.Tenant) error { return nil }
+
 // PutDefinition implements jobstore.Jobs.
 func (c *Cold) PutDefinition(_ context.Context, jobID string, d job.Definition) error {
 	c.mu.Lock()

@@ -15,10 +15,10 @@ func (c *Cold) Record(_ context.Context, events []*job.Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range events {
-		if c.events[e.Entry.JobID] == nil {
-			c.events[e.Entry.JobID] = map[string]job.Event{}
+		if c.events[e.HistoryID()] == nil {
+			c.events[e.HistoryID()] = map[string]job.Event{}
 		}
-		c.events[e.Entry.JobID][e.ID] = *e
+		c.events[e.HistoryID()][e.ID] = *e
 	}
 	return nil
 }
@@ -71,13 +71,29 @@ func (c *Cold) Execution(_ context.Context, executionID string) ([]job.Event, er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var events []job.Event
-	for _, e := range c.events[ref.JobID] {
+	for _, e := range c.events[ref.HistoryID()] {
 		if _, id := place(&e); id == executionID {
 			events = append(events, e)
 		}
 	}
 	sortEvents(events)
 	return events, nil
+}
+
+// Forget implements jobstore.History.
+func (c *Cold) Forget(_ context.Context, jobID string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.events, jobID)
+	return nil
+}
+
+// RemoveDeadLetters implements jobstore.History.
+func (c *Cold) RemoveDeadLetters(_ context.Context, tenant job.Tenant) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.letters = slices.DeleteFunc(c.letters, func(d job.DeadLetter) bool { return d.Event.Entry.Tenant == tenant })
+	return nil
 }
 
 // PutDeadLetter implements jobstore.History.

@@ -48,10 +48,12 @@ type Surroundings struct {
 	Metrics prometheus.Registerer
 	Clock   clock.Clock
 
+	// Entropy is the source of ids, safe for concurrent use; nil means crypto/rand.
+	Entropy io.Reader
+
 	// What only the job-api asks for; see [jobapi.Deps].
 	Listener net.Listener
 	Full     func() bool
-	Entropy  io.Reader
 	Admin    http.Handler
 }
 
@@ -96,7 +98,7 @@ func Executor(cfg executor.Config, p *Ports, s Surroundings) (*executor.Service,
 func RetryManager(cfg retrymanager.Config, p *Ports, s Surroundings) (*retrymanager.Service, error) {
 	return retrymanager.New(cfg, retrymanager.Deps{
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Stops: p.Records, Log: p.Log,
-		Logger: s.of("retry-manager"), Metrics: s.Metrics, Clock: s.Clock,
+		Entropy: s.Entropy, Logger: s.of("retry-manager"), Metrics: s.Metrics, Clock: s.Clock,
 	})
 }
 

@@ -53,7 +53,12 @@ type Entry struct {
 	// About how many bytes its definition takes.
 	Weight uint32 `protobuf:"varint,19,opt,name=weight,proto3" json:"weight,omitempty"`
 	// The number of its job's tenant; 0 is the default tenant.
-	Tenant        uint32 `protobuf:"fixed32,20,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Tenant uint32 `protobuf:"fixed32,20,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Who asked for the execution, or made the change.
+	By *Author `protobuf:"bytes,21,opt,name=by,proto3" json:"by,omitempty"`
+	// Set if the entry tells of a change. A release that does not know it finds trigger "schedule" and a definition that there never
+	// was, and drops the entry.
+	Change        *Change `protobuf:"bytes,22,opt,name=change,proto3" json:"change,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -228,6 +233,159 @@ func (x *Entry) GetTenant() uint32 {
 	return 0
 }
 
+func (x *Entry) GetBy() *Author {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Entry) GetChange() *Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+// Who made a request.
+type Author struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Subject       string                 `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	RequestId     string                 `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Source        string                 `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Author) Reset() {
+	*x = Author{}
+	mi := &file_minutehand_v1_log_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Author) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Author) ProtoMessage() {}
+
+func (x *Author) ProtoReflect() protoreflect.Message {
+	mi := &file_minutehand_v1_log_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Author.ProtoReflect.Descriptor instead.
+func (*Author) Descriptor() ([]byte, []int) {
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Author) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Author) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Author) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Author) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+// A change of a job's row, or of a setting.
+type Change struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Operation string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	// The version of the job's row after it; 0 for a setting.
+	Version       int64  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	Setting       string `protobuf:"bytes,3,opt,name=setting,proto3" json:"setting,omitempty"`
+	Object        string `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Change) Reset() {
+	*x = Change{}
+	mi := &file_minutehand_v1_log_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Change) ProtoMessage() {}
+
+func (x *Change) ProtoReflect() protoreflect.Message {
+	mi := &file_minutehand_v1_log_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Change.ProtoReflect.Descriptor instead.
+func (*Change) Descriptor() ([]byte, []int) {
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Change) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *Change) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Change) GetSetting() string {
+	if x != nil {
+		return x.Setting
+	}
+	return ""
+}
+
+func (x *Change) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
 // What was decided once for an occurrence.
 type Decision struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -243,7 +401,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[1]
+	mi := &file_minutehand_v1_log_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -255,7 +413,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[1]
+	mi := &file_minutehand_v1_log_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -268,7 +426,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{1}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Decision) GetFire() bool {
@@ -324,7 +482,7 @@ type SkippedRange struct {
 
 func (x *SkippedRange) Reset() {
 	*x = SkippedRange{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[2]
+	mi := &file_minutehand_v1_log_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -336,7 +494,7 @@ func (x *SkippedRange) String() string {
 func (*SkippedRange) ProtoMessage() {}
 
 func (x *SkippedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[2]
+	mi := &file_minutehand_v1_log_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -349,7 +507,7 @@ func (x *SkippedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkippedRange.ProtoReflect.Descriptor instead.
 func (*SkippedRange) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{2}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SkippedRange) GetFromMs() int64 {
@@ -387,7 +545,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[3]
+	mi := &file_minutehand_v1_log_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +557,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[3]
+	mi := &file_minutehand_v1_log_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +570,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{3}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Target) GetKind() string {
@@ -472,7 +630,7 @@ type RetryPolicy struct {
 
 func (x *RetryPolicy) Reset() {
 	*x = RetryPolicy{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[4]
+	mi := &file_minutehand_v1_log_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -484,7 +642,7 @@ func (x *RetryPolicy) String() string {
 func (*RetryPolicy) ProtoMessage() {}
 
 func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[4]
+	mi := &file_minutehand_v1_log_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -497,7 +655,7 @@ func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPolicy.ProtoReflect.Descriptor instead.
 func (*RetryPolicy) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{4}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RetryPolicy) GetBackoff() string {
@@ -568,7 +726,7 @@ type Fire struct {
 
 func (x *Fire) Reset() {
 	*x = Fire{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[5]
+	mi := &file_minutehand_v1_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -580,7 +738,7 @@ func (x *Fire) String() string {
 func (*Fire) ProtoMessage() {}
 
 func (x *Fire) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[5]
+	mi := &file_minutehand_v1_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -593,7 +751,7 @@ func (x *Fire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fire.ProtoReflect.Descriptor instead.
 func (*Fire) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{5}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Fire) GetEntry() *Entry {
@@ -671,7 +829,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[6]
+	mi := &file_minutehand_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -683,7 +841,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[6]
+	mi := &file_minutehand_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -696,7 +854,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Token) GetCounter() int64 {
@@ -733,7 +891,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[7]
+	mi := &file_minutehand_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +903,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[7]
+	mi := &file_minutehand_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +916,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Timeline) GetTakenMs() int64 {
@@ -817,7 +975,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[8]
+	mi := &file_minutehand_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +987,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[8]
+	mi := &file_minutehand_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +1000,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Outcome) GetKind() string {
@@ -931,24 +1089,25 @@ func (x *Outcome) GetDefinitionId() string {
 
 // Topic events, keyed by job id: a transition on record.
 type Event struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	EventId       string                 `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
-	Type          string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	AtMs          int64                  `protobuf:"varint,3,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
-	TenantId      string                 `protobuf:"bytes,4,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
-	Entry         *Entry                 `protobuf:"bytes,5,opt,name=entry,proto3" json:"entry,omitempty"`
-	Outcome       *Outcome               `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
-	Retry         *RetryPolicy           `protobuf:"bytes,7,opt,name=retry,proto3" json:"retry,omitempty"`
-	DeferUntilMs  int64                  `protobuf:"varint,8,opt,name=defer_until_ms,json=deferUntilMs,proto3" json:"defer_until_ms,omitempty"`
-	Skipped       *SkippedRange          `protobuf:"bytes,9,opt,name=skipped,proto3" json:"skipped,omitempty"`
-	Disposition   string                 `protobuf:"bytes,10,opt,name=disposition,proto3" json:"disposition,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	EventId string                 `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	// "released" also for a change, whose entry has one: a release that knows no changes marks the entry as done.
+	Type          string        `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	AtMs          int64         `protobuf:"varint,3,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	TenantId      string        `protobuf:"bytes,4,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	Entry         *Entry        `protobuf:"bytes,5,opt,name=entry,proto3" json:"entry,omitempty"`
+	Outcome       *Outcome      `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Retry         *RetryPolicy  `protobuf:"bytes,7,opt,name=retry,proto3" json:"retry,omitempty"`
+	DeferUntilMs  int64         `protobuf:"varint,8,opt,name=defer_until_ms,json=deferUntilMs,proto3" json:"defer_until_ms,omitempty"`
+	Skipped       *SkippedRange `protobuf:"bytes,9,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	Disposition   string        `protobuf:"bytes,10,opt,name=disposition,proto3" json:"disposition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[9]
+	mi := &file_minutehand_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1119,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[9]
+	mi := &file_minutehand_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1132,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Event) GetEventId() string {
@@ -1058,7 +1217,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[10]
+	mi := &file_minutehand_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1229,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[10]
+	mi := &file_minutehand_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1242,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeadLetter) GetEvent() *Event {
@@ -1111,7 +1270,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xc3\x04\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\x99\x05\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1133,7 +1292,20 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x04lane\x18\x11 \x01(\aR\x04lane\x12\x14\n" +
 	"\x05plain\x18\x12 \x01(\bR\x05plain\x12\x16\n" +
 	"\x06weight\x18\x13 \x01(\rR\x06weight\x12\x16\n" +
-	"\x06tenant\x18\x14 \x01(\aR\x06tenant\"\xe3\x01\n" +
+	"\x06tenant\x18\x14 \x01(\aR\x06tenant\x12%\n" +
+	"\x02by\x18\x15 \x01(\v2\x15.minutehand.v1.AuthorR\x02by\x12-\n" +
+	"\x06change\x18\x16 \x01(\v2\x15.minutehand.v1.ChangeR\x06change\"m\n" +
+	"\x06Author\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\"r\n" +
+	"\x06Change\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x18\n" +
+	"\asetting\x18\x03 \x01(\tR\asetting\x12\x16\n" +
+	"\x06object\x18\x04 \x01(\tR\x06object\"\xe3\x01\n" +
 	"\bDecision\x12\x12\n" +
 	"\x04fire\x18\x01 \x01(\bR\x04fire\x125\n" +
 	"\askipped\x18\x02 \x01(\v2\x1b.minutehand.v1.SkippedRangeR\askipped\x12\x17\n" +
@@ -1232,39 +1404,43 @@ func file_minutehand_v1_log_proto_rawDescGZIP() []byte {
 	return file_minutehand_v1_log_proto_rawDescData
 }
 
-var file_minutehand_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_minutehand_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_minutehand_v1_log_proto_goTypes = []any{
 	(*Entry)(nil),        // 0: minutehand.v1.Entry
-	(*Decision)(nil),     // 1: minutehand.v1.Decision
-	(*SkippedRange)(nil), // 2: minutehand.v1.SkippedRange
-	(*Target)(nil),       // 3: minutehand.v1.Target
-	(*RetryPolicy)(nil),  // 4: minutehand.v1.RetryPolicy
-	(*Fire)(nil),         // 5: minutehand.v1.Fire
-	(*Token)(nil),        // 6: minutehand.v1.Token
-	(*Timeline)(nil),     // 7: minutehand.v1.Timeline
-	(*Outcome)(nil),      // 8: minutehand.v1.Outcome
-	(*Event)(nil),        // 9: minutehand.v1.Event
-	(*DeadLetter)(nil),   // 10: minutehand.v1.DeadLetter
-	nil,                  // 11: minutehand.v1.Target.HeadersEntry
+	(*Author)(nil),       // 1: minutehand.v1.Author
+	(*Change)(nil),       // 2: minutehand.v1.Change
+	(*Decision)(nil),     // 3: minutehand.v1.Decision
+	(*SkippedRange)(nil), // 4: minutehand.v1.SkippedRange
+	(*Target)(nil),       // 5: minutehand.v1.Target
+	(*RetryPolicy)(nil),  // 6: minutehand.v1.RetryPolicy
+	(*Fire)(nil),         // 7: minutehand.v1.Fire
+	(*Token)(nil),        // 8: minutehand.v1.Token
+	(*Timeline)(nil),     // 9: minutehand.v1.Timeline
+	(*Outcome)(nil),      // 10: minutehand.v1.Outcome
+	(*Event)(nil),        // 11: minutehand.v1.Event
+	(*DeadLetter)(nil),   // 12: minutehand.v1.DeadLetter
+	nil,                  // 13: minutehand.v1.Target.HeadersEntry
 }
 var file_minutehand_v1_log_proto_depIdxs = []int32{
-	2,  // 0: minutehand.v1.Decision.skipped:type_name -> minutehand.v1.SkippedRange
-	11, // 1: minutehand.v1.Target.headers:type_name -> minutehand.v1.Target.HeadersEntry
-	0,  // 2: minutehand.v1.Fire.entry:type_name -> minutehand.v1.Entry
-	3,  // 3: minutehand.v1.Fire.target:type_name -> minutehand.v1.Target
-	4,  // 4: minutehand.v1.Fire.retry:type_name -> minutehand.v1.RetryPolicy
-	6,  // 5: minutehand.v1.Outcome.token:type_name -> minutehand.v1.Token
-	7,  // 6: minutehand.v1.Outcome.timeline:type_name -> minutehand.v1.Timeline
-	0,  // 7: minutehand.v1.Event.entry:type_name -> minutehand.v1.Entry
-	8,  // 8: minutehand.v1.Event.outcome:type_name -> minutehand.v1.Outcome
-	4,  // 9: minutehand.v1.Event.retry:type_name -> minutehand.v1.RetryPolicy
-	2,  // 10: minutehand.v1.Event.skipped:type_name -> minutehand.v1.SkippedRange
-	9,  // 11: minutehand.v1.DeadLetter.event:type_name -> minutehand.v1.Event
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	1,  // 0: minutehand.v1.Entry.by:type_name -> minutehand.v1.Author
+	2,  // 1: minutehand.v1.Entry.change:type_name -> minutehand.v1.Change
+	4,  // 2: minutehand.v1.Decision.skipped:type_name -> minutehand.v1.SkippedRange
+	13, // 3: minutehand.v1.Target.headers:type_name -> minutehand.v1.Target.HeadersEntry
+	0,  // 4: minutehand.v1.Fire.entry:type_name -> minutehand.v1.Entry
+	5,  // 5: minutehand.v1.Fire.target:type_name -> minutehand.v1.Target
+	6,  // 6: minutehand.v1.Fire.retry:type_name -> minutehand.v1.RetryPolicy
+	8,  // 7: minutehand.v1.Outcome.token:type_name -> minutehand.v1.Token
+	9,  // 8: minutehand.v1.Outcome.timeline:type_name -> minutehand.v1.Timeline
+	0,  // 9: minutehand.v1.Event.entry:type_name -> minutehand.v1.Entry
+	10, // 10: minutehand.v1.Event.outcome:type_name -> minutehand.v1.Outcome
+	6,  // 11: minutehand.v1.Event.retry:type_name -> minutehand.v1.RetryPolicy
+	4,  // 12: minutehand.v1.Event.skipped:type_name -> minutehand.v1.SkippedRange
+	11, // 13: minutehand.v1.DeadLetter.event:type_name -> minutehand.v1.Event
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_minutehand_v1_log_proto_init() }
@@ -1278,7 +1454,7 @@ func file_minutehand_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_minutehand_v1_log_proto_rawDesc), len(file_minutehand_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

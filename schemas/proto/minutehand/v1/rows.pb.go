@@ -291,8 +291,10 @@ type Job struct {
 	StoppedExecutions []string               `protobuf:"bytes,11,rep,name=stopped_executions,json=stoppedExecutions,proto3" json:"stopped_executions,omitempty"`
 	Definition        *Definition            `protobuf:"bytes,12,opt,name=definition,proto3" json:"definition,omitempty"`
 	EndsAtMs          int64                  `protobuf:"varint,13,opt,name=ends_at_ms,json=endsAtMs,proto3" json:"ends_at_ms,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The latest changes of the row.
+	Changes       []*ChangeRef `protobuf:"bytes,14,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -416,6 +418,65 @@ func (x *Job) GetEndsAtMs() int64 {
 	return 0
 }
 
+func (x *Job) GetChanges() []*ChangeRef {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type ChangeRef struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Version       int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeRef) Reset() {
+	*x = ChangeRef{}
+	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeRef) ProtoMessage() {}
+
+func (x *ChangeRef) ProtoReflect() protoreflect.Message {
+	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeRef.ProtoReflect.Descriptor instead.
+func (*ChangeRef) Descriptor() ([]byte, []int) {
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ChangeRef) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ChangeRef) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 var File_minutehand_v1_rows_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_rows_proto_rawDesc = "" +
@@ -452,7 +513,7 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\fmax_backfill\x18\t \x01(\x03R\vmaxBackfill\x12%\n" +
 	"\x0eoverlap_policy\x18\n" +
 	" \x01(\tR\roverlapPolicy\x12\x1a\n" +
-	"\bpriority\x18\v \x01(\tR\bpriority\"\xfe\x03\n" +
+	"\bpriority\x18\v \x01(\tR\bpriority\"\xb2\x04\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x12\n" +
@@ -471,10 +532,14 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"definition\x18\f \x01(\v2\x19.minutehand.v1.DefinitionR\n" +
 	"definition\x12\x1c\n" +
 	"\n" +
-	"ends_at_ms\x18\r \x01(\x03R\bendsAtMs\x1a9\n" +
+	"ends_at_ms\x18\r \x01(\x03R\bendsAtMs\x122\n" +
+	"\achanges\x18\x0e \x03(\v2\x18.minutehand.v1.ChangeRefR\achanges\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01BKZIgithub.com/minutehand/minutehand/schemas/proto/minutehand/v1;minutehandv1b\x06proto3"
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
+	"\tChangeRef\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversionBKZIgithub.com/minutehand/minutehand/schemas/proto/minutehand/v1;minutehandv1b\x06proto3"
 
 var (
 	file_minutehand_v1_rows_proto_rawDescOnce sync.Once
@@ -488,26 +553,28 @@ func file_minutehand_v1_rows_proto_rawDescGZIP() []byte {
 	return file_minutehand_v1_rows_proto_rawDescData
 }
 
-var file_minutehand_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_minutehand_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_minutehand_v1_rows_proto_goTypes = []any{
 	(*Schedule)(nil),    // 0: minutehand.v1.Schedule
 	(*Definition)(nil),  // 1: minutehand.v1.Definition
 	(*Job)(nil),         // 2: minutehand.v1.Job
-	nil,                 // 3: minutehand.v1.Job.LabelsEntry
-	(*Target)(nil),      // 4: minutehand.v1.Target
-	(*RetryPolicy)(nil), // 5: minutehand.v1.RetryPolicy
+	(*ChangeRef)(nil),   // 3: minutehand.v1.ChangeRef
+	nil,                 // 4: minutehand.v1.Job.LabelsEntry
+	(*Target)(nil),      // 5: minutehand.v1.Target
+	(*RetryPolicy)(nil), // 6: minutehand.v1.RetryPolicy
 }
 var file_minutehand_v1_rows_proto_depIdxs = []int32{
 	0, // 0: minutehand.v1.Definition.schedule:type_name -> minutehand.v1.Schedule
-	4, // 1: minutehand.v1.Definition.target:type_name -> minutehand.v1.Target
-	5, // 2: minutehand.v1.Definition.retry:type_name -> minutehand.v1.RetryPolicy
-	3, // 3: minutehand.v1.Job.labels:type_name -> minutehand.v1.Job.LabelsEntry
+	5, // 1: minutehand.v1.Definition.target:type_name -> minutehand.v1.Target
+	6, // 2: minutehand.v1.Definition.retry:type_name -> minutehand.v1.RetryPolicy
+	4, // 3: minutehand.v1.Job.labels:type_name -> minutehand.v1.Job.LabelsEntry
 	1, // 4: minutehand.v1.Job.definition:type_name -> minutehand.v1.Definition
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	3, // 5: minutehand.v1.Job.changes:type_name -> minutehand.v1.ChangeRef
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_minutehand_v1_rows_proto_init() }
@@ -523,7 +590,7 @@ func file_minutehand_v1_rows_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_minutehand_v1_rows_proto_rawDesc), len(file_minutehand_v1_rows_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -253,11 +253,14 @@ func (d *demo) job(i int) map[string]any {
 func (d *demo) report(w io.Writer, archived []auditwriter.Archived, deadLetters int) error {
 	a := d.sink.account()
 	events := map[string]bool{}
-	cancelled := 0
+	cancelled, changes := 0, 0
 	for _, x := range archived {
 		events[strings.Join(strings.SplitN(x.EventID, "/", 3)[:2], "/")] = true
 		if strings.HasSuffix(x.EventID, "/cancelled") {
 			cancelled++
+		}
+		if strings.HasSuffix(x.EventID, "/change") {
+			changes++
 		}
 	}
 	unarchived := 0
@@ -280,12 +283,12 @@ func (d *demo) report(w io.Writer, archived []auditwriter.Archived, deadLetters 
 	row("missing", missing)
 	row("duplicates", a.duplicates)
 	row("early", a.early)
-	row("rows in Parquet", fmt.Sprintf("%d (%d calls + %d cancelled)", len(archived), a.calls, cancelled))
+	row("rows in Parquet", fmt.Sprintf("%d (%d calls + %d cancelled + %d changes)", len(archived), a.calls, cancelled, changes))
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	if missing != 0 || a.duplicates != 0 || a.early != 0 || unarchived != 0 || cancelled != 1 ||
-		deadLetters != demoFailing || len(archived) != a.calls+cancelled {
+		deadLetters != demoFailing || changes != d.jobs+1 || len(archived) != a.calls+cancelled+changes {
 		return errors.New("the account does not add up; this is a bug, please report it")
 	}
 	fmt.Fprintln(w, "every job is accounted for")
@@ -316,7 +319,7 @@ func (s *demoSink) start() (stop func(), base string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: s}
+	server := &http.Server{ReadHeaderTimeout: idle, Handler: s}
 	go func() { _ = server.Serve(listener) }()
 	return func() { _ = server.Close() }, "http://" + listener.Addr().String(), nil
 }

@@ -43,7 +43,7 @@ func (c *demoCmd) onCluster(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if archived = d.own(all); len(archived) > d.expected() || time.Now().After(deadline) {
+		if archived = d.own(all); len(archived) > d.expected()+d.jobs+1 || time.Now().After(deadline) {
 			break
 		}
 		if err := run.Sleep(ctx, time.Second); err != nil {

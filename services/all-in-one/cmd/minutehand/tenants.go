@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +12,9 @@ import (
 // tenantsCmd are the commands about tenants.
 type tenantsCmd struct {
 	List   tenantListCmd   `cmd:"" default:"withargs" help:"List tenants."`
+	Get    tenantGetCmd    `cmd:"" help:"Show a tenant, and how far its removal is."`
 	Create tenantCreateCmd `cmd:"" help:"Make a tenant."`
+	Delete tenantDeleteCmd `cmd:"" help:"Stop everything of a tenant, and remove its data."`
 }
 
 // Help implements kong.HelpProvider.
@@ -40,6 +43,61 @@ func (c *tenantListCmd) Run(ctx context.Context) error {
 		}
 		t.end()
 	})
+}
+
+type tenantGetCmd struct {
+	client
+	Name string `arg:"" help:"Name of the tenant."`
+}
+
+// Help implements kong.HelpProvider.
+func (tenantGetCmd) Help() string {
+	return `Of a tenant that is being deleted it shows the step: its jobs are stopped; for ten minutes what is on its way is recorded; jobs
+with their histories, dead letters and keys are removed.
+
+  minutehand tenants get default`
+}
+
+// Run implements the command.
+func (c *tenantGetCmd) Run(ctx context.Context) error {
+	var answer map[string]any
+	if _, err := c.do(ctx, http.MethodGet, "/tenants/"+url.PathEscape(c.Name), nil, &answer); err != nil {
+		return err
+	}
+	return c.print(answer, func(w io.Writer) { showTenant(w, answer) })
+}
+
+func showTenant(w io.Writer, answer map[string]any) {
+	fmt.Fprintf(w, "tenant %s (%v) is %s\n", shown(answer["name"]), answer["number"], shown(answer["status"]))
+	if m, ok := answer["removal"].(map[string]any); ok {
+		fmt.Fprintf(w, "%s: %v jobs stopped, %v removed\n", shown(m["step"]), m["jobs_stopped"], m["jobs_removed"])
+	}
+}
+
+type tenantDeleteCmd struct {
+	client
+	Name string `arg:"" help:"Name of the tenant."`
+	Yes  bool   `help:"Do it: what is removed cannot be brought back."`
+}
+
+// Help implements kong.HelpProvider.
+func (tenantDeleteCmd) Help() string {
+	return `Nothing of the tenant is let in any more or fires, its jobs are cancelled, and its data is removed in steps; watch them with
+tenants get. The archive keeps what it has, and the name is never given out again.
+
+  minutehand tenants delete --help`
+}
+
+// Run implements the command.
+func (c *tenantDeleteCmd) Run(ctx context.Context) error {
+	if !c.Yes {
+		return usageError{errors.New("this removes all jobs of the tenant for good; add --yes if that is meant")}
+	}
+	var answer map[string]any
+	if _, err := c.do(ctx, http.MethodDelete, "/tenants/"+url.PathEscape(c.Name), nil, &answer); err != nil {
+		return err
+	}
+	return c.print(answer, func(w io.Writer) { showTenant(w, answer) })
 }
 
 type tenantCreateCmd struct {

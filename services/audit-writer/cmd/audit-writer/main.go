@@ -44,7 +44,7 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 		return nil, err
 	}
 	p.AtEnd(log.Close)
-	bucket, err := s.S3.Connect(ctx)
+	bucket, err := s.S3.Connect(ctx, p.Logger)
 	if err != nil {
 		return nil, err
 	}

@@ -20,22 +20,27 @@ import (
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/tenants"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/removal"
 )
 
 // Accounts carries out the operations.
 type Accounts struct {
 	Directory *tenants.Directory
+	Removal   *removal.Removal
 	Clock     clock.Clock
 }
 
 // Operations returns the operations by their ids in the document.
 func (as *Accounts) Operations() map[string]edge.Operation {
 	return map[string]edge.Operation{
-		"createTenant": as.createTenant, "listTenants": as.listTenants, "getTenant": as.getTenant,
+		"createTenant": as.createTenant, "listTenants": as.listTenants, "getTenant": as.getTenant, "deleteTenant": as.deleteTenant,
 		"createKey": as.createKey, "listKeys": as.listKeys, "rotateKey": as.rotateKey, "revokeKey": as.revokeKey,
 		"whoAmI": as.whoAmI,
 	}
 }
+
+// edit returns who makes a request, and by which operation.
+func edit(r *edge.Request) tenants.Edit { return tenants.Edit{Operation: r.Operation, By: r.Author()} }
 
 // tenant is a tenant as answers show it.
 type tenant struct {
@@ -43,10 +48,27 @@ type tenant struct {
 	Number    job.Tenant `json:"number"`
 	Status    string     `json:"status"`
 	CreatedAt *time.Time `json:"created_at,omitempty"`
+	Removal   *progress  `json:"removal,omitempty"`
+}
+
+// progress is how far the removal of a tenant's data is.
+type progress struct {
+	Step      string     `json:"step"`
+	StartedAt time.Time  `json:"started_at"`
+	UpdatedAt time.Time  `json:"updated_at"`
+	GoesOnAt  *time.Time `json:"goes_on_at,omitempty"`
+	Stopped   int64      `json:"jobs_stopped"`
+	Jobs      int64      `json:"jobs_removed"`
 }
 
 func show(t *tenants.Tenant) tenant {
 	shown := tenant{Name: t.Name, Number: t.Number, Status: string(t.Status)}
+	if m := t.Removal; m != nil {
+		shown.Removal = &progress{
+			Step: string(m.Step), StartedAt: m.StartedAt, UpdatedAt: m.UpdatedAt, GoesOnAt: instant(m.GoesOnAt),
+			Stopped: m.Stopped, Jobs: m.Jobs,
+		}
+	}
 	if !t.CreatedAt.IsZero() {
 		shown.CreatedAt = &t.CreatedAt
 	}
@@ -61,7 +83,7 @@ func (as *Accounts) createTenant(ctx context.Context, r *edge.Request) (edge.Res
 	if err := json.Unmarshal(r.Raw, &body); err != nil {
 		return edge.Response{}, edge.OutOfRange()
 	}
-	t, err := as.Directory.Create(ctx, body.Name)
+	t, err := as.Directory.Create(ctx, body.Name, edit(r))
 	if errors.Is(err, tenants.ErrExists) {
 		return edge.Response{}, problem.New(http.StatusConflict, "tenant-exists", "The name belongs to another tenant, or did; choose another.",
 			problem.Fault{Pointer: "/name", Code: "taken", Message: "Choose another name."})
@@ -79,6 +101,15 @@ func (as *Accounts) getTenant(ctx context.Context, r *edge.Request) (edge.Respon
 		return edge.Response{}, absent(err)
 	}
 	return edge.Response{Status: http.StatusOK, Body: show(&t)}, nil
+}
+
+// deleteTenant stops everything of a tenant, and lets its data be removed.
+func (as *Accounts) deleteTenant(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	t, err := as.Removal.Begin(ctx, r.PathValue("tenant"), edit(r))
+	if err != nil {
+		return edge.Response{}, absent(err)
+	}
+	return edge.Response{Status: http.StatusAccepted, Body: show(&t)}, nil
 }
 
 // absent is the error for a row that is not there, as the edge knows it.
@@ -214,14 +245,14 @@ func (as *Accounts) createKey(ctx context.Context, r *edge.Request) (edge.Respon
 		}
 		k.ExpiresAt = job.Instant(as.Clock.Now().Add(d))
 	}
-	return as.make(ctx, k)
+	return as.make(ctx, r, k)
 }
 
 // longestLife bounds the life of a key that expires: ten years.
 const longestLife = 87600 * time.Hour
 
-func (as *Accounts) make(ctx context.Context, k tenants.Key) (edge.Response, error) {
-	k, text, err := as.Directory.CreateKey(ctx, k)
+func (as *Accounts) make(ctx context.Context, r *edge.Request, k tenants.Key) (edge.Response, error) {
+	k, text, err := as.Directory.CreateKey(ctx, k, edit(r))
 	if errors.Is(err, tenants.ErrTooMany) {
 		return edge.Response{}, problem.New(http.StatusConflict, "too-many-keys", "There are 1000 live keys already; revoke one that is no longer used.")
 	}
@@ -276,7 +307,7 @@ func (as *Accounts) revokeKey(ctx context.Context, r *edge.Request) (edge.Respon
 	if err != nil {
 		return edge.Response{}, err
 	}
-	_, err = as.Directory.ChangeKey(ctx, s, n, func(k *tenants.Key) error {
+	_, err = as.Directory.ChangeKey(ctx, s, n, edit(r), func(k *tenants.Key) error {
 		if k.RevokedAt.IsZero() {
 			k.RevokedAt = job.Instant(as.Clock.Now())
 		}
@@ -317,11 +348,11 @@ func (as *Accounts) rotateKey(ctx context.Context, r *edge.Request) (edge.Respon
 	if next.CreatedBy = r.By.Subject; !old.ExpiresAt.IsZero() { // it lives as long as the old one was to
 		next.ExpiresAt = now.Add(old.ExpiresAt.Sub(old.CreatedAt))
 	}
-	resp, err := as.make(ctx, next)
+	resp, err := as.make(ctx, r, next)
 	if err != nil {
 		return edge.Response{}, err
 	}
-	_, err = as.Directory.ChangeKey(ctx, s, n, func(k *tenants.Key) error {
+	_, err = as.Directory.ChangeKey(ctx, s, n, edit(r), func(k *tenants.Key) error {
 		if end := now.Add(overlap); k.ExpiresAt.IsZero() || end.Before(k.ExpiresAt) {
 			k.ExpiresAt = end
 		}

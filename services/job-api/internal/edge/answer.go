@@ -35,6 +35,9 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, op *endpoint, do O
 	defer span.End()
 	r = r.WithContext(ctx)
 	req, p := e.check(r, op)
+	if req != nil {
+		span.SetAttributes(attribute.String("minutehand.tenant", req.Tenant().String()))
+	}
 	if p == nil && e.deps.Full != nil && e.deps.Full() && takesWork(op.id) {
 		p = problem.Full()
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/schedule"
@@ -54,6 +55,8 @@ func (ps *Problems) Of(err error, r *Request) *problem.Problem {
 		p := problem.Unavailable(advice(r))
 		p.RetryAfter = attempts.ReplacedFor
 		return p
+	case errors.Is(err, jobchange.ErrUntold):
+		return problem.Unavailable("Nothing was changed: the events of earlier changes are still to be published. Try again.")
 	case r.Context().Err() != nil: // the client has gone
 		return problem.Unavailable(advice(r))
 	}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/problem"
@@ -22,6 +23,8 @@ type Request struct {
 	// By is who makes the request, ID the request's own, and Source the address that it came from.
 	By         access.Principal
 	ID, Source string
+	// Operation is the id of the operation that is asked for.
+	Operation string
 	// Parameters holds every parameter that was given or has a default, by name.
 	Parameters map[string]string
 	// Raw is the body as it was sent, and Tree is what it decodes to: maps, slices, strings, json.Numbers, bools and nil.
@@ -37,6 +40,19 @@ func (r *Request) Limit() int {
 
 // Tenant returns the tenant that the request is made for.
 func (r *Request) Tenant() job.Tenant { return r.By.Tenant }
+
+// Author returns who makes the request, as events name it.
+func (r *Request) Author() job.Author {
+	return job.Author{Subject: within(r.By.Subject), Role: r.By.Role.String(), Request: r.ID, Source: r.Source}
+}
+
+// maxSubject bounds the bytes of a principal's name in an event.
+const maxSubject = 256
+
+// within returns at most maxSubject bytes of a name, as UTF-8.
+func within(name string) string {
+	return strings.ToValidUTF8(name[:min(len(name), maxSubject)], "")
+}
 
 // may returns the answer to a principal that may not carry an operation out; nil if it may.
 func (op *endpoint) may(by *access.Principal) *problem.Problem {
@@ -71,7 +87,7 @@ func (r *Request) IdempotencyKey() (string, error) {
 // check reads a request and reports all of its faults at once: 400 for parameters and for a body that is not JSON, 422 for
 // a body that the document does not allow.
 func (e *Edge) check(r *http.Request, op *endpoint) (*Request, *problem.Problem) {
-	req := &Request{Request: r, Parameters: map[string]string{}}
+	req := &Request{Request: r, Operation: op.id, Parameters: map[string]string{}}
 	if c, ok := r.Context().Value(principal{}).(*caller); ok {
 		req.By, req.ID, req.Source = c.by, c.id, c.source
 	}

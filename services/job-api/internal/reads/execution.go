@@ -21,6 +21,9 @@ type Execution struct {
 	LatenessMS   *int64          `json:"lateness_ms,omitempty"`
 	Attempts     []attempt       `json:"attempts"`
 	Timeline     *timeline       `json:"timeline,omitempty"`
+	// RequestedBy is who asked for it, RequestID by which request.
+	RequestedBy string `json:"requested_by,omitempty"`
+	RequestID   string `json:"request_id,omitempty"`
 	// lastEnd is when the last attempt on record ended.
 	lastEnd time.Time
 }
@@ -82,6 +85,9 @@ func group(events []job.Event) []*Execution {
 			last = &Execution{
 				ExecutionID: e.Entry.ExecutionID, JobID: e.Entry.JobID, Trigger: e.Entry.Trigger,
 				NominalAt: e.Entry.NominalAt, ScheduledFor: e.Entry.ScheduledFor, State: "pending", Attempts: []attempt{},
+			}
+			if by := e.Entry.By; by != nil {
+				last.RequestedBy, last.RequestID = by.Subject, by.Request
 			}
 			list = append(list, last)
 		}

@@ -97,7 +97,7 @@ func (rs *Reads) getExecution(ctx context.Context, r *edge.Request) (edge.Respon
 // there is none.
 func (rs *Reads) Execution(ctx context.Context, r *edge.Request, id string) (*Execution, error) {
 	ref, err := job.ParseExecutionID(id)
-	if err != nil {
+	if err != nil || ref.Trigger == job.TriggerChange {
 		return nil, edge.NotFound()
 	}
 	j, err := rs.Find(ctx, r, ref.JobID)

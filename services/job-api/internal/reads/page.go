@@ -37,6 +37,8 @@ func parsePosition(cursor string) (jobstore.Cursor, bool) {
 }
 
 // position returns the cursor that names the execution.
-func (x *Execution) position() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(x.NominalAt.UnixMilli(), 10) + " " + x.ExecutionID))
+func (x *Execution) position() string { return position(x.NominalAt, x.ExecutionID) }
+
+func position(nominalAt time.Time, executionID string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(nominalAt.UnixMilli(), 10) + " " + executionID))
 }

@@ -62,11 +62,11 @@ func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Respons
 	results := make([]batchResult, len(bodies))
 	jobs, keyed := ws.checkBatch(r, bodies, turn.claim, results)
 	if turn.again {
-		if jobs, err = ws.missingOf(ctx, jobs, turn.claim.AcceptedAt, results); err != nil {
+		if jobs, err = ws.missingOf(ctx, r, jobs, turn.claim.AcceptedAt, results); err != nil {
 			return edge.Response{}, err
 		}
 	}
-	if err := ws.acceptAll(ctx, jobs, results, turn.again); err != nil {
+	if err := ws.acceptAll(ctx, r, jobs, results, turn.again); err != nil {
 		return edge.Response{}, err
 	}
 	ws.createKeyed(ctx, keyed, results)
@@ -138,13 +138,13 @@ func single(r *edge.Request, raw []byte, tree any) *edge.Request {
 	req, u := *r.Request, *r.URL
 	u.Path = edge.Root + "/jobs"
 	req.URL = &u
-	return &edge.Request{Request: &req, By: r.By, ID: r.ID, Source: r.Source, Parameters: map[string]string{}, Raw: raw, Tree: tree}
+	return &edge.Request{Request: &req, By: r.By, ID: r.ID, Source: r.Source, Operation: r.Operation, Parameters: map[string]string{}, Raw: raw, Tree: tree}
 }
 
 // missingOf leaves out what an earlier try of the request has created. A row alone does not prove that: the try may have
 // written it too late for its entry, which workers dropped meanwhile, and died before it wrote another.
 func (ws *Writes) missingOf(
-	ctx context.Context, jobs []batchJob, acceptedAt time.Time, results []batchResult,
+	ctx context.Context, r *edge.Request, jobs []batchJob, acceptedAt time.Time, results []batchResult,
 ) (missing []batchJob, err error) {
 	for len(jobs) > 0 {
 		n := min(len(jobs), jobstore.MaxGetMany)
@@ -160,6 +160,11 @@ func (ws *Writes) missingOf(
 			row, begun := rows[b.job.ID]
 			if begun && ws.tookTooLong(acceptedAt) {
 				if begun, err = ws.hasBegun(ctx, row); err != nil {
+					return nil, err
+				}
+			}
+			if begun && ws.tookTooLong(acceptedAt) {
+				if err := ws.tellCreation(ctx, r, row); err != nil {
 					return nil, err
 				}
 			}
@@ -179,7 +184,7 @@ func (ws *Writes) missingOf(
 }
 
 // acceptAll is accept for many jobs that were accepted at one instant.
-func (ws *Writes) acceptAll(ctx context.Context, jobs []batchJob, results []batchResult, again bool) error {
+func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []batchJob, results []batchResult, again bool) error {
 	if len(jobs) == 0 {
 		return nil
 	}
@@ -193,6 +198,9 @@ func (ws *Writes) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 			return err
 		}
 		before = floor
+		for i := range rows {
+			entries = append(entries, ws.creation(r, &rows[i], floor, began))
+		}
 		if err := ws.deps.Pending.Put(ctx, entries); err != nil {
 			return fmt.Errorf("put %d first entries of a batch: %w", len(entries), err)
 		}
@@ -208,13 +216,11 @@ func (ws *Writes) acceptAll(ctx context.Context, jobs []batchJob, results []batc
 			continue
 		}
 		if again {
-			for i := range entries {
-				if entries[i], err = ws.revive(ctx, entries[i]); err != nil {
-					return err
-				}
+			if err := ws.reviveAll(ctx, entries); err != nil {
+				return err
 			}
 		}
-		ws.writeThrough(ctx, entries)
+		ws.Near(ctx, entries)
 		return nil
 	}
 }

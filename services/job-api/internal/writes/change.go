@@ -11,6 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
@@ -116,11 +117,8 @@ func (ws *Writes) redefine(
 	ctx context.Context, r *edge.Request, change func(j *job.Job, now time.Time) error,
 ) (edge.Response, error) {
 	jobID := r.PathValue("id")
-	p := bucket.Partition(jobID, ws.cfg.Partitions)
-	var first job.Entry
-	var fires bool
-	j, err := ws.change.Change(ctx, r.Tenant(), jobID, func(ctx context.Context, j *job.Job) error {
-		fires = false
+	var series *occurrence.Series
+	edit := ws.edit(r, func(ctx context.Context, j *job.Job) error {
 		if j.Deleted {
 			return jobstore.ErrNotFound
 		}
@@ -131,50 +129,33 @@ func (ws *Writes) redefine(
 		}
 		j.Definition.ID = job.NextDefinitionID(old.ID, ws.newID(job.DefinitionPrefix, now))
 		j.UpdatedAt = now
-		series, err := form.Compile(jobID, &j.Definition)
-		if err != nil {
+		var err error
+		if series, err = form.Compile(jobID, &j.Definition); err != nil {
 			return err
 		}
 		series.Tenant = j.Tenant
 		if err := ws.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
 			return fmt.Errorf("put definition %s: %w", old.ID, err)
 		}
-		if j.Status != job.StatusActive {
-			return nil
-		}
-		var began time.Time
-		for {
-			written := job.Instant(ws.deps.Clock.Now())
-			if first, fires = series.First(p, written); !fires {
-				return nil
-			}
-			if began.IsZero() {
-				began = written
-			} else if m := job.NewEntry(first, began).Minute; m != first.Minute {
-				first.Repeats = m // a decision about that entry holds for this one too
-			}
-			first.Trace = trace.Of(ctx)
-			if err := ws.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
-				return fmt.Errorf("put first entry of definition %s: %w", j.Definition.ID, err)
-			}
-			if !ws.tookTooLong(written) {
-				return nil
-			}
-			// Its bucket may have closed meanwhile.
-		}
+		return nil
 	})
+	edit.First = func(j *job.Job, written time.Time) (first job.Entry, fires bool) {
+		if j.Status == job.StatusActive {
+			first, fires = series.First(bucket.Partition(jobID, ws.cfg.Partitions), written)
+			first.Trace = trace.Of(ctx)
+		}
+		return first, fires
+	}
+	j, err := ws.change.Change(ctx, r.Tenant(), jobID, edit)
 	if err != nil {
 		return edge.Response{}, fmt.Errorf("redefine job %s: %w", jobID, err)
-	}
-	if fires {
-		ws.writeThrough(ctx, []job.Entry{first})
 	}
 	return ws.answerChange(ctx, &j)
 }
 
 // answerChange answers a change once it holds.
 func (ws *Writes) answerChange(ctx context.Context, j *jobchange.Changed) (edge.Response, error) {
-	if err := ws.await(ctx, j); err != nil {
+	if err := ws.hold(ctx, j); err != nil {
 		return edge.Response{}, err
 	}
 	return ws.deps.Reads.Answer(ctx, http.StatusOK, &j.Job)

@@ -47,7 +47,7 @@ func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response
 	j := newJob(r.Tenant(), &body, def, turn.claim)
 	var standing *job.Job
 	if key != "" {
-		if standing, err = ws.createdBefore(ctx, &j); err != nil {
+		if standing, err = ws.createdBefore(ctx, r, &j); err != nil {
 			return edge.Response{}, err
 		}
 	}
@@ -55,7 +55,7 @@ func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response
 	if standing != nil {
 		resp, err = ws.deps.Reads.Answer(ctx, http.StatusCreated, standing)
 	} else {
-		resp, err = ws.accept(ctx, j, key != "", turn.again)
+		resp, err = ws.accept(ctx, r, j, key != "", turn.again)
 	}
 	if err != nil {
 		return edge.Response{}, err
@@ -71,7 +71,7 @@ func validAt(body []byte, at time.Time) bool {
 
 // createdBefore returns the job that an earlier try of the request created; nil if there is none. A row alone does not
 // prove that: the try may have written it too late for its entry, and died before it wrote another.
-func (ws *Writes) createdBefore(ctx context.Context, j *job.Job) (*job.Job, error) {
+func (ws *Writes) createdBefore(ctx context.Context, r *edge.Request, j *job.Job) (*job.Job, error) {
 	standing, err := ws.deps.Jobs.Get(ctx, j.ID)
 	if errors.Is(err, jobstore.ErrNotFound) {
 		return nil, nil
@@ -81,6 +81,9 @@ func (ws *Writes) createdBefore(ctx context.Context, j *job.Job) (*job.Job, erro
 	}
 	if ws.tookTooLong(j.CreatedAt) {
 		if begun, err := ws.hasBegun(ctx, &standing); err != nil || !begun {
+			return nil, err
+		}
+		if err := ws.tellCreation(ctx, r, &standing); err != nil {
 			return nil, err
 		}
 	}
@@ -105,12 +108,12 @@ func newJob(tenant job.Tenant, body *form.Job, def job.Definition, claim jobstor
 	}
 }
 
-// accept makes a new job durable: its first entry, then its row.
+// accept makes a new job durable: its first entry and that by which its creation becomes known, then its row.
 //
 // A crash after the entry leaves an entry without a job, which the worker holds and drops when the grace is over. So a
 // writer that takes longer than half of the grace from the entry to the acknowledged row starts over with a new entry: the
 // old one may have been dropped, or its bucket may have closed.
-func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) (edge.Response, error) {
+func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclusive, again bool) (edge.Response, error) {
 	series, err := newSeries(&j)
 	if err != nil {
 		return edge.Response{}, err
@@ -126,7 +129,8 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 			return edge.Response{}, noOccurrence()
 		}
 		first.Trace = trace.Of(ctx)
-		if err := ws.deps.Pending.Put(ctx, []job.Entry{first}); err != nil {
+		entries := []job.Entry{first, ws.creation(r, &j, floor, now)}
+		if err := ws.deps.Pending.Put(ctx, entries); err != nil {
 			return edge.Response{}, fmt.Errorf("put first entry of job %s: %w", j.ID, err)
 		}
 		if ws.tookTooLong(now) {
@@ -142,11 +146,11 @@ func (ws *Writes) accept(ctx context.Context, j job.Job, exclusive, again bool) 
 			continue
 		}
 		if again {
-			if first, err = ws.revive(ctx, first); err != nil {
+			if err := ws.reviveAll(ctx, entries); err != nil {
 				return edge.Response{}, err
 			}
 		}
-		ws.writeThrough(ctx, []job.Entry{first})
+		ws.Near(ctx, entries)
 		return ws.deps.Reads.Answer(ctx, http.StatusCreated, &j)
 	}
 }

@@ -66,11 +66,7 @@ func (ws *Writes) changeHold(
 		if err := keepHold(&hold, r, own); err != nil {
 			return edge.Response{}, err
 		}
-		value, err := json.Marshal(hold)
-		if err != nil {
-			return edge.Response{}, err
-		}
-		err = ws.deps.Settings.SwapSetting(ctx, jobstore.SettingDispatchHold, old, value)
+		err = ws.swapHold(ctx, r, b.Label, old, &hold)
 		if errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
 			continue // another change came first
 		}
@@ -79,6 +75,22 @@ func (ws *Writes) changeHold(
 		}
 		return reads.AnswerHold(own), nil
 	}
+}
+
+// swapHold makes a changed hold known, and stores it in place of the old one.
+func (ws *Writes) swapHold(ctx context.Context, r *edge.Request, label string, old []byte, hold *job.DispatchHold) error {
+	subject, tenant := job.SettingsOf(r.Tenant()), r.Tenant()
+	if reads.HoldsAll(r) {
+		subject, tenant = job.InstallationSettings(), job.DefaultTenant
+	}
+	change := job.Change{Operation: r.Operation, Setting: jobstore.SettingDispatchHold, Object: label}
+	return ws.deps.Recorder.Setting(ctx, subject, tenant, change, r.Author(), &hold.Changes, func() error {
+		value, err := json.Marshal(hold)
+		if err != nil {
+			return err
+		}
+		return ws.deps.Settings.SwapSetting(ctx, jobstore.SettingDispatchHold, old, value)
+	})
 }
 
 // keepHold puts a changed hold where it belongs: to the installation, or to the tenant for which the request is made.

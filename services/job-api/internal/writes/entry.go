@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/trace"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // floor returns the instant in whose bucket a try writes a new job's first entry, unless that is due later. Tries soon
@@ -31,6 +33,42 @@ func (ws *Writes) firstEntry(l *occurrence.Series, partition int, floor, before 
 		e.Repeats = m
 	}
 	return e, ok
+}
+
+// creation returns the entry by which the creation of a job becomes known, for a try that writes into an instant's bucket. Its id
+// follows from the job's, so that every try tells of the same change.
+func (ws *Writes) creation(r *edge.Request, j *job.Job, floor, written time.Time) job.Entry {
+	l := job.ChangeLocator(bucket.Partition(j.ID, ws.cfg.Partitions), j.ID, job.CreationRef(j.ID).ID)
+	e := job.NewChange(l, j.ID, j.Tenant, job.Change{Operation: r.Operation, Version: 1}, r.Author())
+	e.WrittenAt = written
+	return job.NewEntry(e, floor)
+}
+
+// tellCreation makes sure that the creation of a job which has begun becomes known. Its entry, which is due at once, may have been dropped
+// by a worker that found no row, while the job's first entry was not due yet.
+func (ws *Writes) tellCreation(ctx context.Context, r *edge.Request, j *job.Job) error {
+	now := job.Instant(ws.deps.Clock.Now())
+	e := ws.creation(r, j, now, now)
+	events, err := ws.deps.History.Execution(ctx, e.ExecutionID)
+	if err != nil {
+		return fmt.Errorf("read history of change %s: %w", e.ExecutionID, err)
+	}
+	if len(events) > 0 {
+		return nil
+	}
+	return ws.putAgain(ctx, e)
+}
+
+// putAgain makes an entry durable in a bucket that cannot have closed, and hot.
+func (ws *Writes) putAgain(ctx context.Context, e job.Entry) error {
+	if err := ws.deps.Pending.Put(ctx, []job.Entry{e}); err != nil {
+		return fmt.Errorf("put entry of change %s: %w", e.ExecutionID, err)
+	}
+	e, err := ws.revive(ctx, e)
+	if err == nil {
+		ws.Near(ctx, []job.Entry{e})
+	}
+	return err
 }
 
 // repeat returns the entry in the bucket of at.
@@ -64,22 +102,44 @@ func (ws *Writes) revive(ctx context.Context, e job.Entry) (job.Entry, error) {
 	}
 }
 
+// reviveAll is revive for several entries. One that tells of a change and is done was dropped if nothing of it is in the history.
+func (ws *Writes) reviveAll(ctx context.Context, entries []job.Entry) error {
+	for i := range entries {
+		e := &entries[i]
+		if e.Change != nil {
+			events, err := ws.deps.History.Execution(ctx, e.ExecutionID)
+			if err != nil {
+				return fmt.Errorf("read history of change %s: %w", e.ExecutionID, err)
+			}
+			if len(events) > 0 {
+				continue
+			}
+		}
+		var err error
+		if *e, err = ws.revive(ctx, *e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // putAll makes entries that follow from an API write durable, and hot.
-func (ws *Writes) putAll(ctx context.Context, entries []job.Entry) error {
+func (ws *Writes) putAll(ctx context.Context, r *edge.Request, entries []job.Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
+	by := r.Author()
 	for {
 		began := job.Instant(ws.deps.Clock.Now())
 		for i := range entries {
-			entries[i].WrittenAt, entries[i].Trace = began, trace.Of(ctx)
+			entries[i].WrittenAt, entries[i].Trace, entries[i].By = began, trace.Of(ctx), &by
 			entries[i] = job.NewEntry(entries[i], began)
 		}
 		if err := ws.deps.Pending.Put(ctx, entries); err != nil {
 			return fmt.Errorf("put entries of %d executions, first %s: %w", len(entries), entries[0].ExecutionID, err)
 		}
 		if !ws.tookTooLong(began) {
-			ws.writeThrough(ctx, entries)
+			ws.Near(ctx, entries)
 			return nil
 		}
 	}

@@ -24,7 +24,7 @@ func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Re
 	}
 	now := job.Instant(ws.deps.Clock.Now())
 	if !x.Ended() || now.Sub(x.LastEnd()) < endedFor {
-		j, err := ws.change.Change(ctx, r.Tenant(), x.JobID, func(_ context.Context, j *job.Job) error {
+		edit := ws.edit(r, func(_ context.Context, j *job.Job) error {
 			stopped := recent(j.StoppedExecutions, now)
 			full := len(stopped) >= job.MaxStoppedExecutions
 			if j.State().Stops(id) || full && x.Ended() {
@@ -38,10 +38,12 @@ func (ws *Writes) cancelExecution(ctx context.Context, r *edge.Request) (edge.Re
 			j.UpdatedAt = now
 			return nil
 		})
+		edit.Object = id
+		j, err := ws.change.Change(ctx, r.Tenant(), x.JobID, edit)
 		if err != nil {
 			return edge.Response{}, fmt.Errorf("cancel execution %s: %w", id, err)
 		}
-		if err := ws.await(ctx, &j); err != nil {
+		if err := ws.hold(ctx, &j); err != nil {
 			return edge.Response{}, err
 		}
 		x.Cancelling = !x.Ended()

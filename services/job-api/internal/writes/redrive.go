@@ -74,7 +74,7 @@ func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 	if err != nil {
 		return edge.Response{}, err
 	}
-	if err := ws.putAll(ctx, entries); err != nil {
+	if err := ws.putAll(ctx, r, entries); err != nil {
 		return edge.Response{}, err
 	}
 	for i := range list {

@@ -2,9 +2,9 @@ package writes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
@@ -18,7 +18,10 @@ func (ws *Writes) pauseJob(ctx context.Context, r *edge.Request) (edge.Response,
 	if err := ws.mustStand(ctx, r); err != nil {
 		return edge.Response{}, err
 	}
-	j, err := ws.change.Pause(ctx, r.Tenant(), r.PathValue("id"), job.Instant(ws.deps.Clock.Now()))
+	j, err := ws.change.Pause(ctx, r.Tenant(), r.PathValue("id"), r.Author())
+	if errors.Is(err, jobchange.ErrCancelled) {
+		return edge.Response{}, cancelled()
+	}
 	if err != nil {
 		return edge.Response{}, fmt.Errorf("pause job %s: %w", r.PathValue("id"), err)
 	}
@@ -53,7 +56,7 @@ func (ws *Writes) cancelJob(ctx context.Context, r *edge.Request) (edge.Response
 func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	j, err := ws.cancel(ctx, r, true)
 	if err == nil {
-		err = ws.await(ctx, &j)
+		err = ws.hold(ctx, &j)
 	}
 	return edge.Response{Status: http.StatusNoContent}, err
 }
@@ -61,20 +64,9 @@ func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response
 // cancel stops a job for good; with hide it also disappears from reads.
 func (ws *Writes) cancel(ctx context.Context, r *edge.Request, hide bool) (jobchange.Changed, error) {
 	jobID := r.PathValue("id")
-	changed, err := ws.change.Change(ctx, r.Tenant(), jobID, func(_ context.Context, j *job.Job) error {
-		if j.Status == job.StatusCancelled && (j.Deleted || !hide) {
-			return jobchange.ErrNoChange
-		}
-		now := job.Instant(ws.deps.Clock.Now())
-		if j.Status != job.StatusCancelled {
-			j.EndsAt = now
-			if j.Status == job.StatusPaused { // instants after a pause get their dispositions from a resume, and there will be none
-				j.EndsAt = j.PausedAt.Add(time.Millisecond)
-			}
-		}
-		j.Status, j.Deleted, j.UpdatedAt = job.StatusCancelled, j.Deleted || hide, now
-		return nil
-	})
+	changed, err := ws.change.Change(ctx, r.Tenant(), jobID, ws.edit(r, func(_ context.Context, j *job.Job) error {
+		return jobchange.Cancel(j, job.Instant(ws.deps.Clock.Now()), hide)
+	}))
 	if err != nil {
 		return jobchange.Changed{}, fmt.Errorf("cancel job %s: %w", jobID, err)
 	}

@@ -41,7 +41,7 @@ func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 		}
 	}
 	if !there {
-		if err := ws.putAll(ctx, []job.Entry{e}); err != nil {
+		if err := ws.putAll(ctx, r, []job.Entry{e}); err != nil {
 			return edge.Response{}, err
 		}
 	}

@@ -47,6 +47,8 @@ type Deps struct {
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
 	Stops    attempts.Stops
+	// Recorder makes changes known; it has the same ports, clock and bounds.
+	Recorder jobchange.Recorder
 	Reads    *reads.Reads
 	Document *edge.Document
 	Problems *edge.Problems
@@ -73,7 +75,7 @@ type Writes struct {
 // New returns the operations; Run must be called once for them to be complete.
 func New(cfg Config, deps Deps) *Writes {
 	return &Writes{
-		cfg: cfg, deps: deps, change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops},
+		cfg: cfg, deps: deps, change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops, Recorder: deps.Recorder},
 		holding: make(chan struct{}, max(cfg.MaxHolding, 1)), stopping: make(chan struct{}),
 		notThrough: make(chan job.Entry, cfg.MaxWriteThroughs),
 	}
@@ -94,6 +96,11 @@ func (ws *Writes) Operations() map[string]edge.Operation {
 func (ws *Writes) Run(ctx context.Context) {
 	context.AfterFunc(ctx, func() { close(ws.stopping) })
 	ws.writeThroughLoop(ctx)
+}
+
+// edit returns the change that a request makes to a job.
+func (ws *Writes) edit(r *edge.Request, apply func(ctx context.Context, j *job.Job) error) jobchange.Edit {
+	return jobchange.Edit{Operation: r.Operation, By: r.Author(), Apply: apply}
 }
 
 // newID returns an id that sorts by the instant at which it was made.

@@ -18,10 +18,10 @@ const (
 	hotPause = time.Second
 )
 
-// writeThrough adds entries to their hot buckets if they are due before the horizon. It reads the horizon after the entries
+// Near adds entries to their hot buckets if they are due before the horizon. It reads the horizon after the entries
 // were acknowledged: a loader that has published a later one reads the buckets afterwards and finds the entries there. A
 // failure is repaired in the background; the entries are durable all the same, and the loader's sweeps would find them.
-func (ws *Writes) writeThrough(ctx context.Context, entries []job.Entry) {
+func (ws *Writes) Near(ctx context.Context, entries []job.Entry) {
 	now := ws.deps.Clock.Now().UnixNano()
 	if ws.hotAgain.Load() <= now {
 		short, cancel := context.WithTimeout(ctx, hotWithin)

@@ -53,6 +53,7 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	p.Metrics.MustRegister(admin.Lag(log, dispatch.GroupSettle))
 	m := metered.New(p.Metrics)
 	cfg := retrymanager.DefaultConfig()
+	cfg.Partitions = int(s.Partitions)
 	return retrymanager.New(cfg, retrymanager.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
 		History: m.History(cassandra.NewHistory(store)), Hot: m.Buckets(hot.Buckets), Stops: m.Records(hot.Records), Log: m.Log(log),

@@ -1,0 +1,47 @@
+package sim
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// asked notes a request for a change, and its answer; the status is 0 if there was none.
+func (w *world) asked(method, path string, status int, h http.Header, answer map[string]any) {
+	var jobIDs []string
+	note := func(v any) {
+		row, _ := v.(map[string]any)
+		if id, _ := row["job_id"].(string); id != "" {
+			jobIDs = append(jobIDs, id)
+		}
+	}
+	note(answer)
+	results, _ := answer["results"].([]any)
+	for _, one := range results {
+		if result, ok := one.(map[string]any); ok {
+			note(result["job"])
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.requests = append(w.requests, ledger.RequestsOf(method, path, status, h, jobIDs)...)
+}
+
+// administer makes a tenant and keys, as an operator of the installation does, and tries again what was not answered.
+func (w *world) administer() {
+	w.after(time.Duration(w.faults.dice.roll("administers")*200)*time.Second, func() {})
+	w.request("administrator", http.StatusCreated, http.MethodPost, "/tenants", map[string]any{"name": "acme"})
+	for range 2 {
+		made, ok := w.request("administrator", http.StatusCreated, http.MethodPost, "/keys",
+			map[string]any{"name": "deploy", "role": "admin", "installation": true})
+		if !ok {
+			return
+		}
+		id, _ := made["key_id"].(string)
+		w.after(time.Duration(w.faults.dice.roll("rotates/%s", id)*60)*time.Second, func() {})
+		w.request("administrator", http.StatusCreated, http.MethodPost, "/keys/"+id+"/rotate", map[string]any{"overlap": "10m"})
+		w.after(time.Duration(w.faults.dice.roll("revokes/%s", id)*60)*time.Second, func() {})
+		w.request("administrator", http.StatusNoContent, http.MethodDelete, "/keys/"+id, nil)
+	}
+}
