@@ -116,6 +116,12 @@ func (t *Target) Host() string {
 	return strings.ToLower(u.Host)
 }
 
+// TargetRef is what the record of an event says of a target: nothing of it that a tenant may want to keep secret.
+type TargetRef struct{ Kind, Host string }
+
+// Ref returns the target's kind and host.
+func (t *Target) Ref() TargetRef { return TargetRef{Kind: t.Kind, Host: t.Host()} }
+
 // Lane returns the hash of the target's kind and host, under which its capacity is counted; never 0.
 func (t *Target) Lane() uint32 {
 	h := fnv.New32a()

@@ -40,11 +40,23 @@ type Entry struct {
 	By *Author
 	// Change is set for an entry of TriggerChange, and for no other.
 	Change *Change
+	// Note is what the record says of the entry and nothing decides by; nil for nothing.
+	Note *Note
 	// Lane, Plain and Weight follow from the definition: see [Definition.Mark].
 	Lane  uint32
 	Plain bool
 	// Weight is the approximate size of the definition, and so of the fire, in bytes.
 	Weight int
+}
+
+// Note is what the archive tells of an entry. It must not be changed: entries that follow from one another share it.
+type Note struct {
+	// Source is the execution that a redrive repeats.
+	Source string
+	// TZData is the release of the time zone data by which a local time became the instant, "" if no zone but UTC was asked; UTCOffset is
+	// the zone's offset from UTC then, in seconds, greater in the east. Time zones change, and the instant was decided by what was known.
+	TZData    string
+	UTCOffset int
 }
 
 // Attended reports whether the entry needs attention at its instant even while its target has no room for it: a successor follows

@@ -93,6 +93,10 @@ type Outcome struct {
 	// ResponseBody is the start of the response body, at most [MaxResponseBytes].
 	ResponseBody      []byte
 	ResponseTruncated bool
+	// RequestBytes and ResponseBytes are the sizes of the bodies of the call, as far as they were sent and read.
+	RequestBytes, ResponseBytes int64
+	// Worker names the executor that made the call.
+	Worker string
 	// Error describes what went wrong, without any submitted value.
 	Error string
 	// RetryAfter is the delay that the target asked for, 0 if it asked for none.
@@ -156,40 +160,88 @@ type Event struct {
 	// Skipped is the range of EventSkipped.
 	Skipped     *SkippedRange
 	Disposition Disposition
+	// Target is the one of the definition in force; zero for a change.
+	Target TargetRef
 }
 
-// AttemptEvent returns the event for the end of an attempt. now is the publishing process's clock.
-func AttemptEvent(f *Fire, o Outcome, now time.Time) Event {
+// AttemptEvent returns the event for the end of an attempt at t. now is the publishing process's clock.
+func AttemptEvent(f *Fire, t TargetRef, o Outcome, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, string(o.Kind), o.Fence.Start),
 		Type: EventAttempt, At: now, Entry: f.Entry, Outcome: o, Retry: f.Retry,
-		Disposition: o.Disposition,
+		Disposition: o.Disposition, Target: t,
 	}
 }
 
-// DeferredEvent returns the event for an attempt that is due again at until.
-func DeferredEvent(f *Fire, until, now time.Time) Event {
+// DeferredEvent returns the event for an attempt at t that is due again at until.
+func DeferredEvent(f *Fire, t TargetRef, until, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, "deferred@"+strconv.FormatInt(f.DueAt.UnixMilli(), 36), 0),
-		Type: EventDeferred, At: now, Entry: f.Entry, DeferUntil: until,
+		Type: EventDeferred, At: now, Entry: f.Entry, DeferUntil: until, Target: t,
 	}
 }
 
-// ReleasedEvent returns the event for an attempt that was refused because another definition's entry stands for its instant.
-func ReleasedEvent(f *Fire, now time.Time) Event {
+// ReleasedEvent returns the event for an attempt at t that was refused because another definition's entry stands for its instant.
+func ReleasedEvent(f *Fire, t TargetRef, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, "released@"+f.DefinitionID, 0),
-		Type: EventReleased, At: now, Entry: f.Entry,
+		Type: EventReleased, At: now, Entry: f.Entry, Target: t,
 	}
 }
 
-// SkippedEvent returns the event for a run of skipped occurrences that begins with e or right after it.
-func SkippedEvent(e Entry, r SkippedRange, d Disposition, now time.Time) Event {
+// SkippedEvent returns the event for a run of skipped occurrences at t that begins with e or right after it.
+func SkippedEvent(e Entry, t TargetRef, r SkippedRange, d Disposition, now time.Time) Event {
 	return Event{
 		ID: eventID(ScheduleExecutionID(e.JobID, r.From), 1, string(d)+"@"+strconv.FormatInt(r.To.UnixMilli(), 36),
 			0),
-		Type: EventSkipped, At: now, Entry: e, Skipped: &r, Disposition: d,
+		Type: EventSkipped, At: now, Entry: e, Skipped: &r, Disposition: d, Target: t,
 	}
+}
+
+// Next returns the entry of the attempt that follows the failed one of e, or the reason why there is none. It depends on the event
+// alone, jitter and all.
+func (e *Event) Next() (next Entry, reason string) {
+	if !e.Outcome.Retryable {
+		return Entry{}, "permanent"
+	}
+	if e.Entry.Attempt >= e.Retry.MaxAttempts {
+		return Entry{}, "max_attempts"
+	}
+	delay := max(e.Retry.Delay(e.Entry.ExecutionID, e.Entry.Attempt), e.Outcome.RetryAfter)
+	due := e.Outcome.Timeline.Completed.Add(delay)
+	if due.Sub(e.Entry.ScheduledFor) > e.Retry.Window {
+		return Entry{}, "window"
+	}
+	next = e.Entry
+	next.Attempt++
+	next.DueAt, next.Chained, next.WrittenAt = Instant(due), false, e.Outcome.Timeline.Completed
+	return NewEntry(next, MinuteStart(e.Entry.Minute)), ""
+}
+
+// Failed reports whether the attempt was made in vain, so that another one follows or none is left.
+func (o *Outcome) Failed() bool {
+	return o.Kind == OutcomeFailed || o.Kind == OutcomeTimedOut || o.Kind == OutcomeWorkerLost
+}
+
+// Reason returns why nothing more follows from a failed attempt, as its dead letter says, or why an occurrence was not fired or not
+// now; "" if there is nothing to explain. It depends on the event alone.
+func (e *Event) Reason() string {
+	switch {
+	case e.Type == EventDeferred:
+		return "no_capacity"
+	case e.Type == EventReleased:
+		return "superseded"
+	case e.Disposition == DispositionSkippedMissed:
+		return "missed"
+	case e.Disposition == DispositionSkippedPaused:
+		return "paused"
+	case e.Type == EventSkipped, e.Type == EventAttempt && e.Outcome.Kind == OutcomeCancelled:
+		return "cancelled"
+	case e.Type == EventAttempt && e.Outcome.Failed():
+		_, reason := e.Next()
+		return reason
+	}
+	return ""
 }
 
 func eventID(executionID string, attempt int, transition string, lease int64) string {

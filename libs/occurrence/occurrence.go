@@ -131,6 +131,7 @@ func (s *Series) entry(partition int, at time.Time, ordinal int) job.Entry {
 			DefinitionID: s.Def.ID,
 		},
 		JobID: s.JobID, Tenant: s.Tenant, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: ordinal,
+		Note: s.Plan.Note(at),
 	}
 	s.Def.Mark(&e)
 	return e

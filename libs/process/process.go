@@ -57,6 +57,15 @@ type Process struct {
 	waiting atomic.Pointer[string]
 }
 
+// Host returns the name of this machine or pod, "" if it has none.
+func Host() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
 // WaitsFor names what the service waits for while it is created.
 func (p *Process) WaitsFor(name string) { p.waiting.Store(&name) }
 

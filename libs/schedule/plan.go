@@ -46,6 +46,14 @@ func (p *Plan) ScheduledFor(nominal time.Time) time.Time {
 	return toTime(at + int64(p.seed%uint64(spread)))
 }
 
+// Note returns by which rules of its time zone the plan made a nominal instant; nil for a schedule that asks no zone but UTC.
+func (p *Plan) Note(nominal time.Time) *job.Note {
+	if p.kind != job.ScheduleCron || p.zone.loc == time.UTC {
+		return nil
+	}
+	return &job.Note{TZData: TZDataVersion(), UTCOffset: int(p.zone.offs[p.zone.segment(nominal.Unix())])}
+}
+
 // Count returns how many nominal instants lie in [from, to), or limit if there are more. It takes constant time for an
 // interval and time proportional to the result for cron.
 func (p *Plan) Count(from, to time.Time, limit int) int {

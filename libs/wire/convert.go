@@ -30,6 +30,9 @@ func entryToPB(e *job.Entry) *pb.Entry {
 	if by := e.By; by != nil {
 		m.By = &pb.Author{Subject: by.Subject, Role: by.Role, RequestId: by.Request, Source: by.Source}
 	}
+	if n := e.Note; n != nil {
+		m.SourceExecutionId, m.Tzdata, m.UtcOffsetSeconds = n.Source, n.TZData, int32(n.UTCOffset)
+	}
 	if c := e.Change; c != nil {
 		m.Change = &pb.Change{Operation: c.Operation, Version: c.Version, Setting: c.Setting, Object: c.Object}
 		m.Trigger = string(job.TriggerSchedule) // for a release that knows no changes
@@ -50,6 +53,9 @@ func entryFromPB(m *pb.Entry) job.Entry {
 	}
 	if by := m.GetBy(); by != nil {
 		e.By = &job.Author{Subject: by.GetSubject(), Role: by.GetRole(), Request: by.GetRequestId(), Source: by.GetSource()}
+	}
+	if n := (job.Note{Source: m.GetSourceExecutionId(), TZData: m.GetTzdata(), UTCOffset: int(m.GetUtcOffsetSeconds())}); n != (job.Note{}) {
+		e.Note = &n
 	}
 	if c := m.GetChange(); c != nil {
 		e.Change = &job.Change{Operation: c.GetOperation(), Version: c.GetVersion(), Setting: c.GetSetting(), Object: c.GetObject()}
@@ -115,7 +121,7 @@ func outcomeToPB(o *job.Outcome) *pb.Outcome {
 		ResponseBody: o.ResponseBody, ResponseTruncated: o.ResponseTruncated,
 		// An error text may contain foreign bytes (a name from a certificate, a header); Protobuf requires UTF-8.
 		Error: strings.ToValidUTF8(o.Error, "?"), RetryAfterMs: o.RetryAfter.Milliseconds(), PauseJob: o.PauseJob,
-		DefinitionId: o.DefinitionID,
+		DefinitionId: o.DefinitionID, Worker: o.Worker, RequestBytes: o.RequestBytes, ResponseBytes: o.ResponseBytes,
 		Timeline: &pb.Timeline{
 			TakenMs: ms(o.Timeline.Taken), PublishedMs: ms(o.Timeline.Published), ConsumedMs: ms(o.Timeline.Consumed),
 			InvokedMs: ms(o.Timeline.Invoked), CompletedMs: ms(o.Timeline.Completed),
@@ -132,7 +138,7 @@ func outcomeFromPB(m *pb.Outcome) job.Outcome {
 		},
 		StatusCode: int(m.GetStatusCode()), ResponseBody: m.GetResponseBody(), ResponseTruncated: m.GetResponseTruncated(),
 		Error: m.GetError(), RetryAfter: dur(m.GetRetryAfterMs()), PauseJob: m.GetPauseJob(),
-		DefinitionID: m.GetDefinitionId(),
+		DefinitionID: m.GetDefinitionId(), Worker: m.GetWorker(), RequestBytes: m.GetRequestBytes(), ResponseBytes: m.GetResponseBytes(),
 		Timeline: job.Timeline{
 			Taken: at(tl.GetTakenMs()), Published: at(tl.GetPublishedMs()), Consumed: at(tl.GetConsumedMs()),
 			Invoked: at(tl.GetInvokedMs()), Completed: at(tl.GetCompletedMs()),
@@ -144,6 +150,10 @@ func eventToPB(e *job.Event) *pb.Event {
 	m := &pb.Event{
 		EventId: e.ID, Type: string(e.Type), AtMs: ms(e.At), TenantId: e.Entry.Tenant.String(), Entry: entryToPB(&e.Entry),
 		DeferUntilMs: ms(e.DeferUntil), Skipped: rangeToPB(e.Skipped), Disposition: string(e.Disposition),
+		TargetHost: e.Target.Host, TargetKind: e.Target.Kind,
+	}
+	if m.TargetKind == job.TargetWebhook && m.TargetHost != "" {
+		m.TargetKind = ""
 	}
 	if e.Type == job.EventChange {
 		m.Type = string(job.EventReleased)
@@ -159,7 +169,10 @@ func eventFromPB(m *pb.Event) job.Event {
 	e := job.Event{
 		ID: m.GetEventId(), Type: job.EventType(m.GetType()), At: at(m.GetAtMs()),
 		Entry: entryFromPB(m.GetEntry()), DeferUntil: at(m.GetDeferUntilMs()), Skipped: rangeFromPB(m.GetSkipped()),
-		Disposition: job.Disposition(m.GetDisposition()),
+		Disposition: job.Disposition(m.GetDisposition()), Target: job.TargetRef{Kind: m.GetTargetKind(), Host: m.GetTargetHost()},
+	}
+	if e.Target.Kind == "" && e.Target.Host != "" {
+		e.Target.Kind = job.TargetWebhook
 	}
 	e.Entry.Tenant = tenantOf(m.GetEntry(), m.GetTenantId())
 	if e.Type == job.EventReleased && e.Entry.Change != nil {

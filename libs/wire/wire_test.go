@@ -18,6 +18,7 @@ func fill() (job.Fire, job.Event) {
 		Locator: job.Locator{Partition: 7, Minute: 99, DueAt: at, ExecutionID: "exe", Attempt: 3, DefinitionID: "def"},
 		JobID:   "job", Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at.Add(time.Second), Ordinal: 4,
 		BackfillFired: 2, WrittenAt: at, Chained: true, Lane: 1 << 31, Plain: true, Weight: 300, Tenant: 7,
+		Note: &job.Note{Source: "exe_0", TZData: "2026a", UTCOffset: -12600},
 	}
 	retry := job.DefaultRetryPolicy()
 	retry.Delays = []time.Duration{time.Second}
@@ -30,9 +31,10 @@ func fill() (job.Fire, job.Event) {
 	o := job.Outcome{
 		Kind: job.OutcomeFailed, Retryable: true, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4}, StatusCode: 500,
 		ResponseBody: []byte{0xff}, ResponseTruncated: true, Error: "e", RetryAfter: time.Minute, PauseJob: true, DefinitionID: "def",
+		Worker: "executor-0", RequestBytes: 16, ResponseBytes: 17,
 		Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at},
 	}
-	return f, job.AttemptEvent(&f, o, at)
+	return f, job.AttemptEvent(&f, f.Target.Ref(), o, at)
 }
 
 func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
@@ -40,7 +42,7 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 	if got, err := wire.UnmarshalFire(wire.MarshalFire(&f)); err != nil || !reflect.DeepEqual(got, f) {
 		t.Errorf("fire: %+v, %v", got, err)
 	}
-	if got, err := wire.UnmarshalEntry(wire.MarshalEntry(&f.Entry)); err != nil || got != f.Entry {
+	if got, err := wire.UnmarshalEntry(wire.MarshalEntry(&f.Entry)); err != nil || !reflect.DeepEqual(got, f.Entry) {
 		t.Errorf("entry: %+v, %v", got, err)
 	}
 	d := job.Decision{
@@ -73,8 +75,8 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 		t.Errorf("dead letter: %+v, %v", got, err)
 	}
 	for _, e := range []job.Event{
-		e, job.DeferredEvent(&f, f.DueAt.Add(time.Hour), e.At), job.ReleasedEvent(&f, e.At),
-		job.SkippedEvent(f.Entry, *d.Skipped, job.DispositionSkippedMissed, e.At),
+		e, job.DeferredEvent(&f, job.TargetRef{Kind: "sqs", Host: "queue"}, f.DueAt.Add(time.Hour), e.At), job.ReleasedEvent(&f, job.TargetRef{}, e.At),
+		job.SkippedEvent(f.Entry, f.Target.Ref(), *d.Skipped, job.DispositionSkippedMissed, e.At),
 	} {
 		if got, err := wire.UnmarshalEvent(wire.MarshalEvent(&e)); err != nil || !reflect.DeepEqual(got, e) {
 			t.Errorf("event: %+v, %v", got, err)

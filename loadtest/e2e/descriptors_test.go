@@ -52,10 +52,15 @@ func TestNeitherIdleConnectionsNorHangingTargetsTakeWhatTheStoreNeeds(t *testing
 	}
 	first := time.Now().Add(ahead)
 	// Under keys, because a connection may be closed to make room just when a request is sent on it: then the client sends
-	// it again.
+	// it again, as net/http does by itself only on a connection that it used before.
+	const tries = 10
 	register := func(what string, n int, body func(i int) map[string]any) {
-		err := process.Each(n, func(i int) error {
-			_, err := p.Create(t.Context(), body(i), fmt.Sprint(what, i))
+		err := process.Each(n, func(i int) (err error) {
+			for range tries {
+				if _, err = p.Create(t.Context(), body(i), fmt.Sprint(what, i)); err == nil || !process.Transient(err) {
+					break
+				}
+			}
 			return err
 		})
 		if err != nil {

@@ -52,7 +52,7 @@ func sound() *ledger.Account {
 		at := begin.Add(time.Duration(i) * time.Minute)
 		f := job.Fire{Entry: entry(def.ID, at), Retry: def.Retry}
 		o := job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: fence(1)}
-		e := job.AttemptEvent(&f, o, at)
+		e := job.AttemptEvent(&f, job.TargetRef{}, o, at)
 		a.Events = append(a.Events, e)
 		a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: int64(i)})
 		a.Calls = append(a.Calls, ledger.Call{
@@ -69,7 +69,7 @@ func trigger(a *ledger.Account) {
 	e := entry(a.Jobs[0].Job.Definition.ID, at)
 	e.ExecutionID, e.Trigger = job.ManualExecutionID(jobID, "01HZZZZZZZZZZZZZZZZZZZZZZZ"), job.TriggerManual
 	e.By = &job.Author{Subject: "local"}
-	event := job.AttemptEvent(&job.Fire{Entry: e}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: fence(9)}, at)
+	event := job.AttemptEvent(&job.Fire{Entry: e}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: fence(9)}, at)
 	a.Events = append(a.Events, event)
 	a.Archived = append(a.Archived, ledger.Archived{EventID: event.ID, Offset: 3})
 	a.Triggers = []ledger.Trigger{{JobID: jobID, ExecutionID: e.ExecutionID, AckedAt: at}}
@@ -148,7 +148,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		}},
 		{"an occurrence with two dispositions", "I1", func(a *ledger.Account) {
 			r := job.SkippedRange{From: begin, To: begin, Count: 1}
-			e := job.SkippedEvent(a.Events[0].Entry, r, job.DispositionSkippedMissed, begin)
+			e := job.SkippedEvent(a.Events[0].Entry, job.TargetRef{}, r, job.DispositionSkippedMissed, begin)
 			a.Events = append(a.Events, e)
 			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
 		}},
@@ -156,7 +156,7 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		{"fired and never seen", "I1", func(a *ledger.Account) { a.Calls = a.Calls[1:] }},
 		{"a range that counts wrong", "I1", func(a *ledger.Account) {
 			at := begin.Add(-time.Minute)
-			e := job.SkippedEvent(a.Events[0].Entry, job.SkippedRange{From: at, To: at, Count: 5}, job.DispositionSkippedMissed, begin)
+			e := job.SkippedEvent(a.Events[0].Entry, job.TargetRef{}, job.SkippedRange{From: at, To: at, Count: 5}, job.DispositionSkippedMissed, begin)
 			a.Events = append(a.Events, e)
 			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: 3})
 		}},
@@ -337,7 +337,7 @@ func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
 	skipTwice := func(a *ledger.Account) {
 		r := job.SkippedRange{From: begin.Add(time.Minute), To: begin.Add(time.Minute), Count: 1}
 		for _, d := range []job.Disposition{job.DispositionSkippedMissed, job.DispositionSkippedPaused} {
-			a.Events = append(a.Events, job.SkippedEvent(a.Events[1].Entry, r, d, begin))
+			a.Events = append(a.Events, job.SkippedEvent(a.Events[1].Entry, job.TargetRef{}, r, d, begin))
 		}
 		a.Events = append(a.Events[:1], a.Events[2:]...)
 		a.Calls = append(a.Calls[:1], a.Calls[2:]...)

@@ -291,6 +291,7 @@ func (w *world) service(p *process) (run.Runner, error) {
 		return assembly.SchedulerWorker(cfg, &ports, around)
 	case "executor":
 		cfg := executor.DefaultConfig()
+		cfg.Name = p.kind
 		// Some of what hangs is deferred, but not for so long that it would miss the end of the run.
 		cfg.HostConcurrency, cfg.MaxQueueWait, cfg.MaxDefer = 3, time.Second, 30*time.Second
 		cfg.MaxBytes = 24 * largeBody // a quarter for each host: its three places, and as many waiting

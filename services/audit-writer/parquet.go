@@ -14,7 +14,8 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// line is a row of an object, with its columns in their order. An empty text and a zero instant are null. Texts of few values have a
+// line is a row of an object, with its columns in their order: schemas/athena has the same, and says what each means. Nothing fills
+// Pool, GaveWayTo, OperationID and DeadlineAt yet; they are there so that the table need not change when something does. An empty text and a zero instant are null. Texts of few values have a
 // dictionary; the others are ids with long common beginnings, of which only the differences are stored.
 type line struct {
 	EventID      string `parquet:"event_id,optional,delta"`
@@ -53,6 +54,19 @@ type line struct {
 	Operation    string `parquet:"operation,optional,dict"`
 	Object       string `parquet:"object,optional,dict"`
 	Version      int64  `parquet:"version,delta"`
+	TargetKind   string `parquet:"target_kind,optional,dict"`
+	TargetHost   string `parquet:"target_host,optional,dict"`
+	Pool         string `parquet:"pool,optional,dict"`
+	Worker       string `parquet:"worker,optional,dict"`
+	RequestSize  int64  `parquet:"request_bytes,optional,delta"`
+	ResponseSize int64  `parquet:"response_bytes,optional,delta"`
+	Reason       string `parquet:"reason,optional,dict"`
+	SourceID     string `parquet:"source_execution_id,optional,delta"`
+	GaveWayTo    string `parquet:"gave_way_to,optional,delta"`
+	OperationID  string `parquet:"operation_id,optional,dict"`
+	DeadlineAt   int64  `parquet:"deadline_at,optional,delta,timestamp(millisecond)"`
+	TZData       string `parquet:"tzdata_version,optional,dict"`
+	UTCOffset    *int64 `parquet:"utc_offset_seconds,optional,dict"`
 }
 
 // lineOf is what an object holds of a row.
@@ -67,10 +81,18 @@ func lineOf(r *row, logID string, partition int) line {
 		TakenAt:      milliseconds(o.Timeline.Taken), PublishedAt: milliseconds(o.Timeline.Published),
 		ConsumedAt: milliseconds(o.Timeline.Consumed), InvokedAt: milliseconds(o.Timeline.Invoked),
 		CompletedAt: milliseconds(o.Timeline.Completed),
-		LogID:       logID, LogPartition: int64(partition), LogOffset: r.offset, AppendedAt: milliseconds(r.at),
+		TargetKind:  r.event.Target.Kind, TargetHost: r.event.Target.Host, Worker: o.Worker, RequestSize: o.RequestBytes, ResponseSize: o.ResponseBytes,
+		Reason: r.event.Reason(),
+		LogID:  logID, LogPartition: int64(partition), LogOffset: r.offset, AppendedAt: milliseconds(r.at),
 	}
 	if s := r.event.Skipped; s != nil {
 		l.SkippedFrom, l.SkippedTo, l.SkippedCount = milliseconds(s.From), milliseconds(s.To), int64(s.Count)
+	}
+	if n := e.Note; n != nil {
+		l.SourceID, l.TZData = n.Source, n.TZData
+		if offset := int64(n.UTCOffset); n.TZData != "" {
+			l.UTCOffset = &offset
+		}
 	}
 	if by := e.By; by != nil {
 		l.By, l.Role, l.RequestID, l.Source = by.Subject, by.Role, by.Request, by.Source

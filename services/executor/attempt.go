@@ -82,7 +82,7 @@ func (a *attempt) conclude(ctx context.Context) {
 		a.end(ctx, job.Refusal(verdict, &w.fire.Entry))
 	default:
 		s.metrics.refused.Inc()
-		if a.release(ctx) && s.publish(ctx, s.released(w.fire)) == nil {
+		if a.release(ctx) && s.publish(ctx, s.released(w)) == nil {
 			w.done()
 		}
 	}

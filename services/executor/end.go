@@ -101,7 +101,7 @@ func (s *Service) endAll(ctx context.Context, batch []ending) {
 			continue
 		}
 		s.metrics.outcomes.WithLabelValues(string(e.outcome.Kind)).Inc()
-		event := job.AttemptEvent(e.w.fire, *e.outcome, e.outcome.Timeline.Completed)
+		event := job.AttemptEvent(e.w.fire, e.w.target(), *e.outcome, e.outcome.Timeline.Completed)
 		events = append(events, &event)
 		stored = append(stored, e)
 	}

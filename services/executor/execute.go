@@ -114,10 +114,10 @@ func (s *Service) follow(ctx context.Context, w *task, rec attempts.Record) {
 		s.hosts.delayForOther(w, now.Add(leaseWait))
 		return
 	}
-	event := job.AttemptEvent(w.fire, *rec.Outcome, rec.Outcome.Timeline.Completed)
+	event := job.AttemptEvent(w.fire, w.target(), *rec.Outcome, rec.Outcome.Timeline.Completed)
 	if !mine {
 		// The attempt is settled, retried or given up under the definition that it was invoked with; this row only ends.
-		event = *s.released(w.fire)
+		event = *s.released(w)
 	}
 	if s.publish(ctx, &event) == nil {
 		w.done()
@@ -364,6 +364,7 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 		outcome = job.Outcome{Kind: job.OutcomeCancelled, Error: "the execution was cancelled while it ran"}
 	}
 	outcome.Fence, outcome.Disposition = fence, job.DispositionFired
+	outcome.Worker, outcome.RequestBytes = s.cfg.Name, int64(len(w.fire.Target.Body))
 	outcome.Timeline.Invoked = invoked
 	return outcome, true
 }
@@ -385,8 +386,8 @@ func (s *Service) publish(ctx context.Context, events ...*job.Event) error {
 	})
 }
 
-func (s *Service) released(f *job.Fire) *job.Event {
-	e := job.ReleasedEvent(f, job.Instant(s.deps.Clock.Now()))
+func (s *Service) released(w *task) *job.Event {
+	e := job.ReleasedEvent(w.fire, w.target(), job.Instant(s.deps.Clock.Now()))
 	return &e
 }
 

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,6 +32,8 @@ import (
 
 // Config holds what an operator may change.
 type Config struct {
+	// Name is how the record of a call names this executor, at most [MaxNameBytes]; "" for no name.
+	Name string
 	// LeaseTTL is how long a lease lasts without renewal, RenewEvery the pause between renewals.
 	LeaseTTL, RenewEvery time.Duration
 	// HostConcurrency bounds the invocations of one target host, MaxRunning those of all hosts.
@@ -59,6 +62,9 @@ type Config struct {
 	// AllowPrivateTargets switches off the guard against loopback and private addresses.
 	AllowPrivateTargets bool
 }
+
+// MaxNameBytes bounds an executor's name: that of a host or a pod fits.
+const MaxNameBytes = 253
 
 // DefaultConfig returns the settings of an executor that was given none.
 func DefaultConfig() Config {
@@ -89,6 +95,7 @@ func (c Config) Validate() error {
 	check(c.RenewEvery > 0 && 2*c.RenewEvery+clock.MaxDifference < c.LeaseTTL,
 		fmt.Sprintf("renew every must be over 0, and the lease TTL over twice that and %s, by which clocks may differ", clock.MaxDifference))
 	check(c.HostConcurrency > 0 && c.MaxRunning >= c.HostConcurrency, "max running must be at least host concurrency, over 0")
+	check(len(c.Name) <= MaxNameBytes && utf8.ValidString(c.Name), fmt.Sprintf("the name must be UTF-8 of at most %d bytes", MaxNameBytes))
 	check(c.MaxIdle >= 0, "max idle must not be below 0")
 	check(c.MaxWaiting > 0 && c.HostWaiting > 0 && c.MaxBytes > 0, "bounds of what waits must be over 0")
 	check(c.MaxQueueWait > 0 && c.MinDefer > 0 && c.MaxDefer >= c.MinDefer, "max defer must be at least min defer, over 0")
@@ -417,7 +424,7 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 		// The due instant counts too, so that the fire that came last this time need not be the last one the next time.
 		spread := job.Unit(w.fire.ExecutionID, int(w.fire.DueAt.UnixMilli())) * float64(delay*3/4)
 		delay = delay/4 + time.Duration(spread)
-		event := job.DeferredEvent(w.fire, job.Instant(now.Add(delay)), job.Instant(now))
+		event := job.DeferredEvent(w.fire, w.target(), job.Instant(now.Add(delay)), job.Instant(now))
 		events[i] = &event
 	}
 	if len(tasks) == 0 || s.publish(ctx, events...) != nil {

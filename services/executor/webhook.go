@@ -81,7 +81,10 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, fence job.Fence) job.Ou
 	if n > job.MaxResponseBytes {
 		n, o.ResponseTruncated = job.MaxResponseBytes, true
 		// Best effort: an error here costs the connection, not the outcome.
-		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+		drained, _ := io.CopyN(io.Discard, resp.Body, maxDrain)
+		o.ResponseBytes = max(resp.ContentLength, job.MaxResponseBytes+1+drained)
+	} else {
+		o.ResponseBytes = int64(n)
 	}
 	o.ResponseBody = bytes.Clone(answer[:n])
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -74,6 +75,9 @@ func (w *window) size() int {
 }
 
 // done marks the fire as complete.
+// target is what the record says of the fire's target.
+func (w *task) target() job.TargetRef { return job.TargetRef{Kind: w.fire.Target.Kind, Host: w.host} }
+
 func (w *task) done() { w.window.done(w.partition, w.offset) }
 
 func newTask(in *window, m dispatch.Message, at time.Time) (*task, error) {

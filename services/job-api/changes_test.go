@@ -157,7 +157,7 @@ func TestRepeatedRegistrationTellsOfACreationWhoseEntryWasDropped(t *testing.T) 
 			t.Fatalf("written: %v, %v", dropped, store.puts)
 		}
 		must(t, s.pending.MarkDone(t.Context(), []job.Locator{dropped[0].Locator}))
-		fired := job.AttemptEvent(&job.Fire{Entry: store.puts[0]}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired}, time.Now())
+		fired := job.AttemptEvent(&job.Fire{Entry: store.puts[0]}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired}, time.Now())
 		must(t, s.deps.History.Record(t.Context(), []*job.Event{&fired}))
 		time.Sleep(10 * time.Minute)
 		s.answer(http.StatusCreated, http.MethodPost, "/jobs", everySecond, "Idempotency-Key", "k")

@@ -296,7 +296,7 @@ func deadEvent(jobID string) job.Event {
 	}, at)
 	retry := job.DefaultRetryPolicy()
 	retry.MaxAttempts = 1
-	return job.AttemptEvent(&job.Fire{Entry: e, Retry: retry}, job.Outcome{
+	return job.AttemptEvent(&job.Fire{Entry: e, Retry: retry}, job.TargetRef{}, job.Outcome{
 		Kind: job.OutcomeFailed, Retryable: true, Disposition: job.DispositionFired, StatusCode: 503, Fence: job.Fence{Epoch: 1_700_000_000_000_000, Counter: 3, Start: 4},
 		ResponseBody: bytes.Repeat([]byte("x"), 10), Timeline: job.Timeline{Taken: at, Published: at, Consumed: at, Invoked: at, Completed: at},
 	}, at)
@@ -309,7 +309,7 @@ func TestPagesOfExecutionsLeaveNothingOutWhereARunWasSkippedAtTheSameInstant(t *
 	id := s.create(goodJob)
 	fired := deadEvent(id)
 	at := fired.Entry.NominalAt
-	skipped := job.SkippedEvent(fired.Entry, job.SkippedRange{From: at, To: at.Add(time.Second), Count: 2}, job.DispositionSkippedMissed, at)
+	skipped := job.SkippedEvent(fired.Entry, job.TargetRef{}, job.SkippedRange{From: at, To: at.Add(time.Second), Count: 2}, job.DispositionSkippedMissed, at)
 	before := deadEvent(id)
 	before.ID, before.Entry.NominalAt = "before", at.Add(-time.Minute)
 	before.Entry.ExecutionID = job.ScheduleExecutionID(id, before.Entry.NominalAt)
@@ -377,7 +377,7 @@ func TestCancelOfAnExecutionThatHasJustEndedIsKept(t *testing.T) {
 			e := job.AttemptEvent(&job.Fire{Entry: job.Entry{
 				Locator: job.Locator{ExecutionID: job.ScheduleExecutionID(id, at), DueAt: at, Attempt: 1}, JobID: id, Trigger: job.TriggerSchedule,
 				NominalAt: at, ScheduledFor: at,
-			}}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Timeline: job.Timeline{Completed: at}}, at)
+			}}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Timeline: job.Timeline{Completed: at}}, at)
 			if err := history.Record(t.Context(), []*job.Event{&e}); err != nil {
 				t.Fatal(err)
 			}

@@ -45,7 +45,7 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 		}
 		b.mark(l)
 		return nil
-	case e.Type == job.EventChange, e.Type == job.EventAttempt && !failed(&e.Outcome):
+	case e.Type == job.EventChange, e.Type == job.EventAttempt && !e.Outcome.Failed():
 		b.mark(l)
 		return nil
 	}
@@ -84,11 +84,11 @@ func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) e
 		return err
 	}
 	for i := range told {
-		if told[i].Type == job.EventAttempt && (told[i].Entry.Attempt > e.Entry.Attempt || !failed(&told[i].Outcome)) {
+		if told[i].Type == job.EventAttempt && (told[i].Entry.Attempt > e.Entry.Attempt || !told[i].Outcome.Failed()) {
 			return nil
 		}
 	}
-	next, reason := Next(e)
+	next, reason := e.Next()
 	if reason == "" {
 		if _, err := s.deps.Pending.Row(ctx, next.Locator); !errors.Is(err, jobstore.ErrNotFound) {
 			return err
@@ -106,7 +106,7 @@ func (s *Service) readRows(ctx context.Context, b *batch, events []*job.Event) e
 	var locators []job.Locator
 	for _, e := range events {
 		_, known := asked[e.Entry.Locator]
-		if !known && (e.Type == job.EventDeferred || e.Type == job.EventAttempt && failed(&e.Outcome)) {
+		if !known && (e.Type == job.EventDeferred || e.Type == job.EventAttempt && e.Outcome.Failed()) {
 			asked[e.Entry.Locator] = e.Entry
 			locators = append(locators, e.Entry.Locator)
 		}
@@ -163,10 +163,6 @@ func (s *Service) standing(ctx context.Context, b *batch, e *job.Event) (*job.Pe
 // maxDeferrals bounds how far an attempt is followed from row to row.
 const maxDeferrals = 1000
 
-func failed(o *job.Outcome) bool {
-	return o.Kind == job.OutcomeFailed || o.Kind == job.OutcomeTimedOut || o.Kind == job.OutcomeWorkerLost
-}
-
 // Deferred returns the entry of a deferred attempt: the same attempt, later. It continues what was taken before, so no late
 // rule applies to it and no successor follows.
 func Deferred(e *job.Event) job.Entry {
@@ -186,7 +182,7 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 			return err
 		}
 	}
-	next, reason := Next(e)
+	next, reason := e.Next()
 	if reason == "" {
 		b.entries = append(b.entries, next)
 		s.metrics.retries.Inc()
@@ -211,24 +207,4 @@ func (s *Service) pause(ctx context.Context, e *job.Event) error {
 		return nil
 	}
 	return err
-}
-
-// Next returns the entry of the attempt that follows a failed one, or the reason why there is none. It depends on the event
-// alone, jitter and all.
-func Next(e *job.Event) (next job.Entry, reason string) {
-	if !e.Outcome.Retryable {
-		return job.Entry{}, "permanent"
-	}
-	if e.Entry.Attempt >= e.Retry.MaxAttempts {
-		return job.Entry{}, "max_attempts"
-	}
-	delay := max(e.Retry.Delay(e.Entry.ExecutionID, e.Entry.Attempt), e.Outcome.RetryAfter)
-	due := e.Outcome.Timeline.Completed.Add(delay)
-	if due.Sub(e.Entry.ScheduledFor) > e.Retry.Window {
-		return job.Entry{}, "window"
-	}
-	next = e.Entry
-	next.Attempt++
-	next.DueAt, next.Chained, next.WrittenAt = job.Instant(due), false, e.Outcome.Timeline.Completed
-	return job.NewEntry(next, job.MinuteStart(e.Entry.Minute)), ""
 }

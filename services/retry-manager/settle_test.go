@@ -73,7 +73,7 @@ func newFixture(t *testing.T) fixture {
 	retry := job.RetryPolicy{
 		MaxAttempts: 3, Backoff: job.BackoffFixed, BaseDelay: time.Second, MaxDelay: time.Minute, Window: time.Hour,
 	}
-	failed := job.AttemptEvent(&job.Fire{Entry: e, Retry: retry}, o, o.Timeline.Completed)
+	failed := job.AttemptEvent(&job.Fire{Entry: e, Retry: retry}, job.TargetRef{}, o, o.Timeline.Completed)
 	return fixture{s, t, e, failed}
 }
 
@@ -90,13 +90,13 @@ func (f fixture) settled(events ...job.Event) {
 }
 
 func (f fixture) deferred(to time.Time) job.Event {
-	return job.DeferredEvent(&job.Fire{Entry: f.entry, Retry: f.failed.Retry}, to, f.entry.DueAt)
+	return job.DeferredEvent(&job.Fire{Entry: f.entry, Retry: f.failed.Retry}, job.TargetRef{}, to, f.entry.DueAt)
 }
 
 // want checks whether the second attempt is pending, and which dead letters exist.
 func (f fixture) want(second bool, reasons ...string) {
 	f.t.Helper()
-	next, _ := Next(&f.failed)
+	next, _ := f.failed.Next()
 	_, err := f.deps.Pending.Row(f.t.Context(), next.Locator)
 	if (err == nil) != second {
 		f.t.Errorf("the second attempt is pending: %t (%v), want %t", err == nil, err, second)
@@ -170,7 +170,7 @@ func TestFailureThatAnotherAttemptFollowedIsNoDeadLetter(t *testing.T) {
 func TestFailureThatCameAfterAReleaseIsADeadLetter(t *testing.T) {
 	for _, once := range []bool{true, false} {
 		f := newFixture(t)
-		released := job.ReleasedEvent(&job.Fire{Entry: f.entry}, f.entry.DueAt)
+		released := job.ReleasedEvent(&job.Fire{Entry: f.entry}, job.TargetRef{}, f.entry.DueAt)
 		if once {
 			f.settled(released, f.failed)
 		} else {
@@ -183,7 +183,7 @@ func TestFailureThatCameAfterAReleaseIsADeadLetter(t *testing.T) {
 
 func TestReleaseAfterAFailureChangesNothing(t *testing.T) {
 	f := newFixture(t)
-	f.settled(f.failed, job.ReleasedEvent(&job.Fire{Entry: f.entry}, f.entry.DueAt), f.failed)
+	f.settled(f.failed, job.ReleasedEvent(&job.Fire{Entry: f.entry}, job.TargetRef{}, f.entry.DueAt), f.failed)
 	f.want(true)
 }
 

@@ -368,6 +368,9 @@ func (t *task) ours() job.Entry {
 }
 
 // fire returns the message for the task's attempt, published at an instant.
+// target is what the record says of the definition's target.
+func (t *task) target() job.TargetRef { return t.series.Def.Target.Ref() }
+
 func (t *task) fire(at time.Time) *job.Fire {
 	return &job.Fire{
 		Entry: t.ours(), Target: t.series.Def.Target, Retry: t.series.Def.Retry,

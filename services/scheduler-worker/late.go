@@ -80,7 +80,7 @@ func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, 
 	if err != nil || !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped) {
 		return nil, err
 	}
-	event := job.AttemptEvent(t.fire(at), o, at)
+	event := job.AttemptEvent(t.fire(at), t.target(), o, at)
 	return &event, nil
 }
 
@@ -178,7 +178,7 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 		}
 	}
 	if d.Skipped != nil {
-		events = append(events, job.SkippedEvent(t.ours(), *d.Skipped, d.Disposition, at))
+		events = append(events, job.SkippedEvent(t.ours(), t.target(), *d.Skipped, d.Disposition, at))
 	}
 	if err := s.publishEvents(ctx, events); err != nil {
 		return err

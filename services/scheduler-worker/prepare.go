@@ -322,7 +322,7 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 			outcome = *rec.Outcome
 		}
 		s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
-		events = append(events, job.AttemptEvent(t.fire(now), outcome, now))
+		events = append(events, job.AttemptEvent(t.fire(now), t.target(), outcome, now))
 	}
 	if t.series.Plan != nil && !t.entry.Chained {
 		end := row.EndsAt
@@ -377,7 +377,7 @@ func (s *Service) following(
 		}
 	}
 	if decision.Skipped != nil {
-		events = append(events, job.SkippedEvent(t.ours(), *decision.Skipped, decision.Disposition, now))
+		events = append(events, job.SkippedEvent(t.ours(), t.target(), *decision.Skipped, decision.Disposition, now))
 	}
 	if !decision.Next.IsZero() {
 		exists, err := s.successorExists(ctx, t, *decision, now)
@@ -436,7 +436,7 @@ func (s *Service) giveUp(ctx context.Context, t *task, why string) error {
 	now := job.Instant(s.deps.Clock.Now())
 	o := job.Outcome{Kind: job.OutcomeFailed, Disposition: job.DispositionFired, Error: why, Timeline: job.Timeline{Completed: now}}
 	t.series = &occurrence.Series{Def: &job.Definition{}}
-	if err := s.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(now), o, now)}); err != nil {
+	if err := s.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(now), t.target(), o, now)}); err != nil {
 		return err
 	}
 	return s.remove(ctx, t)

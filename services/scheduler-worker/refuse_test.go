@@ -202,7 +202,7 @@ func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) 
 	ctx, key, former := t.Context(), attempts.KeyOf(&f.entry), f.entry
 	former.DefinitionID = "def_01M7ZJW5E6D77SAJPXRZ000000"
 	called := job.AttemptEvent(&job.Fire{Entry: former},
-		job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1}}, f.entry.DueAt)
+		job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1}}, f.entry.DueAt)
 	f.must(f.deps.History.Record(ctx, []*job.Event{&called}))
 	f.row.Status = job.StatusActive
 	pausedAt := f.entry.NominalAt.Add(-time.Second)

@@ -48,6 +48,17 @@ func NewArchive(fsys vfs.FS, dir string) (*Archive, error) {
 	return a, nil
 }
 
+// OpenArchive returns the archive in dir on the machine's file system for reading, also while a process writes to it. It fails if there
+// is no such folder.
+func OpenArchive(dir string) (*Archive, error) {
+	if info, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("embedded: archive: %w", err)
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("embedded: archive: %s is no folder", dir)
+	}
+	return &Archive{fs: vfs.Default, dir: dir}, nil
+}
+
 func (a *Archive) syncFolder(dir string) error {
 	f, err := a.fs.OpenDir(dir)
 	if err != nil {

@@ -58,7 +58,7 @@ func event(jobID string, tenant job.Tenant, at time.Time, attempt int) job.Event
 		ResponseBody: []byte("{\xff}"), ResponseTruncated: true, Error: "no", RetryAfter: 1500 * time.Millisecond, PauseJob: true,
 		Timeline: job.Timeline{Taken: due, Published: due, Consumed: due, Invoked: due, Completed: due.Add(time.Millisecond)},
 	}
-	return job.AttemptEvent(&f, o, due.Add(time.Second))
+	return job.AttemptEvent(&f, f.Target.Ref(), o, due.Add(time.Second))
 }
 
 func changesAreApart(t *testing.T, s jobstore.History) {
@@ -123,14 +123,14 @@ func eventIsReadBack(t *testing.T, s jobstore.History) {
 	jobID, tenant, at := newJobID(), newTenant(), historyBegin()
 	attempt := event(jobID, tenant, at, 1)
 	later := event(jobID, tenant, at.Add(time.Hour), 1)
-	deferred := job.DeferredEvent(&job.Fire{Entry: later.Entry}, at.Add(2*time.Hour), at.Add(time.Hour))
+	deferred := job.DeferredEvent(&job.Fire{Entry: later.Entry}, job.TargetRef{}, at.Add(2*time.Hour), at.Add(time.Hour))
 	must(t, s.Record(t.Context(), pointers([]job.Event{attempt, deferred})))
 	for _, want := range []job.Event{attempt, deferred} {
 		got, err := s.Execution(t.Context(), want.Entry.ExecutionID)
 		must(t, err)
 		same(t, "execution", got, []job.Event{want})
 	}
-	skipped := job.SkippedEvent(attempt.Entry, job.SkippedRange{From: at.Add(3 * time.Hour), To: at.Add(4 * time.Hour), Count: 2}, job.DispositionSkippedMissed, at.Add(5*time.Hour))
+	skipped := job.SkippedEvent(attempt.Entry, job.TargetRef{}, job.SkippedRange{From: at.Add(3 * time.Hour), To: at.Add(4 * time.Hour), Count: 2}, job.DispositionSkippedMissed, at.Add(5*time.Hour))
 	must(t, s.Record(t.Context(), pointers([]job.Event{skipped})))
 	all, err := s.Executions(t.Context(), jobID, jobstore.Cursor{}, at.Add(-time.Hour), 10)
 	must(t, err)

@@ -77,13 +77,41 @@ func (p *Process) post(ctx context.Context, path, key string, body any, want int
 	return json.Unmarshal(text, answer)
 }
 
-// Register creates n jobs and returns their ids; each must be accepted.
+// registerAtOnce is how many jobs one request of Register creates.
+const registerAtOnce = 200
+
+// Register creates n jobs and returns their ids; each must be accepted. It creates many with a request, so that a machine that is busy
+// with other tests has registered them well before they are due.
 func (p *Process) Register(n int, body func(i int) map[string]any) []string {
 	p.t.Helper()
 	ids := make([]string, n)
-	err := Each(n, func(i int) (err error) {
-		ids[i], err = p.Create(p.t.Context(), body(i), "")
-		return err
+	err := Each((n+registerAtOnce-1)/registerAtOnce, func(batch int) error {
+		first := batch * registerAtOnce
+		jobs := make([]map[string]any, min(registerAtOnce, n-first))
+		for i := range jobs {
+			jobs[i] = body(first + i)
+		}
+		var answer struct {
+			Results []struct {
+				Status int `json:"status"`
+				Job    struct {
+					ID string `json:"job_id"`
+				} `json:"job"`
+			} `json:"results"`
+		}
+		if err := p.post(p.t.Context(), "/jobs:batch", "", map[string]any{"jobs": jobs}, http.StatusOK, &answer); err != nil {
+			return err
+		}
+		if len(answer.Results) != len(jobs) {
+			return fmt.Errorf("%d jobs have %d results", len(jobs), len(answer.Results))
+		}
+		for i, r := range answer.Results {
+			if r.Status != http.StatusCreated {
+				return StatusError{r.Status, "a job of a batch"}
+			}
+			ids[first+i] = r.Job.ID
+		}
+		return nil
 	})
 	if err != nil {
 		p.t.Fatal("register:", err)

@@ -56,6 +56,11 @@ type Entry struct {
 	Tenant uint32 `protobuf:"fixed32,20,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// Who asked for the execution, or made the change.
 	By *Author `protobuf:"bytes,21,opt,name=by,proto3" json:"by,omitempty"`
+	// The execution that a redrive repeats; empty for any other entry.
+	SourceExecutionId string `protobuf:"bytes,23,opt,name=source_execution_id,json=sourceExecutionId,proto3" json:"source_execution_id,omitempty"`
+	// Set if a time zone decided the instant: the release of the time zone data, and the zone's offset from UTC then, in seconds.
+	Tzdata           string `protobuf:"bytes,24,opt,name=tzdata,proto3" json:"tzdata,omitempty"`
+	UtcOffsetSeconds int32  `protobuf:"zigzag32,25,opt,name=utc_offset_seconds,json=utcOffsetSeconds,proto3" json:"utc_offset_seconds,omitempty"`
 	// Set if the entry tells of a change. A release that does not know it finds trigger "schedule" and a definition that there never
 	// was, and drops the entry.
 	Change        *Change `protobuf:"bytes,22,opt,name=change,proto3" json:"change,omitempty"`
@@ -238,6 +243,27 @@ func (x *Entry) GetBy() *Author {
 		return x.By
 	}
 	return nil
+}
+
+func (x *Entry) GetSourceExecutionId() string {
+	if x != nil {
+		return x.SourceExecutionId
+	}
+	return ""
+}
+
+func (x *Entry) GetTzdata() string {
+	if x != nil {
+		return x.Tzdata
+	}
+	return ""
+}
+
+func (x *Entry) GetUtcOffsetSeconds() int32 {
+	if x != nil {
+		return x.UtcOffsetSeconds
+	}
+	return 0
 }
 
 func (x *Entry) GetChange() *Change {
@@ -968,7 +994,11 @@ type Outcome struct {
 	PauseJob          bool                   `protobuf:"varint,10,opt,name=pause_job,json=pauseJob,proto3" json:"pause_job,omitempty"`
 	Timeline          *Timeline              `protobuf:"bytes,11,opt,name=timeline,proto3" json:"timeline,omitempty"`
 	// The definition under which the attempt ended.
-	DefinitionId  string `protobuf:"bytes,12,opt,name=definition_id,json=definitionId,proto3" json:"definition_id,omitempty"`
+	DefinitionId string `protobuf:"bytes,12,opt,name=definition_id,json=definitionId,proto3" json:"definition_id,omitempty"`
+	// The executor that made the call, and the sizes of the bodies.
+	Worker        string `protobuf:"bytes,13,opt,name=worker,proto3" json:"worker,omitempty"`
+	RequestBytes  int64  `protobuf:"varint,14,opt,name=request_bytes,json=requestBytes,proto3" json:"request_bytes,omitempty"`
+	ResponseBytes int64  `protobuf:"varint,15,opt,name=response_bytes,json=responseBytes,proto3" json:"response_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1087,20 +1117,44 @@ func (x *Outcome) GetDefinitionId() string {
 	return ""
 }
 
+func (x *Outcome) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *Outcome) GetRequestBytes() int64 {
+	if x != nil {
+		return x.RequestBytes
+	}
+	return 0
+}
+
+func (x *Outcome) GetResponseBytes() int64 {
+	if x != nil {
+		return x.ResponseBytes
+	}
+	return 0
+}
+
 // Topic events, keyed by job id: a transition on record.
 type Event struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	EventId string                 `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
 	// "released" also for a change, whose entry has one: a release that knows no changes marks the entry as done.
-	Type          string        `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	AtMs          int64         `protobuf:"varint,3,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
-	TenantId      string        `protobuf:"bytes,4,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
-	Entry         *Entry        `protobuf:"bytes,5,opt,name=entry,proto3" json:"entry,omitempty"`
-	Outcome       *Outcome      `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
-	Retry         *RetryPolicy  `protobuf:"bytes,7,opt,name=retry,proto3" json:"retry,omitempty"`
-	DeferUntilMs  int64         `protobuf:"varint,8,opt,name=defer_until_ms,json=deferUntilMs,proto3" json:"defer_until_ms,omitempty"`
-	Skipped       *SkippedRange `protobuf:"bytes,9,opt,name=skipped,proto3" json:"skipped,omitempty"`
-	Disposition   string        `protobuf:"bytes,10,opt,name=disposition,proto3" json:"disposition,omitempty"`
+	Type         string        `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	AtMs         int64         `protobuf:"varint,3,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	TenantId     string        `protobuf:"bytes,4,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	Entry        *Entry        `protobuf:"bytes,5,opt,name=entry,proto3" json:"entry,omitempty"`
+	Outcome      *Outcome      `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Retry        *RetryPolicy  `protobuf:"bytes,7,opt,name=retry,proto3" json:"retry,omitempty"`
+	DeferUntilMs int64         `protobuf:"varint,8,opt,name=defer_until_ms,json=deferUntilMs,proto3" json:"defer_until_ms,omitempty"`
+	Skipped      *SkippedRange `protobuf:"bytes,9,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	Disposition  string        `protobuf:"bytes,10,opt,name=disposition,proto3" json:"disposition,omitempty"`
+	// The target's kind, empty for http_webhook, and its host.
+	TargetKind    string `protobuf:"bytes,11,opt,name=target_kind,json=targetKind,proto3" json:"target_kind,omitempty"`
+	TargetHost    string `protobuf:"bytes,12,opt,name=target_host,json=targetHost,proto3" json:"target_host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1205,6 +1259,20 @@ func (x *Event) GetDisposition() string {
 	return ""
 }
 
+func (x *Event) GetTargetKind() string {
+	if x != nil {
+		return x.TargetKind
+	}
+	return ""
+}
+
+func (x *Event) GetTargetHost() string {
+	if x != nil {
+		return x.TargetHost
+	}
+	return ""
+}
+
 // Topic dlq, and the row of a dead letter: an execution that was given up, with its last failure.
 type DeadLetter struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1270,7 +1338,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\x99\x05\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\x8f\x06\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1293,7 +1361,10 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x05plain\x18\x12 \x01(\bR\x05plain\x12\x16\n" +
 	"\x06weight\x18\x13 \x01(\rR\x06weight\x12\x16\n" +
 	"\x06tenant\x18\x14 \x01(\aR\x06tenant\x12%\n" +
-	"\x02by\x18\x15 \x01(\v2\x15.minutehand.v1.AuthorR\x02by\x12-\n" +
+	"\x02by\x18\x15 \x01(\v2\x15.minutehand.v1.AuthorR\x02by\x12.\n" +
+	"\x13source_execution_id\x18\x17 \x01(\tR\x11sourceExecutionId\x12\x16\n" +
+	"\x06tzdata\x18\x18 \x01(\tR\x06tzdata\x12,\n" +
+	"\x12utc_offset_seconds\x18\x19 \x01(\x11R\x10utcOffsetSeconds\x12-\n" +
 	"\x06change\x18\x16 \x01(\v2\x15.minutehand.v1.ChangeR\x06change\"m\n" +
 	"\x06Author\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x12\n" +
@@ -1358,7 +1429,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"consumedMs\x12\x1d\n" +
 	"\n" +
 	"invoked_ms\x18\x04 \x01(\x03R\tinvokedMs\x12!\n" +
-	"\fcompleted_ms\x18\x05 \x01(\x03R\vcompletedMs\"\xb1\x03\n" +
+	"\fcompleted_ms\x18\x05 \x01(\x03R\vcompletedMs\"\x95\x04\n" +
 	"\aOutcome\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tretryable\x18\x02 \x01(\bR\tretryable\x12 \n" +
@@ -1373,7 +1444,10 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\tpause_job\x18\n" +
 	" \x01(\bR\bpauseJob\x123\n" +
 	"\btimeline\x18\v \x01(\v2\x17.minutehand.v1.TimelineR\btimeline\x12#\n" +
-	"\rdefinition_id\x18\f \x01(\tR\fdefinitionId\"\xf7\x02\n" +
+	"\rdefinition_id\x18\f \x01(\tR\fdefinitionId\x12\x16\n" +
+	"\x06worker\x18\r \x01(\tR\x06worker\x12#\n" +
+	"\rrequest_bytes\x18\x0e \x01(\x03R\frequestBytes\x12%\n" +
+	"\x0eresponse_bytes\x18\x0f \x01(\x03R\rresponseBytes\"\xb9\x03\n" +
 	"\x05Event\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x13\n" +
@@ -1385,7 +1459,11 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x0edefer_until_ms\x18\b \x01(\x03R\fdeferUntilMs\x125\n" +
 	"\askipped\x18\t \x01(\v2\x1b.minutehand.v1.SkippedRangeR\askipped\x12 \n" +
 	"\vdisposition\x18\n" +
-	" \x01(\tR\vdisposition\"e\n" +
+	" \x01(\tR\vdisposition\x12\x1f\n" +
+	"\vtarget_kind\x18\v \x01(\tR\n" +
+	"targetKind\x12\x1f\n" +
+	"\vtarget_host\x18\f \x01(\tR\n" +
+	"targetHost\"e\n" +
 	"\n" +
 	"DeadLetter\x12*\n" +
 	"\x05event\x18\x01 \x01(\v2\x14.minutehand.v1.EventR\x05event\x12\x16\n" +

@@ -30,6 +30,7 @@ type cli struct {
 	Tenants     tenantsCmd        `cmd:"" help:"Make and list tenants."`
 	Keys        keysCmd           `cmd:"" help:"Make, list and revoke API keys."`
 	Changes     changesCmd        `cmd:"" help:"Show what was done to a job, or to keys and tenants, and by whom."`
+	Archive     archiveCmd        `cmd:"" help:"Ask the archive, verify it, export it."`
 	Pause       pauseDispatchCmd  `cmd:"" name:"pause-dispatch" help:"Hold what is due: everything, or the jobs with a label."`
 	Resume      resumeDispatchCmd `cmd:"" name:"resume-dispatch" help:"Let go what is held: everything, or the jobs with a label."`
 	Completion  completionCmd     `cmd:"" help:"Print a script that completes commands and flags in a shell."`

@@ -21,6 +21,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/process"
 	"github.com/minutehand/minutehand/libs/trace"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
@@ -62,6 +63,7 @@ func (c *runCmd) Run(ctx context.Context) error {
 		return usageError{errors.Join(err, listener.Close())}
 	}
 	cfg := platform.DefaultConfig(c.Data)
+	cfg.Executor.Name = process.Host()
 	cfg.Partitions = c.Partitions
 	cfg.Within(share)
 	if c.Memory != 0 {

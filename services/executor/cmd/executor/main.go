@@ -69,6 +69,7 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	m := metered.New(p.Metrics)
 	cfg := executor.DefaultConfig()
 	cfg.AllowPrivateTargets, cfg.DrainLimit = s.AllowPrivateTargets, time.Duration(s.DrainLimit)
+	cfg.Name = process.Host()
 	cfg.Within(share.Calls)
 	return executor.New(cfg, executor.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)), Records: m.Records(hot.Records),
