@@ -92,7 +92,7 @@ check: ## what one runs at every change: lint, unit tests, fresh seeds of the si
 .PHONY: test
 test: ## everything that CI runs, with the race detector: what make check does, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
-	@infra/stages ready && infra/stages 'test-servers secure-test e2e k6-test images-test' '$(COMPUTES)'
+	@infra/stages ready && infra/stages 'test-servers secure-test athena-test e2e k6-test images-test' '$(COMPUTES)'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 .PHONY: ready
@@ -101,7 +101,7 @@ ready: binaries $(BIN)/sim.test $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## buil
 
 .PHONY: vet
 vet: ## go vet
-	@go vet work && go vet -tags servers,secure,upgrade ./libs/adapters/... ./loadtest/...
+	@go vet work && go vet -tags servers,secure,upgrade,trino ./libs/adapters/... ./loadtest/...
 
 .PHONY: unit
 unit: ## the tests of libs and services, with the race detector
@@ -113,7 +113,7 @@ e2e: ## one process end to end, in bubbles and as a binary that is killed, with 
 
 # What takes long, in stages of at most 25 minutes. The seeds of the simulation rotate with the commit.
 RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \
-	release-e2e release-adapters release-outages release-fleet release-secure upgrade-test release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes dist
+	release-e2e release-adapters release-outages release-fleet release-secure release-athena upgrade-test release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes dist
 
 .PHONY: release
 release: ready ## everything that takes long, stage by stage, resumable: STAGES='fuzz model' for some; logs in .release
@@ -197,6 +197,15 @@ chart-test: ## render the Helm chart, and hold it against Kubernetes' types, pod
 .PHONY: chart-run
 chart-run: binaries ## run every container that the chart renders as a process on the real servers, and fire a hundred jobs through them
 	@infra/local/with-servers sh -ec '$(CHART_RUN)'
+
+# Athena is Trino: the same table and queries, on objects in the S3 server of infra/local.
+.PHONY: athena-test
+athena-test: ## the named queries on Trino, on the archive of a run, against what its client saw
+	@infra/local/with-servers --only 's3 trino' go test -count=1 -tags trino -v -timeout 25m -run OnTrino ./loadtest/e2e $(SIZE)
+
+.PHONY: release-athena
+release-athena:
+	@$(MAKE) -s athena-test SIZE=-e2e.full
 
 .PHONY: k6-test
 k6-test: binaries ## the scenarios of loadtest/k6, small, against one process

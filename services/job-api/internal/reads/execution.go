@@ -139,16 +139,10 @@ func (x *Execution) add(e *job.Event) {
 		x.State = "cancelled"
 	default:
 		x.State = "retrying"
-		if !o.Retryable || e.Entry.Attempt >= e.Retry.MaxAttempts || beyondWindow(e) {
+		if _, reason := e.Next(); reason != "" {
 			x.State = "dead"
 		}
 	}
-}
-
-// beyondWindow reports whether the next attempt would begin outside the retry window, by the settler's own rule.
-func beyondWindow(e *job.Event) bool {
-	delay := max(e.Retry.Delay(e.Entry.ExecutionID, e.Entry.Attempt), e.Outcome.RetryAfter)
-	return e.Outcome.Timeline.Completed.Add(delay).Sub(e.Entry.ScheduledFor) > e.Retry.Window
 }
 
 // newAttempt returns the attempt that an event reports.
