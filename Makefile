@@ -83,7 +83,7 @@ cluster: binaries ## start the real servers and two of each service as processes
 # Three speeds: check at every change, test in CI, release for what takes long. A stage is a target that may be run by itself.
 # What waits for servers or processes has the processor before what computes beside it.
 FAST := vet lint unit sim sim-variants
-COMPUTES := vet lint unit verify chart-test openapi sim sim-race sim-variants sim-mutants model-small
+COMPUTES := vet lint unit verify chart-test alerts-test openapi sim sim-race sim-variants sim-mutants model-small
 
 .PHONY: check
 check: ## what one runs at every change: lint, unit tests, fresh seeds of the simulation, the adapters and a fleet on real servers
@@ -93,7 +93,7 @@ check: ## what one runs at every change: lint, unit tests, fresh seeds of the si
 test: ## everything that CI runs, with the race detector: what make check does, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
 	@infra/kubernetes/cluster packages
-	@infra/stages ready && infra/stages 'test-servers secure-test athena-test chart-life e2e k6-test images-test' '$(COMPUTES)'
+	@infra/stages ready && infra/stages 'test-servers secure-test athena-test e2e k6-test images-test' '$(COMPUTES)' 'terraform-test chart-life'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 .PHONY: ready
@@ -211,6 +211,14 @@ release-athena:
 .PHONY: chart-life
 chart-life: ## take the chart through its life on a real API server: install, upgrade, scale, rollback, uninstall, budgets, autoscalers
 	@infra/helm/life
+
+.PHONY: alerts-test
+alerts-test: ## hold the alerts against series that make them fire and series that do not, and against runbooks and metrics
+	@infra/alerts/check
+
+.PHONY: terraform-test
+terraform-test: ## test the Terraform modules by mocks, and apply, plan and destroy two regions against a stand-in for AWS
+	@infra/terraform/check
 
 .PHONY: k6-test
 k6-test: binaries ## the scenarios of loadtest/k6, small, against one process

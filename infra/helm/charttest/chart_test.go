@@ -5,6 +5,7 @@ package charttest
 import (
 	"bytes"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -313,6 +314,24 @@ func TestGraceOfAPodIsLongerThanTheDrain(t *testing.T) {
 	for component, p := range pods(objects(t, v)) {
 		if p.Spec.TerminationGracePeriodSeconds != nil && *p.Spec.TerminationGracePeriodSeconds != 150 {
 			t.Errorf("%s: %d s", component, *p.Spec.TerminationGracePeriodSeconds)
+		}
+	}
+}
+
+// The values come from infra/terraform, which names their files; alone, the test holds the example that stands in the README.
+func TestValuesOfARegionAreAccepted(t *testing.T) {
+	for _, file := range strings.Split(os.Getenv("CHART_VALUES"), ":") {
+		values := region()
+		if file != "" {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values = parse(string(text))
+		}
+		of := pods(objects(t, values))
+		if len(of) != 8 {
+			t.Errorf("%s: %d pods", file, len(of))
 		}
 	}
 }

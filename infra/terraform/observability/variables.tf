@@ -1,0 +1,21 @@
+variable "name" {
+  type        = string
+  description = "Name of the installation."
+}
+
+variable "key_arn" {
+  type        = string
+  description = "KMS key that encrypts notifications."
+}
+
+variable "given_up" {
+  type        = list(string)
+  default     = []
+  description = "Queues in which nothing should ever be."
+}
+
+variable "rules" {
+  type        = map(string)
+  default     = {}
+  description = "Prometheus rule files, by name, such as those of infra/alerts."
+}
