@@ -80,6 +80,7 @@ type Outside struct {
 // Platform is an opened platform.
 type Platform struct {
 	db     *embedded.DB
+	dir    string
 	log    *embedded.Log
 	logger *slog.Logger
 	stages []run.Stage
@@ -113,7 +114,7 @@ func Open(cfg Config, out Outside) (*Platform, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Platform{db: db, logger: out.Logger}
+	p := &Platform{db: db, dir: cfg.Dir, logger: out.Logger}
 	if err := p.wire(cfg, out); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

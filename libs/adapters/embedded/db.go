@@ -248,6 +248,15 @@ func (db *DB) Close() error {
 	return errors.Join(db.pebble.Close(), db.lock.Close())
 }
 
+// Checkpoint makes a copy of the database in a folder that does not exist yet: everything that was acknowledged before, at one instant,
+// while work goes on. On the same file system the copy shares its files with the original, and takes no space of its own at first.
+func (db *DB) Checkpoint(dir string) error {
+	if err := db.pebble.Checkpoint(dir, pebble.WithFlushedWAL()); err != nil {
+		return fmt.Errorf("embedded: checkpoint: %w", err)
+	}
+	return nil
+}
+
 // Compact rewrites the whole database in its smallest form.
 func (db *DB) Compact(ctx context.Context) error {
 	if err := db.pebble.Compact(ctx, []byte{0}, []byte{0xff}, true); err != nil {

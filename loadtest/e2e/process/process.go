@@ -281,3 +281,20 @@ func WaitFor(t *testing.T, limit time.Duration, what string, holds func() bool) 
 		}
 	}
 }
+
+// Backup makes a backup of what the process has, in a folder that must not exist.
+func (p *Process) Backup(to string) {
+	p.t.Helper()
+	if out, err := exec.CommandContext(p.t.Context(), p.binary, "backup", to, "--data", p.Dir).CombinedOutput(); err != nil {
+		p.t.Fatalf("backup: %v: %s", err, out)
+	}
+}
+
+// Restore makes a data folder from a backup; the next start uses it.
+func (p *Process) Restore(from, dir string) {
+	p.t.Helper()
+	if out, err := exec.CommandContext(p.t.Context(), p.binary, "restore", from, "--data", dir).CombinedOutput(); err != nil {
+		p.t.Fatalf("restore: %v: %s", err, out)
+	}
+	p.Dir = dir
+}

@@ -102,7 +102,13 @@ func (c *runCmd) Run(ctx context.Context) error {
 		}
 		defer stop()
 	}
-	return errors.Join(p.Run(ctx), p.Close())
+	stop, err := control(c.Data, p, logger)
+	if err != nil {
+		return errors.Join(fmt.Errorf("cannot make the control socket in %s: %w", c.Data, cause(err)), p.Close())
+	}
+	err = p.Run(ctx)
+	stop()
+	return errors.Join(err, p.Close())
 }
 
 // collect lets garbage grow to a bound instead of collecting it all the time: most of the heap lives long and is small.
