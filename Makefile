@@ -93,7 +93,7 @@ check: ## what one runs at every change: lint, unit tests, fresh seeds of the si
 test: ## everything that CI runs, with the race detector: what make check does, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
 	@infra/kubernetes/cluster packages
-	@infra/stages ready && infra/stages 'test-servers secure-test athena-test e2e k6-test images-test' '$(COMPUTES)' 'terraform-test chart-life'
+	@infra/stages ready && infra/stages 'test-servers secure-test athena-test e2e k6-test images-test' '$(COMPUTES)' 'terraform-test chart-life dashboards-test'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 .PHONY: ready
@@ -215,6 +215,14 @@ chart-life: ## take the chart through its life on a real API server: install, up
 .PHONY: alerts-test
 alerts-test: ## hold the alerts against series that make them fire and series that do not, and against runbooks and metrics
 	@infra/alerts/check
+
+.PHONY: dashboards
+dashboards: ## write Grafana's dashboards into infra/grafana
+	@cd infra/tools && GOWORK=off go run ./dashboards ../grafana
+
+.PHONY: dashboards-test
+dashboards-test: build ## ask a Prometheus that scraped a run every query of the dashboards
+	@infra/grafana/check
 
 .PHONY: terraform-test
 terraform-test: ## test the Terraform modules by mocks, and apply, plan and destroy two regions against a stand-in for AWS

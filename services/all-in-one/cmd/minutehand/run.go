@@ -102,9 +102,14 @@ func (c *runCmd) Run(ctx context.Context) error {
 		}
 		defer stop()
 	}
-	stop, err := control(c.Data, p, logger)
+	return serve(ctx, c.Data, p, logger)
+}
+
+// serve runs a platform that takes orders by its data folder, until ctx ends.
+func serve(ctx context.Context, dir string, p *platform.Platform, logger *slog.Logger) error {
+	stop, err := control(dir, p, logger)
 	if err != nil {
-		return errors.Join(fmt.Errorf("cannot make the control socket in %s: %w", c.Data, cause(err)), p.Close())
+		return errors.Join(fmt.Errorf("cannot make the control socket in %s: %w", dir, cause(err)), p.Close())
 	}
 	err = p.Run(ctx)
 	stop()
