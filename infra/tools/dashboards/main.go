@@ -25,7 +25,9 @@ type row struct {
 	panels []panel
 }
 
-func one(title, unit, legend, query string) panel { return panel{title, unit, []series{{legend, query}}} }
+func one(title, unit, legend, query string) panel {
+	return panel{title, unit, []series{{legend, query}}}
+}
 
 // quantiles are the median and the 99th percentile of a histogram.
 func quantiles(title, metric, by string) panel {
@@ -125,7 +127,7 @@ func grafana(name string, rows []row) object {
 			}
 			panels = append(panels, object{
 				"id": id, "type": "timeseries", "title": p.title, "datasource": object{"type": "prometheus", "uid": "${source}"},
-				"gridPos": object{"x": i % perLine * width, "y": y + i/perLine*height, "w": width, "h": height},
+				"gridPos":     object{"x": i % perLine * width, "y": y + i/perLine*height, "w": width, "h": height},
 				"fieldConfig": object{"defaults": object{"unit": p.unit, "min": 0}, "overrides": []any{}}, "targets": targets,
 			})
 		}

@@ -2,11 +2,16 @@ package archivesql_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/parquet-go/parquet-go"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/schemas"
@@ -86,5 +91,92 @@ func TestPartitionsOfAnObjectFollowFromItsName(t *testing.T) {
 	}
 	if !slices.Equal(got, []string{"eu", "2026-11-24", "07"}) || archivesql.PartitionOf("x.parquet", "dt") != "" {
 		t.Error(got)
+	}
+}
+
+// event is as much of a row as the queries below look at.
+type event struct {
+	EventID     string `parquet:"event_id,optional"`
+	EventType   string `parquet:"event_type,optional"`
+	Tenant      string `parquet:"tenant_id,optional"`
+	JobID       string `parquet:"job_id,optional"`
+	ExecutionID string `parquet:"execution_id,optional"`
+	Attempt     int64  `parquet:"attempt"`
+	Trigger     string `parquet:"trigger,optional"`
+	Outcome     string `parquet:"outcome,optional"`
+	Disposition string `parquet:"disposition,optional"`
+	Error       string `parquet:"error,optional"`
+	Token       string `parquet:"fencing_token,optional"`
+	Worker      string `parquet:"worker,optional"`
+	Host        string `parquet:"target_host,optional"`
+	Invoked     int64  `parquet:"invoked_at,optional,timestamp(millisecond)"`
+	LogID       string `parquet:"log_id,optional"`
+	Partition   int64  `parquet:"log_partition"`
+	Offset      int64  `parquet:"log_offset"`
+	Appended    int64  `parquet:"appended_at,optional,timestamp(millisecond)"`
+}
+
+// What only a crash leaves behind: an event that was published twice, by two executors of which only one made the call; an attempt that
+// was called twice; and a record that the archive does not have.
+func TestQueriesSeeWhatACrashLeavesBehind(t *testing.T) {
+	dir, at := t.TempDir(), day("2026-11-24").Add(7*time.Hour)
+	call := func(offset int64, id, execution, token, worker string) event {
+		said := "the target answered 503"
+		if worker == "" { // it only found the outcome, of which no more is kept
+			said = "not kept"
+		}
+		return event{
+			Error:   said,
+			EventID: id, EventType: "attempt", Tenant: "default", JobID: "job_1", ExecutionID: execution, Attempt: 1, Trigger: "schedule", Outcome: "failed",
+			Disposition: "fired", Token: token, Worker: worker, Host: "a:80", Invoked: at.UnixMilli() + offset, LogID: "log-1", Offset: offset, Appended: at.UnixMilli(),
+		}
+	}
+	put := func(first int64, events ...event) {
+		t.Helper()
+		name := filepath.Join(dir, "audit", "region=local", "dt=2026-11-24", "hour=07", fmt.Sprintf("log-1-00000-%020d.parquet", first))
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := parquet.NewGenericWriter[event](f)
+		_, err = w.Write(events)
+		// Two row groups, as a large object has.
+		if err := errors.Join(err, w.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(w.Close(), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(0, call(0, "e1", "exe_1", "t1", "one"), call(1, "e1", "exe_1", "t1", ""), call(2, "e2", "exe_2", "t2", "one"))
+	put(4, call(4, "e3", "exe_2", "t3", "two")) // record 3 is missing
+	r := archivesql.Range{Region: "local", From: day("2026-11-24"), To: day("2026-11-24")}
+	queries, err := schemas.ArchiveQueries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"duplicates": "default job_1 exe_2 1 2",
+		"gaps":       "log-1 0 3 3",
+		"failures":   "a:80 failed <nil> the target answered 503 3 2 1", // three calls of two executions, whatever was published twice
+		"cost":       "default <nil> a:80 2 3",
+		"account":    "default fired 2",
+	} {
+		i := slices.IndexFunc(queries, func(q schemas.Query) bool { return q.Name == name })
+		res := ask(t, dir, r, queries[i].With(map[string]string{schemas.ParameterFrom: "2026-11-24", schemas.ParameterTo: "2026-11-24"}))
+		if len(res.Rows) != 1 || !strings.HasPrefix(strings.Trim(fmt.Sprint(res.Rows[0]), "[]"), want) {
+			t.Errorf("%s: %v, want %s", name, res.Rows, want)
+		}
+	}
+	a, err := embedded.OpenArchive(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := archivesql.Verify(t.Context(), a, r, nil)
+	if err != nil || report.Events != 4 || report.Repeated != 1 || len(report.Faults) != 1 || !strings.Contains(report.Faults[0], "records 3 to 3 of partition 0 are missing") {
+		t.Errorf("%+v, %v", report, err)
 	}
 }
