@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
@@ -26,15 +27,19 @@ func Scan(o archive.Object, columns []string, each func(values []any) error) err
 			chosen[name] = leaf.Node
 		}
 	}
-	if len(chosen) == 0 {
-		return errors.New("it has none of the columns")
+	if len(chosen) == 0 { // its rows count all the same
+		fields := f.Schema().Fields()
+		if len(fields) == 0 {
+			return errors.New("it has no columns")
+		}
+		chosen[fields[0].Name()] = fields[0]
 	}
 	schema := parquet.NewSchema("chosen", chosen)
 	conversion, err := parquet.Convert(schema, f.Schema())
 	if err != nil {
 		return err
 	}
-	place := make([]int, len(schema.Columns())) // of a column of the schema, among those that were asked for
+	place := slices.Repeat([]int{-1}, len(schema.Columns())) // of a column of the schema, among those that were asked for
 	instant := make([]bool, len(columns))
 	for i, name := range columns {
 		if leaf, ok := schema.Lookup(name); ok {
@@ -64,7 +69,7 @@ func scanGroup(group parquet.RowGroup, place []int, instant []bool, each func(va
 			for _, v := range row {
 				i := place[v.Column()]
 				switch {
-				case v.IsNull():
+				case v.IsNull() || i < 0:
 				case instant[i]:
 					values[i] = time.UnixMilli(v.Int64()).UTC()
 				case v.Kind() == parquet.Int64:

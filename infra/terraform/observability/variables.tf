@@ -19,3 +19,9 @@ variable "rules" {
   default     = {}
   description = "Prometheus rule files, by name, such as those of infra/alerts."
 }
+
+variable "alert_manager" {
+  type        = bool
+  default     = true
+  description = "Whether the managed Prometheus sends alerts to the topic itself."
+}

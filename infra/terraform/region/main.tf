@@ -45,9 +45,10 @@ module "queues" {
 }
 
 module "observability" {
-  source   = "../observability"
-  name     = var.name
-  key_arn  = module.identity.key_arn
-  given_up = [for q in var.queues : "${var.name}-${q}-given-up"]
-  rules    = { for f in fileset(local.alerts, "*.rules.yaml") : trimsuffix(f, ".rules.yaml") => file("${local.alerts}/${f}") }
+  source        = "../observability"
+  name          = var.name
+  key_arn       = module.identity.key_arn
+  alert_manager = var.alert_manager
+  given_up      = [for q in var.queues : "${var.name}-${q}-given-up"]
+  rules         = { for f in fileset(local.alerts, "*.rules.yaml") : trimsuffix(f, ".rules.yaml") => file("${local.alerts}/${f}") }
 }

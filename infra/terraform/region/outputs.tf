@@ -10,3 +10,5 @@ output "queue_urls" { value = module.queues.urls }
 output "alarms_topic_arn" { value = module.observability.topic_arn }
 output "remote_write_url" { value = module.observability.remote_write_url }
 output "analyst_policy_arn" { value = module.identity.analyst_policy_arn }
+output "collector_policy_arn" { value = module.observability.collector_policy_arn }
+output "rings" { value = module.observability.rings }

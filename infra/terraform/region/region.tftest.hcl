@@ -39,6 +39,10 @@ run "the_chart_is_told_bucket_region_and_role" {
     error_message = "what else was said"
   }
   assert {
+    condition     = output.rings
+    error_message = "alerts go to the topic"
+  }
+  assert {
     condition     = length(output.queries) >= 10
     error_message = "the named queries"
   }

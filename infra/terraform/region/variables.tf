@@ -58,3 +58,9 @@ variable "retention_days" {
   default     = 2555
   description = "How long the archive keeps objects."
 }
+
+variable "alert_manager" {
+  type        = bool
+  default     = true
+  description = "Whether the managed Prometheus sends alerts to the topic itself."
+}

@@ -2,8 +2,10 @@ package embedded
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/coord"
 )
@@ -36,6 +38,19 @@ func (c *Coordinator) StartNumber(context.Context) (int64, error) {
 		return 0, fmt.Errorf("embedded: start number: %w", err)
 	}
 	return n + 1, nil
+}
+
+// SkipStarts lets the start numbers go on beyond all that a process can have drawn which went on after this copy of the database was made:
+// event ids have them, and must not come twice. A number is drawn for each start, and so there are fewer of them than seconds.
+func (db *DB) SkipStarts(now time.Time) error {
+	n, _, err := db.getNumber(metaKey("start"))
+	if err == nil {
+		err = db.set(metaKey("start"), binary.BigEndian.AppendUint64(nil, uint64(max(n, now.Unix()))))
+	}
+	if err != nil {
+		return fmt.Errorf("embedded: skip start numbers: %w", err)
+	}
+	return nil
 }
 
 // Join implements coord.Coordinator.

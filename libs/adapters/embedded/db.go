@@ -257,6 +257,18 @@ func (db *DB) Checkpoint(dir string) error {
 	return nil
 }
 
+// Lock takes a database's folder without opening it, or returns ErrInUse: nothing changes in it until unlock is called.
+func Lock(dir string) (unlock func() error, err error) {
+	if _, err := vfs.Default.Stat(dir); err != nil {
+		return nil, fmt.Errorf("embedded: lock: %w", err)
+	}
+	lock, err := pebble.LockDirectory(dir, vfs.Default)
+	if err != nil {
+		return nil, fmt.Errorf("embedded: %s: %w", dir, ErrInUse)
+	}
+	return lock.Close, nil
+}
+
 // Compact rewrites the whole database in its smallest form.
 func (db *DB) Compact(ctx context.Context) error {
 	if err := db.pebble.Compact(ctx, []byte{0}, []byte{0xff}, true); err != nil {

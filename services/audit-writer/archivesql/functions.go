@@ -1,6 +1,7 @@
 package archivesql
 
 import (
+	"cmp"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -143,16 +144,15 @@ func compare(a, b driver.Value) int {
 	switch x := a.(type) {
 	case int64:
 		if y, ok := b.(int64); ok {
-			return int(max(min(x-y, 1), -1))
+			return cmp.Compare(x, y)
+		}
+	case float64:
+		if y, ok := b.(float64); ok {
+			return cmp.Compare(x, y)
 		}
 	case string:
 		if y, ok := b.(string); ok {
-			switch {
-			case x < y:
-				return -1
-			case x > y:
-				return 1
-			}
+			return cmp.Compare(x, y)
 		}
 	}
 	return 0

@@ -85,9 +85,11 @@ func Verify(ctx context.Context, a archive.Archive, r Range, progress func(done,
 		if next >= 0 && o.first > next {
 			report.add("%s: records %d to %d of partition %d are missing before it", o.name, next, o.first-1, o.partition)
 		}
-		if next, err = verifyObject(ctx, a, o, next, seen, &report); err != nil {
+		after, err := verifyObject(ctx, a, o, seen, &report)
+		if err != nil {
 			return report, err
 		}
+		next = max(next, after) // a log that lost its end gives offsets to other records: objects may overlap
 		if progress != nil {
 			progress(i+1, len(objects))
 		}
@@ -96,7 +98,7 @@ func Verify(ctx context.Context, a archive.Archive, r Range, progress func(done,
 }
 
 // verifyObject returns the offset after the object's last record.
-func verifyObject(ctx context.Context, a archive.Archive, name objectName, next int64, seen map[string]int64, report *Report) (int64, error) {
+func verifyObject(ctx context.Context, a archive.Archive, name objectName, seen map[string]int64, report *Report) (next int64, err error) {
 	o, err := a.Open(ctx, name.name)
 	if err != nil {
 		return next, err // the archive does not answer

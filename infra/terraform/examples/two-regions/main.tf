@@ -82,6 +82,7 @@ module "eu" {
   providers         = { aws = aws.eu }
   oidc_provider_arn = aws_iam_openid_connect_provider.clusters["eu"].arn
   queues            = ["reports"]
+  alert_manager     = var.moto == null
   values            = { api = { tokenSecret = { name = "api-token" } } }
   servers = {
     cassandra = { hosts = ["cassandra.eu.example.com:9042"], datacenter = "eu-central-1" }
@@ -96,6 +97,7 @@ module "us" {
   providers         = { aws = aws.us }
   oidc_provider_arn = aws_iam_openid_connect_provider.clusters["us"].arn
   queues            = ["reports"]
+  alert_manager     = var.moto == null
   values            = { api = { tokenSecret = { name = "api-token" } } }
   servers = {
     cassandra = { hosts = ["cassandra.us.example.com:9042"], datacenter = "us-east-1" }

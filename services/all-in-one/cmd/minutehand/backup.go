@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	platform "github.com/minutehand/minutehand/services/all-in-one"
@@ -44,8 +45,8 @@ type order struct {
 	To string `json:"to"`
 }
 
-// control serves the data folder's socket until stop is called.
-func control(dir string, p *platform.Platform, logger *slog.Logger) (stop func(), err error) {
+// control serves the data folder's socket until stop is called; a backup that is being made when ctx ends is given up.
+func control(ctx context.Context, dir string, p *platform.Platform, logger *slog.Logger) (stop func(), err error) {
 	path, done, err := controlPath(dir)
 	if err != nil {
 		return nil, err
@@ -55,6 +56,7 @@ func control(dir string, p *platform.Platform, logger *slog.Logger) (stop func()
 	}
 	listener, err := net.Listen("unix", path) //nolint:noctx // it lives as long as the process
 	if err != nil {
+		done()
 		return nil, err
 	}
 	var one sync.Mutex
@@ -70,7 +72,7 @@ func control(dir string, p *platform.Platform, logger *slog.Logger) (stop func()
 			return
 		}
 		defer one.Unlock()
-		m, err := p.Backup(o.To)
+		m, err := p.Backup(ctx, o.To)
 		if err != nil {
 			logger.Error("a backup failed", "error", err)
 			http.Error(w, failedBackup(o.To, err).Error(), http.StatusInternalServerError)
@@ -84,7 +86,7 @@ func control(dir string, p *platform.Platform, logger *slog.Logger) (stop func()
 	return func() {
 		_ = server.Close()
 		wg.Wait()
-		one.Lock() // a backup that is being made needs the store; no other begins
+		one.Lock() // a backup that is being made needs the store until it has seen that ctx ended; no other begins
 		done()
 	}, nil
 }
@@ -92,6 +94,12 @@ func control(dir string, p *platform.Platform, logger *slog.Logger) (stop func()
 func failedBackup(to string, err error) error {
 	if errors.Is(err, platform.ErrThere) {
 		return fmt.Errorf("%s exists; name a folder that does not", to)
+	}
+	if errors.Is(err, platform.ErrInside) {
+		return fmt.Errorf("%s lies in the data folder; name one outside", to)
+	}
+	if errors.Is(err, context.Canceled) {
+		return errors.New("the process stops; make the backup when it has")
 	}
 	return fmt.Errorf("cannot make a backup in %s: %w", to, cause(err))
 }
@@ -117,7 +125,7 @@ func (c *backupCmd) Run(ctx context.Context) error {
 	}
 	m, err := c.ask(ctx, to)
 	if errors.Is(err, errNotRunning) {
-		if m, err = platform.BackupOf(c.Data, to); err != nil {
+		if m, err = platform.BackupOf(ctx, c.Data, to); err != nil {
 			err = failedBackup(c.To, explain(c.Data, err))
 		}
 	}
@@ -133,8 +141,11 @@ var errNotRunning = errors.New("no process runs on the folder")
 // ask lets the process that runs on the folder make the backup.
 func (c *backupCmd) ask(ctx context.Context, to string) (m platform.Manifest, err error) {
 	path, done, err := controlPath(c.Data)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return m, errNotRunning
+	}
+	if err != nil {
+		return m, err
 	}
 	defer done()
 	caller := http.Client{Transport: &http.Transport{
@@ -153,8 +164,11 @@ func (c *backupCmd) ask(ctx context.Context, to string) (m platform.Manifest, er
 	}
 	defer waiting("the backup")()
 	resp, err := caller.Do(r)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) { // no socket, or that of a process that was killed
 		return m, errNotRunning
+	}
+	if err != nil {
+		return m, fmt.Errorf("the process that runs on %s does not answer: %w", c.Data, cause(err))
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
@@ -182,11 +196,11 @@ Minutehand-Fencing-Token. Make sure that no other process still runs on a copy o
 }
 
 // Run implements the command.
-func (c *restoreCmd) Run() error {
-	m, err := platform.Restore(c.From, c.Data)
+func (c *restoreCmd) Run(ctx context.Context) error {
+	m, err := platform.Restore(ctx, c.From, c.Data)
 	switch {
 	case errors.Is(err, platform.ErrNoBackup):
-		return usageError{fmt.Errorf("%s is not a backup that minutehand backup has completed", c.From)}
+		return usageError{fmt.Errorf("%s: %w; copy it again", c.From, err)}
 	case errors.Is(err, platform.ErrThere):
 		return usageError{fmt.Errorf("%s exists; move it away, or name another folder with --data", c.Data)}
 	case err != nil:

@@ -107,9 +107,10 @@ func (c *runCmd) Run(ctx context.Context) error {
 
 // serve runs a platform that takes orders by its data folder, until ctx ends.
 func serve(ctx context.Context, dir string, p *platform.Platform, logger *slog.Logger) error {
-	stop, err := control(dir, p, logger)
-	if err != nil {
-		return errors.Join(fmt.Errorf("cannot make the control socket in %s: %w", dir, cause(err)), p.Close())
+	stop, err := control(ctx, dir, p, logger)
+	if err != nil { // not every file system has sockets
+		logger.Warn("there is no control socket in the data folder: minutehand backup works only while this process does not run", "error", err)
+		stop = func() {}
 	}
 	err = p.Run(ctx)
 	stop()
