@@ -13,7 +13,7 @@ func TestStartNumbersOfARestoredStoreAreNotThoseOfTheLostOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	defer db.Close() //nolint:errcheck // nothing is kept
 	drawn := func() int64 {
 		n, err := embedded.NewCoordinator(db).StartNumber(t.Context())
 		if err != nil {
