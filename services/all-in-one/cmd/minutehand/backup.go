@@ -26,7 +26,8 @@ const controlName = "control.sock"
 // longestSocket is how long the path of a socket may be.
 const longestSocket = 100
 
-// controlPath returns a path of the socket that is short enough: a long one goes by way of an open folder.
+// controlPath returns a path of the socket. The system takes no long ones, so a long path is replaced by one through the open folder;
+// done closes that.
 func controlPath(dir string) (path string, done func(), err error) {
 	path, err = filepath.Abs(filepath.Join(dir, controlName))
 	if err != nil || len(path) <= longestSocket {
