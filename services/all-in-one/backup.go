@@ -124,7 +124,10 @@ func Restore(ctx context.Context, from, dir string) (m Manifest, err error) {
 	return m, made(dir, func(folder string) error {
 		for _, part := range []string{"store", "archive"} {
 			of := filepath.Join(from, part)
-			if _, err := os.Stat(of); part == "archive" && errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Stat(of); part == "archive" && errors.Is(err, fs.ErrNotExist) { // nothing was archived yet
+				if err := os.Mkdir(filepath.Join(folder, part), 0o700); err != nil {
+					return err
+				}
 				continue
 			}
 			if err := copied(ctx, of, filepath.Join(folder, part), copyFile); err != nil {
