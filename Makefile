@@ -102,7 +102,7 @@ ready: binaries $(BIN)/sim.test $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## buil
 
 .PHONY: vet
 vet: ## go vet
-	@go vet work && go vet -tags servers,secure,upgrade,trino ./libs/adapters/... ./loadtest/...
+	@go vet work && go vet -tags servers,secure,upgrade,zone,alerts,trino ./libs/adapters/... ./loadtest/...
 
 .PHONY: unit
 unit: ## the tests of libs and services, with the race detector
@@ -114,7 +114,7 @@ e2e: ## one process end to end, in bubbles and as a binary that is killed, with 
 
 # What takes long, in stages of at most 25 minutes. The seeds of the simulation rotate with the commit.
 RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \
-	release-e2e release-adapters release-outages release-fleet release-secure release-athena upgrade-test release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes dist
+	release-e2e release-adapters release-outages release-fleet release-secure release-athena upgrade-test zone-test alerts-fire release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes bench-costs dist
 
 .PHONY: release
 release: ready ## everything that takes long, stage by stage, resumable: STAGES='fuzz model' for some; logs in .release
@@ -156,12 +156,13 @@ ALONE := ./libs/adapters/zookeeper ./loadtest/cluster
 CHART_RUN := cd infra/helm/charttest && GOWORK=off go test -count=1 -tags servers -v -run Containers .
 ON_SERVERS := go test -race -count=1 -tags servers -timeout 40m
 WITH_SERVERS := infra/local/with-servers --cluster sh -ec
-OUTAGES := Away|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill
-LONG := Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill|KilledInAStampede|RestartUnderLoad
+OUTAGES := Away|Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill
+LONG := Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill|KilledInAStampede|RestartUnderLoad
 
+# The load of k6, with the queries of the dashboard of the servers, comes last, because it stops the servers.
 .PHONY: test-servers
-test-servers: binaries ## conformance of the adapters, and the services end to end, killed and restarted, on real servers, which it starts and stops again
-	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -v -p 1 -skip "$(LONG)" $(ALONE); $(CHART_RUN)'
+test-servers: binaries ## conformance of the adapters, and the services end to end, killed, restarted and under load, on real servers, which it starts and stops again
+	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -v -p 1 -skip "$(LONG)" $(ALONE); $(CHART_RUN); $(K6_SMALL) LOAD=infra/grafana/check infra/local/cluster'
 
 .PHONY: check-servers
 check-servers: binaries ## conformance of the adapters on real servers, and a fleet of which one of each service is killed
@@ -178,10 +179,15 @@ $(BIN)/from-$(FROM):
 
 .PHONY: upgrade-test
 upgrade-test: binaries $(BIN)/from-$(FROM) ## roll a fleet on real servers from the release before to this one and back, under load
-	@$(WITH_SERVERS) '$(ON_SERVERS) -tags servers,upgrade -v -run "^TestUpgrade" ./loadtest/cluster -cluster.from=$(BIN)/from-$(FROM)'
+	@cd infra/helm/charttest && UPGRADE_ORDER=$(BIN)/upgrade-order.json GOWORK=off go test -count=1 -run TestUpgrade .
+	@$(WITH_SERVERS) '$(ON_SERVERS) -tags servers,upgrade -v -run "^TestUpgrade" ./loadtest/cluster -cluster.from=$(BIN)/from-$(FROM) -cluster.order=$(BIN)/upgrade-order.json'
 
 # Users leave entries behind when an API is killed under them, which are dropped after two minutes: that is for make release.
 SECURE ?= KilledOverTLS|Certificate
+
+.PHONY: zone-test
+zone-test: binaries ## kill one of three zones under load: a node of each server, a master of Redis, and one process of each service
+	@infra/local/with-servers --only s3 sh -ec '$(ON_SERVERS) -tags servers,zone -v -run "^TestLossOfAZone" ./loadtest/cluster'
 
 .PHONY: secure-test
 secure-test: binaries ## the services on servers that speak TLS only and know their clients: killed, with certificates replaced, and with wrong ones
@@ -216,6 +222,11 @@ chart-life: ## take the chart through its life on a real API server: install, up
 alerts-test: ## hold the alerts against series that make them fire and series that do not, and against runbooks and metrics
 	@infra/alerts/check
 
+.PHONY: alerts-fire
+alerts-fire: binaries ## make each alert fire on the real services and servers, and end it by the commands of its runbook
+	@infra/alerts/check prometheus
+	@infra/local/with-servers sh -ec '$(ON_SERVERS) -tags servers,alerts -v -run "^TestEachAlert" ./loadtest/cluster $(SIZE)'
+
 .PHONY: dashboards
 dashboards: ## write Grafana's dashboards into infra/grafana
 	@cd infra/tools && GOWORK=off go run ./dashboards ../grafana
@@ -228,9 +239,12 @@ dashboards-test: build ## ask a Prometheus that scraped a run every query of the
 terraform-test: ## test the Terraform modules by mocks, and apply, plan and destroy two regions against a stand-in for AWS
 	@infra/terraform/check
 
+# Sizes and thresholds for a machine that is busy with other stages.
+K6_SMALL := RATE=100 DURATION=5s JOBS=2000 SECONDS=5 LATE_P99=10000 P95=1000 P95_LIST=1000 P95_READ=1000
+
 .PHONY: k6-test
 k6-test: binaries ## the scenarios of loadtest/k6, small, against one process
-	@RATE=100 DURATION=5s JOBS=2000 SECONDS=5 LATE_P99=10000 P95=1000 P95_LIST=1000 P95_READ=1000 loadtest/k6/run
+	@$(K6_SMALL) loadtest/k6/run
 	@TARGET_RATE=100000 MACHINES=7 loadtest/k6/plan $(BIN)/k6-plan >/dev/null && sh -n $(BIN)/k6-plan/machine.sh
 
 .PHONY: release-k6
@@ -356,6 +370,10 @@ bench-servers: binaries ## measure the services on the real servers, ROUNDS=3 wi
 	@infra/local/with-servers go run ./loadtest/bench -servers -rounds $(ROUNDS) -rest $(REST) -steady 30s
 	@infra/local/with-servers go run ./loadtest/bench -servers -stampedes 10000,50000,200000
 	@infra/local/with-servers go run ./loadtest/bench -servers -stampedes 10000,50000 -recurring
+
+.PHONY: bench-costs
+bench-costs: binaries ## measure what fires cost each service and server, for minutehand capacity, and hold its model against another load
+	@infra/local/with-servers go run ./loadtest/bench -costs services/all-in-one/sizing/costs.json
 
 .PHONY: bench
 bench: build ## measure on this machine, beside a bare net/http client

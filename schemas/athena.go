@@ -13,6 +13,9 @@ import (
 //go:embed athena/events.sql
 var archiveTable string
 
+//go:embed athena/view.sql
+var archiveView string
+
 //go:embed athena/queries/*.sql
 var archiveQueries embed.FS
 
@@ -30,12 +33,29 @@ func ArchiveColumns() []Column {
 	return list
 }
 
+// ArchiveBegins is the first day that the tables have, as they write it.
+func ArchiveBegins() string {
+	return regexp.MustCompile(`'projection.dt.range' = '(\d{4}-\d{2}-\d{2}),`).FindStringSubmatch(archiveTable)[1]
+}
+
 // ArchivePartitions are the columns that follow from an object's name.
 func ArchivePartitions() []string { return []string{"region", "dt", "hour"} }
 
-// ArchiveTable returns Athena's statement that makes the table of a bucket to which regions write.
-func ArchiveTable(bucket string, regions ...string) string {
-	return strings.NewReplacer("{bucket}", bucket, "{regions}", strings.Join(regions, ",")).Replace(archiveTable)
+// NeverCompacted is a last compacted day of an archive of which nothing is compacted.
+const NeverCompacted = "2000-01-01"
+
+// ArchiveTables returns Athena's statements that make the tables of a bucket to which regions write: of objects as they were put, and of
+// compacted ones.
+func ArchiveTables(bucket string, regions ...string) (raw, compacted string) {
+	table := func(name, folder string) string {
+		return strings.NewReplacer("{table}", name, "{folder}", folder, "{bucket}", bucket, "{regions}", strings.Join(regions, ",")).Replace(archiveTable)
+	}
+	return table("raw_events", "audit"), table("compacted_events", "compacted")
+}
+
+// ArchiveView returns Athena's statement that makes, or replaces, the view events: up to a day it reads compacted objects.
+func ArchiveView(compacted string) string {
+	return strings.ReplaceAll(archiveView, "{compacted}", compacted)
 }
 
 // Query is a named question to the archive, in SQL that Athena, Trino and SQLite understand alike.

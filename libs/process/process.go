@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +26,7 @@ import (
 	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/reason"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/libs/settings"
 	"github.com/minutehand/minutehand/libs/trace"
 )
@@ -120,7 +122,8 @@ func Main(name, what string, cfg Configured, open func(ctx context.Context, p *P
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err = s.run(ctx, name, open)
+	values, _ := s.Values(parsed)
+	err = s.run(ctx, name, certificatesIn(values), open)
 	stop()
 	if err == nil || errors.Is(err, context.Canceled) {
 		return
@@ -137,7 +140,18 @@ type mistake struct{ error }
 
 func (m mistake) Unwrap() error { return m.error }
 
-func (s *Settings) run(ctx context.Context, name string, open func(ctx context.Context, p *Process) (Service, error)) error {
+// certificatesIn returns the files with certificates that settings name, by setting.
+func certificatesIn(values map[string]settings.Value) map[string]string {
+	files := map[string]string{}
+	for name, v := range values {
+		if file, ok := v.Value.(string); ok && (strings.HasSuffix(name, "tls-certificate") || strings.HasSuffix(name, "-ca")) {
+			files[name] = file
+		}
+	}
+	return files
+}
+
+func (s *Settings) run(ctx context.Context, name string, certificates map[string]string, open func(ctx context.Context, p *Process) (Service, error)) error {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
 		return mistake{err}
@@ -146,7 +160,8 @@ func (s *Settings) run(ctx context.Context, name string, open func(ctx context.C
 		Logger:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("service", name),
 		Metrics: prometheus.NewRegistry(),
 	}
-	p.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		admin.Build(version, schedule.TZDataVersion()), admin.Expiry(certificates))
 	p.WaitsFor("it is starting")
 	var ready atomic.Pointer[func() []string]
 	starting := func() []string { return []string{*p.waiting.Load()} }

@@ -35,9 +35,12 @@ func main() {
 	sizes := flag.String("stampedes", "", "measure only stampedes of these sizes, such as 50000,200000, each alone and beside a target that hangs")
 	recurring := flag.Bool("recurring", false, "with -stampedes: jobs of an hourly schedule instead of one-shots")
 	least := flag.Float64("least", 0, "with -stampedes: fail if fires per second are less than so many of a bare client's requests")
+	costs := flag.String("costs", "", "measure what fires cost on the real servers, and write it to this file, for minutehand capacity")
 	flag.Parse()
 	var err error
 	switch {
+	case *costs != "":
+		err = measureCosts(ctx, *costs)
 	case *sizes != "":
 		err = stampedes(ctx, *binary, *sizes, *servers, *recurring, *least)
 	case *servers:

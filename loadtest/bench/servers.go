@@ -50,6 +50,9 @@ type onServers struct {
 	target string
 	client *http.Client
 	state  string // the folder of infra/local
+	// keyspace is the installation's, whose name its topics and bucket have too; partitions is its partition count.
+	keyspace   string
+	partitions int
 }
 
 // round holds the results of one round.
@@ -99,7 +102,7 @@ func runOnServers(ctx context.Context, rounds, rest int, steady time.Duration) e
 
 // measureInstallation makes an installation with jobs at rest, measures it, and removes it.
 func measureInstallation(ctx context.Context, target string, rest, rounds int, steady time.Duration) (all []round, err error) {
-	err = withInstallation(ctx, target, func(b *onServers) error {
+	err = withInstallation(ctx, target, serverPartitions, func(b *onServers) error {
 		if rest > 0 {
 			if err := b.fill(ctx, rest); err != nil {
 				return err
@@ -120,8 +123,8 @@ func measureInstallation(ctx context.Context, target string, rest, rounds int, s
 }
 
 // withInstallation makes an installation, measures something on it, and removes it.
-func withInstallation(ctx context.Context, target string, measure func(b *onServers) error) (err error) {
-	b := &onServers{target: target, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}}
+func withInstallation(ctx context.Context, target string, partitions int, measure func(b *onServers) error) (err error) {
+	b := &onServers{target: target, partitions: partitions, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}}
 	if b.state, err = filepath.Abs(cmp.Or(os.Getenv("MINUTEHAND_LOCAL_DIR"), ".data/local")); err != nil {
 		return err
 	}
@@ -130,10 +133,11 @@ func withInstallation(ctx context.Context, target string, measure func(b *onServ
 		return err
 	}
 	defer os.RemoveAll(dir)
-	config, err := localServers()
+	config, err := localServers(partitions)
 	if err != nil {
 		return err
 	}
+	b.keyspace = config.Cassandra.Keyspace
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if err := cluster.Migrate(ctx, config, schemas.Cassandra(), logger); err != nil {
 		return err
@@ -151,7 +155,7 @@ func withInstallation(ctx context.Context, target string, measure func(b *onServ
 }
 
 // localServers returns the servers that infra/local started, with names used only by this measurement.
-func localServers() (cluster.Config, error) {
+func localServers(partitions int) (cluster.Config, error) {
 	var missing []string
 	address := func(name string) string {
 		port := os.Getenv(name + "_PORT")
@@ -162,12 +166,12 @@ func localServers() (cluster.Config, error) {
 	}
 	name := fmt.Sprintf("bench%d", time.Now().Unix())
 	c := cluster.Config{
-		Partitions:  serverPartitions,
+		Partitions:  partitions,
 		Cassandra:   cassandra.Options{Hosts: []string{address("CASSANDRA")}, Keyspace: name, Timeout: 20 * time.Second},
 		Replication: "{'class': 'SimpleStrategy', 'replication_factor': 1}",
 		Kafka:       kafka.Options{Brokers: []string{address("KAFKA")}, Prefix: name + ".", Partitions: 8, Replication: 1},
 		Redis:       redis.Options{Address: address("REDIS"), Prefix: name + ":"},
-		ZooKeeper:   zookeeper.Options{Servers: []string{address("ZOOKEEPER")}, Root: "/" + name, Partitions: serverPartitions},
+		ZooKeeper:   zookeeper.Options{Servers: []string{address("ZOOKEEPER")}, Root: "/" + name, Partitions: partitions},
 		S3: s3.Options{
 			Bucket: name, Region: "us-east-1", Endpoint: "http://" + address("S3"), AccessKey: "minutehand", SecretKey: "minutehand-local",
 		},
@@ -243,7 +247,7 @@ func (b *onServers) quiet(ctx context.Context) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		done := true
 		now := job.Minute(time.Now())
-		for p := range serverPartitions {
+		for p := range b.partitions {
 			for minute := now - 2; minute <= now && done; minute++ {
 				rows, err := b.ports.Pending.Scan(ctx, p, minute, nil, 100_000)
 				if err != nil {
@@ -376,7 +380,7 @@ func (b *onServers) fill(ctx context.Context, n int) error {
 		at := job.Instant(tomorrow.Add(time.Duration(c) * 20 * 24 * time.Hour / time.Duration(chunks)))
 		jobs, entries := oneShots(size, b.target+"/hook", job.Instant(time.Now()), at)
 		for i := range entries {
-			entries[i].Partition = bucket.Partition(jobs[i].ID, serverPartitions)
+			entries[i].Partition = bucket.Partition(jobs[i].ID, b.partitions)
 		}
 		if err := errors.Join(b.ports.Pending.Put(ctx, entries), b.ports.Jobs.CreateMany(ctx, jobs)); err != nil {
 			return err

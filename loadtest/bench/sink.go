@@ -33,7 +33,7 @@ func runSink(ctx context.Context) error {
 	var t tally
 	seen := map[string]bool{}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/hook", func(_ http.ResponseWriter, r *http.Request) {
+	hook := func(_ http.ResponseWriter, r *http.Request) {
 		now := time.Now()
 		due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
 		mu.Lock()
@@ -52,6 +52,14 @@ func runSink(ctx context.Context) error {
 				t.Early++
 			}
 		}
+	}
+	mux.HandleFunc("/hook", hook)
+	mux.HandleFunc("/shaky", func(w http.ResponseWriter, r *http.Request) { // fails at first
+		if r.Header.Get("Minutehand-Attempt") == "1" {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		hook(w, r)
 	})
 	mux.HandleFunc("/bare", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	mux.HandleFunc("GET /tally", func(w http.ResponseWriter, r *http.Request) {
@@ -78,6 +86,12 @@ func runSink(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("http://%s http://%s\n", listener.Addr(), hanging.Addr())
+	serveSink(ctx, mux, listener, hanging)
+	return nil
+}
+
+// serveSink serves on one listener, and never answers on the other, until ctx ends.
+func serveSink(ctx context.Context, mux http.Handler, listener, hanging net.Listener) {
 	// Longer than the executor keeps a connection that it does not use.
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 2 * time.Minute}
 	never := &http.Server{ReadHeaderTimeout: 2 * time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -87,7 +101,6 @@ func runSink(ctx context.Context) error {
 	go func() { <-ctx.Done(); _, _ = server.Close(), never.Close() }()
 	go func() { _ = never.Serve(hanging) }()
 	_ = server.Serve(listener)
-	return nil
 }
 
 // startSink starts the sink, and returns its address and the address that hangs.

@@ -71,7 +71,7 @@ func stampedes(ctx context.Context, binary, sizes string, servers, recurring boo
 		return nil
 	}
 	if servers {
-		err = withInstallation(ctx, target, func(b *onServers) error {
+		err = withInstallation(ctx, target, serverPartitions, func(b *onServers) error {
 			if err := b.fleet.StartAll(ctx, 1); err != nil {
 				return err
 			}

@@ -20,7 +20,9 @@ import (
 func (f *platform) account() *ledger.Account {
 	f.t.Helper()
 	ctx := f.t.Context()
-	a := &ledger.Account{Until: time.Now(), Crashed: true, Calls: f.sink.all()}
+	f.mu.Lock()
+	a := &ledger.Account{Until: time.Now(), Crashed: true, Calls: f.sink.all(), Requests: slices.Clone(f.requests)}
+	f.mu.Unlock()
 	for cursor := ""; ; {
 		page, next, err := f.ports.Jobs.List(ctx, job.DefaultTenant, cursor, 1000)
 		f.must(err)

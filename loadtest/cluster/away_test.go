@@ -45,9 +45,10 @@ func (f *platform) stream(lasts time.Duration) (ids []string, from time.Time) {
 	return f.register(jobs), from
 }
 
-// prober registers a job every second and records the API's answers.
+// prober registers a job every second, with the first few APIs in turn, and records their answers.
 type prober struct {
 	f      *platform
+	apis   int
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
@@ -63,9 +64,9 @@ type probe struct {
 	retry  int // Retry-After
 }
 
-func (f *platform) probe() *prober {
+func (f *platform) probe(apis int) *prober {
 	ctx, cancel := context.WithCancel(f.t.Context())
-	p := &prober{f: f, cancel: cancel}
+	p := &prober{f: f, apis: apis, cancel: cancel}
 	p.done.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			p.once(ctx, i)
@@ -82,7 +83,7 @@ func (p *prober) once(ctx context.Context, i int) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 	defer cancel()
-	a, err := p.f.ask(ctx, i%2, http.MethodPost, "/jobs", p.f.oneShot(began.Add(2*time.Second), "/ok"))
+	a, err := p.f.ask(ctx, i%p.apis, http.MethodPost, "/jobs", p.f.oneShot(began.Add(2*time.Second), "/ok"))
 	retry, _ := strconv.Atoi(a.header.Get("Retry-After"))
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -274,7 +275,7 @@ func TestServerThatIsAwayLosesNothing(t *testing.T) {
 			ids = append(ids[:len(ids)/2:len(ids)/2], ids[len(ids)/2+100:]...)
 		}
 		time.Sleep(time.Until(from.Add(5 * time.Second)))
-		probes := f.probe()
+		probes := f.probe(2)
 		away := time.Now()
 		switch server {
 		case "the topic":

@@ -23,6 +23,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/loadtest/fleet"
+	"github.com/minutehand/minutehand/loadtest/ledger"
 	"github.com/minutehand/minutehand/loadtest/users"
 )
 
@@ -34,6 +35,10 @@ type platform struct {
 	ports *cluster.Cluster
 	// played are the users that work with it, if any.
 	played *users.Users
+
+	mu sync.Mutex
+	// requests are those for changes that the test itself made.
+	requests []ledger.Request
 }
 
 // fleet starts two of each service, and waits until they are ready.
@@ -84,8 +89,19 @@ type answer struct {
 	body   []byte
 }
 
-// ask makes a request to the n-th API. Its error is that of the connection.
+// ask makes a request to the n-th API, and keeps what it asked for. Its error is that of the connection.
 func (f *platform) ask(ctx context.Context, n int, method, path string, body any) (answer, error) {
+	a, err := f.send(ctx, n, method, path, body)
+	if err != nil {
+		a.status = 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.requests = append(f.requests, ledger.RequestsOf(method, path, a.status, a.header, ledger.JobsIn(a.body))...)
+	return a, err
+}
+
+func (f *platform) send(ctx context.Context, n int, method, path string, body any) (answer, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return answer{}, err

@@ -3,6 +3,8 @@
 package cluster_test
 
 import (
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -13,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +24,21 @@ import (
 	"github.com/minutehand/minutehand/loadtest/users"
 )
 
-var from = flag.String("cluster.from", "", "folder of the binaries of the release before, which make upgrade-test builds")
+var (
+	from      = flag.String("cluster.from", "", "folder of the binaries of the release before, which make upgrade-test builds")
+	orderFile = flag.String("cluster.order", "", "file with what the chart renders of an upgrade, which make upgrade-test writes")
+)
+
+// order is what the chart renders of an upgrade: commands that run before anything else, and Deployments that are replaced all at once.
+type order struct {
+	Before      [][]string `json:"before"`
+	Deployments []struct {
+		Service     string `json:"service"`
+		Replicas    int    `json:"replicas"`
+		Surge       int    `json:"surge"`
+		Unavailable int    `json:"unavailable"`
+	} `json:"deployments"`
+}
 
 const (
 	// now is the folder of the binaries of this release.
@@ -30,17 +47,18 @@ const (
 	settled = 15 * time.Second
 )
 
-// A roll forward and back, as an operator makes it, who migrates first. Changes are not held against the archive, because the release
-// before does not tell of them.
+// A roll forward and back in the order in which the chart has it: first its hooks, then all Deployments side by side, each by as many
+// processes more as its strategy allows. Changes are not held against the archive, because the release before does not tell of them.
 func TestUpgradeAndDowngradeUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(*from, "job-api")); err != nil {
 		t.Fatal("run make upgrade-test, which builds the release before")
 	}
+	upgrade := readOrder(t)
 	c := newInstallation(t, func(c *installation) { c.empty = true })
-	c.migrate(*from)
+	c.run(*from, []string{"/minutehand", "migrate"})
 	f := c.processes("MINUTEHAND_DRAIN_LIMIT=30s")
 	f.Binaries = *from
-	f.must(f.StartAll(t.Context(), 2))
+	processes := f.deploy(upgrade)
 	begin := time.Now().Add(5 * time.Second).Truncate(time.Second)
 	var jobs []map[string]any
 	for range steadyJobs {
@@ -51,18 +69,15 @@ func TestUpgradeAndDowngradeUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	}
 	ids := f.register(jobs)
 	u := f.users(60, 150*time.Second, func(c *users.Config) { c.NoTenants = true })
-	f.migrate(now)
+	for _, command := range upgrade.Before {
+		c.run(now, command)
+	}
 	for _, to := range []string{now, *from} {
 		f.callsPerFire(settled)
 		began := time.Now()
 		f.Binaries = to
-		for n := range 2 {
-			for _, s := range fleet.Services() {
-				f.must(f.Member(s, n).Stop())
-				f.restart(s, n)
-			}
-		}
-		t.Logf("twelve processes were replaced in %.0f s; %d calls", time.Since(began).Seconds(), len(f.sink.all()))
+		f.roll(upgrade)
+		t.Logf("%d processes were replaced in %.0f s; %d calls", processes, time.Since(began).Seconds(), len(f.sink.all()))
 	}
 	f.callsPerFire(settled)
 	for i, id := range ids {
@@ -77,16 +92,67 @@ func TestUpgradeAndDowngradeUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	t.Logf("%d calls of jobs of every second, %d twice; users: %s", len(f.sink.all()), doubled(f.sink.all()), u.Summary())
 }
 
-// migrate makes what a release needs on the servers.
-func (c *installation) migrate(binaries string) {
+func readOrder(t *testing.T) (o order) {
+	t.Helper()
+	text, err := os.ReadFile(*orderFile)
+	if err == nil {
+		err = json.Unmarshal(text, &o)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// deploy starts as many processes of each service as its Deployment has.
+func (f *platform) deploy(o order) (processes int) {
+	f.t.Helper()
+	for _, d := range o.Deployments {
+		if d.Surge != 1 || d.Unavailable != 0 || d.Replicas < 2 {
+			f.t.Fatalf("the chart rolls %+v, and this test one process more at a time", d)
+		}
+		for n := range d.Replicas {
+			_, err := f.Start(d.Service, n)
+			f.must(err)
+		}
+		processes += d.Replicas
+	}
+	for _, m := range f.Members {
+		f.must(m.AwaitReady(f.t.Context()))
+	}
+	return processes
+}
+
+// roll replaces the processes of all services as their Deployments do.
+func (f *platform) roll(o order) {
+	f.t.Helper()
+	errs := make([]error, len(o.Deployments))
+	var wg sync.WaitGroup
+	for i, d := range o.Deployments {
+		wg.Go(func() {
+			for n := range d.Replicas {
+				before, err := f.Surge(f.t.Context(), d.Service, n)
+				if err == nil {
+					err = before.Stop()
+				}
+				errs[i] = errors.Join(errs[i], err)
+			}
+		})
+	}
+	wg.Wait()
+	f.must(errors.Join(errs...))
+}
+
+// run runs a command of an image, such as the migration that a release needs.
+func (c *installation) run(binaries string, command []string) {
 	c.t.Helper()
 	f, err := fleet.New(binaries, c.t.TempDir(), c.config, "MINUTEHAND_CASSANDRA_REPLICATION="+c.config.Replication,
 		fmt.Sprint("MINUTEHAND_KAFKA_PARTITIONS=", kafkaPartitions), "MINUTEHAND_KAFKA_REPLICATION=1")
 	c.must(err)
-	cmd := exec.CommandContext(c.t.Context(), filepath.Join(binaries, "minutehand"), "migrate")
+	cmd := exec.CommandContext(c.t.Context(), filepath.Join(binaries, command[0]), command[1:]...) //nolint:gosec // as the chart renders it
 	cmd.Env = append(os.Environ(), f.Variables...)
 	if text, err := cmd.CombinedOutput(); err != nil {
-		c.t.Fatalf("migrate: %v: %s", err, text)
+		c.t.Fatalf("%v: %v: %s", command, err, text)
 	}
 }
 

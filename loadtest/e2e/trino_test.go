@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,7 +22,9 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/adapters/s3"
+	"github.com/minutehand/minutehand/libs/archive"
 	"github.com/minutehand/minutehand/schemas"
+	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 	"github.com/minutehand/minutehand/services/audit-writer/archivesql"
 )
 
@@ -197,7 +200,10 @@ func TestNamedQueriesAnswerOnTrinoWhatTheClientSaw(t *testing.T) {
 	}
 	server := trino{url: "http://127.0.0.1:" + os.Getenv("TRINO_PORT"), schema: strings.ReplaceAll(bucket, "-", "_")}
 	server.ask(t, "CREATE SCHEMA "+server.schema)
-	server.ask(t, statement(t, schemas.ArchiveTable(bucket, "local", "elsewhere")))
+	raw, compacted := schemas.ArchiveTables(bucket, "local", "elsewhere")
+	server.ask(t, statement(t, raw))
+	server.ask(t, statement(t, compacted))
+	server.ask(t, view(schemas.NeverCompacted))
 	w.compare(t, func(t *testing.T, text string) []map[string]string {
 		rows, _ := server.ask(t, text)
 		return rows
@@ -232,5 +238,43 @@ func TestNamedQueriesAnswerOnTrinoWhatTheClientSaw(t *testing.T) {
 	if readOfOld >= readOfBoth {
 		t.Errorf("a day was read from %d bytes, all days from %d", readOfOld, readOfBoth)
 	}
+	server.compacted(t, w, store, count)
 	t.Logf("%d objects; all days: %d bytes read, the hour %s: %d, the day before: %d, another region: %d", len(names), readOfBoth, hour, readOfHour, readOfOld, readOfNone)
+}
+
+// view is Trino's form of Athena's statement.
+func view(compacted string) string {
+	return regexp.MustCompile(`(?m)^--.*\n`).ReplaceAllString(schemas.ArchiveView(compacted), "")
+}
+
+// compacted compacts every day of an archive, lets the view read them so, and holds the queries against the client again.
+func (s trino) compacted(t *testing.T, w *witnessed, store archive.Archive, count string) {
+	t.Helper()
+	before, readBefore := s.ask(t, count)
+	small, large := 0, 0
+	first, last := w.from.AddDate(0, 0, -1), time.Now().UTC().Truncate(24*time.Hour)
+	for day := first; !day.After(last); day = day.AddDate(0, 0, 1) {
+		c, err := auditwriter.Compact(t.Context(), store, "local", day, day.Add(24*time.Hour+auditwriter.SettledAfter), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		small, large = small+c.Small, large+c.Objects
+	}
+	if again, _ := s.ask(t, count); !maps.Equal(again[0], before[0]) {
+		t.Errorf("while nobody reads what was compacted, %v were read, and %v before", again, before)
+	}
+	s.ask(t, view(last.Format(archivesql.Day)))
+	after, readAfter := s.ask(t, count)
+	if !maps.Equal(after[0], before[0]) {
+		t.Errorf("of compacted days %v were read, and %v before", after, before)
+	}
+	old, _ := s.ask(t, "SELECT event_id, attempt, reason, target_host, utc_offset_seconds, hour FROM events WHERE dt = '"+first.Format(archivesql.Day)+"'")
+	if len(old) != 1 || len(old[0]) != 3 || old[0]["event_id"] != "exe_0/1/succeeded" {
+		t.Errorf("what an earlier release wrote reads, compacted, as %v", old)
+	}
+	w.compare(t, func(t *testing.T, text string) []map[string]string {
+		rows, _ := s.ask(t, text)
+		return rows
+	})
+	t.Logf("%d objects were compacted into %d; all days: %d bytes read before, %d after", small, large, readBefore, readAfter)
 }

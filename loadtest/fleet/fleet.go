@@ -72,11 +72,11 @@ func New(binaries, dir string, c cluster.Config, variables ...string) (*Fleet, e
 	}
 	return &Fleet{Binaries: binaries, Dir: dir, Variables: append([]string{
 		"MINUTEHAND_ALLOW_PRIVATE_TARGETS=true", fmt.Sprint("MINUTEHAND_PARTITIONS=", c.Partitions),
-		"MINUTEHAND_CASSANDRA_HOSTS=" + c.Cassandra.Hosts[0], "MINUTEHAND_CASSANDRA_KEYSPACE=" + c.Cassandra.Keyspace,
-		"MINUTEHAND_KAFKA_BROKERS=" + c.Kafka.Brokers[0], "MINUTEHAND_KAFKA_PREFIX=" + c.Kafka.Prefix,
+		"MINUTEHAND_CASSANDRA_HOSTS=" + strings.Join(c.Cassandra.Hosts, ","), "MINUTEHAND_CASSANDRA_KEYSPACE=" + c.Cassandra.Keyspace,
+		"MINUTEHAND_KAFKA_BROKERS=" + strings.Join(c.Kafka.Brokers, ","), "MINUTEHAND_KAFKA_PREFIX=" + c.Kafka.Prefix,
 		"MINUTEHAND_REDIS_ADDRESS=" + c.Redis.Address, "MINUTEHAND_REDIS_PREFIX=" + c.Redis.Prefix,
 		fmt.Sprint("MINUTEHAND_REDIS_CLUSTER=", c.Redis.Cluster),
-		"MINUTEHAND_ZOOKEEPER_SERVERS=" + c.ZooKeeper.Servers[0], "MINUTEHAND_ZOOKEEPER_ROOT=" + c.ZooKeeper.Root,
+		"MINUTEHAND_ZOOKEEPER_SERVERS=" + strings.Join(c.ZooKeeper.Servers, ","), "MINUTEHAND_ZOOKEEPER_ROOT=" + c.ZooKeeper.Root,
 		"MINUTEHAND_S3_BUCKET=" + c.S3.Bucket, "MINUTEHAND_S3_ENDPOINT=" + c.S3.Endpoint, "MINUTEHAND_S3_ACCESS_KEY=" + c.S3.AccessKey,
 		"MINUTEHAND_S3_SECRET_KEY_FILE=" + secret,
 	}, variables...)}, nil
@@ -103,6 +103,38 @@ func freeAddress() (string, error) {
 
 // Start starts the n-th process of a service, replacing the previous one.
 func (f *Fleet) Start(service string, n int) (*Member, error) {
+	m, err := f.launch(service, n)
+	if err == nil {
+		f.put(m)
+	}
+	return m, err
+}
+
+// Surge starts a process that takes the place of the n-th of a service when it is ready, and returns the one whose place that was,
+// which still runs.
+func (f *Fleet) Surge(ctx context.Context, service string, n int) (before *Member, err error) {
+	m, err := f.launch(service, n)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.AwaitReady(ctx); err != nil {
+		m.Signal(syscall.SIGKILL)
+		return nil, err
+	}
+	before = f.Member(service, n)
+	f.put(m)
+	return before, nil
+}
+
+// put makes a process the n-th of its service.
+func (f *Fleet) put(m *Member) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Members = append(slices.DeleteFunc(f.Members, func(o *Member) bool { return o.Service == m.Service && o.N == m.N }), m)
+}
+
+// launch starts a process.
+func (f *Fleet) launch(service string, n int) (*Member, error) {
 	binary, err := filepath.Abs(filepath.Join(f.Binaries, service))
 	if err != nil {
 		return nil, err
@@ -140,9 +172,6 @@ func (f *Fleet) Start(service string, n int) (*Member, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.Members = append(slices.DeleteFunc(f.Members, func(o *Member) bool { return o.Service == service && o.N == n }), m)
 	return m, nil
 }
 

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
@@ -45,6 +46,31 @@ func RequestsOf(method, path string, status int, answer http.Header, jobIDs []st
 		q.JobID, q.Object = ref.JobID, named
 	}
 	return []Request{q}
+}
+
+// JobsIn returns the ids of the jobs in an answer to a creation, single or of a batch.
+func JobsIn(answer []byte) (ids []string) {
+	type created struct {
+		ID string `json:"job_id"`
+	}
+	var body struct {
+		created
+		Results []struct {
+			Job created `json:"job"`
+		} `json:"results"`
+	}
+	if err := json.Unmarshal(answer, &body); err != nil {
+		return nil // a 204 has no body
+	}
+	if body.ID != "" {
+		ids = append(ids, body.ID)
+	}
+	for _, r := range body.Results {
+		if r.Job.ID != "" {
+			ids = append(ids, r.Job.ID)
+		}
+	}
+	return ids
 }
 
 // operationOf returns the operation of a request for a change, and what its path names; "" for any other.

@@ -371,14 +371,9 @@ func (u *Users) refused(path, problem string) {
 
 // asked notes a request for a change, and its answer.
 func (u *Users) asked(method, path string, status int, h http.Header, answer []byte) {
-	var v view
-	var jobIDs []string
-	if _ = json.Unmarshal(answer, &v); v.JobID != "" { // a 204 has no body
-		jobIDs = []string{v.JobID}
-	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.said.Requests = append(u.said.Requests, ledger.RequestsOf(method, path, status, h, jobIDs)...)
+	u.said.Requests = append(u.said.Requests, ledger.RequestsOf(method, path, status, h, ledger.JobsIn(answer))...)
 }
 
 // once makes a request; the status is 0 if no answer came.

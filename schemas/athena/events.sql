@@ -1,9 +1,10 @@
--- The audit archive as a table. Terraform makes the Glue table from this file, and the tests make Trino's from it.
--- {bucket} and {regions} are replaced: the bucket's name, and the regions that write to it, separated by commas.
+-- The audit archive as a table. Terraform makes the Glue tables from this file, and the tests make Trino's from it: raw_events, below
+-- audit/, as audit-writers put objects, and compacted_events, below compacted/, as minutehand archive compact does. view.sql joins them.
+-- {table}, {folder}, {bucket} and {regions} are replaced: the bucket's name, and the regions that write to it, separated by commas.
 --
 -- A column that is added here is null in the objects of earlier releases. Nothing is ever renamed, retyped or removed. An event that
 -- was published twice, across a crash, has two rows with one event_id: the named queries count it once.
-CREATE EXTERNAL TABLE IF NOT EXISTS events (
+CREATE EXTERNAL TABLE IF NOT EXISTS {table} (
   `event_id` string COMMENT 'follows from execution, attempt, transition and token, so the same event has the same id',
   `event_type` string COMMENT 'attempt, deferred, released, skipped or change',
   `event_at` timestamp COMMENT 'the clock of the process that published it',
@@ -56,7 +57,7 @@ CREATE EXTERNAL TABLE IF NOT EXISTS events (
 )
 PARTITIONED BY (`region` string, `dt` string, `hour` string)
 STORED AS PARQUET
-LOCATION 's3://{bucket}/audit/'
+LOCATION 's3://{bucket}/{folder}/'
 TBLPROPERTIES (
   'projection.enabled' = 'true',
   'projection.region.type' = 'enum',
@@ -67,5 +68,5 @@ TBLPROPERTIES (
   'projection.hour.type' = 'integer',
   'projection.hour.range' = '0,23',
   'projection.hour.digits' = '2',
-  'storage.location.template' = 's3://{bucket}/audit/region=${region}/dt=${dt}/hour=${hour}'
+  'storage.location.template' = 's3://{bucket}/{folder}/region=${region}/dt=${dt}/hour=${hour}'
 )

@@ -160,6 +160,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	cfg.Worker.MaxBytes = min(cfg.Worker.MaxBytes, cfg.Memory.workerBytes())
 	cfg.Executor.MaxBytes = min(cfg.Executor.MaxBytes, cfg.Memory.executorBytes())
 	space := embedded.NewSpace(cfg.FS, cfg.Dir, out.Logger)
+	space.Register(out.Metrics)
 	facing := around
 	facing.Listener, facing.Full, facing.Admin = out.Listener, space.Low, admin.Handler(out.Metrics, loading.Missing)
 	if p.API, err = assembly.JobAPI(cfg.API, ports, facing); err != nil {

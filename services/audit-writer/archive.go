@@ -94,7 +94,7 @@ func (a *archiver) poll(ctx context.Context) ([]dispatch.Message, error) {
 			deadline = end
 		}
 	}
-	a.observeAge()
+	a.noteOldest()
 	if deadline.IsZero() {
 		return a.consumer.Poll(ctx, a.s.cfg.Batch)
 	}
@@ -133,12 +133,15 @@ func (a *archiver) closesAt(b *buffer) time.Time {
 	return end
 }
 
-func (a *archiver) observeAge() {
-	age := 0.0
+// noteOldest notes the oldest event that is not in the archive yet. Its age goes on growing while a put is tried again and again.
+func (a *archiver) noteOldest() {
+	var oldest time.Time
 	for _, b := range a.buffers() {
-		age = max(age, a.s.deps.Clock.Since(b.messages[0].AppendedAt).Seconds())
+		if at := b.messages[0].AppendedAt; oldest.IsZero() || at.Before(oldest) {
+			oldest = at
+		}
 	}
-	a.s.metrics.age.Set(age)
+	a.s.metrics.oldest.Store(&oldest)
 }
 
 // take adds records to their objects and puts those that are complete. An object has no gap: after one that another member
@@ -224,6 +227,7 @@ func (a *archiver) rewind(messages []dispatch.Message) {
 // close puts an object. If one of that name exists, another process has put it, or this one has and did not hear of it.
 // What that object holds is left out, and what comes next is compared with the rest of it.
 func (a *archiver) close(ctx context.Context, b *buffer) error {
+	a.noteOldest()
 	for n := 1; ; n++ {
 		rows := a.decode(b)
 		body, err := encode(b, rows, a.consumer.LogID(), a.s.cfg.Codec)

@@ -3,13 +3,17 @@ package auditwriter
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/archive"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -40,8 +44,9 @@ func (o objects) Open(_ context.Context, name string) (archive.Object, error) {
 	return object{bytes.NewReader(body)}, nil
 }
 
-func (o objects) List(context.Context, string) ([]string, error) {
-	return slices.Sorted(maps.Keys(o)), nil
+func (o objects) List(_ context.Context, prefix string) ([]string, error) {
+	names := slices.Sorted(maps.Keys(o))
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), nil
 }
 
 // consumer notes what was committed, and where reading is to go on.
@@ -128,6 +133,55 @@ func TestObjectIsPutWhenItIsLargeOrOldOrItsHourEnds(t *testing.T) {
 			t.Errorf("event %d is %+v", i, e)
 		}
 	}
+}
+
+// away is an archive that does not answer.
+type away struct{ objects }
+
+func (away) PutIfAbsent(context.Context, string, []byte) error { return errors.New("no answer") }
+
+func TestAgeOfWhatIsNotArchivedGrowsWhileTheArchiveIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics := prometheus.NewRegistry()
+		cfg := DefaultConfig()
+		cfg.Codec = "snappy" // zstd's encoders are kept for later, and must not leave a bubble
+		s, err := New(cfg, Deps{Archive: away{objects{}}, Logger: slog.New(slog.DiscardHandler), Metrics: metrics})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &archiver{s: s, consumer: &consumer{committed: map[int]int64{}, sought: map[int]int64{}}, open: map[int]*buffer{}, there: map[int]contents{}}
+		age := func() float64 {
+			families, err := metrics.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() == "minutehand_audit_writer_oldest_unarchived_age_seconds" {
+					return f.GetMetric()[0].GetGauge().GetValue()
+				}
+			}
+			t.Fatal("there is no such metric")
+			return 0
+		}
+		if got := age(); got != 0 {
+			t.Errorf("the age of nothing is %v s", got)
+		}
+		value := wire.MarshalEvent(&job.Event{ID: "exe_1/1/succeeded/5", Type: job.EventAttempt})
+		began := time.Now()
+		if err := a.take(t.Context(), []dispatch.Message{{Value: value, AppendedAt: began}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+		defer cancel()
+		time.AfterFunc(19*time.Minute, func() {
+			if got, want := age(), time.Since(began).Seconds(); got != want {
+				t.Errorf("after %v s the age is %v s", want, got)
+			}
+		})
+		if err := a.close(ctx, a.buffers()[0]); err == nil {
+			t.Error("it was put")
+		}
+	})
 }
 
 // The archive holds every record that the log kept (I8): also one that nobody can read.

@@ -82,7 +82,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics)}, nil
+	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics, deps.Clock)}, nil
 }
 
 // Missing names what must still happen before everything is written.

@@ -96,7 +96,7 @@ func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) e
 		reason = "overtaken"
 	}
 	b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})
-	s.metrics.deadLetters.Inc()
+	s.metrics.gaveUp(e.Target.Host)
 	return nil
 }
 
@@ -188,7 +188,7 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 		s.metrics.retries.Inc()
 	} else {
 		b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})
-		s.metrics.deadLetters.Inc()
+		s.metrics.gaveUp(e.Target.Host)
 	}
 	b.mark(e.Entry.Locator)
 	return nil

@@ -64,6 +64,21 @@ func (sh *shard) restartMarks() {
 	}
 }
 
+// heldBackAfter is how long a lane has a backlog before its target counts as held back: a stampede is over sooner.
+const heldBackAfter = 30 * time.Second
+
+// countHeldBack keeps the metric of lanes that are held back.
+func (sh *shard) countHeldBack(now time.Time) {
+	n := 0
+	for _, since := range sh.backlog {
+		if now.Sub(since) > heldBackAfter {
+			n++
+		}
+	}
+	sh.s.metrics.heldBack.Add(float64(n - sh.heldBack))
+	sh.heldBack = n
+}
+
 // backlogOpen reports whether to read a lane with a backlog because it has room again.
 func (sh *shard) backlogOpen() bool {
 	return len(sh.backlog) > 0 && !sh.s.deps.Clock.Now().Before(sh.backlogAt) && sh.s.lanes.open(sh.backlog)

@@ -24,7 +24,7 @@ import (
 func (sh *shard) dispatch(ctx context.Context) {
 	if sh.lapsed() {
 		// Another may own these partitions by now. What is still there returns with the next accepted read.
-		if sh.drop() > 0 {
+		if sh.dropLapsed() > 0 {
 			sh.restartMarks()
 			sh.nextRead = sh.s.deps.Clock.Now()
 		}

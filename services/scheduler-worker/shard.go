@@ -51,6 +51,8 @@ type shard struct {
 	again bool
 	// backlog holds the lanes in which more is due than there is room for, and since when.
 	backlog map[uint32]time.Time
+	// heldBack is how many of these are counted in the metrics.
+	heldBack int
 	// empty counts, for each of them, the reads of some of its partitions that returned nothing.
 	empty map[uint32]int
 	// turn counts the reads, so that lanes with little room are read in different partitions each time.
@@ -102,6 +104,7 @@ func (sh *shard) owned() []coord.Owner {
 		sh.drop()
 		// Nothing is known of what waits in partitions that another owned until now.
 		clear(sh.backlog)
+		sh.countHeldBack(sh.s.deps.Clock.Now())
 		clear(sh.empty)
 		mine := map[int]bool{}
 		for _, o := range sh.owners {
@@ -209,7 +212,9 @@ func (sh *shard) read(ctx context.Context) {
 			}
 			sh.again = true // what the answer held is set aside
 			sh.restartMarks()
-			if stale || sh.lapsed() {
+			if sh.lapsed() {
+				sh.dropLapsed()
+			} else if stale {
 				sh.drop()
 			}
 			if stale {
@@ -233,6 +238,7 @@ func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 		until = now
 	}
 	sh.turn++
+	sh.countHeldBack(now)
 	ask = sh.s.lanes.ask(question{
 		shards: sh.s.cfg.Shards, partitions: owners, turn: sh.turn, now: now, until: until, poll: sh.s.cfg.PollInterval, backlog: sh.backlog,
 	})
@@ -330,8 +336,15 @@ func (sh *shard) drop() (dropped int) {
 	sh.fresh, sh.waiting = [classes][]*task{}, nil
 	sh.s.metrics.readAhead.Sub(float64(dropped))
 	if dropped > 0 {
-		sh.s.metrics.abandoned.Inc()
 		sh.again = true
+	}
+	return dropped
+}
+
+// dropLapsed drops what the shard holds because its last accepted read is too old.
+func (sh *shard) dropLapsed() (dropped int) {
+	if dropped = sh.drop(); dropped > 0 {
+		sh.s.metrics.abandoned.Inc()
 	}
 	return dropped
 }

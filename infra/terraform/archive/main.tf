@@ -1,4 +1,4 @@
-# The bucket of the audit archive, and what asks it: the table and the named queries of schemas/athena.
+# The bucket of the audit archive, and what asks it: the tables, the view and the named queries of schemas/athena.
 
 locals {
   schemas = "${path.module}/../../../schemas/athena"
@@ -10,6 +10,14 @@ locals {
   properties = { for p in regexall("(?m)^  '([^']+)' = '([^']*)'", local.table) :
     p[0] => replace(replace(p[1], "{bucket}", var.bucket), "{regions}", join(",", var.regions))
   }
+  # Both tables are made from the same statement, each over a folder of its own.
+  folders = { raw_events = "audit", compacted_events = "compacted" }
+
+  # The view names its columns, as Athena keeps it.
+  names = concat([for c in local.columns : c[0]], [for p in local.partitions : p[0]])
+  types = { string = "varchar", bigint = "bigint", timestamp = "timestamp(3)" }
+  view = replace(replace(trimspace(regex("(?s)VIEW events AS\n(.*)$", file("${local.schemas}/view.sql"))[0]), "{compacted}", var.compacted_until),
+  "*", join(", ", [for name in local.names : "\"${name}\""]))
 
   # A named query asks for the last seven days, unless its reader changes that.
   parameters = {
@@ -76,6 +84,22 @@ resource "aws_s3_bucket_lifecycle_configuration" "archive" {
   }
 
   rule {
+    id     = "compacted"
+    status = "Enabled"
+    filter { prefix = "compacted/" }
+    transition {
+      days          = 30
+      storage_class = "STANDARD_IA"
+    }
+    transition {
+      days          = 90
+      storage_class = "GLACIER_IR"
+    }
+    expiration { days = var.retention_days }
+    noncurrent_version_expiration { noncurrent_days = 90 }
+  }
+
+  rule {
     id     = "answers"
     status = "Enabled"
     filter { prefix = "answers/" }
@@ -112,10 +136,12 @@ resource "aws_glue_catalog_database" "archive" {
 }
 
 resource "aws_glue_catalog_table" "events" {
-  name          = "events"
+  for_each      = local.folders
+  name          = each.key
   database_name = aws_glue_catalog_database.archive.name
   table_type    = "EXTERNAL_TABLE"
-  parameters    = merge({ EXTERNAL = "TRUE", classification = "parquet" }, local.properties)
+  parameters = merge({ EXTERNAL = "TRUE", classification = "parquet" },
+  { for name, value in local.properties : name => replace(value, "{folder}", each.value) })
 
   dynamic "partition_keys" {
     for_each = local.partitions
@@ -126,7 +152,7 @@ resource "aws_glue_catalog_table" "events" {
   }
 
   storage_descriptor {
-    location      = "s3://${aws_s3_bucket.archive.bucket}/audit/"
+    location      = "s3://${aws_s3_bucket.archive.bucket}/${each.value}/"
     input_format  = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat"
     output_format = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat"
     ser_de_info {
@@ -139,6 +165,35 @@ resource "aws_glue_catalog_table" "events" {
         name    = columns.value[0]
         type    = columns.value[1]
         comment = columns.value[2]
+      }
+    }
+  }
+}
+
+# What queries ask. A view in Glue is one row, so readers move to newly compacted days all at once.
+resource "aws_glue_catalog_table" "view" {
+  name          = "events"
+  database_name = aws_glue_catalog_database.archive.name
+  depends_on    = [aws_glue_catalog_table.events]
+  table_type    = "VIRTUAL_VIEW"
+  parameters    = { presto_view = "true", comment = "Presto View" }
+
+  view_expanded_text = "/* Presto View */"
+  view_original_text = format("/* Presto View: %s */", base64encode(jsonencode({
+    originalSql = local.view
+    catalog     = "awsdatacatalog"
+    schema      = aws_glue_catalog_database.archive.name
+    columns = concat(
+      [for c in local.columns : { name = c[0], type = local.types[c[1]] }],
+    [for p in local.partitions : { name = p[0], type = "varchar" }])
+  })))
+
+  storage_descriptor {
+    dynamic "columns" {
+      for_each = concat(local.columns, [for p in local.partitions : [p[0], "string", ""]])
+      content {
+        name = columns.value[0]
+        type = columns.value[1]
       }
     }
   }

@@ -34,3 +34,14 @@ variable "scan_limit_bytes" {
   default     = 1099511627776
   description = "What one query may read; a query that would read more is ended."
 }
+
+variable "compacted_until" {
+  type        = string
+  default     = "2000-01-01"
+  description = "Last day that is read from compacted objects, in every region: what minutehand archive compact says at its end."
+
+  validation {
+    condition     = can(regex("^[0-9]{4}-[0-9]{2}-[0-9]{2}$", var.compacted_until))
+    error_message = "compacted_until must be a day, such as 2026-11-24."
+  }
+}

@@ -11,9 +11,10 @@ locals {
   issuer   = regex("oidc-provider/(.*)$", var.oidc_provider_arn)[0]
   accounts = [for suffix in ["", "-migration"] : "system:serviceaccount:${var.namespace}:${var.release}-minutehand${suffix}"]
 
-  # The objects of an archive are put if absent, and read back; nothing ever replaces or deletes one.
+  # The objects of an archive are put if absent, and read back; nothing ever replaces or deletes one. Compaction and minutehand doctor
+  # have folders of their own.
   services = concat([
-    { Sid = "Objects", Effect = "Allow", Action = ["s3:PutObject", "s3:GetObject"], Resource = ["${var.bucket_arn}/audit/*"] },
+    { Sid = "Objects", Effect = "Allow", Action = ["s3:PutObject", "s3:GetObject"], Resource = [for folder in ["audit", "compacted", "compaction", "doctor"] : "${var.bucket_arn}/${folder}/*"] },
     { Sid = "Bucket", Effect = "Allow", Action = ["s3:ListBucket"], Resource = [var.bucket_arn] },
     { Sid = "Key", Effect = "Allow", Action = ["kms:GenerateDataKey", "kms:Decrypt"], Resource = [aws_kms_key.this.arn] },
     ], length(var.queue_arns) == 0 ? [] : [
@@ -82,10 +83,10 @@ resource "aws_iam_policy" "analyst" {
         Sid    = "Table"
         Effect = "Allow"
         Action = ["glue:GetDatabase", "glue:GetTable", "glue:GetTables", "glue:GetPartitions"]
-        Resource = [for of in ["catalog", "database/${replace(var.name, "-", "_")}", "table/${replace(var.name, "-", "_")}/events"] :
+        Resource = [for of in concat(["catalog", "database/${replace(var.name, "-", "_")}"], [for t in ["events", "raw_events", "compacted_events"] : "table/${replace(var.name, "-", "_")}/${t}"]) :
         "arn:${data.aws_partition.this.partition}:glue:${local.region}:${local.account}:${of}"]
       },
-      { Sid = "Read", Effect = "Allow", Action = ["s3:GetObject"], Resource = ["${var.bucket_arn}/audit/*", "${var.bucket_arn}/answers/*"] },
+      { Sid = "Read", Effect = "Allow", Action = ["s3:GetObject"], Resource = [for folder in ["audit", "compacted", "compaction", "answers"] : "${var.bucket_arn}/${folder}/*"] },
       { Sid = "Answers", Effect = "Allow", Action = ["s3:PutObject"], Resource = ["${var.bucket_arn}/answers/*"] },
       { Sid = "Bucket", Effect = "Allow", Action = ["s3:ListBucket", "s3:GetBucketLocation"], Resource = [var.bucket_arn] },
       { Sid = "Key", Effect = "Allow", Action = ["kms:Decrypt", "kms:GenerateDataKey"], Resource = [aws_kms_key.this.arn] },

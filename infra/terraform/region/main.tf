@@ -35,6 +35,8 @@ module "archive" {
   regions        = [local.region]
   key_arn        = module.identity.key_arn
   retention_days = var.retention_days
+
+  compacted_until = var.archive_compacted_until
 }
 
 module "queues" {

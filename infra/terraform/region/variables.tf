@@ -64,3 +64,9 @@ variable "alert_manager" {
   default     = true
   description = "Whether the managed Prometheus sends alerts to the topic itself."
 }
+
+variable "archive_compacted_until" {
+  type        = string
+  default     = "2000-01-01"
+  description = "Last day of the archive that is read from compacted objects: what minutehand archive compact says at its end."
+}

@@ -10,6 +10,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"regexp"
 )
 
 // panel is a graph of one or more series.
@@ -49,9 +50,41 @@ func rate(title, metric, by string) panel {
 	return one(title, "ops", "{{"+by+"}}", "sum by ("+by+") (rate("+metric+"[$__rate_interval]))")
 }
 
-// dashboards are what there is to see. Every query has an answer in a run of one process.
+// server is how the calls of a server's ports go, by port.
+func server(title, ports string) row {
+	of := "minutehand_port_call_seconds"
+	where := `{port=~"` + ports + `"}`
+	query := func(q string) string {
+		return "histogram_quantile(" + q + ", sum by (le, port) (rate(" + of + "_bucket" + where + "[$__rate_interval])))"
+	}
+	return row{title, []panel{
+		one("Calls a second", "ops", "{{port}}", "sum by (port) (rate("+of+"_count"+where+"[$__rate_interval]))"),
+		{"Time of a call", "s", []series{{"p50 {{port}}", query("0.5")}, {"p99 {{port}}", query("0.99")}}},
+		one("Calls that were not answered, a second", "ops", "{{port}}", "sum by (port) (rate(minutehand_port_failures_total"+where+"[$__rate_interval])) or vector(0)"),
+	}}
+}
+
+// dashboards are what there is to see. Every query of the first two has an answer in a run of one process, every one of the third in a
+// run of the services on the servers.
 func dashboards() map[string][]row {
 	return map[string][]row{
+		"servers": {
+			server("Cassandra", "jobs|pending|history|settings"),
+			server("Redis", "hot buckets|records|board"),
+			{"Redis, each server", []panel{
+				one("Memory for keys", "bytes", "{{server}}", "max by (server) (minutehand_hot_tier_memory_bytes)"),
+				one("… of what it may use", "percentunit", "{{server}}", "max by (server) (minutehand_hot_tier_memory_bytes / minutehand_hot_tier_memory_limit_bytes)"),
+			}},
+			server("Kafka", "log"),
+			{"Kafka, each group", []panel{
+				one("Records behind", "short", "{{group}}", "max by (group) (minutehand_log_lag_records)"),
+			}},
+			{"ZooKeeper", []panel{
+				one("Partitions without an owner, by role", "short", "{{role}}", "sum by (role) (minutehand_coordinator_unowned_partitions)"),
+				one("Processes that share the partitions", "short", "{{role}}", "count by (role) (minutehand_coordinator_unowned_partitions)"),
+			}},
+			server("S3", "archive"),
+		},
 		"overview": {
 			{"What users are promised", []panel{
 				rate("Calls a second, by outcome", "minutehand_executor_outcomes_total", "outcome"),
@@ -62,12 +95,13 @@ func dashboards() map[string][]row {
 			{"What may become late", []panel{
 				one("Records behind, by group", "short", "{{group}}", "max by (group) (minutehand_log_lag_records)"),
 				one("Fires that wait for their target", "short", "", "sum(minutehand_executor_waiting_fires)"),
+				one("Targets that are too slow for what is due", "short", "", "sum(minutehand_scheduler_worker_held_back_lanes)"),
 				rate("Fires deferred a second", "minutehand_executor_deferred_total", ""),
 				rate("Entries put back a second", "minutehand_bucket_loader_put_back_entries_total", ""),
 			}},
 			{"What was given up", []panel{
 				rate("Retries a second", "minutehand_retry_manager_retries_total", ""),
-				rate("Dead letters a second", "minutehand_retry_manager_dead_letters_total", ""),
+				rate("Dead letters a second, by host", "minutehand_retry_manager_dead_letters_total", "host"),
 				one("Age of the oldest event that is not archived", "s", "", "max(minutehand_audit_writer_oldest_unarchived_age_seconds)"),
 			}},
 		},
@@ -103,6 +137,8 @@ func dashboards() map[string][]row {
 				one("CPU, in cores", "short", "{{instance}}", "sum by (instance) (rate(process_cpu_seconds_total[$__rate_interval]))"),
 				one("Memory", "bytes", "{{instance}}", "sum by (instance) (process_resident_memory_bytes)"),
 				one("Open files", "short", "{{instance}}", "sum by (instance) (process_open_fds)"),
+				one("Processes, by version", "short", "{{version}}", "count by (version) (minutehand_build_info)"),
+				one("Disk of the data folder that is free", "bytes", "{{instance}}", "sum by (instance) (minutehand_store_disk_free_bytes)"),
 			}},
 		},
 	}
@@ -141,10 +177,17 @@ func grafana(name string, rows []row) object {
 }
 
 func main() {
-	queries := flag.Bool("queries", false, "print the queries")
+	queries := flag.String("queries", "", "print the queries of dashboards whose names this regular expression matches")
 	flag.Parse()
+	wanted, err := regexp.Compile("^(" + *queries + ")$")
+	if err != nil {
+		log.Fatal(err)
+	}
 	for name, rows := range dashboards() {
-		if *queries {
+		if *queries != "" {
+			if !wanted.MatchString(name) {
+				continue
+			}
 			for _, r := range rows {
 				for _, p := range r.panels {
 					for _, s := range p.series {

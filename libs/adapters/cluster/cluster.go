@@ -65,10 +65,13 @@ type Config struct {
 	Cassandra  cassandra.Options
 	// Replication is that of the keyspace, in CQL; only a migration uses it.
 	Replication string
-	Kafka       kafka.Options
-	Redis       redis.Options
-	ZooKeeper   zookeeper.Options
-	S3          s3.Options
+	// ForRestore makes a migration leave the tables empty, for what a backup holds: low-water marks of today would be newer than those
+	// of the backup, and close minutes whose entries are not done.
+	ForRestore bool
+	Kafka      kafka.Options
+	Redis      redis.Options
+	ZooKeeper  zookeeper.Options
+	S3         s3.Options
 }
 
 // Cluster is a process's connections to the servers, as ports.
@@ -210,8 +213,10 @@ func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Log
 		return err
 	}
 	defer c.Close()
-	if err := c.store.SetUp(ctx, cfg.Partitions, job.Minute(time.Now())); err != nil {
-		return err
+	if !cfg.ForRestore {
+		if err := c.store.SetUp(ctx, cfg.Partitions, job.Minute(time.Now())); err != nil {
+			return err
+		}
 	}
 	if err := c.EnsureTopics(ctx); err != nil {
 		return fmt.Errorf("%w (%sKAFKA_REPLICATION is %d, %[2]sKAFKA_PARTITIONS %[4]d)", err, settings.Prefix, cfg.Kafka.Replication, cfg.Kafka.Partitions)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/run"
 )
@@ -24,6 +25,8 @@ type Space struct {
 	dir string
 	log *slog.Logger
 	low atomic.Bool
+	// free and size are those of the disk in bytes, as they were last seen.
+	free, size atomic.Uint64
 }
 
 // NewSpace returns a Space that watches the disk under dir once it runs; fsys nil means the real file system.
@@ -47,11 +50,22 @@ func (s *Space) Run(ctx context.Context) error {
 	return nil
 }
 
+// Register adds what it sees to the metrics.
+func (s *Space) Register(metrics prometheus.Registerer) {
+	gauge := func(name, help string, value *atomic.Uint64) {
+		metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value.Load()) }))
+	}
+	gauge("minutehand_store_disk_free_bytes", "What is free on the disk of the data folder.", &s.free)
+	gauge("minutehand_store_disk_size_bytes", "Size of the disk of the data folder.", &s.size)
+}
+
 func (s *Space) look() {
 	usage, err := s.fs.GetDiskUsage(s.dir)
 	if err != nil {
 		return // a file system that cannot say; what fails there fails loudly
 	}
+	s.free.Store(usage.AvailBytes)
+	s.size.Store(usage.TotalBytes)
 	low := usage.AvailBytes < MinFree
 	if low == s.low.Swap(low) {
 		return

@@ -50,11 +50,11 @@ func (r Range) Validate() error {
 	return nil
 }
 
-// Objects returns the names of the objects in the range, in order.
+// Objects returns the names of the objects that hold the range, by day: compacted ones where there are.
 func (r Range) Objects(ctx context.Context, a archive.Archive) ([]string, error) {
 	var names []string
 	for day := r.From; !day.After(r.To); day = day.AddDate(0, 0, 1) {
-		of, err := a.List(ctx, "audit/region="+r.Region+"/dt="+day.Format(Day)+"/")
+		of, err := auditwriter.DayObjects(ctx, a, r.Region, day)
 		if err != nil {
 			return nil, err
 		}

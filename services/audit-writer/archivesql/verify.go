@@ -18,6 +18,8 @@ import (
 // Report is what [Verify] found.
 type Report struct {
 	Objects, Events int
+	// Compacted is how many objects compaction has made of them.
+	Compacted int
 	// Repeated counts the events that the log had more than once, which a crash causes: every query counts them once.
 	Repeated int
 	// Faults are sentences, at most [MaxFaults].
@@ -54,16 +56,17 @@ func parseName(name string) (objectName, error) {
 
 // Verify reads every object of a range and reports what breaks the promise of the archive: an object that cannot be read, or is not
 // what its name says; a record that is there twice; a gap between two objects of one log partition. A record that was lost before the
-// first object of the range, or after the last, cannot be missed.
+// first object of the range, or after the last, cannot be missed. Of compacted days, also a compacted object that does not hold exactly the
+// events of those that it was made of.
 func Verify(ctx context.Context, a archive.Archive, r Range, progress func(done, all int)) (Report, error) {
 	if err := r.Validate(); err != nil {
 		return Report{}, err
 	}
-	names, err := r.Objects(ctx, a)
+	var report Report
+	names, err := r.small(ctx, a, &report)
 	if err != nil {
 		return Report{}, err
 	}
-	var report Report
 	var objects []objectName
 	for _, name := range names {
 		o, err := parseName(name)
@@ -95,6 +98,26 @@ func Verify(ctx context.Context, a archive.Archive, r Range, progress func(done,
 		}
 	}
 	return report, nil
+}
+
+// small returns the names of the range's objects as they were put, after it has held those that were compacted against them.
+func (r Range) small(ctx context.Context, a archive.Archive, report *Report) (names []string, err error) {
+	for day := r.From; !day.After(r.To); day = day.AddDate(0, 0, 1) {
+		of, err := auditwriter.RawObjects(ctx, a, r.Region, day)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, of...)
+		n, faults, err := auditwriter.CheckCompacted(ctx, a, r.Region, day)
+		if err != nil {
+			return nil, err
+		}
+		report.Compacted += n
+		for _, fault := range faults {
+			report.add("%s", fault)
+		}
+	}
+	return names, nil
 }
 
 // verifyObject returns the offset after the object's last record.

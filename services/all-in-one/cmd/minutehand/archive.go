@@ -27,6 +27,7 @@ type archiveCmd struct {
 	Queries archiveQueriesCmd `cmd:"" help:"List the named queries."`
 	Query   archiveQueryCmd   `cmd:"" help:"Answer a named query, or a statement of your own, from the archive."`
 	Verify  archiveVerifyCmd  `cmd:"" help:"Read every object, and say what is missing or damaged."`
+	Compact archiveCompactCmd `cmd:"" help:"Merge the small objects of days that are over into few."`
 	Export  archiveExportCmd  `cmd:"" help:"Write the events to standard output, as CSV or JSON."`
 }
 
@@ -301,10 +302,67 @@ func (c *archiveVerifyCmd) Run(ctx context.Context) error {
 		fmt.Println(shown(fault))
 	}
 	fmt.Printf("%d objects with %d events; %d of these were published twice, across a crash\n", report.Objects, report.Events, report.Repeated)
+	if report.Compacted > 0 {
+		fmt.Printf("%d compacted objects, held against those that they were made of\n", report.Compacted)
+	}
 	if n := len(report.Faults); n > 0 {
 		return fmt.Errorf("the archive has %d faults", n)
 	}
 	return nil
+}
+
+type archiveCompactCmd struct{ archiveSource }
+
+// Help implements kong.HelpProvider.
+func (archiveCompactCmd) Help() string {
+	return `Each day gets a few large objects beside its small ones, which stay. It may be stopped and run again, or run twice at once: each event is in
+one compacted object. A day is compacted eight days after its end at the earliest; without --from and --to, every day of which that can be said.
+These commands read compacted days from there at once. Athena does when the view events is replaced: by the Terraform variable
+archive_compacted_until, whose value is said at the end. It has one value for all regions: the least that they say.
+
+  minutehand archive compact`
+}
+
+// Run implements the command.
+func (c *archiveCompactCmd) Run(ctx context.Context) error {
+	now := time.Now().UTC()
+	last := now.Add(-auditwriter.SettledAfter).Truncate(24*time.Hour).AddDate(0, 0, -1)
+	if c.From == "" {
+		c.From = schemas.ArchiveBegins()
+	}
+	if c.To == "" {
+		c.To = last.Format(archivesql.Day)
+	}
+	a, r, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	for day := r.From; !day.After(r.To); day = day.AddDate(0, 0, 1) {
+		tell, end := progress()
+		done, err := auditwriter.Compact(ctx, a, r.Region, day, now, tell)
+		end()
+		if errors.Is(err, auditwriter.ErrNotSettled) {
+			return usageError{fmt.Errorf("%s: %w", day.Format(archivesql.Day), err)}
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w; run it again to go on", day.Format(archivesql.Day), err)
+		}
+		if done.Small > 0 {
+			fmt.Printf("%s: %d objects in %d, with %d events\n", day.Format(archivesql.Day), done.Small, done.Objects, done.Events)
+		}
+		for _, name := range done.Late {
+			fmt.Printf("%s came after its day was compacted; it is read beside it here, and not by Athena\n", shown(name))
+		}
+	}
+	first, err := dayOf("the first day", schemas.ArchiveBegins(), time.Time{})
+	if err != nil {
+		return err
+	}
+	until, err := auditwriter.CompactedUntil(ctx, a, r.Region, first, r.To)
+	if err == nil && !until.IsZero() {
+		fmt.Printf("archive_compacted_until = %q\n", until.Format(archivesql.Day))
+	}
+	return err
 }
 
 type archiveExportCmd struct {

@@ -59,15 +59,8 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any, 
 	for i := 0; i+1 < len(headers); i += 2 { // Content-Type may be among them
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	if c.TokenFile != "" {
-		token, err := os.ReadFile(c.TokenFile)
-		if err != nil {
-			return nil, usageError{fmt.Errorf("cannot read the token file: %w", cause(err))}
-		}
-		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	}
-	if c.Tenant != "" {
-		req.Header.Set("Minutehand-Tenant", c.Tenant)
+	if err := c.authorize(req); err != nil {
+		return nil, err
 	}
 	caller, err := c.caller()
 	if err != nil {
@@ -90,6 +83,21 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any, 
 		return resp.Header, nil
 	}
 	return resp.Header, json.Unmarshal(text, answer)
+}
+
+// authorize adds the credential and the tenant to a request.
+func (c *client) authorize(req *http.Request) error {
+	if c.TokenFile != "" {
+		token, err := os.ReadFile(c.TokenFile)
+		if err != nil {
+			return usageError{fmt.Errorf("cannot read the token file: %w", cause(err))}
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	if c.Tenant != "" {
+		req.Header.Set("Minutehand-Tenant", c.Tenant)
+	}
+	return nil
 }
 
 // caller returns what makes requests, with the files that are named.

@@ -32,6 +32,8 @@ type cli struct {
 	Changes     changesCmd        `cmd:"" help:"Show what was done to a job, or to keys and tenants, and by whom."`
 	Backup      backupCmd         `cmd:"" help:"Copy the data of one process, also while it runs."`
 	Restore     restoreCmd        `cmd:"" help:"Make a data folder from a backup."`
+	Capacity    capacityCmd       `cmd:"" help:"Say what a load needs of each service and server."`
+	Doctor      doctorCmd         `cmd:"" help:"Examine an installation from outside, and say what to do."`
 	Archive     archiveCmd        `cmd:"" help:"Ask the archive, verify it, export it."`
 	Pause       pauseDispatchCmd  `cmd:"" name:"pause-dispatch" help:"Hold what is due: everything, or the jobs with a label."`
 	Resume      resumeDispatchCmd `cmd:"" name:"resume-dispatch" help:"Let go what is held: everything, or the jobs with a label."`

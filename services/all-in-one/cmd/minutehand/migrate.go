@@ -17,6 +17,7 @@ type migrateCmd struct {
 	cluster.Settings
 	settings.File
 	DryRun         bool `help:"Only say where it would make what."`
+	ForRestore     bool `help:"Leave the tables empty, for a backup that is imported next (runbooks/restore-cassandra.md)."`
 	PrintReference bool `hidden:"" help:"Print a table of the settings, and exit."`
 }
 
@@ -41,6 +42,7 @@ func (c *migrateCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	}
 	fmt.Printf("keyspace %s on Cassandra at %v, %d partitions\ntopics %s* on Kafka at %v\nbucket %s on S3\n", cfg.Cassandra.Keyspace,
 		cfg.Cassandra.Hosts, cfg.Partitions, cfg.Kafka.Prefix, cfg.Kafka.Brokers, cfg.S3.Bucket)
+	cfg.ForRestore = c.ForRestore
 	if c.DryRun {
 		return nil
 	}

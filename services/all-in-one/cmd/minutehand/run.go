@@ -19,9 +19,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/process"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/libs/trace"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
@@ -78,7 +80,8 @@ func (c *runCmd) Run(ctx context.Context) error {
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsGC)),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		admin.Build(version, schedule.TZDataVersion()), admin.Expiry(map[string]string{"tls-certificate": c.Certificate, "tls-client-ca": c.ClientCA}))
 	stopTraces, err := trace.Setup(ctx, "all-in-one", version, logger)
 	if err != nil {
 		return usageError{errors.Join(err, listener.Close())}

@@ -64,11 +64,11 @@ const (
 
 func (s status) colour() string {
 	switch s {
-	case "active", "succeeded", "completed":
+	case "active", "succeeded", "completed", "fine":
 		return green
-	case "paused", "retrying", "running", "dispatched", "skipped":
+	case "paused", "retrying", "running", "dispatched", "skipped", "notice":
 		return yellow
-	case "dead", "cancelled", "failed", "timed_out", "worker_lost":
+	case "dead", "cancelled", "failed", "timed_out", "worker_lost", "wrong":
 		return red
 	}
 	return plain

@@ -9,6 +9,8 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/metered"
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
+	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/process"
 	"github.com/minutehand/minutehand/libs/settings"
 	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
@@ -55,6 +57,8 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	p.Needs("cassandra", store.Check)
 	p.Needs("redis", hot.Check)
 	p.Needs("kafka", log.Check)
+	// A group of which no process is left does not tell how far it is behind, so loaders tell of all.
+	p.Metrics.MustRegister(redis.Usage(hot.Tier), admin.Lag(log, dispatch.GroupExecutor, dispatch.GroupSettle, dispatch.GroupHistory, dispatch.GroupArchive))
 	m := metered.New(p.Metrics)
 	cfg := bucketloader.DefaultConfig()
 	return bucketloader.New(cfg, bucketloader.Deps{
