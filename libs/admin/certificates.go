@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,13 +16,14 @@ const maxCertificateFile = 1 << 20
 // expiry reads files of certificates at each scrape, so it also tells of one that was replaced.
 type expiry map[string]string
 
-// Expiry reports when certificates expire: for each setting, the first moment at which one of its file does. A file that cannot be
-// read is omitted; whether certificates work is for those who use them.
+// Expiry reports when certificates expire: for each setting the certificate that its file begins with, or, of a file of authorities
+// (the setting's name ends in -ca), the one that lasts longest, because old ones stay while they are replaced. A file that cannot be read
+// is omitted; whether certificates work is for those who use them.
 func Expiry(fileBySetting map[string]string) prometheus.Collector { return expiry(fileBySetting) }
 
 func expiryDesc() *prometheus.Desc {
 	return prometheus.NewDesc("minutehand_certificate_expires_timestamp_seconds",
-		"When the first certificate in the file of a setting expires, in seconds since 1970.", []string{"setting"}, nil)
+		"When the certificate of a setting expires, or the last one of its authorities, in seconds since 1970.", []string{"setting"}, nil)
 }
 
 // Describe implements prometheus.Collector.
@@ -33,28 +35,35 @@ func (e expiry) Collect(ch chan<- prometheus.Metric) {
 		if file == "" {
 			continue
 		}
-		if at, ok := expires(file); ok {
+		if at, ok := expires(file, strings.HasSuffix(setting, "-ca")); ok {
 			ch <- prometheus.MustNewConstMetric(expiryDesc(), prometheus.GaugeValue, float64(at.Unix()), setting)
 		}
 	}
 }
 
-// expires returns when the first certificate in a file expires.
-func expires(file string) (first time.Time, ok bool) {
+// expires returns when the first certificate in a file expires, or the last one to expire.
+func expires(file string, last bool) (at time.Time, ok bool) {
 	text, err := os.ReadFile(file)
 	if err != nil || len(text) > maxCertificateFile {
-		return first, false
+		return at, false
 	}
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
-			return first, ok
+			return at, ok
 		}
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
-		if c, err := x509.ParseCertificate(block.Bytes); err == nil && (!ok || c.NotAfter.Before(first)) {
-			first, ok = c.NotAfter, true
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			continue
+		}
+		if !ok || c.NotAfter.After(at) {
+			at, ok = c.NotAfter, true
+		}
+		if !last {
+			return at, ok
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -24,6 +25,8 @@ import (
 const (
 	// The loads to which costs are fitted: two rates, and the middle one again with something else each time.
 	lowRate, middleRate, highRate = 200, 400, 600
+	// checkRate is that of the load to which nothing is fitted.
+	checkRate = 300
 	// fewPartitions and manyPartitions are those of the fitted installations, checkPartitions those of the check.
 	fewPartitions, manyPartitions, checkPartitions = 32, 512, 1024
 	fittedKB, fittedRetries                        = 8, 0.2
@@ -71,7 +74,7 @@ func measureCosts(ctx context.Context, file string) error {
 		return err
 	}
 	fit(&c, few, many)
-	c.Check.Load = sizing.Load{FiresPerSecond: middleRate, PayloadKB: 4, Recurring: 0.5, Retries: 0.05, Partitions: checkPartitions}
+	c.Check.Load = sizing.Load{FiresPerSecond: checkRate, PayloadKB: 4, Recurring: 0.5, Retries: 0.05, Partitions: checkPartitions}
 	err = withInstallation(ctx, target, checkPartitions, func(b *onServers) error {
 		o, err := b.warmThen(ctx, c.Check.Load)
 		c.Check.Measured = map[string]float64{}
@@ -84,6 +87,9 @@ func measureCosts(ctx context.Context, file string) error {
 		return err
 	}
 	c.Check.Says = c.Cores(c.Check.Load)
+	for name := range c.Tiers {
+		c.Check.Says[name], c.Check.Measured[name] = tidy(c.Check.Says[name]*1000)/1000, tidy(c.Check.Measured[name]*1000)/1000
+	}
 	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return err
@@ -91,7 +97,11 @@ func measureCosts(ctx context.Context, file string) error {
 	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil { //nolint:gosec // it is committed
 		return err
 	}
-	fmt.Printf("%s\n\nThe model is off by %+.0f %% for a load that it was not fitted to.\n", text, 100*c.Check.Off())
+	fmt.Printf("%s\n\n%-18s %8s %8s  cores, for a load that nothing was fitted to\n", text, "tier", "says", "used")
+	for _, name := range slices.Sorted(maps.Keys(c.Tiers)) {
+		fmt.Printf("%-18s %8.3f %8.3f\n", name, c.Check.Says[name], c.Check.Measured[name])
+	}
+	fmt.Printf("The model is off by %+.0f %% in all.\n", 100*c.Check.Off())
 	if off := c.Check.Off(); math.Abs(off) > mostOff {
 		return fmt.Errorf("the model is off by %.0f %%, more than %.0f %%", 100*off, 100*mostOff)
 	}

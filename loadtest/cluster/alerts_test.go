@@ -226,7 +226,7 @@ func newDrill(t *testing.T) *drill {
 
 // observe starts Prometheus with the alerts, sped up.
 func (d *drill) observe() {
-	rules := regexp.MustCompile(`\[(\d+)([mh])\]|for: (\d+)(m)`).ReplaceAllStringFunc(d.read("infra/alerts/minutehand.rules.yaml"), func(span string) string {
+	rules := regexp.MustCompile(`\[(\d+)([mh])\]|(for:|offset) (\d+)(m)`).ReplaceAllStringFunc(d.read("infra/alerts/minutehand.rules.yaml"), func(span string) string {
 		n, err := strconv.Atoi(regexp.MustCompile(`\d+`).FindString(span))
 		d.must(err)
 		unit := map[bool]time.Duration{true: time.Hour, false: time.Minute}[strings.Contains(span, "h]")]

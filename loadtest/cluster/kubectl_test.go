@@ -50,6 +50,7 @@ func (f *platform) kubectl(w http.ResponseWriter, r *http.Request) {
 		for n := range 2 {
 			f.replace(strings.TrimPrefix(args[3], releaseName+"-"), n)
 		}
+	case len(args) > 1 && args[0] == "wait": // the commands above have waited
 	default:
 		http.Error(w, "the drill knows no kubectl "+string(text), http.StatusBadRequest)
 	}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
@@ -20,8 +21,8 @@ import (
 
 const (
 	// SettledAfter is how long after its end a day is compacted at the earliest: what is still written into it then is written by an
-	// audit-writer that was away, from a log that keeps records for seven days.
-	SettledAfter = 8 * 24 * time.Hour
+	// audit-writer that was away. Kafka keeps records for seven days, and with them a segment's earlier ones, which are up to seven days older.
+	SettledAfter = 15 * 24 * time.Hour
 	// groupBytes is about how much of small objects goes into one, and groupObjects how many of them at most.
 	groupBytes, groupObjects = 64 << 20, 5000
 	// dayForm is how a day is written in names.
@@ -215,14 +216,19 @@ func merge(ctx context.Context, a archive.Archive, o planned) (events int, err e
 
 // copyLines adds the rows of an object. A column that it does not have is null.
 func copyLines(ctx context.Context, a archive.Archive, name string, w *parquet.GenericWriter[line]) (n int, err error) {
-	o, err := a.Open(ctx, name)
+	text, err := whole(ctx, a, name) // a read of each column would be a request of its own
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, o.Close()) }()
-	f, err := parquet.OpenFile(o, o.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(readBytes))
+	f, err := parquet.OpenFile(bytes.NewReader(text), int64(len(text)), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
 	if err != nil {
 		return 0, err
+	}
+	known := parquet.SchemaOf(line{})
+	for _, column := range f.Schema().Columns() {
+		if _, ok := known.Lookup(column...); !ok {
+			return 0, fmt.Errorf("it has the column %s, which a later release writes; compact it with that release", strings.Join(column, "."))
+		}
 	}
 	r := parquet.NewGenericReader[line](f)
 	defer func() { err = errors.Join(err, r.Close()) }()
@@ -248,24 +254,33 @@ func copyLines(ctx context.Context, a archive.Archive, name string, w *parquet.G
 
 // get reads a small object in JSON, and reports whether it is there.
 func get(ctx context.Context, a archive.Archive, name string, into any) (there bool, err error) {
-	o, err := a.Open(ctx, name)
+	text, err := whole(ctx, a, name)
 	if errors.Is(err, archive.ErrNotFound) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	text := make([]byte, o.Size())
-	if _, err = o.ReadAt(text, 0); errors.Is(err, io.EOF) {
-		err = nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, into)
-	}
-	if err = errors.Join(err, o.Close()); err != nil {
+	if err := json.Unmarshal(text, into); err != nil {
 		return false, fmt.Errorf("%s: %w", name, err)
 	}
 	return true, nil
+}
+
+// whole returns the bytes of an object.
+func whole(ctx context.Context, a archive.Archive, name string) (text []byte, err error) {
+	o, err := a.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	text = make([]byte, o.Size())
+	if _, err = o.ReadAt(text, 0); errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if err = errors.Join(err, o.Close()); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return text, nil
 }
 
 // put puts a small object in JSON, unless it is there.
@@ -280,8 +295,8 @@ func put(ctx context.Context, a archive.Archive, name string, body any) error {
 	return err
 }
 
-// CompactedUntil returns the last day up to which, from a first day on, every day that has objects is compacted, so that a table of
-// compacted objects may stand for all of them; zero if the first day is not.
+// CompactedUntil returns the last day up to which, from a first day on, every day that has objects is compacted and nothing came late, so
+// that a table of compacted objects may stand for all of them; zero if the first day is not.
 func CompactedUntil(ctx context.Context, a archive.Archive, region string, from, to time.Time) (until time.Time, err error) {
 	for day := from; !day.After(to); day = day.AddDate(0, 0, 1) {
 		var d done
@@ -289,11 +304,18 @@ func CompactedUntil(ctx context.Context, a archive.Archive, region string, from,
 		if err != nil {
 			return until, err
 		}
-		if !there {
-			small, err := a.List(ctx, rawDay(region, day))
-			if err != nil || len(small) > 0 {
+		small, err := a.List(ctx, rawDay(region, day))
+		if err != nil {
+			return until, err
+		}
+		p := plan{}
+		if there {
+			if _, err := get(ctx, a, planOf(region, day, "plan"), &p); err != nil {
 				return until, err
 			}
+		}
+		if len(p.late(small)) > 0 {
+			return until, nil
 		}
 		until = day
 	}

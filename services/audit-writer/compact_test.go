@@ -1,6 +1,7 @@
 package auditwriter
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/parquet-go/parquet-go"
 
 	"github.com/minutehand/minutehand/libs/archive"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -145,6 +148,31 @@ func TestObjectThatComesWhileADayIsCompactedIsReadBesideIt(t *testing.T) {
 	}
 	if got, objects := readDay(t, into); !slices.Equal(got, want) || objects != 3 {
 		t.Errorf("a reader sees %d events in %d objects, want %d", len(got), objects, len(want))
+	}
+	if until, err := CompactedUntil(t.Context(), into, "local", oldDay.AddDate(0, 0, -1), oldDay.AddDate(0, 0, 1)); err != nil || !until.Equal(oldDay.AddDate(0, 0, -1)) {
+		t.Errorf("engines that read the compacted day would miss it: the border is %s, %v", until, err)
+	}
+}
+
+// newer is a row as a later release may write it.
+type newer struct {
+	EventID string `parquet:"event_id,optional"`
+	Mood    string `parquet:"mood,optional"`
+}
+
+func TestColumnOfALaterReleaseIsNotDropped(t *testing.T) {
+	into := objects{}
+	var out bytes.Buffer
+	w := parquet.NewGenericWriter[newer](&out)
+	if _, err := w.Write([]newer{{"exe_1", "good"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	into[rawDay("local", oldDay)+"hour=00/log-00000-00000000000000000000.parquet"] = out.Bytes()
+	if _, err := Compact(t.Context(), into, "local", oldDay, settled, nil); err == nil || !strings.Contains(err.Error(), "mood") {
+		t.Errorf("it was compacted: %v", err)
 	}
 }
 

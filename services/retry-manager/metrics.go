@@ -15,7 +15,8 @@ const (
 type metrics struct {
 	settled     prometheus.Counter
 	retries     prometheus.Counter
-	deadLetters *prometheus.CounterVec
+	deadLetters prometheus.Counter
+	byHost      *prometheus.CounterVec
 
 	mu    sync.Mutex
 	hosts map[string]bool // those with a series of their own
@@ -32,7 +33,8 @@ func (m *metrics) gaveUp(host string) {
 			m.hosts[host] = true
 		}
 	}
-	m.deadLetters.WithLabelValues(host).Inc()
+	m.deadLetters.Inc()
+	m.byHost.WithLabelValues(host).Inc()
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -44,12 +46,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "minutehand_retry_manager_retries_total", Help: "Further attempts scheduled.",
 		}),
-		deadLetters: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "minutehand_retry_manager_dead_letters_total", Help: "Executions given up, by host of the target; those of the 201st host and further ones under \"other\".",
+		deadLetters: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_retry_manager_dead_letters_total", Help: "Executions given up.",
+		}),
+		byHost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "minutehand_retry_manager_dead_letters_by_host_total", Help: "Executions given up, by host of the target; those of the 201st host and further ones under \"other\".",
 		}, []string{"host"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.settled, m.retries, m.deadLetters)
+		reg.MustRegister(m.settled, m.retries, m.deadLetters, m.byHost)
 	}
 	return m
 }

@@ -99,6 +99,15 @@ resource "aws_s3_bucket_lifecycle_configuration" "archive" {
     noncurrent_version_expiration { noncurrent_days = 90 }
   }
 
+  # What compacted days consist of, for as long as they are there.
+  rule {
+    id     = "compaction"
+    status = "Enabled"
+    filter { prefix = "compaction/" }
+    expiration { days = var.retention_days }
+    noncurrent_version_expiration { noncurrent_days = 90 }
+  }
+
   rule {
     id     = "answers"
     status = "Enabled"

@@ -101,7 +101,7 @@ func dashboards() map[string][]row {
 			}},
 			{"What was given up", []panel{
 				rate("Retries a second", "minutehand_retry_manager_retries_total", ""),
-				rate("Dead letters a second, by host", "minutehand_retry_manager_dead_letters_total", "host"),
+				rate("Dead letters a second, by host", "minutehand_retry_manager_dead_letters_by_host_total", "host"),
 				one("Age of the oldest event that is not archived", "s", "", "max(minutehand_audit_writer_oldest_unarchived_age_seconds)"),
 			}},
 		},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
@@ -16,7 +17,8 @@ import (
 )
 
 const (
-	diagnoseWithin = 10 * time.Second
+	// diagnoseWithin bounds the examination of one node, and that of the keyspace.
+	diagnoseWithin = 12 * time.Second
 	// leastMajor is the oldest version with the compaction that buckets need.
 	leastMajor = 5
 	// safeReplicas is the replication below which a lost disk loses jobs.
@@ -34,8 +36,6 @@ func tables() map[string]int {
 
 // Diagnose examines the nodes, the keyspace and its tables.
 func Diagnose(ctx context.Context, o Options, partitions int, r *diagnosis.Report) {
-	ctx, cancel := context.WithTimeout(ctx, diagnoseWithin)
-	defer cancel()
 	const unreachable = "bring it back; until then nothing is accepted, and due work waits (runbooks/lost-cassandra-node.md)"
 	store, err := Open(o)
 	if errors.Is(err, ErrNotMigrated) {
@@ -47,14 +47,24 @@ func Diagnose(ctx context.Context, o Options, partitions int, r *diagnosis.Repor
 		return
 	}
 	defer store.Close()
+	ctx, cancel := context.WithTimeout(ctx, diagnoseWithin)
+	defer cancel()
 	hosts, err := store.addresses(ctx)
 	if err != nil {
 		r.Wrong("cassandra", unreachable, "its nodes cannot be read: %v", err)
 		return
 	}
-	for _, host := range hosts {
-		o.node(ctx, r, host)
+	parts := make([]diagnosis.Report, len(hosts))
+	var asked sync.WaitGroup // one that hangs must not hide the others
+	for i, host := range hosts {
+		asked.Go(func() { o.node(ctx, &parts[i], host) })
 	}
+	defer func() {
+		asked.Wait()
+		for i := range parts {
+			r.Add(parts[i].Findings()...)
+		}
+	}()
 	if err := store.CheckDatacenter(ctx, o.Datacenter); err != nil {
 		r.Wrong("cassandra", "set MINUTEHAND_CASSANDRA_DATACENTER", "%v", err)
 	}

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,8 @@ import (
 type Archive struct {
 	fs  vfs.FS
 	dir string
-	// puts numbers the temporary files of this process.
+	// own begins the names of temporary files of a process that is not the folder's own; puts numbers them.
+	own  string
 	puts atomic.Int64
 }
 
@@ -48,15 +50,16 @@ func NewArchive(fsys vfs.FS, dir string) (*Archive, error) {
 	return a, nil
 }
 
-// OpenArchive returns the archive in dir on the machine's file system for reading, also while a process writes to it. It fails if there
-// is no such folder.
+// OpenArchive returns the archive in dir on the machine's file system, also while another process writes to it. It fails if there is no
+// such folder.
 func OpenArchive(dir string) (*Archive, error) {
 	if info, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("embedded: archive: %w", err)
 	} else if !info.IsDir() {
 		return nil, fmt.Errorf("embedded: archive: %s is no folder", dir)
 	}
-	return &Archive{fs: vfs.Default, dir: dir}, nil
+	// Temporary files of two processes must not have one name: creating a file replaces what was there.
+	return &Archive{fs: vfs.Default, dir: dir, own: rand.Text() + "-"}, nil
 }
 
 func (a *Archive) syncFolder(dir string) error {
@@ -73,12 +76,17 @@ func (a *Archive) syncFolder(dir string) error {
 // PutIfAbsent implements archive.Archive.
 func (a *Archive) PutIfAbsent(_ context.Context, name string, body []byte) error {
 	final := a.path(name)
-	temporary := a.fs.PathJoin(a.dir, temporaryFolder, strconv.FormatInt(a.puts.Add(1), 10))
+	temporary := a.fs.PathJoin(a.dir, temporaryFolder, a.own+strconv.FormatInt(a.puts.Add(1), 10))
 	if _, err := a.fs.Stat(final); err == nil {
 		return fmt.Errorf("embedded: archive: %w", archive.ErrExists)
 	}
 	if err := makeFolders(a.fs, a.fs.PathDir(final)); err != nil {
 		return err
+	}
+	if a.own != "" { // the process that the folder belongs to has made it
+		if err := makeFolders(a.fs, a.fs.PathDir(temporary)); err != nil {
+			return err
+		}
 	}
 	f, err := a.fs.Create(temporary, vfs.WriteCategoryUnspecified)
 	if err != nil {

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -71,7 +72,8 @@ func Diagnose(ctx context.Context, o Options, r *diagnosis.Report) {
 		}
 		o.topic(r, d, settings)
 	}
-	for _, group := range []string{dispatch.GroupExecutor, dispatch.GroupSettle, dispatch.GroupHistory, dispatch.GroupArchive} {
+	// The group of the archive commits what is in an object, once a minute: the age of what is not archived tells more of it.
+	for _, group := range []string{dispatch.GroupExecutor, dispatch.GroupSettle, dispatch.GroupHistory} {
 		l.group(ctx, r, group)
 	}
 }
@@ -146,10 +148,11 @@ func (l *Log) group(ctx context.Context, r *diagnosis.Report, group string) {
 		behind += offset - committed.Offsets[p]
 	}
 	described, err := l.admin.DescribeGroups(ctx, l.o.Prefix+group)
-	members := 0
-	if err == nil {
-		members = len(described[l.o.Prefix+group].Members)
+	if err = errors.Join(err, described[l.o.Prefix+group].Err); err != nil {
+		r.Notice(subject, "allow DESCRIBE on the group, or ask again", "its members cannot be read: %v", err)
+		return
 	}
+	members := len(described[l.o.Prefix+group].Members)
 	switch {
 	case members == 0:
 		r.Wrong(subject, "start its service (runbooks/MinutehandServiceDown.md)", "nobody reads %s for it, and it is %d records behind", topic, behind)

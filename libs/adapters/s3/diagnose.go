@@ -28,8 +28,11 @@ func Diagnose(ctx context.Context, o Options, r *diagnosis.Report) {
 		r.Wrong(subject, "minutehand migrate makes it; otherwise see runbooks/MinutehandArchiveBehind.md", "it cannot be used: %v", err)
 		return
 	}
-	for range 2 {
-		err = a.PutIfAbsent(ctx, probe, []byte("minutehand doctor puts this object twice, and the second time must be refused\n"))
+	put := func() error {
+		return a.PutIfAbsent(ctx, probe, []byte("minutehand doctor puts this object twice, and the second time must be refused\n"))
+	}
+	if err = put(); err == nil {
+		err = put()
 	}
 	switch {
 	case errors.Is(err, archive.ErrExists):

@@ -316,7 +316,7 @@ type archiveCompactCmd struct{ archiveSource }
 // Help implements kong.HelpProvider.
 func (archiveCompactCmd) Help() string {
 	return `Each day gets a few large objects beside its small ones, which stay. It may be stopped and run again, or run twice at once: each event is in
-one compacted object. A day is compacted eight days after its end at the earliest; without --from and --to, every day of which that can be said.
+one compacted object. A day is compacted fifteen days after its end at the earliest; without --from and --to, every day of which that can be said.
 These commands read compacted days from there at once. Athena does when the view events is replaced: by the Terraform variable
 archive_compacted_until, whose value is said at the end. It has one value for all regions: the least that they say.
 
