@@ -45,8 +45,8 @@ const (
 
 // observed is what a load used: CPU seconds by tier for each second of the load, and bytes for each fire.
 type observed struct {
-	cpu                     map[string]float64
-	kafka, cold, net, redis float64
+	cpu                        map[string]float64
+	kafka, history, net, redis float64
 }
 
 // measureCosts measures what fires cost on the servers, writes it to a file, and compares what the model says about another load with
@@ -60,6 +60,9 @@ func measureCosts(ctx context.Context, file string) error {
 	c := sizing.Costs{
 		Machine: fmt.Sprintf("%d cores, %s, shared by one process of each service, one of each server, the sink and the load generator", runtime.NumCPU(), memory()),
 		At:      time.Now().UTC().Format(time.DateOnly), Command: "make bench-costs",
+	}
+	if c.Bytes, err = measureBytes(ctx, target); err != nil {
+		return err
 	}
 	few, err := measureFew(ctx, target, &c)
 	if err != nil {
@@ -90,14 +93,10 @@ func measureCosts(ctx context.Context, file string) error {
 	for name := range c.Tiers {
 		c.Check.Says[name], c.Check.Measured[name] = tidy(c.Check.Says[name]*1000)/1000, tidy(c.Check.Measured[name]*1000)/1000
 	}
-	text, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
+	if err := write(file, &c); err != nil {
 		return err
 	}
-	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil { //nolint:gosec // it is committed
-		return err
-	}
-	fmt.Printf("%s\n\n%-18s %8s %8s  cores, for a load that nothing was fitted to\n", text, "tier", "says", "used")
+	fmt.Printf("\n%-18s %8s %8s  cores, for a load that nothing was fitted to\n", "tier", "says", "used")
 	for _, name := range slices.Sorted(maps.Keys(c.Tiers)) {
 		fmt.Printf("%-18s %8.3f %8.3f\n", name, c.Check.Says[name], c.Check.Measured[name])
 	}
@@ -150,9 +149,18 @@ func measureFew(ctx context.Context, target string, c *sizing.Costs) (loads map[
 			t.PerFullFire = seconds * 1e6
 			c.Tiers[name] = t
 		}
-		return b.resting(ctx, c)
+		return nil
 	})
 	return loads, err
+}
+
+func write(file string, c *sizing.Costs) error {
+	text, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s\n", text)
+	return os.WriteFile(file, append(text, '\n'), 0o644) //nolint:gosec // it is committed
 }
 
 // fit derives the costs.
@@ -177,12 +185,6 @@ func fit(c *sizing.Costs, few map[string]observed, many observed) {
 		t.Base = math.Round(max(base*1e6-t.PerPartition*fewPartitions, 0))
 		c.Tiers[name] = t
 	}
-	plain, large := few["middle"], few["payload"]
-	c.Bytes.KafkaPerFire, c.Bytes.CassandraPerFire, c.Bytes.NetworkPerFire = plain.kafka, plain.cold, plain.net
-	c.Bytes.KafkaPerKB = max(large.kafka-plain.kafka, 0) / fittedKB
-	c.Bytes.NetworkPerKB = max(large.net-plain.net, 0) / fittedKB
-	c.Bytes.RedisNetworkShare = plain.redis / plain.net
-	c.Bytes.RedisPerOutcome = packedOutcome
 }
 
 // tidy keeps two digits behind the point.
@@ -204,7 +206,7 @@ func (b *onServers) warmThen(ctx context.Context, l sizing.Load) (o observed, er
 
 // mean returns the mean of two measurements.
 func mean(a, b observed) observed {
-	m := observed{cpu: map[string]float64{}, kafka: (a.kafka + b.kafka) / 2, cold: (a.cold + b.cold) / 2, net: (a.net + b.net) / 2, redis: (a.redis + b.redis) / 2}
+	m := observed{cpu: map[string]float64{}, kafka: (a.kafka + b.kafka) / 2, history: (a.history + b.history) / 2, net: (a.net + b.net) / 2, redis: (a.redis + b.redis) / 2}
 	for name, used := range a.cpu {
 		m.cpu[name] = (used + b.cpu[name]) / 2
 	}
@@ -269,7 +271,7 @@ func (b *onServers) load(ctx context.Context, l sizing.Load) (o observed, err er
 	if time.Now().After(from) {
 		return o, errors.New("registration took longer than planned for")
 	}
-	cold, err := b.coldBytes(ctx)
+	cold, err := b.coldBytes(ctx, "history_weeks")
 	if err != nil {
 		return o, err
 	}
@@ -289,7 +291,7 @@ func (b *onServers) load(ctx context.Context, l sizing.Load) (o observed, err er
 	if err != nil {
 		return o, err
 	}
-	grown, err := b.coldBytes(ctx)
+	grown, err := b.coldBytes(ctx, "history_weeks")
 	if err != nil {
 		return o, err
 	}
@@ -298,7 +300,7 @@ func (b *onServers) load(ctx context.Context, l sizing.Load) (o observed, err er
 		o.cpu[name] = (used - before.cpu[name]) / loadFor.Seconds()
 	}
 	n := float64(fires)
-	o.kafka, o.cold, o.net, o.redis = (after.kafka-before.kafka)/n, (grown-cold)/n, (after.net-before.net)/n, (after.redis-before.redis)/n
+	o.kafka, o.history, o.net, o.redis = (after.kafka-before.kafka)/n, (grown-cold)/n, (after.net-before.net)/n, (after.redis-before.redis)/n
 	return o, nil
 }
 
@@ -380,54 +382,5 @@ func (b *onServers) memories(c *sizing.Costs) error {
 			c.Tiers[name] = sizing.Tier{MiB: math.Round(kib / 1024)}
 		}
 	}
-	return nil
-}
-
-// resting measures what jobs take that wait, and what is archived of each fire so far.
-func (b *onServers) resting(ctx context.Context, c *sizing.Costs) error {
-	register := func(kb float64) (cold, hot float64, err error) {
-		before, err := b.coldBytes(ctx)
-		if err != nil {
-			return 0, 0, err
-		}
-		info, err := b.redisInfo(ctx)
-		if err != nil {
-			return 0, 0, err
-		}
-		due := time.Now().Add(40 * time.Minute)
-		jobs := make([]map[string]any, restingJobs)
-		for i := range jobs {
-			jobs[i] = map[string]any{
-				"name": "bench", "type": "one_shot", "run_at": due.Add(time.Duration(i) * time.Millisecond).UTC().Format("2006-01-02T15:04:05.000Z"),
-				"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"text": text(kb)}},
-			}
-		}
-		if err := b.registerJobs(ctx, jobs); err != nil {
-			return 0, 0, err
-		}
-		time.Sleep(2 * time.Second)
-		after, err := b.coldBytes(ctx)
-		if err != nil {
-			return 0, 0, err
-		}
-		later, err := b.redisInfo(ctx)
-		return (after - before) / restingJobs, (later["used_memory"] - info["used_memory"]) / restingJobs, err
-	}
-	small, hot, err := register(0.25)
-	if err != nil {
-		return err
-	}
-	large, _, err := register(restingKB)
-	if err != nil {
-		return err
-	}
-	c.Bytes.CassandraPerJob, c.Bytes.CassandraPerKB, c.Bytes.RedisPerHotEntry = small, max(large-small, 0)/restingKB, max(hot, 0)
-	time.Sleep(15 * time.Second) // until objects are put
-	archived, err := sizeOf(filepath.Join(b.state, "data", "s3", "buckets", b.keyspace), ".parquet")
-	if err != nil {
-		return err
-	}
-	fires := float64(warmUps*highRate+2*(lowRate+middleRate+highRate)+3*middleRate)*loadFor.Seconds() + burstFires
-	c.Bytes.S3PerFire = archived / fires
 	return nil
 }

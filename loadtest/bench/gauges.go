@@ -64,12 +64,23 @@ func (b *onServers) redisInfo(ctx context.Context) (map[string]float64, error) {
 	return numbers, err
 }
 
-// coldBytes returns what the keyspace takes on disk, after everything in memory was written there.
-func (b *onServers) coldBytes(ctx context.Context) (float64, error) {
+// coldBytes returns what a table takes on disk, or the whole keyspace, after everything in memory was written there.
+func (b *onServers) coldBytes(ctx context.Context, table string) (bytes float64, err error) {
 	if out, err := exec.CommandContext(ctx, "infra/local/local", "nodetool", "1", "flush", b.keyspace).CombinedOutput(); err != nil { //nolint:gosec // ours
 		return 0, fmt.Errorf("flush: %w: %s", err, out)
 	}
-	return sizeOf(filepath.Join(b.state, "data", "cassandra-1-of-1", "data", b.keyspace), "")
+	folders, err := filepath.Glob(filepath.Join(b.state, "data", "cassandra-1-of-1", "data", b.keyspace, table+"*"))
+	if err != nil {
+		return 0, err
+	}
+	for _, folder := range folders {
+		of, err := sizeOf(folder, "")
+		if err != nil {
+			return 0, err
+		}
+		bytes += of
+	}
+	return bytes, nil
 }
 
 // sizeOf returns the bytes of a folder's files with an ending.

@@ -36,9 +36,12 @@ func main() {
 	recurring := flag.Bool("recurring", false, "with -stampedes: jobs of an hourly schedule instead of one-shots")
 	least := flag.Float64("least", 0, "with -stampedes: fail if fires per second are less than so many of a bare client's requests")
 	costs := flag.String("costs", "", "measure what fires cost on the real servers, and write it to this file, for minutehand capacity")
+	onlyBytesOf := flag.Bool("only-bytes", false, "with -costs: measure only what things take, and leave the rest of the file as it is")
 	flag.Parse()
 	var err error
 	switch {
+	case *costs != "" && *onlyBytesOf:
+		err = onlyBytes(ctx, *costs)
 	case *costs != "":
 		err = measureCosts(ctx, *costs)
 	case *sizes != "":

@@ -104,9 +104,14 @@ type Load struct {
 	// Pending are the jobs at rest; Retention is how long history is kept.
 	Pending   float64       `json:"pending"`
 	Retention time.Duration `json:"retention"`
+	// LogRetention is how long Kafka keeps records.
+	LogRetention time.Duration `json:"log_retention"`
 	// Partitions of the installation.
 	Partitions int `json:"partitions"`
 }
+
+// longest bounds retentions.
+const longest = 100 * 365 * 24 * time.Hour
 
 // Validate returns what is wrong with a load.
 func (l *Load) Validate() error {
@@ -117,8 +122,8 @@ func (l *Load) Validate() error {
 		return errors.New("shares must lie between 0 and 1")
 	case l.Partitions < 1 || l.Partitions > 1<<20:
 		return errors.New("there must be at least one partition")
-	case l.Retention < 0 || l.Retention > 100*365*24*time.Hour:
-		return errors.New("the retention must be at least 0")
+	case l.Retention < 0 || l.Retention > longest || l.LogRetention < 0 || l.LogRetention > longest:
+		return errors.New("a retention must be at least 0")
 	}
 	return nil
 }
@@ -153,8 +158,6 @@ const (
 	copies, redisCopies = 3, 2
 	// hotFor is how long an entry is in Redis before it is due, outcomeFor how long an outcome stays.
 	hotFor, outcomeFor = time.Hour, time.Hour
-	// keptByKafka is how long topics keep records.
-	keptByKafka = 7 * 24 * time.Hour
 	// workingSet is the share of a Redis server's memory that is to be used.
 	workingSet = 0.7
 	// replicaWork is how much of a write's work each further replica does: it neither coordinates nor answers.
@@ -207,10 +210,10 @@ func (c *Costs) Plan(l Load) (Plan, error) {
 			n.Network = copies * records * (c.Bytes.CassandraPerFire + c.Bytes.CassandraPerKB*l.PayloadKB)
 			n.Basis = "cores, disk: measured with one replica; two more at half of the work each are extrapolated"
 		case "Kafka":
-			n.Disk = copies * records * keptByKafka.Seconds() * (c.Bytes.KafkaPerFire + c.Bytes.KafkaPerKB*l.PayloadKB)
+			n.Disk = copies * records * l.LogRetention.Seconds() * (c.Bytes.KafkaPerFire + c.Bytes.KafkaPerKB*l.PayloadKB)
 			n.replicated(&t, &l, copies)
 			n.Network = (copies + 2) * records * (c.Bytes.KafkaPerFire + c.Bytes.KafkaPerKB*l.PayloadKB)
-			n.Basis = "as Cassandra; disk for 7 days"
+			n.Basis = "as Cassandra"
 		case "Redis":
 			n.Memory = redisCopies * records * (hotFor.Seconds()*c.Bytes.RedisPerHotEntry + outcomeFor.Seconds()*c.Bytes.RedisPerOutcome)
 			n.Cores = t.full(&l, 1)

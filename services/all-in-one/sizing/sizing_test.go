@@ -37,7 +37,7 @@ func TestCoresAreThoseOfEachPartOfALoad(t *testing.T) {
 
 func TestPlanGrowsWithItsLoadAndNamesWhatIsScarceFirst(t *testing.T) {
 	c := invented()
-	load := sizing.Load{FiresPerSecond: 100_000, Pending: 1e9, Retention: 30 * 24 * time.Hour, Partitions: 256}
+	load := sizing.Load{FiresPerSecond: 100_000, Pending: 1e9, Retention: 30 * 24 * time.Hour, LogRetention: 24 * time.Hour, Partitions: 256}
 	large, err := c.Plan(load)
 	if err != nil {
 		t.Fatal(err)
@@ -98,6 +98,9 @@ func TestMeasuredCostsAreComplete(t *testing.T) {
 	}
 	if l := c.Check.Load; l.PayloadKB != 4 || l.Partitions != 1024 || l.Recurring != 0.5 || l.Retries != 0.05 {
 		t.Errorf("the model was held against %+v", l)
+	}
+	if b := c.Bytes; min(b.RedisPerHotEntry, b.CassandraPerJob, b.CassandraPerFire, b.CassandraPerKB, b.KafkaPerFire, b.KafkaPerKB, b.S3PerFire, b.NetworkPerFire) <= 0 {
+		t.Errorf("what things take was measured as %+v", b)
 	}
 	if off := c.Check.Off(); !(math.Abs(off) <= 0.25) {
 		t.Errorf("the model is off by %.0f %%", 100*off)

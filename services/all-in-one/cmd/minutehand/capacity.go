@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -18,6 +19,7 @@ type capacityCmd struct {
 	Fires      float64 `name:"fires-per-second" default:"100000" help:"First attempts a second." placeholder:"N"`
 	Pending    float64 `default:"1e9" help:"Jobs that wait for their instant." placeholder:"N"`
 	Retention  string  `default:"30d" help:"How long history is kept: 30d, 12h." placeholder:"TIME"`
+	Log        string  `name:"log-retention" default:"7d" help:"How long Kafka keeps records." placeholder:"TIME"`
 	PayloadKB  float64 `name:"payload-kb" default:"0.25" help:"Size of a payload." placeholder:"KB"`
 	Recurring  float64 `default:"0.5" help:"Share of fires that are of recurring jobs." placeholder:"SHARE"`
 	Retries    float64 `default:"0.02" help:"Share of fires that fail and are tried again." placeholder:"SHARE"`
@@ -46,12 +48,13 @@ func (c *capacityCmd) Run(context.Context) error {
 	if err != nil {
 		return usageError{err}
 	}
-	kept, err := retention(c.Retention)
-	if err != nil {
+	kept, err := retention("--retention", c.Retention)
+	logged, err2 := retention("--log-retention", c.Log)
+	if err := errors.Join(err, err2); err != nil {
 		return usageError{err}
 	}
 	plan, err := costs.Plan(sizing.Load{
-		FiresPerSecond: c.Fires, PayloadKB: c.PayloadKB, Recurring: c.Recurring, Retries: c.Retries, Pending: c.Pending, Retention: kept, Partitions: c.Partitions,
+		FiresPerSecond: c.Fires, PayloadKB: c.PayloadKB, Recurring: c.Recurring, Retries: c.Retries, Pending: c.Pending, Retention: kept, LogRetention: logged, Partitions: c.Partitions,
 	})
 	if err != nil {
 		return usageError{err}
@@ -100,7 +103,7 @@ func bytesOf(n float64, per string) string {
 }
 
 // retention reads a duration that may be in days.
-func retention(text string) (time.Duration, error) {
+func retention(flag, text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		n, err := strconv.ParseFloat(days, 64)
 		if err == nil && n >= 0 && n < 36500 {
@@ -110,5 +113,5 @@ func retention(text string) (time.Duration, error) {
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		return d, nil
 	}
-	return 0, fmt.Errorf("--retention is %s; write it as 30d or 12h", text)
+	return 0, fmt.Errorf("%s is %s; write it as 30d or 12h", flag, text)
 }
