@@ -41,6 +41,14 @@ func (f *platform) account() *ledger.Account {
 		f.must(err)
 		a.Events = append(a.Events, events...)
 	}
+	if f.mixed {
+		told := map[string]bool{}
+		a.Events = slices.DeleteFunc(a.Events, func(e job.Event) bool {
+			again := e.Type == job.EventChange && told[e.ID]
+			told[e.ID] = true
+			return again
+		})
+	}
 	for cursor := ""; ; {
 		page, next, err := f.ports.History.DeadLetters(ctx, job.DefaultTenant, cursor, 1000)
 		f.must(err)

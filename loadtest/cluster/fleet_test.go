@@ -36,6 +36,10 @@ type platform struct {
 	// played are the users that work with it, if any.
 	played *users.Users
 
+	// mixed is set if a release that keeps changes among a job's executions wrote some of the history: a change that both releases
+	// recorded is there twice then, under one id.
+	mixed bool
+
 	mu sync.Mutex
 	// requests are those for changes that the test itself made.
 	requests []ledger.Request

@@ -57,7 +57,7 @@ func TestUpgradeAndDowngradeUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	c := newInstallation(t, func(c *installation) { c.empty = true })
 	c.run(*from, []string{"/minutehand", "migrate"})
 	f := c.processes("MINUTEHAND_DRAIN_LIMIT=30s")
-	f.Binaries = *from
+	f.Binaries, f.mixed = *from, true
 	processes := f.deploy(upgrade)
 	begin := time.Now().Add(5 * time.Second).Truncate(time.Second)
 	var jobs []map[string]any
