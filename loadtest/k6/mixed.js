@@ -6,7 +6,7 @@ const rate = number('RATE', 200);
 export const options = {
   scenarios: {
     mixed: {
-      executor: 'constant-arrival-rate', rate, duration: __ENV.DURATION || '30s', preAllocatedVUs: Math.ceil(rate / 5), maxVUs: rate * 2,
+      executor: 'constant-arrival-rate', rate, duration: __ENV.DURATION || '30s', preAllocatedVUs: Math.max(100, Math.ceil(rate / 5)), maxVUs: Math.max(200, rate * 2),
     },
   },
   thresholds: Object.assign(

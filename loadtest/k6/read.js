@@ -6,7 +6,7 @@ const rate = number('RATE', 500);
 export const options = {
   scenarios: {
     read: {
-      executor: 'constant-arrival-rate', rate, duration: __ENV.DURATION || '30s', preAllocatedVUs: Math.ceil(rate / 10), maxVUs: rate * 2,
+      executor: 'constant-arrival-rate', rate, duration: __ENV.DURATION || '30s', preAllocatedVUs: Math.max(100, Math.ceil(rate / 10)), maxVUs: Math.max(200, rate * 2),
     },
   },
   thresholds: Object.assign(

@@ -6,7 +6,7 @@ const rate = number('RATE', 500);
 export const options = {
   scenarios: {
     register: {
-      executor: 'constant-arrival-rate', rate, duration: __ENV.DURATION || '30s', preAllocatedVUs: Math.ceil(rate / 10), maxVUs: rate * 2,
+      executor: 'constant-arrival-rate', rate, duration: __ENV.DURATION || '30s', preAllocatedVUs: Math.max(100, Math.ceil(rate / 10)), maxVUs: Math.max(200, rate * 2),
     },
   },
   thresholds: Object.assign({ 'http_req_duration{name:createJob}': [`p(95)<${number('P95', 100)}`], dropped_iterations: ['count==0'] }, promises),
