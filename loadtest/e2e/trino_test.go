@@ -209,6 +209,8 @@ func TestNamedQueriesAnswerOnTrinoWhatTheClientSaw(t *testing.T) {
 		return rows
 	})
 
+	server.picked(t, w)
+
 	// The days of a query bound what it reads, and so does its hour.
 	count := "SELECT count(*) AS n, count(error) AS errors FROM events WHERE dt BETWEEN '2026-01-01' AND '2099-01-01'"
 	all, read := server.ask(t, count)
@@ -277,4 +279,31 @@ func (s trino) compacted(t *testing.T, w *witnessed, store archive.Archive, coun
 		return rows
 	})
 	t.Logf("%d objects were compacted into %d; all days: %d bytes read before, %d after", small, large, readBefore, readAfter)
+}
+
+// picked asks the named queries as the dashboards of one job and one tenant do (infra/tools/dashboards), which show some rows of each.
+func (s trino) picked(t *testing.T, w *witnessed) {
+	t.Helper()
+	queries, err := schemas.ArchiveQueries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range queries {
+		of := map[string]string{
+			"account": "tenant_id", "lateness": "tenant_id", "cost": "tenant_id", "dead_letters": "tenant_id", "not_fired": "tenant_id", "changes": "tenant_id",
+			"recovered": "job_id",
+		}[q.Name]
+		if of == "" {
+			continue
+		}
+		text := q.With(map[string]string{
+			schemas.ParameterFrom: w.from.Format(archivesql.Day), schemas.ParameterTo: time.Now().UTC().Format(archivesql.Day),
+		})
+		all, _ := s.ask(t, text)
+		some, _ := s.ask(t, "SELECT * FROM (\n"+strings.TrimSpace(text)+"\n) WHERE "+of+" = 'default'")
+		none, _ := s.ask(t, "SELECT * FROM (\n"+strings.TrimSpace(text)+"\n) WHERE "+of+" = 'another'")
+		if of == "tenant_id" && len(some) != len(all) || len(none) > 0 {
+			t.Errorf("%s has %d rows; %d of the one tenant, %d of another", q.Name, len(all), len(some), len(none))
+		}
+	}
 }

@@ -1,4 +1,4 @@
-// Command dashboards writes Grafana's dashboards into a folder, or with -queries prints every query of theirs, a line each, for the test
+// Command dashboards, run in infra/tools, writes Grafana's dashboards into a folder, or with -queries prints every query of theirs, a line each, for the test
 // that asks a Prometheus which scraped a real run.
 package main
 
@@ -197,14 +197,30 @@ func main() {
 			}
 			continue
 		}
-		var text bytes.Buffer
-		e := json.NewEncoder(&text)
-		e.SetIndent("", "  ")
-		if err := e.Encode(grafana(name, rows)); err != nil {
+		write(name, grafana(name, rows))
+	}
+	if *queries != "" {
+		return
+	}
+	for name, tables := range archiveDashboards() {
+		made, err := archived(name, tables, "../../schemas/athena/queries")
+		if err != nil {
 			log.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(flag.Arg(0), name+".json"), text.Bytes(), 0o644); err != nil {
-			log.Fatal(err)
-		}
+		write(name, made)
+	}
+}
+
+// write writes a dashboard into the folder that is named.
+func write(name string, dashboard object) {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(dashboard); err != nil {
+		log.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(flag.Arg(0), name+".json"), text.Bytes(), 0o644); err != nil {
+		log.Fatal(err)
 	}
 }
