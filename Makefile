@@ -162,7 +162,7 @@ LONG := Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill|K
 # The load of k6, with the queries of the dashboard of the servers, comes last, because it stops the servers.
 .PHONY: test-servers
 test-servers: binaries ## conformance of the adapters, and the services end to end, killed, restarted and under load, on real servers, which it starts and stops again
-	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -v -p 1 -skip "$(LONG)" $(ALONE); $(CHART_RUN); $(K6_SMALL) LOAD=infra/grafana/check infra/local/cluster'
+	@$(WITH_SERVERS) '$(ON_SERVERS) -p 3 $(ADAPTERS); $(ON_SERVERS) -v -p 1 -skip "$(LONG)" $(ALONE); ($(CHART_RUN)); $(K6_SMALL) LOAD=infra/grafana/check infra/local/cluster'
 
 .PHONY: check-servers
 check-servers: binaries ## conformance of the adapters on real servers, and a fleet of which one of each service is killed
