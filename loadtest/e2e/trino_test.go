@@ -254,7 +254,7 @@ func (s trino) compacted(t *testing.T, w *witnessed, store archive.Archive, coun
 	t.Helper()
 	before, readBefore := s.ask(t, count)
 	small, large := 0, 0
-	first, last := w.from.AddDate(0, 0, -1), time.Now().UTC().Truncate(24*time.Hour)
+	first, last := w.from.UTC().Truncate(24*time.Hour).AddDate(0, 0, -1), time.Now().UTC().Truncate(24*time.Hour)
 	for day := first; !day.After(last); day = day.AddDate(0, 0, 1) {
 		c, err := auditwriter.Compact(t.Context(), store, "local", day, day.Add(24*time.Hour+auditwriter.SettledAfter), nil)
 		if err != nil {
