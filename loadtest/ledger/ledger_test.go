@@ -257,6 +257,12 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			c.Attempt, c.Untold = 2, true
 			a.Calls = append(a.Calls, c)
 		}},
+		{"a call of an attempt without an event, whose executor died, of a job that was paused and not resumed", "I7", func(a *ledger.Account) {
+			c := a.Calls[1]
+			c.Attempt, c.Untold = 2, true
+			a.Calls = append(a.Calls, c)
+			a.Stops = []ledger.Stop{{JobID: jobID, Kind: ledger.StopPause, AckedAt: c.At.Add(time.Second)}}
+		}},
 		{"an entry that is not done long after it was due", "I1", func(a *ledger.Account) {
 			row := a.Pending[0]
 			row.DueAt = begin.Add(time.Minute)

@@ -127,11 +127,13 @@ func lostAt(events []*job.Event, attempt int) bool {
 }
 
 // nobodyKnows reports whether no process was left that could know of some calls, nor a reason to repeat them: an update had
-// replaced them. (Of two updates that raced, the target of one may be called until the other is answered.)
+// replaced them, or a pause with the resume after it, whose definition begins where the pause did. (Of two updates that raced,
+// the target of one may be called until the other is answered; so it may until a pause is, which can be long after its instant.)
 func nobodyKnows(a *Account, calls []Call) bool {
 	return !slices.ContainsFunc(calls, func(c Call) bool {
 		return !c.Untold || !slices.ContainsFunc(a.Stops, func(s Stop) bool {
-			return s.JobID == c.JobID && s.Kind == StopUpdate && s.AckedAt.After(c.At)
+			replaced := s.Kind == StopUpdate || s.Kind == StopPause && !s.ResumedAt.IsZero()
+			return s.JobID == c.JobID && replaced && s.AckedAt.After(c.At)
 		})
 	})
 }
