@@ -306,10 +306,14 @@ func (b *onServers) load(ctx context.Context, l sizing.Load) (o observed, err er
 
 // register registers the jobs of a load.
 func (b *onServers) register(ctx context.Context, l sizing.Load, from time.Time) error {
-	rate, seconds := l.FiresPerSecond, int(loadFor.Seconds())
+	return b.registerFor(ctx, l, from, loadFor)
+}
+
+func (b *onServers) registerFor(ctx context.Context, l sizing.Load, from time.Time, last time.Duration) error {
+	rate, seconds := l.FiresPerSecond, int(last.Seconds())
 	beats := int(rate * l.Recurring) // jobs of every second
-	once := int(rate*loadFor.Seconds()) - beats*seconds
-	step := loadFor / time.Duration(max(once, 1))
+	once := int(rate*last.Seconds()) - beats*seconds
+	step := last / time.Duration(max(once, 1))
 	shaky := 0.0
 	path := func() string { // the share of calls that fail at first, evenly
 		if shaky += l.Retries; shaky >= 1 {

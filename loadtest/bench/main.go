@@ -37,9 +37,14 @@ func main() {
 	least := flag.Float64("least", 0, "with -stampedes: fail if fires per second are less than so many of a bare client's requests")
 	costs := flag.String("costs", "", "measure what fires cost on the real servers, and write it to this file, for minutehand capacity")
 	onlyBytesOf := flag.Bool("only-bytes", false, "with -costs: measure only what things take, and leave the rest of the file as it is")
+	rates := flag.String("ladder", "", "measure what all processes use together on the real servers at these rates, such as 0,500,2000, and at the maximum")
+	last := flag.Duration("last", 3*time.Minute, "with -ladder: how long each rate lasts")
+	settle := flag.Duration("settle", 7*time.Minute, "with -ladder: how long what follows is counted, until buckets are closed")
 	flag.Parse()
 	var err error
 	switch {
+	case *rates != "":
+		err = ladder(ctx, *rates, *last, *settle, *recurring)
 	case *costs != "" && *onlyBytesOf:
 		err = onlyBytes(ctx, *costs)
 	case *costs != "":
@@ -173,7 +178,7 @@ func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 }
 
 func bareRate(ctx context.Context, target string, fires int) (float64, error) {
-	cmd, err := self(ctx, "-bare", target+"/bare", "-fires", fmt.Sprint(fires))
+	cmd, err := self(ctx, "-bare", target+"/hook", "-fires", fmt.Sprint(fires))
 	if err != nil {
 		return 0, err
 	}

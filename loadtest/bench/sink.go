@@ -10,9 +10,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/oklog/ulid/v2"
 )
 
 // tally is what the sink has seen since it was last reset.
@@ -61,7 +64,7 @@ func runSink(ctx context.Context) error {
 		}
 		hook(w, r)
 	})
-	mux.HandleFunc("/bare", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+
 	mux.HandleFunc("GET /tally", func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -70,6 +73,14 @@ func runSink(ctx context.Context) error {
 			shown.Late = nil
 		}
 		_ = json.NewEncoder(w).Encode(shown)
+	})
+	mux.HandleFunc("GET /cpu", func(w http.ResponseWriter, _ *http.Request) {
+		used, err := cpuOf(os.Getpid())
+		if err != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(used)
 	})
 	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) {
 		mu.Lock()
@@ -124,7 +135,10 @@ func startSink(ctx context.Context) (target, hanging string, stop func(), err er
 	return target, hanging, func() { cancel(); _ = cmd.Wait() }, err
 }
 
-// runBare posts with 256 requests in flight and prints the requests per second.
+// http1 is for what the measurement itself asks.
+var http1 = &http.Client{}
+
+// runBare posts with 256 requests in flight, with a webhook's headers and a body of 256 bytes, and prints the requests per second.
 func runBare(ctx context.Context, target string, n int) error {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}}
 	work := make(chan struct{})
@@ -150,12 +164,23 @@ func runBare(ctx context.Context, target string, n int) error {
 	return failed
 }
 
+// bareBody is a payload of 256 bytes.
+var bareBody = []byte(`{"text":"` + strings.Repeat("x", 245) + `"}`)
+
 func post(ctx context.Context, client *http.Client, target string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader([]byte(`{"hello":"world"}`)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(bareBody))
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
+	id := "exe_" + ulid.Make().String() + "-s0000000000000"
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "User-Agent": "Minutehand", "idempotency-key": id, "Webhook-Id": id, "Webhook-Timestamp": "1700000000",
+		"Traceparent":       "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01",
+		"Minutehand-Job-Id": "job_00000000000000000000000000", "Minutehand-Scheduled-For": "2026-01-01T00:00:00.000Z", "Minutehand-Attempt": "1",
+		"Minutehand-Fencing-Token": "0000-035d0143d0a670-000000000029-0000280000000012",
+	} {
+		req.Header[name] = []string{value}
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return err

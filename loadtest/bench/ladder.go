@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/minutehand/minutehand/services/all-in-one/sizing"
+)
+
+// The ladder: what all processes use together from idle to the maximum, in b, which is the CPU that a bare net/http client and the
+// sink use together for one request with a webhook's headers and body.
+const (
+	ladderKB = 0.25
+	// ladderBurst are due at one instant, which is the ladder's last step.
+	ladderBurst = 20_000
+	// ladderBare is how many requests are made to measure b, before each installation and after it.
+	ladderBare = 50_000
+)
+
+// step is one load of the ladder: what each process used per second while it lasted and was followed up, and how late it was.
+type step struct {
+	name  string
+	fires int
+	// took is how long the load and what follows it were watched.
+	took time.Duration
+	cpu  map[string]float64 // seconds
+	late lateness
+	rate float64
+}
+
+// ladder measures the loads of some rates, each for a while and until its history is written, and prints one table.
+func ladder(ctx context.Context, rates string, last, settle time.Duration, recurring bool) error {
+	target, _, stopSink, err := startSink(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopSink()
+	var steps []step
+	before, err := bareCost(ctx, target)
+	if err != nil {
+		return err
+	}
+	err = withInstallation(ctx, target, serverPartitions, func(b *onServers) error {
+		b.fleet.Variables = append(b.fleet.Variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=10s")
+		if err := b.fleet.StartAll(ctx, 1); err != nil {
+			return err
+		}
+		l := sizing.Load{FiresPerSecond: highRate, PayloadKB: ladderKB}
+		for range warmUps {
+			if _, err := b.load(ctx, l); err != nil {
+				return err
+			}
+		}
+		for text := range strings.SplitSeq(rates, ",") {
+			rate, err := strconv.Atoi(text)
+			if err != nil {
+				return err
+			}
+			s, err := b.step(ctx, rate, last, settle, recurring)
+			if err != nil {
+				return fmt.Errorf("%d/s: %w", rate, err)
+			}
+			steps = append(steps, s)
+		}
+		s, err := b.stepAtOnce(ctx, settle, recurring)
+		steps = append(steps, s)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	after, err := bareCost(ctx, target)
+	if err != nil {
+		return err
+	}
+	printLadder(steps, samples{before.cpu * 1e6, after.cpu * 1e6}, samples{before.rate, after.rate})
+	return nil
+}
+
+// watched runs a load and returns what each process used from its begin until settle after its end.
+func (b *onServers) watched(ctx context.Context, s *step, settle time.Duration, from time.Time) error {
+	time.Sleep(time.Until(from.Add(-time.Second))) // for what is read ahead
+	before, err := b.usage()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	t := tally{}
+	if s.fires > 0 {
+		if t, err = b.api().await(ctx, b.target, s.fires); err != nil {
+			return err
+		}
+		if err := b.quiet(ctx); err != nil {
+			return err
+		}
+		s.rate = float64(s.fires) / t.Last.Sub(from).Seconds()
+	}
+	time.Sleep(settle)
+	after, err := b.usage()
+	if err != nil {
+		return err
+	}
+	s.took, s.cpu = time.Since(began), map[string]float64{}
+	for name, used := range after {
+		s.cpu[name] = used - before[name]
+	}
+	if s.fires == 0 {
+		return nil
+	}
+	if t, err = b.api().tally(ctx, b.target, true); err != nil {
+		return err
+	}
+	if t.Early > 0 || t.Doubled > 0 || t.Count != s.fires {
+		err = fmt.Errorf("%d of %d were called, %d early, %d twice", t.Count, s.fires, t.Early, t.Doubled)
+	}
+	slices.Sort(t.Late)
+	s.late = lateness{float64(t.Late[len(t.Late)/2]) / 1000, float64(t.Late[len(t.Late)*99/100]) / 1000}
+	return err
+}
+
+func (b *onServers) step(ctx context.Context, rate int, last, settle time.Duration, recurring bool) (s step, err error) {
+	fmt.Fprintf(os.Stderr, "%d/s for %s\n", rate, last)
+	if err := b.api().reset(ctx, b.target); err != nil {
+		return s, err
+	}
+	s = step{name: fmt.Sprintf("%d/s", rate), fires: rate * int(last.Seconds())}
+	l := sizing.Load{FiresPerSecond: float64(rate), PayloadKB: ladderKB}
+	from := time.Now().Add(2 * time.Second)
+	if rate > 0 {
+		from = time.Now().Add(10*time.Second + time.Duration(s.fires)*time.Millisecond)
+		if recurring {
+			l.Recurring = 1
+			from = time.Now().Add(10*time.Second + time.Duration(rate)*time.Millisecond)
+		}
+		if err := b.registerFor(ctx, l, from, last); err != nil {
+			return s, err
+		}
+		if time.Now().After(from.Add(-2 * time.Second)) {
+			return s, errors.New("registration took longer than planned for")
+		}
+	} else {
+		settle += last
+	}
+	return s, b.watched(ctx, &s, settle, from)
+}
+
+// stepAtOnce is the ladder's last step, a stampede.
+func (b *onServers) stepAtOnce(ctx context.Context, settle time.Duration, recurring bool) (s step, err error) {
+	if err := b.api().reset(ctx, b.target); err != nil {
+		return s, err
+	}
+	s = step{name: "maximum", fires: ladderBurst}
+	from := time.Now().Add(40 * time.Second).Truncate(time.Second)
+	jobs := make([]map[string]any, ladderBurst)
+	body := text(ladderKB)
+	for i := range jobs {
+		jobs[i] = map[string]any{
+			"name": "bench", "type": "one_shot", "run_at": from.UTC().Format("2006-01-02T15:04:05.000Z"),
+			"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"text": body}},
+		}
+		if recurring {
+			delete(jobs[i], "run_at")
+			jobs[i]["type"], jobs[i]["every"] = "interval", "1h"
+			jobs[i]["start_at"] = from.UTC().Format("2006-01-02T15:04:05.000Z")
+		}
+	}
+	if err := b.registerJobs(ctx, jobs); err != nil {
+		return s, err
+	}
+	if time.Now().After(from.Add(-2 * time.Second)) {
+		return s, errors.New("registration took longer than planned for")
+	}
+	return s, b.watched(ctx, &s, settle, from)
+}
+
+// bare is what a request of a bare client costs: CPU seconds of the client and the sink.
+type bare struct{ rate, cpu float64 }
+
+func bareCost(ctx context.Context, target string) (c bare, err error) {
+	spent := func() (s float64, err error) {
+		text, err := (&process{client: http1}).get(ctx, target+"/cpu")
+		if err != nil {
+			return 0, err
+		}
+		return s, json.Unmarshal(text, &s)
+	}
+	before, err := spent()
+	if err != nil {
+		return c, err
+	}
+	cmd, err := self(ctx, "-bare", target+"/hook", "-fires", strconv.Itoa(ladderBare))
+	if err != nil {
+		return c, err
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		return c, errors.Join(errors.New("bare client"), err)
+	}
+	if _, err := fmt.Sscan(string(out), &c.rate); err != nil {
+		return c, err
+	}
+	after, err := spent()
+	c.cpu = (after - before + (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()) / ladderBare
+	return c, err
+}
+
+// printLadder prints a row for each process, in µs for a fire (or for a second when nothing fires), and the sums in b.
+func printLadder(steps []step, b, rate samples) {
+	fmt.Printf("%d cores, %s, shared by one process of each service, the servers, the sink and the load generator\n", runtime.NumCPU(), memory())
+	fmt.Printf("b, the CPU of a bare request and its answer: %s µs, before and after; %s requests/s\n\n", b, rate)
+	idle := map[string]float64{}
+	head, line := "| µs of CPU per fire |", "|---|"
+	for _, s := range steps {
+		if s.fires == 0 {
+			for name, used := range s.cpu {
+				idle[name] = used / s.took.Seconds()
+			}
+			head += " idle, ms per second |"
+		} else {
+			head += " " + s.name + " | … less idle |"
+			line += "---|"
+		}
+		line += "---|"
+	}
+	fmt.Println(head + "\n" + line)
+	mine := func(name string) bool { return name != wholeMachine && name != "load generator" }
+	row := func(label string, of func(cpu map[string]float64) float64) (less []float64) {
+		text := "| " + label + " |"
+		for _, s := range steps {
+			used := of(s.cpu)
+			if s.fires == 0 {
+				text += fmt.Sprintf(" %.1f |", used/s.took.Seconds()*1000)
+				continue
+			}
+			all, net := used/float64(s.fires)*1e6, (used-of(idle)*s.took.Seconds())/float64(s.fires)*1e6
+			text += fmt.Sprintf(" %.0f | %.0f |", all, net)
+			less = append(less, net)
+		}
+		fmt.Println(text)
+		return less
+	}
+	for _, name := range slices.Sorted(maps.Keys(steps[0].cpu)) {
+		if mine(name) {
+			row(name, func(cpu map[string]float64) float64 { return cpu[name] })
+		}
+	}
+	all := func(cpu map[string]float64) (sum float64) {
+		for name, used := range cpu {
+			if mine(name) {
+				sum += used
+			}
+		}
+		return sum
+	}
+	less := row("**in all**", all)
+	text := "| **in b** |"
+	i := 0
+	for _, s := range steps {
+		if s.fires == 0 {
+			text += " |"
+			continue
+		}
+		text += fmt.Sprintf(" **%.1f** | **%.1f** |", all(s.cpu)/float64(s.fires)*1e6/b.median(), less[i]/b.median())
+		i++
+	}
+	fmt.Println(text)
+	for _, s := range steps {
+		if s.fires > 0 {
+			fmt.Printf("\n%s: %d fires at %.0f/s, watched for %.0f s; lateness p50 %.1f ms, p99 %.1f ms; the whole machine used %.0f µs per fire.",
+				s.name, s.fires, s.rate, s.took.Seconds(), s.late.p50, s.late.p99, s.cpu[wholeMachine]/float64(s.fires)*1e6)
+		}
+	}
+	fmt.Println()
+}
