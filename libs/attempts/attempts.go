@@ -212,6 +212,11 @@ type Leases interface {
 	// by a call whose answer was lost, is renewed and returned with the token that it has. This never shortens a lease, however late a
 	// call comes.
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
+	// Begin is Acquire and Start in one, where nothing stands in the way: there is no record of the attempt, nor a stop record of its
+	// job, the hot tier's incarnation is the check's, and it has kept every outcome since the given instant. ok reports whether the
+	// attempt began; the token's counter is then 1. Otherwise Begin changed nothing, and Acquire and Start tell why. A call that was
+	// made twice, or whose answer was lost, finds its own record: Acquire then returns it to the same holder, running, with counter 1.
+	Begin(ctx context.Context, k Key, h Holder, lapsesAt time.Time, c Check, keptSince time.Time) (fence job.Fence, ok bool, err error)
 	// Memory reports what the part of the hot tier that holds a job's records can have forgotten.
 	Memory(ctx context.Context, jobID string) (Memory, error)
 	// Start is the last check and the step lease → running, in one. If the current stop record has the check's version, Start marks

@@ -139,6 +139,7 @@ func (c buckets) Incarnations(ctx context.Context, partitions []int) ([]string, 
 
 var (
 	opAcquire = newOp("hot", "Acquire", Write, often)
+	opBegin   = newOp("hot", "Begin", Write, often)
 	opStart   = newOp("hot", "Start", Write, often)
 	opRenew   = newOp("hot", "Renew", WriteMany, often)
 	opRelease = newOp("hot", "Release", Write, rarely)
@@ -159,6 +160,20 @@ func (c records) Acquire(
 	v, err := through(ctx, c.p, opAcquire, attemptKey(k), func(ctx context.Context) (pair[attempts.Record, bool], error) {
 		rec, ok, err := c.hot.Acquire(ctx, k, h, now, lapsesAt)
 		return pair[attempts.Record, bool]{rec, ok}, err
+	})
+	return v.a, v.b, err
+}
+
+func (c records) Begin(
+	ctx context.Context, k attempts.Key, h attempts.Holder, lapsesAt time.Time, check attempts.Check, keptSince time.Time,
+) (job.Fence, bool, error) {
+	c.p.w.looks(c.p, k)
+	v, err := through(ctx, c.p, opBegin, attemptKey(k), func(ctx context.Context) (pair[job.Fence, bool], error) {
+		fence, ok, err := c.hot.Begin(ctx, k, h, lapsesAt, check, keptSince)
+		if ok {
+			c.p.w.started(k, fence)
+		}
+		return pair[job.Fence, bool]{fence, ok}, err
 	})
 	return v.a, v.b, err
 }

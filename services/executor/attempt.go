@@ -2,8 +2,10 @@ package executor
 
 import (
 	"context"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -14,8 +16,14 @@ type attempt struct {
 	key attempts.Key
 	own *lease
 	rec attempts.Record
+	// holder is the same for all tries to have the attempt, because a try whose answer was lost may have had it.
+	holder attempts.Holder
 	// ending is set while the lease is renewed only until the outcome is stored.
 	ending bool
+}
+
+func (s *Service) attempt(w *task) *attempt {
+	return &attempt{s: s, w: w, key: attempts.KeyOf(&w.fire.Entry), holder: s.holder(w.fire.DefinitionID)}
 }
 
 // leave lets go of the attempt, unless it is ending.
@@ -24,6 +32,28 @@ func (a *attempt) leave() {
 		a.s.leases.drop(a.key, a.own)
 		a.s.hosts.wake(a.key)
 	}
+}
+
+// begin takes the lease and the last check in one, where the hot tier knows of nothing that stands in the way and has forgotten nothing
+// that concerns the fire. Where it does not begin so, or the answer is lost, the two steps are taken one by one.
+func (a *attempt) begin(ctx context.Context) (fence job.Fence, began bool) {
+	s, w := a.s, a.w
+	asked := s.deps.Clock.Now()
+	if w.untold != nil || w.behind || w.incarnation == "" || !w.fire.Fresh && asked.Sub(w.fire.DueAt) > staleAfter ||
+		asked.Sub(w.knownSince) >= attempts.Retention-clock.MaxDifference {
+		return fence, false
+	}
+	check := attempts.Check{Entry: &w.fire.Entry, Incarnation: w.incarnation}
+	fence, began, err := s.deps.Records.Begin(ctx, a.key, a.holder, asked.Add(s.cfg.LeaseTTL), check, w.knownSince)
+	if err != nil || !began {
+		return fence, false
+	}
+	s.leases.set(a.own, lease{token: job.Token{Counter: 1, Start: a.holder.Start}, definitionID: w.fire.DefinitionID, begun: true})
+	if s.deps.Clock.Since(asked) > time.Second {
+		return fence, false // a stop may have come since
+	}
+	a.rec.Token = job.Token{Counter: 1, Start: a.holder.Start}
+	return fence, true
 }
 
 // mine reports whether the earlier run, if there was one, was for an entry of the same definition. A run for another

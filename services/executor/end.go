@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
@@ -13,6 +14,9 @@ const (
 	maxEnding = 4096
 	// endBatch is how many outcomes are stored and published at once.
 	endBatch = attempts.MaxFinish
+	// gatherFor is how long outcomes are gathered after a batch that was not full. Nobody waits for them: a retry comes later, and a
+	// crash leaves the lease, as a crash during the call does.
+	gatherFor = 10 * time.Millisecond
 )
 
 // ending is an attempt that has an outcome.
@@ -67,6 +71,9 @@ func (s *Service) endLoop(ctx context.Context) {
 			}
 		}
 		s.endAll(ctx, batch)
+		if len(batch) < endBatch && run.Sleep(ctx, gatherFor) != nil {
+			return
+		}
 	}
 }
 

@@ -46,16 +46,25 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		s.hosts.delay(w, w.fire.DueAt) // the worker's clock is ahead of this one
 		return
 	}
-	a := &attempt{s: s, w: w, key: attempts.KeyOf(&w.fire.Entry)}
+	a := s.attempt(w)
 	if a.own = s.leases.reserve(a.key); a.own == nil { // the same fire came before and is in progress
 		s.metrics.duplicates.Inc()
 		s.hosts.delayBehind(w, s.deps.Clock.Now().Add(leaseWait))
 		return
 	}
 	defer a.leave()
-	var held bool
-	if a.rec, held = s.acquire(ctx, w); !held {
+	if fence, began := a.begin(ctx); began {
+		if outcome, ok := s.invoke(ctx, w, fence); ok {
+			a.end(ctx, outcome)
+		}
 		return
+	}
+	var held bool
+	if a.rec, held = s.acquire(ctx, a); !held {
+		return
+	}
+	if a.rec.Token.Counter == 1 {
+		a.rec.Running = false // nobody but this task had it before, and it has called nobody
 	}
 	s.leases.set(a.own, lease{token: a.rec.Token, definitionID: a.rec.DefinitionID, mayHaveBegun: a.rec.Running, begun: a.rec.Running})
 	if w.untold != nil {
@@ -72,13 +81,13 @@ func (s *Service) execute(ctx context.Context, w *task) {
 
 // acquire takes the lease. Without the lease the fire is complete (there is an outcome, and the row is done or the outcome
 // is published again), or put aside for the executor that has the attempt.
-func (s *Service) acquire(ctx context.Context, w *task) (attempts.Record, bool) {
+func (s *Service) acquire(ctx context.Context, a *attempt) (attempts.Record, bool) {
 	var rec attempts.Record
 	var held bool
-	h := s.holder(w.fire.DefinitionID) // the same for all tries, because a try whose answer was lost may have taken it
+	w := a.w
 	err := run.Retry(ctx, s.deps.Logger, "take a lease", func(ctx context.Context) (err error) {
 		now := s.deps.Clock.Now()
-		rec, held, err = s.deps.Records.Acquire(ctx, attempts.KeyOf(&w.fire.Entry), h, now, now.Add(s.cfg.LeaseTTL))
+		rec, held, err = s.deps.Records.Acquire(ctx, a.key, a.holder, now, now.Add(s.cfg.LeaseTTL))
 		return err
 	})
 	if err != nil || held {

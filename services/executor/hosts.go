@@ -51,6 +51,8 @@ type task struct {
 	queuedAt, notBefore time.Time
 	// place is its index among the delayed tasks.
 	place int
+	// early is set while it waits for its instant, to which it came ahead.
+	early bool
 }
 
 // lighten drops a large fire's payload. The message's own fire stays as it is.
@@ -80,9 +82,13 @@ type hosts struct {
 	waiting  int
 	inFlight int
 	// bytes is the size of everything that waits and runs.
-	bytes  int64
-	closed bool
-	idle   chan struct{} // sooner is told when a delayed task must be looked at before all others.
+	bytes int64
+	// early counts the fires among them that came ahead of their instants, earlyBytes is their size. They never keep out one that is
+	// due, so they do not count where room is looked for.
+	early      int
+	earlyBytes int64
+	closed     bool
+	idle       chan struct{} // sooner is told when a delayed task must be looked at before all others.
 	// stirred and waits are told when a task begins to wait for its host: the loops that look at the queues sleep until
 	// then.
 	sooner chan struct{}
@@ -115,7 +121,8 @@ func (h *hosts) enqueue(w *task) bool {
 	defer h.mu.Unlock()
 	at := h.byName[w.host]
 	ofHost, ofAll := h.cfg.room(w.bytes)
-	if h.waiting >= h.cfg.MaxWaiting || h.bytes > 0 && h.bytes+w.bytes > ofAll ||
+	taken := h.bytes - h.earlyBytes
+	if h.waiting-h.early >= h.cfg.MaxWaiting || taken > 0 && taken+w.bytes > ofAll ||
 		at != nil && (len(at.queue) >= h.cfg.HostWaiting || at.bytes+w.bytes > ofHost) {
 		return false
 	}
@@ -130,6 +137,24 @@ func (h *hosts) enqueue(w *task) bool {
 	h.list(at)
 	tell(h.stirred)
 	tell(h.waits)
+	return true
+}
+
+// earlyShare is the share of the bounds that fires ahead of their instants may take. What comes beyond it is treated as if it were due.
+const earlyShare = 4
+
+// waitFor keeps a fire until its instant, if it has come ahead of that and there is room for it.
+func (h *hosts) waitFor(w *task) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.clock.Now().Before(w.fire.DueAt) || h.early >= h.cfg.MaxWaiting/earlyShare || h.earlyBytes+w.bytes > h.cfg.MaxBytes/earlyShare {
+		return false
+	}
+	w.early = true
+	h.early++
+	h.earlyBytes += w.bytes
+	h.keepAside(w, w.fire.DueAt)
+	tell(h.stirred)
 	return true
 }
 
@@ -318,6 +343,11 @@ func (h *hosts) takeDelayed(now time.Time) (due []*task, next time.Time) {
 		}
 		due = append(due, w)
 		h.count(-1, -w.bytes)
+		if w.early {
+			w.early = false
+			h.early--
+			h.earlyBytes -= w.bytes
+		}
 	}
 	return due, time.Time{}
 }

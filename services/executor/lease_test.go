@@ -36,9 +36,9 @@ func TestLeaseWhoseAnswerWasLostIsHeldAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Service{cfg: DefaultConfig(), deps: Deps{Records: &deaf{Records: newRecords(t)}, Logger: slog.New(slog.DiscardHandler)}, name: "executor"}
 		began := time.Now()
-		rec, held := s.acquire(t.Context(), &task{fire: &job.Fire{Entry: job.Entry{
+		rec, held := s.acquire(t.Context(), s.attempt(&task{fire: &job.Fire{Entry: job.Entry{
 			Locator: job.Locator{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1, DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ"},
-		}}})
+		}}}))
 		if took := time.Since(began); !held || took > 100*time.Millisecond || rec.Takeovers > 0 {
 			t.Errorf("held %v after %s: %+v", held, took, rec)
 		}
@@ -54,7 +54,7 @@ func TestSecondFireOfAnAttemptWaitsForTheFirstInTheSameProcess(t *testing.T) {
 		second := &task{fire: &job.Fire{Entry: job.Entry{Locator: job.Locator{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1}}}}
 		key := attempts.KeyOf(&second.fire.Entry)
 		first := s.leases.reserve(key)
-		rec, held := s.acquire(t.Context(), second)
+		rec, held := s.acquire(t.Context(), s.attempt(second))
 		if !held {
 			t.Fatal("no lease")
 		}

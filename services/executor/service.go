@@ -273,7 +273,7 @@ func (s *Service) consume(ctx, work context.Context) {
 				continue
 			}
 			newest = w.fire.PublishedAt
-			if !s.hosts.enqueue(w) {
+			if !s.hosts.waitFor(w) && !s.hosts.enqueue(w) {
 				s.hosts.reject(w)
 			}
 		}

@@ -119,6 +119,8 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 			sh.again = sh.again || t.regiven
 		}
 		switch {
+		case err == nil && again.IsZero() && t.stays:
+			sh.keepPublished(t)
 		case err == nil && again.IsZero() || t.dropped && !t.published:
 			sh.again = sh.again || t.dropped && !t.published && !t.parked
 			sh.forget(t)
@@ -175,6 +177,8 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots, ch
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
 				return time.Time{}, sh.s.sendLate(ctx, t, sh.s.deps.Clock.Now())
 			})
+		case !t.published && t.ahead && t.entry.DueAt.After(now) && !sh.s.lanes.roomAhead(t.entry.Lane):
+			sh.wakeAt(t, t.entry.DueAt)
 		default:
 			if t.class() == heavy && !t.park && !t.bare && !t.published && sh.s.lanes.crowded(t.entry.Lane) {
 				t.park = true // its lane was read before it was known how few of these it takes
@@ -222,7 +226,7 @@ func (s *Service) send(ctx context.Context, batch []*task, now time.Time) error 
 func (s *Service) claim(ctx context.Context, tasks []*task) (map[*task]job.Decision, error) {
 	byOwner := map[coord.Owner][]*task{}
 	for _, t := range tasks {
-		if t.series.Plan != nil && !t.bare && !t.published && t.entry.FirstOfSchedule() && !t.entry.Chained {
+		if !t.published && t.series.Plan != nil && !t.bare && t.entry.FirstOfSchedule() && !t.entry.Chained {
 			byOwner[t.owner] = append(byOwner[t.owner], t)
 		}
 	}
@@ -288,7 +292,9 @@ type errLapsed struct{}
 
 func (errLapsed) Error() string { return "no read was accepted for too long; the entry is taken again" }
 
-// publish makes fires durable and then takes their entries out of the hot buckets. The steps before may have taken long, so
+// publish makes fires durable and then takes the entries that are due out of the hot buckets. An entry whose fire is ahead of its
+// instant stays there until that is over: a loader that takes the partition over meanwhile would otherwise add it again. A crash
+// in between leaves it to the next owner, which publishes it again; executors recognise the second fire. The steps before may have taken long, so
 // it checks once more whether the partition may have another owner (I3). If it stalls after that, every fire has the same
 // execution id as the new owner's.
 func (s *Service) publish(ctx context.Context, tasks []*task) error {
@@ -323,13 +329,15 @@ func (s *Service) publish(ctx context.Context, tasks []*task) error {
 	s.metrics.dispatched.Add(float64(len(records)))
 	s.lanes.published(fresh)
 	durable := s.deps.Clock.Now()
-	entries := make([]*job.Entry, len(tasks))
-	for i, t := range tasks {
+	entries := make([]*job.Entry, 0, len(tasks))
+	for _, t := range tasks {
 		if !t.published && t.entry.FirstOfSchedule() {
-			s.metrics.behind.Observe(durable.Sub(t.entry.DueAt).Seconds())
+			s.metrics.behind.Observe(max(durable.Sub(t.entry.DueAt), 0).Seconds())
 		}
 		t.published = true
-		entries[i] = t.entry
+		if t.stays = t.entry.DueAt.After(durable); !t.stays {
+			entries = append(entries, t.entry)
+		}
 	}
 	return s.deps.Hot.Remove(ctx, entries)
 }

@@ -144,6 +144,16 @@ func (l *lanes) crowded(id uint32) bool {
 	return bytes >= int64(unreportedBytes*l.share)
 }
 
+// roomAhead reports whether a lane has room for fires ahead of their instants. They take half of its window at most, so that there
+// is room for those that are due.
+func (l *lanes) roomAhead(id uint32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one := l.of(id)
+	window, room := l.room(one, l.clock.Now())
+	return room+one.taken >= window/2
+}
+
 // room returns how many fires may be in flight, and how many more may be sent; negative when there are too many. A share is
 // rounded up: where executors want fewer fires than there are workers, each worker sends one, and stops when they wait.
 func (l *lanes) room(one *lane, now time.Time) (window, room int) {

@@ -20,6 +20,8 @@ type prepared struct {
 	at    time.Time
 	aside aside
 	err   error
+	// ahead is set if the fire may be published ahead of its instant: the executor asks, at the instant, whether it was stopped.
+	ahead bool
 }
 
 // prepare reads the job rows of fresh tasks in a goroutine. Tasks that cannot be read now are forgotten, so the next read
@@ -62,6 +64,9 @@ func (sh *shard) ready(ctx context.Context, t *task, p prepared) {
 		sh.again = true
 	case p.aside != nil:
 		sh.setAside(t, p.aside)
+	case p.ahead && t.class() == light && !t.park:
+		t.ahead = true
+		sh.wakeAt(t, sh.publishAt(t))
 	default:
 		sh.wakeAt(t, p.at)
 	}
@@ -168,7 +173,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 			return prepared{err: err}
 		}
 	}
-	return prepared{at: t.entry.DueAt}
+	return prepared{at: t.entry.DueAt, ahead: true}
 }
 
 // recallReach is how long after a pause an instant may still have been called: clocks differ, and the pause took up to that

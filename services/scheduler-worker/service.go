@@ -37,6 +37,9 @@ type Config struct {
 	PollInterval time.Duration
 	// ReadGap is the shortest pause between two reads.
 	ReadGap time.Duration
+	// Ahead is how long before its instant a fire is published at most, and half of it the least; 0 publishes at the instant.
+	// The executor waits for the instant. So what is due within half of it is published, and later removed, together.
+	Ahead time.Duration
 	// OwnerTTL is how old the last accepted read may be for an owner to dispatch anything.
 	OwnerTTL time.Duration
 	// Grace is how long an entry waits for a job row, or a row of its definition, before it is dropped.
@@ -63,7 +66,7 @@ type Config struct {
 // DefaultConfig returns the settings of a worker that was given none.
 func DefaultConfig() Config {
 	return Config{
-		Lookahead: 2 * time.Second, PollInterval: 500 * time.Millisecond, ReadGap: 5 * time.Millisecond,
+		Lookahead: 2 * time.Second, PollInterval: 500 * time.Millisecond, Ahead: 500 * time.Millisecond, ReadGap: 5 * time.Millisecond,
 		OwnerTTL: 5 * time.Second, Grace: 2 * time.Minute, HoldRecheck: time.Second, MaxTasks: 20_000, MaxBytes: 96 << 20, Batch: 500,
 		Shards: 4, LateWrite: 150 * time.Second, Window: 2000,
 	}
@@ -80,6 +83,7 @@ func (c Config) Validate() error {
 	check(c.Lookahead > 0, "lookahead must be over 0")
 	check(c.PollInterval > 0 && c.PollInterval < c.OwnerTTL && c.PollInterval < c.Lookahead,
 		"poll interval must be over 0, below the owner TTL and below the lookahead")
+	check(c.Ahead >= 0 && c.Ahead <= c.Lookahead-c.PollInterval, "ahead must not be negative, and at most the lookahead less the poll interval")
 	check(c.ReadGap >= 0, "read gap must not be negative")
 	check(c.MaxTasks > 0 && c.MaxBytes > 0 && c.Shards > 0, "max tasks, max bytes and shards must be over 0")
 	check(c.Batch > 0 && c.Batch <= jobstore.MaxGetMany, fmt.Sprintf("batch must be 1 to %d", jobstore.MaxGetMany))
@@ -164,7 +168,7 @@ func (s *Service) Run(ctx context.Context) error {
 	wg.Go(func() { s.holdLoop(ctx) })
 	wg.Go(func() { s.reportLoop(ctx) })
 	for i := range shards {
-		shards[i] = newShard(s)
+		shards[i] = newShard(s, i)
 		wg.Go(func() { shards[i].run(ctx) })
 	}
 	for {

@@ -11,7 +11,7 @@ import (
 
 // task is an entry that a shard holds: read, prepared, and waiting for its instant.
 //
-//	Due gives it ──► fresh ──► preparing ──► queued until at ──► firing ──► published ──► removed
+//	Due gives it ──► fresh ──► preparing ──► queued until at ──► firing ──► published ──► queued until its instant is over ──► removed
 //	                   ▲           │            ▲     │             │            │
 //	                   │           └──► aside ──┘     │             └────────────┴──► queued again, where a server did not answer
 //	                   └── waits for row: its job is read again            └──► parked: its lane has no room
@@ -39,8 +39,10 @@ type task struct {
 	queued bool
 	// waitsForRow is set if the job row is on its way, or could not be read.
 	waitsForRow bool
-	// published is set if the fire is durable and only the removal from the hot bucket is missing.
-	published bool
+	// ahead is set if its fire may be published ahead of its instant.
+	ahead bool
+	// published is set if the fire is durable and only the removal from the hot bucket is missing; stays, while its instant is to come.
+	published, stays bool
 	// bare is set to publish the fire alone, without chain or policy, because the entry was dispatched before.
 	bare bool
 	// aside is work to do on the task instead of firing it.

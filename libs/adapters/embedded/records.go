@@ -142,6 +142,25 @@ func (r *Records) Acquire(
 	return *rec, true, nil
 }
 
+// Begin implements attempts.Records. Where an earlier process may have died of the attempt, the two steps are taken one by one.
+func (r *Records) Begin(
+	_ context.Context, k attempts.Key, h attempts.Holder, lapsesAt time.Time, c attempts.Check, keptSince time.Time,
+) (fence job.Fence, ok bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, met := r.find(k); met || c.Incarnation != r.db.incarnation || !keptSince.After(r.keptSince) || r.mayHaveKilled(c.Entry) ||
+		r.stops[c.Entry.JobID].state.Version != 0 {
+		return fence, false, nil
+	}
+	token := job.Token{Counter: 1, Start: h.Start}
+	r.records[k] = &attempts.Record{Exists: true, Holder: h.Name, DefinitionID: h.DefinitionID, LapsesAt: lapsesAt, Token: token}
+	if fence, err = r.run(k, r.records[k], c.Entry); err != nil {
+		delete(r.records, k)
+		return job.Fence{}, false, err
+	}
+	return fence, true, nil
+}
+
 // find returns the record of an attempt, whole or what is left of it.
 func (r *Records) find(k attempts.Key) (*attempts.Record, bool) {
 	if rec, ok := r.records[k]; ok {
@@ -193,6 +212,12 @@ func (r *Records) start(k attempts.Key, t job.Token, c attempts.Check) (job.Fenc
 	if stop := r.stops[e.JobID].state; stop.Version != c.StopVersion {
 		return job.Fence{}, &stop, nil
 	}
+	fence, err := r.run(k, rec, e)
+	return fence, nil, err
+}
+
+// run makes a record one that has begun.
+func (r *Records) run(k attempts.Key, rec *attempts.Record, e *job.Entry) (job.Fence, error) {
 	rec.DefinitionID = e.DefinitionID
 	if rec.Token.Counter == 1 && !rec.Running && !r.mayHaveKilled(e) && !r.closed {
 		r.unwritten[k] = rec
@@ -201,13 +226,13 @@ func (r *Records) start(k attempts.Key, t job.Token, c attempts.Check) (job.Fenc
 		}
 	} else {
 		if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec)); err != nil {
-			return job.Fence{}, nil, fmt.Errorf("embedded: start: %w", err)
+			return job.Fence{}, fmt.Errorf("embedded: start: %w", err)
 		}
 		delete(r.unwritten, k)
 	}
 	rec.Running = true
 	r.started++
-	return job.Fence{Epoch: attempts.EpochOf(r.db.incarnation), Counter: r.started, Start: t.Start}, nil, nil
+	return job.Fence{Epoch: attempts.EpochOf(r.db.incarnation), Counter: r.started, Start: rec.Token.Start}, nil
 }
 
 // mayHaveKilled reports whether an earlier process may have died of this attempt: it was due before this process opened the store,

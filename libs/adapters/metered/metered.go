@@ -174,6 +174,14 @@ func (x *recordsPort) Acquire(ctx context.Context, k attempts.Key, h attempts.Ho
 	return a, b, err
 }
 
+func (x *recordsPort) Begin(
+	ctx context.Context, k attempts.Key, h attempts.Holder, lapsesAt time.Time, c attempts.Check, keptSince time.Time,
+) (a job.Fence, b bool, err error) {
+	defer func(began time.Time) { x.m.done("records", "Begin", began, err) }(time.Now())
+	a, b, err = x.Records.Begin(ctx, k, h, lapsesAt, c, keptSince)
+	return a, b, err
+}
+
 func (x *recordsPort) Memory(ctx context.Context, jobID string) (a attempts.Memory, err error) {
 	defer func(began time.Time) { x.m.done("records", "Memory", began, err) }(time.Now())
 	a, err = x.Records.Memory(ctx, jobID)

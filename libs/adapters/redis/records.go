@@ -34,12 +34,15 @@ const (
 )
 
 // Records is leases, outcomes and stop records on Redis.
-type Records struct{ *Tier }
+type Records struct {
+	*Tier
+	begins *gatherer
+}
 
 var _ attempts.Records = (*Records)(nil)
 
 // NewRecords returns the records of a tier.
-func NewRecords(t *Tier) *Records { return &Records{Tier: t} }
+func NewRecords(t *Tier) *Records { return &Records{Tier: t, begins: newGatherer(t, beginScript)} }
 
 // recordKey is in the same partition as its job's stop record: the part of an execution id before the hyphen is its job's.
 func (r *Records) recordKey(k attempts.Key) string {
@@ -142,6 +145,32 @@ func (r *Records) Acquire(
 		return rec, ok, fmt.Errorf("redis: acquire: %w", err)
 	}
 	return rec, ok, nil
+}
+
+// It returns the number of the invocation, or nothing if it changed nothing. Most attempts begin here, so it reads as little as it can.
+var beginScript = newScript(incarnationLua + `
+if redis.call('EXISTS', KEYS[1], KEYS[3]) ~= 0 or redis.call('HEXISTS', KEYS[2], ARGV[6]) == 1 then return false end
+local kept = redis.call('GET', KEYS[6])
+if kept and tonumber(kept) >= tonumber(ARGV[8]) or incarnation(KEYS[4]) ~= ARGV[7] then return false end
+redis.call('HSET', KEYS[1], 'e', '1', 'r', '0', 'h', ARGV[1], 'd', ARGV[2], 'c', '1', 's', ARGV[3], 'l', ARGV[4], 'n', '1')
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+return redis.call('INCR', KEYS[5])`)
+
+// Begin implements attempts.Records.
+func (r *Records) Begin(
+	ctx context.Context, k attempts.Key, h attempts.Holder, lapsesAt time.Time, c attempts.Check, keptSince time.Time,
+) (fence job.Fence, ok bool, err error) {
+	id := c.Entry.JobID
+	keys := []string{r.recordKey(k), r.endedKey(k), r.stopKey(id), r.incarnationKey(id), r.ofJob(id, "started"), r.ofJob(id, keptName)}
+	counter, err := r.begins.run(ctx, keys, h.Name, c.Entry.DefinitionID, h.Start, lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k),
+		c.Incarnation, keptSince.UnixMilli()).Int64()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return fence, false, nil
+	case err != nil:
+		return fence, false, fmt.Errorf("redis: begin: %w", err)
+	}
+	return job.Fence{Epoch: attempts.EpochOf(c.Incarnation), Counter: counter, Start: h.Start}, true, nil
 }
 
 // It returns the number of the invocation, a word, or the current stop record if its version is not the check's.

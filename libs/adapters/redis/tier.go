@@ -142,15 +142,17 @@ func (t *Tier) ofJob(jobID, name string) string {
 }
 
 // incarnationLua returns a partition's incarnation, a new one if there is none of this reign of its server: the run id changes with
-// a restart, the replication id with a promotion. Both are read each time, because a connection, and a server, may outlive two
-// failovers, there and back. Half of each is enough. A name begins with its number, as in attempts.IncarnationName: the server's
+// a restart, the replication id with a restart and a promotion: a server that begins to accept writes draws a new one. So the latter
+// alone is compared each time (a connection, and a server, may outlive two failovers, there and back). Half of each is enough. A name begins with its number, as in attempts.IncarnationName: the server's
 // time in microseconds, or one more than the last number, if that is known. It ends in "p" where another server may have been in
 // this one's place before: it was a replica, or belongs to a cluster and knows nothing.
 const incarnationLua = `
 local function incarnation(key)
-  local info = redis.call('INFO', 'server', 'replication')
-  local reign = string.sub(string.match(info, 'run_id:(%w+)'), 1, 20) .. string.sub(string.match(info, 'master_replid:(%w+)'), 1, 20)
   local now = redis.call('GET', key)
+  local info = redis.call('INFO', 'replication')
+  if now and string.sub(now, 36, 55) == string.sub(string.match(info, 'master_replid:(%w+)'), 1, 20) then return now end
+  info = redis.call('INFO', 'server', 'replication')
+  local reign = string.sub(string.match(info, 'run_id:(%w+)'), 1, 20) .. string.sub(string.match(info, 'master_replid:(%w+)'), 1, 20)
   if not now or string.sub(now, 15, 55) ~= '-' .. reign then
     local time = redis.call('TIME')
     local number = time[1] * 1000000 + time[2]
@@ -179,7 +181,7 @@ func loadScripts(ctx context.Context, c *redis.Conn) error {
 	pipe := c.Pipeline()
 	for _, s := range []*script{
 		incarnationScript, addScript, dueScript, postponeScript, parkScript, removeScript, absentScript, claimScript, horizonScript, epochScript,
-		acquireScript, startScript, renewScript, releaseScript, finishScript, refuseScript, stopScript, postScript, boardScript,
+		acquireScript, beginScript, startScript, renewScript, releaseScript, finishScript, refuseScript, stopScript, postScript, boardScript,
 	} {
 		pipe.ScriptLoad(ctx, s.text) // the script's own Load would take the pipeline's missing reply for its hash
 	}

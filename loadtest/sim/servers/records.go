@@ -41,6 +41,24 @@ func (h *server) acquire(
 	return rec, true, nil
 }
 
+func (h *server) begin(k attempts.Key, holder attempts.Holder, lapsesAt time.Time, c attempts.Check, keptSince time.Time) (job.Fence, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, met := h.state.records[k]
+	if _, stopped := h.state.stops[c.Entry.JobID]; met || stopped || c.Incarnation != h.incarnation() || !keptSince.After(h.state.keptSince) {
+		return job.Fence{}, false
+	}
+	h.state.records[k] = attempts.Record{
+		Exists: true, Holder: holder.Name, DefinitionID: c.Entry.DefinitionID, LapsesAt: lapsesAt, Running: true, Token: job.Token{Counter: 1, Start: holder.Start},
+	}
+	h.state.started++
+	fence := job.Fence{Epoch: h.number(), Counter: h.state.started, Start: holder.Start}
+	if h.broken.SameToken {
+		fence.Counter = 0
+	}
+	return fence, true
+}
+
 func (h *server) start(k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,6 +206,14 @@ func (c *HotClient) Acquire(
 	_ context.Context, k attempts.Key, holder attempts.Holder, now, lapsesAt time.Time,
 ) (attempts.Record, bool, error) {
 	return c.of(k).acquire(k, holder, now, lapsesAt)
+}
+
+// Begin implements attempts.Records.
+func (c *HotClient) Begin(
+	_ context.Context, k attempts.Key, h attempts.Holder, lapsesAt time.Time, check attempts.Check, keptSince time.Time,
+) (job.Fence, bool, error) {
+	fence, ok := c.of(k).begin(k, h, lapsesAt, check, keptSince)
+	return fence, ok, nil
 }
 
 // Start implements attempts.Records.
