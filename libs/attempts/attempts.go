@@ -167,7 +167,7 @@ type Completion struct {
 	Outcome *job.Outcome // must no longer be changed
 }
 
-// Completed is the result of a Completion: whether its outcome was stored, and the record that stands now.
+// Completed is the result of a Completion: whether its outcome was stored, and if not, the record that stands now.
 type Completed struct {
 	Record Record
 	Stored bool

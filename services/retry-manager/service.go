@@ -32,7 +32,8 @@ import (
 type Config struct {
 	// Batch is how many events are settled at once.
 	Batch int
-	// Linger is the pause after a batch that was not full, so that the next one is larger and the store syncs less often.
+	// Linger is how long events that only mark entries as done are gathered at most. Anything else is settled at once, with what was
+	// gathered before it.
 	Linger time.Duration
 	// Partitions is the store's partition count, Grace how long an entry without its row is kept.
 	Partitions int
@@ -41,7 +42,7 @@ type Config struct {
 
 // DefaultConfig returns the settings of a settler that was given none.
 func DefaultConfig() Config {
-	return Config{Batch: 500, Linger: 5 * time.Millisecond, Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute}
+	return Config{Batch: 500, Linger: 250 * time.Millisecond, Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute}
 }
 
 // Validate returns everything that is wrong with c.
@@ -110,52 +111,98 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil // ctx ended before anything began
 	}
 	s.subscribed.Store(true)
+	g := s.newGathered()
 	for ctx.Err() == nil {
-		messages, err := run.NextOf(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupSettle, &consumer, s.cfg.Batch)
-		if err != nil {
+		from := consumer
+		messages, err := s.next(ctx, &consumer, g)
+		if err != nil && ctx.Err() != nil {
 			break
 		}
-		err = run.Retry(ctx, s.deps.Logger, "settle events", func(ctx context.Context) error {
-			return s.settle(ctx, messages)
-		})
-		if err != nil {
+		if consumer != from && len(g.events) > 0 {
+			// The topic was created anew. What the old one held is settled; its offsets say nothing about the new one.
+			clear(g.offsets)
+			if !s.settleAll(ctx, consumer, g) {
+				break
+			}
+			g = s.newGathered()
+		}
+		s.add(g, messages)
+		if len(g.offsets) == 0 || !g.urgent && g.taken < s.cfg.Batch && s.deps.Clock.Since(g.began) < s.cfg.Linger {
+			continue
+		}
+		if !s.settleAll(ctx, consumer, g) {
 			break
 		}
-		offsets := map[int]int64{}
-		for _, m := range messages {
-			offsets[m.Partition] = m.Offset + 1
-		}
-		err = run.Retry(ctx, s.deps.Logger, "commit events", func(ctx context.Context) error {
-			return consumer.Commit(ctx, offsets)
-		})
-		if err != nil {
-			break
-		}
-		s.metrics.settled.Add(float64(len(messages)))
-		if len(messages) < s.cfg.Batch && run.Sleep(ctx, s.cfg.Linger) != nil {
-			break
-		}
+		g = s.newGathered()
 	}
 	return consumer.Close()
 }
 
-// settle handles a batch. It writes first what follows from an attempt, then the marks. A crash in between leaves the batch
-// uncommitted, and everything is written once more under the same keys.
-func (s *Service) settle(ctx context.Context, messages []dispatch.Message) error {
-	b := &batch{
-		marked: make(map[job.Locator]bool, len(messages)), ended: map[job.Locator]bool{}, marks: make([]job.Locator, 0, len(messages)),
-		rows: map[job.Locator]job.PendingRow{},
+// gathered is events that are settled together, in the order of the log.
+type gathered struct {
+	events []*job.Event
+	// offsets are the positions behind them; taken counts the messages, which may be more than the events.
+	offsets map[int]int64
+	taken   int
+	began   time.Time
+	// urgent is set if something is to be done about one of them besides marking its entry.
+	urgent bool
+}
+
+func (s *Service) newGathered() *gathered {
+	return &gathered{events: make([]*job.Event, 0, s.cfg.Batch), offsets: map[int]int64{}}
+}
+
+// next waits for messages, until what was gathered must be settled at the latest.
+func (s *Service) next(ctx context.Context, consumer *dispatch.Consumer, g *gathered) ([]dispatch.Message, error) {
+	if g.taken > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(s.cfg.Linger-s.deps.Clock.Since(g.began), 0))
+		defer cancel()
 	}
-	events := make([]*job.Event, 0, len(messages))
+	return run.NextOf(ctx, s.deps.Logger, s.deps.Log, dispatch.TopicEvents, dispatch.GroupSettle, consumer, s.cfg.Batch-g.taken)
+}
+
+// add gathers the events of messages.
+func (s *Service) add(g *gathered, messages []dispatch.Message) {
+	if g.taken == 0 {
+		g.began = s.deps.Clock.Now()
+	}
+	g.taken += len(messages)
 	for i := range messages {
 		m := &messages[i]
+		g.offsets[m.Partition] = m.Offset + 1
 		e, err := wire.EventOf(m)
 		if err != nil {
 			s.deps.Logger.Error("an event cannot be decoded, it is passed over", "partition", m.Partition,
 				"offset", m.Offset, "error", err)
 			continue
 		}
-		events = append(events, e)
+		g.urgent = g.urgent || !onlyMarks(e)
+		g.events = append(g.events, e)
+	}
+}
+
+// settleAll settles what was gathered and commits it. It returns false if ctx ended before that.
+func (s *Service) settleAll(ctx context.Context, consumer dispatch.Consumer, g *gathered) bool {
+	err := run.Retry(ctx, s.deps.Logger, "settle events", func(ctx context.Context) error { return s.settle(ctx, g.events) })
+	if err != nil {
+		return false
+	}
+	err = run.Retry(ctx, s.deps.Logger, "commit events", func(ctx context.Context) error { return consumer.Commit(ctx, g.offsets) })
+	if err != nil {
+		return false
+	}
+	s.metrics.settled.Add(float64(g.taken))
+	return true
+}
+
+// settle handles a batch. It writes first what follows from an attempt, then the marks. A crash in between leaves the batch
+// uncommitted, and everything is written once more under the same keys.
+func (s *Service) settle(ctx context.Context, events []*job.Event) error {
+	b := &batch{
+		marked: make(map[job.Locator]bool, len(events)), ended: map[job.Locator]bool{}, marks: make([]job.Locator, 0, len(events)),
+		rows: map[job.Locator]job.PendingRow{},
 	}
 	if err := s.readRows(ctx, b, events); err != nil {
 		return err

@@ -33,6 +33,11 @@ func (b *batch) mark(l job.Locator) {
 	}
 }
 
+// onlyMarks reports whether an event does no more than end its entry.
+func onlyMarks(e *job.Event) bool {
+	return e.Type != job.EventDeferred && (e.Type != job.EventAttempt || !e.Outcome.Failed())
+}
+
 // handle carries out step 7 of services/README.md for one event.
 func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 	l := e.Entry.Locator

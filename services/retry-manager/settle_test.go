@@ -10,10 +10,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
-	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
-	"github.com/minutehand/minutehand/libs/wire"
 )
 
 // fixture is a settler on embedded adapters in memory, and an attempt that failed.
@@ -80,11 +78,11 @@ func newFixture(t *testing.T) fixture {
 // settled settles events, one batch per call.
 func (f fixture) settled(events ...job.Event) {
 	f.t.Helper()
-	messages := make([]dispatch.Message, len(events))
+	batch := make([]*job.Event, len(events))
 	for i := range events {
-		messages[i] = dispatch.Message{Value: wire.EventMessage(&events[i]).Value}
+		batch[i] = &events[i]
 	}
-	if err := f.settle(f.t.Context(), messages); err != nil {
+	if err := f.settle(f.t.Context(), batch); err != nil {
 		f.t.Fatal(err)
 	}
 }

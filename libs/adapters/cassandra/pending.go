@@ -44,7 +44,7 @@ type bucketOf struct {
 	minute    int64
 }
 
-// write sends statements about rows in batches of one bucket each.
+// write sends statements about rows in batches of one bucket each; what is left over, in batches of a few buckets.
 func (s *Pending) write(ctx context.Context, what string, n int, of func(i int) (job.Locator, gocql.BatchEntry)) error {
 	var order []bucketOf
 	byBucket := map[bucketOf][]gocql.BatchEntry{}
@@ -58,11 +58,17 @@ func (s *Pending) write(ctx context.Context, what string, n int, of func(i int) 
 		byBucket[b] = append(byBucket[b], e)
 	}
 	var batches [][]gocql.BatchEntry
+	var few []gocql.BatchEntry
 	for _, b := range order {
 		for chunk := range slices.Chunk(byBucket[b], maxBatch) {
-			batches = append(batches, chunk)
+			if len(chunk) > mixedBatch/2 {
+				batches = append(batches, chunk)
+			} else {
+				few = append(few, chunk...)
+			}
 		}
 	}
+	batches = slices.AppendSeq(batches, slices.Chunk(few, mixedBatch))
 	return run.Each(len(batches), concurrency, func(i int) error {
 		if len(batches[i]) == 1 {
 			q := s.session.Query(batches[i][0].Stmt, batches[i][0].Args...).Idempotent(true)

@@ -275,7 +275,7 @@ look(ARGV[6])
 if outcome or not (not there or mine(ARGV[1], ARGV[2]) or not alive(ARGV[3])) then return answer(0) end
 if not there then redis.call('HSET', key, 'c', ARGV[1], 's', ARGV[2]) end
 store(ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8])
-return answer(1)`)
+return 1`)
 
 // Finish implements attempts.Records.
 func (r *Records) Finish(ctx context.Context, ends []attempts.Completion, now time.Time) ([]attempts.Completed, error) {
@@ -293,7 +293,10 @@ func (r *Records) Finish(ctx context.Context, ends []attempts.Completion, now ti
 	}
 	ended := make([]attempts.Completed, len(ends))
 	for i, a := range answers {
-		if ended[i].Record, ended[i].Stored, err = answerOf(a); err != nil {
+		if ended[i].Stored = a.Val() == int64(1); ended[i].Stored {
+			continue
+		}
+		if ended[i].Record, _, err = answerOf(a); err != nil {
 			return nil, fmt.Errorf("redis: finish: %w", err)
 		}
 	}

@@ -254,7 +254,9 @@ func outcomesRace(t *testing.T, f fixture) {
 			if i%2 == 0 {
 				var ended []attempts.Completed
 				if ended, err = f.Finish(t.Context(), []attempts.Completion{{Key: f.key, Token: token, Outcome: &o}}, f.now); err == nil {
-					rec, ok = ended[0].Record, ended[0].Stored
+					if rec, ok = ended[0].Record, ended[0].Stored; ok {
+						rec = attempts.Record{Outcome: &o}
+					}
 				}
 			} else {
 				rec, ok, err = f.Refuse(t.Context(), f.key, o, f.now)

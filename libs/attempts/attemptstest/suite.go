@@ -179,13 +179,16 @@ func (f fixture) record(t *testing.T) attempts.Record {
 	return records[0]
 }
 
-// finish tries to store an outcome and reports whether it was stored; either way the record returned is the one that stands.
+// finish tries to store an outcome and reports whether it was stored; otherwise the record returned is the one that stands.
 func (f fixture) finish(t *testing.T, token job.Token, o job.Outcome, at time.Time) bool {
 	t.Helper()
 	ended, err := f.Finish(t.Context(), []attempts.Completion{{Key: f.key, Token: token, Outcome: &o}}, at)
 	must(t, err)
 	if len(ended) != 1 {
 		t.Fatalf("%d records for one end", len(ended))
+	}
+	if ended[0].Stored {
+		ended[0].Record = f.record(t)
 	}
 	f.wantTold(t, ended[0].Record, ended[0].Stored, o)
 	return ended[0].Stored
