@@ -213,66 +213,42 @@ func bareCost(ctx context.Context, target string) (c bare, err error) {
 	return c, err
 }
 
-// printLadder prints a row for each process, in µs for a fire (or for a second when nothing fires), and the sums in b.
+// table is what is printed of the ladder.
+type table struct {
+	steps []step
+	// idle is what each process uses in a second when nothing fires.
+	idle map[string]float64
+}
+
+// counts reports whether a process belongs to the whole: all but what only measures.
+func counts(name string) bool { return name != wholeMachine && name != "load generator" }
+
+// printLadder prints a row for each process, in µs for a fire (or in ms for a second when nothing fires), and the sums in b.
 func printLadder(steps []step, b, rate samples) {
 	fmt.Printf("%d cores, %s, shared by one process of each service, the servers, the sink and the load generator\n", runtime.NumCPU(), memory())
 	fmt.Printf("b, the CPU of a bare request and its answer: %s µs, before and after; %s requests/s\n\n", b, rate)
-	idle := map[string]float64{}
+	t := table{steps, map[string]float64{}}
 	head, line := "| µs of CPU per fire |", "|---|"
 	for _, s := range steps {
-		if s.fires == 0 {
-			for name, used := range s.cpu {
-				idle[name] = used / s.took.Seconds()
-			}
-			head += " idle, ms per second |"
-		} else {
+		line += "---|"
+		if s.fires > 0 {
 			head += " " + s.name + " | … less idle |"
 			line += "---|"
-		}
-		line += "---|"
-	}
-	fmt.Println(head + "\n" + line)
-	mine := func(name string) bool { return name != wholeMachine && name != "load generator" }
-	row := func(label string, of func(cpu map[string]float64) float64) (less []float64) {
-		text := "| " + label + " |"
-		for _, s := range steps {
-			used := of(s.cpu)
-			if s.fires == 0 {
-				text += fmt.Sprintf(" %.1f |", used/s.took.Seconds()*1000)
-				continue
-			}
-			all, net := used/float64(s.fires)*1e6, (used-of(idle)*s.took.Seconds())/float64(s.fires)*1e6
-			text += fmt.Sprintf(" %.0f | %.0f |", all, net)
-			less = append(less, net)
-		}
-		fmt.Println(text)
-		return less
-	}
-	for _, name := range slices.Sorted(maps.Keys(steps[0].cpu)) {
-		if mine(name) {
-			row(name, func(cpu map[string]float64) float64 { return cpu[name] })
-		}
-	}
-	all := func(cpu map[string]float64) (sum float64) {
-		for name, used := range cpu {
-			if mine(name) {
-				sum += used
-			}
-		}
-		return sum
-	}
-	less := row("**in all**", all)
-	text := "| **in b** |"
-	i := 0
-	for _, s := range steps {
-		if s.fires == 0 {
-			text += " |"
 			continue
 		}
-		text += fmt.Sprintf(" **%.1f** | **%.1f** |", all(s.cpu)/float64(s.fires)*1e6/b.median(), less[i]/b.median())
-		i++
+		head += " idle, ms per second |"
+		for name, used := range s.cpu {
+			t.idle[name] = used / s.took.Seconds()
+		}
 	}
-	fmt.Println(text)
+	fmt.Println(head + "\n" + line)
+	for _, name := range slices.Sorted(maps.Keys(steps[0].cpu)) {
+		if counts(name) {
+			t.row(name, "%.0f", 1e6, func(cpu map[string]float64) float64 { return cpu[name] })
+		}
+	}
+	t.row("**in all**", "%.0f", 1e6, sum)
+	t.row("**in b**", "**%.1f**", 1e6/b.median(), sum)
 	for _, s := range steps {
 		if s.fires > 0 {
 			fmt.Printf("\n%s: %d fires at %.0f/s, watched for %.0f s; lateness p50 %.1f ms, p99 %.1f ms; the whole machine used %.0f µs per fire.",
@@ -280,4 +256,29 @@ func printLadder(steps []step, b, rate samples) {
 		}
 	}
 	fmt.Println()
+}
+
+// sum returns what all processes that count used.
+func sum(cpu map[string]float64) (all float64) {
+	for name, used := range cpu {
+		if counts(name) {
+			all += used
+		}
+	}
+	return all
+}
+
+// row prints what some of the processes used for a fire, in a unit of which a second has so many.
+func (t *table) row(label, format string, units float64, of func(cpu map[string]float64) float64) {
+	text := "| " + label + " |"
+	for _, s := range t.steps {
+		used := of(s.cpu)
+		if s.fires == 0 {
+			text += fmt.Sprintf(" %.1f |", used/s.took.Seconds()*1000)
+			continue
+		}
+		less := used - of(t.idle)*s.took.Seconds()
+		text += fmt.Sprintf(" "+format+" | "+format+" |", used/float64(s.fires)*units, less/float64(s.fires)*units)
+	}
+	fmt.Println(text)
 }

@@ -74,14 +74,7 @@ func runSink(ctx context.Context) error {
 		}
 		_ = json.NewEncoder(w).Encode(shown)
 	})
-	mux.HandleFunc("GET /cpu", func(w http.ResponseWriter, _ *http.Request) {
-		used, err := cpuOf(os.Getpid())
-		if err != nil {
-			w.WriteHeader(http.StatusInternalServerError)
-			return
-		}
-		_ = json.NewEncoder(w).Encode(used)
-	})
+	mux.HandleFunc("GET /cpu", tellCPU)
 	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -99,6 +92,16 @@ func runSink(ctx context.Context) error {
 	fmt.Printf("http://%s http://%s\n", listener.Addr(), hanging.Addr())
 	serveSink(ctx, mux, listener, hanging)
 	return nil
+}
+
+// tellCPU answers with the CPU time that this process has used, in seconds.
+func tellCPU(w http.ResponseWriter, _ *http.Request) {
+	used, err := cpuOf(os.Getpid())
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(used)
 }
 
 // serveSink serves on one listener, and never answers on the other, until ctx ends.

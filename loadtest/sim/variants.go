@@ -61,6 +61,7 @@ func Variants() []*Variant {
 		{Name: "an old definition is judged by the last update alone", Seed: 74, Ports: only("executor", func(p *Ports) {
 			p.Records = beginsAs{p.Records, []job.Verdict{job.VerdictSuperseded}}
 		})},
+		{Name: "an attempt begins at once whatever stop record there is", Ports: only("executor", func(p *Ports) { p.Records = beginsAnyway{p.Records} })},
 		{Name: "a change writes no stop record", Ports: only("job-api", func(p *Ports) { p.Records = stopsNothing{p.Records} })},
 		{Name: "a stop holds that only a replaced server has", Servers: func(w *world) { w.hot.Broken.AloneHolds = true }},
 		{Name: "no successor is written", Ports: only("scheduler-worker", func(p *Ports) { p.Pending = writesNothing{p.Pending} })},
@@ -232,6 +233,25 @@ func (r refusesAhead) Start(ctx context.Context, k attempts.Key, t job.Token, c 
 		stop.DefinitionID, stop.EffectiveAt = c.Entry.DefinitionID+"~", time.Time{}
 	}
 	return fence, stop, err
+}
+
+// beginsAnyway begins an attempt that nobody has met, and asks nobody whether it was stopped.
+type beginsAnyway struct{ attempts.Records }
+
+func (b beginsAnyway) Begin(
+	ctx context.Context, k attempts.Key, h attempts.Holder, lapsesAt time.Time, c attempts.Check, keptSince time.Time,
+) (job.Fence, bool, error) {
+	if fence, ok, err := b.Records.Begin(ctx, k, h, lapsesAt, c, keptSince); ok || err != nil {
+		return fence, ok, err
+	}
+	rec, held, err := b.Records.Acquire(ctx, k, h, time.Now(), lapsesAt)
+	stops, asked := b.Records.StopsOf(ctx, []string{c.Entry.JobID})
+	if err != nil || asked != nil || !held || rec.Token.Counter > 1 {
+		return job.Fence{}, false, errors.Join(err, asked)
+	}
+	c.StopVersion = stops[c.Entry.JobID].Version
+	fence, stop, err := b.Records.Start(ctx, k, rec.Token, c)
+	return fence, err == nil && stop == nil, err
 }
 
 // beginsAs lets an attempt begin although the stop record gives it one of some verdicts.

@@ -42,8 +42,8 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		s.hosts.reject(w)
 		return
 	}
-	if now := s.deps.Clock.Now(); now.Before(w.fire.DueAt) {
-		s.hosts.delay(w, w.fire.DueAt) // the worker's clock is ahead of this one
+	if w.isEarly(s.deps.Clock.Now()) {
+		s.hosts.delay(w, w.fire.DueAt) // it found no room among those that came ahead
 		return
 	}
 	a := s.attempt(w)

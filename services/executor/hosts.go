@@ -55,6 +55,9 @@ type task struct {
 	early bool
 }
 
+// isEarly reports whether the fire's instant is still to come: its target is not called before that (I5).
+func (w *task) isEarly(now time.Time) bool { return now.Before(w.fire.DueAt) }
+
 // lighten drops a large fire's payload. The message's own fire stays as it is.
 func (w *task) lighten() {
 	if w.bytes > heavyFire {
@@ -147,7 +150,7 @@ const earlyShare = 4
 func (h *hosts) waitFor(w *task) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.clock.Now().Before(w.fire.DueAt) || h.early >= h.cfg.MaxWaiting/earlyShare || h.earlyBytes+w.bytes > h.cfg.MaxBytes/earlyShare {
+	if !w.isEarly(h.clock.Now()) || h.early >= h.cfg.MaxWaiting/earlyShare || h.earlyBytes+w.bytes > h.cfg.MaxBytes/earlyShare {
 		return false
 	}
 	w.early = true

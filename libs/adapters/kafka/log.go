@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -39,6 +40,8 @@ type Options struct {
 	// Dial connects to a broker; nil means in plain text.
 	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger *slog.Logger
+	// Observe is told the name of each request that was sent to a broker, such as Fetch; nil for nobody.
+	Observe func(request string)
 	// why keeps why connections fail.
 	why *reason.Keeper
 }
@@ -46,6 +49,9 @@ type Options struct {
 // brokers returns the options that say where to connect.
 func (o *Options) brokers() []kgo.Opt {
 	opts := []kgo.Opt{kgo.SeedBrokers(o.Brokers...), kgo.WithHooks(connects{o.why, o.Username})}
+	if o.Observe != nil {
+		opts = append(opts, kgo.WithHooks(observer(o.Observe)))
+	}
 	if o.Dial != nil {
 		opts = append(opts, kgo.Dialer(o.Dial))
 	}
@@ -118,6 +124,14 @@ func (l *Log) Check(ctx context.Context) error {
 		return fmt.Errorf("kafka: %w", l.o.why.Explain(err))
 	}
 	return nil
+}
+
+// observer tells of requests.
+type observer func(request string)
+
+// OnBrokerWrite implements kgo.HookBrokerWrite.
+func (o observer) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	o(kmsg.NameForKey(key))
 }
 
 // connects keeps why a broker refused a connection: the driver tries again until the time is over.

@@ -42,9 +42,9 @@ var mutants = []mutant{
 		first: 1640,
 	},
 	{
-		name: "an attempt begins before its instant", file: "services/executor/execute.go",
-		from: "now.Before(w.fire.DueAt) {",
-		to:   "false && now.Before(w.fire.DueAt) {",
+		name: "an attempt begins before its instant", file: "services/executor/hosts.go",
+		from: "return now.Before(w.fire.DueAt) }",
+		to:   "return now.Add(time.Second).Before(w.fire.DueAt) }",
 	},
 	{
 		name: "a retry is not written", file: "services/retry-manager/settle.go",
