@@ -244,13 +244,13 @@ func (b beginsAnyway) Begin(
 	if fence, ok, err := b.Records.Begin(ctx, k, h, lapsesAt, c, keptSince); ok || err != nil {
 		return fence, ok, err
 	}
-	rec, held, err := b.Records.Acquire(ctx, k, h, time.Now(), lapsesAt)
-	stops, asked := b.Records.StopsOf(ctx, []string{c.Entry.JobID})
+	rec, held, err := b.Acquire(ctx, k, h, time.Now(), lapsesAt)
+	stops, asked := b.StopsOf(ctx, []string{c.Entry.JobID})
 	if err != nil || asked != nil || !held || rec.Token.Counter > 1 {
 		return job.Fence{}, false, errors.Join(err, asked)
 	}
 	c.StopVersion = stops[c.Entry.JobID].Version
-	fence, stop, err := b.Records.Start(ctx, k, rec.Token, c)
+	fence, stop, err := b.Start(ctx, k, rec.Token, c)
 	return fence, err == nil && stop == nil, err
 }
 
