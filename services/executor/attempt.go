@@ -56,6 +56,15 @@ func (a *attempt) begin(ctx context.Context) (fence job.Fence, began bool) {
 	return fence, true
 }
 
+// withdraw releases what this executor may have begun without knowing it, because it was told to stop before it had the answer. It has
+// called nobody, so the next executor need not wait.
+func (a *attempt) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
+	defer cancel()
+	a.rec = attempts.Record{Token: job.Token{Counter: 1, Start: a.holder.Start}}
+	a.release(ctx)
+}
+
 // mine reports whether the earlier run, if there was one, was for an entry of the same definition. A run for another
 // definition's entry is ended through that entry. This entry's row may be done, and nobody would settle it.
 func (a *attempt) mine() bool { return a.rec.Of(a.w.fire.DefinitionID) }

@@ -61,6 +61,9 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	}
 	var held bool
 	if a.rec, held = s.acquire(ctx, a); !held {
+		if ctx.Err() != nil {
+			a.withdraw(ctx)
+		}
 		return
 	}
 	if a.rec.Token.Counter == 1 {

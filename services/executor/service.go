@@ -420,11 +420,12 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 		if w.fire.Attempt > 1 {
 			since = w.fire.DueAt // it was on time until now
 		}
-		delay := min(max(now.Sub(since), s.cfg.MinDefer), s.cfg.MaxDefer)
+		from := job.Later(now, w.fire.DueAt) // it may have come ahead
+		delay := min(max(from.Sub(since), s.cfg.MinDefer), s.cfg.MaxDefer)
 		// The due instant counts too, so that the fire that came last this time need not be the last one the next time.
 		spread := job.Unit(w.fire.ExecutionID, int(w.fire.DueAt.UnixMilli())) * float64(delay*3/4)
 		delay = delay/4 + time.Duration(spread)
-		event := job.DeferredEvent(w.fire, w.target(), job.Instant(now.Add(delay)), job.Instant(now))
+		event := job.DeferredEvent(w.fire, w.target(), job.Instant(from.Add(delay)), job.Instant(now))
 		events[i] = &event
 	}
 	if len(tasks) == 0 || s.publish(ctx, events...) != nil {

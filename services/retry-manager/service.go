@@ -118,7 +118,7 @@ func (s *Service) Run(ctx context.Context) error {
 		if err != nil && ctx.Err() != nil {
 			break
 		}
-		if consumer != from && len(g.events) > 0 {
+		if consumer != from && g.taken > 0 {
 			// The topic was created anew. What the old one held is settled; its offsets say nothing about the new one.
 			clear(g.offsets)
 			if !s.settleAll(ctx, consumer, g) {

@@ -37,9 +37,39 @@ func newestDay() int { return dayOf(time.Now()) + 1 }
 // seldom fires is a read of six partitions.
 func weekOf(day int) int { return day / 7 }
 
-// mixedBatch bounds the rows of a batch over several partitions. Rows of different jobs lie in different partitions; a batch of a few
-// costs the coordinator two thirds of what single writes do, and its client a fraction. Cassandra warns of more than ten.
-const mixedBatch = 10
+const (
+	// mixedBatch bounds the rows of a batch over several partitions, and mixedBytes their size: Cassandra warns of more than ten
+	// partitions or 5 KiB, and refuses 50 KiB. A batch of a few costs the coordinator two thirds of what single writes do, and its client
+	// a fraction.
+	mixedBatch, mixedBytes = 10, 4500
+	// rowOverhead is what a row takes in a batch besides its text, at most.
+	rowOverhead = 150
+)
+
+// mixed cuts rows of several partitions into batches. A row that is large goes alone.
+func mixed(rows []gocql.BatchEntry) (batches [][]gocql.BatchEntry) {
+	from, bytes := 0, 0
+	for i := range rows {
+		size := rowOverhead
+		for _, arg := range rows[i].Args {
+			switch v := arg.(type) {
+			case string:
+				size += len(v)
+			case []byte:
+				size += len(v)
+			}
+		}
+		if i > from && (i-from == mixedBatch || bytes+size > mixedBytes) {
+			batches = append(batches, rows[from:i:i])
+			from, bytes = i, 0
+		}
+		bytes += size
+	}
+	if from < len(rows) {
+		batches = append(batches, rows[from:])
+	}
+	return batches
+}
 
 // Record implements jobstore.History. Events of one job and week go in one batch, which is atomic for nobody; what is left over, in
 // batches of a few jobs (decision 40).
@@ -76,7 +106,7 @@ func (s *History) Record(ctx context.Context, events []*job.Event) error {
 		}
 		batches[p] = batches[p][n:]
 	}
-	chunks = slices.AppendSeq(chunks, slices.Chunk(few, mixedBatch))
+	chunks = append(chunks, mixed(few)...)
 	return run.Each(len(chunks), concurrency, func(i int) error {
 		b := s.session.Batch(gocql.UnloggedBatch)
 		b.Entries = chunks[i]

@@ -68,7 +68,7 @@ func (s *Pending) write(ctx context.Context, what string, n int, of func(i int) 
 			}
 		}
 	}
-	batches = slices.AppendSeq(batches, slices.Chunk(few, mixedBatch))
+	batches = append(batches, mixed(few)...)
 	return run.Each(len(batches), concurrency, func(i int) error {
 		if len(batches[i]) == 1 {
 			q := s.session.Query(batches[i][0].Stmt, batches[i][0].Args...).Idempotent(true)
