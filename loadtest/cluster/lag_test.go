@@ -30,7 +30,7 @@ func TestServicesTellHowFarTheyLieBehindTheLogAndWhatTheirCallsTake(t *testing.T
 	// The calls of the ports are measured in the processes of the services.
 	for service, call := range map[string][2]string{
 		"job-api": {"jobs", "CreateMany"}, "bucket-loader": {"hot buckets", "Incarnations"}, "scheduler-worker": {"log", "Publish"},
-		"executor": {"records", "Acquire"}, "retry-manager": {"log", "Commit"}, "audit-writer": {"history", "Record"},
+		"executor": {"records", "Begin"}, "retry-manager": {"log", "Commit"}, "audit-writer": {"history", "Record"},
 	} {
 		text := f.scrape(f.Member(service, 0)) + f.scrape(f.Member(service, 1))
 		line := fmt.Sprintf(`minutehand_port_call_seconds_count{operation=%q,port=%q} `, call[1], call[0])
