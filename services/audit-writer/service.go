@@ -42,7 +42,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Region: "local", Codec: "zstd", CloseAfter: time.Minute, CloseBytes: 64 << 20, Batch: 2000,
-		Linger: 250 * time.Millisecond,
+		Linger: 20 * time.Millisecond,
 	}
 }
 

@@ -37,7 +37,8 @@ type Config struct {
 	PollInterval time.Duration
 	// ReadGap is the shortest pause between two reads.
 	ReadGap time.Duration
-	// Ahead is how long before its instant a fire is published at most, and half of it the least; 0 publishes at the instant.
+	// Ahead is how long before its instant a fire is published at most, and half of it the least (an entry that is read later is
+	// published when it was read); 0 publishes at the instant.
 	// The executor waits for the instant. So what is due within half of it is published, and later removed, together.
 	Ahead time.Duration
 	// OwnerTTL is how old the last accepted read may be for an owner to dispatch anything.
@@ -83,7 +84,7 @@ func (c Config) Validate() error {
 	check(c.Lookahead > 0, "lookahead must be over 0")
 	check(c.PollInterval > 0 && c.PollInterval < c.OwnerTTL && c.PollInterval < c.Lookahead,
 		"poll interval must be over 0, below the owner TTL and below the lookahead")
-	check(c.Ahead >= 0 && c.Ahead <= c.Lookahead-c.PollInterval, "ahead must not be negative, and at most the lookahead less the poll interval")
+	check(c.Ahead >= 0, "ahead must not be negative")
 	check(c.ReadGap >= 0, "read gap must not be negative")
 	check(c.MaxTasks > 0 && c.MaxBytes > 0 && c.Shards > 0, "max tasks, max bytes and shards must be over 0")
 	check(c.Batch > 0 && c.Batch <= jobstore.MaxGetMany, fmt.Sprintf("batch must be 1 to %d", jobstore.MaxGetMany))
