@@ -371,6 +371,12 @@ bench-servers: binaries ## measure the services on the real servers, ROUNDS=3 wi
 	@infra/local/with-servers go run ./loadtest/bench -servers -stampedes 10000,50000,200000
 	@infra/local/with-servers go run ./loadtest/bench -servers -stampedes 10000,50000 -recurring
 
+LADDER ?= -ladder 0,500,2000
+
+.PHONY: bench-ladder
+bench-ladder: binaries ## measure on the real servers what all processes use for a fire, idle, at rates and at the maximum, beside a bare client
+	@infra/local/with-servers go run ./loadtest/bench $(LADDER)
+
 .PHONY: bench-costs
 bench-costs: binaries ## measure what fires cost each service and server, for minutehand capacity, and hold its model against another load
 	@infra/local/with-servers go run ./loadtest/bench -costs services/all-in-one/sizing/costs.json

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -45,7 +46,7 @@ func ladder(ctx context.Context, rates string, last, settle time.Duration, recur
 	}
 	defer stopSink()
 	var steps []step
-	before, err := bareCost(ctx, target)
+	before, err := bareCost(ctx, target, ladderBare)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func ladder(ctx context.Context, rates string, last, settle time.Duration, recur
 	if err != nil {
 		return err
 	}
-	after, err := bareCost(ctx, target)
+	after, err := bareCost(ctx, target, ladderBare)
 	if err != nil {
 		return err
 	}
@@ -185,9 +186,9 @@ func (b *onServers) stepAtOnce(ctx context.Context, settle time.Duration, recurr
 // bare is what a request of a bare client costs: CPU seconds of the client and the sink.
 type bare struct{ rate, cpu float64 }
 
-func bareCost(ctx context.Context, target string) (c bare, err error) {
+func bareCost(ctx context.Context, target string, n int) (c bare, err error) {
 	spent := func() (s float64, err error) {
-		text, err := (&process{client: http1}).get(ctx, target+"/cpu")
+		text, err := (&process{client: http.DefaultClient}).get(ctx, target+"/cpu")
 		if err != nil {
 			return 0, err
 		}
@@ -197,7 +198,7 @@ func bareCost(ctx context.Context, target string) (c bare, err error) {
 	if err != nil {
 		return c, err
 	}
-	cmd, err := self(ctx, "-bare", target+"/hook", "-fires", strconv.Itoa(ladderBare))
+	cmd, err := self(ctx, "-bare", target+"/hook", "-fires", strconv.Itoa(n))
 	if err != nil {
 		return c, err
 	}
@@ -209,7 +210,7 @@ func bareCost(ctx context.Context, target string) (c bare, err error) {
 		return c, err
 	}
 	after, err := spent()
-	c.cpu = (after - before + (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()) / ladderBare
+	c.cpu = (after - before + (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()) / float64(n)
 	return c, err
 }
 

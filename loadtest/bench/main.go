@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -33,7 +32,7 @@ func main() {
 	inner := flag.Bool("inner", false, "dispatch without the network and print the fires per second (used by bench itself)")
 	servers := flag.Bool("servers", false, "measure the services on the real servers that infra/local started, instead of one process")
 	sizes := flag.String("stampedes", "", "measure only stampedes of these sizes, such as 50000,200000, each alone and beside a target that hangs")
-	recurring := flag.Bool("recurring", false, "with -stampedes: jobs of an hourly schedule instead of one-shots")
+	recurring := flag.Bool("recurring", false, "with -stampedes and -ladder: recurring jobs instead of one-shots")
 	least := flag.Float64("least", 0, "with -stampedes: fail if fires per second are less than so many of a bare client's requests")
 	costs := flag.String("costs", "", "measure what fires cost on the real servers, and write it to this file, for minutehand capacity")
 	onlyBytesOf := flag.Bool("only-bytes", false, "with -costs: measure only what things take, and leave the rest of the file as it is")
@@ -177,16 +176,8 @@ func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
+// bareRate returns how many requests a second a bare client makes.
 func bareRate(ctx context.Context, target string, fires int) (float64, error) {
-	cmd, err := self(ctx, "-bare", target+"/hook", "-fires", fmt.Sprint(fires))
-	if err != nil {
-		return 0, err
-	}
-	out, err := cmd.Output()
-	if err != nil {
-		return 0, errors.Join(errors.New("bare client"), err)
-	}
-	var rate float64
-	_, err = fmt.Sscan(string(out), &rate)
-	return rate, err
+	c, err := bareCost(ctx, target, fires)
+	return c.rate, err
 }

@@ -138,9 +138,6 @@ func startSink(ctx context.Context) (target, hanging string, stop func(), err er
 	return target, hanging, func() { cancel(); _ = cmd.Wait() }, err
 }
 
-// http1 is for what the measurement itself asks.
-var http1 = &http.Client{}
-
 // runBare posts with 256 requests in flight, with a webhook's headers and a body of 256 bytes, and prints the requests per second.
 func runBare(ctx context.Context, target string, n int) error {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}}

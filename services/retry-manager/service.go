@@ -119,7 +119,7 @@ func (s *Service) Run(ctx context.Context) error {
 			break
 		}
 		if consumer != from && g.taken > 0 {
-			// The topic was created anew. What the old one held is settled; its offsets say nothing about the new one.
+			// The topic was re-created. Events of the old one are settled, but their offsets mean nothing in the new one.
 			clear(g.offsets)
 			if !s.settleAll(ctx, consumer, g) {
 				break
@@ -145,7 +145,7 @@ type gathered struct {
 	offsets map[int]int64
 	taken   int
 	began   time.Time
-	// urgent is set if something is to be done about one of them besides marking its entry.
+	// urgent is set if one of them needs more than a mark.
 	urgent bool
 }
 

@@ -23,7 +23,7 @@ type gatherer struct {
 	queues map[string]*queue
 }
 
-// queue is what waits for one server.
+// queue is what waits for one server: at most one call for each attempt that its executor runs at a time.
 type queue struct {
 	waiting []*call
 	flights int
