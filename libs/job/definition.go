@@ -72,6 +72,8 @@ type Definition struct {
 	// Overlap is always "allow_all" until the other policies are implemented.
 	Overlap  string `json:"overlap_policy"`
 	Priority string `json:"priority"`
+	// Precision is how close to its instant an occurrence is called.
+	Precision Precision `json:"precision"`
 }
 
 // EndOf returns where a definition ended that d followed, directly or after others that were superseded in turn. otherBegan is when
@@ -122,10 +124,13 @@ type TargetRef struct{ Kind, Host string }
 // Ref returns the target's kind and host.
 func (t *Target) Ref() TargetRef { return TargetRef{Kind: t.Kind, Host: t.Host()} }
 
-// Lane returns the hash of the target's kind and host, under which its capacity is counted; never 0.
-func (t *Target) Lane() uint32 {
+// Lane returns the hash of the target's kind and host, and of a precision, under which its capacity is counted; never 0.
+func (t *Target) Lane(p Precision) uint32 {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, t.Kind+"|"+t.Host()) // a hash never fails to write
+	if p != PrecisionStandard {
+		_, _ = io.WriteString(h, "|"+p.String())
+	}
 	return max(h.Sum32(), 1)
 }
 

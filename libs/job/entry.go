@@ -42,9 +42,10 @@ type Entry struct {
 	Change *Change
 	// Note is what the record says of the entry and nothing decides by; nil for nothing.
 	Note *Note
-	// Lane, Plain and Weight follow from the definition: see [Definition.Mark].
-	Lane  uint32
-	Plain bool
+	// Lane, Precision, Plain and Weight follow from the definition: see [Definition.Mark].
+	Lane      uint32
+	Precision Precision
+	Plain     bool
 	// Weight is the approximate size of the definition, and so of the fire, in bytes.
 	Weight int
 }
@@ -64,12 +65,13 @@ type Note struct {
 func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e.Plain }
 
 // Mark sets the fields of an entry of the definition by which workers decide before they read the definition:
-//   - Lane, the queue in which the entry waits for its target. All entries for one host share a lane, and two hosts share
-//     one only if their hashes collide. 0 is the lane of entries that were written before there were lanes.
+//   - Lane, the queue in which the entry waits for its target. All entries of one precision for one host share a lane, and two
+//     hosts share one only if their hashes collide. 0 is the lane of entries that were written before there were lanes.
+//   - Precision, how close to its instant it is called.
 //   - Plain, whether nothing follows from the entry and it fires even when it is late.
 //   - Weight, its size.
 func (d *Definition) Mark(e *Entry) {
-	e.Lane = d.Target.Lane()
+	e.Lane, e.Precision = d.Target.Lane(d.Precision), d.Precision
 	e.Plain = d.Schedule.Type == ScheduleOneShot && d.MissedRun != MissedSkip
 	e.Weight = len(d.Target.URL) + len(d.Target.Body)
 	for name, value := range d.Target.Headers {

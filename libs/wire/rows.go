@@ -69,7 +69,7 @@ func definitionToPB(d *job.Definition) *pb.Definition {
 		},
 		Target: targetToPB(d.Target), Retry: retryToPB(d.Retry), MissedRunPolicy: string(d.MissedRun),
 		CatchUpWindowMs: d.CatchUpWindow.Milliseconds(), MaxBackfill: int64(d.MaxBackfill), OverlapPolicy: d.Overlap,
-		Priority: d.Priority,
+		Priority: d.Priority, Precision: uint32(d.Precision),
 	}
 }
 
@@ -88,7 +88,7 @@ func definitionFromPB(m *pb.Definition) job.Definition {
 		},
 		Target: targetFromPB(m.GetTarget()), Retry: retryFromPB(m.GetRetry()), MissedRun: job.MissedRun(m.GetMissedRunPolicy()),
 		CatchUpWindow: dur(m.GetCatchUpWindowMs()), MaxBackfill: int(m.GetMaxBackfill()), Overlap: m.GetOverlapPolicy(),
-		Priority: m.GetPriority(),
+		Priority: m.GetPriority(), Precision: job.PrecisionOf(m.GetPrecision()),
 	}
 }
 

@@ -17,7 +17,7 @@ func fill() (job.Fire, job.Event) {
 	e := job.Entry{
 		Locator: job.Locator{Partition: 7, Minute: 99, DueAt: at, ExecutionID: "exe", Attempt: 3, DefinitionID: "def"},
 		JobID:   "job", Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at.Add(time.Second), Ordinal: 4,
-		BackfillFired: 2, WrittenAt: at, Chained: true, Lane: 1 << 31, Plain: true, Weight: 300, Tenant: 7,
+		BackfillFired: 2, WrittenAt: at, Chained: true, Lane: 1 << 31, Plain: true, Weight: 300, Tenant: 7, Precision: job.PrecisionFast,
 		Note: &job.Note{Source: "exe_0", TZData: "2026a", UTCOffset: -12600},
 	}
 	retry := job.DefaultRetryPolicy()
@@ -56,7 +56,7 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 		CreatedAt: e.At, UpdatedAt: e.At, PausedAt: e.At, StoppedExecutions: []string{"x"},
 		Definition: job.Definition{
 			ID: "def", EffectiveAt: e.At, FirstOrdinal: 2, Target: f.Target, Retry: f.Retry, MissedRun: job.MissedBackfill,
-			CatchUpWindow: time.Minute, MaxBackfill: 4, Overlap: "o", Priority: "p",
+			CatchUpWindow: time.Minute, MaxBackfill: 4, Overlap: "o", Priority: "p", Precision: job.PrecisionPrecise,
 			Schedule: job.Schedule{
 				Type: job.ScheduleCron, RunAt: e.At, CronExpr: "c", Timezone: "z", DST: job.DST{Gap: "g", Fold: "f"}, Every: time.Hour,
 				StartAt: time.UnixMilli(0).UTC(), EndAt: e.At, MaxOccurrences: 5, Jitter: time.Second,

@@ -44,6 +44,7 @@ func scripts(d dice, began time.Time) [][]script {
 		}
 		s.body["missed_run_policy"] = pick(d, []string{"skip", "fire_once", "backfill"}, "missed/%s", n)
 		s.body["catch_up_window"] = pick(d, []string{"10s", "1m"}, "window/%s", n)
+		s.body["precision"] = pick(d, []string{"standard", "standard", "fast", "precise"}, "precision/%s", n)
 		plan(d, &s, behaviour)
 		if s.body["type"] != "one_shot" {
 			bounds(d, &s, began)

@@ -52,6 +52,7 @@ func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *target
 		"name": name, "target": map[string]any{"kind": "http_webhook", "url": t.url(s.behavior, 0, name), "timeout": "2s"},
 		"retry_policy":      map[string]any{"max_attempts": s.attempts, "base_delay": delay.String(), "backoff": "fixed"},
 		"missed_run_policy": "backfill", "catch_up_window": "1h", "max_backfill": 1000,
+		"precision": pick(d, "standard", "standard", "fast", "precise"),
 	}
 	end := began.Add(cfg.Lasts).UTC().Format(time.RFC3339Nano)
 	fixed := false // nothing changes a job that counts its occurrences

@@ -71,8 +71,10 @@ type Outside struct {
 	Listener net.Listener
 	// Transport carries webhooks; nil means the executor's own.
 	Transport http.RoundTripper
-	Logger    *slog.Logger
-	Metrics   *prometheus.Registry
+	// Nap is the executor's; see [executor.Deps].
+	Nap     func(time.Duration)
+	Logger  *slog.Logger
+	Metrics *prometheus.Registry
 	// Fatal is called when the store cannot go on; it must not return.
 	Fatal func(err error)
 }
@@ -150,7 +152,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
 		Archive: a.Archive, Board: a.Board, Transport: out.Transport,
 	}
-	around := assembly.Surroundings{Logger: out.Logger, Metrics: out.Metrics}
+	around := assembly.Surroundings{Logger: out.Logger, Metrics: out.Metrics, Nap: out.Nap}
 	loading, err := assembly.BucketLoader(cfg.Loader, ports, around)
 	if err != nil {
 		return err

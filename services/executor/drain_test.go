@@ -74,6 +74,8 @@ type bench struct {
 	target *slowTarget
 	// rows counts the reads of entries' rows.
 	rows atomic.Int64
+	// precision is that of the fires that it publishes.
+	precision job.Precision
 }
 
 func newBench(t *testing.T, takes time.Duration) *bench {
@@ -131,7 +133,7 @@ func (b *bench) publish(due time.Time, done bool) *job.Fire {
 			Locator: job.Locator{
 				DueAt: due, ExecutionID: job.ScheduleExecutionID(jobID, due), Attempt: 1, DefinitionID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ",
 			},
-			JobID: jobID, ScheduledFor: due, Trigger: job.TriggerSchedule,
+			JobID: jobID, ScheduledFor: due, Trigger: job.TriggerSchedule, Precision: b.precision,
 		},
 		Target:      job.Target{URL: "http://target.example/", Method: http.MethodPost, Timeout: time.Minute},
 		Incarnation: memory.Incarnation, TakenAt: job.Instant(time.Now()),

@@ -43,7 +43,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		return
 	}
 	if w.isEarly(s.deps.Clock.Now()) {
-		s.hosts.delay(w, w.fire.DueAt) // it found no room among those that came ahead
+		s.hosts.delay(w, w.begins()) // it found no room among those that came ahead
 		return
 	}
 	a := s.attempt(w)
@@ -347,9 +347,12 @@ func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bo
 	return endsAt, gone, err
 }
 
-// invoke calls the target. If ctx ends during the call, ok is false and nothing is recorded: the lease expires and another
+// invoke calls the target, at its instant if that is a few milliseconds away. If ctx ends meanwhile, ok is false and nothing is recorded: the lease expires and another
 // executor goes on.
 func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome job.Outcome, ok bool) {
+	if s.deps.Clock.Now().Before(w.fire.DueAt) && s.alarm.wait(ctx, w.fire.DueAt) != nil {
+		return outcome, false
+	}
 	invoked := job.Instant(s.deps.Clock.Now())
 	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
 		s.metrics.lateness.Observe(s.deps.Clock.Since(w.fire.ScheduledFor).Seconds())

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"container/heap"
 	"maps"
 	"slices"
 	"sync"
@@ -21,6 +20,12 @@ const (
 	maxRejected = 10_000
 	// patience is how many times Config.MaxQueueWait a fire waits for a host whose calls go on.
 	patience = 6
+	// standardTick is the pause between the instants at which fires of [job.PrecisionStandard] are begun: what is due since the last
+	// one shares wake-ups and requests.
+	standardTick = 5 * time.Millisecond
+	// checkedAhead is how long before its instant the last check of a fire of [job.PrecisionPrecise] is made. A stop that comes after
+	// it comes too late, as it does between any check and its call.
+	checkedAhead = 10 * time.Millisecond
 )
 
 // task is a fire on its way through the executor.
@@ -55,8 +60,28 @@ type task struct {
 	early bool
 }
 
-// isEarly reports whether the fire's instant is still to come: its target is not called before that (I5).
-func (w *task) isEarly(now time.Time) bool { return now.Before(w.fire.DueAt) }
+// isEarly reports whether the fire must still wait before it may begin: its target is not called before its instant (I5).
+func (w *task) isEarly(now time.Time) bool {
+	if w.fire.Precision == job.PrecisionPrecise {
+		return now.Before(w.fire.DueAt.Add(-checkedAhead)) // what is left is waited for between the check and the call
+	}
+	return now.Before(w.fire.DueAt)
+}
+
+// begins returns when a fire begins that has come ahead of its instant.
+func (w *task) begins() time.Time {
+	switch at := w.fire.DueAt; w.fire.Precision {
+	case job.PrecisionStandard:
+		if late := at.Sub(at.Truncate(standardTick)); late > 0 {
+			return at.Add(standardTick - late)
+		}
+		return at
+	case job.PrecisionPrecise:
+		return at.Add(-checkedAhead)
+	default:
+		return at
+	}
+}
 
 // lighten drops a large fire's payload. The message's own fire stays as it is.
 func (w *task) lighten() {
@@ -74,10 +99,12 @@ type hosts struct {
 	clock   clock.Clock
 	metrics *metrics
 
-	mu      sync.Mutex
-	byName  map[string]*host
-	paces   map[uint32]*pace // by lane
-	ready   []*host          // hosts with something to start, in turn
+	mu     sync.Mutex
+	byName map[string]*host
+	paces  map[uint32]*pace // by lane
+	// ready holds, for each precision, the hosts with something to start, in turn; started counts what was.
+	ready   [job.Precisions][]*host
+	started int
 	delayed delayed
 	// behind are the delayed tasks that wait for another task here to be done with their attempt.
 	behind   map[attempts.Key][]*task
@@ -91,24 +118,47 @@ type hosts struct {
 	early      int
 	earlyBytes int64
 	closed     bool
-	idle       chan struct{} // sooner is told when a delayed task must be looked at before all others.
-	// stirred and waits are told when a task begins to wait for its host: the loops that look at the queues sleep until
-	// then.
+	idle       chan struct{}
+	// sooner is told when a delayed task must be looked at before all others.
 	sooner chan struct{}
 	// stirred and waits are told when a task begins to wait for its host: the loops that look at the queues sleep until then.
 	stirred, waits chan struct{}
 }
 
+// host holds what waits and runs for one target host. What is of the same precision is one lane.
 type host struct {
-	name    string
-	lane    uint32
-	queue   []*task
-	running int
-	bytes   int64 // waiting in the queue and running
-	listed  bool  // in ready
+	name  string
+	lanes [job.Precisions]hostLane
+	bytes int64 // waiting in the queues and running
 	// movedAt is when the last call that did not take long ended.
 	movedAt time.Time
 }
+
+type hostLane struct {
+	id      uint32
+	queue   []*task
+	running int
+	listed  bool // in ready
+}
+
+// running returns how many calls of the host are running.
+func (at *host) running() (n int) {
+	for i := range at.lanes {
+		n += at.lanes[i].running
+	}
+	return n
+}
+
+// waiting returns how many fires wait in the host's queues.
+func (at *host) waiting() (n int) {
+	for i := range at.lanes {
+		n += len(at.lanes[i].queue)
+	}
+	return n
+}
+
+// lane returns the lane of a task.
+func (at *host) lane(w *task) *hostLane { return &at.lanes[w.fire.Precision] }
 
 func newHosts(cfg Config, c clock.Clock, m *metrics) *hosts {
 	return &hosts{
@@ -126,38 +176,21 @@ func (h *hosts) enqueue(w *task) bool {
 	ofHost, ofAll := h.cfg.room(w.bytes)
 	taken := h.bytes - h.earlyBytes
 	if h.waiting-h.early >= h.cfg.MaxWaiting || taken > 0 && taken+w.bytes > ofAll ||
-		at != nil && (len(at.queue) >= h.cfg.HostWaiting || at.bytes+w.bytes > ofHost) {
+		at != nil && (len(at.lane(w).queue) >= h.cfg.HostWaiting || at.bytes+w.bytes > ofHost) {
 		return false
 	}
 	if at == nil {
-		at = &host{name: w.host, lane: w.fire.Lane}
+		at = &host{name: w.host}
 		h.byName[w.host] = at
 	}
 	w.queuedAt = h.clock.Now()
-	at.queue = append(at.queue, w)
+	lane := at.lane(w)
+	lane.id, lane.queue = w.fire.Lane, append(lane.queue, w)
 	at.bytes += w.bytes
 	h.count(1, w.bytes)
 	h.list(at)
 	tell(h.stirred)
 	tell(h.waits)
-	return true
-}
-
-// earlyShare is the share of the bounds that fires ahead of their instants may take. What comes beyond it is treated as if it were due.
-const earlyShare = 4
-
-// waitFor keeps a fire until its instant, if it has come ahead of that and there is room for it.
-func (h *hosts) waitFor(w *task) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !w.isEarly(h.clock.Now()) || h.early >= h.cfg.MaxWaiting/earlyShare || h.earlyBytes+w.bytes > h.cfg.MaxBytes/earlyShare {
-		return false
-	}
-	w.early = true
-	h.early++
-	h.earlyBytes += w.bytes
-	h.keepAside(w, w.fire.DueAt)
-	tell(h.stirred)
 	return true
 }
 
@@ -198,29 +231,57 @@ func (h *hosts) count(n int, bytes int64) {
 }
 
 func (h *hosts) list(at *host) {
-	if !at.listed && len(at.queue) > 0 && at.running < h.cfg.HostConcurrency {
-		at.listed = true
-		h.ready = append(h.ready, at)
+	if at.running() >= h.cfg.HostConcurrency {
+		return
+	}
+	for p := range at.lanes {
+		if lane := &at.lanes[p]; !lane.listed && len(lane.queue) > 0 {
+			lane.listed = true
+			h.ready[p] = append(h.ready[p], at)
+		}
 	}
 }
 
-// next takes the next task that may run, visiting hosts in turn; nil when none may.
+// leastEvery is how often the least precise is started first, so that nothing keeps it waiting for ever.
+const leastEvery = 8
+
+// nextReady takes the host that is next in turn: of the highest precision, or of the lowest every [leastEvery] times.
+func (h *hosts) nextReady() (at *host, lane *hostLane) {
+	for i := range h.ready {
+		p := i
+		if h.started%leastEvery != 0 {
+			p = len(h.ready) - 1 - i
+		}
+		if len(h.ready[p]) > 0 {
+			at = h.ready[p][0]
+			h.ready[p] = h.ready[p][1:]
+			lane = &at.lanes[p]
+			lane.listed = false
+			return at, lane
+		}
+	}
+	return nil, nil
+}
+
+// next takes the next task that may run; nil when none may.
 func (h *hosts) next() *task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for len(h.ready) > 0 && h.inFlight < h.cfg.MaxRunning && !h.closed {
-		at := h.ready[0]
-		h.ready = h.ready[1:]
-		at.listed = false
-		if len(at.queue) == 0 || at.running >= h.cfg.HostConcurrency {
+	for h.inFlight < h.cfg.MaxRunning && !h.closed {
+		at, lane := h.nextReady()
+		if at == nil {
+			return nil
+		}
+		if len(lane.queue) == 0 || at.running() >= h.cfg.HostConcurrency {
 			h.forget(at)
 			continue
 		}
-		w := at.queue[0]
-		at.queue[0] = nil
-		at.queue = at.queue[1:]
-		at.running++
+		w := lane.queue[0]
+		lane.queue[0] = nil
+		lane.queue = lane.queue[1:]
+		lane.running++
 		w.begunAt, w.called = h.clock.Now(), true
+		h.started++
 		h.inFlight++
 		h.count(-1, 0)
 		h.list(at)
@@ -234,17 +295,17 @@ func (h *hosts) release(w *task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := h.byName[w.host]
-	if h.paces[at.lane] == nil {
-		h.paces[at.lane] = &pace{}
+	if h.paces[w.fire.Lane] == nil {
+		h.paces[w.fire.Lane] = &pace{}
 	}
 	if w.called { // otherwise it was put aside
 		took := h.clock.Since(w.begunAt)
-		h.paces[at.lane].count(took, w.bytes)
+		h.paces[w.fire.Lane].count(took, w.bytes)
 		if took < h.cfg.MaxQueueWait {
 			at.movedAt = h.clock.Now()
 		}
 	}
-	at.running--
+	at.lane(w).running--
 	at.bytes -= w.bytes
 	h.bytes -= w.bytes
 	h.inFlight--
@@ -255,9 +316,12 @@ func (h *hosts) release(w *task) {
 
 // forget drops a host that has nothing left to do.
 func (h *hosts) forget(at *host) {
-	if at.running == 0 && len(at.queue) == 0 && !at.listed {
-		delete(h.byName, at.name)
+	for i := range at.lanes {
+		if lane := &at.lanes[i]; lane.running > 0 || len(lane.queue) > 0 || lane.listed {
+			return
+		}
 	}
+	delete(h.byName, at.name)
 }
 
 func (h *hosts) signal() {
@@ -280,107 +344,6 @@ func (h *hosts) reject(w *task) {
 	tell(h.waits)
 }
 
-// delay keeps a task aside until its instant. It counts as waiting, but always has room because it was let in before.
-func (h *hosts) delay(w *task, until time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	w.behind = false
-	h.keepAside(w, until)
-}
-
-// delayForOther keeps a task aside until an instant, because another process has its attempt.
-func (h *hosts) delayForOther(w *task, until time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	w.behind = true
-	h.keepAside(w, until)
-}
-
-// delayBehind keeps a task aside until another task here is done with its attempt, or until an instant.
-func (h *hosts) delayBehind(w *task, until time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	key := attempts.KeyOf(&w.fire.Entry)
-	h.behind[key] = append(h.behind[key], w)
-	w.behind = true
-	h.keepAside(w, until)
-}
-
-func (h *hosts) keepAside(w *task, until time.Time) {
-	w.notBefore, w.called = until, false
-	heap.Push(&h.delayed, w)
-	h.count(1, w.bytes)
-	if h.delayed[0] == w {
-		h.rouse()
-	}
-}
-
-// wake lets the tasks go on that wait for an attempt, because no task here has it any more.
-func (h *hosts) wake(k attempts.Key) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, w := range h.behind[k] {
-		w.notBefore = h.clock.Now()
-		heap.Fix(&h.delayed, w.place)
-		h.rouse()
-	}
-	delete(h.behind, k)
-}
-
-func (h *hosts) rouse() { tell(h.sooner) }
-
-// takeDelayed takes the tasks whose instant has come, and returns the next task's instant; zero when there is none.
-func (h *hosts) takeDelayed(now time.Time) (due []*task, next time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for len(h.delayed) > 0 {
-		if now.Before(h.delayed[0].notBefore) {
-			return due, h.delayed[0].notBefore
-		}
-		w := heap.Pop(&h.delayed).(*task)
-		key := attempts.KeyOf(&w.fire.Entry)
-		if list := slices.DeleteFunc(h.behind[key], func(other *task) bool { return other == w }); len(list) > 0 {
-			h.behind[key] = list
-		} else {
-			delete(h.behind, key)
-		}
-		due = append(due, w)
-		h.count(-1, -w.bytes)
-		if w.early {
-			w.early = false
-			h.early--
-			h.earlyBytes -= w.bytes
-		}
-	}
-	return due, time.Time{}
-}
-
-// delayed is a heap ordered by the instant at which a task is looked at next.
-type delayed []*task
-
-func (d delayed) Len() int           { return len(d) }
-func (d delayed) Less(i, j int) bool { return d[i].notBefore.Before(d[j].notBefore) }
-func (d delayed) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].place, d[j].place = i, j
-}
-
-// Push implements heap.Interface.
-func (d *delayed) Push(x any) {
-	w := x.(*task)
-	w.place = len(*d)
-	*d = append(*d, w)
-}
-
-// Pop implements heap.Interface.
-func (d *delayed) Pop() any {
-	old := *d
-	w := old[len(old)-1]
-	old[len(old)-1] = nil
-	*d = old[:len(old)-1]
-	return w
-}
-
 // takeOverdue takes the rejected tasks and those that have waited too long for their host. A host whose calls go on has
 // patience times as long: what waits there is called sooner than a later fire would be, which costs much more.
 func (h *hosts) takeOverdue() []*task {
@@ -394,22 +357,30 @@ func (h *hosts) takeOverdue() []*task {
 		if at.movedAt.After(long) {
 			before = long.Add(-(patience - 1) * h.cfg.MaxQueueWait)
 		}
-		n := 0
-		var stay []*task
-		for ; n < len(at.queue) && at.queue[n].queuedAt.Before(before); n++ {
-			w := at.queue[n]
-			if w.untold != nil { // it only ends its attempt, and nobody else can
-				stay = append(stay, w)
-				continue
-			}
-			h.count(-1, -w.bytes)
-			at.bytes -= w.bytes
-			overdue = append(overdue, w)
+		for i := range at.lanes {
+			overdue = append(overdue, h.takeBefore(at, &at.lanes[i], before)...)
 		}
-		at.queue = append(stay, at.queue[n:]...)
 		h.forget(at)
 	}
 	return overdue
+}
+
+// takeBefore takes what has waited in a lane since before an instant.
+func (h *hosts) takeBefore(at *host, lane *hostLane, before time.Time) (taken []*task) {
+	n := 0
+	var stay []*task
+	for ; n < len(lane.queue) && lane.queue[n].queuedAt.Before(before); n++ {
+		w := lane.queue[n]
+		if w.untold != nil { // it only ends its attempt, and nobody else can
+			stay = append(stay, w)
+			continue
+		}
+		h.count(-1, -w.bytes)
+		at.bytes -= w.bytes
+		taken = append(taken, w)
+	}
+	lane.queue = append(stay, lane.queue[n:]...)
+	return taken
 }
 
 // close stops more tasks from starting.

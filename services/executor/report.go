@@ -70,11 +70,16 @@ func (h *hosts) report() []capacity.Lane {
 	}
 	running, queued, bytes := map[uint32]int{}, map[uint32]int{}, map[uint32]int64{}
 	for _, at := range h.byName {
-		l := of(at.lane)
-		l.Waiting += len(at.queue)
-		running[at.lane] += at.running
-		queued[at.lane] += len(at.queue)
-		bytes[at.lane] += at.bytes
+		for i := range at.lanes {
+			lane := &at.lanes[i]
+			if len(lane.queue)+lane.running == 0 {
+				continue
+			}
+			of(lane.id).Waiting += len(lane.queue)
+			running[lane.id] += at.running() // they share the host's places and memory
+			queued[lane.id] += at.waiting()
+			bytes[lane.id] += at.bytes
+		}
 	}
 	for _, w := range h.delayed {
 		if !w.behind { // otherwise it takes no place here unless another process is lost

@@ -113,6 +113,8 @@ type Deps struct {
 	Coord   coord.Coordinator
 	// Board is where the executor reports how much of each lane it can take.
 	Board capacity.Board
+	// Nap sleeps for the last moment before an instant of a precise job; nil means time.Sleep. [clock.Nap] is more exact.
+	Nap func(time.Duration)
 	// Transport carries webhooks; nil means a transport of its own with the guard of the configuration.
 	Transport http.RoundTripper
 	Logger    *slog.Logger
@@ -135,6 +137,7 @@ type Service struct {
 	// reading is what is being consumed; it changes when the topic is recreated.
 	reading atomic.Pointer[reading]
 	hosts   *hosts
+	alarm   *alarm
 	leases  leases
 	calls   calls
 	endings chan ending
@@ -153,7 +156,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), webhook: newWebhook(cfg, deps.Clock, deps.Transport),
 		endings: make(chan ending, maxEnding),
 	}
-	s.hosts = newHosts(cfg, deps.Clock, s.metrics)
+	if s.deps.Nap == nil {
+		s.deps.Nap = time.Sleep
+	}
+	s.hosts, s.alarm = newHosts(cfg, deps.Clock, s.metrics), newAlarm(deps.Clock, s.deps.Nap)
 	return s, nil
 }
 

@@ -19,7 +19,7 @@ func bodies() map[string]string {
 		`"url":"https://example.com/` + canary + `","method":"PUT","headers":{"k1":"` + canary + `"},"body":{"a":"` + canary +
 		`"},"timeout":"10s"},"retry_policy":{"backoff":"linear","max_attempts":3,"base_delay":"1s","max_delay":"1m",` +
 		`"jitter":0.5,"window":"1h"},"missed_run_policy":"backfill","catch_up_window":"5m","max_backfill":7,` +
-		`"overlap_policy":"allow_all","priority":"normal","max_occurrences":9,"jitter":"1s",` +
+		`"overlap_policy":"allow_all","priority":"normal","precision":"fast","max_occurrences":9,"jitter":"1s",` +
 		`"start_at":"2030-01-01T00:00:00Z","end_at":"2035-01-01T00:00:00Z","timezone":"America/New_York"}`
 	return map[string]string{
 		"one_shot": `{"type":"one_shot","run_at":"2031-01-02T03:04:05Z",` + rest,

@@ -82,12 +82,17 @@ const (
 	allFiring    = 8 + 1
 )
 
-// taskQueue is a heap ordered by the instant at which a task is looked at next.
+// taskQueue is a heap ordered by the instant at which a task is looked at next, at the same instant the most precise first.
 type taskQueue []*task
 
-func (q taskQueue) Len() int           { return len(q) }
-func (q taskQueue) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
-func (q taskQueue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q taskQueue) Len() int { return len(q) }
+func (q taskQueue) Less(i, j int) bool {
+	if at := q[i].at.Compare(q[j].at); at != 0 {
+		return at < 0
+	}
+	return q[i].entry.Precision > q[j].entry.Precision
+}
+func (q taskQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 
 // Push implements heap.Interface.
 func (q *taskQueue) Push(x any) { *q = append(*q, x.(*task)) }

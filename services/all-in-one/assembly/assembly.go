@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -47,6 +48,8 @@ type Surroundings struct {
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
 	Clock   clock.Clock
+	// Nap is the executor's; see [executor.Deps].
+	Nap func(time.Duration)
 
 	// Entropy is the source of ids, safe for concurrent use; nil means crypto/rand.
 	Entropy io.Reader
@@ -89,7 +92,7 @@ func SchedulerWorker(cfg schedulerworker.Config, p *Ports, s Surroundings) (*sch
 // Executor makes an executor.
 func Executor(cfg executor.Config, p *Ports, s Surroundings) (*executor.Service, error) {
 	return executor.New(cfg, executor.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Transport: p.Transport,
+		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Transport: p.Transport, Nap: s.Nap,
 		Logger: s.of("executor"), Metrics: s.Metrics, Clock: s.Clock,
 	})
 }

@@ -46,7 +46,7 @@ type Entry struct {
 	Repeats        int64                  `protobuf:"varint,15,opt,name=repeats,proto3" json:"repeats,omitempty"`
 	// W3C traceparent of the request that asked for it; empty for none.
 	Trace string `protobuf:"bytes,16,opt,name=trace,proto3" json:"trace,omitempty"`
-	// The queue in which it waits for its target: a hash of the target's host. 0 for an entry from before there were lanes.
+	// The queue in which it waits for its target: a hash of the target's host and the precision. 0 for an entry from before there were lanes.
 	Lane uint32 `protobuf:"fixed32,17,opt,name=lane,proto3" json:"lane,omitempty"`
 	// Nothing follows from it, and a late one fires all the same.
 	Plain bool `protobuf:"varint,18,opt,name=plain,proto3" json:"plain,omitempty"`
@@ -63,7 +63,9 @@ type Entry struct {
 	UtcOffsetSeconds int32  `protobuf:"zigzag32,25,opt,name=utc_offset_seconds,json=utcOffsetSeconds,proto3" json:"utc_offset_seconds,omitempty"`
 	// Set if the entry tells of a change. A release that does not know it finds trigger "schedule" and a definition that there never
 	// was, and drops the entry.
-	Change        *Change `protobuf:"bytes,22,opt,name=change,proto3" json:"change,omitempty"`
+	Change *Change `protobuf:"bytes,22,opt,name=change,proto3" json:"change,omitempty"`
+	// How close to its instant it is called: 0 standard, 1 fast, 2 precise.
+	Precision     uint32 `protobuf:"varint,26,opt,name=precision,proto3" json:"precision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +273,13 @@ func (x *Entry) GetChange() *Change {
 		return x.Change
 	}
 	return nil
+}
+
+func (x *Entry) GetPrecision() uint32 {
+	if x != nil {
+		return x.Precision
+	}
+	return 0
 }
 
 // Who made a request.
@@ -1338,7 +1347,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\x8f\x06\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xad\x06\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1365,7 +1374,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x13source_execution_id\x18\x17 \x01(\tR\x11sourceExecutionId\x12\x16\n" +
 	"\x06tzdata\x18\x18 \x01(\tR\x06tzdata\x12,\n" +
 	"\x12utc_offset_seconds\x18\x19 \x01(\x11R\x10utcOffsetSeconds\x12-\n" +
-	"\x06change\x18\x16 \x01(\v2\x15.minutehand.v1.ChangeR\x06change\"m\n" +
+	"\x06change\x18\x16 \x01(\v2\x15.minutehand.v1.ChangeR\x06change\x12\x1c\n" +
+	"\tprecision\x18\x1a \x01(\rR\tprecision\"m\n" +
 	"\x06Author\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1d\n" +

@@ -165,8 +165,10 @@ type Definition struct {
 	MaxBackfill     int64                  `protobuf:"varint,9,opt,name=max_backfill,json=maxBackfill,proto3" json:"max_backfill,omitempty"`
 	OverlapPolicy   string                 `protobuf:"bytes,10,opt,name=overlap_policy,json=overlapPolicy,proto3" json:"overlap_policy,omitempty"`
 	Priority        string                 `protobuf:"bytes,11,opt,name=priority,proto3" json:"priority,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// 0 standard, 1 fast, 2 precise.
+	Precision     uint32 `protobuf:"varint,12,opt,name=precision,proto3" json:"precision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Definition) Reset() {
@@ -274,6 +276,13 @@ func (x *Definition) GetPriority() string {
 		return x.Priority
 	}
 	return ""
+}
+
+func (x *Definition) GetPrecision() uint32 {
+	if x != nil {
+		return x.Precision
+	}
+	return 0
 }
 
 type Job struct {
@@ -499,7 +508,7 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"_run_at_msB\x0e\n" +
 	"\f_start_at_msB\f\n" +
 	"\n" +
-	"_end_at_ms\"\xd3\x03\n" +
+	"_end_at_ms\"\xf1\x03\n" +
 	"\n" +
 	"Definition\x12#\n" +
 	"\rdefinition_id\x18\x01 \x01(\tR\fdefinitionId\x12&\n" +
@@ -513,7 +522,8 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\fmax_backfill\x18\t \x01(\x03R\vmaxBackfill\x12%\n" +
 	"\x0eoverlap_policy\x18\n" +
 	" \x01(\tR\roverlapPolicy\x12\x1a\n" +
-	"\bpriority\x18\v \x01(\tR\bpriority\"\xb2\x04\n" +
+	"\bpriority\x18\v \x01(\tR\bpriority\x12\x1c\n" +
+	"\tprecision\x18\f \x01(\rR\tprecision\"\xb2\x04\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x12\n" +

@@ -24,6 +24,7 @@ type jobFlags struct {
 	Body          string            `help:"JSON body of the call." placeholder:"JSON" group:"What:"`
 	Header        map[string]string `help:"Header of the call." placeholder:"NAME=VALUE" group:"What:"`
 	Timeout       string            `help:"How long a call may take." placeholder:"30s" group:"What:"`
+	Precision     string            `help:"How close to its instant it is called: standard (2s), fast (250ms) or precise (1ms)." placeholder:"TIER" group:"When:"`
 	Label         map[string]string `help:"Label to find the job by." placeholder:"NAME=VALUE" group:"What:"`
 	MaxAttempts   int               `help:"Attempts at most, the first included." placeholder:"N" group:"When it fails, or comes late:"`
 	RetryDelay    string            `help:"Pause before the second attempt." placeholder:"10s" group:"When it fails, or comes late:"`
@@ -50,7 +51,7 @@ func (f *jobFlags) apply(job map[string]any) error {
 		return errors.New("give only one of --delay, --run-at, --cron and --every")
 	}
 	set(job, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
-		"missed_run_policy", f.MissedRun, "catch_up_window", f.CatchUpWindow)
+		"missed_run_policy", f.MissedRun, "catch_up_window", f.CatchUpWindow, "precision", f.Precision)
 	if f.Occurrences != 0 {
 		job["max_occurrences"] = f.Occurrences
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/process"
@@ -88,7 +89,7 @@ func (c *runCmd) Run(ctx context.Context) error {
 	}
 	defer stopTraces()
 	p, err := platform.Open(cfg, platform.Outside{
-		Listener: listener, Logger: logger, Metrics: metrics, Fatal: func(err error) { die(c.Data, err) },
+		Listener: listener, Logger: logger, Metrics: metrics, Nap: clock.Nap, Fatal: func(err error) { die(c.Data, err) },
 	})
 	if err != nil {
 		return explain(c.Data, errors.Join(err, listener.Close()))

@@ -11,6 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
 	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/process"
@@ -73,6 +74,6 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	cfg.Within(share.Calls)
 	return executor.New(cfg, executor.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)), Records: m.Records(hot.Records),
-		Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Logger: p.Logger, Metrics: p.Metrics,
+		Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Nap: clock.Nap, Logger: p.Logger, Metrics: p.Metrics,
 	})
 }

@@ -59,6 +59,7 @@ type Job struct {
 	MaxBackfill   Whole             `json:"max_backfill,omitempty"`
 	Overlap       string            `json:"overlap_policy,omitempty"`
 	Priority      string            `json:"priority,omitempty"`
+	Precision     job.Precision     `json:"precision"`
 	Labels        map[string]string `json:"labels,omitempty"`
 }
 
@@ -86,7 +87,7 @@ func (b *Job) definition(now time.Time) job.Definition {
 	d := job.Definition{
 		FirstOrdinal: 1, Schedule: b.resolve(now), MissedRun: b.MissedRun,
 		CatchUpWindow: durationOf(b.CatchUpWindow, job.DefaultCatchUpWindow), MaxBackfill: int(b.MaxBackfill),
-		Overlap: b.Overlap, Priority: b.Priority, Retry: b.Retry.policy(),
+		Overlap: b.Overlap, Priority: b.Priority, Precision: b.Precision, Retry: b.Retry.policy(),
 		Target: job.Target{
 			Kind: b.Target.Kind, URL: b.Target.URL, Method: b.Target.Method, Headers: b.Target.Headers, Body: b.Target.Body,
 			Timeout: durationOf(b.Target.Timeout, job.DefaultTimeout),
