@@ -25,6 +25,8 @@ const (
 	ladderBurst = 20_000
 	// ladderBare is how many requests are made to measure b, before each installation and after it.
 	ladderBare = 50_000
+	// atOnce is the name of the last step.
+	atOnce = "maximum"
 )
 
 // step is one load of the ladder: what each process used per second while it lasted and was followed up, and how late it was.
@@ -123,8 +125,25 @@ func (b *onServers) watched(ctx context.Context, s *step, settle time.Duration, 
 	if t.Early > 0 || t.Doubled > 0 || t.Count != s.fires {
 		err = fmt.Errorf("%d of %d were called, %d early, %d twice", t.Count, s.fires, t.Early, t.Doubled)
 	}
+	if err := b.tellLatest(ctx, s, t.Latest); err != nil {
+		return err
+	}
 	slices.Sort(t.Late)
 	s.late = lateness{float64(t.Late[len(t.Late)/2]) / 1000, float64(t.Late[len(t.Late)*99/100]) / 1000}
+	return err
+}
+
+// tellLatest tells of the execution that was called latest when it passed each service, if the load was not a stampede.
+func (b *onServers) tellLatest(ctx context.Context, s *step, latest string) error {
+	if s.name == atOnce || latest == "" {
+		return nil
+	}
+	events, err := b.ports.History.Execution(ctx, latest)
+	for _, e := range events {
+		at, tl := e.Entry.ScheduledFor, e.Outcome.Timeline
+		fmt.Fprintf(os.Stderr, "the latest, %s: taken %s, published %s, consumed %s, invoked %s after its instant\n", latest, tl.Taken.Sub(at),
+			tl.Published.Sub(at), tl.Consumed.Sub(at), tl.Invoked.Sub(at))
+	}
 	return err
 }
 
@@ -159,7 +178,7 @@ func (b *onServers) stepAtOnce(ctx context.Context, settle time.Duration, recurr
 	if err := b.api().reset(ctx, b.target); err != nil {
 		return s, err
 	}
-	s = step{name: "maximum", fires: ladderBurst}
+	s = step{name: atOnce, fires: ladderBurst}
 	from := time.Now().Add(40 * time.Second).Truncate(time.Second)
 	jobs := make([]map[string]any, ladderBurst)
 	body := text(ladderKB)

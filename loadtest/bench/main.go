@@ -39,9 +39,15 @@ func main() {
 	rates := flag.String("ladder", "", "measure what all processes use together on the real servers at these rates, such as 0,500,2000, and at the maximum")
 	last := flag.Duration("last", 3*time.Minute, "with -ladder: how long each rate lasts")
 	settle := flag.Duration("settle", 7*time.Minute, "with -ladder: how long what follows is counted, until buckets are closed")
+	tiers := flag.Bool("precision", false, "measure how late jobs of each precision are called, -last each, in one process or with -servers on the servers")
+	timers := flag.String("timers", "", "post to this URL at instants (used by bench itself)")
 	flag.Parse()
 	var err error
 	switch {
+	case *tiers:
+		err = precision(ctx, *binary, *servers, *last)
+	case *timers != "":
+		err = runTimers(ctx, *timers, *fires)
 	case *rates != "":
 		err = ladder(ctx, *rates, *last, *settle, *recurring)
 	case *costs != "" && *onlyBytesOf:

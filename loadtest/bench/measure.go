@@ -146,9 +146,14 @@ func (p *process) register(ctx context.Context, target string, n int, at func(i 
 }
 
 func (p *process) tally(ctx context.Context, target string, late bool) (tally, error) {
-	query := ""
+	return p.tallyOf(ctx, target, "", late)
+}
+
+// tallyOf returns the tally of the calls of one kind.
+func (p *process) tallyOf(ctx context.Context, target, kind string, late bool) (tally, error) {
+	query := "?kind=" + kind
 	if late {
-		query = "?late=1"
+		query += "&late=1"
 	}
 	text, err := p.get(ctx, target+"/tally"+query)
 	if err != nil {
@@ -169,8 +174,12 @@ func (p *process) reset(ctx context.Context, target string) error {
 
 // await waits until the sink has seen n calls.
 func (p *process) await(ctx context.Context, target string, n int) (tally, error) {
+	return p.awaitKind(ctx, target, "", n)
+}
+
+func (p *process) awaitKind(ctx context.Context, target, kind string, n int) (tally, error) {
 	for deadline := time.Now().Add(15 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		t, err := p.tally(ctx, target, false)
+		t, err := p.tallyOf(ctx, target, kind, false)
 		if err != nil || t.Count >= n {
 			return t, err
 		}

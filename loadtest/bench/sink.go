@@ -27,60 +27,86 @@ type tally struct {
 	// Last is when the last call arrived, Late how late each was, in microseconds.
 	Last time.Time `json:"last"`
 	Late []int64   `json:"late"`
+	// Latest is the execution that was latest.
+	Latest string `json:"latest"`
+	most   time.Duration
 }
 
-// runSink answers 200 to everything and keeps a tally, which GET /tally returns and POST /reset clears. On a second address
+// tallies are kept by kind, which is the rest of a call's path.
+type tallies struct {
+	mu     sync.Mutex
+	byKind map[string]*tally
+	seen   map[string]bool
+}
+
+func (s *tallies) of(kind string) *tally {
+	if s.byKind[kind] == nil {
+		s.byKind[kind] = &tally{}
+	}
+	return s.byKind[kind]
+}
+
+// hook counts a call.
+func (s *tallies) hook(_ http.ResponseWriter, r *http.Request) {
+	now := time.Now()
+	due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.of(r.PathValue("kind"))
+	id := r.Header.Get("Webhook-Id")
+	if s.seen[id] {
+		t.Doubled++
+		return
+	}
+	s.seen[id] = true
+	t.Count++
+	t.Last = now
+	if err != nil {
+		return
+	}
+	late := now.Sub(due)
+	if t.Late = append(t.Late, late.Microseconds()); late > t.most {
+		t.Latest, t.most = id, late
+	}
+	if late < 0 {
+		t.Early++
+	}
+}
+
+func (s *tallies) tell(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shown := *s.of(r.URL.Query().Get("kind"))
+	if r.URL.Query().Get("late") == "" {
+		shown.Late = nil
+	}
+	_ = json.NewEncoder(w).Encode(shown)
+}
+
+func (s *tallies) reset(http.ResponseWriter, *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.byKind)
+	clear(s.seen)
+}
+
+// runSink answers 200 to everything and keeps tallies, which GET /tally returns and POST /reset clears. On a second address
 // it never answers.
 func runSink(ctx context.Context) error {
-	var mu sync.Mutex
-	var t tally
-	seen := map[string]bool{}
+	s := &tallies{byKind: map[string]*tally{}, seen: map[string]bool{}}
 	mux := http.NewServeMux()
-	hook := func(_ http.ResponseWriter, r *http.Request) {
-		now := time.Now()
-		due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
-		mu.Lock()
-		defer mu.Unlock()
-		id := r.Header.Get("Webhook-Id")
-		if seen[id] {
-			t.Doubled++
-			return
-		}
-		seen[id] = true
-		t.Count++
-		t.Last = now
-		if err == nil {
-			t.Late = append(t.Late, now.Sub(due).Microseconds())
-			if now.Before(due) {
-				t.Early++
-			}
-		}
-	}
-	mux.HandleFunc("/hook", hook)
+	mux.HandleFunc("/hook", s.hook)
+	mux.HandleFunc("/hook/{kind}", s.hook)
 	mux.HandleFunc("/shaky", func(w http.ResponseWriter, r *http.Request) { // fails at first
 		if r.Header.Get("Minutehand-Attempt") == "1" {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
-		hook(w, r)
+		s.hook(w, r)
 	})
-
-	mux.HandleFunc("GET /tally", func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		shown := t
-		if r.URL.Query().Get("late") == "" {
-			shown.Late = nil
-		}
-		_ = json.NewEncoder(w).Encode(shown)
-	})
+	mux.HandleFunc("GET /tally", s.tell)
 	mux.HandleFunc("GET /cpu", tellCPU)
-	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		t = tally{}
-		clear(seen)
-	})
+	mux.HandleFunc("POST /reset", s.reset)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the listener lives as long as the process
 	if err != nil {
 		return err
@@ -149,7 +175,7 @@ func runBare(ctx context.Context, target string, n int) error {
 	for range 256 {
 		wg.Go(func() {
 			for range work {
-				if err := post(ctx, client, target); err != nil {
+				if err := post(ctx, client, target, began); err != nil {
 					once.Do(func() { failed = err })
 				}
 			}
@@ -167,7 +193,7 @@ func runBare(ctx context.Context, target string, n int) error {
 // bareBody is a payload of 256 bytes.
 var bareBody = []byte(`{"text":"` + strings.Repeat("x", 245) + `"}`)
 
-func post(ctx context.Context, client *http.Client, target string) error {
+func post(ctx context.Context, client *http.Client, target string, due time.Time) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(bareBody))
 	if err != nil {
 		return err
@@ -176,7 +202,7 @@ func post(ctx context.Context, client *http.Client, target string) error {
 	for name, value := range map[string]string{
 		"Content-Type": "application/json", "User-Agent": "Minutehand", "idempotency-key": id, "Webhook-Id": id, "Webhook-Timestamp": "1700000000",
 		"Traceparent":       "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01",
-		"Minutehand-Job-Id": "job_00000000000000000000000000", "Minutehand-Scheduled-For": "2026-01-01T00:00:00.000Z", "Minutehand-Attempt": "1",
+		"Minutehand-Job-Id": "job_00000000000000000000000000", "Minutehand-Scheduled-For": due.UTC().Format("2006-01-02T15:04:05.000Z"), "Minutehand-Attempt": "1",
 		"Minutehand-Fencing-Token": "0000-035d0143d0a670-000000000029-0000280000000012",
 	} {
 		req.Header[name] = []string{value}

@@ -16,7 +16,7 @@ const (
 	endBatch = attempts.MaxFinish
 	// gatherFor is how long outcomes are gathered after a batch that was not full. Nobody waits for them: a retry comes later, and a
 	// crash leaves the lease, as a crash during the call does.
-	gatherFor = 10 * time.Millisecond
+	gatherFor = 25 * time.Millisecond
 )
 
 // ending is an attempt that has an outcome.

@@ -355,7 +355,7 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 	}
 	invoked := job.Instant(s.deps.Clock.Now())
 	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
-		s.metrics.lateness.Observe(s.deps.Clock.Since(w.fire.ScheduledFor).Seconds())
+		s.metrics.lateness[w.fire.Precision].Observe(s.deps.Clock.Since(w.fire.ScheduledFor).Seconds())
 	}
 	if trace.On() {
 		var span oteltrace.Span

@@ -1,9 +1,13 @@
 package executor
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
 
 type metrics struct {
-	lateness    prometheus.Histogram
+	lateness    [job.Precisions]prometheus.Observer
 	outcomes    *prometheus.CounterVec
 	deferred    prometheus.Counter
 	duplicates  prometheus.Counter
@@ -21,14 +25,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "minutehand_executor_" + name, Help: help})
 	}
+	lateness := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "minutehand_executor_lateness_seconds",
+		Help: "Start of the first attempt's invocation minus scheduled_for, trigger schedule, by the job's precision.",
+		Buckets: []float64{
+			.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30, 60, 600, 3600,
+		},
+	}, []string{"precision"})
 	m := &metrics{
-		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "minutehand_executor_lateness_seconds",
-			Help: "Start of the first attempt's invocation minus scheduled_for, trigger schedule.",
-			Buckets: []float64{
-				.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 600, 3600,
-			},
-		}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "minutehand_executor_outcomes_total", Help: "Attempts that ended, by outcome.",
 		}, []string{"outcome"}),
@@ -40,8 +44,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		waiting:     gauge("waiting_fires", "Fires that wait for their host."),
 		uncommitted: gauge("uncommitted_fires", "Fires consumed behind the committed position."),
 	}
+	for p := range job.Precisions {
+		m.lateness[p] = lateness.WithLabelValues(p.String())
+	}
 	if reg != nil {
-		reg.MustRegister(m.lateness, m.outcomes, m.deferred, m.duplicates, m.refused, m.asked, m.running, m.waiting,
+		reg.MustRegister(lateness, m.outcomes, m.deferred, m.duplicates, m.refused, m.asked, m.running, m.waiting,
 			m.uncommitted)
 	}
 	return m

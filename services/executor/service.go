@@ -141,6 +141,10 @@ type Service struct {
 	leases  leases
 	calls   calls
 	endings chan ending
+	// idle hands tasks to runners that have nothing to do.
+	idle chan *task
+	// idling counts them.
+	idling atomic.Int64
 
 	// seenUntil is the publication instant up to which this executor has consumed fires. pollingSince is since when it waits
 	// for more (0: it does not wait). Both are in nanoseconds since the Unix epoch.
@@ -154,7 +158,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), webhook: newWebhook(cfg, deps.Clock, deps.Transport),
-		endings: make(chan ending, maxEnding),
+		endings: make(chan ending, maxEnding), idle: make(chan *task),
 	}
 	if s.deps.Nap == nil {
 		s.deps.Nap = time.Sleep
@@ -300,21 +304,6 @@ func (s *Service) accept(in *window, m dispatch.Message) *task {
 		return nil
 	}
 	return w
-}
-
-// launch starts what may run now.
-func (s *Service) launch(work context.Context) {
-	for {
-		w := s.hosts.next()
-		if w == nil {
-			return
-		}
-		go func() {
-			s.execute(work, w)
-			s.hosts.release(w)
-			s.launch(work)
-		}()
-	}
 }
 
 // commitLoop commits everything up to the first fire that is not done, a few times a second.

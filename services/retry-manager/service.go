@@ -42,7 +42,7 @@ type Config struct {
 
 // DefaultConfig returns the settings of a settler that was given none.
 func DefaultConfig() Config {
-	return Config{Batch: 500, Linger: 250 * time.Millisecond, Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute}
+	return Config{Batch: 500, Linger: time.Second, Partitions: bucket.DefaultPartitions, Grace: 2 * time.Minute}
 }
 
 // Validate returns everything that is wrong with c.

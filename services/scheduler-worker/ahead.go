@@ -10,17 +10,18 @@ func (sh *shard) publishAt(t *task) time.Time {
 	if sh.s.cfg.Ahead == 0 {
 		return t.entry.DueAt
 	}
-	return sh.tick(t.entry.DueAt).Add(-sh.s.cfg.Ahead / 2)
+	return sh.s.tick(t.entry.DueAt, sh.s.cfg.Ahead/2).Add(-sh.s.cfg.Ahead / 2)
 }
 
-// tick returns the shard's last tick up to an instant.
-func (sh *shard) tick(at time.Time) time.Time {
-	return at.Add(-sh.phase).Truncate(sh.s.cfg.Ahead / 2).Add(sh.phase)
+// tick returns the last tick of an interval up to an instant. The shards of a worker do at the same time what can wait for a tick, because
+// servers that are little used spend more on waking up than on what they are asked. Workers have ticks of their own.
+func (s *Service) tick(at time.Time, every time.Duration) time.Time {
+	return at.Add(-s.phase).Truncate(every).Add(s.phase)
 }
 
 // keepPublished keeps a task whose fire was published ahead until its instant is over. Nothing but its entry is needed then.
 func (sh *shard) keepPublished(t *task) {
 	t.series, t.labels = nil, nil
 	sh.s.budget.release(t)
-	sh.wakeAt(t, sh.tick(t.entry.DueAt).Add(sh.s.cfg.Ahead/2))
+	sh.wakeAt(t, sh.s.tick(t.entry.DueAt, sh.s.cfg.Ahead/2).Add(sh.s.cfg.Ahead/2))
 }

@@ -43,7 +43,7 @@ func (w *writtenEntries) Put(ctx context.Context, entries []job.Entry) error {
 // judged returns when a change's entry is looked at again, the zero time if it was dropped.
 func (f *fixture) judged(e job.Entry) (again time.Time, t *task) {
 	f.t.Helper()
-	t = &task{entry: &e, from: newShard(f.Service, 0), owner: coord.Owner{Role: coord.RoleWorker, Epoch: 1}, takenAt: f.deps.Clock.Now()}
+	t = &task{entry: &e, from: newShard(f.Service), owner: coord.Owner{Role: coord.RoleWorker, Epoch: 1}, takenAt: f.deps.Clock.Now()}
 	again, err := f.judgeSetting(f.t.Context(), t)
 	f.must(err)
 	return again, t

@@ -107,7 +107,7 @@ func (f *fixture) task() *task {
 	series, err := f.series(f.t.Context(), &f.row, &f.entry)
 	f.must(err)
 	return &task{
-		entry: &f.entry, from: newShard(f.Service, 0), owner: f.owner, series: series, tenant: f.row.Tenant, judgedAt: f.deps.Clock.Now(),
+		entry: &f.entry, from: newShard(f.Service), owner: f.owner, series: series, tenant: f.row.Tenant, judgedAt: f.deps.Clock.Now(),
 	}
 }
 

@@ -124,8 +124,10 @@ type Service struct {
 	owned map[int]bool
 	// assigned is set once the worker was told which partitions it owns.
 	assigned atomic.Bool
-	lanes    *lanes
-	budget   *budget
+	// phase shifts this worker's ticks against those of others; it is set before the shards run.
+	phase  time.Duration
+	lanes  *lanes
+	budget *budget
 	// hot and cold report whether the stores answer: a worker that cannot reach them must not keep the partitions.
 	hot, cold coord.Progress
 }
@@ -164,12 +166,13 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
+	s.phase = time.Duration(s.deps.Clock.Now().UnixNano()) % s.cfg.PollInterval
 	shards := make([]*shard, s.cfg.Shards)
 	var wg sync.WaitGroup
 	wg.Go(func() { s.holdLoop(ctx) })
 	wg.Go(func() { s.reportLoop(ctx) })
 	for i := range shards {
-		shards[i] = newShard(s, i)
+		shards[i] = newShard(s)
 		wg.Go(func() { shards[i].run(ctx) })
 	}
 	for {

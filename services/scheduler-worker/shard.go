@@ -20,9 +20,7 @@ import (
 // keep the time. Everything that waits for a store or the log runs in goroutines, which send back what the loop must do
 // about the result.
 type shard struct {
-	s *Service
-	// phase shifts the shard's instants of publication against those of the others.
-	phase  time.Duration
+	s      *Service
 	wakeup chan struct{}
 	// back has room for everything in flight; a batch may be launched in three parts.
 	back                  chan func()
@@ -73,9 +71,9 @@ type accepted struct {
 	owners map[int]coord.Owner
 }
 
-func newShard(s *Service, i int) *shard {
+func newShard(s *Service) *shard {
 	sh := &shard{
-		s: s, phase: s.cfg.Ahead / 2 * time.Duration(i) / time.Duration(s.cfg.Shards), wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+2*len(maxFiring)+maxAside+1),
+		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+2*len(maxFiring)+maxAside+1),
 		room: make(chan struct{}, 1), tasks: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
 		backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
@@ -188,7 +186,7 @@ func (sh *shard) read(ctx context.Context) {
 	}
 	owners := sh.owned()
 	began := sh.s.deps.Clock.Now()
-	sh.lastRead, sh.nextRead, sh.hinted = began, began.Add(sh.s.cfg.PollInterval), false
+	sh.lastRead, sh.nextRead, sh.hinted = began, sh.s.tick(began, sh.s.cfg.PollInterval).Add(sh.s.cfg.PollInterval), false
 	if len(owners) == 0 {
 		return
 	}

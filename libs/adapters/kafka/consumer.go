@@ -77,9 +77,9 @@ type waits struct {
 func patience(group string) waits {
 	switch group {
 	case dispatch.GroupHistory, dispatch.GroupArchive:
-		return waits{64 << 10, 500 * time.Millisecond}
+		return waits{256 << 10, time.Second}
 	case dispatch.GroupSettle:
-		return waits{16 << 10, 50 * time.Millisecond}
+		return waits{64 << 10, 100 * time.Millisecond}
 	}
 	return waits{1, 500 * time.Millisecond}
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"runtime"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -82,6 +83,7 @@ func (g *gatherer) server(ctx context.Context, key string) string {
 // fly sends what waits until nothing does.
 func (g *gatherer) fly(server string, q *queue) {
 	for {
+		runtime.Gosched() // whoever is about to ask for the same comes along
 		g.mu.Lock()
 		n := min(len(q.waiting), maxGathered)
 		if n == 0 {

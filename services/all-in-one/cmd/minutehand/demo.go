@@ -20,6 +20,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/process"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -95,7 +96,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	}
 	defer stopSink()
 	cfg := platform.DefaultConfig(dir)
-	collect(cfg.Memory)
+	process.Collect(int64(cfg.Memory))
 	cfg.Executor.AllowPrivateTargets = true
 	p, err := platform.Open(cfg, platform.Outside{
 		Listener: api, Metrics: prometheus.NewRegistry(),

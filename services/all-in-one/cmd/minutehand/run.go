@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -75,7 +74,7 @@ func (c *runCmd) Run(ctx context.Context) error {
 		}
 		cfg.Memory = platform.Memory(c.Memory) << 20
 	}
-	collect(cfg.Memory)
+	process.Collect(int64(cfg.Memory))
 	if err := c.secure(&cfg, listener.Addr(), logger); err != nil {
 		return usageError{errors.Join(err, listener.Close())}
 	}
@@ -119,14 +118,6 @@ func serve(ctx context.Context, dir string, p *platform.Platform, logger *slog.L
 	err = p.Run(ctx)
 	stop()
 	return errors.Join(err, p.Close())
-}
-
-// collect lets garbage grow to a bound instead of collecting it all the time: most of the heap lives long and is small.
-func collect(m platform.Memory) {
-	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetGCPercent(400)
-		debug.SetMemoryLimit(m.CollectorLimit())
-	}
 }
 
 // secure demands credentials, or an explicit word, for a listener that others can reach, and keeps targets inside the
