@@ -377,6 +377,11 @@ LADDER ?= -ladder 0,500,2000
 bench-ladder: binaries ## measure on the real servers what all processes use for a fire, idle, at rates and at the maximum, beside a bare client
 	@infra/local/with-servers go run ./loadtest/bench $(LADDER)
 
+.PHONY: bench-precision
+bench-precision: binaries ## measure how late jobs of each precision are called, in one process and on the real servers, beside bare timers
+	@go run ./loadtest/bench -precision -last $(or $(LASTS),1m)
+	@infra/local/with-servers go run ./loadtest/bench -precision -servers -last $(or $(LASTS),1m)
+
 .PHONY: bench-costs
 bench-costs: binaries ## measure what fires cost each service and server, for minutehand capacity, and hold its model against another load
 	@infra/local/with-servers go run ./loadtest/bench -costs services/all-in-one/sizing/costs.json
