@@ -144,6 +144,13 @@ func (b *onServers) tellLatest(ctx context.Context, s *step, latest string) erro
 		fmt.Fprintf(os.Stderr, "the latest, %s: taken %s, published %s, consumed %s, invoked %s after its instant\n", latest, tl.Taken.Sub(at),
 			tl.Published.Sub(at), tl.Consumed.Sub(at), tl.Invoked.Sub(at))
 	}
+	for _, m := range b.fleet.Members {
+		text, err := os.ReadFile(m.Log)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "%s", text[:min(len(text), 2000)]) // warnings, if there were any
+	}
 	return err
 }
 

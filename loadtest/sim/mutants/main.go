@@ -43,8 +43,13 @@ var mutants = []mutant{
 	},
 	{
 		name: "an attempt begins before its instant", file: "services/executor/hosts.go",
-		from: "return now.Before(w.fire.DueAt) }",
-		to:   "return now.Add(time.Second).Before(w.fire.DueAt) }",
+		from: "\treturn now.Before(w.fire.DueAt)\n",
+		to:   "\treturn now.Add(time.Second).Before(w.fire.DueAt)\n",
+	},
+	{
+		name: "a precise call follows its last check at once", file: "services/executor/execute.go",
+		from: "if s.deps.Clock.Now().Before(w.fire.DueAt) && s.alarm",
+		to:   "if s.deps.Clock.Now().IsZero() && s.alarm",
 	},
 	{
 		name: "a retry is not written", file: "services/retry-manager/settle.go",
