@@ -40,7 +40,8 @@ vars == <<row, entries, done, low, seen, hot, inc, rec, stop, fires, finished, e
 
 Occurrences == 1..N
 NoRecord == [holder |-> "", token |-> 0, lapsed |-> FALSE, ran |-> FALSE, outcome |-> "none"]
-Idle == [step |-> "idle", occ |-> 0, fire |-> 0, inc |-> 0, token |-> 0, end |-> 0, outcome |-> "none"]
+Idle == [step |-> "idle", occ |-> 0, fire |-> 0, inc |-> 0, token |-> 0, end |-> 0, outcome |-> "none",
+         alone |-> FALSE] \* it knows that the attempt that its record calls running was never called
 Resting == [step |-> "idle", inc |-> 0, status |-> "none"]
 
 Init ==
@@ -186,6 +187,29 @@ Fence(o) == [inc |-> IF Bug = "a fence without the incarnation" THEN 0 ELSE inc,
 
 Mine(e) == rec[exec[e].occ].token = exec[e].token /\ rec[exec[e].occ].outcome = "none"
 
+Invocation(o, t) == [occ |-> o, token |-> t, nth |-> Cardinality(Calls(o)) + 1, inc |-> inc, fence |-> Fence(o),
+                     late |-> cancel = "acknowledged" /\ (TwoJobs => o = 1)]
+
+\* Lease and last check in one, where nothing stands in the way. Its answer may be lost: then the record says that the attempt
+\* runs, and the executor, which has called nobody, goes on step by step.
+BeginAtOnce(e, i, told) ==
+    /\ exec[e].step = "idle" /\ i \in 1..Len(fires) /\ i \notin finished
+    /\ LET o == fires[i].occ
+           task == [Idle EXCEPT !.occ = o, !.fire = i, !.inc = inc, !.token = token + 1] IN
+       /\ rec[o] = NoRecord /\ fires[i].inc = inc /\ (stop = "none" \/ Bug = "begins beside a stop record")
+       /\ token' = token + 1
+       /\ rec' = [rec EXCEPT ![o].holder = e, ![o].token = token + 1, ![o].ran = TRUE]
+       /\ IF told
+          THEN /\ begun' = begun \cup {Invocation(o, token + 1)}
+               /\ exec' = [exec EXCEPT ![e] = [task EXCEPT !.step = "store", !.outcome = "fired"]]
+          ELSE /\ begun' = begun
+               /\ exec' = [exec EXCEPT ![e] = [task EXCEPT !.step = "check", !.alone = Bug # "a lost answer counts as a call"]]
+    /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, stop, fires, finished, events, settled, noted, work, cancel,
+                   crashes, stalls, losses>>
+
+\* As far as the executor knows, the attempt was invoked before.
+Ran(e) == rec[exec[e].occ].ran /\ ~exec[e].alone
+
 \* The last check and the beginning of the invocation are one: an executor that finds time gone between them checks again.
 Check(e) ==
     /\ exec[e].step = "check" /\ (exec[e].inc = inc \/ Bug = "trusts any incarnation")
@@ -193,17 +217,15 @@ Check(e) ==
        CASE ~Mine(e) -> \* fenced
               /\ exec' = [exec EXCEPT ![e] = Idle]
               /\ UNCHANGED <<rec, begun>>
-         [] Mine(e) /\ Cancelled(stop, o) /\ ~rec[o].ran ->
+         [] Mine(e) /\ Cancelled(stop, o) /\ ~Ran(e) ->
               /\ exec' = [exec EXCEPT ![e].step = "store", ![e].outcome = "cancelled"]
               /\ UNCHANGED <<rec, begun>>
-         [] Mine(e) /\ Cancelled(stop, o) /\ rec[o].ran -> \* it was invoked by one who did not come back
+         [] Mine(e) /\ Cancelled(stop, o) /\ Ran(e) -> \* it was invoked by one who did not come back
               /\ exec' = [exec EXCEPT ![e].step = "store", ![e].outcome = "lost"]
               /\ UNCHANGED <<rec, begun>>
          [] OTHER ->
               /\ rec' = [rec EXCEPT ![o].ran = TRUE]
-              /\ begun' = begun \cup {[occ |-> o, token |-> exec[e].token, nth |-> Cardinality(Calls(o)) + 1,
-                                      inc |-> inc, fence |-> Fence(o),
-                                      late |-> cancel = "acknowledged" /\ (TwoJobs => o = 1)]}
+              /\ begun' = begun \cup {Invocation(o, exec[e].token)}
               /\ exec' = [exec EXCEPT ![e].step = "store", ![e].outcome = "fired"]
     /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, stop, fires, finished, events, settled, noted, work, token,
                    cancel, crashes, stalls, losses>>
@@ -234,7 +256,7 @@ Refresh(e) ==
 
 Release(e) ==
     /\ exec[e].step = "release"
-    /\ rec' = IF Mine(e) THEN [rec EXCEPT ![exec[e].occ] = [NoRecord EXCEPT !.ran = rec[exec[e].occ].ran]] ELSE rec
+    /\ rec' = IF Mine(e) THEN [rec EXCEPT ![exec[e].occ] = [NoRecord EXCEPT !.ran = Ran(e)]] ELSE rec
     /\ finished' = finished \cup {exec[e].fire}
     /\ exec' = [exec EXCEPT ![e] = Idle]
     /\ UNCHANGED <<row, entries, done, low, seen, hot, inc, stop, fires, events, settled, noted, work, token, cancel,
@@ -352,7 +374,7 @@ Progress ==
     \/ \E w \in Workers, o \in Occurrences :
          TakeIncarnation(w, o) \/ TakeRow(w, o) \/ Refuse(w, o) \/ Tell(w, o) \/ Chain(w, o) \/ Dispatch(w, o) \/ Remove(w, o)
     \/ \E e \in Executors :
-         \/ \E i \in 1..MaxFires : Consume(e, i)
+         \/ \E i \in 1..MaxFires : Consume(e, i) \/ BeginAtOnce(e, i, TRUE)
          \/ Check(e) \/ Ask(e) \/ AskRow(e) \/ Refresh(e) \/ Release(e) \/ Store(e) \/ ExecTell(e) \/ Commit(e)
 
 Next ==
@@ -360,7 +382,7 @@ Next ==
     \/ \E o \in Occurrences : Stage(o) \/ Stall(o)
     \/ \E b \in 1..Last : SeeDone(b)
     \/ \E w \in Workers : WorkerCrash(w)
-    \/ \E e \in Executors : ExecCrash(e)
+    \/ \E e \in Executors : ExecCrash(e) \/ \E i \in 1..MaxFires : BeginAtOnce(e, i, FALSE)
 
 Spec == Init /\ [][Next]_vars
 
@@ -391,6 +413,10 @@ NothingLost ==
 \* I3: while the job is active, an occurrence that was fired has its successor on record.
 SuccessorFirst ==
     \A i \in 1..Len(fires) : fires[i].occ < N /\ ~TwoJobs /\ row = "active" => fires[i].occ + 1 \in entries
+
+\* I1: what is told as fired was invoked, unless an executor was lost before it could tell whether it was.
+NothingMadeUp ==
+    crashes = 0 /\ stalls = 0 => \A i \in 1..Len(events) : events[i].kind \in {"fired", "lost"} => Calls(events[i].occ) # {}
 
 \* I7: of one attempt, every event tells the same outcome, unless the hot tier was lost.
 OneOutcome ==

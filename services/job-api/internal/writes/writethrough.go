@@ -50,18 +50,25 @@ func (ws *Writes) addNear(ctx context.Context, entries []job.Entry) error {
 	return nil
 }
 
+// throughAtOnce is how many entries are written through together in the background. One by one, what a hot tier that was away for a
+// moment has left behind would take longer than until it is due.
+const throughAtOnce = 250
+
 // writeThroughLoop repeats write-throughs that failed until ctx ends.
 func (ws *Writes) writeThroughLoop(ctx context.Context) {
 	for {
+		var entries []job.Entry
 		select {
 		case e := <-ws.notThrough:
-			err := run.Retry(ctx, ws.deps.Logger, "write an entry through", func(ctx context.Context) error {
-				return ws.addNear(ctx, []job.Entry{e})
-			})
-			if err != nil {
-				return
-			}
+			entries = append(entries, e)
 		case <-ctx.Done():
+			return
+		}
+		for len(entries) < throughAtOnce && len(ws.notThrough) > 0 {
+			entries = append(entries, <-ws.notThrough) // nobody else takes from it
+		}
+		err := run.Retry(ctx, ws.deps.Logger, "write entries through", func(ctx context.Context) error { return ws.addNear(ctx, entries) })
+		if err != nil {
 			return
 		}
 	}
