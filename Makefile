@@ -239,8 +239,9 @@ dashboards-test: build ## ask a Prometheus that scraped a run every query of the
 terraform-test: ## test the Terraform modules by mocks, and apply, plan and destroy two regions against a stand-in for AWS
 	@infra/terraform/check
 
-# Sizes and thresholds for a machine that is busy with other stages.
-K6_SMALL := RATE=100 DURATION=5s JOBS=2000 SECONDS=5 LATE_P99=10000 P95=1000 P95_LIST=1000 P95_READ=1000
+# Sizes and thresholds for a machine that is busy with other stages: what is tested is that every scenario works and everything is
+# accounted for. Response times mean something on a machine that does nothing else (release-k6).
+K6_SMALL := RATE=100 DURATION=5s VUS=500 JOBS=2000 SECONDS=5 LATE_P99=10000 P95=5000 P95_LIST=5000 P95_READ=5000
 
 .PHONY: k6-test
 k6-test: binaries ## the scenarios of loadtest/k6, small, against one process
