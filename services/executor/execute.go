@@ -350,7 +350,7 @@ func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bo
 // invoke calls the target, at its instant if that is a few milliseconds away. If ctx ends meanwhile, ok is false and nothing is recorded: the lease expires and another
 // executor goes on.
 func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome job.Outcome, ok bool) {
-	if s.deps.Clock.Now().Before(w.fire.DueAt) && s.alarm.wait(ctx, w.fire.DueAt) != nil {
+	if w.fire.Precision == job.PrecisionPrecise && s.alarm.wait(ctx, w.fire.DueAt) != nil {
 		return outcome, false
 	}
 	invoked := job.Instant(s.deps.Clock.Now())

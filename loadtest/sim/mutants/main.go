@@ -48,8 +48,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a precise call follows its last check at once", file: "services/executor/execute.go",
-		from: "if s.deps.Clock.Now().Before(w.fire.DueAt) && s.alarm",
-		to:   "if s.deps.Clock.Now().IsZero() && s.alarm",
+		from: "if w.fire.Precision == job.PrecisionPrecise && s.alarm",
+		to:   "if w.fire.Precision > job.PrecisionPrecise && s.alarm",
 	},
 	{
 		name: "a retry is not written", file: "services/retry-manager/settle.go",
