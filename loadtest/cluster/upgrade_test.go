@@ -68,7 +68,7 @@ func TestUpgradeAndDowngradeUnderLoadLoseAndDoubleNothing(t *testing.T) {
 		})
 	}
 	ids := f.register(jobs)
-	u := f.users(60, 150*time.Second, func(c *users.Config) { c.NoTenants = true })
+	u := f.users(60, 150*time.Second, func(c *users.Config) { c.NoTenants, c.NoPrecision = true, true })
 	for _, command := range upgrade.Before {
 		c.run(now, command)
 	}

@@ -54,6 +54,9 @@ func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *target
 		"missed_run_policy": "backfill", "catch_up_window": "1h", "max_backfill": 1000,
 		"precision": pick(d, "standard", "standard", "fast", "precise"),
 	}
+	if cfg.NoPrecision {
+		delete(s.body, "precision")
+	}
 	end := began.Add(cfg.Lasts).UTC().Format(time.RFC3339Nano)
 	fixed := false // nothing changes a job that counts its occurrences
 	switch pick(d, "one_shot", "interval", "interval", "cron", "cron") {

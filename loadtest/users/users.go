@@ -33,6 +33,8 @@ type Config struct {
 	Base func(try int) string
 	// NoTenants leaves out tenants and keys, which a release may not know.
 	NoTenants bool
+	// NoPrecision leaves the precision of jobs out: there are releases that refuse it.
+	NoPrecision bool
 }
 
 // Slack is how long before a change the instants lie that must still be called: whatever is killed or unavailable is back
