@@ -67,7 +67,7 @@ func (b *onServers) rest(ctx context.Context, kb float64) (cold, hot float64, er
 			"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"text": text(kb)}},
 		}
 	}
-	if err := b.registerJobs(ctx, jobs); err != nil {
+	if err := b.api().registerJobs(ctx, jobs); err != nil {
 		return 0, 0, err
 	}
 	time.Sleep(2 * time.Second)

@@ -336,18 +336,18 @@ func (b *onServers) registerFor(ctx context.Context, l sizing.Load, from time.Ti
 		start := from.Add(time.Duration(i) * time.Second / time.Duration(beats))
 		job(map[string]any{"type": "interval", "every": "1s", "start_at": start.UTC().Format("2006-01-02T15:04:05.000Z"), "max_occurrences": seconds})
 	}
-	return b.registerJobs(ctx, jobs)
+	return b.api().registerJobs(ctx, jobs)
 }
 
 // registerJobs registers jobs in batches.
-func (b *onServers) registerJobs(ctx context.Context, jobs []map[string]any) error {
+func (p *process) registerJobs(ctx context.Context, jobs []map[string]any) error {
 	chunks := slices.Collect(slices.Chunk(jobs, 250))
 	return inParallel(4, len(chunks), func(i int) error {
 		body, err := json.Marshal(map[string]any{"jobs": chunks[i]})
 		if err != nil {
 			return err
 		}
-		answer, err := b.api().post(ctx, "/api/v1/jobs:batch", bytes.NewReader(body))
+		answer, err := p.post(ctx, "/api/v1/jobs:batch", bytes.NewReader(body))
 		if err == nil && bytes.Count(answer, []byte(`"status":201`)) != len(chunks[i]) {
 			err = fmt.Errorf("not every job of a batch was accepted: %s", answer[:min(len(answer), 500)])
 		}

@@ -200,7 +200,7 @@ func (b *onServers) stepAtOnce(ctx context.Context, settle time.Duration, recurr
 			jobs[i]["start_at"] = from.UTC().Format("2006-01-02T15:04:05.000Z")
 		}
 	}
-	if err := b.registerJobs(ctx, jobs); err != nil {
+	if err := b.api().registerJobs(ctx, jobs); err != nil {
 		return s, err
 	}
 	if time.Now().After(from.Add(-2 * time.Second)) {

@@ -191,16 +191,9 @@ func (p *process) awaitKind(ctx context.Context, target, kind string, n int) (ta
 
 // measure runs one round on a fresh folder.
 func measure(ctx context.Context, r *results, binary, target string, fires int, steady time.Duration) error {
-	dir, err := os.MkdirTemp("", "minutehand-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	p, err := start(ctx, binary, dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(p.stampede(ctx, r, target, fires), p.steady(ctx, r, target, steady), p.batches(ctx, r, target), p.stop())
+	return inFreshProcess(ctx, binary, func(p *process) error {
+		return errors.Join(p.stampede(ctx, r, target, fires), p.steady(ctx, r, target, steady), p.batches(ctx, r, target))
+	})
 }
 
 // batchJobs is how many jobs are registered in batches.

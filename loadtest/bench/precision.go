@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -166,29 +164,18 @@ func (p *process) fireTiers(ctx context.Context, target string, last time.Durati
 }
 
 func (p *process) registerTier(ctx context.Context, target string, k due) error {
-	const size = 250
-	return inParallel(4, (k.n+size-1)/size, func(c int) error {
-		var jobs []map[string]any
-		for i := c * size; i < min(k.n, (c+1)*size); i++ {
-			at := k.from
-			if k.rate > 0 {
-				at = at.Add(time.Duration(i) * time.Second / time.Duration(k.rate))
-			}
-			jobs = append(jobs, map[string]any{
-				"name": "bench", "type": "one_shot", "run_at": at.UTC().Format("2006-01-02T15:04:05.000Z"), "precision": k.precision.String(),
-				"target": map[string]any{"kind": "http_webhook", "url": target + "/hook/" + k.kind, "body": map[string]any{"text": text(ladderKB)}},
-			})
+	jobs := make([]map[string]any, k.n)
+	for i := range jobs {
+		at := k.from
+		if k.rate > 0 {
+			at = at.Add(time.Duration(i) * time.Second / time.Duration(k.rate))
 		}
-		body, err := json.Marshal(map[string]any{"jobs": jobs})
-		if err != nil {
-			return err
+		jobs[i] = map[string]any{
+			"name": "bench", "type": "one_shot", "run_at": at.UTC().Format("2006-01-02T15:04:05.000Z"), "precision": k.precision.String(),
+			"target": map[string]any{"kind": "http_webhook", "url": target + "/hook/" + k.kind, "body": map[string]any{"text": text(ladderKB)}},
 		}
-		answer, err := p.post(ctx, "/api/v1/jobs:batch", bytes.NewReader(body))
-		if err == nil && bytes.Count(answer, []byte(`"status":201`)) != len(jobs) {
-			err = errors.New("not every job of a batch was accepted")
-		}
-		return err
-	})
+	}
+	return p.registerJobs(ctx, jobs)
 }
 
 // tierOf waits until the sink has seen n calls of a kind, and returns how late they were.

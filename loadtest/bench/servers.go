@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -201,25 +199,14 @@ func (b *onServers) api() *process {
 
 // registerAt registers one_shots in batches; at returns the instant of each.
 func (b *onServers) registerAt(ctx context.Context, n int, at func(i int) time.Time) error {
-	const size = 250
-	return inParallel(4, (n+size-1)/size, func(c int) error {
-		var jobs []map[string]any
-		for i := c * size; i < min(n, (c+1)*size); i++ {
-			jobs = append(jobs, map[string]any{
-				"name": "bench", "type": "one_shot", "run_at": at(i).UTC().Format("2006-01-02T15:04:05.000Z"),
-				"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"hello": "world"}},
-			})
+	jobs := make([]map[string]any, n)
+	for i := range jobs {
+		jobs[i] = map[string]any{
+			"name": "bench", "type": "one_shot", "run_at": at(i).UTC().Format("2006-01-02T15:04:05.000Z"),
+			"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"hello": "world"}},
 		}
-		body, err := json.Marshal(map[string]any{"jobs": jobs})
-		if err != nil {
-			return err
-		}
-		answer, err := b.api().post(ctx, "/api/v1/jobs:batch", bytes.NewReader(body))
-		if err == nil && bytes.Count(answer, []byte(`"status":201`)) != len(jobs) {
-			err = errors.New("not every job of a batch was accepted")
-		}
-		return err
-	})
+	}
+	return b.api().registerJobs(ctx, jobs)
 }
 
 func (b *onServers) stampede(ctx context.Context, r *round) error {

@@ -2,7 +2,7 @@ package executor
 
 import "context"
 
-// maxIdleRunners bounds the goroutines that wait for a task. A goroutine that begins anew has to grow its stack first.
+// maxIdleRunners bounds the goroutines that wait for a task. They keep their stacks, which a new goroutine has to grow first.
 const maxIdleRunners = 64
 
 // launch starts what may run now.

@@ -83,7 +83,7 @@ func (g *gatherer) server(ctx context.Context, key string) string {
 // fly sends what waits until nothing does.
 func (g *gatherer) fly(server string, q *queue) {
 	for {
-		runtime.Gosched() // whoever is about to ask for the same comes along
+		runtime.Gosched() // let goroutines that are about to call join this pipeline
 		g.mu.Lock()
 		n := min(len(q.waiting), maxGathered)
 		if n == 0 {
