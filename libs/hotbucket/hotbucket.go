@@ -46,7 +46,10 @@ type Buckets interface {
 	// aside. An entry set aside is not returned again before GivenFor has passed, except to an owner with another epoch or with
 	// Ask.Again. Entries that were set aside stay in their hot bucket, so nobody misses them. The store may forget at any time that it
 	// set them aside, so a reader remembers what it holds. The entries may be shared, and must not be changed.
-	Due(ctx context.Context, owners []coord.Owner, ask Ask) ([]Given, error)
+	//
+	// next holds, for each owner, when there is something to read in its partition if nothing is added: the due instant of the first
+	// entry that was left, or the end of GivenFor of one that was set aside, whichever comes first; zero if there is neither.
+	Due(ctx context.Context, owners []coord.Owner, ask Ask) (given []Given, next []time.Time, err error)
 	// Postpone keeps Due from returning entries before an instant, as setting them aside does. The owner's epoch is checked.
 	Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error
 	// Park marks entries as attended: what had to be done at their instant is done, and they only wait for their target. Due returns
@@ -58,7 +61,7 @@ type Buckets interface {
 	// Absent returns the locators of those entries that are not in their hot bucket.
 	Absent(ctx context.Context, entries []*job.Entry) ([]job.Locator, error)
 	// Hints reports in which partitions entries due within HintWithin may have been added. A hint may be spurious, and may be lost. It
-	// only makes a reader quicker; correctness never depends on it.
+	// only makes a reader quicker; correctness never depends on it. An adapter that may have lost hints hints at every partition.
 	Hints() *Hints
 
 	// Claim stores the decision for an occurrence under a definition if there is none, checks the owner's epoch, and returns the
@@ -67,8 +70,8 @@ type Buckets interface {
 	// its decision is written before it is carried out.
 	Claim(ctx context.Context, o coord.Owner, claims []Claim) ([]job.Decision, error)
 
-	// Horizon returns the instant up to which the partition has been filled; zero when it never was in this incarnation.
-	Horizon(ctx context.Context, partition int) (time.Time, error)
+	// Horizons returns the instants up to which partitions have been filled, in order; zero for one that never was in this incarnation.
+	Horizons(ctx context.Context, partitions []int) ([]time.Time, error)
 	// SetHorizon publishes the horizon.
 	SetHorizon(ctx context.Context, o coord.Owner, horizon time.Time) error
 	// SetEpoch takes over a partition for a role. An epoch below the stored one is refused with ErrStaleEpoch.

@@ -2,17 +2,15 @@ package hotbucket
 
 import (
 	"context"
-	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/run"
 )
 
 // AtOnce bounds the partitions that one caller asks the hot tier about at once.
-const AtOnce = 16
+const AtOnce = 64
 
 // Near returns those of the entries that are due before the horizons of their partitions, which is where their writers add them
-// themselves. Each partition is asked once. With an error it returns none.
+// themselves. Each partition is asked once, all together. With an error it returns none.
 func Near(ctx context.Context, b Buckets, entries []job.Entry) ([]job.Entry, error) {
 	index := map[int]int{}
 	var partitions []int
@@ -23,11 +21,10 @@ func Near(ctx context.Context, b Buckets, entries []job.Entry) ([]job.Entry, err
 			partitions = append(partitions, p)
 		}
 	}
-	horizons := make([]time.Time, len(partitions))
-	err := run.Each(len(partitions), AtOnce, func(i int) (err error) {
-		horizons[i], err = b.Horizon(ctx, partitions[i])
-		return err
-	})
+	if len(partitions) == 0 {
+		return nil, nil
+	}
+	horizons, err := b.Horizons(ctx, partitions)
 	if err != nil {
 		return nil, err
 	}

@@ -154,6 +154,9 @@ type Settings interface {
 	SwapSetting(ctx context.Context, name string, old, value []byte) error
 }
 
+// ClosesAfter is how long after its minute a bucket may be closed at the earliest, on which late writers rely.
+const ClosesAfter = 5 * time.Minute
+
 // SettingDispatchHold is the name under which a [job.DispatchHold] is kept, as JSON.
 const SettingDispatchHold = "dispatch-hold"
 

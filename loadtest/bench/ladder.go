@@ -41,7 +41,7 @@ type step struct {
 }
 
 // ladder measures the loads of some rates, each for a while and until its history is written, and prints one table.
-func ladder(ctx context.Context, rates string, last, settle time.Duration, recurring bool) error {
+func ladder(ctx context.Context, rates string, partitions int, last, settle time.Duration, recurring bool) error {
 	target, _, stopSink, err := startSink(ctx)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func ladder(ctx context.Context, rates string, last, settle time.Duration, recur
 	if err != nil {
 		return err
 	}
-	err = withInstallation(ctx, target, serverPartitions, func(b *onServers) error {
+	err = withInstallation(ctx, target, partitions, func(b *onServers) error {
 		b.fleet.Variables = append(b.fleet.Variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=10s")
 		if err := b.fleet.StartAll(ctx, 1); err != nil {
 			return err
@@ -85,7 +85,7 @@ func ladder(ctx context.Context, rates string, last, settle time.Duration, recur
 	if err != nil {
 		return err
 	}
-	printLadder(steps, samples{before.cpu * 1e6, after.cpu * 1e6}, samples{before.rate, after.rate})
+	printLadder(steps, partitions, samples{before.cpu * 1e6, after.cpu * 1e6}, samples{before.rate, after.rate})
 	return nil
 }
 
@@ -251,8 +251,9 @@ type table struct {
 func counts(name string) bool { return name != wholeMachine && name != "load generator" }
 
 // printLadder prints a row for each process, in µs for a fire (or in ms for a second when nothing fires), and the sums in b.
-func printLadder(steps []step, b, rate samples) {
-	fmt.Printf("%d cores, %s, shared by one process of each service, the servers, the sink and the load generator\n", runtime.NumCPU(), memory())
+func printLadder(steps []step, partitions int, b, rate samples) {
+	fmt.Printf("%d cores, %s, shared by one process of each service, the servers, the sink and the load generator; %d partitions\n", runtime.NumCPU(),
+		memory(), partitions)
 	fmt.Printf("b, the CPU of a bare request and its answer: %s µs, before and after; %s requests/s\n\n", b, rate)
 	t := table{steps, map[string]float64{}}
 	head, line := "| µs of CPU per fire |", "|---|"

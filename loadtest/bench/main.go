@@ -16,6 +16,8 @@ import (
 	"sort"
 	"strings"
 	"time"
+
+	"github.com/minutehand/minutehand/libs/bucket"
 )
 
 func main() {
@@ -37,6 +39,7 @@ func main() {
 	costs := flag.String("costs", "", "measure what fires cost on the real servers, and write it to this file, for minutehand capacity")
 	onlyBytesOf := flag.Bool("only-bytes", false, "with -costs: measure only what things take, and leave the rest of the file as it is")
 	rates := flag.String("ladder", "", "measure what all processes use together on the real servers at these rates, such as 0,500,2000, and at the maximum")
+	partitions := flag.Int("partitions", bucket.DefaultPartitions, "with -ladder: the installation's partition count")
 	last := flag.Duration("last", 3*time.Minute, "with -ladder: how long each rate lasts")
 	settle := flag.Duration("settle", 7*time.Minute, "with -ladder: how long what follows is counted, until buckets are closed")
 	tiers := flag.Bool("precision", false, "measure how late jobs of each precision are called, -last each, in one process or with -servers on the servers")
@@ -49,7 +52,7 @@ func main() {
 	case *timers != "":
 		err = runTimers(ctx, *timers, *fires)
 	case *rates != "":
-		err = ladder(ctx, *rates, *last, *settle, *recurring)
+		err = ladder(ctx, *rates, *partitions, *last, *settle, *recurring)
 	case *costs != "" && *onlyBytesOf:
 		err = onlyBytes(ctx, *costs)
 	case *costs != "":

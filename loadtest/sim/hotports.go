@@ -54,14 +54,19 @@ func (c buckets) Add(ctx context.Context, entries []job.Entry) error {
 	return write(ctx, c.p, opAdd, entries, entryKey, c.hot.Add)
 }
 
-func (c buckets) Due(ctx context.Context, owners []coord.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
-	return through(ctx, c.p, opDue, c.p.name, func(ctx context.Context) ([]hotbucket.Given, error) {
-		given, err := c.hot.Due(ctx, owners, ask)
+func (c buckets) Due(ctx context.Context, owners []coord.Owner, ask hotbucket.Ask) ([]hotbucket.Given, []time.Time, error) {
+	type read struct {
+		given []hotbucket.Given
+		next  []time.Time
+	}
+	r, err := through(ctx, c.p, opDue, c.p.name, func(ctx context.Context) (r read, err error) {
+		r.given, r.next, err = c.hot.Due(ctx, owners, ask)
 		if err == nil {
 			c.p.w.accepted(c.p, owners)
 		}
-		return given, err
+		return r, err
 	})
+	return r.given, r.next, err
 }
 
 func (c buckets) Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error {
@@ -113,9 +118,9 @@ func (c buckets) Claim(ctx context.Context, o coord.Owner, list []hotbucket.Clai
 	})
 }
 
-func (c buckets) Horizon(ctx context.Context, partition int) (time.Time, error) {
-	return through(ctx, c.p, opHorizon, fmt.Sprintf("%s/p%d", c.p.name, partition), func(ctx context.Context) (time.Time, error) {
-		return c.hot.Horizon(ctx, partition)
+func (c buckets) Horizons(ctx context.Context, partitions []int) ([]time.Time, error) {
+	return through(ctx, c.p, opHorizon, fmt.Sprintf("%s/p%d", c.p.name, partitions[0]), func(ctx context.Context) ([]time.Time, error) {
+		return c.hot.Horizons(ctx, partitions)
 	})
 }
 

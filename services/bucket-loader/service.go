@@ -56,7 +56,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Ahead: time.Hour, Tick: time.Second, NearBefore: 15 * time.Second, CloseSweepAfter: 15 * time.Second,
-		CloseAfter: 5 * time.Minute, PutBackWait: 10 * time.Second, MaxCandidates: 50_000, Page: 500,
+		CloseAfter: jobstore.ClosesAfter, PutBackWait: 10 * time.Second, MaxCandidates: 50_000, Page: 500,
 		Parallel: 16,
 	}
 }
@@ -71,7 +71,7 @@ func (c Config) Validate() error {
 	}
 	check(c.Ahead >= 2*time.Minute, "ahead must be at least 2m")
 	check(c.Tick > 0 && c.Tick <= c.NearBefore, "tick must be over 0 and at most near before")
-	check(c.CloseSweepAfter > 0 && c.CloseAfter >= 5*time.Minute,
+	check(c.CloseSweepAfter > 0 && c.CloseAfter >= jobstore.ClosesAfter,
 		"close after must be at least 5m, on which late writers rely, and close sweep after over 0")
 	check(c.PutBackWait > 0 && c.MaxCandidates > 0 && c.Page > 0 && c.Parallel > 0,
 		"put-back wait, max candidates, page and parallel must be over 0")

@@ -19,10 +19,10 @@ type silent struct {
 	asked atomic.Int64
 }
 
-func (s *silent) Horizon(ctx context.Context, _ int) (time.Time, error) {
+func (s *silent) Horizons(ctx context.Context, _ []int) ([]time.Time, error) {
 	s.asked.Add(1)
 	<-ctx.Done()
-	return time.Time{}, ctx.Err()
+	return nil, ctx.Err()
 }
 
 func (s *silent) Add(ctx context.Context, _ []job.Entry) error {

@@ -24,6 +24,9 @@ func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, 
 		// A full read may have left out any lane; a read with two lanes or more, half of it.
 		crowded := all >= ask.Room()/2
 		full = full || crowded
+		if crowded {
+			sh.hint(partition)
+		}
 		for lane, b := range lanes {
 			delete(sh.empty, lane)
 			of := ask.Of(partition, lane)
@@ -31,9 +34,13 @@ func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, 
 			switch {
 			case cut && !b.last.After(began):
 				more[lane] = true
-				sh.hinted = sh.hinted || of.Attended
+				if of.Attended {
+					sh.hinted = true
+					sh.hint(partition)
+				}
 			case cut: // more of the lane is due ahead
 				sh.hinted = true
+				sh.hint(partition)
 			}
 			if more[lane] && sh.backlog[lane].IsZero() {
 				sh.backlog[lane] = began

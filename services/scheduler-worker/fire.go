@@ -66,19 +66,14 @@ func (sh *shard) dispatch(ctx context.Context) {
 	}
 }
 
-// lapsed reports whether another may own these partitions by now, because the last accepted read is too old.
+// lapsed reports whether another may own one of these partitions by now, because its last accepted read is too old.
 func (sh *shard) lapsed() bool {
-	return sh.s.deps.Clock.Since(sh.accepted.Load().at) > sh.s.cfg.OwnerTTL
+	return sh.s.deps.Clock.Since(sh.reads.oldestRead()) > sh.s.cfg.OwnerTTL
 }
 
-// lapsed reports whether another may own the task's partition by now, because the last accepted read that names it is too
-// old.
+// lapsed reports whether another may own the task's partition by now, because the last accepted read of it is too old.
 func (t *task) lapsed(now time.Time, ttl time.Duration) bool {
-	last := t.takenAt
-	if a := t.from.accepted.Load(); a.owners[t.owner.Partition] == t.owner {
-		last = job.Later(last, a.at)
-	}
-	return now.Sub(last) > ttl
+	return now.Sub(job.Later(t.takenAt, t.from.reads.last(t.owner))) > ttl
 }
 
 // stale reports whether an entry was judged by a job row too old to decide about missed runs, because a store was slow: the
@@ -115,6 +110,7 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 	for _, t := range tasks {
 		t.busy, t.aside = false, nil
 		if t.parked && err == nil {
+			sh.reads.returned(t.owner, t.entry.DueAt)
 			sh.markLater(t)
 			sh.again = sh.again || t.regiven
 		}

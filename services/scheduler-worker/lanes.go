@@ -30,6 +30,8 @@ const (
 	minAhead = 16
 	// attendBatch is how many entries of a lane without room are attended to at a time, in one partition.
 	attendBatch = 50
+	// visitBatch is how many entries of a lane with little room are read of a partition at a time: few partitions are asked for that.
+	visitBatch = 16
 	// sentSlot is how finely the instants of publication are kept.
 	sentSlot = 25 * time.Millisecond
 )
@@ -177,7 +179,7 @@ func (l *lanes) unreported() int { return max(int(float64(l.usual)*l.share), min
 
 // question is what a shard asks lanes.
 type question struct {
-	// shards share the worker's partitions; partitions is how many this shard has. turn changes with each read.
+	// shards share the worker's partitions; partitions is how many of its own this shard asks. turn changes with each read.
 	shards, partitions, turn int
 	// now, the instant up to which the shard reads, and the pause between two reads.
 	now, until time.Time
@@ -213,8 +215,9 @@ func (l *lanes) ask(q question) hotbucket.Ask {
 		if waits {
 			a.Limit = each(max(room, 0))
 		}
-		if waits && room > 0 && room < parts {
-			a.Every, a.Turn, a.AttendedLimit = (parts+room-1)/room, q.turn, attendBatch
+		if waits && room > 0 && room < parts*visitBatch {
+			a.Limit = visitBatch
+			a.Every, a.Turn, a.AttendedLimit = (parts*visitBatch+room-1)/room, q.turn, attendBatch
 		}
 		if one.taken >= max(window/2, minAhead) {
 			a.Until = now // entries taken ahead of their instant must not keep out those that are due

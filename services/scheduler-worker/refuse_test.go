@@ -331,7 +331,8 @@ func TestFireOfAPartitionThatMayBeAnothersIsNotPublished(t *testing.T) {
 	} {
 		one := f.task()
 		one.takenAt, f.log.fires = now.Add(-c.taken), 0
-		one.from.accepted.Store(&accepted{now.Add(-c.read), map[int]coord.Owner{0: c.owner}})
+		one.from.reads = reads{}
+		one.from.reads.accept([]coord.Owner{c.owner}, now.Add(-c.read), make([]time.Time, 1))
 		err := f.publish(t.Context(), []*task{one})
 		if (f.log.fires == 1) != c.published || one.published != c.published || errors.Is(err, errLapsed{}) == c.published {
 			t.Errorf("%s: %d fires were published: %v", c.name, f.log.fires, err)

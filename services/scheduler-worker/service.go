@@ -186,6 +186,7 @@ func (s *Service) Run(ctx context.Context) error {
 		case <-s.deps.Hot.Hints().Ready():
 			for _, p := range s.deps.Hot.Hints().Take() {
 				if s.owned[p] { // otherwise another worker owns it
+					shards[p%len(shards)].hint(p)
 					shards[p%len(shards)].nudge()
 				}
 			}

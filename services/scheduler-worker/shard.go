@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/coord"
@@ -33,6 +32,7 @@ type shard struct {
 	mu       sync.Mutex
 	owners   []coord.Owner
 	newOwned bool
+	hints    map[int]bool // partitions
 
 	tasks map[job.Locator]*task
 	queue [classes]taskQueue
@@ -44,9 +44,10 @@ type shard struct {
 	nextRead  time.Time
 	// lastRead is when the last read began.
 	lastRead time.Time
-	// accepted is the last read that the store accepted.
-	accepted atomic.Pointer[accepted]
-	hinted   bool
+	// reads is what the shard knows of its partitions from the reads that the store accepted.
+	reads reads
+	// hinted is set to read soon: the partitions in hints, and those that have something of a lane that has room again.
+	hinted bool
 	// again is set to ask once more for what was given before, because an answer was lost or something was dropped.
 	again bool
 	// backlog holds the lanes in which more is due than there is room for, and since when.
@@ -65,20 +66,12 @@ type shard struct {
 	nextMark  time.Time
 }
 
-// accepted is a read that the store accepted: when it began, and what was owned by then, by partition.
-type accepted struct {
-	at     time.Time
-	owners map[int]coord.Owner
-}
-
 func newShard(s *Service) *shard {
-	sh := &shard{
-		s: s, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+2*len(maxFiring)+maxAside+1),
+	return &shard{
+		s: s, hints: map[int]bool{}, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+2*len(maxFiring)+maxAside+1),
 		room: make(chan struct{}, 1), tasks: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
 		backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
-	sh.accepted.Store(&accepted{})
-	return sh
 }
 
 // own replaces what the shard owns.
@@ -106,6 +99,7 @@ func (sh *shard) owned() []coord.Owner {
 		clear(sh.backlog)
 		sh.countHeldBack(sh.s.deps.Clock.Now())
 		clear(sh.empty)
+		sh.reads.keep(sh.owners)
 		mine := map[int]bool{}
 		for _, o := range sh.owners {
 			mine[o.Partition] = true
@@ -179,24 +173,37 @@ func (sh *shard) pause() time.Duration {
 	return max(sh.s.deps.Clock.Until(next), 0)
 }
 
-// read takes the entries due before now + lookahead.
+// read takes the entries due before now + lookahead, of the partitions that have some.
 func (sh *shard) read(ctx context.Context) {
 	if sh.reading > 0 {
 		return
 	}
 	owners := sh.owned()
 	began := sh.s.deps.Clock.Now()
-	sh.lastRead, sh.nextRead, sh.hinted = began, sh.s.tick(began, sh.s.cfg.PollInterval).Add(sh.s.cfg.PollInterval), false
-	if len(owners) == 0 {
+	regular := !began.Before(sh.nextRead)
+	sh.lastRead, sh.hinted = began, false
+	if regular {
+		sh.nextRead = sh.s.tick(began, sh.s.cfg.PollInterval).Add(sh.s.cfg.PollInterval)
+	}
+	owners = sh.worthReading(owners, began, regular)
+	ask := sh.ask(began, max(len(owners), 1))
+	if len(owners) == 0 { // nothing is due
+		sh.followBacklog(nil, began, &ask)
 		return
 	}
-	ask := sh.ask(began, len(owners))
+	if !regular && !sh.again {
+		if owners = sh.inTurn(owners, &ask); len(owners) == 0 {
+			sh.hinted = true // others are in the next turn
+			return
+		}
+	}
+	sh.unhint(owners)
 	sh.reading++
 	sh.again = false
 	clear(sh.forgotten)
 	sh.s.hot.Begin(began)
 	go func() {
-		given, err := sh.s.deps.Hot.Due(ctx, owners, ask)
+		given, next, err := sh.s.deps.Hot.Due(ctx, owners, ask)
 		stale := errors.Is(err, hotbucket.ErrStaleEpoch)
 		if err == nil || stale {
 			sh.s.hot.Done()
@@ -207,6 +214,7 @@ func (sh *shard) read(ctx context.Context) {
 		sh.back <- func() {
 			sh.reading--
 			if err == nil {
+				sh.reads.accept(owners, began, next)
 				sh.take(given, owners, began, &ask)
 				return
 			}
@@ -247,8 +255,8 @@ func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 		if of.Attended && sh.backlog[lane].IsZero() {
 			sh.backlog[lane] = now
 		}
-		if !of.Until.After(now) { // what is due next in it is not read ahead
-			sh.nextRead = now.Add(min(restrictedPoll, sh.s.cfg.PollInterval))
+		if at := now.Add(restrictedPoll); !of.Until.After(now) && at.Before(sh.nextRead) { // what is due next in it is not read ahead
+			sh.nextRead = at
 		}
 	}
 	return ask
@@ -279,6 +287,7 @@ func (sh *shard) keepOwned(owners []coord.Owner) {
 	defer sh.mu.Unlock()
 	if !sh.newOwned {
 		sh.owners = owners
+		sh.reads.keep(owners)
 	}
 }
 
@@ -288,7 +297,6 @@ func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.
 	for _, o := range owners {
 		byPartition[o.Partition] = o
 	}
-	sh.accepted.Store(&accepted{began, byPartition})
 	got := map[int]map[uint32]brought{} // by partition and lane
 	for _, g := range given {
 		if got[g.Partition] == nil {

@@ -104,11 +104,20 @@ func (s *Pending) MarkDone(ctx context.Context, locators []job.Locator) error {
 	})
 }
 
-// aboveLowWater leaves out rows in closed buckets, where a mark would stay for ever. It uses a low-water mark that was read a
-// moment ago: a writer that is late by so little could just as well have asked in time.
+// closedEarly is how much earlier than jobstore.ClosesAfter this process asks whether a bucket is closed: what clocks differ, and what
+// a mark takes.
+const closedEarly = time.Minute
+
+// aboveLowWater leaves out rows in closed buckets, where a mark would stay for ever. A bucket that nobody closes yet is not asked for. It
+// uses a low-water mark that was read a moment ago: a writer that is late by so little could just as well have asked in time.
 func (s *Pending) aboveLowWater(ctx context.Context, locators []job.Locator) ([]job.Locator, error) {
 	open := make([]job.Locator, 0, len(locators))
+	closable := job.Minute(time.Now().Add(closedEarly - jobstore.ClosesAfter))
 	for _, l := range locators {
+		if l.Minute >= closable {
+			open = append(open, l)
+			continue
+		}
 		low, err := s.recentLowWater(ctx, l.Partition)
 		if err != nil {
 			return nil, err

@@ -27,12 +27,16 @@ func (h *HotBuckets) Claim(_ context.Context, o coord.Owner, claims []hotbucket.
 	return standing, nil
 }
 
-// Horizon implements hotbucket.Buckets.
-func (h *HotBuckets) Horizon(_ context.Context, partition int) (time.Time, error) {
-	p := &h.partitions[partition]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.horizon, nil
+// Horizons implements hotbucket.Buckets.
+func (h *HotBuckets) Horizons(_ context.Context, partitions []int) ([]time.Time, error) {
+	horizons := make([]time.Time, len(partitions))
+	for i, n := range partitions {
+		p := &h.partitions[n]
+		p.mu.Lock()
+		horizons[i] = p.horizon
+		p.mu.Unlock()
+	}
+	return horizons, nil
 }
 
 // SetHorizon implements hotbucket.Buckets.

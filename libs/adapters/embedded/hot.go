@@ -189,18 +189,20 @@ func ownEntry(e *job.Entry) *job.Entry {
 }
 
 // Due implements hotbucket.Buckets.
-func (h *HotBuckets) Due(_ context.Context, owners []coord.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
-	var given []hotbucket.Given
+func (h *HotBuckets) Due(
+	_ context.Context, owners []coord.Owner, ask hotbucket.Ask,
+) (given []hotbucket.Given, next []time.Time, err error) {
+	next = make([]time.Time, len(owners))
 	last := ask.PerLane.Until
 	for _, l := range ask.Lanes {
 		last = job.Later(last, l.Until)
 	}
-	for _, o := range owners {
+	for i, o := range owners {
 		p := &h.partitions[o.Partition]
 		p.mu.Lock()
 		if err := p.check(o); err != nil {
 			p.mu.Unlock()
-			return nil, err
+			return nil, nil, err
 		}
 		now := time.Now()
 		if ask.Again {
@@ -209,9 +211,21 @@ func (h *HotBuckets) Due(_ context.Context, owners []coord.Owner, ask hotbucket.
 			p.bringBack(now)
 		}
 		given = p.give(given, o.Partition, &ask, last, now.Add(hotbucket.GivenFor))
+		next[i] = p.nextRead()
 		p.mu.Unlock()
 	}
-	return given, nil
+	return given, next, nil
+}
+
+// nextRead returns when there is something to give if nothing is added.
+func (p *hotPartition) nextRead() (at time.Time) {
+	if lane, ok := p.lanes.Min(); ok {
+		at = lane.due
+	}
+	if first, ok := p.aside.Min(); ok && (at.IsZero() || first.until.Before(at)) {
+		at = first.until
+	}
+	return at
 }
 
 // give appends the entries that an ask asks for from a partition, and sets them aside.

@@ -100,10 +100,12 @@ func (x *bucketsPort) Add(ctx context.Context, entries []job.Entry) (err error) 
 	return err
 }
 
-func (x *bucketsPort) Due(ctx context.Context, owners []coord.Owner, ask hotbucket.Ask) (a []hotbucket.Given, err error) {
+func (x *bucketsPort) Due(
+	ctx context.Context, owners []coord.Owner, ask hotbucket.Ask,
+) (a []hotbucket.Given, next []time.Time, err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Due", began, err) }(time.Now())
-	a, err = x.Buckets.Due(ctx, owners, ask)
-	return a, err
+	a, next, err = x.Buckets.Due(ctx, owners, ask)
+	return a, next, err
 }
 
 func (x *bucketsPort) Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) (err error) {
@@ -136,9 +138,9 @@ func (x *bucketsPort) Claim(ctx context.Context, o coord.Owner, claims []hotbuck
 	return a, err
 }
 
-func (x *bucketsPort) Horizon(ctx context.Context, partition int) (a time.Time, err error) {
-	defer func(began time.Time) { x.m.done("hot buckets", "Horizon", began, err) }(time.Now())
-	a, err = x.Buckets.Horizon(ctx, partition)
+func (x *bucketsPort) Horizons(ctx context.Context, partitions []int) (a []time.Time, err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Horizons", began, err) }(time.Now())
+	a, err = x.Buckets.Horizons(ctx, partitions)
 	return a, err
 }
 

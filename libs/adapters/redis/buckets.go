@@ -24,17 +24,31 @@ const claimTTL = 2 * time.Hour
 // HotBuckets is the hot buckets on Redis.
 type HotBuckets struct {
 	*Tier
-	hints *hotbucket.Hints
-	sub   *redis.PubSub
+	hints  *hotbucket.Hints
+	sub    *redis.PubSub
+	claims *gatherer
 }
 
 var _ hotbucket.Buckets = (*HotBuckets)(nil)
 
 // NewHotBuckets returns the hot buckets of a tier. They listen for hints until Close.
 func NewHotBuckets(t *Tier) *HotBuckets {
-	h := &HotBuckets{Tier: t, hints: hotbucket.NewHints(), sub: t.client.Subscribe(context.Background(), t.key("hints"))}
+	all := make([]int, t.o.Partitions)
+	for i := range all {
+		all[i] = i
+	}
+	h := &HotBuckets{Tier: t, hints: hotbucket.NewHints(), sub: t.client.Subscribe(context.Background(), t.key("hints")), claims: newGatherer(t, claimScript)}
 	go func() {
-		for m := range h.sub.Channel() {
+		first := true
+		for received := range h.sub.ChannelWithSubscriptions() {
+			m, ok := received.(*redis.Message)
+			if !ok {
+				if !first { // subscribed once more: hints may have been lost meanwhile
+					h.hints.Add(all...)
+				}
+				first = false
+				continue
+			}
 			var hinted []int
 			for text := range strings.SplitSeq(m.Payload, ",") {
 				if p, err := strconv.Atoi(text); err == nil && p >= 0 && p < t.o.Partitions {
@@ -182,7 +196,8 @@ const (
 	maxLanes = 2000
 )
 
-// dueScript returns whether more entries can be made available again, which of the entries are parked, and the entries.
+// dueScript returns whether more entries can be made available again, when there is something to read next, which of the entries are
+// parked, and the entries.
 var dueScript = newScript(lanesLua + `
 local members, epochs, prefix = KEYS[1], KEYS[2], ARGV[3]
 if redis.call('HGET', epochs, ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
@@ -245,15 +260,26 @@ for _, o in ipairs(open) do
   refresh(prefix, lane)
 end
 local more = redis.call('EXISTS', prefix .. 'back')
-if #given == 0 then return {more, ''} end
+local left = redis.call('ZRANGE', prefix .. 'lanes', 0, 0, 'WITHSCORES')[2]
+local back = redis.call('ZRANGE', prefix .. 'aside', 0, 0, 'WITHSCORES')[2]
+local next = left or back or ''
+if left and back and tonumber(back) < tonumber(left) then next = back end
+if #given == 0 then return {more, next, ''} end
 local answer = redis.call('HMGET', members, unpack(given))
 table.insert(answer, 1, table.concat(parked))
+table.insert(answer, 1, next)
 table.insert(answer, 1, more)
 return answer`)
 
 // Due implements hotbucket.Buckets.
-func (h *HotBuckets) Due(ctx context.Context, owners []coord.Owner, ask hotbucket.Ask) ([]hotbucket.Given, error) {
-	var all []hotbucket.Given
+func (h *HotBuckets) Due(
+	ctx context.Context, owners []coord.Owner, ask hotbucket.Ask,
+) (all []hotbucket.Given, next []time.Time, err error) {
+	next = make([]time.Time, len(owners))
+	places := make([]int, len(owners)) // of those that are asked now
+	for i := range places {
+		places[i] = i
+	}
 	for len(owners) > 0 {
 		keys, args := make([][]string, len(owners)), make([][]any, len(owners))
 		common := askArgs(&ask)
@@ -263,32 +289,50 @@ func (h *HotBuckets) Due(ctx context.Context, owners []coord.Owner, ask hotbucke
 		}
 		answers, err := h.runAll(ctx, dueScript, keys, args)
 		if answers == nil {
-			return nil, fmt.Errorf("redis: due: %w", err)
+			return nil, nil, fmt.Errorf("redis: due: %w", err)
 		}
 		var more []coord.Owner
+		var morePlaces []int
 		for i, a := range answers {
 			list, err := a.Slice()
 			if err := owned(owners[i], err); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			if list[0] == int64(1) {
-				more = append(more, owners[i])
+				more, morePlaces = append(more, owners[i]), append(morePlaces, places[i])
 			}
-			parked := fmt.Sprint(list[1])
-			for n, text := range list[2:] {
-				if text == nil {
+			if next[places[i]], err = instantOf(list[1]); err != nil {
+				return nil, nil, err
+			}
+			parked, _ := list[2].(string)
+			for n, one := range list[3:] {
+				text, there := one.(string)
+				if !there {
 					continue
 				}
-				e, err := wire.UnmarshalEntry([]byte(fmt.Sprint(text)))
+				e, err := wire.UnmarshalEntry([]byte(text))
 				if err != nil {
-					return nil, err
+					return nil, nil, err
 				}
 				all = append(all, hotbucket.Given{Entry: &e, Parked: parked[n] == '1'})
 			}
 		}
-		owners, ask.Again = more, false
+		owners, places, ask.Again = more, morePlaces, false
 	}
-	return all, nil
+	return all, next, nil
+}
+
+// instantOf returns the instant of a score, which is zero if there is none.
+func instantOf(score any) (at time.Time, err error) {
+	text, _ := score.(string)
+	if text == "" {
+		return at, nil
+	}
+	ms, err := strconv.ParseFloat(text, 64) // as Redis writes scores
+	if err != nil {
+		return at, fmt.Errorf("redis: due: %w", err)
+	}
+	return time.UnixMilli(int64(ms)).UTC(), nil
 }
 
 // askArgs returns the arguments of dueScript from its fourth on that are the same for every partition.

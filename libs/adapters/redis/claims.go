@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -11,6 +14,7 @@ import (
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -34,7 +38,7 @@ func (h *HotBuckets) Claim(ctx context.Context, o coord.Owner, claims []hotbucke
 			keys = append(keys, h.of(o.Partition, "claim:"+c.ExecutionID+"/"+c.DefinitionID))
 			args = append(args, wire.MarshalDecision(c.Decision))
 		}
-		texts, err := h.run(ctx, claimScript, keys, args...).StringSlice()
+		texts, err := h.claims.run(ctx, keys, args...).StringSlice()
 		if err := owned(o, err); err != nil {
 			return nil, err
 		}
@@ -51,18 +55,28 @@ func (h *HotBuckets) Claim(ctx context.Context, o coord.Owner, claims []hotbucke
 	}
 }
 
-// Horizon implements hotbucket.Buckets.
-func (h *HotBuckets) Horizon(ctx context.Context, partition int) (time.Time, error) {
+// Horizons implements hotbucket.Buckets.
+func (h *HotBuckets) Horizons(ctx context.Context, partitions []int) ([]time.Time, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	ms, err := h.client.Get(ctx, h.of(partition, "horizon")).Int64()
-	if errors.Is(err, redis.Nil) {
-		return time.Time{}, nil
+	pipe := h.client.Pipeline()
+	kept := make([]*redis.StringCmd, len(partitions))
+	for i, p := range partitions {
+		kept[i] = pipe.Get(ctx, h.of(p, "horizon"))
 	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("redis: horizon: %w", err)
+	_, _ = pipe.Exec(ctx) // each answer has its own error
+	horizons := make([]time.Time, len(partitions))
+	for i, k := range kept {
+		ms, err := k.Int64()
+		if errors.Is(err, redis.Nil) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("redis: horizons: %w", err)
+		}
+		horizons[i] = time.UnixMilli(ms).UTC()
 	}
-	return time.UnixMilli(ms).UTC(), nil
+	return horizons, nil
 }
 
 var horizonScript = newScript(`
@@ -83,23 +97,82 @@ if standing and tonumber(standing) > tonumber(ARGV[2]) then return redis.error_r
 if ARGV[1] == 'scheduler-worker' and standing ~= ARGV[2] then bring_back(ARGV[3]) end
 return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])`)
 
-// Incarnations implements hotbucket.Buckets.
+// Incarnations implements hotbucket.Buckets. A partition's name ends in the reign of the server that gave it. So each server is asked once
+// for its reign, and only a name of none of them is asked of the partition's own server by script.
 func (h *HotBuckets) Incarnations(ctx context.Context, partitions []int) ([]string, error) {
-	keys, args := make([][]string, len(partitions)), make([][]any, len(partitions))
-	for i, p := range partitions {
-		keys[i], args[i] = []string{h.of(p, "incarnation")}, nil
-	}
-	answers, err := h.runAll(ctx, incarnationScript, keys, args)
+	list, err := h.standing(ctx, partitions)
 	if err != nil {
 		return nil, fmt.Errorf("redis: incarnations: %w", err)
 	}
-	list := make([]string, len(partitions))
+	var keys [][]string
+	var others []int
+	for i, p := range partitions {
+		if list[i] == "" {
+			keys, others = append(keys, []string{h.of(p, "incarnation")}), append(others, i)
+		}
+	}
+	if len(keys) == 0 {
+		return list, nil
+	}
+	answers, err := h.runAll(ctx, incarnationScript, keys, make([][]any, len(keys)))
+	if err != nil {
+		return nil, fmt.Errorf("redis: incarnations: %w", err)
+	}
 	for i, a := range answers {
-		if list[i], err = a.Text(); err != nil {
+		if list[others[i]], err = a.Text(); err != nil {
 			return nil, fmt.Errorf("redis: incarnations: %w", err)
 		}
 	}
 	return list, nil
+}
+
+// standing returns the names of incarnations that a server gave which still reigns, and nothing for the others. What a server says of its
+// reign and of its partitions is asked on one connection, so it is one server that answers.
+func (h *HotBuckets) standing(ctx context.Context, partitions []int) ([]string, error) {
+	names := make([]string, len(partitions))
+	byServer := map[*redis.Client][]int{} // places in partitions
+	for i, p := range partitions {
+		server, err := h.serverOf(ctx, h.of(p, "incarnation"))
+		if err != nil {
+			return nil, err
+		}
+		byServer[server] = append(byServer[server], i)
+	}
+	servers := slices.Collect(maps.Keys(byServer))
+	return names, run.Each(len(servers), hotbucket.AtOnce, func(n int) error {
+		ctx, cancel := bounded(ctx)
+		defer cancel()
+		pipe := servers[n].Pipeline()
+		info := pipe.Info(ctx, "replication")
+		places := byServer[servers[n]]
+		kept := make([]*redis.StringCmd, len(places))
+		for i, place := range places {
+			kept[i] = pipe.Get(ctx, h.of(partitions[place], "incarnation"))
+		}
+		_, _ = pipe.Exec(ctx) // each answer has its own error; a partition may have moved
+		_, id, _ := strings.Cut(info.Val(), "master_replid:")
+		if info.Err() != nil || len(id) < reignLength {
+			return info.Err()
+		}
+		for i, place := range places {
+			if name := kept[i].Val(); len(name) >= reignFrom+reignLength && name[reignFrom:reignFrom+reignLength] == id[:reignLength] {
+				names[place] = name
+			}
+		}
+		return nil
+	})
+}
+
+// serverOf returns the server that has a key.
+func (t *Tier) serverOf(ctx context.Context, key string) (*redis.Client, error) {
+	switch c := t.client.(type) {
+	case *redis.ClusterClient:
+		return c.MasterForKey(ctx, key)
+	case *redis.Client:
+		return c, nil
+	default:
+		return nil, fmt.Errorf("redis: unknown client %T", c)
+	}
 }
 
 // SetEpoch implements hotbucket.Buckets.

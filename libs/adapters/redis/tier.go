@@ -165,6 +165,9 @@ local function incarnation(key)
 end
 `
 
+// In the name of an incarnation, the part of the replication id begins at reignFrom, and is reignLength long.
+const reignFrom, reignLength = 35, 20
+
 var incarnationScript = newScript(incarnationLua + `return incarnation(KEYS[1])`)
 
 // script is a script with its text.

@@ -117,3 +117,27 @@ func parkedIsGiven(t *testing.T, b hotbucket.Buckets) {
 	must(t, err)
 	same(t, "absent after removing", absent, locators([]job.Entry{parked}))
 }
+
+// nextIsTold works with instants around the current one, because what was given is set aside by the clock.
+func nextIsTold(t *testing.T, b hotbucket.Buckets) {
+	owners := own(t, b, 1, 2)
+	next := func(ask hotbucket.Ask) []time.Time {
+		t.Helper()
+		_, next, err := b.Due(t.Context(), owners, ask)
+		must(t, err)
+		return next
+	}
+	present := time.Now().UTC().Truncate(time.Millisecond)
+	soon := hotbucket.All(present.Add(2 * time.Second))
+	same(t, "what is next of nothing", next(soon), []time.Time{{}, {}})
+	first, later := inLane(1, present.Add(time.Second), true), inLane(7, present.Add(time.Hour), false)
+	must(t, b.Add(t.Context(), []job.Entry{first, later}))
+	got := next(soon)
+	if aside := got[0].Sub(present); aside < hotbucket.GivenFor || aside > hotbucket.GivenFor+time.Minute || !got[1].IsZero() {
+		t.Errorf("next are %v, want when what was given at %s is given again, and nothing", got, present)
+	}
+	must(t, b.Remove(t.Context(), pointers(first)))
+	same(t, "next once that was removed", next(soon), []time.Time{later.DueAt, {}})
+	must(t, b.Add(t.Context(), []job.Entry{first}))
+	same(t, "next where nothing is asked for", next(hotbucket.Ask{}), []time.Time{first.DueAt, {}})
+}

@@ -103,7 +103,7 @@ func due(t *testing.T, b hotbucket.Buckets, owners []coord.Owner, until time.Tim
 
 func given(t *testing.T, b hotbucket.Buckets, owners []coord.Owner, ask hotbucket.Ask) []hotbucket.Given {
 	t.Helper()
-	list, err := b.Due(t.Context(), owners, ask)
+	list, _, err := b.Due(t.Context(), owners, ask)
 	must(t, err)
 	return list
 }
@@ -135,6 +135,7 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 		{"what is due at or before an instant is read, earliest first, and stays", dueIsReadInOrder},
 		{"owners are read in order, at most the limit of each partition", ownersInOrder},
 		{"what was given is not given again, but to another owner or when it is asked for again", givenIsSetAside},
+		{"a read tells when there is something to read next", nextIsTold},
 		{"of each lane is given what is asked for of it, and none hides another", lanesAreReadApart},
 		{"of a lane without room only what must be attended to is given", attendedAreGiven},
 		{"what was parked is given when its lane is asked for, and as parked", parkedIsGiven},

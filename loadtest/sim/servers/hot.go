@@ -173,16 +173,19 @@ func (c *HotClient) Add(_ context.Context, entries []job.Entry) error {
 }
 
 // Due implements hotbucket.Buckets.
-func (c *HotClient) Due(_ context.Context, owners []coord.Owner, ask hotbucket.Ask) (all []hotbucket.Given, err error) {
+func (c *HotClient) Due(
+	_ context.Context, owners []coord.Owner, ask hotbucket.Ask,
+) (all []hotbucket.Given, next []time.Time, err error) {
 	now := time.Now()
-	for _, o := range owners {
-		given, err := c.at(o.Partition).dueFor(o, ask, now)
-		if err != nil {
-			return nil, err
+	next = make([]time.Time, len(owners))
+	for i, o := range owners {
+		var given []hotbucket.Given
+		if given, next[i], err = c.at(o.Partition).dueFor(o, ask, now); err != nil {
+			return nil, nil, err
 		}
 		all = append(all, given...)
 	}
-	return all, nil
+	return all, next, nil
 }
 
 // Postpone implements hotbucket.Buckets.
@@ -218,9 +221,13 @@ func (c *HotClient) Claim(_ context.Context, o coord.Owner, claims []hotbucket.C
 	return c.at(o.Partition).claim(o, claims)
 }
 
-// Horizon implements hotbucket.Buckets.
-func (c *HotClient) Horizon(_ context.Context, partition int) (time.Time, error) {
-	return c.at(partition).horizon(), nil
+// Horizons implements hotbucket.Buckets.
+func (c *HotClient) Horizons(_ context.Context, partitions []int) ([]time.Time, error) {
+	horizons := make([]time.Time, len(partitions))
+	for i, p := range partitions {
+		horizons[i] = c.at(p).horizon()
+	}
+	return horizons, nil
 }
 
 // SetHorizon implements hotbucket.Buckets.

@@ -147,11 +147,11 @@ func (h *server) check(o coord.Owner) error {
 	return nil
 }
 
-func (h *server) dueFor(o coord.Owner, ask hotbucket.Ask, now time.Time) (all []hotbucket.Given, err error) {
+func (h *server) dueFor(o coord.Owner, ask hotbucket.Ask, now time.Time) (all []hotbucket.Given, next time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.check(o); err != nil {
-		return nil, err
+		return nil, next, err
 	}
 	if ask.Again {
 		h.bringBack()
@@ -183,7 +183,16 @@ func (h *server) dueFor(o coord.Owner, ask hotbucket.Ask, now time.Time) (all []
 			h.state.due[d.entry.Locator] = d
 		}
 	}
-	return all, nil
+	for _, d := range h.state.due {
+		at := d.entry.DueAt
+		if d.until.After(now) {
+			at = d.until
+		}
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	return all, next, nil
 }
 
 // bringBack makes available again everything that was set aside.

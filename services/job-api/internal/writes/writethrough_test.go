@@ -3,6 +3,7 @@ package writes
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,13 +21,13 @@ type distant struct {
 	added atomic.Int64
 }
 
-func (d *distant) Horizon(ctx context.Context, _ int) (time.Time, error) {
+func (d *distant) Horizons(ctx context.Context, partitions []int) ([]time.Time, error) {
 	if d.away.Load() {
 		<-ctx.Done()
-		return time.Time{}, ctx.Err()
+		return nil, ctx.Err()
 	}
 	time.Sleep(d.takes)
-	return time.Now().Add(time.Hour), nil
+	return slices.Repeat([]time.Time{time.Now().Add(time.Hour)}, len(partitions)), nil
 }
 
 func (d *distant) Add(_ context.Context, entries []job.Entry) error {
