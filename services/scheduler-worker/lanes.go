@@ -215,9 +215,9 @@ func (l *lanes) ask(q question) hotbucket.Ask {
 		if waits {
 			a.Limit = each(max(room, 0))
 		}
-		if waits && room > 0 && room < parts*visitBatch {
-			a.Limit = visitBatch
-			a.Every, a.Turn, a.AttendedLimit = (parts*visitBatch+room-1)/room, q.turn, attendBatch
+		if visit := min(visitBatch, room); waits && room > 0 && room < parts*visit {
+			a.Limit = visit
+			a.Every, a.Turn, a.AttendedLimit = (parts*visit+room-1)/room, q.turn, attendBatch
 		}
 		if one.taken >= max(window/2, minAhead) {
 			a.Until = now // entries taken ahead of their instant must not keep out those that are due

@@ -15,39 +15,36 @@ const quietPoll = 2 * time.Second
 // reads is what a shard knows of its partitions from the reads that the hot tier accepted. The shard's goroutines ask it, too.
 type reads struct {
 	mu sync.Mutex
+	// of holds all owned partitions, and no other.
 	of map[coord.Owner]accepted
 	// oldest is the first of the last reads of all partitions; zero while one was not read yet.
 	oldest time.Time
-	owned  int
 }
 
-// accepted is the last read of a partition: when it began, and when there was something to read next in the partition, if nothing was
-// added to it since; zero for nothing.
+// accepted is the last read of a partition: when it began, which is zero if there was none, and when there was something to read next in
+// the partition if nothing was added to it since; zero for nothing.
 type accepted struct{ at, next time.Time }
 
-// keep forgets the partitions that are not among the owned ones.
-func (r *reads) keep(owners []coord.Owner) {
+// own replaces the partitions that are owned.
+func (r *reads) own(owners []coord.Owner) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was := r.of
-	r.of, r.owned = make(map[coord.Owner]accepted, len(owners)), len(owners)
+	r.of = make(map[coord.Owner]accepted, len(owners))
 	for _, o := range owners {
-		if a, ok := was[o]; ok {
-			r.of[o] = a
-		}
+		r.of[o] = was[o]
 	}
 	r.age()
 }
 
-// accept notes a read of partitions.
+// accept notes a read of partitions, of which some may not be owned any more.
 func (r *reads) accept(owners []coord.Owner, at time.Time, next []time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.of == nil {
-		r.of = map[coord.Owner]accepted{}
-	}
 	for i, o := range owners {
-		r.of[o] = accepted{at, next[i]}
+		if _, owned := r.of[o]; owned {
+			r.of[o] = accepted{at, next[i]}
+		}
 	}
 	r.age()
 }
@@ -63,14 +60,14 @@ func (r *reads) returned(o coord.Owner, due time.Time) {
 }
 
 func (r *reads) age() {
-	r.oldest = time.Time{}
-	if len(r.of) < r.owned {
-		return
-	}
+	first := true
 	for _, a := range r.of {
-		if r.oldest.IsZero() || a.at.Before(r.oldest) {
-			r.oldest = a.at
+		if first || a.at.Before(r.oldest) {
+			r.oldest, first = a.at, false
 		}
+	}
+	if first {
+		r.oldest = time.Time{}
 	}
 }
 
@@ -123,8 +120,8 @@ func (sh *shard) worthReading(owners []coord.Owner, now time.Time, regular bool)
 	sh.reads.mu.Lock()
 	defer sh.reads.mu.Unlock()
 	for _, o := range owners {
-		last, known := sh.reads.of[o]
-		if !known || sh.hints[o.Partition] || regular && now.Sub(last.at) >= sh.quietPoll() || last.holds(due) {
+		last := sh.reads.of[o]
+		if last.at.IsZero() || sh.hints[o.Partition] || regular && now.Sub(last.at) >= sh.quietPoll() || last.holds(due) {
 			worth = append(worth, o)
 		}
 	}

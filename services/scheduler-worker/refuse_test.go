@@ -331,7 +331,7 @@ func TestFireOfAPartitionThatMayBeAnothersIsNotPublished(t *testing.T) {
 	} {
 		one := f.task()
 		one.takenAt, f.log.fires = now.Add(-c.taken), 0
-		one.from.reads = reads{}
+		one.from.reads.own([]coord.Owner{c.owner})
 		one.from.reads.accept([]coord.Owner{c.owner}, now.Add(-c.read), make([]time.Time, 1))
 		err := f.publish(t.Context(), []*task{one})
 		if (f.log.fires == 1) != c.published || one.published != c.published || errors.Is(err, errLapsed{}) == c.published {

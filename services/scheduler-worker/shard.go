@@ -99,7 +99,7 @@ func (sh *shard) owned() []coord.Owner {
 		clear(sh.backlog)
 		sh.countHeldBack(sh.s.deps.Clock.Now())
 		clear(sh.empty)
-		sh.reads.keep(sh.owners)
+		sh.reads.own(sh.owners)
 		mine := map[int]bool{}
 		for _, o := range sh.owners {
 			mine[o.Partition] = true
@@ -208,8 +208,9 @@ func (sh *shard) read(ctx context.Context) {
 		if err == nil || stale {
 			sh.s.hot.Done()
 		}
+		var lost []coord.Owner
 		if stale {
-			owners = sh.s.reclaim(ctx, owners)
+			lost = sh.s.reclaim(ctx, owners)
 		}
 		sh.back <- func() {
 			sh.reading--
@@ -225,9 +226,7 @@ func (sh *shard) read(ctx context.Context) {
 			} else if stale {
 				sh.drop()
 			}
-			if stale {
-				sh.keepOwned(owners)
-			}
+			sh.giveUp(lost)
 			if ctx.Err() == nil {
 				sh.s.deps.Logger.Warn("cannot read hot buckets", "error", err)
 			}
@@ -263,31 +262,31 @@ func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 }
 
 // reclaim handles a hot tier that refuses an epoch. Either the hot tier has forgotten the epoch, and is given it again, or
-// it has seen a greater one, and the partition has another owner.
-func (s *Service) reclaim(ctx context.Context, owners []coord.Owner) (kept []coord.Owner) {
+// it has seen a greater one, and the partition has another owner, which is lost.
+func (s *Service) reclaim(ctx context.Context, owners []coord.Owner) (lost []coord.Owner) {
 	refused := make([]bool, len(owners))
 	_ = run.Each(len(owners), reclaimAtOnce, func(i int) error {
 		refused[i] = errors.Is(s.deps.Hot.SetEpoch(ctx, owners[i]), hotbucket.ErrStaleEpoch)
 		return nil // the next read shows what could not be asked
 	})
 	for i, o := range owners {
-		if !refused[i] {
-			kept = append(kept, o)
+		if refused[i] {
+			lost = append(lost, o)
 		}
 	}
-	return kept
+	return lost
 }
 
 // reclaimAtOnce is how many partitions are claimed side by side.
 const reclaimAtOnce = 16
 
-// keepOwned gives up the partitions that reclaim did not keep, unless there is a new assignment.
-func (sh *shard) keepOwned(owners []coord.Owner) {
+// giveUp gives up partitions that have another owner, unless there is a new assignment.
+func (sh *shard) giveUp(lost []coord.Owner) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if !sh.newOwned {
-		sh.owners = owners
-		sh.reads.keep(owners)
+	if !sh.newOwned && len(lost) > 0 {
+		sh.owners = slices.DeleteFunc(slices.Clone(sh.owners), func(o coord.Owner) bool { return slices.Contains(lost, o) })
+		sh.reads.own(sh.owners)
 	}
 }
 
