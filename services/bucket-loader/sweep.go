@@ -113,16 +113,18 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 			break
 		}
 		asked := minute
-		var ok bool
-		var err error
-		minute, ok, err = s.firstOpen(ctx, p, asked, end)
-		if err != nil {
-			return err
+		ok := true
+		if minute+1 < end { // otherwise there is one bucket to read, which shows whether it is empty
+			var err error
+			minute, ok, err = s.firstOpen(ctx, p, asked, end)
+			if err != nil {
+				return err
+			}
 		}
 		if !ok {
 			minute = end
 		}
-		p.empty.add(asked, min(minute, s.lastFinal(now)))
+		p.sawEmpty(asked, minute, s.lastFinal(now), now)
 		if !ok {
 			break
 		}
@@ -212,6 +214,14 @@ func (s *Service) endSweep(w *sweeping, missing int, took time.Duration) {
 			p.passes++
 		}
 		p.back, p.backAt, p.found, p.forgot = nil, time.Time{}, 0, false
+	}
+}
+
+// sawEmpty notes that nothing is in the buckets of [from, to): for a while, or, where a writer may still add to one, until that is over.
+func (p *partition) sawEmpty(from, to, final int64, now time.Time) {
+	p.empty.add(from, min(to, final))
+	for m := max(from, final); m < to && !job.MinuteStart(m+1).After(now); m++ {
+		p.allDone[m] = now
 	}
 }
 

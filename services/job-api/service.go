@@ -159,12 +159,20 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Outcomes,
 		Clock: deps.Clock, Partitions: cfg.Partitions,
 	}
+	missed := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "minutehand_job_api_missed_write_throughs_total",
+		Help: "Entries due soon that the hot tier missed and for which there was no room to try again: the loader brings them late.",
+	})
+	if deps.Metrics != nil {
+		deps.Metrics.MustRegister(missed)
+	}
 	write = writes.New(writes.Config{
 		Partitions: cfg.Partitions, Grace: cfg.Grace, MaxBodyBytes: cfg.MaxBodyBytes, MaxWriteThroughs: cfg.MaxWriteThroughs,
 		MaxHolding: cfg.MaxConnections / holdingShare,
 	}, writes.Deps{
 		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Hot: deps.Hot, Stops: deps.Stops,
 		Recorder: recorder, Reads: read, Document: document, Problems: problems, Entropy: deps.Entropy, Logger: deps.Logger, Clock: deps.Clock,
+		Missed: missed,
 	})
 	operations := write.Operations()
 	maps.Copy(operations, read.Operations())

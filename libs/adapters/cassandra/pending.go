@@ -343,8 +343,10 @@ func (s *Pending) Close(ctx context.Context, partition int, minute int64) error 
 	if err != nil {
 		return err
 	}
-	_, err = s.session.Query("UPDATE partition_progress SET low_water = ? WHERE partition = ? IF low_water < ?", minute, partition, minute).
-		MapScanCASContext(ctx, map[string]any{})
+	// Of two writes the one with the later timestamp stands, and that is the later minute's: the mark never goes back, without a
+	// transaction for each partition and minute.
+	err = s.session.Query("UPDATE partition_progress USING TIMESTAMP ? SET low_water = ? WHERE partition = ?",
+		job.MinuteStart(minute).UnixMicro(), minute, partition).Idempotent(true).ExecContext(ctx)
 	if err == nil {
 		s.know(partition, minute, time.Now())
 	}

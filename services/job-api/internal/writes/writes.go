@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
@@ -52,6 +53,8 @@ type Deps struct {
 	Reads    *reads.Reads
 	Document *edge.Document
 	Problems *edge.Problems
+	// Missed counts entries that are due soon and for whose write-through there was no room.
+	Missed prometheus.Counter
 	// Entropy is the source of ids; it must be safe for concurrent use.
 	Entropy io.Reader
 	Logger  *slog.Logger

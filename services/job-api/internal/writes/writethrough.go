@@ -16,6 +16,9 @@ const (
 	hotWithin = 250 * time.Millisecond
 	// hotPause is how long answers do not wait for the hot tier at all, after one has waited in vain.
 	hotPause = time.Second
+	// nearSwept is how far ahead of its instant every entry is seen by a near sweep that has not begun yet, with time to spare for a loader
+	// that is late.
+	nearSwept = 5 * time.Minute
 )
 
 // Near adds entries to their hot buckets if they are due before the horizon. It reads the horizon after the entries
@@ -34,11 +37,20 @@ func (ws *Writes) Near(ctx context.Context, entries []job.Entry) {
 			ws.hotAgain.Store(now + int64(hotPause))
 		}
 	}
+	left := 0
+	soon := ws.deps.Clock.Now().Add(nearSwept)
 	for _, e := range entries {
+		if e.DueAt.After(soon) {
+			continue // the loader's near sweep brings it in time
+		}
 		select {
 		case ws.notThrough <- e:
-		default: // the loader's sweeps find it
+		default:
+			left++ // the loader's closing sweep finds it, half a minute late
 		}
+	}
+	if left > 0 {
+		ws.deps.Missed.Add(float64(left))
 	}
 }
 
@@ -52,7 +64,7 @@ func (ws *Writes) addNear(ctx context.Context, entries []job.Entry) error {
 
 // throughAtOnce is how many entries are written through together in the background. One by one, what a hot tier that was away for a
 // moment has left behind would take longer than until it is due.
-const throughAtOnce = 250
+const throughAtOnce = 2000
 
 // writeThroughLoop repeats write-throughs that failed until ctx ends.
 func (ws *Writes) writeThroughLoop(ctx context.Context) {
