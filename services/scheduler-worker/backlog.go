@@ -13,8 +13,9 @@ type brought struct {
 }
 
 // followBacklog notes the lanes in which more is due than was read, and those in which nothing more is. The former are read
-// again as soon as they have room.
-func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, ask *hotbucket.Ask) {
+// again as soon as they have room. Only a whole read, of all partitions with something due, shows that nothing more is: what waits in a
+// lane with a backlog is not missed, however late it is (task.waits).
+func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, ask *hotbucket.Ask, whole bool) {
 	more, full := map[uint32]bool{}, false
 	for partition, lanes := range got {
 		all := 0
@@ -49,6 +50,9 @@ func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, 
 	}
 	sh.hinted = sh.hinted || full
 	for lane := range sh.backlog {
+		if !whole {
+			break
+		}
 		of, named := ask.Lanes[lane]
 		// If not every partition was asked for a lane, the others may have more of it, until each had its turn.
 		closed := named && of.Attended

@@ -103,17 +103,15 @@ func (sh *shard) unhint(owners []coord.Owner) {
 
 // worthReading returns the partitions in which there may be something to read: those that a hint names, or that were not read for long, or
 // all, if the shard asks once more for what it was given before. A regular read also asks those that have something due before the read
-// after the next; one between regular reads, those that have something due if a lane with a backlog has room.
-func (sh *shard) worthReading(owners []coord.Owner, now time.Time, regular bool) (worth []coord.Owner) {
+// after the next; one between regular reads, those that have something due if a lane with a backlog has room. The read is whole if all
+// that have something due are among them.
+func (sh *shard) worthReading(owners []coord.Owner, now time.Time, regular bool) (worth []coord.Owner, whole bool) {
 	if sh.again {
-		return owners
+		return owners, true
 	}
-	due := now.Add(sh.readsAhead())
+	due, whole := now.Add(sh.readsAhead()), true
 	if !regular {
-		due = time.Time{}
-		if sh.backlogOpen() {
-			due = now
-		}
+		due, whole = now, sh.backlogOpen()
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -121,11 +119,11 @@ func (sh *shard) worthReading(owners []coord.Owner, now time.Time, regular bool)
 	defer sh.reads.mu.Unlock()
 	for _, o := range owners {
 		last := sh.reads.of[o]
-		if last.at.IsZero() || sh.hints[o.Partition] || regular && now.Sub(last.at) >= sh.quietPoll() || last.holds(due) {
+		if last.at.IsZero() || sh.hints[o.Partition] || regular && now.Sub(last.at) >= sh.quietPoll() || whole && last.holds(due) {
 			worth = append(worth, o)
 		}
 	}
-	return worth
+	return worth, whole
 }
 
 // holds reports whether there is something to read in the partition that is due at an instant, as far as its last read knows.

@@ -168,3 +168,35 @@ func TestWhatNobodyHintsAtIsReadInTime(t *testing.T) {
 		})
 	}
 }
+
+// If it did, what waits in the lane would count as missed once its catch-up window is over.
+func TestAReadOfSomePartitionsDoesNotEndABacklog(t *testing.T) {
+	s, err := New(DefaultConfig(), Deps{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh, now := newShard(s), time.Now()
+	sh.own([]coord.Owner{{Role: coord.RoleWorker, Partition: 1, Epoch: 1}, {Role: coord.RoleWorker, Partition: 2, Epoch: 1}})
+	owners := sh.owned()
+	sh.reads.accept(owners, now, []time.Time{now, now.Add(time.Hour)})
+	sh.again = false
+	sh.backlog[7], sh.backlogAt = now, now.Add(time.Minute) // which is not looked at before that
+	sh.hint(2)
+	worth, whole := sh.worthReading(owners, now, false)
+	if !slices.Equal(worth, owners[1:]) || whole {
+		t.Errorf("worth a read between two are %v, whole %v, want the one that is hinted at", worth, whole)
+	}
+	ask := hotbucket.All(now)
+	sh.followBacklog(nil, now, &ask, whole)
+	if _, waits := sh.backlog[7]; !waits {
+		t.Error("a read of one partition ended the backlog of a lane")
+	}
+	worth, whole = sh.worthReading(owners, now, true)
+	if !slices.Equal(worth, owners) || !whole {
+		t.Errorf("worth a regular read are %v, whole %v", worth, whole)
+	}
+	sh.followBacklog(nil, now, &ask, whole)
+	if _, waits := sh.backlog[7]; waits {
+		t.Error("a whole read that found nothing did not end the backlog")
+	}
+}

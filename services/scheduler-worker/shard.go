@@ -185,10 +185,10 @@ func (sh *shard) read(ctx context.Context) {
 	if regular {
 		sh.nextRead = sh.s.tick(began, sh.s.cfg.PollInterval).Add(sh.s.cfg.PollInterval)
 	}
-	owners = sh.worthReading(owners, began, regular)
+	owners, whole := sh.worthReading(owners, began, regular)
 	ask := sh.ask(began, max(len(owners), 1))
 	if len(owners) == 0 { // nothing is due
-		sh.followBacklog(nil, began, &ask)
+		sh.followBacklog(nil, began, &ask, whole)
 		return
 	}
 	if !regular && !sh.again {
@@ -216,7 +216,7 @@ func (sh *shard) read(ctx context.Context) {
 			sh.reading--
 			if err == nil {
 				sh.reads.accept(owners, began, next)
-				sh.take(given, owners, began, &ask)
+				sh.take(given, owners, began, &ask, whole)
 				return
 			}
 			sh.again = true // what the answer held is set aside
@@ -291,7 +291,7 @@ func (sh *shard) giveUp(lost []coord.Owner) {
 }
 
 // take keeps the entries that a read returned, unless they are here already.
-func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.Time, ask *hotbucket.Ask) {
+func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.Time, ask *hotbucket.Ask, whole bool) {
 	byPartition := make(map[int]coord.Owner, len(owners))
 	for _, o := range owners {
 		byPartition[o.Partition] = o
@@ -322,7 +322,7 @@ func (sh *shard) take(given []hotbucket.Given, owners []coord.Owner, began time.
 		}
 		sh.renew(t)
 	}
-	sh.followBacklog(got, began, ask)
+	sh.followBacklog(got, began, ask, whole)
 }
 
 // drop forgets all tasks, except those that only wait to be removed: publishing them again would be a duplicate that no
