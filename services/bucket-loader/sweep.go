@@ -3,6 +3,7 @@ package bucketloader
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -98,6 +99,7 @@ func (s *Service) sweep(ctx context.Context, p *partition, now time.Time, end in
 	if now.After(p.emptyUntil) {
 		p.empty, p.emptyUntil = nil, now.Add(emptyFor)
 	}
+	maps.DeleteFunc(p.allDone, func(m int64, _ time.Time) bool { return m < s.lastFinal(now) }) // which counts no more
 	w := &sweeping{p: p, now: now, from: p.resume, waiting: make(map[job.Locator]bool, len(p.candidates)), room: s.share() - len(p.candidates)}
 	for _, c := range p.candidates {
 		w.waiting[c.entry.Locator] = true

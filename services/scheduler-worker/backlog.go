@@ -50,7 +50,7 @@ func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, 
 	}
 	sh.hinted = sh.hinted || full
 	for lane := range sh.backlog {
-		if !whole {
+		if !whole || ask.PerLane.Limit == 0 { // nothing is asked for while the shard holds too much
 			break
 		}
 		of, named := ask.Lanes[lane]
@@ -61,7 +61,7 @@ func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, 
 			delete(sh.empty, lane)
 		}
 	}
-	if len(more) == 0 { // partitions that were not asked may have more, which is not worth constant reads
+	if whole && len(more) == 0 { // partitions that were not asked may have more, which is not worth constant reads
 		sh.backlogAt = sh.s.deps.Clock.Now().Add(fruitlessPause)
 	}
 	sh.hinted = sh.hinted || sh.backlogOpen()
@@ -96,8 +96,8 @@ func (sh *shard) backlogOpen() bool {
 }
 
 // passed counts reads of a lane that returned nothing, each of one partition in every. It reports whether there were more
-// than twice as many as it takes to ask each partition.
+// than four times as many as it takes to ask each partition: which are asked changes with every.
 func (sh *shard) passed(lane uint32, every int) bool {
 	sh.empty[lane]++
-	return sh.empty[lane] > 2*every
+	return sh.empty[lane] > 4*every
 }

@@ -68,7 +68,7 @@ func (sh *shard) dispatch(ctx context.Context) {
 
 // lapsed reports whether another may own one of these partitions by now, because its last accepted read is too old.
 func (sh *shard) lapsed() bool {
-	return sh.s.deps.Clock.Since(sh.reads.oldestRead()) > sh.s.cfg.OwnerTTL
+	return sh.reads.stale(sh.s.deps.Clock.Now(), sh.s.cfg.OwnerTTL)
 }
 
 // lapsed reports whether another may own the task's partition by now, because the last accepted read of it is too old.
@@ -111,6 +111,9 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 		t.busy, t.aside = false, nil
 		if t.parked && err == nil {
 			sh.reads.returned(t.owner, t.entry.DueAt)
+			if sh.reading > 0 { // its answer may not know of it yet
+				sh.hint(t.owner.Partition)
+			}
 			sh.markLater(t)
 			sh.again = sh.again || t.regiven
 		}
@@ -257,6 +260,7 @@ func (s *Service) carryOut(
 	ctx context.Context, tasks []*task, decisions map[*task]job.Decision, now time.Time,
 ) error {
 	var successors []job.Entry
+	var soon []*task
 	for _, t := range tasks {
 		d, decided := decisions[t]
 		if !decided {
@@ -264,10 +268,16 @@ func (s *Service) carryOut(
 		}
 		if next, ok := t.series.Successor(t.entry, d, job.Instant(now)); ok {
 			successors = append(successors, next)
+			if next.DueAt.Before(now.Add(hotbucket.HintWithin)) {
+				soon = append(soon, t)
+			}
 		}
 	}
 	if err := s.chain(ctx, successors, now); err != nil {
 		return err
+	}
+	for _, t := range soon { // a lost hint must not make a schedule of every second miss an instant
+		t.from.hint(t.owner.Partition)
 	}
 	var parking, publishing []*task
 	for _, t := range tasks {

@@ -78,11 +78,12 @@ func (r *reads) last(o coord.Owner) time.Time {
 	return r.of[o].at
 }
 
-// oldestRead returns when the last read began of the partition that has been read the longest ago; zero if one was never read.
-func (r *reads) oldestRead() time.Time {
+// stale reports whether the last read of an owned partition is older than ttl, or there was none. Without any partition nothing is stale:
+// what is left then only waits to be removed.
+func (r *reads) stale(now time.Time, ttl time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.oldest
+	return len(r.of) > 0 && now.Sub(r.oldest) > ttl
 }
 
 // hint notes that something may have been added to a partition that is due soon.
@@ -133,7 +134,10 @@ func (a accepted) holds(due time.Time) bool { return !a.next.IsZero() && !a.next
 func (sh *shard) readsAhead() time.Duration { return min(2*sh.s.cfg.PollInterval, sh.s.cfg.Lookahead) }
 
 // quietPoll is [quietPoll], or less if the owner must ask more often to keep what it holds.
-func (sh *shard) quietPoll() time.Duration { return min(quietPoll, sh.s.cfg.OwnerTTL/2) }
+func (sh *shard) quietPoll() time.Duration {
+	poll := sh.s.cfg.PollInterval
+	return max(min(quietPoll, sh.s.cfg.OwnerTTL/2-poll), poll)
+}
 
 // inTurn returns those of the partitions that are worth a read between two regular ones: they were never read, hints name them, or they are
 // asked in this turn for what waits of a lane with a backlog.

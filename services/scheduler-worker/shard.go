@@ -56,7 +56,7 @@ type shard struct {
 	heldBack int
 	// empty counts, for each of them, the reads of some of its partitions that returned nothing.
 	empty map[uint32]int
-	// turn counts the reads, so that lanes with little room are read in different partitions each time.
+	// turn counts the whole reads, so that lanes with little room are read in different partitions each time.
 	turn int
 	// backlogAt is when those lanes are looked at next, if that is later than usual.
 	backlogAt time.Time
@@ -186,6 +186,9 @@ func (sh *shard) read(ctx context.Context) {
 		sh.nextRead = sh.s.tick(began, sh.s.cfg.PollInterval).Add(sh.s.cfg.PollInterval)
 	}
 	owners, whole := sh.worthReading(owners, began, regular)
+	if whole {
+		sh.turn++
+	}
 	ask := sh.ask(began, max(len(owners), 1))
 	if len(owners) == 0 { // nothing is due
 		sh.followBacklog(nil, began, &ask, whole)
@@ -244,7 +247,6 @@ func (sh *shard) ask(now time.Time, owners int) (ask hotbucket.Ask) {
 	case len(sh.tasks) >= sh.s.cfg.MaxTasks:
 		until = now
 	}
-	sh.turn++
 	sh.countHeldBack(now)
 	ask = sh.s.lanes.ask(question{
 		shards: sh.s.cfg.Shards, partitions: owners, turn: sh.turn, now: now, until: until, poll: sh.s.cfg.PollInterval, backlog: sh.backlog,
