@@ -34,7 +34,7 @@ var (
 )
 
 // variantSeeds is the number of seeds within which a variant must be caught.
-const variantSeeds = 300
+const variantSeeds = 500
 
 // variantReplays is how often its trace is then replayed.
 const variantReplays = 20
