@@ -73,3 +73,6 @@ func (h *HotBuckets) Incarnations(_ context.Context, partitions []int) ([]string
 
 // Entries returns the number of entries in all hot buckets.
 func (h *HotBuckets) Entries() int64 { return h.entries.Load() }
+
+// Hints implements hotbucket.Buckets.
+func (h *HotBuckets) Hints() *hotbucket.Hints { return h.hints }

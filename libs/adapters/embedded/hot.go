@@ -448,6 +448,3 @@ func (h *HotBuckets) Absent(_ context.Context, entries []*job.Entry) ([]job.Loca
 	}
 	return absent, nil
 }
-
-// Hints implements hotbucket.Buckets.
-func (h *HotBuckets) Hints() *hotbucket.Hints { return h.hints }
