@@ -13,7 +13,8 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// distant is a hot tier that is away at first, and then takes a while for each answer.
+// distant is a hot tier that is away at first, which a client notices after a second as its own time limits have it, and then takes a while
+// for each answer.
 type distant struct {
 	hotbucket.Buckets
 	away  atomic.Bool
@@ -23,6 +24,8 @@ type distant struct {
 
 func (d *distant) Horizons(ctx context.Context, partitions []int) ([]time.Time, error) {
 	if d.away.Load() {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
