@@ -39,12 +39,23 @@ func (a *attempt) leave() {
 func (a *attempt) begin(ctx context.Context) (fence job.Fence, began bool) {
 	s, w := a.s, a.w
 	asked := s.deps.Clock.Now()
-	if w.untold != nil || w.behind || w.incarnation == "" || !w.fire.Fresh && asked.Sub(w.fire.DueAt) > staleAfter ||
-		asked.Sub(w.knownSince) >= attempts.Retention-clock.MaxDifference {
+	oldest := asked.Add(clock.MaxDifference - attempts.Retention) // of what the hot tier keeps
+	if w.untold != nil || w.behind || w.incarnation == "" || !w.knownSince.After(oldest) {
 		return fence, false
 	}
+	keptSince := w.knownSince
+	if !w.fire.Fresh && asked.Sub(w.fire.DueAt) > staleAfter {
+		// As lastCheck has it, the row need not be read if nothing was forgotten since the fire was due. Begin makes sure that the
+		// incarnation is this one, and that it has evicted nothing since.
+		if memory := (attempts.Memory{Incarnation: w.incarnation, KeptSince: oldest}); !memory.Covers(w.fire.DueAt) {
+			return fence, false
+		}
+		if w.fire.DueAt.Before(keptSince) {
+			keptSince = w.fire.DueAt
+		}
+	}
 	check := attempts.Check{Entry: &w.fire.Entry, Incarnation: w.incarnation}
-	fence, began, err := s.deps.Records.Begin(ctx, a.key, a.holder, asked.Add(s.cfg.LeaseTTL), check, w.knownSince)
+	fence, began, err := s.deps.Records.Begin(ctx, a.key, a.holder, asked.Add(s.cfg.LeaseTTL), check, keptSince)
 	if err != nil || !began {
 		return fence, false
 	}

@@ -214,44 +214,6 @@ func TestExecutorThatStopsLeavesItsShareAndItsCallsAreNotRepeated(t *testing.T) 
 	}
 }
 
-// A parent that is dispatched again after a crash heats successors that were settled long ago. The hot tier may have
-// forgotten their outcomes, so they would be called again one after the other.
-func TestLateFireOfARowThatIsDoneIsNotCalled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, time.Second)
-		for i := range 20 {
-			b.publish(time.Now().Add(-staleAfter-time.Duration(i+1)*time.Second), true)
-		}
-		b.publish(time.Now().Add(-time.Minute), false) // and one that is late for another reason
-		stop, ended := b.start()
-		time.Sleep(10 * time.Second)
-		stop()
-		<-ended
-		if b.target.calls.Load() != 1 || b.events() != 1 {
-			t.Errorf("%d calls and %d events, want one each", b.target.calls.Load(), b.events())
-		}
-		b.wantCommitted()
-	})
-}
-
-// In a stampede every fire but the first ones is late, and would pay for a read of its row.
-func TestLateFireAsksNothingWhereTheHotTierHasForgottenNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, time.Second)
-		time.Sleep(10 * time.Minute)
-		for i := range 20 {
-			b.publish(time.Now().Add(-9*time.Minute+time.Duration(i)*time.Second), false)
-		}
-		stop, ended := b.start()
-		time.Sleep(10 * time.Second)
-		stop()
-		<-ended
-		if b.target.calls.Load() != 20 || b.rows.Load() != 0 {
-			t.Errorf("%d calls and %d reads of rows, want 20 and none", b.target.calls.Load(), b.rows.Load())
-		}
-	})
-}
-
 // countedRows is a cold store that counts the reads of single entries.
 type countedRows struct {
 	jobstore.Pending
