@@ -29,7 +29,6 @@ func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, 
 			sh.hint(partition)
 		}
 		for lane, b := range lanes {
-			delete(sh.empty, lane)
 			of := ask.Of(partition, lane)
 			cut := b.n >= of.Limit || crowded
 			switch {
@@ -42,6 +41,9 @@ func (sh *shard) followBacklog(got map[int]map[uint32]brought, began time.Time, 
 			case cut: // more of the lane is due ahead
 				sh.hinted = true
 				sh.hint(partition)
+			}
+			if more[lane] {
+				delete(sh.empty, lane)
 			}
 			if more[lane] && sh.backlog[lane].IsZero() {
 				sh.backlog[lane] = began
@@ -95,8 +97,8 @@ func (sh *shard) backlogOpen() bool {
 	return len(sh.backlog) > 0 && !sh.s.deps.Clock.Now().Before(sh.backlogAt) && sh.s.lanes.open(sh.backlog)
 }
 
-// passed counts reads of a lane that returned nothing, each of one partition in every. It reports whether there were more
-// than four times as many as it takes to ask each partition: which are asked changes with every.
+// passed counts reads of a lane that left nothing that is due, each of one partition in every. It reports whether there were more than
+// four times as many as it takes to ask each partition: which are asked changes with every.
 func (sh *shard) passed(lane uint32, every int) bool {
 	sh.empty[lane]++
 	return sh.empty[lane] > 4*every

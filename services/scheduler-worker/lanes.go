@@ -222,7 +222,7 @@ func (l *lanes) ask(q question) hotbucket.Ask {
 		if one.taken >= max(window/2, minAhead) {
 			a.Until = now // entries taken ahead of their instant must not keep out those that are due
 		}
-		if room <= 0 {
+		if room+min(one.taken, minAhead) <= 0 { // the few that it may always take ahead do not restrict it
 			a = hotbucket.LaneAsk{Until: now, Limit: attendBatch, Attended: true}
 		}
 		if waits || !a.Until.Equal(q.until) {

@@ -200,3 +200,25 @@ func TestAReadOfSomePartitionsDoesNotEndABacklog(t *testing.T) {
 		t.Error("a whole read that found nothing did not end the backlog")
 	}
 }
+
+// Each read of a host that is called all the time finds something. If that kept its backlog open, one stampede would do so for ever.
+func TestABacklogEndsAlthoughItsTargetIsStillCalled(t *testing.T) {
+	s, err := New(DefaultConfig(), Deps{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh, now := newShard(s), time.Now()
+	sh.backlog[7] = now
+	ask := hotbucket.All(now)
+	ask.Lanes = map[uint32]hotbucket.LaneAsk{7: {Until: now, Limit: 16, Every: 8, AttendedLimit: 50}}
+	reads := 0
+	for ; len(sh.backlog) > 0 && reads < 1000; reads++ {
+		sh.followBacklog(map[int]map[uint32]brought{reads % 8: {7: {n: 1, last: now.Add(-time.Second)}}}, now, &ask, true)
+	}
+	if reads == 1000 {
+		t.Error("it did not end")
+	}
+	if reads < 8 {
+		t.Errorf("it ended after %d reads, and each asks one partition in 8", reads)
+	}
+}

@@ -54,7 +54,7 @@ type shard struct {
 	backlog map[uint32]time.Time
 	// heldBack is how many of these are counted in the metrics.
 	heldBack int
-	// empty counts, for each of them, the reads of some of its partitions that returned nothing.
+	// empty counts, for each of them, the reads of some of its partitions that left nothing that is due.
 	empty map[uint32]int
 	// turn counts the whole reads, so that lanes with little room are read in different partitions each time.
 	turn int

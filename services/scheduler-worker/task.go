@@ -1,6 +1,7 @@
 package schedulerworker
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -82,7 +83,9 @@ const (
 	allFiring    = 8 + 1
 )
 
-// taskQueue is a heap ordered by the instant at which a task is looked at next, at the same instant the most precise first.
+// taskQueue is a heap ordered by the instant at which a task is looked at next, at the same instant the most precise first, and then by
+// partition: what a batch has of one partition costs hardly more than one entry of it, and in a stampede everything is due at once. The
+// order of the partitions is another at each instant, so that no job is always the last.
 type taskQueue []*task
 
 func (q taskQueue) Len() int { return len(q) }
@@ -90,7 +93,11 @@ func (q taskQueue) Less(i, j int) bool {
 	if at := q[i].at.Compare(q[j].at); at != 0 {
 		return at < 0
 	}
-	return q[i].entry.Precision > q[j].entry.Precision
+	if p := cmp.Compare(q[j].entry.Precision, q[i].entry.Precision); p != 0 {
+		return p < 0
+	}
+	shift := int(uint32(q[i].at.Unix()) * 2654435761 >> 12) // of Knuth's multiplicative hash
+	return q[i].entry.Partition^shift < q[j].entry.Partition^shift
 }
 func (q taskQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 
