@@ -50,7 +50,9 @@ func Collect(bytes int64) {
 	}
 }
 
-// own returns how many bytes a service among others takes as its own.
+// OwnMemory returns how many bytes a service among others takes as its own.
+func OwnMemory() int64 { return own(Memory()) }
+
 func own(machine, group int64) int64 {
 	if group > 0 {
 		return group

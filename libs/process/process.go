@@ -121,7 +121,7 @@ func Main(name, what string, cfg Configured, open func(ctx context.Context, p *P
 		settings.Reference(os.Stdout, parsed)
 		return
 	}
-	Collect(own(Memory()))
+	Collect(OwnMemory())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	values, _ := s.Values(parsed)
 	err = s.run(ctx, name, certificatesIn(values), open)

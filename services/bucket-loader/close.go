@@ -18,25 +18,28 @@ func (s *Service) close(ctx context.Context, p *partition, now time.Time) error 
 	}
 	p.closeTried, p.closeAgain = end, now.Add(s.cfg.CloseSweepAfter)
 	to := p.low
-	for {
-		minute, ok, err := s.firstOpen(ctx, p, to, end)
+	for to < end {
+		if to+1 < end { // otherwise there is one bucket to read, which shows whether it is empty
+			minute, ok, err := s.firstOpen(ctx, p, to, end)
+			if err != nil {
+				return err
+			}
+			if to = minute; !ok {
+				to = end
+				break
+			}
+		}
+		done, err := s.allDone(ctx, p, to)
 		if err != nil {
 			return err
 		}
-		if !ok {
-			to = end
+		if !done {
+			delete(p.allDone, to)
+			p.done.remove(to, to+1)
+			p.empty.remove(to, to+1)
 			break
 		}
-		to = minute
-		if done, err := s.allDone(ctx, p, minute); err != nil {
-			return err
-		} else if !done {
-			delete(p.allDone, minute)
-			p.done.remove(minute, minute+1)
-			p.empty.remove(minute, minute+1)
-			break
-		}
-		to = minute + 1
+		to++
 	}
 	if to <= p.low {
 		return nil

@@ -48,7 +48,7 @@ type Config struct {
 	MaxCandidates int
 	// Page is how many rows one read takes.
 	Page int
-	// Parallel is how many partitions are visited at once.
+	// Parallel is how many partitions are visited at once. What they ask of a store at the same time shares requests.
 	Parallel int
 }
 
@@ -57,7 +57,7 @@ func DefaultConfig() Config {
 	return Config{
 		Ahead: time.Hour, Tick: time.Second, NearBefore: 15 * time.Second, CloseSweepAfter: 15 * time.Second,
 		CloseAfter: jobstore.ClosesAfter, PutBackWait: 10 * time.Second, MaxCandidates: 50_000, Page: 500,
-		Parallel: 16,
+		Parallel: 32,
 	}
 }
 

@@ -3,7 +3,6 @@ package cassandra
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -23,12 +22,24 @@ type Pending struct {
 	mu sync.Mutex
 	// low holds the low-water marks as last read.
 	low map[int]lowWater
+	// scans gathers the reads of whole buckets of a minute, closes what is closed at the same time.
+	scans  run.Gatherer[scan, int, scanned]
+	closes run.Gatherer[struct{}, bucketOf, error]
 }
 
 var _ jobstore.Pending = (*Pending)(nil)
 
 // NewPending returns the minute buckets of a store.
-func NewPending(s *Store) *Pending { return &Pending{Store: s} }
+func NewPending(s *Store) *Pending {
+	p := &Pending{Store: s}
+	p.scans.Flights, p.scans.Most, p.scans.Send = gatheredFlights, gathered, p.scanAll
+	p.closes.Flights, p.closes.Most, p.closes.Send = gatheredFlights, gathered, p.closeAll
+	return p
+}
+
+// A loader does the same for the same minute of all its partitions at a time. What it asks together goes in one request: gathered bounds
+// the buckets of one, gatheredFlights the requests of a minute that are under way.
+const gathered, gatheredFlights = 16, 2
 
 // cells lists all columns of a row, in the order in which scanRow reads them.
 const cells = "partition, minute, due_ms, execution_id, attempt, definition_id, entry, done, decision, deferred_to_ms"
@@ -68,7 +79,11 @@ func (s *Pending) write(ctx context.Context, what string, n int, of func(i int) 
 			}
 		}
 	}
-	batches = append(batches, mixed(few)...)
+	return s.send(ctx, what, append(batches, mixed(few)...))
+}
+
+// send sends batches of statements.
+func (s *Pending) send(ctx context.Context, what string, batches [][]gocql.BatchEntry) error {
 	return run.Each(len(batches), concurrency, func(i int) error {
 		if len(batches[i]) == 1 {
 			q := s.session.Query(batches[i][0].Stmt, batches[i][0].Args...).Idempotent(true)
@@ -212,38 +227,41 @@ func (r *rowOf) row() (row job.PendingRow, there bool, err error) {
 	return row, true, nil
 }
 
-// rows runs a query for rows. read also counts rows that are only cells; last is where the last one lies.
-func (s *Pending) rows(ctx context.Context, q *gocql.Query) (rows []job.PendingRow, read int, last job.Locator, err error) {
+// each runs a query for rows, and calls fn with where each lies and the row; nil for one that is only cells.
+func (s *Pending) each(ctx context.Context, q *gocql.Query, fn func(l job.Locator, row *job.PendingRow)) error {
 	it := q.Idempotent(true).IterContext(ctx)
 	for {
 		var r rowOf
 		if !it.Scan(r.places()...) {
 			break
 		}
-		read++
-		last = r.locator
-		last.DueAt = time.UnixMilli(r.dueMs).UTC()
 		row, there, err := r.row()
 		if err != nil {
-			return nil, read, last, errors.Join(err, it.Close())
+			return errors.Join(err, it.Close())
 		}
-		if there {
-			rows = append(rows, row)
+		l := r.locator
+		l.DueAt = time.UnixMilli(r.dueMs).UTC()
+		if !there {
+			fn(l, nil)
+			continue
 		}
+		fn(l, &row)
 	}
-	return rows, read, last, it.Close()
+	return it.Close()
 }
 
 // Row implements jobstore.Pending.
-func (s *Pending) Row(ctx context.Context, l job.Locator) (job.PendingRow, error) {
-	rows, _, _, err := s.rows(ctx, s.session.Query("SELECT "+cells+" FROM pending"+ofRow, rowKey(l)...))
-	if err == nil && len(rows) == 0 {
+func (s *Pending) Row(ctx context.Context, l job.Locator) (row job.PendingRow, err error) {
+	found := false
+	err = s.each(ctx, s.session.Query("SELECT "+cells+" FROM pending"+ofRow, rowKey(l)...), func(_ job.Locator, r *job.PendingRow) {
+		if found = r != nil; found {
+			row = *r
+		}
+	})
+	if err == nil && !found {
 		err = jobstore.ErrNotFound
 	}
-	if err != nil {
-		return job.PendingRow{}, failed("entry", err)
-	}
-	return rows[0], nil
+	return row, failed("entry", err)
 }
 
 // Rows implements jobstore.Pending.
@@ -264,91 +282,4 @@ func (s *Pending) Rows(ctx context.Context, locators []job.Locator) (map[job.Loc
 		}
 	}
 	return rows, err
-}
-
-// Scan implements jobstore.Pending.
-func (s *Pending) Scan(
-	ctx context.Context, partition int, minute int64, after *job.Locator, limit int,
-) ([]job.PendingRow, error) {
-	var all []job.PendingRow
-	for {
-		want := limit - len(all)
-		q := s.session.Query("SELECT "+cells+" FROM pending WHERE partition = ? AND minute = ? LIMIT ?", partition, minute, want)
-		if after != nil {
-			q = s.session.Query("SELECT "+cells+" FROM pending WHERE partition = ? AND minute = ?"+
-				" AND (due_ms, execution_id, attempt, definition_id) > (?, ?, ?, ?) LIMIT ?",
-				partition, minute, after.DueAt.UnixMilli(), after.ExecutionID, after.Attempt, after.DefinitionID, want)
-		}
-		rows, read, last, err := s.rows(ctx, q)
-		if err != nil {
-			return nil, failed("scan", err)
-		}
-		if all = append(all, rows...); read < want || len(all) == limit {
-			return all, nil
-		}
-		after = &last
-	}
-}
-
-// FirstOpen implements jobstore.Pending.
-func (s *Pending) FirstOpen(ctx context.Context, partition int, from, to int64) (minute int64, ok bool, err error) {
-	for ; from < to; from += inRows {
-		var minutes []int64
-		for m := from; m < min(to, from+inRows); m++ {
-			minutes = append(minutes, m)
-		}
-		it := s.session.Query("SELECT minute FROM pending WHERE partition = ? AND minute IN ? PER PARTITION LIMIT 1", partition, minutes).
-			Idempotent(true).IterContext(ctx)
-		var candidates []int64
-		for it.Scan(&minute) {
-			candidates = append(candidates, minute)
-		}
-		if err := it.Close(); err != nil {
-			return 0, false, failed("first open bucket", err)
-		}
-		for _, m := range slices.Sorted(slices.Values(candidates)) { // which may hold no more than cells
-			rows, err := s.Scan(ctx, partition, m, nil, 1)
-			if err != nil || len(rows) > 0 {
-				return m, err == nil, err
-			}
-		}
-	}
-	return 0, false, nil
-}
-
-// LowWater implements jobstore.Pending.
-func (s *Pending) LowWater(ctx context.Context, partition int) (low int64, err error) {
-	began := time.Now()
-	err = s.session.Query("SELECT low_water FROM partition_progress WHERE partition = ?", partition).Idempotent(true).ScanContext(ctx, &low)
-	if err == nil {
-		s.know(partition, low, began)
-	}
-	if errors.Is(err, gocql.ErrNotFound) {
-		return 0, fmt.Errorf("cassandra: partition %d: %w", partition, jobstore.ErrNoProgress)
-	}
-	return low, failed("low-water mark", err)
-}
-
-// Close implements jobstore.Pending: first the buckets, then the mark. A crash in between leaves buckets that are deleted but not
-// yet closed; they are closed again.
-func (s *Pending) Close(ctx context.Context, partition int, minute int64) error {
-	low, err := s.LowWater(ctx, partition)
-	if err != nil || low >= minute {
-		return err
-	}
-	err = run.Each(int(minute-low), concurrency, func(i int) error {
-		q := s.session.Query("DELETE FROM pending WHERE partition = ? AND minute = ?", partition, low+int64(i))
-		return failed("close", q.Idempotent(true).ExecContext(ctx))
-	})
-	if err != nil {
-		return err
-	}
-	// Of two writes the one with the later timestamp stands, and that is the later minute's: the mark never goes back, without a
-	// transaction for each partition and minute.
-	err = s.session.Query("UPDATE partition_progress USING TIMESTAMP ? SET low_water = ? WHERE partition = ?",
-		job.MinuteStart(minute).UnixMicro(), minute, partition).Idempotent(true).ExecContext(ctx)
-	if err == nil {
-		s.know(partition, minute, time.Now())
-	}
-	return failed("close", err)
 }

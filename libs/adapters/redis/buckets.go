@@ -26,7 +26,7 @@ type HotBuckets struct {
 	*Tier
 	hints  *hotbucket.Hints
 	sub    *redis.PubSub
-	claims *gatherer
+	gather *gatherer
 }
 
 var _ hotbucket.Buckets = (*HotBuckets)(nil)
@@ -37,7 +37,7 @@ func NewHotBuckets(t *Tier) *HotBuckets {
 	for i := range all {
 		all[i] = i
 	}
-	h := &HotBuckets{Tier: t, hints: hotbucket.NewHints(), sub: t.client.Subscribe(context.Background(), t.key("hints")), claims: newGatherer(t, claimScript)}
+	h := &HotBuckets{Tier: t, hints: hotbucket.NewHints(), sub: t.client.Subscribe(context.Background(), t.key("hints")), gather: newGatherer(t)}
 	go func() {
 		first := true
 		for received := range h.sub.ChannelWithSubscriptions() {
@@ -133,23 +133,22 @@ return 1`)
 // Add implements hotbucket.Buckets. More than 500 entries of a partition are added 500 at a time.
 func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 	now := time.Now()
-	var keys [][]string
-	var args [][]any
-	open := map[int]int{} // by partition: which of args is being filled
+	var calls []call
+	open := map[int]int{} // by partition: which of calls is being filled
 	hinted := map[string]bool{}
 	for i := range entries {
 		e := &entries[i]
 		n, ok := open[e.Partition]
-		if !ok || len(args[n]) > 2*maxBatch {
-			n = len(args)
+		if !ok || len(calls[n].args) > 2*maxBatch {
+			n = len(calls)
 			open[e.Partition] = n
-			keys = append(keys, []string{h.of(e.Partition, "members")})
-			args = append(args, []any{h.o.MaxEntries, h.prefix(e.Partition)})
+			calls = append(calls, call{addScript, []string{h.of(e.Partition, "members")}, []any{h.o.MaxEntries, h.prefix(e.Partition)}})
 		}
+		c := &calls[n]
 		if e.DueAt.After(now.Add(hotbucket.RoomWithin)) || e.DueAt.Before(now.Add(-hotbucket.RoomWithin)) {
-			args[n][0] = h.o.MaxEntries * 4 / 5
+			c.args[0] = h.o.MaxEntries * 4 / 5
 		}
-		args[n] = append(args[n], member(e), wire.MarshalEntry(e))
+		c.args = append(c.args, member(e), wire.MarshalEntry(e))
 		if e.DueAt.Before(now.Add(hotbucket.HintWithin)) {
 			hinted[strconv.Itoa(e.Partition)] = true
 		}
@@ -157,7 +156,7 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	answers, err := h.runAll(ctx, addScript, keys, args)
+	answers, err := h.runAll(ctx, calls)
 	if redis.HasErrorPrefix(err, "OOM") {
 		return fmt.Errorf("redis: add: %w", hotbucket.ErrFull)
 	}
@@ -234,7 +233,7 @@ func (h *HotBuckets) move(ctx context.Context, s *script, o coord.Owner, entries
 		for _, e := range entries[:n] {
 			args = append(args, member(e))
 		}
-		if err := owned(o, h.run(ctx, s, keys, args...).Err()); err != nil {
+		if err := owned(o, h.gather.run(ctx, s, keys, args...).Err()); err != nil {
 			return err
 		}
 		if entries = entries[n:]; len(entries) == 0 {
@@ -292,22 +291,20 @@ func (h *HotBuckets) Absent(ctx context.Context, entries []*job.Entry) (absent [
 func (h *HotBuckets) byPartition(
 	ctx context.Context, s *script, entries []*job.Entry,
 ) (answers []*redis.Cmd, asked [][]int, err error) {
-	var keys [][]string
-	var args [][]any
+	var calls []call
 	open := map[int]int{}
 	for i, e := range entries {
 		n, ok := open[e.Partition]
-		if !ok || len(args[n]) > maxBatch {
-			n = len(args)
+		if !ok || len(calls[n].args) > maxBatch {
+			n = len(calls)
 			open[e.Partition] = n
-			keys = append(keys, []string{h.of(e.Partition, "members")})
-			args, asked = append(args, []any{h.prefix(e.Partition)}), append(asked, nil)
+			calls, asked = append(calls, call{s, []string{h.of(e.Partition, "members")}, []any{h.prefix(e.Partition)}}), append(asked, nil)
 		}
-		args[n], asked[n] = append(args[n], member(e)), append(asked[n], i)
+		calls[n].args, asked[n] = append(calls[n].args, member(e)), append(asked[n], i)
 	}
-	if len(keys) == 0 {
+	if len(calls) == 0 {
 		return nil, nil, nil
 	}
-	answers, err = h.runAll(ctx, s, keys, args)
+	answers, err = h.runAll(ctx, calls)
 	return answers, asked, err
 }

@@ -38,7 +38,7 @@ func (h *HotBuckets) Claim(ctx context.Context, o coord.Owner, claims []hotbucke
 			keys = append(keys, h.of(o.Partition, "claim:"+c.ExecutionID+"/"+c.DefinitionID))
 			args = append(args, wire.MarshalDecision(c.Decision))
 		}
-		texts, err := h.claims.run(ctx, keys, args...).StringSlice()
+		texts, err := h.gather.run(ctx, claimScript, keys, args...).StringSlice()
 		if err := owned(o, err); err != nil {
 			return nil, err
 		}
@@ -86,7 +86,7 @@ return redis.call('SET', KEYS[2], ARGV[3])`)
 // SetHorizon implements hotbucket.Buckets.
 func (h *HotBuckets) SetHorizon(ctx context.Context, o coord.Owner, horizon time.Time) error {
 	keys := []string{h.of(o.Partition, "epochs"), h.of(o.Partition, "horizon")}
-	return owned(o, h.run(ctx, horizonScript, keys, string(o.Role), o.Epoch, horizon.UnixMilli()).Err())
+	return owned(o, h.gather.run(ctx, horizonScript, keys, string(o.Role), o.Epoch, horizon.UnixMilli()).Err())
 }
 
 // Epochs stay below 2^53, up to which a script's numbers are exact. Entries that the previous worker received may be returned to
@@ -104,17 +104,17 @@ func (h *HotBuckets) Incarnations(ctx context.Context, partitions []int) ([]stri
 	if err != nil {
 		return nil, fmt.Errorf("redis: incarnations: %w", err)
 	}
-	var keys [][]string
+	var calls []call
 	var others []int
 	for i, p := range partitions {
 		if list[i] == "" {
-			keys, others = append(keys, []string{h.of(p, "incarnation")}), append(others, i)
+			calls, others = append(calls, call{script: incarnationScript, keys: []string{h.of(p, "incarnation")}}), append(others, i)
 		}
 	}
-	if len(keys) == 0 {
+	if len(calls) == 0 {
 		return list, nil
 	}
-	answers, err := h.runAll(ctx, incarnationScript, keys, make([][]any, len(keys)))
+	answers, err := h.runAll(ctx, calls)
 	if err != nil {
 		return nil, fmt.Errorf("redis: incarnations: %w", err)
 	}
@@ -178,5 +178,5 @@ func (t *Tier) serverOf(ctx context.Context, key string) (*redis.Client, error) 
 // SetEpoch implements hotbucket.Buckets.
 func (h *HotBuckets) SetEpoch(ctx context.Context, o coord.Owner) error {
 	keys := []string{h.of(o.Partition, "epochs")}
-	return owned(o, h.run(ctx, epochScript, keys, string(o.Role), o.Epoch, h.prefix(o.Partition)).Err())
+	return owned(o, h.gather.run(ctx, epochScript, keys, string(o.Role), o.Epoch, h.prefix(o.Partition)).Err())
 }

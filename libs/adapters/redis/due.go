@@ -103,13 +103,14 @@ func (h *HotBuckets) Due(
 		places[i] = i
 	}
 	for len(owners) > 0 {
-		keys, args := make([][]string, len(owners)), make([][]any, len(owners))
+		calls := make([]call, len(owners))
 		common := askArgs(&ask)
 		for i, o := range owners {
-			keys[i] = []string{h.of(o.Partition, "members"), h.of(o.Partition, "epochs")}
-			args[i] = append(append([]any{string(o.Role), o.Epoch, h.prefix(o.Partition)}, common...), laneArgs(o.Partition, &ask)...)
+			keys := []string{h.of(o.Partition, "members"), h.of(o.Partition, "epochs")}
+			args := append(append([]any{string(o.Role), o.Epoch, h.prefix(o.Partition)}, common...), laneArgs(o.Partition, &ask)...)
+			calls[i] = call{dueScript, keys, args}
 		}
-		answers, err := h.runAll(ctx, dueScript, keys, args)
+		answers, err := h.runAll(ctx, calls)
 		if answers == nil {
 			return nil, nil, fmt.Errorf("redis: due: %w", err)
 		}

@@ -2,69 +2,42 @@ package redis
 
 import (
 	"context"
-	"runtime"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/minutehand/minutehand/libs/run"
 )
 
 const (
-	// maxFlights bounds the pipelines that are under way to one server at a time. What is asked meanwhile shares the next one.
+	// maxFlights bounds the pipelines that are under way to one server at a time. What is asked meanwhile shares the next one: in an
+	// executor at most one call for each attempt that it runs at a time, in a worker or loader one for each partition that it works on.
 	maxFlights = 2
 	// maxGathered bounds the calls of one pipeline.
 	maxGathered = 128
 )
 
-// gatherer runs a script that many goroutines ask for at the same time in few pipelines. A call that comes alone is sent at once. Those
-// of one server of a cluster do not wait for another's.
+// gatherer runs scripts that many goroutines ask for at the same time in few pipelines, of one server each.
 type gatherer struct {
-	tier   *Tier
-	script *script
-	mu     sync.Mutex
-	queues map[string]*queue
+	tier *Tier
+	g    run.Gatherer[string, call, *redis.Cmd]
 }
 
-// queue is what waits for one server: at most one call for each attempt that its executor runs at a time.
-type queue struct {
-	waiting []*call
-	flights int
+func newGatherer(t *Tier) *gatherer {
+	g := &gatherer{tier: t}
+	g.g.Flights, g.g.Most, g.g.Send = maxFlights, maxGathered, g.send
+	return g
 }
 
-// call is what the script is to be run on, and its answer.
-type call struct {
-	keys []string
-	args []any
-	done chan *redis.Cmd
-}
-
-func newGatherer(t *Tier, s *script) *gatherer {
-	return &gatherer{tier: t, script: s, queues: map[string]*queue{}}
-}
-
-// run runs the script, as Tier.run does. It may still run after ctx has ended.
-func (g *gatherer) run(ctx context.Context, keys []string, args ...any) *redis.Cmd {
-	c := &call{keys, args, make(chan *redis.Cmd, 1)}
-	server := g.server(ctx, keys[0])
-	g.mu.Lock()
-	q := g.queues[server]
-	if q == nil {
-		q = &queue{}
-		g.queues[server] = q
+// run runs a script within callLimit, its wait for a pipeline included, as Tier.run does. It may still run after ctx has ended.
+func (g *gatherer) run(ctx context.Context, s *script, keys []string, args ...any) *redis.Cmd {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	answer, err := g.g.Do(ctx, g.server(ctx, keys[0]), call{s, keys, args})
+	if err != nil {
+		answer = redis.NewCmd(ctx)
+		answer.SetErr(err)
 	}
-	q.waiting = append(q.waiting, c)
-	if q.flights < maxFlights {
-		q.flights++
-		go g.fly(server, q)
-	}
-	g.mu.Unlock()
-	select {
-	case answer := <-c.done:
-		return answer
-	case <-ctx.Done():
-		failed := redis.NewCmd(ctx)
-		failed.SetErr(ctx.Err())
-		return failed
-	}
+	return answer
 }
 
 // server names the server that has a key, as far as that is known.
@@ -80,39 +53,11 @@ func (g *gatherer) server(ctx context.Context, key string) string {
 	return master.Options().Addr
 }
 
-// fly sends what waits until nothing does.
-func (g *gatherer) fly(server string, q *queue) {
-	for {
-		runtime.Gosched() // let goroutines that are about to call join this pipeline
-		g.mu.Lock()
-		n := min(len(q.waiting), maxGathered)
-		if n == 0 {
-			if q.flights--; q.flights == 0 {
-				delete(g.queues, server)
-			}
-			g.mu.Unlock()
-			return
-		}
-		calls := q.waiting[:n:n]
-		q.waiting = q.waiting[n:]
-		g.mu.Unlock()
-		g.send(calls)
-	}
-}
-
-// send sends calls together.
-func (g *gatherer) send(calls []*call) {
-	ctx := context.Background() // each caller ends its own wait, and callLimit bounds a pipeline
+// send sends calls together. Each answer has its own error.
+func (g *gatherer) send(ctx context.Context, _ string, calls []call) ([]*redis.Cmd, error) {
 	if len(calls) == 1 {
-		calls[0].done <- g.tier.run(ctx, g.script, calls[0].keys, calls[0].args...)
-		return
+		return []*redis.Cmd{g.tier.run(ctx, calls[0].script, calls[0].keys, calls[0].args...)}, nil
 	}
-	keys, args := make([][]string, len(calls)), make([][]any, len(calls))
-	for i, c := range calls {
-		keys[i], args[i] = c.keys, c.args
-	}
-	answers, _ := g.tier.runAll(ctx, g.script, keys, args) // each answer has its own error
-	for i, c := range calls {
-		c.done <- answers[i]
-	}
+	answers, _ := g.tier.runAll(ctx, calls)
+	return answers, nil
 }

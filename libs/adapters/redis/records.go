@@ -36,13 +36,13 @@ const (
 // Records is leases, outcomes and stop records on Redis.
 type Records struct {
 	*Tier
-	begins *gatherer
+	gather *gatherer
 }
 
 var _ attempts.Records = (*Records)(nil)
 
 // NewRecords returns the records of a tier.
-func NewRecords(t *Tier) *Records { return &Records{Tier: t, begins: newGatherer(t, beginScript)} }
+func NewRecords(t *Tier) *Records { return &Records{Tier: t, gather: newGatherer(t)} }
 
 // recordKey is in the same partition as its job's stop record: the part of an execution id before the hyphen is its job's.
 func (r *Records) recordKey(k attempts.Key) string {
@@ -139,7 +139,7 @@ return answer(1)`)
 func (r *Records) Acquire(
 	ctx context.Context, k attempts.Key, h attempts.Holder, now, lapsesAt time.Time,
 ) (attempts.Record, bool, error) {
-	rec, ok, err := answerOf(r.run(ctx, acquireScript, []string{r.recordKey(k), r.endedKey(k)}, h.Name, h.DefinitionID, h.Start,
+	rec, ok, err := answerOf(r.gather.run(ctx, acquireScript, []string{r.recordKey(k), r.endedKey(k)}, h.Name, h.DefinitionID, h.Start,
 		now.UnixMilli(), lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k)))
 	if err != nil {
 		return rec, ok, fmt.Errorf("redis: acquire: %w", err)
@@ -162,7 +162,7 @@ func (r *Records) Begin(
 ) (fence job.Fence, ok bool, err error) {
 	id := c.Entry.JobID
 	keys := []string{r.recordKey(k), r.endedKey(k), r.stopKey(id), r.incarnationKey(id), r.ofJob(id, "started"), r.ofJob(id, keptName)}
-	counter, err := r.begins.run(ctx, keys, h.Name, c.Entry.DefinitionID, h.Start, lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k),
+	counter, err := r.gather.run(ctx, beginScript, keys, h.Name, c.Entry.DefinitionID, h.Start, lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k),
 		c.Incarnation, keptSince.UnixMilli()).Int64()
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -187,7 +187,7 @@ return redis.call('INCR', KEYS[4])`)
 func (r *Records) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (fence job.Fence, stop *job.State, err error) {
 	jobID := c.Entry.JobID
 	keys := []string{r.recordKey(k), r.stopKey(jobID), r.incarnationKey(jobID), r.ofJob(jobID, "started")}
-	answer, err := r.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, c.StopVersion, c.Entry.DefinitionID,
+	answer, err := r.gather.run(ctx, startScript, keys, t.Counter, t.Start, c.Incarnation, c.StopVersion, c.Entry.DefinitionID,
 		recordTTL.Milliseconds()).Result()
 	counter, began := answer.(int64)
 	standing, other := answer.([]any)
@@ -233,15 +233,14 @@ func (r *Records) Renew(ctx context.Context, leases []attempts.Lease, lapsesAt t
 	if len(leases) == 0 {
 		return nil
 	}
-	keys, args := make([][]string, len(leases)), make([][]any, len(leases))
+	calls := make([]call, len(leases))
 	for i, l := range leases {
-		keys[i] = []string{r.recordKey(l.Key), r.endedKey(l.Key)}
-		args[i] = []any{
+		calls[i] = call{renewScript, []string{r.recordKey(l.Key), r.endedKey(l.Key)}, []any{
 			l.Holder.Name, l.Holder.DefinitionID, l.Token.Counter, l.Token.Start, lapsesAt.UnixMilli(), flag(l.MayHaveBegun || l.Begun), flag(l.Begun),
 			recordTTL.Milliseconds(), digest(l.Key),
-		}
+		}}
 	}
-	if _, err := r.runAll(ctx, renewScript, keys, args); err != nil {
+	if _, err := r.runAll(ctx, calls); err != nil {
 		return fmt.Errorf("redis: renew: %w", err)
 	}
 	return nil
@@ -264,7 +263,7 @@ return 1`)
 
 // Release implements attempts.Records.
 func (r *Records) Release(ctx context.Context, k attempts.Key, t job.Token, called bool) error {
-	if err := r.run(ctx, releaseScript, []string{r.recordKey(k)}, t.Counter, t.Start, flag(called)).Err(); err != nil {
+	if err := r.gather.run(ctx, releaseScript, []string{r.recordKey(k)}, t.Counter, t.Start, flag(called)).Err(); err != nil {
 		return fmt.Errorf("redis: release: %w", err)
 	}
 	return nil
@@ -282,12 +281,12 @@ func (r *Records) Finish(ctx context.Context, ends []attempts.Completion, now ti
 	if len(ends) == 0 {
 		return nil, nil
 	}
-	keys, args := make([][]string, len(ends)), make([][]any, len(ends))
+	calls := make([]call, len(ends))
 	for i, e := range ends {
-		keys[i] = []string{r.recordKey(e.Key), r.endedKey(e.Key)}
-		args[i] = append([]any{e.Token.Counter, e.Token.Start, now.UnixMilli()}, stored(e.Key, e.Token, e.Outcome)...)
+		args := append([]any{e.Token.Counter, e.Token.Start, now.UnixMilli()}, stored(e.Key, e.Token, e.Outcome)...)
+		calls[i] = call{finishScript, []string{r.recordKey(e.Key), r.endedKey(e.Key)}, args}
 	}
-	answers, err := r.runAll(ctx, finishScript, keys, args)
+	answers, err := r.runAll(ctx, calls)
 	if err != nil {
 		return nil, fmt.Errorf("redis: finish: %w", err)
 	}
@@ -319,7 +318,7 @@ func stored(k attempts.Key, t job.Token, o *job.Outcome) []any {
 func (r *Records) Refuse(
 	ctx context.Context, k attempts.Key, o job.Outcome, _ time.Time,
 ) (attempts.Record, bool, error) {
-	rec, ok, err := answerOf(r.run(ctx, refuseScript, []string{r.recordKey(k), r.endedKey(k)}, stored(k, job.Token{}, &o)...))
+	rec, ok, err := answerOf(r.gather.run(ctx, refuseScript, []string{r.recordKey(k), r.endedKey(k)}, stored(k, job.Token{}, &o)...))
 	if err != nil {
 		return rec, ok, fmt.Errorf("redis: refuse: %w", err)
 	}

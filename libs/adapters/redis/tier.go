@@ -51,6 +51,9 @@ const (
 	// lookAgain is the maximum age of what is known about which server of a cluster holds what.
 	lookAgain  = time.Second
 	clientName = "minutehand"
+	// protocol is RESP2. With RESP3 the driver looks for a server's notifications before each answer of a pipeline, and nobody here waits
+	// for one.
+	protocol = 2
 )
 
 // quiet keeps the driver from writing to standard error what its calls return anyhow.
@@ -77,12 +80,13 @@ func Open(o Options) *Tier {
 		// every call may be made twice, as its callers do it after an error.
 		return &Tier{o: o, client: redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: strings.Split(o.Address, ","), Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: loadScripts,
+			Protocol:   protocol,
 			MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 			PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true, ClusterStateReloadInterval: lookAgain, Dialer: o.dialer(),
 		})}
 	}
 	return &Tier{o: o, client: redis.NewClient(&redis.Options{
-		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: loadScripts,
+		Addr: o.Address, Username: o.Username, Password: o.Password, ClientName: clientName, OnConnect: loadScripts, Protocol: protocol,
 		// Nothing is retried here, because only the caller knows what a second try means.
 		MaxRetries: -1, DialTimeout: callTimeout, DialerRetries: 1, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 		PoolSize: poolSize, PoolTimeout: poolTimeout, ContextTimeoutEnabled: true, Dialer: o.dialer(),
@@ -208,11 +212,17 @@ func (t *Tier) run(ctx context.Context, s *script, keys []string, args ...any) *
 	return s.Run(ctx, t.client, keys, args...)
 }
 
-// runAll runs a script on many sets of keys and arguments in one pipeline, by its hash, and by its text where a server does not
-// know it yet. It returns the first error. In a cluster the servers that answer have done their part all the same, but their
-// answers may be lost with it.
-func (t *Tier) runAll(ctx context.Context, s *script, keys [][]string, args [][]any) ([]*redis.Cmd, error) {
-	answers := make([]*redis.Cmd, len(keys))
+// call is a script with what it is to be run on.
+type call struct {
+	script *script
+	keys   []string
+	args   []any
+}
+
+// runAll runs scripts in one pipeline, by their hashes, and by their texts where a server does not know them yet. It returns the first
+// error. In a cluster the servers that answer have done their part all the same, but their answers may be lost with it.
+func (t *Tier) runAll(ctx context.Context, calls []call) ([]*redis.Cmd, error) {
+	answers := make([]*redis.Cmd, len(calls))
 	pipe := t.client.Pipeline()
 	exec := func() error {
 		ctx, cancel := bounded(ctx)
@@ -220,14 +230,14 @@ func (t *Tier) runAll(ctx context.Context, s *script, keys [][]string, args [][]
 		_, err := pipe.Exec(ctx)
 		return err
 	}
-	for i := range keys {
-		answers[i] = s.EvalSha(ctx, pipe, keys[i], args[i]...)
+	for i, c := range calls {
+		answers[i] = c.script.EvalSha(ctx, pipe, c.keys, c.args...)
 	}
 	err := exec()
 	pipe = t.client.Pipeline()
-	for i := range keys { // in a cluster some servers may know the script, and have run it
+	for i, c := range calls { // in a cluster some servers may know the script, and have run it
 		if redis.HasErrorPrefix(answers[i].Err(), "NOSCRIPT") {
-			answers[i] = s.Eval(ctx, pipe, keys[i], args[i]...)
+			answers[i] = c.script.Eval(ctx, pipe, c.keys, c.args...)
 		}
 	}
 	if pipe.Len() == 0 {

@@ -186,12 +186,11 @@ return 1`)
 
 // renew gives every partition a new incarnation, once for each number of evictions.
 func (v *Valve) renew(ctx context.Context, evicted int64) error {
-	keys, args := make([][]string, v.tier.o.Partitions), make([][]any, v.tier.o.Partitions)
-	for p := range keys {
-		keys[p] = []string{v.tier.of(p, "incarnation"), v.tier.of(p, "evicted")}
-		args[p] = []any{evicted}
+	calls := make([]call, v.tier.o.Partitions)
+	for p := range calls {
+		calls[p] = call{renewIncarnationScript, []string{v.tier.of(p, "incarnation"), v.tier.of(p, "evicted")}, []any{evicted}}
 	}
-	answers, err := v.tier.runAll(ctx, renewIncarnationScript, keys, args)
+	answers, err := v.tier.runAll(ctx, calls)
 	if err != nil {
 		return fmt.Errorf("redis: renew incarnations: %w", err)
 	}

@@ -36,6 +36,11 @@ type member struct {
 	unowned    prometheus.Gauge
 	// watch fires once when members come or go; nil when there is none. (The driver keeps each until it has fired.)
 	watch <-chan zk.Event
+	// known is the last assignment in which nothing had to change: most steps find the same.
+	known struct {
+		members, text string
+		assigned      []int
+	}
 }
 
 func (m *member) at(names ...string) string {
@@ -242,6 +247,10 @@ func (m *member) assignment(members []string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+	all := strings.Join(members, "/")
+	if m.known.members == all && m.known.text == string(text) {
+		return m.known.assigned, nil
+	}
 	standing := map[string][]int{}
 	if len(text) > 0 {
 		if err := json.Unmarshal(text, &standing); err != nil {
@@ -260,17 +269,22 @@ func (m *member) assignment(members []string) ([]int, error) {
 			if _, err := m.c.conn.Set(node, text, stat.Version); err != nil && !errors.Is(err, zk.ErrBadVersion) {
 				return nil, err
 			}
+			return next[me], nil
 		}
-		standing = next
 	}
+	m.known.members, m.known.text, m.known.assigned = all, string(text), standing[me]
 	return standing[me], nil
 }
 
 // release releases what is now another's: first here, then visibly for all.
 func (m *member) release(assigned []int) error {
+	mine := make(map[int]bool, len(assigned))
+	for _, p := range assigned {
+		mine[p] = true
+	}
 	var gone []int
 	for p := range m.owned {
-		if !slices.Contains(assigned, p) {
+		if !mine[p] {
 			gone = append(gone, p)
 			delete(m.owned, p)
 		}

@@ -1,6 +1,9 @@
 package jobstoretest
 
 import (
+	"reflect"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -25,6 +28,72 @@ func scanIsExact(t *testing.T, s buckets) {
 	}
 	if rows := s.scan(t, suitePartition, s.minute+100); len(rows) != 0 {
 		t.Errorf("an empty bucket holds %+v", rows)
+	}
+}
+
+// scansAtOnce scans the same minute of several partitions, some twice, by different limits. Of one, the first rows are no more than marks.
+func scansAtOnce(t *testing.T, s buckets) {
+	held := map[int][]job.PendingRow{}
+	for p, n := range map[int]int{0: 3, otherPartition: 12, suitePartition: 7} {
+		list := entries(p, s.minute, n)
+		if p == suitePartition {
+			for i := range 4 {
+				must(t, s.Decide(t.Context(), list[i].Locator, someDecision(list[i])))
+			}
+			list = list[4:]
+		}
+		must(t, s.Put(t.Context(), list))
+		for _, e := range list {
+			held[p] = append(held[p], job.PendingRow{Entry: e})
+		}
+	}
+	var scans sync.WaitGroup
+	for range 5 {
+		for p := range suitePartition + 1 {
+			for _, limit := range []int{1, 3, 5, 12, 500} {
+				scans.Go(func() {
+					rows, err := s.Scan(t.Context(), p, s.minute, nil, limit)
+					if want := held[p][:min(limit, len(held[p]))]; err != nil || !slices.EqualFunc(rows, want, equalRows) {
+						t.Errorf("%d of partition %d are\n%+v, want\n%+v (%v)", limit, p, rows, want, err)
+					}
+				})
+			}
+		}
+	}
+	scans.Wait()
+}
+
+func equalRows(a, b job.PendingRow) bool { return reflect.DeepEqual(a, b) }
+
+func closesAtOnce(t *testing.T, s buckets) {
+	to := map[int]int64{0: s.minute - 1, otherPartition: s.minute + 3, suitePartition: s.minute}
+	var closed, kept []job.Entry
+	for p, end := range to {
+		closed = append(closed, entries(p, end-1, 2)...)
+		kept = append(kept, entries(p, end, 2)...)
+	}
+	must(t, s.Put(t.Context(), append(slices.Clone(closed), kept...)))
+	var closes sync.WaitGroup
+	for range 5 {
+		for p, end := range to {
+			closes.Go(func() {
+				if err := s.Close(t.Context(), p, end); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	closes.Wait()
+	for _, e := range closed {
+		s.wantNoRow(t, e.Locator)
+	}
+	for _, e := range kept {
+		same(t, "row", s.row(t, e.Locator), job.PendingRow{Entry: e})
+	}
+	for p, end := range to {
+		if low, err := s.LowWater(t.Context(), p); err != nil || low != end {
+			t.Errorf("partition %d is closed to %d, want %d (%v)", p, low-s.minute, end-s.minute, err)
+		}
 	}
 }
 
