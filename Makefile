@@ -378,6 +378,11 @@ LADDER ?= -ladder 0,500,2000
 bench-ladder: binaries ## measure on the real servers what all processes use for a fire, idle, at rates and at the maximum, beside a bare client
 	@infra/local/with-servers go run ./loadtest/bench $(LADDER)
 
+.PHONY: bench-calls
+bench-calls: binaries ## measure memory and lateness with 10,000 calls of two seconds at once over TLS to 1,000 hosts, in one process and on the real servers
+	@go run ./loadtest/bench -calls 10000
+	@infra/local/with-servers go run ./loadtest/bench -calls 10000 -servers
+
 .PHONY: bench-precision
 bench-precision: binaries ## measure how late jobs of each precision are called, in one process and on the real servers, beside bare timers
 	@go run ./loadtest/bench -precision -last $(or $(LASTS),1m)

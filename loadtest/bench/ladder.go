@@ -40,8 +40,35 @@ type step struct {
 	rate float64
 }
 
+// rung is what a ladder is asked for.
+type rung struct {
+	rates              string
+	partitions, copies int
+	last, settle       time.Duration
+	recurring          bool
+}
+
+// startFleet starts one process of each service, and as many workers and executors as were asked for.
+func (r *rung) startFleet(ctx context.Context, b *onServers) error {
+	if err := b.fleet.StartAll(ctx, 1); err != nil {
+		return err
+	}
+	for n := 1; n < r.copies; n++ {
+		for _, service := range []string{"scheduler-worker", "executor"} {
+			m, err := b.fleet.Start(service, n)
+			if err == nil {
+				err = m.AwaitReady(ctx)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // ladder measures the loads of some rates, each for a while and until its history is written, and prints one table.
-func ladder(ctx context.Context, rates string, partitions int, last, settle time.Duration, recurring bool) error {
+func ladder(ctx context.Context, r rung) error {
 	target, _, stopSink, err := startSink(ctx)
 	if err != nil {
 		return err
@@ -52,9 +79,9 @@ func ladder(ctx context.Context, rates string, partitions int, last, settle time
 	if err != nil {
 		return err
 	}
-	err = withInstallation(ctx, target, partitions, func(b *onServers) error {
+	err = withInstallation(ctx, target, r.partitions, func(b *onServers) error {
 		b.fleet.Variables = append(b.fleet.Variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=10s")
-		if err := b.fleet.StartAll(ctx, 1); err != nil {
+		if err := r.startFleet(ctx, b); err != nil {
 			return err
 		}
 		l := sizing.Load{FiresPerSecond: highRate, PayloadKB: ladderKB}
@@ -63,18 +90,18 @@ func ladder(ctx context.Context, rates string, partitions int, last, settle time
 				return err
 			}
 		}
-		for text := range strings.SplitSeq(rates, ",") {
+		for text := range strings.SplitSeq(r.rates, ",") {
 			rate, err := strconv.Atoi(text)
 			if err != nil {
 				return err
 			}
-			s, err := b.step(ctx, rate, last, settle, recurring)
+			s, err := b.step(ctx, rate, r.last, r.settle, r.recurring)
 			if err != nil {
 				return fmt.Errorf("%d/s: %w", rate, err)
 			}
 			steps = append(steps, s)
 		}
-		s, err := b.stepAtOnce(ctx, settle, recurring)
+		s, err := b.stepAtOnce(ctx, r.settle, r.recurring)
 		steps = append(steps, s)
 		return err
 	})
@@ -85,7 +112,7 @@ func ladder(ctx context.Context, rates string, partitions int, last, settle time
 	if err != nil {
 		return err
 	}
-	printLadder(steps, partitions, samples{before.cpu * 1e6, after.cpu * 1e6}, samples{before.rate, after.rate})
+	printLadder(steps, r, samples{before.cpu * 1e6, after.cpu * 1e6}, samples{before.rate, after.rate})
 	return nil
 }
 
@@ -129,8 +156,35 @@ func (b *onServers) watched(ctx context.Context, s *step, settle time.Duration, 
 		return err
 	}
 	slices.Sort(t.Late)
+	if err := b.tellPutBack(ctx, s, t.Late); err != nil {
+		return err
+	}
 	s.late = lateness{float64(t.Late[len(t.Late)/2]) / 1000, float64(t.Late[len(t.Late)*99/100]) / 1000}
 	return err
+}
+
+// tellPutBack tells how many calls came so late that the loader must have put their entries back, and what was missed before.
+func (b *onServers) tellPutBack(ctx context.Context, s *step, late []int64) error {
+	from, _ := slices.BinarySearch(late, (5 * time.Second).Microseconds())
+	if s.name == atOnce || from == len(late) {
+		return nil
+	}
+	fmt.Fprintf(os.Stderr, "%d calls were more than 5 s late\n", len(late)-from)
+	for _, m := range b.fleet.Members {
+		values, err := (&process{api: "http://" + m.Admin, client: b.client}).metrics(ctx)
+		if err != nil {
+			return err
+		}
+		for _, name := range []string{
+			"minutehand_job_api_missed_write_throughs_total", "minutehand_bucket_loader_put_back_entries_total", "minutehand_scheduler_worker_abandoned_total",
+			"minutehand_executor_deferred_total",
+		} {
+			if n, there := values[name]; there {
+				fmt.Fprintf(os.Stderr, "%s: %s %v\n", m, name, n)
+			}
+		}
+	}
+	return nil
 }
 
 // tellLatest tells of the execution that was called latest when it passed each service, if the load was not a stampede.
@@ -251,9 +305,9 @@ type table struct {
 func counts(name string) bool { return name != wholeMachine && name != "load generator" }
 
 // printLadder prints a row for each process, in µs for a fire (or in ms for a second when nothing fires), and the sums in b.
-func printLadder(steps []step, partitions int, b, rate samples) {
-	fmt.Printf("%d cores, %s, shared by one process of each service, the servers, the sink and the load generator; %d partitions\n", runtime.NumCPU(),
-		memory(), partitions)
+func printLadder(steps []step, r rung, b, rate samples) {
+	fmt.Printf("%d cores, %s, shared by one process of each service (%d of scheduler-worker and executor), the servers, the sink and the load generator; "+
+		"%d partitions\n", runtime.NumCPU(), memory(), r.copies, r.partitions)
 	fmt.Printf("b, the CPU of a bare request and its answer: %s µs, before and after; %s requests/s\n\n", b, rate)
 	t := table{steps, map[string]float64{}}
 	head, line := "| µs of CPU per fire |", "|---|"

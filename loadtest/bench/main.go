@@ -40,19 +40,26 @@ func main() {
 	onlyBytesOf := flag.Bool("only-bytes", false, "with -costs: measure only what things take, and leave the rest of the file as it is")
 	rates := flag.String("ladder", "", "measure what all processes use together on the real servers at these rates, such as 0,500,2000, and at the maximum")
 	partitions := flag.Int("partitions", bucket.DefaultPartitions, "with -ladder: the installation's partition count")
+	copies := flag.Int("copies", 1, "with -ladder: how many scheduler-workers and executors there are")
 	last := flag.Duration("last", 3*time.Minute, "with -ladder: how long each rate lasts")
 	settle := flag.Duration("settle", 7*time.Minute, "with -ladder: how long what follows is counted, until buckets are closed")
 	tiers := flag.Bool("precision", false, "measure how late jobs of each precision are called, -last each, in one process or with -servers on the servers")
+	long := flag.Int("calls", 0, "measure so many calls at once over TLS to 1,000 hosts, each of two seconds, in one process or with -servers on the servers")
+	beHosts := flag.String("hosts", "", "be these hosts, and keep their CA in this folder (used by bench itself)")
 	timers := flag.String("timers", "", "post to this URL at instants (used by bench itself)")
 	flag.Parse()
 	var err error
 	switch {
 	case *tiers:
 		err = precision(ctx, *binary, *servers, *last)
+	case *long > 0:
+		err = calls(ctx, *binary, *servers, *long)
+	case *beHosts != "":
+		err = runHosts(ctx, *beHosts)
 	case *timers != "":
 		err = runTimers(ctx, *timers, *fires)
 	case *rates != "":
-		err = ladder(ctx, *rates, *partitions, *last, *settle, *recurring)
+		err = ladder(ctx, rung{*rates, *partitions, *copies, *last, *settle, *recurring})
 	case *costs != "" && *onlyBytesOf:
 		err = onlyBytes(ctx, *costs)
 	case *costs != "":

@@ -59,10 +59,10 @@ func DefaultConfig(dir string) Config {
 	}
 }
 
-// Within keeps files and connections within what the process may have open.
+// Within keeps files and connections within what the process may have open, and calls within its memory.
 func (c *Config) Within(s descriptors.Share) {
 	c.StoreFiles, c.API.MaxConnections = s.Store, min(c.API.MaxConnections, s.Clients)
-	c.Executor.Within(s.Calls)
+	c.Executor.Within(s.Calls, int64(c.Memory))
 }
 
 // Outside is what the process provides to the platform.

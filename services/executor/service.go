@@ -69,18 +69,23 @@ const MaxNameBytes = 253
 // DefaultConfig returns the settings of an executor that was given none.
 func DefaultConfig() Config {
 	return Config{
-		LeaseTTL: 10 * time.Second, RenewEvery: 3 * time.Second, HostConcurrency: 256, MaxRunning: 4096, MaxIdle: 4096,
+		LeaseTTL: 10 * time.Second, RenewEvery: 3 * time.Second, HostConcurrency: 256, MaxRunning: 12_288, MaxIdle: 12_288,
 		MaxWaiting: 100_000, HostWaiting: 60_000, MaxBytes: 128 << 20, MaxQueueWait: 5 * time.Second,
 		MinDefer: 5 * time.Second, MaxDefer: 5 * time.Minute, MaxUncommitted: 1_000_000, MaxTakeovers: 3,
 		DrainLimit: 20 * time.Second, PollBatch: 1000,
 	}
 }
 
-// Within limits invocations to the number of possible connections: a quarter of the connections may be idle, and each of
-// eight targets that hang may have its share.
-func (c *Config) Within(connections int) {
-	c.MaxRunning = min(c.MaxRunning, connections*3/4)
-	c.MaxIdle = min(c.MaxIdle, connections-c.MaxRunning)
+// callBytes is more than a call takes while it runs, over a connection of its own with TLS; make bench-calls tells how much it takes.
+const callBytes = 64 << 10
+
+// Within limits invocations to the number of possible connections, and to half of the bytes that the process may use, if that is known: a
+// quarter of the connections may be idle, no more than may be in use, and each of eight targets that hang may have its share.
+func (c *Config) Within(connections int, bytes int64) {
+	if c.MaxRunning = min(c.MaxRunning, connections*3/4); bytes > 0 {
+		c.MaxRunning = min(c.MaxRunning, int(bytes/2/callBytes))
+	}
+	c.MaxIdle = min(c.MaxIdle, connections-c.MaxRunning, c.MaxRunning)
 	c.HostConcurrency = min(c.HostConcurrency, max(c.MaxRunning/8, 1))
 }
 

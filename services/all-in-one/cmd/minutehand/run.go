@@ -67,13 +67,13 @@ func (c *runCmd) Run(ctx context.Context) error {
 	cfg := platform.DefaultConfig(c.Data)
 	cfg.Executor.Name = process.Host()
 	cfg.Partitions = c.Partitions
-	cfg.Within(share)
 	if c.Memory != 0 {
 		if c.Memory < platform.LeastMemory>>20 {
 			return usageError{errors.Join(fmt.Errorf("--memory is %d, and must be at least %d", c.Memory, platform.LeastMemory>>20), listener.Close())}
 		}
 		cfg.Memory = platform.Memory(c.Memory) << 20
 	}
+	cfg.Within(share)
 	process.Collect(int64(cfg.Memory))
 	if err := c.secure(&cfg, listener.Addr(), logger); err != nil {
 		return usageError{errors.Join(err, listener.Close())}

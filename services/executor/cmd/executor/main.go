@@ -71,7 +71,7 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	cfg := executor.DefaultConfig()
 	cfg.AllowPrivateTargets, cfg.DrainLimit = s.AllowPrivateTargets, time.Duration(s.DrainLimit)
 	cfg.Name = process.Host()
-	cfg.Within(share.Calls)
+	cfg.Within(share.Calls, process.OwnMemory())
 	return executor.New(cfg, executor.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)), Records: m.Records(hot.Records),
 		Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Nap: clock.Nap, Logger: p.Logger, Metrics: p.Metrics,
