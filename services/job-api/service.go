@@ -161,7 +161,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	missed := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "minutehand_job_api_missed_write_throughs_total",
-		Help: "Entries due soon that the hot tier missed and for which there was no room to try again: the loader brings them late.",
+		Help: "Entries due soon that the hot tier missed and for which there was no room to try again: their buckets are read once more.",
 	})
 	if deps.Metrics != nil {
 		deps.Metrics.MustRegister(missed)

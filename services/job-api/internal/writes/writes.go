@@ -53,7 +53,7 @@ type Deps struct {
 	Reads    *reads.Reads
 	Document *edge.Document
 	Problems *edge.Problems
-	// Missed counts entries that are due soon and for whose write-through there was no room.
+	// Missed counts entries that are due soon and for whose write-through there was no room, so that their buckets are read again.
 	Missed prometheus.Counter
 	// Entropy is the source of ids; it must be safe for concurrent use.
 	Entropy io.Reader
@@ -71,6 +71,8 @@ type Writes struct {
 	holding, stopping chan struct{}
 	// notThrough holds entries whose write-through failed.
 	notThrough chan job.Entry
+	// behind holds the buckets of those that found no room there.
+	behind behind
 	// hotAgain is when answers wait for the hot tier again, in nanoseconds since the Unix epoch.
 	hotAgain atomic.Int64
 }
@@ -80,7 +82,7 @@ func New(cfg Config, deps Deps) *Writes {
 	return &Writes{
 		cfg: cfg, deps: deps, change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops, Recorder: deps.Recorder},
 		holding: make(chan struct{}, max(cfg.MaxHolding, 1)), stopping: make(chan struct{}),
-		notThrough: make(chan job.Entry, cfg.MaxWriteThroughs),
+		notThrough: make(chan job.Entry, cfg.MaxWriteThroughs), behind: behind{some: make(chan struct{}, 1)},
 	}
 }
 

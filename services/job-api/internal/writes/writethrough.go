@@ -23,7 +23,8 @@ const (
 
 // Near adds entries to their hot buckets if they are due before the horizon. It reads the horizon after the entries
 // were acknowledged: a loader that has published a later one reads the buckets afterwards and finds the entries there. A
-// failure is repaired in the background; the entries are durable all the same, and the loader's sweeps would find them.
+// failure is repaired in the background, entry by entry or, if there are too many, by reading their buckets again. The entries are durable
+// all the same, and the loader's closing sweep would find them half a minute after their minute.
 func (ws *Writes) Near(ctx context.Context, entries []job.Entry) {
 	now := ws.deps.Clock.Now().UnixNano()
 	if ws.hotAgain.Load() <= now {
@@ -37,7 +38,7 @@ func (ws *Writes) Near(ctx context.Context, entries []job.Entry) {
 			ws.hotAgain.Store(now + int64(hotPause))
 		}
 	}
-	left := 0
+	var left []job.Entry
 	soon := ws.deps.Clock.Now().Add(nearSwept)
 	for _, e := range entries {
 		if e.DueAt.After(soon) {
@@ -46,11 +47,12 @@ func (ws *Writes) Near(ctx context.Context, entries []job.Entry) {
 		select {
 		case ws.notThrough <- e:
 		default:
-			left++ // the loader's closing sweep finds it, half a minute late
+			left = append(left, e)
 		}
 	}
-	if left > 0 {
-		ws.deps.Missed.Add(float64(left))
+	if len(left) > 0 {
+		ws.deps.Missed.Add(float64(len(left)))
+		ws.behind.add(left)
 	}
 }
 
@@ -66,13 +68,15 @@ func (ws *Writes) addNear(ctx context.Context, entries []job.Entry) error {
 // moment has left behind would take longer than until it is due.
 const throughAtOnce = 2000
 
-// writeThroughLoop repeats write-throughs that failed until ctx ends.
+// writeThroughLoop repeats write-throughs that failed until ctx ends. Once it has come to the end of those that had room, it reads the
+// buckets of the others.
 func (ws *Writes) writeThroughLoop(ctx context.Context) {
 	for {
 		var entries []job.Entry
 		select {
 		case e := <-ws.notThrough:
 			entries = append(entries, e)
+		case <-ws.behind.some:
 		case <-ctx.Done():
 			return
 		}
@@ -80,6 +84,9 @@ func (ws *Writes) writeThroughLoop(ctx context.Context) {
 			entries = append(entries, <-ws.notThrough) // nobody else takes from it
 		}
 		err := run.Retry(ctx, ws.deps.Logger, "write entries through", func(ctx context.Context) error { return ws.addNear(ctx, entries) })
+		if err == nil && len(ws.notThrough) == 0 {
+			err = ws.catchUp(ctx, ws.behind.take())
+		}
 		if err != nil {
 			return
 		}
