@@ -191,18 +191,19 @@ func (s *Pending) closeAll(ctx context.Context, _ struct{}, below []bucketOf) ([
 
 func (s *Pending) closeTogether(ctx context.Context, below []bucketOf) error {
 	var deletions, marks []gocql.BatchEntry
+	var closed []bucketOf
 	for _, b := range below {
 		low, err := s.lowWaterOnce(ctx, b.partition)
 		if err != nil {
 			return err
 		}
+		if low >= b.minute {
+			continue
+		}
 		for m := low; m < b.minute; m++ {
 			deletions = append(deletions, gocql.BatchEntry{
 				Stmt: "DELETE FROM pending WHERE partition = ? AND minute = ?", Args: []any{b.partition, m}, Idempotent: true,
 			})
-		}
-		if low >= b.minute {
-			continue
 		}
 		// Of two writes the one with the later timestamp stands, and that is the later minute's: the mark never goes back, without a
 		// transaction for each partition and minute.
@@ -210,13 +211,14 @@ func (s *Pending) closeTogether(ctx context.Context, below []bucketOf) error {
 			Stmt: "UPDATE partition_progress USING TIMESTAMP ? SET low_water = ? WHERE partition = ?",
 			Args: []any{job.MinuteStart(b.minute).UnixMicro(), b.minute, b.partition}, Idempotent: true,
 		})
+		closed = append(closed, b)
 	}
 	for _, writes := range [][]gocql.BatchEntry{deletions, marks} {
 		if err := s.send(ctx, "close", mixed(writes)); err != nil {
 			return err
 		}
 	}
-	for _, b := range below {
+	for _, b := range closed {
 		s.know(b.partition, b.minute, time.Now())
 	}
 	return nil
