@@ -21,8 +21,6 @@ import (
 // sink use together for one request with a webhook's headers and body.
 const (
 	ladderKB = 0.25
-	// ladderBurst are due at one instant, which is the ladder's last step.
-	ladderBurst = 20_000
 	// ladderBare is how many requests are made to measure b, before each installation and after it.
 	ladderBare = 50_000
 	// atOnce is the name of the last step.
@@ -44,8 +42,10 @@ type step struct {
 type rung struct {
 	rates              string
 	partitions, copies int
-	last, settle       time.Duration
-	recurring          bool
+	// burst are due at one instant, which is the ladder's last step.
+	burst        int
+	last, settle time.Duration
+	recurring    bool
 }
 
 // startFleet starts one process of each service, and as many workers and executors as were asked for.
@@ -101,7 +101,7 @@ func ladder(ctx context.Context, r rung) error {
 			}
 			steps = append(steps, s)
 		}
-		s, err := b.stepAtOnce(ctx, r.settle, r.recurring)
+		s, err := b.stepAtOnce(ctx, r)
 		steps = append(steps, s)
 		return err
 	})
@@ -235,20 +235,20 @@ func (b *onServers) step(ctx context.Context, rate int, last, settle time.Durati
 }
 
 // stepAtOnce is the ladder's last step, a stampede.
-func (b *onServers) stepAtOnce(ctx context.Context, settle time.Duration, recurring bool) (s step, err error) {
+func (b *onServers) stepAtOnce(ctx context.Context, r rung) (s step, err error) {
 	if err := b.api().reset(ctx, b.target); err != nil {
 		return s, err
 	}
-	s = step{name: atOnce, fires: ladderBurst}
-	from := time.Now().Add(40 * time.Second).Truncate(time.Second)
-	jobs := make([]map[string]any, ladderBurst)
+	s = step{name: atOnce, fires: r.burst}
+	from := time.Now().Add(20*time.Second + time.Duration(r.burst)*time.Millisecond).Truncate(time.Second)
+	jobs := make([]map[string]any, r.burst)
 	body := text(ladderKB)
 	for i := range jobs {
 		jobs[i] = map[string]any{
 			"name": "bench", "type": "one_shot", "run_at": from.UTC().Format("2006-01-02T15:04:05.000Z"),
 			"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"text": body}},
 		}
-		if recurring {
+		if r.recurring {
 			delete(jobs[i], "run_at")
 			jobs[i]["type"], jobs[i]["every"] = "interval", "1h"
 			jobs[i]["start_at"] = from.UTC().Format("2006-01-02T15:04:05.000Z")
@@ -260,7 +260,7 @@ func (b *onServers) stepAtOnce(ctx context.Context, settle time.Duration, recurr
 	if time.Now().After(from.Add(-2 * time.Second)) {
 		return s, errors.New("registration took longer than planned for")
 	}
-	return s, b.watched(ctx, &s, settle, from)
+	return s, b.watched(ctx, &s, r.settle, from)
 }
 
 // bare is what a request of a bare client costs: CPU seconds of the client and the sink.

@@ -40,6 +40,7 @@ func main() {
 	onlyBytesOf := flag.Bool("only-bytes", false, "with -costs: measure only what things take, and leave the rest of the file as it is")
 	rates := flag.String("ladder", "", "measure what all processes use together on the real servers at these rates, such as 0,500,2000, and at the maximum")
 	partitions := flag.Int("partitions", bucket.DefaultPartitions, "with -ladder: the installation's partition count")
+	burst := flag.Int("burst", 100_000, "with -ladder: how many are due at one instant in its last step")
 	copies := flag.Int("copies", 1, "with -ladder: how many scheduler-workers and executors there are")
 	last := flag.Duration("last", 3*time.Minute, "with -ladder: how long each rate lasts")
 	settle := flag.Duration("settle", 7*time.Minute, "with -ladder: how long what follows is counted, until buckets are closed")
@@ -59,7 +60,7 @@ func main() {
 	case *timers != "":
 		err = runTimers(ctx, *timers, *fires)
 	case *rates != "":
-		err = ladder(ctx, rung{*rates, *partitions, *copies, *last, *settle, *recurring})
+		err = ladder(ctx, rung{*rates, *partitions, *copies, *burst, *last, *settle, *recurring})
 	case *costs != "" && *onlyBytesOf:
 		err = onlyBytes(ctx, *costs)
 	case *costs != "":

@@ -27,6 +27,9 @@ import (
 // maxDrain is how much of an answer is read beyond the part that is kept, so that the connection can be reused.
 const maxDrain = 64 << 10
 
+// tlsSessions is how many hosts' TLS sessions are kept, to be resumed by their next connections.
+const tlsSessions = 1024
+
 // webhook calls HTTP targets. It uses the transport directly: a client would follow redirects, or fail on those whose
 // location cannot be parsed, and all redirects are permanent failures here.
 type webhook struct {
@@ -46,15 +49,26 @@ func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook
 				ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(netip.MustParsePrefix(azureWireServer)),
 			).Safe
 		}
-		// No proxy: the guard judges the address that is dialled.
-		transport = &http.Transport{
-			DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-			ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConns: max(cfg.MaxIdle, 1),
-			MaxIdleConnsPerHost: cfg.HostConcurrency, IdleConnTimeout: 60 * time.Second,
-			TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10,
-		}
+		transport = newTransport(cfg, dialer)
 	}
 	return &webhook{transport: transport, clock: c}
+}
+
+// newTransport returns what calls targets over connections of a dialer. There is no proxy: the guard judges the address that is dialled.
+func newTransport(cfg Config, dialer *net.Dialer) *direct {
+	sessions := tls.NewLRUClientSessionCache(tlsSessions)
+	both := &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: sessions}
+	old := both.Clone()
+	old.NextProtos = []string{"http/1.1"}
+	theirs := max(cfg.MaxIdle/4, 1) // connections of HTTP/2 are few, those of HTTP/1.1 are of hosts that are met for the first time
+	return &direct{
+		dial: dialer.DialContext, tls: old, maxIdle: cfg.MaxIdle - theirs, maxIdlePerHost: cfg.HostConcurrency,
+		other: &http.Transport{
+			DialContext: dialer.DialContext, TLSClientConfig: both, ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConns: theirs,
+			MaxIdleConnsPerHost: cfg.HostConcurrency, IdleConnTimeout: idleFor, TLSHandshakeTimeout: handshakeLimit,
+			MaxResponseHeaderBytes: maxHeaderBytes,
+		},
+	}
 }
 
 // call makes one request, which ends with ctx, and returns how it ended. It never returns an error, because everything that
@@ -237,6 +251,7 @@ func idempotent(method string) bool {
 type empty struct{}
 
 func (empty) Read([]byte) (int, error) { return 0, io.EOF }
+func (empty) Close() error             { return nil }
 
 // ownHeaders is how many headers a webhook has besides its target's own.
 const ownHeaders = 10

@@ -78,6 +78,9 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 	bytes := 0
 	for i := range logPartitions {
 		p := (c.turn + i) % logPartitions
+		if c.topic.volatile {
+			c.next[p] = max(c.next[p], c.topic.start[p])
+		}
 		if c.next[p] >= end[p] || len(messages) >= limit || bytes >= dispatch.MaxPollBytes {
 			continue
 		}
@@ -139,12 +142,17 @@ func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
 		return nil
 	}
 	for p, offset := range forward {
+		if c.topic.volatile {
+			break
+		}
 		if err := setNumber(b, offsetKey(c.topic.name, c.group, p), offset); err != nil {
 			return fmt.Errorf("embedded: commit offsets: %w", err)
 		}
 	}
-	if err := c.log.db.commitLater(b); err != nil {
-		return fmt.Errorf("embedded: commit offsets: %w", err)
+	if !b.Empty() {
+		if err := c.log.db.commitLater(b); err != nil {
+			return fmt.Errorf("embedded: commit offsets: %w", err)
+		}
 	}
 	c.topic.mu.Lock()
 	defer c.topic.mu.Unlock()
@@ -167,6 +175,12 @@ func (c *consumer) Close() error {
 	c.topic.mu.Lock()
 	defer c.topic.mu.Unlock()
 	delete(c.topic.read, c)
+	if c.topic.volatile { // what it read and did not commit is lost
+		for p, start := range c.topic.start {
+			c.topic.committed[c.group][p] = max(c.topic.committed[c.group][p], start)
+		}
+		return nil
+	}
 	if len(c.topic.read) == 0 {
 		c.topic.tail = [logPartitions]tail{} // nothing is added to it until there is a consumer again
 	}

@@ -186,11 +186,11 @@ func keptNumber() kept {
 func keptLogID() kept {
 	var id string
 	return kept{"the log id", nothing, func(ctx context.Context, w *world) error {
-		end, err := w.log.End(ctx, dispatch.TopicFires)
+		end, err := w.log.End(ctx, dispatch.TopicEvents)
 		id = end.LogID
 		return err
 	}, func(ctx context.Context, w *world) error {
-		end, err := w.log.End(ctx, dispatch.TopicFires)
+		end, err := w.log.End(ctx, dispatch.TopicEvents)
 		return want(end.LogID == id, err)
 	}}
 }

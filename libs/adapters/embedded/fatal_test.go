@@ -30,9 +30,6 @@ func TestWriteThatTheDiskRefusesIsFatalAndNeverAnswered(t *testing.T) {
 	writes := map[string]func(ctx context.Context, db *DB, log *Log) error{
 		"job":     func(ctx context.Context, db *DB, _ *Log) error { return createJob(ctx, db) },
 		"entries": func(ctx context.Context, db *DB, _ *Log) error { return NewPending(db).Put(ctx, []job.Entry{entry}) },
-		"fires": func(ctx context.Context, _ *DB, log *Log) error {
-			return log.Publish(ctx, dispatch.TopicFires, []dispatch.Message{{Key: "k", Value: []byte("v")}})
-		},
 		"events": func(ctx context.Context, _ *DB, log *Log) error {
 			return log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{{Key: "k", Value: []byte("v")}})
 		},
@@ -79,7 +76,7 @@ func TestWriteThatTheDiskRefusesIsFatalAndNeverAnswered(t *testing.T) {
 				case <-time.After(10 * time.Second):
 					t.Fatalf("%s, refused %v: neither answered nor ended", name, refused)
 				}
-				if name == "fires" || name == "events" {
+				if name == "events" {
 					break // the goroutine that appends has ended
 				}
 			}

@@ -15,19 +15,19 @@ import (
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
 )
 
 const (
 	// logPartitions is the partition count of each topic.
 	logPartitions = 4
 	// maxAppend and maxAppendBytes are the number and size of records from which nothing more joins one commit of a topic, appendQueue
-	// bounds how many publishes wait for it, and maxUnsynced how many commits of fires may wait for their fsync.
+	// bounds how many publishes wait for it.
 	maxAppend      = 512
 	maxAppendBytes = 4 << 20
 	appendQueue    = 1024
-	maxUnsynced    = 64
 	// tailBytes bounds what is kept in memory of the end of each partition until everyone who consumes it has read it, so that
-	// consumers that are not far behind do not read the store.
+	// consumers that are not far behind do not read the store. A publish of fires waits while there is as much of them.
 	tailBytes = 16 << 20
 	// batchOverhead is more than a record's key and lengths take in a batch.
 	batchOverhead = 64
@@ -37,13 +37,12 @@ const (
 	keepUnread = 100_000
 )
 
-// Log is a partitioned durable log on the embedded database. One goroutine for each topic appends: it takes all waiting publishes
-// and commits them with one fsync, so offsets are dense.
+// Log is a partitioned log on the embedded database. One goroutine for each topic appends: it takes all waiting publishes and commits them
+// with one fsync, so offsets are dense. A publish returns when its records are durable, and consumers see them from then on.
 //
-// A publish returns when its records are durable. Consumers of the events see them from then on, because what they make of them (an
-// archived object) may outlive this database. A consumer of the fires sees them a moment earlier, so that no invocation waits for a
-// disk: whatever it writes about a fire is after the fire in the same write-ahead log, and a fire that a power loss undoes comes
-// again, since its entry is not done (decision 0005).
+// The fires are in memory only (decision 45), as is everything else between the take of an entry and its outcome. They are lost with this
+// process, like the hot bucket that they came from, and come again from there: their entries are not done. Each process begins a new log
+// of them.
 type Log struct {
 	db     *DB
 	topics map[string]*topic
@@ -68,9 +67,8 @@ type topic struct {
 	name  string
 	logID string
 	queue chan *publish
-	// early lets consumers see records before they are durable; their commits wait in unsynced until they are.
-	early    bool
-	unsynced chan commit
+	// volatile topics are in memory only. A record is forgotten when it was read.
+	volatile bool
 	// written is where the next records go, lastAt keeps append times from decreasing; only the appender uses them.
 	written [logPartitions]int64
 	// prefixes holds the partitions' keys without an offset.
@@ -86,8 +84,8 @@ type topic struct {
 	read map[*consumer]*[logPartitions]int64
 	// commits serialises the commits of each group, so that a smaller offset cannot overtake a greater one.
 	commits map[string]*sync.Mutex
-	// grown is closed and replaced whenever end moves.
-	grown chan struct{}
+	// grown is closed and replaced whenever end moves, taken whenever records of a volatile topic are read.
+	grown, taken chan struct{}
 }
 
 type publish struct {
@@ -128,8 +126,9 @@ func NewLog(db *DB) (*Log, error) {
 		l.topics[name] = t
 	}
 	for _, t := range l.topics {
-		l.done.Go(func() { l.append(t) })
-		l.done.Go(func() { l.awaitSyncs(t) })
+		if !t.volatile {
+			l.done.Go(func() { l.append(t) })
+		}
 	}
 	l.done.Go(l.truncateLoop)
 	return l, nil
@@ -137,9 +136,11 @@ func NewLog(db *DB) (*Log, error) {
 
 func (db *DB) openTopic(name string) (*topic, error) {
 	t := &topic{
-		name: name, queue: make(chan *publish, appendQueue), early: name == dispatch.TopicFires,
-		unsynced: make(chan commit, maxUnsynced), committed: map[string]map[int]int64{},
-		commits: map[string]*sync.Mutex{}, read: map[*consumer]*[logPartitions]int64{}, grown: make(chan struct{}),
+		name: name, queue: make(chan *publish, appendQueue), volatile: name == dispatch.TopicFires, committed: map[string]map[int]int64{},
+		commits: map[string]*sync.Mutex{}, read: map[*consumer]*[logPartitions]int64{}, grown: make(chan struct{}), taken: make(chan struct{}),
+	}
+	if t.volatile {
+		return t, db.openVolatile(t)
 	}
 	id, found, err := db.get(metaKey("log/" + name))
 	if err != nil {
@@ -172,6 +173,21 @@ func (db *DB) openTopic(name string) (*topic, error) {
 	}
 	t.written = t.end
 	return t, nil
+}
+
+// openVolatile begins a volatile topic. What earlier versions of Minutehand left of it in the database is deleted.
+func (db *DB) openVolatile(t *topic) error {
+	t.logID = ulid.Make().String()
+	for _, g := range groupsOf(t.name) {
+		t.committed[g], t.commits[g] = map[int]int64{}, &sync.Mutex{}
+	}
+	for p := range logPartitions {
+		prefix := logPartitionKey(t.name, p)
+		if err := db.deleteRangeLater(prefix, after(prefix)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // bounds finds the first and last record of a partition.
@@ -211,6 +227,9 @@ func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Messa
 	if len(records) == 0 {
 		return nil
 	}
+	if t.volatile {
+		return l.hand(ctx, t, records)
+	}
 	p := &publish{records: records, result: make(chan error, 1)}
 	select {
 	case t.queue <- p:
@@ -229,9 +248,52 @@ func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Messa
 	}
 }
 
+// hand adds records to a volatile topic, once there is room.
+func (l *Log) hand(ctx context.Context, t *topic, records []dispatch.Message) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.full() {
+		taken := t.taken
+		t.mu.Unlock()
+		var err error
+		select {
+		case <-taken:
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-l.stop:
+			err = dispatch.ErrClosed
+		}
+		t.mu.Lock()
+		if err != nil {
+			return err
+		}
+	}
+	now := time.UnixMilli(time.Now().UnixMilli()).UTC()
+	for _, r := range records {
+		p := bucket.Partition(r.Key, logPartitions)
+		t.lastAt[p] = job.Later(t.lastAt[p], now)
+		t.tail[p].add(dispatch.Message{
+			Partition: p, Offset: t.end[p], Key: r.Key, Value: r.Value, Decoded: r.Decoded, AppendedAt: t.lastAt[p],
+		})
+		t.end[p]++
+	}
+	close(t.grown)
+	t.grown = make(chan struct{})
+	return nil
+}
+
+// full reports whether as much waits to be read as may.
+func (t *topic) full() bool {
+	for p := range t.tail {
+		if t.tail[p].bytes >= tailBytes {
+			return true
+		}
+	}
+	return false
+}
+
 // append is the only writer of a topic.
 func (l *Log) append(t *topic) {
-	defer close(t.unsynced)
 	for {
 		var c commit
 		select {
@@ -257,23 +319,11 @@ func (l *Log) append(t *topic) {
 			c.end(fmt.Errorf("embedded: publish: %w", err))
 			continue
 		}
-		if t.early {
-			t.reveal(&c)
-			t.unsynced <- c
-			continue
-		}
 		err := l.db.synced(c.batch)
 		if err == nil {
 			t.reveal(&c)
 		}
 		c.end(err)
-	}
-}
-
-// awaitSyncs answers the publishes of an early topic.
-func (l *Log) awaitSyncs(t *topic) {
-	for c := range t.unsynced {
-		c.end(l.db.synced(c.batch))
 	}
 }
 
@@ -324,6 +374,7 @@ func (t *topic) reveal(c *commit) {
 		t.end[m.Partition] = m.Offset + 1
 		if len(t.read) > 0 {
 			t.tail[m.Partition].add(m)
+			t.tail[m.Partition].within(tailBytes)
 		}
 	}
 	close(t.grown)
@@ -355,6 +406,9 @@ func (l *Log) Committed(_ context.Context, name, group string) (dispatch.Positio
 	defer t.mu.Unlock()
 	offsets := map[int]int64{}
 	maps.Copy(offsets, t.committed[group])
+	if t.volatile { // what was read is not there any more, but may be under way
+		return dispatch.Position{LogID: t.logID, Offsets: offsets}, nil
+	}
 	for p, start := range t.start {
 		if start > offsets[p] {
 			offsets[p] = start
@@ -379,8 +433,9 @@ func (l *Log) truncateLoop() {
 			return
 		}
 		for _, t := range l.topics {
-			// A failed truncation costs disk until the next one.
-			_ = l.truncate(t)
+			if !t.volatile {
+				_ = l.truncate(t) // a failed truncation costs disk until the next one
+			}
 		}
 	}
 }

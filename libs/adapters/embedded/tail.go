@@ -17,7 +17,11 @@ type tail struct {
 func (l *tail) add(m dispatch.Message) {
 	l.messages = append(l.messages, m)
 	l.bytes += messageBytes(m)
-	for l.bytes > tailBytes {
+}
+
+// within drops the oldest until the rest has so many bytes.
+func (l *tail) within(bytes int) {
+	for l.bytes > bytes {
 		l.pop()
 	}
 }
@@ -41,6 +45,11 @@ func (t *topic) passed(c *consumer, p int, next int64) {
 	l := &t.tail[p]
 	for len(l.messages) > 0 && l.messages[0].Offset < next {
 		l.pop()
+	}
+	if t.volatile {
+		t.start[p] = max(t.start[p], next)
+		close(t.taken)
+		t.taken = make(chan struct{})
 	}
 }
 

@@ -1,0 +1,140 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/minutehand/minutehand/libs/dispatch"
+)
+
+func openLog(t *testing.T, fsys vfs.FS) (*DB, *Log) {
+	t.Helper()
+	db, err := Open(Options{Dir: "/data", FS: fsys, Partitions: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := NewLog(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db, log
+}
+
+func publishFires(ctx context.Context, log *Log, n, bytesEach int) error {
+	fires := make([]dispatch.Message, n)
+	for i := range fires {
+		fires[i] = dispatch.Message{Key: "k", Value: bytes.Repeat([]byte{'v'}, bytesEach)}
+	}
+	return log.Publish(ctx, dispatch.TopicFires, fires)
+}
+
+func TestFiresEndWithTheirProcessAndItsLog(t *testing.T) {
+	fsys := vfs.NewMem()
+	var ids []string
+	for range 2 {
+		db, log := openLog(t, fsys)
+		c, err := log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := publishFires(t.Context(), log, 3, 10); err != nil {
+			t.Fatal(err)
+		}
+		messages, err := c.Poll(t.Context(), 10)
+		if err != nil || len(messages) != 3 || messages[0].Offset != 0 {
+			t.Fatalf("%v, %v; want the three fires of this process", messages, err)
+		}
+		ids = append(ids, c.LogID())
+		log.Close()
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ids[0] == ids[1] {
+		t.Error("the second process goes on with the log of the first")
+	}
+}
+
+// A loader puts back what is not done once the executors have committed an end that it noted: neither what waits to be read nor what is
+// under way may count as committed.
+func TestPositionOfFiresIsPassedWhenTheyAreCommittedOrLost(t *testing.T) {
+	db, log := openLog(t, vfs.NewMem())
+	defer func() { log.Close(); _ = db.Close() }()
+	c, err := log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	passed := func() bool {
+		end, err := log.End(t.Context(), dispatch.TopicFires)
+		if err != nil {
+			t.Fatal(err)
+		}
+		committed, err := log.Committed(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return committed.Passed(end)
+	}
+	for _, commit := range []bool{true, false} {
+		if err := publishFires(t.Context(), log, 2, 10); err != nil {
+			t.Fatal(err)
+		}
+		messages, err := c.Poll(t.Context(), 10)
+		if err != nil || len(messages) != 2 || passed() {
+			t.Fatalf("%d messages, %v; passed before anything was done: %v", len(messages), err, passed())
+		}
+		if commit {
+			err = c.Commit(t.Context(), map[int]int64{messages[0].Partition: messages[1].Offset + 1})
+		} else {
+			err = c.Close() // as the end of an executor that did not finish
+		}
+		if err != nil || !passed() {
+			t.Errorf("committed %v: %v, passed %v", commit, err, passed())
+		}
+	}
+}
+
+func TestPublishOfFiresWaitsUntilOthersAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, log := openLog(t, vfs.NewMem())
+		c, err := log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const large = 100 << 10
+		if err := publishFires(t.Context(), log, tailBytes/large, large); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if err := publishFires(ctx, log, 1, 10); err == nil {
+			t.Error("a fire was accepted beside more than is kept in memory")
+		}
+		cancel()
+		published := make(chan error, 1)
+		go func() { published <- publishFires(t.Context(), log, 1, 10) }()
+		synctest.Wait()
+		if len(published) > 0 {
+			t.Errorf("the publish did not wait: %v", <-published)
+		}
+		read := 0
+		for read < tailBytes/large {
+			messages, err := c.Poll(t.Context(), 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			read += len(messages)
+		}
+		if err := <-published; err != nil {
+			t.Error(err)
+		}
+		log.Close()
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
