@@ -122,11 +122,26 @@ type Pending interface {
 	Close(ctx context.Context, partition int, minute int64) error
 }
 
+// Recorded is an event of the history. Text is how the log carries it, which is stored as it is; without it the event is encoded.
+type Recorded struct {
+	*job.Event
+	Text []byte
+}
+
+// Unencoded returns events without their texts.
+func Unencoded(events ...*job.Event) []Recorded {
+	list := make([]Recorded, len(events))
+	for i, e := range events {
+		list[i].Event = e
+	}
+	return list
+}
+
 // History holds what happened: attempts, dispositions and dead letters.
 type History interface {
 	// Record stores events. Recording the same event id twice has no further effect. A crash may undo the latest records, together
 	// with every position of the log that was committed after them.
-	Record(ctx context.Context, events []*job.Event) error
+	Record(ctx context.Context, events []Recorded) error
 	// Executions returns up to limit events of the job, newest nominal instant first, strictly before the cursor position (zero: the
 	// newest). Events of one execution follow each other by attempt. It looks back no further than `oldest`.
 	Executions(ctx context.Context, jobID string, before Cursor, oldest time.Time, limit int) ([]job.Event, error)

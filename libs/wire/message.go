@@ -3,6 +3,7 @@ package wire
 import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
 // EventMessage returns an event as a message of the log.
@@ -17,6 +18,14 @@ func EventOf(m *dispatch.Message) (*job.Event, error) {
 	}
 	e, err := UnmarshalEvent(m.Value)
 	return &e, err
+}
+
+// TextOf returns how an event of the history is stored.
+func TextOf(e jobstore.Recorded) []byte {
+	if e.Text != nil {
+		return e.Text
+	}
+	return MarshalEvent(e.Event)
 }
 
 // FireMessage returns a fire as a message of the log.

@@ -199,9 +199,9 @@ var (
 
 type history struct{ *client }
 
-func (c history) Record(ctx context.Context, events []*job.Event) error {
+func (c history) Record(ctx context.Context, events []jobstore.Recorded) error {
 	events = slices.Clone(events)
-	return write(ctx, c.p, opRecord, events, func(e *job.Event) string { return locatorKey(e.Entry.Locator) }, c.p.w.cold.Record)
+	return write(ctx, c.p, opRecord, events, func(e jobstore.Recorded) string { return locatorKey(e.Entry.Locator) }, c.p.w.cold.Record)
 }
 
 func (c history) Executions(

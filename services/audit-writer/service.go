@@ -18,7 +18,6 @@ import (
 	"github.com/minutehand/minutehand/libs/archive"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -116,7 +115,7 @@ func (s *Service) recordLoop(ctx context.Context) error {
 		if err != nil {
 			break
 		}
-		events := make([]*job.Event, 0, len(messages))
+		events := make([]jobstore.Recorded, 0, len(messages))
 		offsets := map[int]int64{}
 		for i := range messages {
 			m := &messages[i]
@@ -127,7 +126,7 @@ func (s *Service) recordLoop(ctx context.Context) error {
 					"offset", m.Offset, "error", err)
 				continue
 			}
-			events = append(events, e)
+			events = append(events, jobstore.Recorded{Event: e, Text: m.Value})
 		}
 		err = run.Retry(ctx, s.deps.Logger, "write history", func(ctx context.Context) error {
 			if err := s.deps.History.Record(ctx, events); err != nil {

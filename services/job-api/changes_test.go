@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
 // TestEveryOperationThatChangesSomethingNamesWhoMadeIt makes every such operation of the document. A new one is tried without a line
@@ -91,7 +92,7 @@ func TestChangesOfAJobAreListedNewestFirstInPages(t *testing.T) {
 	w.eachEntry(func(e *job.Entry) { // as workers publish them, and the audit-writer records them
 		if e.Change != nil {
 			event := job.ChangeEvent(*e, e.DueAt)
-			must(t, w.jobsHistory.Record(t.Context(), []*job.Event{&event}))
+			must(t, w.jobsHistory.Record(t.Context(), jobstore.Unencoded(&event)))
 		}
 	})
 	var operations []string
@@ -158,7 +159,7 @@ func TestRepeatedRegistrationTellsOfACreationWhoseEntryWasDropped(t *testing.T) 
 		}
 		must(t, s.pending.MarkDone(t.Context(), []job.Locator{dropped[0].Locator}))
 		fired := job.AttemptEvent(&job.Fire{Entry: store.puts[0]}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired}, time.Now())
-		must(t, s.deps.History.Record(t.Context(), []*job.Event{&fired}))
+		must(t, s.deps.History.Record(t.Context(), jobstore.Unencoded(&fired)))
 		time.Sleep(10 * time.Minute)
 		s.answer(http.StatusCreated, http.MethodPost, "/jobs", everySecond, "Idempotency-Key", "k")
 		alive := 0

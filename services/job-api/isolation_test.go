@@ -168,7 +168,7 @@ func (w *two) renew(tenant string) {
 	w.jobs[tenant] = m["job_id"].(string)
 	dead := deadEvent(w.jobs[tenant])
 	dead.Entry.Tenant = tenantOf(w.t, w, w.jobs[tenant])
-	must(w.t, w.jobsHistory.Record(w.t.Context(), []*job.Event{&dead}))
+	must(w.t, w.jobsHistory.Record(w.t.Context(), jobstore.Unencoded(&dead)))
 	must(w.t, w.jobsHistory.PutDeadLetter(w.t.Context(), job.DeadLetter{Event: dead, Reason: "permanent", At: dead.At}))
 	w.executions[tenant] = dead.Entry.ExecutionID
 }

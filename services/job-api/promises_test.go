@@ -238,7 +238,7 @@ func TestAnswersAreWhatTheDocumentDeclares(t *testing.T) {
 	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { history = d.History })
 	id := s.create(goodJob)
 	failed := deadEvent(id)
-	if err := history.Record(t.Context(), []*job.Event{&failed}); err != nil {
+	if err := history.Record(t.Context(), jobstore.Unencoded(&failed)); err != nil {
 		t.Fatal(err)
 	}
 	letter := job.DeadLetter{Event: failed, Reason: "max_attempts", At: failed.At}
@@ -313,7 +313,7 @@ func TestPagesOfExecutionsLeaveNothingOutWhereARunWasSkippedAtTheSameInstant(t *
 	before := deadEvent(id)
 	before.ID, before.Entry.NominalAt = "before", at.Add(-time.Minute)
 	before.Entry.ExecutionID = job.ScheduleExecutionID(id, before.Entry.NominalAt)
-	if err := history.Record(t.Context(), []*job.Event{&fired, &skipped, &before}); err != nil {
+	if err := history.Record(t.Context(), jobstore.Unencoded(&fired, &skipped, &before)); err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]int{}
@@ -342,7 +342,7 @@ func TestExecutionsAreShownNewestFirstWithWhatBecameOfThem(t *testing.T) {
 	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { history = d.History })
 	id := s.create(goodJob)
 	e := deadEvent(id)
-	if err := history.Record(t.Context(), []*job.Event{&e}); err != nil {
+	if err := history.Record(t.Context(), jobstore.Unencoded(&e)); err != nil {
 		t.Fatal(err)
 	}
 	m, _ := s.answer(http.StatusOK, http.MethodGet, "/executions/"+e.Entry.ExecutionID, "")
@@ -378,7 +378,7 @@ func TestCancelOfAnExecutionThatHasJustEndedIsKept(t *testing.T) {
 				Locator: job.Locator{ExecutionID: job.ScheduleExecutionID(id, at), DueAt: at, Attempt: 1}, JobID: id, Trigger: job.TriggerSchedule,
 				NominalAt: at, ScheduledFor: at,
 			}}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Timeline: job.Timeline{Completed: at}}, at)
-			if err := history.Record(t.Context(), []*job.Event{&e}); err != nil {
+			if err := history.Record(t.Context(), jobstore.Unencoded(&e)); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(c.ago)

@@ -150,7 +150,7 @@ func TestExecutionThatEndsWhileItIsLookedForIsFound(t *testing.T) {
 		}
 		e := deadEvent(job0)
 		e.Entry.ExecutionID, e.Entry.Trigger, e.Entry.NominalAt, e.Entry.ScheduledFor = id, job.TriggerManual, ref.NominalAt, ref.NominalAt
-		if err := history.Record(t.Context(), []*job.Event{&e}); err != nil {
+		if err := history.Record(t.Context(), jobstore.Unencoded(&e)); err != nil {
 			t.Error(err)
 		}
 	}

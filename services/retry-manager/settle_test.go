@@ -12,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
+	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
 // fixture is a settler on embedded adapters in memory, and an attempt that failed.
@@ -158,7 +159,7 @@ func TestFailureThatAnotherAttemptFollowedIsNoDeadLetter(t *testing.T) {
 	}
 	second := f.failed
 	second.Entry.Attempt, second.ID = 2, second.ID+"/2"
-	if err := f.deps.History.Record(t.Context(), []*job.Event{&f.failed, &second}); err != nil {
+	if err := f.deps.History.Record(t.Context(), jobstore.Unencoded(&f.failed, &second)); err != nil {
 		t.Fatal(err)
 	}
 	f.settled(f.failed)

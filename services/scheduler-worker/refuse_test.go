@@ -15,6 +15,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -203,7 +204,7 @@ func TestResumeDoesNotRepeatWhatWasCalledWhileThePauseWasOnItsWay(t *testing.T) 
 	former.DefinitionID = "def_01M7ZJW5E6D77SAJPXRZ000000"
 	called := job.AttemptEvent(&job.Fire{Entry: former},
 		job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired, Fence: job.Fence{Epoch: 1, Counter: 1, Start: 1}}, f.entry.DueAt)
-	f.must(f.deps.History.Record(ctx, []*job.Event{&called}))
+	f.must(f.deps.History.Record(ctx, jobstore.Unencoded(&called)))
 	f.row.Status = job.StatusActive
 	pausedAt := f.entry.NominalAt.Add(-time.Second)
 

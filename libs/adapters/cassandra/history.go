@@ -73,7 +73,7 @@ func mixed(rows []gocql.BatchEntry) (batches [][]gocql.BatchEntry) {
 
 // Record implements jobstore.History. Events of one job and week go in one batch, which is atomic for nobody; what is left over, in
 // batches of a few jobs (decision 40).
-func (s *History) Record(ctx context.Context, events []*job.Event) error {
+func (s *History) Record(ctx context.Context, events []jobstore.Recorded) error {
 	type place struct {
 		jobID string
 		week  int
@@ -92,7 +92,7 @@ func (s *History) Record(ctx context.Context, events []*job.Event) error {
 		}
 		batches[p] = append(batches[p], gocql.BatchEntry{
 			Stmt: "INSERT INTO history_weeks (job_id, week, nominal_ms, execution_id, attempt, event_id, event) VALUES (?, ?, ?, ?, ?, ?, ?)",
-			Args: []any{p.jobID, p.week, at.UnixMilli(), execution, e.Entry.Attempt, e.ID, wire.MarshalEvent(e)}, Idempotent: true,
+			Args: []any{p.jobID, p.week, at.UnixMilli(), execution, e.Entry.Attempt, e.ID, wire.TextOf(e)}, Idempotent: true,
 		})
 	}
 	var chunks [][]gocql.BatchEntry

@@ -53,7 +53,7 @@ func TestPageOfJobsAsksTheHistoryTwiceForEachAtMost(t *testing.T) {
 				Outcome: job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired},
 			})
 		}
-		if err := history.Record(t.Context(), events); err != nil {
+		if err := history.Record(t.Context(), jobstore.Unencoded(events...)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -35,6 +35,9 @@ func (l *Log) Subscribe(_ context.Context, name, group string) (dispatch.Consume
 	c := &consumer{log: l, topic: t, group: group}
 	for p := range logPartitions {
 		c.next[p] = max(committed[p], t.start[p])
+		if t.volatile {
+			committed[p] = c.next[p] // what lies before it is lost
+		}
 	}
 	next := c.next
 	t.read[c] = &next
@@ -157,6 +160,12 @@ func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
 	c.topic.mu.Lock()
 	defer c.topic.mu.Unlock()
 	maps.Copy(c.topic.committed[c.group], forward)
+	for p, offset := range forward {
+		if c.topic.volatile {
+			c.topic.tail[p].before(min(offset, c.topic.tail[p].fresh))
+			c.topic.begin(p)
+		}
+	}
 	return nil
 }
 
@@ -175,13 +184,7 @@ func (c *consumer) Close() error {
 	c.topic.mu.Lock()
 	defer c.topic.mu.Unlock()
 	delete(c.topic.read, c)
-	if c.topic.volatile { // what it read and did not commit is lost
-		for p, start := range c.topic.start {
-			c.topic.committed[c.group][p] = max(c.topic.committed[c.group][p], start)
-		}
-		return nil
-	}
-	if len(c.topic.read) == 0 {
+	if len(c.topic.read) == 0 && !c.topic.volatile {
 		c.topic.tail = [logPartitions]tail{} // nothing is added to it until there is a consumer again
 	}
 	return nil

@@ -59,7 +59,7 @@ func acknowledge(ctx context.Context, db *DB, fsys vfs.FS) error {
 		pending.Put(ctx, []job.Entry{crashEntry(1), crashEntry(2)}),
 		pending.Decide(ctx, crashEntry(2).Locator, job.Decision{Fire: true}),
 		pending.MarkDone(ctx, []job.Locator{crashEntry(1).Locator}),
-		history.Record(ctx, []*job.Event{&event}), history.PutDeadLetter(ctx, job.DeadLetter{Event: event}),
+		history.Record(ctx, jobstore.Unencoded(&event)), history.PutDeadLetter(ctx, job.DeadLetter{Event: event}),
 		log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{{Key: crashJob, Value: []byte("first")}}),
 		events.Commit(ctx, map[int]int64{0: 1, 1: 1, 2: 1, 3: 1}),
 		files.PutIfAbsent(ctx, "audit/hour=03/object", []byte("whole")),

@@ -27,7 +27,7 @@ func NewHistory(db *DB) *History { return &History{db: db} }
 
 // Record implements jobstore.History. It does not wait for a sync: the rows are copies of what the log holds, and the position that
 // is committed after them cannot outlive them.
-func (s *History) Record(_ context.Context, events []*job.Event) error {
+func (s *History) Record(_ context.Context, events []jobstore.Recorded) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
 	for _, e := range events {
@@ -37,7 +37,7 @@ func (s *History) Record(_ context.Context, events []*job.Event) error {
 			exec = job.ScheduleExecutionID(e.Entry.JobID, at)
 		}
 		k := historyKey(e.HistoryID(), at, exec, e.Entry.Attempt, e.ID)
-		if err := b.Set(k, wire.MarshalEvent(e), nil); err != nil {
+		if err := b.Set(k, wire.TextOf(e), nil); err != nil {
 			return fmt.Errorf("embedded: history: %w", err)
 		}
 	}

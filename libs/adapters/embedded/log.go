@@ -67,7 +67,7 @@ type topic struct {
 	name  string
 	logID string
 	queue chan *publish
-	// volatile topics are in memory only. A record is forgotten when it was read.
+	// volatile topics are in memory only.
 	volatile bool
 	// written is where the next records go, lastAt keeps append times from decreasing; only the appender uses them.
 	written [logPartitions]int64
@@ -285,7 +285,7 @@ func (l *Log) hand(ctx context.Context, t *topic, records []dispatch.Message) er
 // full reports whether as much waits to be read as may.
 func (t *topic) full() bool {
 	for p := range t.tail {
-		if t.tail[p].bytes >= tailBytes {
+		if t.tail[p].unread >= tailBytes {
 			return true
 		}
 	}

@@ -12,11 +12,15 @@ import (
 type tail struct {
 	messages []dispatch.Message
 	bytes    int
+	// unread is the size of those that nobody has read yet, which begin at fresh.
+	unread int
+	fresh  int64
 }
 
 func (l *tail) add(m dispatch.Message) {
 	l.messages = append(l.messages, m)
 	l.bytes += messageBytes(m)
+	l.unread += messageBytes(m)
 }
 
 // within drops the oldest until the rest has so many bytes.
@@ -42,14 +46,40 @@ func (t *topic) passed(c *consumer, p int, next int64) {
 	for _, read := range t.read {
 		next = min(next, read[p])
 	}
-	l := &t.tail[p]
-	for len(l.messages) > 0 && l.messages[0].Offset < next {
+	if t.volatile {
+		t.readUpTo(p, next)
+		return
+	}
+	t.tail[p].before(next)
+}
+
+// before drops what lies before an offset.
+func (l *tail) before(offset int64) {
+	for len(l.messages) > 0 && l.messages[0].Offset < offset {
 		l.pop()
 	}
-	if t.volatile {
-		t.start[p] = max(t.start[p], next)
-		close(t.taken)
-		t.taken = make(chan struct{})
+}
+
+// readUpTo notes that records of a volatile topic were read. They are kept for a consumer that comes after this one until they are
+// committed, as far as there is room.
+func (t *topic) readUpTo(p int, next int64) {
+	l := &t.tail[p]
+	for next > l.fresh {
+		l.unread -= messageBytes(l.messages[l.fresh-l.messages[0].Offset])
+		l.fresh++
+	}
+	for l.bytes > tailBytes && l.messages[0].Offset < l.fresh {
+		l.pop()
+	}
+	t.begin(p)
+	close(t.taken)
+	t.taken = make(chan struct{})
+}
+
+// begin sets where a partition of a volatile topic begins.
+func (t *topic) begin(p int) {
+	if t.start[p] = t.end[p]; len(t.tail[p].messages) > 0 {
+		t.start[p] = t.tail[p].messages[0].Offset
 	}
 }
 

@@ -3,6 +3,7 @@ package embedded
 import (
 	"bytes"
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,13 +63,9 @@ func TestFiresEndWithTheirProcessAndItsLog(t *testing.T) {
 
 // A loader puts back what is not done once the executors have committed an end that it noted: neither what waits to be read nor what is
 // under way may count as committed.
-func TestPositionOfFiresIsPassedWhenTheyAreCommittedOrLost(t *testing.T) {
+func TestPositionOfFiresIsPassedWhenTheyAreCommitted(t *testing.T) {
 	db, log := openLog(t, vfs.NewMem())
 	defer func() { log.Close(); _ = db.Close() }()
-	c, err := log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
-	if err != nil {
-		t.Fatal(err)
-	}
 	passed := func() bool {
 		end, err := log.End(t.Context(), dispatch.TopicFires)
 		if err != nil {
@@ -80,8 +77,12 @@ func TestPositionOfFiresIsPassedWhenTheyAreCommittedOrLost(t *testing.T) {
 		}
 		return committed.Passed(end)
 	}
-	for _, commit := range []bool{true, false} {
-		if err := publishFires(t.Context(), log, 2, 10); err != nil {
+	if err := publishFires(t.Context(), log, 2, 10); err != nil {
+		t.Fatal(err)
+	}
+	for _, commit := range []bool{false, false, true} { // an executor that does not finish leaves them to the next
+		c, err := log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
+		if err != nil {
 			t.Fatal(err)
 		}
 		messages, err := c.Poll(t.Context(), 10)
@@ -90,12 +91,46 @@ func TestPositionOfFiresIsPassedWhenTheyAreCommittedOrLost(t *testing.T) {
 		}
 		if commit {
 			err = c.Commit(t.Context(), map[int]int64{messages[0].Partition: messages[1].Offset + 1})
-		} else {
-			err = c.Close() // as the end of an executor that did not finish
 		}
-		if err != nil || !passed() {
+		if err = errors.Join(err, c.Close()); err != nil || passed() != commit {
 			t.Errorf("committed %v: %v, passed %v", commit, err, passed())
 		}
+	}
+}
+
+func TestFiresThatWereReadTakeNoMoreThanTheirShareOfMemory(t *testing.T) {
+	db, log := openLog(t, vfs.NewMem())
+	defer func() { log.Close(); _ = db.Close() }()
+	c, err := log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 { // ten times as many bytes as are kept
+		if err := publishFires(t.Context(), log, 4, 100<<10); err != nil {
+			t.Fatal(err)
+		}
+		for read := 0; read < 4; {
+			messages, err := c.Poll(t.Context(), 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			read += len(messages)
+		}
+	}
+	fires := log.topics[dispatch.TopicFires]
+	for p := range fires.tail {
+		if l := &fires.tail[p]; l.bytes > tailBytes || l.unread != 0 {
+			t.Errorf("partition %d holds %d bytes, %d of them unread", p, l.bytes, l.unread)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor); err != nil {
+		t.Fatal(err)
+	}
+	if messages, err := c.Poll(t.Context(), 10); err != nil || len(messages) == 0 || messages[0].Offset == 0 {
+		t.Errorf("the next executor gets %d, %v; want what is left", len(messages), err)
 	}
 }
 

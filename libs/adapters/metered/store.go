@@ -170,7 +170,7 @@ type historyPort struct {
 // History measures a port.
 func (m *Meter) History(p jobstore.History) jobstore.History { return &historyPort{p, m} }
 
-func (x *historyPort) Record(ctx context.Context, events []*job.Event) (err error) {
+func (x *historyPort) Record(ctx context.Context, events []jobstore.Recorded) (err error) {
 	defer func(began time.Time) { x.m.done("history", "Record", began, err) }(time.Now())
 	err = x.History.Record(ctx, events)
 	return err

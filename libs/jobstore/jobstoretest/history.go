@@ -347,10 +347,10 @@ func letters(t *testing.T, s jobstore.History, tenant job.Tenant, limit int) []j
 	return nil
 }
 
-func pointers(events []job.Event) []*job.Event {
-	list := make([]*job.Event, len(events))
+func pointers(events []job.Event) []jobstore.Recorded {
+	list := make([]jobstore.Recorded, len(events))
 	for i := range events {
-		list[i] = &events[i]
+		list[i].Event = &events[i]
 	}
 	return list
 }

@@ -11,14 +11,14 @@ import (
 )
 
 // Record implements jobstore.History.
-func (c *Cold) Record(_ context.Context, events []*job.Event) error {
+func (c *Cold) Record(_ context.Context, events []jobstore.Recorded) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range events {
 		if c.events[e.HistoryID()] == nil {
 			c.events[e.HistoryID()] = map[string]job.Event{}
 		}
-		c.events[e.HistoryID()][e.ID] = *e
+		c.events[e.HistoryID()][e.ID] = *e.Event
 	}
 	return nil
 }
