@@ -378,6 +378,10 @@ LADDER ?= -ladder 0,500,2000
 bench-ladder: binaries ## measure on the real servers what all processes use for a fire, idle, at rates and at the maximum, beside a bare client
 	@infra/local/with-servers go run ./loadtest/bench $(LADDER)
 
+.PHONY: bench-compare
+bench-compare: ## compare micro-benchmarks of the hot path with those of the commit BASE=…, time and allocations, RUNS=10
+	@RUNS=$(or $(RUNS),10) infra/bench-compare $(BASE) $(BENCHFLAGS)
+
 .PHONY: bench-calls
 bench-calls: binaries ## measure memory and lateness with 10,000 calls of two seconds at once over TLS to 1,000 hosts, in one process and on the real servers
 	@go run ./loadtest/bench -calls 10000

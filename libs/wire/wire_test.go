@@ -178,3 +178,23 @@ func TestChangeLooksToAnEarlierReleaseLikeAnEntryOfNoDefinition(t *testing.T) {
 		t.Errorf("what it published again is read as %+v, %v", got, err)
 	}
 }
+
+func BenchmarkEvent(b *testing.B) {
+	_, e := fill()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := wire.UnmarshalEvent(wire.MarshalEvent(&e)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkFire(b *testing.B) {
+	f, _ := fill()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := wire.UnmarshalFire(wire.MarshalFire(&f)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/services/all-in-one/sizing"
 )
 
@@ -46,6 +48,17 @@ type rung struct {
 	burst        int
 	last, settle time.Duration
 	recurring    bool
+}
+
+// rungFlags defines the flags of -ladder, and returns what makes a rung of them.
+func rungFlags(last *time.Duration) func(rates string, recurring bool) rung {
+	partitions := flag.Int("partitions", bucket.DefaultPartitions, "with -ladder: the installation's partition count")
+	burst := flag.Int("burst", 100_000, "with -ladder: how many are due at one instant in its last step")
+	copies := flag.Int("copies", 1, "with -ladder: how many scheduler-workers and executors there are")
+	settle := flag.Duration("settle", 7*time.Minute, "with -ladder: how long what follows is counted, until buckets are closed")
+	return func(rates string, recurring bool) rung {
+		return rung{rates, *partitions, *copies, *burst, *last, *settle, recurring}
+	}
 }
 
 // startFleet starts one process of each service, and as many workers and executors as were asked for.

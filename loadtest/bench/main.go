@@ -16,8 +16,6 @@ import (
 	"sort"
 	"strings"
 	"time"
-
-	"github.com/minutehand/minutehand/libs/bucket"
 )
 
 func main() {
@@ -39,11 +37,8 @@ func main() {
 	costs := flag.String("costs", "", "measure what fires cost on the real servers, and write it to this file, for minutehand capacity")
 	onlyBytesOf := flag.Bool("only-bytes", false, "with -costs: measure only what things take, and leave the rest of the file as it is")
 	rates := flag.String("ladder", "", "measure what all processes use together on the real servers at these rates, such as 0,500,2000, and at the maximum")
-	partitions := flag.Int("partitions", bucket.DefaultPartitions, "with -ladder: the installation's partition count")
-	burst := flag.Int("burst", 100_000, "with -ladder: how many are due at one instant in its last step")
-	copies := flag.Int("copies", 1, "with -ladder: how many scheduler-workers and executors there are")
-	last := flag.Duration("last", 3*time.Minute, "with -ladder: how long each rate lasts")
-	settle := flag.Duration("settle", 7*time.Minute, "with -ladder: how long what follows is counted, until buckets are closed")
+	last := flag.Duration("last", 3*time.Minute, "with -ladder and -precision: how long each rate lasts")
+	rungs := rungFlags(last)
 	tiers := flag.Bool("precision", false, "measure how late jobs of each precision are called, -last each, in one process or with -servers on the servers")
 	long := flag.Int("calls", 0, "measure so many calls at once over TLS to 1,000 hosts, each of two seconds, in one process or with -servers on the servers")
 	beHosts := flag.String("hosts", "", "be these hosts, and keep their CA in this folder (used by bench itself)")
@@ -60,7 +55,7 @@ func main() {
 	case *timers != "":
 		err = runTimers(ctx, *timers, *fires)
 	case *rates != "":
-		err = ladder(ctx, rung{*rates, *partitions, *copies, *burst, *last, *settle, *recurring})
+		err = ladder(ctx, rungs(*rates, *recurring))
 	case *costs != "" && *onlyBytesOf:
 		err = onlyBytes(ctx, *costs)
 	case *costs != "":

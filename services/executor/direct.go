@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/minutehand/minutehand/libs/clock"
 )
 
 const (
-	// maxHeaderBytes bounds the header of an answer, maxInterim how many interim answers may come before it.
-	maxHeaderBytes, maxInterim = 64 << 10, 5
+	// maxHeaderBytes bounds the header of an answer, with those of interim answers before it.
+	maxHeaderBytes = 64 << 10
 	// maxDirectBody bounds a request's body that is written before its answer is read: it fits the socket's buffer, so a target that
 	// answers without reading it is heard.
 	maxDirectBody = 32 << 10
@@ -28,6 +30,10 @@ const (
 	idleFor = time.Minute
 	// handshakeLimit bounds a TLS handshake.
 	handshakeLimit = 10 * time.Second
+	// headerRoom is more than most requests take without their bodies.
+	headerRoom = 2 << 10
+	// maxKeptBuffer is the largest buffer that is kept for the text of other requests.
+	maxKeptBuffer = 8 << 10
 	// maxOldHosts bounds the hosts that are known to speak HTTP/1.1 over TLS. Beyond it they are learnt anew.
 	maxOldHosts = 10_000
 )
@@ -43,6 +49,7 @@ type direct struct {
 	// tls offers HTTP/1.1 only.
 	tls   *tls.Config
 	other http.RoundTripper
+	clock clock.Clock
 	// maxIdle bounds the connections that are kept, maxIdlePerHost those to one host.
 	maxIdle, maxIdlePerHost int
 
@@ -86,16 +93,18 @@ func placeOf(u *url.URL) (p place, ok bool) {
 // RoundTrip implements http.RoundTripper. The answer's body must be closed.
 func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	at, ok := placeOf(req.URL)
-	text := requests.Get().(*bytes.Buffer)
-	defer requests.Put(text)
-	text.Reset()
-	if !ok || req.ContentLength > maxDirectBody || !d.speaks(at) || !write(text, req) {
+	var text *bytes.Buffer
+	if ok = ok && req.ContentLength <= maxDirectBody; ok && d.speaks(at) {
+		text = textOf(req)
+	}
+	if text == nil {
 		resp, err := d.other.RoundTrip(req)
 		if err == nil && ok && at.tls && resp.ProtoMajor == 1 {
 			d.learn(at)
 		}
 		return resp, err
 	}
+	defer func() { release(text) }()
 	c, err := d.connection(req.Context(), at)
 	if err != nil {
 		return nil, err
@@ -103,7 +112,11 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := &exchange{d: d, c: c, in: readers.Get().(*bufio.Reader)}
 	x.in.Reset(c)
 	x.stop = context.AfterFunc(req.Context(), c.interrupt)
-	if _, err = c.Write(text.Bytes()); err == nil {
+	if err = req.Context().Err(); err == nil { // otherwise the request might go out before it is interrupted
+		_, err = c.Write(text.Bytes())
+	}
+	release(text) // it may be long until the answer comes
+	if text = nil; err == nil {
 		x.resp, err = x.answer(req)
 	}
 	if err != nil {
@@ -112,6 +125,25 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	x.Reader, x.resp.Body = x.resp.Body, x
 	return x.resp, nil
+}
+
+// textOf returns a request as it is sent; nil, before the body was read, if net/http would refuse its header.
+func textOf(req *http.Request) *bytes.Buffer {
+	text := requests.Get().(*bytes.Buffer)
+	text.Grow(int(req.ContentLength) + headerRoom)
+	if !write(text, req) {
+		release(text)
+		return nil
+	}
+	return text
+}
+
+// release keeps a buffer for other requests, unless it is large.
+func release(text *bytes.Buffer) {
+	if text != nil && text.Cap() <= maxKeptBuffer {
+		text.Reset()
+		requests.Put(text)
+	}
 }
 
 // write writes a request as http.Request.Write does. It returns false, before it has read the body, for a header that net/http would refuse.
@@ -184,7 +216,13 @@ func (d *direct) forget(p place) {
 
 // connection returns a connection that was kept and is still good, or makes one. Its deadline is that of the context.
 func (d *direct) connection(ctx context.Context, at place) (*conn, error) {
-	deadline, _ := ctx.Deadline()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	deadline, limited := ctx.Deadline()
+	if limited && time.Until(deadline) <= 0 { //nolint:forbidigo // a context goes by this machine's clock
+		return nil, context.DeadlineExceeded // a connection could not be looked at any more
+	}
 	for c := d.take(at); c != nil; c = d.take(at) {
 		if c.SetDeadline(deadline) == nil && c.silent() {
 			c.left = maxHeaderBytes
@@ -215,121 +253,6 @@ func (d *direct) handshake(ctx context.Context, raw net.Conn, at place) (net.Con
 	return c, c.HandshakeContext(ctx)
 }
 
-// take takes the connection that was used last.
-func (d *direct) take(at place) *conn {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	list := d.idle[at]
-	if len(list) == 0 {
-		return nil
-	}
-	c := list[len(list)-1]
-	d.drop(c, len(list)-1)
-	return c
-}
-
-// drop removes a connection from those that are kept, of which it is the i-th of its place.
-func (d *direct) drop(c *conn, i int) {
-	list := d.idle[c.at]
-	copy(list[i:], list[i+1:])
-	list[len(list)-1] = nil
-	if list = list[:len(list)-1]; len(list) == 0 {
-		delete(d.idle, c.at)
-	} else {
-		d.idle[c.at] = list
-	}
-	d.all.remove(c)
-}
-
-// keep keeps a connection for the next call. If there are too many, the one that was not used for longest is closed.
-func (d *direct) keep(c *conn) {
-	var closed *conn
-	d.mu.Lock()
-	if d.idle == nil {
-		d.idle = map[place][]*conn{}
-	}
-	switch list := d.idle[c.at]; {
-	case d.maxIdle <= 0 || len(list) >= d.maxIdlePerHost:
-		closed = c
-	default:
-		if d.all.n >= d.maxIdle {
-			closed = d.all.first
-			d.drop(closed, 0) // the oldest of all is the oldest of its place
-		}
-		c.since = time.Now()
-		d.idle[c.at] = append(d.idle[c.at], c)
-		d.all.push(c)
-		if d.sweep == nil {
-			d.sweep = time.AfterFunc(idleFor, d.closeOld)
-		}
-	}
-	d.mu.Unlock()
-	if closed != nil {
-		_ = closed.Close() // nothing is under way on it
-	}
-}
-
-// closeOld closes the connections that were not used for long.
-func (d *direct) closeOld() {
-	var old []*conn
-	d.mu.Lock()
-	for c := d.all.first; c != nil && time.Since(c.since) >= idleFor; c = d.all.first {
-		d.drop(c, 0)
-		old = append(old, c)
-	}
-	if d.sweep = nil; d.all.first != nil {
-		d.sweep = time.AfterFunc(idleFor-time.Since(d.all.first.since), d.closeOld)
-	}
-	d.mu.Unlock()
-	for _, c := range old {
-		_ = c.Close() // nothing is under way on it
-	}
-}
-
-// conn is a connection to a target.
-type conn struct {
-	net.Conn
-	// socket is what TLS is spoken over, or the connection itself.
-	socket net.Conn
-	at     place
-	// left is how many bytes may still be read.
-	left int64
-	// since is when it was kept; next and previous are its neighbours in the order of that.
-	since          time.Time
-	next, previous *conn
-}
-
-var errHeaderTooLong = errors.New("the answer's header is too long")
-
-// Read implements io.Reader within the bytes that are left.
-func (c *conn) Read(p []byte) (int, error) {
-	if c.left <= 0 {
-		return 0, errHeaderTooLong
-	}
-	n, err := c.Conn.Read(p[:min(int64(len(p)), c.left)])
-	c.left -= int64(n)
-	return n, err
-}
-
-// past is a deadline that has passed.
-var past = time.Unix(1, 0)
-
-// interrupt ends what is under way.
-func (c *conn) interrupt() { _ = c.SetDeadline(past) } // it fails only if the connection is closed
-
-// spent reports whether TLS has nothing left of what it read: what a target sends beyond an answer is nobody's.
-func (c *conn) spent() bool {
-	if !c.at.tls {
-		return true // what is in the socket is seen before the next call
-	}
-	if c.SetReadDeadline(past) != nil {
-		return false
-	}
-	var b [1]byte
-	n, err := c.Conn.Read(b[:])
-	return n == 0 && isTimeout(err)
-}
-
 // exchange is a request under way, and the body of its answer.
 type exchange struct {
 	io.Reader
@@ -344,17 +267,16 @@ type exchange struct {
 
 // answer reads the header of the answer, and passes over interim ones.
 func (x *exchange) answer(req *http.Request) (*http.Response, error) {
-	for range maxInterim + 1 {
+	for {
 		resp, err := http.ReadResponse(x.in, req)
 		if err != nil {
 			return nil, err
 		}
-		if resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
+		if code := resp.StatusCode; code < 100 || code >= 200 || code == http.StatusSwitchingProtocols {
 			x.c.left = 1 << 62
 			return resp, nil
 		}
 	}
-	return nil, errors.New("too many interim answers")
 }
 
 // Read implements io.Reader.
@@ -381,35 +303,4 @@ func (x *exchange) end(reuse bool) {
 		return
 	}
 	_ = x.c.Close() // whatever it says, the answer stands
-}
-
-// fifo is a list of connections, the oldest first.
-type fifo struct {
-	first, last *conn
-	n           int
-}
-
-func (l *fifo) push(c *conn) {
-	if c.previous, c.next = l.last, nil; l.last != nil {
-		l.last.next = c
-	} else {
-		l.first = c
-	}
-	l.last = c
-	l.n++
-}
-
-func (l *fifo) remove(c *conn) {
-	if c.previous != nil {
-		c.previous.next = c.next
-	} else {
-		l.first = c.next
-	}
-	if c.next != nil {
-		c.next.previous = c.previous
-	} else {
-		l.last = c.previous
-	}
-	c.next, c.previous = nil, nil
-	l.n--
 }

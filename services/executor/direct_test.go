@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,7 +28,7 @@ type serving struct {
 }
 
 // serve starts a server: with TLS and HTTP/2, with TLS and HTTP/1.1 alone, or without TLS.
-func serve(t *testing.T, kind string, cfg Config, answer http.HandlerFunc) *serving {
+func serve(t testing.TB, kind string, cfg Config, answer http.HandlerFunc) *serving {
 	t.Helper()
 	cfg.AllowPrivateTargets = true
 	s := &serving{Server: httptest.NewUnstartedServer(answer)}
@@ -36,7 +37,7 @@ func serve(t *testing.T, kind string, cfg Config, answer http.HandlerFunc) *serv
 			s.connections.Add(1)
 		}
 	}
-	transport := newTransport(cfg, &net.Dialer{Timeout: 10 * time.Second})
+	transport := newTransport(cfg, clock.Clock{}, &net.Dialer{Timeout: 10 * time.Second})
 	s.EnableHTTP2 = kind == "HTTP/2"
 	if kind == "HTTP/1.1" {
 		s.Start()
@@ -113,7 +114,9 @@ func TestAnswersOfAnyFormAreReadAndTheirConnectionKept(t *testing.T) {
 			w.Header().Set("X-End", "1")
 		}, "abc", true},
 		"with hints before it": {func(w http.ResponseWriter) {
-			w.WriteHeader(http.StatusEarlyHints)
+			for range 20 {
+				w.WriteHeader(http.StatusEarlyHints)
+			}
 			_, _ = w.Write([]byte("abc"))
 		}, "abc", true},
 		"long":      {func(w http.ResponseWriter) { _, _ = io.WriteString(w, strings.Repeat("x", 20_000)) }, strings.Repeat("x", job.MaxResponseBytes), true},
@@ -212,7 +215,7 @@ func TestHostileAnswersEndWithinTheirBounds(t *testing.T) {
 	for name, answer := range map[string]string{
 		"a header without end":   "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: "+strings.Repeat("x", 1000)+"\r\n", 200),
 		"a line without end":     "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("x", 200_000),
-		"interim answers":        strings.Repeat("HTTP/1.1 103 Hints\r\n\r\n", 1000) + ok,
+		"interim answers":        strings.Repeat("HTTP/1.1 103 Hints\r\n\r\n", 10_000) + ok,
 		"two lengths":            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
 		"a length below nothing": "HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok",
 		"no status":              "HTTP/1.1 \r\n\r\n",
@@ -258,6 +261,29 @@ func TestCallThatIsInterruptedEndsAtOnce(t *testing.T) {
 				t.Error("the call goes on")
 			}
 		})
+	}
+}
+
+func TestCallThatMayNotBeginAnyMoreSendsNothing(t *testing.T) {
+	for _, kind := range kinds[:2] {
+		var calls atomic.Int64
+		s := serve(t, kind, DefaultConfig(), func(http.ResponseWriter, *http.Request) { calls.Add(1) })
+		s.call(t.Context(), http.MethodPost, "")
+		s.call(t.Context(), http.MethodPost, "")
+		made, before := calls.Load(), s.connections.Load()
+		ended, end := context.WithCancel(t.Context())
+		end()
+		late, stop := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+		for _, ctx := range []context.Context{ended, late} {
+			if o := s.call(ctx, http.MethodPost, ""); o.Kind == job.OutcomeSucceeded {
+				t.Errorf("%+v", o)
+			}
+		}
+		stop()
+		s.call(t.Context(), http.MethodPost, "")
+		if calls.Load() != made+1 || s.connections.Load() != before {
+			t.Errorf("%s: %d requests on %d new connections, want one on the connection that was kept", kind, calls.Load()-made, s.connections.Load()-before)
+		}
 	}
 }
 
@@ -307,7 +333,7 @@ func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 	for i, other := range theirs {
 		_ = other.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 		_, err := other.Read(make([]byte, 1))
-		if closed := err == io.EOF; closed != (i < 3) {
+		if closed := errors.Is(err, io.EOF); closed != (i < 3) {
 			t.Errorf("connection %d is closed: %v", i, closed)
 		}
 	}

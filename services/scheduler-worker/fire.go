@@ -298,7 +298,7 @@ type errLapsed struct{}
 
 func (errLapsed) Error() string { return "no read was accepted for too long; the entry is taken again" }
 
-// publish makes fires durable and then takes the entries that are due out of the hot buckets. An entry whose fire is ahead of its
+// publish hands fires to the log and then takes the entries that are due out of the hot buckets. An entry whose fire is ahead of its
 // instant stays there until that is over: a loader that takes the partition over meanwhile would otherwise add it again. A crash
 // in between leaves it to the next owner, which publishes it again; executors recognise the second fire. The steps before may have taken long, so
 // it checks once more whether the partition may have another owner (I3). If it stalls after that, every fire has the same

@@ -15,7 +15,6 @@ import (
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/job"
 )
 
 const (
@@ -175,21 +174,6 @@ func (db *DB) openTopic(name string) (*topic, error) {
 	return t, nil
 }
 
-// openVolatile begins a volatile topic. What earlier versions of Minutehand left of it in the database is deleted.
-func (db *DB) openVolatile(t *topic) error {
-	t.logID = ulid.Make().String()
-	for _, g := range groupsOf(t.name) {
-		t.committed[g], t.commits[g] = map[int]int64{}, &sync.Mutex{}
-	}
-	for p := range logPartitions {
-		prefix := logPartitionKey(t.name, p)
-		if err := db.deleteRangeLater(prefix, after(prefix)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // bounds finds the first and last record of a partition.
 func (db *DB) bounds(t *topic, p int) error {
 	prefix := logPartitionKey(t.name, p)
@@ -246,50 +230,6 @@ func (l *Log) Publish(ctx context.Context, name string, records []dispatch.Messa
 	case <-l.stop:
 		return dispatch.ErrClosed
 	}
-}
-
-// hand adds records to a volatile topic, once there is room.
-func (l *Log) hand(ctx context.Context, t *topic, records []dispatch.Message) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for t.full() {
-		taken := t.taken
-		t.mu.Unlock()
-		var err error
-		select {
-		case <-taken:
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-l.stop:
-			err = dispatch.ErrClosed
-		}
-		t.mu.Lock()
-		if err != nil {
-			return err
-		}
-	}
-	now := time.UnixMilli(time.Now().UnixMilli()).UTC()
-	for _, r := range records {
-		p := bucket.Partition(r.Key, logPartitions)
-		t.lastAt[p] = job.Later(t.lastAt[p], now)
-		t.tail[p].add(dispatch.Message{
-			Partition: p, Offset: t.end[p], Key: r.Key, Value: r.Value, Decoded: r.Decoded, AppendedAt: t.lastAt[p],
-		})
-		t.end[p]++
-	}
-	close(t.grown)
-	t.grown = make(chan struct{})
-	return nil
-}
-
-// full reports whether as much waits to be read as may.
-func (t *topic) full() bool {
-	for p := range t.tail {
-		if t.tail[p].unread >= tailBytes {
-			return true
-		}
-	}
-	return false
 }
 
 // append is the only writer of a topic.

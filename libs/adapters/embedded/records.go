@@ -26,9 +26,8 @@ const (
 	maxRecordBytes = 64 << 20
 )
 
-// startsWithin is how long after its start an attempt that still runs is written to the database. In a stampede calls take a little longer
-// than alone, and what has ended by then is not written.
-const startsWithin = 250 * time.Millisecond
+// startsWithin is how long after its start an attempt that still runs is written to the database.
+const startsWithin = 10 * time.Millisecond
 
 // Records is the leases, outcomes and stop records in this process.
 //

@@ -60,29 +60,6 @@ func (l *tail) before(offset int64) {
 	}
 }
 
-// readUpTo notes that records of a volatile topic were read. They are kept for a consumer that comes after this one until they are
-// committed, as far as there is room.
-func (t *topic) readUpTo(p int, next int64) {
-	l := &t.tail[p]
-	for next > l.fresh {
-		l.unread -= messageBytes(l.messages[l.fresh-l.messages[0].Offset])
-		l.fresh++
-	}
-	for l.bytes > tailBytes && l.messages[0].Offset < l.fresh {
-		l.pop()
-	}
-	t.begin(p)
-	close(t.taken)
-	t.taken = make(chan struct{})
-}
-
-// begin sets where a partition of a volatile topic begins.
-func (t *topic) begin(p int) {
-	if t.start[p] = t.end[p]; len(t.tail[p].messages) > 0 {
-		t.start[p] = t.tail[p].messages[0].Offset
-	}
-}
-
 // messageBytes returns the approximate size of a message, with the value that it was encoded from.
 func messageBytes(m dispatch.Message) int { return 128 + len(m.Key) + 4*len(m.Value) }
 

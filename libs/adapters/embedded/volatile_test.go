@@ -13,7 +13,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
 
-func openLog(t *testing.T, fsys vfs.FS) (*DB, *Log) {
+func openLog(t testing.TB, fsys vfs.FS) (*DB, *Log) {
 	t.Helper()
 	db, err := Open(Options{Dir: "/data", FS: fsys, Partitions: 4})
 	if err != nil {
