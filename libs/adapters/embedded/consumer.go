@@ -152,21 +152,33 @@ func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
 			return fmt.Errorf("embedded: commit offsets: %w", err)
 		}
 	}
-	if !b.Empty() {
+	if !c.topic.volatile {
 		if err := c.log.db.commitLater(b); err != nil {
 			return fmt.Errorf("embedded: commit offsets: %w", err)
 		}
 	}
-	c.topic.mu.Lock()
-	defer c.topic.mu.Unlock()
-	maps.Copy(c.topic.committed[c.group], forward)
-	for p, offset := range forward {
-		if c.topic.volatile {
-			c.topic.tail[p].before(min(offset, c.topic.tail[p].fresh))
-			c.topic.begin(p)
+	for _, done := range c.commit(forward) {
+		if err := c.log.db.deleteLater(handedKey(done.number)); err != nil {
+			return fmt.Errorf("embedded: commit offsets: %w", err)
 		}
 	}
 	return nil
+}
+
+// commit moves the committed position forward, and returns which batches of fires are done with.
+func (c *consumer) commit(forward map[int]int64) []handedBatch {
+	t := c.topic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.Copy(t.committed[c.group], forward)
+	if !t.volatile {
+		return nil
+	}
+	for p, offset := range forward {
+		t.tail[p].before(min(offset, t.tail[p].fresh))
+		t.begin(p)
+	}
+	return t.forget(t.committed[c.group])
 }
 
 // Seek implements dispatch.Consumer.

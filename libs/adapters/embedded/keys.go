@@ -22,6 +22,7 @@ const (
 	tableLog        = 'l' // topic 0 partition, offset
 	tableOffset     = 'o' // topic 0 group 0 partition
 	tableStarted    = 'e' // execution id 0 attempt
+	tableHanded     = 'f' // number
 	tableExpiry     = 'z' // when, the key of the row that expires then
 )
 
@@ -117,6 +118,10 @@ func offsetKey(topic, group string, partition int) []byte {
 func startedKey(executionID string, attempt int) []byte {
 	k := append(make([]byte, 0, shortKeyRoom), tableStarted)
 	return binary.BigEndian.AppendUint32(text(k, executionID), uint32(attempt))
+}
+
+func handedKey(number int64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{tableHanded}, uint64(number))
 }
 
 // text appends s and a zero byte; no identifier contains one (they are checked at the edge).

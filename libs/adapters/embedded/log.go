@@ -68,6 +68,9 @@ type topic struct {
 	queue chan *publish
 	// volatile topics are in memory only.
 	volatile bool
+	// handed numbers the batches that were published of it, batches are those that are not done.
+	handed  int64
+	batches []handedBatch
 	// written is where the next records go, lastAt keeps append times from decreasing; only the appender uses them.
 	written [logPartitions]int64
 	// prefixes holds the partitions' keys without an offset.

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 
 // openVolatile begins a volatile topic. What earlier versions of Minutehand left of it in the database is deleted.
 func (db *DB) openVolatile(t *topic) error {
-	t.logID = ulid.Make().String()
+	t.logID, t.handed = ulid.Make().String(), time.Now().UnixNano()
 	for _, g := range groupsOf(t.name) {
 		t.committed[g], t.commits[g] = map[int]int64{}, &sync.Mutex{}
 	}
@@ -47,6 +48,10 @@ func (l *Log) hand(ctx context.Context, t *topic, records []dispatch.Message) er
 			return err
 		}
 	}
+	batch, err := l.note(t, records)
+	if err != nil {
+		return fmt.Errorf("embedded: publish: %w", err)
+	}
 	now := time.UnixMilli(time.Now().UnixMilli()).UTC()
 	for _, r := range records {
 		p := bucket.Partition(r.Key, logPartitions)
@@ -55,8 +60,10 @@ func (l *Log) hand(ctx context.Context, t *topic, records []dispatch.Message) er
 			Partition: p, Offset: t.end[p], Key: r.Key, Value: r.Value, Decoded: r.Decoded, AppendedAt: t.lastAt[p],
 		})
 		t.end[p]++
+		batch.ends[p] = t.end[p]
 		t.shrink(p)
 	}
+	t.batches = append(t.batches, batch)
 	close(t.grown)
 	t.grown = make(chan struct{})
 	return nil
