@@ -128,6 +128,11 @@ func (c *consumer) read(ctx context.Context, limit int) (messages []dispatch.Mes
 // Commit implements dispatch.Consumer. It does not wait for a sync, which would compete with the log's own syncs for the disk. A
 // power loss may undo the last commits, but never one without everything committed after it.
 func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
+	select {
+	case <-c.log.stop: // the database may be closed by now
+		return dispatch.ErrClosed
+	default:
+	}
 	b := c.log.db.pebble.NewBatch()
 	defer b.Close()
 	commits := c.topic.commits[c.group]
@@ -157,22 +162,22 @@ func (c *consumer) Commit(_ context.Context, offsets map[int]int64) error {
 			return fmt.Errorf("embedded: commit offsets: %w", err)
 		}
 	}
-	for _, done := range c.commit(forward) {
-		if err := c.log.db.deleteLater(handedKey(done.number)); err != nil {
+	if first, last, ok := c.commit(forward); ok {
+		if err := c.log.unnote(first, last); err != nil {
 			return fmt.Errorf("embedded: commit offsets: %w", err)
 		}
 	}
 	return nil
 }
 
-// commit moves the committed position forward, and returns which batches of fires are done with.
-func (c *consumer) commit(forward map[int]int64) []handedBatch {
+// commit moves the committed position forward, and returns the first and the last of the batches of fires that are done with, if there are any.
+func (c *consumer) commit(forward map[int]int64) (first, last int64, ok bool) {
 	t := c.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.Copy(t.committed[c.group], forward)
 	if !t.volatile {
-		return nil
+		return 0, 0, false
 	}
 	for p, offset := range forward {
 		t.tail[p].before(min(offset, t.tail[p].fresh))

@@ -2,11 +2,12 @@ package embedded
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -17,8 +18,12 @@ import (
 // done. The next process finds a record of each that is not, without holder or start. So an occurrence that was taken in time counts as such
 // when its entry is taken again, as it would if its fire were still there (decision 45).
 
-// handedFor is for how long it is known what an earlier process had published.
-const handedFor = 24 * time.Hour
+const (
+	// handedFor is for how long after its publication a fire of an earlier process is known at a start.
+	handedFor = 7 * 24 * time.Hour
+	// notedWithin is how long it takes until what was published begins to be synced, with whatever else was written by then.
+	notedWithin = 25 * time.Millisecond
+)
 
 // handedBatch is a batch of fires whose attempts are written under a key, and where it ends in each partition.
 type handedBatch struct {
@@ -26,7 +31,7 @@ type handedBatch struct {
 	ends   [logPartitions]int64
 }
 
-// note writes which attempts are published. Like a start, it reaches the disk with the next sync.
+// note writes which attempts are published. It is synced in a moment; nobody waits for it (decision 5).
 func (l *Log) note(t *topic, records []dispatch.Message) (b handedBatch, err error) {
 	v := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixMilli()))
 	for _, r := range records {
@@ -36,55 +41,115 @@ func (l *Log) note(t *topic, records []dispatch.Message) (b handedBatch, err err
 	}
 	t.handed++
 	b.number = t.handed
-	return b, l.db.setLater(handedKey(b.number), v)
+	err = l.db.setLater(handedKey(b.number), v)
+	select {
+	case l.noted <- struct{}{}:
+	default: // a sync is coming
+	}
+	return b, err
 }
 
-// forget returns the batches that are done with.
-func (t *topic) forget(committed map[int]int64) (done []handedBatch) {
+// syncNotes syncs what note wrote.
+func (l *Log) syncNotes() {
+	for {
+		select {
+		case <-l.noted:
+		case <-l.stop:
+			return
+		}
+		select {
+		case <-time.After(notedWithin):
+		case <-l.stop:
+			return
+		}
+		_ = l.db.sync() // it does not fail unless the process ends
+	}
+}
+
+// forget returns the first and the last of the batches that are done with, if there are any.
+func (t *topic) forget(committed map[int]int64) (first, last int64, ok bool) {
 	for len(t.batches) > 0 {
 		for p, end := range t.batches[0].ends {
 			if committed[p] < end {
-				return done
+				return first, last, ok
 			}
 		}
-		done = append(done, t.batches[0])
+		if last = t.batches[0].number; !ok {
+			first, ok = last, true
+		}
 		t.batches = t.batches[1:]
 	}
-	return done
+	return first, last, ok
 }
 
-// loadHanded makes records of what earlier processes had published and not done.
-func (r *Records) loadHanded(ctx context.Context) error {
+// unnote deletes what was written of batches.
+func (l *Log) unnote(first, last int64) error {
+	if first == last {
+		return l.db.deleteLater(handedKey(first))
+	}
+	return l.db.deleteRangeLater(handedKey(first), handedKey(last+1))
+}
+
+// lastHanded returns the number of the last batch that is noted, 0 if there is none.
+func (db *DB) lastHanded() (number int64, err error) {
 	prefix := []byte{tableHanded}
-	var old [][]byte
-	err := r.db.scan(ctx, prefix, after(prefix), func(k, v []byte) (bool, error) {
-		if len(v) < 8 {
-			return false, errors.New("embedded: batch of fires is cut short")
+	it, err := db.pebble.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return 0, err
+	}
+	if it.Last() {
+		number = offsetOf(it.Key())
+	}
+	return number, errors.Join(it.Error(), it.Close())
+}
+
+// loadHanded makes records of what earlier processes had published and not done, the last first, and no more than are kept. What says
+// nothing new is deleted, so that many starts leave no more behind than one.
+func (r *Records) loadHanded() error {
+	prefix := []byte{tableHanded}
+	it, err := r.db.pebble.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return fmt.Errorf("embedded: load published attempts: %w", err)
+	}
+	var idle [][]byte
+	for ok := it.Last(); ok && err == nil; ok = it.Prev() {
+		before := r.released.len()
+		if err = r.loadBatch(it.Value()); r.released.len() == before {
+			idle = append(idle, bytes.Clone(it.Key()))
 		}
-		if r.openedAt.Sub(time.UnixMilli(int64(binary.BigEndian.Uint64(v)))) > handedFor {
-			old = append(old, bytes.Clone(k))
-			return true, nil
+	}
+	err = errors.Join(err, it.Error(), it.Close())
+	for _, k := range idle {
+		if err == nil {
+			err = r.db.deleteLater(k)
 		}
-		for v = v[8:]; len(v) > 0 && r.released.len() < r.max; {
-			id, rest, ok := bytes.Cut(v, []byte{0})
-			if !ok || len(rest) < 4 {
-				return false, errors.New("embedded: batch of fires is cut short")
-			}
-			definition, rest2, _ := bytes.Cut(rest[4:], []byte{0})
-			key := attempts.Key{ExecutionID: string(id), Attempt: int(binary.BigEndian.Uint32(rest))}
-			if _, ok := r.records[key]; !ok {
-				r.records[key] = &attempts.Record{Exists: true, Released: true, DefinitionID: string(definition)}
-				r.released.push(key, r.openedAt)
-			}
-			v = rest2
-		}
-		return true, nil
-	})
-	for _, k := range old {
-		err = errors.Join(err, r.db.deleteLater(k))
 	}
 	if err != nil {
 		return fmt.Errorf("embedded: load published attempts: %w", err)
+	}
+	return nil
+}
+
+func (r *Records) loadBatch(v []byte) error {
+	cut := errors.New("a batch is cut short")
+	if len(v) < 8 {
+		return cut
+	}
+	if r.openedAt.Sub(time.UnixMilli(int64(binary.BigEndian.Uint64(v)))) > handedFor {
+		return nil
+	}
+	for v = v[8:]; len(v) > 0 && r.released.len() < r.max; {
+		id, rest, ok := bytes.Cut(v, []byte{0})
+		if !ok || len(rest) < 4 {
+			return cut
+		}
+		key := attempts.Key{ExecutionID: string(id), Attempt: int(binary.BigEndian.Uint32(rest))}
+		definition, following, _ := bytes.Cut(rest[4:], []byte{0})
+		if _, ok := r.records[key]; !ok {
+			r.records[key] = &attempts.Record{Exists: true, Released: true, DefinitionID: string(definition)}
+			r.released.push(key, r.openedAt)
+		}
+		v = following
 	}
 	return nil
 }

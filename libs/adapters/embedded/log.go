@@ -47,6 +47,8 @@ type Log struct {
 	topics map[string]*topic
 	stop   chan struct{}
 	done   sync.WaitGroup
+	// noted is told when there is a note of fires to sync.
+	noted chan struct{}
 }
 
 var _ dispatch.Log = (*Log)(nil)
@@ -119,7 +121,7 @@ func (c commit) end(err error) {
 
 // NewLog opens the log of db and starts its appender, which Close stops.
 func NewLog(db *DB) (*Log, error) {
-	l := &Log{db: db, topics: map[string]*topic{}, stop: make(chan struct{})}
+	l := &Log{db: db, topics: map[string]*topic{}, stop: make(chan struct{}), noted: make(chan struct{}, 1)}
 	for _, name := range dispatch.Topics() {
 		t, err := db.openTopic(name)
 		if err != nil {
@@ -133,6 +135,7 @@ func NewLog(db *DB) (*Log, error) {
 		}
 	}
 	l.done.Go(l.truncateLoop)
+	l.done.Go(l.syncNotes)
 	return l, nil
 }
 

@@ -113,7 +113,7 @@ func NewRecords(ctx context.Context, db *DB, maxRecords int) (*Records, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded: load started records: %w", err)
 	}
-	return r, r.loadHanded(ctx)
+	return r, r.loadHanded()
 }
 
 // Acquire implements attempts.Records.

@@ -15,7 +15,11 @@ import (
 
 // openVolatile begins a volatile topic. What earlier versions of Minutehand left of it in the database is deleted.
 func (db *DB) openVolatile(t *topic) error {
-	t.logID, t.handed = ulid.Make().String(), time.Now().UnixNano()
+	last, err := db.lastHanded()
+	if err != nil {
+		return err
+	}
+	t.logID, t.handed = ulid.Make().String(), max(last, time.Now().UnixNano())
 	for _, g := range groupsOf(t.name) {
 		t.committed[g], t.commits[g] = map[int]int64{}, &sync.Mutex{}
 	}
@@ -30,6 +34,11 @@ func (db *DB) openVolatile(t *topic) error {
 
 // hand adds records to a volatile topic, once there is room.
 func (l *Log) hand(ctx context.Context, t *topic, records []dispatch.Message) error {
+	select {
+	case <-l.stop: // the database may be closed by now
+		return dispatch.ErrClosed
+	default:
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for t.full(records) {

@@ -104,59 +104,62 @@ func TestPositionOfFiresIsPassedWhenTheyAreCommitted(t *testing.T) {
 
 // Otherwise a one-shot that was called, and is taken again later than its catch-up window, would be skipped as missed.
 func TestNextProcessKnowsWhatWasPublishedAndNotDone(t *testing.T) {
-	fsys := vfs.NewCrashableMem()
-	fire := func(n int) *job.Fire {
-		return &job.Fire{Entry: job.Entry{Locator: job.Locator{ExecutionID: fmt.Sprint("exe_", n), Attempt: 1, DefinitionID: "def_1"}, JobID: "job_1"}}
-	}
-	db, log := openLog(t, fsys)
-	c, err := log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range 3 {
-		batch := []dispatch.Message{wire.FireMessage(fire(2 * n)), wire.FireMessage(fire(2*n + 1))}
-		if err := log.Publish(t.Context(), dispatch.TopicFires, batch); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		fsys := vfs.NewCrashableMem()
+		fire := func(n int) *job.Fire {
+			return &job.Fire{Entry: job.Entry{Locator: job.Locator{ExecutionID: fmt.Sprint("exe_", n), Attempt: 1, DefinitionID: "def_1"}, JobID: "job_1"}}
+		}
+		db, log := openLog(t, fsys)
+		c, err := log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	messages, err := c.Poll(t.Context(), 10)
-	if err != nil || len(messages) != 6 {
-		t.Fatal(len(messages), err)
-	}
-	if err := errors.Join(c.Commit(t.Context(), map[int]int64{messages[2].Partition: messages[2].Offset}), db.sync()); err != nil {
-		t.Fatal(err)
-	}
-	left := fsys.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0})
-	log.Close()
-	_ = db.Close()
-	for range 2 { // as long as nobody has done them
+		for n := range 3 {
+			batch := []dispatch.Message{wire.FireMessage(fire(2 * n)), wire.FireMessage(fire(2*n + 1))}
+			if err := log.Publish(t.Context(), dispatch.TopicFires, batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		messages, err := c.Poll(t.Context(), 10)
+		if err != nil || len(messages) != 6 {
+			t.Fatal(len(messages), err)
+		}
+		if err := c.Commit(t.Context(), map[int]int64{messages[2].Partition: messages[2].Offset}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * notedWithin) // nothing else syncs
+		left := fsys.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0})
+		log.Close()
+		_ = db.Close()
+		for range 2 { // as long as nobody has done them
+			db, log = openLog(t, left)
+			records, err := NewRecords(t.Context(), db, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n := range 6 {
+				found, err := records.Lookup(t.Context(), []attempts.Key{attempts.KeyOf(&fire(n).Entry)})
+				if published := n >= 2; err != nil || found[0].Of("def_1") != published || found[0].Running {
+					t.Errorf("attempt %d: %+v, %v; want one that was published and not begun: %v", n, found[0], err, published)
+				}
+			}
+			log.Close()
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
 		db, log = openLog(t, left)
+		defer func() { log.Close(); _ = db.Close() }()
 		records, err := NewRecords(t.Context(), db, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for n := range 6 {
-			found, err := records.Lookup(t.Context(), []attempts.Key{attempts.KeyOf(&fire(n).Entry)})
-			if published := n >= 2; err != nil || found[0].Of("def_1") != published || found[0].Running {
-				t.Errorf("attempt %d: %+v, %v; want one that was published and not begun: %v", n, found[0], err, published)
-			}
+		now := time.Now()
+		rec, held, err := records.Acquire(t.Context(), attempts.KeyOf(&fire(2).Entry), attempts.Holder{Name: "executor", DefinitionID: "def_1", Start: 7}, now, now.Add(time.Minute))
+		if err != nil || !held || rec.Takeovers != 0 || rec.Token.Counter != 1 {
+			t.Errorf("%+v, held %v, %v; want the first lease: nobody died of it", rec, held, err)
 		}
-		log.Close()
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	db, log = openLog(t, left)
-	defer func() { log.Close(); _ = db.Close() }()
-	records, err := NewRecords(t.Context(), db, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	rec, held, err := records.Acquire(t.Context(), attempts.KeyOf(&fire(2).Entry), attempts.Holder{Name: "executor", DefinitionID: "def_1", Start: 7}, now, now.Add(time.Minute))
-	if err != nil || !held || rec.Takeovers != 0 || rec.Token.Counter != 1 {
-		t.Errorf("%+v, held %v, %v; want the first lease: nobody died of it", rec, held, err)
-	}
+	})
 }
 
 func TestFiresThatWereReadTakeNoMoreThanTheirShareOfMemory(t *testing.T) {
