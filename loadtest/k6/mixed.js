@@ -1,4 +1,4 @@
-// What a region sees by day: registrations, reads, updates, pauses, resumes, triggers and cancels, RATE=200 a second for DURATION=30s.
+// What a region sees by day, with jobs that are due in a month, so that none fires in a later run: registrations, reads, updates, pauses, resumes, triggers and cancels, RATE=200 a second for DURATION=30s.
 import { call, number, oneShot, promises, registerAll } from './lib.js';
 
 const rate = number('RATE', 200);
@@ -16,7 +16,7 @@ export const options = {
 };
 
 export function setup() {
-  return { ids: registerAll(1000, () => oneShot(Date.now() + 7200e3)) };
+  return { ids: registerAll(1000, () => oneShot(Date.now() + 30 * 86400e3)) };
 }
 
 // Each VU changes jobs of its own, so that no change meets another.
@@ -27,7 +27,7 @@ export default function ({ ids }) {
   if (r < 0.5) {
     call('getJob', 'GET', `/jobs/${ids[Math.floor(Math.random() * ids.length)]}`, undefined, 200);
   } else if (r < 0.8 || mine.length === 0) {
-    const made = call('createJob', 'POST', '/jobs', oneShot(Date.now() + 7200e3), 201);
+    const made = call('createJob', 'POST', '/jobs', oneShot(Date.now() + 30 * 86400e3), 201);
     if (made.status === 201 && mine.length < 50) {
       mine.push(made.json('job_id'));
     }

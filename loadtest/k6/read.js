@@ -16,7 +16,7 @@ export const options = {
 };
 
 export function setup() {
-  return { ids: registerAll(500, () => oneShot(Date.now() + 3600e3)) };
+  return { ids: registerAll(500, () => oneShot(Date.now() + 30 * 86400e3)) };
 }
 
 export default function ({ ids }) {

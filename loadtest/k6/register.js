@@ -14,5 +14,5 @@ export const options = {
 };
 
 export default function () {
-  call('createJob', 'POST', '/jobs', oneShot(Date.now() + 3600e3 + Math.random() * 3600e3), 201);
+  call('createJob', 'POST', '/jobs', oneShot(Date.now() + 30 * 86400e3 + Math.random() * 3600e3), 201);
 }
