@@ -179,7 +179,7 @@ func (c *callsBench) answered(ctx context.Context, p *process, n int64) (now cal
 		if err != nil {
 			return now, err
 		}
-		most := now.Most // so far, because the hosts count anew after each answer
+		most := now.Most // the hosts start counting again with each answer
 		if err := json.Unmarshal(text, &now); err != nil {
 			return now, err
 		}

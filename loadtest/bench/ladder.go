@@ -176,7 +176,7 @@ func (b *onServers) watched(ctx context.Context, s *step, settle time.Duration, 
 	return err
 }
 
-// tellPutBack tells how many calls were over five seconds late, and the counters that may say why.
+// tellPutBack prints how many calls were over five seconds late, with the counters that may explain it.
 func (b *onServers) tellPutBack(ctx context.Context, s *step, late []int64) error {
 	from, _ := slices.BinarySearch(late, (5 * time.Second).Microseconds())
 	if s.name == atOnce || from == len(late) {

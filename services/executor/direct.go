@@ -34,8 +34,8 @@ const (
 	headerRoom = 2 << 10
 	// maxKeptBuffer is the largest buffer that is kept for the text of other requests.
 	maxKeptBuffer = 8 << 10
-	// maxOldHosts bounds the hosts that are known to speak HTTP/1.1 over TLS. Beyond it they are learnt anew.
-	maxOldHosts = 10_000
+	// maxKnown bounds the hosts that are known to speak HTTP/1.1 over TLS. Beyond it all are forgotten.
+	maxKnown = 10_000
 )
 
 // direct makes calls over HTTP/1.1 in the goroutine that makes the call: it writes the request, and reads the answer with the parser of
@@ -58,8 +58,8 @@ type direct struct {
 	// put there.
 	idle map[place][]*conn
 	all  fifo
-	// old holds the places that speak HTTP/1.1 over TLS.
-	old map[place]bool
+	// known holds the places that speak HTTP/1.1 over TLS.
+	known map[place]bool
 	// sweep is set while there are connections that may have to be closed.
 	sweep *time.Timer
 }
@@ -195,23 +195,23 @@ func (d *direct) speaks(p place) bool {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.old[p]
+	return d.known[p]
 }
 
 func (d *direct) learn(p place) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.old == nil || len(d.old) >= maxOldHosts {
-		d.old = map[place]bool{}
+	if d.known == nil || len(d.known) >= maxKnown {
+		d.known = map[place]bool{}
 	}
-	d.old[p] = true
+	d.known[p] = true
 }
 
 // forget lets the next call find out again what a place speaks.
 func (d *direct) forget(p place) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.old, p)
+	delete(d.known, p)
 }
 
 // connection returns a connection that was kept and is still good, or makes one. Its deadline is that of the context.
@@ -220,7 +220,7 @@ func (d *direct) connection(ctx context.Context, at place) (*conn, error) {
 		return nil, err
 	}
 	deadline, limited := ctx.Deadline()
-	if limited && time.Until(deadline) <= 0 { //nolint:forbidigo // a context goes by this machine's clock
+	if limited && time.Until(deadline) <= 0 { //nolint:forbidigo // deadlines of contexts are the machine's
 		return nil, context.DeadlineExceeded // a connection could not be looked at any more
 	}
 	for c := d.take(at); c != nil; c = d.take(at) {

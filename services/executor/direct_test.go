@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -188,9 +189,11 @@ func TestWhatATargetSendsBesideItsAnswerIsNobodysAnswer(t *testing.T) {
 	s := serve(t, "HTTP/1.1 over TLS", DefaultConfig(), func(http.ResponseWriter, *http.Request) {})
 	for name, answer := range map[string]string{
 		"at once":             ok + other,
-		"beyond what is read": ok[:len(ok)-2] + "ok" + strings.Repeat(" ", 5000) + other,
+		"beyond what is read": ok + strings.Repeat(" ", 5000) + other,
+		// The reader's buffer ends with the answer, so what follows is left to TLS, or in the socket.
+		"right behind what is read": "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nA: " + strings.Repeat("x", 4096-len(ok)-len("A: \r\n")) + "\r\n\r\nok" + other,
 	} {
-		for _, secure := range []*tls.Config{nil, {Certificates: s.TLS.Certificates, MinVersion: tls.VersionTLS12}} {
+		for _, secure := range []*tls.Config{nil, {Certificates: s.TLS.Certificates, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true}} {
 			t.Run(fmt.Sprint(name, secure != nil), func(t *testing.T) {
 				addr, connections := rawAnswers(t, secure, answer, answer)
 				url := "http://" + addr
@@ -351,14 +354,19 @@ func TestLargeBodyThatIsNotReadIsAnswered(t *testing.T) {
 	}
 }
 
-func TestHostThatSpeaksAnotherProtocolNowIsLearntAnew(t *testing.T) {
+func TestHostThatSpeaksAnotherProtocolNowIsFoundOutAgain(t *testing.T) {
 	s := serve(t, "HTTP/2", DefaultConfig(), func(http.ResponseWriter, *http.Request) {})
-	s.TLS.NextProtos = []string{"h2"} // it refuses those who offer HTTP/1.1 alone
-	d := s.webhook.transport.(*direct)
-	at := place{true, s.Listener.Addr().String()}
-	d.learn(at)
-	s.call(t.Context(), http.MethodPost, "") // fails, or not
+	s.TLS.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if !slices.Contains(hello.SupportedProtos, "h2") {
+			return nil, errors.New("HTTP/2 only")
+		}
+		return nil, nil
+	}
+	s.webhook.transport.(*direct).learn(place{true, s.Listener.Addr().String()})
+	if o := s.call(t.Context(), http.MethodPost, ""); o.Kind != job.OutcomeFailed || !o.Retryable {
+		t.Errorf("a host that refuses HTTP/1.1: %+v", o)
+	}
 	if o := s.call(t.Context(), http.MethodPost, ""); o.Kind != job.OutcomeSucceeded {
-		t.Errorf("%+v", o)
+		t.Errorf("the next call: %+v", o)
 	}
 }

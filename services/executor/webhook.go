@@ -58,11 +58,11 @@ func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook
 func newTransport(cfg Config, c clock.Clock, dialer *net.Dialer) *direct {
 	sessions := tls.NewLRUClientSessionCache(tlsSessions)
 	both := &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: sessions}
-	old := both.Clone()
-	old.NextProtos = []string{"http/1.1"}
+	first := both.Clone()
+	first.NextProtos = []string{"http/1.1"}
 	theirs := max(cfg.MaxIdle/4, 1) // connections of HTTP/2 are few, those of HTTP/1.1 are of hosts that are met for the first time
 	return &direct{
-		dial: dialer.DialContext, tls: old, clock: c, maxIdle: cfg.MaxIdle - theirs, maxIdlePerHost: cfg.HostConcurrency,
+		dial: dialer.DialContext, tls: first, clock: c, maxIdle: cfg.MaxIdle - theirs, maxIdlePerHost: cfg.HostConcurrency,
 		other: &http.Transport{
 			DialContext: dialer.DialContext, TLSClientConfig: both, ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConns: theirs,
 			MaxIdleConnsPerHost: cfg.HostConcurrency, IdleConnTimeout: idleFor, TLSHandshakeTimeout: handshakeLimit,
