@@ -91,11 +91,13 @@ func NewArchive(ctx context.Context, o Options) (*Archive, error) {
 	return &Archive{client: client, bucket: o.Bucket, where: where, timeout: timeout}, nil
 }
 
-// Check reports whether the bucket exists and may be read.
+// Check reports whether the bucket exists and may be read. It tries once: who asks again and again whether a process is ready
+// waits for seconds only, and the pauses between several tries would end with these seconds instead of with the reason.
 func (a *Archive) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	if _, err := a.client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &a.bucket}); err != nil {
+	once := func(o *s3.Options) { o.RetryMaxAttempts = 1 }
+	if _, err := a.client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &a.bucket}, once); err != nil {
 		return fmt.Errorf("s3: bucket %s: %w", a.where, err)
 	}
 	return nil
