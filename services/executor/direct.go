@@ -47,9 +47,10 @@ const (
 type direct struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// tls offers HTTP/1.1 only.
-	tls   *tls.Config
-	other http.RoundTripper
-	clock clock.Clock
+	tls        *tls.Config
+	handshakes *handshakes
+	other      http.RoundTripper
+	clock      clock.Clock
 	// maxIdle bounds the connections that are kept, maxIdlePerHost those to one host.
 	maxIdle, maxIdlePerHost int
 
@@ -236,21 +237,12 @@ func (d *direct) connection(ctx context.Context, at place) (*conn, error) {
 	}
 	c := &conn{Conn: raw, socket: raw, at: at, left: maxHeaderBytes}
 	if at.tls {
-		if c.Conn, err = d.handshake(ctx, raw, at); err != nil {
+		if c.Conn, err = d.handshakes.make(ctx, raw, at.addr, d.tls); err != nil {
 			d.forget(at)
-			return nil, errors.Join(err, raw.Close())
+			return nil, err
 		}
 	}
 	return c, c.SetDeadline(deadline)
-}
-
-func (d *direct) handshake(ctx context.Context, raw net.Conn, at place) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
-	defer cancel()
-	cfg := d.tls.Clone()
-	cfg.ServerName, _, _ = net.SplitHostPort(at.addr) // placeOf joined it
-	c := tls.Client(raw, cfg)
-	return c, c.HandshakeContext(ctx)
 }
 
 // exchange is a request under way, and the body of its answer.

@@ -57,15 +57,24 @@ func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook
 // newTransport returns what calls targets over connections of a dialer. There is no proxy: the guard judges the address that is dialled.
 func newTransport(cfg Config, c clock.Clock, dialer *net.Dialer) *direct {
 	sessions := tls.NewLRUClientSessionCache(tlsSessions)
-	both := &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: sessions}
+	both := &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: sessions, NextProtos: []string{"h2", "http/1.1"}}
 	first := both.Clone()
 	first.NextProtos = []string{"http/1.1"}
+	h := newHandshakes()
 	theirs := max(cfg.MaxIdle/4, 1) // connections of HTTP/2 are few, those of HTTP/1.1 are of hosts that are met for the first time
+	// What it returns is a *tls.Conn: net/http asks that for the protocol.
+	dialTLS := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		raw, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return h.make(ctx, raw, addr, both)
+	}
 	return &direct{
-		dial: dialer.DialContext, tls: first, clock: c, maxIdle: cfg.MaxIdle - theirs, maxIdlePerHost: cfg.HostConcurrency,
+		dial: dialer.DialContext, tls: first, handshakes: h, clock: c, maxIdle: cfg.MaxIdle - theirs, maxIdlePerHost: cfg.HostConcurrency,
 		other: &http.Transport{
-			DialContext: dialer.DialContext, TLSClientConfig: both, ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConns: theirs,
-			MaxIdleConnsPerHost: cfg.HostConcurrency, IdleConnTimeout: idleFor, TLSHandshakeTimeout: handshakeLimit,
+			DialContext: dialer.DialContext, DialTLSContext: dialTLS, TLSClientConfig: both, ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConns: theirs,
+			MaxIdleConnsPerHost: cfg.HostConcurrency, IdleConnTimeout: idleFor,
 			MaxResponseHeaderBytes: maxHeaderBytes,
 		},
 	}
