@@ -102,7 +102,7 @@ ready: binaries $(BIN)/sim.test $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## buil
 
 .PHONY: vet
 vet: ## go vet
-	@go vet work && go vet -tags servers,secure,upgrade,zone,alerts,trino ./libs/adapters/... ./loadtest/...
+	@go vet work && go vet -tags soak ./libs/attempts ./libs/jobstore ./loadtest/bench && go vet -tags servers,secure,upgrade,zone,alerts,trino ./libs/adapters/... ./loadtest/...
 
 .PHONY: unit
 unit: ## the tests of libs and services, with the race detector
@@ -112,9 +112,9 @@ unit: ## the tests of libs and services, with the race detector
 e2e: ## one process end to end, in bubbles and as a binary that is killed, with the race detector
 	@go test -race -count=1 -p 1 -timeout 25m $$(go list ./loadtest/... | grep -v /loadtest/sim$$)
 
-# What takes long, in stages of at most 25 minutes. The seeds of the simulation rotate with the commit.
+# What takes long, in stages of at most 25 minutes, but for the soak. The seeds of the simulation rotate with the commit.
 RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \
-	release-e2e release-adapters release-outages release-fleet release-secure release-athena upgrade-test zone-test alerts-fire release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes bench-costs bench-precision bench-calls release-ladder release-ladder-recurring dist
+	release-e2e release-adapters release-outages release-fleet release-secure release-athena upgrade-test zone-test alerts-fire release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes bench-costs bench-precision bench-calls release-ladder release-ladder-recurring soak dist
 
 .PHONY: release
 release: ready ## everything that takes long, stage by stage, resumable: STAGES='fuzz model' for some; logs in .release
@@ -387,6 +387,11 @@ release-ladder-recurring: bench-ladder
 .PHONY: bench-compare
 bench-compare: ## compare micro-benchmarks of the hot path with those of the commit BASE=…, time and allocations, RUNS=10
 	@RUNS=$(or $(RUNS),10) infra/bench-compare $(BASE) $(BENCHFLAGS)
+
+.PHONY: soak
+soak: build ## fire 300/s on the real servers for SOAK=1h, with what is kept for days kept for minutes: memory and disk have to level off
+	@mkdir -p $(BIN)/soak && for s in $(SERVICES); do go build -tags soak -ldflags '$(LDFLAGS)' -o $(BIN)/soak/$$s ./services/$$s/cmd/$$s || exit 1; done
+	@infra/local/with-servers go run -tags soak ./loadtest/bench -soak $(or $(SOAK),1h)
 
 .PHONY: bench-calls
 bench-calls: binaries ## measure memory and lateness with 10,000 calls of two seconds at once over TLS to 1,000 hosts, in one process and on the real servers

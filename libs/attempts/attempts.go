@@ -32,9 +32,6 @@ var (
 	ErrIncarnation = errors.New("another incarnation of the hot tier")
 )
 
-// Retention is how long an outcome is kept.
-const Retention = time.Hour
-
 // DetailFor is how long an outcome is kept whole: until the executor that stored it, or one that takes over from it, has published
 // it.
 const DetailFor = 2 * time.Minute

@@ -175,9 +175,6 @@ const ClosesAfter = 5 * time.Minute
 // SettingDispatchHold is the name under which a [job.DispatchHold] is kept, as JSON.
 const SettingDispatchHold = "dispatch-hold"
 
-// HistoryTTL is how long history, dead letters, superseded definitions and ended one-shots are kept.
-const HistoryTTL = 30 * 24 * time.Hour
-
 // Expiry returns when a job's row may be dropped; zero for never. A one-shot's is HistoryTTL after it is due or was last changed,
 // whichever is later, but never while it is paused. Any other job's is HistoryTTL after it was deleted.
 func Expiry(j *job.Job) time.Time {

@@ -40,6 +40,7 @@ func main() {
 	last := flag.Duration("last", 3*time.Minute, "with -ladder and -precision: how long each rate lasts")
 	rungs := rungFlags(last)
 	tiers := flag.Bool("precision", false, "measure how late jobs of each precision are called, -last each, in one process or with -servers on the servers")
+	soaks := flag.Duration("soak", 0, "fire 300/s on the real servers for so long, and fail if memory or disk does not level off; built with the tag soak")
 	long := flag.Int("calls", 0, "measure so many calls at once over TLS to 1,000 hosts, each of two seconds, in one process or with -servers on the servers")
 	beHosts := flag.String("hosts", "", "be these hosts, and keep their CA in this folder (used by bench itself)")
 	timers := flag.String("timers", "", "post to this URL at instants (used by bench itself)")
@@ -48,6 +49,8 @@ func main() {
 	switch {
 	case *tiers:
 		err = precision(ctx, *binary, *servers, *last)
+	case *soaks > 0:
+		err = soak(ctx, *soaks)
 	case *long > 0:
 		err = calls(ctx, *binary, *servers, *long)
 	case *beHosts != "":

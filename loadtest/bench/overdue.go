@@ -73,12 +73,15 @@ func (p *process) catchUp(ctx context.Context, target string, n int) error {
 // peak returns the most memory that the process had resident, in bytes.
 func (p *process) peak() (int64, error) { return peakOf(p.cmd.Process.Pid) }
 
-func peakOf(pid int) (int64, error) {
+func peakOf(pid int) (int64, error) { return memoryOf(pid, "VmHWM") }
+
+// memoryOf returns what a process' status says of its memory, in bytes: VmRSS for what is resident, VmHWM for the most that was.
+func memoryOf(pid int, name string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(text), "VmHWM:")
+	_, rest, _ := strings.Cut(string(text), name+":")
 	var kb int64
 	_, err = fmt.Sscanf(rest, "%d kB", &kb)
 	return kb << 10, err

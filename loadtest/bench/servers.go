@@ -301,19 +301,12 @@ func (b *onServers) steady(ctx context.Context, r *round, rate int, late *latene
 // wholeMachine is the name under which usage returns the sum over all processes.
 const wholeMachine = "whole"
 
-// usage returns the CPU time that each process has used, in seconds.
-func (b *onServers) usage() (map[string]float64, error) {
-	used := map[string]float64{}
-	var errs []error
-	add := func(name string, pid int) {
-		s, err := cpuOf(pid)
-		used[name] += s
-		errs = append(errs, err)
-	}
+// processes returns the processes that take part, by name.
+func (b *onServers) processes() (map[string][]int, error) {
+	pids := map[string][]int{"load generator": {os.Getpid()}}
 	for _, m := range b.fleet.Members {
-		add(m.Service, m.Pid())
+		pids[m.Service] = append(pids[m.Service], m.Pid())
 	}
-	add("load generator", os.Getpid())
 	threads, err := filepath.Glob("/proc/self/task/*/children") // a process is a child of the thread that started it
 	if err != nil {
 		return nil, err
@@ -326,7 +319,7 @@ func (b *onServers) usage() (map[string]float64, error) {
 		for _, c := range strings.Fields(string(children)) {
 			pid, _ := strconv.Atoi(c)
 			if !slices.ContainsFunc(b.fleet.Members, func(m *fleet.Member) bool { return m.Pid() == pid }) {
-				add("sink", pid)
+				pids["sink"] = append(pids["sink"], pid)
 			}
 		}
 	}
@@ -340,7 +333,25 @@ func (b *onServers) usage() (map[string]float64, error) {
 		if err != nil {
 			return nil, err
 		}
-		add(name, n)
+		pids[name] = append(pids[name], n)
+	}
+	return pids, nil
+}
+
+// usage returns the CPU time that each process has used, in seconds.
+func (b *onServers) usage() (map[string]float64, error) {
+	pids, err := b.processes()
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]float64{}
+	var errs []error
+	for name, of := range pids {
+		for _, pid := range of {
+			s, err := cpuOf(pid)
+			used[name] += s
+			errs = append(errs, err)
+		}
 	}
 	all, err := os.ReadDir("/proc")
 	if err != nil {
