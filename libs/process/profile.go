@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// A binary built with -tags profile writes a CPU profile of every ten seconds into the folder that MINUTEHAND_PROFILES names.
+// A binary built with -tags profile writes a CPU profile of every ten seconds, and one of the heap after each, into the folder that
+// MINUTEHAND_PROFILES names.
 func init() {
 	dir := os.Getenv("MINUTEHAND_PROFILES")
 	if dir == "" {
@@ -26,6 +27,10 @@ func init() {
 			time.Sleep(10 * time.Second)
 			pprof.StopCPUProfile()
 			if file.Close() != nil {
+				return
+			}
+			heap, err := os.Create(name + ".heap")
+			if err != nil || pprof.WriteHeapProfile(heap) != nil || heap.Close() != nil {
 				return
 			}
 		}
