@@ -30,8 +30,8 @@ const (
 	soakLate = 10 * time.Second
 	// soakGrace and soakKeeps are what a soak shortens: the time for which Cassandra keeps tombstones, and the log its records.
 	soakGrace, soakKeeps = time.Minute, 10 * time.Minute
-	// soakGrowth is by how much what is levelled off may still vary, as a share, and soakSlack in MB.
-	soakGrowth, soakSlack = 0.1, 16
+	// soakGrowth is by how much what has levelled off may still vary, as a share, and soakSlack in MB: 16 bytes for a fire of a quarter of an hour.
+	soakGrowth, soakSlack = 0.1, 4
 )
 
 // soak fires 300/s for a while on the real servers, with services that keep outcomes and history for minutes (build tag soak), and fails if
