@@ -18,8 +18,9 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// claimTTL is how long a claim is kept.
-const claimTTL = 2 * time.Hour
+// claimTTL is how long the claims of a minute are kept after the last of them: as long as outcomes, so that clocks that differ leave the hour
+// that is promised.
+const claimTTL = outcomeTTL
 
 // HotBuckets is the hot buckets on Redis.
 type HotBuckets struct {
@@ -99,7 +100,7 @@ local function put(prefix, m)
   redis.call('ZADD', prefix .. 'lanes', 'LT', due, lane)
 end
 local function take(prefix, m)
-  if redis.call('ZREM', prefix .. 'aside', m) + redis.call('ZREM', prefix .. 'back', m) > 0 then return end
+  if redis.call('ZREM', prefix .. 'aside', m) > 0 or redis.call('ZREM', prefix .. 'back', m) > 0 then return end
   local _, lane = parts(m)
   if redis.call('ZREM', prefix .. 'due:' .. lane, m) + redis.call('ZREM', prefix .. 'att:' .. lane, m) > 0 then refresh(prefix, lane) end
 end

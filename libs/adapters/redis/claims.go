@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -18,14 +20,22 @@ import (
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
+// The decisions about a minute's occurrences of a partition lie in one hash: a key for each would take more memory than all else of a fire.
 var claimScript = newScript(`
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return redis.error_reply('stale') end
 local standing = {}
-for i = 2, #KEYS do
-  redis.call('SET', KEYS[i], ARGV[i + 2], 'NX', 'PX', ARGV[3])
-  standing[i - 1] = redis.call('GET', KEYS[i])
+for i = 4, #ARGV, 3 do
+  local key = KEYS[tonumber(ARGV[i])]
+  standing[#standing + 1] = redis.call('HSETNX', key, ARGV[i + 1], ARGV[i + 2]) == 1 and ARGV[i + 2] or redis.call('HGET', key, ARGV[i + 1])
 end
+for i = 2, #KEYS do redis.call('PEXPIRE', KEYS[i], ARGV[3]) end
 return standing`)
+
+// claimField identifies an occurrence under a definition among the claims of its minute, as [attempts.Digest] does attempts.
+func claimField(c *hotbucket.Claim) string {
+	sum := sha256.Sum256([]byte(c.ExecutionID + "/" + c.DefinitionID))
+	return string(sum[:attempts.DigestBytes])
+}
 
 // Claim implements hotbucket.Buckets.
 func (h *HotBuckets) Claim(ctx context.Context, o coord.Owner, claims []hotbucket.Claim) ([]job.Decision, error) {
@@ -34,9 +44,15 @@ func (h *HotBuckets) Claim(ctx context.Context, o coord.Owner, claims []hotbucke
 		n := min(len(claims), maxBatch)
 		keys := []string{h.of(o.Partition, "epochs")}
 		args := []any{string(o.Role), o.Epoch, claimTTL.Milliseconds()}
-		for _, c := range claims[:n] {
-			keys = append(keys, h.of(o.Partition, "claim:"+c.ExecutionID+"/"+c.DefinitionID))
-			args = append(args, wire.MarshalDecision(c.Decision))
+		places := map[string]int{} // of the minutes' hashes among the keys
+		for i := range claims[:n] {
+			c := &claims[i]
+			minute := minuteOf(c.ExecutionID)
+			if places[minute] == 0 {
+				keys = append(keys, h.of(o.Partition, "claims:"+minute))
+				places[minute] = len(keys)
+			}
+			args = append(args, places[minute], claimField(c), wire.MarshalDecision(c.Decision))
 		}
 		texts, err := h.gather.run(ctx, claimScript, keys, args...).StringSlice()
 		if err := owned(o, err); err != nil {

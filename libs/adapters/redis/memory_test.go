@@ -18,6 +18,9 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -97,28 +100,79 @@ func used(t *testing.T, c *goredis.Client) int64 {
 }
 
 func TestOutcomeTakesAtMost120Bytes(t *testing.T) {
-	const outcomes = 40_000
-	c, tier := server(t), open(t, redis.Options{})
-	r := redis.NewRecords(tier)
-	ended(t, r, time.Now(), 1000, 4096) // what scripts and connections take is there
-	forgetDetails(t, c, tier.Prefix())
+	const outcomes = 40_000                                         // of five minutes
+	for _, partitions := range []int{0, bucket.DefaultPartitions} { // 0 for the few of the other tests
+		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
+			c, tier := server(t), open(t, redis.Options{Partitions: partitions})
+			r := redis.NewRecords(tier)
+			ended(t, r, time.Now(), 1000, 4096) // what scripts and connections take is there
+			forgetDetails(t, c, tier.Prefix())
+			before := used(t, c)
+			ended(t, r, time.Now(), outcomes, 4096)
+			whole := used(t, c)
+			forgetDetails(t, c, tier.Prefix())
+			packed := used(t, c)
+			t.Logf("an outcome takes %d bytes with an answer of 4 KiB, and %d packed", (whole-before)/outcomes, (packed-before)/outcomes)
+			if each := (packed - before) / outcomes; each > 120 {
+				t.Errorf("an outcome takes %d bytes", each)
+			}
+		})
+	}
+}
+
+func TestClaimTakesAtMost80Bytes(t *testing.T) {
+	const claims = 40_000 // of five minutes
+	c, tier := server(t), open(t, redis.Options{Partitions: bucket.DefaultPartitions})
+	h := redis.NewHotBuckets(tier)
+	defer h.Close()
+	from := job.Instant(time.Now())
+	claim := func(i int) {
+		due := from.Add(time.Duration(i%5) * time.Minute)
+		id := job.JobPrefix + ulid.Make().String()
+		o := coord.Owner{Partition: bucket.Partition(id, bucket.DefaultPartitions), Role: coord.RoleWorker, Epoch: 1}
+		if i < 0 {
+			o.Partition = -i - 1
+			if err := h.SetEpoch(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := job.Decision{Fire: true, Next: due.Add(time.Hour), NextOrdinal: 1000, Disposition: job.DispositionFired}
+		got, err := h.Claim(t.Context(), o, []hotbucket.Claim{{
+			ExecutionID: job.ScheduleExecutionID(id, due), DefinitionID: job.DefinitionPrefix + ulid.Make().String(), Decision: want,
+		}})
+		if err != nil || len(got) != 1 || got[0] != want {
+			t.Fatal(got, err)
+		}
+	}
+	for p := range bucket.DefaultPartitions {
+		claim(-p - 1)
+	}
 	before := used(t, c)
-	ended(t, r, time.Now(), outcomes, 4096)
-	whole := used(t, c)
-	forgetDetails(t, c, tier.Prefix())
-	packed := used(t, c)
-	t.Logf("an outcome takes %d bytes with an answer of 4 KiB, and %d packed", (whole-before)/outcomes, (packed-before)/outcomes)
-	if each := (packed - before) / outcomes; each > 120 {
-		t.Errorf("an outcome takes %d bytes", each)
+	for i := range claims {
+		claim(i)
+	}
+	each := (used(t, c) - before) / claims
+	t.Logf("a claim takes %d bytes", each)
+	if each > 80 {
+		t.Error("that is too much")
 	}
 }
 
 func TestPackedOutcomeEndsItsAttempt(t *testing.T) {
-	c, tier := server(t), open(t, redis.Options{})
-	ctx, r := t.Context(), redis.NewRecords(tier)
-	k := ended(t, r, time.Now(), 1, 10)[0]
+	c, tier := server(t), open(t, redis.Options{Partitions: 1})
+	r := redis.NewRecords(tier)
+	keys := ended(t, r, time.Now(), 1000, 10) // the first and the last of 200 of a minute do not lie in one hash
 	forgetDetails(t, c, tier.Prefix())
-	now := time.Now()
+	if first := tier.EndedKeys(keys[0])[0]; c.HLen(t.Context(), first).Val() != 128 {
+		t.Errorf("%d outcomes lie in the first hash of a minute, want 128", c.HLen(t.Context(), first).Val())
+	}
+	for i, k := range []attempts.Key{keys[0], keys[len(keys)-1]} {
+		t.Run([]string{"the first", "the last"}[i], func(t *testing.T) { packedOutcomeEnds(t, r, k) })
+	}
+}
+
+func packedOutcomeEnds(t *testing.T, r *redis.Records, k attempts.Key) {
+	ctx, now := t.Context(), time.Now()
 	is := func(what string, rec attempts.Record, ok bool, err error) {
 		t.Helper()
 		if err != nil || ok || rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSucceeded || rec.Outcome.StatusCode != 200 || !rec.Exists {
@@ -128,6 +182,14 @@ func TestPackedOutcomeEndsItsAttempt(t *testing.T) {
 	h := attempts.Holder{Name: "another", DefinitionID: "def_2", Start: 7}
 	rec, ok, err := r.Acquire(ctx, k, h, now, now.Add(time.Minute))
 	is("a lease", rec, ok, err)
+	e := &job.Entry{JobID: job.JobPrefix + strings.TrimPrefix(strings.Split(k.ExecutionID, "-")[0], job.ExecutionPrefix)}
+	m, err := r.Memory(ctx, e.JobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, began, err := r.Begin(ctx, k, h, now.Add(time.Minute), attempts.Check{Incarnation: m.Incarnation, Entry: e}, now); began || err != nil {
+		t.Errorf("it began again: %t (%v)", began, err)
+	}
 	rec, ok, err = r.Refuse(ctx, k, job.Outcome{Kind: job.OutcomeCancelled}, now)
 	is("a refusal", rec, ok, err)
 	token := job.Token{Counter: 1, Start: 7}
@@ -151,17 +213,18 @@ func TestServerThatRunsFullForgetsTheOldestOutcomesFirstAndTells(t *testing.T) {
 	older, younger := ended(t, r, time.Now().Add(-time.Hour), 5000, 10), ended(t, r, time.Now(), 500, 10)
 	forgetDetails(t, c, tier.Prefix())
 	// The age of an outcome is the time by which the TTL of its hash has fallen.
-	age := func(k attempts.Key, by time.Duration) {
-		key := tier.EndedKey(k)
+	age := func(key string, by time.Duration) {
 		if left, err := c.PTTL(ctx, key).Result(); err != nil || c.PExpire(ctx, key, left-by).Err() != nil {
 			t.Fatal(err)
 		}
 	}
 	aged := map[string]bool{}
 	for _, k := range older {
-		if key := tier.EndedKey(k); !aged[key] {
-			aged[key] = true
-			age(k, 30*time.Minute)
+		for _, key := range tier.EndedKeys(k) {
+			if !aged[key] {
+				aged[key] = true
+				age(key, 30*time.Minute)
+			}
 		}
 	}
 	stop := job.State{Version: 1, Status: job.StatusCancelled}

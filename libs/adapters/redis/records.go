@@ -20,9 +20,9 @@ import (
 const (
 	// endedName and keptName name the keys of packed outcomes, and of what was forgotten of them before its time.
 	endedName, keptName = "ended:", "kept"
-	// endedShares is the number of hashes for the outcomes of a minute of a partition. It keeps each hash in one piece of memory in
-	// Redis: up to 128 fields of at most 64 bytes.
-	endedShares = 16
+	// The first endedFirst outcomes of a minute of a partition lie in one hash, the others in one of endedShares: each shall have enough of
+	// them that its name is no weight, and few enough that Redis keeps it in one piece of memory, as it does with 128 fields of up to 64 bytes.
+	endedFirst, endedShares = "128", 16
 	// outcomeTTL is how long an outcome is kept, packed, and detailTTL how long all of it. Both exceed the promise by the difference
 	// that clocks may have.
 	outcomeTTL = attempts.Retention + 2*clock.MaxDifference
@@ -56,14 +56,27 @@ func digest(k attempts.Key) string {
 	return string(d[:])
 }
 
-// endedKey returns the key of the hash in which the outcome is packed, with the others of its minute and share.
-func (r *Records) endedKey(k attempts.Key) string {
+// endedKeys returns the keys of the hashes in which the outcome may be packed, with others of its minute: of the first of them, and of the
+// share of the others.
+func (r *Records) endedKeys(k attempts.Key) (first, share string) {
 	id, _, _ := strings.Cut(strings.TrimPrefix(k.ExecutionID, job.ExecutionPrefix), "-")
+	first = r.ofJob(job.JobPrefix+id, endedName+minuteOf(k.ExecutionID))
+	return first, first + ":" + strconv.Itoa(int(digest(k)[0])%endedShares)
+}
+
+// minuteOf names the nominal minute of an execution.
+func minuteOf(executionID string) string {
 	var minute int64
-	if ref, err := job.ParseExecutionID(k.ExecutionID); err == nil {
+	if ref, err := job.ParseExecutionID(executionID); err == nil {
 		minute = job.Minute(ref.NominalAt)
 	}
-	return r.ofJob(job.JobPrefix+id, endedName+strconv.FormatInt(minute, 10)+":"+strconv.Itoa(int(digest(k)[0])%endedShares))
+	return strconv.FormatInt(minute, 10)
+}
+
+// keysOf returns the keys of an attempt: its record, and where its outcome may be packed.
+func (r *Records) keysOf(k attempts.Key) []string {
+	first, share := r.endedKeys(k)
+	return []string{r.recordKey(k), first, share}
 }
 
 func (r *Records) stopKey(jobID string) string { return r.ofJob(jobID, "stop:"+jobID) }
@@ -95,7 +108,7 @@ func (r *Records) Memory(ctx context.Context, jobID string) (attempts.Memory, er
 
 // A record is a hash for one attempt: e exists, h holder, d definition, c and s the token's counter and start, l when the lease
 // expires, r released, n running, t takeovers, o outcome. Starts of tokens are compared as text, because they exceed 2^53. The hash
-// expires soon after its attempt; what is kept of the outcome is then in a hash for many attempts, KEYS[2], under the attempt's
+// expires soon after its attempt; what is kept of the outcome is then in a hash for many attempts, KEYS[2] or KEYS[3], under the attempt's
 // digest.
 const recordLua = `
 local key = KEYS[1]
@@ -106,14 +119,15 @@ local function mine(c, s) return f[6] == c and f[7] == s end
 local function alive(now) return exists and not outcome and not released and tonumber(now) < lapses end
 local packed = false
 local function look(digest)
-  if not there then packed = redis.call('HGET', KEYS[2], digest) end
+  if not there then packed = redis.call('HGET', KEYS[2], digest) or redis.call('HGET', KEYS[3], digest) end
   outcome = outcome or packed
 end
 local function store(text, detail_ms, digest, pack, ms)
   redis.call('HSET', key, 'e', '1', 'o', text)
   redis.call('PEXPIRE', key, detail_ms)
-  redis.call('HSET', KEYS[2], digest, pack)
-  redis.call('PEXPIRE', KEYS[2], ms)
+  local into = redis.call('HLEN', KEYS[2]) < ` + endedFirst + ` and KEYS[2] or KEYS[3]
+  redis.call('HSET', into, digest, pack)
+  redis.call('PEXPIRE', into, ms)
 end
 local function answer(n)
   if packed then return {n, {'p', packed}} end
@@ -139,7 +153,7 @@ return answer(1)`)
 func (r *Records) Acquire(
 	ctx context.Context, k attempts.Key, h attempts.Holder, now, lapsesAt time.Time,
 ) (attempts.Record, bool, error) {
-	rec, ok, err := answerOf(r.gather.run(ctx, acquireScript, []string{r.recordKey(k), r.endedKey(k)}, h.Name, h.DefinitionID, h.Start,
+	rec, ok, err := answerOf(r.gather.run(ctx, acquireScript, r.keysOf(k), h.Name, h.DefinitionID, h.Start,
 		now.UnixMilli(), lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k)))
 	if err != nil {
 		return rec, ok, fmt.Errorf("redis: acquire: %w", err)
@@ -149,19 +163,22 @@ func (r *Records) Acquire(
 
 // It returns the number of the invocation, or nothing if it changed nothing. Most attempts begin here, so it reads as little as it can.
 var beginScript = newScript(incarnationLua + `
-if redis.call('EXISTS', KEYS[1], KEYS[3]) ~= 0 or redis.call('HEXISTS', KEYS[2], ARGV[6]) == 1 then return false end
-local kept = redis.call('GET', KEYS[6])
-if kept and tonumber(kept) >= tonumber(ARGV[8]) or incarnation(KEYS[4]) ~= ARGV[7] then return false end
+if redis.call('EXISTS', KEYS[1], KEYS[4]) ~= 0 or redis.call('HEXISTS', KEYS[2], ARGV[6]) + redis.call('HEXISTS', KEYS[3], ARGV[6]) > 0 then
+  return false
+end
+local now = redis.call('MGET', KEYS[5], KEYS[7])
+local kept = now[2]
+if kept and tonumber(kept) >= tonumber(ARGV[8]) or now[1] ~= ARGV[7] or not reigns(ARGV[7]) then return false end
 redis.call('HSET', KEYS[1], 'e', '1', 'r', '0', 'h', ARGV[1], 'd', ARGV[2], 'c', '1', 's', ARGV[3], 'l', ARGV[4], 'n', '1')
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
-return redis.call('INCR', KEYS[5])`)
+return redis.call('INCR', KEYS[6])`)
 
 // Begin implements attempts.Records.
 func (r *Records) Begin(
 	ctx context.Context, k attempts.Key, h attempts.Holder, lapsesAt time.Time, c attempts.Check, keptSince time.Time,
 ) (fence job.Fence, ok bool, err error) {
 	id := c.Entry.JobID
-	keys := []string{r.recordKey(k), r.endedKey(k), r.stopKey(id), r.incarnationKey(id), r.ofJob(id, "started"), r.ofJob(id, keptName)}
+	keys := append(r.keysOf(k), r.stopKey(id), r.incarnationKey(id), r.ofJob(id, "started"), r.ofJob(id, keptName))
 	counter, err := r.gather.run(ctx, beginScript, keys, h.Name, c.Entry.DefinitionID, h.Start, lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k),
 		c.Incarnation, keptSince.UnixMilli()).Int64()
 	switch {
@@ -235,7 +252,7 @@ func (r *Records) Renew(ctx context.Context, leases []attempts.Lease, lapsesAt t
 	}
 	calls := make([]call, len(leases))
 	for i, l := range leases {
-		calls[i] = call{renewScript, []string{r.recordKey(l.Key), r.endedKey(l.Key)}, []any{
+		calls[i] = call{renewScript, r.keysOf(l.Key), []any{
 			l.Holder.Name, l.Holder.DefinitionID, l.Token.Counter, l.Token.Start, lapsesAt.UnixMilli(), flag(l.MayHaveBegun || l.Begun), flag(l.Begun),
 			recordTTL.Milliseconds(), digest(l.Key),
 		}}
@@ -284,7 +301,7 @@ func (r *Records) Finish(ctx context.Context, ends []attempts.Completion, now ti
 	calls := make([]call, len(ends))
 	for i, e := range ends {
 		args := append([]any{e.Token.Counter, e.Token.Start, now.UnixMilli()}, stored(e.Key, e.Token, e.Outcome)...)
-		calls[i] = call{finishScript, []string{r.recordKey(e.Key), r.endedKey(e.Key)}, args}
+		calls[i] = call{finishScript, r.keysOf(e.Key), args}
 	}
 	answers, err := r.runAll(ctx, calls)
 	if err != nil {
@@ -318,7 +335,7 @@ func stored(k attempts.Key, t job.Token, o *job.Outcome) []any {
 func (r *Records) Refuse(
 	ctx context.Context, k attempts.Key, o job.Outcome, _ time.Time,
 ) (attempts.Record, bool, error) {
-	rec, ok, err := answerOf(r.gather.run(ctx, refuseScript, []string{r.recordKey(k), r.endedKey(k)}, stored(k, job.Token{}, &o)...))
+	rec, ok, err := answerOf(r.gather.run(ctx, refuseScript, r.keysOf(k), stored(k, job.Token{}, &o)...))
 	if err != nil {
 		return rec, ok, fmt.Errorf("redis: refuse: %w", err)
 	}
@@ -334,9 +351,10 @@ func (r *Records) Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.R
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	pipe := r.client.Pipeline()
-	whole, packed := make([]*redis.MapStringStringCmd, len(keys)), make([]*redis.SliceCmd, len(keys))
+	whole, packed, shared := make([]*redis.MapStringStringCmd, len(keys)), make([]*redis.SliceCmd, len(keys)), make([]*redis.SliceCmd, len(keys))
 	for i, k := range keys {
-		packed[i] = pipe.HMGet(ctx, r.endedKey(k), digest(k)) // first: the other read finds an attempt that ends in between
+		first, share := r.endedKeys(k) // before the record: that read finds an attempt that ends in between
+		packed[i], shared[i] = pipe.HMGet(ctx, first, digest(k)), pipe.HMGet(ctx, share, digest(k))
 		whole[i] = pipe.HGetAll(ctx, r.recordKey(k))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
@@ -344,8 +362,10 @@ func (r *Records) Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.R
 	}
 	for i := range keys {
 		fields := whole[i].Val()
-		if text, ok := packed[i].Val()[0].(string); ok && len(fields) == 0 {
-			fields = map[string]string{"p": text}
+		for _, hash := range []*redis.SliceCmd{packed[i], shared[i]} {
+			if text, ok := hash.Val()[0].(string); ok && len(fields) == 0 {
+				fields = map[string]string{"p": text}
+			}
 		}
 		rec, err := recordOf(fields)
 		if err != nil {

@@ -151,11 +151,13 @@ func (t *Tier) ofJob(jobID, name string) string {
 // time in microseconds, or one more than the last number, if that is known. It ends in "p" where another server may have been in
 // this one's place before: it was a replica, or belongs to a cluster and knows nothing.
 const incarnationLua = `
+local function reigns(name)
+  return #name >= 55 and string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(name, 36, 55), 1, true)
+end
 local function incarnation(key)
   local now = redis.call('GET', key)
-  local info = redis.call('INFO', 'replication')
-  if now and string.sub(now, 36, 55) == string.sub(string.match(info, 'master_replid:(%w+)'), 1, 20) then return now end
-  info = redis.call('INFO', 'server', 'replication')
+  if now and reigns(now) then return now end
+  local info = redis.call('INFO', 'server', 'replication')
   local reign = string.sub(string.match(info, 'run_id:(%w+)'), 1, 20) .. string.sub(string.match(info, 'master_replid:(%w+)'), 1, 20)
   if not now or string.sub(now, 15, 55) ~= '-' .. reign then
     local time = redis.call('TIME')
