@@ -39,7 +39,7 @@ func measureBytes(ctx context.Context, target string) (bytes sizing.Bytes, err e
 		}
 		per := func(more, less float64) float64 { return tidy(max(more-less, 0) / fittedKB) }
 		bytes = sizing.Bytes{
-			CassandraPerJob: tidy(small), CassandraPerKB: tidy(max(large-small, 0) / (restingKB - 0.25)), RedisPerHotEntry: tidy(hot), RedisPerOutcome: packedOutcome,
+			CassandraPerJob: tidy(small), CassandraPerKB: tidy(max(large-small, 0) / (restingKB - 0.25)), RedisPerHotEntry: tidy(hot), RedisPerOutcome: packedOutcome, RedisPerClaim: claim,
 			CassandraPerFire: tidy(plain.history), KafkaPerFire: tidy(plain.kafka), KafkaPerKB: per(heavy.kafka, plain.kafka),
 			NetworkPerFire: tidy(plain.net), NetworkPerKB: per(heavy.net, plain.net), RedisNetworkShare: tidy(plain.redis / plain.net),
 			S3PerFire: tidy(archived / (2 * middleRate * loadFor.Seconds())),

@@ -39,8 +39,9 @@ const (
 	restingJobs, restingKB = 10_000, 4
 	// mostOff is how far the model may be off for the load that it was not fitted to.
 	mostOff = 0.25
-	// packedOutcome is what an outcome takes in Redis for an hour, which TestOutcomeTakesAtMost120Bytes bounds.
-	packedOutcome = 120
+	// packedOutcome and claim are what an outcome and a claim take in Redis for an hour; TestOutcomeTakesAtMost120Bytes and
+	// TestClaimTakesAtMost80Bytes bound them.
+	packedOutcome, claim = 120, 80
 )
 
 // observed is what a load used: CPU seconds by tier for each second of the load, and bytes for each fire.

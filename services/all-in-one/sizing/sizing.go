@@ -54,6 +54,7 @@ type Tier struct {
 type Bytes struct {
 	RedisPerHotEntry  float64 `json:"redis_per_hot_entry"`
 	RedisPerOutcome   float64 `json:"redis_per_outcome"`
+	RedisPerClaim     float64 `json:"redis_per_claim"`
 	CassandraPerJob   float64 `json:"cassandra_per_pending_job"`
 	CassandraPerFire  float64 `json:"cassandra_per_fire"`
 	CassandraPerKB    float64 `json:"cassandra_per_kb_of_a_pending_job"`
@@ -156,7 +157,8 @@ const (
 	nodeMemory = 32 << 30
 	// copies is how often Cassandra, Kafka and Redis keep everything: three, three, and a master with a replica.
 	copies, redisCopies = 3, 2
-	// hotFor is how long an entry is in Redis before it is due, outcomeFor how long an outcome stays.
+	// hotFor is how long an entry is in Redis before it is due, outcomeFor how long an outcome stays, and the claim of a recurring
+	// job's instant.
 	hotFor, outcomeFor = time.Hour, time.Hour
 	// workingSet is the share of a Redis server's memory that is to be used.
 	workingSet = 0.7
@@ -215,7 +217,7 @@ func (c *Costs) Plan(l Load) (Plan, error) {
 			n.Network = (copies + 2) * records * (c.Bytes.KafkaPerFire + c.Bytes.KafkaPerKB*l.PayloadKB)
 			n.Basis = "as Cassandra"
 		case "Redis":
-			n.Memory = redisCopies * records * (hotFor.Seconds()*c.Bytes.RedisPerHotEntry + outcomeFor.Seconds()*c.Bytes.RedisPerOutcome)
+			n.Memory = redisCopies * records * (hotFor.Seconds()*c.Bytes.RedisPerHotEntry + outcomeFor.Seconds()*(c.Bytes.RedisPerOutcome+l.Recurring*c.Bytes.RedisPerClaim))
 			n.Cores = t.full(&l, 1)
 			masters := max(1, math.Ceil(n.Cores/usable), math.Ceil(n.Memory/redisCopies/workingSet/nodeMemory))
 			n.Processes, n.Cores = redisCopies*int(masters), n.Cores*(1+replicaWork)

@@ -19,7 +19,7 @@ func invented() sizing.Costs {
 			"Kafka":            {PerFire: 300, PerFullFire: 300},
 			"Redis":            {PerFire: 300, PerFullFire: 300},
 		},
-		Bytes: sizing.Bytes{RedisPerHotEntry: 400, RedisPerOutcome: 120, CassandraPerJob: 300, CassandraPerFire: 500, KafkaPerFire: 800, NetworkPerFire: 10_000, RedisNetworkShare: 0.3},
+		Bytes: sizing.Bytes{RedisPerHotEntry: 400, RedisPerOutcome: 120, RedisPerClaim: 80, CassandraPerJob: 300, CassandraPerFire: 500, KafkaPerFire: 800, NetworkPerFire: 10_000, RedisNetworkShare: 0.3},
 	}
 }
 
@@ -99,7 +99,7 @@ func TestMeasuredCostsAreComplete(t *testing.T) {
 	if l := c.Check.Load; l.PayloadKB != 4 || l.Partitions != 1024 || l.Recurring != 0.5 || l.Retries != 0.05 {
 		t.Errorf("the model was held against %+v", l)
 	}
-	if b := c.Bytes; min(b.RedisPerHotEntry, b.CassandraPerJob, b.CassandraPerFire, b.CassandraPerKB, b.KafkaPerFire, b.KafkaPerKB, b.S3PerFire, b.NetworkPerFire) <= 0 {
+	if b := c.Bytes; min(b.RedisPerHotEntry, b.RedisPerOutcome, b.RedisPerClaim, b.CassandraPerJob, b.CassandraPerFire, b.CassandraPerKB, b.KafkaPerFire, b.KafkaPerKB, b.S3PerFire, b.NetworkPerFire) <= 0 {
 		t.Errorf("what things take was measured as %+v", b)
 	}
 	if off := c.Check.Off(); !(math.Abs(off) <= 0.25) {
