@@ -26,12 +26,14 @@ const (
 	soakEvery                   = 10 * time.Second
 	// soakSamples is how often a soak is looked at.
 	soakSamples = 12
-	// soakLate is how late a call may be before it is told as missing.
-	soakLate = 10 * time.Second
+	// soakLate is how late the last calls may be.
+	soakLate = 30 * time.Second
 	// soakGrace and soakKeeps are what a soak shortens: the time for which Cassandra keeps tombstones, and the log its records.
 	soakGrace, soakKeeps = time.Minute, 10 * time.Minute
-	// soakGrowth is by how much what has levelled off may still vary, as a share, and soakSlack in MB: 16 bytes for a fire of a quarter of an hour.
-	soakGrowth, soakSlack = 0.1, 4
+	// soakGrowth is by how much what has levelled off may still vary, as a share, and soakSlack in MB, or in hundreds of what is counted.
+	soakGrowth, soakSlack = 0.1, 1
+	// soakBehind is how many records a group may have before it.
+	soakBehind = 5_000
 )
 
 // soak fires 300/s for a while on the real servers, with services that keep outcomes and history for minutes (build tag soak), and fails if
@@ -44,7 +46,7 @@ func soak(ctx context.Context, last time.Duration) error {
 	defer stopSink()
 	return withInstallation(ctx, target, bucket.DefaultPartitions, func(b *onServers) error {
 		b.fleet.Binaries = filepath.Join(b.fleet.Binaries, "soak")
-		b.fleet.Variables = append(b.fleet.Variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=10s")
+		b.fleet.Variables = append(b.fleet.Variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=10s", "MINUTEHAND_REDIS_OUTCOMES_TOGETHER=true")
 		if err := errors.Join(b.shorten(ctx), b.fleet.StartAll(ctx, 1)); err != nil {
 			return err
 		}
@@ -93,15 +95,15 @@ func (b *onServers) shorten(ctx context.Context) error {
 	return err
 }
 
-// soaking is the load of a soak.
+// soaking is the load of a soak. Nothing is due at until or later.
 type soaking struct {
 	from, until time.Time
 }
 
-// due returns how many calls are due by an instant.
+// due returns how many calls are due by an instant, and before the end.
 func (s soaking) due(at time.Time) (n int) {
-	if at.After(s.until) {
-		at = s.until
+	if !at.Before(s.until) {
+		at = s.until.Add(-time.Millisecond)
 	}
 	for i := range soakRecurring {
 		if first := s.recurs(i); !first.After(at) {
@@ -159,7 +161,21 @@ func (b *onServers) soaked(ctx context.Context, last time.Duration) error {
 		rows = append(rows, row)
 		row.print(i == 0)
 	}
-	return told(rows)
+	<-registering
+	if context.Cause(ctx) != nil {
+		return context.Cause(ctx)
+	}
+	return errors.Join(levelled(rows), b.complete(ctx, s))
+}
+
+// complete fails if calls were missing, early or doubled in the end.
+func (b *onServers) complete(ctx context.Context, s soaking) error {
+	time.Sleep(time.Until(s.until.Add(soakLate)))
+	t, err := b.api().tally(ctx, b.target, false)
+	if want := s.due(s.until); err == nil && (t.Count != want || t.Early > 0 || t.Doubled > 0) {
+		err = fmt.Errorf("%d of %d calls came, %d early, %d doubled", t.Count, want, t.Early, t.Doubled)
+	}
+	return err
 }
 
 func (b *onServers) registerRecurring(ctx context.Context, s soaking) error {
@@ -167,6 +183,7 @@ func (b *onServers) registerRecurring(ctx context.Context, s soaking) error {
 	for i := range jobs {
 		jobs[i] = map[string]any{
 			"name": "soak", "type": "interval", "every": soakEvery.String(), "start_at": s.recurs(i).UTC().Format(time.RFC3339Nano),
+			"end_at": s.until.Add(-time.Millisecond).UTC().Format(time.RFC3339Nano),
 			"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"text": text(ladderKB)}},
 		}
 	}
@@ -197,10 +214,12 @@ func (b *onServers) registerOnce(ctx context.Context, s soaking) error {
 
 // soakRow is what a soak has used until a moment.
 type soakRow struct {
-	at                              time.Duration
-	called, missing, early, doubled int
-	p50, p99                        float64
-	mb                              map[string]float64
+	at          time.Duration
+	called, due int
+	p50, p99    float64
+	behind      float64
+	// mb is memory and disk by what uses it, hundreds what is counted of the services: goroutines and open files.
+	mb, hundreds map[string]float64
 }
 
 func (b *onServers) soakRow(ctx context.Context, s soaking, before []soakRow) (r soakRow, err error) {
@@ -209,9 +228,7 @@ func (b *onServers) soakRow(ctx context.Context, s soaking, before []soakRow) (r
 	if err != nil {
 		return r, err
 	}
-	r = soakRow{
-		at: now.Sub(s.from), called: t.Count, missing: max(s.due(now.Add(-soakLate))-t.Count, 0), early: t.Early, doubled: t.Doubled, mb: map[string]float64{},
-	}
+	r = soakRow{at: now.Sub(s.from), called: t.Count, due: s.due(now), mb: map[string]float64{}, hundreds: map[string]float64{}}
 	late := t.Late
 	if n := len(before); n > 0 {
 		late = late[before[n-1].called:]
@@ -233,6 +250,10 @@ func (b *onServers) soakRow(ctx context.Context, s soaking, before []soakRow) (r
 		}
 	}
 	delete(r.mb, "sink, resident") // it remembers every call
+	delete(r.mb, "load generator, resident")
+	if err := b.counted(ctx, &r); err != nil {
+		return r, err
+	}
 	info, err := b.redisInfo(ctx)
 	if err != nil {
 		return r, err
@@ -246,37 +267,65 @@ func (b *onServers) soakRow(ctx context.Context, s soaking, before []soakRow) (r
 	return r, err
 }
 
-func (r *soakRow) print(head bool) {
-	names := slices.Sorted(maps.Keys(r.mb))
-	if head {
-		fmt.Printf("| after | calls | missing | early | doubled | p50, ms | p99 | %s |\n|%s\n", strings.Join(names, ", MB | ")+", MB", strings.Repeat("---|", 7+len(names)))
+// collectorPercent is what process.Collect sets GOGC to: the collector's next goal is five times of what lives.
+const collectorPercent = 400
+
+// counted adds what the services say of themselves.
+func (b *onServers) counted(ctx context.Context, r *soakRow) error {
+	for _, m := range b.fleet.Members {
+		values, err := (&process{api: "http://" + m.Admin, client: b.client}).metrics(ctx)
+		if err != nil {
+			return err
+		}
+		r.mb[m.Service+", live"] = values["go_memstats_next_gc_bytes"] / (1 + collectorPercent/100) / 1e6
+		r.hundreds[m.Service+", goroutines"] = values["go_goroutines"] / 100
+		r.hundreds[m.Service+", files"] = values["process_open_fds"] / 100
+		for name, n := range values {
+			if strings.HasPrefix(name, "minutehand_log_lag_records") {
+				r.behind = max(r.behind, n)
+			}
+		}
 	}
-	fmt.Printf("| %s | %d | %d | %d | %d | %.1f | %.1f |", r.at.Round(time.Second), r.called, r.missing, r.early, r.doubled, r.p50, r.p99)
+	return nil
+}
+
+func (r *soakRow) print(head bool) {
+	names, counts := slices.Sorted(maps.Keys(r.mb)), slices.Sorted(maps.Keys(r.hundreds))
+	if head {
+		all := append([]string{"after", "due", "called", "p50, ms", "p99", "records behind"}, names...)
+		fmt.Printf("| %s |\n|%s\n", strings.Join(append(all, counts...), " | "), strings.Repeat("---|", len(all)+len(counts)))
+	}
+	fmt.Printf("| %s | %d | %d | %.1f | %.1f | %.0f |", r.at.Round(time.Second), r.due, r.called, r.p50, r.p99, r.behind)
 	for _, name := range names {
-		fmt.Printf(" %.0f |", r.mb[name])
+		fmt.Printf(" %.1f |", r.mb[name])
+	}
+	for _, name := range counts {
+		fmt.Printf(" %.0f |", r.hundreds[name]*100)
 	}
 	fmt.Println()
 }
 
-// told prints what has not levelled off: what was more in the last quarter than in the one before it. It fails if there is any, or if calls
-// were not as they should be.
-func told(rows []soakRow) (err error) {
-	most := func(rows []soakRow, name string) (mb float64) {
-		for _, r := range rows {
-			mb = max(mb, r.mb[name])
+// levelled fails if there was more of something in the last quarter than in the one before it, or a group of the log was behind in the end.
+func levelled(rows []soakRow) (err error) {
+	last, quarter := rows[len(rows)-1], len(rows)/4
+	compare := func(of func(r *soakRow) map[string]float64) {
+		most := func(rows []soakRow, name string) (most float64) {
+			for i := range rows {
+				most = max(most, of(&rows[i])[name])
+			}
+			return most
 		}
-		return mb
-	}
-	last := rows[len(rows)-1]
-	quarter := len(rows) / 4
-	for _, name := range slices.Sorted(maps.Keys(last.mb)) {
-		before, now := most(rows[len(rows)-2*quarter:len(rows)-quarter], name), most(rows[len(rows)-quarter:], name)
-		if now > before*(1+soakGrowth)+soakSlack {
-			err = errors.Join(err, fmt.Errorf("%s: %.0f MB at most in the last quarter, %.0f in the one before", name, now, before))
+		for _, name := range slices.Sorted(maps.Keys(of(&last))) {
+			before, now := most(rows[len(rows)-2*quarter:len(rows)-quarter], name), most(rows[len(rows)-quarter:], name)
+			if now > before*(1+soakGrowth)+soakSlack {
+				err = errors.Join(err, fmt.Errorf("%s: %.1f MB or hundreds at most in the last quarter, %.1f in the one before", name, now, before))
+			}
 		}
 	}
-	if last.missing > 0 || last.early > 0 || last.doubled > 0 {
-		err = errors.Join(err, fmt.Errorf("%d calls are missing, %d were early, %d doubled", last.missing, last.early, last.doubled))
+	compare(func(r *soakRow) map[string]float64 { return r.mb })
+	compare(func(r *soakRow) map[string]float64 { return r.hundreds })
+	if last.behind > soakBehind {
+		err = errors.Join(err, fmt.Errorf("a group of the log has %.0f records before it", last.behind))
 	}
 	if err == nil {
 		fmt.Println("\neverything has levelled off")

@@ -99,7 +99,7 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 		text = textOf(req)
 	}
 	if text == nil {
-		resp, err := d.other.RoundTrip(req)
+		resp, err := d.other.RoundTrip(req.WithContext(withCall(req.Context())))
 		if err == nil && ok && at.tls && resp.ProtoMajor == 1 {
 			d.learn(at)
 		}
@@ -238,7 +238,9 @@ func (d *direct) connection(ctx context.Context, at place) (*conn, error) {
 	c := &conn{Conn: raw, socket: raw, at: at, left: maxHeaderBytes}
 	if at.tls {
 		if c.Conn, err = d.handshakes.make(ctx, raw, at.addr, d.tls); err != nil {
-			d.forget(at)
+			if ctx.Err() == nil { // otherwise the place may be what it was
+				d.forget(at)
+			}
 			return nil, err
 		}
 	}

@@ -54,6 +54,21 @@ func (h *handshakes) make(ctx context.Context, raw net.Conn, addr string, cfg *t
 	return c, nil
 }
 
+// callKey is the key under which the context of a dial holds that of the call that it is for.
+type callKey struct{}
+
+// withCall returns a context for net/http, which dials with a context that has the values of a call's, but does not end with it: what waits
+// for a turn would then wait for calls that nobody waits for any more.
+func withCall(ctx context.Context) context.Context { return context.WithValue(ctx, callKey{}, ctx) }
+
+// callOf returns the context of the call that a dial is for.
+func callOf(dial context.Context) context.Context {
+	if call, ok := dial.Value(callKey{}).(context.Context); ok {
+		return call
+	}
+	return dial
+}
+
 // begin waits for the turn of a handshake that has not begun.
 func (h *handshakes) begin(ctx context.Context) error {
 	h.mu.Lock()

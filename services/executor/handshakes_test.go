@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/minutehand/minutehand/libs/clock"
 )
 
 // handshakeBench makes handshakes with targets at the other end of pipes. Each computes twice, for as long as computes says: before it
@@ -189,4 +192,51 @@ func TestHandshakeThatNobodyWaitsForTakesNoTurn(t *testing.T) {
 			t.Errorf("%d turns are free, want 1", b.free)
 		}
 	})
+}
+
+// Neither net/http, which dials on behalf of calls that have ended, nor a host that is known takes a turn then.
+func TestCallThatEndsWhileItWaitsForItsTurnLeavesNothingBehind(t *testing.T) {
+	for name, known := range map[string]bool{"host met for the first time": false, "host that is known": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			d := newTransport(DefaultConfig(), clock.Clock{}, &net.Dialer{})
+			for range d.handshakes.free { // others have the turns
+				if err := d.handshakes.begin(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			at := place{true, listener.Addr().String()}
+			if known {
+				d.learn(at)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+at.addr, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.RoundTrip(req); !errors.Is(err, context.DeadlineExceeded) { //nolint:bodyclose // there is none
+				t.Errorf("a call that has no turn: %v", err)
+			}
+			if d.speaks(at) != known {
+				t.Error("it is known otherwise than before")
+			}
+			c, err := listener.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := c.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
+				t.Errorf("the connection was not closed: %d bytes, %v", n, err)
+			}
+		})
+	}
 }

@@ -12,11 +12,13 @@ import (
 
 // Access says where Redis is.
 type Access struct {
-	Address      settings.Addresses  `default:"127.0.0.1:6379" env:"ADDRESS" placeholder:"HOST:PORT,…" help:"The Redis server; of a cluster, nodes to begin with."`
-	Cluster      bool                `env:"CLUSTER" help:"It is a Redis Cluster."`
-	Prefix       string              `default:"minutehand:" env:"PREFIX" placeholder:"TEXT" help:"Prefix of all keys."`
-	Username     string              `env:"USERNAME" placeholder:"NAME" help:"User of Redis; empty for the default one."`
-	PasswordFile settings.SecretFile `env:"PASSWORD_FILE" placeholder:"FILE" help:"File with the user's password."`
+	Address  settings.Addresses `default:"127.0.0.1:6379" env:"ADDRESS" placeholder:"HOST:PORT,…" help:"The Redis server; of a cluster, nodes to begin with."`
+	Cluster  bool               `env:"CLUSTER" help:"It is a Redis Cluster."`
+	Prefix   string             `default:"minutehand:" env:"PREFIX" placeholder:"TEXT" help:"Prefix of all keys."`
+	Username string             `env:"USERNAME" placeholder:"NAME" help:"User of Redis; empty for the default one."`
+	// With releases from before beside it, an attempt that is delivered again could be called twice (decision 46).
+	OutcomesTogether bool                `env:"OUTCOMES_TOGETHER" help:"Keep the first outcomes of a minute in one hash, which takes a fraction of the memory. To be set once every process runs a release that has this setting."`
+	PasswordFile     settings.SecretFile `env:"PASSWORD_FILE" placeholder:"FILE" help:"File with the user's password."`
 	certificates.Towards
 }
 
@@ -26,6 +28,7 @@ func (a *Access) Options(logger *slog.Logger) (Options, error) {
 	client, err2 := a.Client(logger)
 	return Options{
 		Address: a.Address.String(), Cluster: a.Cluster, Prefix: a.Prefix, Username: a.Username, Password: password, TLS: client,
+		OutcomesTogether: a.OutcomesTogether,
 	}, errors.Join(err, err2)
 }
 

@@ -100,10 +100,10 @@ func used(t *testing.T, c *goredis.Client) int64 {
 }
 
 func TestOutcomeTakesAtMost120Bytes(t *testing.T) {
-	const outcomes = 40_000                                         // of five minutes
-	for _, partitions := range []int{0, bucket.DefaultPartitions} { // 0 for the few of the other tests
-		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
-			c, tier := server(t), open(t, redis.Options{Partitions: partitions})
+	const outcomes = 40_000 // of five minutes
+	for name, o := range map[string]redis.Options{"few partitions": {}, "many": {Partitions: bucket.DefaultPartitions, OutcomesTogether: true}} {
+		t.Run(name, func(t *testing.T) {
+			c, tier := server(t), open(t, o)
 			r := redis.NewRecords(tier)
 			ended(t, r, time.Now(), 1000, 4096) // what scripts and connections take is there
 			forgetDetails(t, c, tier.Prefix())
@@ -159,15 +159,22 @@ func TestClaimTakesAtMost80Bytes(t *testing.T) {
 }
 
 func TestPackedOutcomeEndsItsAttempt(t *testing.T) {
-	c, tier := server(t), open(t, redis.Options{Partitions: 1})
-	r := redis.NewRecords(tier)
-	keys := ended(t, r, time.Now(), 1000, 10) // the first and the last of 200 of a minute do not lie in one hash
-	forgetDetails(t, c, tier.Prefix())
-	if first := tier.EndedKeys(keys[0])[0]; c.HLen(t.Context(), first).Val() != 128 {
-		t.Errorf("%d outcomes lie in the first hash of a minute, want 128", c.HLen(t.Context(), first).Val())
-	}
-	for i, k := range []attempts.Key{keys[0], keys[len(keys)-1]} {
-		t.Run([]string{"the first", "the last"}[i], func(t *testing.T) { packedOutcomeEnds(t, r, k) })
+	for _, together := range []bool{false, true} {
+		c, tier := server(t), open(t, redis.Options{Partitions: 1, OutcomesTogether: together})
+		r := redis.NewRecords(tier)
+		keys := ended(t, r, time.Now(), 1000, 10) // 200 of each minute
+		forgetDetails(t, c, tier.Prefix())
+		want := map[bool]int64{true: 128}[together]
+		if n := c.HLen(t.Context(), tier.EndedKeys(keys[0])[0]).Val(); n != want {
+			t.Errorf("%d outcomes lie in the first hash of a minute, want %d", n, want)
+		}
+		// Those that read it may have been told otherwise than those that stored it.
+		o := redis.Options{Partitions: 1, OutcomesTogether: !together, Prefix: tier.Prefix()}
+		for i, k := range []attempts.Key{keys[0], keys[len(keys)-1]} {
+			t.Run(fmt.Sprintf("together: %t, %s", together, []string{"the first", "the last"}[i]), func(t *testing.T) {
+				packedOutcomeEnds(t, redis.NewRecords(open(t, o)), k)
+			})
+		}
 	}
 }
 

@@ -20,9 +20,10 @@ import (
 const (
 	// endedName and keptName name the keys of packed outcomes, and of what was forgotten of them before its time.
 	endedName, keptName = "ended:", "kept"
-	// The first endedFirst outcomes of a minute of a partition lie in one hash, the others in one of endedShares: each shall have enough of
-	// them that its name is no weight, and few enough that Redis keeps it in one piece of memory, as it does with 128 fields of up to 64 bytes.
-	endedFirst, endedShares = "128", 16
+	// The first endedFirst outcomes of a minute of a partition lie in one hash, if [Options] say so, the others in one of endedShares: each
+	// shall have enough of them that its name is no weight, and few enough that Redis keeps it in one piece of memory, as it does with 128
+	// fields of up to 64 bytes.
+	endedFirst, endedShares = 128, 16
 	// outcomeTTL is how long an outcome is kept, packed, and detailTTL how long all of it. Both exceed the promise by the difference
 	// that clocks may have.
 	outcomeTTL = attempts.Retention + 2*clock.MaxDifference
@@ -122,10 +123,11 @@ local function look(digest)
   if not there then packed = redis.call('HGET', KEYS[2], digest) or redis.call('HGET', KEYS[3], digest) end
   outcome = outcome or packed
 end
-local function store(text, detail_ms, digest, pack, ms)
+local function store(text, detail_ms, digest, pack, ms, first)
   redis.call('HSET', key, 'e', '1', 'o', text)
   redis.call('PEXPIRE', key, detail_ms)
-  local into = redis.call('HLEN', KEYS[2]) < ` + endedFirst + ` and KEYS[2] or KEYS[3]
+  local into = KEYS[3]
+  if first ~= '0' and redis.call('HLEN', KEYS[2]) < tonumber(first) then into = KEYS[2] end
   redis.call('HSET', into, digest, pack)
   redis.call('PEXPIRE', into, ms)
 end
@@ -290,7 +292,7 @@ var finishScript = newScript(recordLua + `
 look(ARGV[6])
 if outcome or not (not there or mine(ARGV[1], ARGV[2]) or not alive(ARGV[3])) then return answer(0) end
 if not there then redis.call('HSET', key, 'c', ARGV[1], 's', ARGV[2]) end
-store(ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8])
+store(ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9])
 return 1`)
 
 // Finish implements attempts.Records.
@@ -300,7 +302,7 @@ func (r *Records) Finish(ctx context.Context, ends []attempts.Completion, now ti
 	}
 	calls := make([]call, len(ends))
 	for i, e := range ends {
-		args := append([]any{e.Token.Counter, e.Token.Start, now.UnixMilli()}, stored(e.Key, e.Token, e.Outcome)...)
+		args := append([]any{e.Token.Counter, e.Token.Start, now.UnixMilli()}, r.stored(e.Key, e.Token, e.Outcome)...)
 		calls[i] = call{finishScript, r.keysOf(e.Key), args}
 	}
 	answers, err := r.runAll(ctx, calls)
@@ -323,19 +325,23 @@ var refuseScript = newScript(recordLua + `
 look(ARGV[3])
 if outcome or running or (exists and not released) then return answer(0) end
 if not there then redis.call('HSET', key, 'c', 0, 's', 0) end
-store(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+store(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6])
 return answer(1)`)
 
 // stored returns the arguments by which a script stores an outcome.
-func stored(k attempts.Key, t job.Token, o *job.Outcome) []any {
-	return []any{wire.MarshalOutcome(o), detailTTL.Milliseconds(), digest(k), attempts.Pack(t, o), outcomeTTL.Milliseconds()}
+func (r *Records) stored(k attempts.Key, t job.Token, o *job.Outcome) []any {
+	first := 0
+	if r.o.OutcomesTogether {
+		first = endedFirst
+	}
+	return []any{wire.MarshalOutcome(o), detailTTL.Milliseconds(), digest(k), attempts.Pack(t, o), outcomeTTL.Milliseconds(), first}
 }
 
 // Refuse implements attempts.Records.
 func (r *Records) Refuse(
 	ctx context.Context, k attempts.Key, o job.Outcome, _ time.Time,
 ) (attempts.Record, bool, error) {
-	rec, ok, err := answerOf(r.gather.run(ctx, refuseScript, r.keysOf(k), stored(k, job.Token{}, &o)...))
+	rec, ok, err := answerOf(r.gather.run(ctx, refuseScript, r.keysOf(k), r.stored(k, job.Token{}, &o)...))
 	if err != nil {
 		return rec, ok, fmt.Errorf("redis: refuse: %w", err)
 	}

@@ -34,7 +34,8 @@ const partitions = 4
 func open(t *testing.T, o redis.Options) *redis.Tier {
 	t.Helper()
 	o.Address = servertest.Address(t, map[bool]string{false: "REDIS", true: "REDIS_CLUSTER"}[o.Cluster])
-	o.Prefix, o.Partitions = fmt.Sprintf("test-%d-%d:", time.Now().UnixNano(), tiers.Add(1)), cmp.Or(o.Partitions, partitions)
+	o.Prefix = cmp.Or(o.Prefix, fmt.Sprintf("test-%d-%d:", time.Now().UnixNano(), tiers.Add(1)))
+	o.Partitions = cmp.Or(o.Partitions, partitions)
 	tier := redis.Open(o)
 	t.Cleanup(func() {
 		if err := tier.Close(); err != nil {

@@ -35,6 +35,8 @@ type Options struct {
 	Partitions int
 	// Prefix of all keys, such as "minutehand:".
 	Prefix string
+	// OutcomesTogether keeps the first outcomes of a minute of a partition in one hash. Releases that do not have it do not find them there.
+	OutcomesTogether bool
 	// MaxEntries bounds the entries of one partition; 0 means 1,000,000.
 	MaxEntries int
 }
