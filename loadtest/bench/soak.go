@@ -198,11 +198,13 @@ func (b *onServers) registerOnce(ctx context.Context, s soaking) error {
 		case <-ctx.Done():
 			return nil
 		}
-		jobs := make([]map[string]any, soakOneShots)
-		for i := range jobs {
-			jobs[i] = map[string]any{
-				"name": "soak", "type": "one_shot", "run_at": s.once(round, i).UTC().Format(time.RFC3339Nano),
-				"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"text": text(ladderKB)}},
+		var jobs []map[string]any
+		for i := range soakOneShots {
+			if at := s.once(round, i); at.Before(s.until) {
+				jobs = append(jobs, map[string]any{
+					"name": "soak", "type": "one_shot", "run_at": at.UTC().Format(time.RFC3339Nano),
+					"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"text": text(ladderKB)}},
+				})
 			}
 		}
 		if err := b.api().registerJobs(ctx, jobs); err != nil {
