@@ -165,7 +165,11 @@ func (b *onServers) soaked(ctx context.Context, last time.Duration) error {
 	if context.Cause(ctx) != nil {
 		return context.Cause(ctx)
 	}
-	return errors.Join(levelled(rows), b.complete(ctx, s))
+	if err := errors.Join(levelled(rows), b.complete(ctx, s)); err != nil {
+		return err
+	}
+	fmt.Println("\neverything has levelled off, and every call came once")
+	return nil
 }
 
 // complete fails if calls were missing, early or doubled in the end.
@@ -328,9 +332,6 @@ func levelled(rows []soakRow) (err error) {
 	compare(func(r *soakRow) map[string]float64 { return r.hundreds })
 	if last.behind > soakBehind {
 		err = errors.Join(err, fmt.Errorf("a group of the log has %.0f records before it", last.behind))
-	}
-	if err == nil {
-		fmt.Println("\neverything has levelled off")
 	}
 	return err
 }
