@@ -59,10 +59,8 @@ func main() {
 		err = runTimers(ctx, *timers, *fires)
 	case *rates != "":
 		err = ladder(ctx, rungs(*rates, *recurring))
-	case *costs != "" && *onlyBytesOf:
-		err = onlyBytes(ctx, *costs)
 	case *costs != "":
-		err = measureCosts(ctx, *costs)
+		err = map[bool]func(context.Context, string) error{true: onlyBytes, false: measureCosts}[*onlyBytesOf](ctx, *costs)
 	case *sizes != "":
 		err = stampedes(ctx, *binary, *sizes, *servers, *recurring, *least)
 	case *servers:

@@ -62,9 +62,9 @@ func (b *handshakeBench) Put(string, *tls.ClientSessionState) {}
 // connect makes a handshake with a target that answers after a while; never, if that is negative.
 func (b *handshakeBench) connect(ctx context.Context, after time.Duration) error {
 	near, far := net.Pipe()
-	defer near.Close()
+	defer func() { _ = near.Close() }()
 	go func() {
-		defer far.Close()
+		defer func() { _ = far.Close() }()
 		if after >= 0 {
 			server := tls.Server(slow{far, bufio.NewReader(far), after}, b.server)
 			_ = server.HandshakeContext(ctx) // the client tells
@@ -203,7 +203,7 @@ func TestCallThatEndsWhileItWaitsForItsTurnLeavesNothingBehind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer listener.Close()
+			defer func() { _ = listener.Close() }()
 			d := newTransport(DefaultConfig(), clock.Clock{}, &net.Dialer{})
 			for range d.handshakes.free { // others have the turns
 				if err := d.handshakes.begin(t.Context()); err != nil {
@@ -230,7 +230,7 @@ func TestCallThatEndsWhileItWaitsForItsTurnLeavesNothingBehind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.Close()
+			defer func() { _ = c.Close() }()
 			if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 				t.Fatal(err)
 			}

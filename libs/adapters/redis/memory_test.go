@@ -124,7 +124,7 @@ func TestClaimTakesAtMost80Bytes(t *testing.T) {
 	const claims = 40_000 // of five minutes
 	c, tier := server(t), open(t, redis.Options{Partitions: bucket.DefaultPartitions})
 	h := redis.NewHotBuckets(tier)
-	defer h.Close()
+	defer func() { _ = h.Close() }()
 	from := job.Instant(time.Now())
 	claim := func(i int) {
 		due := from.Add(time.Duration(i%5) * time.Minute)
