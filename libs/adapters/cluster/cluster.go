@@ -221,7 +221,11 @@ func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Log
 	if err := c.EnsureTopics(ctx); err != nil {
 		return fmt.Errorf("%w (%sKAFKA_REPLICATION is %d, %[2]sKAFKA_PARTITIONS %[4]d)", err, settings.Prefix, cfg.Kafka.Replication, cfg.Kafka.Partitions)
 	}
-	if created, there := c.bucket.CreateBucket(ctx), c.bucket.Check(ctx); there != nil {
+	created := c.bucket.CreateBucket(ctx)
+	if created == nil { // or it was there
+		return nil
+	}
+	if there := c.bucket.Check(ctx); there != nil {
 		return fmt.Errorf("the archive's bucket is not there and cannot be made: %w", errors.Join(created, there))
 	}
 	return nil
