@@ -156,7 +156,7 @@ func (b *onServers) soaked(ctx context.Context, last time.Duration) error {
 		}
 		row, err := b.soakRow(ctx, s, rows)
 		if err != nil {
-			return err
+			return errors.Join(err, context.Cause(ctx))
 		}
 		rows = append(rows, row)
 		row.print(i == 0)
@@ -174,7 +174,11 @@ func (b *onServers) soaked(ctx context.Context, last time.Duration) error {
 
 // complete fails if calls were missing, early or doubled in the end.
 func (b *onServers) complete(ctx context.Context, s soaking) error {
-	time.Sleep(time.Until(s.until.Add(soakLate)))
+	select {
+	case <-time.After(time.Until(s.until.Add(soakLate))):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	t, err := b.api().tally(ctx, b.target, false)
 	if want := s.due(s.until); err == nil && (t.Count != want || t.Early > 0 || t.Doubled > 0) {
 		err = fmt.Errorf("%d of %d calls came, %d early, %d doubled", t.Count, want, t.Early, t.Doubled)
@@ -187,7 +191,7 @@ func (b *onServers) registerRecurring(ctx context.Context, s soaking) error {
 	for i := range jobs {
 		jobs[i] = map[string]any{
 			"name": "soak", "type": "interval", "every": soakEvery.String(), "start_at": s.recurs(i).UTC().Format(time.RFC3339Nano),
-			"end_at": s.until.Add(-time.Millisecond).UTC().Format(time.RFC3339Nano),
+			"end_at": s.until.UTC().Format(time.RFC3339Nano),
 			"target": map[string]any{"kind": "http_webhook", "url": b.target + "/hook", "body": map[string]any{"text": text(ladderKB)}},
 		}
 	}
@@ -223,7 +227,9 @@ type soakRow struct {
 	at          time.Duration
 	called, due int
 	p50, p99    float64
-	behind      float64
+	// behind is the most that any of groups of the log has before it.
+	behind float64
+	groups int
 	// mb is memory and disk by what uses it, hundreds what is counted of the services: goroutines and open files.
 	mb, hundreds map[string]float64
 }
@@ -288,7 +294,7 @@ func (b *onServers) counted(ctx context.Context, r *soakRow) error {
 		r.hundreds[m.Service+", files"] = values["process_open_fds"] / 100
 		for name, n := range values {
 			if strings.HasPrefix(name, "minutehand_log_lag_records") {
-				r.behind = max(r.behind, n)
+				r.behind, r.groups = max(r.behind, n), r.groups+1
 			}
 		}
 	}
@@ -330,6 +336,9 @@ func levelled(rows []soakRow) (err error) {
 	}
 	compare(func(r *soakRow) map[string]float64 { return r.mb })
 	compare(func(r *soakRow) map[string]float64 { return r.hundreds })
+	if last.groups < rows[0].groups {
+		err = errors.Join(err, fmt.Errorf("of %d groups of the log %d tell how far they are", rows[0].groups, last.groups))
+	}
 	if last.behind > soakBehind {
 		err = errors.Join(err, fmt.Errorf("a group of the log has %.0f records before it", last.behind))
 	}

@@ -237,10 +237,11 @@ func (d *direct) connection(ctx context.Context, at place) (*conn, error) {
 	}
 	c := &conn{Conn: raw, socket: raw, at: at, left: maxHeaderBytes}
 	if at.tls {
+		if err := d.handshakes.begin(ctx); err != nil {
+			return nil, errors.Join(err, raw.Close())
+		}
 		if c.Conn, err = d.handshakes.make(ctx, raw, at.addr, d.tls); err != nil {
-			if ctx.Err() == nil { // otherwise the place may be what it was
-				d.forget(at)
-			}
+			d.forget(at)
 			return nil, err
 		}
 	}

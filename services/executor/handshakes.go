@@ -29,12 +29,9 @@ type turn struct {
 
 func newHandshakes() *handshakes { return &handshakes{free: max(runtime.GOMAXPROCS(0)/2, 1)} }
 
-// make makes the handshake on a connection to a target, or closes it; its host is that of addr, unless the configuration names it. The time
-// until it may begin counts for ctx, but not for the limit of a handshake.
+// make makes the handshake, whose turn it is, on a connection to a target, or closes it; its host is that of addr, unless the configuration
+// names it.
 func (h *handshakes) make(ctx context.Context, raw net.Conn, addr string, cfg *tls.Config) (net.Conn, error) {
-	if err := h.begin(ctx); err != nil {
-		return nil, errors.Join(err, raw.Close())
-	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
 	if cfg.ServerName == "" {
@@ -69,7 +66,7 @@ func callOf(dial context.Context) context.Context {
 	return dial
 }
 
-// begin waits for the turn of a handshake that has not begun.
+// begin waits for the turn of a handshake that has not begun. This time does not count for the limit of a handshake.
 func (h *handshakes) begin(ctx context.Context) error {
 	h.mu.Lock()
 	if h.free > 0 {

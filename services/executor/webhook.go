@@ -64,10 +64,12 @@ func newTransport(cfg Config, c clock.Clock, dialer *net.Dialer) *direct {
 	theirs := max(cfg.MaxIdle/4, 1) // connections of HTTP/2 are few, those of HTTP/1.1 are of hosts that are met for the first time
 	// What it returns is a *tls.Conn: net/http asks that for the protocol.
 	dialTLS := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		ctx = callOf(ctx)
 		raw, err := dialer.DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
+		}
+		if err := h.begin(callOf(ctx)); err != nil {
+			return nil, errors.Join(err, raw.Close())
 		}
 		return h.make(ctx, raw, addr, both)
 	}

@@ -213,7 +213,13 @@ func packedOutcomeEnds(t *testing.T, r *redis.Records, k attempts.Key) {
 }
 
 func TestServerThatRunsFullForgetsTheOldestOutcomesFirstAndTells(t *testing.T) {
-	c, tier := server(t), open(t, redis.Options{})
+	for _, together := range []bool{false, true} {
+		t.Run(fmt.Sprintf("together: %t", together), func(t *testing.T) { oldestAreForgotten(t, redis.Options{OutcomesTogether: together}) })
+	}
+}
+
+func oldestAreForgotten(t *testing.T, o redis.Options) {
+	c, tier := server(t), open(t, o)
 	ctx, r := t.Context(), redis.NewRecords(tier)
 	valve := redis.NewValve(tier, slog.New(slog.DiscardHandler))
 	defer valve.Close()

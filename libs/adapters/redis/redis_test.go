@@ -66,9 +66,12 @@ func TestConformance(t *testing.T) {
 				return buckets(t, redis.Options{Cluster: cluster, MaxEntries: bound})
 			})
 		})
-		t.Run("records, "+name, func(t *testing.T) {
-			attemptstest.Run(t, func(t *testing.T) attempts.Records { return redis.NewRecords(open(t, redis.Options{Cluster: cluster})) })
-		})
+		for _, together := range []bool{false, true} {
+			t.Run(fmt.Sprintf("records, %s, together: %t", name, together), func(t *testing.T) {
+				o := redis.Options{Cluster: cluster, OutcomesTogether: together}
+				attemptstest.Run(t, func(t *testing.T) attempts.Records { return redis.NewRecords(open(t, o)) })
+			})
+		}
 		t.Run("board, "+name, func(t *testing.T) {
 			real := func(t *testing.T, check func(t *testing.T)) { check(t) } // the server's clock is not a bubble's
 			capacitytest.Run(t, real, func(t *testing.T) capacity.Board {

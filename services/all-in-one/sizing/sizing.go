@@ -222,7 +222,7 @@ func (c *Costs) Plan(l Load) (Plan, error) {
 			masters := max(1, math.Ceil(n.Cores/usable), math.Ceil(n.Memory/redisCopies/workingSet/nodeMemory))
 			n.Processes, n.Cores = redisCopies*int(masters), n.Cores*(1+replicaWork)
 			n.Network = network * c.Bytes.RedisNetworkShare
-			n.Basis = "cores, bytes: measured with one server, which uses one core at most; masters and replicas are extrapolated"
+			n.Basis = "cores, bytes: measured with one server, which uses one core at most; masters and replicas are extrapolated; memory: with MINUTEHAND_REDIS_OUTCOMES_TOGETHER"
 		case "ZooKeeper":
 			n.Cores, n.Processes = t.full(&l, 1)*3, 3
 			n.Memory = float64(n.Processes) * t.MiB * (1 << 20)
