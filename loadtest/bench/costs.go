@@ -40,8 +40,8 @@ const (
 	// mostOff is how far the model may be off for the load that it was not fitted to.
 	mostOff = 0.25
 	// packedOutcome and claim are what an outcome and a claim take in Redis for an hour; TestOutcomeTakesAtMost120Bytes and
-	// TestClaimTakesAtMost80Bytes bound them.
-	packedOutcome, claim = 120, 80
+	// TestClaimTakesAtMost120Bytes bound them.
+	packedOutcome, claim = 120, 120
 )
 
 // observed is what a load used: CPU seconds by tier for each second of the load, and bytes for each fire.
