@@ -33,7 +33,7 @@ func measureBytes(ctx context.Context, target string) (bytes sizing.Bytes, err e
 			return err
 		}
 		time.Sleep(15 * time.Second) // until objects are put
-		archived, err := sizeOf(filepath.Join(b.state, "data", "s3", "buckets", b.keyspace), ".parquet")
+		archived, err := sizeOf(filepath.Join(b.state, "data", "s3", "buckets", b.config.Cassandra.Keyspace), ".parquet")
 		if err != nil {
 			return err
 		}

@@ -50,6 +50,14 @@ type observed struct {
 	kafka, history, net, redis float64
 }
 
+// costsTo measures what fires cost, or only what things take, and writes it to a file.
+func costsTo(ctx context.Context, file string, bytesOnly bool) error {
+	if bytesOnly {
+		return onlyBytes(ctx, file)
+	}
+	return measureCosts(ctx, file)
+}
+
 // measureCosts measures what fires cost on the servers, writes it to a file, and compares what the model says about another load with
 // what that uses.
 func measureCosts(ctx context.Context, file string) error {

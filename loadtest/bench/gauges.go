@@ -22,7 +22,7 @@ type gauges struct {
 }
 
 func (b *onServers) now(ctx context.Context) (g gauges, err error) {
-	logs, err := filepath.Glob(filepath.Join(b.state, "data", "kafka", b.keyspace+".*"))
+	logs, err := filepath.Glob(filepath.Join(b.state, "data", "kafka", b.config.Cassandra.Keyspace+".*"))
 	if err != nil {
 		return g, err
 	}
@@ -66,10 +66,10 @@ func (b *onServers) redisInfo(ctx context.Context) (map[string]float64, error) {
 
 // coldBytes returns what a table takes on disk, or the whole keyspace, after everything in memory was written there.
 func (b *onServers) coldBytes(ctx context.Context, table string) (bytes float64, err error) {
-	if out, err := exec.CommandContext(ctx, "infra/local/local", "nodetool", "1", "flush", b.keyspace).CombinedOutput(); err != nil { //nolint:gosec // ours
+	if out, err := exec.CommandContext(ctx, "infra/local/local", "nodetool", "1", "flush", b.config.Cassandra.Keyspace).CombinedOutput(); err != nil { //nolint:gosec // ours
 		return 0, fmt.Errorf("flush: %w: %s", err, out)
 	}
-	folders, err := filepath.Glob(filepath.Join(b.state, "data", "cassandra-1-of-1", "data", b.keyspace, table+"*"))
+	folders, err := filepath.Glob(filepath.Join(b.state, "data", "cassandra-1-of-1", "data", b.config.Cassandra.Keyspace, table+"*"))
 	if err != nil {
 		return 0, err
 	}

@@ -60,7 +60,7 @@ func main() {
 	case *rates != "":
 		err = ladder(ctx, rungs(*rates, *recurring))
 	case *costs != "":
-		err = map[bool]func(context.Context, string) error{true: onlyBytes, false: measureCosts}[*onlyBytesOf](ctx, *costs)
+		err = costsTo(ctx, *costs, *onlyBytesOf)
 	case *sizes != "":
 		err = stampedes(ctx, *binary, *sizes, *servers, *recurring, *least)
 	case *servers:

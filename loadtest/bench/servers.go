@@ -48,8 +48,8 @@ type onServers struct {
 	target string
 	client *http.Client
 	state  string // the folder of infra/local
-	// keyspace is the installation's, whose name its topics and bucket have too; partitions is its partition count.
-	keyspace   string
+	// config has the names of the installation's keyspace, topics and bucket; partitions is its partition count.
+	config     cluster.Config
 	partitions int
 }
 
@@ -135,7 +135,7 @@ func withInstallation(ctx context.Context, target string, partitions int, measur
 	if err != nil {
 		return err
 	}
-	b.keyspace = config.Cassandra.Keyspace
+	b.config = config
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if err := cluster.Migrate(ctx, config, schemas.Cassandra(), logger); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -14,10 +13,10 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/loadtest/fleet"
 )
 
 const (
@@ -30,8 +29,9 @@ const (
 	soakLate = 30 * time.Second
 	// soakGrace and soakKeeps are what a soak shortens: the time for which Cassandra keeps tombstones, and the log its records.
 	soakGrace, soakKeeps = time.Minute, 10 * time.Minute
-	// soakGrowth is by how much what has levelled off may still vary, as a share, and soakSlack in MB, or in hundreds of what is counted.
-	soakGrowth, soakSlack = 0.1, 1
+	// soakGrowth is by how much what has levelled off may still vary, as a share; on top come soakMB for what is in MB, soakCount for
+	// what is counted.
+	soakGrowth, soakMB, soakCount = 0.1, 1, 100
 	// soakBehind is how many records a group may have before it.
 	soakBehind = 5_000
 )
@@ -56,43 +56,28 @@ func soak(ctx context.Context, last time.Duration) error {
 
 // shorten lets the servers forget after minutes what they keep for days.
 func (b *onServers) shorten(ctx context.Context) error {
-	config := gocql.NewCluster("127.0.0.1:" + os.Getenv("CASSANDRA_PORT"))
-	config.Keyspace, config.Timeout = b.keyspace, time.Minute
-	session, err := config.CreateSession()
-	if err != nil {
-		return err
+	keeps := fmt.Sprint(" AND default_time_to_live = ", int(jobstore.HistoryTTL.Seconds())) // of this program, which is built with the tag too
+	tables := map[string]string{
+		"jobs": "", "pending": "", "listings": "", "listing_days": "", "partition_progress": "", "idempotency_keys": keeps, "definitions": keeps,
+		"dead_letters": keeps, "history_weeks": keeps + " AND compaction = {'class': 'TimeWindowCompactionStrategy', " +
+			"'compaction_window_unit': 'MINUTES', 'compaction_window_size': 2}",
 	}
-	defer session.Close()
-	keeps := int(jobstore.HistoryTTL.Seconds()) // of this program, which is built with the tag too
-	for table, more := range map[string]string{
-		"jobs": "", "pending": "", "listings": "", "listing_days": "", "partition_progress": "", "idempotency_keys": fmt.Sprint(" AND default_time_to_live = ", keeps),
-		"definitions": fmt.Sprint(" AND default_time_to_live = ", keeps), "dead_letters": fmt.Sprint(" AND default_time_to_live = ", keeps),
-		"history_weeks": fmt.Sprintf(" AND default_time_to_live = %d AND compaction = {'class': 'TimeWindowCompactionStrategy', "+
-			"'compaction_window_unit': 'MINUTES', 'compaction_window_size': 2}", keeps),
-	} {
-		if err := session.Query(fmt.Sprintf("ALTER TABLE %s WITH gc_grace_seconds = %d%s", table, int(soakGrace.Seconds()), more)).ExecContext(ctx); err != nil {
-			return fmt.Errorf("%s: %w", table, err)
-		}
-	}
-	client, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:" + os.Getenv("KAFKA_PORT")))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	admin := kadm.NewClient(client)
-	topics, err := admin.ListTopics(ctx)
-	if err != nil {
-		return err
-	}
-	ours := slices.DeleteFunc(topics.Names(), func(name string) bool { return !strings.HasPrefix(name, b.keyspace+".") })
 	retention, segment := fmt.Sprint(soakKeeps.Milliseconds()), fmt.Sprint(soakKeeps.Milliseconds()/10)
-	answers, err := admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{
-		{Op: kadm.SetConfig, Name: "retention.ms", Value: &retention}, {Op: kadm.SetConfig, Name: "segment.ms", Value: &segment},
-	}, ours...)
-	for _, a := range answers {
-		err = errors.Join(err, a.Err)
-	}
-	return err
+	return fleet.Administer(ctx, b.config, func(session *gocql.Session, log *kadm.Client, topics []string) error {
+		for table, more := range tables {
+			alter := fmt.Sprintf("ALTER TABLE %s.%s WITH gc_grace_seconds = %d%s", b.config.Cassandra.Keyspace, table, int(soakGrace.Seconds()), more)
+			if err := session.Query(alter).ExecContext(ctx); err != nil {
+				return fmt.Errorf("%s: %w", table, err)
+			}
+		}
+		answers, err := log.AlterTopicConfigs(ctx, []kadm.AlterConfig{
+			{Op: kadm.SetConfig, Name: "retention.ms", Value: &retention}, {Op: kadm.SetConfig, Name: "segment.ms", Value: &segment},
+		}, topics...)
+		for _, a := range answers {
+			err = errors.Join(err, a.Err)
+		}
+		return err
+	})
 }
 
 // soaking is the load of a soak. Nothing is due at until or later.
@@ -230,8 +215,8 @@ type soakRow struct {
 	// behind is the most that any of groups of the log has before it.
 	behind float64
 	groups int
-	// mb is memory and disk by what uses it, hundreds what is counted of the services: goroutines and open files.
-	mb, hundreds map[string]float64
+	// used is what may not grow: memory and disk by what uses it, in MB, and goroutines and open files of each service.
+	used map[string]float64
 }
 
 func (b *onServers) soakRow(ctx context.Context, s soaking, before []soakRow) (r soakRow, err error) {
@@ -240,7 +225,7 @@ func (b *onServers) soakRow(ctx context.Context, s soaking, before []soakRow) (r
 	if err != nil {
 		return r, err
 	}
-	r = soakRow{at: now.Sub(s.from), called: t.Count, due: s.due(now), mb: map[string]float64{}, hundreds: map[string]float64{}}
+	r = soakRow{at: now.Sub(s.from), called: t.Count, due: s.due(now), used: map[string]float64{}}
 	late := t.Late
 	if n := len(before); n > 0 {
 		late = late[before[n-1].called:]
@@ -258,11 +243,11 @@ func (b *onServers) soakRow(ctx context.Context, s soaking, before []soakRow) (r
 			if err != nil {
 				return r, err
 			}
-			r.mb[name+", resident"] += float64(bytes) / 1e6
+			r.used[name+", resident MB"] += float64(bytes) / 1e6
 		}
 	}
-	delete(r.mb, "sink, resident") // it remembers every call
-	delete(r.mb, "load generator, resident")
+	delete(r.used, "sink, resident MB") // these two remember every call
+	delete(r.used, "load generator, resident MB")
 	if err := b.counted(ctx, &r); err != nil {
 		return r, err
 	}
@@ -275,7 +260,7 @@ func (b *onServers) soakRow(ctx context.Context, s soaking, before []soakRow) (r
 		return r, err
 	}
 	cold, err := b.coldBytes(ctx, "")
-	r.mb["Redis, of keys"], r.mb["Kafka, disk"], r.mb["Cassandra, disk"] = info["used_memory"]/1e6, g.kafka/1e6, cold/1e6
+	r.used["Redis, MB of keys"], r.used["Kafka, MB on disk"], r.used["Cassandra, MB on disk"] = info["used_memory"]/1e6, g.kafka/1e6, cold/1e6
 	return r, err
 }
 
@@ -289,9 +274,8 @@ func (b *onServers) counted(ctx context.Context, r *soakRow) error {
 		if err != nil {
 			return err
 		}
-		r.mb[m.Service+", live"] = values["go_memstats_next_gc_bytes"] / (1 + collectorPercent/100) / 1e6
-		r.hundreds[m.Service+", goroutines"] = values["go_goroutines"] / 100
-		r.hundreds[m.Service+", files"] = values["process_open_fds"] / 100
+		r.used[m.Service+", live MB"] = values["go_memstats_next_gc_bytes"] / (1 + collectorPercent/100) / 1e6
+		r.used[m.Service+", goroutines"], r.used[m.Service+", files"] = values["go_goroutines"], values["process_open_fds"]
 		for name, n := range values {
 			if strings.HasPrefix(name, "minutehand_log_lag_records") {
 				r.behind, r.groups = max(r.behind, n), r.groups+1
@@ -302,40 +286,37 @@ func (b *onServers) counted(ctx context.Context, r *soakRow) error {
 }
 
 func (r *soakRow) print(head bool) {
-	names, counts := slices.Sorted(maps.Keys(r.mb)), slices.Sorted(maps.Keys(r.hundreds))
+	names := slices.Sorted(maps.Keys(r.used))
 	if head {
 		all := append([]string{"after", "due", "called", "p50, ms", "p99", "records behind"}, names...)
-		fmt.Printf("| %s |\n|%s\n", strings.Join(append(all, counts...), " | "), strings.Repeat("---|", len(all)+len(counts)))
+		fmt.Printf("| %s |\n|%s\n", strings.Join(all, " | "), strings.Repeat("---|", len(all)))
 	}
 	fmt.Printf("| %s | %d | %d | %.1f | %.1f | %.0f |", r.at.Round(time.Second), r.due, r.called, r.p50, r.p99, r.behind)
 	for _, name := range names {
-		fmt.Printf(" %.1f |", r.mb[name])
-	}
-	for _, name := range counts {
-		fmt.Printf(" %.0f |", r.hundreds[name]*100)
+		fmt.Printf(" %.4g |", r.used[name])
 	}
 	fmt.Println()
 }
 
 // levelled fails if there was more of something in the last quarter than in the one before it, or a group of the log was behind in the end.
 func levelled(rows []soakRow) (err error) {
-	last, quarter := rows[len(rows)-1], len(rows)/4
-	compare := func(of func(r *soakRow) map[string]float64) {
-		most := func(rows []soakRow, name string) (most float64) {
-			for i := range rows {
-				most = max(most, of(&rows[i])[name])
-			}
-			return most
+	most := func(rows []soakRow, name string) (most float64) {
+		for _, r := range rows {
+			most = max(most, r.used[name])
 		}
-		for _, name := range slices.Sorted(maps.Keys(of(&last))) {
-			before, now := most(rows[len(rows)-2*quarter:len(rows)-quarter], name), most(rows[len(rows)-quarter:], name)
-			if now > before*(1+soakGrowth)+soakSlack {
-				err = errors.Join(err, fmt.Errorf("%s: %.1f MB or hundreds at most in the last quarter, %.1f in the one before", name, now, before))
-			}
+		return most
+	}
+	last, quarter := rows[len(rows)-1], len(rows)/4
+	for _, name := range slices.Sorted(maps.Keys(last.used)) {
+		slack := float64(soakCount)
+		if strings.Contains(name, "MB") {
+			slack = soakMB
+		}
+		before, now := most(rows[len(rows)-2*quarter:len(rows)-quarter], name), most(rows[len(rows)-quarter:], name)
+		if now > before*(1+soakGrowth)+slack {
+			err = errors.Join(err, fmt.Errorf("%s: %.4g at most in the last quarter, %.4g in the one before", name, now, before))
 		}
 	}
-	compare(func(r *soakRow) map[string]float64 { return r.mb })
-	compare(func(r *soakRow) map[string]float64 { return r.hundreds })
 	if last.groups < rows[0].groups {
 		err = errors.Join(err, fmt.Errorf("of %d groups of the log %d tell how far they are", rows[0].groups, last.groups))
 	}

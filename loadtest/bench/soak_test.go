@@ -10,7 +10,7 @@ func TestSoakFindsWhatGrowsAndWhatIsBehind(t *testing.T) {
 	rows := func(change func(i int, r *soakRow)) []soakRow {
 		all := make([]soakRow, soakSamples)
 		for i := range all {
-			all[i] = soakRow{mb: map[string]float64{"executor, live": 30, "Redis, of keys": 300}, hundreds: map[string]float64{"executor, files": 2}, behind: 3000}
+			all[i] = soakRow{used: map[string]float64{"executor, live MB": 30, "Redis, MB of keys": 300, "executor, files": 200}, behind: 3000, groups: 3}
 			change(i, &all[i])
 		}
 		return all
@@ -19,13 +19,14 @@ func TestSoakFindsWhatGrowsAndWhatIsBehind(t *testing.T) {
 		change func(i int, r *soakRow)
 		want   string
 	}{
-		"nothing":                  {func(int, *soakRow) {}, ""},
-		"noise":                    {func(i int, r *soakRow) { r.mb["executor, live"] += float64(i % 3) }, ""},
-		"growth at first":          {func(i int, r *soakRow) { r.mb["Redis, of keys"] = float64(min(i, 5)) * 60 }, ""},
-		"a leak":                   {func(i int, r *soakRow) { r.mb["executor, live"] += 2 * float64(i) }, "executor, live"},
-		"a server's disk":          {func(i int, r *soakRow) { r.mb["Redis, of keys"] += 15 * float64(i) }, "Redis, of keys"},
-		"descriptors":              {func(i int, r *soakRow) { r.hundreds["executor, files"] += 0.8 * float64(i) }, "executor, files"},
-		"a group that has stopped": {func(i int, r *soakRow) { r.behind = 9000 * float64(i) }, "before it"},
+		"nothing":                    {func(int, *soakRow) {}, ""},
+		"noise":                      {func(i int, r *soakRow) { r.used["executor, live MB"] += float64(i % 3) }, ""},
+		"growth at first":            {func(i int, r *soakRow) { r.used["Redis, MB of keys"] = float64(min(i, 5)) * 60 }, ""},
+		"a leak":                     {func(i int, r *soakRow) { r.used["executor, live MB"] += 2 * float64(i) }, "executor, live MB"},
+		"a server's disk":            {func(i int, r *soakRow) { r.used["Redis, MB of keys"] += 15 * float64(i) }, "Redis, MB of keys"},
+		"descriptors":                {func(i int, r *soakRow) { r.used["executor, files"] += 80 * float64(i) }, "executor, files"},
+		"a group that does not tell": {func(i int, r *soakRow) { r.groups = 3 - i/11 }, "of 3 groups"},
+		"a group that has stopped":   {func(i int, r *soakRow) { r.behind = 9000 * float64(i) }, "before it"},
 	} {
 		err := levelled(rows(c.change))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

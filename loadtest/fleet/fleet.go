@@ -204,6 +204,14 @@ func (d dialer) DialContext(ctx context.Context, network, address string) (net.C
 func Remove(c cluster.Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	return Administer(ctx, c, func(tables *gocql.Session, log *kadm.Client, topics []string) error {
+		_, err := log.DeleteTopics(ctx, topics...)
+		return errors.Join(err, tables.Query("DROP KEYSPACE IF EXISTS "+c.Cassandra.Keyspace).ExecContext(ctx))
+	})
+}
+
+// Administer connects to Cassandra and Kafka beside the services, and hands over the installation's topics. No keyspace is chosen.
+func Administer(ctx context.Context, c cluster.Config, do func(tables *gocql.Session, log *kadm.Client, topics []string) error) error {
 	config := gocql.NewCluster(c.Cassandra.Hosts...)
 	config.Timeout = time.Minute
 	if c.Cassandra.Dial != nil {
@@ -230,13 +238,11 @@ func Remove(c cluster.Config) error {
 	}
 	defer client.Close()
 	admin := kadm.NewClient(client)
-	topics, err := admin.ListTopics(ctx)
+	all, err := admin.ListTopics(ctx)
 	if err != nil {
 		return err
 	}
-	names := slices.DeleteFunc(topics.Names(), func(name string) bool { return !strings.HasPrefix(name, c.Kafka.Prefix) })
-	_, err = admin.DeleteTopics(ctx, names...)
-	return errors.Join(err, session.Query("DROP KEYSPACE IF EXISTS "+c.Cassandra.Keyspace).ExecContext(ctx))
+	return do(session, admin, slices.DeleteFunc(all.Names(), func(name string) bool { return !strings.HasPrefix(name, c.Kafka.Prefix) }))
 }
 
 // Member returns the n-th process of a service. It may be called while others start.
