@@ -280,7 +280,7 @@ func (b *onServers) load(ctx context.Context, l sizing.Load) (o observed, err er
 	if time.Now().After(from) {
 		return o, errors.New("registration took longer than planned for")
 	}
-	cold, err := b.coldBytes(ctx, "history_weeks")
+	cold, err := b.coldBytes(ctx, "history_")
 	if err != nil {
 		return o, err
 	}
@@ -300,7 +300,7 @@ func (b *onServers) load(ctx context.Context, l sizing.Load) (o observed, err er
 	if err != nil {
 		return o, err
 	}
-	grown, err := b.coldBytes(ctx, "history_weeks")
+	grown, err := b.coldBytes(ctx, "history_")
 	if err != nil {
 		return o, err
 	}

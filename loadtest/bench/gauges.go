@@ -64,12 +64,12 @@ func (b *onServers) redisInfo(ctx context.Context) (map[string]float64, error) {
 	return numbers, err
 }
 
-// coldBytes returns what a table takes on disk, or the whole keyspace, after everything in memory was written there.
-func (b *onServers) coldBytes(ctx context.Context, table string) (bytes float64, err error) {
+// coldBytes returns what the tables take on disk whose names begin with a text, after everything in memory was written there.
+func (b *onServers) coldBytes(ctx context.Context, tables string) (bytes float64, err error) {
 	if out, err := exec.CommandContext(ctx, "infra/local/local", "nodetool", "1", "flush", b.config.Cassandra.Keyspace).CombinedOutput(); err != nil { //nolint:gosec // ours
 		return 0, fmt.Errorf("flush: %w: %s", err, out)
 	}
-	folders, err := filepath.Glob(filepath.Join(b.state, "data", "cassandra-1-of-1", "data", b.config.Cassandra.Keyspace, table+"*"))
+	folders, err := filepath.Glob(filepath.Join(b.state, "data", "cassandra-1-of-1", "data", b.config.Cassandra.Keyspace, tables+"*"))
 	if err != nil {
 		return 0, err
 	}

@@ -57,10 +57,10 @@ func soak(ctx context.Context, last time.Duration) error {
 // shorten lets the servers forget after minutes what they keep for days.
 func (b *onServers) shorten(ctx context.Context) error {
 	keeps := fmt.Sprint(" AND default_time_to_live = ", int(jobstore.HistoryTTL.Seconds())) // of this program, which is built with the tag too
+	history := keeps + " AND compaction = {'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'MINUTES', 'compaction_window_size': 2}"
 	tables := map[string]string{
 		"jobs": "", "pending": "", "listings": "", "listing_days": "", "partition_progress": "", "idempotency_keys": keeps, "definitions": keeps,
-		"dead_letters": keeps, "history_weeks": keeps + " AND compaction = {'class': 'TimeWindowCompactionStrategy', " +
-			"'compaction_window_unit': 'MINUTES', 'compaction_window_size': 2}",
+		"dead_letters": keeps, "history_weeks": history, "history_minutes": history,
 	}
 	retention, segment := fmt.Sprint(soakKeeps.Milliseconds()), fmt.Sprint(soakKeeps.Milliseconds()/10)
 	return fleet.Administer(ctx, b.config, func(session *gocql.Session, log *kadm.Client, topics []string) error {

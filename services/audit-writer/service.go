@@ -32,7 +32,8 @@ type Config struct {
 	// CloseAfter is how long an object takes records at most, CloseBytes how large their total size may be.
 	CloseAfter time.Duration
 	CloseBytes int64
-	// Batch is how many events are handled at once, Linger the pause after a batch that was not full.
+	// Batch is how many events are handled at once, Linger the pause after a batch that was not full: nobody waits for history, and a
+	// batch of many rows in one partition costs the store hardly more than one row.
 	Batch  int
 	Linger time.Duration
 }
@@ -41,7 +42,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Region: "local", Codec: "zstd", CloseAfter: time.Minute, CloseBytes: 64 << 20, Batch: 2000,
-		Linger: 20 * time.Millisecond,
+		Linger: 500 * time.Millisecond,
 	}
 }
 

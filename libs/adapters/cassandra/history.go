@@ -11,19 +11,23 @@ import (
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
+	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
-// History is the history rows, by week, and dead letters, by day.
-type History struct{ *Store }
+// History is the history rows, by a job's week or by minute, and dead letters, by day.
+type History struct {
+	*Store
+	shards historyShards
+}
 
 var _ jobstore.History = (*History)(nil)
 
 // NewHistory returns the history of a store.
-func NewHistory(s *Store) *History { return &History{s} }
+func NewHistory(s *Store) *History { return &History{Store: s} }
 
 // maxExecutionEvents bounds what is returned for one execution.
 const maxExecutionEvents = 2000
@@ -71,29 +75,21 @@ func mixed(rows []gocql.BatchEntry) (batches [][]gocql.BatchEntry) {
 	return batches
 }
 
-// Record implements jobstore.History. Events of one job and week go in one batch, which is atomic for nobody; what is left over, in
-// batches of a few jobs (decision 40).
+// Record implements jobstore.History. Events of one partition go in one batch, which is atomic for nobody; what is left over, in batches of
+// a few partitions (decision 40). Those of one-shots lie by their minute, if it is said over how many shards (decision 47).
 func (s *History) Record(ctx context.Context, events []jobstore.Recorded) error {
-	type place struct {
-		jobID string
-		week  int
+	counts, err := s.shardCounts(ctx)
+	if err != nil {
+		return err
 	}
-	var order []place
-	batches := map[place][]gocql.BatchEntry{}
+	var order []any
+	batches := map[any][]gocql.BatchEntry{} // by partition
 	for _, e := range events {
-		at, execution := e.Entry.NominalAt, e.Entry.ExecutionID
-		if e.Type == job.EventSkipped {
-			at = e.Skipped.From
-			execution = job.ScheduleExecutionID(e.Entry.JobID, at)
-		}
-		p := place{e.HistoryID(), weekOf(dayOf(at))}
+		p, row := rowOfEvent(e, counts)
 		if len(batches[p])%maxBatch == 0 {
 			order = append(order, p)
 		}
-		batches[p] = append(batches[p], gocql.BatchEntry{
-			Stmt: "INSERT INTO history_weeks (job_id, week, nominal_ms, execution_id, attempt, event_id, event) VALUES (?, ?, ?, ?, ?, ?, ?)",
-			Args: []any{p.jobID, p.week, at.UnixMilli(), execution, e.Entry.Attempt, e.ID, wire.TextOf(e)}, Idempotent: true,
-		})
+		batches[p] = append(batches[p], row)
 	}
 	var chunks [][]gocql.BatchEntry
 	var few []gocql.BatchEntry
@@ -114,11 +110,63 @@ func (s *History) Record(ctx context.Context, events []jobstore.Recorded) error 
 	})
 }
 
+// weekOfJob and minuteShard are partitions of history.
+type weekOfJob struct {
+	jobID string
+	week  int
+}
+
+type minuteShard struct {
+	shard  int
+	minute int64
+}
+
+// rowOfEvent returns an event's partition, and the statement that writes it there.
+func rowOfEvent(e jobstore.Recorded, counts []int) (partition any, row gocql.BatchEntry) {
+	at, execution := placeOf(e.Event)
+	if len(counts) > 0 && jobstore.OfOneShot(e.Event) {
+		p := minuteShard{bucket.Partition(e.Entry.JobID, counts[len(counts)-1]), job.Minute(at)}
+		return p, gocql.BatchEntry{
+			Stmt: "INSERT INTO history_minutes (shard, minute, job_id, nominal_ms, execution_id, attempt, event_id, event) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+			Args: []any{p.shard, p.minute, e.Entry.JobID, at.UnixMilli(), execution, e.Entry.Attempt, e.ID, wire.TextOf(e)}, Idempotent: true,
+		}
+	}
+	p := weekOfJob{e.HistoryID(), weekOf(dayOf(at))}
+	return p, gocql.BatchEntry{
+		Stmt: "INSERT INTO history_weeks (job_id, week, nominal_ms, execution_id, attempt, event_id, event) VALUES (?, ?, ?, ?, ?, ?, ?)",
+		Args: []any{p.jobID, p.week, at.UnixMilli(), execution, e.Entry.Attempt, e.ID, wire.TextOf(e)}, Idempotent: true,
+	}
+}
+
 // weeksAtOnce is how many weeks a history query asks for at once when the newest held too little: a month lies in six.
 const weeksAtOnce = 6
 
-// Executions implements jobstore.History: a query for the newest week, and one for each month before it.
+// Executions implements jobstore.History. What lies by week and what lies by minute is asked for at the same time.
 func (s *History) Executions(
+	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
+) ([]job.Event, error) {
+	var lists [2][]job.Event
+	err := run.Each(len(lists), len(lists), func(i int) (err error) {
+		if i == 0 {
+			lists[i], err = s.inWeeks(ctx, jobID, before, oldest, limit)
+		} else {
+			lists[i], err = s.inMinutes(ctx, jobID, before, oldest, limit)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	events := lists[0]
+	if len(lists[1]) > 0 {
+		events = append(events, lists[1]...)
+		slices.SortStableFunc(events, comparePlaces)
+	}
+	return events[:min(limit, len(events))], nil
+}
+
+// inWeeks returns what lies by week: a query for the newest week, and one for each month before it.
+func (s *History) inWeeks(
 	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
 ) (events []job.Event, err error) {
 	week, last, from := weekOf(newestDay()), weekOf(dayOf(oldest)), oldest.UnixMilli()
@@ -149,7 +197,7 @@ func (s *History) Executions(
 		events = append(events, page...)
 		week -= n
 	}
-	return events[:min(limit, len(events))], nil
+	return events, nil
 }
 
 // eventsOf returns the events of n weeks, the newest first, from an instant on, and at most limit of each.
@@ -188,23 +236,52 @@ func (s *History) events(ctx context.Context, q *gocql.Query) (events []job.Even
 	return events, failed("history", it.Close())
 }
 
-// Execution implements jobstore.History.
+// Execution implements jobstore.History. Whether it was a one-shot's is not known, so both places are asked.
 func (s *History) Execution(ctx context.Context, executionID string) ([]job.Event, error) {
 	ref, err := job.ParseExecutionID(executionID)
 	if err != nil {
 		return nil, fmt.Errorf("cassandra: history: %w", err)
 	}
-	return s.events(ctx, s.session.Query("SELECT event FROM history_weeks WHERE job_id = ? AND week = ? AND nominal_ms = ? AND execution_id = ? LIMIT ?",
-		ref.HistoryID(), weekOf(dayOf(ref.NominalAt)), ref.NominalAt.UnixMilli(), executionID, maxExecutionEvents))
+	at := ref.NominalAt.UnixMilli()
+	queries := []*gocql.Query{s.session.Query(
+		"SELECT event FROM history_weeks WHERE job_id = ? AND week = ? AND nominal_ms = ? AND execution_id = ? LIMIT ?",
+		ref.HistoryID(), weekOf(dayOf(ref.NominalAt)), at, executionID, maxExecutionEvents,
+	)}
+	if ref.Trigger == job.TriggerSchedule {
+		shards, err := s.shardsOf(ctx, ref.JobID)
+		if err != nil {
+			return nil, err
+		}
+		if len(shards) > 0 {
+			queries = append(queries, s.session.Query(
+				"SELECT event FROM history_minutes WHERE shard IN ? AND minute = ? AND job_id = ? AND nominal_ms = ? AND execution_id = ? LIMIT ?",
+				shards, job.Minute(ref.NominalAt), ref.JobID, at, executionID, maxExecutionEvents,
+			))
+		}
+	}
+	lists := make([][]job.Event, len(queries))
+	err = run.Each(len(queries), len(queries), func(i int) (err error) {
+		lists[i], err = s.events(ctx, queries[i])
+		return err
+	})
+	events := slices.Concat(lists...)
+	if len(queries) > 1 {
+		slices.SortStableFunc(events, comparePlaces)
+	}
+	return events, err
 }
 
-// Forget implements jobstore.History: the weeks of a month, and those that may begin ahead.
+// Forget implements jobstore.History: the weeks of a month, and those that may begin ahead, and the minutes of the job's definitions.
 func (s *History) Forget(ctx context.Context, jobID string) error {
 	first, last := weekOf(dayOf(time.Now().Add(-jobstore.HistoryTTL))), weekOf(newestDay())
-	return run.Each(last-first+1, concurrency, func(i int) error {
+	err := run.Each(last-first+1, concurrency, func(i int) error {
 		q := s.session.Query("DELETE FROM history_weeks WHERE job_id = ? AND week = ?", jobID, first+i)
 		return failed("forget history", q.Idempotent(true).ExecContext(ctx))
 	})
+	if err != nil {
+		return err
+	}
+	return s.forgetMinutes(ctx, jobID)
 }
 
 // RemoveDeadLetters implements jobstore.History: the days of a month, as wholes.

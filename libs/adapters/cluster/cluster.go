@@ -68,10 +68,12 @@ type Config struct {
 	// ForRestore makes a migration leave the tables empty, for what a backup holds: low-water marks of today would be newer than those
 	// of the backup, and close minutes whose entries are not done.
 	ForRestore bool
-	Kafka      kafka.Options
-	Redis      redis.Options
-	ZooKeeper  zookeeper.Options
-	S3         s3.Options
+	// HistoryShards is over how many shards a migration spreads the one-shots' history of a minute; 0 leaves that as it is.
+	HistoryShards int
+	Kafka         kafka.Options
+	Redis         redis.Options
+	ZooKeeper     zookeeper.Options
+	S3            s3.Options
 }
 
 // Cluster is a process's connections to the servers, as ports.
@@ -213,6 +215,11 @@ func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Log
 		return err
 	}
 	defer c.Close()
+	if cfg.HistoryShards > 0 {
+		if err := c.store.SpreadHistory(ctx, cfg.HistoryShards); err != nil {
+			return err
+		}
+	}
 	if !cfg.ForRestore {
 		if err := c.store.SetUp(ctx, cfg.Partitions, job.Minute(time.Now())); err != nil {
 			return err

@@ -72,7 +72,10 @@ func TestConformance(t *testing.T) {
 			jobstoretest.RunSettings(t, func(t *testing.T) jobstore.Settings { return embedded.NewSettings(open(t)) })
 		})
 		t.Run(name+"/history", func(t *testing.T) {
-			jobstoretest.RunHistory(t, func(t *testing.T) jobstore.History { return embedded.NewHistory(open(t)) })
+			jobstoretest.RunHistory(t, func(t *testing.T) (jobstore.History, jobstore.Jobs) {
+				db := open(t)
+				return embedded.NewHistory(db), embedded.NewJobStore(db)
+			})
 		})
 		t.Run(name+"/log", func(t *testing.T) {
 			dispatchtest.Run(t, func(t *testing.T) dispatch.Log {

@@ -13,8 +13,8 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// RunHistory runs the suite of history and dead letters.
-func RunHistory(t *testing.T, open func(t *testing.T) jobstore.History) {
+// RunHistory runs the suite of history and dead letters. The history is that of the jobs.
+func RunHistory(t *testing.T, open func(t *testing.T) (jobstore.History, jobstore.Jobs)) {
 	for _, c := range []struct {
 		promise string
 		check   func(t *testing.T, s jobstore.History)
@@ -34,8 +34,13 @@ func RunHistory(t *testing.T, open func(t *testing.T) jobstore.History) {
 		{"a dead letter is read back as it was written, the same execution twice is once", letterIsOnce},
 		{"a tenant's dead letters come newest day first, in pages without gap or repetition", lettersInPages},
 	} {
-		t.Run(c.promise, func(t *testing.T) { c.check(t, open(t)) })
+		t.Run(c.promise, func(t *testing.T) {
+			s, _ := open(t)
+			c.check(t, s)
+		})
 	}
+	t.Run("what a job did as a one-shot comes with all else that it did", func(t *testing.T) { oneShotsAmongAll(t, open) })
+	t.Run("what a job did as a one-shot is forgotten, and no other job's", func(t *testing.T) { oneShotsAreForgotten(t, open) })
 }
 
 // historyBegin returns an instant early enough that all of a test lies in the past, and late enough that nothing expires.
@@ -95,6 +100,121 @@ func forgets(t *testing.T, s jobstore.History) {
 			must(t, err)
 			if len(got) != want {
 				t.Errorf("%d events of %s are left, want %d", len(got), of, want)
+			}
+		}
+	}
+}
+
+// oneShot returns an event of the occurrence of a one-shot.
+func oneShot(j *job.Job, at time.Time, attempt int) job.Event {
+	e := event(j.ID, j.Tenant, at, attempt)
+	e.Entry.Plain = true
+	return e
+}
+
+// redefined makes a job a one-shot at an instant, as an update does; the first call creates it.
+func redefined(t *testing.T, s jobstore.Jobs, j *job.Job, at time.Time) {
+	t.Helper()
+	old, created := j.Definition, j.Version > 0
+	j.Version++
+	j.Definition = newDefinition(newDefinitionID())
+	j.Definition.Schedule = job.Schedule{Type: job.ScheduleOneShot, RunAt: at}
+	if !created {
+		must(t, s.Create(t.Context(), *j, true))
+		return
+	}
+	must(t, s.PutDefinition(t.Context(), j.ID, old))
+	must(t, s.Replace(t.Context(), *j))
+}
+
+func oneShotsAmongAll(t *testing.T, open func(t *testing.T) (jobstore.History, jobstore.Jobs)) {
+	s, jobs := open(t)
+	begin := historyBegin().Truncate(time.Minute)
+	j := newJob()
+	j.Version = 0
+	const oneShots = 50 // more than are asked for at once
+	var want []job.Event
+	for i := range oneShots { // three of them in a minute
+		at := begin.Add(time.Duration(i) * 20 * time.Second)
+		redefined(t, jobs, &j, at)
+		want = append(want, oneShot(&j, at, 1))
+	}
+	last := begin.Add((oneShots - 1) * 20 * time.Second)
+	want = append(want, oneShot(&j, last, 2), event(j.ID, j.Tenant, last, 3)) // an update may keep the instant, and change what else decides
+	manual := event(j.ID, j.Tenant, begin.Add(30*time.Second), 1)
+	manual.Entry.Trigger = job.TriggerManual
+	manual.Entry.ExecutionID = job.ManualExecutionID(j.ID, ulid.MustNew(ulid.Timestamp(manual.Entry.NominalAt), rand.Reader).String())
+	manual.ID = manual.Entry.ExecutionID + "/1/failed"
+	beats := event(j.ID, j.Tenant, begin.Add(time.Hour), 1)
+	skipped := job.SkippedEvent(beats.Entry, job.TargetRef{}, job.SkippedRange{From: begin.Add(50 * time.Second), To: begin.Add(55 * time.Second), Count: 2},
+		job.DispositionSkippedMissed, begin.Add(2*time.Hour))
+	want = append(want, manual, beats, skipped)
+	place := func(e *job.Event) (time.Time, string) {
+		if e.Type == job.EventSkipped {
+			return e.Skipped.From, job.ScheduleExecutionID(j.ID, e.Skipped.From)
+		}
+		return e.Entry.NominalAt, e.Entry.ExecutionID
+	}
+	slices.SortStableFunc(want, func(a, b job.Event) int {
+		atA, _ := place(&a)
+		atB, _ := place(&b)
+		return atB.Compare(atA)
+	})
+	shuffled := slices.Clone(want)
+	slices.Reverse(shuffled)
+	for range 2 {
+		must(t, s.Record(t.Context(), pointers(shuffled)))
+	}
+	for _, limit := range []int{4, 7, 1000} {
+		var all []job.Event
+		before := jobstore.Cursor{}
+		for {
+			page, err := s.Executions(t.Context(), j.ID, before, begin.Add(-time.Hour), limit)
+			must(t, err)
+			if len(page) == 0 {
+				break
+			}
+			if len(page) == limit { // the last execution may go on
+				_, unsure := place(&page[limit-1])
+				page = page[:slices.IndexFunc(page, func(e job.Event) bool { _, id := place(&e); return id == unsure })]
+			}
+			all = append(all, page...)
+			before.NominalAt, before.ExecutionID = place(&page[len(page)-1])
+		}
+		same(t, fmt.Sprint("history by ", limit), all, want)
+	}
+	recent, err := s.Executions(t.Context(), j.ID, jobstore.Cursor{}, last, 1000)
+	must(t, err)
+	same(t, "history from the last instant on", recent, want[:4])
+	got, err := s.Execution(t.Context(), job.ScheduleExecutionID(j.ID, last))
+	must(t, err)
+	same(t, "the last one-shot", got, want[1:4])
+}
+
+func oneShotsAreForgotten(t *testing.T, open func(t *testing.T) (jobstore.History, jobstore.Jobs)) {
+	s, jobs := open(t)
+	at := historyBegin()
+	gone, kept := newJob(), newJob()
+	gone.Version, kept.Version = 0, 0
+	for _, j := range []*job.Job{&gone, &kept} {
+		redefined(t, jobs, j, at)
+		redefined(t, jobs, j, at.Add(time.Hour))
+		must(t, s.Record(t.Context(), pointers([]job.Event{oneShot(j, at, 1), oneShot(j, at.Add(time.Hour), 1), event(j.ID, j.Tenant, at.Add(2*time.Hour), 1)})))
+	}
+	for range 2 {
+		must(t, s.Forget(t.Context(), gone.ID))
+		for of, want := range map[string]int{gone.ID: 0, kept.ID: 3} {
+			got, err := s.Executions(t.Context(), of, jobstore.Cursor{}, at.Add(-time.Hour), 10)
+			must(t, err)
+			if len(got) != want {
+				t.Errorf("%d events of %s are left, want %d", len(got), of, want)
+			}
+		}
+		for _, j := range []*job.Job{&gone, &kept} {
+			got, err := s.Execution(t.Context(), job.ScheduleExecutionID(j.ID, at))
+			must(t, err)
+			if forgotten := len(got) == 0; forgotten != (j == &gone) {
+				t.Errorf("%d events of an execution are left", len(got))
 			}
 		}
 	}

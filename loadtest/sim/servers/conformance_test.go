@@ -40,7 +40,10 @@ func TestConformance(t *testing.T) {
 		jobstoretest.RunSettings(t, func(*testing.T) jobstore.Settings { return cold() })
 	})
 	t.Run("history", func(t *testing.T) {
-		jobstoretest.RunHistory(t, func(*testing.T) jobstore.History { return cold() })
+		jobstoretest.RunHistory(t, func(*testing.T) (jobstore.History, jobstore.Jobs) {
+			c := cold()
+			return c, c
+		})
 	})
 	t.Run("hot buckets", func(t *testing.T) {
 		hotbuckettest.Run(t, func(*testing.T) hotbucket.Buckets { return servers.NewHot(name(), partitions, 0, 0).Client("") })

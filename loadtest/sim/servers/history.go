@@ -8,6 +8,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/wire"
 )
 
 // Record implements jobstore.History.
@@ -38,8 +39,12 @@ func (c *Cold) Executions(
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var events []job.Event
+	instants := c.oneShots(jobID)
 	for _, e := range c.events[jobID] {
 		at, id := place(&e)
+		if jobstore.OfOneShot(&e) && !slices.ContainsFunc(instants, at.Equal) {
+			continue
+		}
 		if at.Before(oldest) || !before.NominalAt.IsZero() && comparePlaces(at, id, before.NominalAt, before.ExecutionID) <= 0 {
 			continue
 		}
@@ -47,6 +52,20 @@ func (c *Cold) Executions(
 	}
 	sortEvents(events)
 	return events[:min(limit, len(events))], nil
+}
+
+// oneShots returns the instants under which one-shots' events are found.
+func (c *Cold) oneShots(jobID string) []time.Time {
+	var definitions []job.Definition
+	if j, err := c.get(jobID); err == nil {
+		definitions = append(definitions, j.Definition)
+	}
+	for _, row := range c.definitions[jobID] {
+		if d, err := wire.UnmarshalDefinition(row); err == nil {
+			definitions = append(definitions, d)
+		}
+	}
+	return jobstore.OneShots(definitions...)
 }
 
 // comparePlaces orders places, newest first.

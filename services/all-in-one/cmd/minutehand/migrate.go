@@ -16,6 +16,7 @@ import (
 type migrateCmd struct {
 	cluster.Settings
 	settings.File
+	HistoryShards  int  `help:"Spread the history of each minute's one-shots over so many shards from now on, once no process of an older release runs (runbooks/upgrade.md). A new installation has 16, enough for 25,000 fires a second." placeholder:"NUMBER"`
 	DryRun         bool `help:"Only say where it would make what."`
 	ForRestore     bool `help:"Leave the tables empty, for a backup that is imported next (runbooks/restore-cassandra.md)."`
 	PrintReference bool `hidden:"" help:"Print a table of the settings, and exit."`
@@ -42,7 +43,7 @@ func (c *migrateCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	}
 	fmt.Printf("keyspace %s on Cassandra at %v, %d partitions\ntopics %s* on Kafka at %v\nbucket %s on S3\n", cfg.Cassandra.Keyspace,
 		cfg.Cassandra.Hosts, cfg.Partitions, cfg.Kafka.Prefix, cfg.Kafka.Brokers, cfg.S3.Bucket)
-	cfg.ForRestore = c.ForRestore
+	cfg.ForRestore, cfg.HistoryShards = c.ForRestore, c.HistoryShards
 	if c.DryRun {
 		return nil
 	}
