@@ -98,6 +98,9 @@ type Ask struct {
 	Limit int
 	// Again returns once more what was set aside, because an answer was lost or its reader has dropped it.
 	Again bool
+	// Quiet partitions are read to show that their owners still own them, and the asker expects nothing in them. They are answered as the
+	// others are, but an adapter may ask first, for less, whether there is anything.
+	Quiet map[int]bool
 }
 
 // LaneAsk selects what Due returns of a lane in one partition.

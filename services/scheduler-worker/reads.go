@@ -105,10 +105,10 @@ func (sh *shard) unhint(owners []coord.Owner) {
 // worthReading returns the partitions in which there may be something to read: those that a hint names, or that were not read for long, or
 // all, if the shard asks once more for what it was given before. A regular read also asks those that have something due before the read
 // after the next; one between regular reads, those that have something due if a lane with a backlog has room. The read is whole if all
-// that have something due are among them.
-func (sh *shard) worthReading(owners []coord.Owner, now time.Time, regular bool) (worth []coord.Owner, whole bool) {
+// that have something due are among them. In the quiet ones nothing is expected.
+func (sh *shard) worthReading(owners []coord.Owner, now time.Time, regular bool) (worth []coord.Owner, quiet map[int]bool, whole bool) {
 	if sh.again {
-		return owners, true
+		return owners, nil, true
 	}
 	due, whole := now.Add(sh.readsAhead()), true
 	if !regular {
@@ -118,13 +118,18 @@ func (sh *shard) worthReading(owners []coord.Owner, now time.Time, regular bool)
 	defer sh.mu.Unlock()
 	sh.reads.mu.Lock()
 	defer sh.reads.mu.Unlock()
+	quiet = map[int]bool{}
 	for _, o := range owners {
 		last := sh.reads.of[o]
-		if last.at.IsZero() || sh.hints[o.Partition] || regular && now.Sub(last.at) >= sh.quietPoll() || whole && last.holds(due) {
+		switch {
+		case last.at.IsZero() || sh.hints[o.Partition] || whole && last.holds(due):
 			worth = append(worth, o)
+		case regular && now.Sub(last.at) >= sh.quietPoll():
+			worth = append(worth, o)
+			quiet[o.Partition] = true
 		}
 	}
-	return worth, whole
+	return worth, quiet, whole
 }
 
 // holds reports whether there is something to read in the partition that is due at an instant, as far as its last read knows.

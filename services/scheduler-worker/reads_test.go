@@ -3,6 +3,7 @@ package schedulerworker
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -182,7 +183,7 @@ func TestAReadOfSomePartitionsDoesNotEndABacklog(t *testing.T) {
 	sh.again = false
 	sh.backlog[7], sh.backlogAt = now, now.Add(time.Minute) // which is not looked at before that
 	sh.hint(2)
-	worth, whole := sh.worthReading(owners, now, false)
+	worth, _, whole := sh.worthReading(owners, now, false)
 	if !slices.Equal(worth, owners[1:]) || whole {
 		t.Errorf("worth a read between two are %v, whole %v, want the one that is hinted at", worth, whole)
 	}
@@ -191,7 +192,7 @@ func TestAReadOfSomePartitionsDoesNotEndABacklog(t *testing.T) {
 	if _, waits := sh.backlog[7]; !waits {
 		t.Error("a read of one partition ended the backlog of a lane")
 	}
-	worth, whole = sh.worthReading(owners, now, true)
+	worth, _, whole = sh.worthReading(owners, now, true)
 	if !slices.Equal(worth, owners) || !whole {
 		t.Errorf("worth a regular read are %v, whole %v", worth, whole)
 	}
@@ -220,5 +221,30 @@ func TestABacklogEndsAlthoughItsTargetIsStillCalled(t *testing.T) {
 	}
 	if reads < 8 {
 		t.Errorf("it ended after %d reads, and each asks one partition in 8", reads)
+	}
+}
+
+// A partition in which nothing is expected is asked all the same, to show that nobody else owns it; that shall cost as little as it can.
+func TestNothingIsExpectedWhereNothingIsDue(t *testing.T) {
+	s, err := New(DefaultConfig(), Deps{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh, now := newShard(s), time.Now()
+	sh.own([]coord.Owner{
+		{Role: coord.RoleWorker, Partition: 1, Epoch: 1}, {Role: coord.RoleWorker, Partition: 2, Epoch: 1},
+		{Role: coord.RoleWorker, Partition: 3, Epoch: 1}, {Role: coord.RoleWorker, Partition: 4, Epoch: 1},
+	})
+	owners := sh.owned()
+	sh.reads.accept(owners[:3], now.Add(-quietPoll), []time.Time{{}, now.Add(time.Millisecond), now.Add(time.Hour)}) // the fourth was never read
+	sh.again = false
+	sh.hint(3)
+	worth, quiet, _ := sh.worthReading(owners, now, true)
+	if want := map[int]bool{1: true}; !slices.Equal(worth, owners) || !maps.Equal(quiet, want) {
+		t.Errorf("worth a read are %v, without anything expected in %v, want all and %v", worth, quiet, want)
+	}
+	sh.again = true // something was given, and is given again
+	if _, quiet, _ = sh.worthReading(owners, now, true); len(quiet) > 0 {
+		t.Errorf("nothing is expected in %v, though all is asked for once more", quiet)
 	}
 }

@@ -185,11 +185,12 @@ func (sh *shard) read(ctx context.Context) {
 	if regular {
 		sh.nextRead = sh.s.tick(began, sh.s.cfg.PollInterval).Add(sh.s.cfg.PollInterval)
 	}
-	owners, whole := sh.worthReading(owners, began, regular)
+	owners, quiet, whole := sh.worthReading(owners, began, regular)
 	if whole {
 		sh.turn++
 	}
 	ask := sh.ask(began, max(len(owners), 1))
+	ask.Quiet = quiet
 	if len(owners) == 0 { // nothing is due
 		sh.followBacklog(nil, began, &ask, whole)
 		return

@@ -6,6 +6,7 @@
 package hotbuckettest
 
 import (
+	"context"
 	"errors"
 	"reflect"
 	"slices"
@@ -160,8 +161,21 @@ func Run(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
 		{"the horizon is zero until it is published, and each partition's own", horizonIsPublished},
 	} {
 		t.Run(c.promise, func(t *testing.T) { c.check(t, open(t)) })
+		t.Run(c.promise+", if nothing is expected", func(t *testing.T) { c.check(t, quiet{open(t)}) })
 	}
 	t.Run("a hot tier keeps its incarnation, and a new tier has a greater one", func(t *testing.T) { incarnationIsKept(t, open) })
+}
+
+// quiet asks for every partition as for one in which nothing is expected.
+type quiet struct{ hotbucket.Buckets }
+
+// Due implements hotbucket.Buckets.
+func (q quiet) Due(ctx context.Context, owners []coord.Owner, ask hotbucket.Ask) ([]hotbucket.Given, []time.Time, error) {
+	ask.Quiet = map[int]bool{}
+	for _, o := range owners {
+		ask.Quiet[o.Partition] = true
+	}
+	return q.Buckets.Due(ctx, owners, ask)
 }
 
 func incarnationIsKept(t *testing.T, open func(t *testing.T) hotbucket.Buckets) {
