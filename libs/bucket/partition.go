@@ -4,8 +4,8 @@ package bucket
 
 import "github.com/cespare/xxhash/v2"
 
-// DefaultPartitions is the partition count of a store that is set up without one. It is fixed from then on.
-const DefaultPartitions = 1024
+// DefaultPartitions is the partition count of a store that is set up without one. It is fixed from then on (decision 48 says why it is this).
+const DefaultPartitions = 256
 
 // MaxPartitions bounds the partition count with which a store may be set up.
 const MaxPartitions = 1 << 14

@@ -97,7 +97,7 @@ type lacking interface{ Missing() []string }
 // could not go on, and with 2 after a mistake in the settings, which is how it treats open's errors. open creates the service; it
 // waits for the servers that must answer for that.
 func Main(name, what string, cfg Configured, open func(ctx context.Context, p *Process) (Service, error)) {
-	parser, err := kong.New(cfg, kong.Name(name), kong.ValueFormatter(settings.Describe), kong.Description(what+
+	parser, err := kong.New(cfg, kong.Name(name), settings.Defaults(), kong.ValueFormatter(settings.Describe), kong.Description(what+
 		"\n\nA setting is taken from its flag, else from its variable, else from the file, else its default holds. With OTEL_EXPORTER_OTLP_ENDPOINT "+
 		"the service sends traces there; the other OTEL_* variables of the OTLP exporter apply."))
 	if err != nil {

@@ -14,10 +14,15 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/minutehand/minutehand/libs/bucket"
 )
 
 // Prefix of all variables.
 const Prefix = "MINUTEHAND_"
+
+// Defaults are the values of defaults that more than one program has, which stand in tags as ${partitions}.
+func Defaults() kong.Vars { return kong.Vars{"partitions": strconv.Itoa(bucket.DefaultPartitions)} }
 
 // Addresses are one or more of the form host:port. Their text separates them by commas.
 type Addresses []string

@@ -18,13 +18,14 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/cluster"
 	"github.com/minutehand/minutehand/libs/certificates"
 	"github.com/minutehand/minutehand/libs/certificates/certificatestest"
+	"github.com/minutehand/minutehand/libs/settings"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
 // secured makes an installation reach the servers as the environment says: by certificates, users and passwords.
 func secured(c *installation) {
 	var s cluster.Settings
-	parser, err := kong.New(&s)
+	parser, err := kong.New(&s, settings.Defaults())
 	c.must(err)
 	_, err = parser.Parse(nil)
 	c.must(err)

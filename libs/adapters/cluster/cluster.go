@@ -32,7 +32,7 @@ import (
 // Settings say where the servers are, and what else a migration needs. The defaults are for three nodes or more of each server;
 // infra/local/local env prints what its own single servers need.
 type Settings struct {
-	Partitions  settings.Count   `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
+	Partitions  settings.Count   `default:"${partitions}" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
 	Cassandra   cassandra.Access `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
 	Kafka       kafka.Access     `embed:"" prefix:"kafka-" envprefix:"MINUTEHAND_KAFKA_"`
 	Redis       redis.Access     `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`

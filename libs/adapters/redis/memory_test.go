@@ -119,9 +119,12 @@ func taken(t *testing.T, c *goredis.Client, prefix string) (bytes int64) {
 	return bytes
 }
 
+// In manyPartitions there is little that shares a key.
+const manyPartitions = 1024
+
 func TestOutcomeTakesAtMost120Bytes(t *testing.T) {
 	const outcomes = 40_000 // of five minutes
-	for name, o := range map[string]redis.Options{"few partitions": {}, "many": {Partitions: bucket.DefaultPartitions, OutcomesTogether: true}} {
+	for name, o := range map[string]redis.Options{"few partitions": {}, "many": {Partitions: manyPartitions, OutcomesTogether: true}} {
 		t.Run(name, func(t *testing.T) {
 			c, tier := server(t), open(t, o)
 			r := redis.NewRecords(tier)
@@ -138,7 +141,7 @@ func TestOutcomeTakesAtMost120Bytes(t *testing.T) {
 }
 
 func TestClaimTakesAtMost120Bytes(t *testing.T) {
-	for _, partitions := range []int{2, bucket.DefaultPartitions} {
+	for _, partitions := range []int{2, manyPartitions} {
 		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) { claimTakes(t, partitions) })
 	}
 }

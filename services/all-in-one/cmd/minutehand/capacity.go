@@ -23,7 +23,7 @@ type capacityCmd struct {
 	PayloadKB  float64 `name:"payload-kb" default:"0.25" help:"Size of a payload." placeholder:"KB"`
 	Recurring  float64 `default:"0.5" help:"Share of fires that are of recurring jobs." placeholder:"SHARE"`
 	Retries    float64 `default:"0.02" help:"Share of fires that fail and are tried again." placeholder:"SHARE"`
-	Partitions int     `default:"256" help:"Partitions of the installation." placeholder:"N"`
+	Partitions int     `default:"${partitions}" help:"Partitions of the installation." placeholder:"N"`
 	Costs      string  `help:"File with other costs than those that this release was measured to have (make bench-costs writes one)." placeholder:"FILE"`
 }
 

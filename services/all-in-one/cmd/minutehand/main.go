@@ -74,7 +74,7 @@ func newParser(ctx context.Context, exit func(code int)) (*kong.Kong, error) {
 	return kong.New(&cli{},
 		kong.Name("minutehand"),
 		kong.Description("A distributed job scheduler. `minutehand run` starts it in one process; the other commands talk to it."),
-		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.ValueFormatter(settings.Describe),
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}), settings.Defaults(), kong.ValueFormatter(settings.Describe),
 		kong.Exit(exit), kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 }

@@ -18,7 +18,7 @@ import (
 // configuration holds what an operator may set.
 type configuration struct {
 	process.Settings
-	Partitions settings.Count   `default:"256" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
+	Partitions settings.Count   `default:"${partitions}" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
 	Cassandra  cassandra.Access `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
 	Redis      redis.Access     `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`
 	Kafka      kafka.Access     `embed:"" prefix:"kafka-" envprefix:"MINUTEHAND_KAFKA_"`
