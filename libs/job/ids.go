@@ -59,6 +59,14 @@ func RedriveExecutionID(jobID, requestULID string) string {
 	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-r" + requestULID
 }
 
+// FirstDefinition reports whether a definition is the one that its job began with: the ids of both are of the millisecond in which the job
+// was accepted, and those of its later definitions are of later ones.
+func FirstDefinition(jobID, definitionID string) bool {
+	began, ok := parseULID(strings.TrimPrefix(jobID, JobPrefix))
+	defined, isULID := parseULID(strings.TrimPrefix(definitionID, DefinitionPrefix))
+	return ok && isULID && began.Time() == defined.Time()
+}
+
 // ParseExecutionID parses an execution id into its parts.
 func ParseExecutionID(id string) (ExecutionRef, error) {
 	rest, ok := strings.CutPrefix(id, ExecutionPrefix)
@@ -120,16 +128,16 @@ func ULIDTime(text string) time.Time {
 	return time.UnixMilli(int64(u.Time())).UTC()
 }
 
-// NextDefinitionID returns candidate if it is greater than previous. Otherwise it returns an id of the millisecond after previous,
-// with the random part of candidate. Definition ids must grow with every change, even when two changes fall into one millisecond or
-// a clock steps back. And two requests that change the same definition at once must not choose the same id, because only one of
-// them prevails.
+// NextDefinitionID returns candidate if it is of a later millisecond than previous. Otherwise it returns an id of the millisecond after
+// previous, with the random part of candidate. Definition ids must grow with every change, even when two changes fall into one
+// millisecond or a clock steps back. And two requests that change the same definition at once must not choose the same id, because only
+// one of them prevails.
 func NextDefinitionID(previous, candidate string) string {
-	if candidate > previous {
-		return candidate
-	}
 	before, ok := parseULID(strings.TrimPrefix(previous, DefinitionPrefix))
 	next, isULID := parseULID(strings.TrimPrefix(candidate, DefinitionPrefix))
+	if candidate > previous && (!ok || isULID && next.Time() > before.Time()) {
+		return candidate
+	}
 	if !ok || !isULID || next.SetTime(before.Time()+1) != nil {
 		panic("an id of a definition is not a ULID: " + previous + ", " + candidate)
 	}

@@ -3,6 +3,7 @@ package job_test
 import (
 	"cmp"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,8 +45,13 @@ func TestDefinitionIDsGrowEvenWithinOneMillisecond(t *testing.T) {
 		"def_01ARZ3NDEKTSV4RRFFQ69GZZZZ": "def_00000000000000000000000000",
 		"def_01ARZ3NDEKTSV4RRFFQ69G5FA0": "def_01ARZ3NDEKTSV4RRFFQ69G5FA1",
 	} {
-		if next := job.NextDefinitionID(previous, candidate); next <= previous || !job.ValidID(next, job.DefinitionPrefix) {
+		next := job.NextDefinitionID(previous, candidate)
+		if next <= previous || !job.ValidID(next, job.DefinitionPrefix) {
 			t.Errorf("after %s came %s", previous, next)
+		}
+		began := job.JobPrefix + strings.TrimPrefix(previous, job.DefinitionPrefix)
+		if !job.FirstDefinition(began, previous) || job.FirstDefinition(began, next) {
+			t.Errorf("of %s and %s the former is the first of a job of its millisecond", previous, next)
 		}
 	}
 }

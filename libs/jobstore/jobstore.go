@@ -142,15 +142,15 @@ type History interface {
 	// Record stores events. Recording the same event id twice has no further effect. A crash may undo the latest records, together
 	// with every position of the log that was committed after them.
 	Record(ctx context.Context, events []Recorded) error
-	// Executions returns up to limit events of the job, newest nominal instant first, strictly before the cursor position (zero: the
-	// newest). Events of one execution follow each other by attempt. It looks back no further than `oldest`. Events for which
-	// [OfOneShot] reports true may be missing if neither the job's row nor a superseded definition has their nominal instant.
-	Executions(ctx context.Context, jobID string, before Cursor, oldest time.Time, limit int) ([]job.Event, error)
+	// Executions returns up to limit events of a job, newest nominal instant first, strictly before the cursor position (zero: the
+	// newest). Events of one execution follow each other by attempt. It looks back no further than `oldest`. What
+	// [OfOneShot] tells of may be missing if the job's row, and where that was updated its first definition, is not there.
+	Executions(ctx context.Context, of Of, before Cursor, oldest time.Time, limit int) ([]job.Event, error)
 	// Execution returns all events of one execution, by attempt; none if there are none.
 	Execution(ctx context.Context, executionID string) ([]job.Event, error)
 
-	// Forget removes all events that Executions finds under an id, so a job's row is removed after them.
-	Forget(ctx context.Context, jobID string) error
+	// Forget removes all events that Executions finds, so a job and its definitions are removed after them.
+	Forget(ctx context.Context, of Of) error
 
 	// PutDeadLetter stores a dead letter; storing the same execution twice has no further effect.
 	PutDeadLetter(ctx context.Context, d job.DeadLetter) error

@@ -37,7 +37,7 @@ func (f *platform) account() *ledger.Account {
 	a.Events, err = f.history(ctx, a.Jobs)
 	f.must(err)
 	for _, id := range ledger.Settings() {
-		events, err := ledger.History(ctx, f.ports.History, id, time.Now().Add(-time.Hour))
+		events, err := ledger.History(ctx, f.ports.History, jobstore.Of{ID: id}, time.Now().Add(-time.Hour))
 		f.must(err)
 		a.Events = append(a.Events, events...)
 	}
@@ -82,7 +82,7 @@ func (f *platform) history(ctx context.Context, jobs []ledger.JobAccount) ([]job
 	for part := range slices.Chunk(jobs, len(jobs)/readers+1) {
 		wg.Go(func() {
 			for _, j := range part {
-				of, err := ledger.History(ctx, f.ports.History, j.Job.ID, j.Job.CreatedAt.Add(-time.Hour))
+				of, err := ledger.History(ctx, f.ports.History, jobstore.OfJob(&j.Job), j.Job.CreatedAt.Add(-time.Hour))
 				mu.Lock()
 				events, errs = append(events, of...), append(errs, err)
 				mu.Unlock()

@@ -12,12 +12,12 @@ import (
 const mostEvents = 1_000_000
 
 // History returns the events of a job, or of what stands in the place of a job's id: those of its executions and those of its changes.
-func History(ctx context.Context, h jobstore.History, jobID string, oldest time.Time) ([]job.Event, error) {
-	events, err := h.Executions(ctx, jobID, jobstore.Cursor{}, oldest, mostEvents)
+func History(ctx context.Context, h jobstore.History, of jobstore.Of, oldest time.Time) ([]job.Event, error) {
+	events, err := h.Executions(ctx, of, jobstore.Cursor{}, oldest, mostEvents)
 	if err != nil {
 		return nil, err
 	}
-	changes, err := h.Executions(ctx, job.ChangesOf(jobID), jobstore.Cursor{}, oldest, mostEvents)
+	changes, err := h.Executions(ctx, jobstore.Of{ID: job.ChangesOf(of.ID)}, jobstore.Cursor{}, oldest, mostEvents)
 	return append(events, changes...), err
 }
 

@@ -205,16 +205,16 @@ func (c history) Record(ctx context.Context, events []jobstore.Recorded) error {
 }
 
 func (c history) Executions(
-	ctx context.Context, id string, before jobstore.Cursor, oldest time.Time, limit int,
+	ctx context.Context, of jobstore.Of, before jobstore.Cursor, oldest time.Time, limit int,
 ) ([]job.Event, error) {
-	return c.p.w.cold.Executions(ctx, id, before, oldest, limit)
+	return c.p.w.cold.Executions(ctx, of, before, oldest, limit)
 }
 
 func (c history) Execution(ctx context.Context, id string) ([]job.Event, error) {
 	return c.p.w.cold.Execution(ctx, id)
 }
 
-func (c history) Forget(ctx context.Context, id string) error { return c.p.w.cold.Forget(ctx, id) }
+func (c history) Forget(ctx context.Context, of jobstore.Of) error { return c.p.w.cold.Forget(ctx, of) }
 
 func (c history) RemoveDeadLetters(ctx context.Context, tenant job.Tenant) error {
 	return c.p.w.cold.RemoveDeadLetters(ctx, tenant)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -174,11 +175,11 @@ func (w *world) account(until time.Time) *ledger.Account {
 			a.Excused[row.ID] = append(a.Excused[row.ID], ledger.Window{From: a.From, To: until})
 		}
 		a.Jobs = append(a.Jobs, ledger.JobAccount{Job: row, Superseded: superseded})
-		events, _ := ledger.History(ctx, w.cold, row.ID, time.Time{})
+		events, _ := ledger.History(ctx, w.cold, jobstore.OfJob(&row), time.Time{})
 		a.Events = append(a.Events, events...)
 	}
 	for _, id := range ledger.Settings() {
-		events, _ := ledger.History(ctx, w.cold, id, time.Time{})
+		events, _ := ledger.History(ctx, w.cold, jobstore.Of{ID: id}, time.Time{})
 		a.Events = append(a.Events, events...)
 	}
 	for i, definition := range w.updates {

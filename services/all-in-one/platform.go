@@ -52,7 +52,8 @@ type Config struct {
 // DefaultConfig returns the configuration of `minutehand run`.
 func DefaultConfig(dir string) Config {
 	audit := auditwriter.DefaultConfig()
-	audit.CloseBytes = 8 << 20 // four buffers of it share this process's memory with everything else
+	audit.CloseBytes = 8 << 20           // four buffers of it share this process's memory with everything else
+	audit.Linger = 20 * time.Millisecond // this store has no use for larger batches, and who tries it looks at once
 	return Config{
 		Dir: dir, Memory: MachineMemory(), API: jobapi.DefaultConfig(), Loader: bucketloader.DefaultConfig(), Worker: schedulerworker.DefaultConfig(),
 		Executor: executor.DefaultConfig(), Settler: retrymanager.DefaultConfig(), Auditor: audit,

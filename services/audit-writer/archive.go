@@ -55,7 +55,7 @@ func (s *Service) archiveLoop(ctx context.Context) error {
 		if err := a.take(ctx, messages); err != nil {
 			break
 		}
-		if len(messages) < s.cfg.Batch && run.Sleep(ctx, s.cfg.Linger) != nil {
+		if s.pauses(messages) && run.Sleep(ctx, s.cfg.Linger) != nil {
 			break
 		}
 	}

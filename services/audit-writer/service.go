@@ -32,8 +32,8 @@ type Config struct {
 	// CloseAfter is how long an object takes records at most, CloseBytes how large their total size may be.
 	CloseAfter time.Duration
 	CloseBytes int64
-	// Batch is how many events are handled at once, Linger the pause after a batch that was not full: nobody waits for history, and a
-	// batch of many rows in one partition costs the store hardly more than one row.
+	// Batch is how many events are handled at once, Linger the pause after a batch that was not full: in a store with history by minute a
+	// batch of many rows costs hardly more than one row.
 	Batch  int
 	Linger time.Duration
 }
@@ -103,6 +103,19 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// lingerBytes is the size from which a batch counts as full, however few events it has: a consumer returns no more at a time than
+// dispatch.MaxPollBytes.
+const lingerBytes = 1 << 20
+
+// pauses reports whether the log held no more than these messages, as far as that shows.
+func (s *Service) pauses(messages []dispatch.Message) bool {
+	bytes := 0
+	for i := range messages {
+		bytes += len(messages[i].Value)
+	}
+	return len(messages) < s.cfg.Batch && bytes < lingerBytes
+}
+
 // recordLoop writes the history. It commits a batch after its rows are durable. The rows' keys follow from the events, so a
 // batch written twice is written once.
 func (s *Service) recordLoop(ctx context.Context) error {
@@ -139,7 +152,7 @@ func (s *Service) recordLoop(ctx context.Context) error {
 			break
 		}
 		s.metrics.recorded.Add(float64(len(events)))
-		if len(messages) < s.cfg.Batch && run.Sleep(ctx, s.cfg.Linger) != nil {
+		if s.pauses(messages) && run.Sleep(ctx, s.cfg.Linger) != nil {
 			break
 		}
 	}

@@ -76,9 +76,9 @@ func (s countedStore) Execution(ctx context.Context, id string) ([]job.Event, er
 	return s.History.Execution(ctx, id)
 }
 
-func (s countedStore) Executions(ctx context.Context, id string, before jobstore.Cursor, oldest time.Time, limit int) ([]job.Event, error) {
+func (s countedStore) Executions(ctx context.Context, of jobstore.Of, before jobstore.Cursor, oldest time.Time, limit int) ([]job.Event, error) {
 	s.c.n.Add(1)
-	return s.History.Executions(ctx, id, before, oldest, limit)
+	return s.History.Executions(ctx, of, before, oldest, limit)
 }
 
 func (s countedStore) DeadLetters(ctx context.Context, t job.Tenant, cursor string, limit int) ([]job.DeadLetter, string, error) {

@@ -151,7 +151,7 @@ type gone struct {
 
 func (gone) Setting(context.Context, string) ([]byte, error) { return nil, errFlaky }
 
-func (gone) Executions(context.Context, string, jobstore.Cursor, time.Time, int) ([]job.Event, error) {
+func (gone) Executions(context.Context, jobstore.Of, jobstore.Cursor, time.Time, int) ([]job.Event, error) {
 	return nil, errFlaky
 }
 func (gone) Get(context.Context, string) (job.Job, error) { return job.Job{}, errFlaky }

@@ -124,8 +124,8 @@ type minuteShard struct {
 // rowOfEvent returns an event's partition, and the statement that writes it there.
 func rowOfEvent(e jobstore.Recorded, counts []int) (partition any, row gocql.BatchEntry) {
 	at, execution := placeOf(e.Event)
-	if len(counts) > 0 && jobstore.OfOneShot(e.Event) {
-		p := minuteShard{bucket.Partition(e.Entry.JobID, counts[len(counts)-1]), job.Minute(at)}
+	if shards := now(counts); shards > 0 && jobstore.OfOneShot(e.Event) {
+		p := minuteShard{bucket.Partition(e.Entry.JobID, shards), job.Minute(at)}
 		return p, gocql.BatchEntry{
 			Stmt: "INSERT INTO history_minutes (shard, minute, job_id, nominal_ms, execution_id, attempt, event_id, event) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 			Args: []any{p.shard, p.minute, e.Entry.JobID, at.UnixMilli(), execution, e.Entry.Attempt, e.ID, wire.TextOf(e)}, Idempotent: true,
@@ -143,25 +143,21 @@ const weeksAtOnce = 6
 
 // Executions implements jobstore.History. What lies by week and what lies by minute is asked for at the same time.
 func (s *History) Executions(
-	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
+	ctx context.Context, of jobstore.Of, before jobstore.Cursor, oldest time.Time, limit int,
 ) ([]job.Event, error) {
 	var lists [2][]job.Event
 	err := run.Each(len(lists), len(lists), func(i int) (err error) {
 		if i == 0 {
-			lists[i], err = s.inWeeks(ctx, jobID, before, oldest, limit)
+			lists[i], err = s.inWeeks(ctx, of.ID, before, oldest, limit)
 		} else {
-			lists[i], err = s.inMinutes(ctx, jobID, before, oldest, limit)
+			lists[i], err = s.inMinutes(ctx, of, before, oldest, limit)
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	events := lists[0]
-	if len(lists[1]) > 0 {
-		events = append(events, lists[1]...)
-		slices.SortStableFunc(events, comparePlaces)
-	}
+	events := merged(lists[:])
 	return events[:min(limit, len(events))], nil
 }
 
@@ -264,24 +260,20 @@ func (s *History) Execution(ctx context.Context, executionID string) ([]job.Even
 		lists[i], err = s.events(ctx, queries[i])
 		return err
 	})
-	events := slices.Concat(lists...)
-	if len(queries) > 1 {
-		slices.SortStableFunc(events, comparePlaces)
-	}
-	return events, err
+	return merged(lists), err
 }
 
-// Forget implements jobstore.History: the weeks of a month, and those that may begin ahead, and the minutes of the job's definitions.
-func (s *History) Forget(ctx context.Context, jobID string) error {
+// Forget implements jobstore.History: the weeks of a month, and those that may begin ahead, and the minute of a one-shot.
+func (s *History) Forget(ctx context.Context, of jobstore.Of) error {
 	first, last := weekOf(dayOf(time.Now().Add(-jobstore.HistoryTTL))), weekOf(newestDay())
 	err := run.Each(last-first+1, concurrency, func(i int) error {
-		q := s.session.Query("DELETE FROM history_weeks WHERE job_id = ? AND week = ?", jobID, first+i)
+		q := s.session.Query("DELETE FROM history_weeks WHERE job_id = ? AND week = ?", of.ID, first+i)
 		return failed("forget history", q.Idempotent(true).ExecContext(ctx))
 	})
 	if err != nil {
 		return err
 	}
-	return s.forgetMinutes(ctx, jobID)
+	return s.forgetMinutes(ctx, of)
 }
 
 // RemoveDeadLetters implements jobstore.History: the days of a month, as wholes.

@@ -11,25 +11,23 @@ import (
 	"sync"
 	"time"
 
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
 const (
-	// historyShardsSetting is the name of the setting that says over how many shards the one-shots' history of a minute is spread: all numbers
-	// that it ever had, in their order, with commas between them. Without it their history lies by week, as all other.
+	// historyShardsSetting is the name of the setting that says over how many shards the one-shots' history of a minute is spread: all
+	// numbers that it had, the present one last, with commas between them. 0 is by week, as all other history; so is no setting.
 	historyShardsSetting = "history-shards"
-	// DefaultHistoryShards is that number in a new store: with 25,000 events of 500 bytes a second a shard of a minute has 47 MB.
-	DefaultHistoryShards = 16
-	// maxHistoryShards bounds it, and maxShardCounts how often it may grow.
+	// maxHistoryShards bounds a number, and maxShardCounts how many there may be.
 	maxHistoryShards, maxShardCounts = 4096, 8
-	// shardsFor is how long a process uses the numbers that it read. When they grow, it may for so long not see what others write.
-	shardsFor = 10 * time.Second
-	// minutesAtOnce bounds the minutes of one query.
-	minutesAtOnce = 20
+	// shardsFor is how long a process uses the numbers that it read: for so long it may not see, after there is another, what others write.
+	// They are used for longer where they cannot be read; then it tries again after shardsAgain.
+	shardsFor, shardsAgain = 10 * time.Second, time.Second
 )
 
 // ErrHistoryShards means: the number of shards cannot be that.
@@ -39,40 +37,45 @@ var ErrHistoryShards = errors.New("shards of the history")
 type historyShards struct {
 	mu     sync.Mutex
 	counts []int
-	readAt time.Time
+	known  bool
+	goodTo time.Time
 }
 
-// shardCounts returns all numbers of shards that there ever were, the present one last; none if history lies by week alone.
+// shardCounts returns all numbers of shards that there ever were, the present one last.
 func (s *History) shardCounts(ctx context.Context) ([]int, error) {
-	s.shards.mu.Lock()
-	counts, readAt := s.shards.counts, s.shards.readAt
-	s.shards.mu.Unlock()
+	h := &s.shards
+	h.mu.Lock()
+	counts, known, goodTo := h.counts, h.known, h.goodTo
+	h.mu.Unlock()
 	began := time.Now()
-	if began.Sub(readAt) < shardsFor {
+	if began.Before(goodTo) {
 		return counts, nil
 	}
 	text, err := NewSettings(s.Store).Setting(ctx, historyShardsSetting)
+	var read []int
 	if err == nil {
-		counts, err = parseShards(text)
+		read, err = parseShards(text)
 	}
-	if err != nil {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err == nil:
+		h.counts, h.known, h.goodTo = read, true, began.Add(shardsFor)
+	case known: // what was read before is right to write by, and finds all that was written by it
+		h.goodTo = began.Add(shardsAgain)
+	default:
 		return nil, err
 	}
-	s.shards.mu.Lock()
-	defer s.shards.mu.Unlock()
-	if began.After(s.shards.readAt) {
-		s.shards.counts, s.shards.readAt = counts, began
-	}
-	return counts, nil
+	return h.counts, nil
 }
 
 func parseShards(text []byte) (counts []int, err error) {
+	if len(text) == 0 {
+		return nil, nil
+	}
 	for field := range strings.SplitSeq(string(text), ",") {
-		if len(text) == 0 {
-			break
-		}
 		n, err := strconv.Atoi(field)
-		if err != nil || n < 1 || n > maxHistoryShards {
+		if err != nil || n < 0 || n > maxHistoryShards {
 			return nil, fmt.Errorf("cassandra: setting %s is %q: %w", historyShardsSetting, text, ErrHistoryShards)
 		}
 		counts = append(counts, n)
@@ -80,8 +83,16 @@ func parseShards(text []byte) (counts []int, err error) {
 	return counts, nil
 }
 
-// SpreadHistory sets over how many shards the one-shots' history of a minute is spread from now on. It is found where it lies, if all
-// processes know of such shards at all.
+// now returns the present one of the numbers of shards.
+func now(counts []int) int {
+	if len(counts) == 0 {
+		return 0
+	}
+	return counts[len(counts)-1]
+}
+
+// SpreadHistory sets over how many shards the one-shots' history of a minute is spread from now on; 0 keeps it by week. What was written
+// before stays where it lies, and is found there by every process that knows of shards.
 func (s *Store) SpreadHistory(ctx context.Context, shards int) error {
 	settings := NewSettings(s)
 	old, err := settings.Setting(ctx, historyShardsSetting)
@@ -89,36 +100,19 @@ func (s *Store) SpreadHistory(ctx context.Context, shards int) error {
 		return err
 	}
 	counts, err := parseShards(old)
-	if err != nil {
+	if err != nil || now(counts) == shards {
 		return err
 	}
-	if len(counts) > 0 && counts[len(counts)-1] == shards {
-		return nil
+	counts = append(slices.DeleteFunc(counts, func(n int) bool { return n == shards }), shards)
+	if shards < 0 || shards > maxHistoryShards || len(counts) > maxShardCounts {
+		return fmt.Errorf("cassandra: %w: want a number of 0 to %d, and at most %d different ones (%s and %d)", ErrHistoryShards,
+			maxHistoryShards, maxShardCounts, old, shards)
 	}
-	if shards < 1 || shards > maxHistoryShards || slices.Contains(counts, shards) || len(counts) == maxShardCounts {
-		return fmt.Errorf("cassandra: %w: want a number of 1 to %d that it has not had (%s), and at most %d of them", ErrHistoryShards,
-			maxHistoryShards, old, maxShardCounts)
+	texts := make([]string, len(counts))
+	for i, n := range counts {
+		texts[i] = strconv.Itoa(n)
 	}
-	text := strconv.Itoa(shards)
-	if len(old) > 0 {
-		text = string(old) + "," + text
-	}
-	return settings.SwapSetting(ctx, historyShardsSetting, old, []byte(text))
-}
-
-// spreadAtFirst is SpreadHistory for a store that was not set up yet. One that an earlier release uses is left as it is: that release would
-// not find what lies by minute.
-func (s *Store) spreadAtFirst(ctx context.Context) error {
-	for _, name := range []string{partitionsSetting, historyShardsSetting} {
-		if standing, err := NewSettings(s).Setting(ctx, name); err != nil || len(standing) > 0 {
-			return err
-		}
-	}
-	err := s.SpreadHistory(ctx, DefaultHistoryShards)
-	if errors.Is(err, jobstore.ErrConflict) { // another one sets it up, too
-		return nil
-	}
-	return err
+	return settings.SwapSetting(ctx, historyShardsSetting, old, []byte(strings.Join(texts, ",")))
 }
 
 // shardsOf returns the shards in which a job's events may lie.
@@ -126,6 +120,9 @@ func (s *History) shardsOf(ctx context.Context, jobID string) ([]int, error) {
 	counts, err := s.shardCounts(ctx)
 	shards := make([]int, 0, len(counts))
 	for _, n := range counts {
+		if n == 0 {
+			continue
+		}
 		if shard := bucket.Partition(jobID, n); !slices.Contains(shards, shard) {
 			shards = append(shards, shard)
 		}
@@ -133,79 +130,54 @@ func (s *History) shardsOf(ctx context.Context, jobID string) ([]int, error) {
 	return shards, err
 }
 
-// oneShots returns the instants for which a job's row and its superseded definitions are, or were, a one-shot, newest first.
-func (s *History) oneShots(ctx context.Context, jobID string) ([]time.Time, error) {
-	j, err := NewJobStore(s.Store).Get(ctx, jobID)
-	if errors.Is(err, jobstore.ErrNotFound) {
-		return nil, nil
+// minuteOf returns where events of a job may lie by minute: there are no shards if they cannot.
+func (s *History) minuteOf(ctx context.Context, of jobstore.Of) (shards []int, at time.Time, err error) {
+	if !of.Updated && of.RunsAt.IsZero() {
+		return nil, at, nil
+	}
+	if shards, err = s.shardsOf(ctx, of.ID); err != nil || len(shards) == 0 || !of.Updated {
+		return shards, of.RunsAt, err
+	}
+	var row []byte
+	err = s.session.Query("SELECT row FROM definitions WHERE job_id = ? LIMIT 1", of.ID).Idempotent(true).ScanContext(ctx, &row)
+	if errors.Is(err, gocql.ErrNotFound) {
+		return nil, at, nil
+	}
+	var first job.Definition
+	if err == nil {
+		first, err = wire.UnmarshalDefinition(row)
 	}
 	if err != nil {
-		return nil, err
+		return nil, at, failed("first definition", err)
 	}
-	definitions := []job.Definition{j.Definition}
-	if j.Version > 1 {
-		it := s.session.Query("SELECT row FROM definitions WHERE job_id = ?", jobID).Idempotent(true).IterContext(ctx)
-		var row []byte
-		for it.Scan(&row) {
-			d, err := wire.UnmarshalDefinition(row)
-			if err != nil {
-				return nil, errors.Join(err, it.Close())
-			}
-			definitions = append(definitions, d)
-			row = nil
-		}
-		if err := it.Close(); err != nil {
-			return nil, failed("definitions", err)
-		}
+	if first.Schedule.Type != job.ScheduleOneShot || !job.FirstDefinition(of.ID, first.ID) {
+		return nil, at, nil
 	}
-	return jobstore.OneShots(definitions...), nil
+	return shards, first.Schedule.RunAt, nil
 }
 
-// inMinutes returns what lies by minute of a job.
+// inMinutes returns what lies by minute of a job: the events of one execution.
 func (s *History) inMinutes(
-	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
-) (events []job.Event, err error) {
-	shards, err := s.shardsOf(ctx, jobID)
-	if err != nil || len(shards) == 0 || !job.ValidID(jobID, job.JobPrefix) {
+	ctx context.Context, of jobstore.Of, before jobstore.Cursor, oldest time.Time, limit int,
+) ([]job.Event, error) {
+	shards, at, err := s.minuteOf(ctx, of)
+	if err != nil || len(shards) == 0 || at.Before(oldest) || !before.Follows(at, job.ScheduleExecutionID(of.ID, at)) {
 		return nil, err
 	}
-	instants, err := s.oneShots(ctx, jobID)
-	if err != nil {
-		return nil, err
-	}
-	instants = slices.DeleteFunc(instants, func(at time.Time) bool {
-		return at.Before(oldest) || !before.Follows(at, job.ScheduleExecutionID(jobID, at))
+	return s.events(ctx, s.session.Query("SELECT event FROM history_minutes WHERE shard IN ? AND minute = ? AND job_id = ? AND nominal_ms = ? LIMIT ?",
+		shards, job.Minute(at), of.ID, at.UnixMilli(), limit))
+}
+
+// merged returns the events of several places in the order in which a job's history is read. One that was recorded again, after the number
+// of shards had changed, is there once.
+func merged(lists [][]job.Event) []job.Event {
+	events := slices.Concat(lists...)
+	slices.SortStableFunc(events, func(a, b job.Event) int {
+		atA, executionA := placeOf(&a)
+		atB, executionB := placeOf(&b)
+		return cmp.Or(atB.Compare(atA), cmp.Compare(executionA, executionB), cmp.Compare(a.Entry.Attempt, b.Entry.Attempt), cmp.Compare(a.ID, b.ID))
 	})
-	for some := range slices.Chunk(instants, minutesAtOnce) { // newest first
-		// No instant in between is left out, so a chunk holds all that is newer than the next one.
-		page, err := s.events(ctx, s.session.Query("SELECT event FROM history_minutes WHERE shard IN ? AND minute IN ? AND job_id = ?"+
-			" AND nominal_ms <= ? AND nominal_ms >= ? PER PARTITION LIMIT ?", shards, minutesOf(some), jobID, some[0].UnixMilli(),
-			some[len(some)-1].UnixMilli(), limit))
-		if err != nil {
-			return nil, err
-		}
-		slices.SortStableFunc(page, comparePlaces)
-		if events = append(events, page...); len(events) >= limit {
-			break
-		}
-	}
-	return events, nil
-}
-
-// minutesOf returns the minutes of instants, each once.
-func minutesOf(instants []time.Time) []int64 {
-	minutes := make([]int64, len(instants))
-	for i, at := range instants {
-		minutes[i] = job.Minute(at)
-	}
-	return slices.Compact(minutes)
-}
-
-// comparePlaces orders events as a job's history is read: newest nominal instant first, the events of an execution by attempt.
-func comparePlaces(a, b job.Event) int {
-	atA, executionA := placeOf(&a)
-	atB, executionB := placeOf(&b)
-	return cmp.Or(atB.Compare(atA), cmp.Compare(executionA, executionB), cmp.Compare(a.Entry.Attempt, b.Entry.Attempt), cmp.Compare(a.ID, b.ID))
+	return slices.CompactFunc(events, func(a, b job.Event) bool { return a.ID == b.ID })
 }
 
 // placeOf returns where an event lies in the history of its job.
@@ -217,18 +189,11 @@ func placeOf(e *job.Event) (at time.Time, executionID string) {
 }
 
 // forgetMinutes removes what lies by minute of a job.
-func (s *History) forgetMinutes(ctx context.Context, jobID string) error {
-	shards, err := s.shardsOf(ctx, jobID)
-	if err != nil || len(shards) == 0 || !job.ValidID(jobID, job.JobPrefix) {
+func (s *History) forgetMinutes(ctx context.Context, of jobstore.Of) error {
+	shards, at, err := s.minuteOf(ctx, of)
+	if err != nil || len(shards) == 0 {
 		return err
 	}
-	instants, err := s.oneShots(ctx, jobID)
-	if err != nil {
-		return err
-	}
-	chunks := slices.Collect(slices.Chunk(minutesOf(instants), minutesAtOnce))
-	return run.Each(len(chunks), concurrency, func(i int) error {
-		q := s.session.Query("DELETE FROM history_minutes WHERE shard IN ? AND minute IN ? AND job_id = ?", shards, chunks[i], jobID)
-		return failed("forget history", q.Idempotent(true).ExecContext(ctx))
-	})
+	q := s.session.Query("DELETE FROM history_minutes WHERE shard IN ? AND minute = ? AND job_id = ?", shards, job.Minute(at), of.ID)
+	return failed("forget history", q.Idempotent(true).ExecContext(ctx))
 }

@@ -189,12 +189,8 @@ func (s *Store) CheckPartitions(ctx context.Context, want int) error {
 }
 
 // SetUp gives every partition a low-water mark, unless it has one: a minute before now, so that the first registrations lie above
-// it by every clock. The first call fixes the partition count, and spreads the one-shots' history over [DefaultHistoryShards] unless
-// that was said before.
+// it by every clock. The first call fixes the partition count.
 func (s *Store) SetUp(ctx context.Context, partitions int, minute int64) error {
-	if err := s.spreadAtFirst(ctx); err != nil {
-		return err
-	}
 	err := NewSettings(s).SwapSetting(ctx, partitionsSetting, nil, []byte(strconv.Itoa(partitions)))
 	if errors.Is(err, jobstore.ErrConflict) {
 		err = s.CheckPartitions(ctx, partitions)

@@ -73,13 +73,14 @@ func TestConformance(t *testing.T) {
 		})
 	})
 	t.Run("history", func(t *testing.T) { runHistory(t, s) })
-	t.Run("history by week alone", func(t *testing.T) { runHistory(t, open(t)) })
-	t.Run("history over shards that have grown", func(t *testing.T) {
-		if err := s.SpreadHistory(t.Context(), 3); err != nil {
-			t.Fatal(err)
-		}
-		runHistory(t, s)
-	})
+	for _, shards := range []int{16, 3, 0} { // each beside what the ones before have left
+		t.Run(fmt.Sprintf("history over %d shards", shards), func(t *testing.T) {
+			if err := s.SpreadHistory(t.Context(), shards); err != nil {
+				t.Fatal(err)
+			}
+			runHistory(t, s)
+		})
+	}
 }
 
 func runHistory(t *testing.T, s *cassandra.Store) {
@@ -243,82 +244,70 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 	}
 }
 
-func TestHistoryIsFoundWhereverItLay(t *testing.T) {
+func TestHistoryIsFoundOnceWhereverItLies(t *testing.T) {
 	s := open(t)
-	jobs := cassandra.NewJobStore(s)
 	at := job.Instant(time.Now().Add(-time.Hour))
-	j := job.Job{
-		ID: job.JobPrefix + ulid.Make().String(), Tenant: 7, Status: job.StatusActive, Version: 1, CreatedAt: at, UpdatedAt: at,
-		Definition: job.Definition{ID: "def_1", Schedule: job.Schedule{Type: job.ScheduleOneShot, RunAt: at}},
-	}
-	if err := jobs.Create(t.Context(), j, true); err != nil {
+	j := oneShot(at)
+	if err := cassandra.NewJobStore(s).Create(t.Context(), j, true); err != nil {
 		t.Fatal(err)
 	}
-	// The first attempt lies by week, as an earlier release wrote it, each other one over another number of shards.
-	counts := []int{0, 4096, 1, 64}
+	// The first attempt lies by week, as an earlier release wrote it, each other one over another number of shards, and all are recorded again.
+	counts := []int{0, 4096, 1, 64, 0, 4096}
 	for i, shards := range counts {
-		if shards > 0 {
+		for range 2 { // saying it again changes nothing
 			if err := s.SpreadHistory(t.Context(), shards); err != nil {
 				t.Fatal(err)
 			}
-		}
-		for range 2 { // saying it again changes nothing
-			if shards > 0 {
-				if err := s.SpreadHistory(t.Context(), shards); err != nil {
-					t.Error(err)
-				}
-			}
-			e := job.Event{
-				ID: fmt.Sprint("event ", i), Type: job.EventAttempt, At: at,
-				Entry: job.Entry{
-					Locator: job.Locator{DueAt: at, ExecutionID: job.ScheduleExecutionID(j.ID, at), Attempt: i + 1, DefinitionID: "def_1"},
-					JobID:   j.ID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Plain: true,
-				},
-				Outcome: job.Outcome{Kind: job.OutcomeFailed, Disposition: job.DispositionFired},
-			}
-			if err := cassandra.NewHistory(s).Record(t.Context(), jobstore.Unencoded(&e)); err != nil {
+			if err := cassandra.NewHistory(s).Record(t.Context(), events(&j, i+1)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	history := cassandra.NewHistory(s)
-	byJob, err := history.Executions(t.Context(), j.ID, jobstore.Cursor{}, at, 100)
+	byJob, err := history.Executions(t.Context(), jobstore.OfJob(&j), jobstore.Cursor{}, at, 100)
 	if err != nil || len(byJob) != len(counts) {
 		t.Errorf("the job has %d events, %v; want %d", len(byJob), err, len(counts))
 	}
-	events, err := history.Execution(t.Context(), job.ScheduleExecutionID(j.ID, at))
-	if err != nil || len(events) != len(counts) {
-		t.Fatalf("the execution has %d events, %v; want %d", len(events), err, len(counts))
+	found, err := history.Execution(t.Context(), job.ScheduleExecutionID(j.ID, at))
+	if err != nil || len(found) != len(counts) {
+		t.Fatalf("the execution has %d events, %v; want %d", len(found), err, len(counts))
 	}
-	for i := range events {
-		if events[i].Entry.Attempt != i+1 {
-			t.Errorf("attempt %d comes in place %d", events[i].Entry.Attempt, i+1)
+	for i := range found {
+		if found[i].Entry.Attempt != i+1 {
+			t.Errorf("attempt %d comes in place %d", found[i].Entry.Attempt, i+1)
 		}
 	}
-	for _, wrong := range []int{-1, 0, 1, 4097} {
+	for _, wrong := range []int{-1, 4097} {
 		if err := s.SpreadHistory(t.Context(), wrong); !errors.Is(err, cassandra.ErrHistoryShards) {
 			t.Errorf("%d shards gave %v", wrong, err)
 		}
 	}
 }
 
-// A release that does not know of shards goes on with what it set up.
-func TestHistoryIsSpreadWhereTheStoreIsNew(t *testing.T) {
-	for name, before := range map[string]string{"": "16", "partitions": ""} {
-		s := open(t)
-		settings := cassandra.NewSettings(s)
-		if name != "" {
-			if err := settings.SwapSetting(t.Context(), name, nil, []byte("4")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for range 2 {
-			if err := s.SetUp(t.Context(), 4, 1000); err != nil {
-				t.Fatal(err)
-			}
-			if value, err := settings.Setting(t.Context(), "history-shards"); err != nil || string(value) != before {
-				t.Errorf("with %q set before, the history is spread over %q (%v), want %q", name, value, err, before)
-			}
-		}
+// oneShot returns a job that begins as a one-shot.
+func oneShot(at time.Time) job.Job {
+	id := func(prefix string) string {
+		return prefix + ulid.MustNew(ulid.Timestamp(at), ulid.DefaultEntropy()).String()
 	}
+	return job.Job{
+		ID: id(job.JobPrefix), Tenant: 7, Status: job.StatusActive, Version: 1, CreatedAt: at, UpdatedAt: at,
+		Definition: job.Definition{ID: id(job.DefinitionPrefix), Schedule: job.Schedule{Type: job.ScheduleOneShot, RunAt: at}},
+	}
+}
+
+// events returns those of the first attempts of a one-shot.
+func events(j *job.Job, attempts int) []jobstore.Recorded {
+	var list []*job.Event
+	at := j.Definition.Schedule.RunAt
+	for attempt := range attempts {
+		list = append(list, &job.Event{
+			ID: fmt.Sprintf("%s/%d", j.ID, attempt+1), Type: job.EventAttempt, At: at,
+			Entry: job.Entry{
+				Locator: job.Locator{DueAt: at, ExecutionID: job.ScheduleExecutionID(j.ID, at), Attempt: attempt + 1, DefinitionID: j.Definition.ID},
+				JobID:   j.ID, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Plain: true,
+			},
+			Outcome: job.Outcome{Kind: job.OutcomeFailed, Disposition: job.DispositionFired},
+		})
+	}
+	return jobstore.Unencoded(list...)
 }

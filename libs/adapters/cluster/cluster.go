@@ -68,8 +68,8 @@ type Config struct {
 	// ForRestore makes a migration leave the tables empty, for what a backup holds: low-water marks of today would be newer than those
 	// of the backup, and close minutes whose entries are not done.
 	ForRestore bool
-	// HistoryShards is over how many shards a migration spreads the one-shots' history of a minute; 0 leaves that as it is.
-	HistoryShards int
+	// HistoryShards is over how many shards a migration spreads the one-shots' history of a minute; nil leaves that as it is.
+	HistoryShards *int
 	Kafka         kafka.Options
 	Redis         redis.Options
 	ZooKeeper     zookeeper.Options
@@ -215,8 +215,8 @@ func Migrate(ctx context.Context, cfg Config, migrations fs.FS, logger *slog.Log
 		return err
 	}
 	defer c.Close()
-	if cfg.HistoryShards > 0 {
-		if err := c.store.SpreadHistory(ctx, cfg.HistoryShards); err != nil {
+	if cfg.HistoryShards != nil {
+		if err := c.store.SpreadHistory(ctx, *cfg.HistoryShards); err != nil {
 			return err
 		}
 	}

@@ -49,7 +49,7 @@ func (s *History) Record(_ context.Context, events []jobstore.Recorded) error {
 
 // Executions implements jobstore.History: one seek for each day that it looks back over.
 func (s *History) Executions(
-	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
+	ctx context.Context, of jobstore.Of, before jobstore.Cursor, oldest time.Time, limit int,
 ) ([]job.Event, error) {
 	newest, err := s.newestDay(before)
 	if err != nil {
@@ -57,10 +57,10 @@ func (s *History) Executions(
 	}
 	var events []job.Event
 	for d := newest; d >= day(oldest) && len(events) < limit && d != ^uint32(0); d-- {
-		prefix := historyDayKey(d, jobID)
+		prefix := historyDayKey(d, of.ID)
 		lower := prefix
 		if !before.NominalAt.IsZero() && day(before.NominalAt) == d {
-			lower = after(historyExecutionKey(jobID, before.NominalAt, before.ExecutionID))
+			lower = after(historyExecutionKey(of.ID, before.NominalAt, before.ExecutionID))
 		}
 		upper := after(prefix)
 		if d == day(oldest) {
@@ -124,7 +124,7 @@ func (s *History) events(ctx context.Context, lower, upper []byte, limit int) ([
 }
 
 // Forget implements jobstore.History: one range for each day.
-func (s *History) Forget(_ context.Context, jobID string) error {
+func (s *History) Forget(_ context.Context, of jobstore.Of) error {
 	newest, err := s.newestDay(jobstore.Cursor{})
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (s *History) Forget(_ context.Context, jobID string) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
 	for d := day(time.Now().Add(-jobstore.HistoryTTL - 24*time.Hour)); d <= newest; d++ {
-		prefix := historyDayKey(d, jobID)
+		prefix := historyDayKey(d, of.ID)
 		err = errors.Join(err, b.DeleteRange(prefix, after(prefix), nil))
 	}
 	if err == nil {

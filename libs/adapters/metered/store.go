@@ -176,9 +176,9 @@ func (x *historyPort) Record(ctx context.Context, events []jobstore.Recorded) (e
 	return err
 }
 
-func (x *historyPort) Executions(ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int) (a []job.Event, err error) {
+func (x *historyPort) Executions(ctx context.Context, of jobstore.Of, before jobstore.Cursor, oldest time.Time, limit int) (a []job.Event, err error) {
 	defer func(began time.Time) { x.m.done("history", "Executions", began, err) }(time.Now())
-	a, err = x.History.Executions(ctx, jobID, before, oldest, limit)
+	a, err = x.History.Executions(ctx, of, before, oldest, limit)
 	return a, err
 }
 
@@ -188,9 +188,9 @@ func (x *historyPort) Execution(ctx context.Context, executionID string) (a []jo
 	return a, err
 }
 
-func (x *historyPort) Forget(ctx context.Context, jobID string) (err error) {
+func (x *historyPort) Forget(ctx context.Context, of jobstore.Of) (err error) {
 	defer func(began time.Time) { x.m.done("history", "Forget", began, err) }(time.Now())
-	err = x.History.Forget(ctx, jobID)
+	err = x.History.Forget(ctx, of)
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/minutehand/minutehand/libs/adapters/redis"
@@ -21,6 +22,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/capacity/capacitytest"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/hotbucket/hotbuckettest"
 	"github.com/minutehand/minutehand/libs/job"
@@ -136,5 +138,49 @@ func TestServerThatMayEvictIsRefused(t *testing.T) {
 			}
 		}
 		set("noeviction", "0")
+	}
+}
+
+// Most partitions of a worker that has little to do are read only to show that it still owns them.
+func TestPartitionInWhichNothingIsDueCostsNoScript(t *testing.T) {
+	for _, cluster := range []bool{false, true} {
+		tier := open(t, redis.Options{Cluster: cluster})
+		h := redis.NewHotBuckets(tier)
+		defer func() { _ = h.Close() }()
+		now := job.Instant(time.Now())
+		owners := []coord.Owner{{Role: coord.RoleWorker, Partition: 1, Epoch: 1}, {Role: coord.RoleWorker, Partition: 2, Epoch: 1}}
+		for _, o := range owners {
+			if err := h.SetEpoch(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		entry := func(partition int, due time.Time) job.Entry {
+			id := job.JobPrefix + ulid.Make().String()
+			return job.NewEntry(job.Entry{
+				Locator: job.Locator{Partition: partition, DueAt: due, ExecutionID: job.ScheduleExecutionID(id, due), Attempt: 1, DefinitionID: "def_1"},
+				JobID:   id, NominalAt: due, ScheduledFor: due,
+			}, due)
+		}
+		later := entry(1, now.Add(time.Hour))
+		if err := h.Add(t.Context(), []job.Entry{later}); err != nil {
+			t.Fatal(err)
+		}
+		ask := hotbucket.All(now.Add(time.Minute))
+		ask.Quiet = map[int]bool{1: true, 2: true}
+		scripts := tier.Scripts()
+		given, next, err := h.Due(t.Context(), owners, ask)
+		if err != nil || len(given) > 0 || !next[0].Equal(later.DueAt) || !next[1].IsZero() {
+			t.Errorf("given %v, next %v, %v", given, next, err)
+		}
+		if n := scripts.Load(); n > 0 {
+			t.Errorf("%d scripts were run", n)
+		}
+		if err := h.Add(t.Context(), []job.Entry{entry(2, now)}); err != nil {
+			t.Fatal(err)
+		}
+		scripts.Store(0)
+		if given, _, err = h.Due(t.Context(), owners, ask); err != nil || len(given) != 1 || scripts.Load() != 1 {
+			t.Errorf("given %v by %d scripts, %v; want what is due in one of them, by one", given, scripts.Load(), err)
+		}
 	}
 }

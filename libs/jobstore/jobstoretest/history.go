@@ -77,7 +77,7 @@ func changesAreApart(t *testing.T, s jobstore.History) {
 	change := job.ChangeEvent(entry, at)
 	must(t, s.Record(t.Context(), pointers([]job.Event{attempt, change})))
 	for of, want := range map[string]job.Event{jobID: attempt, job.ChangesOf(jobID): change} {
-		got, err := s.Executions(t.Context(), of, jobstore.Cursor{}, at.Add(-time.Hour), 10)
+		got, err := s.Executions(t.Context(), jobstore.Of{ID: of}, jobstore.Cursor{}, at.Add(-time.Hour), 10)
 		must(t, err)
 		same(t, "events of "+of, got, []job.Event{want})
 	}
@@ -94,9 +94,9 @@ func forgets(t *testing.T, s jobstore.History) {
 		event(jobID, kept.Entry.Tenant, at, 1), event(jobID, kept.Entry.Tenant, at.Add(49*time.Hour), 1), kept,
 	})))
 	for range 2 {
-		must(t, s.Forget(t.Context(), jobID))
+		must(t, s.Forget(t.Context(), jobstore.Of{ID: jobID}))
 		for of, want := range map[string]int{jobID: 0, other: 1} {
-			got, err := s.Executions(t.Context(), of, jobstore.Cursor{}, at.Add(-time.Hour), 10)
+			got, err := s.Executions(t.Context(), jobstore.Of{ID: of}, jobstore.Cursor{}, at.Add(-time.Hour), 10)
 			must(t, err)
 			if len(got) != want {
 				t.Errorf("%d events of %s are left, want %d", len(got), of, want)
@@ -105,116 +105,147 @@ func forgets(t *testing.T, s jobstore.History) {
 	}
 }
 
-// oneShot returns an event of the occurrence of a one-shot.
-func oneShot(j *job.Job, at time.Time, attempt int) job.Event {
-	e := event(j.ID, j.Tenant, at, attempt)
-	e.Entry.Plain = true
-	return e
+// began returns a job that began as a one-shot at an instant.
+func began(at time.Time) job.Job {
+	j := newJob()
+	j.ID, j.Definition.ID = idAt(job.JobPrefix, at), idAt(job.DefinitionPrefix, at)
+	j.Definition.Schedule = job.Schedule{Type: job.ScheduleOneShot, RunAt: at}
+	return j
 }
 
-// redefined makes a job a one-shot at an instant, as an update does; the first call creates it.
+func idAt(prefix string, at time.Time) string {
+	return prefix + ulid.MustNew(ulid.Timestamp(at), rand.Reader).String()
+}
+
+// redefined makes a job a one-shot at an instant, as an update does.
 func redefined(t *testing.T, s jobstore.Jobs, j *job.Job, at time.Time) {
 	t.Helper()
-	old, created := j.Definition, j.Version > 0
+	old := j.Definition
 	j.Version++
-	j.Definition = newDefinition(newDefinitionID())
-	j.Definition.Schedule = job.Schedule{Type: job.ScheduleOneShot, RunAt: at}
-	if !created {
-		must(t, s.Create(t.Context(), *j, true))
-		return
-	}
+	j.Definition.ID = job.NextDefinitionID(old.ID, idAt(job.DefinitionPrefix, at))
+	j.Definition.Schedule.RunAt = at
 	must(t, s.PutDefinition(t.Context(), j.ID, old))
 	must(t, s.Replace(t.Context(), *j))
 }
 
+// oneShot returns an event of the occurrence of a one-shot, under its present definition.
+func oneShot(j *job.Job, attempt int) job.Event {
+	e := event(j.ID, j.Tenant, j.Definition.Schedule.RunAt, attempt)
+	e.Entry.Plain, e.Entry.DefinitionID = true, j.Definition.ID
+	return e
+}
+
 func oneShotsAmongAll(t *testing.T, open func(t *testing.T) (jobstore.History, jobstore.Jobs)) {
 	s, jobs := open(t)
-	begin := historyBegin().Truncate(time.Minute)
-	j := newJob()
-	j.Version = 0
-	const oneShots = 50 // more than are asked for at once
-	var want []job.Event
-	for i := range oneShots { // three of them in a minute
-		at := begin.Add(time.Duration(i) * 20 * time.Second)
-		redefined(t, jobs, &j, at)
-		want = append(want, oneShot(&j, at, 1))
+	begin := historyBegin()
+	j := began(begin)
+	must(t, jobs.Create(t.Context(), j, true))
+	check := func(when string, want []job.Event) {
+		t.Helper()
+		for _, limit := range []int{4, 7, 1000} {
+			same(t, fmt.Sprintf("history %s by %d", when, limit), wholePages(t, s, &j, begin, limit), want)
+		}
 	}
-	last := begin.Add((oneShots - 1) * 20 * time.Second)
-	want = append(want, oneShot(&j, last, 2), event(j.ID, j.Tenant, last, 3)) // an update may keep the instant, and change what else decides
+	var newestFirst []job.Event
+	record := func(events ...job.Event) {
+		for range 2 {
+			must(t, s.Record(t.Context(), pointers(events)))
+		}
+	}
+	first := []job.Event{oneShot(&j, 1), oneShot(&j, 2)}
+	record(first[1], first[0])
+	newestFirst = first
+	check("of one that began so", newestFirst)
+	j.Version++ // as a pause does, which keeps the definition
+	must(t, jobs.Replace(t.Context(), j))
+	check("after a change that keeps its definition", newestFirst)
+
+	redefined(t, jobs, &j, begin) // an update may keep the instant, and change what else decides
+	newestFirst = append(newestFirst, oneShot(&j, 3))
+	record(newestFirst[2])
 	manual := event(j.ID, j.Tenant, begin.Add(30*time.Second), 1)
-	manual.Entry.Trigger = job.TriggerManual
+	manual.Entry.Trigger, manual.Entry.Plain = job.TriggerManual, true
 	manual.Entry.ExecutionID = job.ManualExecutionID(j.ID, ulid.MustNew(ulid.Timestamp(manual.Entry.NominalAt), rand.Reader).String())
 	manual.ID = manual.Entry.ExecutionID + "/1/failed"
-	beats := event(j.ID, j.Tenant, begin.Add(time.Hour), 1)
-	skipped := job.SkippedEvent(beats.Entry, job.TargetRef{}, job.SkippedRange{From: begin.Add(50 * time.Second), To: begin.Add(55 * time.Second), Count: 2},
+	beat := event(j.ID, j.Tenant, begin.Add(time.Hour), 1)
+	skipped := job.SkippedEvent(beat.Entry, job.TargetRef{}, job.SkippedRange{From: begin.Add(50 * time.Second), To: begin.Add(55 * time.Second), Count: 2},
 		job.DispositionSkippedMissed, begin.Add(2*time.Hour))
-	want = append(want, manual, beats, skipped)
+	redefined(t, jobs, &j, begin.Add(2*time.Hour))
+	last := oneShot(&j, 1)
+	record(last, manual, beat, skipped)
+	newestFirst = append([]job.Event{last, beat, skipped, manual}, newestFirst...)
+	check("of one that was updated", newestFirst)
+
+	got, err := s.Execution(t.Context(), first[0].Entry.ExecutionID)
+	must(t, err)
+	same(t, "the execution", got, newestFirst[4:])
+	for _, c := range []struct {
+		oldest time.Time
+		before jobstore.Cursor
+		want   []job.Event
+	}{
+		{begin.Add(time.Millisecond), jobstore.Cursor{}, newestFirst[:4]},
+		{begin, jobstore.Cursor{NominalAt: begin}, newestFirst[4:]}, // all executions of the instant follow it
+		{begin, jobstore.Cursor{NominalAt: begin, ExecutionID: first[0].Entry.ExecutionID}, nil},
+	} {
+		got, err := s.Executions(t.Context(), jobstore.OfJob(&j), c.before, c.oldest, 1000)
+		must(t, err)
+		same(t, fmt.Sprintf("history from %s to %v", c.oldest, c.before), got, c.want)
+	}
+}
+
+// wholePages reads all events of a job in pages, of which each ends with an execution.
+func wholePages(t *testing.T, s jobstore.History, j *job.Job, oldest time.Time, limit int) (all []job.Event) {
+	t.Helper()
 	place := func(e *job.Event) (time.Time, string) {
 		if e.Type == job.EventSkipped {
 			return e.Skipped.From, job.ScheduleExecutionID(j.ID, e.Skipped.From)
 		}
 		return e.Entry.NominalAt, e.Entry.ExecutionID
 	}
-	slices.SortStableFunc(want, func(a, b job.Event) int {
-		atA, _ := place(&a)
-		atB, _ := place(&b)
-		return atB.Compare(atA)
-	})
-	shuffled := slices.Clone(want)
-	slices.Reverse(shuffled)
-	for range 2 {
-		must(t, s.Record(t.Context(), pointers(shuffled)))
-	}
-	for _, limit := range []int{4, 7, 1000} {
-		var all []job.Event
-		before := jobstore.Cursor{}
-		for {
-			page, err := s.Executions(t.Context(), j.ID, before, begin.Add(-time.Hour), limit)
-			must(t, err)
-			if len(page) == 0 {
-				break
-			}
-			if len(page) == limit { // the last execution may go on
-				_, unsure := place(&page[limit-1])
-				page = page[:slices.IndexFunc(page, func(e job.Event) bool { _, id := place(&e); return id == unsure })]
-			}
-			all = append(all, page...)
-			before.NominalAt, before.ExecutionID = place(&page[len(page)-1])
+	before := jobstore.Cursor{}
+	for {
+		page, err := s.Executions(t.Context(), jobstore.OfJob(j), before, oldest, limit)
+		must(t, err)
+		if len(page) == 0 {
+			return all
 		}
-		same(t, fmt.Sprint("history by ", limit), all, want)
+		if len(page) == limit { // the last execution may go on
+			_, unsure := place(&page[limit-1])
+			page = page[:slices.IndexFunc(page, func(e job.Event) bool { _, id := place(&e); return id == unsure })]
+		}
+		all = append(all, page...)
+		before.NominalAt, before.ExecutionID = place(&page[len(page)-1])
 	}
-	recent, err := s.Executions(t.Context(), j.ID, jobstore.Cursor{}, last, 1000)
-	must(t, err)
-	same(t, "history from the last instant on", recent, want[:4])
-	got, err := s.Execution(t.Context(), job.ScheduleExecutionID(j.ID, last))
-	must(t, err)
-	same(t, "the last one-shot", got, want[1:4])
 }
 
 func oneShotsAreForgotten(t *testing.T, open func(t *testing.T) (jobstore.History, jobstore.Jobs)) {
 	s, jobs := open(t)
 	at := historyBegin()
-	gone, kept := newJob(), newJob()
-	gone.Version, kept.Version = 0, 0
-	for _, j := range []*job.Job{&gone, &kept} {
-		redefined(t, jobs, j, at)
-		redefined(t, jobs, j, at.Add(time.Hour))
-		must(t, s.Record(t.Context(), pointers([]job.Event{oneShot(j, at, 1), oneShot(j, at.Add(time.Hour), 1), event(j.ID, j.Tenant, at.Add(2*time.Hour), 1)})))
-	}
-	for range 2 {
-		must(t, s.Forget(t.Context(), gone.ID))
-		for of, want := range map[string]int{gone.ID: 0, kept.ID: 3} {
-			got, err := s.Executions(t.Context(), of, jobstore.Cursor{}, at.Add(-time.Hour), 10)
-			must(t, err)
-			if len(got) != want {
-				t.Errorf("%d events of %s are left, want %d", len(got), of, want)
-			}
-		}
+	for name, update := range map[string]bool{"as it began": false, "updated": true} {
+		gone, kept := began(at), began(at)
 		for _, j := range []*job.Job{&gone, &kept} {
-			got, err := s.Execution(t.Context(), job.ScheduleExecutionID(j.ID, at))
-			must(t, err)
-			if forgotten := len(got) == 0; forgotten != (j == &gone) {
-				t.Errorf("%d events of an execution are left", len(got))
+			must(t, jobs.Create(t.Context(), *j, true))
+			events := []job.Event{oneShot(j, 1), event(j.ID, j.Tenant, at.Add(2*time.Hour), 1), {}}
+			if update {
+				redefined(t, jobs, j, at.Add(time.Hour))
+			}
+			events[2] = oneShot(j, 2)
+			must(t, s.Record(t.Context(), pointers(events)))
+		}
+		for range 2 {
+			must(t, s.Forget(t.Context(), jobstore.OfJob(&gone)))
+			for j, want := range map[*job.Job]int{&gone: 0, &kept: 3} {
+				got, err := s.Executions(t.Context(), jobstore.OfJob(j), jobstore.Cursor{}, at.Add(-time.Hour), 10)
+				must(t, err)
+				if len(got) != want {
+					t.Errorf("%s: %d events are left, want %d", name, len(got), want)
+				}
+				got, err = s.Execution(t.Context(), job.ScheduleExecutionID(j.ID, at))
+				must(t, err)
+				if (len(got) == 0) != (want == 0) {
+					t.Errorf("%s: %d events of an execution are left", name, len(got))
+				}
 			}
 		}
 	}
@@ -252,7 +283,7 @@ func eventIsReadBack(t *testing.T, s jobstore.History) {
 	}
 	skipped := job.SkippedEvent(attempt.Entry, job.TargetRef{}, job.SkippedRange{From: at.Add(3 * time.Hour), To: at.Add(4 * time.Hour), Count: 2}, job.DispositionSkippedMissed, at.Add(5*time.Hour))
 	must(t, s.Record(t.Context(), pointers([]job.Event{skipped})))
-	all, err := s.Executions(t.Context(), jobID, jobstore.Cursor{}, at.Add(-time.Hour), 10)
+	all, err := s.Executions(t.Context(), jobstore.Of{ID: jobID}, jobstore.Cursor{}, at.Add(-time.Hour), 10)
 	must(t, err)
 	for _, want := range []job.Event{attempt, deferred, skipped} {
 		i := slices.IndexFunc(all, func(e job.Event) bool { return e.ID == want.ID })
@@ -287,7 +318,7 @@ func recordsRace(t *testing.T, s jobstore.History) {
 			}
 		}
 	})
-	all, err := s.Executions(t.Context(), jobID, jobstore.Cursor{}, begin.Add(-time.Hour), 100)
+	all, err := s.Executions(t.Context(), jobstore.Of{ID: jobID}, jobstore.Cursor{}, begin.Add(-time.Hour), 100)
 	must(t, err)
 	if len(all) != 5*writers {
 		t.Errorf("%d events, want %d", len(all), 5*writers)
@@ -327,7 +358,7 @@ func turn(t *testing.T, s jobstore.History, jobID string, before jobstore.Cursor
 	t.Helper()
 	var all []job.Event
 	for range 1000 {
-		page, err := s.Executions(t.Context(), jobID, before, oldest, limit)
+		page, err := s.Executions(t.Context(), jobstore.Of{ID: jobID}, before, oldest, limit)
 		must(t, err)
 		if len(page) > limit {
 			t.Fatalf("a page of %d, limit %d", len(page), limit)
@@ -388,7 +419,7 @@ func executionsAtTheEnds(t *testing.T, s jobstore.History) {
 		want   int
 	}{{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), 1}, {at.Add(time.Millisecond), 1}, {at, 0}, {at.Add(-time.Millisecond), 0}} {
 		before := jobstore.Cursor{NominalAt: c.before, ExecutionID: job.ScheduleExecutionID(jobID, c.before)}
-		got, err := s.Executions(t.Context(), jobID, before, at.Add(-time.Hour), 10)
+		got, err := s.Executions(t.Context(), jobstore.Of{ID: jobID}, before, at.Add(-time.Hour), 10)
 		must(t, err)
 		if len(got) != c.want {
 			t.Errorf("before %s there are %d events, want %d", c.before, len(got), c.want)
@@ -403,7 +434,7 @@ func lookBackEnds(t *testing.T, s jobstore.History) {
 		must(t, s.Record(t.Context(), pointers([]job.Event{event(jobID, tenant, noon.Add(time.Duration(h)*time.Hour), 1)})))
 	}
 	for _, c := range []struct{ oldest, want int }{{-40, 7}, {-30, 7}, {-29, 6}, {0, 4}, {1, 3}, {30, 1}, {31, 0}} {
-		got, err := s.Executions(t.Context(), jobID, jobstore.Cursor{}, noon.Add(time.Duration(c.oldest)*time.Hour), 100)
+		got, err := s.Executions(t.Context(), jobstore.Of{ID: jobID}, jobstore.Cursor{}, noon.Add(time.Duration(c.oldest)*time.Hour), 100)
 		must(t, err)
 		if len(got) != c.want {
 			t.Errorf("back to %d h there are %d events, want %d", c.oldest, len(got), c.want)

@@ -9,6 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -41,7 +42,7 @@ func (p *Process) readJobs(db *embedded.DB, a *ledger.Account) error {
 		return err
 	}
 	for _, row := range rows {
-		events, err := ledger.History(ctx, history, row.ID, a.From)
+		events, err := ledger.History(ctx, history, jobstore.OfJob(&row), a.From)
 		if err != nil {
 			return err
 		}
@@ -53,7 +54,7 @@ func (p *Process) readJobs(db *embedded.DB, a *ledger.Account) error {
 		a.Events = append(a.Events, events...)
 	}
 	for _, id := range ledger.Settings() {
-		events, err := ledger.History(ctx, history, id, a.From)
+		events, err := ledger.History(ctx, history, jobstore.Of{ID: id}, a.From)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 )
@@ -153,12 +154,12 @@ func (w *World) account(until time.Time) *ledger.Account {
 			account.Superseded = append(account.Superseded, old)
 		}
 		a.Jobs = append(a.Jobs, account)
-		events, err := ledger.History(ctx, ad.History, id, w.began)
+		events, err := ledger.History(ctx, ad.History, jobstore.OfJob(&row), w.began)
 		must(err)
 		a.Events = append(a.Events, events...)
 	}
 	for _, id := range ledger.Settings() {
-		events, err := ledger.History(ctx, ad.History, id, w.began)
+		events, err := ledger.History(ctx, ad.History, jobstore.Of{ID: id}, w.began)
 		must(err)
 		a.Events = append(a.Events, events...)
 	}

@@ -3,6 +3,7 @@ package servers
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,16 +35,16 @@ func place(e *job.Event) (at time.Time, executionID string) {
 
 // Executions implements jobstore.History.
 func (c *Cold) Executions(
-	_ context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
+	_ context.Context, of jobstore.Of, before jobstore.Cursor, oldest time.Time, limit int,
 ) ([]job.Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var events []job.Event
-	instants := c.oneShots(jobID)
-	for _, e := range c.events[jobID] {
+	first := c.firstRun(of)
+	for _, e := range c.events[of.ID] {
 		at, id := place(&e)
-		if jobstore.OfOneShot(&e) && !slices.ContainsFunc(instants, at.Equal) {
-			continue
+		if jobstore.OfOneShot(&e) && !at.Equal(first) {
+			continue // as where it is kept by its instant
 		}
 		if at.Before(oldest) || !before.NominalAt.IsZero() && comparePlaces(at, id, before.NominalAt, before.ExecutionID) <= 0 {
 			continue
@@ -54,18 +55,17 @@ func (c *Cold) Executions(
 	return events[:min(limit, len(events))], nil
 }
 
-// oneShots returns the instants under which one-shots' events are found.
-func (c *Cold) oneShots(jobID string) []time.Time {
-	var definitions []job.Definition
-	if j, err := c.get(jobID); err == nil {
-		definitions = append(definitions, j.Definition)
+// firstRun returns the instant of a job's first definition; zero if it is no one-shot, or not there.
+func (c *Cold) firstRun(of jobstore.Of) time.Time {
+	if !of.Updated {
+		return of.RunsAt
 	}
-	for _, row := range c.definitions[jobID] {
-		if d, err := wire.UnmarshalDefinition(row); err == nil {
-			definitions = append(definitions, d)
+	for id, row := range c.definitions[of.ID] {
+		if d, err := wire.UnmarshalDefinition(row); err == nil && job.FirstDefinition(of.ID, id) {
+			return d.Schedule.RunAt
 		}
 	}
-	return jobstore.OneShots(definitions...)
+	return time.Time{}
 }
 
 // comparePlaces orders places, newest first.
@@ -100,10 +100,11 @@ func (c *Cold) Execution(_ context.Context, executionID string) ([]job.Event, er
 }
 
 // Forget implements jobstore.History.
-func (c *Cold) Forget(_ context.Context, jobID string) error {
+func (c *Cold) Forget(_ context.Context, of jobstore.Of) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.events, jobID)
+	first := c.firstRun(of)
+	maps.DeleteFunc(c.events[of.ID], func(_ string, e job.Event) bool { return !jobstore.OfOneShot(&e) || e.Entry.NominalAt.Equal(first) })
 	return nil
 }
 

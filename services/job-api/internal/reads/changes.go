@@ -52,7 +52,7 @@ func (rs *Reads) changes(ctx context.Context, r *edge.Request, jobID string) (ed
 	if !ok {
 		return edge.Response{}, edge.BadCursor()
 	}
-	events, err := rs.History.Executions(ctx, job.ChangesOf(jobID), before, rs.Clock.Now().Add(-jobstore.HistoryTTL), r.Limit())
+	events, err := rs.History.Executions(ctx, jobstore.Of{ID: job.ChangesOf(jobID)}, before, rs.Clock.Now().Add(-jobstore.HistoryTTL), r.Limit())
 	if err != nil {
 		return edge.Response{}, fmt.Errorf("read changes of %s: %w", jobID, err)
 	}

@@ -18,8 +18,8 @@ import (
 
 // listExecutions shows a page of a job's executions, the newest first.
 func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Response, error) {
-	jobID := r.PathValue("id")
-	if _, err := rs.Find(ctx, r, jobID); err != nil {
+	j, err := rs.Find(ctx, r, r.PathValue("id"))
+	if err != nil {
 		return edge.Response{}, err
 	}
 	before, ok := parsePosition(r.Parameters["cursor"])
@@ -36,7 +36,7 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 			before = jobstore.Cursor{NominalAt: last}
 		}
 	}
-	executions, more, err := rs.executions(ctx, jobID, before, oldest, maxRowsRead)
+	executions, more, err := rs.executions(ctx, &j, before, oldest, maxRowsRead)
 	if err != nil {
 		return edge.Response{}, err
 	}
@@ -68,11 +68,11 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 // executions returns the newest executions of a job before a position, from at most limit events. An execution whose events
 // the limit cuts off is left out, unless it is the only one. more reports whether there may be older ones.
 func (rs *Reads) executions(
-	ctx context.Context, jobID string, before jobstore.Cursor, oldest time.Time, limit int,
+	ctx context.Context, j *job.Job, before jobstore.Cursor, oldest time.Time, limit int,
 ) (list []*Execution, more bool, err error) {
-	events, err := rs.History.Executions(ctx, jobID, before, oldest, limit)
+	events, err := rs.History.Executions(ctx, jobstore.OfJob(j), before, oldest, limit)
 	if err != nil {
-		return nil, false, fmt.Errorf("read history of job %s: %w", jobID, err)
+		return nil, false, fmt.Errorf("read history of job %s: %w", j.ID, err)
 	}
 	list, more = group(events), len(events) == limit
 	if more && len(list) > 0 {

@@ -268,7 +268,7 @@ func (r *Removal) remove(ctx context.Context, t *tenants.Tenant, m *tenants.Remo
 		if waits[i] = !published || late; err != nil || waits[i] {
 			return err
 		}
-		return r.removeJob(ctx, t, jobs[i].ID)
+		return r.removeJob(ctx, t, &jobs[i])
 	})
 	if err != nil {
 		return err
@@ -290,14 +290,14 @@ func (r *Removal) remove(ctx context.Context, t *tenants.Tenant, m *tenants.Remo
 }
 
 // removeJob removes a job; the row goes last, so that a crash leaves a job that is found again.
-func (r *Removal) removeJob(ctx context.Context, t *tenants.Tenant, id string) error {
-	for _, of := range []string{id, job.ChangesOf(id)} {
+func (r *Removal) removeJob(ctx context.Context, t *tenants.Tenant, j *job.Job) error {
+	for _, of := range []jobstore.Of{jobstore.OfJob(j), {ID: job.ChangesOf(j.ID)}} {
 		if err := r.History.Forget(ctx, of); err != nil {
-			return fmt.Errorf("forget the history of job %s: %w", id, err)
+			return fmt.Errorf("forget the history of job %s: %w", j.ID, err)
 		}
 	}
-	if err := r.Jobs.Remove(ctx, t.Number, id); err != nil {
-		return fmt.Errorf("remove job %s: %w", id, err)
+	if err := r.Jobs.Remove(ctx, t.Number, j.ID); err != nil {
+		return fmt.Errorf("remove job %s: %w", j.ID, err)
 	}
 	return nil
 }
@@ -319,7 +319,7 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	if err := r.Jobs.RemoveListings(ctx, t.Number); err != nil {
 		return fmt.Errorf("remove the listings of tenant %s: %w", t.Name, err)
 	}
-	if err := r.History.Forget(ctx, job.ChangesOf(job.SettingsOf(t.Number))); err != nil {
+	if err := r.History.Forget(ctx, jobstore.Of{ID: job.ChangesOf(job.SettingsOf(t.Number))}); err != nil {
 		return fmt.Errorf("forget the changes of tenant %s: %w", t.Name, err)
 	}
 	m.Step = tenants.StepDone

@@ -137,13 +137,13 @@ func (s *store) Remove(_ context.Context, _ job.Tenant, id string) error {
 	return nil
 }
 
-func (s *store) Forget(_ context.Context, id string) error {
+func (s *store) Forget(_ context.Context, of jobstore.Of) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.write(); err != nil {
 		return err
 	}
-	delete(s.history, id)
+	delete(s.history, of.ID)
 	return nil
 }
 

@@ -92,7 +92,7 @@ func (ws *Writes) createdBefore(ctx context.Context, r *edge.Request, j *job.Job
 
 // hasBegun reports whether anything is on record for a job: then its first entry was not dropped.
 func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
-	events, err := ws.deps.History.Executions(ctx, j.ID, jobstore.Cursor{}, j.CreatedAt.Add(-j.Definition.CatchUpWindow), 1)
+	events, err := ws.deps.History.Executions(ctx, jobstore.OfJob(j), jobstore.Cursor{}, j.CreatedAt.Add(-j.Definition.CatchUpWindow), 1)
 	if err != nil {
 		return false, fmt.Errorf("read history of job %s: %w", j.ID, err)
 	}
