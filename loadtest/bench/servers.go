@@ -135,6 +135,8 @@ func withInstallation(ctx context.Context, target string, partitions int, measur
 	if err != nil {
 		return err
 	}
+	shards := 16 // as an installation has it that does not go back to the release before (runbooks/upgrade.md)
+	config.HistoryShards = &shards
 	b.config = config
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if err := cluster.Migrate(ctx, config, schemas.Cassandra(), logger); err != nil {
@@ -145,7 +147,7 @@ func withInstallation(ctx context.Context, target string, partitions int, measur
 		return err
 	}
 	defer b.ports.Close()
-	if b.fleet, err = fleet.New(".bin", dir, config, "MINUTEHAND_LOG_LEVEL=warn"); err != nil {
+	if b.fleet, err = fleet.New(".bin", dir, config, "MINUTEHAND_LOG_LEVEL=warn", "MINUTEHAND_REDIS_OUTCOMES_TOGETHER=true"); err != nil {
 		return err
 	}
 	defer b.fleet.Kill()

@@ -46,7 +46,7 @@ func soak(ctx context.Context, last time.Duration) error {
 	defer stopSink()
 	return withInstallation(ctx, target, bucket.DefaultPartitions, func(b *onServers) error {
 		b.fleet.Binaries = filepath.Join(b.fleet.Binaries, "soak")
-		b.fleet.Variables = append(b.fleet.Variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=10s", "MINUTEHAND_REDIS_OUTCOMES_TOGETHER=true")
+		b.fleet.Variables = append(b.fleet.Variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=10s")
 		if err := errors.Join(b.shorten(ctx), b.fleet.StartAll(ctx, 1)); err != nil {
 			return err
 		}

@@ -72,6 +72,8 @@ func newInstallation(t *testing.T, settings ...func(*installation)) *installatio
 	if c.empty {
 		return c
 	}
+	shards := 16
+	c.config.HistoryShards = &shards
 	for range 2 { // it may be run again
 		c.must(cluster.Migrate(t.Context(), c.config, schemas.Cassandra(), c.logger()))
 	}
