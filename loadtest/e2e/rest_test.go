@@ -104,6 +104,7 @@ func TestIdleProcessUsesLittle(t *testing.T) {
 		watched = 10 * time.Second
 		most    = 0.02 // of a core, with 1,024 partitions
 	)
+	t.Setenv("MINUTEHAND_PARTITIONS", "1024") // four times the default
 	p := newProcess(t)
 	p.Start()
 	var before time.Duration
