@@ -232,8 +232,10 @@ func TestNothingIsExpectedWhereNothingIsDue(t *testing.T) {
 	}
 	sh, now := newShard(s), time.Now()
 	sh.own([]coord.Owner{
-		{Role: coord.RoleWorker, Partition: 1, Epoch: 1}, {Role: coord.RoleWorker, Partition: 2, Epoch: 1},
-		{Role: coord.RoleWorker, Partition: 3, Epoch: 1}, {Role: coord.RoleWorker, Partition: 4, Epoch: 1},
+		{Role: coord.RoleWorker, Partition: 1, Epoch: 1},
+		{Role: coord.RoleWorker, Partition: 2, Epoch: 1},
+		{Role: coord.RoleWorker, Partition: 3, Epoch: 1},
+		{Role: coord.RoleWorker, Partition: 4, Epoch: 1},
 	})
 	owners := sh.owned()
 	sh.reads.accept(owners[:3], now.Add(-quietPoll), []time.Time{{}, now.Add(time.Millisecond), now.Add(time.Hour)}) // the fourth was never read

@@ -35,7 +35,9 @@ func (c *counter) count(cmds ...redis.Cmder) {
 
 // DialHook implements redis.Hook.
 func (c *counter) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, address string) (net.Conn, error) { return next(ctx, network, address) }
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return next(ctx, network, address)
+	}
 }
 
 // ProcessHook implements redis.Hook.
