@@ -23,7 +23,7 @@ type File struct {
 }
 
 // notSettings are the flags that a file cannot set.
-var notSettings = []string{"help", "config", "output", "version", "print-config", "print-reference", "dry-run", "for-restore", "history-shards"}
+var notSettings = []string{"help", "config", "output", "version", "print-config", "print-reference", "dry-run", "for-restore"}
 
 // BeforeResolve implements kong's hook: it reads the file as soon as its name is known.
 func (s *File) BeforeResolve(ctx *kong.Context, path *kong.Path) error {

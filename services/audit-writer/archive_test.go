@@ -373,3 +373,22 @@ func TestPartitionThatWasAnothersForAWhileIsInTheArchiveOnce(t *testing.T) {
 		t.Errorf("the archive holds %v", got)
 	}
 }
+
+// A poll that ends at its bytes says nothing of what the log still holds.
+func TestPausesOnlyWhereTheLogHeldNoMore(t *testing.T) {
+	s := &Service{cfg: DefaultConfig()}
+	message := func(bytes int) dispatch.Message { return dispatch.Message{Value: make([]byte, bytes)} }
+	for name, c := range map[string]struct {
+		messages []dispatch.Message
+		pauses   bool
+	}{
+		"nothing":            {nil, true},
+		"a few":              {slices.Repeat([]dispatch.Message{message(500)}, 100), true},
+		"a batch":            {slices.Repeat([]dispatch.Message{message(1)}, s.cfg.Batch), false},
+		"few that are large": {slices.Repeat([]dispatch.Message{message(8 << 10)}, 128), false},
+	} {
+		if s.pauses(c.messages) != c.pauses {
+			t.Errorf("after %s it pauses: %t", name, !c.pauses)
+		}
+	}
+}

@@ -250,7 +250,7 @@ func (s *History) Execution(ctx context.Context, executionID string) ([]job.Even
 		}
 		if len(shards) > 0 {
 			queries = append(queries, s.session.Query(
-				"SELECT event FROM history_minutes WHERE shard IN ? AND minute = ? AND job_id = ? AND nominal_ms = ? AND execution_id = ? LIMIT ?",
+				"SELECT event FROM history_minutes WHERE shard IN ? AND minute = ? AND job_id = ? AND nominal_ms = ? AND execution_id = ? PER PARTITION LIMIT ?",
 				shards, job.Minute(ref.NominalAt), ref.JobID, at, executionID, maxExecutionEvents,
 			))
 		}

@@ -285,9 +285,15 @@ func (s *JobStore) RemoveListings(ctx context.Context, tenant job.Tenant) error 
 	return failed("remove listings", err)
 }
 
-// PutDefinition implements jobstore.Jobs.
+// PutDefinition implements jobstore.Jobs. The first definition of a job says where its history lies as a one-shot, which may go on until
+// HistoryTTL after it was superseded, and is kept for as long after that.
 func (s *JobStore) PutDefinition(ctx context.Context, jobID string, d job.Definition) error {
-	q := s.session.Query("INSERT INTO definitions (job_id, definition_id, row) VALUES (?, ?, ?)", jobID, d.ID, wire.MarshalDefinition(&d))
+	keep := jobstore.HistoryTTL
+	if d.Schedule.Type == job.ScheduleOneShot && job.FirstDefinition(jobID, d.ID) {
+		keep *= 2
+	}
+	q := s.session.Query("INSERT INTO definitions (job_id, definition_id, row) VALUES (?, ?, ?) USING TTL ?", jobID, d.ID, wire.MarshalDefinition(&d),
+		int(keep.Seconds()))
 	return failed("definition", q.Idempotent(true).ExecContext(ctx))
 }
 

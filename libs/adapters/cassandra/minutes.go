@@ -12,6 +12,7 @@ import (
 	"time"
 
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
+	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -26,7 +27,7 @@ const (
 	// maxHistoryShards bounds a number, and maxShardCounts how many there may be.
 	maxHistoryShards, maxShardCounts = 4096, 8
 	// shardsFor is how long a process uses the numbers that it read: for so long it may not see, after there is another, what others write.
-	// They are used for longer where they cannot be read; then it tries again after shardsAgain.
+	// They are used for longer where they cannot be read within shardsAgain; then it tries again after as long.
 	shardsFor, shardsAgain = 10 * time.Second, time.Second
 )
 
@@ -35,34 +36,44 @@ var ErrHistoryShards = errors.New("shards of the history")
 
 // historyShards is what a process knows of the setting.
 type historyShards struct {
-	mu     sync.Mutex
-	counts []int
-	known  bool
-	goodTo time.Time
+	mu            sync.Mutex
+	counts        []int
+	known, asking bool
+	goodTo        time.Time
 }
 
-// shardCounts returns all numbers of shards that there ever were, the present one last.
+// shardCounts returns all numbers of shards that there ever were, the present one last. Once they are known nobody waits for them but who
+// asks for them again, and not for long: they are right to write by, and all that was written by them is found.
 func (s *History) shardCounts(ctx context.Context) ([]int, error) {
 	h := &s.shards
 	h.mu.Lock()
-	counts, known, goodTo := h.counts, h.known, h.goodTo
-	h.mu.Unlock()
-	began := time.Now()
-	if began.Before(goodTo) {
+	counts, known := h.counts, h.known
+	if known && (h.asking || time.Now().Before(h.goodTo)) {
+		h.mu.Unlock()
 		return counts, nil
 	}
-	text, err := NewSettings(s.Store).Setting(ctx, historyShardsSetting)
+	h.asking = true
+	h.mu.Unlock()
+	began := time.Now()
+	within := ctx
+	if known {
+		var cancel context.CancelFunc
+		within, cancel = context.WithTimeout(ctx, shardsAgain)
+		defer cancel()
+	}
+	text, err := NewSettings(s.Store).Setting(within, historyShardsSetting)
 	var read []int
 	if err == nil {
 		read, err = parseShards(text)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.asking = false
 	switch {
 	case err == nil:
 		h.counts, h.known, h.goodTo = read, true, began.Add(shardsFor)
-	case known: // what was read before is right to write by, and finds all that was written by it
-		h.goodTo = began.Add(shardsAgain)
+	case h.known:
+		h.goodTo = time.Now().Add(shardsAgain)
 	default:
 		return nil, err
 	}
@@ -138,8 +149,13 @@ func (s *History) minuteOf(ctx context.Context, of jobstore.Of) (shards []int, a
 	if shards, err = s.shardsOf(ctx, of.ID); err != nil || len(shards) == 0 || !of.Updated {
 		return shards, of.RunsAt, err
 	}
+	// Definitions of that millisecond only: all others may have left tombstones, which a read from the start would have to pass.
+	var from, to ulid.ULID
+	_ = from.SetTime(ulid.Timestamp(job.ULIDTime(strings.TrimPrefix(of.ID, job.JobPrefix))))
+	_ = to.SetTime(from.Time() + 1) // neither fails before the year 10889
 	var row []byte
-	err = s.session.Query("SELECT row FROM definitions WHERE job_id = ? LIMIT 1", of.ID).Idempotent(true).ScanContext(ctx, &row)
+	err = s.session.Query("SELECT row FROM definitions WHERE job_id = ? AND definition_id >= ? AND definition_id < ? LIMIT 1", of.ID,
+		job.DefinitionPrefix+from.String(), job.DefinitionPrefix+to.String()).Idempotent(true).ScanContext(ctx, &row)
 	if errors.Is(err, gocql.ErrNotFound) {
 		return nil, at, nil
 	}
@@ -164,7 +180,7 @@ func (s *History) inMinutes(
 	if err != nil || len(shards) == 0 || at.Before(oldest) || !before.Follows(at, job.ScheduleExecutionID(of.ID, at)) {
 		return nil, err
 	}
-	return s.events(ctx, s.session.Query("SELECT event FROM history_minutes WHERE shard IN ? AND minute = ? AND job_id = ? AND nominal_ms = ? LIMIT ?",
+	return s.events(ctx, s.session.Query("SELECT event FROM history_minutes WHERE shard IN ? AND minute = ? AND job_id = ? AND nominal_ms = ? PER PARTITION LIMIT ?",
 		shards, job.Minute(at), of.ID, at.UnixMilli(), limit))
 }
 

@@ -5,7 +5,9 @@ package cassandra_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
@@ -245,7 +247,23 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 }
 
 func TestHistoryIsFoundOnceWhereverItLies(t *testing.T) {
-	s := open(t)
+	_, keyspace := openNamed(t)
+	var mu sync.Mutex
+	var into []string // the tables of history that were written to
+	s, err := cassandra.Open(cassandra.Options{
+		Hosts: []string{servertest.Address(t, "CASSANDRA")}, Keyspace: keyspace, Timeout: 20 * time.Second,
+		Observe: func(r cassandra.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			if _, table, ok := strings.Cut(r.Statements[0], "INSERT INTO history_"); ok {
+				into = append(into, strings.Fields(table)[0])
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
 	at := job.Instant(time.Now().Add(-time.Hour))
 	j := oneShot(at)
 	if err := cassandra.NewJobStore(s).Create(t.Context(), j, true); err != nil {
@@ -253,6 +271,7 @@ func TestHistoryIsFoundOnceWhereverItLies(t *testing.T) {
 	}
 	// The first attempt lies by week, as an earlier release wrote it, each other one over another number of shards, and all are recorded again.
 	counts := []int{0, 4096, 1, 64, 0, 4096}
+	var want []string
 	for i, shards := range counts {
 		for range 2 { // saying it again changes nothing
 			if err := s.SpreadHistory(t.Context(), shards); err != nil {
@@ -261,7 +280,11 @@ func TestHistoryIsFoundOnceWhereverItLies(t *testing.T) {
 			if err := cassandra.NewHistory(s).Record(t.Context(), events(&j, i+1)); err != nil {
 				t.Fatal(err)
 			}
+			want = append(want, map[bool]string{true: "weeks", false: "minutes"}[shards == 0])
 		}
+	}
+	if !slices.Equal(into, want) {
+		t.Errorf("history was written by %v, want %v", into, want)
 	}
 	history := cassandra.NewHistory(s)
 	byJob, err := history.Executions(t.Context(), jobstore.OfJob(&j), jobstore.Cursor{}, at, 100)
@@ -281,6 +304,42 @@ func TestHistoryIsFoundOnceWhereverItLies(t *testing.T) {
 		if err := s.SpreadHistory(t.Context(), wrong); !errors.Is(err, cassandra.ErrHistoryShards) {
 			t.Errorf("%d shards gave %v", wrong, err)
 		}
+	}
+}
+
+// One row that cannot be read must not stop all history.
+func TestHistoryGoesOnWithoutItsSetting(t *testing.T) {
+	s, keyspace := openNamed(t)
+	if err := s.SpreadHistory(t.Context(), 16); err != nil {
+		t.Fatal(err)
+	}
+	history := cassandra.NewHistory(s)
+	at := job.Instant(time.Now().Add(-time.Hour))
+	j := oneShot(at)
+	if err := history.Record(t.Context(), events(&j, 1)); err != nil {
+		t.Fatal(err)
+	}
+	c := gocql.NewCluster(servertest.Address(t, "CASSANDRA"))
+	c.Timeout = 20 * time.Second
+	session, err := c.CreateSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	if err := session.Query("DROP TABLE " + keyspace + ".cluster").ExecContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := cassandra.NewHistory(s).Record(t.Context(), events(&j, 1)); err == nil {
+		t.Error("history was written by who has never known the number of shards")
+	}
+	for range 2 { // it asks, and does not find out; then it does not ask
+		history.Expire()
+		if err := history.Record(t.Context(), events(&j, 2)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found, err := history.Executions(t.Context(), jobstore.OfJob(&j), jobstore.Cursor{}, at, 10); err != nil || len(found) != 2 {
+		t.Errorf("the job has %d events, %v; want 2", len(found), err)
 	}
 }
 

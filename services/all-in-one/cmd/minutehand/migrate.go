@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,7 +16,7 @@ import (
 type migrateCmd struct {
 	cluster.Settings
 	settings.File
-	HistoryShards  *int `help:"Keep the history of each minute's one-shots in so many partitions of Cassandra from now on, once no process of the release before runs: 16 are enough for 25,000 fires a second with 500 bytes of answer and error each. 0 goes back to a partition for each job (runbooks/upgrade.md)." placeholder:"NUMBER"`
+	HistoryShards  *int `env:"MINUTEHAND_HISTORY_SHARDS" help:"Keep the history of each minute's one-shots in so many partitions of Cassandra from now on, once no process of the release before runs: 16 are enough for 25,000 events of 500 bytes a second. 0 goes back to a partition for each job (runbooks/upgrade.md). A migration for a restore leaves it to the backup." placeholder:"NUMBER"`
 	DryRun         bool `help:"Only say where it would make what."`
 	ForRestore     bool `help:"Leave the tables empty, for a backup that is imported next (runbooks/restore-cassandra.md)."`
 	PrintReference bool `hidden:"" help:"Print a table of the settings, and exit."`
@@ -44,10 +43,10 @@ func (c *migrateCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	}
 	fmt.Printf("keyspace %s on Cassandra at %v, %d partitions\ntopics %s* on Kafka at %v\nbucket %s on S3\n", cfg.Cassandra.Keyspace,
 		cfg.Cassandra.Hosts, cfg.Partitions, cfg.Kafka.Prefix, cfg.Kafka.Brokers, cfg.S3.Bucket)
-	if c.ForRestore && c.HistoryShards != nil {
-		return usageError{errors.New("a backup says itself how its history is kept: leave out --history-shards, or --for-restore")}
-	}
 	cfg.ForRestore, cfg.HistoryShards = c.ForRestore, c.HistoryShards
+	if c.ForRestore {
+		cfg.HistoryShards = nil // the backup says how its history is kept
+	}
 	if c.DryRun {
 		return nil
 	}
