@@ -260,3 +260,11 @@ type DeadLetter struct {
 	// RedrivenBy is the execution that replaced it, "" if none did.
 	RedrivenBy string
 }
+
+// Place returns where the event lies in its job's history: under the execution that it is of, and a run of skipped instants under the first.
+func (e *Event) Place() (nominalAt time.Time, executionID string) {
+	if e.Type == EventSkipped {
+		return e.Skipped.From, ScheduleExecutionID(e.Entry.JobID, e.Skipped.From)
+	}
+	return e.Entry.NominalAt, e.Entry.ExecutionID
+}

@@ -30,11 +30,3 @@ func OfOneShot(e *job.Event) bool {
 	return e.Type != job.EventSkipped && e.Type != job.EventChange && e.Entry.Trigger == job.TriggerSchedule && e.Entry.Plain &&
 		job.FirstDefinition(e.Entry.JobID, e.Entry.DefinitionID)
 }
-
-// Follows reports whether an execution comes after the cursor in a job's history.
-func (c Cursor) Follows(nominalAt time.Time, executionID string) bool {
-	if c.NominalAt.IsZero() || nominalAt.Before(c.NominalAt) {
-		return true
-	}
-	return nominalAt.Equal(c.NominalAt) && executionID > c.ExecutionID
-}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
 	"github.com/minutehand/minutehand/loadtest/sim/servers"
 )
@@ -55,10 +54,7 @@ func (c log) wrote(topic string, list []dispatch.Message) {
 			c.p.w.did(c.p, writes, &f.Entry, f.NominalAt)
 		}
 		if e, err := wire.UnmarshalEvent(r.Value); topic == dispatch.TopicEvents && err == nil {
-			at := e.Entry.NominalAt
-			if e.Type == job.EventSkipped {
-				at = e.Skipped.From
-			}
+			at, _ := e.Place()
 			c.p.w.did(c.p, writes, &e.Entry, at)
 		}
 	}

@@ -123,8 +123,8 @@ type minuteShard struct {
 
 // rowOfEvent returns an event's partition, and the statement that writes it there.
 func rowOfEvent(e jobstore.Recorded, counts []int) (partition any, row gocql.BatchEntry) {
-	at, execution := placeOf(e.Event)
-	if shards := now(counts); shards > 0 && jobstore.OfOneShot(e.Event) {
+	at, execution := e.Place()
+	if shards := present(counts); shards > 0 && jobstore.OfOneShot(e.Event) {
 		p := minuteShard{bucket.Partition(e.Entry.JobID, shards), job.Minute(at)}
 		return p, gocql.BatchEntry{
 			Stmt: "INSERT INTO history_minutes (shard, minute, job_id, nominal_ms, execution_id, attempt, event_id, event) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -159,6 +159,14 @@ func (s *History) Executions(
 	}
 	events := merged(lists[:])
 	return events[:min(limit, len(events))], nil
+}
+
+// merged returns the events of several places in the order in which a job's history is read. One that was recorded again, after the number
+// of shards had changed, is there once.
+func merged(lists [][]job.Event) []job.Event {
+	events := slices.Concat(lists...)
+	slices.SortFunc(events, jobstore.ByPlace)
+	return slices.CompactFunc(events, func(a, b job.Event) bool { return a.ID == b.ID })
 }
 
 // inWeeks returns what lies by week: a query for the newest week, and one for each month before it.

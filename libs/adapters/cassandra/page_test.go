@@ -16,9 +16,9 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// TestPageOfJobsAsksTheStoreTwiceForEachAtMost: a page shows when each of its jobs last fired, which may be a month ago. A one-shot, and a job
-// that was updated, may be asked for in one more place.
-func TestPageOfJobsAsksTheStoreTwiceForEachAtMost(t *testing.T) {
+// A page shows when each of its jobs last fired, which may be a month ago: two reads. A one-shot is asked for in one more place, a job that was
+// updated in two.
+func TestPageOfJobsAsksTheStoreFourTimesForEachAtMost(t *testing.T) {
 	const page, atOnce, days = 50, 16, 30
 	_, keyspace := openNamed(t)
 	var asked atomic.Int64

@@ -31,11 +31,7 @@ func (s *History) Record(_ context.Context, events []jobstore.Recorded) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
 	for _, e := range events {
-		at, exec := e.Entry.NominalAt, e.Entry.ExecutionID
-		if e.Type == job.EventSkipped {
-			at = e.Skipped.From
-			exec = job.ScheduleExecutionID(e.Entry.JobID, at)
-		}
+		at, exec := e.Place()
 		k := historyKey(e.HistoryID(), at, exec, e.Entry.Attempt, e.ID)
 		if err := b.Set(k, wire.TextOf(e), nil); err != nil {
 			return fmt.Errorf("embedded: history: %w", err)

@@ -105,12 +105,6 @@ func oneShotsAmongAll(t *testing.T, open func(t *testing.T) (jobstore.History, j
 // wholePages reads all events of a job in pages, of which each ends with an execution.
 func wholePages(t *testing.T, s jobstore.History, j *job.Job, oldest time.Time, limit int) (all []job.Event) {
 	t.Helper()
-	place := func(e *job.Event) (time.Time, string) {
-		if e.Type == job.EventSkipped {
-			return e.Skipped.From, job.ScheduleExecutionID(j.ID, e.Skipped.From)
-		}
-		return e.Entry.NominalAt, e.Entry.ExecutionID
-	}
 	before := jobstore.Cursor{}
 	for {
 		page, err := s.Executions(t.Context(), jobstore.OfJob(j), before, oldest, limit)
@@ -119,11 +113,11 @@ func wholePages(t *testing.T, s jobstore.History, j *job.Job, oldest time.Time, 
 			return all
 		}
 		if len(page) == limit { // the last execution may go on
-			_, unsure := place(&page[limit-1])
-			page = page[:slices.IndexFunc(page, func(e job.Event) bool { _, id := place(&e); return id == unsure })]
+			_, unsure := page[limit-1].Place()
+			page = page[:slices.IndexFunc(page, func(e job.Event) bool { _, id := e.Place(); return id == unsure })]
 		}
 		all = append(all, page...)
-		before.NominalAt, before.ExecutionID = place(&page[len(page)-1])
+		before.NominalAt, before.ExecutionID = page[len(page)-1].Place()
 	}
 }
 

@@ -25,14 +25,6 @@ func (c *Cold) Record(_ context.Context, events []jobstore.Recorded) error {
 	return nil
 }
 
-// place returns an event's place in its job's history.
-func place(e *job.Event) (at time.Time, executionID string) {
-	if e.Type == job.EventSkipped {
-		return e.Skipped.From, job.ScheduleExecutionID(e.Entry.JobID, e.Skipped.From)
-	}
-	return e.Entry.NominalAt, e.Entry.ExecutionID
-}
-
 // Executions implements jobstore.History.
 func (c *Cold) Executions(
 	_ context.Context, of jobstore.Of, before jobstore.Cursor, oldest time.Time, limit int,
@@ -42,16 +34,16 @@ func (c *Cold) Executions(
 	var events []job.Event
 	first := c.firstRun(of)
 	for _, e := range c.events[of.ID] {
-		at, id := place(&e)
+		at, id := e.Place()
 		if jobstore.OfOneShot(&e) && !at.Equal(first) {
 			continue // as where it is kept by its instant
 		}
-		if at.Before(oldest) || !before.NominalAt.IsZero() && comparePlaces(at, id, before.NominalAt, before.ExecutionID) <= 0 {
+		if at.Before(oldest) || !before.Follows(at, id) {
 			continue
 		}
 		events = append(events, e)
 	}
-	sortEvents(events)
+	slices.SortFunc(events, jobstore.ByPlace)
 	return events[:min(limit, len(events))], nil
 }
 
@@ -68,19 +60,6 @@ func (c *Cold) firstRun(of jobstore.Of) time.Time {
 	return time.Time{}
 }
 
-// comparePlaces orders places, newest first.
-func comparePlaces(at time.Time, id string, otherAt time.Time, otherID string) int {
-	return cmp.Or(otherAt.Compare(at), cmp.Compare(id, otherID))
-}
-
-func sortEvents(events []job.Event) {
-	slices.SortFunc(events, func(a, b job.Event) int {
-		atA, idA := place(&a)
-		atB, idB := place(&b)
-		return cmp.Or(comparePlaces(atA, idA, atB, idB), cmp.Compare(a.Entry.Attempt, b.Entry.Attempt), cmp.Compare(a.ID, b.ID))
-	})
-}
-
 // Execution implements jobstore.History.
 func (c *Cold) Execution(_ context.Context, executionID string) ([]job.Event, error) {
 	ref, err := job.ParseExecutionID(executionID)
@@ -91,11 +70,11 @@ func (c *Cold) Execution(_ context.Context, executionID string) ([]job.Event, er
 	defer c.mu.Unlock()
 	var events []job.Event
 	for _, e := range c.events[ref.HistoryID()] {
-		if _, id := place(&e); id == executionID {
+		if _, id := e.Place(); id == executionID {
 			events = append(events, e)
 		}
 	}
-	sortEvents(events)
+	slices.SortFunc(events, jobstore.ByPlace)
 	return events, nil
 }
 
