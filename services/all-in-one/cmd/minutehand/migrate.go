@@ -47,6 +47,9 @@ func (c *migrateCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	if c.ForRestore {
 		cfg.HistoryShards = nil // the backup says how its history is kept
 	}
+	if n := cfg.HistoryShards; n != nil {
+		fmt.Printf("history of one-shots in %d shards of a minute from now on (0: by job)\n", *n)
+	}
 	if c.DryRun {
 		return nil
 	}
