@@ -20,15 +20,16 @@ const (
 	pollPause = time.Second
 )
 
-// Retry calls do until it succeeds or ctx ends; then it returns ctx's error. It logs once that it waits, and once that the wait is
-// over. what is a constant phrase for the log.
+// Retry calls do until it succeeds or ctx ends; then it returns ctx's error. It logs that it waits, again when the reason is another
+// one (the first may be a timeout, or a connection that broke before its server said why), and once that the wait is over. what is a
+// constant phrase for the log.
 func Retry(ctx context.Context, logger *slog.Logger, what string, do func(context.Context) error) error {
 	pause := firstPause
-	told := false
+	told := ""
 	for {
 		err := do(ctx)
 		if err == nil {
-			if told {
+			if told != "" {
 				logger.Info("server answers again", "operation", what)
 			}
 			return nil
@@ -36,9 +37,9 @@ func Retry(ctx context.Context, logger *slog.Logger, what string, do func(contex
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !told {
+		if reason := err.Error(); reason != told {
 			logger.Warn("waiting for a server", "operation", what, "error", err)
-			told = true
+			told = reason
 		}
 		if err := Sleep(ctx, pause); err != nil {
 			return err

@@ -172,13 +172,14 @@ func (f *platform) complaint(service string, settings []string, pattern *regexp.
 	}()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 20*time.Second)
 	defer cancel()
+	var text []byte
 	for ctx.Err() == nil {
 		if r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.Admin+"/readyz", nil); err == nil {
 			if resp, err := http.DefaultClient.Do(r); err == nil { // what is asked whether it is ready says why it is not
 				_ = resp.Body.Close()
 			}
 		}
-		text, err := os.ReadFile(m.Log)
+		text, err = os.ReadFile(m.Log)
 		f.must(err)
 		for l := range strings.Lines(string(text)) {
 			if pattern.MatchString(l) {
@@ -187,5 +188,6 @@ func (f *platform) complaint(service string, settings []string, pattern *regexp.
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
+	f.t.Logf("no line of the log has %v:\n%s", pattern, text)
 	return ""
 }
