@@ -180,7 +180,7 @@ $(BIN)/from-$(FROM):
 .PHONY: upgrade-test
 upgrade-test: binaries $(BIN)/from-$(FROM) ## roll a fleet on real servers from the release before to this one and back, under load
 	@cd infra/helm/charttest && UPGRADE_ORDER=$(BIN)/upgrade-order.json GOWORK=off go test -count=1 -run TestUpgrade .
-	@$(WITH_SERVERS) '$(ON_SERVERS) -tags servers,upgrade -v -run "^TestUpgrade" ./loadtest/cluster -cluster.from=$(BIN)/from-$(FROM) -cluster.order=$(BIN)/upgrade-order.json'
+	@$(WITH_SERVERS) '$(ON_SERVERS) -tags servers,upgrade -v -run "^Test(Upgrade|SettingsOfAnUpgrade)" ./loadtest/cluster -cluster.from=$(BIN)/from-$(FROM) -cluster.order=$(BIN)/upgrade-order.json'
 
 # Users leave entries behind when an API is killed under them, which are dropped after two minutes: that is for make release.
 SECURE ?= KilledOverTLS|Certificate

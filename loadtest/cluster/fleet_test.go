@@ -61,8 +61,10 @@ func (c *installation) processes(variables ...string) *platform {
 	f.ports, err = cluster.Open(c.t.Context(), c.config, c.logger(), prometheus.NewRegistry())
 	c.must(err)
 	c.t.Cleanup(f.ports.Close)
-	f.Fleet, err = fleet.New("../../.bin", c.t.TempDir(), c.config, append(variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=3s",
-		"MINUTEHAND_REDIS_OUTCOMES_TOGETHER=true")...)
+	f.Fleet, err = fleet.New("../../.bin", c.t.TempDir(), c.config, append([]string{
+		"MINUTEHAND_ARCHIVE_CLOSE_AFTER=3s",
+		"MINUTEHAND_REDIS_OUTCOMES_TOGETHER=true",
+	}, variables...)...)
 	c.must(err)
 	c.t.Cleanup(f.end)
 	return f

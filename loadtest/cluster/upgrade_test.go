@@ -19,6 +19,10 @@ import (
 	"testing"
 	"time"
 
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/loadtest/fleet"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	"github.com/minutehand/minutehand/loadtest/users"
@@ -56,19 +60,10 @@ func TestUpgradeAndDowngradeUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	upgrade := readOrder(t)
 	c := newInstallation(t, func(c *installation) { c.empty = true })
 	c.run(*from, []string{"/minutehand", "migrate"})
-	f := c.processes("MINUTEHAND_DRAIN_LIMIT=30s")
+	f := c.processes("MINUTEHAND_DRAIN_LIMIT=30s", together+"=false")
 	f.Binaries, f.mixed = *from, true
 	processes := f.deploy(upgrade)
-	begin := time.Now().Add(5 * time.Second).Truncate(time.Second)
-	var jobs []map[string]any
-	for range steadyJobs {
-		jobs = append(jobs, map[string]any{
-			"name": "every second", "type": "interval", "every": "1s", "start_at": begin,
-			"target": map[string]any{"kind": "http_webhook", "url": f.sink.url + "/ok"},
-		})
-	}
-	ids := f.register(jobs)
-	u := f.users(60, 150*time.Second, func(c *users.Config) { c.NoTenants, c.NoPrecision = true, true })
+	end := f.rollable(150*time.Second, func(c *users.Config) { c.NoTenants, c.NoPrecision = true, true })
 	for _, command := range upgrade.Before {
 		c.run(now, command)
 	}
@@ -80,16 +75,99 @@ func TestUpgradeAndDowngradeUnderLoadLoseAndDoubleNothing(t *testing.T) {
 		t.Logf("%d processes were replaced in %.0f s; %d calls", processes, time.Since(began).Seconds(), len(f.sink.all()))
 	}
 	f.callsPerFire(settled)
-	for i, id := range ids {
-		a, err := f.ask(t.Context(), i%2, http.MethodPost, "/jobs/"+id+"/cancel", nil)
-		f.must(err)
-		if a.status != http.StatusOK {
-			t.Fatalf("a cancel was answered %d: %s", a.status, a.body)
+	end()
+}
+
+// The settings by which an installation says that it does not go back to the release before.
+const (
+	together = "MINUTEHAND_REDIS_OUTCOMES_TOGETHER"
+	shards   = "MINUTEHAND_HISTORY_SHARDS"
+)
+
+// After the roll: what is kept in another place than the release before looks is found under both values of its setting, which run
+// side by side while it is taken, and while it is taken back.
+func TestSettingsOfAnUpgradeAreTakenAndTakenBackUnderLoad(t *testing.T) {
+	upgrade := readOrder(t)
+	c := newInstallation(t, func(c *installation) { c.empty = true })
+	c.run(now, []string{"/minutehand", "migrate"})
+	f := c.processes("MINUTEHAND_DRAIN_LIMIT=30s", together+"=false")
+	processes := f.deploy(upgrade)
+	end := f.rollable(5 * time.Minute)
+	for _, step := range []struct {
+		setting          string
+		together, byTime bool
+	}{{}, {together + "=true", true, false}, {shards + "=16", true, true}, {shards + "=0", true, false}, {together + "=false", false, false}} {
+		if step.setting != "" {
+			f.Variables = append(f.Variables, step.setting)
+			for _, command := range upgrade.Before {
+				c.run(now, command, step.setting)
+			}
+			f.roll(upgrade)
+			t.Logf("%s: %d processes were replaced; %d calls", step.setting, processes, len(f.sink.all()))
+		}
+		// The minute in which the last process was replaced may lie in both places.
+		since := time.Now().Truncate(time.Minute).Add(time.Minute)
+		var oneShots []map[string]any
+		for range 20 {
+			oneShots = append(oneShots, f.oneShot(since.Add(time.Second), "/ok"))
+		}
+		f.register(oneShots)
+		time.Sleep(time.Until(since.Add(settled)))
+		if outcomes, events := f.ofMinute(since); outcomes != step.together || events != step.byTime {
+			t.Errorf("after %q: outcomes of a minute together: %t, one-shots' history by minute: %t", step.setting, outcomes, events)
 		}
 	}
-	u.Wait()
-	f.check(func(a *ledger.Account) { a.Crashed, a.Requests = false, nil })
-	t.Logf("%d calls of jobs of every second, %d twice; users: %s", len(f.sink.all()), doubled(f.sink.all()), u.Summary())
+	end()
+}
+
+// ofMinute reports where a minute's outcomes lie in Redis, and its one-shots' history in Cassandra.
+func (f *platform) ofMinute(at time.Time) (together, byTime bool) {
+	f.t.Helper()
+	hot := redis.NewClient(&redis.Options{Addr: f.config.Redis.Address})
+	defer func() { _ = hot.Close() }()
+	keys := hot.Scan(f.t.Context(), 0, fmt.Sprint(f.config.Redis.Prefix, "*ended:", job.Minute(at)), 10_000).Iterator()
+	together = keys.Next(f.t.Context())
+	f.must(keys.Err())
+	cold := gocql.NewCluster(f.config.Cassandra.Hosts...)
+	cold.Keyspace = f.config.Cassandra.Keyspace
+	session, err := cold.CreateSession()
+	f.must(err)
+	defer session.Close()
+	events := 0
+	for shard := range 16 {
+		var n int
+		f.must(session.Query("SELECT COUNT(*) FROM history_minutes WHERE shard = ? AND minute = ?", shard, job.Minute(at)).ScanContext(f.t.Context(), &n))
+		events += n
+	}
+	return together, events > 0
+}
+
+// rollable registers jobs of every second and sends users for a while in which processes are replaced; end stops both, and judges.
+func (f *platform) rollable(lasts time.Duration, change ...func(*users.Config)) (end func()) {
+	f.t.Helper()
+	begin := time.Now().Add(5 * time.Second).Truncate(time.Second)
+	var jobs []map[string]any
+	for range steadyJobs {
+		jobs = append(jobs, map[string]any{
+			"name": "every second", "type": "interval", "every": "1s", "start_at": begin,
+			"target": map[string]any{"kind": "http_webhook", "url": f.sink.url + "/ok"},
+		})
+	}
+	ids := f.register(jobs)
+	u := f.users(60, lasts, change...)
+	return func() {
+		f.t.Helper()
+		for i, id := range ids {
+			a, err := f.ask(f.t.Context(), i%2, http.MethodPost, "/jobs/"+id+"/cancel", nil)
+			f.must(err)
+			if a.status != http.StatusOK {
+				f.t.Fatalf("a cancel was answered %d: %s", a.status, a.body)
+			}
+		}
+		u.Wait()
+		f.check(func(a *ledger.Account) { a.Crashed, a.Requests = false, nil })
+		f.t.Logf("%d calls of jobs of every second, %d twice; users: %s", len(f.sink.all()), doubled(f.sink.all()), u.Summary())
+	}
 }
 
 func readOrder(t *testing.T) (o order) {
@@ -144,10 +222,10 @@ func (f *platform) roll(o order) {
 }
 
 // run runs a command of an image, such as the migration that a release needs.
-func (c *installation) run(binaries string, command []string) {
+func (c *installation) run(binaries string, command []string, variables ...string) {
 	c.t.Helper()
-	f, err := fleet.New(binaries, c.t.TempDir(), c.config, "MINUTEHAND_CASSANDRA_REPLICATION="+c.config.Replication,
-		fmt.Sprint("MINUTEHAND_KAFKA_PARTITIONS=", kafkaPartitions), "MINUTEHAND_KAFKA_REPLICATION=1")
+	f, err := fleet.New(binaries, c.t.TempDir(), c.config, append(variables, "MINUTEHAND_CASSANDRA_REPLICATION="+c.config.Replication,
+		fmt.Sprint("MINUTEHAND_KAFKA_PARTITIONS=", kafkaPartitions), "MINUTEHAND_KAFKA_REPLICATION=1")...)
 	c.must(err)
 	cmd := exec.CommandContext(c.t.Context(), filepath.Join(binaries, command[0]), command[1:]...) //nolint:gosec // as the chart renders it
 	cmd.Env = append(os.Environ(), f.Variables...)
