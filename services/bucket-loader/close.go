@@ -12,7 +12,7 @@ import (
 // that read. An API write that took longer is repeated into its current minute, and a child lives in the bucket of its
 // parent or a later one, and the parent is not done while the child is written.
 func (s *Service) close(ctx context.Context, p *partition, now time.Time) error {
-	end := job.Minute(now.Add(-s.cfg.CloseAfter))
+	end := job.Minute(now.Add(-s.cfg.CloseAfter - calm(p)))
 	if p.low >= end || p.closeTried >= end && now.Before(p.closeAgain) {
 		return nil
 	}

@@ -2,6 +2,7 @@ package bucketloader
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +71,26 @@ func TestWhatFoundNoRoomIsHotAtItsInstant(t *testing.T) {
 				t.Errorf("entry %d is not hot at its instant", n)
 			}
 			l.fires(t, e)
+		}
+	})
+}
+
+// A minute's entries of all partitions are not read in one second, least of all in that at which most is due.
+func TestPartitionsTakeTurnsWithinAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const partitions = 16
+		l := newLoading(t, partitions)
+		l.run(t, time.Now().Truncate(time.Minute).Add(15*time.Minute))
+		var seconds [60]int64
+		total := int64(0)
+		for range 10 * len(seconds) {
+			before, at := l.cold.reads.Load(), time.Now().Second()
+			l.run(t, time.Now().Add(time.Second))
+			seconds[at] += l.cold.reads.Load() - before
+			total += l.cold.reads.Load() - before
+		}
+		if most := slices.Max(seconds[:]); most == 0 || most > total/8 {
+			t.Errorf("of %d reads in ten minutes %d were in one second of a minute: %d", total, most, seconds)
 		}
 	})
 }

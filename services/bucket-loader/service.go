@@ -31,11 +31,12 @@ import (
 
 // Config holds what an operator may change.
 type Config struct {
-	// Ahead is how far ahead the hot buckets are filled.
+	// Ahead is how far ahead the hot buckets are filled, less up to 40 s.
 	Ahead time.Duration
 	// Tick is the pause between two rounds over the partitions.
 	Tick time.Duration
-	// NearBefore is how long before a minute begins it is read again, together with the minute after it.
+	// NearBefore is how long before a minute begins it is read again, together with the minute after it. The last partition's turn is
+	// when half of it is over.
 	NearBefore time.Duration
 	// CloseSweepAfter is how long after a minute has passed it is swept, and the pause between two sweeps of it.
 	CloseSweepAfter time.Duration
@@ -70,7 +71,7 @@ func (c Config) Validate() error {
 		}
 	}
 	check(c.Ahead >= 2*time.Minute, "ahead must be at least 2m")
-	check(c.Tick > 0 && c.Tick <= c.NearBefore, "tick must be over 0 and at most near before")
+	check(c.Tick > 0 && c.Tick <= c.NearBefore/2, "tick must be over 0 and at most half of near before")
 	check(c.CloseSweepAfter > 0 && c.CloseAfter >= jobstore.ClosesAfter,
 		"close after must be at least 5m, on which late writers rely, and close sweep after over 0")
 	check(c.PutBackWait > 0 && c.MaxCandidates > 0 && c.Page > 0 && c.Parallel > 0,
@@ -367,7 +368,7 @@ func (s *Service) visitNear(ctx context.Context, p *partition, now time.Time) er
 		// After staging, and by a later clock than staging used. Entries that became due while it staged are past due here,
 		// so that every entry is in one of the two.
 		now = s.deps.Clock.Now()
-		p.sweepAt = now.Add(s.cfg.CloseSweepAfter)
+		p.sweepAt = now.Add(s.cfg.CloseSweepAfter + turn(p, s.cfg.CloseSweepAfter))
 		if err := s.sweep(ctx, p, now, job.Minute(now)+1); err != nil {
 			return err
 		}
@@ -378,7 +379,7 @@ func (s *Service) visitNear(ctx context.Context, p *partition, now time.Time) er
 
 func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error {
 	if now.Before(s.stageUntil) {
-		if err := s.stage(ctx, p, now, s.cfg.Ahead); err != nil {
+		if err := s.stage(ctx, p, now, s.cfg.Ahead-calm(p)); err != nil {
 			return err
 		}
 	}
