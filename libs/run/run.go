@@ -18,6 +18,8 @@ const (
 	lastPause  = 5 * time.Second
 	// pollPause is the pause after a failed poll.
 	pollPause = time.Second
+	// maxTold bounds the reasons that one wait logs: some name a port that is another one each time.
+	maxTold = 5
 )
 
 // Retry calls do until it succeeds or ctx ends; then it returns ctx's error. It logs that it waits, again when the reason is another
@@ -25,11 +27,11 @@ const (
 // constant phrase for the log.
 func Retry(ctx context.Context, logger *slog.Logger, what string, do func(context.Context) error) error {
 	pause := firstPause
-	told := ""
+	reason, told := "", 0
 	for {
 		err := do(ctx)
 		if err == nil {
-			if told != "" {
+			if told > 0 {
 				logger.Info("server answers again", "operation", what)
 			}
 			return nil
@@ -37,9 +39,9 @@ func Retry(ctx context.Context, logger *slog.Logger, what string, do func(contex
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if reason := err.Error(); reason != told {
+		if err.Error() != reason && told < maxTold {
 			logger.Warn("waiting for a server", "operation", what, "error", err)
-			told = reason
+			reason, told = err.Error(), told+1
 		}
 		if err := Sleep(ctx, pause); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -30,6 +31,22 @@ func TestAWaitTellsEachNewReasonOnce(t *testing.T) {
 			if len(lines) != 3 || !strings.Contains(lines[i], want) {
 				t.Fatalf("the log has no %q in line %d of 3:\n%s", want, i+1, log.String())
 			}
+		}
+	})
+}
+
+func TestAWaitTellsAFewReasonsHoweverManyThereAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		tries := 0
+		err := Retry(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), "connect", func(context.Context) error {
+			if tries++; tries > 100 {
+				return nil
+			}
+			return fmt.Errorf("from port %d: connection reset", 50_000+tries)
+		})
+		if lines := strings.Count(log.String(), "\n"); err != nil || lines != maxTold+1 {
+			t.Errorf("%v; %d lines:\n%s", err, lines, log.String())
 		}
 	})
 }
