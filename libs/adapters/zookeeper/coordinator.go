@@ -46,6 +46,7 @@ type ensemble interface {
 	Create(path string, data []byte, flags int32, acl []zk.ACL) (string, error)
 	CreateProtectedEphemeralSequential(path string, data []byte, acl []zk.ACL) (string, error)
 	Get(path string) ([]byte, *zk.Stat, error)
+	GetW(path string) ([]byte, *zk.Stat, <-chan zk.Event, error)
 	Exists(path string) (bool, *zk.Stat, error)
 	Set(path string, data []byte, version int32) (*zk.Stat, error)
 	Delete(path string, version int32) error
@@ -72,6 +73,9 @@ var _ coord.Coordinator = (*Coordinator)(nil)
 
 // recheck is how soon a member looks again at a partition that another still owns, or after an error.
 const recheck = 200 * time.Millisecond
+
+// quiet is how soon a member that owns all that it should looks again. Before that the ensemble tells it what changes.
+const quiet = time.Second
 
 // lookAgain is how soon Check looks again whether there is a connection.
 const lookAgain = 20 * time.Millisecond

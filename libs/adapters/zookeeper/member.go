@@ -33,9 +33,12 @@ type member struct {
 	// lacking is since when an assigned partition is not owned, zero if none is; complained: the log says so.
 	lacking    time.Time
 	complained bool
-	unowned    prometheus.Gauge
-	// watch fires once when members come or go; nil when there is none. (The driver keeps each until it has fired.)
-	watch <-chan zk.Event
+	// settled: it owns all that it should.
+	settled bool
+	unowned prometheus.Gauge
+	// watch fires once when members come or go, rewritten when the assignment is; nil when there is none. (The driver keeps each until
+	// it has fired.)
+	watch, rewritten <-chan zk.Event
 	// known is the last assignment in which nothing had to change: most steps find the same.
 	known struct {
 		members, text string
@@ -68,6 +71,7 @@ func (m *member) run(ctx context.Context) {
 	defer m.leave()
 	told := false
 	for ctx.Err() == nil {
+		pause := recheck
 		switch err := m.step(ctx); {
 		case err != nil && ctx.Err() == nil && !told:
 			// What is owned stays owned: without the ensemble nobody else is told to take it.
@@ -76,12 +80,16 @@ func (m *member) run(ctx context.Context) {
 		case err == nil && told:
 			m.c.o.Logger.Info("the coordinator answers again", "role", m.role)
 			told = false
+		case err == nil && m.settled:
+			pause = quiet
 		}
 		select {
 		case <-ctx.Done():
 		case <-m.watch:
 			m.watch = nil
-		case <-time.After(recheck):
+		case <-m.rewritten:
+			m.rewritten = nil
+		case <-time.After(pause):
 		}
 	}
 }
@@ -97,9 +105,10 @@ func (m *member) leave() {
 	_ = m.c.conn.Delete(m.node, -1)
 }
 
-// step makes the owned set match the assignment, as far as others have released it. It runs every recheck, and at once when members
-// come or go.
+// step makes the owned set match the assignment, as far as others have released it. It runs every recheck until it does, then every
+// quiet, and at once when members come or go, or the assignment changes.
 func (m *member) step(ctx context.Context) error {
+	m.settled = false
 	if m.node == "" || m.c.conn.SessionID() != m.session {
 		if err := m.enter(); err != nil {
 			return err
@@ -122,6 +131,7 @@ func (m *member) step(ctx context.Context) error {
 	}
 	err = m.acquire(ctx, assigned)
 	m.complain(assigned)
+	m.settled = len(assigned) == len(m.owned)
 	return err
 }
 
@@ -243,7 +253,14 @@ func inOrder(nodes []string) []string {
 // assignment returns the partitions that this member should own. The first member writes the assignment for all.
 func (m *member) assignment(members []string) ([]int, error) {
 	node := m.at("assignment")
-	text, stat, err := m.c.conn.Get(node)
+	var text []byte
+	var stat *zk.Stat
+	var err error
+	if m.rewritten == nil {
+		text, stat, m.rewritten, err = m.c.conn.GetW(node)
+	} else {
+		text, stat, err = m.c.conn.Get(node)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -70,6 +70,11 @@ func (s *stalling) Get(node string) ([]byte, *zk.Stat, error) {
 	return s.ensemble.Get(node)
 }
 
+func (s *stalling) GetW(node string) ([]byte, *zk.Stat, <-chan zk.Event, error) {
+	s.before("get", node)
+	return s.ensemble.GetW(node)
+}
+
 func (s *stalling) Exists(node string) (bool, *zk.Stat, error) {
 	s.before("exists", node)
 	return s.ensemble.Exists(node)
@@ -186,5 +191,46 @@ func sessionChanges(t *testing.T, servers []string, step *stalling) error {
 		case <-deadline:
 			return errors.Join(fmt.Errorf("of earlier sessions members are left: %v", members), err)
 		}
+	}
+}
+
+// counted counts requests that read.
+type counted struct {
+	ensemble
+	reads atomic.Int64
+}
+
+func (c *counted) Get(node string) ([]byte, *zk.Stat, error) {
+	c.reads.Add(1)
+	return c.ensemble.Get(node)
+}
+
+func (c *counted) Children(node string) ([]string, *zk.Stat, error) {
+	c.reads.Add(1)
+	return c.ensemble.Children(node)
+}
+
+// Thousands of members would keep an ensemble busy by asking whether anything has changed.
+func TestAMemberThatOwnsAllItShouldAsksSeldom(t *testing.T) {
+	c, err := Open(Options{
+		Servers: []string{servertest.Address(t, "ZOOKEEPER")}, Root: servertest.Unique("/quiet-"), Partitions: 4, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // nothing is left to do
+	asked := &counted{ensemble: c.conn}
+	c.conn = asked
+	sets, err := c.Join(t.Context(), coord.RoleWorker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for owned := 0; owned < 4; owned = len(<-sets) {
+	}
+	time.Sleep(quiet) // it may have to hear of its own writes
+	before := asked.reads.Load()
+	time.Sleep(4 * quiet)
+	if n := asked.reads.Load() - before; n == 0 || n > 2*5 {
+		t.Errorf("it asked %d times in %s, want two reads every %s", n, 4*quiet, quiet)
 	}
 }
