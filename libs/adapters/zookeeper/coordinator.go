@@ -64,6 +64,9 @@ type Coordinator struct {
 	conn    ensemble
 	unowned *prometheus.GaugeVec
 
+	// quiet is quietly, but for tests.
+	quiet time.Duration
+
 	mu sync.Mutex
 	// nodes holds the paths of the nodes of this process's memberships.
 	nodes map[string]bool
@@ -74,8 +77,8 @@ var _ coord.Coordinator = (*Coordinator)(nil)
 // recheck is how soon a member looks again at a partition that another still owns, or after an error.
 const recheck = 200 * time.Millisecond
 
-// quiet is how soon a member that owns all that it should looks again. Before that the ensemble tells it what changes.
-const quiet = time.Second
+// quietly is how soon a member that owns all that it should looks again. Before that the ensemble tells it what changes.
+const quietly = time.Second
 
 // lookAgain is how soon Check looks again whether there is a connection.
 const lookAgain = 20 * time.Millisecond
@@ -91,7 +94,7 @@ func Open(o Options) (*Coordinator, error) {
 		return nil, fmt.Errorf("zookeeper: %w", err)
 	}
 	c := &Coordinator{
-		o: o, why: why, conn: named{conn}, nodes: map[string]bool{},
+		o: o, why: why, conn: named{conn}, nodes: map[string]bool{}, quiet: quietly,
 		unowned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "minutehand_coordinator_unowned_partitions",
 			Help: "Partitions that are assigned to this process, and not owned by it yet.",
@@ -232,7 +235,7 @@ func (c *Coordinator) epoch(role coord.Role, partition int) (int64, error) {
 
 // Join implements coord.Coordinator.
 func (c *Coordinator) Join(ctx context.Context, role coord.Role) (<-chan []coord.Owner, error) {
-	m := &member{c: c, role: role, owned: map[int]int64{}, told: make(chan []coord.Owner, 1), unowned: c.unowned.WithLabelValues(string(role))}
+	m := &member{c: c, role: role, owned: map[int]int64{}, left: map[int]bool{}, told: make(chan []coord.Owner, 1), unowned: c.unowned.WithLabelValues(string(role))}
 	go m.run(ctx)
 	return m.told, nil
 }

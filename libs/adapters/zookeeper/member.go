@@ -27,7 +27,10 @@ type member struct {
 	session int64
 	// owned holds the epochs of the partitions that it owns.
 	owned map[int]int64
-	told  chan []coord.Owner
+	// left are partitions that it does not own, but whose owner's node may be its own: a request that failed may have been carried out
+	// or not, and the session lives on.
+	left map[int]bool
+	told chan []coord.Owner
 	// spoke: a set has been sent.
 	spoke bool
 	// lacking is since when an assigned partition is not owned, zero if none is; complained: the log says so.
@@ -81,7 +84,7 @@ func (m *member) run(ctx context.Context) {
 			m.c.o.Logger.Info("the coordinator answers again", "role", m.role)
 			told = false
 		case err == nil && m.settled:
-			pause = quiet
+			pause = m.c.quiet
 		}
 		select {
 		case <-ctx.Done():
@@ -101,6 +104,9 @@ func (m *member) leave() {
 	}
 	for p := range m.owned {
 		_ = m.c.conn.Delete(m.at("owners", strconv.Itoa(p)), -1)
+	}
+	for p := range m.left {
+		_ = m.giveBack(p)
 	}
 	_ = m.c.conn.Delete(m.node, -1)
 }
@@ -131,7 +137,7 @@ func (m *member) step(ctx context.Context) error {
 	}
 	err = m.acquire(ctx, assigned)
 	m.complain(assigned)
-	m.settled = len(assigned) == len(m.owned)
+	m.settled = len(assigned) == len(m.owned) && len(m.left) == 0
 	return err
 }
 
@@ -174,6 +180,7 @@ var errSession = errors.New("the session ended meanwhile")
 // comes next; so what a node says of its owner counts, not the session from before the request.
 func (m *member) enter() error {
 	m.forget()
+	clear(m.left) // they ended with the session, or take removes them
 	if len(m.owned) > 0 {
 		clear(m.owned)
 		m.tell() // others may own it by now
@@ -299,23 +306,42 @@ func (m *member) release(assigned []int) error {
 	for _, p := range assigned {
 		mine[p] = true
 	}
-	var gone []int
+	gone := false
 	for p := range m.owned {
 		if !mine[p] {
-			gone = append(gone, p)
 			delete(m.owned, p)
+			m.left[p], gone = true, true
 		}
 	}
-	if len(gone) == 0 {
-		return nil
+	if gone {
+		m.tell()
 	}
-	m.tell()
-	for _, p := range gone {
-		if err := m.c.conn.Delete(m.at("owners", strconv.Itoa(p)), -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
+	for p := range m.left {
+		if mine[p] {
+			continue // acquire finds its own node
+		}
+		if err := m.giveBack(p); err != nil {
 			return err
 		}
+		delete(m.left, p)
 	}
 	return nil
+}
+
+// giveBack removes the owner's node of a partition if it is this member's.
+func (m *member) giveBack(partition int) error {
+	node := m.at("owners", strconv.Itoa(partition))
+	holder, stat, err := m.c.conn.Get(node)
+	if err == nil && (stat.EphemeralOwner != m.session || string(holder) != path.Base(m.node)) {
+		return nil
+	}
+	if err == nil {
+		err = m.c.conn.Delete(node, stat.Version)
+	}
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	return err
 }
 
 // acquire acquires what is assigned and free. The owner's node exists before the epoch is drawn, so the later draw belongs to the
@@ -329,6 +355,7 @@ func (m *member) acquire(ctx context.Context, assigned []int) error {
 		}
 		ours, err := m.take(p)
 		if err == nil && !ours {
+			delete(m.left, p)
 			continue // another has not released it yet
 		}
 		var epoch int64
@@ -339,9 +366,10 @@ func (m *member) acquire(ctx context.Context, assigned []int) error {
 			err = errSession
 		}
 		if err != nil {
-			failed = err
+			m.left[p], failed = true, err
 			break
 		}
+		delete(m.left, p)
 		m.owned[p], taken = epoch, true
 	}
 	if taken || failed == nil && len(assigned) == 0 && !m.spoke { // there may be more members than partitions

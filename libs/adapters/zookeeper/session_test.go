@@ -194,32 +194,49 @@ func sessionChanges(t *testing.T, servers []string, step *stalling) error {
 	}
 }
 
-// counted counts requests that read.
-type counted struct {
+// watched counts the requests that read, and those that set a watch.
+type watched struct {
 	ensemble
-	reads atomic.Int64
+	reads, watches atomic.Int64
 }
 
-func (c *counted) Get(node string) ([]byte, *zk.Stat, error) {
-	c.reads.Add(1)
-	return c.ensemble.Get(node)
+func (w *watched) Get(node string) ([]byte, *zk.Stat, error) {
+	w.reads.Add(1)
+	return w.ensemble.Get(node)
 }
 
-func (c *counted) Children(node string) ([]string, *zk.Stat, error) {
-	c.reads.Add(1)
-	return c.ensemble.Children(node)
+func (w *watched) Children(node string) ([]string, *zk.Stat, error) {
+	w.reads.Add(1)
+	return w.ensemble.Children(node)
 }
 
-// Thousands of members would keep an ensemble busy by asking whether anything has changed.
-func TestAMemberThatOwnsAllItShouldAsksSeldom(t *testing.T) {
+func (w *watched) GetW(node string) ([]byte, *zk.Stat, <-chan zk.Event, error) {
+	w.watches.Add(1)
+	return w.ensemble.GetW(node)
+}
+
+func (w *watched) ChildrenW(node string) ([]string, *zk.Stat, <-chan zk.Event, error) {
+	w.watches.Add(1)
+	return w.ensemble.ChildrenW(node)
+}
+
+// open opens a coordinator of four partitions.
+func open(t *testing.T, root string) *Coordinator {
+	t.Helper()
 	c, err := Open(Options{
-		Servers: []string{servertest.Address(t, "ZOOKEEPER")}, Root: servertest.Unique("/quiet-"), Partitions: 4, Logger: slog.New(slog.DiscardHandler),
+		Servers: []string{servertest.Address(t, "ZOOKEEPER")}, Root: root, Partitions: 4, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // nothing is left to do
-	asked := &counted{ensemble: c.conn}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Thousands of members would keep an ensemble busy by asking whether anything has changed.
+func TestAMemberThatOwnsAllItShouldAsksSeldom(t *testing.T) {
+	c := open(t, servertest.Unique("/quiet-"))
+	asked := &watched{ensemble: c.conn}
 	c.conn = asked
 	sets, err := c.Join(t.Context(), coord.RoleWorker)
 	if err != nil {
@@ -227,10 +244,105 @@ func TestAMemberThatOwnsAllItShouldAsksSeldom(t *testing.T) {
 	}
 	for owned := 0; owned < 4; owned = len(<-sets) {
 	}
-	time.Sleep(quiet) // it may have to hear of its own writes
-	before := asked.reads.Load()
-	time.Sleep(4 * quiet)
-	if n := asked.reads.Load() - before; n == 0 || n > 2*5 {
-		t.Errorf("it asked %d times in %s, want two reads every %s", n, 4*quiet, quiet)
+	time.Sleep(quietly) // it may have to hear of its own writes
+	reads, watches := asked.reads.Load(), asked.watches.Load()
+	time.Sleep(4 * quietly)
+	reads, watches = asked.reads.Load()-reads, asked.watches.Load()-watches
+	if reads == 0 || reads > 2*5 || watches > 0 {
+		t.Errorf("it read %d times in %s and watched %d times, want two reads every %s", reads, 4*quietly, watches, quietly)
+	}
+}
+
+// Members that would not look again for an hour hand over all the same.
+func TestAMemberIsToldOfWhatItShouldOwn(t *testing.T) {
+	root := servertest.Unique("/told-")
+	var members []*joined
+	for n := 1; n <= 3; n++ {
+		c := open(t, root)
+		c.quiet = time.Hour
+		members = append(members, join(t, c))
+		awaitShared(t, 4, members...)
+	}
+}
+
+// refusing fails to remove owners' nodes a few times, after it has carried that out or instead.
+type refusing struct {
+	ensemble
+	left    atomic.Int64
+	carried bool
+}
+
+func (r *refusing) Delete(node string, version int32) error {
+	if !strings.Contains(node, "/owners/") || r.left.Add(-1) < 0 {
+		return r.ensemble.Delete(node, version)
+	}
+	if r.carried {
+		_ = r.ensemble.Delete(node, version)
+	}
+	return zk.ErrConnectionClosed
+}
+
+// A connection breaks and the session goes on: what was asked may have happened or not.
+func TestAPartitionWhoseReleaseFailedIsReleasedAgain(t *testing.T) {
+	for _, carried := range []bool{false, true} {
+		root := servertest.Unique("/refused-")
+		first := open(t, root)
+		refuse := &refusing{ensemble: first.conn, carried: carried}
+		refuse.left.Store(3)
+		first.conn = refuse
+		a := join(t, first)
+		awaitShared(t, 4, a)
+		second := open(t, root)
+		b := join(t, second)
+		awaitShared(t, 4, a, b)
+		if refuse.left.Load() > 0 {
+			t.Error("no release failed")
+		}
+		time.Sleep(5 * recheck) // what is released again must not be the other's
+		for p := range 4 {
+			if _, _, err := second.conn.Get(fmt.Sprint(root, "/", coord.RoleWorker, "/owners/", p)); err != nil {
+				t.Errorf("carried out %t: partition %d: %v", carried, p, err)
+			}
+		}
+	}
+}
+
+// joined is what a member was last told.
+type joined struct {
+	sets  <-chan []coord.Owner
+	owned []coord.Owner
+}
+
+func join(t *testing.T, c *Coordinator) *joined {
+	t.Helper()
+	sets, err := c.Join(t.Context(), coord.RoleWorker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &joined{sets: sets}
+}
+
+// awaitShared waits until members own all partitions, each about as many.
+func awaitShared(t *testing.T, partitions int, members ...*joined) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		owned, even := 0, true
+		for _, m := range members {
+			select {
+			case m.owned = <-m.sets:
+			default:
+			}
+			owned += len(m.owned)
+			even = even && len(m.owned) >= partitions/len(members)
+		}
+		if owned == partitions && even {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%d members own %d of %d partitions", len(members), owned, partitions)
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 }
