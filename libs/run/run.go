@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
 )
@@ -18,7 +21,7 @@ const (
 	lastPause  = 5 * time.Second
 	// pollPause is the pause after a failed poll.
 	pollPause = time.Second
-	// maxTold bounds the reasons that one wait logs: some name a port that is another one each time.
+	// maxTold bounds the reasons that one wait logs.
 	maxTold = 5
 )
 
@@ -27,11 +30,11 @@ const (
 // constant phrase for the log.
 func Retry(ctx context.Context, logger *slog.Logger, what string, do func(context.Context) error) error {
 	pause := firstPause
-	reason, told := "", 0
+	var told []string
 	for {
 		err := do(ctx)
 		if err == nil {
-			if told > 0 {
+			if told != nil {
 				logger.Info("server answers again", "operation", what)
 			}
 			return nil
@@ -39,15 +42,25 @@ func Retry(ctx context.Context, logger *slog.Logger, what string, do func(contex
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err.Error() != reason && told < maxTold {
+		if reason := withoutNumbers(err.Error()); len(told) < maxTold && !slices.Contains(told, reason) {
 			logger.Warn("waiting for a server", "operation", what, "error", err)
-			reason, told = err.Error(), told+1
+			told = append(told, reason)
 		}
 		if err := Sleep(ctx, pause); err != nil {
 			return err
 		}
 		pause = min(2*pause, lastPause)
 	}
+}
+
+// withoutNumbers drops the digits of a reason: many name a port that is another one each time.
+func withoutNumbers(reason string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}, reason)
 }
 
 // Subscribe joins a group of the log, and waits for the log if it is away. The error is ctx's.

@@ -40,12 +40,18 @@ func TestAWaitTellsAFewReasonsHoweverManyThereAre(t *testing.T) {
 		var log bytes.Buffer
 		tries := 0
 		err := Retry(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), "connect", func(context.Context) error {
-			if tries++; tries > 100 {
+			switch tries++; {
+			case tries > 100:
 				return nil
+			case tries > 50: // a reason of its own each time
+				return errors.New(strings.Repeat("away ", tries))
+			case tries > 20:
+				return errors.New("wrong password")
+			default: // the same reason
+				return fmt.Errorf("from port %d: connection reset", 50_000+tries)
 			}
-			return fmt.Errorf("from port %d: connection reset", 50_000+tries)
 		})
-		if lines := strings.Count(log.String(), "\n"); err != nil || lines != maxTold+1 {
+		if lines := strings.Count(log.String(), "\n"); err != nil || lines != maxTold+1 || !strings.Contains(log.String(), "wrong password") {
 			t.Errorf("%v; %d lines:\n%s", err, lines, log.String())
 		}
 	})
