@@ -46,25 +46,26 @@ func (s *Service) stage(ctx context.Context, p *partition, now time.Time, ahead 
 	return nil
 }
 
-// turns is how many turns the partitions take at what is due for all of them at one instant. All at once would keep the stores, and
-// what is called at that instant, waiting.
-const turns = 8
+// The partitions take at most maxTurns turns at what is due for all of them at one instant: all at once would keep the stores, and what
+// is called at that instant, waiting. About perTurn of them have one turn, because those share requests.
+const maxTurns, perTurn = 8, 16
 
 // turn returns how much later than others a partition has its turn, less than within.
-func turn(p *partition, within time.Duration) time.Duration {
-	return within * time.Duration(p.owner.Partition%turns) / turns
+func (s *Service) turn(p *partition, within time.Duration) time.Duration {
+	turns := min(max(len(s.partitions)/perTurn, 1), maxTurns)
+	return within * time.Duration(p.owner.Partition%turns) / time.Duration(turns)
 }
 
 // calmAfter is how long after the beginning of a minute, at which most is due, that begins which can wait.
 const calmAfter = 20 * time.Second
 
 // calm returns how long after the beginning of a minute a partition has its turn for that.
-func calm(p *partition) time.Duration { return calmAfter + turn(p, calmAfter) }
+func (s *Service) calm(p *partition) time.Duration { return calmAfter + s.turn(p, calmAfter) }
 
 // nearSweep reads the next two minutes again shortly before they are due, so that entries which a failed write-through left
 // out are added in time.
 func (s *Service) nearSweep(ctx context.Context, p *partition, now time.Time) error {
-	next := job.Minute(now.Add(s.cfg.NearBefore - turn(p, s.cfg.NearBefore/2)))
+	next := job.Minute(now.Add(s.cfg.NearBefore - s.turn(p, s.cfg.NearBefore/2)))
 	if p.near >= next {
 		return nil
 	}

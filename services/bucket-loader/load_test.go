@@ -48,12 +48,13 @@ func (l *loading) run(t *testing.T, until time.Time) {
 // Entries far ahead that find no room become hot before they are due, once those due before them have left.
 func TestWhatFoundNoRoomIsHotAtItsInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoading(t, 1)
-		l.deps.Hot = embedded.NewHotBuckets("an incarnation", 1, 5)
+		const partitions = maxTurns * perTurn
+		l := newLoading(t, partitions)
+		l.deps.Hot = embedded.NewHotBuckets("an incarnation", partitions, 5)
 		began := time.Now()
 		var entries []job.Locator
 		for n := range 12 {
-			entries = append(entries, l.put(t, 0, n, began.Add(time.Duration(10+n)*time.Minute)))
+			entries = append(entries, l.put(t, maxTurns-1, n, began.Add(time.Duration(10+n)*time.Minute)))
 		}
 		l.run(t, began.Add(time.Minute))
 		hot := 0
@@ -78,7 +79,7 @@ func TestWhatFoundNoRoomIsHotAtItsInstant(t *testing.T) {
 // A minute's entries of all partitions are not read in one second, least of all in that at which most is due.
 func TestPartitionsTakeTurnsWithinAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const partitions = 16
+		const partitions = maxTurns * perTurn
 		l := newLoading(t, partitions)
 		l.run(t, time.Now().Truncate(time.Minute).Add(15*time.Minute))
 		var seconds [60]int64
@@ -91,6 +92,16 @@ func TestPartitionsTakeTurnsWithinAMinute(t *testing.T) {
 		}
 		if most := slices.Max(seconds[:]); most == 0 || most > total/8 {
 			t.Errorf("of %d reads in ten minutes %d were in one second of a minute: %d", total, most, seconds)
+		}
+		near := int64(0)
+		for _, n := range seconds[44:52] {
+			near += n
+		}
+		if want := int64(10 * 2 * partitions); near < want {
+			t.Errorf("of %d reads %d were 15 to 7 seconds before a minute, want %d: %d", total, near, want, seconds)
+		}
+		if first := seconds[59] + seconds[0] + seconds[1]; first > total/16 { // a round follows the second in which it is counted
+			t.Errorf("of %d reads in ten minutes %d were when a minute began: %d", total, first, seconds)
 		}
 	})
 }

@@ -368,7 +368,7 @@ func (s *Service) visitNear(ctx context.Context, p *partition, now time.Time) er
 		// After staging, and by a later clock than staging used. Entries that became due while it staged are past due here,
 		// so that every entry is in one of the two.
 		now = s.deps.Clock.Now()
-		p.sweepAt = now.Add(s.cfg.CloseSweepAfter + turn(p, s.cfg.CloseSweepAfter))
+		p.sweepAt = now.Add(s.cfg.CloseSweepAfter - s.turn(p, s.cfg.CloseSweepAfter))
 		if err := s.sweep(ctx, p, now, job.Minute(now)+1); err != nil {
 			return err
 		}
@@ -379,7 +379,7 @@ func (s *Service) visitNear(ctx context.Context, p *partition, now time.Time) er
 
 func (s *Service) visit(ctx context.Context, p *partition, now time.Time) error {
 	if now.Before(s.stageUntil) {
-		if err := s.stage(ctx, p, now, s.cfg.Ahead-calm(p)); err != nil {
+		if err := s.stage(ctx, p, now, s.cfg.Ahead-s.calm(p)); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ func NewPending(s *Store) *Pending {
 	return p
 }
 
-// A loader does the same for the same minute of all its partitions at a time. What it asks together goes in one request: gathered bounds
+// A loader does the same for the same minute of many of its partitions at a time. What it asks together goes in one request: gathered bounds
 // the buckets of one, gatheredFlights the requests of a minute that are under way.
 const gathered, gatheredFlights = 16, 2
 
