@@ -92,7 +92,9 @@ func TestSettingsOfAnUpgradeAreTakenAndTakenBackUnderLoad(t *testing.T) {
 	c.run(now, []string{"/minutehand", "migrate"})
 	f := c.processes("MINUTEHAND_DRAIN_LIMIT=30s", together+"=false")
 	processes := f.deploy(upgrade)
-	end := f.rollable(5 * time.Minute)
+	const lasts = 7 * time.Minute // six steps of a roll and up to a minute's wait for the next one
+	began := time.Now()
+	end := f.rollable(lasts)
 	for _, step := range []struct {
 		setting          string
 		together, byTime bool
@@ -102,8 +104,9 @@ func TestSettingsOfAnUpgradeAreTakenAndTakenBackUnderLoad(t *testing.T) {
 			for _, command := range upgrade.Before {
 				c.run(now, command, step.setting)
 			}
+			rolled := time.Now()
 			f.roll(upgrade)
-			t.Logf("%s: %d processes were replaced; %d calls", step.setting, processes, len(f.sink.all()))
+			t.Logf("%s: %d processes were replaced in %.0f s; %d calls", step.setting, processes, time.Since(rolled).Seconds(), len(f.sink.all()))
 		}
 		// The minute in which the last process was replaced may lie in both places.
 		since := time.Now().Truncate(time.Minute).Add(time.Minute)
@@ -111,17 +114,21 @@ func TestSettingsOfAnUpgradeAreTakenAndTakenBackUnderLoad(t *testing.T) {
 		for range 20 {
 			oneShots = append(oneShots, f.oneShot(since.Add(time.Second), "/ok"))
 		}
-		f.register(oneShots)
+		ids := f.register(oneShots)
 		time.Sleep(time.Until(since.Add(settled)))
-		if outcomes, events := f.ofMinute(since); outcomes != step.together || events != step.byTime {
-			t.Errorf("after %q: outcomes of a minute together: %t, one-shots' history by minute: %t", step.setting, outcomes, events)
+		outcomes, byTime, byJob := f.ofMinute(since, ids)
+		if outcomes != step.together || byTime != step.byTime || byJob == step.byTime {
+			t.Errorf("after %q: outcomes of a minute together: %t, one-shots' history by minute: %t, by job: %t", step.setting, outcomes, byTime, byJob)
 		}
+	}
+	if took := time.Since(began); took > lasts {
+		t.Errorf("the last settings were taken back after %s, when the users had ended", took)
 	}
 	end()
 }
 
 // ofMinute reports where a minute's outcomes lie in Redis, and its one-shots' history in Cassandra.
-func (f *platform) ofMinute(at time.Time) (together, byTime bool) {
+func (f *platform) ofMinute(at time.Time, oneShots []string) (together, byTime, byJob bool) {
 	f.t.Helper()
 	hot := redis.NewClient(&redis.Options{Addr: f.config.Redis.Address})
 	defer func() { _ = hot.Close() }()
@@ -139,7 +146,10 @@ func (f *platform) ofMinute(at time.Time) (together, byTime bool) {
 		f.must(session.Query("SELECT COUNT(*) FROM history_minutes WHERE shard = ? AND minute = ?", shard, job.Minute(at)).ScanContext(f.t.Context(), &n))
 		events += n
 	}
-	return together, events > 0
+	apart := 0
+	f.must(session.Query("SELECT COUNT(*) FROM history_weeks WHERE job_id IN ? AND week = ? AND nominal_ms > ?",
+		oneShots, job.Minute(at)/(7*24*60), at.UnixMilli()).ScanContext(f.t.Context(), &apart))
+	return together, events > 0, apart > 0
 }
 
 // rollable registers jobs of every second and sends users for a while in which processes are replaced; end stops both, and judges.
