@@ -288,7 +288,7 @@ func TestAPartitionWhoseReleaseFailedIsReleasedAgain(t *testing.T) {
 		root := servertest.Unique("/refused-")
 		first := open(t, root)
 		refuse := &refusing{ensemble: first.conn, carried: carried}
-		refuse.left.Store(3)
+		refuse.left.Store(2) // it hands over two
 		first.conn = refuse
 		a := join(t, first)
 		awaitShared(t, 4, a)
