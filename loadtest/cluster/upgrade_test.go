@@ -92,7 +92,7 @@ func TestSettingsOfAnUpgradeAreTakenAndTakenBackUnderLoad(t *testing.T) {
 	c.run(now, []string{"/minutehand", "migrate"})
 	f := c.processes("MINUTEHAND_DRAIN_LIMIT=30s", together+"=false")
 	processes := f.deploy(upgrade)
-	const lasts = 7 * time.Minute // six steps of a roll and up to a minute's wait for the next one
+	const lasts = 6 * time.Minute // five steps, each of a roll and up to a minute's wait for the next one
 	began := time.Now()
 	end := f.rollable(lasts)
 	for _, step := range []struct {
@@ -115,10 +115,19 @@ func TestSettingsOfAnUpgradeAreTakenAndTakenBackUnderLoad(t *testing.T) {
 			oneShots = append(oneShots, f.oneShot(since.Add(time.Second), "/ok"))
 		}
 		ids := f.register(oneShots)
-		time.Sleep(time.Until(since.Add(settled)))
-		outcomes, byTime, byJob := f.ofMinute(since, ids)
-		if outcomes != step.together || byTime != step.byTime || byJob == step.byTime {
-			t.Errorf("after %q: outcomes of a minute together: %t, one-shots' history by minute: %t, by job: %t", step.setting, outcomes, byTime, byJob)
+		eventually(t, "the one-shots are called", 2*time.Minute, func() bool {
+			missing, _ := f.sink.missing(ids)
+			return missing == 0
+		})
+		var outcomes bool
+		var byTime, byJob int
+		eventually(t, "their history is written", time.Minute, func() bool {
+			outcomes, byTime, byJob = f.ofMinute(since, ids)
+			return byTime+byJob == len(ids)
+		})
+		if outcomes != step.together || step.byTime && byJob > 0 || !step.byTime && byTime > 0 {
+			t.Errorf("after %q: outcomes of a minute together: %t, of %d one-shots the history lies %d times by minute, %d times by job",
+				step.setting, outcomes, len(ids), byTime, byJob)
 		}
 	}
 	if took := time.Since(began); took > lasts {
@@ -127,8 +136,8 @@ func TestSettingsOfAnUpgradeAreTakenAndTakenBackUnderLoad(t *testing.T) {
 	end()
 }
 
-// ofMinute reports where a minute's outcomes lie in Redis, and its one-shots' history in Cassandra.
-func (f *platform) ofMinute(at time.Time, oneShots []string) (together, byTime, byJob bool) {
+// ofMinute reports whether a minute's outcomes lie together in Redis, and how many events of its one-shots lie where in Cassandra.
+func (f *platform) ofMinute(at time.Time, oneShots []string) (together bool, byTime, byJob int) {
 	f.t.Helper()
 	hot := redis.NewClient(&redis.Options{Addr: f.config.Redis.Address})
 	defer func() { _ = hot.Close() }()
@@ -140,16 +149,15 @@ func (f *platform) ofMinute(at time.Time, oneShots []string) (together, byTime, 
 	session, err := cold.CreateSession()
 	f.must(err)
 	defer session.Close()
-	events := 0
 	for shard := range 16 {
 		var n int
-		f.must(session.Query("SELECT COUNT(*) FROM history_minutes WHERE shard = ? AND minute = ?", shard, job.Minute(at)).ScanContext(f.t.Context(), &n))
-		events += n
+		f.must(session.Query("SELECT COUNT(*) FROM history_minutes WHERE shard = ? AND minute = ? AND job_id IN ?",
+			shard, job.Minute(at), oneShots).ScanContext(f.t.Context(), &n))
+		byTime += n
 	}
-	apart := 0
 	f.must(session.Query("SELECT COUNT(*) FROM history_weeks WHERE job_id IN ? AND week = ? AND nominal_ms > ?",
-		oneShots, job.Minute(at)/(7*24*60), at.UnixMilli()).ScanContext(f.t.Context(), &apart))
-	return together, events > 0, apart > 0
+		oneShots, job.Minute(at)/(7*24*60), at.UnixMilli()).ScanContext(f.t.Context(), &byJob))
+	return together, byTime, byJob
 }
 
 // rollable registers jobs of every second and sends users for a while in which processes are replaced; end stops both, and judges.

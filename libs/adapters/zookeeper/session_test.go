@@ -244,12 +244,23 @@ func TestAMemberThatOwnsAllItShouldAsksSeldom(t *testing.T) {
 	}
 	for owned := 0; owned < 4; owned = len(<-sets) {
 	}
-	time.Sleep(quietly) // it may have to hear of its own writes
-	reads, watches := asked.reads.Load(), asked.watches.Load()
-	time.Sleep(4 * quietly)
-	reads, watches = asked.reads.Load()-reads, asked.watches.Load()-watches
-	if reads == 0 || reads > 2*5 || watches > 0 {
-		t.Errorf("it read %d times in %s and watched %d times, want two reads every %s", reads, 4*quietly, watches, quietly)
+	began, reads, watches := time.Now(), asked.reads.Load(), asked.watches.Load()
+	await(t, "it looks four times more", func() bool { return asked.reads.Load() >= reads+8 })
+	if took := time.Since(began); took < 2*quietly { // it hears of its own writes at once
+		t.Errorf("it looked four times in %s, want every %s", took, quietly)
+	}
+	if n := asked.watches.Load() - watches; n > 1 {
+		t.Errorf("it set %d watches, although nothing changed", n)
+	}
+}
+
+// await waits for a condition.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within half a minute", what)
+		}
 	}
 }
 
@@ -270,12 +281,23 @@ type refusing struct {
 	ensemble
 	left    atomic.Int64
 	carried bool
+	// looked counts how often owners' nodes were read since the first refusal.
+	refused atomic.Bool
+	looked  atomic.Int64
+}
+
+func (r *refusing) Get(node string) ([]byte, *zk.Stat, error) {
+	if r.refused.Load() && strings.Contains(node, "/owners/") {
+		r.looked.Add(1)
+	}
+	return r.ensemble.Get(node)
 }
 
 func (r *refusing) Delete(node string, version int32) error {
 	if !strings.Contains(node, "/owners/") || r.left.Add(-1) < 0 {
 		return r.ensemble.Delete(node, version)
 	}
+	r.refused.Store(true)
 	if r.carried {
 		_ = r.ensemble.Delete(node, version)
 	}
@@ -298,7 +320,8 @@ func TestAPartitionWhoseReleaseFailedIsReleasedAgain(t *testing.T) {
 		if refuse.left.Load() > 0 {
 			t.Error("no release failed")
 		}
-		time.Sleep(5 * recheck) // what is released again must not be the other's
+		// Each of the two once more, and the one that was refused last once more after that.
+		await(t, "it looks again at what it left", func() bool { return refuse.looked.Load() >= 3 })
 		for p := range 4 {
 			if _, _, err := second.conn.Get(fmt.Sprint(root, "/", coord.RoleWorker, "/owners/", p)); err != nil {
 				t.Errorf("carried out %t: partition %d: %v", carried, p, err)
@@ -325,8 +348,7 @@ func join(t *testing.T, c *Coordinator) *joined {
 // awaitShared waits until members own all partitions, each about as many.
 func awaitShared(t *testing.T, partitions int, members ...*joined) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
-	for {
+	await(t, fmt.Sprintf("%d members share %d partitions", len(members), partitions), func() bool {
 		owned, even := 0, true
 		for _, m := range members {
 			select {
@@ -336,13 +358,6 @@ func awaitShared(t *testing.T, partitions int, members ...*joined) {
 			owned += len(m.owned)
 			even = even && len(m.owned) >= partitions/len(members)
 		}
-		if owned == partitions && even {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatalf("%d members own %d of %d partitions", len(members), owned, partitions)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		return owned == partitions && even
+	})
 }
