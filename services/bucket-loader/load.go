@@ -56,7 +56,7 @@ func (s *Service) turn(p *partition, within time.Duration) time.Duration {
 	return within * time.Duration(p.owner.Partition%turns) / time.Duration(turns)
 }
 
-// calmAfter is how long after the beginning of a minute, at which most is due, that begins which can wait.
+// What can wait begins calmAfter after the beginning of a minute, at which most is due.
 const calmAfter = 20 * time.Second
 
 // calm returns how long after the beginning of a minute a partition has its turn for that.

@@ -64,7 +64,7 @@ type Coordinator struct {
 	conn    ensemble
 	unowned *prometheus.GaugeVec
 
-	// quiet is quietly, but for tests.
+	// quiet is quietly, except in tests.
 	quiet time.Duration
 
 	mu sync.Mutex
