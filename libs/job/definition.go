@@ -41,6 +41,9 @@ type Job struct {
 	// Changes are the latest changes of the row but the first, at most [MaxChanges].
 	Changes    []ChangeRef `json:"changes,omitempty"`
 	Definition Definition  `json:"definition"`
+	// Unknown is what a later release wrote into the row and this one does not know, as Protobuf fields. It stays in the row when this
+	// release changes something else in it. So does that of Definition, Schedule, Target and RetryPolicy.
+	Unknown string `json:"-"`
 }
 
 // MaxStoppedExecutions bounds the cancelled executions that a job remembers.
@@ -74,6 +77,7 @@ type Definition struct {
 	Priority string `json:"priority"`
 	// Precision is how close to its instant an occurrence is called.
 	Precision Precision `json:"precision"`
+	Unknown   string    `json:"-"` // see Job
 }
 
 // EndOf returns where a definition ended that d followed, directly or after others that were superseded in turn. otherBegan is when
@@ -107,6 +111,7 @@ type Target struct {
 	// Body is sent verbatim: JSON text.
 	Body    json.RawMessage `json:"body,omitempty"`
 	Timeout time.Duration   `json:"timeout"`
+	Unknown string          `json:"-"` // see Job
 }
 
 // Host returns the host and port of the target's URL, "" if its URL has none.

@@ -30,7 +30,8 @@ type RetryPolicy struct {
 	// Window bounds the whole execution: no attempt begins later than this after the first was due.
 	Window time.Duration `json:"window"`
 	// Delays are the delays of BackoffList; the last one repeats.
-	Delays []time.Duration `json:"delays,omitempty"`
+	Delays  []time.Duration `json:"delays,omitempty"`
+	Unknown string          `json:"-"` // see Job
 }
 
 // DefaultRetryPolicy returns the policy of a job that states none.

@@ -60,5 +60,6 @@ type Schedule struct {
 	MaxOccurrences int `json:"max_occurrences,omitempty"`
 	// Jitter is the largest delay by which this job's occurrences are moved. The delay is the same for all of them, unless the next
 	// occurrence is nearer.
-	Jitter time.Duration `json:"jitter,omitempty"`
+	Jitter  time.Duration `json:"jitter,omitempty"`
+	Unknown string        `json:"-"` // see Job
 }

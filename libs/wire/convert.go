@@ -3,6 +3,8 @@ package wire
 import (
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/minutehand/minutehand/libs/job"
 	pb "github.com/minutehand/minutehand/schemas/proto/minutehand/v1"
 )
@@ -19,6 +21,16 @@ func tenantOf(e *pb.Entry, beside string) job.Tenant {
 	return t
 }
 
+// unknownOf returns the fields of a message that this release does not know, and putUnknown puts them back. What is copied from message to
+// message carries them, so that releases may differ while one follows the other: see job.Note.
+func unknownOf(m proto.Message) string { return string(m.ProtoReflect().GetUnknown()) }
+
+func putUnknown(m proto.Message, fields string) {
+	if fields != "" {
+		m.ProtoReflect().SetUnknown([]byte(fields))
+	}
+}
+
 func entryToPB(e *job.Entry) *pb.Entry {
 	m := &pb.Entry{
 		Partition: uint32(e.Partition), Minute: e.Minute, DueAtMs: ms(e.DueAt), ExecutionId: e.ExecutionID,
@@ -33,6 +45,7 @@ func entryToPB(e *job.Entry) *pb.Entry {
 	}
 	if n := e.Note; n != nil {
 		m.SourceExecutionId, m.Tzdata, m.UtcOffsetSeconds = n.Source, n.TZData, int32(n.UTCOffset)
+		putUnknown(m, n.Unknown)
 	}
 	if c := e.Change; c != nil {
 		m.Change = &pb.Change{Operation: c.Operation, Version: c.Version, Setting: c.Setting, Object: c.Object}
@@ -56,7 +69,8 @@ func entryFromPB(m *pb.Entry) job.Entry {
 	if by := m.GetBy(); by != nil {
 		e.By = &job.Author{Subject: by.GetSubject(), Role: by.GetRole(), Request: by.GetRequestId(), Source: by.GetSource()}
 	}
-	if n := (job.Note{Source: m.GetSourceExecutionId(), TZData: m.GetTzdata(), UTCOffset: int(m.GetUtcOffsetSeconds())}); n != (job.Note{}) {
+	n := job.Note{Source: m.GetSourceExecutionId(), TZData: m.GetTzdata(), UTCOffset: int(m.GetUtcOffsetSeconds()), Unknown: unknownOf(m)}
+	if n != (job.Note{}) {
 		e.Note = &n
 	}
 	if c := m.GetChange(); c != nil {
@@ -81,15 +95,17 @@ func rangeFromPB(m *pb.SkippedRange) *job.SkippedRange {
 }
 
 func targetToPB(t job.Target) *pb.Target {
-	return &pb.Target{
+	m := &pb.Target{
 		Kind: t.Kind, Url: t.URL, Method: t.Method, Headers: t.Headers, Body: t.Body, TimeoutMs: t.Timeout.Milliseconds(),
 	}
+	putUnknown(m, t.Unknown)
+	return m
 }
 
 func targetFromPB(m *pb.Target) job.Target {
 	return job.Target{
 		Kind: m.GetKind(), URL: m.GetUrl(), Method: m.GetMethod(), Headers: m.GetHeaders(), Body: m.GetBody(),
-		Timeout: dur(m.GetTimeoutMs()),
+		Timeout: dur(m.GetTimeoutMs()), Unknown: unknownOf(m),
 	}
 }
 
@@ -98,6 +114,7 @@ func retryToPB(r job.RetryPolicy) *pb.RetryPolicy {
 		Backoff: string(r.Backoff), MaxAttempts: int64(r.MaxAttempts), BaseDelayMs: r.BaseDelay.Milliseconds(),
 		MaxDelayMs: r.MaxDelay.Milliseconds(), Jitter: r.Jitter, WindowMs: r.Window.Milliseconds(),
 	}
+	putUnknown(m, r.Unknown)
 	for _, d := range r.Delays {
 		m.DelaysMs = append(m.DelaysMs, d.Milliseconds())
 	}
@@ -108,6 +125,7 @@ func retryFromPB(m *pb.RetryPolicy) job.RetryPolicy {
 	r := job.RetryPolicy{
 		Backoff: job.Backoff(m.GetBackoff()), MaxAttempts: int(m.GetMaxAttempts()), BaseDelay: dur(m.GetBaseDelayMs()),
 		MaxDelay: dur(m.GetMaxDelayMs()), Jitter: m.GetJitter(), Window: dur(m.GetWindowMs()),
+		Unknown: unknownOf(m),
 	}
 	for _, d := range m.GetDelaysMs() {
 		r.Delays = append(r.Delays, dur(d))

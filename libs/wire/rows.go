@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/minutehand/minutehand/libs/job"
 	pb "github.com/minutehand/minutehand/schemas/proto/minutehand/v1"
 )
@@ -20,13 +18,14 @@ func MarshalJob(j *job.Job) []byte {
 	for _, c := range j.Changes {
 		m.Changes = append(m.Changes, &pb.ChangeRef{Id: c.ID, Version: c.Version})
 	}
+	putUnknown(m, j.Unknown)
 	return marshal(m)
 }
 
 // UnmarshalJob decodes a job's row.
 func UnmarshalJob(b []byte) (job.Job, error) {
 	var m pb.Job
-	if err := proto.Unmarshal(b, &m); err != nil {
+	if err := m.UnmarshalVT(b); err != nil {
 		return job.Job{}, fmt.Errorf("wire: job: %w", err)
 	}
 	tenant, err := job.ParseTenant(m.GetTenantId())
@@ -37,7 +36,7 @@ func UnmarshalJob(b []byte) (job.Job, error) {
 		ID: m.GetJobId(), Tenant: tenant, Name: m.GetName(), Labels: m.GetLabels(), Status: job.Status(m.GetStatus()),
 		Deleted: m.GetDeleted(), Version: m.GetVersion(), CreatedAt: at(m.GetCreatedAtMs()), UpdatedAt: at(m.GetUpdatedAtMs()),
 		PausedAt: at(m.GetPausedAtMs()), StoppedExecutions: m.GetStoppedExecutions(),
-		Definition: definitionFromPB(m.GetDefinition()), EndsAt: at(m.GetEndsAtMs()),
+		Definition: definitionFromPB(m.GetDefinition()), EndsAt: at(m.GetEndsAtMs()), Unknown: unknownOf(&m),
 	}
 	for _, c := range m.GetChanges() {
 		j.Changes = append(j.Changes, job.ChangeRef{ID: c.GetId(), Version: c.GetVersion()})
@@ -51,7 +50,7 @@ func MarshalDefinition(d *job.Definition) []byte { return marshal(definitionToPB
 // UnmarshalDefinition decodes a definition's row.
 func UnmarshalDefinition(b []byte) (job.Definition, error) {
 	var m pb.Definition
-	if err := proto.Unmarshal(b, &m); err != nil {
+	if err := m.UnmarshalVT(b); err != nil {
 		return job.Definition{}, fmt.Errorf("wire: definition: %w", err)
 	}
 	return definitionFromPB(&m), nil
@@ -59,7 +58,7 @@ func UnmarshalDefinition(b []byte) (job.Definition, error) {
 
 func definitionToPB(d *job.Definition) *pb.Definition {
 	s := &d.Schedule
-	return &pb.Definition{
+	m := &pb.Definition{
 		DefinitionId: d.ID, EffectiveAtMs: ms(d.EffectiveAt), FirstOrdinal: int64(d.FirstOrdinal),
 		Schedule: &pb.Schedule{
 			Type: string(s.Type), RunAtMs: maybeMs(s.RunAt), CronExpr: s.CronExpr, Timezone: s.Timezone,
@@ -71,6 +70,9 @@ func definitionToPB(d *job.Definition) *pb.Definition {
 		CatchUpWindowMs: d.CatchUpWindow.Milliseconds(), MaxBackfill: int64(d.MaxBackfill), OverlapPolicy: d.Overlap,
 		Priority: d.Priority, Precision: uint32(d.Precision),
 	}
+	putUnknown(m.Schedule, s.Unknown)
+	putUnknown(m, d.Unknown)
+	return m
 }
 
 func definitionFromPB(m *pb.Definition) job.Definition {
@@ -85,10 +87,11 @@ func definitionFromPB(m *pb.Definition) job.Definition {
 			DST:   job.DST{Gap: job.GapPolicy(s.GetDstGap()), Fold: job.FoldPolicy(s.GetDstFold())},
 			Every: dur(s.GetEveryMs()), StartAt: maybeAt(s.StartAtMs), EndAt: maybeAt(s.EndAtMs),
 			MaxOccurrences: int(s.GetMaxOccurrences()), Jitter: dur(s.GetJitterMs()),
+			Unknown: unknownOf(s),
 		},
 		Target: targetFromPB(m.GetTarget()), Retry: retryFromPB(m.GetRetry()), MissedRun: job.MissedRun(m.GetMissedRunPolicy()),
 		CatchUpWindow: dur(m.GetCatchUpWindowMs()), MaxBackfill: int(m.GetMaxBackfill()), Overlap: m.GetOverlapPolicy(),
-		Priority: m.GetPriority(), Precision: job.PrecisionOf(m.GetPrecision()),
+		Priority: m.GetPriority(), Precision: job.PrecisionOf(m.GetPrecision()), Unknown: unknownOf(m),
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/minutehand/minutehand/libs/job"
 	pb "github.com/minutehand/minutehand/schemas/proto/minutehand/v1"
 )
@@ -20,7 +18,7 @@ func MarshalEntry(e *job.Entry) []byte { return marshal(entryToPB(e)) }
 // UnmarshalEntry decodes an entry.
 func UnmarshalEntry(b []byte) (job.Entry, error) {
 	var m pb.Entry
-	if err := proto.Unmarshal(b, &m); err != nil {
+	if err := m.UnmarshalVT(b); err != nil {
 		return job.Entry{}, fmt.Errorf("wire: entry: %w", err)
 	}
 	return entryFromPB(&m), nil
@@ -37,7 +35,7 @@ func MarshalDecision(d job.Decision) []byte {
 // UnmarshalDecision decodes a decision.
 func UnmarshalDecision(b []byte) (job.Decision, error) {
 	var m pb.Decision
-	if err := proto.Unmarshal(b, &m); err != nil {
+	if err := m.UnmarshalVT(b); err != nil {
 		return job.Decision{}, fmt.Errorf("wire: decision: %w", err)
 	}
 	return job.Decision{
@@ -58,7 +56,7 @@ func MarshalFire(f *job.Fire) []byte {
 // UnmarshalFire decodes a fire.
 func UnmarshalFire(b []byte) (job.Fire, error) {
 	var m pb.Fire
-	if err := proto.Unmarshal(b, &m); err != nil {
+	if err := m.UnmarshalVT(b); err != nil {
 		return job.Fire{}, fmt.Errorf("wire: fire: %w", err)
 	}
 	f := job.Fire{
@@ -76,7 +74,7 @@ func MarshalEvent(e *job.Event) []byte { return marshal(eventToPB(e)) }
 // UnmarshalEvent decodes an event.
 func UnmarshalEvent(b []byte) (job.Event, error) {
 	var m pb.Event
-	if err := proto.Unmarshal(b, &m); err != nil {
+	if err := m.UnmarshalVT(b); err != nil {
 		return job.Event{}, fmt.Errorf("wire: event: %w", err)
 	}
 	return eventFromPB(&m), nil
@@ -88,7 +86,7 @@ func MarshalOutcome(o *job.Outcome) []byte { return marshal(outcomeToPB(o)) }
 // UnmarshalOutcome decodes an outcome.
 func UnmarshalOutcome(b []byte) (job.Outcome, error) {
 	var m pb.Outcome
-	if err := proto.Unmarshal(b, &m); err != nil {
+	if err := m.UnmarshalVT(b); err != nil {
 		return job.Outcome{}, fmt.Errorf("wire: outcome: %w", err)
 	}
 	return outcomeFromPB(&m), nil
@@ -102,7 +100,7 @@ func MarshalDeadLetter(d *job.DeadLetter) []byte {
 // UnmarshalDeadLetter decodes a dead letter.
 func UnmarshalDeadLetter(b []byte) (job.DeadLetter, error) {
 	var m pb.DeadLetter
-	if err := proto.Unmarshal(b, &m); err != nil {
+	if err := m.UnmarshalVT(b); err != nil {
 		return job.DeadLetter{}, fmt.Errorf("wire: dead letter: %w", err)
 	}
 	return job.DeadLetter{Event: eventFromPB(m.Event), Reason: m.Reason, At: at(m.AtMs)}, nil
@@ -110,8 +108,8 @@ func UnmarshalDeadLetter(b []byte) (job.DeadLetter, error) {
 
 // marshal cannot fail for these messages: they have no required fields, and every string was checked to be UTF-8 at the edge. A
 // panic here would mean a broken build, not bad input.
-func marshal(m proto.Message) []byte {
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+func marshal(m interface{ MarshalVT() ([]byte, error) }) []byte {
+	b, err := m.MarshalVT()
 	if err != nil {
 		panic("wire: " + err.Error())
 	}

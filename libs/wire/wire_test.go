@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -196,5 +197,43 @@ func BenchmarkFire(b *testing.B) {
 		if _, err := wire.UnmarshalFire(wire.MarshalFire(&f)); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// Otherwise what a later release has added to a job would be gone once this one has paused it, or repeated an attempt of it.
+func TestFieldsOfALaterReleaseGoWhereverTheirMessageGoes(t *testing.T) {
+	f, _ := fill()
+	later := func(n protowire.Number) string {
+		return string(protowire.AppendVarint(protowire.AppendTag(nil, 1000+n, protowire.VarintType), 7))
+	}
+	set := func(m proto.Message, n protowire.Number) { m.ProtoReflect().SetUnknown([]byte(later(n))) }
+	entry := &pb.Entry{ExecutionId: "exe"}
+	set(entry, 1)
+	text, err := proto.Marshal(entry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Entry, err = wire.UnmarshalEntry(text); err != nil {
+		t.Fatal(err)
+	}
+	f.Target.Unknown, f.Retry.Unknown = later(2), later(3)
+	fire, err := wire.UnmarshalFire(wire.MarshalFire(&f))
+	if err != nil || !reflect.DeepEqual(fire.Target, f.Target) || !reflect.DeepEqual(fire.Retry, f.Retry) {
+		t.Errorf("fire: %+v, %v; want target and policy of %+v", fire, err, f)
+	}
+	event := job.AttemptEvent(&fire, fire.Target.Ref(), job.Outcome{Kind: job.OutcomeFailed, Retryable: true}, f.DueAt)
+	if event, err = wire.UnmarshalEvent(wire.MarshalEvent(&event)); err != nil {
+		t.Fatal(err)
+	}
+	next, _ := event.Next()
+	again, err := wire.UnmarshalEntry(wire.MarshalEntry(&next))
+	if err != nil || again.Note == nil || again.Note.Unknown != later(1) || event.Retry.Unknown != later(3) {
+		t.Errorf("the next attempt: %+v, %v; policy %+v", again, err, event.Retry)
+	}
+	j := job.Job{Tenant: 7, Unknown: later(4), Definition: job.Definition{
+		Unknown: later(5), Schedule: job.Schedule{Unknown: later(6)}, Target: f.Target, Retry: f.Retry,
+	}}
+	if got, err := wire.UnmarshalJob(wire.MarshalJob(&j)); err != nil || !reflect.DeepEqual(got, j) {
+		t.Errorf("job: %+v, %v; want %+v", got, err, j)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/job"
+	own "github.com/minutehand/minutehand/libs/process"
 	platform "github.com/minutehand/minutehand/services/all-in-one"
 )
 
@@ -42,8 +43,10 @@ func runInner(ctx context.Context, n int) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	cfg := platform.DefaultConfig(dir)
+	own.Collect(int64(cfg.Memory)) // as the binary does
 	network := &instant{want: int64(n), done: make(chan struct{})}
-	p, err := platform.Open(platform.DefaultConfig(dir), platform.Outside{
+	p, err := platform.Open(cfg, platform.Outside{
 		Transport: network, Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {

@@ -100,11 +100,13 @@ func (s samples) String() string {
 
 // results is everything that is measured.
 type results struct {
-	bare, stampede, ratio, cpu   samples
+	bare, stampede, cpu          samples
 	settle, history, archive     samples
 	p50, p99, early              samples
 	register, registerCPU, batch samples
 	inner                        samples
+	// ratio is what the bare client's requests per second are divided into, in the same round.
+	ratio struct{ stampede, register, batch, inner samples }
 }
 
 func run(ctx context.Context, binary string, fires int, steady time.Duration, rounds, rest, late int) error {
@@ -124,12 +126,16 @@ func run(ctx context.Context, binary string, fires int, steady time.Duration, ro
 		if err := measure(ctx, &r, binary, target, fires, steady); err != nil {
 			return err
 		}
-		r.ratio = append(r.ratio, r.stampede[len(r.stampede)-1]/rate)
 		inner, err := innerRate(ctx, fires)
 		if err != nil {
 			return err
 		}
 		r.inner = append(r.inner, inner)
+		for _, of := range []struct{ all, ratio *samples }{
+			{&r.stampede, &r.ratio.stampede}, {&r.register, &r.ratio.register}, {&r.batch, &r.ratio.batch}, {&r.inner, &r.ratio.inner},
+		} {
+			*of.ratio = append(*of.ratio, (*of.all)[round]/rate)
+		}
 	}
 	if rounds > 0 {
 		r.print(fires, steady, rounds)
@@ -151,18 +157,21 @@ func (r *results) print(fires int, steady time.Duration, rounds int) {
 	row := func(name string, s samples, unit string) { fmt.Printf("| %s | %s %s |\n", name, s, unit) }
 	row("bare net/http client, 256 in flight", r.bare, "requests/s")
 	row(fmt.Sprintf("stampede of %d webhooks due at one instant", fires), r.stampede, "fires/s")
-	row("stampede as a share of the bare client", r.ratio, "")
+	row("… as a share of the bare client", r.ratio.stampede, "")
 	row("CPU of the minutehand process per 1,000 fires", r.cpu, "s")
 	row("records still before the settlers when the last webhook arrived", r.settle, "")
 	row("… before the history", r.history, "")
 	row("… not yet in a Parquet object (one is put every 60 s)", r.archive, "")
-	row(fmt.Sprintf("steady 200/s for %s: lateness p50", steady), r.p50, "ms")
-	row("steady: lateness p99", r.p99, "ms")
-	row("steady: early", r.early, "")
+	row(fmt.Sprintf("steady %d/s for %s: lateness p50", steadyRate, steady), r.p50, "ms")
+	row("… p99", r.p99, "ms")
+	row("… early", r.early, "")
 	row("registration over HTTP, 32 clients, one job each request", r.register, "jobs/s")
-	row("CPU of the minutehand process per 1,000 registrations", r.registerCPU, "s")
+	row("… as a share of the bare client", r.ratio.register, "")
+	row("… CPU of the minutehand process per 1,000", r.registerCPU, "s")
 	row("registration over HTTP, 8 clients, batches of 1,000", r.batch, "jobs/s")
+	row("… as a share of the bare client", r.ratio.batch, "")
 	row("dispatch through log, lease, history and archive, the call alone left out", r.inner, "fires/s")
+	row("… as a share of the bare client", r.ratio.inner, "")
 }
 
 // memory returns the machine's memory, to describe the machine in the report.

@@ -298,14 +298,17 @@ func (p *process) metrics(ctx context.Context) (map[string]float64, error) {
 	return m, nil
 }
 
-// steady fires 200 jobs a second.
+// steadyRate is how many jobs a second the steady load has.
+const steadyRate = 1000
+
+// steady fires steadyRate jobs a second.
 func (p *process) steady(ctx context.Context, r *results, target string, d time.Duration) error {
 	if err := p.reset(ctx, target); err != nil {
 		return err
 	}
-	n := int(d.Seconds() * 200)
+	n := int(d.Seconds() * steadyRate)
 	from := time.Now().Add(5*time.Second + time.Duration(n)*time.Second/2500)
-	if err := p.register(ctx, target, n, func(i int) time.Time { return from.Add(time.Duration(i) * time.Second / 200) }); err != nil {
+	if err := p.register(ctx, target, n, func(i int) time.Time { return from.Add(time.Duration(i) * time.Second / steadyRate) }); err != nil {
 		return err
 	}
 	if _, err := p.await(ctx, target, n); err != nil {

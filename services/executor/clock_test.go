@@ -19,9 +19,6 @@ func TestClocksThatDifferMoveACallByNoMoreThanTheyDiffer(t *testing.T) {
 				t.Run(fmt.Sprintf("worker %s executor %s %s", worker, executor, precision), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						most := max(-worker, -executor, 0) + time.Millisecond
-						if precision == job.PrecisionStandard {
-							most += standardTick
-						}
 						callsWithClocks(t, worker, executor, precision, most)
 					})
 				})

@@ -11,19 +11,24 @@ import (
 // earlyShare is the share of the bounds that fires ahead of their instants may take. What comes beyond it is treated as if it were due.
 const earlyShare = 4
 
-// waitFor keeps a fire until its instant, if it has come ahead of that and there is room for it.
+// waitFor keeps a fire until shortly before its instant, if it has come ahead of that and there is room for it.
 func (h *hosts) waitFor(w *task) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !w.isEarly(h.clock.Now()) || h.early >= h.cfg.MaxWaiting/earlyShare || h.earlyBytes+w.bytes > h.cfg.MaxBytes/earlyShare {
 		return false
 	}
+	h.ahead(w, w.begins())
+	tell(h.stirred)
+	return true
+}
+
+// ahead keeps a task aside that is ahead of its instant.
+func (h *hosts) ahead(w *task, until time.Time) {
 	w.early = true
 	h.early++
 	h.earlyBytes += w.bytes
-	h.keepAside(w, w.begins())
-	tell(h.stirred)
-	return true
+	h.keepAside(w, until)
 }
 
 // delay keeps a task aside until its instant. It counts as waiting, but always has room because it was let in before.

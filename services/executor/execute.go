@@ -347,10 +347,10 @@ func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bo
 	return endsAt, gone, err
 }
 
-// invoke calls the target, at its instant if that is a few milliseconds away. If ctx ends meanwhile, ok is false and nothing is recorded: the lease expires and another
-// executor goes on.
+// invoke calls the target, at the fire's instant if that is a few milliseconds away. If ctx ends meanwhile, ok is false and nothing is
+// recorded: the lease expires and another executor goes on.
 func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome job.Outcome, ok bool) {
-	if w.fire.Precision == job.PrecisionPrecise && s.alarm.wait(ctx, w.fire.DueAt) != nil {
+	if s.awaitInstant(ctx, w.fire) != nil {
 		return outcome, false
 	}
 	invoked := job.Instant(s.deps.Clock.Now())
@@ -382,6 +382,19 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 	outcome.Worker, outcome.RequestBytes = s.cfg.Name, int64(len(w.fire.Target.Body))
 	outcome.Timeline.Invoked = invoked
 	return outcome, true
+}
+
+// awaitInstant waits until the fire is due, by this machine's clock (I5).
+func (s *Service) awaitInstant(ctx context.Context, f *job.Fire) error {
+	if f.Precision == job.PrecisionPrecise {
+		return s.alarm.wait(ctx, f.DueAt)
+	}
+	for d := s.deps.Clock.Until(f.DueAt); d > 0; d = s.deps.Clock.Until(f.DueAt) {
+		if err := run.Sleep(ctx, d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Service) release(ctx context.Context, key attempts.Key, t job.Token, called bool) bool {

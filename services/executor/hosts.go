@@ -20,12 +20,11 @@ const (
 	maxRejected = 10_000
 	// patience is how many times Config.MaxQueueWait a fire waits for a host whose calls go on.
 	patience = 6
-	// standardTick is the pause between the instants at which fires of [job.PrecisionStandard] are begun: what is due since the last
-	// one shares wake-ups and requests.
-	standardTick = 5 * time.Millisecond
-	// checkedAhead is how long before its instant the last check of a fire of [job.PrecisionPrecise] is made. A stop that comes after
-	// it comes too late, as it does between any check and its call.
+	// checkedAhead is how long before its instant the last check of a fire is made that has come ahead of it; it is less than twice that
+	// for one that is not on a tick. A stop that comes after the check comes too late, as it does between any check and its call.
 	checkedAhead = 10 * time.Millisecond
+	// checkTick is the pause between the instants at which these checks begin, so that they share wake-ups and requests.
+	checkTick = 5 * time.Millisecond
 )
 
 // task is a fire on its way through the executor.
@@ -50,7 +49,7 @@ type task struct {
 	shed bool
 	// untold is the outcome of the task's own call, while another executor has the attempt and has not ended it.
 	untold *job.Outcome
-	// begunAt is when the task got its place at the host.
+	// begunAt is when the task got its place at the host, or its instant if that was later.
 	begunAt time.Time
 	// queuedAt is when it began to wait for its host, notBefore when a delayed task is looked at again.
 	queuedAt, notBefore time.Time
@@ -60,28 +59,11 @@ type task struct {
 	early bool
 }
 
-// isEarly reports whether the fire must still wait before it may begin: its target is not called before its instant (I5).
-func (w *task) isEarly(now time.Time) bool {
-	if w.fire.Precision == job.PrecisionPrecise {
-		return now.Before(w.fire.DueAt.Add(-checkedAhead)) // what is left is waited for between the check and the call
-	}
-	return now.Before(w.fire.DueAt)
-}
+// isEarly reports whether the fire must still wait before it may begin. From then on only its call waits for its instant (I5).
+func (w *task) isEarly(now time.Time) bool { return now.Before(w.begins()) }
 
 // begins returns when a fire begins that has come ahead of its instant.
-func (w *task) begins() time.Time {
-	switch at := w.fire.DueAt; w.fire.Precision {
-	case job.PrecisionStandard:
-		if late := at.Sub(at.Truncate(standardTick)); late > 0 {
-			return at.Add(standardTick - late)
-		}
-		return at
-	case job.PrecisionPrecise:
-		return at.Add(-checkedAhead)
-	default:
-		return at
-	}
-}
+func (w *task) begins() time.Time { return w.fire.DueAt.Add(-checkedAhead).Truncate(checkTick) }
 
 // lighten drops a large fire's payload. The message's own fire stays as it is.
 func (w *task) lighten() {
@@ -263,10 +245,12 @@ func (h *hosts) nextReady() (at *host, lane *hostLane) {
 	return nil, nil
 }
 
-// next takes the next task that may run; nil when none may.
+// next takes the next task that may run; nil when none may. One that waits for its instant gets no more than half of the places; in the
+// other half it would keep those waiting that are due.
 func (h *hosts) next() *task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	now := h.clock.Now()
 	for h.inFlight < h.cfg.MaxRunning && !h.closed {
 		at, lane := h.nextReady()
 		if at == nil {
@@ -279,8 +263,16 @@ func (h *hosts) next() *task {
 		w := lane.queue[0]
 		lane.queue[0] = nil
 		lane.queue = lane.queue[1:]
+		if now.Before(w.fire.DueAt) && (at.running() >= h.cfg.HostConcurrency/2 || h.inFlight >= h.cfg.MaxRunning/2) {
+			h.count(-1, -w.bytes)
+			at.bytes -= w.bytes
+			h.ahead(w, w.fire.DueAt)
+			h.list(at)
+			h.forget(at)
+			continue
+		}
 		lane.running++
-		w.begunAt, w.called = h.clock.Now(), true
+		w.begunAt, w.called = job.Later(now, w.fire.DueAt), true
 		h.started++
 		h.inFlight++
 		h.count(-1, 0)
@@ -299,7 +291,7 @@ func (h *hosts) release(w *task) {
 		h.paces[w.fire.Lane] = &pace{}
 	}
 	if w.called { // otherwise it was put aside
-		took := h.clock.Since(w.begunAt)
+		took := max(h.clock.Since(w.begunAt), 0)
 		h.paces[w.fire.Lane].count(took, w.bytes)
 		if took < h.cfg.MaxQueueWait {
 			at.movedAt = h.clock.Now()

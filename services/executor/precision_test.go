@@ -12,63 +12,106 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 )
 
-// farAway is a hot tier whose answers take a while.
+// farAway is a hot tier whose answers take a while. began is when it last accepted a check.
 type farAway struct {
 	attempts.Records
 	takes time.Duration
+	began *time.Time
 }
 
 func (r farAway) Begin(
 	ctx context.Context, k attempts.Key, h attempts.Holder, until time.Time, c attempts.Check, since time.Time,
 ) (job.Fence, bool, error) {
 	time.Sleep(r.takes)
+	*r.began = time.Now()
 	return r.Records.Begin(ctx, k, h, until, c, since)
 }
 
-func TestPreciseIsCheckedBeforeItsInstantAndCalledAtIt(t *testing.T) {
+func TestFireIsCheckedBeforeItsInstantAndCalledAtIt(t *testing.T) {
 	const takes = 4 * time.Millisecond
-	for precision, want := range map[job.Precision]time.Duration{
-		job.PrecisionStandard: standardTick - time.Millisecond + takes, job.PrecisionFast: takes, job.PrecisionPrecise: 0,
-	} {
-		t.Run(precision.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, time.Millisecond)
-				b.shown, b.precision = farAway{b.records, takes}, precision
-				stop, ended := b.start()
-				due := time.Now().Truncate(time.Second).Add(2*time.Second + time.Millisecond) // just after a tick
-				time.Sleep(time.Until(due) - 400*time.Millisecond)
-				b.publish(due, false)
-				time.Sleep(time.Second)
-				if late := time.Unix(0, b.target.lastAt.Load()).Sub(due); late != want || b.target.calls.Load() != 1 {
-					t.Errorf("called %d times, %s late, want once and %s", b.target.calls.Load(), late, want)
-				}
-				stop()
-				<-ended
+	for precision := range job.Precisions {
+		for offset := range checkTick / time.Millisecond {
+			offset *= time.Millisecond
+			t.Run(precision.String()+" "+offset.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := newBench(t, time.Millisecond)
+					var checked time.Time
+					b.shown, b.precision = farAway{b.records, takes, &checked}, precision
+					stop, ended := b.start()
+					due := time.Now().Truncate(time.Second).Add(2*time.Second + offset)
+					time.Sleep(time.Until(due) - 400*time.Millisecond)
+					b.publish(due, false)
+					time.Sleep(time.Second)
+					if late := time.Unix(0, b.target.lastAt.Load()).Sub(due); late != 0 || b.target.calls.Load() != 1 {
+						t.Errorf("called %d times, %s late, want once and in time", b.target.calls.Load(), late)
+					}
+					if before := due.Sub(checked); before > 20*time.Millisecond || before < 0 {
+						t.Errorf("checked %s before its instant, want at most 20 ms", before)
+					}
+					stop()
+					<-ended
+				})
 			})
-		})
+		}
 	}
 }
 
 // One wakes for all of a tick, so they share requests.
-func TestStandardFiresOfATickBeginTogether(t *testing.T) {
+func TestFiresOfATickAreCheckedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const ofTick = int(checkTick / time.Millisecond)
 		h, _ := newQueue(DefaultConfig())
-		tick := time.Now().Truncate(time.Second).Add(time.Second)
-		for i := range 2 * int(standardTick/time.Millisecond) {
+		first := time.Now().Truncate(time.Second).Add(time.Second)
+		for i := range 2 * ofTick {
 			w := fireOf(i, 7)
-			w.fire.DueAt = tick.Add(time.Duration(i+1) * time.Millisecond)
+			w.fire.DueAt = first.Add(time.Duration(i) * time.Millisecond)
 			if !h.waitFor(w) {
 				t.Fatal("a fire ahead of its instant does not wait")
 			}
 		}
-		for range 2 {
-			tick = tick.Add(standardTick)
+		for tick := first.Add(-checkedAhead); tick.Before(first.Add(-checkedAhead + 2*checkTick)); tick = tick.Add(checkTick) {
 			if _, next := h.takeDelayed(tick.Add(-time.Nanosecond)); !next.Equal(tick) {
 				t.Errorf("the next fires begin at %s, want %s", next, tick)
 			}
-			due, _ := h.takeDelayed(tick)
-			if len(due) != int(standardTick/time.Millisecond) {
-				t.Errorf("%d fires begin together, want %d", len(due), standardTick/time.Millisecond)
+			if due, _ := h.takeDelayed(tick); len(due) != ofTick {
+				t.Errorf("%d fires begin together, want %d", len(due), ofTick)
+			}
+		}
+	})
+}
+
+// What waits for its instant in a place of its host must not keep out what is due.
+func TestFiresThatAreEarlyTakeHalfOfThePlacesAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name        string
+			ofHost, all int
+		}{{"of their host", 8, 100}, {"of all", 100, 8}} {
+			cfg := DefaultConfig()
+			cfg.HostConcurrency, cfg.MaxRunning = c.ofHost, c.all
+			h, _ := newQueue(cfg)
+			due := time.Now().Add(checkedAhead)
+			for i := range 20 {
+				w := fireOf(i, 7)
+				w.fire.DueAt = due
+				h.enqueue(w)
+			}
+			var early []*task
+			for w := h.next(); w != nil; w = h.next() {
+				early = append(early, w)
+			}
+			h.enqueue(fireOf(20, 7))
+			late := h.next()
+			if len(early) != 4 || late == nil || h.early != 16 || h.waiting != 16 || late.fire.DueAt.Equal(due) {
+				t.Fatalf("%s: %d early fires begin, %d wait of %d; then %v begins", c.name, len(early), h.early, h.waiting, late)
+			}
+			time.Sleep(time.Until(due))
+			for _, w := range append(early, late) {
+				h.release(w)
+			}
+			again, _ := h.takeDelayed(time.Now())
+			if len(again) != 16 || h.early != 0 || h.waiting != 0 || h.bytes != 0 || len(h.byName) != 0 {
+				t.Errorf("%s: %d begin at their instant, %d are early, %d wait with %d bytes at %d hosts", c.name, len(again), h.early, h.waiting, h.bytes, len(h.byName))
 			}
 		}
 	})

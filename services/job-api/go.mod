@@ -17,6 +17,8 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5
 )
 
+require github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
+
 require (
 	github.com/DataDog/zstd v1.5.7 // indirect
 	github.com/MicahParks/jwkset v0.11.0

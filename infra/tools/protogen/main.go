@@ -1,5 +1,5 @@
 // Command protogen generates the Go code of the Protobuf messages, beside their .proto files. It needs Go alone: it
-// compiles the files itself and hands the descriptors to protoc-gen-go, which it builds from this module's pin.
+// compiles the files itself and hands the descriptors to protoc-gen-go and protoc-gen-go-vtproto, which it builds from this module's pins.
 //
 //	go run ./protogen ROOT FILE.proto…    (from infra/tools)
 package main
@@ -7,6 +7,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -39,27 +40,36 @@ func generate(root string, files []string) error {
 	if err != nil {
 		return err
 	}
-	req := &pluginpb.CodeGeneratorRequest{FileToGenerate: files, Parameter: proto.String("paths=source_relative")}
+	req := &pluginpb.CodeGeneratorRequest{FileToGenerate: files}
 	for _, f := range linked {
 		var d *descriptorpb.FileDescriptorProto = protodesc.ToFileDescriptorProto(f)
 		req.ProtoFile = append(req.ProtoFile, d)
 	}
+	return errors.Join(
+		plugin(root, "google.golang.org/protobuf/cmd/protoc-gen-go", "", req),
+		plugin(root, "github.com/planetscale/vtprotobuf/cmd/protoc-gen-go-vtproto", ",features=marshal+unmarshal+size", req),
+	)
+}
+
+// plugin writes the files that a plugin generates.
+func plugin(root, name, parameters string, req *pluginpb.CodeGeneratorRequest) error {
+	req.Parameter = proto.String("paths=source_relative" + parameters)
 	in, err := proto.Marshal(req)
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "run", "google.golang.org/protobuf/cmd/protoc-gen-go")
+	cmd := exec.Command("go", "run", name)
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("protoc-gen-go: %w", err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	var resp pluginpb.CodeGeneratorResponse
 	if err := proto.Unmarshal(out, &resp); err != nil {
 		return err
 	}
 	if resp.Error != nil {
-		return fmt.Errorf("protoc-gen-go: %s", resp.GetError())
+		return fmt.Errorf("%s: %s", name, resp.GetError())
 	}
 	for _, f := range resp.File {
 		if err := os.WriteFile(filepath.Join(root, f.GetName()), []byte(f.GetContent()), 0o644); err != nil {

@@ -1,10 +1,7 @@
 package embedded
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -26,14 +23,11 @@ const (
 	maxRecordBytes = 64 << 20
 )
 
-// startsWithin is how long after its start an attempt that still runs is written to the database.
-const startsWithin = 10 * time.Millisecond
-
 // Records is the leases, outcomes and stop records in this process.
 //
 // A record that was started is also written to the database and loaded at the next start as an expired lease, so that takeovers are
 // counted across restarts and a fire that kills its process ends. The write does not wait for a sync, which would cost every fire
-// one. A first start is written startsWithin later, together with others, unless the attempt has ended by then. Where an earlier
+// one. A first start is written startsAfter later, together with others, unless the attempt has ended by then. Where an earlier
 // process may have died of the attempt, the write and the sync happen at once. So the first death of all may go uncounted, but no
 // later one does. An outcome needs no durable copy of its own: its durable form is its event in the log. After a restart the
 // incarnation differs, so that an executor waits for the settlers and reads the entry's row before it invokes what it finds again.
@@ -45,8 +39,9 @@ type Records struct {
 	mu      sync.Mutex
 	records map[attempts.Key]*attempts.Record
 	stops   map[string]stop
-	// unwritten holds the starts that the next flush writes; if there are any, a flush is under way.
-	unwritten map[attempts.Key]*attempts.Record
+	// unwritten holds the starts that are not written: those that the next flush writes, and those that the one after it does. If
+	// there are any, a flush is under way.
+	unwritten [2]map[attempts.Key]*attempts.Record
 	flush     *time.Timer
 	closed    bool
 	// packed holds the outcomes that are no longer kept whole.
@@ -70,30 +65,6 @@ type stop struct {
 	at    time.Time
 }
 
-// encodeStarted returns the durable form of a record that was started: takeovers, token, holder, definition. Its key is the
-// attempt's.
-func encodeStarted(rec *attempts.Record) []byte {
-	v := make([]byte, 0, 21+len(rec.Holder)+len(rec.DefinitionID))
-	v = binary.BigEndian.AppendUint32(v, uint32(rec.Takeovers))
-	v = binary.BigEndian.AppendUint64(v, uint64(rec.Token.Counter))
-	v = binary.BigEndian.AppendUint64(v, uint64(rec.Token.Start))
-	v = append(append(v, rec.Holder...), 0)
-	return append(v, rec.DefinitionID...)
-}
-
-func decodeStarted(k, v []byte) (attempts.Key, *attempts.Record, error) {
-	id, attempt, ok := bytes.Cut(k[1:], []byte{0})
-	if !ok || len(attempt) != 4 || len(v) < 20 {
-		return attempts.Key{}, nil, errors.New("embedded: started record is cut short")
-	}
-	holder, definition, _ := bytes.Cut(v[20:], []byte{0})
-	return attempts.Key{ExecutionID: string(id), Attempt: int(binary.BigEndian.Uint32(attempt))}, &attempts.Record{
-		Exists: true, Running: true, Takeovers: int(binary.BigEndian.Uint32(v)), Holder: string(holder),
-		DefinitionID: string(definition),
-		Token:        job.Token{Counter: int64(binary.BigEndian.Uint64(v[4:])), Start: int64(binary.BigEndian.Uint64(v[12:]))},
-	}, nil
-}
-
 // NewRecords loads the records that were started and have no outcome. maxRecords 0 means DefaultMaxRecords.
 func NewRecords(ctx context.Context, db *DB, maxRecords int) (*Records, error) {
 	if maxRecords == 0 {
@@ -101,7 +72,7 @@ func NewRecords(ctx context.Context, db *DB, maxRecords int) (*Records, error) {
 	}
 	r := &Records{
 		db: db, max: maxRecords, openedAt: time.Now(), records: map[attempts.Key]*attempts.Record{}, stops: map[string]stop{},
-		unwritten: map[attempts.Key]*attempts.Record{},
+		unwritten: [2]map[attempts.Key]*attempts.Record{{}, {}},
 	}
 	db.closing = append(db.closing, r.close)
 	prefix := []byte{tableStarted}
@@ -201,49 +172,19 @@ func (r *Records) start(k attempts.Key, t job.Token, c attempts.Check) (job.Fenc
 func (r *Records) run(k attempts.Key, rec *attempts.Record, e *job.Entry) (job.Fence, error) {
 	rec.DefinitionID = e.DefinitionID
 	if rec.Token.Counter == 1 && !rec.Running && !r.mayHaveKilled(e) && !r.closed {
-		r.unwritten[k] = rec
+		r.unwritten[1][k] = rec
 		if r.flush == nil {
-			r.flush = time.AfterFunc(startsWithin, r.writeStarts)
+			r.flush = time.AfterFunc(startsAfter, r.writeStarts)
 		}
 	} else {
 		if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec)); err != nil {
 			return job.Fence{}, fmt.Errorf("embedded: start: %w", err)
 		}
-		delete(r.unwritten, k)
+		r.written(k)
 	}
 	rec.Running = true
 	r.started++
 	return job.Fence{Epoch: attempts.EpochOf(r.db.incarnation), Counter: r.started, Start: rec.Token.Start}, nil
-}
-
-// mayHaveKilled reports whether an earlier process may have died of this attempt: it was due before this process opened the store,
-// or was deferred since.
-func (r *Records) mayHaveKilled(e *job.Entry) bool { return e.Chained || e.DueAt.Before(r.openedAt) }
-
-// writeStarts writes the attempts that were started and still run to the database.
-func (r *Records) writeStarts() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.flush = nil
-	if len(r.unwritten) == 0 || r.closed {
-		return
-	}
-	b := r.db.pebble.NewBatch()
-	defer b.Close()
-	for k, rec := range r.unwritten {
-		// Neither fails unless the process ends.
-		_ = b.Set(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec), nil)
-	}
-	_ = r.db.commitLater(b)
-	clear(r.unwritten)
-}
-
-// close writes what is left, before the database is closed.
-func (r *Records) close() {
-	r.writeStarts()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
 }
 
 // Renew implements attempts.Records.
@@ -336,9 +277,7 @@ func (r *Records) Refuse(
 // end stores the outcome and adds to the batch the deletion of the start's durable mark. If the process dies before the event of
 // the outcome is durable, the fire is found again and the attempt is made again; that is the crash that invariant I2 allows.
 func (r *Records) end(b *pebble.Batch, k attempts.Key, rec *attempts.Record, o *job.Outcome, now time.Time) error {
-	if _, ok := r.unwritten[k]; ok {
-		delete(r.unwritten, k)
-	} else if rec.Running {
+	if !r.written(k) && rec.Running {
 		if err := b.Delete(startedKey(k.ExecutionID, k.Attempt), nil); err != nil {
 			return fmt.Errorf("embedded: outcome: %w", err)
 		}

@@ -42,14 +42,14 @@ var mutants = []mutant{
 		first: 1640,
 	},
 	{
-		name: "an attempt begins before its instant", file: "services/executor/hosts.go",
-		from: "\treturn now.Before(w.fire.DueAt)\n",
-		to:   "\treturn now.Add(time.Second).Before(w.fire.DueAt)\n",
+		name: "a call follows its last check at once", file: "services/executor/execute.go",
+		from: "\tfor d := s.deps.Clock.Until(f.DueAt); d > 0;",
+		to:   "\tfor d := s.deps.Clock.Until(f.DueAt); d > time.Second;",
 	},
 	{
 		name: "a precise call follows its last check at once", file: "services/executor/execute.go",
-		from: "if w.fire.Precision == job.PrecisionPrecise && s.alarm",
-		to:   "if w.fire.Precision > job.PrecisionPrecise && s.alarm",
+		from: "return s.alarm.wait(ctx, f.DueAt)",
+		to:   "return nil",
 	},
 	{
 		name: "a retry is not written", file: "services/retry-manager/settle.go",
