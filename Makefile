@@ -114,7 +114,7 @@ e2e: ## one process end to end, in bubbles and as a binary that is killed, with 
 
 # What takes long, in stages of at most 25 minutes, but for the soak. The seeds of the simulation rotate with the commit.
 RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \
-	release-e2e release-adapters release-outages release-fleet release-secure release-athena upgrade-test zone-test alerts-fire release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes bench-costs bench-precision bench-calls release-ladder release-ladder-recurring soak dist
+	release-e2e release-adapters release-outages release-fleet release-secure release-athena upgrade-test zone-test alerts-fire release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes bench-costs bench-precision bench-calls bench-requests release-ladder release-ladder-recurring soak dist
 
 .PHONY: release
 release: ready ## everything that takes long, stage by stage, resumable: STAGES='fuzz model' for some; logs in .release
@@ -377,6 +377,10 @@ LADDER ?= -ladder 0,500,2000
 .PHONY: bench-ladder
 bench-ladder: binaries ## measure on the real servers what all processes use for a fire, idle, at rates and at the maximum, beside a bare client
 	@infra/local/with-servers go run ./loadtest/bench $(LADDER)
+
+.PHONY: bench-requests
+bench-requests: binaries ## measure on the real servers what registrations and reads use, and how long they take beside fires
+	@infra/local/with-servers go run ./loadtest/bench -requests
 
 .PHONY: release-ladder release-ladder-recurring
 release-ladder: LADDER := -ladder 0,500 -settle 3m

@@ -98,7 +98,8 @@ const KeyTTL = 24 * time.Hour
 
 // Pending holds the entries in minute buckets.
 type Pending interface {
-	// Put writes entries. Writing an entry that exists changes nothing, and never touches its done mark or its decision.
+	// Put writes entries. Writing an entry that exists changes nothing, and never touches its done mark or its decision. With
+	// [RowFollows] they need not be durable yet.
 	Put(ctx context.Context, entries []job.Entry) error
 	// MarkDone marks rows as done. A row below its partition's low-water mark, or one that does not exist, is not created.
 	MarkDone(ctx context.Context, locators []job.Locator) error
@@ -120,6 +121,20 @@ type Pending interface {
 	// Close deletes all buckets of the partition below minute and then moves the low-water mark there. The caller must have read them:
 	// every entry in them is done.
 	Close(ctx context.Context, partition int, minute int64) error
+}
+
+type rowFollows struct{}
+
+// RowFollows returns the context of a Put whose caller acknowledges nothing before it has created the entries' job rows by the same
+// store's Create or CreateMany. Then a store in which a write makes durable what was written before it may wait for one of them only.
+func RowFollows(ctx context.Context) context.Context {
+	return context.WithValue(ctx, rowFollows{}, true)
+}
+
+// DoesRowFollow reports whether a context is one of [RowFollows].
+func DoesRowFollow(ctx context.Context) bool {
+	follows, _ := ctx.Value(rowFollows{}).(bool)
+	return follows
 }
 
 // Recorded is an event of the history. Text is how the log carries it, which is stored as it is; without it the event is encoded.

@@ -314,13 +314,17 @@ type table struct {
 	idle map[string]float64
 }
 
+// shape tells what is measured on.
+func shape() string {
+	return fmt.Sprintf("%d cores, %s, shared by the servers, the sink, the load generator and one process of each service", runtime.NumCPU(), memory())
+}
+
 // counts reports whether a process belongs to the whole: all but what only measures.
 func counts(name string) bool { return name != wholeMachine && name != "load generator" }
 
 // printLadder prints a row for each process, in µs for a fire (or in ms for a second when nothing fires), and the sums in b.
 func printLadder(steps []step, r rung, b, rate samples) {
-	fmt.Printf("%d cores, %s, shared by one process of each service (%d of scheduler-worker and executor), the servers, the sink and the load generator; "+
-		"%d partitions\n", runtime.NumCPU(), memory(), r.copies, r.partitions)
+	fmt.Printf("%s (%d of scheduler-worker and executor); %d partitions\n", shape(), r.copies, r.partitions)
 	fmt.Printf("b, the CPU of a bare request and its answer: %s µs, before and after; %s requests/s\n\n", b, rate)
 	t := table{steps, map[string]float64{}}
 	head, line := "| µs of CPU per fire |", "|---|"

@@ -37,6 +37,7 @@ func main() {
 	costs := flag.String("costs", "", "measure what fires cost on the real servers, and write it to this file, for minutehand capacity")
 	onlyBytesOf := flag.Bool("only-bytes", false, "with -costs: measure only what things take, and leave the rest of the file as it is")
 	rates := flag.String("ladder", "", "measure what all processes use together on the real servers at these rates, such as 0,500,2000, and at the maximum")
+	asked := flag.Bool("requests", false, "measure what registrations and reads use on the real servers, and how long they take beside fires")
 	last := flag.Duration("last", 3*time.Minute, "with -ladder and -precision: how long each rate lasts")
 	rungs := rungFlags(last)
 	tiers := flag.Bool("precision", false, "measure how late jobs of each precision are called, -last each, in one process or with -servers on the servers")
@@ -45,32 +46,25 @@ func main() {
 	beHosts := flag.String("hosts", "", "be these hosts, and keep their CA in this folder (used by bench itself)")
 	timers := flag.String("timers", "", "post to this URL at instants (used by bench itself)")
 	flag.Parse()
-	var err error
+	part, err := bePart(ctx, *sink, *inner, *bare, *beHosts, *timers, *fires)
 	switch {
+	case part:
 	case *tiers:
 		err = precision(ctx, *binary, *servers, *last)
 	case *soaks > 0:
 		err = soak(ctx, *soaks)
 	case *long > 0:
 		err = calls(ctx, *binary, *servers, *long)
-	case *beHosts != "":
-		err = runHosts(ctx, *beHosts)
-	case *timers != "":
-		err = runTimers(ctx, *timers, *fires)
 	case *rates != "":
 		err = ladder(ctx, rungs(*rates, *recurring))
+	case *asked:
+		err = requests(ctx, rungs("", false).partitions)
 	case *costs != "":
 		err = costsTo(ctx, *costs, *onlyBytesOf)
 	case *sizes != "":
 		err = stampedes(ctx, *binary, *sizes, *servers, *recurring, *least)
 	case *servers:
 		err = runOnServers(ctx, *rounds, *rest, *steady)
-	case *sink:
-		err = runSink(ctx)
-	case *inner:
-		err = runInner(ctx, *fires)
-	case *bare != "":
-		err = runBare(ctx, *bare, *fires)
 	default:
 		err = run(ctx, *binary, *fires, *steady, *rounds, *rest, *late)
 	}
@@ -78,6 +72,23 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// bePart is what bench starts beside itself, if that is asked for.
+func bePart(ctx context.Context, sink, inner bool, bare, hosts, timers string, fires int) (asked bool, err error) {
+	switch {
+	case sink:
+		return true, runSink(ctx)
+	case inner:
+		return true, runInner(ctx, fires)
+	case bare != "":
+		return true, runBare(ctx, bare, fires)
+	case hosts != "":
+		return true, runHosts(ctx, hosts)
+	case timers != "":
+		return true, runTimers(ctx, timers, fires)
+	}
+	return false, nil
 }
 
 // samples are the results of some rounds.

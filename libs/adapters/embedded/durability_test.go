@@ -88,6 +88,11 @@ func putKept(ctx context.Context, w *world) error {
 	return w.pending.Put(ctx, []job.Entry{crashEntry(1)})
 }
 
+func entryKept(ctx context.Context, w *world) error {
+	_, err := w.pending.Row(ctx, crashEntry(1).Locator)
+	return err
+}
+
 func publishKept(ctx context.Context, w *world) error {
 	return w.log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{{Key: crashJob, Value: []byte("kept")}})
 }
@@ -125,10 +130,27 @@ func everythingKept() []kept {
 			standing, _, err := w.jobs.ClaimKey(ctx, job.DefaultTenant, "key", keptClaim)
 			return want(standing.Answer != nil && standing.Answer.Status == 201, err)
 		}},
-		{"an entry", nothing, putKept, func(ctx context.Context, w *world) error {
-			_, err := w.pending.Row(ctx, crashEntry(1).Locator)
+		{"an entry", nothing, putKept, entryKept},
+		{"an entry whose job row follows", nothing, func(ctx context.Context, w *world) error {
+			return errors.Join(w.pending.Put(jobstore.RowFollows(ctx), []job.Entry{crashEntry(1)}), createKept(ctx, w))
+		}, entryKept},
+		{"an entry whose job row is there already", createKept, func(ctx context.Context, w *world) error {
+			err := w.pending.Put(jobstore.RowFollows(ctx), []job.Entry{crashEntry(1)})
+			return errors.Join(err, w.jobs.Create(ctx, keptJob, false))
+		}, entryKept},
+		{"an entry whose job row is that of another try", createKept, func(ctx context.Context, w *world) error {
+			err := w.pending.Put(jobstore.RowFollows(ctx), []job.Entry{crashEntry(1)})
+			if err == nil {
+				if err = createKept(ctx, w); errors.Is(err, jobstore.ErrExists) {
+					err = nil
+				}
+			}
 			return err
-		}},
+		}, entryKept},
+		{"an entry of a batch whose job rows are there already", createKept, func(ctx context.Context, w *world) error {
+			err := w.pending.Put(jobstore.RowFollows(ctx), []job.Entry{crashEntry(1)})
+			return errors.Join(err, w.jobs.CreateMany(ctx, []job.Job{keptJob}))
+		}, entryKept},
 		{"a done mark", putKept, func(ctx context.Context, w *world) error {
 			return w.pending.MarkDone(ctx, []job.Locator{crashEntry(1).Locator})
 		}, func(ctx context.Context, w *world) error {

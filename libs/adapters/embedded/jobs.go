@@ -127,7 +127,7 @@ func (s *JobStore) GetMany(_ context.Context, jobIDs []string) (rows map[string]
 
 // Create implements jobstore.Jobs.
 func (s *JobStore) Create(_ context.Context, j job.Job, exclusive bool) error {
-	return s.write([]string{j.ID}, func(b *pebble.Batch) error {
+	err := s.write([]string{j.ID}, func(b *pebble.Batch) error {
 		_, found, err := s.db.get(jobKey(j.ID))
 		switch {
 		case err != nil:
@@ -139,6 +139,10 @@ func (s *JobStore) Create(_ context.Context, j job.Job, exclusive bool) error {
 		}
 		return setJob(b, j)
 	})
+	if errors.Is(err, jobstore.ErrExists) { // for some that is as good, and the entries that they put before must be durable
+		err = errors.Join(err, s.db.sync())
+	}
+	return err
 }
 
 // CreateMany implements jobstore.Jobs, with one fsync.
@@ -222,10 +226,11 @@ func (s *JobStore) write(jobIDs []string, fill func(b *pebble.Batch) error) erro
 	if err != nil {
 		return err
 	}
+	synced := func() error { return s.db.synced(b) }
 	if b.Empty() {
-		return nil
+		synced = s.db.sync // the entries that were put before, see jobstore.RowFollows
 	}
-	if err := s.db.synced(b); err != nil {
+	if err := synced(); err != nil {
 		return fmt.Errorf("embedded: job: %w", err)
 	}
 	return nil

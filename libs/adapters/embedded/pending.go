@@ -34,7 +34,7 @@ func NewPending(db *DB) *Pending { return &Pending{db: db, low: make([]atomic.In
 
 // Put implements jobstore.Pending. Entry, decision and done are separate cells. The entry is merged instead of set, so that of two
 // puts the first one stands and neither has to read.
-func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
+func (s *Pending) Put(ctx context.Context, entries []job.Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -45,7 +45,11 @@ func (s *Pending) Put(_ context.Context, entries []job.Entry) error {
 			return fmt.Errorf("embedded: put entries: %w", err)
 		}
 	}
-	if err := s.db.commit(b); err != nil {
+	commit := s.db.commit
+	if jobstore.DoesRowFollow(ctx) {
+		commit = s.db.commitLater
+	}
+	if err := commit(b); err != nil {
 		return fmt.Errorf("embedded: put entries: %w", err)
 	}
 	return nil

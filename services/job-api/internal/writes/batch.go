@@ -201,7 +201,7 @@ func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []batchJo
 		for i := range rows {
 			entries = append(entries, ws.creation(r, &rows[i], floor, began))
 		}
-		if err := ws.deps.Pending.Put(ctx, entries); err != nil {
+		if err := ws.deps.Pending.Put(jobstore.RowFollows(ctx), entries); err != nil {
 			return fmt.Errorf("put %d first entries of a batch: %w", len(entries), err)
 		}
 		if ws.tookTooLong(began) {

@@ -130,7 +130,7 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 		}
 		first.Trace = trace.Of(ctx)
 		entries := []job.Entry{first, ws.creation(r, &j, floor, now)}
-		if err := ws.deps.Pending.Put(ctx, entries); err != nil {
+		if err := ws.deps.Pending.Put(jobstore.RowFollows(ctx), entries); err != nil {
 			return edge.Response{}, fmt.Errorf("put first entry of job %s: %w", j.ID, err)
 		}
 		if ws.tookTooLong(now) {
