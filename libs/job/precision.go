@@ -10,11 +10,11 @@ import (
 type Precision uint8
 
 const (
-	// PrecisionStandard is within two seconds. Fires of it are called together, every few milliseconds, which costs least.
+	// PrecisionStandard is within two seconds, and gives way to the others.
 	PrecisionStandard Precision = iota
 	// PrecisionFast is within 250 ms, also beside a stampede of PrecisionStandard.
 	PrecisionFast
-	// PrecisionPrecise is within 1 ms of what a bare timer and a bare request take: the last check is made before the instant.
+	// PrecisionPrecise is within 1 ms of what a bare timer and a bare request take: a thread sleeps until its instant.
 	PrecisionPrecise
 	// Precisions is how many there are.
 	Precisions

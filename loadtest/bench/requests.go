@@ -22,8 +22,9 @@ const (
 	// mixedFires a second are beside as many creates and reads as mixedEach, for mixedFor.
 	mixedFires, mixedEach = 500, 200
 	mixedFor              = time.Minute
-	// followed is how long after the last request its change is published and archived, and how long the idle installation is watched.
-	followed = 20 * time.Second
+	// followed is how long after the last request its change is published, recorded and archived, and how long the idle installation is
+	// watched. Buckets are closed minutes later, which is not counted.
+	followed = 30 * time.Second
 )
 
 // requested is what one kind of request was measured to take.
@@ -49,6 +50,7 @@ func requests(ctx context.Context, partitions int) error {
 	var all []requested
 	var fires step
 	err = withInstallation(ctx, target, partitions, func(b *onServers) error {
+		b.fleet.Variables = append(b.fleet.Variables, "MINUTEHAND_ARCHIVE_CLOSE_AFTER=10s")
 		if err := b.fleet.StartAll(ctx, 1); err != nil {
 			return err
 		}
@@ -56,7 +58,11 @@ func requests(ctx context.Context, partitions int) error {
 			if _, err := b.load(ctx, sizing.Load{FiresPerSecond: highRate, PayloadKB: ladderKB}); err != nil {
 				return err
 			}
-			if _, err := b.createAlone(ctx, createdAlone/4); err != nil {
+			ids, err := b.createAlone(ctx, createdAlone/4)
+			if err == nil {
+				err = errors.Join(b.createTogether(ctx, createdTogether/4), b.readAll(ctx, ids, read/4))
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -96,10 +102,8 @@ func (b *onServers) requests(ctx context.Context) (all []requested, err error) {
 		request func() error
 	}{
 		{"a job registered alone, 32 clients", createdAlone, func() (err error) { ids, err = b.createAlone(ctx, createdAlone); return err }},
-		{"a job of a batch of 1,000, 8 clients", createdTogether, func() error { return b.api().registerBatches(ctx, b.target, createdTogether) }},
-		{"a job read, 32 clients", read, func() error {
-			return inParallel(clients, read, func(i int) error { return b.readJob(ctx, ids[i%len(ids)]) })
-		}},
+		{"a job of a batch of 1,000, 8 clients", createdTogether, func() error { return b.createTogether(ctx, createdTogether) }},
+		{"a job read, 32 clients", read, func() error { return b.readAll(ctx, ids, read) }},
 	} {
 		from, err := b.usage()
 		if err != nil {
@@ -133,11 +137,30 @@ func (b *onServers) createAlone(ctx context.Context, n int) ([]string, error) {
 	})
 }
 
+// createTogether registers the same jobs in batches.
+func (b *onServers) createTogether(ctx context.Context, n int) error {
+	const size, clients = 1000, 8
+	return inParallel(clients, n/size, func(int) error {
+		jobs := make([]string, size)
+		for i := range jobs {
+			jobs[i] = b.restingJob()
+		}
+		answer, err := b.api().post(ctx, "/api/v1/jobs:batch", strings.NewReader(`{"jobs":[`+strings.Join(jobs, ",")+`]}`))
+		if err == nil && strings.Count(string(answer), `"status":201`) != size {
+			err = errors.New("not every job of a batch was accepted")
+		}
+		return err
+	})
+}
+
+// restingJob is a job that is due in a year.
+func (b *onServers) restingJob() string {
+	return fmt.Sprintf(`{"name":"bench","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":%q,"body":{"text":%q}}}`,
+		time.Now().AddDate(1, 0, 0).UTC().Format(time.RFC3339), b.target+"/hook", text(ladderKB))
+}
+
 func (b *onServers) createJob(ctx context.Context) (id string, err error) {
-	answer, err := b.api().post(ctx, "/api/v1/jobs", strings.NewReader(fmt.Sprintf(
-		`{"name":"bench","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":%q,"body":{"text":%q}}}`,
-		time.Now().AddDate(1, 0, 0).UTC().Format(time.RFC3339), b.target+"/hook", text(ladderKB),
-	)))
+	answer, err := b.api().post(ctx, "/api/v1/jobs", strings.NewReader(b.restingJob()))
 	if err != nil {
 		return "", err
 	}
@@ -145,6 +168,10 @@ func (b *onServers) createJob(ctx context.Context) (id string, err error) {
 		ID string `json:"job_id"`
 	}
 	return j.ID, json.Unmarshal(answer, &j)
+}
+
+func (b *onServers) readAll(ctx context.Context, ids []string, n int) error {
+	return inParallel(clients, n, func(i int) error { return b.readJob(ctx, ids[i%len(ids)]) })
 }
 
 func (b *onServers) readJob(ctx context.Context, id string) error {
@@ -165,6 +192,9 @@ func (b *onServers) mixed(ctx context.Context, all *[]requested) (s step, err er
 	from := time.Now().Add(10*time.Second + time.Duration(s.fires)*time.Millisecond)
 	if err := b.registerFor(ctx, sizing.Load{FiresPerSecond: mixedFires, PayloadKB: ladderKB}, from, mixedFor); err != nil {
 		return s, err
+	}
+	if time.Now().After(from.Add(-2 * time.Second)) {
+		return s, errors.New("registration took longer than planned for")
 	}
 	var wg sync.WaitGroup
 	var failed [3]error

@@ -70,10 +70,33 @@ func (a *attempt) begin(ctx context.Context) (fence job.Fence, began bool) {
 // withdraw releases what this executor may have begun without knowing it, because it was told to stop before it had the answer. It has
 // called nobody, so the next executor need not wait.
 func (a *attempt) withdraw(ctx context.Context) {
+	a.rec = attempts.Record{Token: job.Token{Counter: 1, Start: a.holder.Start}}
+	a.releaseUncalled(ctx)
+}
+
+// releaseUncalled releases an attempt of which this executor has called nobody, also when it was told to stop.
+func (a *attempt) releaseUncalled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 	defer cancel()
-	a.rec = attempts.Record{Token: job.Token{Counter: 1, Start: a.holder.Start}}
 	a.release(ctx)
+}
+
+// call calls the target at the fire's instant, for which it waits if that is a few milliseconds away. A check that is older than a second
+// by then, because the clock was set back, is made again.
+func (a *attempt) call(ctx context.Context, fence job.Fence) {
+	s, w := a.s, a.w
+	checked := s.deps.Clock.Now()
+	switch err := s.awaitInstant(ctx, w.fire); {
+	case err != nil:
+		a.releaseUncalled(ctx)
+	case s.deps.Clock.Since(checked) > time.Second:
+		a.releaseUncalled(ctx)
+		s.hosts.delay(w, w.fire.DueAt)
+	default:
+		if outcome, ok := s.invoke(ctx, w, fence); ok {
+			a.end(ctx, outcome)
+		}
+	}
 }
 
 // mine reports whether the earlier run, if there was one, was for an entry of the same definition. A run for another
@@ -111,9 +134,7 @@ func (a *attempt) conclude(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil && err != nil:
 		// Nobody was called. A stop is no crash: the next executor does not take over, and need not wait.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
-		a.release(ctx)
-		cancel()
+		a.releaseUncalled(ctx)
 	case err != nil:
 		s.hosts.delayForOther(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: the executor that took over decides
 	case gone:
@@ -121,9 +142,7 @@ func (a *attempt) conclude(ctx context.Context) {
 			w.done()
 		}
 	case verdict == job.VerdictProceed:
-		if outcome, ok := s.invoke(ctx, w, fence); ok {
-			a.end(ctx, outcome)
-		}
+		a.call(ctx, fence)
 	case a.rec.Running && a.mine():
 		// An executor that never came back invoked it before: that counts as fired.
 		a.giveUp(ctx)

@@ -6,29 +6,46 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/job"
 )
 
 // earlyShare is the share of the bounds that fires ahead of their instants may take. What comes beyond it is treated as if it were due.
 const earlyShare = 4
 
-// waitFor keeps a fire until shortly before its instant, if it has come ahead of that and there is room for it.
+// keptPlaces is the share of the places, of a host and of all, that are kept from fires ahead of their instants. In a place they keep
+// others waiting, which may be due.
+const keptPlaces = 4
+
+// waitFor keeps a fire until it may begin, if it has come ahead of its instant and there is room for it.
 func (h *hosts) waitFor(w *task) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !w.isEarly(h.clock.Now()) || h.early >= h.cfg.MaxWaiting/earlyShare || h.earlyBytes+w.bytes > h.cfg.MaxBytes/earlyShare {
+	now, until := h.clock.Now(), w.begins()
+	if !now.Before(until) && !h.placeAhead(w, 0, 0) {
+		until = w.fire.DueAt
+	}
+	if !now.Before(until) || h.early >= h.cfg.MaxWaiting/earlyShare || h.earlyBytes+w.bytes > h.cfg.MaxBytes/earlyShare {
 		return false
 	}
-	h.ahead(w, w.begins())
-	tell(h.stirred)
-	return true
-}
-
-// ahead keeps a task aside that is ahead of its instant.
-func (h *hosts) ahead(w *task, until time.Time) {
 	w.early = true
 	h.early++
 	h.earlyBytes += w.bytes
 	h.keepAside(w, until)
+	tell(h.stirred)
+	return true
+}
+
+// placeAhead reports whether a fire may take a place before its instant, where so many are about to take one, of its host and of all. One
+// of [job.PrecisionPrecise] always may: otherwise its instant would find it waiting for a place.
+func (h *hosts) placeAhead(w *task, ofHost, ofAll int) bool {
+	if w.fire.Precision == job.PrecisionPrecise {
+		return true
+	}
+	if at := h.byName[w.host]; at != nil {
+		ofHost += at.running() + at.waiting()
+	}
+	free := func(places int) int { return places - places/keptPlaces }
+	return ofHost < free(h.cfg.HostConcurrency) && h.inFlight+ofAll < free(h.cfg.MaxRunning)
 }
 
 // delay keeps a task aside until its instant. It counts as waiting, but always has room because it was let in before.
@@ -80,15 +97,26 @@ func (h *hosts) wake(k attempts.Key) {
 
 func (h *hosts) rouse() { tell(h.sooner) }
 
-// takeDelayed takes the tasks whose instant has come, and returns the next task's instant; zero when there is none.
+// takeDelayed takes the tasks whose instant has come, or that begin ahead of it, and returns when the next one does; zero when there is
+// none.
 func (h *hosts) takeDelayed(now time.Time) (due []*task, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	ahead := map[string]int{} // by host, of what is taken
 	for len(h.delayed) > 0 {
-		if now.Before(h.delayed[0].notBefore) {
-			return due, h.delayed[0].notBefore
+		w := h.delayed[0]
+		if now.Before(w.notBefore) {
+			return due, w.notBefore
 		}
-		w := heap.Pop(&h.delayed).(*task)
+		if w.early && now.Before(w.fire.DueAt) {
+			if !h.placeAhead(w, ahead[w.host], len(due)) {
+				w.notBefore = w.fire.DueAt
+				heap.Fix(&h.delayed, 0)
+				continue
+			}
+			ahead[w.host]++
+		}
+		heap.Pop(&h.delayed)
 		key := attempts.KeyOf(&w.fire.Entry)
 		if list := slices.DeleteFunc(h.behind[key], func(other *task) bool { return other == w }); len(list) > 0 {
 			h.behind[key] = list

@@ -76,6 +76,8 @@ type bench struct {
 	rows atomic.Int64
 	// precision is that of the fires that it publishes.
 	precision job.Precision
+	cfg       Config
+	nap       func(time.Duration)
 }
 
 func newBench(t *testing.T, takes time.Duration) *bench {
@@ -92,6 +94,7 @@ func newBench(t *testing.T, takes time.Duration) *bench {
 	})
 	return &bench{
 		t: t, db: db, log: &watchedLog{Log: log}, pending: embedded.NewPending(db), records: records, shown: records, target: &slowTarget{takes: takes},
+		cfg: DefaultConfig(),
 	}
 }
 
@@ -104,10 +107,10 @@ func (b *bench) start() (stop context.CancelFunc, ended chan struct{}) {
 // startWith starts an executor whose clock is ahead.
 func (b *bench) startWith(ahead clock.Clock) (stop context.CancelFunc, ended chan struct{}) {
 	b.t.Helper()
-	s, err := New(DefaultConfig(), Deps{
+	s, err := New(b.cfg, Deps{
 		Jobs: embedded.NewJobStore(b.db), Pending: countedRows{b.pending, &b.rows}, Records: b.shown, Log: b.log, Coord: embedded.NewCoordinator(b.db),
 		Board: embedded.NewBoard(), Transport: b.target, Logger: slog.New(slog.DiscardHandler),
-		Clock: ahead,
+		Clock: ahead, Nap: b.nap,
 	})
 	must(b.t, err)
 	ctx, stop := context.WithCancel(b.t.Context())

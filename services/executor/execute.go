@@ -54,9 +54,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 	}
 	defer a.leave()
 	if fence, began := a.begin(ctx); began {
-		if outcome, ok := s.invoke(ctx, w, fence); ok {
-			a.end(ctx, outcome)
-		}
+		a.call(ctx, fence)
 		return
 	}
 	var held bool
@@ -347,12 +345,8 @@ func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bo
 	return endsAt, gone, err
 }
 
-// invoke calls the target, at the fire's instant if that is a few milliseconds away. If ctx ends meanwhile, ok is false and nothing is
-// recorded: the lease expires and another executor goes on.
+// invoke calls the target. If ctx ends meanwhile, ok is false and nothing is recorded: the lease expires and another executor goes on.
 func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome job.Outcome, ok bool) {
-	if s.awaitInstant(ctx, w.fire) != nil {
-		return outcome, false
-	}
 	invoked := job.Instant(s.deps.Clock.Now())
 	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
 		s.metrics.lateness[w.fire.Precision].Observe(s.deps.Clock.Since(w.fire.ScheduledFor).Seconds())

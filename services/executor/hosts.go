@@ -245,12 +245,10 @@ func (h *hosts) nextReady() (at *host, lane *hostLane) {
 	return nil, nil
 }
 
-// next takes the next task that may run; nil when none may. One that waits for its instant gets no more than half of the places; in the
-// other half it would keep those waiting that are due.
+// next takes the next task that may run; nil when none may.
 func (h *hosts) next() *task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := h.clock.Now()
 	for h.inFlight < h.cfg.MaxRunning && !h.closed {
 		at, lane := h.nextReady()
 		if at == nil {
@@ -263,16 +261,8 @@ func (h *hosts) next() *task {
 		w := lane.queue[0]
 		lane.queue[0] = nil
 		lane.queue = lane.queue[1:]
-		if now.Before(w.fire.DueAt) && (at.running() >= h.cfg.HostConcurrency/2 || h.inFlight >= h.cfg.MaxRunning/2) {
-			h.count(-1, -w.bytes)
-			at.bytes -= w.bytes
-			h.ahead(w, w.fire.DueAt)
-			h.list(at)
-			h.forget(at)
-			continue
-		}
 		lane.running++
-		w.begunAt, w.called = job.Later(now, w.fire.DueAt), true
+		w.begunAt, w.called = job.Later(h.clock.Now(), w.fire.DueAt), true
 		h.started++
 		h.inFlight++
 		h.count(-1, 0)

@@ -80,41 +80,120 @@ func TestFiresOfATickAreCheckedTogether(t *testing.T) {
 	})
 }
 
-// What waits for its instant in a place of its host must not keep out what is due.
-func TestFiresThatAreEarlyTakeHalfOfThePlacesAtMost(t *testing.T) {
+// What waits for its instant in a place must not keep out what is due.
+func TestQuarterOfThePlacesIsKeptFromFiresThatAreEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			name        string
-			ofHost, all int
-		}{{"of their host", 8, 100}, {"of all", 100, 8}} {
+			name              string
+			ofHost, all, busy int
+			precision         job.Precision
+			begin             int
+		}{
+			{"of their host", 8, 100, 0, job.PrecisionStandard, 6},
+			{"of all", 100, 8, 0, job.PrecisionFast, 6},
+			{"beside calls", 8, 100, 4, job.PrecisionStandard, 2},
+			{"beside as many calls as may be", 8, 100, 8, job.PrecisionStandard, 0},
+			{"the only one", 1, 1, 0, job.PrecisionStandard, 1},
+			{"precise, which take what they get", 8, 100, 2, job.PrecisionPrecise, 20},
+		} {
 			cfg := DefaultConfig()
 			cfg.HostConcurrency, cfg.MaxRunning = c.ofHost, c.all
 			h, _ := newQueue(cfg)
-			due := time.Now().Add(checkedAhead)
-			for i := range 20 {
-				w := fireOf(i, 7)
-				w.fire.DueAt = due
-				h.enqueue(w)
+			for i := range c.busy {
+				h.enqueue(fireOf(i, 7))
 			}
-			var early []*task
+			var running []*task
 			for w := h.next(); w != nil; w = h.next() {
-				early = append(early, w)
+				running = append(running, w)
 			}
-			h.enqueue(fireOf(20, 7))
-			late := h.next()
-			if len(early) != 4 || late == nil || h.early != 16 || h.waiting != 16 || late.fire.DueAt.Equal(due) {
-				t.Fatalf("%s: %d early fires begin, %d wait of %d; then %v begins", c.name, len(early), h.early, h.waiting, late)
+			due := time.Now().Truncate(time.Second).Add(2 * time.Second)
+			for i := range 20 {
+				w := fireOf(c.busy+i, 7)
+				w.fire.DueAt, w.fire.Precision = due, c.precision
+				if !h.waitFor(w) {
+					t.Fatalf("%s: a fire ahead of its instant does not wait", c.name)
+				}
+			}
+			time.Sleep(time.Until(due.Add(-checkedAhead)))
+			ahead, next := h.takeDelayed(time.Now())
+			if len(ahead) != c.begin || c.begin < 20 && !next.Equal(due) || h.early != 20-c.begin || h.waiting != h.early {
+				t.Errorf("%s: %d begin ahead, want %d; the others at %s with %d early of %d", c.name, len(ahead), c.begin, next, h.early, h.waiting)
+			}
+			if w := fireOf(100, 7); c.precision != job.PrecisionPrecise && c.begin > 0 {
+				w.fire.DueAt, w.fire.Precision = due, c.precision
+				for _, of := range ahead {
+					h.enqueue(of)
+					running = append(running, h.next())
+				}
+				if !h.waitFor(w) || !w.notBefore.Equal(due) { // it comes when it might begin, and no place is left
+					t.Errorf("%s: one that comes late waits until %s", c.name, w.notBefore)
+				}
 			}
 			time.Sleep(time.Until(due))
-			for _, w := range append(early, late) {
-				h.release(w)
+			if rest, _ := h.takeDelayed(time.Now()); len(rest) < 20-c.begin || h.early != 0 {
+				t.Errorf("%s: %d begin at their instant, %d are early", c.name, len(rest), h.early)
 			}
-			again, _ := h.takeDelayed(time.Now())
-			if len(again) != 16 || h.early != 0 || h.waiting != 0 || h.bytes != 0 || len(h.byName) != 0 {
-				t.Errorf("%s: %d begin at their instant, %d are early, %d wait with %d bytes at %d hosts", c.name, len(again), h.early, h.waiting, h.bytes, len(h.byName))
+			for _, w := range running {
+				h.release(w)
 			}
 		}
 	})
+}
+
+// Otherwise the next executor would wait until the lease ends, and count a takeover of an attempt that nobody called.
+func TestStopGivesBackWhatWaitsForItsInstant(t *testing.T) {
+	for precision := range job.Precisions {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, time.Millisecond)
+			b.precision, b.cfg.DrainLimit = precision, 0
+			stop, ended := b.start()
+			due := time.Now().Truncate(time.Second).Add(2 * time.Second)
+			time.Sleep(time.Until(due) - 400*time.Millisecond)
+			fire := b.publish(due, false)
+			time.Sleep(time.Until(due) - 5*time.Millisecond)
+			stop()
+			<-ended
+			other := attempts.Holder{Name: "other", Start: 7, DefinitionID: fire.DefinitionID}
+			rec, held, err := b.records.Acquire(t.Context(), attempts.KeyOf(&fire.Entry), other, time.Now(), time.Now().Add(time.Minute))
+			if err != nil || !held || rec.Takeovers != 0 || rec.Token.Counter != 2 || b.target.calls.Load() != 0 {
+				t.Errorf("%s: after %d calls the next executor has it: %t, with %d takeovers, as number %d, %v", precision, b.target.calls.Load(),
+					held, rec.Takeovers, rec.Token.Counter, err)
+			}
+		})
+	}
+}
+
+// A stop that was acknowledged meanwhile would be missed.
+func TestCheckIsMadeAgainWhenTheWaitForTheInstantTookTooLong(t *testing.T) {
+	for _, stopped := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, time.Millisecond)
+			b.precision = job.PrecisionPrecise
+			naps := 0
+			b.nap = func(d time.Duration) {
+				if naps++; naps == 1 {
+					d = 5 * time.Second
+				}
+				time.Sleep(d)
+			}
+			stop, ended := b.start()
+			due := time.Now().Truncate(time.Second).Add(2 * time.Second)
+			time.Sleep(time.Until(due) - 400*time.Millisecond)
+			fire := b.publish(due, false)
+			time.Sleep(time.Until(due) + 2*time.Second)
+			if stopped {
+				_, err := b.records.SetStop(t.Context(), fire.JobID, job.State{Version: 2, Status: job.StatusCancelled})
+				must(t, err)
+			}
+			time.Sleep(10 * time.Second)
+			if calls := b.target.calls.Load(); calls != 1 && !stopped || calls != 0 && stopped {
+				t.Errorf("stopped %t: called %d times", stopped, calls)
+			}
+			stop()
+			<-ended
+			b.wantCommitted()
+		})
+	}
 }
 
 func TestMorePreciseGoesFirstAndTheLeastPreciseIsNotForgotten(t *testing.T) {

@@ -27,7 +27,7 @@ const (
 //
 // A record that was started is also written to the database and loaded at the next start as an expired lease, so that takeovers are
 // counted across restarts and a fire that kills its process ends. The write does not wait for a sync, which would cost every fire
-// one. A first start is written startsAfter later, together with others, unless the attempt has ended by then. Where an earlier
+// one. A first start is written startsAfter to twice that later, together with others, unless the attempt has ended by then. Where an earlier
 // process may have died of the attempt, the write and the sync happen at once. So the first death of all may go uncounted, but no
 // later one does. An outcome needs no durable copy of its own: its durable form is its event in the log. After a restart the
 // incarnation differs, so that an executor waits for the settlers and reads the entry's row before it invokes what it finds again.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-json-experiment/json/v1" // as encoding/json has it, in less time
+	"github.com/go-json-experiment/json/v1" // semantics of encoding/json, in less time
 	"go.opentelemetry.io/otel/attribute"
 	oteltrace "go.opentelemetry.io/otel/trace"
 

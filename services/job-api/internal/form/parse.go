@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/v1" // as encoding/json has it, in less than half of the time
+	"github.com/go-json-experiment/json/v1" // semantics of encoding/json, in less than half of the time
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/occurrence"

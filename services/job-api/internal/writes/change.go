@@ -79,7 +79,9 @@ func (ws *Writes) update(
 
 // carryOrdinal continues the count of occurrences if a change leaves the schedule alone.
 func carryOrdinal(j *job.Job, def *job.Definition) error {
-	if !reflect.DeepEqual(j.Definition.Schedule, def.Schedule) || def.Schedule.MaxOccurrences == 0 {
+	standing := j.Definition.Schedule
+	standing.Unknown = "" // the client knows nothing of what a later release wrote
+	if !reflect.DeepEqual(standing, def.Schedule) || def.Schedule.MaxOccurrences == 0 {
 		return nil
 	}
 	series, err := form.Compile(j.ID, &j.Definition)
