@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -248,4 +249,17 @@ func printRequests(all []requested, fires step, b samples) {
 		fmt.Printf("| %s | | | %d | %.1f | %.1f |\n", r.name, mixedEach, ms(50), ms(99))
 	}
 	fmt.Printf("| a fire beside these, late by | | | %d | %.1f | %.1f |\n", mixedFires, fires.late.p50, fires.late.p99)
+	fmt.Println("\n| of these, µs | alone | in a batch | read |\n|---|---|---|---|")
+	for _, name := range slices.Sorted(maps.Keys(all[0].cpu)) {
+		if !counts(name) {
+			continue
+		}
+		row := "| " + name + " |"
+		for _, r := range all {
+			if r.cpu != nil {
+				row += fmt.Sprintf(" %.0f |", r.cpu[name]/float64(r.n)*1e6)
+			}
+		}
+		fmt.Println(row)
+	}
 }
