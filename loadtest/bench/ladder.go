@@ -314,7 +314,7 @@ type table struct {
 	idle map[string]float64
 }
 
-// shape tells what is measured on.
+// shape describes the machine, and what shares it.
 func shape() string {
 	return fmt.Sprintf("%d cores, %s, shared by the servers, the sink, the load generator and one process of each service", runtime.NumCPU(), memory())
 }

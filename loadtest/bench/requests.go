@@ -61,7 +61,7 @@ func requests(ctx context.Context, partitions int) error {
 			}
 			ids, err := b.createAlone(ctx, createdAlone/4)
 			if err == nil {
-				err = errors.Join(b.createTogether(ctx, createdTogether/4), b.readAll(ctx, ids, read/4))
+				err = errors.Join(b.api().registerBatches(ctx, createdTogether/4, jobsAtRest(b.target, ladderKB)), b.readAll(ctx, ids, read/4))
 			}
 			if err != nil {
 				return err
@@ -103,7 +103,7 @@ func (b *onServers) requests(ctx context.Context) (all []requested, err error) {
 		request func() error
 	}{
 		{"a job registered alone, 32 clients", createdAlone, func() (err error) { ids, err = b.createAlone(ctx, createdAlone); return err }},
-		{"a job of a batch of 1,000, 8 clients", createdTogether, func() error { return b.createTogether(ctx, createdTogether) }},
+		{"a job of a batch of 1,000, 8 clients", createdTogether, func() error { return b.api().registerBatches(ctx, createdTogether, jobsAtRest(b.target, ladderKB)) }},
 		{"a job read, 32 clients", read, func() error { return b.readAll(ctx, ids, read) }},
 	} {
 		from, err := b.usage()
@@ -138,30 +138,8 @@ func (b *onServers) createAlone(ctx context.Context, n int) ([]string, error) {
 	})
 }
 
-// createTogether registers the same jobs in batches.
-func (b *onServers) createTogether(ctx context.Context, n int) error {
-	const size, clients = 1000, 8
-	return inParallel(clients, n/size, func(int) error {
-		jobs := make([]string, size)
-		for i := range jobs {
-			jobs[i] = b.restingJob()
-		}
-		answer, err := b.api().post(ctx, "/api/v1/jobs:batch", strings.NewReader(`{"jobs":[`+strings.Join(jobs, ",")+`]}`))
-		if err == nil && strings.Count(string(answer), `"status":201`) != size {
-			err = errors.New("not every job of a batch was accepted")
-		}
-		return err
-	})
-}
-
-// restingJob is a job that is due in a year.
-func (b *onServers) restingJob() string {
-	return fmt.Sprintf(`{"name":"bench","type":"one_shot","run_at":%q,"target":{"kind":"http_webhook","url":%q,"body":{"text":%q}}}`,
-		time.Now().AddDate(1, 0, 0).UTC().Format(time.RFC3339), b.target+"/hook", text(ladderKB))
-}
-
 func (b *onServers) createJob(ctx context.Context) (id string, err error) {
-	answer, err := b.api().post(ctx, "/api/v1/jobs", strings.NewReader(b.restingJob()))
+	answer, err := b.api().post(ctx, "/api/v1/jobs", strings.NewReader(jobsAtRest(b.target, ladderKB)()))
 	if err != nil {
 		return "", err
 	}

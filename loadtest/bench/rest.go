@@ -60,7 +60,7 @@ func fill(ctx context.Context, binary, target, dir string, n int) (heap, disk fl
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := errors.Join(p.registerBatches(ctx, target, n), p.stop()); err != nil {
+	if err := errors.Join(p.registerBatches(ctx, n, jobsAtRest(target, restingText)), p.stop()); err != nil {
 		return 0, 0, err
 	}
 	db, err := embedded.Open(embedded.Options{Dir: filepath.Join(dir, "store")})

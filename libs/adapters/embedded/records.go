@@ -180,7 +180,7 @@ func (r *Records) run(k attempts.Key, rec *attempts.Record, e *job.Entry) (job.F
 		if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec)); err != nil {
 			return job.Fence{}, fmt.Errorf("embedded: start: %w", err)
 		}
-		r.written(k)
+		r.forgetStart(k)
 	}
 	rec.Running = true
 	r.started++
@@ -277,7 +277,7 @@ func (r *Records) Refuse(
 // end stores the outcome and adds to the batch the deletion of the start's durable mark. If the process dies before the event of
 // the outcome is durable, the fire is found again and the attempt is made again; that is the crash that invariant I2 allows.
 func (r *Records) end(b *pebble.Batch, k attempts.Key, rec *attempts.Record, o *job.Outcome, now time.Time) error {
-	if !r.written(k) && rec.Running {
+	if !r.forgetStart(k) && rec.Running {
 		if err := b.Delete(startedKey(k.ExecutionID, k.Attempt), nil); err != nil {
 			return fmt.Errorf("embedded: outcome: %w", err)
 		}

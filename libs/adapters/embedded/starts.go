@@ -42,8 +42,8 @@ func decodeStarted(k, v []byte) (attempts.Key, *attempts.Record, error) {
 // or was deferred since.
 func (r *Records) mayHaveKilled(e *job.Entry) bool { return e.Chained || e.DueAt.Before(r.openedAt) }
 
-// written forgets that a start is not written, and reports whether it was not.
-func (r *Records) written(k attempts.Key) bool {
+// forgetStart removes a start from those that are not written, and reports whether it was one of them.
+func (r *Records) forgetStart(k attempts.Key) bool {
 	for _, of := range r.unwritten {
 		if _, ok := of[k]; ok {
 			delete(of, k)
