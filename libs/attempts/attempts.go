@@ -194,6 +194,10 @@ func (m Memory) Covers(at time.Time) bool {
 	return epoch > 0 && at.After(alone)
 }
 
+// Doubts reports whether an attempt that is taken up at now, and was due before, may have ended before without a trace in this memory: its
+// outcome may be forgotten, and an earlier entry, taken again after a crash, have made its own hot once more.
+func (m Memory) Doubts(due, now time.Time) bool { return now.After(due) && !m.Covers(due) }
+
 // Records is everything that is kept about attempts. An attempt's record is stored with its job's stop record, so that one call may
 // compare the one and change the other.
 type Records interface {

@@ -44,7 +44,7 @@ func (a *attempt) begin(ctx context.Context) (fence job.Fence, began bool) {
 		return fence, false
 	}
 	keptSince := w.knownSince
-	if !w.fire.Fresh && asked.Sub(w.fire.DueAt) > staleAfter {
+	if !w.fire.Fresh && asked.After(w.fire.DueAt) {
 		// As lastCheck has it, the row need not be read if nothing was forgotten since the fire was due. Begin makes sure that the
 		// incarnation is this one, and that it has evicted nothing since.
 		if memory := (attempts.Memory{Incarnation: w.incarnation, KeptSince: oldest}); !memory.Covers(w.fire.DueAt) {

@@ -23,10 +23,6 @@ const (
 	leaseWait = time.Second
 	// maxIdleTakeovers ends an attempt that never began, in case it kills every executor that takes it before that.
 	maxIdleTakeovers = 100
-	// staleAfter is how late a fire may come and still count as the first one. A later fire may stem from a parent that was
-	// dispatched again, for an occurrence whose outcome is forgotten. So its entry's row is read, unless the hot tier has
-	// forgotten nothing since the fire was due.
-	staleAfter = 5 * time.Second
 	// settleWait is how long a row may stay open after its attempt's outcome before the outcome is published once more.
 	settleWait = 5 * time.Second
 	// releaseLimit bounds the release of an attempt that has not begun, when the process must end at once.
@@ -142,7 +138,7 @@ func (s *Service) lastCheck(
 	w := a.w
 	check := attempts.Check{Entry: &w.fire.Entry}
 	var endsAt time.Time // where the fire's definition ended, once that is known
-	asked := w.fire.Fresh || s.deps.Clock.Since(w.fire.DueAt) <= staleAfter
+	asked := w.fire.Fresh
 	for {
 		memory, err := s.memory(ctx, w)
 		if err != nil {
@@ -155,7 +151,7 @@ func (s *Service) lastCheck(
 			asked = true
 			continue
 		}
-		if !asked && !memory.Covers(w.fire.DueAt) {
+		if !asked && memory.Doubts(w.fire.DueAt, s.deps.Clock.Now()) {
 			if gone, err := s.rowGone(ctx, w); gone || err != nil {
 				return 0, fence, gone, err
 			}

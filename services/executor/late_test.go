@@ -17,7 +17,7 @@ func TestLateFireOfARowThatIsDoneIsNotCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)
 		for i := range 20 {
-			b.publish(time.Now().Add(-staleAfter-time.Duration(i+1)*time.Second), true)
+			b.publish(time.Now().Add(-time.Duration(i+1)*time.Second), true)
 		}
 		b.publish(time.Now().Add(-time.Minute), false) // and one that is late for another reason
 		stop, ended := b.start()

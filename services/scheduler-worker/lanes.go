@@ -387,7 +387,7 @@ func (s *Service) parkUntilRoom(ctx context.Context, tasks []*task, decisions ma
 	return nil
 }
 
-// clearUp reads the rows of entries that come so late that the hot tier may have forgotten their outcome, and returns the
+// clearUp reads the rows of late entries whose outcome the hot tier may have forgotten, and returns the
 // tasks that are still to be sent. An entry that was settled long ago is removed: a parent that was dispatched again made
 // it hot. A decision about an entry that is not settled yet is carried out, because the claim may be forgotten too.
 func (s *Service) clearUp(ctx context.Context, batch []*task, now time.Time) ([]*task, error) {
@@ -426,11 +426,8 @@ func (s *Service) clearUp(ctx context.Context, batch []*task, now time.Time) ([]
 	return left, s.deps.Hot.Remove(ctx, settled)
 }
 
-// doubtful reports whether a task comes so late that it may have been dispatched before, and its outcome forgotten since.
+// doubtful reports whether a task is late and may have been dispatched before, and its outcome forgotten since.
 func (t *task) doubtful(now time.Time) bool {
 	memory := attempts.Memory{Incarnation: t.incarnation, KeptSince: now.Add(clock.MaxDifference - attempts.Retention)}
-	return !t.fresh && !t.published && now.Sub(t.entry.DueAt) > doubtAfter && !memory.Covers(t.entry.DueAt)
+	return !t.fresh && !t.published && memory.Doubts(t.entry.DueAt, now)
 }
-
-// doubtAfter is how late an entry may be taken and still count as not dispatched before.
-const doubtAfter = 5 * time.Second

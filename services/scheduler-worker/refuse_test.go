@@ -248,7 +248,8 @@ func TestLateEntryIsAskedAboutOnlyWhereTheHotTierMayHaveForgottenIt(t *testing.T
 		due                 time.Duration
 		covered, done, left bool
 	}{
-		{name: "on time and done", due: time.Second, done: true, left: true},
+		{name: "before its instant", due: -10 * time.Millisecond, done: true, left: true},
+		{name: "a little late and done", due: 10 * time.Millisecond, done: true},
 		{name: "late and done", due: time.Minute, done: true},
 		{name: "late and open", due: 61 * time.Second, left: true},
 		{name: "late and covered", due: 62 * time.Second, covered: true, done: true, left: true},
