@@ -37,6 +37,12 @@ const RoomWithin = 5 * time.Minute
 // HintWithin is how soon an added entry must be due for a hint to be sent: longer than any worker looks ahead.
 const HintWithin = 5 * time.Second
 
+// Hurries reports whether readers get a hint at an entry that is added at now. It is due within HintWithin, and more than the news that a
+// job was created: most jobs are due later than that, and a read for each of them would cost more than anything else about it.
+func Hurries(e *job.Entry, now time.Time) bool {
+	return e.DueAt.Before(now.Add(HintWithin)) && (e.Change == nil || e.Change.Version != 1)
+}
+
 // Buckets is the hot tier as loaders, workers and writers see it.
 type Buckets interface {
 	// Add puts entries into their partitions' due sets. An entry that is there already stays as it is. Add returns ErrFull where the
@@ -60,7 +66,7 @@ type Buckets interface {
 	Remove(ctx context.Context, entries []*job.Entry) error
 	// Absent returns the locators of those entries that are not in their hot bucket.
 	Absent(ctx context.Context, entries []*job.Entry) ([]job.Locator, error)
-	// Hints reports in which partitions entries due within HintWithin may have been added. A hint may be spurious, and may be lost. It
+	// Hints reports in which partitions entries that hurry (see [Hurries]) may have been added. A hint may be spurious, and may be lost. It
 	// only makes a reader quicker; correctness never depends on it. An adapter that may have lost hints hints at every partition.
 	Hints() *Hints
 

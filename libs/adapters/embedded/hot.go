@@ -115,7 +115,6 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 		return nil
 	}
 	now := time.Now()
-	soon := now.Add(hotbucket.HintWithin)
 	var hinted []int
 	near, long := now.Add(hotbucket.RoomWithin), now.Add(-hotbucket.RoomWithin)
 	byPartition := map[int]*addition{}
@@ -130,7 +129,7 @@ func (h *HotBuckets) Add(_ context.Context, entries []job.Entry) error {
 		if e.DueAt.After(near) || e.DueAt.Before(long) {
 			a.most = h.maxEntries * 4 / 5
 		}
-		if e.DueAt.Before(soon) && !a.hinted {
+		if !a.hinted && hotbucket.Hurries(e, now) {
 			a.hinted = true
 			hinted = append(hinted, e.Partition)
 		}

@@ -150,7 +150,7 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 			c.args[0] = h.o.MaxEntries * 4 / 5
 		}
 		c.args = append(c.args, member(e), wire.MarshalEntry(e))
-		if e.DueAt.Before(now.Add(hotbucket.HintWithin)) {
+		if hotbucket.Hurries(e, now) {
 			hinted[strconv.Itoa(e.Partition)] = true
 		}
 	}

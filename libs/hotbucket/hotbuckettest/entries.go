@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -158,8 +160,10 @@ func addHints(t *testing.T, b hotbucket.Buckets) {
 	defer deadline.Stop()
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
+	created, changed := creation(0), creation(1)
+	changed.Change.Version = 2
 	for {
-		must(t, b.Add(t.Context(), []job.Entry{entryAt(1, time.Now()), entryAt(2, time.Now().Add(time.Hour)), entryAt(3, time.Now())}))
+		must(t, b.Add(t.Context(), []job.Entry{created, changed, entryAt(2, time.Now().Add(time.Hour)), entryAt(3, time.Now())}))
 		select {
 		case <-b.Hints().Ready():
 			same(t, "the partitions hinted at", b.Hints().Take(), []int{1, 3})
@@ -169,6 +173,13 @@ func addHints(t *testing.T, b hotbucket.Buckets) {
 			t.Fatal("no hint came")
 		}
 	}
+}
+
+// creation returns the entry that tells of a job's creation, which gives no hint.
+func creation(partition int) job.Entry {
+	id := job.JobPrefix + ulid.Make().String()
+	l := job.ChangeLocator(partition, id, job.CreationRef(id).ID)
+	return job.NewChange(l, id, 1, job.Change{Operation: "createJob", Version: 1}, job.Author{Subject: "somebody"})
 }
 
 // postponedStays works with instants around the current one, because a postponement ends by the clock.

@@ -155,7 +155,7 @@ func (c *HotClient) Add(_ context.Context, entries []job.Entry) error {
 			partitions = append(partitions, e.Partition)
 		}
 		byPartition[e.Partition] = append(byPartition[e.Partition], e)
-		if e.DueAt.Before(now.Add(hotbucket.HintWithin)) {
+		if hotbucket.Hurries(&e, now) {
 			hinted = append(hinted, e.Partition)
 		}
 	}
