@@ -55,6 +55,9 @@ type Jobs interface {
 	// there, or where the job row's own definition began if that is earlier. endsAt is zero when only the row's definition followed
 	// it. ErrNotFound if there is none.
 	Definition(ctx context.Context, jobID, definitionID string) (d job.Definition, endsAt time.Time, err error)
+	// Definitions returns up to limit superseded definitions of a job with an id before the given one, greatest id first. Less than limit
+	// means the end.
+	Definitions(ctx context.Context, jobID, before string, limit int) ([]job.Definition, error)
 	// List returns up to limit jobs of the tenant, newest id first, including deleted ones. It begins after the cursor (a job id, ""
 	// for the start). next is "" at the end.
 	List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.Job, next string, err error)

@@ -90,10 +90,7 @@ func (s *Series) skip(first time.Time, ordinal int, cutoff time.Time) (job.Skipp
 	last, _ := s.Plan.Prev(cutoff)
 	if most := s.Def.Schedule.MaxOccurrences; most > 0 && count == limit {
 		// The schedule ends within the range: its last occurrence is the one with the greatest ordinal.
-		last = first
-		for range count - 1 {
-			last, _ = s.Plan.Next(last)
-		}
+		last, _ = s.Plan.Nth(first, cutoff, count)
 	}
 	return job.SkippedRange{From: first, To: last, Count: min(count, job.MaxSkipCount)}, ordinal + count
 }
@@ -158,6 +155,26 @@ func (s *Series) OrdinalAt(t time.Time) int {
 		limit = most + 1
 	}
 	return s.Def.FirstOrdinal + s.Plan.Count(s.Def.EffectiveAt, t, limit)
+}
+
+// Until returns where the occurrences before an instant end: there, or where the definition ends, or after its last one. A cron
+// schedule with max_occurrences takes time in proportion to them.
+func (s *Series) Until(end time.Time) time.Time {
+	if !s.EndsAt.IsZero() && s.EndsAt.Before(end) {
+		end = s.EndsAt
+	}
+	if most := s.Def.Schedule.MaxOccurrences; most > 0 {
+		if beyond, ok := s.Plan.Nth(s.Def.EffectiveAt, end, max(most-s.Def.FirstOrdinal, -1)+2); ok {
+			return beyond
+		}
+	}
+	return end
+}
+
+// Prev returns the last instant of the definition before an end that Until returned; ok is false if there is none.
+func (s *Series) Prev(end time.Time) (at time.Time, ok bool) {
+	at, ok = s.Plan.Prev(end)
+	return at, ok && !at.Before(s.Def.EffectiveAt)
 }
 
 // NextRun returns the first instant after now that will fire if nothing changes; ok is false when the schedule has ended.

@@ -54,5 +54,17 @@ func between(t testing.TB, p *schedule.Plan, from, to time.Time) []time.Time {
 	if n := p.Count(from, to, 1<<30); n != len(forwards) {
 		t.Fatalf("Count(%v, %v) = %d, want %d", from, to, n, len(forwards))
 	}
+	for n := range len(forwards) + 2 {
+		want := time.Time{}
+		if n > 0 && n <= len(forwards) {
+			want = forwards[n-1]
+		}
+		if at, ok := p.Nth(from, to, n); !at.Equal(want) || ok == want.IsZero() {
+			t.Fatalf("Nth(%v, %v, %d) = %v, %t, want %v", from, to, n, at, ok, want)
+		}
+		if n == 20 { // each takes time in proportion to n
+			break
+		}
+	}
 	return forwards
 }

@@ -75,6 +75,23 @@ func (p *Plan) Count(from, to time.Time, limit int) int {
 	return n
 }
 
+// Nth returns the nominal instant that n-1 others precede in [from, to), or false if fewer than n lie there. It takes constant time for an
+// interval and time proportional to n for cron.
+func (p *Plan) Nth(from, to time.Time, n int) (time.Time, bool) {
+	at, ok := p.first(ceilMS(from))
+	if p.kind == job.ScheduleInterval && n > 1 && ok {
+		if int64(n-1) > (maxMS-at)/p.every {
+			return time.Time{}, false
+		}
+		at, ok = p.first(at + int64(n-1)*p.every)
+	} else {
+		for ; ok && n > 1 && at < ceilMS(to); n-- {
+			at, ok = p.first(at + 1)
+		}
+	}
+	return instant(at, ok && n >= 1 && at < ceilMS(to))
+}
+
 // first returns the first nominal instant at or after ms.
 func (p *Plan) first(ms int64) (int64, bool) {
 	ms = max(ms, p.lo)

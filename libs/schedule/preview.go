@@ -19,14 +19,18 @@ type Occurrence struct {
 func (p *Plan) Preview(after time.Time, n int) []Occurrence {
 	var list []Occurrence
 	for ms, ok := p.first(floorMS(after) + 1); ok && len(list) < n; ms, ok = p.first(ms + 1) {
-		at := toTime(ms)
-		o := Occurrence{At: at, Local: at.In(p.zone.loc)}
-		if p.kind == job.ScheduleCron {
-			o.Note = p.cron.note(at.Unix())
-		}
-		list = append(list, o)
+		list = append(list, p.Occurrence(toTime(ms)))
 	}
 	return list
+}
+
+// Occurrence returns a nominal instant in the form that a person wants to see.
+func (p *Plan) Occurrence(nominal time.Time) Occurrence {
+	o := Occurrence{At: nominal, Local: nominal.In(p.zone.loc)}
+	if p.kind == job.ScheduleCron {
+		o.Note = p.cron.note(nominal.Unix())
+	}
+	return o
 }
 
 // note explains an occurrence that a gap moved or that lies in a fold.

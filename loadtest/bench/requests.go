@@ -187,8 +187,22 @@ func (b *onServers) mixed(ctx context.Context, all *[]requested) (s step, err er
 	reads := beside(1, "a job read beside these", func() error { return b.readJob(ctx, ids[rand.IntN(len(ids))]) })
 	failed[2] = b.watched(ctx, &s, 0, from)
 	wg.Wait()
+	for _, r := range []*requested{creates, reads} {
+		fmt.Fprintf(os.Stderr, "%s: p99 of each %s, ms:%s\n", r.name, spell, p99Of(r.late, int(spell.Seconds())*mixedEach))
+	}
 	*all = append(*all, *creates, *reads)
 	return s, errors.Join(failed[:]...)
+}
+
+// spell is the length of time for which a p99 is told apart from those before and after: what a minute has may all be of one moment.
+const spell = 5 * time.Second
+
+func p99Of(late []time.Duration, each int) (text string) {
+	for part := range slices.Chunk(late, each) {
+		part = slices.Sorted(slices.Values(part))
+		text += fmt.Sprintf(" %.0f", float64(part[len(part)*99/100].Microseconds())/1000)
+	}
+	return text
 }
 
 // atRate makes mixedEach requests a second for mixedFor, whether or not those before have been answered, and returns how long after its

@@ -179,6 +179,9 @@ func (f *platform) check(change func(*ledger.Account)) {
 			break
 		}
 	}
+	if f.played != nil && !f.mixed { // a release before has no accounts
+		a.Shown = f.played.Accounts()
+	}
 	if change != nil {
 		change(a)
 	}

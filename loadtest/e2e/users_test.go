@@ -28,10 +28,12 @@ func TestUsersAreServedWhileTheProcessIsKilledAgainAndAgain(t *testing.T) {
 	}
 	p.Users.Wait()
 	var a *ledger.Account
+	var shown map[string][]ledger.Shown
 	// Deferred fires come back later, and an entry whose request was cut short is dropped two minutes after it was written.
 	for limit := time.Now().Add(5 * time.Minute); ; time.Sleep(look) {
 		p.Users.WaitForSilence(10*time.Second, 2*time.Minute)
 		atRest(t, p, 30*time.Second)
+		shown = p.Users.Accounts()
 		p.Stop()
 		a = p.Account(began, time.Now())
 		if !slices.ContainsFunc(a.Pending, func(r job.PendingRow) bool { return !r.Done }) || time.Now().After(limit) {
@@ -39,7 +41,7 @@ func TestUsersAreServedWhileTheProcessIsKilledAgainAndAgain(t *testing.T) {
 		}
 		p.Start()
 	}
-	a.Crashed = true
+	a.Crashed, a.Shown = true, shown
 	p.Users.Fill(a)
 	for _, v := range ledger.Check(a) {
 		t.Error(v)

@@ -14,6 +14,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	given := dispositions(r, a, i, j)
 	definitions := append(append([]job.Definition(nil), j.Superseded...), j.Job.Definition)
 	expected, superseded := map[int64]bool{}, map[int64]bool{}
+	ahead := map[int64]bool{} // expected, and due after the account was taken
 	for n := range definitions {
 		end := endOf(&j.Job)
 		if n+1 < len(definitions) {
@@ -32,6 +33,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 			}
 			expected[at.UnixMilli()] = true
 			if !plan.ScheduledFor(at).Before(a.Until) {
+				ahead[at.UnixMilli()] = true
 				continue
 			}
 			if n := len(given[at.UnixMilli()]); n != 1 && (n == 0 || !a.excuses(j.Job.ID, at) && !a.whileUpdated(definitions, at)) {
@@ -40,6 +42,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 			}
 		}
 	}
+	checkShown(r, a, j, given, expected, ahead)
 	for ms, ds := range given {
 		at := time.UnixMilli(ms).UTC()
 		stopped := j.Job.Status == job.StatusCancelled && !at.Before(j.Job.EndsAt) && len(ds) == 1

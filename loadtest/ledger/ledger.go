@@ -92,6 +92,14 @@ type Refusal struct {
 	JobID, Code string
 }
 
+// Shown is an occurrence of a job as its account showed it to a client.
+type Shown struct {
+	NominalAt   time.Time       `json:"nominal_at"`
+	State       string          `json:"state"`
+	Disposition job.Disposition `json:"disposition"`
+	Reason      string          `json:"reason"`
+}
+
 // Window is a span of time that includes both its ends.
 type Window struct{ From, To time.Time }
 
@@ -139,6 +147,8 @@ type Account struct {
 	Deleted    map[string]bool
 	Listed     map[string]int
 	Executions map[string]map[string]int
+	// Shown are the accounts of jobs that a client read at the end, from the first instant to the last; nil if no client read any.
+	Shown map[string][]Shown
 	// Settles is how long everything that is due, or was promised, may take to end before the account is taken. If it is 0
 	// it is not known, and nothing is checked that depends on it.
 	Settles  time.Duration

@@ -63,6 +63,17 @@ func sound() *ledger.Account {
 	return a
 }
 
+// shown returns what a client is shown of the sound account.
+func shown(a *ledger.Account) map[string][]ledger.Shown {
+	list := []ledger.Shown{{NominalAt: begin.Add(3 * time.Minute), State: "planned", Reason: "It is not due yet."}}
+	for i := range 3 {
+		at := begin.Add(time.Duration(2-i) * time.Minute)
+		list = append(list, ledger.Shown{NominalAt: at, State: "succeeded", Disposition: job.DispositionFired, Reason: "It was called."})
+	}
+	a.Shown = map[string][]ledger.Shown{jobID: list}
+	return a.Shown
+}
+
 // trigger adds an execution that a client triggered.
 func trigger(a *ledger.Account) {
 	at := begin.Add(30 * time.Second)
@@ -94,6 +105,7 @@ func fence(counter int64) job.Fence {
 func TestSoundAccountBreaksNothing(t *testing.T) {
 	a := sound()
 	trigger(a)
+	shown(a)
 	for _, v := range append(ledger.Check(sound()), ledger.Check(a)...) {
 		t.Error(v)
 	}
@@ -154,6 +166,18 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		}},
 		{"an occurrence of no definition", "I1", func(a *ledger.Account) { a.Jobs[0].Job.Definition.EffectiveAt = begin.Add(1) }},
 		{"fired and never seen", "I1", func(a *ledger.Account) { a.Calls = a.Calls[1:] }},
+		{"an account without an occurrence", "I1", func(a *ledger.Account) { list := shown(a); list[jobID] = slices.Delete(list[jobID], 1, 2) }},
+		{"an account with an occurrence twice", "I1", func(a *ledger.Account) {
+			list := shown(a)
+			list[jobID] = append(list[jobID], list[jobID][3])
+		}},
+		{"an account with an occurrence of no definition", "I1", func(a *ledger.Account) {
+			list := shown(a)
+			list[jobID] = slices.Insert(list[jobID], 2, ledger.Shown{NominalAt: begin.Add(90 * time.Second), State: "unknown", Reason: "Nothing is on record of it."})
+		}},
+		{"an account out of order", "I1", func(a *ledger.Account) { slices.Reverse(shown(a)[jobID]) }},
+		{"an account that says otherwise", "I1", func(a *ledger.Account) { shown(a)[jobID][2].Disposition = job.DispositionSkippedMissed }},
+		{"an account without a reason", "I1", func(a *ledger.Account) { shown(a)[jobID][2].Reason = "" }},
 		{"a range that counts wrong", "I1", func(a *ledger.Account) {
 			at := begin.Add(-time.Minute)
 			e := job.SkippedEvent(a.Events[0].Entry, job.TargetRef{}, job.SkippedRange{From: at, To: at, Count: 5}, job.DispositionSkippedMissed, begin)

@@ -71,6 +71,10 @@ func (c jobs) Definition(ctx context.Context, id, definition string) (job.Defini
 	return v.a, v.b, err
 }
 
+func (c jobs) Definitions(ctx context.Context, id, before string, limit int) ([]job.Definition, error) {
+	return c.p.w.cold.Definitions(ctx, id, before, limit)
+}
+
 func (c jobs) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) ([]job.Job, string, error) {
 	return c.p.w.cold.List(ctx, tenant, cursor, limit)
 }

@@ -3,6 +3,10 @@ package sim
 import (
 	"net/http"
 	"net/url"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
 // pageSize is how much a client asks for at once: so little that there are many pages.
@@ -25,6 +29,39 @@ func (w *world) read() {
 	for n := range min(readJobs, len(ids)) {
 		id := ids[(int(w.faults.dice.roll("reads")*float64(len(ids)))+n)%len(ids)]
 		w.executions[id] = w.pages("/jobs/"+id+"/executions", "execution_id")
+		if list, whole := w.occurrences(id); whole {
+			w.shown[id] = list
+		}
+	}
+}
+
+// occurrences reads the account of a job; whole reports whether every page was answered.
+func (w *world) occurrences(id string) (list []ledger.Shown, whole bool) {
+	to := time.Now().Add(time.Minute).UTC().Format(time.RFC3339Nano) // some are planned
+	path := "/jobs/" + id + "/occurrences?limit=40&to=" + url.QueryEscape(to)
+	for query := ""; ; {
+		page, ok := w.request("reader", http.StatusOK, http.MethodGet, path+query, nil)
+		if !ok {
+			return nil, false
+		}
+		items, _ := page["items"].([]any)
+		for _, x := range items {
+			item, _ := x.(map[string]any)
+			at, _ := item["nominal_at"].(string)
+			nominal, err := time.Parse(time.RFC3339Nano, at)
+			if err != nil {
+				panic(err) // the API answers in its own form
+			}
+			state, _ := item["state"].(string)
+			disposition, _ := item["disposition"].(string)
+			reason, _ := item["reason"].(string)
+			list = append(list, ledger.Shown{NominalAt: nominal, State: state, Disposition: job.Disposition(disposition), Reason: reason})
+		}
+		cursor, _ := page["next_cursor"].(string)
+		if cursor == "" {
+			return list, true
+		}
+		query = "&cursor=" + url.QueryEscape(cursor)
 	}
 }
 

@@ -152,7 +152,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		Excused: map[string][]ledger.Window{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
 		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals, Requests: w.requests,
 		Settles: settleFor - time.Minute,
-		Deleted: w.deleted, Listed: w.listed, Executions: w.executions,
+		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
 	for i, p := range w.callers {

@@ -85,6 +85,7 @@ type world struct {
 
 	listed     map[string]int // by the pages that a client read
 	executions map[string]map[string]int
+	shown      map[string][]ledger.Shown
 	stops      []ledger.Stop
 	updates    []string // the definition of each of the stops that is an update
 	// registered, triggers, resumed (the jobs whose last change is a resume) and refusals are what clients were answered.
@@ -133,7 +134,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*jobapi.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
-		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
+		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, shown: map[string][]ledger.Shown{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
 		attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {

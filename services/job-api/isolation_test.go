@@ -237,7 +237,7 @@ func TestOperationWithoutACheckOfTheTenantIsNoticed(t *testing.T) {
 	w.report = func(_ string, args ...any) { noticed[fmt.Sprint(args[0])] = true }
 	w.tryAll()
 	for _, op := range []string{
-		"getJob", "replaceJob", "patchJob", "deleteJob", "pauseJob", "resumeJob", "cancelJob", "triggerJob", "listExecutions", "getExecution", "cancelExecution",
+		"getJob", "replaceJob", "patchJob", "deleteJob", "pauseJob", "resumeJob", "cancelJob", "triggerJob", "listExecutions", "listOccurrences", "getExecution", "cancelExecution",
 	} {
 		if !noticed[op] {
 			t.Errorf("%s shows or changes another tenant's job, and the test did not notice", op)

@@ -186,7 +186,7 @@ func TestEveryOperationOnAStoreThatIsAwayAnswers503(t *testing.T) {
 			t.Errorf("%s: headers %v", op.id, h)
 		}
 	}
-	if tried != 29 {
+	if tried != 30 {
 		t.Errorf("%d operations were tried", tried)
 	}
 }

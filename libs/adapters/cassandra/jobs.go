@@ -285,44 +285,6 @@ func (s *JobStore) RemoveListings(ctx context.Context, tenant job.Tenant) error 
 	return failed("remove listings", err)
 }
 
-// PutDefinition implements jobstore.Jobs. The first definition of a job says where its history lies as a one-shot, which may go on until
-// HistoryTTL after it was superseded, and is kept for as long after that.
-func (s *JobStore) PutDefinition(ctx context.Context, jobID string, d job.Definition) error {
-	keep := jobstore.HistoryTTL
-	if d.Schedule.Type == job.ScheduleOneShot && job.FirstDefinition(jobID, d.ID) {
-		keep *= 2
-	}
-	q := s.session.Query("INSERT INTO definitions (job_id, definition_id, row) VALUES (?, ?, ?) USING TTL ?", jobID, d.ID, wire.MarshalDefinition(&d),
-		int(keep.Seconds()))
-	return failed("definition", q.Idempotent(true).ExecContext(ctx))
-}
-
-// Definition implements jobstore.Jobs.
-func (s *JobStore) Definition(
-	ctx context.Context, jobID, definitionID string,
-) (d job.Definition, endsAt time.Time, err error) {
-	it := s.session.Query("SELECT row FROM definitions WHERE job_id = ? AND definition_id >= ?", jobID, definitionID).
-		Idempotent(true).IterContext(ctx)
-	found := false
-	var row []byte
-	for it.Scan(&row) {
-		other, err := wire.UnmarshalDefinition(row)
-		switch {
-		case err != nil:
-			return d, endsAt, errors.Join(err, it.Close())
-		case other.ID == definitionID:
-			d, found = other, true
-		case endsAt.IsZero() || other.EffectiveAt.Before(endsAt):
-			endsAt = other.EffectiveAt
-		}
-		row = nil
-	}
-	if err = it.Close(); err == nil && !found {
-		err = jobstore.ErrNotFound
-	}
-	return d, endsAt, failed("definition", err)
-}
-
 // List implements jobstore.Jobs. A job that is listed but has no row was never created.
 func (s *JobStore) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.Job, next string, err error) {
 	for {

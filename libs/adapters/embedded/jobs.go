@@ -306,6 +306,26 @@ func (s *JobStore) Definition(
 	return d, endsAt, nil
 }
 
+// Definitions implements jobstore.Jobs.
+func (s *JobStore) Definitions(ctx context.Context, jobID, before string, limit int) (list []job.Definition, err error) {
+	it, err := s.db.pebble.NewIterWithContext(ctx, &pebble.IterOptions{
+		LowerBound: text([]byte{tableDefinition}, jobID), UpperBound: definitionKey(jobID, before),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("embedded: definitions: %w", err)
+	}
+	for ok := it.Last(); ok && len(list) < limit && err == nil; ok = it.Prev() {
+		var d job.Definition
+		if d, err = wire.UnmarshalDefinition(it.Value()); err == nil {
+			list = append(list, d)
+		}
+	}
+	if err = errors.Join(err, it.Error(), it.Close()); err != nil {
+		return nil, fmt.Errorf("embedded: definitions: %w", err)
+	}
+	return list, nil
+}
+
 // List implements jobstore.Jobs.
 func (s *JobStore) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) ([]job.Job, string, error) {
 	prefix := text([]byte{tableListing}, tenant.String())

@@ -64,6 +64,12 @@ func (x *jobsPort) Definition(ctx context.Context, jobID, definitionID string) (
 	return a, b, err
 }
 
+func (x *jobsPort) Definitions(ctx context.Context, jobID, before string, limit int) (a []job.Definition, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "Definitions", began, err) }(time.Now())
+	a, err = x.Jobs.Definitions(ctx, jobID, before, limit)
+	return a, err
+}
+
 func (x *jobsPort) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (a []job.Job, b string, err error) {
 	defer func(began time.Time) { x.m.done("jobs", "List", began, err) }(time.Now())
 	a, b, err = x.Jobs.List(ctx, tenant, cursor, limit)

@@ -95,6 +95,21 @@ func definitionEnds(t *testing.T, s jobstore.Jobs) {
 			t.Errorf("definition %d ends at %s, want %s", i, endsAt, want)
 		}
 	}
+	reversed := slices.Clone(put)
+	slices.Reverse(reversed)
+	for _, limit := range []int{1, 3, 4, 10} {
+		var all, page []job.Definition
+		for before := job.NextDefinitionID(put[len(put)-1].ID, newDefinitionID()); before != ""; {
+			var err error
+			page, err = s.Definitions(t.Context(), jobID, before, limit)
+			must(t, err)
+			all = append(all, page...)
+			if before = ""; len(page) == limit {
+				before = page[limit-1].ID
+			}
+		}
+		same(t, fmt.Sprintf("all definitions, %d at a time", limit), all, reversed)
+	}
 }
 
 func listing(t *testing.T, s jobstore.Jobs) {

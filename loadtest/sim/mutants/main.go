@@ -126,6 +126,16 @@ var mutants = []mutant{
 		from: "entries[i].WrittenAt, entries[i].Trace, entries[i].By = began, trace.Of(ctx), &by",
 		to:   "_, entries[i].WrittenAt, entries[i].Trace = by, began, trace.Of(ctx)",
 	},
+	{
+		name: "an account leaves out what was skipped together", file: "services/job-api/internal/reads/occurrences.go",
+		from: "if x.Skipped != nil && !at.Before(x.Skipped.From) && !at.After(x.Skipped.To) {",
+		to:   "if x.Skipped != nil && at.Equal(x.Skipped.From) {",
+	},
+	{
+		name: "an account goes on with a definition that was superseded", file: "services/job-api/internal/reads/occurrences.go",
+		from: "end = d.EffectiveAt\n",
+		to:   "_ = d.EffectiveAt\n",
+	},
 }
 
 // mostSeeds is the number of seeds within which a mutant must be caught.

@@ -251,6 +251,14 @@ func (c *Cold) Definition(_ context.Context, jobID, definitionID string) (d job.
 	return all[i], endsAt, nil
 }
 
+// Definitions implements jobstore.Jobs.
+func (c *Cold) Definitions(_ context.Context, jobID, before string, limit int) ([]job.Definition, error) {
+	all, err := c.Superseded(jobID)
+	all = slices.DeleteFunc(all, func(d job.Definition) bool { return d.ID >= before })
+	slices.Reverse(all)
+	return all[:min(len(all), limit)], err
+}
+
 // Superseded returns all of a job's superseded definitions, oldest first.
 func (c *Cold) Superseded(jobID string) ([]job.Definition, error) {
 	c.mu.Lock()

@@ -25,6 +25,7 @@ type cli struct {
 	Sink        sinkCmd           `cmd:"" help:"Run a webhook target that answers 200 and counts."`
 	Jobs        jobsCmd           `cmd:"" help:"Create, look at and change jobs."`
 	Executions  executionsCmd     `cmd:"" help:"Show what became of a job's occurrences."`
+	Occurrences occurrencesCmd    `cmd:"" help:"Account for each instant that a job's schedule names."`
 	Schedule    scheduleCmd       `cmd:"" help:"Preview schedules."`
 	DeadLetters deadLettersCmd    `cmd:"" help:"Look at executions that were given up."`
 	Tenants     tenantsCmd        `cmd:"" help:"Make and list tenants."`

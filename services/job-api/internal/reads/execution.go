@@ -1,6 +1,7 @@
 package reads
 
 import (
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -26,6 +27,10 @@ type Execution struct {
 	RequestID   string `json:"request_id,omitempty"`
 	// lastEnd is when the last attempt on record ended.
 	lastEnd time.Time
+	// released is set if a fire of it was given up because its instant belongs to another definition.
+	released bool
+	// gaveUp is why no attempt follows the last one, which failed.
+	gaveUp string
 }
 
 type skippedRun struct {
@@ -74,8 +79,11 @@ func group(events []job.Event) []*Execution {
 	var last *Execution
 	for i := range events {
 		e := &events[i]
-		if e.Type == job.EventReleased {
-			continue // a fire that another definition's fire replaced: nothing came of it, and nothing will
+		if e.Type == job.EventReleased { // a fire that another definition's fire replaced: nothing came of it, and nothing will
+			if last != nil && last.ExecutionID == e.Entry.ExecutionID {
+				last.released = true
+			}
+			continue
 		}
 		if e.Type == job.EventSkipped {
 			list = append(list, newSkipped(e))
@@ -93,7 +101,7 @@ func group(events []job.Event) []*Execution {
 		}
 		last.add(e)
 	}
-	return list
+	return slices.DeleteFunc(list, func(x *Execution) bool { return x.released && len(x.Attempts) == 0 })
 }
 
 // newSkipped returns a run of skipped occurrences as one execution.
@@ -106,13 +114,17 @@ func newSkipped(e *job.Event) *Execution {
 	}
 }
 
-// add adds an event. Of two outcomes of one attempt (an event that came twice, or a crash) the first stands.
+// add adds an event. Of two outcomes of one attempt (an event that came twice, or a crash) the first stands, but one of a call before one
+// that refused it: the target was called, whatever else is on record.
 func (x *Execution) add(e *job.Event) {
 	if e.Type != job.EventAttempt {
 		return
 	}
 	if n := len(x.Attempts); n > 0 && x.Attempts[n-1].Number == e.Entry.Attempt {
-		return
+		if x.Disposition == job.DispositionFired || e.Disposition != job.DispositionFired {
+			return
+		}
+		x.Attempts = x.Attempts[:n-1]
 	}
 	x.Attempts = append(x.Attempts, newAttempt(e))
 	if e.Disposition != "" && x.Disposition != job.DispositionFired {
@@ -139,7 +151,7 @@ func (x *Execution) add(e *job.Event) {
 		x.State = "cancelled"
 	default:
 		x.State = "retrying"
-		if _, reason := e.Next(); reason != "" {
+		if _, x.gaveUp = e.Next(); x.gaveUp != "" {
 			x.State = "dead"
 		}
 	}

@@ -162,22 +162,28 @@ func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.Exe
 // may have waited since for room in its target's lane. A bucket with an entry that is not done stays open, and what is done
 // is on record. The entry's definition is the one that was in force then.
 func (rs *Reads) findRequested(ctx context.Context, l job.Locator) error {
-	from, err := rs.Pending.LowWater(ctx, l.Partition)
+	written := l.Minute + int64(jobstore.KeyTTL/time.Minute) // at the latest
+	return rs.findOpen(ctx, l.Partition, l.Minute, written+2, func(row *job.PendingRow) bool { return row.ExecutionID == l.ExecutionID })
+}
+
+// findOpen looks for an entry in the open buckets of a partition, in the minutes of [from, to) that are not ahead. It fails with
+// jobstore.ErrNotFound if it is not there, or behind too much else.
+func (rs *Reads) findOpen(ctx context.Context, partition int, from, to int64, is func(row *job.PendingRow) bool) error {
+	low, err := rs.Pending.LowWater(ctx, partition)
 	if err != nil {
-		return fmt.Errorf("read low-water mark of partition %d: %w", l.Partition, err)
+		return fmt.Errorf("read low-water mark of partition %d: %w", partition, err)
 	}
-	to := max(job.Minute(rs.Clock.Now()), l.Minute) + 2 // by the clock of the process that wrote it
-	to = min(to, l.Minute+int64(jobstore.KeyTTL/time.Minute)+2)
-	from = max(from, l.Minute)
+	to = min(to, max(job.Minute(rs.Clock.Now()), from)+2) // by the clock of the process that wrote it
+	from = max(from, low)
 	for range requestBuckets {
-		minute, ok, err := rs.Pending.FirstOpen(ctx, l.Partition, from, to)
+		minute, ok, err := rs.Pending.FirstOpen(ctx, partition, from, to)
 		if err != nil {
-			return fmt.Errorf("find open bucket of partition %d from minute %d: %w", l.Partition, from, err)
+			return fmt.Errorf("find open bucket of partition %d from minute %d: %w", partition, from, err)
 		}
 		if !ok {
 			break
 		}
-		found, err := rs.requestIn(ctx, l, minute)
+		found, err := rs.openIn(ctx, partition, minute, is)
 		if found || err != nil {
 			return err
 		}
@@ -186,16 +192,18 @@ func (rs *Reads) findRequested(ctx context.Context, l job.Locator) error {
 	return jobstore.ErrNotFound
 }
 
-// requestIn reports whether a request's entry is in a bucket.
-func (rs *Reads) requestIn(ctx context.Context, l job.Locator, minute int64) (bool, error) {
+// openIn reports whether an entry that is the one is in a bucket.
+func (rs *Reads) openIn(ctx context.Context, partition int, minute int64, is func(row *job.PendingRow) bool) (bool, error) {
 	var after *job.Locator
 	for range requestPages {
-		rows, err := rs.Pending.Scan(ctx, l.Partition, minute, after, requestPage)
+		rows, err := rs.Pending.Scan(ctx, partition, minute, after, requestPage)
 		if err != nil {
-			return false, fmt.Errorf("scan bucket of partition %d and minute %d: %w", l.Partition, minute, err)
+			return false, fmt.Errorf("scan bucket of partition %d and minute %d: %w", partition, minute, err)
 		}
-		if slices.ContainsFunc(rows, func(r job.PendingRow) bool { return r.ExecutionID == l.ExecutionID }) {
-			return true, nil
+		for i := range rows {
+			if is(&rows[i]) {
+				return true, nil
+			}
 		}
 		if len(rows) < requestPage {
 			break
@@ -205,7 +213,7 @@ func (rs *Reads) requestIn(ctx context.Context, l job.Locator, minute int64) (bo
 	return false, nil
 }
 
-// Bounds on the search for the entry of a request: how many open buckets are read, and how many pages of each.
+// Bounds on the search for an entry: how many open buckets are read, and how many pages of each.
 const (
 	requestBuckets = 60
 	requestPages   = 10

@@ -29,6 +29,7 @@ func (rs *Reads) Operations() map[string]edge.Operation {
 	return map[string]edge.Operation{
 		"getJob": rs.getJob, "listJobs": rs.listJobs, "getExecution": rs.getExecution, "listExecutions": rs.listExecutions,
 		"listDeadLetters": rs.listDeadLetters, "getDispatch": rs.getDispatch, "previewSchedule": rs.previewSchedule,
-		"listJobChanges": rs.listJobChanges, "listChanges": rs.listChanges,
+		"listOccurrences": rs.listOccurrences,
+		"listJobChanges":  rs.listJobChanges, "listChanges": rs.listChanges,
 	}
 }

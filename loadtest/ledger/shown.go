@@ -1,0 +1,52 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// checkShown checks that the account of a job that a client was shown has each instant once, with the disposition that the history
+// gives to it, and leaves out none that is expected or on record.
+func checkShown(r *report, a *Account, j *JobAccount, given map[int64][]job.Disposition, expected, ahead map[int64]bool) {
+	list, read := a.Shown[j.Job.ID]
+	if !read {
+		return
+	}
+	shown := map[int64]bool{}
+	for n := range list {
+		s := &list[n]
+		ms := s.NominalAt.UnixMilli()
+		if shown[ms] {
+			r.add("I1", j.Job.ID, "its account shows instant %s twice", s.NominalAt.Format(time.RFC3339Nano))
+		}
+		if n > 0 && !s.NominalAt.Before(list[n-1].NominalAt) {
+			r.add("I1", j.Job.ID, "its account shows instant %s after an earlier one", s.NominalAt.Format(time.RFC3339Nano))
+		}
+		if s.Reason == "" {
+			r.add("I1", j.Job.ID, "its account does not say how instant %s came to be %s", s.NominalAt.Format(time.RFC3339Nano), s.State)
+		}
+		shown[ms] = true
+		if len(given[ms]) == 0 && !expected[ms] && !s.NominalAt.Before(a.From) && s.NominalAt.Before(a.Until) && !inPausedTail(&j.Job, s.NominalAt) {
+			r.add("I1", j.Job.ID, "its account shows instant %s, which belongs to no definition", s.NominalAt.Format(time.RFC3339Nano))
+		}
+		known := s.NominalAt.Before(a.Until) && !ahead[ms] && !a.excuses(j.Job.ID, s.NominalAt)
+		if ds := given[ms]; known && len(ds) == 1 && ds[0] != s.Disposition {
+			r.add("I1", j.Job.ID, "its account shows instant %s as %s (%q), and the history as %s", s.NominalAt.Format(time.RFC3339Nano), s.State, s.Disposition, ds[0])
+		}
+	}
+	left := func(ms int64) bool {
+		at := time.UnixMilli(ms)
+		return !shown[ms] && !at.Before(a.From) && at.Before(a.Until)
+	}
+	for ms := range given {
+		if left(ms) {
+			r.add("I1", j.Job.ID, "its account leaves out instant %s, which is on record", time.UnixMilli(ms).UTC().Format(time.RFC3339Nano))
+		}
+	}
+	for ms := range expected {
+		if left(ms) && len(given[ms]) == 0 {
+			r.add("I1", j.Job.ID, "its account leaves out instant %s, which its schedule names", time.UnixMilli(ms).UTC().Format(time.RFC3339Nano))
+		}
+	}
+}

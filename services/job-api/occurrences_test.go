@@ -1,0 +1,231 @@
+package jobapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+const everyMinute = `{"name":"report","type":"cron","cron_expr":"* * * * *","target":{"kind":"http_webhook","url":"https://example.com/hook"}}`
+
+// accounted is an API whose job `id` was created a second after a full minute, from which at counts.
+type accounted struct {
+	*server
+	id    string
+	began time.Time
+}
+
+func newAccounted(t *testing.T) *accounted {
+	a := &accounted{server: newServer(t, nil), began: time.Now()}
+	time.Sleep(time.Second)
+	a.id = a.create(everyMinute)
+	return a
+}
+
+// at returns the instant n minutes after the beginning.
+func (a *accounted) at(n int) time.Time { return a.began.Add(time.Duration(n) * time.Minute) }
+
+// entry returns the entry of the occurrence at minute n.
+func (a *accounted) entry(n int) job.Entry {
+	row, err := a.jobs.Get(a.t.Context(), a.id)
+	must(a.t, err)
+	return job.NewEntry(job.Entry{
+		Locator: job.Locator{
+			Partition: bucket.Partition(a.id, 4), DueAt: a.at(n), ExecutionID: job.ScheduleExecutionID(a.id, a.at(n)), Attempt: 1, DefinitionID: row.Definition.ID,
+		},
+		JobID: a.id, Tenant: row.Tenant, Trigger: job.TriggerSchedule, NominalAt: a.at(n), ScheduledFor: a.at(n), Ordinal: n,
+	}, a.at(n))
+}
+
+// attempt records how attempt k of the occurrence at minute n ended.
+func (a *accounted) attempt(n, k int, o job.Outcome) {
+	f := &job.Fire{Entry: a.entry(n), Retry: job.RetryPolicy{MaxAttempts: 3, Window: time.Hour}}
+	f.Attempt = k
+	if o.Disposition = job.DispositionFired; o.Kind == job.OutcomeCancelled {
+		o.Disposition = job.DispositionCancelled
+	} else {
+		o.Timeline = job.Timeline{Taken: f.DueAt, Invoked: f.DueAt.Add(5 * time.Millisecond), Completed: f.DueAt.Add(time.Second)}
+	}
+	e := job.AttemptEvent(f, job.TargetRef{}, o, f.DueAt)
+	must(a.t, a.deps.History.Record(a.t.Context(), jobstore.Unencoded(&e)))
+}
+
+// skip records a run of skipped occurrences.
+func (a *accounted) skip(from, to int, d job.Disposition) {
+	r := job.SkippedRange{From: a.at(from), To: a.at(to), Count: to - from + 1}
+	e := job.SkippedEvent(a.entry(from), job.TargetRef{}, r, d, a.at(to))
+	must(a.t, a.deps.History.Record(a.t.Context(), jobstore.Unencoded(&e)))
+}
+
+// account returns the occurrences, by pages of a size, each as "minute state disposition attempts".
+func (a *accounted) account(query string, size int) (list []string, reasons map[int]string) {
+	reasons = map[int]string{}
+	for cursor := ""; ; {
+		page, _ := a.answer(http.StatusOK, http.MethodGet, fmt.Sprintf("/jobs/%s/occurrences?limit=%d%s%s", a.id, size, query, cursor), "")
+		items := page["items"].([]any)
+		if len(items) > size {
+			a.t.Fatalf("a page of %d has %d items", size, len(items))
+		}
+		for _, item := range items {
+			o := item.(map[string]any)
+			at, err := time.Parse(time.RFC3339Nano, o["nominal_at"].(string))
+			must(a.t, err)
+			n := int(at.Sub(a.began) / time.Minute)
+			text := fmt.Sprint(n, " ", o["state"])
+			for _, name := range []string{"disposition", "attempts"} {
+				if v := o[name]; v != nil {
+					text += fmt.Sprint(" ", v)
+				}
+			}
+			list, reasons[n] = append(list, text), o["reason"].(string)
+		}
+		next, _ := page["next_cursor"].(string)
+		if next == "" {
+			return list, reasons
+		}
+		if len(list) > 10_000 {
+			a.t.Fatal("the pages do not end")
+		}
+		cursor = "&cursor=" + next
+	}
+}
+
+func until(at time.Time) string { return "&to=" + at.Format(time.RFC3339Nano) }
+
+func wantAccount(t *testing.T, got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("the account is\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+func TestAccountNamesEachOccurrenceOnceWithWhatBecameOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		time.Sleep(10*time.Minute + 30*time.Second)
+		failed := job.Outcome{Kind: job.OutcomeFailed, Retryable: true}
+		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeCancelled}) // one executor refused it after another, which was lost, had called
+		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeSucceeded})
+		a.attempt(2, 1, failed)
+		a.attempt(2, 2, job.Outcome{Kind: job.OutcomeSucceeded})
+		a.attempt(3, 1, job.Outcome{Kind: job.OutcomeFailed})
+		a.attempt(4, 1, failed)
+		a.skip(5, 6, job.DispositionSkippedMissed) // and 7 went missing
+		a.attempt(8, 1, job.Outcome{Kind: job.OutcomeCancelled})
+		ninth, tenth := a.entry(9), a.entry(10)
+		records := a.deps.Outcomes.(attempts.Records)
+		_, err := records.Finish(t.Context(), []attempts.Completion{{
+			Key: attempts.KeyOf(&ninth), Outcome: &job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired},
+		}}, time.Now())
+		must(t, err)
+		must(t, a.pending.Put(t.Context(), []job.Entry{tenth}))
+		want := []string{
+			"12 planned", "11 planned", "10 pending", "9 succeeded fired 1", "8 cancelled cancelled 1", "7 unknown", "6 skipped skipped_missed",
+			"5 skipped skipped_missed", "4 retrying fired 1", "3 dead fired 1", "2 succeeded fired 2", "1 succeeded fired 1",
+		}
+		for _, size := range []int{1, 2, 5, 12, 100} {
+			got, reasons := a.account(until(a.at(12).Add(time.Second)), size)
+			wantAccount(t, got, want)
+			for n, word := range map[int]string{
+				12: "not due yet", 10: "was not called yet", 8: "cancelled", 7: "Nothing is on record", 6: "catch_up_window", 4: "next one follows",
+				3: "another attempt does not mend", 2: "attempt 2", 1: "the first attempt",
+			} {
+				if !strings.Contains(reasons[n], word) {
+					t.Errorf("of %d it says: %s", n, reasons[n])
+				}
+			}
+		}
+		got, _ := a.account("", 100)
+		wantAccount(t, got, want[2:])
+		got, _ = a.account("&from="+a.at(6).Format(time.RFC3339)+until(a.at(9)), 2) // in the middle of the run
+		wantAccount(t, got, want[4:7])
+		a.answer(http.StatusOK, http.MethodPost, "/dispatch/pause", "{}")
+		if _, reasons := a.account("", 1); !strings.Contains(reasons[10], "held") {
+			t.Errorf("of what is held it says: %s", reasons[10])
+		}
+	})
+}
+
+// Around a pause, an update in it and a resume, an instant belongs to one definition and is named once.
+func TestAccountFollowsTheDefinitionsThatWereInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		path := "/jobs/" + a.id
+		for n := range 3 {
+			a.attempt(n+1, 1, job.Outcome{Kind: job.OutcomeSucceeded})
+		}
+		time.Sleep(3*time.Minute + 9*time.Second) // 3:10
+		a.answer(http.StatusOK, http.MethodPost, path+"/pause", "")
+		time.Sleep(2 * time.Minute) // 5:10
+		got, _ := a.account(until(a.at(6).Add(time.Second)), 100)
+		wantAccount(t, got, []string{"6 paused", "5 paused", "4 paused", "3 succeeded fired 1", "2 succeeded fired 1", "1 succeeded fired 1"})
+		a.answer(http.StatusOK, http.MethodPatch, path, `{"name":"another"}`, "If-Match", "*")
+		time.Sleep(time.Minute) // 6:10
+		a.answer(http.StatusOK, http.MethodPost, path+"/resume", "")
+		time.Sleep(10 * time.Second)
+		odd := strings.Replace(everyMinute, "* * * * *", "1-59/2 * * * *", 1)
+		pending := []string{"6 pending", "5 pending", "4 pending", "3 succeeded fired 1", "2 succeeded fired 1", "1 succeeded fired 1"}
+		got, _ = a.account("", 2)
+		wantAccount(t, got, pending)
+		a.answer(http.StatusOK, http.MethodPut, path, odd, "If-Match", "*")
+		for _, size := range []int{1, 100} {
+			got, _ = a.account(until(a.at(10)), size)
+			wantAccount(t, got, append([]string{"9 planned", "7 planned"}, pending...))
+		}
+		time.Sleep(time.Minute) // 7:20
+		a.answer(http.StatusOK, http.MethodPost, path+"/cancel", "")
+		got, _ = a.account(until(a.at(100)), 100)
+		if len(got) == 0 || got[0][0] != '7' {
+			t.Errorf("after the cancel the account begins with %v", got)
+		}
+	})
+}
+
+func TestAccountEndsWithTheLastOccurrence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		for _, schedule := range []string{`"type":"cron","cron_expr":"* * * * *"`, `"type":"interval","every":"1m","start_at":"` + a.at(1).Format(time.RFC3339) + `"`} {
+			body := strings.Replace(everyMinute, `"type":"cron","cron_expr":"* * * * *"`, schedule+`,"max_occurrences":3`, 1)
+			a.id = a.create(body)
+			got, _ := a.account(until(a.at(1000)), 2)
+			wantAccount(t, got, []string{"3 planned", "2 planned", "1 planned"})
+		}
+		a.id = a.create(strings.Replace(everyMinute, `"type":"cron","cron_expr":"* * * * *"`, `"type":"one_shot","delay":"119s"`, 1))
+		got, _ := a.account(until(a.at(1000)), 2)
+		wantAccount(t, got, []string{"2 planned"})
+	})
+}
+
+// What was triggered by hand between two occurrences is read, but not without a bound.
+func TestAccountGoesOnWhereMuchElseIsOnRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		time.Sleep(2*time.Minute + 30*time.Second)
+		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeSucceeded})
+		a.attempt(2, 1, job.Outcome{Kind: job.OutcomeSucceeded})
+		var triggered []jobstore.Recorded
+		for n := range 12_000 {
+			e := a.entry(1)
+			e.Trigger, e.NominalAt = job.TriggerManual, a.at(1).Add(time.Duration(n+1)*time.Millisecond)
+			e.ExecutionID = fmt.Sprintf("exe_%s-m%s%05d", strings.TrimPrefix(a.id, job.JobPrefix), "01ARZ3NDEKTSV4RRFFQ69", n)
+			event := job.AttemptEvent(&job.Fire{Entry: e}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded}, e.NominalAt)
+			triggered = append(triggered, jobstore.Unencoded(&event)...)
+		}
+		for page := range slices.Chunk(triggered, 500) {
+			must(t, a.deps.History.Record(t.Context(), page))
+		}
+		for _, size := range []int{1, 100} {
+			got, _ := a.account("", size)
+			wantAccount(t, got, []string{"2 succeeded fired 1", "1 succeeded fired 1"})
+		}
+	})
+}
