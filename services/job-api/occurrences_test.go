@@ -59,6 +59,15 @@ func (a *accounted) attempt(n, k int, o job.Outcome) {
 	must(a.t, a.deps.History.Record(a.t.Context(), jobstore.Unencoded(&e)))
 }
 
+// publishChanges marks the entries of changes as done, as their events do.
+func (a *accounted) publishChanges() {
+	row, err := a.jobs.Get(a.t.Context(), a.id)
+	must(a.t, err)
+	for _, c := range row.Changes {
+		must(a.t, a.pending.MarkDone(a.t.Context(), []job.Locator{job.ChangeLocator(bucket.Partition(a.id, 4), a.id, c.ID)}))
+	}
+}
+
 // skip records a run of skipped occurrences.
 func (a *accounted) skip(from, to int, d job.Disposition) {
 	r := job.SkippedRange{From: a.at(from), To: a.at(to), Count: to - from + 1}
@@ -116,6 +125,7 @@ func TestAccountNamesEachOccurrenceOnceWithWhatBecameOfIt(t *testing.T) {
 		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeCancelled}) // one executor refused it after another, which was lost, had called
 		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeSucceeded})
 		a.attempt(2, 1, failed)
+		a.attempt(2, 2, job.Outcome{Kind: job.OutcomeCancelled})
 		a.attempt(2, 2, job.Outcome{Kind: job.OutcomeSucceeded})
 		a.attempt(3, 1, job.Outcome{Kind: job.OutcomeFailed})
 		a.attempt(4, 1, failed)
@@ -186,6 +196,107 @@ func TestAccountFollowsTheDefinitionsThatWereInForce(t *testing.T) {
 		got, _ = a.account(until(a.at(100)), 100)
 		if len(got) == 0 || got[0][0] != '7' {
 			t.Errorf("after the cancel the account begins with %v", got)
+		}
+	})
+}
+
+// While dispatch is held, one entry waits, and the others follow from it. It lies in an earlier minute than most of them.
+func TestAccountSaysOfWhatIsHeldThatItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeSucceeded})
+		must(t, a.pending.MarkDone(t.Context(), []job.Locator{a.entry(1).Locator}))
+		must(t, a.pending.Put(t.Context(), []job.Entry{a.entry(2)}))
+		a.answer(http.StatusOK, http.MethodPost, "/dispatch/pause", "{}")
+		time.Sleep(9*time.Minute + 30*time.Second)
+		want := []string{"9 pending", "8 pending", "7 pending", "6 pending", "5 pending", "4 pending", "3 pending", "2 pending", "1 succeeded fired 1"}
+		for _, size := range []int{1, 3, 100} {
+			got, reasons := a.account("", size)
+			wantAccount(t, got, want)
+			if !strings.Contains(reasons[9], "held") {
+				t.Errorf("of what is held it says: %s", reasons[9])
+			}
+		}
+	})
+}
+
+// A fire whose target had no room leaves its row done, and another one from which it comes again.
+func TestAccountSaysOfWhatWasDeferredThatItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		time.Sleep(3*time.Minute + 30*time.Second)
+		var again []job.Entry
+		for n := range 3 {
+			e := a.entry(n + 1)
+			must(t, a.pending.Put(t.Context(), []job.Entry{e}))
+			if n == 2 {
+				break
+			}
+			must(t, a.pending.Defer(t.Context(), e.Locator, a.at(10)))
+			e.DueAt, e.Chained = a.at(10), true
+			again = append(again, job.NewEntry(e, a.at(0)))
+		}
+		must(t, a.pending.Put(t.Context(), again))
+		for _, size := range []int{1, 100} {
+			got, reasons := a.account("", size)
+			wantAccount(t, got, []string{"3 pending", "2 pending", "1 pending"})
+			if !strings.Contains(reasons[2], "no room") {
+				t.Errorf("of what was deferred it says: %s", reasons[2])
+			}
+		}
+	})
+}
+
+// Around an update two definitions may have an entry for one instant. One of them gives its fire up; the other still waits.
+func TestExecutionWaitsAsLongAsOneOfItsDefinitionsDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		shown := func() int {
+			page, _ := a.answer(http.StatusOK, http.MethodGet, "/jobs/"+a.id+"/executions", "")
+			return len(page["items"].([]any))
+		}
+		time.Sleep(2 * time.Minute)
+		old := &job.Fire{Entry: a.entry(1)}
+		fresh := *old
+		fresh.DefinitionID += "later"
+		for _, c := range []struct {
+			event job.Event
+			shown int
+		}{
+			{job.DeferredEvent(old, job.TargetRef{}, a.at(5), a.at(1)), 1},
+			{job.ReleasedEvent(old, job.TargetRef{}, a.at(1)), 0},
+			{job.DeferredEvent(&job.Fire{Entry: fresh.Entry, TakenAt: a.at(2)}, job.TargetRef{}, a.at(6), a.at(2)), 1},
+		} {
+			if c.event.Entry.DefinitionID == fresh.DefinitionID {
+				c.event.ID += "later"
+			}
+			must(t, a.deps.History.Record(t.Context(), jobstore.Unencoded(&c.event)))
+			if n := shown(); n != c.shown {
+				t.Errorf("after %s, %d executions are shown, want %d", c.event.ID, n, c.shown)
+			}
+		}
+	})
+}
+
+// Each page goes on where the definitions of the one before it ended, however many there are.
+func TestAccountGoesBackOverManyDefinitions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		path := "/jobs/" + a.id
+		var want []string
+		for n := range 450 {
+			if n%2 == 0 {
+				a.answer(http.StatusOK, http.MethodPatch, path, `{"name":"another"}`, "If-Match", "*")
+				a.publishChanges()
+			}
+			time.Sleep(time.Minute)
+			a.attempt(n+1, 1, job.Outcome{Kind: job.OutcomeSucceeded})
+			want = append(want, fmt.Sprintf("%d succeeded fired 1", n+1))
+		}
+		slices.Reverse(want)
+		for _, size := range []int{7, 500} {
+			got, _ := a.account("", size)
+			wantAccount(t, got, want)
 		}
 	})
 }

@@ -27,8 +27,8 @@ type Execution struct {
 	RequestID   string `json:"request_id,omitempty"`
 	// lastEnd is when the last attempt on record ended.
 	lastEnd time.Time
-	// released is set if a fire of it was given up because its instant belongs to another definition.
-	released bool
+	// waits are the definitions under which a fire of it was deferred, without those that gave it up afterwards.
+	waits []string
 	// gaveUp is why no attempt follows the last one, which failed.
 	gaveUp string
 }
@@ -81,7 +81,7 @@ func group(events []job.Event) []*Execution {
 		e := &events[i]
 		if e.Type == job.EventReleased { // a fire that another definition's fire replaced: nothing came of it, and nothing will
 			if last != nil && last.ExecutionID == e.Entry.ExecutionID {
-				last.released = true
+				last.waits = slices.DeleteFunc(last.waits, func(id string) bool { return id == e.Entry.DefinitionID })
 			}
 			continue
 		}
@@ -101,7 +101,13 @@ func group(events []job.Event) []*Execution {
 		}
 		last.add(e)
 	}
-	return slices.DeleteFunc(list, func(x *Execution) bool { return x.released && len(x.Attempts) == 0 })
+	return list
+}
+
+// nothing reports whether nothing came of the execution: its fires were only deferred, and then given up because its instant belongs to
+// another definition.
+func (x *Execution) nothing() bool {
+	return x.Skipped == nil && len(x.Attempts) == 0 && len(x.waits) == 0
 }
 
 // newSkipped returns a run of skipped occurrences as one execution.
@@ -118,10 +124,11 @@ func newSkipped(e *job.Event) *Execution {
 // that refused it: the target was called, whatever else is on record.
 func (x *Execution) add(e *job.Event) {
 	if e.Type != job.EventAttempt {
+		x.waits = append(x.waits, e.Entry.DefinitionID)
 		return
 	}
 	if n := len(x.Attempts); n > 0 && x.Attempts[n-1].Number == e.Entry.Attempt {
-		if x.Disposition == job.DispositionFired || e.Disposition != job.DispositionFired {
+		if !x.Attempts[n-1].refused() || !e.Outcome.Invoked() {
 			return
 		}
 		x.Attempts = x.Attempts[:n-1]
@@ -155,6 +162,11 @@ func (x *Execution) add(e *job.Event) {
 			x.State = "dead"
 		}
 	}
+}
+
+// refused reports whether nobody was called in an attempt.
+func (a *attempt) refused() bool {
+	return a.StartedAt == nil && (a.Outcome == job.OutcomeCancelled || a.Outcome == job.OutcomeSkipped)
 }
 
 // newAttempt returns the attempt that an event reports.

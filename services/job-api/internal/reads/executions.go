@@ -36,7 +36,7 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 			before = jobstore.Cursor{NominalAt: last}
 		}
 	}
-	executions, more, err := rs.executions(ctx, &j, before, oldest, maxRowsRead)
+	executions, last, more, err := rs.executions(ctx, &j, before, oldest, maxRowsRead)
 	if err != nil {
 		return edge.Response{}, err
 	}
@@ -58,21 +58,21 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 			size += 512 + len(x.Attempts[i].ResponseBody) + len(x.Attempts[i].Error)
 		}
 	}
-	if n := len(executions); n > 0 && more {
-		cursor := executions[n-1].position()
+	if more {
+		cursor := position(last.NominalAt, last.ExecutionID)
 		result.NextCursor = &cursor
 	}
 	return edge.Response{Status: http.StatusOK, Body: result}, nil
 }
 
 // executions returns the newest executions of a job before a position, from at most limit events. An execution whose events
-// the limit cuts off is left out, unless it is the only one. more reports whether there may be older ones.
+// the limit cuts off is left out, unless it is the only one. more reports whether there may be older ones, after the place of last.
 func (rs *Reads) executions(
 	ctx context.Context, j *job.Job, before jobstore.Cursor, oldest time.Time, limit int,
-) (list []*Execution, more bool, err error) {
+) (list []*Execution, last jobstore.Cursor, more bool, err error) {
 	events, err := rs.History.Executions(ctx, jobstore.OfJob(j), before, oldest, limit)
 	if err != nil {
-		return nil, false, fmt.Errorf("read history of job %s: %w", j.ID, err)
+		return nil, last, false, fmt.Errorf("read history of job %s: %w", j.ID, err)
 	}
 	list, more = group(events), len(events) == limit
 	if more && len(list) > 0 {
@@ -81,7 +81,10 @@ func (rs *Reads) executions(
 			list = list[:whole]
 		}
 	}
-	return list, more, nil
+	if n := len(list); n > 0 {
+		last = jobstore.Cursor{NominalAt: list[n-1].NominalAt, ExecutionID: list[n-1].ExecutionID}
+	}
+	return slices.DeleteFunc(list, (*Execution).nothing), last, more && len(list) > 0, nil
 }
 
 // getExecution shows an execution.
@@ -123,7 +126,7 @@ func (rs *Reads) recorded(ctx context.Context, id string) (*Execution, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read history of execution %s: %w", id, err)
 	}
-	if x := group(events); len(x) > 0 {
+	if x := group(events); len(x) > 0 && !x[0].nothing() {
 		return x[0], rs.underWay(ctx, x[0])
 	}
 	return nil, nil
@@ -163,11 +166,18 @@ func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.Exe
 // is on record. The entry's definition is the one that was in force then.
 func (rs *Reads) findRequested(ctx context.Context, l job.Locator) error {
 	written := l.Minute + int64(jobstore.KeyTTL/time.Minute) // at the latest
-	return rs.findOpen(ctx, l.Partition, l.Minute, written+2, func(row *job.PendingRow) bool { return row.ExecutionID == l.ExecutionID })
+	err := rs.findOpen(ctx, l.Partition, l.Minute, written+2, func(row *job.PendingRow) bool { return row.ExecutionID == l.ExecutionID })
+	if errors.Is(err, errGaveUp) {
+		return jobstore.ErrNotFound
+	}
+	return err
 }
 
+// errGaveUp: what was looked for may be behind what was read.
+var errGaveUp = errors.New("too much is in the open buckets to look through")
+
 // findOpen looks for an entry in the open buckets of a partition, in the minutes of [from, to) that are not ahead. It fails with
-// jobstore.ErrNotFound if it is not there, or behind too much else.
+// jobstore.ErrNotFound if it is not there, or with errGaveUp.
 func (rs *Reads) findOpen(ctx context.Context, partition int, from, to int64, is func(row *job.PendingRow) bool) error {
 	low, err := rs.Pending.LowWater(ctx, partition)
 	if err != nil {
@@ -175,42 +185,47 @@ func (rs *Reads) findOpen(ctx context.Context, partition int, from, to int64, is
 	}
 	to = min(to, max(job.Minute(rs.Clock.Now()), from)+2) // by the clock of the process that wrote it
 	from = max(from, low)
+	gaveUp := false
 	for range requestBuckets {
 		minute, ok, err := rs.Pending.FirstOpen(ctx, partition, from, to)
 		if err != nil {
 			return fmt.Errorf("find open bucket of partition %d from minute %d: %w", partition, from, err)
 		}
 		if !ok {
-			break
+			if gaveUp {
+				return errGaveUp
+			}
+			return jobstore.ErrNotFound
 		}
-		found, err := rs.openIn(ctx, partition, minute, is)
+		found, whole, err := rs.openIn(ctx, partition, minute, is)
 		if found || err != nil {
 			return err
 		}
+		gaveUp = gaveUp || !whole
 		from = minute + 1
 	}
-	return jobstore.ErrNotFound
+	return errGaveUp
 }
 
-// openIn reports whether an entry that is the one is in a bucket.
-func (rs *Reads) openIn(ctx context.Context, partition int, minute int64, is func(row *job.PendingRow) bool) (bool, error) {
+// openIn reports whether an entry that is the one is in a bucket, and whether the whole bucket was looked through.
+func (rs *Reads) openIn(ctx context.Context, partition int, minute int64, is func(row *job.PendingRow) bool) (found, whole bool, err error) {
 	var after *job.Locator
 	for range requestPages {
 		rows, err := rs.Pending.Scan(ctx, partition, minute, after, requestPage)
 		if err != nil {
-			return false, fmt.Errorf("scan bucket of partition %d and minute %d: %w", partition, minute, err)
+			return false, false, fmt.Errorf("scan bucket of partition %d and minute %d: %w", partition, minute, err)
 		}
 		for i := range rows {
 			if is(&rows[i]) {
-				return true, nil
+				return true, false, nil
 			}
 		}
 		if len(rows) < requestPage {
-			break
+			return false, true, nil
 		}
 		after = &rows[len(rows)-1].Locator
 	}
-	return false, nil
+	return false, false, nil
 }
 
 // Bounds on the search for an entry: how many open buckets are read, and how many pages of each.

@@ -70,7 +70,7 @@ func (rs *Reads) ShowSeries(ctx context.Context, j *job.Job, series *occurrence.
 	}
 	// Its history is no older than the job, except for an instant that lay in the past when the job was created.
 	oldest := job.Later(now.Add(-jobstore.HistoryTTL), j.CreatedAt.Add(-j.Definition.CatchUpWindow-clock.MaxDifference))
-	latest, _, err := rs.executions(ctx, j, jobstore.Cursor{}, oldest, recentEvents)
+	latest, _, _, err := rs.executions(ctx, j, jobstore.Cursor{}, oldest, recentEvents)
 	if err != nil {
 		return nil, err
 	}

@@ -3,10 +3,9 @@ package reads
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -37,10 +36,10 @@ const (
 )
 
 const (
-	// maxSeries bounds the definitions that a page of an account goes back over, seriesRead those that are read at once: each may be large.
+	// maxSeries bounds the definitions that are read for a page of an account, seriesRead those that are read at once: each may be large.
 	maxSeries, seriesRead = 200, 10
-	// recordsRead is how many events are read at once.
-	recordsRead = 500
+	// recordsRead bounds the events that are read at once; recordsMore are read beyond those of a page.
+	recordsRead, recordsMore = 500, 200
 )
 
 // listOccurrences shows a page of the account of a job: each instant that its schedule names with what became of it, the newest first.
@@ -50,7 +49,7 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 	if err != nil {
 		return edge.Response{}, err
 	}
-	cursor, readOn, ok := parsePlace(r.Parameters["cursor"])
+	p, ok := parsePlace(r.Parameters["cursor"])
 	if !ok {
 		return edge.Response{}, edge.BadCursor()
 	}
@@ -62,18 +61,21 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 	if at, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
 		before = job.Instant(at.Add(time.Millisecond - 1))
 	}
-	if !cursor.IsZero() && cursor.Before(before) {
-		before = cursor
+	if p.Before != 0 && time.UnixMilli(p.Before).Before(before) {
+		before = time.UnixMilli(p.Before).UTC()
 	}
-	a := &account{rs: rs, j: &j, now: now, from: from, cursor: readOn}
-	if err := a.readSeries(ctx, before); err != nil {
+	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit()}
+	if p.Read != 0 {
+		a.cursor = jobstore.Cursor{NominalAt: time.UnixMilli(p.Read).UTC(), ExecutionID: p.ReadID}
+	}
+	if err := a.readSeries(ctx, before, p); err != nil {
 		return edge.Response{}, err
 	}
-	result := newPage()
-	items, left, err := a.page(ctx, before, r.Limit())
+	items, left, err := a.page(ctx, before)
 	if err != nil {
 		return edge.Response{}, err
 	}
+	result := newPage()
 	for _, o := range items {
 		result.Items = append(result.Items, o)
 	}
@@ -84,36 +86,51 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 	return edge.Response{Status: http.StatusOK, Body: result}, nil
 }
 
-// place returns the cursor of a page that begins before an instant. If this one ended because too much was read that is no occurrence, the
-// cursor says where to read on as well.
+// place is what a cursor of an account says: the instant before which its page begins; the definition before which the definitions begin
+// that may name its instants, and the end of the first of them; and, if the page before it ended because too much was read that is no
+// occurrence, where to read on. Instants are in milliseconds.
+type place struct {
+	Before     int64  `json:"b"`
+	Definition string `json:"d,omitempty"`
+	End        int64  `json:"e,omitempty"`
+	Read       int64  `json:"r,omitempty"`
+	ReadID     string `json:"i,omitempty"`
+}
+
+// place returns the cursor of a page that begins before an instant.
 func (a *account) place(before time.Time) string {
-	text := strconv.FormatInt(before.UnixMilli(), 10)
-	if a.cut {
-		text += " " + strconv.FormatInt(a.cursor.NominalAt.UnixMilli(), 10) + " " + a.cursor.ExecutionID
+	p := place{Before: before.UnixMilli()}
+	for _, s := range a.series {
+		if p.Definition, p.End = s.after, s.series.EndsAt.UnixMilli(); s.series.Def.EffectiveAt.Before(before) {
+			break
+		}
+		p.Definition, p.End = s.series.Def.ID, s.series.Def.EffectiveAt.UnixMilli()
 	}
-	return base64.RawURLEncoding.EncodeToString([]byte(text))
+	if a.older != "" && !a.from.Before(before) {
+		p.Definition, p.End = a.older, a.from.UnixMilli()
+	}
+	if a.cut {
+		p.Read, p.ReadID = a.cursor.NominalAt.UnixMilli(), a.cursor.ExecutionID
+	}
+	text, _ := json.Marshal(p) // it cannot fail
+	return base64.RawURLEncoding.EncodeToString(text)
 }
 
 // parsePlace returns what a cursor says; the empty one says nothing.
-func parsePlace(cursor string) (before time.Time, readOn jobstore.Cursor, ok bool) {
+func parsePlace(cursor string) (p place, ok bool) {
 	if cursor == "" {
-		return before, readOn, true
+		return p, true
 	}
 	text, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil {
-		return before, readOn, false
+	if err != nil || json.Unmarshal(text, &p) != nil {
+		return p, false
 	}
-	ms, rest, cut := strings.Cut(string(text), " ")
-	at, err := strconv.ParseInt(ms, 10, 53)
-	if err != nil || at < 0 {
-		return before, readOn, false
+	ok = p.Before > 0 && p.Read >= 0 && p.End >= 0 && max(p.Before, p.Read, p.End) < 1<<47
+	if p.Read > 0 {
+		_, bad := job.ParseExecutionID(p.ReadID)
+		ok = ok && bad == nil
 	}
-	if cut {
-		if readOn, ok = parsePosition(base64.RawURLEncoding.EncodeToString([]byte(rest))); !ok {
-			return before, readOn, false
-		}
-	}
-	return time.UnixMilli(at).UTC(), readOn, true
+	return p, ok
 }
 
 // account holds what the schedule names of a job against what is on record, from the newest instant back.
@@ -121,10 +138,11 @@ type account struct {
 	rs        *Reads
 	j         *job.Job
 	now, from time.Time
-	// series are the definitions that were in force from `from` on, the newest first. They do not overlap: each ends where the next
-	// one begins, or at the end that stands beside it.
-	series []*occurrence.Series
-	ends   []time.Time
+	limit     int
+	// series are the definitions that were in force from `from` on, the newest first. They do not overlap.
+	series []inForce
+	// older is the definition before which there are more than one request goes back over; then `from` is where the last of series begins.
+	older string
 	// records are the executions of the schedule that come next, and were read; cursor is where to read on, ended whether that was all, and
 	// cut whether no more may be read for this request.
 	records    []*Execution
@@ -133,34 +151,47 @@ type account struct {
 	read       int
 	// runs are the runs of skipped instants among all that was read.
 	runs []*Execution
-	// older is set if the page ends where there were more definitions than one request goes back over.
-	older bool
+}
+
+// inForce is a definition, which was in force until its series' EndsAt.
+type inForce struct {
+	series *occurrence.Series
+	// until is where its instants end, after is the definition before which it is found, "" for the job row's.
+	until time.Time
+	after string
 }
 
 // readSeries reads which definition was in force when, as far as instants before an end ask for. A definition ends where the first of
 // those began that came after it: a resume reaches back before an update that was made during the pause.
-func (a *account) readSeries(ctx context.Context, before time.Time) error {
+func (a *account) readSeries(ctx context.Context, before time.Time, p place) error {
 	end := before
 	if a.j.Status == job.StatusCancelled && a.j.EndsAt.Before(end) {
 		end = a.j.EndsAt
 	}
-	for page, d := []job.Definition(nil), a.j.Definition; ; {
-		if d.EffectiveAt.Before(end) {
-			def := d
+	d, after, page := a.j.Definition, "", []job.Definition(nil)
+	known := p.Definition == "" // d is the next one to look at
+	if !known {
+		d.ID = p.Definition
+		if at := time.UnixMilli(p.End).UTC(); at.Before(end) {
+			end = at
+		}
+	}
+	for read := 0; ; read++ {
+		if def := d; known && d.EffectiveAt.Before(end) {
 			def.Target.Body = nil // many of them are held
 			series, err := form.Compile(a.j.ID, &def)
 			if err != nil {
 				return err
 			}
 			series.EndsAt = end
-			a.series, a.ends = append(a.series, series), append(a.ends, series.Until(end))
+			a.series = append(a.series, inForce{series, series.Until(end), after})
 			end = d.EffectiveAt
 		}
-		if !end.After(a.from) {
+		if known && !end.After(a.from) {
 			return nil
 		}
-		if len(a.series) == maxSeries { // the next page goes further back
-			a.from, a.older = end, true
+		if read >= maxSeries { // the next page goes further back
+			a.from, a.older = job.Later(a.from, end), d.ID
 			return nil
 		}
 		if len(page) == 0 {
@@ -172,41 +203,42 @@ func (a *account) readSeries(ctx context.Context, before time.Time) error {
 				return nil
 			}
 		}
+		known, after = true, d.ID
 		d, page = page[0], page[1:]
 	}
 }
 
-// named returns the last instant before pos that a schedule names.
-func (a *account) named(pos time.Time) (s *occurrence.Series, at time.Time) {
-	for i, s := range a.series {
-		end := a.ends[i]
+// named returns the last instant before pos that a definition names; the zero time if there is none.
+func (a *account) named(pos time.Time) time.Time {
+	for _, s := range a.series {
+		end := s.until
 		if pos.Before(end) {
 			end = pos
 		}
-		if at, ok := s.Prev(end); ok {
+		if at, ok := s.series.Prev(end); ok {
 			if at.Before(a.from) {
 				break
 			}
-			return s, at
+			return at
 		}
 	}
-	return nil, time.Time{}
+	return time.Time{}
 }
 
 // seriesOf returns the definition that was in force at an instant; nil if it is not known any more.
 func (a *account) seriesOf(at time.Time) *occurrence.Series {
 	for _, s := range a.series {
-		if !at.Before(s.Def.EffectiveAt) && at.Before(s.EndsAt) {
-			return s
+		if !at.Before(s.series.Def.EffectiveAt) && at.Before(s.series.EndsAt) {
+			return s.series
 		}
 	}
 	return nil
 }
 
 // recorded returns what is on record of the last instant before pos of which anything is: an execution, or a run of skipped instants that
-// begins there. After a loss both may begin at one instant (I1), so there may be several. It sets cut if more had to be read than one
-// request may.
-func (a *account) recorded(ctx context.Context, pos time.Time) ([]*Execution, error) {
+// begins there. After a loss both may begin at one instant (I1), so there may be several. named is the instant that the schedule names
+// there. It sets cut if more had to be read than one request may.
+func (a *account) recorded(ctx context.Context, pos, named time.Time) ([]*Execution, error) {
 	if a.cursor.NominalAt.IsZero() {
 		a.cursor = jobstore.Cursor{NominalAt: pos.Add(-time.Millisecond)}
 	}
@@ -218,17 +250,18 @@ func (a *account) recorded(ctx context.Context, pos time.Time) ([]*Execution, er
 		for n < len(a.records) && a.records[n].NominalAt.Equal(a.records[0].NominalAt) {
 			n++
 		}
-		a.cut = n == 0 && !a.ended && a.read >= maxRowsRead
-		if n < len(a.records) || a.ended || a.read >= maxRowsRead {
+		over := a.ended || named.IsZero() && a.cursor.NominalAt.Before(a.from)
+		a.cut = n == 0 && !over && a.read >= maxRowsRead
+		if n < len(a.records) || over || a.read >= maxRowsRead {
 			return a.records[:n], nil
 		}
-		more, left, err := a.rs.executions(ctx, a.j, a.cursor, a.now.Add(-jobstore.HistoryTTL), recordsRead)
+		chunk := min(recordsRead, 2*a.limit+recordsMore)
+		more, last, left, err := a.rs.executions(ctx, a.j, a.cursor, a.now.Add(-jobstore.HistoryTTL), chunk)
 		if err != nil {
 			return nil, err
 		}
-		if a.ended, a.read = !left || len(more) == 0, a.read+recordsRead; len(more) > 0 {
-			last := more[len(more)-1]
-			a.cursor = jobstore.Cursor{NominalAt: last.NominalAt, ExecutionID: last.ExecutionID}
+		if a.ended, a.read = !left, a.read+chunk; left {
+			a.cursor = last
 		}
 		for _, x := range more {
 			if x.Skipped != nil {
@@ -241,11 +274,11 @@ func (a *account) recorded(ctx context.Context, pos time.Time) ([]*Execution, er
 	}
 }
 
-// page returns up to limit occurrences before pos, and before which instant the next page begins, zero after the last.
-func (a *account) page(ctx context.Context, pos time.Time, limit int) (items []*Occurrence, left time.Time, err error) {
-	for len(items) < limit {
-		s, at := a.named(pos)
-		list, err := a.recorded(ctx, pos)
+// page returns the occurrences before pos, and before which instant the next page begins, zero after the last.
+func (a *account) page(ctx context.Context, pos time.Time) (items []*Occurrence, left time.Time, err error) {
+	for len(items) < a.limit {
+		at := a.named(pos)
+		list, err := a.recorded(ctx, pos, at)
 		if err != nil {
 			return nil, left, err
 		}
@@ -257,8 +290,8 @@ func (a *account) page(ctx context.Context, pos time.Time, limit int) (items []*
 		case len(list) > 0 && !list[0].NominalAt.Before(a.from) && !list[0].NominalAt.Before(at):
 			pos = list[0].NominalAt
 			a.ofRecord(o, list, at)
-		case s == nil:
-			if pos = (time.Time{}); a.older {
+		case at.IsZero():
+			if pos = (time.Time{}); a.older != "" {
 				pos = a.from
 			}
 			return items, pos, a.explain(ctx, items)

@@ -20,14 +20,14 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 	var asked []*Occurrence
 	for _, o := range items {
 		switch {
-		case o.State != "":
-			if !ended(o.State) {
-				asked = append(asked, o)
-			}
-		case a.j.Status == job.StatusPaused && o.NominalAt.After(a.j.PausedAt):
+		case o.State != "" && ended(o.State):
+		case o.State == "" && o.NominalAt.After(a.now) && a.undecided(o):
 			o.State = statePaused
-		case o.ScheduledFor.After(a.now):
+		case o.State == "" && o.ScheduledFor.After(a.now):
 			o.State = statePlanned
+			if a.j.Status != job.StatusActive { // its jitter moves it beyond the stop
+				o.Reason = fmt.Sprintf("It is not due yet, and will not be called: the job is %s.", a.j.Status)
+			}
 		default:
 			asked = append(asked, o)
 		}
@@ -48,6 +48,11 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 	return nil
 }
 
+// undecided reports whether a resume will decide about an occurrence of which nothing is on record.
+func (a *account) undecided(o *Occurrence) bool {
+	return a.j.Status == job.StatusPaused && o.NominalAt.After(a.j.PausedAt)
+}
+
 // reasons says why an occurrence is in a state, where nothing more is known; skips, why it was not called.
 var (
 	reasons = map[string]string{
@@ -59,7 +64,7 @@ var (
 		"retrying":   "It was called in vain, and waits for its next attempt.",
 		"succeeded":  "It was called, and has succeeded.",
 		"cancelled":  "It was called, and cancelled while it ran or before its next attempt.",
-		stateUnknown: "Nothing is on record of it: it is not pending, it was not called, and it was not skipped.",
+		stateUnknown: "Nothing is on record of it: no call, no skip, and no entry that waits.",
 	}
 	skips = map[job.Disposition]string{
 		job.DispositionSkippedMissed: "Skipped: it could not be called within the catch_up_window, and the missed_run_policy lets it go.",
@@ -110,13 +115,9 @@ func ended(state string) bool {
 func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 	keys := make([]attempts.Key, len(list))
 	locators := make([]job.Locator, len(list))
-	partition := bucket.Partition(a.j.ID, a.rs.Partitions)
 	for i, o := range list {
-		id := job.ScheduleExecutionID(a.j.ID, o.NominalAt)
-		keys[i] = attempts.Key{ExecutionID: id, Attempt: o.Attempts + 1}
-		locators[i] = job.Locator{
-			Partition: partition, Minute: job.Minute(o.ScheduledFor), DueAt: o.ScheduledFor, ExecutionID: id, Attempt: 1, DefinitionID: o.DefinitionID,
-		}
+		locators[i] = a.locator(o.NominalAt, o.ScheduledFor, o.DefinitionID)
+		keys[i] = attempts.Key{ExecutionID: locators[i].ExecutionID, Attempt: o.Attempts + 1}
 	}
 	records, err := a.rs.Outcomes.Lookup(ctx, keys)
 	if err != nil {
@@ -126,32 +127,43 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 	if err != nil {
 		return fmt.Errorf("read entries of job %s: %w", a.j.ID, err)
 	}
-	var lost []*Occurrence // with nothing to show for them
-	head := time.Time{}    // the first instant that is known to be pending; those after it follow from it
+	var lost []*Occurrence // of which the hot tier knows nothing, and whose entries are not where they are written first
 	for i, o := range list {
 		row, found := rows[locators[i]]
 		switch {
 		case records[i].Outcome != nil || records[i].Alive(a.now):
 			ofHot(o, &records[i], a.now)
 		case o.State != "":
+		case a.undecided(o):
+			o.State = statePaused
+			continue
+		case found && !row.DeferredTo.IsZero():
+			o.State, o.Reason = "pending", deferred
 		case found && row.Done:
 			o.State, o.Reason = "pending", "It has ended, and how comes on record in a moment."
 		case found:
 			o.State = "pending"
-			if head.IsZero() || o.NominalAt.Before(head) {
-				head = o.NominalAt
-			}
 		default:
 			lost = append(lost, o)
+			continue
 		}
-		if o.State != "" {
-			o.ExecutionID = keys[i].ExecutionID
-		}
+		o.ExecutionID = keys[i].ExecutionID
 	}
-	if err := a.follow(ctx, lost, head); err != nil {
+	if err := a.find(ctx, lost); err != nil {
 		return err
 	}
 	return a.held(ctx, list)
+}
+
+// deferred says of an occurrence that its target had no room when its fire came.
+const deferred = "Its target has no room; it is tried again."
+
+// locator returns where the entry of an occurrence is written, unless the one before it came late.
+func (a *account) locator(nominalAt, due time.Time, definitionID string) job.Locator {
+	return job.Locator{
+		Partition: bucket.Partition(a.j.ID, a.rs.Partitions), Minute: job.Minute(due), DueAt: due,
+		ExecutionID: job.ScheduleExecutionID(a.j.ID, nominalAt), Attempt: 1, DefinitionID: definitionID,
+	}
 }
 
 // ofHot shows what the hot tier knows of an attempt: it runs, or has ended so recently that the history does not have it yet.
@@ -180,43 +192,120 @@ func ofHot(o *Occurrence, rec *attempts.Record, now time.Time) {
 	o.Attempts++
 }
 
-// follow tells apart those that are neither on record nor among the entries: an entry writes the next one when it is taken, so what
-// comes after a pending one is still to come. head is one that is known; otherwise it is looked for.
-func (a *account) follow(ctx context.Context, lost []*Occurrence, head time.Time) error {
+// find tells apart the occurrences that are neither on record nor where their entries are written first. An entry writes the next one when
+// it is taken, so most of them come after one that waits: the first after what is on record.
+func (a *account) find(ctx context.Context, lost []*Occurrence) error {
 	if len(lost) == 0 {
 		return nil
 	}
-	if head.IsZero() {
-		oldest := job.Minute(lost[len(lost)-1].ScheduledFor)
-		err := a.rs.findOpen(ctx, bucket.Partition(a.j.ID, a.rs.Partitions), oldest, math.MaxInt64, func(row *job.PendingRow) bool {
-			found := row.JobID == a.j.ID && row.FirstOfSchedule() && !row.Done
-			if found {
-				head = row.NominalAt
-			}
-			return found
-		})
-		if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
-			return err
-		}
-	}
 	// Others may be on record between an instant and the beginning of the run with which it was skipped.
 	oldest := lost[len(lost)-1].NominalAt
-	before, _, err := a.rs.executions(ctx, a.j, jobstore.Cursor{NominalAt: oldest}, a.now.Add(-jobstore.HistoryTTL), recordsRead)
+	before, _, _, err := a.rs.executions(ctx, a.j, jobstore.Cursor{NominalAt: oldest}, a.now.Add(-jobstore.HistoryTTL), recordsRead)
 	if err != nil {
 		return err
 	}
 	runs := append(slices.Clone(a.runs), before...)
-	for _, o := range lost {
-		switch run := covering(runs, o.NominalAt); {
-		case run != nil:
+	lost = slices.DeleteFunc(lost, func(o *Occurrence) bool {
+		run := covering(runs, o.NominalAt)
+		if run != nil {
 			o.State, o.Disposition = run.State, run.Disposition
-		case !head.IsZero() && !o.NominalAt.Before(head):
+		}
+		return run != nil
+	})
+	if len(lost) == 0 {
+		return nil
+	}
+	first := a.after(before, lost[len(lost)-1].NominalAt)
+	row, err := a.rs.Pending.Row(ctx, first)
+	if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
+		return fmt.Errorf("read an entry of job %s: %w", a.j.ID, err)
+	}
+	w := waiting{at: map[string]string{}, heads: map[string]time.Time{}, whole: true}
+	if err == nil && !row.Done {
+		w.heads[first.DefinitionID] = row.NominalAt
+	}
+	if slices.ContainsFunc(lost, func(o *Occurrence) bool { return !w.follows(o) }) {
+		if w, err = a.rs.waiting(ctx, a.j.ID, first); err != nil {
+			return err
+		}
+	}
+	for _, o := range lost {
+		id := job.ScheduleExecutionID(a.j.ID, o.NominalAt)
+		switch reason, waits := w.at[id]; {
+		case waits:
+			o.State, o.ExecutionID, o.Reason = "pending", id, reason
+		case w.follows(o):
 			o.State, o.Reason = "pending", "It comes after one that was not called yet."
+		case !w.whole:
+			o.State, o.Reason = stateUnknown, "Nothing is on record of it, and too much waits at present to tell whether it waits, too."
 		default:
 			o.State = stateUnknown
 		}
 	}
 	return nil
+}
+
+// after returns the locator of the first occurrence after the newest one that is on record, which is oldest or lies before it.
+func (a *account) after(before []*Execution, oldest time.Time) job.Locator {
+	last := time.Time{}
+	for _, x := range before {
+		if x.Trigger == job.TriggerSchedule {
+			if last = x.NominalAt; x.Skipped != nil {
+				last = x.Skipped.To
+			}
+			break
+		}
+	}
+	for _, s := range slices.Backward(a.series) {
+		if at, ok := s.series.Plan.First(job.Later(last.Add(time.Millisecond), s.series.Def.EffectiveAt)); ok && at.Before(s.until) && at.Before(oldest) {
+			return a.locator(at, s.series.Plan.ScheduledFor(at), s.series.Def.ID)
+		}
+	}
+	return a.locator(oldest, oldest, "")
+}
+
+// waiting is what waits of a job's occurrences: the executions that an entry names, with a reason if there is one to give, and the newest
+// instant of each definition that a first entry names, from which on the others follow. whole is set if everything was looked at.
+type waiting struct {
+	at    map[string]string
+	heads map[string]time.Time
+	whole bool
+}
+
+// follows reports whether an occurrence comes after one of its definition that waits.
+func (w *waiting) follows(o *Occurrence) bool {
+	head, ok := w.heads[o.DefinitionID]
+	return ok && !o.NominalAt.Before(head)
+}
+
+// waitRows bounds the rows that one search for a job's entries reads.
+const waitRows = 5000
+
+// waiting looks for a job's entries in the open buckets from the minute of an entry on.
+func (rs *Reads) waiting(ctx context.Context, jobID string, first job.Locator) (w waiting, err error) {
+	w.at, w.heads = map[string]string{}, map[string]time.Time{}
+	rows := 0
+	err = rs.findOpen(ctx, first.Partition, first.Minute, math.MaxInt64, func(row *job.PendingRow) bool {
+		if rows++; rows > waitRows {
+			return true
+		}
+		if row.Done || row.JobID != jobID || row.Trigger != job.TriggerSchedule {
+			return false
+		}
+		if row.Chained {
+			w.at[row.ExecutionID] = deferred
+			return false
+		}
+		if w.at[row.ExecutionID] = ""; row.FirstOfSchedule() && row.NominalAt.After(w.heads[row.DefinitionID]) {
+			w.heads[row.DefinitionID] = row.NominalAt
+		}
+		return false
+	})
+	w.whole = errors.Is(err, jobstore.ErrNotFound)
+	if w.whole || errors.Is(err, errGaveUp) {
+		err = nil
+	}
+	return w, err
 }
 
 // held says of what is pending that it is held, if it is.
