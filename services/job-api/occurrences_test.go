@@ -237,12 +237,76 @@ func TestAccountSaysOfWhatWasDeferredThatItWaits(t *testing.T) {
 			again = append(again, job.NewEntry(e, a.at(0)))
 		}
 		must(t, a.pending.Put(t.Context(), again))
+		// A fourth one's first bucket is closed, and only the history tells that it waits.
+		e := job.DeferredEvent(&job.Fire{Entry: a.entry(0)}, job.TargetRef{}, a.at(10), a.at(0))
+		must(t, a.deps.History.Record(t.Context(), jobstore.Unencoded(&e)))
+		row, err := a.jobs.Get(t.Context(), a.id)
+		must(t, err)
+		row.Version++
+		row.Definition.EffectiveAt = a.at(0)
+		must(t, a.jobs.Replace(t.Context(), row))
 		for _, size := range []int{1, 100} {
 			got, reasons := a.account("", size)
-			wantAccount(t, got, []string{"3 pending", "2 pending", "1 pending"})
-			if !strings.Contains(reasons[2], "no room") {
-				t.Errorf("of what was deferred it says: %s", reasons[2])
+			wantAccount(t, got, []string{"3 pending", "2 pending", "1 pending", "0 pending"})
+			if !strings.Contains(reasons[2], "no room") || !strings.Contains(reasons[0], "no room") {
+				t.Errorf("of what was deferred it says: %s %s", reasons[2], reasons[0])
 			}
+		}
+	})
+}
+
+// A decision about a late entry stands before its event does.
+func TestAccountKnowsOfWhatIsDecidedBeforeItIsOnRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		time.Sleep(5*time.Minute + 30*time.Second)
+		first, next := a.entry(1), a.entry(5)
+		must(t, a.pending.Put(t.Context(), []job.Entry{first, next}))
+		must(t, a.pending.Decide(t.Context(), first.Locator, job.Decision{
+			Fire: true, Skipped: &job.SkippedRange{From: a.at(2), To: a.at(4), Count: 3}, Disposition: job.DispositionSkippedMissed, Next: a.at(5), NextOrdinal: 5,
+		}))
+		for _, size := range []int{1, 100} {
+			got, _ := a.account("", size)
+			wantAccount(t, got, []string{
+				"5 pending", "4 skipped skipped_missed", "3 skipped skipped_missed", "2 skipped skipped_missed", "1 pending",
+			})
+		}
+	})
+}
+
+// page reads a page, and returns the minutes that it names and the cursor of the next one.
+func (a *accounted) page(query string) (minutes []int, next string) {
+	page, _ := a.answer(http.StatusOK, http.MethodGet, "/jobs/"+a.id+"/occurrences?"+query, "")
+	for _, item := range page["items"].([]any) {
+		at, err := time.Parse(time.RFC3339Nano, item.(map[string]any)["nominal_at"].(string))
+		must(a.t, err)
+		minutes = append(minutes, int(at.Sub(a.began)/time.Minute))
+	}
+	next, _ = page["next_cursor"].(string)
+	return minutes, next
+}
+
+func TestAccountGoesOnWhateverHappensBetweenTwoPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		path := "/jobs/" + a.id
+		time.Sleep(3*time.Minute + 9*time.Second) // 3:10
+		a.answer(http.StatusOK, http.MethodPost, path+"/pause", "")
+		time.Sleep(2 * time.Minute) // 5:10
+		a.answer(http.StatusOK, http.MethodPut, path, strings.Replace(everyMinute, "* * * * *", "1-59/2 * * * *", 1), "If-Match", "*")
+		time.Sleep(2 * time.Minute) // 7:10
+		first, next := a.page("limit=2")
+		if !slices.Equal(first, []int{7, 5}) {
+			t.Errorf("the first page has %v", first)
+		}
+		a.answer(http.StatusOK, http.MethodPost, path+"/resume", "") // with the odd minutes from 3:10 on
+		if second, _ := a.page("limit=10&cursor=" + next); !slices.Equal(second, []int{3, 2, 1}) {
+			t.Errorf("the second page has %v", second)
+		}
+		first, next = a.page("limit=3&to=9999-12-31T23:59:59Z")
+		second, _ := a.page("limit=3&to=9999-12-31T23:59:59Z&cursor=" + next)
+		if len(first) != 3 || len(second) != 3 || first[2]-second[0] != 2 {
+			t.Errorf("pages at the end of time have %v and %v", first, second)
 		}
 	})
 }

@@ -79,12 +79,33 @@ func (rs *Reads) executions(
 		cut := list[len(list)-1].position()
 		if whole := slices.IndexFunc(list, func(x *Execution) bool { return x.position() == cut }); whole > 0 {
 			list = list[:whole]
+		} else if err := rs.complete(ctx, list); err != nil {
+			return nil, last, false, err
 		}
 	}
 	if n := len(list); n > 0 {
 		last = jobstore.Cursor{NominalAt: list[n-1].NominalAt, ExecutionID: list[n-1].ExecutionID}
 	}
 	return slices.DeleteFunc(list, (*Execution).nothing), last, more && len(list) > 0, nil
+}
+
+// complete reads the whole of executions of which the events may be cut off.
+func (rs *Reads) complete(ctx context.Context, list []*Execution) error {
+	for i, x := range list {
+		if x.Skipped != nil {
+			continue
+		}
+		events, err := rs.History.Execution(ctx, x.ExecutionID)
+		if err != nil {
+			return fmt.Errorf("read history of execution %s: %w", x.ExecutionID, err)
+		}
+		for _, whole := range group(events) {
+			if whole.Skipped == nil {
+				list[i] = whole
+			}
+		}
+	}
+	return nil
 }
 
 // getExecution shows an execution.

@@ -42,6 +42,9 @@ const (
 	recordsRead, recordsMore = 500, 200
 )
 
+// endOfPlans is where no schedule names an instant any more.
+var endOfPlans = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // listOccurrences shows a page of the account of a job: each instant that its schedule names with what became of it, the newest first.
 // Those that were skipped together are shown one by one.
 func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Response, error) {
@@ -61,10 +64,13 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 	if at, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
 		before = job.Instant(at.Add(time.Millisecond - 1))
 	}
+	if before.After(endOfPlans) {
+		before = endOfPlans
+	}
 	if p.Before != 0 && time.UnixMilli(p.Before).Before(before) {
 		before = time.UnixMilli(p.Before).UTC()
 	}
-	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit()}
+	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit(), deferred: map[string]bool{}}
 	if p.Read != 0 {
 		a.cursor = jobstore.Cursor{NominalAt: time.UnixMilli(p.Read).UTC(), ExecutionID: p.ReadID}
 	}
@@ -88,9 +94,10 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 
 // place is what a cursor of an account says: the instant before which its page begins; the definition before which the definitions begin
 // that may name its instants, and the end of the first of them; and, if the page before it ended because too much was read that is no
-// occurrence, where to read on. Instants are in milliseconds.
+// occurrence, where to read on. Instants are in milliseconds. Version is the job's: a resume since then may reach back beyond the place.
 type place struct {
 	Before     int64  `json:"b"`
+	Version    int64  `json:"v"`
 	Definition string `json:"d,omitempty"`
 	End        int64  `json:"e,omitempty"`
 	Read       int64  `json:"r,omitempty"`
@@ -99,7 +106,7 @@ type place struct {
 
 // place returns the cursor of a page that begins before an instant.
 func (a *account) place(before time.Time) string {
-	p := place{Before: before.UnixMilli()}
+	p := place{Before: before.UnixMilli(), Version: a.j.Version}
 	for _, s := range a.series {
 		if p.Definition, p.End = s.after, s.series.EndsAt.UnixMilli(); s.series.Def.EffectiveAt.Before(before) {
 			break
@@ -149,8 +156,10 @@ type account struct {
 	cursor     jobstore.Cursor
 	ended, cut bool
 	read       int
-	// runs are the runs of skipped instants among all that was read.
-	runs []*Execution
+	// runs are the runs of skipped instants among all that was read, deferred the executions of which a fire was deferred and nothing else
+	// is on record.
+	runs     []*Execution
+	deferred map[string]bool
 }
 
 // inForce is a definition, which was in force until its series' EndsAt.
@@ -169,7 +178,7 @@ func (a *account) readSeries(ctx context.Context, before time.Time, p place) err
 		end = a.j.EndsAt
 	}
 	d, after, page := a.j.Definition, "", []job.Definition(nil)
-	known := p.Definition == "" // d is the next one to look at
+	known := p.Definition == "" || p.Version != a.j.Version // d is the next one to look at
 	if !known {
 		d.ID = p.Definition
 		if at := time.UnixMilli(p.End).UTC(); at.Before(end) {
@@ -267,8 +276,12 @@ func (a *account) recorded(ctx context.Context, pos, named time.Time) ([]*Execut
 			if x.Skipped != nil {
 				a.runs = append(a.runs, x)
 			}
-			if x.Trigger == job.TriggerSchedule && (x.Skipped != nil || len(x.Attempts) > 0) { // otherwise it was only deferred
+			switch {
+			case x.Trigger != job.TriggerSchedule:
+			case x.Skipped != nil || len(x.Attempts) > 0:
 				a.records = append(a.records, x)
+			default:
+				a.deferred[x.ExecutionID] = true
 			}
 		}
 	}

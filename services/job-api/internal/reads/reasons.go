@@ -130,6 +130,7 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 	var lost []*Occurrence // of which the hot tier knows nothing, and whose entries are not where they are written first
 	for i, o := range list {
 		row, found := rows[locators[i]]
+		a.decided(&row)
 		switch {
 		case records[i].Outcome != nil || records[i].Alive(a.now):
 			ofHot(o, &records[i], a.now)
@@ -140,9 +141,13 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 		case found && !row.DeferredTo.IsZero():
 			o.State, o.Reason = "pending", deferred
 		case found && row.Done:
-			o.State, o.Reason = "pending", "It has ended, and how comes on record in a moment."
+			o.State, o.Reason = "pending", ending
+		case found && row.Decision != nil && !row.Decision.Fire:
+			o.State, o.Disposition = "skipped", job.DispositionSkippedMissed
 		case found:
 			o.State = "pending"
+		case a.deferred[keys[i].ExecutionID]:
+			o.State, o.Reason = "pending", deferred
 		default:
 			lost = append(lost, o)
 			continue
@@ -155,8 +160,19 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 	return a.held(ctx, list)
 }
 
-// deferred says of an occurrence that its target had no room when its fire came.
-const deferred = "Its target has no room; it is tried again."
+// decided notes the run of instants that a decision on an entry skips. The event that tells of it may not be on record yet.
+func (a *account) decided(row *job.PendingRow) {
+	if d := row.Decision; d != nil && d.Skipped != nil {
+		run := &skippedRun{From: d.Skipped.From, To: d.Skipped.To, Count: d.Skipped.Count}
+		a.runs = append(a.runs, &Execution{NominalAt: run.From, State: "skipped", Disposition: d.Disposition, Skipped: run})
+	}
+}
+
+// deferred says of an occurrence that its target had no room when its fire came, ending that its entry is done and its history behind.
+const (
+	deferred = "Its target has no room; it is tried again."
+	ending   = "It has ended, and how comes on record in a moment."
+)
 
 // locator returns where the entry of an occurrence is written, unless the one before it came late.
 func (a *account) locator(nominalAt, due time.Time, definitionID string) job.Locator {
@@ -204,34 +220,31 @@ func (a *account) find(ctx context.Context, lost []*Occurrence) error {
 	if err != nil {
 		return err
 	}
-	runs := append(slices.Clone(a.runs), before...)
-	lost = slices.DeleteFunc(lost, func(o *Occurrence) bool {
-		run := covering(runs, o.NominalAt)
-		if run != nil {
-			o.State, o.Disposition = run.State, run.Disposition
+	for _, x := range before {
+		if x.Skipped != nil {
+			a.runs = append(a.runs, x)
 		}
-		return run != nil
-	})
-	if len(lost) == 0 {
-		return nil
 	}
-	first := a.after(before, lost[len(lost)-1].NominalAt)
+	first := a.after(before, oldest)
+	w := waiting{at: map[string]string{}, heads: map[string]time.Time{}, whole: true}
 	row, err := a.rs.Pending.Row(ctx, first)
 	if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
 		return fmt.Errorf("read an entry of job %s: %w", a.j.ID, err)
 	}
-	w := waiting{at: map[string]string{}, heads: map[string]time.Time{}, whole: true}
-	if err == nil && !row.Done {
-		w.heads[first.DefinitionID] = row.NominalAt
+	if err == nil {
+		w.note(a, &row)
 	}
-	if slices.ContainsFunc(lost, func(o *Occurrence) bool { return !w.follows(o) }) {
-		if w, err = a.rs.waiting(ctx, a.j.ID, first); err != nil {
+	if slices.ContainsFunc(lost, func(o *Occurrence) bool { return !w.follows(o) && covering(a.runs, o.NominalAt) == nil }) {
+		if err := a.search(ctx, first, &w); err != nil {
 			return err
 		}
 	}
 	for _, o := range lost {
 		id := job.ScheduleExecutionID(a.j.ID, o.NominalAt)
-		switch reason, waits := w.at[id]; {
+		reason, waits := w.at[id]
+		switch run := covering(a.runs, o.NominalAt); {
+		case run != nil:
+			o.State, o.Disposition = run.State, run.Disposition
 		case waits:
 			o.State, o.ExecutionID, o.Reason = "pending", id, reason
 		case w.follows(o):
@@ -281,31 +294,37 @@ func (w *waiting) follows(o *Occurrence) bool {
 // waitRows bounds the rows that one search for a job's entries reads.
 const waitRows = 5000
 
-// waiting looks for a job's entries in the open buckets from the minute of an entry on.
-func (rs *Reads) waiting(ctx context.Context, jobID string, first job.Locator) (w waiting, err error) {
-	w.at, w.heads = map[string]string{}, map[string]time.Time{}
-	rows := 0
-	err = rs.findOpen(ctx, first.Partition, first.Minute, math.MaxInt64, func(row *job.PendingRow) bool {
-		if rows++; rows > waitRows {
-			return true
-		}
-		if row.Done || row.JobID != jobID || row.Trigger != job.TriggerSchedule {
-			return false
-		}
-		if row.Chained {
-			w.at[row.ExecutionID] = deferred
-			return false
-		}
+// note takes account of an entry of the job's schedule.
+func (w *waiting) note(a *account, row *job.PendingRow) {
+	a.decided(row)
+	_, known := w.at[row.ExecutionID]
+	switch {
+	case row.Chained && !row.Done, !row.DeferredTo.IsZero():
+		w.at[row.ExecutionID] = deferred
+	case row.Done && !known:
+		w.at[row.ExecutionID] = ending
+	case !row.Done:
 		if w.at[row.ExecutionID] = ""; row.FirstOfSchedule() && row.NominalAt.After(w.heads[row.DefinitionID]) {
 			w.heads[row.DefinitionID] = row.NominalAt
 		}
-		return false
+	}
+}
+
+// search looks for the job's entries in the open buckets from the minute of an entry on.
+func (a *account) search(ctx context.Context, first job.Locator, w *waiting) error {
+	rows := 0
+	err := a.rs.findOpen(ctx, first.Partition, first.Minute, math.MaxInt64, func(row *job.PendingRow) bool {
+		if row.JobID == a.j.ID && row.Trigger == job.TriggerSchedule {
+			w.note(a, row)
+		}
+		rows++
+		return rows == waitRows
 	})
 	w.whole = errors.Is(err, jobstore.ErrNotFound)
 	if w.whole || errors.Is(err, errGaveUp) {
-		err = nil
+		return nil
 	}
-	return w, err
+	return err
 }
 
 // held says of what is pending that it is held, if it is.
