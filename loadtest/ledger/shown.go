@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -12,6 +13,16 @@ func checkShown(r *report, a *Account, j *JobAccount, given map[int64][]job.Disp
 	list, read := a.Shown[j.Job.ID]
 	if !read {
 		return
+	}
+	lost := func(at time.Time) bool { // its event was, before the history had read it
+		return slices.ContainsFunc(a.LostToHistory, func(e job.Event) bool {
+			from, _ := e.Place()
+			to := from
+			if e.Skipped != nil {
+				to = e.Skipped.To
+			}
+			return e.Entry.JobID == j.Job.ID && !at.Before(from) && !at.After(to)
+		})
 	}
 	shown := map[int64]bool{}
 	for n := range list {
@@ -31,7 +42,7 @@ func checkShown(r *report, a *Account, j *JobAccount, given map[int64][]job.Disp
 			r.add("I1", j.Job.ID, "its account shows instant %s, which belongs to no definition", s.NominalAt.Format(time.RFC3339Nano))
 		}
 		known := s.NominalAt.Before(a.Until) && !ahead[ms] && !a.excuses(j.Job.ID, s.NominalAt)
-		if ds := given[ms]; known && len(ds) == 1 && ds[0] != s.Disposition {
+		if ds := given[ms]; known && len(ds) == 1 && ds[0] != s.Disposition && !lost(s.NominalAt) {
 			r.add("I1", j.Job.ID, "its account shows instant %s as %s (%q), and the history as %s", s.NominalAt.Format(time.RFC3339Nano), s.State, s.Disposition, ds[0])
 		}
 	}
@@ -40,7 +51,7 @@ func checkShown(r *report, a *Account, j *JobAccount, given map[int64][]job.Disp
 		return !shown[ms] && !at.Before(a.From) && at.Before(a.Until)
 	}
 	for ms := range given {
-		if left(ms) {
+		if left(ms) && !lost(time.UnixMilli(ms)) {
 			r.add("I1", j.Job.ID, "its account leaves out instant %s, which is on record", time.UnixMilli(ms).UTC().Format(time.RFC3339Nano))
 		}
 	}

@@ -29,6 +29,8 @@ type Execution struct {
 	lastEnd time.Time
 	// waits are the definitions under which a fire of it was deferred, without those that gave it up afterwards.
 	waits []string
+	// waitsUntil is when a deferred fire comes again.
+	waitsUntil time.Time
 	// gaveUp is why no attempt follows the last one, which failed.
 	gaveUp string
 }
@@ -124,7 +126,7 @@ func newSkipped(e *job.Event) *Execution {
 // that refused it: the target was called, whatever else is on record.
 func (x *Execution) add(e *job.Event) {
 	if e.Type != job.EventAttempt {
-		x.waits = append(x.waits, e.Entry.DefinitionID)
+		x.waits, x.waitsUntil = append(x.waits, e.Entry.DefinitionID), job.Later(x.waitsUntil, e.DeferUntil)
 		return
 	}
 	if n := len(x.Attempts); n > 0 && x.Attempts[n-1].Number == e.Entry.Attempt {

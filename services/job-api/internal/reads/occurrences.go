@@ -70,7 +70,7 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 	if p.Before != 0 && time.UnixMilli(p.Before).Before(before) {
 		before = time.UnixMilli(p.Before).UTC()
 	}
-	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit(), deferred: map[string]bool{}}
+	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit(), deferred: map[string]time.Time{}}
 	if p.Read != 0 {
 		a.cursor = jobstore.Cursor{NominalAt: time.UnixMilli(p.Read).UTC(), ExecutionID: p.ReadID}
 	}
@@ -157,9 +157,9 @@ type account struct {
 	ended, cut bool
 	read       int
 	// runs are the runs of skipped instants among all that was read, deferred the executions of which a fire was deferred and nothing else
-	// is on record.
+	// is on record, with the instant at which it comes again.
 	runs     []*Execution
-	deferred map[string]bool
+	deferred map[string]time.Time
 }
 
 // inForce is a definition, which was in force until its series' EndsAt.
@@ -281,7 +281,7 @@ func (a *account) recorded(ctx context.Context, pos, named time.Time) ([]*Execut
 			case x.Skipped != nil || len(x.Attempts) > 0:
 				a.records = append(a.records, x)
 			default:
-				a.deferred[x.ExecutionID] = true
+				a.deferred[x.ExecutionID] = x.waitsUntil
 			}
 		}
 	}

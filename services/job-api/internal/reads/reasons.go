@@ -146,7 +146,7 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 			o.State, o.Disposition = "skipped", job.DispositionSkippedMissed
 		case found:
 			o.State = "pending"
-		case a.deferred[keys[i].ExecutionID]:
+		case a.now.Before(a.deferred[keys[i].ExecutionID].Add(comesWithin)):
 			o.State, o.Reason = "pending", deferred
 		default:
 			lost = append(lost, o)
@@ -167,6 +167,9 @@ func (a *account) decided(row *job.PendingRow) {
 		a.runs = append(a.runs, &Execution{NominalAt: run.From, State: "skipped", Disposition: d.Disposition, Skipped: run})
 	}
 }
+
+// comesWithin is how long after the instant at which a deferred fire comes again its deferral still shows that it waits.
+const comesWithin = 5 * time.Minute
 
 // deferred says of an occurrence that its target had no room when its fire came, ending that its entry is done and its history behind.
 const (
