@@ -36,7 +36,7 @@ func (c *changesCmd) Run(ctx context.Context) error {
 	return c.list(ctx, path, query, func(w io.Writer, items []map[string]any) {
 		t := newTable(w, "AT", "OPERATION", "BY", "ROLE", "FROM", "OBJECT")
 		for _, x := range items {
-			t.row(when(x["at"]), x["operation"], x["by"], x["role"], x["source"], x["object"])
+			t.row(when(x["at"]), x["operation"], x["by"], x["role"], orNone(x["source"]), orNone(x["object"]))
 		}
 		t.end()
 	})
