@@ -26,15 +26,9 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 	if !ok {
 		return edge.Response{}, edge.BadCursor()
 	}
-	oldest := rs.Clock.Now().Add(-jobstore.HistoryTTL)
-	if from, err := time.Parse(time.RFC3339Nano, r.Parameters["from"]); err == nil {
-		oldest = job.Later(oldest, job.Instant(from.Add(time.Millisecond-1))) // instants have form.Whole milliseconds
-	}
-	if to, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
-		last := job.Instant(to.Add(time.Millisecond - 1)).Add(-time.Millisecond)
-		if before.NominalAt.IsZero() || last.Before(before.NominalAt) {
-			before = jobstore.Cursor{NominalAt: last}
-		}
+	oldest, to := span(r, rs.Clock.Now())
+	if last := to.Add(-time.Millisecond); !to.IsZero() && (before.NominalAt.IsZero() || last.Before(before.NominalAt)) {
+		before = jobstore.Cursor{NominalAt: last}
 	}
 	executions, last, more, err := rs.executions(ctx, &j, before, oldest, maxRowsRead)
 	if err != nil {

@@ -57,12 +57,9 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 		return edge.Response{}, edge.BadCursor()
 	}
 	now := job.Instant(rs.Clock.Now())
-	from, before := now.Add(-jobstore.HistoryTTL), now.Add(time.Millisecond)
-	if at, err := time.Parse(time.RFC3339Nano, r.Parameters["from"]); err == nil {
-		from = job.Later(from, job.Instant(at.Add(time.Millisecond-1)))
-	}
-	if at, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
-		before = job.Instant(at.Add(time.Millisecond - 1))
+	from, before := span(r, now)
+	if before.IsZero() {
+		before = now.Add(time.Millisecond)
 	}
 	if before.After(endOfPlans) {
 		before = endOfPlans
@@ -115,6 +112,9 @@ func (a *account) place(before time.Time) string {
 	}
 	if a.older != "" && !a.from.Before(before) {
 		p.Definition, p.End = a.older, a.from.UnixMilli()
+	}
+	if p.Definition == "" {
+		p.End = 0 // it begins with the row's own definition
 	}
 	if a.cut {
 		p.Read, p.ReadID = a.cursor.NominalAt.UnixMilli(), a.cursor.ExecutionID

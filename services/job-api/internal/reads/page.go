@@ -8,6 +8,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // page is a page of any items.
@@ -41,4 +42,17 @@ func (x *Execution) position() string { return position(x.NominalAt, x.Execution
 
 func position(nominalAt time.Time, executionID string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(nominalAt.UnixMilli(), 10) + " " + executionID))
+}
+
+// span returns from when on a request asks, as far back as history goes, and before when; zero if it does not say. Instants have whole
+// milliseconds.
+func span(r *edge.Request, now time.Time) (from, to time.Time) {
+	from = now.Add(-jobstore.HistoryTTL)
+	if at, err := time.Parse(time.RFC3339Nano, r.Parameters["from"]); err == nil {
+		from = job.Later(from, job.Instant(at.Add(time.Millisecond-1)))
+	}
+	if at, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
+		to = job.Instant(at.Add(time.Millisecond - 1))
+	}
+	return from, to
 }

@@ -1,0 +1,285 @@
+package reads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// explain completes occurrences: it finds out what becomes of those that have no end on record, and says of each in words how it came
+// about.
+func (a *account) explain(ctx context.Context, items []*Occurrence) error {
+	var asked []*Occurrence
+	for _, o := range items {
+		switch {
+		case o.State != "" && ended(o.State):
+		case o.State == "" && o.NominalAt.After(a.now) && a.undecided(o):
+			o.State = statePaused
+		case o.State == "" && o.ScheduledFor.After(a.now):
+			o.State = statePlanned
+			if a.j.Status != job.StatusActive { // its jitter moves it beyond the stop
+				o.Reason = fmt.Sprintf("It is not due yet, and will not be called: the job is %s.", a.j.Status)
+			}
+		default:
+			asked = append(asked, o)
+		}
+	}
+	if len(asked) > 0 {
+		if err := a.ask(ctx, asked); err != nil {
+			return err
+		}
+	}
+	for _, o := range items {
+		if o.Reason == "" {
+			o.Reason = reasons[o.State]
+		}
+		if word := skips[o.Disposition]; word != "" {
+			o.Reason = word
+		}
+	}
+	return nil
+}
+
+// undecided reports whether a resume will decide about an occurrence of which nothing is on record.
+func (a *account) undecided(o *Occurrence) bool {
+	return a.j.Status == job.StatusPaused && o.NominalAt.After(a.j.PausedAt)
+}
+
+func ended(state string) bool {
+	return (&Execution{State: state}).Ended()
+}
+
+// ask looks for occurrences that are due and have no end on record: in the hot tier, and among the entries.
+func (a *account) ask(ctx context.Context, list []*Occurrence) error {
+	keys := make([]attempts.Key, len(list))
+	locators := make([]job.Locator, len(list))
+	for i, o := range list {
+		locators[i] = a.locator(o.NominalAt, o.ScheduledFor, o.DefinitionID)
+		keys[i] = attempts.Key{ExecutionID: locators[i].ExecutionID, Attempt: o.Attempts + 1}
+	}
+	records, err := a.rs.Outcomes.Lookup(ctx, keys)
+	if err != nil {
+		return fmt.Errorf("look up executions of job %s: %w", a.j.ID, err)
+	}
+	rows, err := a.rs.Pending.Rows(ctx, locators)
+	if err != nil {
+		return fmt.Errorf("read entries of job %s: %w", a.j.ID, err)
+	}
+	var lost []*Occurrence // of which the hot tier knows nothing, and whose entries are not where they are written first
+	for i, o := range list {
+		row, found := rows[locators[i]]
+		a.decided(&row)
+		switch {
+		case records[i].Outcome != nil || records[i].Alive(a.now):
+			ofHot(o, &records[i], a.now)
+		case o.State != "":
+		case a.undecided(o):
+			o.State = statePaused
+			continue
+		case found && !row.DeferredTo.IsZero():
+			o.State, o.Reason = "pending", deferred
+		case found && row.Done:
+			o.State, o.Reason = "pending", ending
+		case found && row.Decision != nil && !row.Decision.Fire:
+			o.State, o.Disposition = "skipped", job.DispositionSkippedMissed
+		case found:
+			o.State = "pending"
+		case a.now.Before(a.deferred[keys[i].ExecutionID].Add(comesWithin)):
+			o.State, o.Reason = "pending", deferred
+		default:
+			lost = append(lost, o)
+			continue
+		}
+		o.ExecutionID = keys[i].ExecutionID
+	}
+	if err := a.find(ctx, lost); err != nil {
+		return err
+	}
+	return a.held(ctx, list)
+}
+
+// decided notes the run of instants that a decision on an entry skips. The event that tells of it may not be on record yet.
+func (a *account) decided(row *job.PendingRow) {
+	if d := row.Decision; d != nil && d.Skipped != nil {
+		run := &skippedRun{From: d.Skipped.From, To: d.Skipped.To, Count: d.Skipped.Count}
+		a.runs = append(a.runs, &Execution{NominalAt: run.From, State: "skipped", Disposition: d.Disposition, Skipped: run})
+	}
+}
+
+// comesWithin is how long after the instant at which a deferred fire comes again its deferral still shows that it waits.
+const comesWithin = 5 * time.Minute
+
+// locator returns where the entry of an occurrence is written, unless the one before it came late.
+func (a *account) locator(nominalAt, due time.Time, definitionID string) job.Locator {
+	return job.Locator{
+		Partition: bucket.Partition(a.j.ID, a.rs.Partitions), Minute: job.Minute(due), DueAt: due,
+		ExecutionID: job.ScheduleExecutionID(a.j.ID, nominalAt), Attempt: 1, DefinitionID: definitionID,
+	}
+}
+
+// ofHot shows what the hot tier knows of an attempt: it runs, or has ended so recently that the history does not have it yet.
+func ofHot(o *Occurrence, rec *attempts.Record, now time.Time) {
+	if rec.Alive(now) {
+		if o.State = "dispatched"; rec.Running {
+			o.State = "running"
+		}
+		o.Reason = ""
+		return
+	}
+	out := rec.Outcome
+	if o.Disposition == "" {
+		o.Disposition = out.Disposition
+	}
+	switch out.Kind {
+	case job.OutcomeSucceeded:
+		o.State, o.Reason = "succeeded", ""
+	case job.OutcomeSkipped:
+		o.State = "skipped"
+	case job.OutcomeCancelled:
+		o.State, o.Reason = "cancelled", ""
+	default:
+		o.State, o.Reason = "retrying", fmt.Sprintf("%s ended with %s; what follows comes on record in a moment.", capital(attemptOf(o.Attempts+1)), out.Kind)
+	}
+	o.Attempts++
+}
+
+// find tells apart the occurrences that are neither on record nor where their entries are written first. An entry writes the next one when
+// it is taken, so most of them come after one that waits: the first after what is on record.
+func (a *account) find(ctx context.Context, lost []*Occurrence) error {
+	if len(lost) == 0 {
+		return nil
+	}
+	// Others may be on record between an instant and the beginning of the run with which it was skipped.
+	oldest := lost[len(lost)-1].NominalAt
+	before, _, _, err := a.rs.executions(ctx, a.j, jobstore.Cursor{NominalAt: oldest}, a.now.Add(-jobstore.HistoryTTL), recordsRead)
+	if err != nil {
+		return err
+	}
+	for _, x := range before {
+		if x.Skipped != nil {
+			a.runs = append(a.runs, x)
+		}
+	}
+	first := a.after(before, oldest)
+	w := waiting{at: map[string]string{}, heads: map[string]time.Time{}, whole: true}
+	row, err := a.rs.Pending.Row(ctx, first)
+	if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
+		return fmt.Errorf("read an entry of job %s: %w", a.j.ID, err)
+	}
+	if err == nil {
+		w.note(a, &row)
+	}
+	if slices.ContainsFunc(lost, func(o *Occurrence) bool { return !w.follows(o) && covering(a.runs, o.NominalAt) == nil }) {
+		if err := a.search(ctx, first, &w); err != nil {
+			return err
+		}
+	}
+	for _, o := range lost {
+		id := job.ScheduleExecutionID(a.j.ID, o.NominalAt)
+		reason, waits := w.at[id]
+		switch run := covering(a.runs, o.NominalAt); {
+		case run != nil:
+			o.State, o.Disposition = run.State, run.Disposition
+		case waits:
+			o.State, o.ExecutionID, o.Reason = "pending", id, reason
+		case w.follows(o):
+			o.State, o.Reason = "pending", "It comes after one that was not called yet."
+		case !w.whole:
+			o.State, o.Reason = stateUnknown, "Nothing is on record of it, and too much waits at present to tell whether it waits, too."
+		default:
+			o.State = stateUnknown
+		}
+	}
+	return nil
+}
+
+// after returns the locator of the first occurrence after the newest one that is on record, which is oldest or lies before it.
+func (a *account) after(before []*Execution, oldest time.Time) job.Locator {
+	last := time.Time{}
+	for _, x := range before {
+		if x.Trigger == job.TriggerSchedule {
+			if last = x.NominalAt; x.Skipped != nil {
+				last = x.Skipped.To
+			}
+			break
+		}
+	}
+	for _, s := range slices.Backward(a.series) {
+		if at, ok := s.series.Plan.First(job.Later(last.Add(time.Millisecond), s.series.Def.EffectiveAt)); ok && at.Before(s.until) && at.Before(oldest) {
+			return a.locator(at, s.series.Plan.ScheduledFor(at), s.series.Def.ID)
+		}
+	}
+	return a.locator(oldest, oldest, "")
+}
+
+// waiting is what waits of a job's occurrences: the executions that an entry names, with a reason if there is one to give, and the newest
+// instant of each definition that a first entry names, from which on the others follow. whole is set if everything was looked at.
+type waiting struct {
+	at    map[string]string
+	heads map[string]time.Time
+	whole bool
+}
+
+// follows reports whether an occurrence comes after one of its definition that waits.
+func (w *waiting) follows(o *Occurrence) bool {
+	head, ok := w.heads[o.DefinitionID]
+	return ok && !o.NominalAt.Before(head)
+}
+
+// waitRows bounds the rows that one search for a job's entries reads.
+const waitRows = 5000
+
+// note takes account of an entry of the job's schedule.
+func (w *waiting) note(a *account, row *job.PendingRow) {
+	a.decided(row)
+	_, known := w.at[row.ExecutionID]
+	switch {
+	case row.Chained && !row.Done, !row.DeferredTo.IsZero():
+		w.at[row.ExecutionID] = deferred
+	case row.Done && !known:
+		w.at[row.ExecutionID] = ending
+	case !row.Done:
+		if w.at[row.ExecutionID] = ""; row.FirstOfSchedule() && row.NominalAt.After(w.heads[row.DefinitionID]) {
+			w.heads[row.DefinitionID] = row.NominalAt
+		}
+	}
+}
+
+// search looks for the job's entries in the open buckets from the minute of an entry on.
+func (a *account) search(ctx context.Context, first job.Locator, w *waiting) error {
+	rows := 0
+	err := a.rs.findOpen(ctx, first.Partition, first.Minute, math.MaxInt64, func(row *job.PendingRow) bool {
+		if row.JobID == a.j.ID && row.Trigger == job.TriggerSchedule {
+			w.note(a, row)
+		}
+		rows++
+		return rows == waitRows
+	})
+	w.whole = errors.Is(err, jobstore.ErrNotFound)
+	if w.whole || errors.Is(err, errGaveUp) {
+		return nil
+	}
+	return err
+}
+
+// held says of what is pending that it is held, if it is.
+func (a *account) held(ctx context.Context, list []*Occurrence) error {
+	_, hold, err := a.rs.DispatchHold(ctx)
+	if err != nil || !hold.Holds(a.j.Tenant, a.j.Labels) {
+		return err
+	}
+	for _, o := range list {
+		if o.State == "pending" {
+			o.Reason = "It is due, and dispatch is held."
+		}
+	}
+	return nil
+}
