@@ -21,9 +21,10 @@ const (
 	// jobCount is how many jobs a run registers. togetherCount of these, the last ones, may come as a batch.
 	jobCount, togetherCount = 14, 4
 	// faultsFor is how long faults strike, settleFor how long everything then has to be repaired: what is due when the last
-	// fault is over is invoked within that time.
-	faultsFor = 8 * time.Minute
-	settleFor = 5 * time.Minute
+	// fault is over is invoked within that time, or within moreSettling times as long again where very much is.
+	faultsFor    = 8 * time.Minute
+	settleFor    = 5 * time.Minute
+	moreSettling = 3
 )
 
 // mostRedriven is how many dead letters are redriven.
