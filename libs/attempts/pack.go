@@ -25,7 +25,7 @@ func Digest(k Key) [DigestBytes]byte {
 
 var (
 	kinds        = []job.OutcomeKind{"", job.OutcomeSucceeded, job.OutcomeFailed, job.OutcomeTimedOut, job.OutcomeWorkerLost, job.OutcomeCancelled, job.OutcomeSkipped}
-	dispositions = []job.Disposition{"", job.DispositionFired, job.DispositionSkippedMissed, job.DispositionSkippedPaused, job.DispositionCancelled}
+	dispositions = []job.Disposition{"", job.DispositionFired, job.DispositionSkippedMissed, job.DispositionSkippedPaused, job.DispositionCancelled, job.DispositionSkippedOverlap}
 )
 
 // The flags of a packed outcome.
@@ -62,6 +62,9 @@ func Pack(t job.Token, o *job.Outcome) []byte {
 	} {
 		b = binary.AppendVarint(b, n)
 	}
+	if o.Disposition == job.DispositionSkippedOverlap {
+		b = binary.AppendVarint(b, milliseconds(o.GaveWayTo))
+	}
 	return b
 }
 
@@ -92,8 +95,12 @@ func Unpack(text string) (o job.Outcome, t job.Token, err error) {
 		o.DefinitionID = job.DefinitionPrefix + ulid.ULID(b[:size]).String()
 	}
 	b = b[size:]
-	var status, retryAfter, completed int64
-	for _, n := range []*int64{&t.Counter, &t.Start, &o.Fence.Epoch, &o.Fence.Counter, &o.Fence.Start, &status, &retryAfter, &completed} {
+	var status, retryAfter, completed, gaveWayTo int64
+	fields := []*int64{&t.Counter, &t.Start, &o.Fence.Epoch, &o.Fence.Counter, &o.Fence.Start, &status, &retryAfter, &completed, &gaveWayTo}
+	if o.Disposition != job.DispositionSkippedOverlap {
+		fields = fields[:len(fields)-1]
+	}
+	for _, n := range fields {
 		v, read := binary.Varint(b)
 		if read <= 0 {
 			return o, t, errPacked
@@ -103,6 +110,9 @@ func Unpack(text string) (o job.Outcome, t job.Token, err error) {
 	o.StatusCode, o.RetryAfter = int(status), time.Duration(retryAfter)*time.Millisecond
 	if completed != 0 {
 		o.Timeline.Completed = time.UnixMilli(completed).UTC()
+	}
+	if gaveWayTo != 0 {
+		o.GaveWayTo = time.UnixMilli(gaveWayTo).UTC()
 	}
 	if o.Kind != job.OutcomeSucceeded {
 		o.Error = forgotten

@@ -24,6 +24,7 @@ func TestPackedOutcomeSaysWhatOthersGoBy(t *testing.T) {
 		},
 		"failed for now": {Kind: job.OutcomeFailed, Retryable: true, Disposition: job.DispositionFired, StatusCode: 503, RetryAfter: time.Hour, Error: forgotten},
 		"gone":           {Kind: job.OutcomeFailed, PauseJob: true, Disposition: job.DispositionFired, StatusCode: 410, Error: forgotten, DefinitionID: "def_2"},
+		"gave way":       {Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedOverlap, Error: forgotten, Timeline: job.Timeline{Completed: at}, GaveWayTo: at},
 		"refused":        {Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedPaused, Error: forgotten, Timeline: job.Timeline{Completed: at}},
 	} {
 		text := Pack(token, &o)

@@ -72,12 +72,29 @@ type Definition struct {
 	CatchUpWindow time.Duration `json:"catch_up_window"`
 	// MaxBackfill bounds how many missed occurrences one run of MissedBackfill fires.
 	MaxBackfill int `json:"max_backfill"`
-	// Overlap is always "allow_all" until the other policies are implemented.
-	Overlap  string `json:"overlap_policy"`
-	Priority string `json:"priority"`
+	// Overlap says what becomes of an occurrence while another execution of the schedule is in progress.
+	Overlap  Overlap `json:"overlap_policy"`
+	Priority string  `json:"priority"`
 	// Precision is how close to its instant an occurrence is called.
 	Precision Precision `json:"precision"`
 	Unknown   string    `json:"-"` // see Job
+}
+
+// Overlap is an overlap policy: what becomes of an occurrence at whose instant another execution of its job's schedule is in progress. An
+// execution is in progress from its instant until its last attempt has ended, also while it waits for its target or between two attempts.
+type Overlap string
+
+// The overlap policies that are implemented.
+const (
+	// OverlapAllowAll: it is called all the same.
+	OverlapAllowAll Overlap = "allow_all"
+	// OverlapSkip: it is skipped.
+	OverlapSkip Overlap = "skip"
+)
+
+// Alone reports whether at most one execution of the schedule may be in progress.
+func (d *Definition) Alone() bool {
+	return d.Overlap == OverlapSkip && d.Schedule.Type != ScheduleOneShot
 }
 
 // EndOf returns where a definition ended that d followed, directly or after others that were superseded in turn. otherBegan is when

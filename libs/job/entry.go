@@ -42,12 +42,14 @@ type Entry struct {
 	Change *Change
 	// Note is what the record says of the entry and nothing decides by; nil for nothing.
 	Note *Note
-	// Lane, Precision, Plain and Weight follow from the definition: see [Definition.Mark].
+	// Lane, Precision, Plain, Weight and Alone follow from the definition: see [Definition.Mark].
 	Lane      uint32
 	Precision Precision
 	Plain     bool
 	// Weight is the approximate size of the definition, and so of the fire, in bytes.
 	Weight int
+	// Alone marks an entry of the schedule of a job whose executions may not overlap: the rows of what is in progress are on record.
+	Alone bool
 }
 
 // Note is what the archive tells of an entry. It must not be changed: entries that follow from one another share it.
@@ -73,9 +75,11 @@ func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e
 //   - Precision, how close to its instant it is called.
 //   - Plain, whether nothing follows from the entry and it fires even when it is late.
 //   - Weight, its size.
+//   - Alone, whether it must be the only one in progress.
 func (d *Definition) Mark(e *Entry) {
 	e.Lane, e.Precision = d.Target.Lane(d.Precision), d.Precision
 	e.Plain = d.Schedule.Type == ScheduleOneShot && d.MissedRun != MissedSkip
+	e.Alone = e.Trigger == TriggerSchedule && d.Alone()
 	e.Weight = len(d.Target.URL) + len(d.Target.Body)
 	for name, value := range d.Target.Headers {
 		e.Weight += len(name) + len(value)
@@ -102,8 +106,9 @@ type PendingRow struct {
 
 // Decision is what was decided once for an occurrence; every process that finds it carries it out.
 type Decision struct {
-	// Fire is false when the occurrence itself is skipped as missed.
-	Fire bool
+	// Fire is false when the occurrence itself is skipped: because of the execution of the instant GaveWayTo, or as missed if that is zero.
+	Fire      bool
+	GaveWayTo time.Time
 	// Skipped is the run of occurrences after this one that will not fire, Disposition what becomes of them.
 	Skipped     *SkippedRange
 	Disposition Disposition
@@ -112,6 +117,14 @@ type Decision struct {
 	NextOrdinal int
 	// NextBackfillFired is what the successor inherits.
 	NextBackfillFired int
+}
+
+// Unfired returns the disposition of the occurrence itself, if it does not fire.
+func (d *Decision) Unfired() Disposition {
+	if !d.GaveWayTo.IsZero() {
+		return DispositionSkippedOverlap
+	}
+	return DispositionSkippedMissed
 }
 
 // SkippedRange is a run of nominal instants that share one disposition, both ends included.

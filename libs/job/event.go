@@ -103,6 +103,8 @@ type Outcome struct {
 	RetryAfter time.Duration
 	// PauseJob is set when the target answered that it is permanently gone (410).
 	PauseJob bool
+	// GaveWayTo is the nominal instant of the execution because of which this one was skipped; zero for any other outcome.
+	GaveWayTo time.Time
 	// DefinitionID is the definition under which the attempt ended. Around an update, entries of two definitions may
 	// stand for one execution.
 	DefinitionID string
@@ -125,7 +127,9 @@ const (
 	DispositionFired         Disposition = "fired"
 	DispositionSkippedMissed Disposition = "skipped_missed"
 	DispositionSkippedPaused Disposition = "skipped_paused"
-	DispositionCancelled     Disposition = "cancelled"
+	// DispositionSkippedOverlap means: another execution of the schedule was in progress.
+	DispositionSkippedOverlap Disposition = "skipped_overlap"
+	DispositionCancelled      Disposition = "cancelled"
 )
 
 // EventType says what happened.
@@ -171,6 +175,14 @@ func AttemptEvent(f *Fire, t TargetRef, o Outcome, now time.Time) Event {
 		Type: EventAttempt, At: now, Entry: f.Entry, Outcome: o, Retry: f.Retry,
 		Disposition: o.Disposition, Target: t,
 	}
+}
+
+// GaveWayTo returns the execution because of which the event's was skipped; "" if it was not, or for another reason.
+func (e *Event) GaveWayTo() string {
+	if e.Outcome.GaveWayTo.IsZero() {
+		return ""
+	}
+	return ScheduleExecutionID(e.Entry.JobID, e.Outcome.GaveWayTo)
 }
 
 // DeferredEvent returns the event for an attempt at t that is due again at until.
@@ -235,6 +247,8 @@ func (e *Event) Reason() string {
 		return "missed"
 	case e.Disposition == DispositionSkippedPaused:
 		return "paused"
+	case e.Disposition == DispositionSkippedOverlap:
+		return "overlap"
 	case e.Type == EventSkipped, e.Type == EventAttempt && e.Outcome.Kind == OutcomeCancelled:
 		return "cancelled"
 	case e.Type == EventAttempt && e.Outcome.Failed():

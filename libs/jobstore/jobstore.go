@@ -62,7 +62,14 @@ type Jobs interface {
 	// for the start). next is "" at the end.
 	List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.Job, next string, err error)
 
-	// Remove removes a job's row and its superseded definitions; it is not listed any more. A job that is not there is left as it is. An
+	// Runs returns the rows of the executions that were in progress when the last [Jobs.SwapRuns] of the job was made; none if there was
+	// none. Which of them still are, their rows tell. It first completes or aborts any write of them that is in flight.
+	Runs(ctx context.Context, jobID string) ([]job.Locator, error)
+	// SwapRuns replaces what Runs returns, by one row or more, if it is still old; otherwise it returns ErrConflict. They may be forgotten
+	// HistoryTTL after that: no execution is in progress for so long.
+	SwapRuns(ctx context.Context, jobID string, old, runs []job.Locator) error
+
+	// Remove removes a job's row, its superseded definitions and its runs; it is not listed any more. A job that is not there is left as it is. An
 	// id that was removed must not be created again.
 	Remove(ctx context.Context, tenant job.Tenant, jobID string) error
 	// RemoveListings removes what is left of a tenant's listing, after its jobs were removed. Jobs that are still there lose their place.

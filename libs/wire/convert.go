@@ -38,7 +38,7 @@ func entryToPB(e *job.Entry) *pb.Entry {
 		NominalAtMs: ms(e.NominalAt), ScheduledForMs: ms(e.ScheduledFor), Ordinal: int64(e.Ordinal),
 		BackfillFired: int64(e.BackfillFired), WrittenAtMs: ms(e.WrittenAt), Chained: e.Chained, Repeats: e.Repeats, Trace: e.Trace,
 		Lane: e.Lane, Plain: e.Plain, Weight: uint32(e.Weight), Tenant: uint32(e.Tenant),
-		Precision: uint32(e.Precision),
+		Precision: uint32(e.Precision), Alone: e.Alone,
 	}
 	if by := e.By; by != nil {
 		m.By = &pb.Author{Subject: by.Subject, Role: by.Role, RequestId: by.Request, Source: by.Source}
@@ -64,7 +64,7 @@ func entryFromPB(m *pb.Entry) job.Entry {
 		ScheduledFor: at(m.GetScheduledForMs()), Ordinal: int(m.GetOrdinal()), BackfillFired: int(m.GetBackfillFired()),
 		WrittenAt: at(m.GetWrittenAtMs()), Chained: m.GetChained(), Repeats: m.GetRepeats(), Trace: m.GetTrace(),
 		Lane: m.GetLane(), Plain: m.GetPlain(), Weight: int(m.GetWeight()), Tenant: job.Tenant(m.GetTenant()),
-		Precision: job.PrecisionOf(m.GetPrecision()),
+		Precision: job.PrecisionOf(m.GetPrecision()), Alone: m.GetAlone(),
 	}
 	if by := m.GetBy(); by != nil {
 		e.By = &job.Author{Subject: by.GetSubject(), Role: by.GetRole(), Request: by.GetRequestId(), Source: by.GetSource()}
@@ -142,6 +142,7 @@ func outcomeToPB(o *job.Outcome) *pb.Outcome {
 		// An error text may contain foreign bytes (a name from a certificate, a header); Protobuf requires UTF-8.
 		Error: strings.ToValidUTF8(o.Error, "?"), RetryAfterMs: o.RetryAfter.Milliseconds(), PauseJob: o.PauseJob,
 		DefinitionId: o.DefinitionID, Worker: o.Worker, RequestBytes: o.RequestBytes, ResponseBytes: o.ResponseBytes,
+		GaveWayToMs: ms(o.GaveWayTo),
 		Timeline: &pb.Timeline{
 			TakenMs: ms(o.Timeline.Taken), PublishedMs: ms(o.Timeline.Published), ConsumedMs: ms(o.Timeline.Consumed),
 			InvokedMs: ms(o.Timeline.Invoked), CompletedMs: ms(o.Timeline.Completed),
@@ -158,7 +159,7 @@ func outcomeFromPB(m *pb.Outcome) job.Outcome {
 		},
 		StatusCode: int(m.GetStatusCode()), ResponseBody: m.GetResponseBody(), ResponseTruncated: m.GetResponseTruncated(),
 		Error: m.GetError(), RetryAfter: dur(m.GetRetryAfterMs()), PauseJob: m.GetPauseJob(),
-		DefinitionID: m.GetDefinitionId(), Worker: m.GetWorker(), RequestBytes: m.GetRequestBytes(), ResponseBytes: m.GetResponseBytes(),
+		GaveWayTo: at(m.GetGaveWayToMs()), DefinitionID: m.GetDefinitionId(), Worker: m.GetWorker(), RequestBytes: m.GetRequestBytes(), ResponseBytes: m.GetResponseBytes(),
 		Timeline: job.Timeline{
 			Taken: at(tl.GetTakenMs()), Published: at(tl.GetPublishedMs()), Consumed: at(tl.GetConsumedMs()),
 			Invoked: at(tl.GetInvokedMs()), Completed: at(tl.GetCompletedMs()),

@@ -67,7 +67,7 @@ func definitionToPB(d *job.Definition) *pb.Definition {
 			JitterMs: s.Jitter.Milliseconds(),
 		},
 		Target: targetToPB(d.Target), Retry: retryToPB(d.Retry), MissedRunPolicy: string(d.MissedRun),
-		CatchUpWindowMs: d.CatchUpWindow.Milliseconds(), MaxBackfill: int64(d.MaxBackfill), OverlapPolicy: d.Overlap,
+		CatchUpWindowMs: d.CatchUpWindow.Milliseconds(), MaxBackfill: int64(d.MaxBackfill), OverlapPolicy: string(d.Overlap),
 		Priority: d.Priority, Precision: uint32(d.Precision),
 	}
 	putUnknown(m.Schedule, s.Unknown)
@@ -90,7 +90,7 @@ func definitionFromPB(m *pb.Definition) job.Definition {
 			Unknown: unknownOf(s),
 		},
 		Target: targetFromPB(m.GetTarget()), Retry: retryFromPB(m.GetRetry()), MissedRun: job.MissedRun(m.GetMissedRunPolicy()),
-		CatchUpWindow: dur(m.GetCatchUpWindowMs()), MaxBackfill: int(m.GetMaxBackfill()), Overlap: m.GetOverlapPolicy(),
+		CatchUpWindow: dur(m.GetCatchUpWindowMs()), MaxBackfill: int(m.GetMaxBackfill()), Overlap: job.Overlap(m.GetOverlapPolicy()),
 		Priority: m.GetPriority(), Precision: job.PrecisionOf(m.GetPrecision()), Unknown: unknownOf(m),
 	}
 }
@@ -109,4 +109,32 @@ func maybeAt(ms *int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(*ms).UTC()
+}
+
+// MarshalRuns encodes the keys of entries, the same ones in the same way each time.
+func MarshalRuns(list []job.Locator) []byte {
+	m := &pb.Runs{}
+	for _, l := range list {
+		m.Runs = append(m.Runs, &pb.Run{
+			Partition: uint32(l.Partition), Minute: l.Minute, DueAtMs: ms(l.DueAt), ExecutionId: l.ExecutionID, Attempt: uint32(l.Attempt),
+			DefinitionId: l.DefinitionID,
+		})
+	}
+	return marshal(m)
+}
+
+// UnmarshalRuns decodes the keys of entries.
+func UnmarshalRuns(b []byte) ([]job.Locator, error) {
+	var m pb.Runs
+	if err := m.UnmarshalVT(b); err != nil {
+		return nil, fmt.Errorf("wire: runs: %w", err)
+	}
+	var list []job.Locator
+	for _, r := range m.Runs {
+		list = append(list, job.Locator{
+			Partition: int(r.GetPartition()), Minute: r.GetMinute(), DueAt: at(r.GetDueAtMs()), ExecutionID: r.GetExecutionId(), Attempt: int(r.GetAttempt()),
+			DefinitionID: r.GetDefinitionId(),
+		})
+	}
+	return list, nil
 }

@@ -28,7 +28,7 @@ func UnmarshalEntry(b []byte) (job.Entry, error) {
 func MarshalDecision(d job.Decision) []byte {
 	return marshal(&pb.Decision{
 		Fire: d.Fire, Skipped: rangeToPB(d.Skipped), NextMs: ms(d.Next), NextOrdinal: int64(d.NextOrdinal),
-		NextBackfillFired: int64(d.NextBackfillFired), Disposition: string(d.Disposition),
+		NextBackfillFired: int64(d.NextBackfillFired), Disposition: string(d.Disposition), GaveWayToMs: ms(d.GaveWayTo),
 	})
 }
 
@@ -40,7 +40,7 @@ func UnmarshalDecision(b []byte) (job.Decision, error) {
 	}
 	return job.Decision{
 		Fire: m.Fire, Skipped: rangeFromPB(m.Skipped), Next: at(m.NextMs), NextOrdinal: int(m.NextOrdinal),
-		NextBackfillFired: int(m.NextBackfillFired), Disposition: job.Disposition(m.Disposition),
+		NextBackfillFired: int(m.NextBackfillFired), Disposition: job.Disposition(m.Disposition), GaveWayTo: at(m.GaveWayToMs),
 	}, nil
 }
 

@@ -57,7 +57,7 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 		CreatedAt: e.At, UpdatedAt: e.At, PausedAt: e.At, StoppedExecutions: []string{"x"},
 		Definition: job.Definition{
 			ID: "def", EffectiveAt: e.At, FirstOrdinal: 2, Target: f.Target, Retry: f.Retry, MissedRun: job.MissedBackfill,
-			CatchUpWindow: time.Minute, MaxBackfill: 4, Overlap: "o", Priority: "p", Precision: job.PrecisionPrecise,
+			CatchUpWindow: time.Minute, MaxBackfill: 4, Overlap: job.OverlapSkip, Priority: "p", Precision: job.PrecisionPrecise,
 			Schedule: job.Schedule{
 				Type: job.ScheduleCron, RunAt: e.At, CronExpr: "c", Timezone: "z", DST: job.DST{Gap: "g", Fold: "f"}, Every: time.Hour,
 				StartAt: time.UnixMilli(0).UTC(), EndAt: e.At, MaxOccurrences: 5, Jitter: time.Second,

@@ -85,6 +85,8 @@ type Asked struct {
 	JobID       string
 	Schedule    job.Schedule
 	From, Until time.Time
+	// Alone is set if an instant may be skipped because another execution is in progress.
+	Alone bool
 }
 
 // Refusal is a request answered with 409, with the problem's code.
@@ -151,12 +153,14 @@ type Account struct {
 	Shown map[string][]Shown
 	// Settles is how long everything that is due, or was promised, may take to end before the account is taken. If it is 0
 	// it is not known, and nothing is checked that depends on it.
-	Settles  time.Duration
-	Jobs     []JobAccount
-	Stops    []Stop
-	Calls    []Call
-	Events   []job.Event
-	Archived []Archived
+	Settles time.Duration
+	// TellsWithin is how long after the end of an execution the system may learn of it; 0 if that is not known.
+	TellsWithin time.Duration
+	Jobs        []JobAccount
+	Stops       []Stop
+	Calls       []Call
+	Events      []job.Event
+	Archived    []Archived
 	// Requests are those by which clients asked for changes; nil if they are not known.
 	Requests []Request
 	// Updated holds when the definitions made by updates took effect, if that is known.
@@ -197,6 +201,7 @@ func Check(a *Account) []Violation {
 	for n := range a.Jobs {
 		checkDispositions(r, a, i, &a.Jobs[n])
 		checkPending(r, a, i, &a.Jobs[n])
+		checkOverlaps(r, a, i, &a.Jobs[n])
 	}
 	checkCalls(r, a, i)
 	checkFences(r, a)

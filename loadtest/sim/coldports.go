@@ -19,6 +19,8 @@ var (
 	opPutDefinition = newOp("cold", "PutDefinition", Write, seldom)
 	opDefinition    = newOp("cold", "Definition", Read, seldom)
 	opClaimKey      = newOp("cold", "ClaimKey", Write, seldom)
+	opRuns          = newOp("cold", "Runs", Read, seldom)
+	opSwapRuns      = newOp("cold", "SwapRuns", WriteSerial, seldom)
 	opFinishKey     = newOp("cold", "FinishKey", Write, seldom)
 )
 
@@ -73,6 +75,15 @@ func (c jobs) Definition(ctx context.Context, id, definition string) (job.Defini
 
 func (c jobs) Definitions(ctx context.Context, id, before string, limit int) ([]job.Definition, error) {
 	return c.p.w.cold.Definitions(ctx, id, before, limit)
+}
+
+func (c jobs) Runs(ctx context.Context, id string) ([]job.Locator, error) {
+	return through(ctx, c.p, opRuns, id, func(ctx context.Context) ([]job.Locator, error) { return c.p.w.cold.Runs(ctx, id) })
+}
+
+func (c jobs) SwapRuns(ctx context.Context, id string, old, runs []job.Locator) error {
+	old, runs = slices.Clone(old), slices.Clone(runs)
+	return do(ctx, c.p, opSwapRuns, id, func(ctx context.Context) error { return c.p.w.cold.SwapRuns(ctx, id, old, runs) })
 }
 
 func (c jobs) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) ([]job.Job, string, error) {

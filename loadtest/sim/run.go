@@ -158,6 +158,9 @@ func (w *world) account(until time.Time) *ledger.Account {
 		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
+	if w.faults.weather.Name == calm.Name {
+		a.TellsWithin = time.Second
+	}
 	for i, p := range w.callers {
 		at := a.Calls[i].At
 		a.Calls[i].Untold = p.isDead() && w.lostFor(a.Calls[i].JobID, at, until)

@@ -48,6 +48,9 @@ func scripts(d dice, began time.Time) [][]script {
 		plan(d, &s, behaviour)
 		if s.body["type"] != "one_shot" {
 			bounds(d, &s, began)
+			if d.roll("overlap/%s", n) < 0.4 {
+				s.body["overlap_policy"] = "skip"
+			}
 		}
 		s.changes = changes(d, &s)
 		list[i] = s

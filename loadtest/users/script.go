@@ -81,6 +81,9 @@ func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *target
 	if !fixed {
 		s.changes = changes(cfg, d, s.begin)
 	}
+	if s.body["type"] != "one_shot" && !cfg.NoPrecision && d.IntN(3) == 0 {
+		s.body["overlap_policy"] = "skip"
+	}
 	return s
 }
 

@@ -71,8 +71,14 @@ func (s *targets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Failed: behaviour == "fail" || behaviour == "hang" || behaviour == "flaky" && attempt == 1, Gone: behaviour == "gone",
 	}
 	s.mu.Lock()
+	n := len(s.calls)
 	s.calls = append(s.calls, c)
 	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.calls[n].EndedAt = time.Now()
+		s.mu.Unlock()
+	}()
 	switch {
 	case behaviour == "bad":
 		w.WriteHeader(http.StatusBadRequest)

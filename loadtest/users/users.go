@@ -33,7 +33,7 @@ type Config struct {
 	Base func(try int) string
 	// NoTenants leaves out tenants and keys, which a release may not know.
 	NoTenants bool
-	// NoPrecision leaves the precision of jobs out: there are releases that refuse it.
+	// NoPrecision leaves the precision of jobs out, and their overlap policies: there are releases that refuse them.
 	NoPrecision bool
 }
 

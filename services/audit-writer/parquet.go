@@ -82,8 +82,8 @@ func lineOf(r *row, logID string, partition int) line {
 		ConsumedAt: milliseconds(o.Timeline.Consumed), InvokedAt: milliseconds(o.Timeline.Invoked),
 		CompletedAt: milliseconds(o.Timeline.Completed),
 		TargetKind:  r.event.Target.Kind, TargetHost: r.event.Target.Host, Worker: o.Worker, RequestSize: o.RequestBytes, ResponseSize: o.ResponseBytes,
-		Reason: r.event.Reason(),
-		LogID:  logID, LogPartition: int64(partition), LogOffset: r.offset, AppendedAt: milliseconds(r.at),
+		Reason: r.event.Reason(), GaveWayTo: r.event.GaveWayTo(),
+		LogID: logID, LogPartition: int64(partition), LogOffset: r.offset, AppendedAt: milliseconds(r.at),
 	}
 	if s := r.event.Skipped; s != nil {
 		l.SkippedFrom, l.SkippedTo, l.SkippedCount = milliseconds(s.From), milliseconds(s.To), int64(s.Count)

@@ -24,6 +24,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/overlap"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/wire"
 )
@@ -221,6 +222,13 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	}
 	if err := s.addNear(ctx, b.entries); err != nil {
 		return err
+	}
+	for i := range b.entries {
+		if b.entries[i].Alone { // the execution goes on in this row, before the one that it came from is done
+			if err := overlap.Note(ctx, s.deps.Jobs, &b.entries[i]); err != nil {
+				return err
+			}
+		}
 	}
 	letters := make([]dispatch.Message, len(b.letters))
 	for i := range b.letters {

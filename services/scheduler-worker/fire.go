@@ -170,25 +170,36 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots, ch
 			changes = append(changes, t)
 		case !t.published && hold.Holds(t.tenant, t.labels):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
+		case t.alone():
+			sh.parkIfCrowded(t, now)
+			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
+				return time.Time{}, sh.s.sendAside(ctx, t, sh.s.deps.Clock.Now())
+			})
 		case t.late(now) && t.series.Plan == nil:
 			lateOneShots = append(lateOneShots, t)
 		case t.late(now):
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
-				return time.Time{}, sh.s.sendLate(ctx, t, sh.s.deps.Clock.Now())
+				return time.Time{}, sh.s.sendAside(ctx, t, sh.s.deps.Clock.Now())
 			})
 		case !t.published && t.ahead && t.entry.DueAt.After(now) && !sh.s.lanes.roomAhead(t.entry.Lane):
 			sh.wakeAt(t, t.entry.DueAt)
 		default:
-			if t.class() == heavy && !t.park && !t.bare && !t.published && sh.s.lanes.crowded(t.entry.Lane) {
-				t.park = true // its lane was read before it was known how few of these it takes
-				if sh.backlog[t.entry.Lane].IsZero() {
-					sh.backlog[t.entry.Lane] = now
-				}
-			}
+			sh.parkIfCrowded(t, now)
 			fires = append(fires, t)
 		}
 	}
 	return fires, lateOneShots, changes
+}
+
+// parkIfCrowded parks a heavy task whose lane was read before it was known how few of these it takes.
+func (sh *shard) parkIfCrowded(t *task, now time.Time) {
+	if t.class() != heavy || t.park || t.bare || t.published || !sh.s.lanes.crowded(t.entry.Lane) {
+		return
+	}
+	t.park = true
+	if sh.backlog[t.entry.Lane].IsZero() {
+		sh.backlog[t.entry.Lane] = now
+	}
 }
 
 // send carries out step 5 of services/README.md for a batch whose time has come: successors, fires, removal, in this order.

@@ -341,6 +341,11 @@ func (t *task) waits() bool {
 	return !t.waitsSince.IsZero() && !t.waitsSince.After(last) && !t.entry.WrittenAt.After(last) // a resume writes instants that are long past
 }
 
+// alone reports whether the overlap policy decides about the task at its instant.
+func (t *task) alone() bool {
+	return t.entry.Alone && !t.published && !t.bare && t.entry.FirstOfSchedule() && !t.entry.Chained
+}
+
 // late reports whether the missed-run policy applies.
 func (t *task) late(now time.Time) bool {
 	return !t.published && !t.bare && t.entry.Late(now, t.series.Def.CatchUpWindow) && !t.waits()

@@ -10,6 +10,8 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/overlap"
 )
 
 // sendLateOneShots carries out the missed-run policy for entries after which nothing follows. What becomes of such an entry
@@ -70,24 +72,27 @@ func (s *Service) missed(ctx context.Context, t *task, rec attempts.Record, at t
 	if dispatched || t.series.Def.MissedRun != job.MissedSkip {
 		return nil, nil
 	}
-	return s.skip(ctx, t, at)
+	return s.skip(ctx, t, job.Decision{}, at)
 }
 
-// skip stores that an attempt is skipped as missed, and returns the event that says so; nil if it was dispatched.
-func (s *Service) skip(ctx context.Context, t *task, at time.Time) (*job.Event, error) {
-	o := job.Outcome{Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedMissed, Timeline: job.Timeline{Completed: at}}
+// skip stores that an attempt is skipped by a decision, and returns the event that says so; nil if the attempt was dispatched.
+func (s *Service) skip(ctx context.Context, t *task, d job.Decision, at time.Time) (*job.Event, error) {
+	o := job.Outcome{Kind: job.OutcomeSkipped, Disposition: d.Unfired(), GaveWayTo: d.GaveWayTo, Timeline: job.Timeline{Completed: at}}
 	rec, stored, err := s.deps.Outcomes.Refuse(ctx, attempts.KeyOf(t.entry), o, at)
 	if err != nil || !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped) {
 		return nil, err
+	}
+	if !stored { // by another decision, such as one about an entry of another definition
+		o = *rec.Outcome
 	}
 	event := job.AttemptEvent(t.fire(at), t.target(), o, at)
 	return &event, nil
 }
 
-// sendLate carries out the missed-run policy for one entry of a recurring schedule. It claims the decision, writes it on
-// the entry's row, and only then carries it out. A worker that takes the entry after a crash in between finds the decision,
-// and does the same.
-func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
+// sendAside decides about one entry of a recurring schedule by its policies: the one for missed runs if it is late, and the one for
+// overlaps. It claims the decision, writes it on the entry's row, and only then carries it out. A worker that takes the entry after a
+// crash in between finds the decision, and does the same.
+func (s *Service) sendAside(ctx context.Context, t *task, now time.Time) error {
 	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
 	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
 		return s.remove(ctx, t)
@@ -113,8 +118,7 @@ func (s *Service) sendLate(ctx context.Context, t *task, now time.Time) error {
 	}
 	t.fresh = true
 	if dispatched {
-		t.bare = true
-		return s.carryOut(ctx, []*task{t}, nil, now)
+		return s.sendBare(ctx, t, now)
 	}
 	return s.carryOutLate(ctx, t, *decision, now)
 }
@@ -151,7 +155,17 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	if known := t.judgedAt.Add(t.series.Def.CatchUpWindow - clock.MaxDifference); known.Before(now) {
 		now = known
 	}
-	claims := []hotbucket.Claim{claimOf(t, t.series.Late(t.entry, now))}
+	d := t.series.OnTime(t.entry)
+	if !t.alone() || t.late(s.deps.Clock.Now()) {
+		d = t.series.Late(t.entry, now)
+	}
+	if d.Fire && t.alone() {
+		if d.GaveWayTo, err = s.enter(ctx, t); err != nil {
+			return nil, err
+		}
+		d.Fire = d.GaveWayTo.IsZero()
+	}
+	claims := []hotbucket.Claim{claimOf(t, d)}
 	standing, err := s.deps.Hot.Claim(ctx, t.owner, claims)
 	if err != nil {
 		return nil, err
@@ -159,12 +173,42 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	return &standing[0], s.deps.Pending.Decide(ctx, t.entry.Locator, standing[0])
 }
 
+// errStopped makes the worker judge the entry again: its job was changed since.
+var errStopped = errors.New("the job was changed meanwhile")
+
+// enter adds the task's execution to those in progress of its job, before anything is decided: whoever finds a decision to fire knows that
+// it is among them. If another one is in progress, it returns the nominal instant of that one. The entry may have been judged well before
+// its instant. A fire is asked about once more by its executor, and a skip here.
+func (s *Service) enter(ctx context.Context, t *task) (other time.Time, err error) {
+	other, err = overlap.Enter(ctx, s.deps.Jobs, s.deps.Pending, s.deps.Outcomes, t.entry)
+	if t.entered = err == nil && other.IsZero(); err != nil || t.entered {
+		return other, err
+	}
+	row, err := s.deps.Jobs.Get(ctx, t.entry.JobID)
+	if err != nil {
+		return other, err
+	}
+	state := row.State()
+	verdict := state.Judge(t.entry, time.Time{})
+	if verdict == job.VerdictSuperseded {
+		series, err := s.series(ctx, &row, t.entry)
+		if err != nil {
+			return other, err
+		}
+		verdict = state.Judge(t.entry, series.EndsAt)
+	}
+	if verdict != job.VerdictProceed {
+		return other, errStopped
+	}
+	return other, nil
+}
+
 func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now time.Time) error {
 	at := job.Instant(now)
 	var events []job.Event
 	fires := d.Fire
 	if !fires {
-		event, err := s.skip(ctx, t, at)
+		event, err := s.skip(ctx, t, d, at)
 		if err != nil {
 			return err
 		}
@@ -183,12 +227,27 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 	if err := s.publishEvents(ctx, events); err != nil {
 		return err
 	}
-	s.metrics.late.WithLabelValues(decisionLabel(fires)).Inc()
+	switch {
+	case !fires && !d.GaveWayTo.IsZero():
+		s.metrics.overlaps.Inc()
+	case !t.entry.Alone || t.entry.Late(now, t.series.Def.CatchUpWindow):
+		s.metrics.late.WithLabelValues(decisionLabel(fires)).Inc()
+	}
 	if fires {
-		t.bare = true
-		return s.carryOut(ctx, []*task{t}, nil, s.deps.Clock.Now())
+		return s.sendBare(ctx, t, s.deps.Clock.Now())
 	}
 	return s.remove(ctx, t)
+}
+
+// sendBare publishes a fire that was decided about. Its row may be another than the one that entered, which it repeats.
+func (s *Service) sendBare(ctx context.Context, t *task, now time.Time) error {
+	if t.alone() && !t.entered {
+		if err := overlap.Note(ctx, s.deps.Jobs, t.entry); err != nil {
+			return err
+		}
+	}
+	t.bare = true
+	return s.carryOut(ctx, []*task{t}, nil, now)
 }
 
 func decisionLabel(fires bool) string {
@@ -196,4 +255,15 @@ func decisionLabel(fires bool) string {
 		return "fire"
 	}
 	return "skip"
+}
+
+// giveUp ends an entry that can no longer be carried out as a permanent failure, on record.
+func (s *Service) giveUp(ctx context.Context, t *task, why string) error {
+	now := job.Instant(s.deps.Clock.Now())
+	o := job.Outcome{Kind: job.OutcomeFailed, Disposition: job.DispositionFired, Error: why, Timeline: job.Timeline{Completed: now}}
+	t.series = &occurrence.Series{Def: &job.Definition{}}
+	if err := s.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(now), t.target(), o, now)}); err != nil {
+		return err
+	}
+	return s.remove(ctx, t)
 }

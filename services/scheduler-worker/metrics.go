@@ -12,6 +12,7 @@ type metrics struct {
 	postponed  prometheus.Counter
 	parked     prometheus.Counter
 	changes    prometheus.Counter
+	overlaps   prometheus.Counter
 	heldBack   prometheus.Gauge
 }
 
@@ -51,12 +52,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.changes = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "minutehand_scheduler_worker_changes_total", Help: "Events published of changes of jobs, tenants, keys and settings.",
 	})
+	m.overlaps = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "minutehand_scheduler_worker_overlaps_total",
+		Help: "Occurrences that were skipped because another execution of their job was in progress.",
+	})
 	m.heldBack = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "minutehand_scheduler_worker_held_back_lanes",
 		Help: "Lanes, each of a target's host, of which more has been due for 30 s than executors have room for; a lane counts once for each shard.",
 	})
 	if reg != nil {
-		reg.MustRegister(m.heldBack, m.changes, m.parked, m.postponed, m.dispatched, m.refused, m.late, m.readAhead, m.behind, m.abandoned)
+		reg.MustRegister(m.overlaps, m.heldBack, m.changes, m.parked, m.postponed, m.dispatched, m.refused, m.late, m.readAhead, m.behind, m.abandoned)
 	}
 	return m
 }

@@ -173,7 +173,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 			return prepared{err: err}
 		}
 	}
-	return prepared{at: t.entry.DueAt, ahead: true}
+	return prepared{at: t.entry.DueAt, ahead: !t.alone()}
 }
 
 // recallReach is how long after a pause an instant may still have been called: clocks differ, and the pause took up to that
@@ -322,9 +322,12 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 		return fireBare(t), nil
 	}
 	var events []job.Event
+	rest := outcome.Disposition // of the instants that follow
 	if !begun {
 		if !stored { // an earlier refusal, for instance by the pause before the cancel
-			outcome = *rec.Outcome
+			if outcome = *rec.Outcome; refused(&outcome) {
+				rest = outcome.Disposition
+			}
 		}
 		s.metrics.refused.WithLabelValues(string(outcome.Kind)).Inc()
 		events = append(events, job.AttemptEvent(t.fire(now), t.target(), outcome, now))
@@ -334,7 +337,7 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 		if v == job.VerdictPaused {
 			end = row.PausedAt.Add(time.Millisecond)
 		}
-		following, err := s.following(ctx, t, entry, end, outcome.Disposition, now)
+		following, err := s.following(ctx, t, entry, end, rest, now)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -434,15 +437,4 @@ func (s *Service) successorExists(ctx context.Context, t *task, d job.Decision, 
 func fireBare(t *task) time.Time {
 	t.bare = true
 	return t.entry.DueAt
-}
-
-// giveUp ends an entry that can no longer be carried out as a permanent failure, on record.
-func (s *Service) giveUp(ctx context.Context, t *task, why string) error {
-	now := job.Instant(s.deps.Clock.Now())
-	o := job.Outcome{Kind: job.OutcomeFailed, Disposition: job.DispositionFired, Error: why, Timeline: job.Timeline{Completed: now}}
-	t.series = &occurrence.Series{Def: &job.Definition{}}
-	if err := s.publishEvents(ctx, []job.Event{job.AttemptEvent(t.fire(now), t.target(), o, now)}); err != nil {
-		return err
-	}
-	return s.remove(ctx, t)
 }

@@ -151,7 +151,7 @@ func TestOwnerThatStoodStillJudgesAnewWhatAnotherHasRefused(t *testing.T) {
 	if err != nil || !stored {
 		t.Fatal(stored, err)
 	}
-	if err := f.sendLate(t.Context(), f.task(), now); !errors.Is(err, errRefused) {
+	if err := f.sendAside(t.Context(), f.task(), now); !errors.Is(err, errRefused) {
 		t.Errorf("a late entry that another has refused: %v, want %v", err, errRefused)
 	}
 	if len(f.log.events) > 0 {

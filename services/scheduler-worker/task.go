@@ -46,6 +46,8 @@ type task struct {
 	published, stays bool
 	// bare is set to publish the fire alone, without chain or policy, because the entry was dispatched before.
 	bare bool
+	// entered is set if its execution is among those in progress of its job, in this row.
+	entered bool
 	// aside is work to do on the task instead of firing it.
 	aside aside
 	// waitsSince is since when its lane has had less room than entries; zero if it had room.

@@ -258,6 +258,9 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 func (s *JobStore) Remove(ctx context.Context, _ job.Tenant, jobID string) error {
 	err := s.session.Query("DELETE FROM definitions WHERE job_id = ?", jobID).Idempotent(true).ExecContext(ctx)
 	if err == nil {
+		err = s.session.Query("DELETE FROM runs WHERE job_id = ?", jobID).Idempotent(true).ExecContext(ctx)
+	}
+	if err == nil {
 		_, err = s.session.Query("DELETE FROM jobs WHERE job_id = ? IF EXISTS", jobID).MapScanCASContext(ctx, map[string]any{})
 	}
 	return failed("remove job", err)

@@ -251,7 +251,8 @@ func setJob(b *pebble.Batch, j job.Job) error {
 func (s *JobStore) Remove(_ context.Context, tenant job.Tenant, jobID string) error {
 	return s.write([]string{jobID}, func(b *pebble.Batch) error {
 		definitions := text([]byte{tableDefinition}, jobID)
-		err := errors.Join(b.Delete(listingKey(tenant, jobID), nil), b.Delete(jobKey(jobID), nil), b.DeleteRange(definitions, after(definitions), nil))
+		err := errors.Join(b.Delete(listingKey(tenant, jobID), nil), b.Delete(jobKey(jobID), nil), b.Delete(runsKey(jobID), nil),
+			b.DeleteRange(definitions, after(definitions), nil))
 		if err != nil {
 			return fmt.Errorf("embedded: remove job: %w", err)
 		}

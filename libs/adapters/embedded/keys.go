@@ -23,6 +23,7 @@ const (
 	tableOffset     = 'o' // topic 0 group 0 partition
 	tableStarted    = 'e' // execution id 0 attempt
 	tableHanded     = 'f' // number
+	tableRuns       = 'r' // job id
 	tableExpiry     = 'z' // when, the key of the row that expires then
 )
 

@@ -70,6 +70,18 @@ func (x *jobsPort) Definitions(ctx context.Context, jobID, before string, limit 
 	return a, err
 }
 
+func (x *jobsPort) Runs(ctx context.Context, jobID string) (a []job.Locator, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "Runs", began, err) }(time.Now())
+	a, err = x.Jobs.Runs(ctx, jobID)
+	return a, err
+}
+
+func (x *jobsPort) SwapRuns(ctx context.Context, jobID string, old, runs []job.Locator) (err error) {
+	defer func(began time.Time) { x.m.done("jobs", "SwapRuns", began, err) }(time.Now())
+	err = x.Jobs.SwapRuns(ctx, jobID, old, runs)
+	return err
+}
+
 func (x *jobsPort) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (a []job.Job, b string, err error) {
 	defer func(began time.Time) { x.m.done("jobs", "List", began, err) }(time.Now())
 	a, b, err = x.Jobs.List(ctx, tenant, cursor, limit)

@@ -37,7 +37,7 @@ func newDefinition(id string) job.Definition {
 			Headers: map[string]string{"X-One": "1"}, Body: json.RawMessage("{ \"b\" : 1.0,\n\t\"a\": \"<&>\\u00e9\" }"),
 		},
 		Retry: job.DefaultRetryPolicy(), MissedRun: job.MissedBackfill, CatchUpWindow: 90 * time.Second, MaxBackfill: 5,
-		Overlap: "allow_all", Priority: "normal",
+		Overlap: job.OverlapSkip, Priority: "normal",
 	}
 }
 
@@ -57,6 +57,8 @@ func RunJobs(t *testing.T, open func(t *testing.T) jobstore.Jobs) {
 		{"a replacement of any version but the one before is a conflict and changes nothing", replaceChecksVersion},
 		{"of concurrent replacements of one version exactly one wins, and its row stands", replacementsRace},
 		{"no read-modify-write is lost among concurrent ones, and each reads what was acknowledged", replacementsChain},
+		{"of concurrent changes of a job's runs each builds on the one before", runsChain},
+		{"a removed job has no runs", runsAreRemoved},
 		{"what a serial read saw stays, and what was acknowledged it sees", serialReadSees},
 		{"many rows are read at once, those that do not exist are missing", manyAreRead},
 		{"a deleted job is read and listed like any other", deletedIsRead},

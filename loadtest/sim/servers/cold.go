@@ -29,6 +29,7 @@ type Cold struct {
 	before      map[string][]byte
 	definitions map[string]map[string][]byte
 	claims      map[string]jobstore.Claim
+	runs        map[string][]byte
 	settings    map[string][]byte
 
 	low     []int64
@@ -56,7 +57,7 @@ type minute struct {
 func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
 		jobs: map[string][]byte{}, before: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
-		settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
+		runs: map[string][]byte{}, settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
 		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, repeated: map[string]Repeat{}, paused: map[string]time.Time{}, events: map[string]map[string]job.Event{},
 	}
 	for p := range partitions {
@@ -216,6 +217,7 @@ func (c *Cold) Remove(_ context.Context, tenant job.Tenant, jobID string) error 
 		delete(c.jobs, jobID)
 	}
 	delete(c.definitions, jobID)
+	delete(c.runs, jobID)
 	return nil
 }
 
@@ -272,6 +274,24 @@ func (c *Cold) Superseded(jobID string) ([]job.Definition, error) {
 		all = append(all, d)
 	}
 	return all, nil
+}
+
+// Runs implements jobstore.Jobs.
+func (c *Cold) Runs(_ context.Context, jobID string) ([]job.Locator, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return wire.UnmarshalRuns(c.runs[jobID])
+}
+
+// SwapRuns implements jobstore.Jobs.
+func (c *Cold) SwapRuns(_ context.Context, jobID string, old, runs []job.Locator) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(c.runs[jobID], wire.MarshalRuns(old)) {
+		return jobstore.ErrConflict
+	}
+	c.runs[jobID] = wire.MarshalRuns(runs)
+	return nil
 }
 
 // List implements jobstore.Jobs.

@@ -5,7 +5,7 @@ WITH given_up AS (
     coalesce(skipped_from, nominal_at) AS first_at, coalesce(skipped_to, nominal_at) AS last_at,
     CASE event_type WHEN 'skipped' THEN skipped_count ELSE 1 END AS occurrences
   FROM events
-  WHERE dt BETWEEN {from} AND {to} AND disposition IN ('skipped_missed', 'skipped_paused', 'cancelled')
+  WHERE dt BETWEEN {from} AND {to} AND disposition IN ('skipped_missed', 'skipped_paused', 'skipped_overlap', 'cancelled')
     AND (event_type = 'skipped' OR trigger = 'schedule')
 ), stops AS (
   SELECT DISTINCT event_id, nominal_at AS changed_at, job_id, operation, object, principal, request_id

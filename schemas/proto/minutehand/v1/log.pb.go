@@ -68,7 +68,9 @@ type Entry struct {
 	// was, and drops the entry.
 	Change *Change `protobuf:"bytes,22,opt,name=change,proto3" json:"change,omitempty"`
 	// How close to its instant it is called: 0 standard, 1 fast, 2 precise.
-	Precision     uint32 `protobuf:"varint,26,opt,name=precision,proto3" json:"precision,omitempty"`
+	Precision uint32 `protobuf:"varint,26,opt,name=precision,proto3" json:"precision,omitempty"`
+	// Executions of its schedule may not overlap.
+	Alone         bool `protobuf:"varint,27,opt,name=alone,proto3" json:"alone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -285,6 +287,13 @@ func (x *Entry) GetPrecision() uint32 {
 	return 0
 }
 
+func (x *Entry) GetAlone() bool {
+	if x != nil {
+		return x.Alone
+	}
+	return false
+}
+
 // Who made a request.
 type Author struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -433,8 +442,10 @@ type Decision struct {
 	NextOrdinal       int64                  `protobuf:"varint,4,opt,name=next_ordinal,json=nextOrdinal,proto3" json:"next_ordinal,omitempty"`
 	NextBackfillFired int64                  `protobuf:"varint,5,opt,name=next_backfill_fired,json=nextBackfillFired,proto3" json:"next_backfill_fired,omitempty"`
 	Disposition       string                 `protobuf:"bytes,6,opt,name=disposition,proto3" json:"disposition,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The nominal instant of the execution to which the occurrence itself gives way, if that is why it does not fire.
+	GaveWayToMs   int64 `protobuf:"varint,7,opt,name=gave_way_to_ms,json=gaveWayToMs,proto3" json:"gave_way_to_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Decision) Reset() {
@@ -507,6 +518,13 @@ func (x *Decision) GetDisposition() string {
 		return x.Disposition
 	}
 	return ""
+}
+
+func (x *Decision) GetGaveWayToMs() int64 {
+	if x != nil {
+		return x.GaveWayToMs
+	}
+	return 0
 }
 
 type SkippedRange struct {
@@ -1011,6 +1029,8 @@ type Outcome struct {
 	Worker        string `protobuf:"bytes,13,opt,name=worker,proto3" json:"worker,omitempty"`
 	RequestBytes  int64  `protobuf:"varint,14,opt,name=request_bytes,json=requestBytes,proto3" json:"request_bytes,omitempty"`
 	ResponseBytes int64  `protobuf:"varint,15,opt,name=response_bytes,json=responseBytes,proto3" json:"response_bytes,omitempty"`
+	// The nominal instant of the execution because of which it was skipped; 0 for any other outcome.
+	GaveWayToMs   int64 `protobuf:"varint,16,opt,name=gave_way_to_ms,json=gaveWayToMs,proto3" json:"gave_way_to_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1146,6 +1166,13 @@ func (x *Outcome) GetRequestBytes() int64 {
 func (x *Outcome) GetResponseBytes() int64 {
 	if x != nil {
 		return x.ResponseBytes
+	}
+	return 0
+}
+
+func (x *Outcome) GetGaveWayToMs() int64 {
+	if x != nil {
+		return x.GaveWayToMs
 	}
 	return 0
 }
@@ -1350,7 +1377,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xad\x06\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xc3\x06\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1378,7 +1405,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x06tzdata\x18\x18 \x01(\tR\x06tzdata\x12,\n" +
 	"\x12utc_offset_seconds\x18\x19 \x01(\x11R\x10utcOffsetSeconds\x12-\n" +
 	"\x06change\x18\x16 \x01(\v2\x15.minutehand.v1.ChangeR\x06change\x12\x1c\n" +
-	"\tprecision\x18\x1a \x01(\rR\tprecision\"m\n" +
+	"\tprecision\x18\x1a \x01(\rR\tprecision\x12\x14\n" +
+	"\x05alone\x18\x1b \x01(\bR\x05alone\"m\n" +
 	"\x06Author\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1d\n" +
@@ -1389,14 +1417,15 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\toperation\x18\x01 \x01(\tR\toperation\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x18\n" +
 	"\asetting\x18\x03 \x01(\tR\asetting\x12\x16\n" +
-	"\x06object\x18\x04 \x01(\tR\x06object\"\xe3\x01\n" +
+	"\x06object\x18\x04 \x01(\tR\x06object\"\x88\x02\n" +
 	"\bDecision\x12\x12\n" +
 	"\x04fire\x18\x01 \x01(\bR\x04fire\x125\n" +
 	"\askipped\x18\x02 \x01(\v2\x1b.minutehand.v1.SkippedRangeR\askipped\x12\x17\n" +
 	"\anext_ms\x18\x03 \x01(\x03R\x06nextMs\x12!\n" +
 	"\fnext_ordinal\x18\x04 \x01(\x03R\vnextOrdinal\x12.\n" +
 	"\x13next_backfill_fired\x18\x05 \x01(\x03R\x11nextBackfillFired\x12 \n" +
-	"\vdisposition\x18\x06 \x01(\tR\vdisposition\"R\n" +
+	"\vdisposition\x18\x06 \x01(\tR\vdisposition\x12#\n" +
+	"\x0egave_way_to_ms\x18\a \x01(\x03R\vgaveWayToMs\"R\n" +
 	"\fSkippedRange\x12\x17\n" +
 	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
 	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\x12\x14\n" +
@@ -1442,7 +1471,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"consumedMs\x12\x1d\n" +
 	"\n" +
 	"invoked_ms\x18\x04 \x01(\x03R\tinvokedMs\x12!\n" +
-	"\fcompleted_ms\x18\x05 \x01(\x03R\vcompletedMs\"\x95\x04\n" +
+	"\fcompleted_ms\x18\x05 \x01(\x03R\vcompletedMs\"\xba\x04\n" +
 	"\aOutcome\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tretryable\x18\x02 \x01(\bR\tretryable\x12 \n" +
@@ -1460,7 +1489,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\rdefinition_id\x18\f \x01(\tR\fdefinitionId\x12\x16\n" +
 	"\x06worker\x18\r \x01(\tR\x06worker\x12#\n" +
 	"\rrequest_bytes\x18\x0e \x01(\x03R\frequestBytes\x12%\n" +
-	"\x0eresponse_bytes\x18\x0f \x01(\x03R\rresponseBytes\"\xb9\x03\n" +
+	"\x0eresponse_bytes\x18\x0f \x01(\x03R\rresponseBytes\x12#\n" +
+	"\x0egave_way_to_ms\x18\x10 \x01(\x03R\vgaveWayToMs\"\xb9\x03\n" +
 	"\x05Event\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x13\n" +

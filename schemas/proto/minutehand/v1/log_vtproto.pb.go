@@ -50,6 +50,18 @@ func (m *Entry) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Alone {
+		i--
+		if m.Alone {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xd8
+	}
 	if m.Precision != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Precision))
 		i--
@@ -390,6 +402,11 @@ func (m *Decision) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.GaveWayToMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.GaveWayToMs))
+		i--
+		dAtA[i] = 0x38
 	}
 	if len(m.Disposition) > 0 {
 		i -= len(m.Disposition)
@@ -894,6 +911,13 @@ func (m *Outcome) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.GaveWayToMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.GaveWayToMs))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x80
+	}
 	if m.ResponseBytes != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ResponseBytes))
 		i--
@@ -1282,6 +1306,9 @@ func (m *Entry) SizeVT() (n int) {
 	if m.Precision != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Precision))
 	}
+	if m.Alone {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1362,6 +1389,9 @@ func (m *Decision) SizeVT() (n int) {
 	l = len(m.Disposition)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.GaveWayToMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.GaveWayToMs))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1603,6 +1633,9 @@ func (m *Outcome) SizeVT() (n int) {
 	}
 	if m.ResponseBytes != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.ResponseBytes))
+	}
+	if m.GaveWayToMs != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.GaveWayToMs))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2319,6 +2352,26 @@ func (m *Entry) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 27:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Alone", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Alone = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -2860,6 +2913,25 @@ func (m *Decision) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Disposition = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field GaveWayToMs", wireType)
+			}
+			m.GaveWayToMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.GaveWayToMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -4544,6 +4616,25 @@ func (m *Outcome) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.ResponseBytes |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 16:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field GaveWayToMs", wireType)
+			}
+			m.GaveWayToMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.GaveWayToMs |= int64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

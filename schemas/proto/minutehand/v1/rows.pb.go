@@ -486,6 +486,136 @@ func (x *ChangeRef) GetVersion() int64 {
 	return 0
 }
 
+// The entries of a job's executions that were in progress when this was written.
+type Runs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Runs          []*Run                 `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Runs) Reset() {
+	*x = Runs{}
+	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Runs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Runs) ProtoMessage() {}
+
+func (x *Runs) ProtoReflect() protoreflect.Message {
+	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Runs.ProtoReflect.Descriptor instead.
+func (*Runs) Descriptor() ([]byte, []int) {
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Runs) GetRuns() []*Run {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+// An entry's key.
+type Run struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Minute        int64                  `protobuf:"varint,2,opt,name=minute,proto3" json:"minute,omitempty"`
+	DueAtMs       int64                  `protobuf:"varint,3,opt,name=due_at_ms,json=dueAtMs,proto3" json:"due_at_ms,omitempty"`
+	ExecutionId   string                 `protobuf:"bytes,4,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	DefinitionId  string                 `protobuf:"bytes,6,opt,name=definition_id,json=definitionId,proto3" json:"definition_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Run) Reset() {
+	*x = Run{}
+	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Run) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Run) ProtoMessage() {}
+
+func (x *Run) ProtoReflect() protoreflect.Message {
+	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Run.ProtoReflect.Descriptor instead.
+func (*Run) Descriptor() ([]byte, []int) {
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Run) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Run) GetMinute() int64 {
+	if x != nil {
+		return x.Minute
+	}
+	return 0
+}
+
+func (x *Run) GetDueAtMs() int64 {
+	if x != nil {
+		return x.DueAtMs
+	}
+	return 0
+}
+
+func (x *Run) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *Run) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Run) GetDefinitionId() string {
+	if x != nil {
+		return x.DefinitionId
+	}
+	return ""
+}
+
 var File_minutehand_v1_rows_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_rows_proto_rawDesc = "" +
@@ -549,7 +679,16 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
 	"\tChangeRef\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x03R\aversionBKZIgithub.com/minutehand/minutehand/schemas/proto/minutehand/v1;minutehandv1b\x06proto3"
+	"\aversion\x18\x02 \x01(\x03R\aversion\".\n" +
+	"\x04Runs\x12&\n" +
+	"\x04runs\x18\x01 \x03(\v2\x12.minutehand.v1.RunR\x04runs\"\xb9\x01\n" +
+	"\x03Run\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
+	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
+	"\tdue_at_ms\x18\x03 \x01(\x03R\adueAtMs\x12!\n" +
+	"\fexecution_id\x18\x04 \x01(\tR\vexecutionId\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\rR\aattempt\x12#\n" +
+	"\rdefinition_id\x18\x06 \x01(\tR\fdefinitionIdBKZIgithub.com/minutehand/minutehand/schemas/proto/minutehand/v1;minutehandv1b\x06proto3"
 
 var (
 	file_minutehand_v1_rows_proto_rawDescOnce sync.Once
@@ -563,28 +702,31 @@ func file_minutehand_v1_rows_proto_rawDescGZIP() []byte {
 	return file_minutehand_v1_rows_proto_rawDescData
 }
 
-var file_minutehand_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_minutehand_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_minutehand_v1_rows_proto_goTypes = []any{
 	(*Schedule)(nil),    // 0: minutehand.v1.Schedule
 	(*Definition)(nil),  // 1: minutehand.v1.Definition
 	(*Job)(nil),         // 2: minutehand.v1.Job
 	(*ChangeRef)(nil),   // 3: minutehand.v1.ChangeRef
-	nil,                 // 4: minutehand.v1.Job.LabelsEntry
-	(*Target)(nil),      // 5: minutehand.v1.Target
-	(*RetryPolicy)(nil), // 6: minutehand.v1.RetryPolicy
+	(*Runs)(nil),        // 4: minutehand.v1.Runs
+	(*Run)(nil),         // 5: minutehand.v1.Run
+	nil,                 // 6: minutehand.v1.Job.LabelsEntry
+	(*Target)(nil),      // 7: minutehand.v1.Target
+	(*RetryPolicy)(nil), // 8: minutehand.v1.RetryPolicy
 }
 var file_minutehand_v1_rows_proto_depIdxs = []int32{
 	0, // 0: minutehand.v1.Definition.schedule:type_name -> minutehand.v1.Schedule
-	5, // 1: minutehand.v1.Definition.target:type_name -> minutehand.v1.Target
-	6, // 2: minutehand.v1.Definition.retry:type_name -> minutehand.v1.RetryPolicy
-	4, // 3: minutehand.v1.Job.labels:type_name -> minutehand.v1.Job.LabelsEntry
+	7, // 1: minutehand.v1.Definition.target:type_name -> minutehand.v1.Target
+	8, // 2: minutehand.v1.Definition.retry:type_name -> minutehand.v1.RetryPolicy
+	6, // 3: minutehand.v1.Job.labels:type_name -> minutehand.v1.Job.LabelsEntry
 	1, // 4: minutehand.v1.Job.definition:type_name -> minutehand.v1.Definition
 	3, // 5: minutehand.v1.Job.changes:type_name -> minutehand.v1.ChangeRef
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	5, // 6: minutehand.v1.Runs.runs:type_name -> minutehand.v1.Run
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_minutehand_v1_rows_proto_init() }
@@ -600,7 +742,7 @@ func file_minutehand_v1_rows_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_minutehand_v1_rows_proto_rawDesc), len(file_minutehand_v1_rows_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -57,7 +57,7 @@ type Job struct {
 	MissedRun     job.MissedRun     `json:"missed_run_policy,omitempty"`
 	CatchUpWindow *duration         `json:"catch_up_window,omitempty"`
 	MaxBackfill   Whole             `json:"max_backfill,omitempty"`
-	Overlap       string            `json:"overlap_policy,omitempty"`
+	Overlap       job.Overlap       `json:"overlap_policy,omitempty"`
 	Priority      string            `json:"priority,omitempty"`
 	Precision     job.Precision     `json:"precision"`
 	Labels        map[string]string `json:"labels,omitempty"`
@@ -100,7 +100,7 @@ func (b *Job) definition(now time.Time) job.Definition {
 		d.MaxBackfill = job.DefaultMaxBackfill
 	}
 	if d.Overlap == "" {
-		d.Overlap = "allow_all"
+		d.Overlap = job.OverlapAllowAll
 	}
 	if d.Priority == "" {
 		d.Priority = "normal"

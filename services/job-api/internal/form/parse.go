@@ -138,8 +138,10 @@ func validPort(port string) bool {
 
 func (l *faultList) policies(d *job.Definition) {
 	r := d.Retry
-	l.add(d.Overlap == "allow_all", "/overlap_policy", notAvailable,
-		"Only allow_all is available yet; the other policies are on their way.")
+	l.add(d.Overlap == job.OverlapAllowAll || d.Overlap == job.OverlapSkip, "/overlap_policy", notAvailable,
+		"Only allow_all and skip are available yet; the other policies are on their way.")
+	l.add(d.Overlap != job.OverlapSkip || d.Schedule.Type != job.ScheduleOneShot, "/overlap_policy", "conflict",
+		"A one_shot is called once, so nothing overlaps; leave overlap_policy out.")
 	l.add(r.BaseDelay > 0 || r.Backoff == job.BackoffList, "/retry_policy/base_delay", "range", "Must be more than 0.")
 	l.add(r.MaxDelay >= r.BaseDelay, "/retry_policy/max_delay", "range", "Must be at least base_delay.")
 	l.add(r.Window > 0 && r.Window <= 30*24*time.Hour, "/retry_policy/window", "range", "Must be more than 0 and at most 720h.")

@@ -18,10 +18,12 @@ type Execution struct {
 	State        string          `json:"state"`
 	Cancelling   bool            `json:"cancelling,omitempty"`
 	Disposition  job.Disposition `json:"disposition,omitempty"`
-	Skipped      *skippedRun     `json:"skipped,omitempty"`
-	LatenessMS   *int64          `json:"lateness_ms,omitempty"`
-	Attempts     []attempt       `json:"attempts"`
-	Timeline     *timeline       `json:"timeline,omitempty"`
+	// GaveWayTo is the execution because of which it was skipped.
+	GaveWayTo  string      `json:"gave_way_to,omitempty"`
+	Skipped    *skippedRun `json:"skipped,omitempty"`
+	LatenessMS *int64      `json:"lateness_ms,omitempty"`
+	Attempts   []attempt   `json:"attempts"`
+	Timeline   *timeline   `json:"timeline,omitempty"`
 	// RequestedBy is who asked for it, RequestID by which request.
 	RequestedBy string `json:"requested_by,omitempty"`
 	RequestID   string `json:"request_id,omitempty"`
@@ -137,7 +139,7 @@ func (x *Execution) add(e *job.Event) {
 	}
 	x.Attempts = append(x.Attempts, newAttempt(e))
 	if e.Disposition != "" && x.Disposition != job.DispositionFired {
-		x.Disposition = e.Disposition
+		x.Disposition, x.GaveWayTo = e.Disposition, e.GaveWayTo()
 	}
 	o := &e.Outcome
 	x.lastEnd = job.Later(x.lastEnd, o.Timeline.Completed)

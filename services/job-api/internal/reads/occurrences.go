@@ -24,6 +24,7 @@ type Occurrence struct {
 	Disposition  job.Disposition `json:"disposition,omitempty"`
 	Reason       string          `json:"reason"`
 	ExecutionID  string          `json:"execution_id,omitempty"`
+	GaveWayTo    string          `json:"gave_way_to,omitempty"`
 	DefinitionID string          `json:"definition_id,omitempty"`
 	Attempts     int             `json:"attempts,omitempty"`
 	LatenessMS   *int64          `json:"lateness_ms,omitempty"`
@@ -349,7 +350,7 @@ func (a *account) ofRecord(o *Occurrence, list []*Execution, named time.Time) {
 		}
 	}
 	a.put(o, x.NominalAt)
-	o.State, o.Disposition = x.State, x.Disposition
+	o.State, o.Disposition, o.GaveWayTo = x.State, x.Disposition, x.GaveWayTo
 	if x.Skipped != nil {
 		if !x.NominalAt.Equal(named) {
 			o.Skipped = x.Skipped

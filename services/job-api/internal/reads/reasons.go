@@ -20,9 +20,10 @@ var (
 		stateUnknown: "Nothing is on record of it: no call, no skip, and no entry that waits.",
 	}
 	skips = map[job.Disposition]string{
-		job.DispositionSkippedMissed: "Skipped: it could not be called within the catch_up_window, and the missed_run_policy lets it go.",
-		job.DispositionSkippedPaused: "Skipped: the job was paused.",
-		job.DispositionCancelled:     "Not called: the job or this execution was cancelled before.",
+		job.DispositionSkippedMissed:  "Skipped: it could not be called within the catch_up_window, and the missed_run_policy lets it go.",
+		job.DispositionSkippedPaused:  "Skipped: the job was paused.",
+		job.DispositionSkippedOverlap: "Skipped: another execution was still in progress, and the overlap_policy is skip.",
+		job.DispositionCancelled:      "Not called: the job or this execution was cancelled before.",
 	}
 	deadReasons = map[string]string{
 		"permanent":    "the failure was of a kind that another attempt does not mend",

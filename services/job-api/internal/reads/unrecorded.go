@@ -44,6 +44,9 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 		if word := skips[o.Disposition]; word != "" {
 			o.Reason = word
 		}
+		if ref, err := job.ParseExecutionID(o.GaveWayTo); err == nil {
+			o.Reason = fmt.Sprintf("Skipped: the execution of %s was still in progress, and the overlap_policy is skip.", ref.NominalAt.Format(time.RFC3339Nano))
+		}
 	}
 	return nil
 }
@@ -79,7 +82,7 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 		a.decided(&row)
 		switch {
 		case records[i].Outcome != nil || records[i].Alive(a.now):
-			ofHot(o, &records[i], a.now)
+			a.ofHot(o, &records[i])
 		case o.State != "":
 		case a.undecided(o):
 			o.State = statePaused
@@ -89,7 +92,7 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 		case found && row.Done:
 			o.State, o.Reason = "pending", ending
 		case found && row.Decision != nil && !row.Decision.Fire:
-			o.State, o.Disposition = "skipped", job.DispositionSkippedMissed
+			o.State, o.Disposition, o.GaveWayTo = "skipped", row.Decision.Unfired(), a.gaveWay(row.Decision.GaveWayTo)
 		case found:
 			o.State = "pending"
 		case a.now.Before(a.deferred[keys[i].ExecutionID].Add(comesWithin)):
@@ -114,6 +117,14 @@ func (a *account) decided(row *job.PendingRow) {
 	}
 }
 
+// gaveWay returns the execution of an instant, "" if that is zero.
+func (a *account) gaveWay(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return job.ScheduleExecutionID(a.j.ID, at)
+}
+
 // comesWithin is how long after the instant at which a deferred fire comes again its deferral still shows that it waits.
 const comesWithin = 5 * time.Minute
 
@@ -126,8 +137,8 @@ func (a *account) locator(nominalAt, due time.Time, definitionID string) job.Loc
 }
 
 // ofHot shows what the hot tier knows of an attempt: it runs, or has ended so recently that the history does not have it yet.
-func ofHot(o *Occurrence, rec *attempts.Record, now time.Time) {
-	if rec.Alive(now) {
+func (a *account) ofHot(o *Occurrence, rec *attempts.Record) {
+	if rec.Alive(a.now) {
 		if o.State = "dispatched"; rec.Running {
 			o.State = "running"
 		}
@@ -135,6 +146,7 @@ func ofHot(o *Occurrence, rec *attempts.Record, now time.Time) {
 		return
 	}
 	out := rec.Outcome
+	o.GaveWayTo = a.gaveWay(out.GaveWayTo)
 	if o.Disposition == "" {
 		o.Disposition = out.Disposition
 	}

@@ -1,0 +1,133 @@
+// Package overlap keeps the executions of a schedule apart where its overlap policy asks for that.
+//
+// What is in progress stands in the cold store, because a retry may be hours away when the hot tier forgets: a list of the rows of the
+// job's entries ([jobstore.Jobs.Runs]), which changes by compare-and-set only. An execution is in progress while one of its listed rows is
+// open:
+//
+//   - [Enter] adds the row of its first attempt before its fire is decided, so also before its successor exists;
+//   - [Note] adds the row of another attempt, or of a deferred one, before the row that led to it is marked done.
+//
+// So from its decision to its last mark an execution has an open row in the list, whoever dies in between. Nothing is taken off when it
+// ends: a row that is done counts for nothing, and the next one to enter leaves it out. So a process that stalled and adds a row late does
+// no harm.
+package overlap
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// Rows are the entries' rows; [jobstore.Pending] has them.
+type Rows interface {
+	Rows(ctx context.Context, locators []job.Locator) (map[job.Locator]job.PendingRow, error)
+}
+
+// Records are the attempts' records; [attempts.Records] has them.
+type Records interface {
+	Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.Record, error)
+}
+
+// mostTries bounds how often a change is tried while others change the same list.
+const mostTries = 20
+
+// errContended: others changed a job's runs again and again. The caller tries again later.
+var errContended = errors.New("the executions in progress change all the time")
+
+// Enter adds the entry's execution to those in progress of its job, and returns the zero time. If another one is in progress it adds
+// nothing, and returns the nominal instant of that one. Of two that enter at once, only one gets in.
+func Enter(ctx context.Context, jobs jobstore.Jobs, rows Rows, records Records, e *job.Entry) (other time.Time, err error) {
+	x, err := swap(ctx, jobs, e, func(runs []job.Locator) (next []job.Locator, other string, err error) {
+		var others []job.Locator
+		for _, r := range runs {
+			if r.ExecutionID == e.ExecutionID {
+				next = append(next, r)
+			} else {
+				others = append(others, r)
+			}
+		}
+		other, err = inProgress(ctx, rows, records, others)
+		return next, other, err
+	})
+	if err != nil || x == "" {
+		return other, err
+	}
+	ref, err := job.ParseExecutionID(x)
+	return ref.NominalAt, err
+}
+
+// Note adds the row of an attempt of an execution that is in progress. It leaves out rows of earlier attempts, which lead to this one.
+func Note(ctx context.Context, jobs jobstore.Jobs, e *job.Entry) error {
+	_, err := swap(ctx, jobs, e, func(runs []job.Locator) (next []job.Locator, other string, err error) {
+		for _, r := range runs {
+			earlier := r.Attempt < e.Attempt || r.Attempt == e.Attempt && r.DueAt.Before(e.DueAt)
+			if r.ExecutionID != e.ExecutionID || !earlier {
+				next = append(next, r)
+			}
+		}
+		return next, "", nil
+	})
+	return err
+}
+
+// swap adds an entry's row to what of the list is kept, unless another execution is returned.
+func swap(
+	ctx context.Context, jobs jobstore.Jobs, e *job.Entry, keep func(runs []job.Locator) (next []job.Locator, other string, err error),
+) (other string, err error) {
+	for range mostTries {
+		runs, err := jobs.Runs(ctx, e.JobID)
+		if err != nil {
+			return "", err
+		}
+		next, other, err := keep(runs)
+		if err != nil || other != "" {
+			return other, err
+		}
+		if slices.Contains(runs, e.Locator) {
+			return "", nil // what else is on the list does no harm
+		}
+		if err = jobs.SwapRuns(ctx, e.JobID, runs, append(next, e.Locator)); !errors.Is(err, jobstore.ErrConflict) {
+			return "", err
+		}
+	}
+	return "", errContended
+}
+
+// inProgress returns one of the executions of rows that is in progress; "" if none is. An attempt has ended for good before its row is
+// marked; then the hot tier knows that first.
+func inProgress(ctx context.Context, pending Rows, records Records, locators []job.Locator) (string, error) {
+	if len(locators) == 0 {
+		return "", nil
+	}
+	rows, err := pending.Rows(ctx, locators)
+	if err != nil {
+		return "", err
+	}
+	var open []job.Locator
+	var keys []attempts.Key
+	for _, l := range locators {
+		row, found := rows[l]
+		if found && !row.Done && (row.Decision == nil || row.Decision.Fire) {
+			open = append(open, l)
+			keys = append(keys, attempts.Key{ExecutionID: l.ExecutionID, Attempt: l.Attempt})
+		}
+	}
+	if len(open) == 0 {
+		return "", nil
+	}
+	known, err := records.Lookup(ctx, keys)
+	if err != nil {
+		return "", err
+	}
+	for i, l := range open {
+		if o := known[i].Outcome; o == nil || o.Failed() && o.Retryable {
+			return l.ExecutionID, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/loadtest/e2e/world"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// takes returns the behaviour of a target that answers after a while.
+func takes(long time.Duration, status int) world.Behaviour {
+	return func(r *http.Request, _ ledger.Call) (int, error) { return status, run.Sleep(r.Context(), long) }
+}
+
+// firstTakes returns the behaviour of a target whose first call takes a while; the others are answered at once.
+func firstTakes(long time.Duration) world.Behaviour {
+	first := true
+	return func(r *http.Request, _ ledger.Call) (int, error) {
+		if !first {
+			return http.StatusOK, nil
+		}
+		first = false
+		return http.StatusOK, run.Sleep(r.Context(), long)
+	}
+}
+
+// overlapCase is what a job of every minute, with the policy skip, does in twelve minutes.
+type overlapCase struct {
+	name    string
+	target  world.Behaviour
+	members map[string]any
+	// during is what happens meanwhile, from half a minute after the registration on.
+	during func(w *world.World, id string)
+	// called are the minutes whose occurrences were called, from 1; skipped, those that gave way to another, and to which.
+	called  []int
+	skipped map[int]int
+}
+
+var timeout5m = map[string]any{"kind": "http_webhook", "url": "http://target/", "timeout": "5m"}
+
+var overlapCases = []overlapCase{
+	{
+		name: "a call of two and a half minutes", target: takes(150*time.Second, http.StatusOK), members: map[string]any{"target": timeout5m},
+		called: []int{1, 4, 7, 10}, skipped: map[int]int{2: 1, 3: 1, 5: 4, 6: 4, 8: 7, 9: 7, 11: 10, 12: 10},
+	},
+	{
+		name: "a call that ends just before the next instant", target: takes(59*time.Second, http.StatusOK), members: map[string]any{"target": timeout5m},
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+	},
+	{
+		name: "allow_all", target: takes(150*time.Second, http.StatusOK), members: map[string]any{"target": timeout5m, "overlap_policy": "allow_all"},
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+	},
+	{
+		name: "the pause before a retry counts", target: func(_ *http.Request, c ledger.Call) (int, error) {
+			if c.Attempt == 1 && c.ScheduledFor.Minute()%4 == 2 {
+				return http.StatusServiceUnavailable, nil
+			}
+			return http.StatusOK, nil
+		},
+		members: map[string]any{"retry_policy": map[string]any{"base_delay": "100s", "backoff": "fixed", "jitter": 0, "max_attempts": 3}},
+		called:  []int{1, 3, 4, 5, 7, 8, 9, 11, 12}, skipped: map[int]int{2: 1, 6: 5, 10: 9},
+	},
+	{
+		name: "an execution that is given up ends", target: takes(time.Second, http.StatusBadRequest),
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+	},
+	{
+		name: "a cancelled execution ends", target: firstTakes(4 * time.Minute), members: map[string]any{"target": timeout5m},
+		during: func(w *world.World, id string) {
+			time.Sleep(2 * time.Minute)
+			running := job.ScheduleExecutionID(id, time.Now().Truncate(time.Minute).Add(-time.Minute))
+			w.Must(http.StatusAccepted, http.MethodPost, "/executions/"+running+"/cancel", nil)
+		},
+		called: []int{1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, skipped: map[int]int{2: 1},
+	},
+	{
+		name: "what somebody asked for neither waits nor holds up", target: takes(80*time.Second, http.StatusOK), members: map[string]any{"target": timeout5m},
+		during: func(w *world.World, id string) {
+			for range 3 { // at 1.5, 3.5 and 5.5: beside the schedule's own, which run from 1 to 2.3 and so on
+				time.Sleep(time.Minute)
+				w.Must(http.StatusAccepted, http.MethodPost, "/jobs/"+id+"/trigger", nil)
+				time.Sleep(time.Minute)
+			}
+		},
+		called: []int{1, 3, 5, 7, 9, 11}, skipped: map[int]int{2: 1, 4: 3, 6: 5, 8: 7, 10: 9, 12: 11},
+	},
+	{
+		name: "an update while one is in progress", target: firstTakes(200 * time.Second), members: map[string]any{"target": timeout5m},
+		during: func(w *world.World, id string) {
+			time.Sleep(time.Minute)
+			w.Patch(id, "target", map[string]any{"target": map[string]any{"url": "http://other/"}})
+		},
+		called: []int{1, 5, 6, 7, 8, 9, 10, 11, 12}, skipped: map[int]int{2: 1, 3: 1, 4: 1},
+	},
+	{
+		name: "a pause while one is in progress", target: firstTakes(290 * time.Second), members: map[string]any{"target": timeout5m, "missed_run_policy": "skip"},
+		during: func(w *world.World, id string) {
+			time.Sleep(time.Minute)
+			w.Pause(id)
+			time.Sleep(2 * time.Minute) // 2 is missed, and 3 is not late yet
+			w.Resume(id)
+		},
+		called: []int{1, 6, 7, 8, 9, 10, 11, 12}, skipped: map[int]int{3: 1, 4: 1, 5: 1},
+	},
+	{
+		name: "a process that is killed", target: firstTakes(170 * time.Second), members: map[string]any{"target": timeout5m},
+		during: func(w *world.World, _ string) {
+			time.Sleep(time.Minute)
+			w.Kill() // the call of 1 ends with it, and is made again
+			w.Start()
+		},
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+	},
+	{
+		name: "downtime, fire_once", target: takes(10*time.Second, http.StatusOK), members: map[string]any{"target": timeout5m, "missed_run_policy": "fire_once"},
+		during: func(w *world.World, _ string) {
+			time.Sleep(2 * time.Minute)
+			w.Stop()
+			time.Sleep(3*time.Minute + 10*time.Second) // 3 and 4 are missed, 3 is called for them; 5 is not late yet
+			w.Start()
+		},
+		called: []int{1, 2, 3, 6, 7, 8, 9, 10, 11, 12}, skipped: map[int]int{5: 3},
+	},
+}
+
+func TestOverlapPolicyDecidesAboutEachOccurrence(t *testing.T) {
+	t.Parallel()
+	for _, c := range overlapCases {
+		t.Run(c.name, func(t *testing.T) {
+			world.Run(t, time.Minute, func(w *world.World) {
+				w.Configure = calm
+				w.Targets.Set("target", c.target)
+				w.Targets.Set("other", takes(time.Second, http.StatusOK))
+				begin := time.Now().Add(time.Minute).Truncate(time.Minute)
+				world.Until(begin)
+				w.Start()
+				members := map[string]any{"type": "interval", "every": "1m", "start_at": begin.Add(time.Minute), "max_occurrences": 12, "overlap_policy": "skip"}
+				for name, value := range c.members {
+					members[name] = value
+				}
+				id := w.Create(world.Job("alone", "target", members))
+				world.Until(begin.Add(30 * time.Second))
+				if c.during != nil {
+					c.during(w, id)
+				}
+				world.Until(begin.Add(16 * time.Minute))
+				checkOverlapCase(t, w, id, begin, &c)
+			})
+		})
+	}
+}
+
+func checkOverlapCase(t *testing.T, w *world.World, id string, begin time.Time, c *overlapCase) {
+	t.Helper()
+	minute := func(at string) int {
+		instant, err := time.Parse(time.RFC3339Nano, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(instant.Sub(begin) / time.Minute)
+	}
+	called, skipped := []int{}, map[int]int{}
+	nominal := map[string]int{}
+	for _, x := range w.Executions(id) {
+		if x["trigger"] == "schedule" {
+			nominal[x["execution_id"].(string)] = minute(x["nominal_at"].(string))
+		}
+	}
+	for _, x := range w.Executions(id) {
+		switch n := nominal[x["execution_id"].(string)]; {
+		case x["trigger"] != "schedule":
+		case x["disposition"] == "fired":
+			called = append(called, n)
+		case x["disposition"] == "skipped_overlap":
+			skipped[n] = nominal[x["gave_way_to"].(string)]
+		}
+	}
+	slices.Sort(called)
+	if fmt.Sprint(called) != fmt.Sprint(c.called) || len(skipped)+len(c.skipped) > 0 && fmt.Sprint(skipped) != fmt.Sprint(c.skipped) {
+		t.Errorf("called %v and skipped %v, want %v and %v", called, skipped, c.called, c.skipped)
+	}
+	for _, o := range w.Must(http.StatusOK, http.MethodGet, "/jobs/"+id+"/occurrences?limit=100", nil)["items"].([]any) {
+		o := o.(map[string]any)
+		to, gave := c.skipped[minute(o["nominal_at"].(string))]
+		why := "Skipped: the execution of " + begin.Add(time.Duration(to)*time.Minute).Format(time.RFC3339Nano) + " was still in progress, and the overlap_policy is skip."
+		if gave != (o["disposition"] == "skipped_overlap") || gave && o["reason"] != why {
+			t.Errorf("the account says of %s: %v", o["nominal_at"], o)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// noticed is how long after its end a target may notice that a call is over, because its caller has gone.
+const noticed = 100 * time.Millisecond
+
+// span is from the first call of an execution to the end of the last one whose outcome is on record. A call that came later was made by an
+// executor that stalled, after its attempt had been given up.
+type span struct {
+	executionID string
+	from, to    time.Time
+}
+
+// checkOverlaps checks I11: two executions of a schedule that asks for it are never in progress together, as their targets saw it, and an
+// occurrence gave way only to one that was in progress.
+func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
+	alone := map[string]bool{j.Job.Definition.ID: j.Job.Definition.Alone()}
+	for n := range j.Superseded {
+		alone[j.Superseded[n].ID] = j.Superseded[n].Alone()
+	}
+	var spans []span
+	ended := map[string]time.Time{}
+	for _, e := range i.eventsOf[j.Job.ID] {
+		x := e.Entry.ExecutionID
+		if _, done := ended[x]; done || e.Type != job.EventAttempt || e.Entry.Trigger != job.TriggerSchedule || !alone[e.Entry.DefinitionID] {
+			continue
+		}
+		s := i.span(x)
+		if !s.from.IsZero() {
+			spans = append(spans, s)
+		}
+		ended[x] = i.endOf(x)
+	}
+	slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
+	for n := 1; n < len(spans); n++ {
+		before, s := spans[n-1], spans[n]
+		if before.to.After(s.to) {
+			spans[n].to = before.to
+		}
+		// The hot tier knows first that an attempt has ended. If it forgets that before the events tell it, the attempt is made again.
+		if s.from.Before(before.to.Add(-noticed)) && !a.HotLost && !a.Crashed {
+			r.add("I11", j.Job.ID, "%s was called %s before %s had ended", s.executionID, before.to.Sub(s.from), before.executionID)
+		}
+	}
+	for _, e := range i.eventsOf[j.Job.ID] {
+		if e.Disposition != job.DispositionSkippedOverlap {
+			continue
+		}
+		x := e.GaveWayTo()
+		ref, err := job.ParseExecutionID(x)
+		if err != nil || ref.JobID != j.Job.ID || ref.Trigger != job.TriggerSchedule || x == e.Entry.ExecutionID || !alone[e.Entry.DefinitionID] {
+			r.add("I11", j.Job.ID, "%s gave way to %q, which is no other execution of its schedule", e.Entry.ExecutionID, x)
+			continue
+		}
+		if end := ended[x]; !end.IsZero() && a.TellsWithin > 0 && end.Add(a.TellsWithin).Before(e.Entry.DueAt) {
+			r.add("I11", j.Job.ID, "%s gave way to %s, which had ended %s before", e.Entry.ExecutionID, x, e.Entry.DueAt.Sub(end))
+		}
+	}
+}
+
+// endOf returns when an execution ended, whose last attempt may have been cancelled before its call; zero if another attempt follows.
+func (i *index) endOf(executionID string) (end time.Time) {
+	last := 0
+	for _, e := range i.attempts[executionID] {
+		if e.Entry.Attempt < last {
+			continue
+		}
+		last = e.Entry.Attempt
+		if end = e.Outcome.Timeline.Completed; e.Outcome.Failed() {
+			if _, reason := e.Next(); reason == "" {
+				end = time.Time{}
+			}
+		}
+	}
+	return end
+}
+
+// span returns from when to when an execution was in progress at its targets.
+func (i *index) span(executionID string) span {
+	s := span{executionID: executionID}
+	for _, e := range i.attempts[executionID] {
+		for _, c := range i.calls[attemptKey{executionID, e.Entry.Attempt}] {
+			if c.Token != e.Outcome.Fence.String() {
+				continue
+			}
+			if s.from.IsZero() || c.At.Before(s.from) {
+				s.from = c.At
+			}
+			s.to = later(s.to, later(c.At, c.EndedAt))
+		}
+	}
+	return s
+}
