@@ -66,7 +66,7 @@ type Jobs interface {
 	// none. Which of them still are, their rows tell. It first completes or aborts any write of them that is in flight.
 	Runs(ctx context.Context, jobID string) ([]job.Locator, error)
 	// SwapRuns replaces what Runs returns, by one row or more, if it is still old; otherwise it returns ErrConflict. They may be forgotten
-	// HistoryTTL after that: no execution is in progress for so long.
+	// twice HistoryTTL after that: no execution is in progress for so long.
 	SwapRuns(ctx context.Context, jobID string, old, runs []job.Locator) error
 
 	// Remove removes a job's row, its superseded definitions and its runs; it is not listed any more. A job that is not there is left as it is. An

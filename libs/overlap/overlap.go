@@ -4,7 +4,7 @@
 // job's entries ([jobstore.Jobs.Runs]), which changes by compare-and-set only. An execution is in progress while one of its listed rows is
 // open:
 //
-//   - [Enter] adds the row of its first attempt before its fire is decided, so also before its successor exists;
+//   - [Stores.Enter] adds the row of its first attempt before its fire is decided, so also before its successor exists;
 //   - [Note] adds the row of another attempt, or of a deferred one, before the row that led to it is marked done.
 //
 // So from its decision to its last mark an execution has an open row in the list, whoever dies in between. Nothing is taken off when it
@@ -39,10 +39,18 @@ const mostTries = 20
 // errContended: others changed a job's runs again and again. The caller tries again later.
 var errContended = errors.New("the executions in progress change all the time")
 
+// Stores are where what is known of executions is kept.
+type Stores struct {
+	Jobs    jobstore.Jobs
+	Rows    Rows
+	Records Records
+}
+
 // Enter adds the entry's execution to those in progress of its job, and returns the zero time. If another one is in progress it adds
-// nothing, and returns the nominal instant of that one. Of two that enter at once, only one gets in.
-func Enter(ctx context.Context, jobs jobstore.Jobs, rows Rows, records Records, e *job.Entry) (other time.Time, err error) {
-	x, err := swap(ctx, jobs, e, func(runs []job.Locator) (next []job.Locator, other string, err error) {
+// nothing, and returns the nominal instant of that one. Of two that enter at once, only one gets in. Executions of which stopped reports
+// that the hot tier lets no further attempt begin are in progress only while an attempt runs; nil stands for none.
+func (s Stores) Enter(ctx context.Context, e *job.Entry, now time.Time, stopped func(executionID string) bool) (other time.Time, err error) {
+	x, err := swap(ctx, s.Jobs, e, func(runs []job.Locator) (next []job.Locator, other string, err error) {
 		var others []job.Locator
 		for _, r := range runs {
 			if r.ExecutionID == e.ExecutionID {
@@ -51,7 +59,7 @@ func Enter(ctx context.Context, jobs jobstore.Jobs, rows Rows, records Records, 
 				others = append(others, r)
 			}
 		}
-		other, err = inProgress(ctx, rows, records, others)
+		other, err = s.inProgress(ctx, others, now, stopped)
 		return next, other, err
 	})
 	if err != nil || x == "" {
@@ -99,34 +107,39 @@ func swap(
 }
 
 // inProgress returns one of the executions of rows that is in progress; "" if none is. An attempt has ended for good before its row is
-// marked; then the hot tier knows that first.
-func inProgress(ctx context.Context, pending Rows, records Records, locators []job.Locator) (string, error) {
+// marked; then the hot tier knows that first. A row that was decided not to fire counts if somebody has its attempt all the same: a worker
+// that stalled may have written its decision over another one.
+func (s Stores) inProgress(ctx context.Context, locators []job.Locator, now time.Time, stopped func(executionID string) bool) (string, error) {
 	if len(locators) == 0 {
 		return "", nil
 	}
-	rows, err := pending.Rows(ctx, locators)
+	rows, err := s.Rows.Rows(ctx, locators)
 	if err != nil {
 		return "", err
 	}
-	var open []job.Locator
+	var open []job.PendingRow
 	var keys []attempts.Key
 	for _, l := range locators {
-		row, found := rows[l]
-		if found && !row.Done && (row.Decision == nil || row.Decision.Fire) {
-			open = append(open, l)
-			keys = append(keys, attempts.Key{ExecutionID: l.ExecutionID, Attempt: l.Attempt})
+		if row, found := rows[l]; found && !row.Done {
+			open = append(open, row)
+			keys = append(keys, attempts.KeyOf(&row.Entry))
 		}
 	}
 	if len(open) == 0 {
 		return "", nil
 	}
-	known, err := records.Lookup(ctx, keys)
+	known, err := s.Records.Lookup(ctx, keys)
 	if err != nil {
 		return "", err
 	}
-	for i, l := range open {
-		if o := known[i].Outcome; o == nil || o.Failed() && o.Retryable {
-			return l.ExecutionID, nil
+	for i := range open {
+		row, rec := &open[i], &known[i]
+		switch o := rec.Outcome; {
+		case o != nil && (!o.Failed() || !o.Retryable):
+		case row.Decision != nil && !row.Decision.Fire && !rec.Exists:
+		case stopped != nil && stopped(row.ExecutionID) && !rec.Alive(now):
+		default:
+			return row.ExecutionID, nil
 		}
 	}
 	return "", nil

@@ -81,6 +81,21 @@ var overlapCases = []overlapCase{
 		called: []int{1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, skipped: map[int]int{2: 1},
 	},
 	{
+		name: "an execution that is cancelled between two attempts ends", target: func(_ *http.Request, c ledger.Call) (int, error) {
+			if c.ScheduledFor.Minute() == 2 {
+				return http.StatusServiceUnavailable, nil
+			}
+			return http.StatusOK, nil
+		},
+		members: map[string]any{"retry_policy": map[string]any{"base_delay": "10m", "backoff": "fixed", "jitter": 0, "max_attempts": 3}},
+		during: func(w *world.World, id string) {
+			time.Sleep(3 * time.Minute)
+			waiting := job.ScheduleExecutionID(id, time.Now().Truncate(time.Minute).Add(-2*time.Minute))
+			w.Must(http.StatusAccepted, http.MethodPost, "/executions/"+waiting+"/cancel", nil)
+		},
+		called: []int{1, 4, 5, 6, 7, 8, 9, 10, 11, 12}, skipped: map[int]int{2: 1, 3: 1},
+	},
+	{
 		name: "what somebody asked for neither waits nor holds up", target: takes(80*time.Second, http.StatusOK), members: map[string]any{"target": timeout5m},
 		during: func(w *world.World, id string) {
 			for range 3 { // at 1.5, 3.5 and 5.5: beside the schedule's own, which run from 1 to 2.3 and so on

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/schedule"
 )
@@ -47,7 +48,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 		at := time.UnixMilli(ms).UTC()
 		stopped := j.Job.Status == job.StatusCancelled && !at.Before(j.Job.EndsAt) && len(ds) == 1
 		// A slow update begins before what fires meanwhile; I4 decides whether that was allowed.
-		stopped = stopped || superseded[ms] && len(ds) == 1 && (ds[0] == job.DispositionFired || a.whileUpdated(definitions, at))
+		stopped = stopped || superseded[ms] && len(ds) == 1 && (ds[0] == job.DispositionFired || a.whileUpdated(definitions, at) || a.gaveWayBefore(definitions, i.eventsOf[j.Job.ID], at))
 		if at.Before(a.Until) && !at.Before(a.From) && !expected[ms] && !stopped && !inPausedTail(&j.Job, at) {
 			r.add("I1", j.Job.ID, "instant %s has dispositions %v, but belongs to no definition", at.Format(time.RFC3339Nano), ds)
 		}
@@ -60,6 +61,22 @@ func (a *Account) whileUpdated(definitions []job.Definition, at time.Time) bool 
 	for _, d := range definitions {
 		if applied, ok := a.Updated[d.ID]; ok && !at.Before(d.EffectiveAt) && !at.After(applied) {
 			return true
+		}
+	}
+	return false
+}
+
+// gaveWayBefore reports whether an instant was skipped because of another execution before the update took effect that took the instant: by
+// a worker whose clock was ahead of that of the update's process.
+func (a *Account) gaveWayBefore(definitions []job.Definition, events []*job.Event, at time.Time) bool {
+	for _, e := range events {
+		if e.Disposition != job.DispositionSkippedOverlap || !e.Entry.NominalAt.Equal(at) {
+			continue
+		}
+		for _, d := range definitions {
+			if applied, ok := a.Updated[d.ID]; ok && d.ID > e.Entry.DefinitionID && !e.Outcome.Timeline.Completed.After(applied.Add(clock.MaxDifference)) {
+				return true
+			}
 		}
 	}
 	return false

@@ -38,14 +38,14 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 		ended[x] = i.endOf(x)
 	}
 	slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
-	for n := 1; n < len(spans); n++ {
-		before, s := spans[n-1], spans[n]
-		if before.to.After(s.to) {
-			spans[n].to = before.to
-		}
+	var before span // the one that ends last
+	for _, s := range spans {
 		// The hot tier knows first that an attempt has ended. If it forgets that before the events tell it, the attempt is made again.
-		if s.from.Before(before.to.Add(-noticed)) && !a.HotLost && !a.Crashed {
+		if s.from.Before(before.to.Add(-noticed)) && !(a.HotLost && (i.repeated(s.executionID) || i.repeated(before.executionID))) {
 			r.add("I11", j.Job.ID, "%s was called %s before %s had ended", s.executionID, before.to.Sub(s.from), before.executionID)
+		}
+		if s.to.After(before.to) {
+			before = s
 		}
 	}
 	for _, e := range i.eventsOf[j.Job.ID] {
@@ -62,6 +62,16 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 			r.add("I11", j.Job.ID, "%s gave way to %s, which had ended %s before", e.Entry.ExecutionID, x, e.Entry.DueAt.Sub(end))
 		}
 	}
+}
+
+// repeated reports whether an attempt of an execution was called more than once.
+func (i *index) repeated(executionID string) bool {
+	for _, e := range i.attempts[executionID] {
+		if len(i.calls[attemptKey{executionID, e.Entry.Attempt}]) > 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // endOf returns when an execution ended, whose last attempt may have been cancelled before its call; zero if another attempt follows.

@@ -50,6 +50,9 @@ func scripts(d dice, began time.Time) [][]script {
 			bounds(d, &s, began)
 			if d.roll("overlap/%s", n) < 0.4 {
 				s.body["overlap_policy"] = "skip"
+				if s.body["precision"] == "precise" {
+					s.body["precision"] = "fast"
+				}
 			}
 		}
 		s.changes = changes(d, &s)

@@ -83,6 +83,9 @@ func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *target
 	}
 	if s.body["type"] != "one_shot" && !cfg.NoPrecision && d.IntN(3) == 0 {
 		s.body["overlap_policy"] = "skip"
+		if s.body["precision"] == "precise" {
+			s.body["precision"] = "fast"
+		}
 	}
 	return s
 }

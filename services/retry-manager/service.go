@@ -11,6 +11,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -223,12 +225,8 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	if err := s.addNear(ctx, b.entries); err != nil {
 		return err
 	}
-	for i := range b.entries {
-		if b.entries[i].Alone { // the execution goes on in this row, before the one that it came from is done
-			if err := overlap.Note(ctx, s.deps.Jobs, &b.entries[i]); err != nil {
-				return err
-			}
-		}
+	if err := s.note(ctx, b.entries); err != nil {
+		return err
 	}
 	letters := make([]dispatch.Message, len(b.letters))
 	for i := range b.letters {
@@ -251,6 +249,28 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 		return nil
 	}
 	return s.deps.Pending.MarkDone(ctx, b.marks)
+}
+
+// notesAtOnce is of how many jobs what is in progress is noted at once.
+const notesAtOnce = 32
+
+// note notes executions that may not overlap as in progress in their new rows, before the rows that these came from are done.
+func (s *Service) note(ctx context.Context, entries []job.Entry) error {
+	byJob := map[string][]*job.Entry{}
+	for i := range entries {
+		if e := &entries[i]; e.Alone {
+			byJob[e.JobID] = append(byJob[e.JobID], e)
+		}
+	}
+	ids := slices.Sorted(maps.Keys(byJob))
+	return run.Each(len(ids), notesAtOnce, func(i int) error {
+		for _, e := range byJob[ids[i]] {
+			if err := overlap.Note(ctx, s.deps.Jobs, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // addNear adds the new entries that are due before the horizon to their hot buckets. An entry that finds no room is

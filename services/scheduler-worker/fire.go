@@ -43,8 +43,15 @@ func (sh *shard) dispatch(ctx context.Context) {
 			sh.launch(ctx, c, late, func() error { return sh.s.sendLateOneShots(ctx, late, now) })
 		}
 	}
-	for sh.settingAside < maxAside && len(sh.waiting) > 0 {
-		tasks := pull(&sh.waiting, 1)
+	for q := range sides {
+		sh.workAside(ctx, q)
+	}
+}
+
+// workAside starts the work aside of a queue.
+func (sh *shard) workAside(ctx context.Context, q side) {
+	for sh.settingAside[q] < maxAside && len(sh.waiting[q]) > 0 {
+		tasks := pull(&sh.waiting[q], 1)
 		t := tasks[0]
 		if sh.tasks[t.entry.Locator] != t {
 			continue
@@ -54,12 +61,12 @@ func (sh *shard) dispatch(ctx context.Context) {
 			sh.renew(t)
 			continue
 		}
-		sh.settingAside++
+		sh.settingAside[q]++
 		begin(tasks)
 		go func() {
 			again, err := t.aside(ctx)
 			sh.back <- func() {
-				sh.settingAside--
+				sh.settingAside[q]--
 				sh.settled(ctx, tasks, again, err)
 			}
 		}()
@@ -104,7 +111,7 @@ func begin(tasks []*task) {
 
 // settled takes tasks back from a goroutine. They are looked at again at an instant, or are done with if that is zero.
 func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, err error) {
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) && !errors.Is(err, errRefused) {
 		sh.s.deps.Logger.Warn("dispatch failed, entries stay in the hot bucket", "entries", len(tasks), "error", err)
 	}
 	for _, t := range tasks {
@@ -135,7 +142,11 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 // setAside runs work on a task while the clock goes on.
 func (sh *shard) setAside(t *task, work aside) {
 	t.aside = work
-	sh.waiting = append(sh.waiting, t)
+	q := seldom
+	if t.alone() {
+		q = overlapping
+	}
+	sh.waiting[q] = append(sh.waiting[q], t)
 }
 
 // due takes up to a batch of tasks whose time has come from a queue.
@@ -172,6 +183,7 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots, ch
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
 		case t.alone():
 			sh.parkIfCrowded(t, now)
+			t.missed = t.late(now)
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
 				return time.Time{}, sh.s.sendAside(ctx, t, sh.s.deps.Clock.Now())
 			})

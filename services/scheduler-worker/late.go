@@ -156,7 +156,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 		now = known
 	}
 	d := t.series.OnTime(t.entry)
-	if !t.alone() || t.late(s.deps.Clock.Now()) {
+	if !t.alone() || t.missed {
 		d = t.series.Late(t.entry, now)
 	}
 	if d.Fire && t.alone() {
@@ -170,6 +170,9 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	if err != nil {
 		return nil, err
 	}
+	if t.alone() && t.lapsed(s.deps.Clock.Now(), s.cfg.OwnerTTL) {
+		return nil, errLapsed{} // another owner may have decided, after a loss of the claim
+	}
 	return &standing[0], s.deps.Pending.Decide(ctx, t.entry.Locator, standing[0])
 }
 
@@ -178,9 +181,11 @@ var errStopped = errors.New("the job was changed meanwhile")
 
 // enter adds the task's execution to those in progress of its job, before anything is decided: whoever finds a decision to fire knows that
 // it is among them. If another one is in progress, it returns the nominal instant of that one. The entry may have been judged well before
-// its instant. A fire is asked about once more by its executor, and a skip here.
+// its instant: a fire is asked about once more by its executor, and a skip here. An execution that was cancelled between two attempts
+// is over once the stop record says so and no attempt runs, however late the next one is due.
 func (s *Service) enter(ctx context.Context, t *task) (other time.Time, err error) {
-	other, err = overlap.Enter(ctx, s.deps.Jobs, s.deps.Pending, s.deps.Outcomes, t.entry)
+	in := overlap.Stores{Jobs: s.deps.Jobs, Rows: s.deps.Pending, Records: s.deps.Outcomes}
+	other, err = in.Enter(ctx, t.entry, s.deps.Clock.Now(), nil)
 	if t.entered = err == nil && other.IsZero(); err != nil || t.entered {
 		return other, err
 	}
@@ -200,7 +205,15 @@ func (s *Service) enter(ctx context.Context, t *task) (other time.Time, err erro
 	if verdict != job.VerdictProceed {
 		return other, errStopped
 	}
-	return other, nil
+	if !state.Stops(job.ScheduleExecutionID(row.ID, other)) {
+		return other, nil
+	}
+	if _, err := s.deps.Stops.SetStop(ctx, row.ID, state); err != nil {
+		return other, err
+	}
+	other, err = in.Enter(ctx, t.entry, s.deps.Clock.Now(), state.Stops)
+	t.entered = err == nil && other.IsZero()
+	return other, err
 }
 
 func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now time.Time) error {
@@ -219,6 +232,9 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 	if next, ok := t.series.Successor(t.entry, d, at); ok {
 		if err := s.chain(ctx, []job.Entry{next}, now); err != nil {
 			return err
+		}
+		if next.DueAt.Before(now.Add(hotbucket.HintWithin)) {
+			t.from.hint(t.owner.Partition) // as in carryOut
 		}
 	}
 	if d.Skipped != nil {

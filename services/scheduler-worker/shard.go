@@ -22,10 +22,11 @@ type shard struct {
 	s      *Service
 	wakeup chan struct{}
 	// back has room for everything in flight; a batch may be launched in three parts.
-	back                  chan func()
-	reading, settingAside int
-	preparing, firing     [classes]int
-	marking               bool
+	back              chan func()
+	reading           int
+	settingAside      [sides]int
+	preparing, firing [classes]int
+	marking           bool
 	// room is told when the worker's budget has room again.
 	room chan struct{}
 
@@ -38,7 +39,7 @@ type shard struct {
 	queue [classes]taskQueue
 	// fresh holds the tasks to prepare, waiting those to work on aside; oldest first.
 	fresh   [classes][]*task
-	waiting []*task
+	waiting [sides][]*task
 	// forgotten holds the entries forgotten since the current read began: it may bring them once more.
 	forgotten map[job.Locator]bool
 	nextRead  time.Time
@@ -68,7 +69,7 @@ type shard struct {
 
 func newShard(s *Service) *shard {
 	return &shard{
-		s: s, hints: map[int]bool{}, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+2*len(maxFiring)+maxAside+1),
+		s: s, hints: map[int]bool{}, wakeup: make(chan struct{}, 1), back: make(chan func(), 1+allPreparing+allFiring+2*len(maxFiring)+int(sides)*maxAside+1),
 		room: make(chan struct{}, 1), tasks: map[job.Locator]*task{}, forgotten: map[job.Locator]bool{},
 		backlog: map[uint32]time.Time{}, empty: map[uint32]int{}, marks: map[job.Locator]time.Time{}, again: true,
 	}
@@ -115,7 +116,7 @@ func (sh *shard) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			for sh.reading+sh.preparing[light]+sh.preparing[heavy]+sh.firing[light]+sh.firing[heavy]+sh.settingAside > 0 || sh.marking {
+			for sh.reading+sh.preparing[light]+sh.preparing[heavy]+sh.firing[light]+sh.firing[heavy]+sh.settingAside[seldom]+sh.settingAside[overlapping] > 0 || sh.marking {
 				(<-sh.back)()
 			}
 			return
@@ -343,7 +344,7 @@ func (sh *shard) drop() (dropped int) {
 			dropped++
 		}
 	}
-	sh.fresh, sh.waiting = [classes][]*task{}, nil
+	sh.fresh, sh.waiting = [classes][]*task{}, [sides][]*task{}
 	sh.s.metrics.readAhead.Sub(float64(dropped))
 	if dropped > 0 {
 		sh.again = true

@@ -46,6 +46,8 @@ type task struct {
 	published, stays bool
 	// bare is set to publish the fire alone, without chain or policy, because the entry was dispatched before.
 	bare bool
+	// missed is set if it was late when its time came, whatever it has waited for since.
+	missed bool
 	// entered is set if its execution is among those in progress of its job, in this row.
 	entered bool
 	// aside is work to do on the task instead of firing it.
@@ -74,7 +76,16 @@ type task struct {
 // means that nothing is left to do.
 type aside func(ctx context.Context) (again time.Time, err error)
 
-// Bounds on what a shard has in flight at once, besides one read.
+// side is a queue of work aside. What is decided about overlaps, at every instant of some jobs, holds up nothing else.
+type side int
+
+const (
+	seldom side = iota
+	overlapping
+	sides
+)
+
+// Bounds on what a shard has in flight at once, besides one read: maxAside of each side.
 const maxAside = 64
 
 // maxPreparing and maxFiring hold the bounds for each class.

@@ -136,6 +136,31 @@ var mutants = []mutant{
 		from: "end = d.EffectiveAt\n",
 		to:   "_ = d.EffectiveAt\n",
 	},
+	{
+		name: "an execution does not enter", file: "libs/overlap/overlap.go",
+		from: "if err = jobs.SwapRuns(ctx, e.JobID, runs, append(next, e.Locator)); !errors.Is(err, jobstore.ErrConflict) {",
+		to:   "if _ = next; !errors.Is(err, jobstore.ErrConflict) {",
+	},
+	{
+		name: "a retry is not in progress", file: "services/retry-manager/service.go",
+		from: "if b.entries[i].Alone {",
+		to:   "if b.entries[i].Alone && b.entries[i].Attempt == 1 {",
+	},
+	{
+		name: "an execution is over when its attempt has failed", file: "libs/overlap/overlap.go",
+		from: "o == nil || o.Failed() && o.Retryable {",
+		to:   "o == nil {",
+	},
+	{
+		name: "an execution that has ended is in progress until its mark", file: "libs/overlap/overlap.go",
+		from: "o == nil || o.Failed() && o.Retryable {",
+		to:   "o == nil || o.Kind != \"\" {",
+	},
+	{
+		name: "a skip does not ask whether its job was changed", file: "services/scheduler-worker/late.go",
+		from: "if t.entered = err == nil && other.IsZero(); err != nil || t.entered {",
+		to:   "if t.entered = err == nil && other.IsZero(); true {",
+	},
 }
 
 // mostSeeds is the number of seeds within which a mutant must be caught.

@@ -486,7 +486,7 @@ func (x *ChangeRef) GetVersion() int64 {
 	return 0
 }
 
-// The entries of a job's executions that were in progress when this was written.
+// The entries of a job's executions that were in progress when this was written. It is compared as bytes, so it never gets another field.
 type Runs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Runs          []*Run                 `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`

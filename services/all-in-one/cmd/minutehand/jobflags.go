@@ -30,6 +30,7 @@ type jobFlags struct {
 	RetryDelay    string            `help:"Pause before the second attempt." placeholder:"10s" group:"When it fails, or comes late:"`
 	Backoff       string            `help:"How pauses grow: exponential, linear or fixed." placeholder:"KIND" group:"When it fails, or comes late:"`
 	MissedRun     string            `name:"missed-run-policy" help:"What becomes of occurrences that came too late: skip, fire_once or backfill." placeholder:"POLICY" group:"When it fails, or comes late:"`
+	Overlap       string            `name:"overlap-policy" help:"What becomes of an occurrence while another execution is in progress: allow_all or skip." placeholder:"POLICY" group:"When it fails, or comes late:"`
 	CatchUpWindow string            `help:"How late an occurrence may still fire." placeholder:"1m" group:"When it fails, or comes late:"`
 }
 
@@ -51,7 +52,7 @@ func (f *jobFlags) apply(job map[string]any) error {
 		return errors.New("give only one of --delay, --run-at, --cron and --every")
 	}
 	set(job, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
-		"missed_run_policy", f.MissedRun, "catch_up_window", f.CatchUpWindow, "precision", f.Precision)
+		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision)
 	if f.Occurrences != 0 {
 		job["max_occurrences"] = f.Occurrences
 	}
