@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -37,11 +38,12 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 		}
 		ended[x] = i.endOf(x)
 	}
-	slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to)) })
 	var before span // the one that ends last
 	for _, s := range spans {
 		// The hot tier knows first that an attempt has ended. If it forgets that before the events tell it, the attempt is made again.
-		if s.from.Before(before.to.Add(-noticed)) && !(a.HotLost && (i.repeated(s.executionID) || i.repeated(before.executionID))) {
+		again := a.HotLost && (i.repeated(s.executionID) || i.repeated(before.executionID))
+		if s.from.Before(before.to.Add(-noticed)) && !again {
 			r.add("I11", j.Job.ID, "%s was called %s before %s had ended", s.executionID, before.to.Sub(s.from), before.executionID)
 		}
 		if s.to.After(before.to) {
@@ -58,10 +60,25 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 			r.add("I11", j.Job.ID, "%s gave way to %q, which is no other execution of its schedule", e.Entry.ExecutionID, x)
 			continue
 		}
+		if d := i.unfired(x); d != "" && !a.Crashed {
+			r.add("I11", j.Job.ID, "%s gave way to %s, which was %s", e.Entry.ExecutionID, x, d)
+		}
 		if end := ended[x]; !end.IsZero() && a.TellsWithin > 0 && end.Add(a.TellsWithin).Before(e.Entry.DueAt) {
 			r.add("I11", j.Job.ID, "%s gave way to %s, which had ended %s before", e.Entry.ExecutionID, x, e.Entry.DueAt.Sub(end))
 		}
 	}
+}
+
+// unfired returns the disposition of an execution that was never called; "" if it was, was cancelled, or may still be.
+func (i *index) unfired(executionID string) job.Disposition {
+	events := i.attempts[executionID]
+	if len(events) == 0 {
+		return ""
+	}
+	if d := dispositionOf(events); d != job.DispositionFired && d != job.DispositionCancelled {
+		return d
+	}
+	return ""
 }
 
 // repeated reports whether an attempt of an execution was called more than once.

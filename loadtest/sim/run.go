@@ -158,8 +158,8 @@ func (w *world) account(until time.Time) *ledger.Account {
 		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
-	if w.faults.weather.Name == calm.Name {
-		a.TellsWithin = time.Second
+	if a.TellsWithin = settleFor + time.Minute; w.faults.weather.Name == calm.Name {
+		a.TellsWithin = 100 * time.Millisecond
 	}
 	for i, p := range w.callers {
 		at := a.Calls[i].At

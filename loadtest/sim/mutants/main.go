@@ -148,13 +148,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "an execution is over when its attempt has failed", file: "libs/overlap/overlap.go",
-		from: "o == nil || o.Failed() && o.Retryable {",
-		to:   "o == nil {",
-	},
-	{
-		name: "an execution that has ended is in progress until its mark", file: "libs/overlap/overlap.go",
-		from: "o == nil || o.Failed() && o.Retryable {",
-		to:   "o == nil || o.Kind != \"\" {",
+		from: "case o != nil && (!o.Failed() || !o.Retryable):",
+		to:   "case o != nil:",
 	},
 	{
 		name: "a skip does not ask whether its job was changed", file: "services/scheduler-worker/late.go",
