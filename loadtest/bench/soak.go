@@ -60,7 +60,7 @@ func (b *onServers) shorten(ctx context.Context) error {
 	history := keeps + " AND compaction = {'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'MINUTES', 'compaction_window_size': 2}"
 	tables := map[string]string{
 		"jobs": "", "pending": "", "listings": "", "listing_days": "", "partition_progress": "", "idempotency_keys": keeps, "definitions": keeps,
-		"dead_letters": keeps, "history_weeks": history, "history_minutes": history,
+		"dead_letters": keeps, "runs": keeps, "history_weeks": history, "history_minutes": history,
 	}
 	retention, segment := fmt.Sprint(soakKeeps.Milliseconds()), fmt.Sprint(soakKeeps.Milliseconds()/10)
 	return fleet.Administer(ctx, b.config, func(session *gocql.Session, log *kadm.Client, topics []string) error {

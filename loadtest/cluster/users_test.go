@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	"github.com/minutehand/minutehand/loadtest/users"
 )
@@ -43,7 +44,18 @@ func TestUsersAreServedWhateverIsKilled(t *testing.T) {
 	local(t, "wipe", "redis")
 	local(t, "up", "redis")
 	u.Wait()
-	f.check(func(a *ledger.Account) { a.HotLost = true })
+	overlaps := 0
+	f.check(func(a *ledger.Account) {
+		a.HotLost = true
+		for i := range a.Events {
+			if a.Events[i].Disposition == job.DispositionSkippedOverlap {
+				overlaps++
+			}
+		}
+	})
+	if t.Logf("%d occurrences gave way to another", overlaps); overlaps == 0 {
+		t.Error("no occurrence gave way to another")
+	}
 	said := u.Summary()
 	t.Log(said)
 	for _, want := range []string{"202:", "200:", "201:"} {

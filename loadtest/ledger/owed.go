@@ -48,16 +48,16 @@ func checkOwed(r *report, a *Account) {
 	}
 }
 
-// From soonBefore to soonAfter an instant that was skipped there is a call of the execution to which it gave way: retries come within
-// seconds, and what was due comes late after a crash.
-const soonBefore, soonAfter = 3 * time.Second, time.Minute
+// soon is how long before or after an instant that was skipped there is a call of the execution to which it gave way. What was due comes
+// late after a crash. And while a server is away nobody may know that a call has ended; I11 compares with what is on record of that.
+const soon = time.Minute
 
-// besides reports whether an execution of a job's schedule that was scheduled before an instant was called at or soon after that.
+// besides reports whether an execution of a job's schedule that was scheduled before an instant was called about then.
 func besides(calls []Call, jobID string, at time.Time) bool {
 	return slices.ContainsFunc(calls, func(c Call) bool {
 		ref, err := job.ParseExecutionID(c.ExecutionID)
 		return err == nil && c.JobID == jobID && ref.Trigger == job.TriggerSchedule && c.ScheduledFor.Before(at) &&
-			!later(c.At, c.EndedAt).Before(at.Add(-soonBefore)) && c.At.Before(at.Add(soonAfter))
+			!later(c.At, c.EndedAt).Before(at.Add(-soon)) && c.At.Before(at.Add(soon))
 	})
 }
 

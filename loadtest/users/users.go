@@ -160,7 +160,7 @@ func (u *Users) Fill(a *ledger.Account) {
 	a.Triggers, a.Resumed, a.Refusals = append(a.Triggers, u.said.Triggers...), u.said.Resumed, append(a.Refusals, u.said.Refusals...)
 	a.Requests = append(a.Requests, u.said.Requests...)
 	a.Settles = time.Second // everything before the end was waited for
-	a.Travel = travel
+	a.Travel, a.TellsWithin = travel, Slack
 	gone := map[string]time.Time{}
 	for _, c := range calls {
 		if c.Gone && gone[c.JobID].IsZero() {
