@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -9,7 +10,7 @@ import (
 )
 
 // checkOwed compares the schedules that clients were given with the calls that targets received, without any record of the
-// system: each owed instant was called, and nothing was called at any other instant.
+// system: each owed instant was called, and nothing was called at any other instant. Only that one gave way to another is told by the record.
 func checkOwed(r *report, a *Account) {
 	called := map[string]map[int64]bool{} // nominal instants by job
 	for n := range a.Calls {
@@ -33,8 +34,9 @@ func checkOwed(r *report, a *Account) {
 		}
 		plans[asked.JobID] = append(plans[asked.JobID], plan)
 		for _, at := range asked.owed(plan, a.Until.Add(-a.Settles)) {
-			if !called[asked.JobID][at.UnixMilli()] && (!asked.Alone || !besides(a.Calls, asked.JobID, plan.ScheduledFor(at))) {
-				r.add("I1", asked.JobID, "instant %s of the schedule that its client was answered was never called", at.Format(time.RFC3339Nano))
+			if !called[asked.JobID][at.UnixMilli()] && (!asked.Alone || !a.gaveWay(asked.JobID, at)) {
+				r.add("I1", asked.JobID, "instant %s of the schedule that its client was answered was never called%s", at.Format(time.RFC3339Nano),
+					a.known(asked.JobID, at))
 			}
 		}
 	}
@@ -48,17 +50,34 @@ func checkOwed(r *report, a *Account) {
 	}
 }
 
-// soon is how long before or after an instant that was skipped there is a call of the execution to which it gave way. What was due comes
-// late after a crash. And while a server is away nobody may know that a call has ended; I11 compares with what is on record of that.
-const soon = time.Minute
+// known says what is on record of an instant that was never called.
+func (a *Account) known(jobID string, at time.Time) (text string) {
+	x := job.ScheduleExecutionID(jobID, at)
+	other := ""
+	for n := range a.Events {
+		if e := &a.Events[n]; e.Entry.ExecutionID == x {
+			other = e.GaveWayTo()
+			text += fmt.Sprintf("; on record is %s %s at %s %s", e.Type, e.Disposition, e.At.Format(time.RFC3339Nano), other)
+		}
+	}
+	for n := range a.Events {
+		if e := &a.Events[n]; other != "" && e.Entry.ExecutionID == other {
+			text += fmt.Sprintf("; of that %s %d %s %s at %s", e.Type, e.Entry.Attempt, e.Outcome.Kind, e.Disposition, e.At.Format(time.RFC3339Nano))
+		}
+	}
+	for n := range a.Calls {
+		if c := &a.Calls[n]; other != "" && c.ExecutionID == other {
+			text += fmt.Sprintf("; a call at %s", c.At.Format(time.RFC3339Nano))
+		}
+	}
+	return text
+}
 
-// besides reports whether an execution of a job's schedule that was scheduled before an instant was called about then.
-func besides(calls []Call, jobID string, at time.Time) bool {
-	return slices.ContainsFunc(calls, func(c Call) bool {
-		ref, err := job.ParseExecutionID(c.ExecutionID)
-		return err == nil && c.JobID == jobID && ref.Trigger == job.TriggerSchedule && c.ScheduledFor.Before(at) &&
-			!later(c.At, c.EndedAt).Before(at.Add(-soon)) && c.At.Before(at.Add(soon))
-	})
+// gaveWay reports whether an instant is on record as skipped because of another execution. Which one, and whether that was in progress, I11
+// checks: it may have waited for minutes while a server was away, and never have been called because of a pause.
+func (a *Account) gaveWay(jobID string, at time.Time) bool {
+	x := job.ScheduleExecutionID(jobID, at)
+	return slices.ContainsFunc(a.Events, func(e job.Event) bool { return e.Entry.ExecutionID == x && e.GaveWayTo() != "" })
 }
 
 // owed returns the instants between From and the earlier of Until and end.
