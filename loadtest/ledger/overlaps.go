@@ -91,19 +91,23 @@ func (i *index) repeated(executionID string) bool {
 	return false
 }
 
-// endOf returns when an execution ended, whose last attempt may have been cancelled before its call; zero if another attempt follows.
+// endOf returns when an execution ended, whose last attempt may have been cancelled before its call, or made again under another definition;
+// zero if another attempt follows.
 func (i *index) endOf(executionID string) (end time.Time) {
-	last := 0
+	last, goesOn := 0, false
 	for _, e := range i.attempts[executionID] {
 		if e.Entry.Attempt < last {
 			continue
 		}
-		last = e.Entry.Attempt
-		if end = e.Outcome.Timeline.Completed; e.Outcome.Failed() {
-			if _, reason := e.Next(); reason == "" {
-				end = time.Time{}
-			}
+		if e.Entry.Attempt > last {
+			last, goesOn, end = e.Entry.Attempt, false, time.Time{}
 		}
+		_, over := e.Next()
+		goesOn = goesOn || e.Outcome.Failed() && over == ""
+		end = later(end, e.Outcome.Timeline.Completed)
+	}
+	if goesOn {
+		return time.Time{}
 	}
 	return end
 }
