@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,9 @@ import (
 
 // writers is how many goroutines race in a test of concurrency.
 const writers = 8
+
+// mostUnanswered is how often a server that is slow may leave it open whether a write took effect, as callers must expect.
+const mostUnanswered = 20
 
 var jobsBegin = time.Date(2031, 3, 4, 5, 6, 7, 89_000_000, time.UTC)
 
@@ -202,6 +206,7 @@ func replacementsChain(t *testing.T, s jobstore.Jobs) {
 	const each = 5
 	j := newJob()
 	must(t, s.Create(t.Context(), j, false))
+	var unanswered atomic.Int64 // writes that may have taken effect
 	atOnce(4, func(int) {
 		acknowledged := int64(1)
 		for wrote := 0; wrote < each; {
@@ -216,17 +221,20 @@ func replacementsChain(t *testing.T, s jobstore.Jobs) {
 				continue
 			}
 			if err != nil {
-				t.Error(err)
-				return
+				if unanswered.Add(1) > mostUnanswered {
+					t.Error(err)
+					return
+				}
+				continue
 			}
 			acknowledged = row.Version
 			wrote++
 		}
 	})
-	row, err := s.Get(t.Context(), j.ID)
+	row, err := s.GetSerial(t.Context(), j.ID)
 	must(t, err)
-	if row.Version != 1+4*each {
-		t.Errorf("version is %d, want %d", row.Version, 1+4*each)
+	if least := int64(1 + 4*each); row.Version < least || row.Version > least+unanswered.Load() {
+		t.Errorf("version is %d, want %d, and %d writes were not answered", row.Version, least, unanswered.Load())
 	}
 }
 
