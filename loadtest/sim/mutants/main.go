@@ -143,8 +143,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a retry is not in progress", file: "services/retry-manager/service.go",
-		from: "if b.entries[i].Alone {",
-		to:   "if b.entries[i].Alone && b.entries[i].Attempt == 1 {",
+		from: "if e := &entries[i]; e.Alone {",
+		to:   "if e := &entries[i]; e.Alone && e.Attempt == 1 {",
 	},
 	{
 		name: "an execution is over when its attempt has failed", file: "libs/overlap/overlap.go",
