@@ -7,9 +7,9 @@
 //   - [Stores.Enter] adds the row of its first attempt before its fire is decided, so also before its successor exists;
 //   - [Note] adds the row of another attempt, or of a deferred one, before the row that led to it is marked done.
 //
-// So from its decision to its last mark an execution has an open row in the list, whoever dies in between. Nothing is taken off when it
-// ends: a row that is done counts for nothing, and the next one to enter leaves it out. So a process that stalled and adds a row late does
-// no harm.
+// So an execution has an open row in the list from its decision to its last mark, whichever process dies in between. Nothing is removed
+// when it ends: a row that is done does not count, and the next execution to enter leaves it out. A process that stalled and adds a row
+// late therefore does no harm.
 package overlap
 
 import (

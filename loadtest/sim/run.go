@@ -158,7 +158,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
-	switch w.faults.weather.Name { // in any other, whoever settles may stand still for as long as the faults last
+	switch w.faults.weather.Name { // in the others a settler may stand still for as long as the faults last
 	case calm.Name:
 		a.TellsWithin = 100 * time.Millisecond
 	case "network":

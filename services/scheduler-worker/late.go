@@ -179,8 +179,8 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 // errStopped makes the worker judge the entry again: its job was changed since.
 var errStopped = errors.New("the job was changed meanwhile")
 
-// enter adds the task's execution to those in progress of its job, before anything is decided: whoever finds a decision to fire knows that
-// it is among them. If another one is in progress, it returns the nominal instant of that one. The entry may have been judged well before
+// enter adds the task's execution to those in progress of its job. It does so before anything is decided, so a worker that finds a decision
+// to fire knows that the execution is on the list. If another one is in progress, it returns the nominal instant of that one. The entry may have been judged well before
 // its instant: a fire is asked about once more by its executor, and a skip here. An execution that was cancelled between two attempts
 // is over once the stop record says so and no attempt runs, however late the next one is due.
 func (s *Service) enter(ctx context.Context, t *task) (other time.Time, err error) {
