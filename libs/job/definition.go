@@ -90,11 +90,35 @@ const (
 	OverlapAllowAll Overlap = "allow_all"
 	// OverlapSkip: it is skipped.
 	OverlapSkip Overlap = "skip"
+	// OverlapBufferOne: it waits until the other has ended, and is skipped if one waits already.
+	OverlapBufferOne Overlap = "buffer_one"
+	// OverlapBufferAll: it waits until all before it have ended, and is skipped if MaxWaiting wait already.
+	OverlapBufferAll Overlap = "buffer_all"
 )
+
+// MaxWaiting is how many occurrences of a job wait for one another at most.
+const MaxWaiting = 100
 
 // Alone reports whether at most one execution of the schedule may be in progress.
 func (d *Definition) Alone() bool {
-	return d.Overlap == OverlapSkip && d.Schedule.Type != ScheduleOneShot
+	switch d.Overlap {
+	case OverlapSkip, OverlapBufferOne, OverlapBufferAll:
+		return d.Schedule.Type != ScheduleOneShot
+	}
+	return false
+}
+
+// MostWaiting returns how many occurrences may wait while another execution of the schedule is in progress.
+func (d *Definition) MostWaiting() int {
+	switch {
+	case !d.Alone():
+		return 0
+	case d.Overlap == OverlapBufferOne:
+		return 1
+	case d.Overlap == OverlapBufferAll:
+		return MaxWaiting
+	}
+	return 0
 }
 
 // EndOf returns where a definition ended that d followed, directly or after others that were superseded in turn. otherBegan is when

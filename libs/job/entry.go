@@ -42,14 +42,15 @@ type Entry struct {
 	Change *Change
 	// Note is what the record says of the entry and nothing decides by; nil for nothing.
 	Note *Note
-	// Lane, Precision, Plain, Weight and Alone follow from the definition: see [Definition.Mark].
+	// Lane, Precision, Plain, Weight, Alone and Queues follow from the definition: see [Definition.Mark].
 	Lane      uint32
 	Precision Precision
 	Plain     bool
 	// Weight is the approximate size of the definition, and so of the fire, in bytes.
 	Weight int
-	// Alone marks an entry of the schedule of a job whose executions may not overlap: the rows of what is in progress are on record.
-	Alone bool
+	// Alone marks an entry of the schedule of a job whose executions may not overlap: the rows of what is in progress are on record. Queues
+	// marks those among them of which some wait until others have ended.
+	Alone, Queues bool
 }
 
 // Note is what the archive tells of an entry. It must not be changed: entries that follow from one another share it.
@@ -75,11 +76,12 @@ func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e
 //   - Precision, how close to its instant it is called.
 //   - Plain, whether nothing follows from the entry and it fires even when it is late.
 //   - Weight, its size.
-//   - Alone, whether it must be the only one in progress.
+//   - Alone, whether it must be the only one in progress; Queues, whether it may wait for that.
 func (d *Definition) Mark(e *Entry) {
 	e.Lane, e.Precision = d.Target.Lane(d.Precision), d.Precision
 	e.Plain = d.Schedule.Type == ScheduleOneShot && d.MissedRun != MissedSkip
 	e.Alone = e.Trigger == TriggerSchedule && d.Alone()
+	e.Queues = e.Alone && d.MostWaiting() > 0
 	e.Weight = len(d.Target.URL) + len(d.Target.Body)
 	for name, value := range d.Target.Headers {
 		e.Weight += len(name) + len(value)
@@ -89,6 +91,10 @@ func (d *Definition) Mark(e *Entry) {
 // FirstOfSchedule reports whether the entry stands for an occurrence of the schedule itself, so that the rules for
 // outdated, paused and late entries apply and a successor follows from it.
 func (e *Entry) FirstOfSchedule() bool { return e.Attempt == 1 && e.Trigger == TriggerSchedule }
+
+// InLine reports whether the entry stands for an occurrence that waits until other executions have ended, or that was deferred by its
+// target: it is called in its turn.
+func (e *Entry) InLine() bool { return e.Queues && e.Chained && e.FirstOfSchedule() }
 
 // Late reports whether the entry is taken so late that the missed-run policy applies.
 func (e *Entry) Late(now time.Time, window time.Duration) bool {
@@ -107,6 +113,7 @@ type PendingRow struct {
 // Decision is what was decided once for an occurrence; every process that finds it carries it out.
 type Decision struct {
 	// Fire is false when the occurrence itself is skipped: because of the execution of the instant GaveWayTo, or as missed if that is zero.
+	// An occurrence that fires once that execution has ended has both.
 	Fire      bool
 	GaveWayTo time.Time
 	// Skipped is the run of occurrences after this one that will not fire, Disposition what becomes of them.
@@ -118,6 +125,9 @@ type Decision struct {
 	// NextBackfillFired is what the successor inherits.
 	NextBackfillFired int
 }
+
+// Waits reports whether the occurrence fires once another execution has ended.
+func (d *Decision) Waits() bool { return d.Fire && !d.GaveWayTo.IsZero() }
 
 // Unfired returns the disposition of the occurrence itself, if it does not fire.
 func (d *Decision) Unfired() Disposition {

@@ -139,7 +139,7 @@ type EventType string
 const (
 	// EventAttempt means: an attempt ended, or was refused with a disposition.
 	EventAttempt EventType = "attempt"
-	// EventDeferred means: the attempt will be fired again later, because its target's queue was full.
+	// EventDeferred means: the attempt will be fired later, because its target's queue was full, or once other executions have ended.
 	EventDeferred EventType = "deferred"
 	// EventReleased means: the attempt was refused without a disposition; its instant belongs to another definition.
 	EventReleased EventType = "released"
@@ -159,8 +159,9 @@ type Event struct {
 	Outcome Outcome
 	// Retry is the policy under which the attempt was invoked.
 	Retry RetryPolicy
-	// DeferUntil is when a deferred attempt is due again.
-	DeferUntil time.Time
+	// DeferUntil is when a deferred attempt is due again. WaitsFor is the nominal instant of the execution that ends first, if it waits
+	// for one.
+	DeferUntil, WaitsFor time.Time
 	// Skipped is the range of EventSkipped.
 	Skipped     *SkippedRange
 	Disposition Disposition
@@ -177,12 +178,13 @@ func AttemptEvent(f *Fire, t TargetRef, o Outcome, now time.Time) Event {
 	}
 }
 
-// GaveWayTo returns the execution because of which the event's was skipped; "" if it was not, or for another reason.
+// GaveWayTo returns the execution because of which the event's was skipped, or for which it waits; "" if there is none.
 func (e *Event) GaveWayTo() string {
-	if e.Outcome.GaveWayTo.IsZero() {
+	at := Later(e.Outcome.GaveWayTo, e.WaitsFor)
+	if at.IsZero() {
 		return ""
 	}
-	return ScheduleExecutionID(e.Entry.JobID, e.Outcome.GaveWayTo)
+	return ScheduleExecutionID(e.Entry.JobID, at)
 }
 
 // DeferredEvent returns the event for an attempt at t that is due again at until.
@@ -191,6 +193,14 @@ func DeferredEvent(f *Fire, t TargetRef, until, now time.Time) Event {
 		ID:   eventID(f.ExecutionID, f.Attempt, "deferred@"+strconv.FormatInt(f.DueAt.UnixMilli(), 36), 0),
 		Type: EventDeferred, At: now, Entry: f.Entry, DeferUntil: until, Target: t,
 	}
+}
+
+// WaitingEvent returns the event for an attempt at t that waits until the execution of another instant has ended, and is looked at again at
+// until.
+func WaitingEvent(f *Fire, t TargetRef, other, until, now time.Time) Event {
+	e := DeferredEvent(f, t, until, now)
+	e.WaitsFor = other
+	return e
 }
 
 // ReleasedEvent returns the event for an attempt at t that was refused because another definition's entry stands for its instant.
@@ -239,6 +249,8 @@ func (o *Outcome) Failed() bool {
 // now; "" if there is nothing to explain. It depends on the event alone.
 func (e *Event) Reason() string {
 	switch {
+	case e.Type == EventDeferred && !e.WaitsFor.IsZero():
+		return "overlap"
 	case e.Type == EventDeferred:
 		return "no_capacity"
 	case e.Type == EventReleased:

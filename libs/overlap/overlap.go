@@ -4,12 +4,15 @@
 // job's entries ([jobstore.Jobs.Runs]), which changes by compare-and-set only. An execution is in progress while one of its listed rows is
 // open:
 //
-//   - [Stores.Enter] adds the row of its first attempt before its fire is decided, so also before its successor exists;
-//   - [Note] adds the row of another attempt, or of a deferred one, before the row that led to it is marked done.
+//   - [Stores.Enter] adds the row of its first attempt, as the last one, before its fire is decided, so also before its successor exists;
+//   - [Note] puts the row of another attempt, or of a deferred one, in its place before the row that led to it is marked done.
 //
 // So an execution has an open row in the list from its decision to its last mark, whichever process dies in between. Nothing is removed
 // when it ends: a row that is done does not count, and the next execution to enter leaves it out. A process that stalled and adds a row
 // late therefore does no harm.
+//
+// The list is the line in which occurrences wait, too, where the policy lets them: the first one is called, and any other when all before
+// it have ended ([Stores.Before]). Nobody is put in before another, so whose turn it was, it is.
 package overlap
 
 import (
@@ -46,76 +49,150 @@ type Stores struct {
 	Records Records
 }
 
-// Enter adds the entry's execution to those in progress of its job, and returns the zero time. If another one is in progress it adds
-// nothing, and returns the nominal instant of that one. Of two that enter at once, only one gets in. Executions of which stopped reports
-// that the hot tier lets no further attempt begin are in progress only while an attempt runs; nil stands for none.
-func (s Stores) Enter(ctx context.Context, e *job.Entry, now time.Time, stopped func(executionID string) bool) (other time.Time, err error) {
-	x, err := swap(ctx, s.Jobs, e, func(runs []job.Locator) (next []job.Locator, other string, err error) {
-		var others []job.Locator
-		for _, r := range runs {
-			if r.ExecutionID == e.ExecutionID {
-				next = append(next, r)
-			} else {
-				others = append(others, r)
-			}
-		}
-		other, err = s.inProgress(ctx, others, now, stopped)
-		return next, other, err
-	})
-	if err != nil || x == "" {
-		return other, err
-	}
-	ref, err := job.ParseExecutionID(x)
-	return ref.NominalAt, err
+// Place is where an execution stands among those in progress of its job.
+type Place struct {
+	// Before are the executions in progress that began before it, in order. It is called when they have ended.
+	Before []string
+	// Full is set if too many of them wait, so that it has no place.
+	Full bool
 }
 
-// Note adds the row of an attempt of an execution that is in progress. It leaves out rows of earlier attempts, which lead to this one.
+// GaveWayTo returns the nominal instant of the last execution before it; zero if it is the first.
+func (p *Place) GaveWayTo() time.Time {
+	if len(p.Before) == 0 {
+		return time.Time{}
+	}
+	ref, _ := job.ParseExecutionID(p.Before[len(p.Before)-1]) // the ids of entries can be parsed
+	return ref.NominalAt
+}
+
+// Enter adds the entry's execution to those in progress of its job, after all others, unless there are others of which more than most
+// would wait. Of two that enter at once, one is before the other. Executions of which stopped reports that the hot tier lets no further
+// attempt begin are in progress only while an attempt runs; nil stands for none.
+func (s Stores) Enter(ctx context.Context, e *job.Entry, most int, now time.Time, stopped func(executionID string) bool) (p Place, err error) {
+	err = swap(ctx, s.Jobs, e.JobID, func(runs []job.Locator) ([]job.Locator, error) {
+		before, entered := ahead(runs, e.ExecutionID)
+		open, err := s.inProgress(ctx, before, now, stopped)
+		p = Place{Before: executions(open)}
+		if p.Full = !entered && len(p.Before) > most; err != nil || p.Full || slices.Contains(runs, e.Locator) {
+			return nil, err // what else is on the list does no harm
+		}
+		if !entered {
+			return append(open, e.Locator), nil // without what is over
+		}
+		return slices.Insert(slices.Clone(runs), len(before), e.Locator), nil // a row that repeats another one
+	})
+	return p, err
+}
+
+// Before returns the executions in progress that stand before the entry's, which has entered, in order.
+func (s Stores) Before(ctx context.Context, e *job.Entry, now time.Time, stopped func(executionID string) bool) ([]string, error) {
+	runs, err := s.Jobs.Runs(ctx, e.JobID)
+	if err != nil {
+		return nil, err
+	}
+	before, entered := ahead(runs, e.ExecutionID)
+	if !entered { // somebody saw that it was over, as it was cancelled
+		return nil, nil
+	}
+	open, err := s.inProgress(ctx, before, now, stopped)
+	return executions(open), err
+}
+
+// ahead returns the rows that stand before those of an execution, all of them if it has none.
+func ahead(runs []job.Locator, executionID string) (before []job.Locator, entered bool) {
+	for i, r := range runs {
+		if r.ExecutionID == executionID {
+			return runs[:i], true
+		}
+	}
+	return runs, false
+}
+
+// executions returns the executions of rows, each once.
+func executions(rows []job.Locator) (ids []string) {
+	for _, r := range rows {
+		if !slices.Contains(ids, r.ExecutionID) {
+			ids = append(ids, r.ExecutionID)
+		}
+	}
+	return ids
+}
+
+// Note puts the row of an attempt of an execution that is in progress in the place of the rows of earlier attempts, which lead to it.
 func Note(ctx context.Context, jobs jobstore.Jobs, e *job.Entry) error {
-	_, err := swap(ctx, jobs, e, func(runs []job.Locator) (next []job.Locator, other string, err error) {
+	return swap(ctx, jobs, e.JobID, func(runs []job.Locator) ([]job.Locator, error) {
+		if slices.Contains(runs, e.Locator) {
+			return nil, nil
+		}
+		var next []job.Locator
+		noted := false
 		for _, r := range runs {
 			earlier := r.Attempt < e.Attempt || r.Attempt == e.Attempt && r.DueAt.Before(e.DueAt)
-			if r.ExecutionID != e.ExecutionID || !earlier {
+			switch {
+			case r.ExecutionID != e.ExecutionID || !earlier:
 				next = append(next, r)
+			case !noted:
+				next, noted = append(next, e.Locator), true
 			}
 		}
-		return next, "", nil
+		if !noted {
+			next = append(next, e.Locator)
+		}
+		return next, nil
 	})
-	return err
 }
 
-// swap adds an entry's row to what of the list is kept, unless another execution is returned.
-func swap(
-	ctx context.Context, jobs jobstore.Jobs, e *job.Entry, keep func(runs []job.Locator) (next []job.Locator, other string, err error),
-) (other string, err error) {
-	for range mostTries {
-		runs, err := jobs.Runs(ctx, e.JobID)
-		if err != nil {
-			return "", err
-		}
-		next, other, err := keep(runs)
-		if err != nil || other != "" {
-			return other, err
-		}
-		if slices.Contains(runs, e.Locator) {
-			return "", nil // what else is on the list does no harm
-		}
-		if err = jobs.SwapRuns(ctx, e.JobID, runs, append(next, e.Locator)); !errors.Is(err, jobstore.ErrConflict) {
-			return "", err
+// Next returns the entry of the occurrence of a job that waited in line, if it is its turn now that others are done; nil if it is not, or
+// nobody waits.
+func Next(ctx context.Context, jobs jobstore.Jobs, rows Rows, jobID string) (*job.Entry, error) {
+	runs, err := jobs.Runs(ctx, jobID)
+	if err != nil || len(runs) < 2 {
+		return nil, err
+	}
+	found, err := rows.Rows(ctx, runs)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range runs {
+		if row, exists := found[r]; exists && !row.Done {
+			if row.InLine() {
+				return &row.Entry, nil
+			}
+			return nil, nil
 		}
 	}
-	return "", errContended
+	return nil, nil
 }
 
-// inProgress returns one of the executions of rows that is in progress; "" if none is. An attempt has ended for good before its row is
+// swap replaces a job's list by what change makes of it; nil leaves it as it is.
+func swap(ctx context.Context, jobs jobstore.Jobs, jobID string, change func(runs []job.Locator) (next []job.Locator, err error)) error {
+	for range mostTries {
+		runs, err := jobs.Runs(ctx, jobID)
+		if err != nil {
+			return err
+		}
+		next, err := change(runs)
+		if err != nil || next == nil {
+			return err
+		}
+		if err = jobs.SwapRuns(ctx, jobID, runs, next); !errors.Is(err, jobstore.ErrConflict) {
+			return err
+		}
+	}
+	return errContended
+}
+
+// inProgress returns those of the rows whose executions are in progress, in order. An attempt has ended for good before its row is
 // marked; then the hot tier knows that first. A row that was decided not to fire counts if somebody has its attempt all the same: a worker
 // that stalled may have written its decision over another one.
-func (s Stores) inProgress(ctx context.Context, locators []job.Locator, now time.Time, stopped func(executionID string) bool) (string, error) {
+func (s Stores) inProgress(ctx context.Context, locators []job.Locator, now time.Time, stopped func(executionID string) bool) ([]job.Locator, error) {
 	if len(locators) == 0 {
-		return "", nil
+		return nil, nil
 	}
 	rows, err := s.Rows.Rows(ctx, locators)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var open []job.PendingRow
 	var keys []attempts.Key
@@ -126,12 +203,13 @@ func (s Stores) inProgress(ctx context.Context, locators []job.Locator, now time
 		}
 	}
 	if len(open) == 0 {
-		return "", nil
+		return nil, nil
 	}
 	known, err := s.Records.Lookup(ctx, keys)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
+	var list []job.Locator
 	for i := range open {
 		row, rec := &open[i], &known[i]
 		switch o := rec.Outcome; {
@@ -139,8 +217,8 @@ func (s Stores) inProgress(ctx context.Context, locators []job.Locator, now time
 		case row.Decision != nil && !row.Decision.Fire && !rec.Exists:
 		case stopped != nil && stopped(row.ExecutionID) && !rec.Alive(now):
 		default:
-			return row.ExecutionID, nil
+			list = append(list, row.Locator)
 		}
 	}
-	return "", nil
+	return list, nil
 }

@@ -57,11 +57,38 @@ func (s *stores) Lookup(_ context.Context, keys []attempts.Key) (list []attempts
 
 func (s *stores) enter(t *testing.T, e *job.Entry, stopped func(string) bool) time.Time {
 	t.Helper()
-	other, err := overlap.Stores{Jobs: s, Rows: s, Records: s}.Enter(t.Context(), e, now, stopped)
+	p := s.join(t, e, 0, stopped)
+	if p.Full == p.GaveWayTo().IsZero() {
+		t.Fatalf("its place is %+v", p)
+	}
+	return p.GaveWayTo()
+}
+
+func (s *stores) join(t *testing.T, e *job.Entry, most int, stopped func(string) bool) overlap.Place {
+	t.Helper()
+	p, err := s.all().Enter(t.Context(), e, most, now, stopped)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return other
+	return p
+}
+
+func (s *stores) all() overlap.Stores { return overlap.Stores{Jobs: s, Rows: s, Records: s} }
+
+func (s *stores) before(t *testing.T, e *job.Entry) []string {
+	t.Helper()
+	before, err := s.all().Before(t.Context(), e, now, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return before
+}
+
+// end marks an entry as done.
+func (s *stores) end(e *job.Entry) {
+	row := s.rows[e.Locator]
+	row.Done = true
+	s.rows[e.Locator] = row
 }
 
 const jobID = "job_01M7ZJW5E6D77SAJPXRZ65CMZZ"

@@ -38,7 +38,7 @@ func entryToPB(e *job.Entry) *pb.Entry {
 		NominalAtMs: ms(e.NominalAt), ScheduledForMs: ms(e.ScheduledFor), Ordinal: int64(e.Ordinal),
 		BackfillFired: int64(e.BackfillFired), WrittenAtMs: ms(e.WrittenAt), Chained: e.Chained, Repeats: e.Repeats, Trace: e.Trace,
 		Lane: e.Lane, Plain: e.Plain, Weight: uint32(e.Weight), Tenant: uint32(e.Tenant),
-		Precision: uint32(e.Precision), Alone: e.Alone,
+		Precision: uint32(e.Precision), Alone: e.Alone, Queues: e.Queues,
 	}
 	if by := e.By; by != nil {
 		m.By = &pb.Author{Subject: by.Subject, Role: by.Role, RequestId: by.Request, Source: by.Source}
@@ -64,7 +64,7 @@ func entryFromPB(m *pb.Entry) job.Entry {
 		ScheduledFor: at(m.GetScheduledForMs()), Ordinal: int(m.GetOrdinal()), BackfillFired: int(m.GetBackfillFired()),
 		WrittenAt: at(m.GetWrittenAtMs()), Chained: m.GetChained(), Repeats: m.GetRepeats(), Trace: m.GetTrace(),
 		Lane: m.GetLane(), Plain: m.GetPlain(), Weight: int(m.GetWeight()), Tenant: job.Tenant(m.GetTenant()),
-		Precision: job.PrecisionOf(m.GetPrecision()), Alone: m.GetAlone(),
+		Precision: job.PrecisionOf(m.GetPrecision()), Alone: m.GetAlone(), Queues: m.GetQueues(),
 	}
 	if by := m.GetBy(); by != nil {
 		e.By = &job.Author{Subject: by.GetSubject(), Role: by.GetRole(), Request: by.GetRequestId(), Source: by.GetSource()}
@@ -170,7 +170,7 @@ func outcomeFromPB(m *pb.Outcome) job.Outcome {
 func eventToPB(e *job.Event) *pb.Event {
 	m := &pb.Event{
 		EventId: e.ID, Type: string(e.Type), AtMs: ms(e.At), TenantId: e.Entry.Tenant.String(), Entry: entryToPB(&e.Entry),
-		DeferUntilMs: ms(e.DeferUntil), Skipped: rangeToPB(e.Skipped), Disposition: string(e.Disposition),
+		DeferUntilMs: ms(e.DeferUntil), WaitsForMs: ms(e.WaitsFor), Skipped: rangeToPB(e.Skipped), Disposition: string(e.Disposition),
 		TargetHost: e.Target.Host, TargetKind: e.Target.Kind,
 	}
 	if m.TargetKind == job.TargetWebhook && m.TargetHost != "" {
@@ -189,7 +189,7 @@ func eventToPB(e *job.Event) *pb.Event {
 func eventFromPB(m *pb.Event) job.Event {
 	e := job.Event{
 		ID: m.GetEventId(), Type: job.EventType(m.GetType()), At: at(m.GetAtMs()),
-		Entry: entryFromPB(m.GetEntry()), DeferUntil: at(m.GetDeferUntilMs()), Skipped: rangeFromPB(m.GetSkipped()),
+		Entry: entryFromPB(m.GetEntry()), DeferUntil: at(m.GetDeferUntilMs()), WaitsFor: at(m.GetWaitsForMs()), Skipped: rangeFromPB(m.GetSkipped()),
 		Disposition: job.Disposition(m.GetDisposition()), Target: job.TargetRef{Kind: m.GetTargetKind(), Host: m.GetTargetHost()},
 	}
 	if e.Target.Kind == "" && e.Target.Host != "" {

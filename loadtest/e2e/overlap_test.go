@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,16 +32,17 @@ func firstTakes(long time.Duration) world.Behaviour {
 	}
 }
 
-// overlapCase is what a job of every minute, with the policy skip, does in twelve minutes.
+// overlapCase is what a job of every minute does in twelve minutes, with the policy skip unless it says otherwise.
 type overlapCase struct {
 	name    string
 	target  world.Behaviour
 	members map[string]any
 	// during is what happens meanwhile, from half a minute after the registration on.
 	during func(w *world.World, id string)
-	// called are the minutes whose occurrences were called, from 1; skipped, those that gave way to another, and to which.
-	called  []int
-	skipped map[int]int
+	// called are the minutes whose occurrences were called, from 1, in this order; skipped, those that gave way to another, and to which;
+	// waited, those that waited for the end of another, whether they were called or not.
+	called          []int
+	skipped, waited map[int]int
 }
 
 var timeout5m = map[string]any{"kind": "http_webhook", "url": "http://target/", "timeout": "5m"}
@@ -145,9 +148,114 @@ var overlapCases = []overlapCase{
 	},
 }
 
+// with returns the members of a job with an overlap policy.
+func with(policy string, members map[string]any) map[string]any {
+	all := map[string]any{"overlap_policy": policy, "target": timeout5m}
+	maps.Copy(all, members)
+	return all
+}
+
+var lineCases = []overlapCase{
+	{
+		name: "one waits while a call takes less than two minutes", target: takes(109*time.Second, http.StatusOK), members: with("buffer_one", nil),
+		called: []int{1, 2, 3, 5, 7, 9, 11, 12}, skipped: map[int]int{4: 3, 6: 5, 8: 7, 10: 9}, waited: map[int]int{2: 1, 3: 2, 5: 3, 7: 5, 9: 7, 11: 9, 12: 11},
+	},
+	{
+		name: "all wait while a call takes more than a minute", target: takes(80*time.Second, http.StatusOK), members: with("buffer_all", nil),
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6, 8: 7, 9: 8, 10: 9, 11: 10, 12: 11},
+	},
+	{
+		name: "they are called in order once a long call ends", target: firstTakes(290 * time.Second), members: with("buffer_all", nil),
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1, 3: 2, 4: 3, 5: 4},
+	},
+	{
+		name: "the pause before a retry counts, with a line", target: func(_ *http.Request, c ledger.Call) (int, error) {
+			if c.Attempt == 1 && c.ScheduledFor.Minute()%4 == 2 {
+				return http.StatusServiceUnavailable, nil
+			}
+			return http.StatusOK, nil
+		},
+		members: with("buffer_one", map[string]any{"retry_policy": map[string]any{"base_delay": "100s", "backoff": "fixed", "jitter": 0, "max_attempts": 3}}),
+		called:  []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1, 6: 5, 10: 9},
+	},
+	{
+		name: "what is given up lets the next one go", target: takes(70*time.Second, http.StatusBadRequest), members: with("buffer_one", nil),
+		called: []int{1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12}, skipped: map[int]int{8: 7}, waited: map[int]int{2: 1, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6, 9: 7, 10: 9, 11: 10, 12: 11},
+	},
+	{
+		name: "a process that is killed while some wait", target: firstTakes(170 * time.Second), members: with("buffer_all", nil),
+		during: func(w *world.World, _ string) {
+			time.Sleep(2 * time.Minute)
+			w.Kill() // the call of 1 ends with it, and is made again
+			w.Start()
+		},
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1},
+	},
+	{
+		name: "what waits while a process is down is not missed", target: firstTakes(110 * time.Second), members: with("buffer_all", map[string]any{"missed_run_policy": "skip"}),
+		during: func(w *world.World, _ string) {
+			time.Sleep(2 * time.Minute) // 1 runs, and 2 waits
+			w.Kill()
+			time.Sleep(4*time.Minute + 40*time.Second) // 3 to 6 are missed
+			w.Start()
+		},
+		called: []int{1, 2, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1, 7: 2},
+	},
+	{
+		name: "a pause skips what waits", target: firstTakes(290 * time.Second), members: with("buffer_all", nil),
+		during: func(w *world.World, id string) {
+			time.Sleep(2 * time.Minute) // 2 waits
+			w.Pause(id)
+			time.Sleep(time.Minute)
+			w.Resume(id)
+		},
+		called: []int{1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1, 3: 1, 4: 3, 5: 4},
+	},
+	{
+		name: "what waits when a job is changed is called as it was", target: firstTakes(170 * time.Second), members: with("buffer_all", nil),
+		during: func(w *world.World, id string) {
+			time.Sleep(2 * time.Minute)
+			w.Patch(id, "target", map[string]any{"target": map[string]any{"url": "http://other/"}})
+		},
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1, 3: 2},
+	},
+	{
+		name: "one that waits is cancelled", target: firstTakes(230 * time.Second), members: with("buffer_all", nil),
+		during: func(w *world.World, id string) {
+			time.Sleep(2 * time.Minute)
+			w.Must(http.StatusAccepted, http.MethodPost, "/executions/"+job.ScheduleExecutionID(id, time.Now().Truncate(time.Minute))+"/cancel", nil)
+		},
+		called: []int{1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1, 3: 1, 4: 3},
+	},
+	{
+		name: "one that is cancelled between two attempts lets the next one go", target: func(_ *http.Request, c ledger.Call) (int, error) {
+			if c.ScheduledFor.Minute() == 2 {
+				return http.StatusServiceUnavailable, nil
+			}
+			return http.StatusOK, nil
+		},
+		members: with("buffer_all", map[string]any{"retry_policy": map[string]any{"base_delay": "10m", "backoff": "fixed", "jitter": 0, "max_attempts": 3}}),
+		during: func(w *world.World, id string) {
+			time.Sleep(3 * time.Minute)
+			w.Must(http.StatusAccepted, http.MethodPost, "/executions/"+job.ScheduleExecutionID(id, time.Now().Truncate(time.Minute).Add(-2*time.Minute))+"/cancel", nil)
+		},
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1, 3: 2},
+	},
+}
+
+func TestOccurrencesWaitWhereTheOverlapPolicyLetsThem(t *testing.T) {
+	t.Parallel()
+	testOverlapCases(t, lineCases)
+}
+
 func TestOverlapPolicyDecidesAboutEachOccurrence(t *testing.T) {
 	t.Parallel()
-	for _, c := range overlapCases {
+	testOverlapCases(t, overlapCases)
+}
+
+func testOverlapCases(t *testing.T, cases []overlapCase) {
+	t.Helper()
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			world.Run(t, time.Minute, func(w *world.World) {
 				w.Configure = calm
@@ -165,8 +273,9 @@ func TestOverlapPolicyDecidesAboutEachOccurrence(t *testing.T) {
 				if c.during != nil {
 					c.during(w, id)
 				}
-				world.Until(begin.Add(16 * time.Minute))
+				world.Until(begin.Add(21 * time.Minute))
 				checkOverlapCase(t, w, id, begin, &c)
+				checkWaits(t, w, id, begin, &c)
 			})
 		})
 	}
@@ -189,7 +298,7 @@ func checkOverlapCase(t *testing.T, w *world.World, id string, begin time.Time, 
 		}
 	}
 	for _, c := range w.Targets.CallsOf(id) {
-		if ref, err := job.ParseExecutionID(c.ExecutionID); err == nil && ref.Trigger == job.TriggerSchedule {
+		if ref, err := job.ParseExecutionID(c.ExecutionID); err == nil && ref.Trigger == job.TriggerSchedule && c.Attempt == 1 {
 			called = append(called, int(ref.NominalAt.Sub(begin)/time.Minute))
 		}
 	}
@@ -198,7 +307,6 @@ func checkOverlapCase(t *testing.T, w *world.World, id string, begin time.Time, 
 			skipped[nominal[x["execution_id"].(string)]] = nominal[x["gave_way_to"].(string)]
 		}
 	}
-	slices.Sort(called)
 	called = slices.Compact(called) // an attempt that a kill cut off is made again
 	if fmt.Sprint(called) != fmt.Sprint(c.called) || len(skipped)+len(c.skipped) > 0 && fmt.Sprint(skipped) != fmt.Sprint(c.skipped) {
 		t.Errorf("called %v and skipped %v, want %v and %v", called, skipped, c.called, c.skipped)
@@ -207,8 +315,74 @@ func checkOverlapCase(t *testing.T, w *world.World, id string, begin time.Time, 
 		o := o.(map[string]any)
 		to, gave := c.skipped[minute(o["nominal_at"].(string))]
 		why := "Skipped: the execution of " + begin.Add(time.Duration(to)*time.Minute).Format(time.RFC3339Nano) + " was still in progress, and the overlap_policy is skip."
+		if policy, ok := c.members["overlap_policy"].(string); ok {
+			why = strings.Replace(why, "still in progress, and the overlap_policy is skip", "waiting already, and the overlap_policy is "+policy, 1)
+		}
 		if gave != (o["disposition"] == "skipped_overlap") || gave && o["reason"] != why {
 			t.Errorf("the account says of %s: %v", o["nominal_at"], o)
 		}
 	}
 }
+
+// checkWaits checks who waited for whom, and that they were called soon after these had ended.
+func checkWaits(t *testing.T, w *world.World, id string, begin time.Time, c *overlapCase) {
+	t.Helper()
+	ended := map[string]time.Time{}
+	first := map[string]ledger.Call{}
+	for _, call := range w.Targets.CallsOf(id) {
+		if _, known := first[call.ExecutionID]; !known {
+			first[call.ExecutionID] = call
+		}
+		if call.EndedAt.After(ended[call.ExecutionID]) {
+			ended[call.ExecutionID] = call.EndedAt
+		}
+	}
+	waited := map[int]int{}
+	for _, x := range w.Executions(id) {
+		to, ok := x["gave_way_to"].(string)
+		if !ok || x["disposition"] == "skipped_overlap" {
+			continue
+		}
+		me, _ := job.ParseExecutionID(x["execution_id"].(string))
+		other, _ := job.ParseExecutionID(to)
+		waited[int(me.NominalAt.Sub(begin)/time.Minute)] = int(other.NominalAt.Sub(begin) / time.Minute)
+		began, over := first[x["execution_id"].(string)].At, ended[to]
+		if !began.IsZero() && !over.IsZero() && (began.Before(over) || began.After(over.Add(wakesWithin)) && c.during == nil) {
+			t.Errorf("%s was called %s after what it waited for had ended", x["execution_id"], began.Sub(over))
+		}
+	}
+	if len(waited)+len(c.waited) > 0 && fmt.Sprint(waited) != fmt.Sprint(c.waited) {
+		t.Errorf("in line waited %v, want %v", waited, c.waited)
+	}
+}
+
+func TestNoMoreOccurrencesWaitThanTheDocumentSays(t *testing.T) {
+	t.Parallel()
+	world.Run(t, time.Minute, func(w *world.World) {
+		w.Configure = calm
+		w.Targets.Set("target", firstTakes(150*time.Second))
+		w.Start()
+		id := w.Create(world.Job("full", "target", with("buffer_all", map[string]any{"type": "interval", "every": "1s", "max_occurrences": 140})))
+		time.Sleep(4 * time.Minute)
+		var last time.Time
+		calls := 0
+		for _, c := range w.Targets.CallsOf(id) {
+			if calls++; c.ScheduledFor.Before(last) {
+				t.Errorf("that of %s was called after that of %s", c.ScheduledFor, last)
+			}
+			last = c.ScheduledFor
+		}
+		skipped := 0
+		for _, x := range w.Executions(id) {
+			if x["disposition"] == "skipped_overlap" {
+				skipped++
+			}
+		}
+		if want := 1 + job.MaxWaiting; calls != want || skipped != 140-want {
+			t.Errorf("%d were called and %d skipped, want %d and %d", calls, skipped, want, 140-want)
+		}
+	})
+}
+
+// wakesWithin is how soon after the end of an execution the next one in line is called.
+const wakesWithin = 500 * time.Millisecond

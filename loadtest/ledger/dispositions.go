@@ -37,7 +37,11 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 				ahead[at.UnixMilli()] = true
 				continue
 			}
-			if n := len(given[at.UnixMilli()]); n != 1 && (n == 0 || !a.excuses(j.Job.ID, at) && !a.whileUpdated(definitions, at)) {
+			n := len(given[at.UnixMilli()])
+			if n == 0 && i.inLine(j.Job.ID, at) {
+				continue
+			}
+			if n != 1 && (n == 0 || !a.excuses(j.Job.ID, at) && !a.whileUpdated(definitions, at)) {
 				r.add("I1", j.Job.ID, "instant %s has dispositions %v, want exactly one", at.Format(time.RFC3339Nano),
 					given[at.UnixMilli()])
 			}
@@ -53,6 +57,12 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 			r.add("I1", j.Job.ID, "instant %s has dispositions %v, but belongs to no definition", at.Format(time.RFC3339Nano), ds)
 		}
 	}
+}
+
+// inLine reports whether an instant waits until others have ended. How long it may, checkPromises knows.
+func (i *index) inLine(jobID string, at time.Time) bool {
+	x := job.ScheduleExecutionID(jobID, at)
+	return slices.ContainsFunc(i.pendingOf[jobID], func(p *job.PendingRow) bool { return p.ExecutionID == x && p.InLine() && !p.Done })
 }
 
 // whileUpdated reports whether an instant lies between the beginning of an update and the moment it took effect. The job's

@@ -14,16 +14,42 @@ const noticed = 100 * time.Millisecond
 // span is from the first call of an execution to the end of the last one whose outcome is on record. A call that came later was made by an
 // executor that stalled, after its attempt had been given up.
 type span struct {
-	executionID string
-	from, to    time.Time
+	executionID, definitionID string
+	nominalAt, scheduledFor   time.Time
+	from, to                  time.Time
+}
+
+// checkLine checks of those that may wait, by definition as many as most, that they were called in the order of their instants, and that no
+// more waited. spans are in the order of their first calls. One more may not be called yet whose turn it is.
+func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, most map[string]int) {
+	before := map[string]span{}
+	for _, s := range spans {
+		if most[s.definitionID] == 0 {
+			continue
+		}
+		last := before[s.definitionID]
+		if again := a.HotLost && (i.repeated(s.executionID) || i.repeated(last.executionID)); s.nominalAt.Before(last.nominalAt) && !again {
+			r.add("I11", j.Job.ID, "%s was called after %s", s.executionID, last.executionID)
+		}
+		before[s.definitionID] = s
+		waiting := 0
+		for _, other := range spans {
+			if other.definitionID == s.definitionID && other.nominalAt.Before(s.nominalAt) && other.from.After(s.scheduledFor.Add(a.TellsWithin)) {
+				waiting++
+			}
+		}
+		if a.TellsWithin > 0 && waiting > most[s.definitionID] {
+			r.add("I11", j.Job.ID, "%s waited while %d others did, of at most %d", s.executionID, waiting, most[s.definitionID])
+		}
+	}
 }
 
 // checkOverlaps checks I11: two executions of a schedule that asks for it are never in progress together, as their targets saw it, and an
 // occurrence gave way only to one that was in progress.
 func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
-	alone := map[string]bool{j.Job.Definition.ID: j.Job.Definition.Alone()}
-	for n := range j.Superseded {
-		alone[j.Superseded[n].ID] = j.Superseded[n].Alone()
+	alone, most := map[string]bool{}, map[string]int{}
+	for _, d := range append(slices.Clone(j.Superseded), j.Job.Definition) {
+		alone[d.ID], most[d.ID] = d.Alone(), d.MostWaiting()
 	}
 	var spans []span
 	ended := map[string]time.Time{}
@@ -33,6 +59,7 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 			continue
 		}
 		s := i.span(x)
+		s.nominalAt, s.scheduledFor, s.definitionID = e.Entry.NominalAt, e.Entry.ScheduledFor, e.Entry.DefinitionID
 		if !s.from.IsZero() {
 			spans = append(spans, s)
 		}
@@ -50,6 +77,7 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 			before = s
 		}
 	}
+	checkLine(r, a, i, j, spans, most)
 	for _, e := range i.eventsOf[j.Job.ID] {
 		if e.Disposition != job.DispositionSkippedOverlap {
 			continue
@@ -60,7 +88,12 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 			r.add("I11", j.Job.ID, "%s gave way to %q, which is no other execution of its schedule", e.Entry.ExecutionID, x)
 			continue
 		}
-		if d := i.unfired(x); d != "" && !a.Crashed {
+		if most[e.Entry.DefinitionID] > 0 && a.TellsWithin > 0 {
+			if s := i.span(x); !s.from.IsZero() && s.from.Add(a.TellsWithin).Before(e.Entry.DueAt) {
+				r.add("I11", j.Job.ID, "%s gave way to %s, which did not wait: it had been called %s before", e.Entry.ExecutionID, x, e.Entry.DueAt.Sub(s.from))
+			}
+		}
+		if d := i.unfired(x); d != "" && !a.Crashed && most[e.Entry.DefinitionID] == 0 {
 			r.add("I11", j.Job.ID, "%s gave way to %s, which was %s", e.Entry.ExecutionID, x, d)
 		}
 		if end := ended[x]; !end.IsZero() && a.TellsWithin > 0 && end.Add(a.TellsWithin).Before(e.Entry.DueAt) {

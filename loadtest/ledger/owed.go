@@ -77,7 +77,9 @@ func (a *Account) known(jobID string, at time.Time) (text string) {
 // checks: it may have waited for minutes while a server was away, and never have been called because of a pause.
 func (a *Account) gaveWay(jobID string, at time.Time) bool {
 	x := job.ScheduleExecutionID(jobID, at)
-	return slices.ContainsFunc(a.Events, func(e job.Event) bool { return e.Entry.ExecutionID == x && e.GaveWayTo() != "" })
+	return slices.ContainsFunc(a.Events, func(e job.Event) bool {
+		return e.Entry.ExecutionID == x && e.Disposition == job.DispositionSkippedOverlap
+	})
 }
 
 // owed returns the instants between From and the earlier of Until and end.

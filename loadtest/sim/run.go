@@ -131,7 +131,8 @@ func dateOf(d dice) time.Time {
 }
 
 // calmLateness returns the lateness of first attempts at healthy targets. It leaves out the jobs that were paused, even if
-// a target paused them by answering that it was gone: a resume may fire what it finds missed.
+// a target paused them by answering that it was gone: a resume may fire what it finds missed. It also leaves out jobs whose occurrences may
+// wait for one another.
 func calmLateness(a *ledger.Account) []time.Duration {
 	paused := map[string]bool{}
 	for _, s := range a.Stops {
@@ -139,6 +140,11 @@ func calmLateness(a *ledger.Account) []time.Duration {
 	}
 	for _, c := range a.Calls {
 		paused[c.JobID] = paused[c.JobID] || strings.HasPrefix(c.Host, "gone.")
+	}
+	for _, j := range a.Jobs { // what waits for others is late
+		for _, d := range append(slices.Clone(j.Superseded), j.Job.Definition) {
+			paused[j.Job.ID] = paused[j.Job.ID] || d.MostWaiting() > 0
+		}
 	}
 	return ledger.Lateness(slices.DeleteFunc(slices.Clone(a.Calls), func(c ledger.Call) bool {
 		return paused[c.JobID] || !strings.HasPrefix(c.Host, "ok.")
@@ -204,8 +210,13 @@ const unsettled = 30 * time.Second
 // behind reports whether entries wait that were due long ago. A job that calls a failing target every few seconds may leave more during
 // the faults than so small a fleet makes up for in one settleFor.
 func (w *world) behind() bool {
-	due := time.Now().Add(-unsettled)
-	return slices.ContainsFunc(w.cold.Open(), func(row job.PendingRow) bool { return !row.Done && row.DueAt.Before(due) })
+	now := time.Now()
+	return slices.ContainsFunc(w.cold.Open(), func(row job.PendingRow) bool {
+		if row.InLine() { // in a job whose executions take longer than the time between two instants, one always waits
+			return !row.Done && row.DueAt.Before(now.Add(time.Minute-settleFor))
+		}
+		return !row.Done && row.DueAt.Before(now.Add(-unsettled))
+	})
 }
 
 // everything is more than there is of any kind.

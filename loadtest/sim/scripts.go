@@ -48,12 +48,7 @@ func scripts(d dice, began time.Time) [][]script {
 		plan(d, &s, behaviour)
 		if s.body["type"] != "one_shot" {
 			bounds(d, &s, began)
-			if d.roll("overlap/%s", n) < 0.4 {
-				s.body["overlap_policy"] = "skip"
-				if s.body["precision"] == "precise" {
-					s.body["precision"] = "fast"
-				}
-			}
+			overlap(d, &s, behaviour)
 		}
 		s.changes = changes(d, &s)
 		list[i] = s
@@ -110,6 +105,24 @@ func plan(d dice, s *script, behaviour string) {
 		s.body["type"] = "cron"
 		s.body["timezone"] = pick(d, []string{"UTC", "America/New_York", "Australia/Lord_Howe"}, "zone/%s", n)
 		s.body["cron_expr"] = pick(d, []string{"*/10 * * * * *", "*/30 * * * * *", "* * * * *", "15 */2 * * * *"}, "cron/%s", n)
+	}
+}
+
+// overlap gives some scripts a policy for executions that overlap.
+func overlap(d dice, s *script, behaviour string) {
+	roll := d.roll("overlap/%s", s.name)
+	if roll >= 0.6 {
+		return
+	}
+	s.body["overlap_policy"] = "skip"
+	switch {
+	case roll >= 0.4 && (behaviour == "ok" || behaviour == "bad" || behaviour == "gone"):
+		s.body["overlap_policy"] = "buffer_all" // others would never have room again: they take longer than the time between two instants
+	case roll >= 0.3:
+		s.body["overlap_policy"] = "buffer_one"
+	}
+	if s.body["precision"] == "precise" {
+		s.body["precision"] = "fast"
 	}
 }
 

@@ -94,7 +94,7 @@ func (u *user) owed(v *view, from time.Time) {
 	defer u.mu.Unlock()
 	u.definitions[u.id] = append(u.definitions[u.id], v.DefinitionID)
 	u.asked = len(u.said.Asked)
-	u.said.Asked = append(u.said.Asked, ledger.Asked{JobID: u.id, Schedule: v.schedule(), Alone: v.Overlap == "skip", From: from, Until: u.began.Add(24 * time.Hour)})
+	u.said.Asked = append(u.said.Asked, ledger.Asked{JobID: u.id, Schedule: v.schedule(), Alone: v.Overlap != "allow_all", From: from, Until: u.began.Add(24 * time.Hour)})
 }
 
 // stops notes that the user is about to request something that stops what the schedule owes.

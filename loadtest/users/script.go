@@ -82,7 +82,10 @@ func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *target
 		s.changes = changes(cfg, d, s.begin)
 	}
 	if s.body["type"] != "one_shot" && !cfg.NoPrecision && d.IntN(3) == 0 {
-		s.body["overlap_policy"] = "skip"
+		s.body["overlap_policy"] = pick(d, "skip", "buffer_one")
+		if s.behavior == "ok" { // others take longer than the time between two instants
+			s.body["overlap_policy"] = pick(d, "skip", "buffer_all")
+		}
 		if s.body["precision"] == "precise" {
 			s.body["precision"] = "fast"
 		}

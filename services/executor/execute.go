@@ -344,7 +344,7 @@ func (s *Service) endOf(ctx context.Context, w *task) (endsAt time.Time, gone bo
 // invoke calls the target. If ctx ends meanwhile, ok is false and nothing is recorded: the lease expires and another executor goes on.
 func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome job.Outcome, ok bool) {
 	invoked := job.Instant(s.deps.Clock.Now())
-	if w.fire.Attempt == 1 && w.fire.Trigger == job.TriggerSchedule {
+	if w.fire.FirstOfSchedule() && !w.fire.InLine() { // what waited for others is late by their fault
 		s.metrics.lateness[w.fire.Precision].Observe(s.deps.Clock.Since(w.fire.ScheduledFor).Seconds())
 	}
 	if trace.On() {

@@ -148,7 +148,7 @@ type gathered struct {
 	offsets map[int]int64
 	taken   int
 	began   time.Time
-	// urgent is set if one of them needs more than a mark.
+	// urgent is set if one of them needs more than a mark, or others wait for its end.
 	urgent bool
 }
 
@@ -181,7 +181,7 @@ func (s *Service) add(g *gathered, messages []dispatch.Message) {
 				"offset", m.Offset, "error", err)
 			continue
 		}
-		g.urgent = g.urgent || !onlyMarks(e)
+		g.urgent = g.urgent || !onlyMarks(e) || e.Entry.Queues
 		g.events = append(g.events, e)
 	}
 }
@@ -205,7 +205,7 @@ func (s *Service) settleAll(ctx context.Context, consumer dispatch.Consumer, g *
 func (s *Service) settle(ctx context.Context, events []*job.Event) error {
 	b := &batch{
 		marked: make(map[job.Locator]bool, len(events)), ended: map[job.Locator]bool{}, marks: make([]job.Locator, 0, len(events)),
-		rows: map[job.Locator]job.PendingRow{},
+		rows: map[job.Locator]job.PendingRow{}, queues: map[string]bool{},
 	}
 	if err := s.readRows(ctx, b, events); err != nil {
 		return err
@@ -213,6 +213,9 @@ func (s *Service) settle(ctx context.Context, events []*job.Event) error {
 	for _, e := range events {
 		if err := s.handle(ctx, b, e); err != nil {
 			return err
+		}
+		if e.Entry.Queues && e.Type != job.EventDeferred {
+			b.queues[e.Entry.JobID] = true
 		}
 	}
 	return s.write(ctx, b)
@@ -248,7 +251,27 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	if len(b.marks) == 0 {
 		return nil
 	}
-	return s.deps.Pending.MarkDone(ctx, b.marks)
+	if err := s.deps.Pending.MarkDone(ctx, b.marks); err != nil {
+		return err
+	}
+	return s.callNext(ctx, b.queues)
+}
+
+// callNext brings forward what waited for executions of jobs that have ended. A crash before this repeats it, as the events are not
+// committed; and workers look at what waits from time to time.
+func (s *Service) callNext(ctx context.Context, jobs map[string]bool) error {
+	ids := slices.Sorted(maps.Keys(jobs))
+	return run.Each(len(ids), notesAtOnce, func(i int) error {
+		next, err := overlap.Next(ctx, s.deps.Jobs, s.deps.Pending, ids[i])
+		if err != nil || next == nil {
+			return err
+		}
+		// It is in its hot bucket, but set aside. If a crash comes between the two, a sweep brings it back.
+		if err := s.deps.Hot.Remove(ctx, []*job.Entry{next}); err != nil {
+			return err
+		}
+		return s.addNear(ctx, []job.Entry{*next})
+	})
 }
 
 // notesAtOnce is of how many jobs what is in progress is noted at once.

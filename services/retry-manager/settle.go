@@ -24,6 +24,8 @@ type batch struct {
 	// deferred are rows whose attempts are due again in another row; rows holds both as the batch leaves them.
 	deferred []job.Locator
 	rows     map[job.Locator]job.PendingRow
+	// queues are the jobs of attempts that have ended and for which others may wait.
+	queues map[string]bool
 }
 
 func (b *batch) mark(l job.Locator) {

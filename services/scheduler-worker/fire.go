@@ -143,7 +143,7 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 func (sh *shard) setAside(t *task, work aside) {
 	t.aside = work
 	q := seldom
-	if t.alone() {
+	if t.alone() || t.inLine() {
 		q = overlapping
 	}
 	sh.waiting[q] = append(sh.waiting[q], t)
@@ -187,6 +187,9 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots, ch
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
 				return time.Time{}, sh.s.sendAside(ctx, t, sh.s.deps.Clock.Now())
 			})
+		case t.inLine():
+			sh.parkIfCrowded(t, now)
+			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.sendInTurn(ctx, t) })
 		case t.late(now) && t.series.Plan == nil:
 			lateOneShots = append(lateOneShots, t)
 		case t.late(now):
@@ -360,7 +363,7 @@ func (s *Service) publish(ctx context.Context, tasks []*task) error {
 	durable := s.deps.Clock.Now()
 	entries := make([]*job.Entry, 0, len(tasks))
 	for _, t := range tasks {
-		if !t.published && t.entry.FirstOfSchedule() {
+		if !t.published && t.entry.FirstOfSchedule() && !t.waited {
 			s.metrics.behind.Observe(max(durable.Sub(t.entry.DueAt), 0).Seconds())
 		}
 		t.published = true

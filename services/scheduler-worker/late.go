@@ -117,7 +117,10 @@ func (s *Service) sendAside(ctx context.Context, t *task, now time.Time) error {
 		}
 	}
 	t.fresh = true
-	if dispatched {
+	switch {
+	case dispatched && decision != nil && decision.Waits():
+		return s.putInLine(ctx, t, decision.GaveWayTo)
+	case dispatched:
 		return s.sendBare(ctx, t, now)
 	}
 	return s.carryOutLate(ctx, t, *decision, now)
@@ -160,10 +163,11 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 		d = t.series.Late(t.entry, now)
 	}
 	if d.Fire && t.alone() {
-		if d.GaveWayTo, err = s.enter(ctx, t); err != nil {
+		place, err := s.enter(ctx, t)
+		if err != nil {
 			return nil, err
 		}
-		d.Fire = d.GaveWayTo.IsZero()
+		d.Fire, d.GaveWayTo = !place.Full, place.GaveWayTo()
 	}
 	claims := []hotbucket.Claim{claimOf(t, d)}
 	standing, err := s.deps.Hot.Claim(ctx, t.owner, claims)
@@ -174,46 +178,6 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 		return nil, errLapsed{} // another owner may have decided, after a loss of the claim
 	}
 	return &standing[0], s.deps.Pending.Decide(ctx, t.entry.Locator, standing[0])
-}
-
-// errStopped makes the worker judge the entry again: its job was changed since.
-var errStopped = errors.New("the job was changed meanwhile")
-
-// enter adds the task's execution to those in progress of its job. It does so before anything is decided, so a worker that finds a decision
-// to fire knows that the execution is on the list. If another one is in progress, it returns the nominal instant of that one. The entry may have been judged well before
-// its instant: a fire is asked about once more by its executor, and a skip here. An execution that was cancelled between two attempts
-// is over once the stop record says so and no attempt runs, however late the next one is due.
-func (s *Service) enter(ctx context.Context, t *task) (other time.Time, err error) {
-	in := overlap.Stores{Jobs: s.deps.Jobs, Rows: s.deps.Pending, Records: s.deps.Outcomes}
-	other, err = in.Enter(ctx, t.entry, s.deps.Clock.Now(), nil)
-	if t.entered = err == nil && other.IsZero(); err != nil || t.entered {
-		return other, err
-	}
-	row, err := s.deps.Jobs.Get(ctx, t.entry.JobID)
-	if err != nil {
-		return other, err
-	}
-	state := row.State()
-	verdict := state.Judge(t.entry, time.Time{})
-	if verdict == job.VerdictSuperseded {
-		series, err := s.series(ctx, &row, t.entry)
-		if err != nil {
-			return other, err
-		}
-		verdict = state.Judge(t.entry, series.EndsAt)
-	}
-	if verdict != job.VerdictProceed {
-		return other, errStopped
-	}
-	if !state.Stops(job.ScheduleExecutionID(row.ID, other)) {
-		return other, nil
-	}
-	if _, err := s.deps.Stops.SetStop(ctx, row.ID, state); err != nil {
-		return other, err
-	}
-	other, err = in.Enter(ctx, t.entry, s.deps.Clock.Now(), state.Stops)
-	t.entered = err == nil && other.IsZero()
-	return other, err
 }
 
 func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now time.Time) error {
@@ -244,12 +208,17 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 		return err
 	}
 	switch {
+	case d.Waits():
+		s.metrics.overlaps.WithLabelValues("waits").Inc()
 	case !fires && !d.GaveWayTo.IsZero():
-		s.metrics.overlaps.Inc()
+		s.metrics.overlaps.WithLabelValues("skip").Inc()
 	case !t.entry.Alone || t.entry.Late(now, t.series.Def.CatchUpWindow):
 		s.metrics.late.WithLabelValues(decisionLabel(fires)).Inc()
 	}
-	if fires {
+	switch {
+	case d.Waits():
+		return s.putInLine(ctx, t, d.GaveWayTo)
+	case fires:
 		return s.sendBare(ctx, t, s.deps.Clock.Now())
 	}
 	return s.remove(ctx, t)

@@ -12,7 +12,7 @@ type metrics struct {
 	postponed  prometheus.Counter
 	parked     prometheus.Counter
 	changes    prometheus.Counter
-	overlaps   prometheus.Counter
+	overlaps   *prometheus.CounterVec
 	heldBack   prometheus.Gauge
 }
 
@@ -52,10 +52,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.changes = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "minutehand_scheduler_worker_changes_total", Help: "Events published of changes of jobs, tenants, keys and settings.",
 	})
-	m.overlaps = prometheus.NewCounter(prometheus.CounterOpts{
+	m.overlaps = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "minutehand_scheduler_worker_overlaps_total",
-		Help: "Occurrences that were skipped because another execution of their job was in progress.",
-	})
+		Help: "Occurrences at whose instant another execution of their job was in progress, by what was decided: skip, or waits until that has ended.",
+	}, []string{"decision"})
 	m.heldBack = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "minutehand_scheduler_worker_held_back_lanes",
 		Help: "Lanes, each of a target's host, of which more has been due for 30 s than executors have room for; a lane counts once for each shard.",

@@ -173,8 +173,14 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 			return prepared{err: err}
 		}
 	}
-	return prepared{at: t.entry.DueAt, ahead: !t.alone()}
+	if t.entry.Alone {
+		t.stops = stopsOf(state)
+	}
+	return prepared{at: t.entry.DueAt, ahead: !t.alone() && !t.inLine()}
 }
+
+// stopsOf returns a copy; a pointer to the state itself would move it to the heap for every entry.
+func stopsOf(state job.State) *job.State { return &state }
 
 // recallReach is how long after a pause an instant may still have been called: clocks differ, and the pause took up to that
 // long to reach its row.

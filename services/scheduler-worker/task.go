@@ -48,8 +48,10 @@ type task struct {
 	bare bool
 	// missed is set if it was late when its time came, whatever it has waited for since.
 	missed bool
-	// entered is set if its execution is among those in progress of its job, in this row.
-	entered bool
+	// entered is set if its execution is among those in progress of its job, in this row; waited, if it was its turn after others.
+	entered, waited bool
+	// stops is the state of its job's row, if its executions may not overlap.
+	stops *job.State
 	// aside is work to do on the task instead of firing it.
 	aside aside
 	// waitsSince is since when its lane has had less room than entries; zero if it had room.

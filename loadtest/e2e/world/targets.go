@@ -78,6 +78,7 @@ func (t *Targets) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.mu.Unlock()
 		return nil, errCut
 	}
+	n := len(t.calls)
 	t.calls = append(t.calls, c)
 	behave := t.behaviours[r.URL.Host]
 	t.mu.Unlock()
@@ -85,12 +86,21 @@ func (t *Targets) RoundTrip(r *http.Request) (*http.Response, error) {
 	if behave != nil {
 		var err error
 		if status, err = behave(r, c); err != nil {
+			t.ended(n)
 			return nil, err
 		}
 	}
+	t.ended(n)
 	return &http.Response{
 		StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ok")), Request: r,
 	}, nil
+}
+
+// ended notes the end of the n-th call.
+func (t *Targets) ended(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.calls[n].EndedAt = time.Now()
 }
 
 // Hang never answers.

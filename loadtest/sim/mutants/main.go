@@ -139,8 +139,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "an execution does not enter", file: "libs/overlap/overlap.go",
-		from: "if err = jobs.SwapRuns(ctx, e.JobID, runs, append(next, e.Locator)); !errors.Is(err, jobstore.ErrConflict) {",
-		to:   "if _ = next; !errors.Is(err, jobstore.ErrConflict) {",
+		from: "if err = jobs.SwapRuns(ctx, jobID, runs, next); !errors.Is(err, jobstore.ErrConflict) {",
+		to:   "if !errors.Is(err, jobstore.ErrConflict) {",
 	},
 	{
 		name: "a retry is not in progress", file: "services/retry-manager/service.go",
@@ -151,6 +151,21 @@ var mutants = []mutant{
 		name: "an execution is over when its attempt has failed", file: "libs/overlap/overlap.go",
 		from: "case o != nil && (!o.Failed() || !o.Retryable):",
 		to:   "case o != nil:",
+	},
+	{
+		name: "another attempt goes to the end of the line", file: "libs/overlap/overlap.go",
+		from: "next, noted = append(next, e.Locator), true",
+		to:   "noted = false",
+	},
+	{
+		name: "what waits in line does not ask for its turn", file: "services/scheduler-worker/overlaps.go",
+		from: "if len(before) > 0 {",
+		to:   "if len(before) > 1000 {",
+	},
+	{
+		name: "more wait in line than may", file: "libs/overlap/overlap.go",
+		from: "len(p.Before) > most;",
+		to:   "len(p.Before) > most+5;",
 	},
 }
 

@@ -70,7 +70,9 @@ type Entry struct {
 	// How close to its instant it is called: 0 standard, 1 fast, 2 precise.
 	Precision uint32 `protobuf:"varint,26,opt,name=precision,proto3" json:"precision,omitempty"`
 	// Executions of its schedule may not overlap.
-	Alone         bool `protobuf:"varint,27,opt,name=alone,proto3" json:"alone,omitempty"`
+	Alone bool `protobuf:"varint,27,opt,name=alone,proto3" json:"alone,omitempty"`
+	// Some that would wait until others have ended.
+	Queues        bool `protobuf:"varint,28,opt,name=queues,proto3" json:"queues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -294,6 +296,13 @@ func (x *Entry) GetAlone() bool {
 	return false
 }
 
+func (x *Entry) GetQueues() bool {
+	if x != nil {
+		return x.Queues
+	}
+	return false
+}
+
 // Who made a request.
 type Author struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -442,7 +451,8 @@ type Decision struct {
 	NextOrdinal       int64                  `protobuf:"varint,4,opt,name=next_ordinal,json=nextOrdinal,proto3" json:"next_ordinal,omitempty"`
 	NextBackfillFired int64                  `protobuf:"varint,5,opt,name=next_backfill_fired,json=nextBackfillFired,proto3" json:"next_backfill_fired,omitempty"`
 	Disposition       string                 `protobuf:"bytes,6,opt,name=disposition,proto3" json:"disposition,omitempty"`
-	// The nominal instant of the execution to which the occurrence itself gives way, if that is why it does not fire.
+	// The nominal instant of the execution to which the occurrence itself gives way. It does not fire because of that, or fires once that has
+	// ended.
 	GaveWayToMs   int64 `protobuf:"varint,7,opt,name=gave_way_to_ms,json=gaveWayToMs,proto3" json:"gave_way_to_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1192,8 +1202,10 @@ type Event struct {
 	Skipped      *SkippedRange `protobuf:"bytes,9,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	Disposition  string        `protobuf:"bytes,10,opt,name=disposition,proto3" json:"disposition,omitempty"`
 	// The target's kind, empty for http_webhook, and its host.
-	TargetKind    string `protobuf:"bytes,11,opt,name=target_kind,json=targetKind,proto3" json:"target_kind,omitempty"`
-	TargetHost    string `protobuf:"bytes,12,opt,name=target_host,json=targetHost,proto3" json:"target_host,omitempty"`
+	TargetKind string `protobuf:"bytes,11,opt,name=target_kind,json=targetKind,proto3" json:"target_kind,omitempty"`
+	TargetHost string `protobuf:"bytes,12,opt,name=target_host,json=targetHost,proto3" json:"target_host,omitempty"`
+	// The nominal instant of the execution that ends before a deferred attempt is made, if it waits for one.
+	WaitsForMs    int64 `protobuf:"varint,13,opt,name=waits_for_ms,json=waitsForMs,proto3" json:"waits_for_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1312,6 +1324,13 @@ func (x *Event) GetTargetHost() string {
 	return ""
 }
 
+func (x *Event) GetWaitsForMs() int64 {
+	if x != nil {
+		return x.WaitsForMs
+	}
+	return 0
+}
+
 // Topic dlq, and the row of a dead letter: an execution that was given up, with its last failure.
 type DeadLetter struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1377,7 +1396,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xc3\x06\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xdb\x06\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1406,7 +1425,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x12utc_offset_seconds\x18\x19 \x01(\x11R\x10utcOffsetSeconds\x12-\n" +
 	"\x06change\x18\x16 \x01(\v2\x15.minutehand.v1.ChangeR\x06change\x12\x1c\n" +
 	"\tprecision\x18\x1a \x01(\rR\tprecision\x12\x14\n" +
-	"\x05alone\x18\x1b \x01(\bR\x05alone\"m\n" +
+	"\x05alone\x18\x1b \x01(\bR\x05alone\x12\x16\n" +
+	"\x06queues\x18\x1c \x01(\bR\x06queues\"m\n" +
 	"\x06Author\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1d\n" +
@@ -1490,7 +1510,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x06worker\x18\r \x01(\tR\x06worker\x12#\n" +
 	"\rrequest_bytes\x18\x0e \x01(\x03R\frequestBytes\x12%\n" +
 	"\x0eresponse_bytes\x18\x0f \x01(\x03R\rresponseBytes\x12#\n" +
-	"\x0egave_way_to_ms\x18\x10 \x01(\x03R\vgaveWayToMs\"\xb9\x03\n" +
+	"\x0egave_way_to_ms\x18\x10 \x01(\x03R\vgaveWayToMs\"\xdb\x03\n" +
 	"\x05Event\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x13\n" +
@@ -1506,7 +1526,9 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\vtarget_kind\x18\v \x01(\tR\n" +
 	"targetKind\x12\x1f\n" +
 	"\vtarget_host\x18\f \x01(\tR\n" +
-	"targetHost\"e\n" +
+	"targetHost\x12 \n" +
+	"\fwaits_for_ms\x18\r \x01(\x03R\n" +
+	"waitsForMs\"e\n" +
 	"\n" +
 	"DeadLetter\x12*\n" +
 	"\x05event\x18\x01 \x01(\v2\x14.minutehand.v1.EventR\x05event\x12\x16\n" +

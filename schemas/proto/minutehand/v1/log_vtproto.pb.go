@@ -50,6 +50,18 @@ func (m *Entry) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Queues {
+		i--
+		if m.Queues {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xe0
+	}
 	if m.Alone {
 		i--
 		if m.Alone {
@@ -1063,6 +1075,11 @@ func (m *Event) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.WaitsForMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.WaitsForMs))
+		i--
+		dAtA[i] = 0x68
+	}
 	if len(m.TargetHost) > 0 {
 		i -= len(m.TargetHost)
 		copy(dAtA[i:], m.TargetHost)
@@ -1307,6 +1324,9 @@ func (m *Entry) SizeVT() (n int) {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Precision))
 	}
 	if m.Alone {
+		n += 3
+	}
+	if m.Queues {
 		n += 3
 	}
 	n += len(m.unknownFields)
@@ -1692,6 +1712,9 @@ func (m *Event) SizeVT() (n int) {
 	l = len(m.TargetHost)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.WaitsForMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.WaitsForMs))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2372,6 +2395,26 @@ func (m *Entry) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Alone = bool(v != 0)
+		case 28:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Queues", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Queues = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -5064,6 +5107,25 @@ func (m *Event) UnmarshalVT(dAtA []byte) error {
 			}
 			m.TargetHost = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field WaitsForMs", wireType)
+			}
+			m.WaitsForMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.WaitsForMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -3,6 +3,7 @@ package form
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,11 +139,12 @@ func validPort(port string) bool {
 
 func (l *faultList) policies(d *job.Definition) {
 	r := d.Retry
-	l.add(d.Overlap == job.OverlapAllowAll || d.Overlap == job.OverlapSkip, "/overlap_policy", notAvailable,
-		"Only allow_all and skip are available yet; the other policies are on their way.")
+	ready := []job.Overlap{job.OverlapAllowAll, job.OverlapSkip, job.OverlapBufferOne, job.OverlapBufferAll}
+	l.add(slices.Contains(ready, d.Overlap), "/overlap_policy", notAvailable,
+		"Only allow_all, skip, buffer_one and buffer_all are available yet; the other policies are on their way.")
 	l.add(d.Overlap == job.OverlapAllowAll || d.Precision != job.PrecisionPrecise, "/overlap_policy", "conflict",
 		"What is in progress is looked up at the instant, which takes longer than precise allows; ask for fast, or for allow_all.")
-	l.add(d.Overlap != job.OverlapSkip || d.Schedule.Type != job.ScheduleOneShot, "/overlap_policy", "conflict",
+	l.add(d.Overlap == job.OverlapAllowAll || d.Schedule.Type != job.ScheduleOneShot, "/overlap_policy", "conflict",
 		"A one_shot is called once, so nothing overlaps; leave overlap_policy out.")
 	l.add(r.BaseDelay > 0 || r.Backoff == job.BackoffList, "/retry_policy/base_delay", "range", "Must be more than 0.")
 	l.add(r.MaxDelay >= r.BaseDelay, "/retry_policy/max_delay", "range", "Must be at least base_delay.")

@@ -18,7 +18,7 @@ type Execution struct {
 	State        string          `json:"state"`
 	Cancelling   bool            `json:"cancelling,omitempty"`
 	Disposition  job.Disposition `json:"disposition,omitempty"`
-	// GaveWayTo is the execution because of which it was skipped.
+	// GaveWayTo is the execution because of which it was skipped, or for whose end it waits or has waited.
 	GaveWayTo  string      `json:"gave_way_to,omitempty"`
 	Skipped    *skippedRun `json:"skipped,omitempty"`
 	LatenessMS *int64      `json:"lateness_ms,omitempty"`
@@ -129,6 +129,9 @@ func newSkipped(e *job.Event) *Execution {
 func (x *Execution) add(e *job.Event) {
 	if e.Type != job.EventAttempt {
 		x.waits, x.waitsUntil = append(x.waits, e.Entry.DefinitionID), job.Later(x.waitsUntil, e.DeferUntil)
+		if to := e.GaveWayTo(); to != "" {
+			x.GaveWayTo = to
+		}
 		return
 	}
 	if n := len(x.Attempts); n > 0 && x.Attempts[n-1].Number == e.Entry.Attempt {
@@ -139,7 +142,10 @@ func (x *Execution) add(e *job.Event) {
 	}
 	x.Attempts = append(x.Attempts, newAttempt(e))
 	if e.Disposition != "" && x.Disposition != job.DispositionFired {
-		x.Disposition, x.GaveWayTo = e.Disposition, e.GaveWayTo()
+		x.Disposition = e.Disposition
+		if to := e.GaveWayTo(); to != "" {
+			x.GaveWayTo = to
+		}
 	}
 	o := &e.Outcome
 	x.lastEnd = job.Later(x.lastEnd, o.Timeline.Completed)

@@ -68,7 +68,7 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 	if p.Before != 0 && time.UnixMilli(p.Before).Before(before) {
 		before = time.UnixMilli(p.Before).UTC()
 	}
-	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit(), deferred: map[string]time.Time{}}
+	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit(), deferred: map[string]time.Time{}, inLine: map[string]string{}}
 	if p.Read != 0 {
 		a.cursor = jobstore.Cursor{NominalAt: time.UnixMilli(p.Read).UTC(), ExecutionID: p.ReadID}
 	}
@@ -158,9 +158,10 @@ type account struct {
 	ended, cut bool
 	read       int
 	// runs are the runs of skipped instants among all that was read, deferred the executions of which a fire was deferred and nothing else
-	// is on record, with the instant at which it comes again.
+	// is on record, with the instant at which it comes again, and inLine those among them that wait for others, with the last of these.
 	runs     []*Execution
 	deferred map[string]time.Time
+	inLine   map[string]string
 }
 
 // inForce is a definition, which was in force until its series' EndsAt.
@@ -283,6 +284,7 @@ func (a *account) recorded(ctx context.Context, pos, named time.Time) ([]*Execut
 				a.records = append(a.records, x)
 			default:
 				a.deferred[x.ExecutionID] = x.waitsUntil
+				a.inLine[x.ExecutionID] = x.GaveWayTo
 			}
 		}
 	}

@@ -22,7 +22,7 @@ var (
 	skips = map[job.Disposition]string{
 		job.DispositionSkippedMissed:  "Skipped: it could not be called within the catch_up_window, and the missed_run_policy lets it go.",
 		job.DispositionSkippedPaused:  "Skipped: the job was paused.",
-		job.DispositionSkippedOverlap: "Skipped: another execution was still in progress, and the overlap_policy is skip.",
+		job.DispositionSkippedOverlap: "Skipped: another execution was still in progress, and the overlap_policy lets it go.",
 		job.DispositionCancelled:      "Not called: the job or this execution was cancelled before.",
 	}
 	deadReasons = map[string]string{
@@ -61,8 +61,9 @@ func attemptOf(n int) string {
 
 func capital(s string) string { return string(s[0]-'a'+'A') + s[1:] }
 
-// deferred says of an occurrence that its target had no room when its fire came, ending that its entry is done and its history behind.
+// deferred says of an occurrence that its target had no room when its fire came, inLine that it waits for others, ending that its entry is done and its history behind.
 const (
 	deferred = "Its target has no room; it is tried again."
+	inLine   = "It waits until the executions before it have ended, as the overlap_policy asks."
 	ending   = "It has ended, and how comes on record in a moment."
 )

@@ -45,10 +45,28 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 			o.Reason = word
 		}
 		if ref, err := job.ParseExecutionID(o.GaveWayTo); err == nil {
-			o.Reason = fmt.Sprintf("Skipped: the execution of %s was still in progress, and the overlap_policy is skip.", ref.NominalAt.Format(time.RFC3339Nano))
+			a.ofOverlap(o, ref.NominalAt.Format(time.RFC3339Nano))
 		}
 	}
 	return nil
+}
+
+// ofOverlap says how the execution of another instant was in the way of an occurrence.
+func (a *account) ofOverlap(o *Occurrence, other string) {
+	policy := job.OverlapSkip
+	if s := a.seriesOf(o.NominalAt); s != nil {
+		policy = s.Def.Overlap
+	}
+	switch {
+	case o.Disposition == job.DispositionSkippedOverlap && policy == job.OverlapSkip:
+		o.Reason = fmt.Sprintf("Skipped: the execution of %s was still in progress, and the overlap_policy is skip.", other)
+	case o.Disposition == job.DispositionSkippedOverlap:
+		o.Reason = fmt.Sprintf("Skipped: the execution of %s was waiting already, and the overlap_policy is %s.", other, policy)
+	case o.State == "pending":
+		o.Reason = fmt.Sprintf("It waits until the execution of %s has ended, as the overlap_policy asks.", other)
+	default:
+		o.Reason += fmt.Sprintf(" Before, it waited until the execution of %s had ended.", other)
+	}
 }
 
 // undecided reports whether a resume will decide about an occurrence of which nothing is on record.
@@ -87,6 +105,10 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 		case a.undecided(o):
 			o.State = statePaused
 			continue
+		case a.inLine[keys[i].ExecutionID] != "":
+			o.State, o.GaveWayTo = "pending", a.inLine[keys[i].ExecutionID]
+		case found && !row.Done && row.Decision != nil && row.Decision.Waits():
+			o.State, o.GaveWayTo = "pending", a.gaveWay(row.Decision.GaveWayTo)
 		case found && !row.DeferredTo.IsZero():
 			o.State, o.Reason = "pending", deferred
 		case found && row.Done:
@@ -146,7 +168,9 @@ func (a *account) ofHot(o *Occurrence, rec *attempts.Record) {
 		return
 	}
 	out := rec.Outcome
-	o.GaveWayTo = a.gaveWay(out.GaveWayTo)
+	if !out.GaveWayTo.IsZero() {
+		o.GaveWayTo = a.gaveWay(out.GaveWayTo)
+	}
 	if o.Disposition == "" {
 		o.Disposition = out.Disposition
 	}
@@ -254,6 +278,8 @@ func (w *waiting) note(a *account, row *job.PendingRow) {
 	a.decided(row)
 	_, known := w.at[row.ExecutionID]
 	switch {
+	case row.InLine() && !row.Done:
+		w.at[row.ExecutionID] = inLine
 	case row.Chained && !row.Done, !row.DeferredTo.IsZero():
 		w.at[row.ExecutionID] = deferred
 	case row.Done && !known:
