@@ -58,6 +58,8 @@ type Buckets interface {
 	Due(ctx context.Context, owners []coord.Owner, ask Ask) (given []Given, next []time.Time, err error)
 	// Postpone keeps Due from returning entries before an instant, as setting them aside does. The owner's epoch is checked.
 	Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error
+	// Recall ends that entries are set aside, so that Due returns them again, and hints at them. An entry that is not there is not added.
+	Recall(ctx context.Context, entries []*job.Entry) error
 	// Park marks entries as attended: what had to be done at their instant is done, and they only wait for their target. Due returns
 	// them again as soon as their lane is asked for. The store may forget at any time that they are parked. The owner's epoch is
 	// checked; an entry that is not there is not added.

@@ -1,7 +1,7 @@
 package overlap_test
 
 import (
-	"slices"
+	"context"
 	"testing"
 	"time"
 
@@ -47,18 +47,18 @@ func TestOccurrencesWaitInTheOrderInWhichTheyEntered(t *testing.T) {
 	s.end(third)
 	s.note(t, entry(1, 2)) // it is called in vain, and another attempt follows
 	s.end(first)
-	if b := s.before(t, waiting(3)); !slices.Equal(b, []string{first.ExecutionID, second.ExecutionID}) {
-		t.Errorf("before the third are %v", b)
+	if b := s.before(t, waiting(3)); b != first.ExecutionID {
+		t.Errorf("before the third is %q", b)
 	}
-	if b := s.before(t, waiting(2)); !slices.Equal(b, []string{first.ExecutionID}) {
-		t.Errorf("before the second are %v", b)
+	if b := s.before(t, waiting(2)); b != first.ExecutionID {
+		t.Errorf("before the second is %q", b)
 	}
 	s.end(entry(1, 2))
-	if b := s.before(t, waiting(2)); len(b) > 0 {
-		t.Errorf("before the second are %v, and the first has ended", b)
+	if b := s.before(t, waiting(2)); b != "" {
+		t.Errorf("before the second is %q, and the first has ended", b)
 	}
-	if b := s.before(t, waiting(3)); !slices.Equal(b, []string{second.ExecutionID}) {
-		t.Errorf("before the third are %v", b)
+	if b := s.before(t, waiting(3)); b != second.ExecutionID {
+		t.Errorf("before the third is %q", b)
 	}
 }
 
@@ -89,23 +89,75 @@ func TestRowThatRepeatsAnotherKeepsItsPlace(t *testing.T) {
 	}
 	s.end(entry(1, 1))
 	s.end(entry(2, 1))
-	if b := s.before(t, entry(3, 1)); !slices.Equal(b, []string{again.ExecutionID}) {
-		t.Errorf("before the third are %v", b)
+	if b := s.before(t, entry(3, 1)); b != again.ExecutionID {
+		t.Errorf("before the third is %q", b)
 	}
 }
 
-func TestExecutionThatIsNotInLineAnyMoreWaitsForNobody(t *testing.T) {
+func TestExecutionThatHasNoPlaceGetsTheLastOne(t *testing.T) {
 	s := line(t, 2)
-	cancelled := waiting(2)
-	s.note(t, cancelled)
-	s.end(entry(2, 1))
-	third := entry(3, 1)
-	s.rows[third.Locator] = open(third)
-	if p := s.join(t, third, 2, func(x string) bool { return x == cancelled.ExecutionID }); len(p.Before) != 1 {
-		t.Errorf("the place of the third is %+v", p)
+	lost := waiting(3)
+	s.rows[lost.Locator] = open(lost)
+	if b := s.before(t, lost); b != entry(1, 1).ExecutionID || len(s.runs) != 3 {
+		t.Errorf("before it is %q, and in line are %v", b, s.runs)
 	}
-	if b := s.before(t, cancelled); len(b) > 0 {
-		t.Errorf("before what was cancelled are %v", b)
+}
+
+func TestDefinitionsThatShareAnInstantKeepTheirRowsInLine(t *testing.T) {
+	s := line(t, 1)
+	other := entry(1, 1)
+	other.DefinitionID = "def_2"
+	s.rows[other.Locator] = open(other)
+	s.join(t, other, 1, nil)
+	second := entry(2, 1)
+	s.rows[second.Locator] = open(second)
+	s.join(t, second, 1, nil)
+	s.note(t, waiting(1))
+	s.end(entry(1, 1))
+	s.end(waiting(1))
+	if b := s.before(t, second); b != other.ExecutionID {
+		t.Errorf("before the second is %q, and the first runs under another definition", b)
+	}
+}
+
+// changing are stores in which something happens after each read of the list.
+type changing struct {
+	*stores
+	then func()
+}
+
+func (c *changing) Runs(ctx context.Context, id string) ([]job.Locator, error) {
+	runs, err := c.stores.Runs(ctx, id)
+	if then := c.then; then != nil {
+		c.then = nil
+		then()
+	}
+	return runs, err
+}
+
+func TestAttemptThatFollowsWhileTheLineIsReadIsSeen(t *testing.T) {
+	for _, ask := range []string{"turn", "enter again"} {
+		s := line(t, 2)
+		c := &changing{stores: s}
+		c.then = func() {
+			s.note(t, entry(1, 2))
+			s.end(entry(1, 1))
+		}
+		all := overlap.Stores{Jobs: c, Rows: s, Records: s}
+		before := ""
+		if ask == "turn" {
+			x, err := all.Turn(t.Context(), entry(2, 1), now, nil)
+			if before = x; err != nil {
+				t.Fatal(err)
+			}
+		} else if p, err := all.Enter(t.Context(), entry(2, 1), 1, now, nil); err != nil {
+			t.Fatal(err)
+		} else if len(p.Before) > 0 {
+			before = p.Before[0]
+		}
+		if before != entry(1, 1).ExecutionID {
+			t.Errorf("%s: before the second is %q", ask, before)
+		}
 	}
 }
 

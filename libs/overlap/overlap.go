@@ -12,7 +12,7 @@
 // late therefore does no harm.
 //
 // The list is the line in which occurrences wait, too, where the policy lets them: the first one is called, and any other when all before
-// it have ended ([Stores.Before]). Nobody is put in before another, so whose turn it was, it is.
+// it have ended ([Stores.Turn]). Nobody is put in before another, so whose turn it was, it is.
 package overlap
 
 import (
@@ -74,30 +74,62 @@ func (s Stores) Enter(ctx context.Context, e *job.Entry, most int, now time.Time
 		before, entered := ahead(runs, e.ExecutionID)
 		open, err := s.inProgress(ctx, before, now, stopped)
 		p = Place{Before: executions(open)}
-		if p.Full = !entered && len(p.Before) > most; err != nil || p.Full || slices.Contains(runs, e.Locator) {
-			return nil, err // what else is on the list does no harm
-		}
-		if !entered {
+		switch {
+		case err != nil:
+			return nil, err
+		case !entered && len(p.Before) > most:
+			p.Full = true
+			return nil, nil
+		case !entered:
 			return append(open, e.Locator), nil // without what is over
+		case !slices.Contains(runs, e.Locator): // a row that repeats another one
+			return slices.Insert(slices.Clone(runs), len(before), e.Locator), nil
+		case len(open) > 0, len(before) == 0:
+			return nil, nil
 		}
-		return slices.Insert(slices.Clone(runs), len(before), e.Locator), nil // a row that repeats another one
+		return runs, nil // as in Turn
 	})
 	return p, err
 }
 
-// Before returns the executions in progress that stand before the entry's, which has entered, in order.
-func (s Stores) Before(ctx context.Context, e *job.Entry, now time.Time, stopped func(executionID string) bool) ([]string, error) {
-	runs, err := s.Jobs.Runs(ctx, e.JobID)
-	if err != nil {
-		return nil, err
+// Turn returns the first execution in progress that stands before the entry's, or "" if it is the entry's turn. An execution that has no
+// place any more gets the last one.
+func (s Stores) Turn(ctx context.Context, e *job.Entry, now time.Time, stopped func(executionID string) bool) (before string, err error) {
+	for range mostTries {
+		runs, err := s.Jobs.Runs(ctx, e.JobID)
+		if err != nil {
+			return "", err
+		}
+		ahead, entered := ahead(runs, e.ExecutionID)
+		if !entered {
+			if err = s.Jobs.SwapRuns(ctx, e.JobID, runs, append(slices.Clone(runs), e.Locator)); err == nil || errors.Is(err, jobstore.ErrConflict) {
+				continue
+			}
+			return "", err
+		}
+		for chunk := range slices.Chunk(ahead, lookAtOnce) { // as a rule it is the first
+			open, err := s.inProgress(ctx, chunk, now, stopped)
+			if err != nil {
+				return "", err
+			}
+			if len(open) > 0 {
+				return open[0].ExecutionID, nil
+			}
+		}
+		if len(ahead) == 0 {
+			return "", nil
+		}
+		// Only where the list has not changed do rows that are done prove that their executions are over: the row of another attempt is on
+		// the list before the one that led to it is marked.
+		if again, err := s.Jobs.Runs(ctx, e.JobID); err != nil || slices.Equal(again, runs) {
+			return "", err
+		}
 	}
-	before, entered := ahead(runs, e.ExecutionID)
-	if !entered { // somebody saw that it was over, as it was cancelled
-		return nil, nil
-	}
-	open, err := s.inProgress(ctx, before, now, stopped)
-	return executions(open), err
+	return "", errContended
 }
+
+// lookAtOnce is how many rows of those before an execution are read at a time.
+const lookAtOnce = 4
 
 // ahead returns the rows that stand before those of an execution, all of them if it has none.
 func ahead(runs []job.Locator, executionID string) (before []job.Locator, entered bool) {
@@ -119,25 +151,20 @@ func executions(rows []job.Locator) (ids []string) {
 	return ids
 }
 
-// Note puts the row of an attempt of an execution that is in progress in the place of the rows of earlier attempts, which lead to it.
+// Note puts the row of an attempt of an execution that is in progress in the place of the rows of earlier attempts, which lead to it. Around
+// an update, two definitions may have entries for one execution; a row stays while nothing but one of the other definition came.
 func Note(ctx context.Context, jobs jobstore.Jobs, e *job.Entry) error {
 	return swap(ctx, jobs, e.JobID, func(runs []job.Locator) ([]job.Locator, error) {
 		if slices.Contains(runs, e.Locator) {
 			return nil, nil
 		}
-		var next []job.Locator
-		noted := false
-		for _, r := range runs {
+		before, _ := ahead(runs, e.ExecutionID)
+		next := append(slices.Clone(before), e.Locator)
+		for _, r := range runs[len(before):] {
 			earlier := r.Attempt < e.Attempt || r.Attempt == e.Attempt && r.DueAt.Before(e.DueAt)
-			switch {
-			case r.ExecutionID != e.ExecutionID || !earlier:
+			if r.ExecutionID != e.ExecutionID || r.DefinitionID != e.DefinitionID || !earlier {
 				next = append(next, r)
-			case !noted:
-				next, noted = append(next, e.Locator), true
 			}
-		}
-		if !noted {
-			next = append(next, e.Locator)
 		}
 		return next, nil
 	})
@@ -165,7 +192,8 @@ func Next(ctx context.Context, jobs jobstore.Jobs, rows Rows, jobID string) (*jo
 	return nil, nil
 }
 
-// swap replaces a job's list by what change makes of it; nil leaves it as it is.
+// swap replaces a job's list by what change makes of it, and starts over if it has changed meanwhile, also where change returns what it was
+// given; nil leaves the list as it is.
 func swap(ctx context.Context, jobs jobstore.Jobs, jobID string, change func(runs []job.Locator) (next []job.Locator, err error)) error {
 	for range mostTries {
 		runs, err := jobs.Runs(ctx, jobID)
@@ -175,6 +203,13 @@ func swap(ctx context.Context, jobs jobstore.Jobs, jobID string, change func(run
 		next, err := change(runs)
 		if err != nil || next == nil {
 			return err
+		}
+		if slices.Equal(runs, next) {
+			again, err := jobs.Runs(ctx, jobID)
+			if err != nil || slices.Equal(again, runs) {
+				return err
+			}
+			continue
 		}
 		if err = jobs.SwapRuns(ctx, jobID, runs, next); !errors.Is(err, jobstore.ErrConflict) {
 			return err

@@ -75,9 +75,9 @@ func (s *stores) join(t *testing.T, e *job.Entry, most int, stopped func(string)
 
 func (s *stores) all() overlap.Stores { return overlap.Stores{Jobs: s, Rows: s, Records: s} }
 
-func (s *stores) before(t *testing.T, e *job.Entry) []string {
+func (s *stores) before(t *testing.T, e *job.Entry) string {
 	t.Helper()
-	before, err := s.all().Before(t.Context(), e, now, nil)
+	before, err := s.all().Turn(t.Context(), e, now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 			}
 		}
 	}
-	checkShown(r, a, j, definitions, given, expected, ahead)
+	checkShown(r, a, i, j, definitions, given, expected, ahead)
 	for ms, ds := range given {
 		at := time.UnixMilli(ms).UTC()
 		stopped := j.Job.Status == job.StatusCancelled && !at.Before(j.Job.EndsAt) && len(ds) == 1

@@ -15,15 +15,15 @@ const noticed = 100 * time.Millisecond
 // executor that stalled, after its attempt had been given up.
 type span struct {
 	executionID, definitionID string
-	nominalAt, scheduledFor   time.Time
-	from, to                  time.Time
+	nominalAt, from, to       time.Time
 }
 
 // checkLine checks of those that may wait, by definition as many as most, that they were called in the order of their instants, and that no
-// more waited. spans are in the order of their first calls. One more may not be called yet whose turn it is.
+// more waited. spans are in the order of their first calls.
 func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, most map[string]int) {
-	before := map[string]span{}
+	before, ends := map[string]span{}, map[string]time.Time{}
 	for _, s := range spans {
+		ends[s.executionID] = s.to
 		if most[s.definitionID] == 0 {
 			continue
 		}
@@ -32,14 +32,25 @@ func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, mos
 			r.add("I11", j.Job.ID, "%s was called after %s", s.executionID, last.executionID)
 		}
 		before[s.definitionID] = s
+	}
+	if a.TellsWithin == 0 {
+		return
+	}
+	line := map[string]*job.Event{} // who waited for another, since when, and for whom
+	for _, e := range i.eventsOf[j.Job.ID] {
+		if x := e.Entry.ExecutionID; !e.WaitsFor.IsZero() && line[x] == nil {
+			line[x] = e
+		}
+	}
+	for x, e := range line {
 		waiting := 0
-		for _, other := range spans {
-			if other.definitionID == s.definitionID && other.nominalAt.Before(s.nominalAt) && other.from.After(s.scheduledFor.Add(a.TellsWithin)) {
+		for _, other := range line { // what it waited for was still in progress when the other one came
+			if other.Entry.DefinitionID == e.Entry.DefinitionID && other.Entry.NominalAt.Before(e.Entry.NominalAt) && ends[other.GaveWayTo()].After(e.At.Add(a.TellsWithin)) {
 				waiting++
 			}
 		}
-		if a.TellsWithin > 0 && waiting > most[s.definitionID] {
-			r.add("I11", j.Job.ID, "%s waited while %d others did, of at most %d", s.executionID, waiting, most[s.definitionID])
+		if n := most[e.Entry.DefinitionID]; waiting >= n {
+			r.add("I11", j.Job.ID, "%s waited while %d others did, and only %d may", x, waiting, n)
 		}
 	}
 }
@@ -59,7 +70,7 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 			continue
 		}
 		s := i.span(x)
-		s.nominalAt, s.scheduledFor, s.definitionID = e.Entry.NominalAt, e.Entry.ScheduledFor, e.Entry.DefinitionID
+		s.nominalAt, s.definitionID = e.Entry.NominalAt, e.Entry.DefinitionID
 		if !s.from.IsZero() {
 			spans = append(spans, s)
 		}

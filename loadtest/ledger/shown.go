@@ -9,7 +9,7 @@ import (
 
 // checkShown checks that the account of a job that a client was shown has each instant once, with the disposition that the history
 // gives to it, and leaves out none that is expected or on record.
-func checkShown(r *report, a *Account, j *JobAccount, definitions []job.Definition, given map[int64][]job.Disposition, expected, ahead map[int64]bool) {
+func checkShown(r *report, a *Account, i *index, j *JobAccount, definitions []job.Definition, given map[int64][]job.Disposition, expected, ahead map[int64]bool) {
 	list, read := a.Shown[j.Job.ID]
 	if !read {
 		return
@@ -41,7 +41,7 @@ func checkShown(r *report, a *Account, j *JobAccount, definitions []job.Definiti
 		if len(given[ms]) == 0 && !expected[ms] && !s.NominalAt.Before(a.From) && s.NominalAt.Before(a.Until) && !inPausedTail(&j.Job, s.NominalAt) {
 			r.add("I1", j.Job.ID, "its account shows instant %s, which belongs to no definition", s.NominalAt.Format(time.RFC3339Nano))
 		}
-		known := s.NominalAt.Before(a.Until) && !ahead[ms] && !a.excuses(j.Job.ID, s.NominalAt)
+		known := s.NominalAt.Before(a.Until) && !ahead[ms] && !a.excuses(j.Job.ID, s.NominalAt) && !i.waited(j.Job.ID, s.NominalAt, a.Until)
 		if ds := given[ms]; known && len(ds) == 1 && ds[0] != s.Disposition && !lost(s.NominalAt) {
 			r.add("I1", j.Job.ID, "its account shows instant %s as %s (%q), and the history as %s", s.NominalAt.Format(time.RFC3339Nano), s.State, s.Disposition, ds[0])
 		}
@@ -52,7 +52,9 @@ func checkShown(r *report, a *Account, j *JobAccount, definitions []job.Definiti
 	}
 	for ms, ds := range given {
 		// While an update was slow, its job's former definition may have skipped instants that by the account belong to the new one.
-		former := !expected[ms] && !slices.Contains(ds, job.DispositionFired) && a.whileUpdated(definitions, time.UnixMilli(ms))
+		// While a cancel was, it may have skipped instants after the end.
+		stopped := j.Job.Status == job.StatusCancelled && !time.UnixMilli(ms).Before(j.Job.EndsAt)
+		former := !expected[ms] && !slices.Contains(ds, job.DispositionFired) && (stopped || a.whileUpdated(definitions, time.UnixMilli(ms)))
 		if left(ms) && !former && !lost(time.UnixMilli(ms)) {
 			r.add("I1", j.Job.ID, "its account leaves out instant %s, which is on record", time.UnixMilli(ms).UTC().Format(time.RFC3339Nano))
 		}
@@ -62,4 +64,11 @@ func checkShown(r *report, a *Account, j *JobAccount, definitions []job.Definiti
 			r.add("I1", j.Job.ID, "its account leaves out instant %s, which its schedule names", time.UnixMilli(ms).UTC().Format(time.RFC3339Nano))
 		}
 	}
+}
+
+// waited reports whether an instant waited for others, and was called or ended after an instant only.
+func (i *index) waited(jobID string, nominalAt, until time.Time) bool {
+	x := job.ScheduleExecutionID(jobID, nominalAt)
+	ended := slices.ContainsFunc(i.attempts[x], func(e *job.Event) bool { return e.Outcome.Timeline.Completed.Before(until) })
+	return !ended && slices.ContainsFunc(i.eventsOf[jobID], func(e *job.Event) bool { return e.Entry.ExecutionID == x && !e.WaitsFor.IsZero() })
 }

@@ -18,6 +18,7 @@ var (
 	opAdd         = newOp("hot", "Add", WriteMany, often)
 	opDue         = newOp("hot", "Due", Write, always)
 	opPostpone    = newOp("hot", "Postpone", Write, seldom)
+	opRecall      = newOp("hot", "Recall", Write, seldom)
 	opPark        = newOp("hot", "Park", Write, often)
 	opPost        = newOp("hot", "Post", Write, always)
 	opReadBoard   = newOp("hot", "Read", Read, always)
@@ -73,6 +74,10 @@ func (c buckets) Postpone(ctx context.Context, o coord.Owner, entries []*job.Ent
 	return do(ctx, c.p, opPostpone, first(entries, sharedKey), func(ctx context.Context) error {
 		return c.hot.Postpone(ctx, o, entries, until)
 	})
+}
+
+func (c buckets) Recall(ctx context.Context, entries []*job.Entry) error {
+	return do(ctx, c.p, opRecall, first(entries, sharedKey), func(ctx context.Context) error { return c.hot.Recall(ctx, entries) })
 }
 
 func (c buckets) Park(ctx context.Context, o coord.Owner, entries []*job.Entry) error {

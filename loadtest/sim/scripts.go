@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -108,6 +109,10 @@ func plan(d dice, s *script, behaviour string) {
 	}
 }
 
+// quick are the behaviours of targets whose executions take less than the time between two instants: with others, what waits for one another
+// would wait for ever.
+var quick = []string{"ok", "bad", "gone"}
+
 // overlap gives some scripts a policy for executions that overlap.
 func overlap(d dice, s *script, behaviour string) {
 	roll := d.roll("overlap/%s", s.name)
@@ -116,8 +121,8 @@ func overlap(d dice, s *script, behaviour string) {
 	}
 	s.body["overlap_policy"] = "skip"
 	switch {
-	case roll >= 0.4 && (behaviour == "ok" || behaviour == "bad" || behaviour == "gone"):
-		s.body["overlap_policy"] = "buffer_all" // others would never have room again: they take longer than the time between two instants
+	case roll >= 0.4 && slices.Contains(quick, behaviour):
+		s.body["overlap_policy"] = "buffer_all"
 	case roll >= 0.3:
 		s.body["overlap_policy"] = "buffer_one"
 	}

@@ -417,8 +417,11 @@ func (s *Service) deferFires(ctx context.Context, tasks []*task) {
 	for i, w := range tasks {
 		now := s.deps.Clock.Now()
 		since := w.fire.ScheduledFor
-		if w.fire.Attempt > 1 {
+		switch {
+		case w.fire.Attempt > 1:
 			since = w.fire.DueAt // it was on time until now
+		case w.fire.InLine():
+			since = w.fire.PublishedAt // until then, it waited for others
 		}
 		from := job.Later(now, w.fire.DueAt) // it may have come ahead
 		delay := min(max(from.Sub(since), s.cfg.MinDefer), s.cfg.MaxDefer)

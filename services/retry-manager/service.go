@@ -181,9 +181,14 @@ func (s *Service) add(g *gathered, messages []dispatch.Message) {
 				"offset", m.Offset, "error", err)
 			continue
 		}
-		g.urgent = g.urgent || !onlyMarks(e) || e.Entry.Queues
+		g.urgent = g.urgent || !onlyMarks(e) || endsTurn(e)
 		g.events = append(g.events, e)
 	}
+}
+
+// endsTurn reports whether an event may end an execution for which others wait.
+func endsTurn(e *job.Event) bool {
+	return e.Entry.Queues && e.Type != job.EventDeferred && e.Type != job.EventSkipped && e.Disposition != job.DispositionSkippedOverlap
 }
 
 // settleAll settles what was gathered and commits it. It returns false if ctx ended before that.
@@ -214,7 +219,7 @@ func (s *Service) settle(ctx context.Context, events []*job.Event) error {
 		if err := s.handle(ctx, b, e); err != nil {
 			return err
 		}
-		if e.Entry.Queues && e.Type != job.EventDeferred {
+		if endsTurn(e) {
 			b.queues[e.Entry.JobID] = true
 		}
 	}
@@ -254,27 +259,27 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	if err := s.deps.Pending.MarkDone(ctx, b.marks); err != nil {
 		return err
 	}
-	return s.callNext(ctx, b.queues)
+	s.callNext(ctx, b.queues)
+	return nil
 }
 
-// callNext brings forward what waited for executions of jobs that have ended. A crash before this repeats it, as the events are not
-// committed; and workers look at what waits from time to time.
-func (s *Service) callNext(ctx context.Context, jobs map[string]bool) error {
+// callNext brings forward what waited for executions of jobs that have ended. Nobody depends on it: workers look at what waits from time to
+// time.
+func (s *Service) callNext(ctx context.Context, jobs map[string]bool) {
 	ids := slices.Sorted(maps.Keys(jobs))
-	return run.Each(len(ids), notesAtOnce, func(i int) error {
+	err := run.Each(len(ids), notesAtOnce, func(i int) error {
 		next, err := overlap.Next(ctx, s.deps.Jobs, s.deps.Pending, ids[i])
 		if err != nil || next == nil {
 			return err
 		}
-		// It is in its hot bucket, but set aside. If a crash comes between the two, a sweep brings it back.
-		if err := s.deps.Hot.Remove(ctx, []*job.Entry{next}); err != nil {
-			return err
-		}
-		return s.addNear(ctx, []job.Entry{*next})
+		return s.deps.Hot.Recall(ctx, []*job.Entry{next})
 	})
+	if err != nil && ctx.Err() == nil {
+		s.deps.Logger.Warn("what waited for an execution that has ended is called some seconds later", "error", err)
+	}
 }
 
-// notesAtOnce is of how many jobs what is in progress is noted at once.
+// notesAtOnce is of how many jobs what is in progress is noted, or asked for, at once.
 const notesAtOnce = 32
 
 // note notes executions that may not overlap as in progress in their new rows, before the rows that these came from are done.

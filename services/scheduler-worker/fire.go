@@ -143,8 +143,11 @@ func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, er
 func (sh *shard) setAside(t *task, work aside) {
 	t.aside = work
 	q := seldom
-	if t.alone() || t.inLine() {
+	switch {
+	case t.alone():
 		q = overlapping
+	case t.inLine():
+		q = inTurn
 	}
 	sh.waiting[q] = append(sh.waiting[q], t)
 }
@@ -189,6 +192,7 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots, ch
 			})
 		case t.inLine():
 			sh.parkIfCrowded(t, now)
+			sh.uncount(t) // it takes no room in its lane while it waits
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.sendInTurn(ctx, t) })
 		case t.late(now) && t.series.Plan == nil:
 			lateOneShots = append(lateOneShots, t)

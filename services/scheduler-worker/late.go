@@ -117,13 +117,19 @@ func (s *Service) sendAside(ctx context.Context, t *task, now time.Time) error {
 		}
 	}
 	t.fresh = true
-	switch {
-	case dispatched && decision != nil && decision.Waits():
-		return s.putInLine(ctx, t, decision.GaveWayTo)
-	case dispatched:
-		return s.sendBare(ctx, t, now)
+	if !dispatched {
+		return s.carryOutLate(ctx, t, *decision, now)
 	}
-	return s.carryOutLate(ctx, t, *decision, now)
+	if t.entry.Queues { // it may have been put in line, in the row that this one repeats
+		before, err := s.turn(ctx, t, now)
+		if ref, _ := job.ParseExecutionID(before); err == nil && before != "" {
+			err = s.putInLine(ctx, t, ref.NominalAt)
+		}
+		if err != nil || before != "" {
+			return err
+		}
+	}
+	return s.sendBare(ctx, t, now)
 }
 
 // errRefused makes the worker judge the entry again. This owner stalled since it judged the entry, and another has refused

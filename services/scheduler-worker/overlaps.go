@@ -78,6 +78,21 @@ func (s *Service) putInLine(ctx context.Context, t *task, other time.Time) error
 // inLine reports whether the task waits for its turn, or did before its target deferred it.
 func (t *task) inLine() bool { return t.entry.InLine() && !t.published && !t.bare }
 
+// turn returns the execution for which a task waits, and "" if it is its turn, or it was cancelled: then its executor refuses it.
+func (s *Service) turn(ctx context.Context, t *task, now time.Time) (before string, err error) {
+	if t.stops.Stops(t.entry.ExecutionID) {
+		return "", nil
+	}
+	before, err = s.inProgress().Turn(ctx, t.entry, now, nil)
+	if err != nil || before == "" || !t.stops.Stops(before) {
+		return before, err
+	}
+	if _, err = s.deps.Stops.SetStop(ctx, t.entry.JobID, *t.stops); err != nil {
+		return "", err
+	}
+	return s.inProgress().Turn(ctx, t.entry, now, t.stops.Stops)
+}
+
 // sendInTurn publishes a fire if all executions before it have ended, and looks at it later otherwise. Nobody is put in before it, so
 // whoever dies or stalls after this has found what the next one finds.
 func (s *Service) sendInTurn(ctx context.Context, t *task) error {
@@ -90,20 +105,13 @@ func (s *Service) sendInTurn(ctx context.Context, t *task) error {
 	}
 	t.fresh = true
 	now := s.deps.Clock.Now()
-	if !t.stops.Stops(t.entry.ExecutionID) { // otherwise its executor refuses it now
-		before, err := s.inProgress().Before(ctx, t.entry, now, nil)
-		if err == nil && slices.ContainsFunc(before, t.stops.Stops) {
-			if _, err = s.deps.Stops.SetStop(ctx, t.entry.JobID, *t.stops); err == nil {
-				before, err = s.inProgress().Before(ctx, t.entry, now, t.stops.Stops)
-			}
-		}
-		if err != nil {
-			return err
-		}
-		if len(before) > 0 {
-			later := min(max(now.Sub(t.entry.ScheduledFor)/lookShare, firstLook), mostBetweenLooks)
-			return s.deps.Hot.Postpone(ctx, t.owner, []*job.Entry{t.entry}, now.Add(later))
-		}
+	before, err := s.turn(ctx, t, now)
+	if err != nil {
+		return err
+	}
+	if before != "" {
+		later := min(max(now.Sub(t.entry.ScheduledFor)/lookShare, firstLook), mostBetweenLooks)
+		return s.deps.Hot.Postpone(ctx, t.owner, []*job.Entry{t.entry}, now.Add(later))
 	}
 	t.bare, t.waited = true, true
 	return s.carryOut(ctx, []*task{t}, nil, s.deps.Clock.Now())

@@ -116,7 +116,7 @@ func (sh *shard) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			for sh.reading+sh.preparing[light]+sh.preparing[heavy]+sh.firing[light]+sh.firing[heavy]+sh.settingAside[seldom]+sh.settingAside[overlapping] > 0 || sh.marking {
+			for sh.reading+sh.preparing[light]+sh.preparing[heavy]+sh.firing[light]+sh.firing[heavy]+sh.settingAside[seldom]+sh.settingAside[overlapping]+sh.settingAside[inTurn] > 0 || sh.marking {
 				(<-sh.back)()
 			}
 			return

@@ -78,12 +78,14 @@ type task struct {
 // means that nothing is left to do.
 type aside func(ctx context.Context) (again time.Time, err error)
 
-// side is a queue of work aside. What is decided about overlaps, at every instant of some jobs, holds up nothing else.
+// side is a queue of work aside. What is decided about overlaps, at every instant of some jobs, holds up nothing else, nor does what waits for
+// its turn.
 type side int
 
 const (
 	seldom side = iota
 	overlapping
+	inTurn
 	sides
 )
 

@@ -396,6 +396,20 @@ func (h *HotBuckets) Postpone(_ context.Context, o coord.Owner, entries []*job.E
 	return nil
 }
 
+// Recall implements hotbucket.Buckets.
+func (h *HotBuckets) Recall(_ context.Context, entries []*job.Entry) error {
+	for _, e := range entries {
+		p := &h.partitions[e.Partition]
+		p.mu.Lock()
+		if own, ok := p.remove(e); ok {
+			p.insert(own)
+		}
+		p.mu.Unlock()
+		h.hints.Add(e.Partition)
+	}
+	return nil
+}
+
 // Park implements hotbucket.Buckets.
 func (h *HotBuckets) Park(_ context.Context, o coord.Owner, entries []*job.Entry) error {
 	p := &h.partitions[o.Partition]

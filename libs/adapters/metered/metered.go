@@ -114,6 +114,12 @@ func (x *bucketsPort) Postpone(ctx context.Context, o coord.Owner, entries []*jo
 	return err
 }
 
+func (x *bucketsPort) Recall(ctx context.Context, entries []*job.Entry) (err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Recall", began, err) }(time.Now())
+	err = x.Buckets.Recall(ctx, entries)
+	return err
+}
+
 func (x *bucketsPort) Park(ctx context.Context, o coord.Owner, entries []*job.Entry) (err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Park", began, err) }(time.Now())
 	err = x.Buckets.Park(ctx, o, entries)

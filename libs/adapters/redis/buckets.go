@@ -164,11 +164,7 @@ func (h *HotBuckets) Add(ctx context.Context, entries []job.Entry) error {
 	if err != nil {
 		return fmt.Errorf("redis: add: %w", err)
 	}
-	if len(hinted) > 0 {
-		ctx, cancel := bounded(ctx)
-		defer cancel()
-		_ = h.client.Publish(ctx, h.key("hints"), strings.Join(slices.Collect(maps.Keys(hinted)), ",")).Err() // a hint may be lost
-	}
+	h.hint(ctx, hinted)
 	for _, a := range answers {
 		if added, err := a.Int(); err != nil || added == 0 {
 			return fmt.Errorf("redis: add: %w", errors.Join(hotbucket.ErrFull, err))
@@ -204,6 +200,38 @@ return 1`)
 // Postpone implements hotbucket.Buckets.
 func (h *HotBuckets) Postpone(ctx context.Context, o coord.Owner, entries []*job.Entry, until time.Time) error {
 	return h.move(ctx, postponeScript, o, entries, until.UnixMilli())
+}
+
+var recallScript = newScript(lanesLua + `
+for i = 2, #ARGV do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 1 then
+    take(ARGV[1], ARGV[i])
+    put(ARGV[1], ARGV[i])
+  end
+end
+return 1`)
+
+// Recall implements hotbucket.Buckets.
+func (h *HotBuckets) Recall(ctx context.Context, entries []*job.Entry) error {
+	if _, _, err := h.byPartition(ctx, recallScript, entries); err != nil {
+		return fmt.Errorf("redis: recall: %w", err)
+	}
+	hinted := map[string]bool{}
+	for _, e := range entries {
+		hinted[strconv.Itoa(e.Partition)] = true
+	}
+	h.hint(ctx, hinted)
+	return nil
+}
+
+// hint tells the readers of partitions that there is something to read. It may be lost.
+func (h *HotBuckets) hint(ctx context.Context, partitions map[string]bool) {
+	if len(partitions) == 0 {
+		return
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	_ = h.client.Publish(ctx, h.key("hints"), strings.Join(slices.Collect(maps.Keys(partitions)), ",")).Err()
 }
 
 var parkScript = newScript(lanesLua + `

@@ -203,8 +203,14 @@ func postponedStays(t *testing.T, b hotbucket.Buckets) {
 	must(t, b.Postpone(t.Context(), o[0], pointers(other), present.Add(-time.Second)))
 	same(t, "due once its instant has come", entriesOf(given(t, b, o, all)), []job.Entry{other})
 
+	must(t, b.Recall(t.Context(), pointers(e, other, entryAt(1, present))))
+	same(t, "due after a recall", entriesOf(given(t, b, o, all)), []job.Entry{e, other})
+	must(t, b.Postpone(t.Context(), o[0], pointers(e), until))
+
 	must(t, b.Remove(t.Context(), pointers(e)))
 	absent, err = b.Absent(t.Context(), pointers(e, other))
 	must(t, err)
 	same(t, "absent", absent, locators([]job.Entry{e}))
+	must(t, b.Recall(t.Context(), pointers(e)))
+	same(t, "due after the recall of one that was removed", len(given(t, b, o, all)), 0)
 }

@@ -154,18 +154,18 @@ var mutants = []mutant{
 	},
 	{
 		name: "another attempt goes to the end of the line", file: "libs/overlap/overlap.go",
-		from: "next, noted = append(next, e.Locator), true",
-		to:   "noted = false",
+		from: "before, _ := ahead(runs, e.ExecutionID)",
+		to:   "before, _ := ahead(runs, \"\")",
 	},
 	{
 		name: "what waits in line does not ask for its turn", file: "services/scheduler-worker/overlaps.go",
-		from: "if len(before) > 0 {",
-		to:   "if len(before) > 1000 {",
+		from: "if before != \"\" {\n\t\tlater",
+		to:   "if false {\n\t\tlater",
 	},
 	{
 		name: "more wait in line than may", file: "libs/overlap/overlap.go",
-		from: "len(p.Before) > most;",
-		to:   "len(p.Before) > most+5;",
+		from: "case !entered && len(p.Before) > most:",
+		to:   "case !entered && len(p.Before) > most+1:",
 	},
 }
 

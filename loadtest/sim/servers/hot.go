@@ -193,6 +193,21 @@ func (c *HotClient) Postpone(_ context.Context, o coord.Owner, entries []*job.En
 	return c.at(o.Partition).change(o, entries, func(d *dueEntry) { d.until = until })
 }
 
+// Recall implements hotbucket.Buckets.
+func (c *HotClient) Recall(_ context.Context, entries []*job.Entry) error {
+	for _, e := range entries {
+		c.at(e.Partition).recall(e.Locator)
+	}
+	c.tier.mu.Lock()
+	defer c.tier.mu.Unlock()
+	for _, h := range c.tier.hints {
+		for _, e := range entries {
+			h.Add(e.Partition)
+		}
+	}
+	return nil
+}
+
 // Park implements hotbucket.Buckets.
 func (c *HotClient) Park(_ context.Context, o coord.Owner, entries []*job.Entry) error {
 	return c.at(o.Partition).change(o, entries, func(d *dueEntry) { d.until, d.parked = time.Time{}, d.entry.Attended() })

@@ -218,6 +218,15 @@ func (h *server) change(o coord.Owner, entries []*job.Entry, to func(d *dueEntry
 	return nil
 }
 
+func (h *server) recall(l job.Locator) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d, ok := h.state.due[l]; ok {
+		d.until = time.Time{}
+		h.state.due[l] = d
+	}
+}
+
 func (h *server) remove(l job.Locator) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -33,6 +33,8 @@ type Execution struct {
 	waits []string
 	// waitsUntil is when a deferred fire comes again.
 	waitsUntil time.Time
+	// inLine is set if it was deferred last because it waits for others.
+	inLine bool
 	// gaveUp is why no attempt follows the last one, which failed.
 	gaveUp string
 }
@@ -129,7 +131,8 @@ func newSkipped(e *job.Event) *Execution {
 func (x *Execution) add(e *job.Event) {
 	if e.Type != job.EventAttempt {
 		x.waits, x.waitsUntil = append(x.waits, e.Entry.DefinitionID), job.Later(x.waitsUntil, e.DeferUntil)
-		if to := e.GaveWayTo(); to != "" {
+		to := e.GaveWayTo()
+		if x.inLine = to != ""; x.inLine {
 			x.GaveWayTo = to
 		}
 		return

@@ -284,7 +284,9 @@ func (a *account) recorded(ctx context.Context, pos, named time.Time) ([]*Execut
 				a.records = append(a.records, x)
 			default:
 				a.deferred[x.ExecutionID] = x.waitsUntil
-				a.inLine[x.ExecutionID] = x.GaveWayTo
+				if x.inLine {
+					a.inLine[x.ExecutionID] = x.GaveWayTo
+				}
 			}
 		}
 	}

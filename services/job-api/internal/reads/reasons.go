@@ -64,6 +64,6 @@ func capital(s string) string { return string(s[0]-'a'+'A') + s[1:] }
 // deferred says of an occurrence that its target had no room when its fire came, inLine that it waits for others, ending that its entry is done and its history behind.
 const (
 	deferred = "Its target has no room; it is tried again."
-	inLine   = "It waits until the executions before it have ended, as the overlap_policy asks."
+	inLine   = "It is called once the executions before it have ended, as the overlap_policy asks."
 	ending   = "It has ended, and how comes on record in a moment."
 )

@@ -63,9 +63,9 @@ func (a *account) ofOverlap(o *Occurrence, other string) {
 	case o.Disposition == job.DispositionSkippedOverlap:
 		o.Reason = fmt.Sprintf("Skipped: the execution of %s was waiting already, and the overlap_policy is %s.", other, policy)
 	case o.State == "pending":
-		o.Reason = fmt.Sprintf("It waits until the execution of %s has ended, as the overlap_policy asks.", other)
+		o.Reason = fmt.Sprintf("It is called once the execution of %s has ended, as the overlap_policy asks.", other)
 	default:
-		o.Reason += fmt.Sprintf(" Before, it waited until the execution of %s had ended.", other)
+		o.Reason += fmt.Sprintf(" Until then it waited for the execution of %s.", other)
 	}
 }
 
@@ -107,7 +107,7 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 			continue
 		case a.inLine[keys[i].ExecutionID] != "":
 			o.State, o.GaveWayTo = "pending", a.inLine[keys[i].ExecutionID]
-		case found && !row.Done && row.Decision != nil && row.Decision.Waits():
+		case found && row.DeferredTo.IsZero() && !row.Done && row.Decision != nil && row.Decision.Waits():
 			o.State, o.GaveWayTo = "pending", a.gaveWay(row.Decision.GaveWayTo)
 		case found && !row.DeferredTo.IsZero():
 			o.State, o.Reason = "pending", deferred
