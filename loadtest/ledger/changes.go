@@ -123,6 +123,9 @@ func checkAskedFor(r *report, a *Account, jobID string, changes []Archived) {
 			}
 			continue
 		}
+		if x.RequestID == "" && x.Operation == "cancelExecution" && displaced(a, x.Object) {
+			continue
+		}
 		if !slices.ContainsFunc(a.Requests, asked) {
 			if unanswered[x.Operation]--; unanswered[x.Operation] >= 0 {
 				continue
