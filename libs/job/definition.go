@@ -38,8 +38,6 @@ type Job struct {
 	EndsAt time.Time `json:"ends_at,omitzero"`
 	// StoppedExecutions are the executions that were cancelled individually, at most [MaxStoppedExecutions].
 	StoppedExecutions []string `json:"stopped_executions,omitempty"`
-	// StoppedBefore stops the executions of the schedule for instants before it: the one for that instant took their place.
-	StoppedBefore time.Time `json:"stopped_before,omitzero"`
 	// Changes are the latest changes of the row but the first, at most [MaxChanges].
 	Changes    []ChangeRef `json:"changes,omitempty"`
 	Definition Definition  `json:"definition"`
@@ -54,7 +52,7 @@ const MaxStoppedExecutions = 100
 // State returns the part of the row that decides whether an attempt may begin.
 func (j *Job) State() State {
 	return State{
-		Version: j.Version, Status: j.Status, PausedAt: j.PausedAt, StoppedExecutions: j.StoppedExecutions, StoppedBefore: j.StoppedBefore,
+		Version: j.Version, Status: j.Status, PausedAt: j.PausedAt, StoppedExecutions: j.StoppedExecutions,
 		DefinitionID: j.Definition.ID, EffectiveAt: j.Definition.EffectiveAt,
 	}
 }
@@ -96,10 +94,6 @@ const (
 	OverlapBufferOne Overlap = "buffer_one"
 	// OverlapBufferAll: it waits until all before it have ended, and is skipped if MaxWaiting wait already.
 	OverlapBufferAll Overlap = "buffer_all"
-	// OverlapCancelOther: the other is cancelled, and it waits until the attempt in progress has ended.
-	OverlapCancelOther Overlap = "cancel_other"
-	// OverlapTerminateOther: the other is cancelled, and it is called at once.
-	OverlapTerminateOther Overlap = "terminate_other"
 )
 
 // MaxWaiting is how many occurrences of a job wait for one another at most.
@@ -108,15 +102,10 @@ const MaxWaiting = 100
 // Alone reports whether at most one execution of the schedule may be in progress.
 func (d *Definition) Alone() bool {
 	switch d.Overlap {
-	case OverlapSkip, OverlapBufferOne, OverlapBufferAll, OverlapCancelOther, OverlapTerminateOther:
+	case OverlapSkip, OverlapBufferOne, OverlapBufferAll:
 		return d.Schedule.Type != ScheduleOneShot
 	}
 	return false
-}
-
-// Displaces reports whether an occurrence takes the place of the executions before it.
-func (d *Definition) Displaces() bool {
-	return d.Alone() && (d.Overlap == OverlapCancelOther || d.Overlap == OverlapTerminateOther)
 }
 
 // MostWaiting returns how many occurrences may wait while another execution of the schedule is in progress.
@@ -126,7 +115,7 @@ func (d *Definition) MostWaiting() int {
 		return 0
 	case d.Overlap == OverlapBufferOne:
 		return 1
-	case d.Overlap == OverlapBufferAll, d.Overlap == OverlapCancelOther:
+	case d.Overlap == OverlapBufferAll:
 		return MaxWaiting
 	}
 	return 0

@@ -14,23 +14,12 @@ type State struct {
 	EffectiveAt  time.Time
 	// StoppedExecutions are the job's executions that were cancelled individually.
 	StoppedExecutions []string
-	// StoppedBefore is the job's.
-	StoppedBefore time.Time `json:",omitzero"`
 }
 
-// Stops reports whether the execution was cancelled individually, or another one of its schedule took its place. [State.Judge] ignores this:
-// the worker dispatches such an entry like any other, so that the schedule goes on, and the executor refuses it.
+// Stops reports whether the execution was cancelled individually. [State.Judge] ignores this: the worker dispatches such an entry
+// like any other, so that the schedule goes on, and the executor refuses it.
 func (s State) Stops(executionID string) bool {
-	return slices.Contains(s.StoppedExecutions, executionID) || s.Displaced(executionID)
-}
-
-// Displaced reports whether another execution of the schedule took the place of this one.
-func (s State) Displaced(executionID string) bool {
-	if s.StoppedBefore.IsZero() {
-		return false
-	}
-	ref, err := ParseExecutionID(executionID)
-	return err == nil && ref.Trigger == TriggerSchedule && ref.NominalAt.Before(s.StoppedBefore)
+	return slices.Contains(s.StoppedExecutions, executionID)
 }
 
 // Verdict is what becomes of an entry or a fire.

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
@@ -41,8 +40,6 @@ type Edit struct {
 	// Operation and Object are those of [job.Change].
 	Operation, Object string
 	By                job.Author
-	// Urgent makes the change whatever others are not published yet.
-	Urgent bool
 	// Apply changes a row, except for its version and its changes. It may be called more than once.
 	Apply func(ctx context.Context, j *job.Job) error
 	// First returns the entry with which a row's new definition begins, written at an instant; nil for an edit without one. It may be
@@ -121,11 +118,7 @@ func (c Changer) Change(ctx context.Context, tenant job.Tenant, jobID string, ed
 func (c Changer) announce(ctx context.Context, j *job.Job, edit *Edit) ([]job.Entry, error) {
 	var began time.Time
 	change := job.Change{Operation: edit.Operation, Object: edit.Object, Version: j.Version}
-	most := job.MaxChanges
-	if edit.Urgent {
-		most = math.MaxInt
-	}
-	return c.write(ctx, j.ID, &j.Changes, most, func(id string, l job.Locator) []job.Entry {
+	return c.write(ctx, j.ID, &j.Changes, edit.By, func(id string, l job.Locator) []job.Entry {
 		entries := []job.Entry{job.NewChange(l, j.ID, j.Tenant, change, edit.By)}
 		if edit.First == nil {
 			return entries
@@ -153,7 +146,7 @@ func (c Changer) stop(ctx context.Context, j *job.Job, entries []job.Entry) (Cha
 // begins there: if one of them was called before the pause reached its row, its outcome shows that by then.
 func (c Changer) Pause(ctx context.Context, tenant job.Tenant, jobID string, by job.Author) (Changed, error) {
 	now := job.Instant(c.Clock.Now())
-	return c.Change(ctx, tenant, jobID, Edit{Operation: "pauseJob", By: by, Urgent: by.Role == job.SystemRole, Apply: func(_ context.Context, j *job.Job) error {
+	return c.Change(ctx, tenant, jobID, Edit{Operation: "pauseJob", By: by, Apply: func(_ context.Context, j *job.Job) error {
 		switch j.Status {
 		case job.StatusCancelled:
 			return ErrCancelled

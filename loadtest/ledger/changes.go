@@ -123,9 +123,6 @@ func checkAskedFor(r *report, a *Account, jobID string, changes []Archived) {
 			}
 			continue
 		}
-		if x.RequestID == "" && x.Operation == "cancelExecution" && displaced(a, x.Object) {
-			continue
-		}
 		if !slices.ContainsFunc(a.Requests, asked) {
 			if unanswered[x.Operation]--; unanswered[x.Operation] >= 0 {
 				continue

@@ -211,7 +211,7 @@ func Check(a *Account) []Violation {
 	checkChanges(r, a)
 	checkRequesters(r, a)
 	checkPromises(r, a, i)
-	checkOwed(r, a, i)
+	checkOwed(r, a)
 	return r.violations
 }
 

@@ -18,36 +18,6 @@ type span struct {
 	nominalAt, from, to       time.Time
 }
 
-// hears is how long after it was cancelled an executor may notice that.
-const hears = 2 * time.Second
-
-// checkDisplaced checks that no call of an execution begins after one has begun that took its place.
-func checkDisplaced(r *report, a *Account, i *index, j *JobAccount, spans []span, policies map[string]job.Overlap) {
-	if a.TellsWithin == 0 {
-		return
-	}
-	for n, s := range spans {
-		if p := policies[s.definitionID]; p != job.OverlapCancelOther && p != job.OverlapTerminateOther {
-			continue
-		}
-		for _, other := range spans[:n] {
-			if other.nominalAt.Before(s.nominalAt) && i.lastCall(other.executionID).After(s.from.Add(a.TellsWithin)) {
-				r.add("I11", j.Job.ID, "%s was called after %s had taken its place", other.executionID, s.executionID)
-			}
-		}
-	}
-}
-
-// lastCall returns when the last call of an execution began.
-func (i *index) lastCall(executionID string) (at time.Time) {
-	for _, e := range i.attempts[executionID] {
-		for _, c := range i.calls[attemptKey{executionID, e.Entry.Attempt}] {
-			at = later(at, c.At)
-		}
-	}
-	return at
-}
-
 // checkLine checks of those that may wait, by definition as many as most, that they were called in the order of their instants, and that no
 // more waited. spans are in the order of their first calls.
 func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, most map[string]int) {
@@ -88,9 +58,9 @@ func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, mos
 // checkOverlaps checks I11: two executions of a schedule that asks for it are never in progress together, as their targets saw it, and an
 // occurrence gave way only to one that was in progress.
 func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
-	alone, most, policies := map[string]bool{}, map[string]int{}, map[string]job.Overlap{}
+	alone, most := map[string]bool{}, map[string]int{}
 	for _, d := range append(slices.Clone(j.Superseded), j.Job.Definition) {
-		alone[d.ID], most[d.ID], policies[d.ID] = d.Alone(), d.MostWaiting(), d.Overlap
+		alone[d.ID], most[d.ID] = d.Alone(), d.MostWaiting()
 	}
 	var spans []span
 	ended := map[string]time.Time{}
@@ -106,17 +76,12 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 		}
 		ended[x] = i.endOf(x)
 	}
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.nominalAt.Compare(b.nominalAt)) })
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to)) })
 	var before span // the one that ends last
 	for _, s := range spans {
 		// The hot tier knows first that an attempt has ended. If it forgets that before the events tell it, the attempt is made again.
 		again := a.HotLost && (i.repeated(s.executionID) || i.repeated(before.executionID))
-		over := noticed
-		if policies[s.definitionID] == job.OverlapTerminateOther { // the other one's executor hears of it a little later
-			over = hears + a.TellsWithin
-			again = again || a.TellsWithin == 0
-		}
-		if s.from.Before(before.to.Add(-over)) && !again {
+		if s.from.Before(before.to.Add(-noticed)) && !again {
 			r.add("I11", j.Job.ID, "%s was called %s before %s had ended", s.executionID, before.to.Sub(s.from), before.executionID)
 		}
 		if s.to.After(before.to) {
@@ -124,7 +89,6 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 		}
 	}
 	checkLine(r, a, i, j, spans, most)
-	checkDisplaced(r, a, i, j, spans, policies)
 	for _, e := range i.eventsOf[j.Job.ID] {
 		if e.Disposition != job.DispositionSkippedOverlap {
 			continue

@@ -121,11 +121,9 @@ func overlap(d dice, s *script, behaviour string) {
 	}
 	s.body["overlap_policy"] = "skip"
 	switch {
-	case roll >= 0.5:
-		s.body["overlap_policy"] = pick(d, []string{"cancel_other", "cancel_other", "terminate_other"}, "displaces/%s", s.name)
-	case roll >= 0.35 && slices.Contains(quick, behaviour):
+	case roll >= 0.4 && slices.Contains(quick, behaviour):
 		s.body["overlap_policy"] = "buffer_all"
-	case roll >= 0.25:
+	case roll >= 0.3:
 		s.body["overlap_policy"] = "buffer_one"
 	}
 	if s.body["precision"] == "precise" {

@@ -82,9 +82,9 @@ func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *target
 		s.changes = changes(cfg, d, s.begin)
 	}
 	if s.body["type"] != "one_shot" && !cfg.NoPrecision && d.IntN(3) == 0 {
-		s.body["overlap_policy"] = pick(d, "skip", "skip", "buffer_one", "cancel_other", "terminate_other")
+		s.body["overlap_policy"] = pick(d, "skip", "buffer_one")
 		if s.behavior == "ok" { // others take longer than the time between two instants
-			s.body["overlap_policy"] = pick(d, "skip", "buffer_all", "cancel_other")
+			s.body["overlap_policy"] = pick(d, "skip", "buffer_all")
 		}
 		if s.body["precision"] == "precise" {
 			s.body["precision"] = "fast"

@@ -3,13 +3,10 @@ package schedulerworker
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/overlap"
 )
@@ -35,9 +32,6 @@ func (s *Service) inProgress() overlap.Stores {
 // the stop record says so and no attempt runs, however late the next one is due.
 func (s *Service) enter(ctx context.Context, t *task) (overlap.Place, error) {
 	most := t.series.Def.MostWaiting()
-	if t.series.Def.Displaces() {
-		most = math.MaxInt // they do not wait for long
-	}
 	place, err := s.inProgress().Enter(ctx, t.entry, most, s.deps.Clock.Now(), nil)
 	if t.entered = err == nil && !place.Full; err != nil || len(place.Before) == 0 {
 		return place, err
@@ -58,50 +52,15 @@ func (s *Service) enter(ctx context.Context, t *task) (overlap.Place, error) {
 	if verdict != job.VerdictProceed {
 		return place, errStopped
 	}
-	def := t.series.Def
-	switch {
-	case def.Displaces() && slices.ContainsFunc(place.Before, func(x string) bool { return !state.Stops(x) }):
-		if state, err = s.displace(ctx, t, &row, place.Before); err != nil {
-			return place, err
-		}
-	case !slices.ContainsFunc(place.Before, state.Stops):
+	if !slices.ContainsFunc(place.Before, state.Stops) {
 		return place, nil
-	default:
-		if _, err := s.deps.Stops.SetStop(ctx, row.ID, state); err != nil {
-			return place, err
-		}
+	}
+	if _, err := s.deps.Stops.SetStop(ctx, row.ID, state); err != nil {
+		return place, err
 	}
 	place, err = s.inProgress().Enter(ctx, t.entry, most, s.deps.Clock.Now(), state.Stops)
 	t.entered = err == nil && !place.Full
-	if def.Overlap == job.OverlapTerminateOther { // it waits for nobody
-		place.Before = nil
-	}
 	return place, err
-}
-
-// displace cancels the executions before the task's, which has entered: it takes their place. A crash after this leaves them cancelled, and
-// the next owner of the entry finds that. Executors see the stop record within a second.
-func (s *Service) displace(ctx context.Context, t *task, row *job.Job, others []string) (job.State, error) {
-	changed, err := s.change.Change(ctx, row.Tenant, row.ID, jobchange.Edit{
-		Operation: "cancelExecution", Object: others[len(others)-1], By: job.Author{Subject: "scheduler-worker", Role: job.SystemRole},
-		Apply: func(_ context.Context, j *job.Job) error {
-			switch {
-			case j.Version != row.Version:
-				return errStopped
-			case !j.StoppedBefore.Before(t.entry.NominalAt):
-				return jobchange.ErrNoChange
-			}
-			j.StoppedBefore, j.UpdatedAt = t.entry.NominalAt, job.Instant(s.deps.Clock.Now())
-			return nil
-		},
-	})
-	if err != nil {
-		return job.State{}, err
-	}
-	if err := hotbucket.AddNear(ctx, s.deps.Hot, changed.Entries); err != nil && !errors.Is(err, hotbucket.ErrFull) {
-		return job.State{}, err
-	}
-	return changed.State(), nil
 }
 
 // putInLine lets an occurrence that has entered wait until the execution of another instant has ended. From now on it is an attempt that was

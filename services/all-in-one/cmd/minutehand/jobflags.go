@@ -30,7 +30,7 @@ type jobFlags struct {
 	RetryDelay    string            `help:"Pause before the second attempt." placeholder:"10s" group:"When it fails, or comes late:"`
 	Backoff       string            `help:"How pauses grow: exponential, linear or fixed." placeholder:"KIND" group:"When it fails, or comes late:"`
 	MissedRun     string            `name:"missed-run-policy" help:"What becomes of occurrences that came too late: skip, fire_once or backfill." placeholder:"POLICY" group:"When it fails, or comes late:"`
-	Overlap       string            `name:"overlap-policy" help:"What becomes of an occurrence while another execution is in progress: allow_all, skip, buffer_one, buffer_all, cancel_other or terminate_other." placeholder:"POLICY" group:"When it fails, or comes late:"`
+	Overlap       string            `name:"overlap-policy" help:"What becomes of an occurrence while another execution is in progress: allow_all, skip, buffer_one or buffer_all." placeholder:"POLICY" group:"When it fails, or comes late:"`
 	CatchUpWindow string            `help:"How late an occurrence may still fire." placeholder:"1m" group:"When it fails, or comes late:"`
 }
 

@@ -44,9 +44,6 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 		if word := skips[o.Disposition]; word != "" {
 			o.Reason = word
 		}
-		if o.State == "cancelled" && a.j.State().Displaced(o.ExecutionID) && !slices.Contains(a.j.StoppedExecutions, o.ExecutionID) {
-			o.Reason = "Cancelled by the overlap_policy: the execution of a later instant took its place."
-		}
 		if ref, err := job.ParseExecutionID(o.GaveWayTo); err == nil {
 			a.ofOverlap(o, ref.NominalAt.Format(time.RFC3339Nano))
 		}
