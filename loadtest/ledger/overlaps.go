@@ -28,7 +28,8 @@ func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, mos
 			continue
 		}
 		last := before[s.definitionID]
-		if again := a.HotLost && (i.repeated(s.executionID) || i.repeated(last.executionID)); s.nominalAt.Before(last.nominalAt) && !again {
+		again := a.HotLost && (i.repeated(s.executionID) || i.repeated(last.executionID)) || a.excuses(j.Job.ID, s.nominalAt)
+		if s.nominalAt.Before(last.nominalAt) && s.from.After(last.from) && !again {
 			r.add("I11", j.Job.ID, "%s was called after %s", s.executionID, last.executionID)
 		}
 		before[s.definitionID] = s

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/overlap"
@@ -78,10 +79,12 @@ func (s *Service) putInLine(ctx context.Context, t *task, other time.Time) error
 // inLine reports whether the task waits for its turn, or did before its target deferred it.
 func (t *task) inLine() bool { return t.entry.InLine() && !t.published && !t.bare }
 
-// turn returns the execution for which a task waits, and "" if it is its turn, or it was cancelled: then its executor refuses it.
+// turn returns the execution for which a task waits, and "" if it is its turn. If it was cancelled, or its attempt was dispatched before,
+// under another row, its executor finds that: it has no place in line any more.
 func (s *Service) turn(ctx context.Context, t *task, now time.Time) (before string, err error) {
-	if t.stops.Stops(t.entry.ExecutionID) {
-		return "", nil
+	records, err := s.deps.Outcomes.Lookup(ctx, []attempts.Key{attempts.KeyOf(t.entry)})
+	if err != nil || records[0].Exists || t.stops.Stops(t.entry.ExecutionID) {
+		return "", err
 	}
 	before, err = s.inProgress().Turn(ctx, t.entry, now, nil)
 	if err != nil || before == "" || !t.stops.Stops(before) {
