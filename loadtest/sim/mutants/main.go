@@ -160,12 +160,12 @@ var mutants = []mutant{
 	{
 		name: "what waits in line does not ask for its turn", file: "services/scheduler-worker/overlaps.go",
 		from: "if before != \"\" {\n\t\tlater",
-		to:   "if false {\n\t\tlater",
+		to:   "if before == \"-\" {\n\t\tlater",
 	},
 	{
 		name: "more wait in line than may", file: "libs/overlap/overlap.go",
 		from: "case !entered && len(p.Before) > most:",
-		to:   "case !entered && len(p.Before) > most+1:",
+		to:   "case !entered && len(p.Before) > most+min(most, 1):", first: 100,
 	},
 }
 
