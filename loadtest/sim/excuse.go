@@ -58,9 +58,10 @@ func (w *world) delayed(p *process, d time.Duration, stall bool) {
 // long reports whether a catch-up window may end during a span.
 func (s *span) long() bool { return s.To.Sub(s.From) >= window-time.Second }
 
-// did notes something a worker does about an instant of a schedule.
+// did notes something a worker does about an instant of a schedule. Nothing follows from the row of an occurrence that waits,
+// so it is not noted.
 func (w *world) did(p *process, kind deedKind, e *job.Entry, nominal time.Time) {
-	if p.kind == "scheduler-worker" && e.FirstOfSchedule() {
+	if p.kind == "scheduler-worker" && e.FirstOfSchedule() && !e.Chained {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.deeds = append(w.deeds, deed{p.name, e.JobID, e.DefinitionID, nominal, time.Now(), kind})
