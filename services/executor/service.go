@@ -251,7 +251,7 @@ func (s *Service) drain(abort func(), ended <-chan struct{}) {
 		s.deps.Logger.Warn("invocations are still running at the drain limit, others will take them over",
 			"running", s.hosts.running())
 		abort()
-		idle = s.hosts.wait(s.cfg.DrainLimit)
+		idle = s.hosts.wait(max(s.cfg.DrainLimit, releaseLimit)) // what has called nobody yet is released
 	}
 	if idle {
 		close(s.endings)
