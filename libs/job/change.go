@@ -50,9 +50,11 @@ func CreationRef(jobID string) ChangeRef {
 }
 
 const (
-	// MaxChanges bounds the changes that a row names. Those whose events are published make room. The system's own changes, at most one
-	// for each definition, go beyond it: the settler that makes them must not wait for events that it settles itself.
+	// MaxChanges bounds the changes that a row names. Those whose events are published make room. The settler's own changes, at most one
+	// for each definition, go beyond it: it must not wait for events that it settles itself.
 	MaxChanges = 32
+	// MaxWorkerChanges bounds them for the changes of workers, which leave room for those that users make.
+	MaxWorkerChanges = MaxChanges / 2
 	// EnoughChanges is how many changes a row names before it is looked up which of them are published.
 	EnoughChanges = 8
 )

@@ -38,6 +38,9 @@ type Job struct {
 	EndsAt time.Time `json:"ends_at,omitzero"`
 	// StoppedExecutions are the executions that were cancelled individually, at most [MaxStoppedExecutions].
 	StoppedExecutions []string `json:"stopped_executions,omitempty"`
+	// StoppedBefore stops the executions of the schedule for instants before it, if their definitions let no two overlap: the one for
+	// that instant took their place.
+	StoppedBefore time.Time `json:"stopped_before,omitzero"`
 	// Changes are the latest changes of the row but the first, at most [MaxChanges].
 	Changes    []ChangeRef `json:"changes,omitempty"`
 	Definition Definition  `json:"definition"`
@@ -52,7 +55,7 @@ const MaxStoppedExecutions = 100
 // State returns the part of the row that decides whether an attempt may begin.
 func (j *Job) State() State {
 	return State{
-		Version: j.Version, Status: j.Status, PausedAt: j.PausedAt, StoppedExecutions: j.StoppedExecutions,
+		Version: j.Version, Status: j.Status, PausedAt: j.PausedAt, StoppedExecutions: j.StoppedExecutions, StoppedBefore: j.StoppedBefore,
 		DefinitionID: j.Definition.ID, EffectiveAt: j.Definition.EffectiveAt,
 	}
 }
@@ -94,6 +97,10 @@ const (
 	OverlapBufferOne Overlap = "buffer_one"
 	// OverlapBufferAll: it waits until all before it have ended, and is skipped if MaxWaiting wait already.
 	OverlapBufferAll Overlap = "buffer_all"
+	// OverlapCancelOther: the other is cancelled, and it waits until the attempt in progress has ended.
+	OverlapCancelOther Overlap = "cancel_other"
+	// OverlapTerminateOther: the other is cancelled, and it is called at once.
+	OverlapTerminateOther Overlap = "terminate_other"
 )
 
 // MaxWaiting is how many occurrences of a job wait for one another at most.
@@ -102,10 +109,15 @@ const MaxWaiting = 100
 // Alone reports whether at most one execution of the schedule may be in progress.
 func (d *Definition) Alone() bool {
 	switch d.Overlap {
-	case OverlapSkip, OverlapBufferOne, OverlapBufferAll:
+	case OverlapSkip, OverlapBufferOne, OverlapBufferAll, OverlapCancelOther, OverlapTerminateOther:
 		return d.Schedule.Type != ScheduleOneShot
 	}
 	return false
+}
+
+// TakesPlace reports whether an occurrence takes the place of the executions before it.
+func (d *Definition) TakesPlace() bool {
+	return d.Alone() && (d.Overlap == OverlapCancelOther || d.Overlap == OverlapTerminateOther)
 }
 
 // MostWaiting returns how many occurrences may wait while another execution of the schedule is in progress.
@@ -115,7 +127,7 @@ func (d *Definition) MostWaiting() int {
 		return 0
 	case d.Overlap == OverlapBufferOne:
 		return 1
-	case d.Overlap == OverlapBufferAll:
+	case d.Overlap == OverlapBufferAll, d.Overlap == OverlapCancelOther:
 		return MaxWaiting
 	}
 	return 0
@@ -152,7 +164,9 @@ type Target struct {
 	// Body is sent verbatim: JSON text.
 	Body    json.RawMessage `json:"body,omitempty"`
 	Timeout time.Duration   `json:"timeout"`
-	Unknown string          `json:"-"` // see Job
+	// KeyTemplate makes the idempotency key of each execution's calls, see [Target.IdempotencyKey].
+	KeyTemplate string `json:"idempotency_key_template,omitempty"`
+	Unknown     string `json:"-"` // see Job
 }
 
 // Host returns the host and port of the target's URL, "" if its URL has none.

@@ -113,7 +113,7 @@ type PendingRow struct {
 // Decision is what was decided once for an occurrence; every process that finds it carries it out.
 type Decision struct {
 	// Fire is false when the occurrence itself is skipped: because of the execution of the instant GaveWayTo, or as missed if that is zero.
-	// An occurrence that fires once that execution has ended has both.
+	// An occurrence that fires once that execution has ended, or takes its place, has both.
 	Fire      bool
 	GaveWayTo time.Time
 	// Skipped is the run of occurrences after this one that will not fire, Disposition what becomes of them.
@@ -126,7 +126,7 @@ type Decision struct {
 	NextBackfillFired int
 }
 
-// Waits reports whether the occurrence fires once another execution has ended.
+// Waits reports whether the occurrence fires once another execution has ended, or takes its place.
 func (d *Decision) Waits() bool { return d.Fire && !d.GaveWayTo.IsZero() }
 
 // Unfired returns the disposition of the occurrence itself, if it does not fire.

@@ -14,12 +14,28 @@ type State struct {
 	EffectiveAt  time.Time
 	// StoppedExecutions are the job's executions that were cancelled individually.
 	StoppedExecutions []string
+	// StoppedBefore stops what [Job.StoppedBefore] says.
+	StoppedBefore time.Time `json:",omitzero"`
 }
 
-// Stops reports whether the execution was cancelled individually. [State.Judge] ignores this: the worker dispatches such an entry
-// like any other, so that the schedule goes on, and the executor refuses it.
+// Stops reports whether an execution was cancelled individually. [State.Judge] ignores this and [State.Displaced]: the worker dispatches
+// such an entry like any other, so that the schedule goes on, and the executor refuses it.
 func (s State) Stops(executionID string) bool {
 	return slices.Contains(s.StoppedExecutions, executionID)
+}
+
+// Displaced reports whether another execution of the schedule took the place of the entry's.
+func (s State) Displaced(e *Entry) bool {
+	return e.Alone && e.NominalAt.Before(s.StoppedBefore)
+}
+
+// Ends reports whether one of the executions that are in progress alone was cancelled, or another one took its place.
+func (s State) Ends(executionID string) bool {
+	if s.Stops(executionID) {
+		return true
+	}
+	ref, err := ParseExecutionID(executionID)
+	return err == nil && ref.NominalAt.Before(s.StoppedBefore)
 }
 
 // Verdict is what becomes of an entry or a fire.
@@ -83,14 +99,14 @@ func (s State) Judge(e *Entry, endsAt time.Time) Verdict {
 	return VerdictProceed
 }
 
-// JudgeAttempt decides by a stop record whether an attempt may be invoked. It decides as Judge does, except that an execution that
-// was cancelled individually is VerdictCancelled. A state of version 0 stands for no stop record, which stops nothing.
+// JudgeAttempt decides by a stop record whether an attempt may be invoked. It decides as Judge does, except that an execution that was
+// cancelled individually, or whose place another one took, is VerdictCancelled. A state of version 0 stands for no stop record, which stops nothing.
 func (s State) JudgeAttempt(e *Entry, endsAt time.Time) Verdict {
 	if s.Version == 0 {
 		return VerdictProceed
 	}
 	v := s.Judge(e, endsAt)
-	if v == VerdictProceed && s.Stops(e.ExecutionID) {
+	if v == VerdictProceed && (s.Stops(e.ExecutionID) || s.Displaced(e)) {
 		return VerdictCancelled
 	}
 	return v

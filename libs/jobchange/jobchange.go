@@ -8,9 +8,11 @@
 package jobchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
@@ -40,6 +42,8 @@ type Edit struct {
 	// Operation and Object are those of [job.Change].
 	Operation, Object string
 	By                job.Author
+	// Most is how many changes of the row may not be published yet; 0 stands for [job.MaxChanges].
+	Most int
 	// Apply changes a row, except for its version and its changes. It may be called more than once.
 	Apply func(ctx context.Context, j *job.Job) error
 	// First returns the entry with which a row's new definition begins, written at an instant; nil for an edit without one. It may be
@@ -118,7 +122,7 @@ func (c Changer) Change(ctx context.Context, tenant job.Tenant, jobID string, ed
 func (c Changer) announce(ctx context.Context, j *job.Job, edit *Edit) ([]job.Entry, error) {
 	var began time.Time
 	change := job.Change{Operation: edit.Operation, Object: edit.Object, Version: j.Version}
-	return c.write(ctx, j.ID, &j.Changes, edit.By, func(id string, l job.Locator) []job.Entry {
+	return c.write(ctx, j.ID, &j.Changes, cmp.Or(edit.Most, job.MaxChanges), func(id string, l job.Locator) []job.Entry {
 		entries := []job.Entry{job.NewChange(l, j.ID, j.Tenant, change, edit.By)}
 		if edit.First == nil {
 			return entries
@@ -145,8 +149,11 @@ func (c Changer) stop(ctx context.Context, j *job.Job, entries []job.Entry) (Cha
 // Pause pauses an active job; pausing a paused one changes nothing, and a cancelled one is ErrCancelled. Instants after now are left to the resume, whose definition
 // begins there: if one of them was called before the pause reached its row, its outcome shows that by then.
 func (c Changer) Pause(ctx context.Context, tenant job.Tenant, jobID string, by job.Author) (Changed, error) {
-	now := job.Instant(c.Clock.Now())
-	return c.Change(ctx, tenant, jobID, Edit{Operation: "pauseJob", By: by, Apply: func(_ context.Context, j *job.Job) error {
+	now, most := job.Instant(c.Clock.Now()), job.MaxChanges
+	if by.Role == job.SystemRole {
+		most = math.MaxInt
+	}
+	return c.Change(ctx, tenant, jobID, Edit{Operation: "pauseJob", By: by, Most: most, Apply: func(_ context.Context, j *job.Job) error {
 		switch j.Status {
 		case job.StatusCancelled:
 			return ErrCancelled
@@ -154,8 +161,9 @@ func (c Changer) Pause(ctx context.Context, tenant job.Tenant, jobID string, by 
 			return ErrNoChange
 		}
 		j.Status = job.StatusPaused
-		// Never before the start of the paused definition, which may have been made by a clock that is ahead.
-		j.PausedAt = job.Later(job.Later(j.PausedAt, j.Definition.EffectiveAt), now)
+		// Never before the start of the paused definition, which may have been made by a clock that is ahead. What a resume brings back was
+		// not displaced.
+		j.PausedAt = job.Later(job.Later(job.Later(j.PausedAt, j.Definition.EffectiveAt), j.StoppedBefore), now)
 		j.UpdatedAt = now
 		return nil
 	}})

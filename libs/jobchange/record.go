@@ -18,7 +18,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// ErrUntold means that a row names [job.MaxChanges] changes whose events are not published yet. The change may be made when workers
+// ErrUntold means that a row names too many changes whose events are not published yet: [job.MaxChanges], or fewer for some changes. The change may be made when workers
 // have published some of them.
 var ErrUntold = errors.New("too many changes wait to be published")
 
@@ -38,9 +38,9 @@ type Recorder struct {
 
 // write puts the entries of a change until they came back in time, and names the change in changes, which the row keeps. Entries that
 // took too long may have been dropped, or their bucket may have closed; those of an earlier turn are dropped, because no row names
-// them.
+// them. It is ErrUntold if the row names most changes that are not published yet.
 func (r Recorder) write(
-	ctx context.Context, jobID string, changes *[]job.ChangeRef, by job.Author, entries func(id string, l job.Locator) []job.Entry, version int64,
+	ctx context.Context, jobID string, changes *[]job.ChangeRef, most int, entries func(id string, l job.Locator) []job.Entry, version int64,
 ) ([]job.Entry, error) {
 	partition, of := bucket.Partition(jobID, r.Partitions), ""
 	if version == 0 {
@@ -52,7 +52,7 @@ func (r Recorder) write(
 			return nil, err
 		}
 	}
-	if len(kept) >= job.MaxChanges && by.Role != job.SystemRole {
+	if len(kept) >= most {
 		return nil, ErrUntold
 	}
 	last := job.CreationRef(jobID)
@@ -108,7 +108,7 @@ func (r Recorder) unpublished(ctx context.Context, jobID string, changes []job.C
 func (r Recorder) Setting(
 	ctx context.Context, jobID string, tenant job.Tenant, c job.Change, by job.Author, changes *[]job.ChangeRef, swap func() error,
 ) error {
-	entries, err := r.write(ctx, jobID, changes, by, func(_ string, l job.Locator) []job.Entry {
+	entries, err := r.write(ctx, jobID, changes, job.MaxChanges, func(_ string, l job.Locator) []job.Entry {
 		return []job.Entry{job.NewChange(l, jobID, tenant, c, by)}
 	}, 0)
 	if err != nil {

@@ -73,7 +73,7 @@ func TestLineTakesNoMoreThanMayWait(t *testing.T) {
 	if p := s.join(t, third, 1, nil); p.Full || len(s.runs) != 2 {
 		t.Errorf("its place is %+v, and in line are %v", p, s.runs)
 	}
-	// It keeps its place, whoever enters it again.
+	// Whoever enters it again finds it in its place.
 	if p := s.join(t, third, 0, nil); p.Full || len(p.Before) != 1 {
 		t.Errorf("its place is %+v", p)
 	}
@@ -163,7 +163,7 @@ func TestAttemptThatFollowsWhileTheLineIsReadIsSeen(t *testing.T) {
 
 func TestNextIsWhoWaitedForWhatIsDone(t *testing.T) {
 	next := func(s *stores) string {
-		e, err := overlap.Next(t.Context(), s, s, jobID)
+		e, err := overlap.Next(t.Context(), s, s, jobID, now)
 		if err != nil {
 			t.Fatal(err)
 		}

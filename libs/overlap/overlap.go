@@ -11,6 +11,9 @@
 // when it ends: a row that is done does not count, and the next execution to enter leaves it out. A process that stalled and adds a row
 // late therefore does no harm.
 //
+// An execution that was cancelled, or whose place another one took, is over as soon as no attempt of it runs, although its row may be open
+// for hours.
+//
 // The list is the line in which occurrences wait, too, where the policy lets them: the first one is called, and any other when all before
 // it have ended ([Stores.Turn]). Nobody is put in before another, so whose turn it was, it is.
 package overlap
@@ -22,6 +25,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
@@ -29,6 +33,7 @@ import (
 // Rows are the entries' rows; [jobstore.Pending] has them.
 type Rows interface {
 	Rows(ctx context.Context, locators []job.Locator) (map[job.Locator]job.PendingRow, error)
+	LowWater(ctx context.Context, partition int) (int64, error)
 }
 
 // Records are the attempts' records; [attempts.Records] has them.
@@ -84,10 +89,10 @@ func (s Stores) Enter(ctx context.Context, e *job.Entry, most int, now time.Time
 			return append(open, e.Locator), nil // without what is over
 		case !slices.Contains(runs, e.Locator): // a row that repeats another one
 			return slices.Insert(slices.Clone(runs), len(before), e.Locator), nil
-		case len(open) > 0, len(before) == 0:
+		case len(open) == len(before):
 			return nil, nil
 		}
-		return runs, nil // as in Turn
+		return append(open, runs[len(before):]...), nil // this proves, too, that what is left out is over: see Turn
 	})
 	return p, err
 }
@@ -172,28 +177,45 @@ func Note(ctx context.Context, jobs jobstore.Jobs, e *job.Entry) error {
 
 // Next returns the entry of the occurrence of a job that waited in line, if it is its turn now that others are done; nil if it is not, or
 // nobody waits.
-func Next(ctx context.Context, jobs jobstore.Jobs, rows Rows, jobID string) (*job.Entry, error) {
+func Next(ctx context.Context, jobs jobstore.Jobs, rows Rows, jobID string, now time.Time) (*job.Entry, error) {
 	runs, err := jobs.Runs(ctx, jobID)
 	if err != nil || len(runs) < 2 {
 		return nil, err
 	}
-	found, err := rows.Rows(ctx, runs)
+	open, err := openRows(ctx, rows, runs, now)
+	if err != nil || len(open) == 0 || !open[0].InLine() {
+		return nil, err
+	}
+	return &open[0].Entry, nil
+}
+
+// openRows returns those of the rows that are not done, in order. A worker that stalled may have written a row into a bucket that was closed
+// meanwhile: nobody finds it there or marks it, and whatever it stands for was done before, under a row that is gone.
+func openRows(ctx context.Context, rows Rows, locators []job.Locator, now time.Time) (open []job.PendingRow, err error) {
+	found, err := rows.Rows(ctx, locators)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range runs {
-		if row, exists := found[r]; exists && !row.Done {
-			if row.InLine() {
-				return &row.Entry, nil
+	low, asked := int64(0), false
+	for _, l := range locators {
+		row, exists := found[l]
+		if !exists || row.Done {
+			continue
+		}
+		if !asked && l.Minute <= job.Minute(now.Add(clock.MaxDifference-jobstore.ClosesAfter)) {
+			if low, err = rows.LowWater(ctx, l.Partition); err != nil {
+				return nil, err
 			}
-			return nil, nil
+			asked = true
+		}
+		if l.Minute >= low {
+			open = append(open, row)
 		}
 	}
-	return nil, nil
+	return open, nil
 }
 
-// swap replaces a job's list by what change makes of it, and starts over if it has changed meanwhile, also where change returns what it was
-// given; nil leaves the list as it is.
+// swap replaces a job's list by what change makes of it, and starts over if it has changed meanwhile; nil leaves the list as it is.
 func swap(ctx context.Context, jobs jobstore.Jobs, jobID string, change func(runs []job.Locator) (next []job.Locator, err error)) error {
 	for range mostTries {
 		runs, err := jobs.Runs(ctx, jobID)
@@ -203,13 +225,6 @@ func swap(ctx context.Context, jobs jobstore.Jobs, jobID string, change func(run
 		next, err := change(runs)
 		if err != nil || next == nil {
 			return err
-		}
-		if slices.Equal(runs, next) {
-			again, err := jobs.Runs(ctx, jobID)
-			if err != nil || slices.Equal(again, runs) {
-				return err
-			}
-			continue
 		}
 		if err = jobs.SwapRuns(ctx, jobID, runs, next); !errors.Is(err, jobstore.ErrConflict) {
 			return err
@@ -225,20 +240,13 @@ func (s Stores) inProgress(ctx context.Context, locators []job.Locator, now time
 	if len(locators) == 0 {
 		return nil, nil
 	}
-	rows, err := s.Rows.Rows(ctx, locators)
-	if err != nil {
+	open, err := openRows(ctx, s.Rows, locators, now)
+	if err != nil || len(open) == 0 {
 		return nil, err
 	}
-	var open []job.PendingRow
-	var keys []attempts.Key
-	for _, l := range locators {
-		if row, found := rows[l]; found && !row.Done {
-			open = append(open, row)
-			keys = append(keys, attempts.KeyOf(&row.Entry))
-		}
-	}
-	if len(open) == 0 {
-		return nil, nil
+	keys := make([]attempts.Key, len(open))
+	for i := range open {
+		keys[i] = attempts.KeyOf(&open[i].Entry)
 	}
 	known, err := s.Records.Lookup(ctx, keys)
 	if err != nil {

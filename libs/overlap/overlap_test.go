@@ -20,7 +20,10 @@ type stores struct {
 	runs    []job.Locator
 	rows    map[job.Locator]job.PendingRow
 	records map[attempts.Key]attempts.Record
+	low     int64
 }
+
+func (s *stores) LowWater(context.Context, int) (int64, error) { return s.low, nil }
 
 func (s *stores) Runs(context.Context, string) ([]job.Locator, error) {
 	s.mu.Lock()
@@ -106,6 +109,20 @@ func entry(minute, attempt int) *job.Entry {
 }
 
 func open(e *job.Entry) job.PendingRow { return job.PendingRow{Entry: *e} }
+
+func TestARowInAClosedBucketIsOver(t *testing.T) {
+	s := line(t, 2)
+	late := now.Add(2 * jobstore.ClosesAfter)
+	first, second := entry(1, 1), entry(2, 1)
+	s.low = first.Minute
+	if before, err := s.all().Turn(t.Context(), second, late, nil); err != nil || before != first.ExecutionID {
+		t.Errorf("before the second is %q, %v", before, err)
+	}
+	s.low = first.Minute + 1 // all in it was done when it was closed: this row came after that
+	if before, err := s.all().Turn(t.Context(), second, late, nil); err != nil || before != "" {
+		t.Errorf("before the second is %q, %v", before, err)
+	}
+}
 
 func TestExecutionIsInProgressWhileOneOfItsRowsIsOpen(t *testing.T) {
 	first, second := entry(1, 1), entry(2, 1)

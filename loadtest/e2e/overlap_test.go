@@ -43,6 +43,9 @@ type overlapCase struct {
 	// waited, those that waited for the end of another, whether they were called or not.
 	called          []int
 	skipped, waited map[int]int
+	// cancelled are those whose executions were cancelled, where that is checked; byHand is how many of them a user cancelled.
+	cancelled []int
+	byHand    int
 }
 
 var timeout5m = map[string]any{"kind": "http_webhook", "url": "http://target/", "timeout": "5m"}
@@ -243,6 +246,73 @@ var lineCases = []overlapCase{
 	},
 }
 
+var displacingCases = []overlapCase{
+	{
+		name: "each cancels the call before it, and waits for its end", target: takes(150*time.Second, http.StatusOK), members: with("cancel_other", nil),
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, waited: map[int]int{2: 1, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6, 8: 7, 9: 8, 10: 9, 11: 10, 12: 11},
+		cancelled: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11},
+	},
+	{
+		name: "each cancels the call before it, and is called at once", target: takes(150*time.Second, http.StatusOK), members: with("terminate_other", nil),
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, cancelled: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11},
+	},
+	{
+		name: "what has ended is not cancelled", target: takes(59*time.Second, http.StatusOK), members: with("cancel_other", nil),
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+	},
+	{
+		name: "what is between two attempts is cancelled, and nobody waits", target: func(_ *http.Request, c ledger.Call) (int, error) {
+			if c.ScheduledFor.Minute() == 2 {
+				return http.StatusServiceUnavailable, nil
+			}
+			return http.StatusOK, nil
+		},
+		members: with("cancel_other", map[string]any{"retry_policy": map[string]any{"base_delay": "5m", "backoff": "fixed", "jitter": 0, "max_attempts": 3}}),
+		called:  []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, cancelled: []int{1},
+	},
+	{
+		name: "what somebody asked for is not cancelled", target: firstTakes(290 * time.Second), members: with("cancel_other", nil),
+		during: func(w *world.World, id string) {
+			w.Must(http.StatusAccepted, http.MethodPost, "/jobs/"+id+"/trigger", nil)
+		},
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+	},
+	{
+		name: "one that was cancelled by hand cancels nobody", target: takes(150*time.Second, http.StatusOK), members: with("cancel_other", nil),
+		during: func(w *world.World, id string) {
+			time.Sleep(time.Minute) // 1 is called, and the entry of 2 written
+			second := job.ScheduleExecutionID(id, time.Now().Truncate(time.Minute).Add(time.Minute))
+			w.Must(http.StatusAccepted, http.MethodPost, "/executions/"+second+"/cancel", nil)
+		},
+		called: []int{1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, cancelled: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, byHand: 1,
+		waited: map[int]int{3: 1, 4: 3, 5: 4, 6: 5, 7: 6, 8: 7, 9: 8, 10: 9, 11: 10, 12: 11},
+	},
+	{
+		name: "what began with allow_all is not cancelled", target: takes(150*time.Second, http.StatusOK), members: with("allow_all", nil),
+		during: func(w *world.World, id string) {
+			time.Sleep(time.Minute) // 1 is called
+			w.Must(http.StatusOK, http.MethodPatch, "/jobs/"+id, map[string]any{"overlap_policy": "cancel_other"}, "If-Match", "*")
+		},
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, cancelled: []int{2, 3, 4, 5, 6, 7, 8, 9, 10, 11},
+		waited: map[int]int{3: 2, 4: 3, 5: 4, 6: 5, 7: 6, 8: 7, 9: 8, 10: 9, 11: 10, 12: 11},
+	},
+	{
+		name: "a process that is killed while one waits for the end of the other", target: takes(150*time.Second, http.StatusOK), members: with("cancel_other", nil),
+		during: func(w *world.World, _ string) {
+			time.Sleep(90*time.Second + 500*time.Millisecond) // 2 has cancelled 1
+			w.Kill()
+			w.Start()
+		},
+		called: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, cancelled: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11},
+		waited: map[int]int{2: 1, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6, 8: 7, 9: 8, 10: 9, 11: 10, 12: 11},
+	},
+}
+
+func TestOccurrencesTakeThePlaceOfOthersWhereTheOverlapPolicySaysSo(t *testing.T) {
+	t.Parallel()
+	testOverlapCases(t, displacingCases)
+}
+
 func TestOccurrencesWaitWhereTheOverlapPolicyLetsThem(t *testing.T) {
 	t.Parallel()
 	testOverlapCases(t, lineCases)
@@ -351,8 +421,38 @@ func checkWaits(t *testing.T, w *world.World, id string, begin time.Time, c *ove
 			t.Errorf("%s was called %s after what it waited for had ended", x["execution_id"], began.Sub(over))
 		}
 	}
+	cancelled := []int{}
+	for _, x := range w.Executions(id) {
+		if me, err := job.ParseExecutionID(x["execution_id"].(string)); err == nil && x["state"] == "cancelled" {
+			cancelled = append(cancelled, int(me.NominalAt.Sub(begin)/time.Minute))
+		}
+	}
+	if slices.Sort(cancelled); c.cancelled != nil && fmt.Sprint(cancelled) != fmt.Sprint(c.cancelled) {
+		t.Errorf("cancelled were %v, want %v", cancelled, c.cancelled)
+	}
+	checkDisplaced(t, w, id, len(c.cancelled)-c.byHand)
 	if len(waited)+len(c.waited) > 0 && fmt.Sprint(waited) != fmt.Sprint(c.waited) {
 		t.Errorf("in line waited %v, want %v", waited, c.waited)
+	}
+}
+
+// checkDisplaced checks that the account and the job's changes tell of each of n executions that another one took its place.
+func checkDisplaced(t *testing.T, w *world.World, id string, n int) {
+	t.Helper()
+	told, changes := 0, 0
+	for _, o := range w.Must(http.StatusOK, http.MethodGet, "/jobs/"+id+"/occurrences?limit=100", nil)["items"].([]any) {
+		reason, _ := o.(map[string]any)["reason"].(string)
+		if strings.HasPrefix(reason, "Cancelled by the overlap_policy: the execution of a later instant took its place.") {
+			told++
+		}
+	}
+	for _, x := range w.Must(http.StatusOK, http.MethodGet, "/jobs/"+id+"/changes?limit=100", nil)["items"].([]any) {
+		if x := x.(map[string]any); x["operation"] == "cancelExecution" && x["by"] == "scheduler-worker" {
+			changes++
+		}
+	}
+	if told != n || changes != n {
+		t.Errorf("the account tells of %d and the changes of %d that were displaced, want %d", told, changes, n)
 	}
 }
 
@@ -384,5 +484,5 @@ func TestNoMoreOccurrencesWaitThanTheDocumentSays(t *testing.T) {
 	})
 }
 
-// wakesWithin is how soon after the end of an execution the next one in line is called.
-const wakesWithin = 500 * time.Millisecond
+// wakesWithin is how soon after the end of an execution the next one in line is called; one that began to wait less than a second ago, later.
+const wakesWithin = 1100 * time.Millisecond

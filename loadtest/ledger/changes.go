@@ -26,7 +26,7 @@ type Request struct {
 }
 
 // checkChanges checks I10: every change that was acknowledged is in the archive exactly once, and no other is.
-func checkChanges(r *report, a *Account) {
+func checkChanges(r *report, a *Account, i *index) {
 	if a.Requests == nil {
 		return
 	}
@@ -53,7 +53,7 @@ func checkChanges(r *report, a *Account) {
 		}
 	}
 	for jobID, changes := range of {
-		checkAskedFor(r, a, jobID, changes)
+		checkAskedFor(r, a, i, jobID, changes)
 	}
 }
 
@@ -92,7 +92,7 @@ func stands(operation string) bool {
 }
 
 // checkAskedFor checks that each change of a job in the archive was asked for, and no other took its place.
-func checkAskedFor(r *report, a *Account, jobID string, changes []Archived) {
+func checkAskedFor(r *report, a *Account, i *index, jobID string, changes []Archived) {
 	mine := func(q Request) bool { return q.JobID == jobID || q.JobID == "" && changes[0].Version == 1 }
 	if !slices.ContainsFunc(a.Requests, mine) {
 		return // it belongs to others, of whose requests nothing is known
@@ -121,6 +121,10 @@ func checkAskedFor(r *report, a *Account, jobID string, changes []Archived) {
 			if !slices.ContainsFunc(a.Calls, func(c Call) bool { return c.JobID == jobID && c.Gone }) {
 				r.add("I10", jobID, "a pause in the archive was asked for by nobody")
 			}
+			continue
+		}
+		ref, _ := job.ParseExecutionID(x.Object)
+		if x.RequestID == "" && x.Operation == "cancelExecution" && ref.JobID == jobID && displaced(a, i, x.Object) {
 			continue
 		}
 		if !slices.ContainsFunc(a.Requests, asked) {

@@ -17,17 +17,13 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	expected, superseded := map[int64]bool{}, map[int64]bool{}
 	ahead := map[int64]bool{} // expected, and due after the account was taken
 	for n := range definitions {
-		end := endOf(&j.Job)
 		if n+1 < len(definitions) {
 			_, list := instants(r, j, &definitions[n], a.Until)
 			for _, at := range list {
 				superseded[at.UnixMilli()] = true
 			}
 		}
-		for _, later := range definitions[n+1:] { // a resume begins before an update made during its pause
-			end = earlier(later.EffectiveAt, end)
-		}
-		plan, list := instants(r, j, &definitions[n], earlier(a.Until, end))
+		plan, list := instants(r, j, &definitions[n], earlier(earlier(a.Until, endOf(&j.Job)), nextOf(definitions, n)))
 		for _, at := range list {
 			if at.Before(a.From) {
 				continue
@@ -96,13 +92,18 @@ func (a *Account) excuses(jobID string, at time.Time) bool {
 	return slices.ContainsFunc(a.Excused[jobID], func(w Window) bool { return !at.Before(w.From) && !at.After(w.To) })
 }
 
-// Occurrences counts the nominal instants of an account, and those that may have more than one disposition.
+// Occurrences counts the nominal instants of an account, each in the definition that it belongs to, and those that may have more than one
+// disposition.
 func Occurrences(a *Account) (all, excused int) {
 	for n := range a.Jobs {
 		j := &a.Jobs[n]
-		for _, d := range append(slices.Clone(j.Superseded), j.Job.Definition) {
-			_, list := instants(&report{}, j, &d, earlier(a.Until, endOf(&j.Job)))
+		definitions := append(slices.Clone(j.Superseded), j.Job.Definition)
+		for k := range definitions {
+			_, list := instants(&report{}, j, &definitions[k], earlier(earlier(a.Until, endOf(&j.Job)), nextOf(definitions, k)))
 			for _, at := range list {
+				if at.Before(a.From) {
+					continue
+				}
 				all++
 				if a.excuses(j.Job.ID, at) {
 					excused++
@@ -111,6 +112,15 @@ func Occurrences(a *Account) (all, excused int) {
 		}
 	}
 	return all, excused
+}
+
+// nextOf returns where a definition ends because another one follows; zero for the last. A resume begins before an update made during its
+// pause.
+func nextOf(definitions []job.Definition, k int) (end time.Time) {
+	for _, later := range definitions[k+1:] {
+		end = earlier(later.EffectiveAt, end)
+	}
+	return end
 }
 
 // endOf returns the instant from which no occurrences of the job are expected: when it was cancelled, or after the pause.

@@ -18,6 +18,58 @@ type span struct {
 	nominalAt, from, to       time.Time
 }
 
+// hears is how long after it was cancelled an executor may notice that.
+const hears = 2 * time.Second
+
+// checkDisplaced checks that no call of an execution begins after one has begun that took its place, and that what took the place of another
+// was called itself, unless somebody stopped it.
+func checkDisplaced(r *report, a *Account, i *index, j *JobAccount, spans []span, policies map[string]job.Overlap) {
+	if at := j.Job.StoppedBefore; !at.IsZero() {
+		x := job.ScheduleExecutionID(j.Job.ID, at)
+		switch events := i.attempts[x]; {
+		case len(events) == 0:
+			if a.Settles > 0 && at.Before(a.Until.Add(-a.Settles)) {
+				r.add("I11", j.Job.ID, "%s took the place of another, and nothing is known of it", x)
+			}
+		case a.excuses(j.Job.ID, at):
+		default:
+			d := dispositionOf(events)
+			stopped := d == job.DispositionCancelled && a.Requests != nil && !slices.ContainsFunc(a.Requests, func(q Request) bool {
+				return q.JobID == j.Job.ID && slices.Contains([]string{"cancelExecution", "cancelJob", "deleteJob"}, q.Operation)
+			})
+			if d == job.DispositionSkippedMissed || d == job.DispositionSkippedOverlap || stopped {
+				r.add("I11", j.Job.ID, "%s took the place of another, and was %s itself", x, d)
+			}
+		}
+	}
+	if a.TellsWithin == 0 {
+		return
+	}
+	for n, s := range spans {
+		if p := policies[s.definitionID]; p != job.OverlapCancelOther && p != job.OverlapTerminateOther {
+			continue
+		}
+		for m, other := range spans {
+			if n < m && other.definitionID != s.definitionID { // around an update it may have been decided about later
+				continue
+			}
+			if other.nominalAt.Before(s.nominalAt) && i.lastCall(other.executionID).After(s.from.Add(a.TellsWithin)) {
+				r.add("I11", j.Job.ID, "%s was called after %s had taken its place", other.executionID, s.executionID)
+			}
+		}
+	}
+}
+
+// lastCall returns when the last call of an execution began.
+func (i *index) lastCall(executionID string) (at time.Time) {
+	for _, e := range i.attempts[executionID] {
+		for _, c := range i.calls[attemptKey{executionID, e.Entry.Attempt}] {
+			at = later(at, c.At)
+		}
+	}
+	return at
+}
+
 // checkLine checks of those that may wait, by definition as many as most, that they were called in the order of their instants, and that no
 // more waited. spans are in the order of their first calls.
 func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, most map[string]int) {
@@ -59,9 +111,9 @@ func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, mos
 // checkOverlaps checks I11: two executions of a schedule that asks for it are never in progress together, as their targets saw it, and an
 // occurrence gave way only to one that was in progress.
 func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
-	alone, most := map[string]bool{}, map[string]int{}
+	alone, most, policies := map[string]bool{}, map[string]int{}, map[string]job.Overlap{}
 	for _, d := range append(slices.Clone(j.Superseded), j.Job.Definition) {
-		alone[d.ID], most[d.ID] = d.Alone(), d.MostWaiting()
+		alone[d.ID], most[d.ID], policies[d.ID] = d.Alone(), d.MostWaiting(), d.Overlap
 	}
 	var spans []span
 	ended := map[string]time.Time{}
@@ -71,18 +123,27 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 			continue
 		}
 		s := i.span(x)
-		s.nominalAt, s.definitionID = e.Entry.NominalAt, e.Entry.DefinitionID
+		s.nominalAt, s.definitionID = e.Entry.NominalAt, i.calledUnder(x)
 		if !s.from.IsZero() {
 			spans = append(spans, s)
 		}
 		ended[x] = i.endOf(x)
 	}
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to)) })
+	slices.SortFunc(spans, func(a, b span) int {
+		return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to), a.nominalAt.Compare(b.nominalAt))
+	})
 	var before span // the one that ends last
 	for _, s := range spans {
 		// The hot tier knows first that an attempt has ended. If it forgets that before the events tell it, the attempt is made again.
 		again := a.HotLost && (i.repeated(s.executionID) || i.repeated(before.executionID))
-		if s.from.Before(before.to.Add(-noticed)) && !again {
+		over := noticed
+		if p := policies[s.definitionID]; p == job.OverlapTerminateOther { // the other one's executor hears of it a little later
+			over = hears + a.TellsWithin
+			again = again || a.TellsWithin == 0
+		}
+		// An executor that lost its lease with the hot tier cuts off a call that was cancelled a little later, too.
+		again = again || a.HotLost && cancelled(i.attempts[before.executionID])
+		if s.from.Before(before.to.Add(-over)) && !again {
 			r.add("I11", j.Job.ID, "%s was called %s before %s had ended", s.executionID, before.to.Sub(s.from), before.executionID)
 		}
 		if s.to.After(before.to) {
@@ -90,6 +151,7 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 		}
 	}
 	checkLine(r, a, i, j, spans, most)
+	checkDisplaced(r, a, i, j, spans, policies)
 	for _, e := range i.eventsOf[j.Job.ID] {
 		if e.Disposition != job.DispositionSkippedOverlap {
 			continue
@@ -155,6 +217,16 @@ func (i *index) endOf(executionID string) (end time.Time) {
 		return time.Time{}
 	}
 	return end
+}
+
+// calledUnder returns the definition under which an execution was called; around an update, an entry of another one may have been skipped.
+func (i *index) calledUnder(executionID string) string {
+	for _, e := range i.attempts[executionID] {
+		if e.Outcome.Invoked() {
+			return cmp.Or(e.Outcome.DefinitionID, e.Entry.DefinitionID)
+		}
+	}
+	return i.attempts[executionID][0].Entry.DefinitionID
 }
 
 // span returns from when to when an execution was in progress at its targets.

@@ -11,7 +11,7 @@ import (
 
 // checkOwed compares the schedules that clients were given with the calls that targets received, without any record of the
 // system: each owed instant was called, and nothing was called at any other instant. Only that one gave way to another is told by the record.
-func checkOwed(r *report, a *Account) {
+func checkOwed(r *report, a *Account, i *index) {
 	called := map[string]map[int64]bool{} // nominal instants by job
 	for n := range a.Calls {
 		c := &a.Calls[n]
@@ -34,7 +34,7 @@ func checkOwed(r *report, a *Account) {
 		}
 		plans[asked.JobID] = append(plans[asked.JobID], plan)
 		for _, at := range asked.owed(plan, a.Until.Add(-a.Settles)) {
-			if !called[asked.JobID][at.UnixMilli()] && (!asked.Alone || !a.gaveWay(asked.JobID, at)) {
+			if !called[asked.JobID][at.UnixMilli()] && (!asked.Alone || !a.gaveWay(i, asked.JobID, at)) {
 				r.add("I1", asked.JobID, "instant %s of the schedule that its client was answered was never called%s", at.Format(time.RFC3339Nano),
 					a.known(asked.JobID, at))
 			}
@@ -73,12 +73,13 @@ func (a *Account) known(jobID string, at time.Time) (text string) {
 	return text
 }
 
-// gaveWay reports whether an instant is on record as skipped because of another execution. Which one, and whether that was in progress, I11
-// checks: it may have waited for minutes while a server was away, and never have been called because of a pause.
-func (a *Account) gaveWay(jobID string, at time.Time) bool {
+// gaveWay reports whether an instant is on record as skipped because of another execution, or another one took its place. Which one, and
+// whether that was in progress, I11 checks: it may have waited for minutes while a server was away, and never have been called because of a
+// pause.
+func (a *Account) gaveWay(i *index, jobID string, at time.Time) bool {
 	x := job.ScheduleExecutionID(jobID, at)
-	return slices.ContainsFunc(a.Events, func(e job.Event) bool {
-		return e.Entry.ExecutionID == x && e.Disposition == job.DispositionSkippedOverlap
+	return cancelled(i.attempts[x]) && displaced(a, i, x) || slices.ContainsFunc(i.attempts[x], func(e *job.Event) bool {
+		return e.Disposition == job.DispositionSkippedOverlap
 	})
 }
 

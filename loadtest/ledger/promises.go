@@ -115,10 +115,24 @@ func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 		}
 		for k.attempt++; lostAt(events, k.attempt); k.attempt++ {
 		}
-		if k.attempt <= most && len(i.calls[k]) == 0 && !unsettled[k.executionID] {
+		if gaveUp := cancelled(events) && displaced(a, i, k.executionID); k.attempt <= most && len(i.calls[k]) == 0 && !unsettled[k.executionID] && !gaveUp {
 			r.add("I1", c.JobID, "attempt %d of %s failed, and attempt %d never came", c.Attempt, k.executionID, k.attempt)
 		}
 	}
+}
+
+// displaced reports whether another execution of its schedule took the place of one.
+func displaced(a *Account, i *index, executionID string) bool {
+	ref, err := job.ParseExecutionID(executionID)
+	if events := i.attempts[executionID]; err != nil || len(events) > 0 && !events[0].Entry.Alone {
+		return false
+	}
+	return slices.ContainsFunc(a.Jobs, func(j JobAccount) bool { return j.Job.ID == ref.JobID && ref.NominalAt.Before(j.Job.StoppedBefore) })
+}
+
+// cancelled reports whether one of the events is the end of an execution that was cancelled.
+func cancelled(events []*job.Event) bool {
+	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Outcome.Kind == job.OutcomeCancelled })
 }
 
 // lostAt reports whether an attempt was lost with its executor.

@@ -113,17 +113,22 @@ func plan(d dice, s *script, behaviour string) {
 // would wait for ever.
 var quick = []string{"ok", "bad", "gone"}
 
-// overlap gives some scripts a policy for executions that overlap.
+// overlap gives some scripts a policy for executions that overlap, and some a template of their keys.
 func overlap(d dice, s *script, behaviour string) {
+	if d.roll("key/%s", s.name) < 0.3 {
+		s.body["idempotency_key_template"] = "{job_id}." + s.name + "@{run_at}"
+	}
 	roll := d.roll("overlap/%s", s.name)
 	if roll >= 0.6 {
 		return
 	}
 	s.body["overlap_policy"] = "skip"
 	switch {
-	case roll >= 0.4 && slices.Contains(quick, behaviour):
+	case roll >= 0.5:
+		s.body["overlap_policy"] = pick(d, []string{"cancel_other", "cancel_other", "terminate_other"}, "displaces/%s", s.name)
+	case roll >= 0.35 && slices.Contains(quick, behaviour):
 		s.body["overlap_policy"] = "buffer_all"
-	case roll >= 0.3:
+	case roll >= 0.25:
 		s.body["overlap_policy"] = "buffer_one"
 	}
 	if s.body["precision"] == "precise" {

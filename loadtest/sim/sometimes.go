@@ -13,7 +13,7 @@ import (
 // sometimes lists what must have happened in some run out of many: a check of something that never happens checks nothing.
 // Names that begin with "minutehand_" are counters of the services, with their labels.
 var sometimes = []string{
-	"an occurrence fired by backfill", "a run of occurrences skipped as missed", "an occurrence skipped by a pause", "an occurrence skipped by an overlap", "an occurrence that waited in line", "an occurrence without a place in line", "an attempt taken over",
+	"an occurrence fired by backfill", "a run of occurrences skipped as missed", "an occurrence skipped by a pause", "an occurrence skipped by an overlap", "an occurrence that waited in line", "an occurrence without a place in line", "an execution whose place another took", "an attempt taken over",
 	"an execution retried", "a dead letter", "an entry repeated by a slow writer", "a definition that an update replaced",
 	"a pause that was answered", "a cancel that was answered", "an update that was answered", "a job of a batch",
 	"an execution whose cancel was answered", "an execution redriven", "a resume that was answered",
@@ -50,6 +50,9 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 	}
 	seenByAccount(n, a)
 	for _, j := range a.Jobs {
+		if !j.Job.StoppedBefore.IsZero() {
+			n["an execution whose place another took"]++
+		}
 		n["a definition that an update replaced"] += len(j.Superseded)
 	}
 	for _, s := range a.Stops {

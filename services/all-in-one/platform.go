@@ -160,6 +160,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	}
 	cfg.API.Partitions = p.db.Partitions()
 	cfg.Settler.Partitions = p.db.Partitions()
+	cfg.Worker.Partitions = p.db.Partitions()
 	cfg.Worker.MaxBytes = min(cfg.Worker.MaxBytes, cfg.Memory.workerBytes())
 	cfg.Executor.MaxBytes = min(cfg.Executor.MaxBytes, cfg.Memory.executorBytes())
 	space := embedded.NewSpace(cfg.FS, cfg.Dir, out.Logger)

@@ -65,7 +65,7 @@ func (c *calls) interrupt(f *job.Fire) {
 	}
 }
 
-// interruptLoop interrupts invocations whose execution was cancelled since they began.
+// interruptLoop interrupts invocations whose execution was cancelled since they began, or whose place another one took.
 func (s *Service) interruptLoop(ctx context.Context) {
 	for run.Sleep(ctx, interruptEvery) == nil {
 		fires, jobIDs := s.calls.fires()
@@ -77,7 +77,7 @@ func (s *Service) interruptLoop(ctx context.Context) {
 			continue // it is asked again in a moment
 		}
 		for _, f := range fires {
-			if states[f.JobID].Stops(f.ExecutionID) {
+			if state := states[f.JobID]; state.Stops(f.ExecutionID) || state.Displaced(&f.Entry) {
 				s.calls.interrupt(f)
 			}
 		}

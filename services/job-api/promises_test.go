@@ -85,7 +85,7 @@ func TestFaultsOfASchedulePointAtTheMemberThatWasGiven(t *testing.T) {
 		{"/cron_expr", "invalid-schedule", `{"type":"cron","cron_expr":"0 0 30 2 *"` + target},
 		{"/cron_expr", "invalid-schedule", `{"type":"cron","cron_expr":"0 0 9 * * * H"` + target},
 		{"/type", "no-occurrence", `{"type":"cron","cron_expr":"@daily","end_at":"2001-01-01T00:00:00Z"` + target},
-		{"/overlap_policy", "not-available-yet", `{"type":"cron","cron_expr":"@daily","overlap_policy":"terminate_other"` + target},
+		{"/overlap_policy", "conflict", `{"type":"cron","cron_expr":"@daily","precision":"precise","overlap_policy":"cancel_other"` + target},
 		{"/target/kind", "not-available-yet", strings.Replace(goodJob, "http_webhook", "sqs", 1)},
 	} {
 		s.fault(http.StatusUnprocessableEntity, c.pointer, c.code, http.MethodPost, "/jobs", c.body)

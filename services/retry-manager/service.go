@@ -268,7 +268,7 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 func (s *Service) callNext(ctx context.Context, jobs map[string]bool) {
 	ids := slices.Sorted(maps.Keys(jobs))
 	err := run.Each(len(ids), notesAtOnce, func(i int) error {
-		next, err := overlap.Next(ctx, s.deps.Jobs, s.deps.Pending, ids[i])
+		next, err := overlap.Next(ctx, s.deps.Jobs, s.deps.Pending, ids[i], s.deps.Clock.Now())
 		if err != nil || next == nil {
 			return err
 		}

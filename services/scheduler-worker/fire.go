@@ -111,6 +111,9 @@ func begin(tasks []*task) {
 
 // settled takes tasks back from a goroutine. They are looked at again at an instant, or are done with if that is zero.
 func (sh *shard) settled(ctx context.Context, tasks []*task, again time.Time, err error) {
+	if later := (errLater{}); errors.As(err, &later) {
+		again, err = later.at, nil
+	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) && !errors.Is(err, errRefused) {
 		sh.s.deps.Logger.Warn("dispatch failed, entries stay in the hot bucket", "entries", len(tasks), "error", err)
 	}
@@ -186,7 +189,9 @@ func (sh *shard) separate(batch []*task, now time.Time) (fires, lateOneShots, ch
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) { return time.Time{}, sh.s.postpone(ctx, t) })
 		case t.alone():
 			sh.parkIfCrowded(t, now)
-			t.missed = t.late(now)
+			if t.heldVersion == 0 && t.untold == 0 { // otherwise it came before, and waited for its own stop record
+				t.missed = t.late(now)
+			}
 			sh.setAside(t, func(ctx context.Context) (time.Time, error) {
 				return time.Time{}, sh.s.sendAside(ctx, t, sh.s.deps.Clock.Now())
 			})

@@ -120,16 +120,45 @@ func (s *Service) sendAside(ctx context.Context, t *task, now time.Time) error {
 	if !dispatched {
 		return s.carryOutLate(ctx, t, *decision, now)
 	}
-	if t.entry.Queues { // it may have been put in line, in the row that this one repeats
-		before, err := s.turn(ctx, t, now)
-		if ref, _ := job.ParseExecutionID(before); err == nil && before != "" {
-			err = s.putInLine(ctx, t, ref.NominalAt)
-		}
-		if err != nil || before != "" {
+	if decision != nil && !decision.Fire {
+		if skipped, err := s.skipRepeat(ctx, t, *decision, now); skipped || err != nil {
 			return err
 		}
 	}
-	return s.sendBare(ctx, t, now)
+	return s.follow(ctx, t, now)
+}
+
+// follow publishes the fire of an entry that was dispatched before, or seems to have been: as a rule its executor finds how that ended. If
+// nothing is known of it, and its executions may not overlap, it waits until those in progress have ended.
+func (s *Service) follow(ctx context.Context, t *task, now time.Time) error {
+	if t.alone() {
+		before, err := s.turn(ctx, t, now)
+		if err != nil {
+			return err
+		}
+		if before != "" && t.entry.Queues {
+			ref, _ := job.ParseExecutionID(before) // the ids of entries can be parsed
+			return s.putInLine(ctx, t, ref.NominalAt)
+		}
+		if before != "" {
+			return s.lookLater(ctx, t, now)
+		}
+	}
+	t.bare = true
+	return s.carryOut(ctx, []*task{t}, nil, now)
+}
+
+// skipRepeat ends an entry that repeats one of which was decided that it does not fire; everything else was carried out there. If it fired
+// all the same, skipped is false.
+func (s *Service) skipRepeat(ctx context.Context, t *task, d job.Decision, now time.Time) (skipped bool, err error) {
+	event, err := s.skip(ctx, t, d, job.Instant(now))
+	if err != nil || event == nil {
+		return false, err
+	}
+	if err := s.publishEvents(ctx, []job.Event{*event}); err != nil {
+		return false, err
+	}
+	return true, s.remove(ctx, t)
 }
 
 // errRefused makes the worker judge the entry again. This owner stalled since it judged the entry, and another has refused
@@ -187,6 +216,12 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 }
 
 func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now time.Time) error {
+	displaces := d.Waits() && t.series.Def.TakesPlace()
+	if displaces {
+		if err := s.displace(ctx, t, d.GaveWayTo); err != nil {
+			return err
+		}
+	}
 	at := job.Instant(now)
 	var events []job.Event
 	fires := d.Fire
@@ -213,7 +248,31 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 	if err := s.publishEvents(ctx, events); err != nil {
 		return err
 	}
+	s.count(t, d, fires, now)
+	waits := d.Waits() && t.entry.Queues
+	if displaces && waits { // none of the others may be running
+		before, err := s.turn(ctx, t, s.deps.Clock.Now())
+		if err != nil {
+			return err
+		}
+		waits = before != ""
+	}
 	switch {
+	case waits:
+		return s.putInLine(ctx, t, d.GaveWayTo)
+	case d.Fire:
+		return s.sendBare(ctx, t, s.deps.Clock.Now())
+	case fires: // it was dispatched before, whatever was decided now
+		return s.follow(ctx, t, s.deps.Clock.Now())
+	}
+	return s.remove(ctx, t)
+}
+
+// count counts a decision that was carried out.
+func (s *Service) count(t *task, d job.Decision, fires bool, now time.Time) {
+	switch {
+	case d.Waits() && t.series.Def.TakesPlace():
+		s.metrics.overlaps.WithLabelValues("displaces").Inc()
 	case d.Waits():
 		s.metrics.overlaps.WithLabelValues("waits").Inc()
 	case !fires && !d.GaveWayTo.IsZero():
@@ -221,16 +280,10 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 	case !t.entry.Alone || t.entry.Late(now, t.series.Def.CatchUpWindow):
 		s.metrics.late.WithLabelValues(decisionLabel(fires)).Inc()
 	}
-	switch {
-	case d.Waits():
-		return s.putInLine(ctx, t, d.GaveWayTo)
-	case fires:
-		return s.sendBare(ctx, t, s.deps.Clock.Now())
-	}
-	return s.remove(ctx, t)
 }
 
-// sendBare publishes a fire that was decided about. Its row may be another than the one that entered, which it repeats.
+// sendBare publishes a fire that was decided about. Its row may be another than the one that entered, which it repeats. A row that follows
+// what was dispatched before is not noted: it is done only after that has ended.
 func (s *Service) sendBare(ctx context.Context, t *task, now time.Time) error {
 	if t.alone() && !t.entered {
 		if err := overlap.Note(ctx, s.deps.Jobs, t.entry); err != nil {

@@ -54,7 +54,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	})
 	m.overlaps = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "minutehand_scheduler_worker_overlaps_total",
-		Help: "Occurrences at whose instant another execution of their job was in progress, by what was decided: skip, or waits until that has ended.",
+		Help: "Occurrences at whose instant another execution of their job was in progress, by what was decided: skip, waits until that has ended, or displaces it.",
 	}, []string{"decision"})
 	m.heldBack = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "minutehand_scheduler_worker_held_back_lanes",

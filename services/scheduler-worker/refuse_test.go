@@ -159,6 +159,31 @@ func TestOwnerThatStoodStillJudgesAnewWhatAnotherHasRefused(t *testing.T) {
 	}
 }
 
+// Where a writer was slow, two rows stand for an occurrence. What was decided about the first holds for the second, also when the hot tier has
+// forgotten that the attempt was refused.
+func TestAnOccurrenceThatWasSkippedIsNotFiredUnderTheRowThatRepeatsIt(t *testing.T) {
+	f := newFixture(t)
+	ctx, now := t.Context(), f.entry.DueAt.Add(time.Hour)
+	f.entry.Repeats = f.entry.Minute
+	f.entry.Minute++
+	f.must(f.deps.Pending.Put(ctx, []job.Entry{f.entry}))
+	first := f.entry.Locator
+	first.Minute = f.entry.Repeats
+	task := f.task()
+	late := task.series.Late(&f.entry, now)
+	f.must(f.deps.Pending.Decide(ctx, first, late))
+	original := f.entry
+	original.Minute = first.Minute
+	next, _ := task.series.Successor(&original, late, now)
+	f.must(f.deps.Pending.Put(ctx, []job.Entry{next}))
+
+	f.must(f.sendAside(ctx, task, now))
+
+	if told := f.log.events; f.log.fires != 0 || len(told) != 1 || told[0].Disposition != job.DispositionSkippedMissed || told[0].Entry.Minute != f.entry.Minute {
+		t.Errorf("%d fires, and told %+v; want that the second row is skipped", f.log.fires, told)
+	}
+}
+
 // addsBadly fails one add.
 type addsBadly struct {
 	hotbucket.Buckets

@@ -9,8 +9,10 @@ package schedulerworker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -25,6 +27,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
 )
@@ -109,14 +112,16 @@ type Deps struct {
 	Board   capacity.Board
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
-	// Clock is the time of this machine.
-	Clock clock.Clock
+	// Clock is the time of this machine, Entropy the source of ids; nil stands for the system's.
+	Clock   clock.Clock
+	Entropy io.Reader
 }
 
 // Service is a scheduler-worker.
 type Service struct {
 	cfg     Config
 	deps    Deps
+	change  jobchange.Changer
 	metrics *metrics
 	// hold says what an operator keeps from being dispatched.
 	hold atomic.Pointer[job.DispatchHold]
@@ -137,7 +142,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if deps.Entropy == nil {
+		deps.Entropy = rand.Reader
+	}
 	s := &Service{
+		change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops, Recorder: jobchange.Recorder{
+			Pending: deps.Pending, Clock: deps.Clock, Entropy: deps.Entropy, Partitions: max(cfg.Partitions, 1), Grace: cfg.Grace,
+		}},
 		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), lanes: newLanes(deps.Clock, cfg.Window), budget: newBudget(cfg.MaxBytes),
 	}
 	s.hold.Store(&job.DispatchHold{})

@@ -50,8 +50,12 @@ type task struct {
 	missed bool
 	// entered is set if its execution is among those in progress of its job, in this row; waited, if it was its turn after others.
 	entered, waited bool
-	// stops is the state of its job's row, if its executions may not overlap.
-	stops *job.State
+	// stops is the state of its job's row, if its executions may not overlap. From heldAt on a stop record of heldVersion holds if it is stored
+	// once more. untold counts how often too many changes of the job were not published yet.
+	stops       *job.State
+	heldVersion int64
+	heldAt      time.Time
+	untold      int
 	// aside is work to do on the task instead of firing it.
 	aside aside
 	// waitsSince is since when its lane has had less room than entries; zero if it had room.

@@ -167,6 +167,26 @@ var mutants = []mutant{
 		from: "case !entered && len(p.Before) > most:",
 		to:   "case !entered && len(p.Before) > most+min(most, 1):", first: 100,
 	},
+	{
+		name: "an execution whose place another took goes on", file: "libs/job/state.go",
+		from: "return e.Alone && e.NominalAt.Before(s.StoppedBefore)",
+		to:   "return e.Alone && e.NominalAt.Before(s.EffectiveAt) && e.NominalAt.Before(s.StoppedBefore)",
+	},
+	{
+		name: "an occurrence takes its own place", file: "services/scheduler-worker/overlaps.go",
+		from: "j.StoppedBefore = t.entry.NominalAt\n",
+		to:   "j.StoppedBefore = t.entry.NominalAt.Add(time.Millisecond)\n",
+	},
+	{
+		name: "a call carries the id of its execution in the place of its key", file: "services/executor/webhook.go",
+		from: "f.Target.IdempotencyKey(&f.Entry)",
+		to:   "f.ExecutionID",
+	},
+	{
+		name: "cancel_other does not wait for the end", file: "services/scheduler-worker/late.go",
+		from: "waits = before != \"\"",
+		to:   "waits = before == \"-\"",
+	},
 }
 
 // mostSeeds is the number of seeds within which a mutant must be caught.

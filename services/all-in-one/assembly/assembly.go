@@ -85,7 +85,7 @@ func SchedulerWorker(cfg schedulerworker.Config, p *Ports, s Surroundings) (*sch
 	return schedulerworker.New(cfg, schedulerworker.Deps{
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Outcomes: p.Records, Stops: p.Records,
 		Log: p.Log, Coord: p.Coord, Board: p.Board,
-		Logger: s.of("scheduler-worker"), Metrics: s.Metrics, Clock: s.Clock,
+		Entropy: s.Entropy, Logger: s.of("scheduler-worker"), Metrics: s.Metrics, Clock: s.Clock,
 	})
 }
 

@@ -262,6 +262,11 @@ func (m *Job) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.StoppedBeforeMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StoppedBeforeMs))
+		i--
+		dAtA[i] = 0x78
+	}
 	if len(m.Changes) > 0 {
 		for iNdEx := len(m.Changes) - 1; iNdEx >= 0; iNdEx-- {
 			size, err := m.Changes[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
@@ -699,6 +704,9 @@ func (m *Job) SizeVT() (n int) {
 			l = e.SizeVT()
 			n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
+	}
+	if m.StoppedBeforeMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StoppedBeforeMs))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1978,6 +1986,25 @@ func (m *Job) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 15:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StoppedBeforeMs", wireType)
+			}
+			m.StoppedBeforeMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StoppedBeforeMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

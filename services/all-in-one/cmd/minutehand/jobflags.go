@@ -24,13 +24,14 @@ type jobFlags struct {
 	Body          string            `help:"JSON body of the call." placeholder:"JSON" group:"What:"`
 	Header        map[string]string `help:"Header of the call." placeholder:"NAME=VALUE" group:"What:"`
 	Timeout       string            `help:"How long a call may take." placeholder:"30s" group:"What:"`
+	KeyTemplate   string            `name:"idempotency-key-template" help:"Idempotency-Key of its calls, with {run_at}, {execution_id} or {job_id}; the execution's id if there is none." placeholder:"TEXT" group:"What:"`
 	Precision     string            `help:"How close to its instant it is called: standard (2s), fast (250ms) or precise (1ms)." placeholder:"TIER" group:"When:"`
 	Label         map[string]string `help:"Label to find the job by." placeholder:"NAME=VALUE" group:"What:"`
 	MaxAttempts   int               `help:"Attempts at most, the first included." placeholder:"N" group:"When it fails, or comes late:"`
 	RetryDelay    string            `help:"Pause before the second attempt." placeholder:"10s" group:"When it fails, or comes late:"`
 	Backoff       string            `help:"How pauses grow: exponential, linear or fixed." placeholder:"KIND" group:"When it fails, or comes late:"`
 	MissedRun     string            `name:"missed-run-policy" help:"What becomes of occurrences that came too late: skip, fire_once or backfill." placeholder:"POLICY" group:"When it fails, or comes late:"`
-	Overlap       string            `name:"overlap-policy" help:"What becomes of an occurrence while another execution is in progress: allow_all, skip, buffer_one or buffer_all." placeholder:"POLICY" group:"When it fails, or comes late:"`
+	Overlap       string            `name:"overlap-policy" help:"What becomes of an occurrence while another execution is in progress: allow_all, skip, buffer_one, buffer_all, cancel_other or terminate_other." placeholder:"POLICY" group:"When it fails, or comes late:"`
 	CatchUpWindow string            `help:"How late an occurrence may still fire." placeholder:"1m" group:"When it fails, or comes late:"`
 }
 
@@ -52,7 +53,7 @@ func (f *jobFlags) apply(job map[string]any) error {
 		return errors.New("give only one of --delay, --run-at, --cron and --every")
 	}
 	set(job, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
-		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision)
+		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision, "idempotency_key_template", f.KeyTemplate)
 	if f.Occurrences != 0 {
 		job["max_occurrences"] = f.Occurrences
 	}

@@ -44,11 +44,20 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 		if word := skips[o.Disposition]; word != "" {
 			o.Reason = word
 		}
+		if o.State == "cancelled" && a.displaced(o) {
+			o.Reason = "Cancelled by the overlap_policy: the execution of a later instant took its place."
+		}
 		if ref, err := job.ParseExecutionID(o.GaveWayTo); err == nil {
 			a.ofOverlap(o, ref.NominalAt.Format(time.RFC3339Nano))
 		}
 	}
 	return nil
+}
+
+// displaced reports whether another occurrence took the place of one that was cancelled.
+func (a *account) displaced(o *Occurrence) bool {
+	s := a.seriesOf(o.NominalAt)
+	return o.NominalAt.Before(a.j.StoppedBefore) && s != nil && s.Def.Alone() && !a.j.State().Stops(o.ExecutionID)
 }
 
 // ofOverlap says how the execution of another instant was in the way of an occurrence.
@@ -60,6 +69,8 @@ func (a *account) ofOverlap(o *Occurrence, other string) {
 	switch {
 	case o.Disposition == job.DispositionSkippedOverlap && policy == job.OverlapSkip:
 		o.Reason = fmt.Sprintf("Skipped: the execution of %s was still in progress, and the overlap_policy is skip.", other)
+	case o.Disposition == job.DispositionSkippedOverlap && (policy == job.OverlapCancelOther || policy == job.OverlapTerminateOther):
+		o.Reason = fmt.Sprintf("Skipped: the execution of %s was in progress, and nothing takes the place of a later one or of so many.", other)
 	case o.Disposition == job.DispositionSkippedOverlap:
 		o.Reason = fmt.Sprintf("Skipped: the execution of %s was waiting already, and the overlap_policy is %s.", other, policy)
 	case o.State == "pending":
@@ -108,7 +119,9 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 		case a.inLine[keys[i].ExecutionID] != "":
 			o.State, o.GaveWayTo = "pending", a.inLine[keys[i].ExecutionID]
 		case found && row.DeferredTo.IsZero() && !row.Done && row.Decision != nil && row.Decision.Waits():
-			o.State, o.GaveWayTo = "pending", a.gaveWay(row.Decision.GaveWayTo)
+			if o.State = "pending"; row.Queues {
+				o.GaveWayTo = a.gaveWay(row.Decision.GaveWayTo)
+			}
 		case found && !row.DeferredTo.IsZero():
 			o.State, o.Reason = "pending", deferred
 		case found && row.Done:

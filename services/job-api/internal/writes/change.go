@@ -54,9 +54,9 @@ func (ws *Writes) update(
 			def.Target.Body = j.Definition.Target.Body
 		}
 		// The new definition begins later than the one it supersedes, which begins after a pause or was made by a clock that
-		// is ahead. It also begins later than a pause in which it is made. The instants of a job pass from one definition to
+		// is ahead. It also begins later than a pause in which it is made, and than what was displaced. The instants of a job pass from one definition to
 		// the next and never back.
-		def.EffectiveAt = job.Later(now, j.Definition.EffectiveAt.Add(time.Millisecond))
+		def.EffectiveAt = job.Later(job.Later(now, j.StoppedBefore.Add(time.Millisecond)), j.Definition.EffectiveAt.Add(time.Millisecond))
 		if j.Status == job.StatusPaused {
 			def.EffectiveAt = job.Later(def.EffectiveAt, j.PausedAt.Add(time.Millisecond))
 		}
