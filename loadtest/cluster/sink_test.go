@@ -41,7 +41,7 @@ func (s *sink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	due, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
 	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
 	c := ledger.Call{
-		Host: r.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Idempotency-Key"), Attempt: attempt,
+		Host: r.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"), Key: r.Header.Get("Idempotency-Key"), Attempt: attempt,
 		ScheduledFor: due, Token: r.Header.Get("Minutehand-Fencing-Token"), At: at,
 	}
 	s.mu.Lock()

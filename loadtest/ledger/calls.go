@@ -2,7 +2,9 @@ package ledger
 
 import (
 	"cmp"
+	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -24,11 +26,34 @@ func checkCalls(r *report, a *Account, i *index) {
 				r.add("I2", c.JobID, "attempt %d of %s was invoked twice under token %s", k.attempt, k.executionID, c.Token)
 			}
 			tokens[c.Token] = true
+			if c.Key != "" && !i.keyOf(&c) {
+				r.add("I2", c.JobID, "a call of %s carried the idempotency key %q", k.executionID, c.Key)
+			}
 		}
 		if len(calls) > 1 && !a.Crashed {
 			r.add("I2", calls[0].JobID, "attempt %d of %s was invoked %d times without a crash", k.attempt, k.executionID, len(calls))
 		}
 	}
+}
+
+// KeyOf returns the idempotency key in the headers of a call, also if these did not cross a network, which would have changed their case.
+func KeyOf(h http.Header) string {
+	for name, values := range h {
+		if strings.EqualFold(name, "Idempotency-Key") && len(values) > 0 {
+			return values[0]
+		}
+	}
+	return ""
+}
+
+// keyOf reports whether a call carried the idempotency key of its execution, under one of the definitions of its job.
+func (i *index) keyOf(c *Call) bool {
+	definitions := i.definitions[c.JobID]
+	ref, err := job.ParseExecutionID(c.ExecutionID)
+	e := job.Entry{JobID: c.JobID, NominalAt: ref.NominalAt, Locator: job.Locator{ExecutionID: c.ExecutionID}}
+	return len(definitions) == 0 || err == nil && slices.ContainsFunc(definitions, func(d *job.Definition) bool {
+		return d.Target.IdempotencyKey(&e) == c.Key
+	})
 }
 
 // tooEarly returns by how much a retry came too soon after the attempt before it, by the executors' own clocks: least is

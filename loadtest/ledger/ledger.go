@@ -14,10 +14,12 @@ import (
 // Call is one invocation as a target saw it.
 type Call struct {
 	Host, JobID, ExecutionID string
-	Attempt                  int
-	ScheduledFor             time.Time
-	Token                    string
-	At                       time.Time
+	// Key is the idempotency key; "" where targets do not note it.
+	Key          string
+	Attempt      int
+	ScheduledFor time.Time
+	Token        string
+	At           time.Time
 	// Ahead is by how much the executor's clock was ahead of the clock of At.
 	Ahead time.Duration
 	// AheadAtLook is the most by which it was ahead between the check whether the attempt is due, which precedes taking the
@@ -208,10 +210,10 @@ func Check(a *Account) []Violation {
 	checkStops(r, a)
 	checkAttempts(r, a, i)
 	checkArchive(r, a)
-	checkChanges(r, a)
+	checkChanges(r, a, i)
 	checkRequesters(r, a)
 	checkPromises(r, a, i)
-	checkOwed(r, a)
+	checkOwed(r, a, i)
 	return r.violations
 }
 
@@ -228,12 +230,14 @@ type index struct {
 	attempts   map[string][]*job.Event // attempt events by execution
 	pendingOf  map[string][]*job.PendingRow
 	deadLetter map[string]bool
+	// definitions are those that a job has or had.
+	definitions map[string][]*job.Definition
 }
 
 func newIndex(a *Account) *index {
 	i := &index{
 		calls: map[attemptKey][]Call{}, called: map[string]bool{}, eventsOf: map[string][]*job.Event{}, attempts: map[string][]*job.Event{},
-		pendingOf: map[string][]*job.PendingRow{}, deadLetter: map[string]bool{},
+		pendingOf: map[string][]*job.PendingRow{}, deadLetter: map[string]bool{}, definitions: map[string][]*job.Definition{},
 	}
 	for _, c := range a.Calls {
 		k := attemptKey{c.ExecutionID, c.Attempt}
@@ -255,6 +259,13 @@ func newIndex(a *Account) *index {
 	for n := range a.Pending {
 		p := &a.Pending[n]
 		i.pendingOf[p.JobID] = append(i.pendingOf[p.JobID], p)
+	}
+	for n := range a.Jobs {
+		j := &a.Jobs[n]
+		i.definitions[j.Job.ID] = []*job.Definition{&j.Job.Definition}
+		for k := range j.Superseded {
+			i.definitions[j.Job.ID] = append(i.definitions[j.Job.ID], &j.Superseded[k])
+		}
 	}
 	for n := range a.DeadLetters {
 		i.deadLetter[a.DeadLetters[n].Event.Entry.ExecutionID] = true

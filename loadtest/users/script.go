@@ -81,10 +81,13 @@ func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *target
 	if !fixed {
 		s.changes = changes(cfg, d, s.begin)
 	}
+	if !cfg.NoPrecision && d.IntN(3) == 0 {
+		s.body["idempotency_key_template"] = "key-{run_at}"
+	}
 	if s.body["type"] != "one_shot" && !cfg.NoPrecision && d.IntN(3) == 0 {
-		s.body["overlap_policy"] = pick(d, "skip", "buffer_one")
+		s.body["overlap_policy"] = pick(d, "skip", "skip", "buffer_one", "cancel_other", "terminate_other")
 		if s.behavior == "ok" { // others take longer than the time between two instants
-			s.body["overlap_policy"] = pick(d, "skip", "buffer_all")
+			s.body["overlap_policy"] = pick(d, "skip", "buffer_all", "cancel_other")
 		}
 		if s.body["precision"] == "precise" {
 			s.body["precision"] = "fast"

@@ -65,7 +65,7 @@ func (s *targets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
 	behaviour, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	c := ledger.Call{
-		Host: behaviour + "." + strings.ReplaceAll(rest, "/", "."), JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Idempotency-Key"),
+		Host: behaviour + "." + strings.ReplaceAll(rest, "/", "."), JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"), Key: r.Header.Get("Idempotency-Key"),
 		Attempt: attempt, ScheduledFor: due, Token: r.Header.Get("Minutehand-Fencing-Token"), At: at,
 		// If nothing else is known, a call that hangs failed.
 		Failed: behaviour == "fail" || behaviour == "hang" || behaviour == "flaky" && attempt == 1, Gone: behaviour == "gone",

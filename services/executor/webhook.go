@@ -238,7 +238,7 @@ func request(ctx context.Context, f *job.Fire, fence job.Fence, now time.Time) (
 	}
 	// Lower case means the same to a target, but keeps net/http from treating the request as one that it may send again by
 	// itself. One attempt would otherwise call its target more than once, even after a cancel was acknowledged.
-	set("idempotency-key", f.ExecutionID)
+	set("idempotency-key", f.Target.IdempotencyKey(&f.Entry))
 	set("Webhook-Id", f.ExecutionID)
 	set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
 	set("Traceparent", traceparent(ctx, f))

@@ -41,7 +41,7 @@ func (s *Sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
 	scheduled, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
 	c := ledger.Call{
-		Host: r.Host + r.URL.Path, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"),
+		Host: r.Host + r.URL.Path, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"), Key: r.Header.Get("Idempotency-Key"),
 		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: now,
 	}
 	s.mu.Lock()

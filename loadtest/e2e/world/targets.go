@@ -70,7 +70,7 @@ func (t *Targets) RoundTrip(r *http.Request) (*http.Response, error) {
 	attempt, _ := strconv.Atoi(r.Header.Get("Minutehand-Attempt"))
 	scheduled, _ := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
 	c := ledger.Call{
-		Host: r.URL.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"),
+		Host: r.URL.Host, JobID: r.Header.Get("Minutehand-Job-Id"), ExecutionID: r.Header.Get("Webhook-Id"), Key: ledger.KeyOf(r.Header),
 		Attempt: attempt, ScheduledFor: scheduled, Token: r.Header.Get("Minutehand-Fencing-Token"), At: time.Now(),
 	}
 	t.mu.Lock()

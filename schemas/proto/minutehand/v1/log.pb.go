@@ -598,13 +598,15 @@ func (x *SkippedRange) GetCount() int64 {
 }
 
 type Target struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Url           string                 `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
-	Method        string                 `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
-	Headers       map[string]string      `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Body          []byte                 `protobuf:"bytes,5,opt,name=body,proto3" json:"body,omitempty"`
-	TimeoutMs     int64                  `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Kind      string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Url       string                 `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
+	Method    string                 `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
+	Headers   map[string]string      `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Body      []byte                 `protobuf:"bytes,5,opt,name=body,proto3" json:"body,omitempty"`
+	TimeoutMs int64                  `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	// Makes the idempotency key of each execution's calls; without it that is the execution's id.
+	KeyTemplate   string `protobuf:"bytes,7,opt,name=key_template,json=keyTemplate,proto3" json:"key_template,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -679,6 +681,13 @@ func (x *Target) GetTimeoutMs() int64 {
 		return x.TimeoutMs
 	}
 	return 0
+}
+
+func (x *Target) GetKeyTemplate() string {
+	if x != nil {
+		return x.KeyTemplate
+	}
+	return ""
 }
 
 type RetryPolicy struct {
@@ -1449,7 +1458,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\fSkippedRange\x12\x17\n" +
 	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
 	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x03R\x05count\"\xf3\x01\n" +
+	"\x05count\x18\x03 \x01(\x03R\x05count\"\x96\x02\n" +
 	"\x06Target\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12\x16\n" +
@@ -1457,7 +1466,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\aheaders\x18\x04 \x03(\v2\".minutehand.v1.Target.HeadersEntryR\aheaders\x12\x12\n" +
 	"\x04body\x18\x05 \x01(\fR\x04body\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\x06 \x01(\x03R\ttimeoutMs\x1a:\n" +
+	"timeout_ms\x18\x06 \x01(\x03R\ttimeoutMs\x12!\n" +
+	"\fkey_template\x18\a \x01(\tR\vkeyTemplate\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe2\x01\n" +

@@ -53,6 +53,7 @@ type Job struct {
 	Name string `json:"name"`
 	Schedule
 	Target        target            `json:"target"`
+	KeyTemplate   string            `json:"idempotency_key_template,omitempty"`
 	Retry         *retry            `json:"retry_policy,omitempty"`
 	MissedRun     job.MissedRun     `json:"missed_run_policy,omitempty"`
 	CatchUpWindow *duration         `json:"catch_up_window,omitempty"`
@@ -90,7 +91,7 @@ func (b *Job) definition(now time.Time) job.Definition {
 		Overlap: b.Overlap, Priority: b.Priority, Precision: b.Precision, Retry: b.Retry.policy(),
 		Target: job.Target{
 			Kind: b.Target.Kind, URL: b.Target.URL, Method: b.Target.Method, Headers: b.Target.Headers, Body: b.Target.Body,
-			Timeout: durationOf(b.Target.Timeout, job.DefaultTimeout),
+			Timeout: durationOf(b.Target.Timeout, job.DefaultTimeout), KeyTemplate: b.KeyTemplate,
 		},
 	}
 	if d.MissedRun == "" {

@@ -3,7 +3,6 @@ package form
 import (
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -139,9 +138,9 @@ func validPort(port string) bool {
 
 func (l *faultList) policies(d *job.Definition) {
 	r := d.Retry
-	ready := []job.Overlap{job.OverlapAllowAll, job.OverlapSkip, job.OverlapBufferOne, job.OverlapBufferAll}
-	l.add(slices.Contains(ready, d.Overlap), "/overlap_policy", notAvailable,
-		"Only allow_all, skip, buffer_one and buffer_all are available yet; the other policies are on their way.")
+	if err := job.CheckKeyTemplate(d.Target.KeyTemplate, d.Schedule.Type); d.Target.KeyTemplate != "" && err != nil {
+		l.add(false, "/idempotency_key_template", "invalid-template", "The template "+err.Error()+".")
+	}
 	l.add(d.Overlap == job.OverlapAllowAll || d.Precision != job.PrecisionPrecise, "/overlap_policy", "conflict",
 		"What is in progress is looked up at the instant, which takes longer than precise allows; ask for fast, or for allow_all.")
 	l.add(d.Overlap == job.OverlapAllowAll || d.Schedule.Type != job.ScheduleOneShot, "/overlap_policy", "conflict",

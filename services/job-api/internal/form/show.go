@@ -11,7 +11,7 @@ func Of(j *job.Job) Job {
 	d, s := &j.Definition, &j.Definition.Schedule
 	b := Job{
 		Name: j.Name, Labels: j.Labels, MissedRun: d.MissedRun, MaxBackfill: Whole(d.MaxBackfill), Overlap: d.Overlap,
-		Priority: d.Priority, Precision: d.Precision, CatchUpWindow: text(d.CatchUpWindow),
+		Priority: d.Priority, Precision: d.Precision, CatchUpWindow: text(d.CatchUpWindow), KeyTemplate: d.Target.KeyTemplate,
 		Schedule: Schedule{
 			Type: s.Type, CronExpr: s.CronExpr, Timezone: s.Timezone, MaxOccurrences: Whole(s.MaxOccurrences),
 			RunAt: Instant(s.RunAt), StartAt: Instant(s.StartAt), EndAt: Instant(s.EndAt),
