@@ -188,10 +188,11 @@ func (i *index) unfired(executionID string) job.Disposition {
 	return ""
 }
 
-// repeated reports whether an attempt of an execution was called more than once.
+// repeated reports whether an attempt of an execution was called more than once, or although it was skipped before.
 func (i *index) repeated(executionID string) bool {
 	for _, e := range i.attempts[executionID] {
-		if len(i.calls[attemptKey{executionID, e.Entry.Attempt}]) > 1 {
+		calls := len(i.calls[attemptKey{executionID, e.Entry.Attempt}])
+		if calls > 1 || calls > 0 && e.Outcome.Kind == job.OutcomeSkipped {
 			return true
 		}
 	}

@@ -311,7 +311,7 @@ func TestNoSeedBreaksAnInvariant(t *testing.T) {
 }
 
 // mostExcused is the share of occurrences that may be excused over steadySeeds or more. With fewer seeds the share varies
-// with their weather (9 and 10 % for 400 seeds), so a little more is allowed; make release asks for 2,500 at a time.
+// with their weather (from 8 to 11 % for 500 seeds), so a little more is allowed; make release asks for 2,500 at a time.
 const (
 	mostExcused, mostExcusedOfFew = 0.11, 0.14
 	steadySeeds                   = 1000

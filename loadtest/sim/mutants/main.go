@@ -185,7 +185,7 @@ var mutants = []mutant{
 	{
 		name: "cancel_other does not wait for the end", file: "services/scheduler-worker/late.go",
 		from: "waits = before != \"\"",
-		to:   "waits = before == \"-\"",
+		to:   "waits = before == \"-\"", first: 100,
 	},
 }
 
