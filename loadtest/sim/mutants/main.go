@@ -159,8 +159,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "what waits in line does not ask for its turn", file: "services/scheduler-worker/overlaps.go",
-		from: "if before != \"\" {\n\t\tlater",
-		to:   "if before == \"-\" {\n\t\tlater",
+		from: "if before != \"\" {\n\t\treturn",
+		to:   "if before == \"-\" {\n\t\treturn",
 	},
 	{
 		name: "more wait in line than may", file: "libs/overlap/overlap.go",
