@@ -95,7 +95,7 @@ var mutants = []mutant{
 		name: "a stop is answered while a replaced server goes on", file: "libs/jobchange/jobchange.go",
 		from:  "if c.HoldsIn == 0 {",
 		to:    "if c.HoldsIn >= 0 {",
-		first: 390,
+		first: 620,
 	},
 	{
 		name: "a change that lost is published", file: "libs/job/change.go",
