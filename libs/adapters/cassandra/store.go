@@ -78,6 +78,17 @@ const (
 	inRows = 50
 )
 
+// neverConvicts keeps the pool of a node to which no connection can be made; queries pass it by, and each of them makes the pool try again.
+// A pool that gives up is removed, and a connection of it that succeeded just before marks the node as up afterwards: nobody connects to a
+// node that is up, so a process could find no node ever again (seen in gocql 2.1.2: fill, fillingStopped and handleNodeConnected race).
+type neverConvicts struct{}
+
+// AddFailure implements gocql.ConvictionPolicy.
+func (neverConvicts) AddFailure(error, *gocql.HostInfo) bool { return false }
+
+// Reset implements gocql.ConvictionPolicy.
+func (neverConvicts) Reset(*gocql.HostInfo) {}
+
 // Store is a connection to the cluster, which the ports share.
 type Store struct{ session *gocql.Session }
 
@@ -95,6 +106,7 @@ func config(o Options) *gocql.ClusterConfig {
 	}
 	c.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(fallback)
 	c.ReconnectInterval = time.Second
+	c.ConvictionPolicy = neverConvicts{}
 	if o.Dial != nil {
 		c.Dialer = dialer(o.Dial)
 	}
