@@ -18,8 +18,8 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// ErrUntold means that a row names too many changes whose events are not published yet: [job.MaxChanges], or fewer for some changes. The change may be made when workers
-// have published some of them.
+// ErrUntold means that a row names too many changes whose events are not published yet: [job.MaxChanges], or [Edit].Most. The change may
+// be made when workers have published some of them.
 var ErrUntold = errors.New("too many changes wait to be published")
 
 // Recorder makes changes known.

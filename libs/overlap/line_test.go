@@ -73,7 +73,7 @@ func TestLineTakesNoMoreThanMayWait(t *testing.T) {
 	if p := s.join(t, third, 1, nil); p.Full || len(s.runs) != 2 {
 		t.Errorf("its place is %+v, and in line are %v", p, s.runs)
 	}
-	// Whoever enters it again finds it in its place.
+	// A worker that enters it a second time, after a crash, leaves it where it stands.
 	if p := s.join(t, third, 0, nil); p.Full || len(p.Before) != 1 {
 		t.Errorf("its place is %+v", p)
 	}

@@ -58,7 +58,7 @@ type Stores struct {
 type Place struct {
 	// Before are the executions in progress that began before it, in order. It is called when they have ended.
 	Before []string
-	// Full is set if too many of them wait, so that it has no place.
+	// Full is set if it gives way to the last of them: too many wait already, or that one is of a later instant and is not displaced.
 	Full bool
 }
 

@@ -255,6 +255,33 @@ func TestAccountSaysOfWhatWasDeferredThatItWaits(t *testing.T) {
 	})
 }
 
+// An update came while an occurrence waited for its target: the entry of the next definition names the same instant, and was late.
+func TestAccountKnowsThatWhatWasDeferredWasSkippedSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		time.Sleep(5*time.Minute + 30*time.Second)
+		for n, succeeded := 1, (job.Outcome{Kind: job.OutcomeSucceeded}); n <= 5; n++ {
+			if n != 3 {
+				a.attempt(n, 1, succeeded) // 4 is on record between the run's beginning and its end
+				continue
+			}
+			e := a.entry(n)
+			must(t, a.pending.Put(t.Context(), []job.Entry{e}))
+			must(t, a.pending.Defer(t.Context(), e.Locator, a.at(10)))
+		}
+		a.skip(1, 4, job.DispositionSkippedMissed)
+		for _, size := range []int{1, 100} {
+			got, reasons := a.account("", size)
+			wantAccount(t, got, []string{
+				"5 succeeded fired 1", "4 succeeded fired 1", "3 skipped skipped_missed", "2 succeeded fired 1", "1 succeeded fired 1",
+			})
+			if strings.Contains(reasons[3], "room") {
+				t.Errorf("of what was skipped it says: %s", reasons[3])
+			}
+		}
+	})
+}
+
 // A decision about a late entry stands before its event does.
 func TestAccountKnowsOfWhatIsDecidedBeforeItIsOnRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

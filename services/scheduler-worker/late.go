@@ -182,7 +182,7 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	}
 	// An attempt that began under another definition says nothing about this one's chain.
 	if rec := records[0]; rec.Of(t.entry.DefinitionID) {
-		if refused(rec.Outcome) {
+		if refused(rec.Outcome) && !t.stopped { // as by the executor of a stopped entry, which this one repeats
 			return nil, errRefused
 		}
 		if rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped {

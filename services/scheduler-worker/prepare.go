@@ -167,7 +167,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 			return prepared{err: err}
 		}
 	}
-	if state.Stops(t.entry.ExecutionID) || state.Displaced(t.entry) {
+	if t.stopped = state.Stops(t.entry.ExecutionID) || state.Displaced(t.entry); t.stopped {
 		// The executor refuses it because of the stop record, which may be gone: it is older than the take.
 		if _, err := s.deps.Stops.SetStop(ctx, row.ID, state); err != nil {
 			return prepared{err: err}

@@ -184,6 +184,31 @@ func TestAnOccurrenceThatWasSkippedIsNotFiredUnderTheRowThatRepeatsIt(t *testing
 	}
 }
 
+// The executor of the first row stored the refusal. The owner explains it by the job's row, so it does not judge the second for ever.
+func TestRowThatRepeatsAStoppedExecutionEnds(t *testing.T) {
+	f := newFixture(t)
+	ctx, now := t.Context(), f.entry.DueAt.Add(time.Hour)
+	f.row.Status, f.row.PausedAt, f.row.StoppedExecutions = job.StatusActive, time.Time{}, []string{f.entry.ExecutionID}
+	f.must(f.deps.Jobs.Create(ctx, f.row, false))
+	f.entry.Repeats = f.entry.Minute
+	f.entry.Minute++
+	f.must(f.deps.Pending.Put(ctx, []job.Entry{f.entry}))
+	_, stored, err := f.deps.Outcomes.Refuse(ctx, attempts.KeyOf(&f.entry), job.Refusal(job.VerdictCancelled, &f.entry), now)
+	if err != nil || !stored {
+		t.Fatal(stored, err)
+	}
+	one := f.task()
+	one.from.reads.own([]coord.Owner{f.owner})
+	one.from.reads.accept([]coord.Owner{f.owner}, f.deps.Clock.Now(), make([]time.Time, 1))
+	if p := f.judge(ctx, one, &f.row, true); p.err != nil || p.aside != nil {
+		t.Fatalf("judged: %+v", p)
+	}
+	f.must(f.sendAside(ctx, one, now))
+	if f.log.fires != 1 {
+		t.Errorf("%d fires, want one, whose executor ends the row", f.log.fires)
+	}
+}
+
 // addsBadly fails one add.
 type addsBadly struct {
 	hotbucket.Buckets

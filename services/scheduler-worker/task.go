@@ -32,6 +32,8 @@ type task struct {
 	takenAt     time.Time
 	// judgedAt is when the read of the job row that decided about the entry began.
 	judgedAt time.Time
+	// stopped is set if its job's row says that its execution alone is not to be called.
+	stopped bool
 	// rejudged is set if the entry was judged once more, because judgedAt was too long ago.
 	rejudged bool
 	// at is when the task is looked at next: its due instant, or the next recheck while it is held back.

@@ -105,7 +105,9 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 	if err != nil {
 		return fmt.Errorf("read entries of job %s: %w", a.j.ID, err)
 	}
-	var lost []*Occurrence // of which the hot tier knows nothing, and whose entries are not where they are written first
+	// The hot tier knows nothing of those that are lost, and their entries are not where they are written first. Those put off wait for their
+	// target, unless the entry of another definition decided about them since.
+	var lost, putOff []*Occurrence
 	for i, o := range list {
 		row, found := rows[locators[i]]
 		a.decided(&row)
@@ -122,23 +124,21 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 			if o.State = "pending"; row.Queues {
 				o.GaveWayTo = a.gaveWay(row.Decision.GaveWayTo)
 			}
-		case found && !row.DeferredTo.IsZero():
-			o.State, o.Reason = "pending", deferred
+		case found && !row.DeferredTo.IsZero(), !found && a.now.Before(a.deferred[keys[i].ExecutionID].Add(comesWithin)):
+			o.State, o.Reason, putOff = "pending", deferred, append(putOff, o)
 		case found && row.Done:
 			o.State, o.Reason = "pending", ending
 		case found && row.Decision != nil && !row.Decision.Fire:
 			o.State, o.Disposition, o.GaveWayTo = "skipped", row.Decision.Unfired(), a.gaveWay(row.Decision.GaveWayTo)
 		case found:
 			o.State = "pending"
-		case a.now.Before(a.deferred[keys[i].ExecutionID].Add(comesWithin)):
-			o.State, o.Reason = "pending", deferred
 		default:
 			lost = append(lost, o)
 			continue
 		}
 		o.ExecutionID = keys[i].ExecutionID
 	}
-	if err := a.find(ctx, lost); err != nil {
+	if err := a.find(ctx, lost, putOff); err != nil {
 		return err
 	}
 	return a.held(ctx, list)
@@ -201,13 +201,19 @@ func (a *account) ofHot(o *Occurrence, rec *attempts.Record) {
 }
 
 // find tells apart the occurrences that are neither on record nor where their entries are written first. An entry writes the next one when
-// it is taken, so most of them come after one that waits: the first after what is on record.
-func (a *account) find(ctx context.Context, lost []*Occurrence) error {
-	if len(lost) == 0 {
+// it is taken, so most of them come after one that waits: the first after what is on record. It finds out, too, which of those put off were
+// skipped.
+func (a *account) find(ctx context.Context, lost, putOff []*Occurrence) error {
+	oldest := endOfPlans
+	for _, list := range [][]*Occurrence{lost, putOff} {
+		if n := len(list); n > 0 && list[n-1].NominalAt.Before(oldest) {
+			oldest = list[n-1].NominalAt
+		}
+	}
+	if oldest.Equal(endOfPlans) {
 		return nil
 	}
 	// Others may be on record between an instant and the beginning of the run with which it was skipped.
-	oldest := lost[len(lost)-1].NominalAt
 	before, _, _, err := a.rs.executions(ctx, a.j, jobstore.Cursor{NominalAt: oldest}, a.now.Add(-jobstore.HistoryTTL), recordsRead)
 	if err != nil {
 		return err
@@ -216,6 +222,14 @@ func (a *account) find(ctx context.Context, lost []*Occurrence) error {
 		if x.Skipped != nil {
 			a.runs = append(a.runs, x)
 		}
+	}
+	for _, o := range putOff {
+		if run := covering(a.runs, o.NominalAt); run != nil {
+			o.State, o.Disposition, o.Reason = run.State, run.Disposition, ""
+		}
+	}
+	if len(lost) == 0 {
+		return nil
 	}
 	first := a.after(before, oldest)
 	w := waiting{at: map[string]string{}, heads: map[string]time.Time{}, whole: true}
