@@ -21,9 +21,11 @@ const (
 
 // Job is one registered job: its row in the cold store.
 type Job struct {
-	ID     string            `json:"id"`
-	Tenant Tenant            `json:"tenant"`
-	Name   string            `json:"name"`
+	ID     string `json:"id"`
+	Tenant Tenant `json:"tenant"`
+	Name   string `json:"name"`
+	// Key is a name that no other job of the tenant has, unless that is deleted; "" for none. A job keeps it.
+	Key    string            `json:"key,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	Status Status            `json:"status"`
 	// Deleted hides a cancelled job from reads and lists.
@@ -51,6 +53,14 @@ type Job struct {
 
 // MaxStoppedExecutions bounds the cancelled executions that a job remembers.
 const MaxStoppedExecutions = 100
+
+// Void returns a row that keeps an id from ever being that of a job.
+func Void(id string, tenant Tenant, now time.Time) Job {
+	return Job{ID: id, Tenant: tenant, Status: StatusCancelled, Deleted: true, Version: 1, CreatedAt: now, UpdatedAt: now, EndsAt: now}
+}
+
+// IsVoid reports whether a row is one of [Void]: there never was a job, whatever entries name its id.
+func (j *Job) IsVoid() bool { return j.Deleted && j.Definition.ID == "" }
 
 // State returns the part of the row that decides whether an attempt may begin.
 func (j *Job) State() State {

@@ -69,6 +69,13 @@ type Jobs interface {
 	// twice HistoryTTL after that: no execution is in progress for so long.
 	SwapRuns(ctx context.Context, jobID string, old, runs []job.Locator) error
 
+	// HoldJobKey gives the job's key to it if no job has it, or if the one that has it is gone, and returns the id of the job that has it
+	// then. A key that was given away stays with its job while that has a row that is not deleted; after that, it may be free again
+	// without another call.
+	HoldJobKey(ctx context.Context, j job.Job, gone string) (holder string, err error)
+	// JobOfKey returns the id of the job to which a key was given. There need not be a row of that job. ErrNotFound if there is none.
+	JobOfKey(ctx context.Context, tenant job.Tenant, key string) (jobID string, err error)
+
 	// Remove removes a job's row, its superseded definitions and its runs; it is not listed any more. A job that is not there is left as it is. An
 	// id that was removed must not be created again.
 	Remove(ctx context.Context, tenant job.Tenant, jobID string) error

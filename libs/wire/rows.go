@@ -14,7 +14,7 @@ func MarshalJob(j *job.Job) []byte {
 		JobId: j.ID, TenantId: j.Tenant.String(), Name: j.Name, Labels: j.Labels, Status: string(j.Status), Deleted: j.Deleted,
 		Version: j.Version, CreatedAtMs: ms(j.CreatedAt), UpdatedAtMs: ms(j.UpdatedAt), PausedAtMs: ms(j.PausedAt),
 		StoppedExecutions: j.StoppedExecutions, Definition: definitionToPB(&j.Definition), EndsAtMs: ms(j.EndsAt),
-		StoppedBeforeMs: ms(j.StoppedBefore),
+		StoppedBeforeMs: ms(j.StoppedBefore), Key: j.Key,
 	}
 	for _, c := range j.Changes {
 		m.Changes = append(m.Changes, &pb.ChangeRef{Id: c.ID, Version: c.Version})
@@ -37,7 +37,8 @@ func UnmarshalJob(b []byte) (job.Job, error) {
 		ID: m.GetJobId(), Tenant: tenant, Name: m.GetName(), Labels: m.GetLabels(), Status: job.Status(m.GetStatus()),
 		Deleted: m.GetDeleted(), Version: m.GetVersion(), CreatedAt: at(m.GetCreatedAtMs()), UpdatedAt: at(m.GetUpdatedAtMs()),
 		PausedAt: at(m.GetPausedAtMs()), StoppedExecutions: m.GetStoppedExecutions(),
-		Definition: definitionFromPB(m.GetDefinition()), EndsAt: at(m.GetEndsAtMs()), StoppedBefore: at(m.GetStoppedBeforeMs()), Unknown: unknownOf(&m),
+		Definition: definitionFromPB(m.GetDefinition()), EndsAt: at(m.GetEndsAtMs()), StoppedBefore: at(m.GetStoppedBeforeMs()), Key: m.GetKey(),
+		Unknown: unknownOf(&m),
 	}
 	for _, c := range m.GetChanges() {
 		j.Changes = append(j.Changes, job.ChangeRef{ID: c.GetId(), Version: c.GetVersion()})

@@ -27,6 +27,9 @@ func (f *platform) account() *ledger.Account {
 		page, next, err := f.ports.Jobs.List(ctx, job.DefaultTenant, cursor, 1000)
 		f.must(err)
 		for _, j := range page {
+			if j.IsVoid() {
+				continue
+			}
 			a.Jobs = append(a.Jobs, ledger.JobAccount{Job: j})
 		}
 		if cursor = next; next == "" {

@@ -1,4 +1,4 @@
-// Package ledger checks the invariants I1–I10 (services/README.md) on the account of a run: what was promised to clients,
+// Package ledger checks the invariants I1–I12 (services/README.md) on the account of a run: what was promised to clients,
 // what the targets saw, and what is in the history, the archive and the store. It does not know how the run was made, so
 // the bubble, the simulation and the real servers use the same checker.
 package ledger
@@ -146,7 +146,10 @@ type Account struct {
 	// answered with 409.
 	Resumed  map[string]bool
 	Refusals []Refusal
-	// Deleted are the jobs whose deletion was answered. Listed counts the jobs that a client read, page by page, near the
+	// Keyed are the registrations with a key, and ByKey is which job a client was shown near the end that asked for a key.
+	Keyed []Keyed
+	ByKey map[string]string
+	// Deleted are the jobs whose deletion was requested. Listed counts the jobs that a client read, page by page, near the
 	// end, and Executions the executions of some; both are nil if no client read any.
 	Deleted    map[string]bool
 	Listed     map[string]int
@@ -214,6 +217,7 @@ func Check(a *Account) []Violation {
 	checkRequesters(r, a)
 	checkPromises(r, a, i)
 	checkOwed(r, a, i)
+	checkKeys(r, a)
 	return r.violations
 }
 

@@ -30,7 +30,9 @@ func RequestsOf(method, path string, status int, answer http.Header, jobIDs []st
 	case "createJob", "createJobs":
 		var list []Request
 		for _, id := range jobIDs {
-			q.JobID = id
+			if q.JobID = id; id == "" {
+				q.Done = false
+			}
 			list = append(list, q)
 		}
 		if len(list) == 0 {
@@ -48,7 +50,7 @@ func RequestsOf(method, path string, status int, answer http.Header, jobIDs []st
 	return []Request{q}
 }
 
-// JobsIn returns the ids of the jobs in an answer to a creation, single or of a batch.
+// JobsIn returns the ids of the jobs in an answer to a creation, single or of a batch; "" for one that may have been created or not.
 func JobsIn(answer []byte) (ids []string) {
 	type created struct {
 		ID string `json:"job_id"`
@@ -56,7 +58,8 @@ func JobsIn(answer []byte) (ids []string) {
 	var body struct {
 		created
 		Results []struct {
-			Job created `json:"job"`
+			Status int     `json:"status"`
+			Job    created `json:"job"`
 		} `json:"results"`
 	}
 	if err := json.Unmarshal(answer, &body); err != nil {
@@ -66,7 +69,7 @@ func JobsIn(answer []byte) (ids []string) {
 		ids = append(ids, body.ID)
 	}
 	for _, r := range body.Results {
-		if r.Job.ID != "" {
+		if r.Job.ID != "" || r.Status >= http.StatusInternalServerError {
 			ids = append(ids, r.Job.ID)
 		}
 	}

@@ -20,6 +20,8 @@ var (
 	opDefinition    = newOp("cold", "Definition", Read, seldom)
 	opClaimKey      = newOp("cold", "ClaimKey", Write, seldom)
 	opRuns          = newOp("cold", "Runs", Read, seldom)
+	opHoldJobKey    = newOp("cold", "HoldJobKey", WriteSerial, seldom)
+	opJobOfKey      = newOp("cold", "JobOfKey", Read, seldom)
 	opSwapRuns      = newOp("cold", "SwapRuns", WriteSerial, seldom)
 	opFinishKey     = newOp("cold", "FinishKey", Write, seldom)
 )
@@ -84,6 +86,14 @@ func (c jobs) Runs(ctx context.Context, id string) ([]job.Locator, error) {
 func (c jobs) SwapRuns(ctx context.Context, id string, old, runs []job.Locator) error {
 	old, runs = slices.Clone(old), slices.Clone(runs)
 	return do(ctx, c.p, opSwapRuns, id, func(ctx context.Context) error { return c.p.w.cold.SwapRuns(ctx, id, old, runs) })
+}
+
+func (c jobs) HoldJobKey(ctx context.Context, j job.Job, gone string) (string, error) {
+	return through(ctx, c.p, opHoldJobKey, j.ID, func(ctx context.Context) (string, error) { return c.p.w.cold.HoldJobKey(ctx, j, gone) })
+}
+
+func (c jobs) JobOfKey(ctx context.Context, tenant job.Tenant, key string) (string, error) {
+	return through(ctx, c.p, opJobOfKey, key, func(ctx context.Context) (string, error) { return c.p.w.cold.JobOfKey(ctx, tenant, key) })
 }
 
 func (c jobs) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) ([]job.Job, string, error) {

@@ -18,6 +18,7 @@ const readJobs = 2
 // read makes a client read the jobs, and the executions of some of them, page by page.
 func (w *world) read() {
 	w.listed = w.pages("/jobs", "job_id")
+	w.readByKey()
 	w.mu.Lock()
 	var ids []string
 	for _, id := range w.registered {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -9,23 +10,10 @@ import (
 
 // asked notes a request for a change, and its answer; the status is 0 if there was none.
 func (w *world) asked(method, path string, status int, h http.Header, answer map[string]any) {
-	var jobIDs []string
-	note := func(v any) {
-		row, _ := v.(map[string]any)
-		if id, _ := row["job_id"].(string); id != "" {
-			jobIDs = append(jobIDs, id)
-		}
-	}
-	note(answer)
-	results, _ := answer["results"].([]any)
-	for _, one := range results {
-		if result, ok := one.(map[string]any); ok {
-			note(result["job"])
-		}
-	}
+	text, _ := json.Marshal(answer) // it was JSON
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.requests = append(w.requests, ledger.RequestsOf(method, path, status, h, jobIDs)...)
+	w.requests = append(w.requests, ledger.RequestsOf(method, path, status, h, ledger.JobsIn(text))...)
 }
 
 // administer makes a tenant and keys, as an operator of the installation does, and tries again what was not answered.

@@ -161,7 +161,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		Excused: map[string][]ledger.Window{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
 		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals, Requests: w.requests,
 		Settles: settleFor - time.Minute,
-		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown,
+		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown, Keyed: w.keyed, ByKey: w.byKey,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
 	switch w.faults.weather.Name { // in the others a settler may stand still for as long as the faults last
@@ -179,6 +179,9 @@ func (w *world) account(until time.Time) *ledger.Account {
 	effective := map[string]time.Time{}
 	rows, _, _ := w.cold.List(ctx, job.DefaultTenant, "", everything)
 	for _, row := range rows {
+		if row.IsVoid() {
+			continue
+		}
 		superseded, _ := w.cold.Superseded(row.ID)
 		superseded = slices.DeleteFunc(superseded, func(d job.Definition) bool { return d.ID == row.Definition.ID })
 		for _, d := range append(superseded, row.Definition) {

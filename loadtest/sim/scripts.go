@@ -21,6 +21,8 @@ type script struct {
 	// attempts is how many the job's retry policy allows, pause the shortest pause before a retry: its jitter is a quarter.
 	attempts int
 	pause    time.Duration
+	// rival is set if another client registers a job with the same key at the same time.
+	rival bool
 }
 
 // scripts makes the workload of a seed: jobs of every kind, with changes of every kind. The scripts of one list are
@@ -50,6 +52,9 @@ func scripts(d dice, began time.Time) [][]script {
 		if s.body["type"] != "one_shot" {
 			bounds(d, &s, began)
 			overlap(d, &s, behaviour)
+		}
+		if d.roll("named/%s", n) < 0.5 {
+			s.body["key"], s.rival = "team:"+n, d.roll("rival/%s", n) < 0.5
 		}
 		s.changes = changes(d, &s)
 		list[i] = s

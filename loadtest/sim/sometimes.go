@@ -49,6 +49,12 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 		n["a change of the clocks"]++
 	}
 	seenByAccount(n, a)
+	for _, k := range a.Keyed {
+		if k.JobID == "" {
+			n["a key that another job had"]++
+		}
+	}
+	n["a key of a job that was deleted"] = w.reused
 	for _, j := range a.Jobs {
 		if !j.Job.StoppedBefore.IsZero() {
 			n["an execution whose place another took"]++

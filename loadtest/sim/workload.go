@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,22 +58,27 @@ func (w *world) play(scripts []script) {
 func (w *world) register(scripts []script) (ids []string) {
 	name := scripts[0].name
 	if len(scripts) == 1 {
-		answer, ok := w.request(name, http.StatusCreated, http.MethodPost, "/jobs", scripts[0].body, "Idempotency-Key", name)
-		if !ok {
-			return nil
+		if id := w.registerOne(scripts[0]); id != "" {
+			return []string{id}
 		}
-		id, _ := answer["job_id"].(string)
-		return []string{id}
+		return nil
 	}
 	bodies := make([]map[string]any, len(scripts))
 	for i, s := range scripts {
 		bodies[i] = s.body
 	}
-	answer, ok := w.request(name, http.StatusOK, http.MethodPost, "/jobs:batch", map[string]any{"jobs": bodies}, "Idempotency-Key", name)
-	if !ok {
-		return nil
+	from := time.Now()
+	var results []any
+	for try := 0; try == 0 || slices.ContainsFunc(results, unavailable); try++ { // which of them were created shows when the request is repeated
+		if try > 0 {
+			w.after(time.Second, func() {})
+		}
+		answer, ok := w.request(name, http.StatusOK, http.MethodPost, "/jobs:batch", map[string]any{"jobs": bodies}, "Idempotency-Key", name)
+		if !ok {
+			return nil
+		}
+		results, _ = answer["results"].([]any)
 	}
-	results, _ := answer["results"].([]any)
 	for i, r := range results {
 		result, _ := r.(map[string]any)
 		row, _ := result["job"].(map[string]any)
@@ -87,9 +93,16 @@ func (w *world) register(scripts []script) (ids []string) {
 			w.mu.Lock()
 			w.together++
 			w.mu.Unlock()
+			w.wasKeyed(scripts[i], id, from)
 		}
 	}
 	return ids
+}
+
+// unavailable reports whether a result of a batch is that a server did not answer.
+func unavailable(result any) bool {
+	r, _ := result.(map[string]any)
+	return r["status"] == float64(http.StatusServiceUnavailable)
 }
 
 // hasEnded reports whether a job's end is past, or so near that there may be no occurrence before it.
@@ -212,6 +225,9 @@ func (w *world) cancel(s script, id, what string) {
 	w.mu.Unlock()
 	if _, ok := w.request(s.name, status, method, path, nil); ok {
 		w.stopped(ledger.Stop{JobID: id, Kind: ledger.StopCancel}, "")
+		if s.body["key"] != nil && what == "delete" {
+			w.registerAgain(s)
+		}
 	}
 }
 
@@ -349,7 +365,7 @@ func (w *world) once(name, method, path string, body any, headers []string) (sta
 	if body != nil {
 		text, _ = json.Marshal(body)
 	}
-	r := httptest.NewRequestWithContext(p.ctx, method, "/api/v1"+path, bytes.NewReader(text))
+	r := httptest.NewRequestWithContext(p.ctx, method, "/api/v1"+w.named(method, path), bytes.NewReader(text))
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}

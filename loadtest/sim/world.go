@@ -1,5 +1,5 @@
 // Package sim is the whole simulation: six services, two of each, in one testing/synctest bubble over simulated servers,
-// with faults that follow from a seed. At the end package ledger checks the invariants I1–I10 on the account of the run.
+// with faults that follow from a seed. At the end package ledger checks the invariants I1–I12 on the account of the run.
 package sim
 
 import (
@@ -95,6 +95,9 @@ type world struct {
 	triggers   []ledger.Trigger
 	resumed    map[string]bool
 	refusals   []ledger.Refusal
+	keyed      []ledger.Keyed
+	byKey      map[string]string
+	reused     int // keys of deleted jobs that another job got
 	attempts   map[string]int
 	pauses     map[string]time.Duration
 	redriven   int

@@ -58,7 +58,7 @@ func (v *view) schedule() job.Schedule {
 // play registers the user's job and makes its changes.
 func (u *user) play(ctx context.Context) {
 	u.until(ctx, u.script.begin)
-	v, ok := u.request(ctx, http.StatusCreated, http.MethodPost, "/jobs", u.script.body, "Idempotency-Key", u.key("job", 0))
+	v, ok := u.register(ctx)
 	if !ok {
 		u.t.Errorf("users: %s was never registered", u.script.name)
 		return
@@ -143,6 +143,10 @@ func (u *user) change(ctx context.Context, c change, version *int) bool {
 		method, status := http.MethodDelete, http.StatusNoContent
 		if c.what == "cancel" {
 			method, path, status = http.MethodPost, path+"/cancel", http.StatusOK
+		} else {
+			u.mu.Lock()
+			u.said.Deleted[u.id] = true // answered or not
+			u.mu.Unlock()
 		}
 		if _, ok := u.request(ctx, status, method, path, nil); ok {
 			u.stopped(ledger.Stop{Kind: ledger.StopCancel})

@@ -17,6 +17,8 @@ type script struct {
 	attempts int
 	// pause is the shortest pause before a retry: a policy's jitter is a quarter.
 	pause time.Duration
+	// rival is set if another user registers a job with the same key at the same time.
+	rival bool
 }
 
 // change is something that a user requests at a time after the start.
@@ -83,6 +85,9 @@ func newScript(cfg Config, d *rand.Rand, name string, began time.Time, t *target
 	}
 	if !cfg.NoPrecision && d.IntN(3) == 0 {
 		s.body["idempotency_key_template"] = "key-{run_at}"
+	}
+	if !cfg.NoPrecision && d.IntN(2) == 0 {
+		s.body["key"], s.rival = fmt.Sprintf("%s:%d", name, began.UnixNano()), d.IntN(2) == 0
 	}
 	if s.body["type"] != "one_shot" && !cfg.NoPrecision && d.IntN(3) == 0 {
 		s.body["overlap_policy"] = pick(d, "skip", "skip", "buffer_one", "cancel_other", "terminate_other")

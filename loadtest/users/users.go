@@ -81,7 +81,7 @@ func Start(t *testing.T, cfg Config) *Users {
 		t: t, cfg: cfg, targets: newTargets(t), began: time.Now(), client: http.Client{Timeout: 20 * time.Second}, jobs: map[string]*user{},
 		answer: map[int]int{}, definitions: map[string][]string{}, changed: map[string][]time.Time{},
 		said: ledger.Account{
-			MaxAttempts: map[string]int{}, RetryAfter: map[string]time.Duration{}, Resumed: map[string]bool{}, Updated: map[string]time.Time{},
+			MaxAttempts: map[string]int{}, RetryAfter: map[string]time.Duration{}, Resumed: map[string]bool{}, Deleted: map[string]bool{}, Updated: map[string]time.Time{},
 		},
 	}
 	t.Logf("users: seed %d, %d jobs for %s", cfg.Seed, cfg.Jobs, cfg.Lasts)
@@ -158,7 +158,7 @@ func (u *Users) Fill(a *ledger.Account) {
 	a.Stops = append(a.Stops, u.said.Stops...)
 	a.Registered, a.MaxAttempts, a.RetryAfter = append(a.Registered, u.said.Registered...), u.said.MaxAttempts, u.said.RetryAfter
 	a.Triggers, a.Resumed, a.Refusals = append(a.Triggers, u.said.Triggers...), u.said.Resumed, append(a.Refusals, u.said.Refusals...)
-	a.Requests = append(a.Requests, u.said.Requests...)
+	a.Requests, a.Keyed, a.Deleted = append(a.Requests, u.said.Requests...), append(a.Keyed, u.said.Keyed...), u.said.Deleted
 	a.Settles = time.Second // everything before the end was waited for
 	a.Travel, a.TellsWithin = travel, Slack
 	gone := map[string]time.Time{}

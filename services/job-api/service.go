@@ -186,7 +186,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		TLS: cfg.TLS, LocalHostsOnly: cfg.LocalHostsOnly, MaxBodyBytes: cfg.MaxBodyBytes, MaxBatchBytes: cfg.MaxBatchBytes,
 		MaxConnections: cfg.MaxConnections, DrainLimit: cfg.DrainLimit, AnswerLimit: cfg.AnswerLimit,
 	}, edge.Deps{
-		Document: document, Problems: problems, Guard: guard, Full: deps.Full, Entropy: deps.Entropy, Admin: deps.Admin,
+		Document: document, Problems: problems, Guard: guard, JobOfKey: deps.Jobs.JobOfKey, Full: deps.Full, Entropy: deps.Entropy, Admin: deps.Admin,
 		Logger: deps.Logger, Metrics: deps.Metrics, Clock: deps.Clock,
 	}, operations)
 	if err != nil {

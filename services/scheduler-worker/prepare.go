@@ -128,6 +128,9 @@ func jobIDs(tasks []*task) []string {
 
 // judge applies the rules of step 4 in services/README.md to one entry and its job row.
 func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) prepared {
+	if found && row.IsVoid() { // its entries come from a request that another has overtaken
+		return prepared{aside: func(ctx context.Context) (time.Time, error) { return time.Time{}, s.finish(ctx, t) }}
+	}
 	if t.entry.Change != nil {
 		return s.judgeChange(t, row, found)
 	}

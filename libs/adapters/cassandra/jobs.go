@@ -239,11 +239,15 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 			return failed("replace job", err)
 		}
 	}
+	if err := s.keepJobKey(ctx, &j); err != nil {
+		return failed("replace job", err)
+	}
 	standing := map[string]any{}
 	applied, err := s.session.Query("UPDATE jobs USING TTL ? SET version = ?, row = ? WHERE job_id = ? IF version = ?",
 		keep, j.Version, wire.MarshalJob(&j), j.ID, j.Version-1).MapScanCASContext(ctx, standing)
 	if err == nil && applied && keep > 0 {
 		_ = s.list(ctx, &j) // the change stands, whatever happens to its listing
+		s.expireJobKey(ctx, &j, keep)
 	}
 	if err == nil && !applied {
 		if err = jobstore.ErrConflict; standing["version"] == nil || standing["version"] == int64(0) {
@@ -256,7 +260,13 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 // Remove implements jobstore.Jobs. The listing stays, as a listing without its job is passed over: a tombstone for each would stand in
 // the way of those who read it.
 func (s *JobStore) Remove(ctx context.Context, _ job.Tenant, jobID string) error {
-	err := s.session.Query("DELETE FROM definitions WHERE job_id = ?", jobID).Idempotent(true).ExecContext(ctx)
+	row, err := s.Get(ctx, jobID)
+	if err == nil {
+		err = s.freeJobKey(ctx, &row)
+	}
+	if err == nil || errors.Is(err, jobstore.ErrNotFound) {
+		err = s.session.Query("DELETE FROM definitions WHERE job_id = ?", jobID).Idempotent(true).ExecContext(ctx)
+	}
 	if err == nil {
 		err = s.session.Query("DELETE FROM runs WHERE job_id = ?", jobID).Idempotent(true).ExecContext(ctx)
 	}

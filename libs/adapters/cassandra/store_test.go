@@ -201,9 +201,17 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 					ID: fmt.Sprintf("job_%d_%s", i, strings.ReplaceAll(how, " ", "_")), Tenant: 7, Status: c.status, Deleted: c.deleted,
 					Version: 1, UpdatedAt: now, Definition: job.Definition{ID: "def_1", Schedule: c.s},
 				}
+				j.Key = j.ID
 				before := j
 				before.Status, before.Deleted = job.StatusActive, false
-				var err error
+				holder := j
+				if strings.HasPrefix(how, "changed") {
+					holder = before
+				}
+				_, err := jobs.HoldJobKey(t.Context(), holder, "")
+				if err != nil {
+					t.Fatal(err)
+				}
 				switch how {
 				case "created", "created alone":
 					err = jobs.Create(t.Context(), j, how == "created alone")
@@ -222,10 +230,14 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 					t.Fatal(err)
 				}
 				for statement, of := range map[string]string{
-					"SELECT TTL(row) FROM jobs WHERE job_id = ?":     "its row",
-					"SELECT TTL(version) FROM jobs WHERE job_id = ?": "its version",
+					"SELECT TTL(row) FROM jobs WHERE job_id = ?":                                "its row",
+					"SELECT TTL(version) FROM jobs WHERE job_id = ?":                            "its version",
+					"SELECT TTL(job_id) FROM job_keys WHERE tenant_id = '00000007' AND key = ?": "its key",
 				} {
 					var left *int
+					if c.deleted && strings.HasPrefix(how, "changed") && of == "its key" { // it is free again
+						continue
+					}
 					if err := session.Query(statement, j.ID).ScanContext(t.Context(), &left); err != nil {
 						t.Fatal(err)
 					}

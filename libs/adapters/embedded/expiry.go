@@ -87,6 +87,9 @@ func (s *JobStore) dropJob(jobID string, now time.Time) error {
 	if at := jobstore.Expiry(&row); at.IsZero() || at.After(now) {
 		return nil
 	}
+	if err := s.freeJobKey(&row); err != nil {
+		return err
+	}
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
 	if err := errors.Join(b.Delete(jobKey(jobID), nil), b.Delete(listingKey(row.Tenant, jobID), nil)); err != nil {

@@ -200,7 +200,7 @@ func (s *JobStore) existing(ids []string) (map[string]bool, error) {
 
 // Replace implements jobstore.Jobs.
 func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
-	return s.write([]string{j.ID}, func(b *pebble.Batch) error {
+	err := s.write([]string{j.ID}, func(b *pebble.Batch) error {
 		old, err := s.Get(ctx, j.ID)
 		if err != nil {
 			return err
@@ -210,6 +210,10 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 		}
 		return setJob(b, j)
 	})
+	if err == nil && j.Deleted {
+		_ = s.freeJobKey(&j) // the change stands; whoever wants the key finds that this job is gone
+	}
+	return err
 }
 
 // write fills a batch under the rows' locks and applies it there. It waits for the fsync without the locks: a request that reads
@@ -248,10 +252,17 @@ func setJob(b *pebble.Batch, j job.Job) error {
 }
 
 // Remove implements jobstore.Jobs. What the row's expiry would have dropped is not there any more by then.
-func (s *JobStore) Remove(_ context.Context, tenant job.Tenant, jobID string) error {
+func (s *JobStore) Remove(ctx context.Context, tenant job.Tenant, jobID string) error {
 	return s.write([]string{jobID}, func(b *pebble.Batch) error {
 		definitions := text([]byte{tableDefinition}, jobID)
-		err := errors.Join(b.Delete(listingKey(tenant, jobID), nil), b.Delete(jobKey(jobID), nil), b.Delete(runsKey(jobID), nil),
+		row, err := s.Get(ctx, jobID)
+		if err == nil {
+			err = s.freeJobKey(&row)
+		}
+		if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
+			return err
+		}
+		err = errors.Join(b.Delete(listingKey(tenant, jobID), nil), b.Delete(jobKey(jobID), nil), b.Delete(runsKey(jobID), nil),
 			b.DeleteRange(definitions, after(definitions), nil))
 		if err != nil {
 			return fmt.Errorf("embedded: remove job: %w", err)

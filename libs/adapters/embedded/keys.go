@@ -24,6 +24,7 @@ const (
 	tableStarted    = 'e' // execution id 0 attempt
 	tableHanded     = 'f' // number
 	tableRuns       = 'r' // job id
+	tableJobKey     = 'n' // tenant 0 key
 	tableExpiry     = 'z' // when, the key of the row that expires then
 )
 

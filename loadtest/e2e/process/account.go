@@ -42,6 +42,9 @@ func (p *Process) readJobs(db *embedded.DB, a *ledger.Account) error {
 		return err
 	}
 	for _, row := range rows {
+		if row.IsVoid() {
+			continue
+		}
 		events, err := ledger.History(ctx, history, jobstore.OfJob(&row), a.From)
 		if err != nil {
 			return err

@@ -138,6 +138,26 @@ var mutants = []mutant{
 		to:   "_ = d.EffectiveAt\n",
 	},
 	{
+		name: "a key is taken from a job that is about to be created", file: "services/job-api/internal/writes/jobkey.go",
+		from: "err := ws.deps.Jobs.Create(ctx, job.Void(holder, j.Tenant, job.Instant(ws.deps.Clock.Now())), true)",
+		to:   "var err error",
+	},
+	{
+		name: "a request goes on whose key another took", file: "services/job-api/internal/writes/jobkey.go",
+		from: "if err == nil && standing.IsVoid() {\n\t\treturn lostKey()",
+		to:   "if err == nil && standing.IsVoid() {\n\t\treturn nil",
+	},
+	{
+		name: "a job that is deleted keeps its key", file: "services/job-api/internal/writes/jobkey.go",
+		from: "case !standing.Deleted:",
+		to:   "case !standing.Deleted || standing.Key != \"\":",
+	},
+	{
+		name: "entries of a job that never was are fired", file: "services/scheduler-worker/prepare.go",
+		from: "if found && row.IsVoid() {",
+		to:   "if found && row.IsVoid() && row.Status == \"\" {",
+	},
+	{
 		name: "an execution does not enter", file: "libs/overlap/overlap.go",
 		from: "if err = jobs.SwapRuns(ctx, jobID, runs, next); !errors.Is(err, jobstore.ErrConflict) {",
 		to:   "if !errors.Is(err, jobstore.ErrConflict) {",

@@ -30,6 +30,7 @@ type Cold struct {
 	definitions map[string]map[string][]byte
 	claims      map[string]jobstore.Claim
 	runs        map[string][]byte
+	jobKeys     map[tenantKey]string
 	settings    map[string][]byte
 
 	low     []int64
@@ -48,6 +49,12 @@ type Cold struct {
 	letters []job.DeadLetter
 }
 
+// tenantKey is the key of a tenant's job.
+type tenantKey struct {
+	tenant job.Tenant
+	key    string
+}
+
 // minute is one bucket: its rows in key order.
 type minute struct {
 	rows []job.PendingRow
@@ -57,7 +64,7 @@ type minute struct {
 func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
 		jobs: map[string][]byte{}, before: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
-		runs: map[string][]byte{}, settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
+		runs: map[string][]byte{}, jobKeys: map[tenantKey]string{}, settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
 		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, repeated: map[string]Repeat{}, paused: map[string]time.Time{}, events: map[string]map[string]job.Event{},
 	}
 	for p := range partitions {
@@ -202,6 +209,36 @@ func (c *Cold) ReplaceUnseen(_ context.Context, j job.Job, unseen bool) error {
 	return nil
 }
 
+// freeJobKey takes a key from a job that is gone.
+func (c *Cold) freeJobKey(j *job.Job) {
+	if k := (tenantKey{j.Tenant, j.Key}); c.jobKeys[k] == j.ID {
+		delete(c.jobKeys, k)
+	}
+}
+
+// HoldJobKey implements jobstore.Jobs. A job that is deleted keeps its key until it is asked for, as if the process that deleted it had died
+// before it freed the key.
+func (c *Cold) HoldJobKey(_ context.Context, j job.Job, gone string) (holder string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := tenantKey{j.Tenant, j.Key}
+	if standing := c.jobKeys[k]; standing != "" && standing != gone {
+		return standing, nil
+	}
+	c.jobKeys[k] = j.ID
+	return j.ID, nil
+}
+
+// JobOfKey implements jobstore.Jobs.
+func (c *Cold) JobOfKey(_ context.Context, tenant job.Tenant, key string) (jobID string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if jobID = c.jobKeys[tenantKey{tenant, key}]; jobID == "" {
+		return "", jobstore.ErrNotFound
+	}
+	return jobID, nil
+}
+
 // Updated returns when the definitions made by updates took effect; for a definition made by a resume, when the pause did.
 func (c *Cold) Updated() map[string]time.Time {
 	c.mu.Lock()
@@ -214,6 +251,7 @@ func (c *Cold) Remove(_ context.Context, tenant job.Tenant, jobID string) error 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if j, err := c.get(jobID); err == nil && j.Tenant == tenant {
+		c.freeJobKey(&j)
 		delete(c.jobs, jobID)
 	}
 	delete(c.definitions, jobID)

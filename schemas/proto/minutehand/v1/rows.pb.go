@@ -304,8 +304,10 @@ type Job struct {
 	Changes []*ChangeRef `protobuf:"bytes,14,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Executions of the schedule for instants before it are stopped: a later one took their place.
 	StoppedBeforeMs int64 `protobuf:"varint,15,opt,name=stopped_before_ms,json=stoppedBeforeMs,proto3" json:"stopped_before_ms,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// A name that no other job of the tenant has.
+	Key           string `protobuf:"bytes,16,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -441,6 +443,13 @@ func (x *Job) GetStoppedBeforeMs() int64 {
 		return x.StoppedBeforeMs
 	}
 	return 0
+}
+
+func (x *Job) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
 }
 
 type ChangeRef struct {
@@ -662,7 +671,7 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\x0eoverlap_policy\x18\n" +
 	" \x01(\tR\roverlapPolicy\x12\x1a\n" +
 	"\bpriority\x18\v \x01(\tR\bpriority\x12\x1c\n" +
-	"\tprecision\x18\f \x01(\rR\tprecision\"\xde\x04\n" +
+	"\tprecision\x18\f \x01(\rR\tprecision\"\xf0\x04\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x12\n" +
@@ -683,7 +692,8 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\n" +
 	"ends_at_ms\x18\r \x01(\x03R\bendsAtMs\x122\n" +
 	"\achanges\x18\x0e \x03(\v2\x18.minutehand.v1.ChangeRefR\achanges\x12*\n" +
-	"\x11stopped_before_ms\x18\x0f \x01(\x03R\x0fstoppedBeforeMs\x1a9\n" +
+	"\x11stopped_before_ms\x18\x0f \x01(\x03R\x0fstoppedBeforeMs\x12\x10\n" +
+	"\x03key\x18\x10 \x01(\tR\x03key\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +

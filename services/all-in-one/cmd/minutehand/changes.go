@@ -9,7 +9,7 @@ import (
 
 type changesCmd struct {
 	listed
-	Job          string `arg:"" optional:"" help:"The job's id (job_…); without, what was done to the tenant's keys and holds."`
+	Job          string `arg:"" optional:"" help:"The job's id (job_…), or key: and its key; without, what was done to the tenant's keys and holds."`
 	Installation bool   `help:"What was done to tenants, to the installation's keys and to its hold."`
 }
 

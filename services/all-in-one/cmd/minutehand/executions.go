@@ -26,7 +26,7 @@ func (executionsCmd) Help() string {
 
 type executionListCmd struct {
 	paged
-	Job   string `arg:"" help:"The job's id (job_…)."`
+	Job   string `arg:"" help:"The job's id (job_…), or key: and its key."`
 	State string `help:"Only executions in this state: succeeded, retrying, dead, cancelled or skipped." placeholder:"STATE"`
 	From  string `help:"Only those that were due at this instant or later." placeholder:"RFC3339"`
 	To    string `help:"Only those that were due before this instant." placeholder:"RFC3339"`

@@ -104,7 +104,7 @@ func (c *createCmd) job() (map[string]any, error) {
 // jobRef is a command about one job.
 type jobRef struct {
 	client
-	Job string `arg:"" help:"The job's id (job_…)."`
+	Job string `arg:"" help:"The job's id (job_…), or key: and its key."`
 }
 
 func (c *jobRef) path(tail string) string { return "/jobs/" + url.PathEscape(c.Job) + tail }
@@ -291,7 +291,7 @@ func (c *listCmd) Run(ctx context.Context) error {
 func jobTable(w io.Writer, jobs []map[string]any, wide bool) {
 	header := []any{"JOB", "NAME", "TYPE", status("STATUS"), "NEXT RUN", "LAST FIRED"}
 	if wide {
-		header = append(header, "SCHEDULE", "TARGET", "LABELS", "ATTEMPTS", "MISSED RUNS", "CHANGED")
+		header = append(header, "KEY", "SCHEDULE", "TARGET", "LABELS", "ATTEMPTS", "MISSED RUNS", "CHANGED")
 	}
 	t := newTable(w, header...)
 	for _, j := range jobs {
@@ -300,7 +300,7 @@ func jobTable(w io.Writer, jobs []map[string]any, wide bool) {
 			target, _ := j["target"].(map[string]any)
 			retry, _ := j["retry_policy"].(map[string]any)
 			labels, _ := j["labels"].(map[string]any)
-			cells = append(cells, planned(j), target["url"], pairs(labels), retry["max_attempts"], j["missed_run_policy"], when(j["updated_at"]))
+			cells = append(cells, j["key"], planned(j), target["url"], pairs(labels), retry["max_attempts"], j["missed_run_policy"], when(j["updated_at"]))
 		}
 		t.row(cells...)
 	}

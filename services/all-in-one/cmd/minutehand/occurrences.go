@@ -9,7 +9,7 @@ import (
 
 type occurrencesCmd struct {
 	paged
-	Job  string `arg:"" help:"The job's id (job_…)."`
+	Job  string `arg:"" help:"The job's id (job_…), or key: and its key."`
 	From string `help:"Only instants from this one on." placeholder:"RFC3339"`
 	To   string `help:"Only instants before this one; now by default. Those ahead are shown as planned." placeholder:"RFC3339"`
 }

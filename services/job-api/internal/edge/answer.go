@@ -3,8 +3,10 @@ package edge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/v1" // semantics of encoding/json, in less time
@@ -42,8 +44,11 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, op *endpoint, do O
 		p = problem.Full()
 	}
 	if p == nil {
-		var err error
-		if resp, err = do(ctx, req); err != nil {
+		err := e.resolve(ctx, req)
+		if err == nil {
+			resp, err = do(ctx, req)
+		}
+		if err != nil {
 			p = e.deps.Problems.Of(err, req)
 		} else if op.id != "previewSchedule" { // a preview needs no server
 			e.deps.Problems.answered()
@@ -59,6 +64,24 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, op *endpoint, do O
 	span.SetAttributes(attribute.Int("http.response.status_code", status))
 	e.metrics.requests.WithLabelValues(op.id, strconv.Itoa(status)).Inc()
 	e.metrics.duration.WithLabelValues(op.id).Observe(e.deps.Clock.Since(began).Seconds())
+}
+
+// keyReference begins what stands for a job's id where a client names the job by its key.
+const keyReference = "key:"
+
+// resolve puts a job's id in the place of its key in a request's path.
+func (e *Edge) resolve(ctx context.Context, r *Request) error {
+	key, ok := strings.CutPrefix(r.PathValue("id"), keyReference)
+	if !ok {
+		return nil
+	}
+	id, err := e.deps.JobOfKey(ctx, r.Tenant(), key)
+	if err != nil {
+		return fmt.Errorf("find the job of a key: %w", err)
+	}
+	r.SetPathValue("id", id)
+	r.Parameters["id"] = id
+	return nil
 }
 
 // takesWork reports whether an operation makes new work. The others are carried out on a full disk too, above all those

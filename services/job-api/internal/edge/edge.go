@@ -7,12 +7,14 @@
 package edge
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/services/job-api/internal/access"
 )
 
@@ -49,6 +52,8 @@ type Deps struct {
 	Problems *Problems
 	// Guard finds out who makes a request.
 	Guard *access.Guard
+	// JobOfKey returns the id of the job of a request's tenant that has a key. It is not checked whether there is such a job.
+	JobOfKey func(ctx context.Context, tenant job.Tenant, key string) (jobID string, err error)
 	// Full reports whether the store has no room for new work; nil means never.
 	Full func() bool
 	// Entropy is the source of request ids; it must be safe for concurrent use.
@@ -99,7 +104,7 @@ func (e *Edge) routes(operations map[string]Operation) (http.Handler, error) {
 			r := c.Request()
 			for _, p := range op.parameters {
 				if p.in == "path" {
-					r.SetPathValue(p.name, c.Param(p.name))
+					r.SetPathValue(p.name, unescaped(r.URL, c.Param(p.name)))
 				}
 			}
 			e.answer(c.Response(), r, op, do)
@@ -119,6 +124,18 @@ func (e *Edge) routes(operations map[string]Operation) (http.Handler, error) {
 		}
 	}
 	return router, nil
+}
+
+// unescaped returns a segment of a path without escapes: a client may escape the colon of a job's key. The router decodes a path only where
+// that is without doubt.
+func unescaped(u *url.URL, segment string) string {
+	if u.RawPath == "" {
+		return segment
+	}
+	if text, err := url.PathUnescape(segment); err == nil {
+		return text
+	}
+	return segment
 }
 
 // echoPath turns {name} into :name, and a literal colon into \:.

@@ -51,6 +51,7 @@ type retry struct {
 // Job holds the members of a job that a client writes; an answer has the same members.
 type Job struct {
 	Name string `json:"name"`
+	Key  string `json:"key,omitempty"`
 	Schedule
 	Target        target            `json:"target"`
 	KeyTemplate   string            `json:"idempotency_key_template,omitempty"`

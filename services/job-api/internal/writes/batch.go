@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
-// keyedAtOnce bounds how many jobs of a batch with their own idempotency keys are created concurrently.
+// keyedAtOnce bounds how many jobs of a batch that have keys are created concurrently.
 const keyedAtOnce = 16
 
 // maxBatchFaults bounds the reported faults of a batch; beyond it each job reports its first.
@@ -69,14 +70,16 @@ func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Respons
 	if err := ws.acceptAll(ctx, r, jobs, results, turn.again); err != nil {
 		return edge.Response{}, err
 	}
-	ws.createKeyed(ctx, keyed, results)
-	return turn.finish(ctx, edge.Response{
-		Status: http.StatusOK, Headers: map[string]string{}, Body: map[string]any{"results": results},
-	})
+	ws.createKeyed(ctx, keyed, turn.claim, turn.again, results)
+	resp := edge.Response{Status: http.StatusOK, Headers: map[string]string{}, Body: map[string]any{"results": results}}
+	if slices.ContainsFunc(results, func(b batchResult) bool { return b.Status >= http.StatusInternalServerError }) {
+		return resp, nil // not kept: if the request is repeated, what is missing is created
+	}
+	return turn.finish(ctx, resp)
 }
 
-// checkBatch checks every job of a batch, and notes in results what is wrong. It returns the valid jobs. Those with their
-// own idempotency key are returned separately, by their places.
+// checkBatch checks every job of a batch, and notes in results what is wrong. It returns the valid jobs. Those with a key, or with an
+// idempotency key of their own, are returned separately, by their places.
 func (ws *Writes) checkBatch(
 	r *edge.Request, bodies [][]byte, c jobstore.Claim, results []batchResult,
 ) (jobs []batchJob, keyed map[int]*edge.Request) {
@@ -95,7 +98,7 @@ func (ws *Writes) checkBatch(
 			refuse(i, p)
 			continue
 		}
-		if _, ok := tree["idempotency_key"]; ok {
+		if tree["idempotency_key"] != nil || tree["key"] != nil {
 			keyed[i] = single(r, raw, tree)
 			continue
 		}
@@ -106,9 +109,7 @@ func (ws *Writes) checkBatch(
 		b := batchJob{at: i}
 		body, def, err := form.Parse(raw, c.AcceptedAt, nil)
 		if err == nil {
-			b.job = newJob(r.Tenant(), &body, def, jobstore.Claim{
-				ID: derivedID(job.JobPrefix, c, i), DefinitionID: derivedID(job.DefinitionPrefix, c, i), AcceptedAt: c.AcceptedAt,
-			})
+			b.job = newJob(r.Tenant(), &body, def, derivedClaim(c, i))
 			b.series, err = newSeries(&b.job)
 		}
 		if err != nil {
@@ -123,6 +124,13 @@ func (ws *Writes) checkBatch(
 
 // refused returns the result of a job with a problem.
 func refused(p *problem.Problem) batchResult { return batchResult{Status: p.Status, Problem: p} }
+
+// derivedClaim returns what follows from a request's claim for a place in its batch.
+func derivedClaim(c jobstore.Claim, i int) jobstore.Claim {
+	return jobstore.Claim{
+		ID: derivedID(job.JobPrefix, c, i), DefinitionID: derivedID(job.DefinitionPrefix, c, i), AcceptedAt: c.AcceptedAt,
+	}
+}
 
 // derivedID returns an id that follows from a request's claim and a place in its batch.
 func derivedID(prefix string, c jobstore.Claim, i int) string {
@@ -248,15 +256,15 @@ func (ws *Writes) firstEntries(
 	return entries, rows, nil
 }
 
-// createKeyed creates the jobs that have their own idempotency keys.
-func (ws *Writes) createKeyed(ctx context.Context, keyed map[int]*edge.Request, results []batchResult) {
+// createKeyed creates the jobs that have a key, or an idempotency key of their own.
+func (ws *Writes) createKeyed(ctx context.Context, keyed map[int]*edge.Request, c jobstore.Claim, again bool, results []batchResult) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, keyedAtOnce)
 	for i, r := range keyed {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			resp, err := ws.createJob(ctx, r)
+			resp, err := ws.createAs(ctx, r, derivedClaim(c, i), again)
 			if err != nil {
 				results[i] = refused(ws.deps.Problems.Of(err, r))
 				return

@@ -50,6 +50,9 @@ func (ws *Writes) update(
 		if err != nil {
 			return err
 		}
+		if err := checkKey(j.Key, b.Key); err != nil {
+			return err
+		}
 		if keepBody {
 			def.Target.Body = j.Definition.Target.Body
 		}

@@ -20,6 +20,15 @@ import (
 // createJob accepts a job, in the order of step 1 in services/README.md: claim, entry, job row, answer, write-through.
 func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	now := job.Instant(ws.deps.Clock.Now())
+	return ws.createAs(ctx, r, jobstore.Claim{
+		ID: ws.newID(job.JobPrefix, now), DefinitionID: ws.newID(job.DefinitionPrefix, now), AcceptedAt: now,
+	}, false)
+}
+
+// createAs accepts a job with the ids and the instant of a claim, unless the request has a key under which others were claimed before. With
+// again, an earlier try may have had the same.
+func (ws *Writes) createAs(ctx context.Context, r *edge.Request, claim jobstore.Claim, again bool) (edge.Response, error) {
+	now := claim.AcceptedAt
 	key, err := r.IdempotencyKey()
 	if err != nil {
 		return edge.Response{}, err
@@ -29,9 +38,7 @@ func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response
 	if refusal != nil && (key == "" || !validAt(r.Raw, now.Add(-jobstore.KeyTTL))) {
 		return edge.Response{}, refusal
 	}
-	turn, answered, err := ws.begin(ctx, r, "createJob", key, jobstore.Claim{
-		ID: ws.newID(job.JobPrefix, now), DefinitionID: ws.newID(job.DefinitionPrefix, now), AcceptedAt: now,
-	})
+	turn, answered, err := ws.begin(ctx, r, "createJob", key, claim)
 	if err != nil {
 		return edge.Response{}, err
 	}
@@ -45,8 +52,9 @@ func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response
 		return edge.Response{}, refusal
 	}
 	j := newJob(r.Tenant(), &body, def, turn.claim)
+	turn.again = turn.again || again
 	var standing *job.Job
-	if key != "" {
+	if key != "" || turn.again {
 		if standing, err = ws.createdBefore(ctx, r, &j); err != nil {
 			return edge.Response{}, err
 		}
@@ -55,7 +63,7 @@ func (ws *Writes) createJob(ctx context.Context, r *edge.Request) (edge.Response
 	if standing != nil {
 		resp, err = ws.deps.Reads.Answer(ctx, http.StatusCreated, standing)
 	} else {
-		resp, err = ws.accept(ctx, r, j, key != "", turn.again)
+		resp, err = ws.accept(ctx, r, j, key != "" || j.Key != "", turn.again)
 	}
 	if err != nil {
 		return edge.Response{}, err
@@ -78,6 +86,9 @@ func (ws *Writes) createdBefore(ctx context.Context, r *edge.Request, j *job.Job
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read job %s: %w", j.ID, err)
+	}
+	if standing.IsVoid() {
+		return nil, lostKey()
 	}
 	if ws.tookTooLong(j.CreatedAt) {
 		if begun, err := ws.hasBegun(ctx, &standing); err != nil || !begun {
@@ -103,7 +114,7 @@ func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 func newJob(tenant job.Tenant, body *form.Job, def job.Definition, claim jobstore.Claim) job.Job {
 	def.ID, def.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
 	return job.Job{
-		ID: claim.ID, Tenant: tenant, Name: body.Name, Labels: body.Labels, Status: job.StatusActive, Version: 1,
+		ID: claim.ID, Tenant: tenant, Name: body.Name, Key: body.Key, Labels: body.Labels, Status: job.StatusActive, Version: 1,
 		CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
 	}
 }
@@ -128,6 +139,9 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 		if !ok {
 			return edge.Response{}, noOccurrence()
 		}
+		if err := ws.takeJobKey(ctx, &j); err != nil {
+			return edge.Response{}, err
+		}
 		first.Trace = trace.Of(ctx)
 		entries := []job.Entry{first, ws.creation(r, &j, floor, now)}
 		if err := ws.deps.Pending.Put(jobstore.RowFollows(ctx), entries); err != nil {
@@ -138,7 +152,10 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 			continue
 		}
 		err := ws.deps.Jobs.Create(ctx, j, exclusive)
-		if err != nil && !errors.Is(err, jobstore.ErrExists) {
+		if errors.Is(err, jobstore.ErrExists) {
+			err = ws.keptJobKey(ctx, &j)
+		}
+		if err != nil {
 			return edge.Response{}, fmt.Errorf("create job %s: %w", j.ID, err)
 		}
 		if ws.tookTooLong(now) {

@@ -24,8 +24,12 @@ func (ws *Writes) patchJob(ctx context.Context, r *edge.Request) (edge.Response,
 		}
 		merged := mergePatch(tree, r.Tree)
 		if m, ok := merged.(map[string]any); ok {
-			if p, ok := r.Tree.(map[string]any); ok && p["delay"] != nil && p["run_at"] == nil {
+			p, _ := r.Tree.(map[string]any)
+			if p["delay"] != nil && p["run_at"] == nil {
 				delete(m, "run_at") // a new delay replaces the instant that the old one was resolved to
+			}
+			if key, set := p["key"]; set && key == nil && j.Key != "" {
+				return nil, false, fixedKey()
 			}
 		}
 		if p := edge.Invalid(ws.deps.Document.CheckBody("replaceJob", merged)); p != nil {
