@@ -10,7 +10,6 @@ import (
 type jobFlags struct {
 	File          string            `short:"f" help:"Job as JSON or YAML, '-' for standard input; flags go before what it says." placeholder:"FILE"`
 	Name          string            `help:"Name of the job." placeholder:"NAME"`
-	Key           string            `help:"Key of your own, which no other job has; key:KEY then stands for the job's id." placeholder:"KEY"`
 	Delay         string            `help:"Fire once, this long from now." placeholder:"30s" group:"When:"`
 	RunAt         string            `help:"Fire once, at this instant." placeholder:"RFC3339" group:"When:"`
 	Cron          string            `help:"Fire by this cron expression." placeholder:"EXPR" group:"When:"`
@@ -53,7 +52,7 @@ func (f *jobFlags) apply(job map[string]any) error {
 	if given > 1 {
 		return errors.New("give only one of --delay, --run-at, --cron and --every")
 	}
-	set(job, "name", f.Name, "key", f.Key, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
+	set(job, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
 		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision, "idempotency_key_template", f.KeyTemplate)
 	if f.Occurrences != 0 {
 		job["max_occurrences"] = f.Occurrences

@@ -37,7 +37,8 @@ func (jobsCmd) Help() string {
 type createCmd struct {
 	client
 	jobFlags
-	Key string `name:"idempotency-key" help:"Create at most one job under this key." placeholder:"KEY"`
+	Key            string `help:"Key of your own, which no other job has; key:KEY then stands for the job's id." placeholder:"KEY"`
+	IdempotencyKey string `help:"Create at most one job under this key, however often the command is repeated." placeholder:"KEY"`
 }
 
 // Help implements kong.HelpProvider.
@@ -58,6 +59,7 @@ What was answered with an id is durable, and will fire. Lengths of time are writ
   minutehand jobs create --name report --cron '0 9 * * MON' --timezone Europe/Berlin --url https://example.com/report
   minutehand jobs create --name poll --every 15m --url https://example.com/poll --max-attempts 3 --label team=payments
   minutehand jobs create --name once --delay 1h --url https://example.com --idempotency-key once-1
+  minutehand jobs create --name nightly --key nightly --cron '0 3 * * *' --url https://example.com/nightly     then: minutehand jobs pause key:nightly
   minutehand jobs create -f job.yaml
   minutehand jobs create --name x --run-at 2030-01-01T00:00:00Z --url https://example.com -o yaml     the answer in full`
 }
@@ -69,8 +71,8 @@ func (c *createCmd) Run(ctx context.Context) error {
 		return usageError{err}
 	}
 	var headers []string
-	if c.Key != "" {
-		headers = []string{"Idempotency-Key", c.Key}
+	if c.IdempotencyKey != "" {
+		headers = []string{"Idempotency-Key", c.IdempotencyKey}
 	}
 	var j map[string]any
 	if _, err := c.do(ctx, http.MethodPost, "/jobs", body, &j, headers...); err != nil {
@@ -95,6 +97,7 @@ func (c *createCmd) job() (map[string]any, error) {
 	if err := c.apply(body); err != nil {
 		return nil, err
 	}
+	set(body, "key", c.Key)
 	if c.File == "" && (c.Name == "" || c.URL == "" || body["type"] == nil) {
 		return nil, errors.New("give --name, --url and one of --delay, --run-at, --cron and --every; or the whole job with -f")
 	}
@@ -300,7 +303,8 @@ func jobTable(w io.Writer, jobs []map[string]any, wide bool) {
 			target, _ := j["target"].(map[string]any)
 			retry, _ := j["retry_policy"].(map[string]any)
 			labels, _ := j["labels"].(map[string]any)
-			cells = append(cells, j["key"], planned(j), target["url"], pairs(labels), retry["max_attempts"], j["missed_run_policy"], when(j["updated_at"]))
+			key, _ := j["key"].(string)
+			cells = append(cells, key, planned(j), target["url"], pairs(labels), retry["max_attempts"], j["missed_run_policy"], when(j["updated_at"]))
 		}
 		t.row(cells...)
 	}

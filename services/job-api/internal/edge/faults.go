@@ -139,6 +139,8 @@ func inWords(pattern string) string {
 	switch {
 	case strings.HasPrefix(pattern, "^job_"):
 		return `be a job's id, such as "job_01M7ZJW5E6D77SAJPXRW35C2CA"`
+	case strings.HasPrefix(pattern, "^(job_"):
+		return `be a job's id, such as "job_01M7ZJW5E6D77SAJPXRW35C2CA", or "key:" and its key`
 	case strings.HasPrefix(pattern, "^exe_"):
 		return `be an execution's id, such as "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893456000000"`
 	case strings.HasPrefix(pattern, "^mh_"):
