@@ -54,9 +54,9 @@ type Job struct {
 // MaxStoppedExecutions bounds the cancelled executions that a job remembers.
 const MaxStoppedExecutions = 100
 
-// Void returns a row that keeps an id from ever being that of a job.
-func Void(id string, tenant Tenant, now time.Time) Job {
-	return Job{ID: id, Tenant: tenant, Status: StatusCancelled, Deleted: true, Version: 1, CreatedAt: now, UpdatedAt: now, EndsAt: now}
+// Void returns a row that keeps an id from ever being that of a job, which was to have a key.
+func Void(id string, tenant Tenant, key string, now time.Time) Job {
+	return Job{ID: id, Tenant: tenant, Key: key, Status: StatusCancelled, Deleted: true, Version: 1, CreatedAt: now, UpdatedAt: now, EndsAt: now}
 }
 
 // IsVoid reports whether a row is one of [Void]: there never was a job, whatever entries name its id.

@@ -59,7 +59,7 @@ func (b *onServers) shorten(ctx context.Context) error {
 	keeps := fmt.Sprint(" AND default_time_to_live = ", int(jobstore.HistoryTTL.Seconds())) // of this program, which is built with the tag too
 	history := keeps + " AND compaction = {'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'MINUTES', 'compaction_window_size': 2}"
 	tables := map[string]string{
-		"jobs": "", "pending": "", "listings": "", "listing_days": "", "partition_progress": "", "idempotency_keys": keeps, "definitions": keeps,
+		"jobs": "", "job_keys": "", "pending": "", "listings": "", "listing_days": "", "partition_progress": "", "idempotency_keys": keeps, "definitions": keeps,
 		"dead_letters": keeps, "runs": keeps, "history_weeks": history, "history_minutes": history,
 	}
 	retention, segment := fmt.Sprint(soakKeeps.Milliseconds()), fmt.Sprint(soakKeeps.Milliseconds()/10)

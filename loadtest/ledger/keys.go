@@ -8,8 +8,9 @@ import (
 // Keyed is a request that registers a job with a key, from its first try to its answer.
 type Keyed struct {
 	Key string
-	// JobID is the job that was answered, "" if the answer was that another job has the key.
+	// JobID is the job that was answered, "" if there was another answer, or none. Refused is set if it was that another job has the key.
 	JobID    string
+	Refused  bool
 	From, At time.Time
 }
 
@@ -33,7 +34,7 @@ func checkKeys(r *report, a *Account) {
 		k := &a.Keyed[i]
 		switch {
 		case k.JobID == "":
-			if !a.explains(i) {
+			if k.Refused && !a.explains(i) {
 				r.add("I12", "", "the key %s was refused, and no other job had it", k.Key)
 			}
 		case a.Deleted[k.JobID]:
@@ -55,7 +56,7 @@ func (a *Account) explains(refused int) bool {
 	k := &a.Keyed[refused]
 	for n := range a.Keyed {
 		o := &a.Keyed[n]
-		if n == refused || o.Key != k.Key || o.From.After(k.At) {
+		if n == refused || o.Key != k.Key || o.From.After(k.At) || o.JobID == "" && o.At.Before(k.From) {
 			continue
 		}
 		if !slices.ContainsFunc(a.Stops, func(s Stop) bool {

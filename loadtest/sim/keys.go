@@ -35,21 +35,20 @@ func (w *world) create(s script, client string) string {
 	from := time.Now()
 	answer, _ := w.request(client, http.StatusCreated, http.MethodPost, "/jobs", s.body, "Idempotency-Key", client)
 	id, _ := answer["job_id"].(string)
-	if kind, _ := answer["type"].(string); id != "" || strings.HasSuffix(kind, "/key-taken") {
-		w.wasKeyed(s, id, from)
-	}
+	w.wasKeyed(s, id, answer, from)
 	return id
 }
 
-// wasKeyed notes the answer to a registration with a key.
-func (w *world) wasKeyed(s script, id string, from time.Time) {
+// wasKeyed notes the answer to a registration with a key: a job's id, or a problem, if any.
+func (w *world) wasKeyed(s script, id string, problem map[string]any, from time.Time) {
 	key, ok := s.body["key"].(string)
 	if !ok {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.keyed = append(w.keyed, ledger.Keyed{Key: key, JobID: id, From: from, At: time.Now()})
+	kind, _ := problem["type"].(string)
+	w.keyed = append(w.keyed, ledger.Keyed{Key: key, JobID: id, Refused: strings.HasSuffix(kind, "/key-taken"), From: from, At: time.Now()})
 }
 
 // named returns a path in which a job may be named by its key. A deletion is not, because it frees the key, whether it is answered or not.

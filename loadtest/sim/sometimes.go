@@ -50,7 +50,7 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 	}
 	seenByAccount(n, a)
 	for _, k := range a.Keyed {
-		if k.JobID == "" {
+		if k.Refused {
 			n["a key that another job had"]++
 		}
 	}

@@ -83,6 +83,8 @@ func (w *world) register(scripts []script) (ids []string) {
 		result, _ := r.(map[string]any)
 		row, _ := result["job"].(map[string]any)
 		id, _ := row["job_id"].(string)
+		problem, _ := result["problem"].(map[string]any)
+		w.wasKeyed(scripts[i], id, problem, from)
 		if ended := result["status"] == float64(http.StatusUnprocessableEntity) && hasEnded(scripts[i].body); !ended &&
 			(result["status"] != float64(http.StatusCreated) || id == "") {
 			w.violate("API", "", "%s of a batch was answered %v", scripts[i].name, result)
@@ -93,7 +95,6 @@ func (w *world) register(scripts []script) (ids []string) {
 			w.mu.Lock()
 			w.together++
 			w.mu.Unlock()
-			w.wasKeyed(scripts[i], id, from)
 		}
 	}
 	return ids

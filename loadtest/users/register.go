@@ -3,6 +3,7 @@ package users
 import (
 	"context"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,10 +26,12 @@ func (u *user) register(ctx context.Context) (v view, ok bool) {
 				a.JobID = ""
 			}
 			answers[i] = a
-			if key, keyed := u.script.body["key"].(string); keyed && ctx.Err() == nil {
+			if key, keyed := u.script.body["key"].(string); keyed {
 				u.mu.Lock()
 				defer u.mu.Unlock()
-				u.said.Keyed = append(u.said.Keyed, ledger.Keyed{Key: key, JobID: a.JobID, From: from, At: time.Now()})
+				u.said.Keyed = append(u.said.Keyed, ledger.Keyed{
+					Key: key, JobID: a.JobID, Refused: strings.HasSuffix(a.Type, "/key-taken"), From: from, At: time.Now(),
+				})
 			}
 		})
 	}

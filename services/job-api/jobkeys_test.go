@@ -68,6 +68,56 @@ func TestJobIsFoundUnderItsKey(t *testing.T) {
 	}
 }
 
+func TestBodyMayNameAJobByItsKey(t *testing.T) {
+	s := newServer(t, nil)
+	id := s.create(keyedJob)
+	dead := deadEvent(id)
+	must(t, s.deps.History.PutDeadLetter(t.Context(), job.DeadLetter{Event: dead, Reason: "permanent", At: dead.At}))
+	preview := `{"type":"cron","cron_expr":"H H * * *","job_id":"JOB"}`
+	byID, _ := s.answer(http.StatusOK, http.MethodPost, "/schedules/preview", strings.Replace(preview, "JOB", id, 1))
+	byKey, _ := s.answer(http.StatusOK, http.MethodPost, "/schedules/preview", strings.Replace(preview, "JOB", "key:nightly:report", 1))
+	if byID["description"] != byKey["description"] {
+		t.Errorf("H is %v by id, and %v by key", byID["description"], byKey["description"])
+	}
+	m, _ := s.answer(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive", `{"filter":{"job_id":"key:nightly:report"}}`)
+	if m["redriven"] != 1.0 {
+		t.Errorf("redriven: %v", m)
+	}
+	for path, c := range map[string][2]string{
+		"/schedules/preview":    {strings.Replace(preview, "JOB", "key:other", 1), "/job_id"},
+		"/dead-letters:redrive": {`{"filter":{"job_id":"key:other"}}`, "/filter/job_id"},
+	} {
+		p, _ := s.answer(http.StatusUnprocessableEntity, http.MethodPost, path, c[0])
+		if fault := p["errors"].([]any)[0].(map[string]any); fault["pointer"] != c[1] {
+			t.Errorf("%s with a key that no job has: %v", path, p)
+		}
+	}
+}
+
+func TestRequestThatNamesAJobByItsKeyIsAboutOneJob(t *testing.T) {
+	s := newServer(t, nil)
+	first := s.create(keyedJob)
+	trigger := func(want int, reference string) map[string]any {
+		m, _ := s.answer(want, http.MethodPost, "/jobs/"+reference+"/trigger", "", "Idempotency-Key", "once")
+		return m
+	}
+	x := trigger(http.StatusAccepted, "key:nightly:report")["execution_id"]
+	if again := trigger(http.StatusAccepted, first)["execution_id"]; again != x {
+		t.Errorf("by its id the job was triggered as %v, by its key as %v", again, x)
+	}
+	s.answer(http.StatusNoContent, http.MethodDelete, "/jobs/"+first, "")
+	s.create(keyedJob)
+	trigger(http.StatusUnprocessableEntity, "key:nightly:report")
+}
+
+func TestBatchHasEachKeyOnce(t *testing.T) {
+	s := newServer(t, nil)
+	results := s.batch(`{"jobs":[` + keyedJob + `,` + keyedJob + `]}`).Results
+	if results[0].Status != http.StatusCreated || results[1].Status != http.StatusUnprocessableEntity {
+		t.Errorf("%+v", results)
+	}
+}
+
 func TestKeyBelongsToOneJobUntilItIsDeleted(t *testing.T) {
 	s := newServer(t, nil)
 	first := s.create(keyedJob)

@@ -57,7 +57,11 @@ func (s *JobStore) Get(ctx context.Context, jobID string) (job.Job, error) {
 
 func (s *JobStore) get(ctx context.Context, q *gocql.Query) (job.Job, error) {
 	var row []byte
-	if err := q.ScanContext(ctx, &row); err != nil {
+	err := q.ScanContext(ctx, &row)
+	if err == nil && len(row) == 0 { // it has expired: see Create
+		err = gocql.ErrNotFound
+	}
+	if err != nil {
 		return job.Job{}, failed("job", err)
 	}
 	return wire.UnmarshalJob(row)
@@ -77,6 +81,9 @@ func (s *JobStore) GetMany(ctx context.Context, jobIDs []string) (map[string]*jo
 		it := s.session.Query("SELECT row FROM jobs WHERE job_id IN ?", chunks[i]).Idempotent(true).IterContext(ctx)
 		var row []byte
 		for it.Scan(&row) {
+			if len(row) == 0 {
+				continue
+			}
 			j, err := wire.UnmarshalJob(row)
 			if err != nil {
 				return errors.Join(err, it.Close())
@@ -190,8 +197,9 @@ func (s *JobStore) Create(ctx context.Context, j job.Job, exclusive bool) error 
 	if !exclusive {
 		return s.insert(ctx, &j)
 	}
-	applied, err := s.session.Query("INSERT INTO jobs (job_id, version, row) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?", j.ID, j.Version,
-		wire.MarshalJob(&j), ttl(&j)).MapScanCASContext(ctx, map[string]any{})
+	// Of a row that was inserted for good, and expired after a change, its key is left: see insert.
+	applied, err := s.session.Query("UPDATE jobs USING TTL ? SET version = ?, row = ? WHERE job_id = ? IF version = null", ttl(&j), j.Version,
+		wire.MarshalJob(&j), j.ID).MapScanCASContext(ctx, map[string]any{})
 	if err == nil && !applied {
 		err = jobstore.ErrExists
 	}
@@ -247,7 +255,9 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 		keep, j.Version, wire.MarshalJob(&j), j.ID, j.Version-1).MapScanCASContext(ctx, standing)
 	if err == nil && applied && keep > 0 {
 		_ = s.list(ctx, &j) // the change stands, whatever happens to its listing
-		s.expireJobKey(ctx, &j, keep)
+	}
+	if err == nil && applied && j.Deleted {
+		_ = s.freeJobKey(ctx, &j) // the change stands; whoever wants the key finds that this job is gone
 	}
 	if err == nil && !applied {
 		if err = jobstore.ErrConflict; standing["version"] == nil || standing["version"] == int64(0) {

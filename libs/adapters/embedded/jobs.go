@@ -271,12 +271,13 @@ func (s *JobStore) Remove(ctx context.Context, tenant job.Tenant, jobID string) 
 	})
 }
 
-// RemoveListings implements jobstore.Jobs.
+// RemoveListings implements jobstore.Jobs. It removes the keys, too, that requests which died have taken.
 func (s *JobStore) RemoveListings(_ context.Context, tenant job.Tenant) error {
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
 	prefix := text([]byte{tableListing}, tenant.String())
-	if err := errors.Join(b.DeleteRange(prefix, after(prefix), nil), s.db.commit(b)); err != nil {
+	keys := heldKey(tenant, "")
+	if err := errors.Join(b.DeleteRange(prefix, after(prefix), nil), b.DeleteRange(keys, after(keys), nil), s.db.commit(b)); err != nil {
 		return fmt.Errorf("embedded: remove listings: %w", err)
 	}
 	return nil

@@ -188,7 +188,8 @@ func (c *cancelCmd) Run(ctx context.Context) error { return c.show(ctx, http.Met
 
 // Help implements kong.HelpProvider.
 func (deleteCmd) Help() string {
-	return `Like cancel, and the job is gone from the list. Deleting it again is no mistake.
+	return `Like cancel, and the job is gone from the list. Deleting it again is no mistake, by its id; its
+key may be another job's by then.
 
   minutehand jobs delete JOB`
 }

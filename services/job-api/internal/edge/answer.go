@@ -50,7 +50,7 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, op *endpoint, do O
 		}
 		if err != nil {
 			p = e.deps.Problems.Of(err, req)
-		} else if op.id != "previewSchedule" { // a preview needs no server
+		} else if op.id != "previewSchedule" { // most previews need no server
 			e.deps.Problems.answered()
 		}
 	}
@@ -66,12 +66,13 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, op *endpoint, do O
 	e.metrics.duration.WithLabelValues(op.id).Observe(e.deps.Clock.Since(began).Seconds())
 }
 
-// keyReference begins what stands for a job's id where a client names the job by its key.
-const keyReference = "key:"
+// KeyIn returns the key of a reference that names a job by its key; ok is false if it has the job's id.
+func KeyIn(reference string) (key string, ok bool) { return strings.CutPrefix(reference, "key:") }
 
-// resolve puts a job's id in the place of its key in a request's path.
+// resolve puts a job's id in the place of its key in a request's path, so that everything that follows from the path follows from the job: a
+// request that is repeated when another job has the key is another request.
 func (e *Edge) resolve(ctx context.Context, r *Request) error {
-	key, ok := strings.CutPrefix(r.PathValue("id"), keyReference)
+	key, ok := KeyIn(r.PathValue("id"))
 	if !ok {
 		return nil
 	}
@@ -80,7 +81,9 @@ func (e *Edge) resolve(ctx context.Context, r *Request) error {
 		return fmt.Errorf("find the job of a key: %w", err)
 	}
 	r.SetPathValue("id", id)
-	r.Parameters["id"] = id
+	u := *r.URL
+	u.Path = strings.Replace(u.Path, "key:"+key, id, 1)
+	r.URL, r.Parameters["id"] = &u, id
 	return nil
 }
 

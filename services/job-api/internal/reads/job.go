@@ -2,6 +2,7 @@ package reads
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
@@ -101,6 +103,25 @@ func (rs *Reads) Find(ctx context.Context, r *edge.Request, jobID string) (job.J
 		return job.Job{}, fmt.Errorf("read job %s: %w", jobID, err)
 	}
 	return j, nil
+}
+
+// JobID returns the id of the job that a member of a body refers to. If no job has the key, that is told at the pointer.
+func (rs *Reads) JobID(ctx context.Context, r *edge.Request, reference, pointer string) (string, error) {
+	key, ok := edge.KeyIn(reference)
+	if !ok {
+		return reference, nil
+	}
+	id, err := rs.Jobs.JobOfKey(ctx, r.Tenant(), key)
+	if err == nil {
+		_, err = rs.Find(ctx, r, id)
+	}
+	if errors.Is(err, jobstore.ErrNotFound) {
+		return "", edge.Invalid([]problem.Fault{{Pointer: pointer, Code: "not-found", Message: "No job has this key; check its spelling."}})
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the job of a key: %w", err)
+	}
+	return id, nil
 }
 
 // getJob shows a job.

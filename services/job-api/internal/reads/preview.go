@@ -13,7 +13,7 @@ import (
 )
 
 // previewSchedule shows the next occurrences of a schedule without creating anything.
-func (rs *Reads) previewSchedule(_ context.Context, r *edge.Request) (edge.Response, error) {
+func (rs *Reads) previewSchedule(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	var b struct {
 		form.Schedule
 		After *time.Time `json:"after"`
@@ -26,6 +26,9 @@ func (rs *Reads) previewSchedule(_ context.Context, r *edge.Request) (edge.Respo
 	now := job.Instant(rs.Clock.Now())
 	sched, err := b.Parse(now)
 	if err != nil {
+		return edge.Response{}, err
+	}
+	if b.JobID, err = rs.JobID(ctx, r, b.JobID, "/job_id"); err != nil {
 		return edge.Response{}, err
 	}
 	plan, err := schedule.Compile(sched, b.JobID)

@@ -85,6 +85,7 @@ func (ws *Writes) checkBatch(
 ) (jobs []batchJob, keyed map[int]*edge.Request) {
 	trees, _ := r.Tree.(map[string]any)["jobs"].([]any)
 	keyed = map[int]*edge.Request{}
+	names := map[string]bool{}
 	told := 0
 	refuse := func(i int, p *problem.Problem) {
 		if told += len(p.Errors); told > maxBatchFaults && len(p.Errors) > 1 {
@@ -98,12 +99,17 @@ func (ws *Writes) checkBatch(
 			refuse(i, p)
 			continue
 		}
-		if tree["idempotency_key"] != nil || tree["key"] != nil {
-			keyed[i] = single(r, raw, tree)
-			continue
-		}
 		if int64(len(raw)) > ws.cfg.MaxBodyBytes {
 			refuse(i, edge.TooLarge(ws.cfg.MaxBodyBytes))
+			continue
+		}
+		key, _ := tree["key"].(string)
+		if names[key] {
+			refuse(i, edge.Invalid([]problem.Fault{{Pointer: "/key", Code: "repeated", Message: "Another job of this batch has this key; give each its own."}}))
+			continue
+		}
+		if names[key] = key != ""; tree["idempotency_key"] != nil || key != "" {
+			keyed[i] = single(r, raw, tree)
 			continue
 		}
 		b := batchJob{at: i}
@@ -166,7 +172,7 @@ func (ws *Writes) missingOf(
 		}
 		for _, b := range jobs[:n] {
 			row, begun := rows[b.job.ID]
-			if begun && ws.tookTooLong(acceptedAt) {
+			if begun && ws.tookTooLong(acceptedAt) && row.Version == 1 { // a later change has found it to be there
 				if begun, err = ws.hasBegun(ctx, row); err != nil {
 					return nil, err
 				}

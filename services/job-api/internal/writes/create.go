@@ -91,7 +91,7 @@ func (ws *Writes) createdBefore(ctx context.Context, r *edge.Request, j *job.Job
 		return nil, lostKey()
 	}
 	if ws.tookTooLong(j.CreatedAt) {
-		if begun, err := ws.hasBegun(ctx, &standing); err != nil || !begun {
+		if begun, err := ws.hasBegun(ctx, &standing); err != nil || !begun && standing.Version == 1 {
 			return nil, err
 		}
 		if err := ws.tellCreation(ctx, r, &standing); err != nil {

@@ -19,11 +19,11 @@ const maxKeyTries = 10
 // key up. Of the latter nobody knows whether its request has died or stalls, so a void row takes its place first: then the request, if it
 // goes on, finds that row instead of creating its job. A crash after this leaves a key whose job was never created.
 func (ws *Writes) takeJobKey(ctx context.Context, j *job.Job) error {
+	if j.Key == "" {
+		return nil
+	}
 	gone := ""
-	for range maxKeyTries {
-		if j.Key == "" {
-			return nil
-		}
+	for try := 1; ; try++ {
 		holder, err := ws.deps.Jobs.HoldJobKey(ctx, *j, gone)
 		if err != nil {
 			return fmt.Errorf("take the key of job %s: %w", j.ID, err)
@@ -31,24 +31,33 @@ func (ws *Writes) takeJobKey(ctx context.Context, j *job.Job) error {
 		if holder == j.ID {
 			return nil
 		}
-		standing, err := ws.deps.Jobs.Get(ctx, holder)
-		switch {
-		case errors.Is(err, jobstore.ErrNotFound):
-			err := ws.deps.Jobs.Create(ctx, job.Void(holder, j.Tenant, job.Instant(ws.deps.Clock.Now())), true)
-			if errors.Is(err, jobstore.ErrExists) {
-				continue // it was created just now, or another request came before this one
-			}
-			if err != nil {
-				return fmt.Errorf("void job %s: %w", holder, err)
-			}
-		case err != nil:
-			return fmt.Errorf("read job %s: %w", holder, err)
-		case !standing.Deleted:
-			return keyTaken("The job " + holder + " has this key; change that one, or use another key.")
+		if try == maxKeyTries { // it leaves the key to the others
+			return fmt.Errorf("take the key of job %s: others took it %d times", j.ID, try)
 		}
-		gone = holder
+		if gone, err = ws.freedBy(ctx, j, holder); err != nil {
+			return err
+		}
 	}
-	return fmt.Errorf("take the key of job %s: others took it %d times: %w", j.ID, maxKeyTries, jobstore.ErrConflict)
+}
+
+// freedBy returns the job that has the key of a new one, if it is gone; "" to ask anew. That there is such a job is its error.
+func (ws *Writes) freedBy(ctx context.Context, j *job.Job, holder string) (gone string, err error) {
+	standing, err := ws.deps.Jobs.Get(ctx, holder)
+	switch {
+	case errors.Is(err, jobstore.ErrNotFound):
+		err = ws.deps.Jobs.Create(ctx, job.Void(holder, j.Tenant, j.Key, job.Instant(ws.deps.Clock.Now())), true)
+		if errors.Is(err, jobstore.ErrExists) {
+			return "", nil // it was created just now, or another request came before this one
+		}
+		if err != nil {
+			return "", fmt.Errorf("void job %s: %w", holder, err)
+		}
+	case err != nil:
+		return "", fmt.Errorf("read job %s: %w", holder, err)
+	case !standing.Deleted:
+		return "", keyTaken("The job " + holder + " has this key; change that one, or use another key.")
+	}
+	return holder, nil
 }
 
 // keptJobKey finds out about the row that stands where a job is to be created: it is the job's own, of an earlier try, or another request
@@ -66,7 +75,7 @@ func (ws *Writes) keptJobKey(ctx context.Context, j *job.Job) error {
 
 // lostKey returns the answer to a request that another has overtaken.
 func lostKey() *problem.Problem {
-	return keyTaken("Another request took this key before this one was done; read the job with the key, or repeat this under a new Idempotency-Key.")
+	return keyTaken("Another request took this key before this one was done; read the job with the key, if there is one, or repeat this under a new Idempotency-Key.")
 }
 
 func keyTaken(what string) *problem.Problem {

@@ -57,6 +57,13 @@ func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 	if err := json.Unmarshal(r.Raw, &b); err != nil {
 		return edge.Response{}, edge.OutOfRange()
 	}
+	var err error
+	if b.Filter.JobID, err = ws.deps.Reads.JobID(ctx, r, b.Filter.JobID, "/filter/job_id"); err != nil {
+		return edge.Response{}, err
+	}
+	if tree, ok := r.Tree.(map[string]any); ok && b.Filter.JobID != "" {
+		tree["filter"].(map[string]any)["job_id"] = b.Filter.JobID // a request is the same if the job is
+	}
 	now := job.Instant(ws.deps.Clock.Now())
 	claim := jobstore.Claim{ID: ws.newID("", now), AcceptedAt: now}
 	turn, answered, err := ws.begin(ctx, r, "redriveDeadLetters", r.Parameters["Idempotency-Key"], claim)
