@@ -82,6 +82,18 @@ func (x *jobsPort) SwapRuns(ctx context.Context, jobID string, old, runs []job.L
 	return err
 }
 
+func (x *jobsPort) HoldJobKey(ctx context.Context, j job.Job, gone string) (holder string, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "HoldJobKey", began, err) }(time.Now())
+	holder, err = x.Jobs.HoldJobKey(ctx, j, gone)
+	return holder, err
+}
+
+func (x *jobsPort) JobOfKey(ctx context.Context, tenant job.Tenant, key string) (jobID string, err error) {
+	defer func(began time.Time) { x.m.done("jobs", "JobOfKey", began, err) }(time.Now())
+	jobID, err = x.Jobs.JobOfKey(ctx, tenant, key)
+	return jobID, err
+}
+
 func (x *jobsPort) List(ctx context.Context, tenant job.Tenant, cursor string, limit int) (a []job.Job, b string, err error) {
 	defer func(began time.Time) { x.m.done("jobs", "List", began, err) }(time.Now())
 	a, b, err = x.Jobs.List(ctx, tenant, cursor, limit)
