@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/certificates"
 	"github.com/minutehand/minutehand/libs/certificates/certificatestest"
 )
@@ -138,7 +138,7 @@ func TestPeersAreVerifiedAgainstTheirAuthorities(t *testing.T) {
 
 func TestReplacedCertificatesAreUsedWithoutAFailedHandshake(t *testing.T) {
 	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAuthority(t, dir, "ca")
 		files := a.issue("server", "db.internal")
 		server, err := certificates.Server(files, quiet())
@@ -191,7 +191,7 @@ func TestFilesThatAreNotWhatTheyMustBeAreNamed(t *testing.T) {
 
 func TestReplacingUnderLoadFailsNoHandshake(t *testing.T) {
 	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAuthority(t, dir, "ca")
 		server, err := certificates.Server(a.issue("server", "db.internal"), quiet())
 		must(t, err)

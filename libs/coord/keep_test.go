@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/coord"
 )
 
@@ -51,7 +52,7 @@ func (s *stores) askCold(context.Context) error {
 
 // keep keeps the role in a bubble in which work goes on every second, as far as the stores allow.
 func keep(t *testing.T, check func(t *testing.T, c *alone, s *stores, owned func() int)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		c, s := &alone{}, &stores{}

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
@@ -80,7 +80,7 @@ func TestRowNamesItsUnpublishedChangesAndNoMoreThanThereIsRoomFor(t *testing.T) 
 
 // Its bucket may have closed, or a worker dropped it.
 func TestEntryThatTookTooLongIsNotTheOneThatTheRowNames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r, p := recorder()
 		p.slow = r.Grace
 		var changes []job.ChangeRef

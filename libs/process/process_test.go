@@ -5,7 +5,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
+
+	"github.com/minutehand/minutehand/libs/bubble"
 )
 
 type lacksPartitions struct{}
@@ -14,7 +15,7 @@ func (lacksPartitions) Run(context.Context) error { return nil }
 func (lacksPartitions) Missing() []string         { return []string{"partitions"} }
 
 func TestProcessIsNotReadyWhileItLacksAServerOrItsServiceSomething(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &Process{}
 		p.Needs("cassandra", func(context.Context) error { return nil })
 		p.Needs("kafka", func(context.Context) error { return errors.New("away") })

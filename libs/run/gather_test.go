@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/minutehand/minutehand/libs/bubble"
 )
 
 // counted doubles what it is asked, which takes a second, and counts its requests.
@@ -28,7 +30,7 @@ func counted(flights, most int) (*Gatherer[string, int, int], *atomic.Int64) {
 }
 
 func TestCallsOfAMomentShareRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, requests := counted(2, 40)
 		var wg sync.WaitGroup
 		began := time.Now()
@@ -48,7 +50,7 @@ func TestCallsOfAMomentShareRequests(t *testing.T) {
 }
 
 func TestACallDoesNotWaitForAnotherKind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, _ := counted(1, 10)
 		go g.Do(t.Context(), "slow", 1) //nolint:errcheck // only keeps its kind busy
 		synctest.Wait()
@@ -60,7 +62,7 @@ func TestACallDoesNotWaitForAnotherKind(t *testing.T) {
 }
 
 func TestAFailureIsToldToAllOfARequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, _ := counted(1, 10)
 		go g.Do(t.Context(), "", 1) //nolint:errcheck // only makes the others wait for the next request
 		synctest.Wait()
@@ -84,7 +86,7 @@ func TestAFailureIsToldToAllOfARequest(t *testing.T) {
 }
 
 func TestACallWaitsNoLongerThanItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, _ := counted(1, 10)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
@@ -96,7 +98,7 @@ func TestACallWaitsNoLongerThanItsContext(t *testing.T) {
 }
 
 func TestACallThatNobodyWaitsForIsNotMade(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, requests := counted(1, 10)
 		go g.Do(t.Context(), "", 1) //nolint:errcheck // only makes the other wait
 		synctest.Wait()

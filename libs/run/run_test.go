@@ -8,12 +8,13 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/minutehand/minutehand/libs/bubble"
 )
 
 func TestAWaitTellsEachNewReasonOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		reasons := []string{"connection reset", "connection reset", "wrong password", "wrong password", "wrong password"}
 		err := Retry(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), "connect", func(context.Context) error {
@@ -36,7 +37,7 @@ func TestAWaitTellsEachNewReasonOnce(t *testing.T) {
 }
 
 func TestAWaitTellsAFewReasonsHoweverManyThereAre(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		tries := 0
 		err := Retry(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), "connect", func(context.Context) error {
@@ -58,7 +59,7 @@ func TestAWaitTellsAFewReasonsHoweverManyThereAre(t *testing.T) {
 }
 
 func TestAWaitEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		begin, tries := time.Now(), 0

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/tenants"
@@ -118,7 +118,7 @@ func TestPagesOfTenantsLeaveNoneOut(t *testing.T) {
 
 func TestKeyOpensItsScopeUntilItIsRevokedOrExpires(t *testing.T) {
 	store := settings()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d, other := tenantstest.Directory(store), tenantstest.Directory(store)
 		k, text, err := d.CreateKey(t.Context(), tenants.Key{Scope: tenants.ScopeOf(7), Role: "viewer", ExpiresAt: time.Now().Add(time.Hour)}, tenants.Edit{})
 		if err != nil || !strings.HasPrefix(text, "mh_00000007_1_") || strings.Contains(k.Hash, text[len("mh_00000007_1_"):]) {
@@ -178,7 +178,7 @@ func TestOnlyTheWholeKeyOpens(t *testing.T) {
 
 func TestLastUseOfAKeyIsKnownToWithinTenMinutes(t *testing.T) {
 	store := settings()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := tenantstest.Directory(store)
 		k, text, err := d.CreateKey(t.Context(), tenants.Key{Scope: tenants.ScopeOf(7), Role: "admin"}, tenants.Edit{})
 		if err != nil {

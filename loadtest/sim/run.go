@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
@@ -58,7 +58,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	// Outside the bubble: a trace and a seed find the faults in different ways, and that would change the order of
 	// goroutines.
 	scheduled := f.Schedule(replay, faultsFor, processNames(kinds()...), processNames("scheduler-worker", "bucket-loader"))
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		base, end := context.WithCancel(context.Background())
 		// With the overlay of ./steady the order of goroutines follows from the time, and so from the seed.
 		time.Sleep(time.Duration(seed%turns) * time.Nanosecond)

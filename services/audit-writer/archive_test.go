@@ -10,12 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/archive"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -81,7 +81,7 @@ func TestObjectIsPutWhenItIsLargeOrOldOrItsHourEnds(t *testing.T) {
 	cfg.Codec = "snappy" // zstd's encoders are kept for later, and must not leave a bubble
 	into := objects{}
 	const name = "audit/region=local/dt=2000-01-01/hour="
-	synctest.Test(t, func(t *testing.T) { // it is midnight
+	bubble.Test(t, func(t *testing.T) { // it is midnight
 		a, c := newArchiver(t, cfg, into)
 		offset := int64(0)
 		take := func(n int, want int64, why string) {
@@ -141,7 +141,7 @@ type away struct{ objects }
 func (away) PutIfAbsent(context.Context, string, []byte) error { return errors.New("no answer") }
 
 func TestAgeOfWhatIsNotArchivedGrowsWhileTheArchiveIsAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		metrics := prometheus.NewRegistry()
 		cfg := DefaultConfig()
 		cfg.Codec = "snappy" // zstd's encoders are kept for later, and must not leave a bubble

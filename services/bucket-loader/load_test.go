@@ -4,10 +4,10 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -47,7 +47,7 @@ func (l *loading) run(t *testing.T, until time.Time) {
 
 // Entries far ahead that find no room become hot before they are due, once those due before them have left.
 func TestWhatFoundNoRoomIsHotAtItsInstant(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const partitions = maxTurns * perTurn
 		l := newLoading(t, partitions)
 		l.deps.Hot = embedded.NewHotBuckets("an incarnation", partitions, 5)
@@ -78,7 +78,7 @@ func TestWhatFoundNoRoomIsHotAtItsInstant(t *testing.T) {
 
 // A minute's entries of all partitions are not read in one second, least of all in that at which most is due.
 func TestPartitionsTakeTurnsWithinAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const partitions = maxTurns * perTurn
 		l := newLoading(t, partitions)
 		l.run(t, time.Now().Truncate(time.Minute).Add(15*time.Minute))
@@ -143,7 +143,7 @@ func (p *promised) Scan(ctx context.Context, partition int, minute int64, after 
 
 // A writer that reads the old horizon leaves its entry to the loader. So the entry must be written before the loader reads.
 func TestHorizonIsPublishedBeforeWhatItCoversIsRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)
 		p := &promised{Buckets: l.deps.Hot, Pending: l.deps.Pending}
 		l.deps.Hot, l.deps.Pending = p, p
@@ -156,7 +156,7 @@ func TestHorizonIsPublishedBeforeWhatItCoversIsRead(t *testing.T) {
 
 // Nobody reads a closed bucket any more.
 func TestBucketsCloseInOrderAndOnlyWhenAllIsDone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)
 		began := time.Now()
 		minute := job.Minute(began)
@@ -189,7 +189,7 @@ func TestBucketsCloseInOrderAndOnlyWhenAllIsDone(t *testing.T) {
 }
 
 func TestBucketThatWasSeenAllDoneStaysOpenForWhatIsWrittenLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)
 		began := time.Now()
 		minute := job.Minute(began)

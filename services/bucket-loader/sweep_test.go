@@ -7,12 +7,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
@@ -110,7 +110,7 @@ func (l *loading) putOf(t *testing.T, partition, n int, due time.Time, definitio
 }
 
 func TestSweepCostsTheSameAfterAHoldOfADay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)
 		l.put(t, 0, 0, time.Now()) // it is held, and so not done
 		cost := func() int64 {
@@ -146,7 +146,7 @@ func TestSweepCostsTheSameAfterAHoldOfADay(t *testing.T) {
 }
 
 func TestWhatIsDueSoonComesFirstInAllPartitions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const partitions = 64
 		l := newLoading(t, partitions)
 		l.cold.took = 5 * time.Millisecond
@@ -192,7 +192,7 @@ func (l *shrinking) End(ctx context.Context, topic string) (dispatch.Position, e
 }
 
 func TestEntryComesBackAlthoughTheLogLostItsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)
 		log := &shrinking{Log: l.deps.Log, more: 5}
 		l.deps.Log = log
@@ -237,7 +237,7 @@ func (l behind) End(ctx context.Context, topic string) (dispatch.Position, error
 // An entry that is put back again and again waits longer each time. Failed updates have each left an entry for the same
 // instant; the entry of the update that prevailed does not wait for them.
 func TestEntryDoesNotWaitBecauseThoseOfOtherDefinitionsWerePutBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newLoading(t, 1)
 		l.deps.Log = behind{l.deps.Log}
 		l.round(t.Context())

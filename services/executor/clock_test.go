@@ -3,9 +3,9 @@ package executor
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -17,7 +17,7 @@ func TestClocksThatDifferMoveACallByNoMoreThanTheyDiffer(t *testing.T) {
 		for _, executor := range []time.Duration{-differ, 0, differ} {
 			for precision := range job.Precisions {
 				t.Run(fmt.Sprintf("worker %s executor %s %s", worker, executor, precision), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
+					bubble.Test(t, func(t *testing.T) {
 						most := max(-worker, -executor, 0) + time.Millisecond
 						callsWithClocks(t, worker, executor, precision, most)
 					})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
@@ -176,7 +177,7 @@ func (b *bench) wantCommitted() {
 func TestExecutorThatStopsLeavesItsShareAndItsCallsAreNotRepeated(t *testing.T) {
 	for name, settled := range map[string]bool{"settled": true, "not settled": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				const call = 15 * time.Second
 				b := newBench(t, call)
 				stopA, endedA := b.start()
@@ -255,7 +256,7 @@ func TestStopThatComesBetweenTheJudgementAndTheLastCheckIsObeyed(t *testing.T) {
 		"changed meanwhile":   {job.StatusActive, 1, []int64{0, 1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b := newBench(t, time.Second)
 				fire := b.publish(time.Now(), false)
 				standing := job.State{Version: 1, Status: job.StatusActive, DefinitionID: fire.DefinitionID}
@@ -293,7 +294,7 @@ func (r *losesAnAnswer) Finish(ctx context.Context, completions []attempts.Compl
 // Otherwise the executor would take its own outcome for another's: its event would come seconds later, or not at all if the hot tier
 // forgot the outcome by then.
 func TestOutcomeWhoseAnswerWasLostIsPublishedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)
 		b.publish(time.Now(), false)
 		b.shown = &losesAnAnswer{Records: b.records}
@@ -323,7 +324,7 @@ func (r *takenMeanwhile) Finish(ctx context.Context, completions []attempts.Comp
 
 // The other executor may have found the attempt stopped, and dropped it. Nobody else knows of the call then.
 func TestOutcomeOfACallIsToldWhenAnotherExecutorHadTheAttemptAndDroppedIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)
 		b.publish(time.Now(), false)
 		b.shown = &takenMeanwhile{Records: b.records}
@@ -367,7 +368,7 @@ func (c *conversation) Start(ctx context.Context, k attempts.Key, t job.Token, c
 }
 
 func TestCallOfAJobThatNothingEverChangedAsksTheHotTierOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)
 		b.publish(time.Now(), false)
 		records := &conversation{Records: b.records}

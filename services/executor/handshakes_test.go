@@ -11,9 +11,9 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/clock"
 )
 
@@ -102,7 +102,7 @@ func (s slow) Read(p []byte) (int, error) {
 
 func TestHandshakesComputeInTurns(t *testing.T) {
 	b := newHandshakeBench(t, 2, 100*time.Millisecond)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		from := time.Now()
 		var all sync.WaitGroup
 		for range 20 {
@@ -121,7 +121,7 @@ func TestHandshakesComputeInTurns(t *testing.T) {
 
 func TestHandshakeWithATargetThatIsSlowHoldsUpNobody(t *testing.T) {
 	b := newHandshakeBench(t, 1, 10*time.Millisecond)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var all sync.WaitGroup
 		defer all.Wait()
 		for range 20 {
@@ -149,7 +149,7 @@ func TestHandshakeWithATargetThatIsSlowHoldsUpNobody(t *testing.T) {
 
 func TestHandshakeThatHasBegunGoesFirst(t *testing.T) {
 	b := newHandshakeBench(t, 1, time.Second)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		from := time.Now()
 		var all sync.WaitGroup
 		defer all.Wait()
@@ -172,7 +172,7 @@ func TestHandshakeThatHasBegunGoesFirst(t *testing.T) {
 
 func TestHandshakeThatNobodyWaitsForTakesNoTurn(t *testing.T) {
 	b := newHandshakeBench(t, 1, time.Millisecond)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		if err := b.begin(t.Context()); err != nil { // the turn is taken
 			t.Fatal(err)
 		}

@@ -3,9 +3,9 @@ package executor
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
@@ -61,7 +61,7 @@ func TestReportAsksForAsMuchAsIsCalledInTwoSeconds(t *testing.T) {
 		{"a target that hangs", time.Hour, 5000, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				h, work := newQueue(cfg)
 				for i := range c.fires {
 					h.enqueue(fireOf(i, 7))
@@ -80,7 +80,7 @@ func TestReportAsksForAsMuchAsIsCalledInTwoSeconds(t *testing.T) {
 }
 
 func TestReportOfAnIdleLaneIsWithdrawn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, work := newQueue(DefaultConfig())
 		h.enqueue(fireOf(1, 7))
 		work(time.Now().Add(reportEvery), time.Millisecond)
@@ -97,7 +97,7 @@ func TestReportOfAnIdleLaneIsWithdrawn(t *testing.T) {
 }
 
 func TestFireThatIsEarlyIsCalledAtItsInstant(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, _ := newQueue(DefaultConfig())
 		for i, early := range []time.Duration{40 * time.Millisecond, 7 * time.Millisecond, 90 * time.Millisecond} {
 			h.delay(fireOf(i, 7), time.Now().Add(early))
@@ -162,7 +162,7 @@ func TestLargeFiresLeaveMemoryToOtherHosts(t *testing.T) {
 // Nobody else knows how its call ended.
 func TestTaskThatOnlyEndsItsAttemptIsNotDeferred(t *testing.T) {
 	cfg := DefaultConfig()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h, work := newQueue(cfg)
 		for i := range 5000 {
 			w := fireOf(i, 7)
@@ -199,7 +199,7 @@ func TestFiresAreDeferredEarlyOnlyWhereCallsStandStill(t *testing.T) {
 		{"a target whose calls go on, too slowly", 4 * time.Second, 5000 - 8*cfg.HostConcurrency, patience * cfg.MaxQueueWait},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				h, work := newQueue(cfg)
 				if len(h.takeOverdue()) > 0 {
 					t.Error("something is deferred where nothing waits")

@@ -4,17 +4,17 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
 // A parent that is dispatched again after a crash heats successors that were settled long ago. The hot tier may have
 // forgotten their outcomes, so they would be called again one after the other.
 func TestLateFireOfARowThatIsDoneIsNotCalled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)
 		for i := range 20 {
 			b.publish(time.Now().Add(-time.Duration(i+1)*time.Second), true)
@@ -33,7 +33,7 @@ func TestLateFireOfARowThatIsDoneIsNotCalled(t *testing.T) {
 
 // In a stampede every fire but the first ones is late, and would pay for a read of its row, and for a lease and a last check one by one.
 func TestLateFireAsksNothingWhereTheHotTierHasForgottenNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)
 		records := &countedLeases{Records: b.records}
 		b.shown = records
@@ -86,7 +86,7 @@ func (r *evictsMeanwhile) Memory(ctx context.Context, jobID string) (attempts.Me
 
 // What was evicted may be the outcome of a fire that was due before.
 func TestLateFireIsNotBegunAtOnceWhereTheHotTierHasEvictedSince(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBench(t, time.Second)
 		records := &evictsMeanwhile{Records: b.records}
 		b.shown = records

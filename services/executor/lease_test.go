@@ -12,6 +12,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -33,7 +34,7 @@ func (d *deaf) Acquire(ctx context.Context, k attempts.Key, h attempts.Holder, n
 // Otherwise the executor would wait for its own lease to expire, and a few more lost answers would end the attempt as
 // worker_lost.
 func TestLeaseWhoseAnswerWasLostIsHeldAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &Service{cfg: DefaultConfig(), deps: Deps{Records: &deaf{Records: newRecords(t)}, Logger: slog.New(slog.DiscardHandler)}, name: "executor"}
 		began := time.Now()
 		rec, held := s.acquire(t.Context(), s.attempt(&task{fire: &job.Fire{Entry: job.Entry{
@@ -47,7 +48,7 @@ func TestLeaseWhoseAnswerWasLostIsHeldAtOnce(t *testing.T) {
 
 // Otherwise an executor that stalled could take over its own lease and call the target a second time.
 func TestSecondFireOfAnAttemptWaitsForTheFirstInTheSameProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		s := &Service{cfg: cfg, deps: Deps{Records: newRecords(t), Logger: slog.New(slog.DiscardHandler)}, name: "executor", metrics: newMetrics(nil)}
 		s.hosts = newHosts(cfg, s.deps.Clock, s.metrics)
@@ -100,7 +101,7 @@ func newRecords(t *testing.T) *embedded.Records {
 // A record that names no definition counts for all of them. The entry that a later definition has for the instant would
 // count as dispatched, and its chain would end there.
 func TestLeaseThatTheHotTierForgotComesBackWithItsDefinition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		records := newRecords(t)
 		s := &Service{cfg: DefaultConfig(), deps: Deps{Records: records, Logger: slog.New(slog.DiscardHandler)}, name: "executor"}
 		key := attempts.Key{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -33,7 +33,7 @@ func TestFireIsCheckedBeforeItsInstantAndCalledAtIt(t *testing.T) {
 		for offset := range checkTick / time.Millisecond {
 			offset *= time.Millisecond
 			t.Run(precision.String()+" "+offset.String(), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					b := newBench(t, time.Millisecond)
 					var checked time.Time
 					b.shown, b.precision = farAway{b.records, takes, &checked}, precision
@@ -58,7 +58,7 @@ func TestFireIsCheckedBeforeItsInstantAndCalledAtIt(t *testing.T) {
 
 // One wakes for all of a tick, so they share requests.
 func TestFiresOfATickAreCheckedTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const ofTick = int(checkTick / time.Millisecond)
 		h, _ := newQueue(DefaultConfig())
 		first := time.Now().Truncate(time.Second).Add(time.Second)
@@ -82,7 +82,7 @@ func TestFiresOfATickAreCheckedTogether(t *testing.T) {
 
 // What waits for its instant in a place must not keep out what is due.
 func TestQuarterOfThePlacesIsKeptFromFiresThatAreEarly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			name              string
 			ofHost, all, busy int
@@ -143,7 +143,7 @@ func TestQuarterOfThePlacesIsKeptFromFiresThatAreEarly(t *testing.T) {
 // Otherwise the next executor would wait until the lease ends, and count a takeover of an attempt that nobody called.
 func TestStopGivesBackWhatWaitsForItsInstant(t *testing.T) {
 	for precision := range job.Precisions {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			b := newBench(t, time.Millisecond)
 			b.precision, b.cfg.DrainLimit = precision, 0
 			stop, ended := b.start()
@@ -166,7 +166,7 @@ func TestStopGivesBackWhatWaitsForItsInstant(t *testing.T) {
 // A stop that was acknowledged meanwhile would be missed.
 func TestCheckIsMadeAgainWhenTheWaitForTheInstantTookTooLong(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			b := newBench(t, time.Millisecond)
 			b.precision = job.PrecisionPrecise
 			naps := 0
@@ -242,7 +242,7 @@ func TestEachPrecisionIsReportedAsALaneOfItsOwn(t *testing.T) {
 }
 
 func TestAlarmRingsAtItsInstantForAllWhoWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		naps := 0
 		a := newAlarm(clock.Clock{}, func(d time.Duration) {
 			naps++

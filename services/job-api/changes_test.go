@@ -150,7 +150,7 @@ func TestChangesThatNobodyPublishesAreHeldBack(t *testing.T) {
 // A worker dropped the creation's entry, because the row came late, and the job has fired since. The request that is repeated tells of the
 // creation, and writes no first entry, which would fire again.
 func TestRepeatedRegistrationTellsOfACreationWhoseEntryWasDropped(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server, store *slow) {
+	slowly(t, func(t *testing.T, s *server, store *slow) {
 		store.finish = errFlaky
 		s.answer(http.StatusServiceUnavailable, http.MethodPost, "/jobs", everySecond, "Idempotency-Key", "k")
 		dropped := s.changes()["createJob"]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
@@ -33,7 +34,7 @@ func (f *failedOver) SetStop(ctx context.Context, jobID string, s job.State) (ti
 }
 
 func TestChangeIsAnsweredWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		tier := &failedOver{}
 		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { tier.Stops, d.Stops = d.Stops, tier })
 		path := "/jobs/" + s.create(everySecond)
@@ -62,7 +63,7 @@ func TestChangeIsAnsweredWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
 }
 
 func TestOnlyAShareOfTheConnectionsWaitsUntilChangesHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		tier := &failedOver{}
 		s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
 			tier.Stops, d.Stops = d.Stops, tier

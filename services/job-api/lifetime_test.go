@@ -5,9 +5,9 @@ import (
 	"errors"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
@@ -136,9 +136,9 @@ func (s *slow) FinishKey(ctx context.Context, tenant job.Tenant, key string, a j
 	return s.Jobs.FinishKey(ctx, tenant, key, a)
 }
 
-// bubble runs a test with fake time on an API whose store is slow.
-func bubble(t *testing.T, test func(t *testing.T, s *server, store *slow)) {
-	synctest.Test(t, func(t *testing.T) {
+// slowly runs a test with fake time on an API whose store is slow.
+func slowly(t *testing.T, test func(t *testing.T, s *server, store *slow)) {
+	bubble.Test(t, func(t *testing.T) {
 		store := &slow{}
 		s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
 			store.Jobs, store.Pending = d.Jobs, d.Pending
@@ -152,7 +152,7 @@ func bubble(t *testing.T, test func(t *testing.T, s *server, store *slow)) {
 // A worker that looked for the row in vain drops the entry whenever it comes to it. So an entry whose grace is over is as
 // good as dropped. (Seed 6530 of the simulation.)
 func TestEntryWhoseGraceIsOverIsWrittenAnewBeforeTheAnswer(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server, store *slow) {
+	slowly(t, func(t *testing.T, s *server, store *slow) {
 		store.create = errFlaky
 		body := oneShot(time.Now().Add(90*time.Second), "")
 		s.answer(http.StatusServiceUnavailable, http.MethodPost, "/jobs", body, "Idempotency-Key", "k")
@@ -168,7 +168,7 @@ func TestEntryWhoseGraceIsOverIsWrittenAnewBeforeTheAnswer(t *testing.T) {
 
 // Otherwise the missed-run policy would decide differently about the two. (Seed 4836 of the simulation.)
 func TestEntryOfAnUpdateThatWasSlowSaysWhichItRepeats(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server, store *slow) {
+	slowly(t, func(t *testing.T, s *server, store *slow) {
 		id := s.create(everySecond)
 		store.puts, store.delays = nil, []time.Duration{65 * time.Second, 65 * time.Second}
 		s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"name":"y"}`, "If-Match", "*")
@@ -184,7 +184,7 @@ func TestEntryOfAnUpdateThatWasSlowSaysWhichItRepeats(t *testing.T) {
 }
 
 func TestTraceOfTheRequestGoesWithTheEntry(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server, store *slow) {
+	slowly(t, func(t *testing.T, s *server, store *slow) {
 		const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 		id := s.create(everySecond, "Traceparent", parent)
 		s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"name":"y"}`, "If-Match", "*", "Traceparent", parent)

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -118,7 +118,7 @@ func wantAccount(t *testing.T, got, want []string) {
 }
 
 func TestAccountNamesEachOccurrenceOnceWithWhatBecameOfIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		time.Sleep(10*time.Minute + 30*time.Second)
 		failed := job.Outcome{Kind: job.OutcomeFailed, Retryable: true}
@@ -167,7 +167,7 @@ func TestAccountNamesEachOccurrenceOnceWithWhatBecameOfIt(t *testing.T) {
 
 // Around a pause, an update in it and a resume, an instant belongs to one definition and is named once.
 func TestAccountFollowsTheDefinitionsThatWereInForce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		path := "/jobs/" + a.id
 		for n := range 3 {
@@ -202,7 +202,7 @@ func TestAccountFollowsTheDefinitionsThatWereInForce(t *testing.T) {
 
 // While dispatch is held, one entry waits, and the others follow from it. It lies in an earlier minute than most of them.
 func TestAccountSaysOfWhatIsHeldThatItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeSucceeded})
 		must(t, a.pending.MarkDone(t.Context(), []job.Locator{a.entry(1).Locator}))
@@ -222,7 +222,7 @@ func TestAccountSaysOfWhatIsHeldThatItWaits(t *testing.T) {
 
 // A fire whose target had no room leaves its row done, and another one from which it comes again.
 func TestAccountSaysOfWhatWasDeferredThatItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		time.Sleep(3*time.Minute + 30*time.Second)
 		var again []job.Entry
@@ -257,7 +257,7 @@ func TestAccountSaysOfWhatWasDeferredThatItWaits(t *testing.T) {
 
 // An update came while an occurrence waited for its target: the entry of the next definition names the same instant, and was late.
 func TestAccountKnowsThatWhatWasDeferredWasSkippedSince(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		time.Sleep(5*time.Minute + 30*time.Second)
 		for n, succeeded := 1, (job.Outcome{Kind: job.OutcomeSucceeded}); n <= 5; n++ {
@@ -284,7 +284,7 @@ func TestAccountKnowsThatWhatWasDeferredWasSkippedSince(t *testing.T) {
 
 // A decision about a late entry stands before its event does.
 func TestAccountKnowsOfWhatIsDecidedBeforeItIsOnRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		time.Sleep(5*time.Minute + 30*time.Second)
 		first, next := a.entry(1), a.entry(5)
@@ -314,7 +314,7 @@ func (a *accounted) page(query string) (minutes []int, next string) {
 }
 
 func TestAccountGoesOnWhateverHappensBetweenTwoPages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		path := "/jobs/" + a.id
 		time.Sleep(3*time.Minute + 9*time.Second) // 3:10
@@ -340,7 +340,7 @@ func TestAccountGoesOnWhateverHappensBetweenTwoPages(t *testing.T) {
 
 // Around an update two definitions may have an entry for one instant. One of them gives its fire up; the other still waits.
 func TestExecutionWaitsAsLongAsOneOfItsDefinitionsDoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		shown := func() int {
 			page, _ := a.answer(http.StatusOK, http.MethodGet, "/jobs/"+a.id+"/executions", "")
@@ -371,7 +371,7 @@ func TestExecutionWaitsAsLongAsOneOfItsDefinitionsDoes(t *testing.T) {
 
 // Each page goes on where the definitions of the one before it ended, however many there are.
 func TestAccountGoesBackOverManyDefinitions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		path := "/jobs/" + a.id
 		var want []string
@@ -393,7 +393,7 @@ func TestAccountGoesBackOverManyDefinitions(t *testing.T) {
 }
 
 func TestAccountEndsWithTheLastOccurrence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		for _, schedule := range []string{`"type":"cron","cron_expr":"* * * * *"`, `"type":"interval","every":"1m","start_at":"` + a.at(1).Format(time.RFC3339) + `"`} {
 			body := strings.Replace(everyMinute, `"type":"cron","cron_expr":"* * * * *"`, schedule+`,"max_occurrences":3`, 1)
@@ -409,7 +409,7 @@ func TestAccountEndsWithTheLastOccurrence(t *testing.T) {
 
 // What was triggered by hand between two occurrences is read, but not without a bound.
 func TestAccountGoesOnWhereMuchElseIsOnRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newAccounted(t)
 		time.Sleep(2*time.Minute + 30*time.Second)
 		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeSucceeded})

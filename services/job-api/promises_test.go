@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -20,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/admin"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/schemas"
@@ -369,7 +369,7 @@ func TestCancelOfAnExecutionThatHasJustEndedIsKept(t *testing.T) {
 		ago  time.Duration
 		kept bool
 	}{{time.Second, true}, {50 * time.Minute, true}, {2 * time.Hour, false}} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			var history jobstore.History
 			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { history = d.History })
 			id := s.create(everySecond)

@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
@@ -55,7 +55,7 @@ func (s *stalls) CreateMany(ctx context.Context, rows []job.Job) error {
 }
 
 func TestBatchThatIsRepeatedAfterAStallHasAnEntryForEveryJob(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		store := &stalls{t: t}
 		s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
 			store.Jobs, store.Pending = d.Jobs, d.Pending
@@ -83,7 +83,7 @@ func TestBatchThatIsRepeatedAfterAStallHasAnEntryForEveryJob(t *testing.T) {
 
 func TestExecutionOfATriggerThatWasRepeatedThroughAnOutageIsFound(t *testing.T) {
 	for _, outage := range []time.Duration{time.Second, 4 * time.Minute, time.Hour} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			f := &flaky{}
 			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Pending = flakyPending{d.Pending, f} })
 			trigger := "/jobs/" + s.create(goodJob) + "/trigger"
@@ -103,7 +103,7 @@ func TestExecutionOfATriggerThatWasRepeatedThroughAnOutageIsFound(t *testing.T) 
 }
 
 func TestRequestThatIsRepeatedAfterItsEndHasTheSameAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)
 		for kind, schedule := range map[string]string{"interval": `"every":"2s"`, "cron": `"cron_expr":"* * * * * *"`} {
 			body := fmt.Sprintf(`{"name":"short","type":%q,%s,"end_at":%q,"target":{"kind":"http_webhook","url":"http://target/"}}`,
@@ -174,7 +174,7 @@ func (h *diesAfter) MarkRedriven(ctx context.Context, d job.DeadLetter, executio
 
 func TestRedriveThatIsRepeatedNamesTheSameExecutions(t *testing.T) {
 	for marks := range 4 {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			var letters jobstore.History
 			store := &slow{}
 			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/certificates"
 	"github.com/minutehand/minutehand/libs/certificates/certificatestest"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
@@ -117,7 +117,7 @@ func whoAmI(t *testing.T, c *http.Client) (status int, subject string, err error
 
 func TestClientIsKnownByItsCertificate(t *testing.T) {
 	store, dir := newServer(t, nil), t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		i := newIssuer(t, dir)
 		i.issue("server", "")
 		i.issue("ops", "minutehand:*/operator")
@@ -136,7 +136,7 @@ func TestClientIsKnownByItsCertificate(t *testing.T) {
 
 func TestCertificatesAreReplacedUnderLoadWithoutAFailedRequest(t *testing.T) {
 	store, dir := newServer(t, nil), t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		i := newIssuer(t, dir)
 		i.issue("server", "")
 		i.issue("ops", "minutehand:*/operator")

@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
@@ -31,7 +31,7 @@ func (s *silent) Add(ctx context.Context, _ []job.Entry) error {
 }
 
 func TestRegistrationDoesNotWaitForTheHotTier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		hot := &silent{}
 		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
 			hot.Buckets = d.Hot

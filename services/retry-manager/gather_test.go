@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -44,7 +45,7 @@ func (f fixture) wantDone(done bool, when string) {
 
 // Nobody waits for a mark, and one batch costs the cold store hardly more than one mark.
 func TestMarksAreGathered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.running()
 		success := f.failed
@@ -59,7 +60,7 @@ func TestMarksAreGathered(t *testing.T) {
 }
 
 func TestFailureIsSettledAtOnceWithWhatCameBeforeIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.running()
 		f.tell(job.Event{ID: "evt_1", Type: job.EventSkipped, Entry: f.entry, Skipped: &job.SkippedRange{From: f.entry.DueAt, To: f.entry.DueAt, Count: 1}})

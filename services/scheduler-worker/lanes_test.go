@@ -2,9 +2,9 @@ package schedulerworker
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/capacity"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
@@ -33,7 +33,7 @@ func firesOf(n int) (tasks []*task) {
 }
 
 func TestRoomOfALaneIsItsWindowLessWhatIsUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, room := newLane(300)
 		want := func(when string, n int) {
 			t.Helper()
@@ -82,7 +82,7 @@ func TestRoomOfALaneIsItsWindowLessWhatIsUnderWay(t *testing.T) {
 }
 
 func TestLaneWithoutRoomIsAskedForWhatMustBeAttendedToAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l, _ := newLane(0)
 		now := time.Now()
 		q := question{shards: 2, partitions: 100, now: now, until: now.Add(2 * time.Second), poll: 500 * time.Millisecond, backlog: map[uint32]time.Time{}}

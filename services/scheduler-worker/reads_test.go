@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -105,7 +106,7 @@ func dueIn(partition int, in time.Duration) job.Entry {
 }
 
 func TestPartitionsWithoutAnythingDueAreReadSeldom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const partitions, seconds = 256, 20
 		_, hot := shardOf(t, partitions)
 		time.Sleep(seconds * time.Second)
@@ -118,7 +119,7 @@ func TestPartitionsWithoutAnythingDueAreReadSeldom(t *testing.T) {
 }
 
 func TestOnlyAHintedPartitionIsReadAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		sh, hot := shardOf(t, 256)
 		if err := hot.Add(t.Context(), []job.Entry{dueIn(77, 500*time.Millisecond)}); err != nil {
 			t.Fatal(err)
@@ -149,7 +150,7 @@ func TestWhatNobodyHintsAtIsReadInTime(t *testing.T) {
 		{"due later", 20 * time.Second, 2 * time.Second, 500 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				_, hot := shardOf(t, 64)
 				e := dueIn(5, c.in)
 				if err := hot.Add(t.Context(), []job.Entry{e}); err != nil {

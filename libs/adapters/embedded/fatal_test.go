@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/oklog/ulid/v2"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -85,7 +86,7 @@ func TestWriteThatTheDiskRefusesIsFatalAndNeverAnswered(t *testing.T) {
 }
 
 func TestSerialReadOfARowWaitsUntilItIsDurable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var slow atomic.Bool
 		release := make(chan struct{})
 		fsys := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {

@@ -10,12 +10,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
 // A stampede of calls that end soon must not write and delete a mark for each.
 func TestOnlyStartsOfAttemptsThatGoOnAreWritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fsys := vfs.NewMem()
 		db, records := openRecords(t, fsys)
 		holder := attempts.Holder{Name: "executor-0", Start: 1, DefinitionID: "def_1"}

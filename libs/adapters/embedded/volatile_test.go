@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/wire"
@@ -104,7 +105,7 @@ func TestPositionOfFiresIsPassedWhenTheyAreCommitted(t *testing.T) {
 
 // Otherwise a one-shot that was called, and is taken again later than its catch-up window, would be skipped as missed.
 func TestNextProcessKnowsWhatWasPublishedAndNotDone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		fsys := vfs.NewCrashableMem()
 		fire := func(n int) *job.Fire {
 			return &job.Fire{Entry: job.Entry{Locator: job.Locator{ExecutionID: fmt.Sprint("exe_", n), Attempt: 1, DefinitionID: "def_1"}, JobID: "job_1"}}
@@ -199,7 +200,7 @@ func TestFiresThatWereReadTakeNoMoreThanTheirShareOfMemory(t *testing.T) {
 }
 
 func TestPublishOfFiresWaitsUntilOthersAreRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		db, log := openLog(t, vfs.NewMem())
 		c, err := log.Subscribe(t.Context(), dispatch.TopicFires, dispatch.GroupExecutor)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
@@ -97,7 +98,7 @@ func Run(t *testing.T, settle time.Duration, scenario func(w *World)) *ledger.Ac
 	t.Helper()
 	var w *World
 	var a *ledger.Account
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w = New(t)
 		scenario(w)
 		a = w.account(time.Now().Add(-settle))

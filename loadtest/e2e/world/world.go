@@ -27,7 +27,7 @@ import (
 // Partitions is the partition count of a world.
 const Partitions = 8
 
-// World is a platform in a bubble. It is used only inside synctest.Test.
+// World is a platform in a bubble. It is used only inside bubble.Test.
 type World struct {
 	T *testing.T
 	// FS outlives the platform's processes.

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/minutehand/minutehand/libs/bubble"
 )
 
 func TestTokenOfEachAlgorithmIsAccepted(t *testing.T) {
@@ -162,7 +164,7 @@ func TestTenantThatIsNotOnesOwnIsRefusedWhetherItExistsOrNot(t *testing.T) {
 
 func TestKeyThatTheProviderTookAwayIsRefusedWithinAMinute(t *testing.T) {
 	p := newProvider(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, _ := newGuard(t, p)
 		ctx, cancel := context.WithCancel(t.Context())
 		go g.Run(ctx)
@@ -190,7 +192,7 @@ func TestKeyThatTheProviderTookAwayIsRefusedWithinAMinute(t *testing.T) {
 
 func TestKeysThatCannotBeReadStandForADayAndNoLonger(t *testing.T) {
 	p := newProvider(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g, _ := newGuard(t, p)
 		ctx, cancel := context.WithCancel(t.Context())
 		go g.Run(ctx)

@@ -10,12 +10,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
@@ -220,7 +220,7 @@ func TestTenantIsRemovedWhateverDies(t *testing.T) {
 	dies := 0
 	for died {
 		dies++
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s, of := filled(t)
 			s.dies = dies
 			if _, err := s.process(1).Begin(t.Context(), "acme", tenants.Edit{Operation: "deleteTenant"}); err == nil {
@@ -292,7 +292,7 @@ func TestTenantIsHeldFromTheAnswerOn(t *testing.T) {
 
 // Two processes see the same tenant; a request that was slow has written a job meanwhile.
 func TestOneProcessRemovesAtATimeAndMissesNoLateJob(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, of := filled(t)
 		if _, err := s.process(1).Begin(t.Context(), "acme", tenants.Edit{Operation: "deleteTenant"}); err != nil {
 			t.Fatal(err)
@@ -319,7 +319,7 @@ func TestOneProcessRemovesAtATimeAndMissesNoLateJob(t *testing.T) {
 
 // Without its row nobody could tell that a change was made, and its entry would be dropped.
 func TestRowsOfWhichAChangeIsNotPublishedStay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, of := filled(t)
 		s.untold = true
 		if _, err := s.process(1).Begin(t.Context(), "acme", tenants.Edit{Operation: "deleteTenant"}); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -82,7 +83,7 @@ func (s *stored) Scan(_ context.Context, partition int, minute int64, after *job
 
 // What found no room would be called half a minute after its minute.
 func TestWhatFoundNoRoomInTheBackgroundIsReadAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const room, n, partitions = 100, 3000, 4
 		hot := &distant{takes: 5 * time.Millisecond, entries: map[job.Locator]bool{}}
 		hot.away.Store(true)
@@ -123,7 +124,7 @@ func TestWhatFoundNoRoomInTheBackgroundIsReadAgain(t *testing.T) {
 
 // One by one they would take two answers each: longer than until they are due.
 func TestWhatTheHotTierMissedFollowsTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const n = 2000
 		hot := &distant{takes: 5 * time.Millisecond}
 		hot.away.Store(true)
