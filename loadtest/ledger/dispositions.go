@@ -37,13 +37,15 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 			if n == 0 && i.inLine(j.Job.ID, at) {
 				continue
 			}
-			if n != 1 && (n == 0 || !a.excuses(j.Job.ID, at) && !a.whileUpdated(definitions, at)) {
+			twice := a.excuses(j.Job.ID, at) || a.whileUpdated(definitions, at) || a.gaveWayBefore(definitions, i.eventsOf[j.Job.ID], at)
+			if n == 0 || n > 1 && !twice {
 				r.add("I1", j.Job.ID, "instant %s has dispositions %v, want exactly one", at.Format(time.RFC3339Nano),
 					given[at.UnixMilli()])
 			}
 		}
 	}
 	checkShown(r, a, i, j, definitions, given, expected, ahead)
+	checkShownBefore(r, a, i, j, definitions, given)
 	for ms, ds := range given {
 		at := time.UnixMilli(ms).UTC()
 		stopped := j.Job.Status == job.StatusCancelled && !at.Before(j.Job.EndsAt) && len(ds) == 1

@@ -5,6 +5,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -104,6 +105,11 @@ type Shown struct {
 	Reason      string          `json:"reason"`
 }
 
+// Ended reports whether the occurrence will not be called any more.
+func (s *Shown) Ended() bool {
+	return slices.Contains([]string{"succeeded", "dead", "cancelled", "skipped"}, s.State)
+}
+
 // Window is a span of time that includes both its ends.
 type Window struct{ From, To time.Time }
 
@@ -156,6 +162,8 @@ type Account struct {
 	Executions map[string]map[string]int
 	// Shown are the accounts of jobs that a client read at the end, from the first instant to the last; nil if no client read any.
 	Shown map[string][]Shown
+	// ShownBefore are the occurrences of jobs that accounts showed as ended long before the end.
+	ShownBefore map[string][]Shown
 	// Settles is how long everything that is due, or was promised, may take to end before the account is taken. If it is 0
 	// it is not known, and nothing is checked that depends on it.
 	Settles time.Duration

@@ -177,6 +177,16 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 		}},
 		{"an account out of order", "I1", func(a *ledger.Account) { slices.Reverse(shown(a)[jobID]) }},
 		{"an account that says otherwise", "I1", func(a *ledger.Account) { shown(a)[jobID][2].Disposition = job.DispositionSkippedMissed }},
+		{"an account that takes an end back", "I1", func(a *ledger.Account) {
+			once := shown(a)[jobID][2]
+			once.Disposition = job.DispositionSkippedMissed
+			a.ShownBefore = map[string][]ledger.Shown{jobID: {once}}
+		}},
+		{"an account that takes a failure back", "I1", func(a *ledger.Account) {
+			once := shown(a)[jobID][2]
+			once.State = "dead"
+			a.ShownBefore = map[string][]ledger.Shown{jobID: {once}}
+		}},
 		{"an account without a reason", "I1", func(a *ledger.Account) { shown(a)[jobID][2].Reason = "" }},
 		{"a range that counts wrong", "I1", func(a *ledger.Account) {
 			at := begin.Add(-time.Minute)

@@ -71,7 +71,8 @@ func (i *index) lastCall(executionID string) (at time.Time) {
 }
 
 // checkLine checks of those that may wait, by definition as many as most, that they were called in the order of their instants, and that no
-// more waited. spans are in the order of their first calls.
+// more waited. spans are in the order of their first calls. While an update is slow, the former definition may let an occurrence wait
+// before the first of the new one comes, which is of an earlier instant.
 func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, most map[string]int) {
 	before, ends := map[string]span{}, map[string]time.Time{}
 	for _, s := range spans {
@@ -80,7 +81,8 @@ func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, mos
 			continue
 		}
 		last := before[s.definitionID]
-		again := a.HotLost && (i.repeated(s.executionID) || i.repeated(last.executionID)) || a.excuses(j.Job.ID, s.nominalAt)
+		again := a.HotLost && (i.repeated(s.executionID) || i.repeated(last.executionID)) || a.excuses(j.Job.ID, s.nominalAt) ||
+			a.whileUpdated(append(slices.Clone(j.Superseded), j.Job.Definition), last.nominalAt)
 		if s.nominalAt.Before(last.nominalAt) && s.from.After(last.from) && !again {
 			r.add("I11", j.Job.ID, "%s was called after %s", s.executionID, last.executionID)
 		}

@@ -14,16 +14,7 @@ func checkShown(r *report, a *Account, i *index, j *JobAccount, definitions []jo
 	if !read {
 		return
 	}
-	lost := func(at time.Time) bool { // its event was, before the history had read it
-		return slices.ContainsFunc(a.LostToHistory, func(e job.Event) bool {
-			from, _ := e.Place()
-			to := from
-			if e.Skipped != nil {
-				to = e.Skipped.To
-			}
-			return e.Entry.JobID == j.Job.ID && !at.Before(from) && !at.After(to)
-		})
-	}
+	lost := func(at time.Time) bool { return a.lostToHistory(j.Job.ID, at) }
 	shown := map[int64]bool{}
 	for n := range list {
 		s := &list[n]
@@ -64,6 +55,34 @@ func checkShown(r *report, a *Account, i *index, j *JobAccount, definitions []jo
 			r.add("I1", j.Job.ID, "its account leaves out instant %s, which its schedule names", time.UnixMilli(ms).UTC().Format(time.RFC3339Nano))
 		}
 	}
+}
+
+// checkShownBefore checks that what an account once showed as ended had that end.
+func checkShownBefore(r *report, a *Account, i *index, j *JobAccount, definitions []job.Definition, given map[int64][]job.Disposition) {
+	for _, s := range a.ShownBefore[j.Job.ID] {
+		x := job.ScheduleExecutionID(j.Job.ID, s.NominalAt)
+		succeeded := slices.ContainsFunc(i.attempts[x], func(e *job.Event) bool { return e.Outcome.Kind == job.OutcomeSucceeded })
+		if s.State == "succeeded" && !succeeded || s.State == "dead" && !i.deadLetter[x] {
+			r.add("I1", j.Job.ID, "its account once showed instant %s as %s, which the history does not say", s.NominalAt.Format(time.RFC3339Nano), s.State)
+		}
+		ds := given[s.NominalAt.UnixMilli()]
+		if slices.Contains(ds, s.Disposition) || a.excuses(j.Job.ID, s.NominalAt) || a.lostToHistory(j.Job.ID, s.NominalAt) || a.whileUpdated(definitions, s.NominalAt) {
+			continue
+		}
+		r.add("I1", j.Job.ID, "its account once showed instant %s as %s (%s), and the history has %v", s.NominalAt.Format(time.RFC3339Nano), s.State, s.Disposition, ds)
+	}
+}
+
+// lostToHistory reports whether the event about an instant was lost before the history had read it.
+func (a *Account) lostToHistory(jobID string, at time.Time) bool {
+	return slices.ContainsFunc(a.LostToHistory, func(e job.Event) bool {
+		from, _ := e.Place()
+		to := from
+		if e.Skipped != nil {
+			to = e.Skipped.To
+		}
+		return e.Entry.JobID == jobID && !at.Before(from) && !at.After(to)
+	})
 }
 
 // waited reports whether an instant waited for others, and was called or ended after an instant only.

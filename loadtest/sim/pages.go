@@ -30,18 +30,48 @@ func (w *world) read() {
 	for n := range min(readJobs, len(ids)) {
 		id := ids[(int(w.faults.dice.roll("reads")*float64(len(ids)))+n)%len(ids)]
 		w.executions[id] = w.pages("/jobs/"+id+"/executions", "execution_id")
-		if list, whole := w.occurrences(id); whole {
+		if list, whole := w.occurrences("reader", id); whole {
 			w.shown[id] = list
 		}
 	}
 }
 
+// watches is the number of accounts that are read while there are faults.
+const watches = 20
+
+// watch makes a client read the accounts of jobs while there are faults, and notes which occurrences they show as ended.
+func (w *world) watch() {
+	for n := range watches {
+		w.after(faultsFor/watches, func() {})
+		w.mu.Lock()
+		var ids []string
+		for _, id := range w.registered {
+			if !w.deleted[id] {
+				ids = append(ids, id)
+			}
+		}
+		w.mu.Unlock()
+		if len(ids) == 0 {
+			continue
+		}
+		id := ids[int(w.faults.dice.roll("watches/%d", n)*float64(len(ids)))]
+		list, _ := w.occurrences("watcher", id)
+		w.mu.Lock()
+		for _, s := range list {
+			if s.Ended() {
+				w.shownBefore[id] = append(w.shownBefore[id], s)
+			}
+		}
+		w.mu.Unlock()
+	}
+}
+
 // occurrences reads the account of a job; whole reports whether every page was answered.
-func (w *world) occurrences(id string) (list []ledger.Shown, whole bool) {
+func (w *world) occurrences(who, id string) (list []ledger.Shown, whole bool) {
 	to := time.Now().Add(time.Minute).UTC().Format(time.RFC3339Nano) // some are planned
 	path := "/jobs/" + id + "/occurrences?limit=40&to=" + url.QueryEscape(to)
 	for query := ""; ; {
-		page, ok := w.request("reader", http.StatusOK, http.MethodGet, path+query, nil)
+		page, ok := w.request(who, http.StatusOK, http.MethodGet, path+query, nil)
 		if !ok {
 			return nil, false
 		}

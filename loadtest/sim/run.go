@@ -72,18 +72,7 @@ func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 			}
 		}
 		w.schedule(scheduled)
-		if f.weather.Name != calm.Name && f.dice.roll("holds") < 0.4 {
-			w.background.Go(w.hold)
-		}
-		if f.dice.roll("administers?") < 0.5 {
-			w.background.Go(w.administer)
-		}
-		if f.dice.roll("redrives") < 0.5 {
-			w.background.Go(w.redrive)
-		}
-		for _, together := range scripts(f.dice, w.began) {
-			w.background.Go(func() { w.play(together) })
-		}
+		w.beginClients()
 		time.Sleep(faultsFor)
 		w.hot.Widen()
 		time.Sleep(time.Until(f.over()) + settleFor)
@@ -151,6 +140,26 @@ func calmLateness(a *ledger.Account) []time.Duration {
 	}))
 }
 
+// beginClients begins what clients do while there are faults.
+func (w *world) beginClients() {
+	dice := w.faults.dice
+	if w.faults.weather.Name != calm.Name && dice.roll("holds") < 0.4 {
+		w.background.Go(w.hold)
+	}
+	if dice.roll("administers?") < 0.5 {
+		w.background.Go(w.administer)
+	}
+	if dice.roll("redrives") < 0.5 {
+		w.background.Go(w.redrive)
+	}
+	if dice.roll("watches?") < 0.5 {
+		w.background.Go(w.watch)
+	}
+	for _, together := range scripts(dice, w.began) {
+		w.background.Go(func() { w.play(together) })
+	}
+}
+
 // account gathers what is known about the run. Every instant before until must have its disposition.
 func (w *world) account(until time.Time) *ledger.Account {
 	ctx := context.Background()
@@ -161,7 +170,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		Excused: map[string][]ledger.Window{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
 		RetryAfter: w.pauses, Triggers: w.triggers, Resumed: w.resumed, Refusals: w.refusals, Requests: w.requests,
 		Settles: settleFor - time.Minute,
-		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown, Keyed: w.keyed, ByKey: w.byKey,
+		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown, ShownBefore: w.shownBefore, Keyed: w.keyed, ByKey: w.byKey,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
 	switch w.faults.weather.Name { // in the others a settler may stand still for as long as the faults last

@@ -55,6 +55,9 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 		}
 	}
 	n["a key of a job that was deleted"] = w.reused
+	for _, list := range a.ShownBefore {
+		n["an occurrence that an account showed as ended"] += len(list)
+	}
 	for _, j := range a.Jobs {
 		if !j.Job.StoppedBefore.IsZero() {
 			n["an execution whose place another took"]++

@@ -334,6 +334,8 @@ func (w *world) request(
 		case status == http.StatusConflict:
 			w.refused(path, answer)
 			return answer, false // such as a change of a job that is cancelled by now
+		case status == http.StatusNotFound && who == "watcher":
+			return answer, false // the job is deleted by now
 		case status == http.StatusUnprocessableEntity && (method == http.MethodPatch || method == http.MethodPut || hasEnded(body)):
 			return answer, false // such as an end that is past by now
 		case status != 0 && status != http.StatusServiceUnavailable:

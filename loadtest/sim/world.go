@@ -83,11 +83,12 @@ type world struct {
 	raced         int // how many of two concurrent changes were refused, because another was faster
 	decidedBefore int // how many claims found a decision other than the one they were to make
 
-	listed     map[string]int // by the pages that a client read
-	executions map[string]map[string]int
-	shown      map[string][]ledger.Shown
-	stops      []ledger.Stop
-	updates    []string // the definition of each of the stops that is an update
+	listed      map[string]int // by the pages that a client read
+	executions  map[string]map[string]int
+	shown       map[string][]ledger.Shown
+	shownBefore map[string][]ledger.Shown
+	stops       []ledger.Stop
+	updates     []string // the definition of each of the stops that is an update
 	// registered, triggers, resumed (the jobs whose last change is a resume) and refusals are what clients were answered.
 	// attempts and pauses are what the retry policies ask for, by job; redriven counts executions.
 	registered []string
@@ -137,7 +138,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		log: servers.NewLog("log"), coord: servers.NewCoord(partitions), archive: servers.NewArchive(),
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*jobapi.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
-		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, shown: map[string][]ledger.Shown{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
+		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, shown: map[string][]ledger.Shown{}, shownBefore: map[string][]ledger.Shown{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
 		attempts: map[string]int{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {

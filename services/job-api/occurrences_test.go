@@ -301,6 +301,23 @@ func TestAccountKnowsOfWhatIsDecidedBeforeItIsOnRecord(t *testing.T) {
 	})
 }
 
+// The row of an occurrence that a stop refused says no more than that it is not called, as if it had been missed. (Seed 20146 of the
+// simulation.)
+func TestAccountDoesNotTakeARefusalForAMissedOccurrence(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		time.Sleep(90 * time.Second)
+		e := a.entry(1)
+		must(t, a.pending.Put(t.Context(), []job.Entry{e}))
+		must(t, a.pending.Decide(t.Context(), e.Locator, job.Decision{}))
+		got, _ := a.account("", 1)
+		wantAccount(t, got, []string{"1 skipped skipped_missed"})
+		a.answer(http.StatusOK, http.MethodPost, "/jobs/"+a.id+"/cancel", "")
+		got, _ = a.account("", 1)
+		wantAccount(t, got, []string{"1 pending"})
+	})
+}
+
 // page reads a page, and returns the minutes that it names and the cursor of the next one.
 func (a *accounted) page(query string) (minutes []int, next string) {
 	page, _ := a.answer(http.StatusOK, http.MethodGet, "/jobs/"+a.id+"/occurrences?"+query, "")

@@ -138,6 +138,12 @@ var mutants = []mutant{
 		to:   "_ = d.EffectiveAt\n",
 	},
 	{
+		name: "an account shows what was decided to be called as skipped", file: "services/job-api/internal/reads/unrecorded.go",
+		from:  "case found && row.Decision != nil && !row.Decision.Fire:",
+		to:    "case found && row.Decision != nil:",
+		first: 78,
+	},
+	{
 		name: "a key is taken from a job that is about to be created", file: "services/job-api/internal/writes/jobkey.go",
 		from: "err = ws.deps.Jobs.Create(ctx, job.Void(holder, j.Tenant, j.Key, job.Instant(ws.deps.Clock.Now())), true)",
 		to:   "err = nil",

@@ -97,13 +97,14 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 		locators[i] = a.locator(o.NominalAt, o.ScheduledFor, o.DefinitionID)
 		keys[i] = attempts.Key{ExecutionID: locators[i].ExecutionID, Attempt: o.Attempts + 1}
 	}
-	records, err := a.rs.Outcomes.Lookup(ctx, keys)
-	if err != nil {
-		return fmt.Errorf("look up executions of job %s: %w", a.j.ID, err)
-	}
+	// A refusal is in the hot tier before its row says that the occurrence is not called, which says no more than that.
 	rows, err := a.rs.Pending.Rows(ctx, locators)
 	if err != nil {
 		return fmt.Errorf("read entries of job %s: %w", a.j.ID, err)
+	}
+	records, err := a.rs.Outcomes.Lookup(ctx, keys)
+	if err != nil {
+		return fmt.Errorf("look up executions of job %s: %w", a.j.ID, err)
 	}
 	// The hot tier knows nothing of those that are lost, and their entries are not where they are written first. Those put off wait for their
 	// target, unless the entry of another definition decided about them since.
@@ -126,7 +127,7 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 			}
 		case found && !row.DeferredTo.IsZero(), !found && a.now.Before(a.deferred[keys[i].ExecutionID].Add(comesWithin)):
 			o.State, o.Reason, putOff = "pending", deferred, append(putOff, o)
-		case found && row.Done:
+		case found && (row.Done || row.Decision != nil && a.mayBeRefused(row.Decision)):
 			o.State, o.Reason = "pending", ending
 		case found && row.Decision != nil && !row.Decision.Fire:
 			o.State, o.Disposition, o.GaveWayTo = "skipped", row.Decision.Unfired(), a.gaveWay(row.Decision.GaveWayTo)
@@ -142,6 +143,12 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 		return err
 	}
 	return a.held(ctx, list)
+}
+
+// mayBeRefused reports whether a decision not to call an occurrence may be about its job's stop. By the row alone it looks like one about an
+// occurrence that was missed.
+func (a *account) mayBeRefused(d *job.Decision) bool {
+	return !d.Fire && d.GaveWayTo.IsZero() && a.j.Status != job.StatusActive
 }
 
 // decided notes the run of instants that a decision on an entry skips. The event that tells of it may not be on record yet.
