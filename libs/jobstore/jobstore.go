@@ -79,7 +79,8 @@ type Jobs interface {
 	// Remove removes a job's row, its superseded definitions and its runs; it is not listed any more. A job that is not there is left as it is. An
 	// id that was removed must not be created again.
 	Remove(ctx context.Context, tenant job.Tenant, jobID string) error
-	// RemoveListings removes what is left of a tenant's listing, after its jobs were removed. Jobs that are still there lose their place.
+	// RemoveListings removes what is left of a tenant's listing, after its jobs were removed, and may remove keys that its jobs had. Jobs that are
+	// still there lose their place.
 	RemoveListings(ctx context.Context, tenant job.Tenant) error
 
 	// ClaimKey stores the claim under the tenant's key if there is none, and returns the one that stands.

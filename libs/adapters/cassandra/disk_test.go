@@ -18,7 +18,6 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
-	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -69,13 +68,7 @@ var tombstones = regexp.MustCompile(`and (\d+) tombstone cells`)
 func TestClosedBucketsGiveTheirDiskBack(t *testing.T) {
 	const partitions, hours, standing = 4, 3, 3000
 	s, keyspace := openNamed(t)
-	config := gocql.NewCluster(servertest.Address(t, "CASSANDRA"))
-	config.Keyspace, config.Timeout = keyspace, 20*time.Second
-	session, err := config.CreateSession()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer session.Close()
+	session := sessionIn(t, keyspace)
 	if err := session.Query("ALTER TABLE pending WITH gc_grace_seconds = 1").ExecContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}

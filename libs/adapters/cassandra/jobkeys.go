@@ -7,6 +7,7 @@ import (
 	gocql "github.com/apache/cassandra-gocql-driver/v2"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
 // keyMargin is for how many seconds longer than a job's row its key is kept: the row may be written that much later.
@@ -57,7 +58,7 @@ func (s *JobStore) JobOfKey(ctx context.Context, tenant job.Tenant, key string) 
 
 // keepJobKey makes a job's key stay with it for good, before its row says anything that may make the job stay longer than its key. Nothing
 // lets the key expire again after that, however late: then it would depend on who writes last. Such a key stays in the table when its job is
-// gone, where whoever wants it finds that.
+// gone, and the next request for it finds it free.
 func (s *JobStore) keepJobKey(ctx context.Context, j *job.Job) error {
 	if j.Key == "" || j.Deleted {
 		return nil
@@ -72,11 +73,14 @@ func (s *JobStore) keepJobKey(ctx context.Context, j *job.Job) error {
 	keep := ttl(j)
 	switch {
 	case holder == "":
-		_, err = s.giveKey(ctx, j, 0, nil)
+		holder, err = s.giveKey(ctx, j, 0, nil)
 	case holder == j.ID && seconds != nil && (keep == 0 || keep > *seconds):
-		_, err = s.giveKey(ctx, j, 0, &j.ID)
+		holder, err = s.giveKey(ctx, j, 0, &j.ID)
 	default:
 		return nil
+	}
+	if err == nil && holder != j.ID {
+		err = jobstore.ErrConflict // it was given away since the row was read: the job is gone
 	}
 	return err
 }

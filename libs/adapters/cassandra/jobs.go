@@ -257,7 +257,7 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 		_ = s.list(ctx, &j) // the change stands, whatever happens to its listing
 	}
 	if err == nil && applied && j.Deleted {
-		_ = s.freeJobKey(ctx, &j) // the change stands; whoever wants the key finds that this job is gone
+		_ = s.freeJobKey(ctx, &j) // the change stands; the next request for the key finds it free
 	}
 	if err == nil && !applied {
 		if err = jobstore.ErrConflict; standing["version"] == nil || standing["version"] == int64(0) {

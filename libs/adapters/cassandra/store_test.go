@@ -165,16 +165,23 @@ func TestKeyspaceWithoutTablesIsNotMigrated(t *testing.T) {
 	}
 }
 
-// TestRowsOfOneShotsExpire: a job that nobody will ask for gives its disk back, and its place in the listing.
-func TestRowsOfOneShotsExpire(t *testing.T) {
-	s, keyspace := openNamed(t)
+// sessionIn opens a session of the test's own, in a keyspace.
+func sessionIn(t *testing.T, keyspace string) *gocql.Session {
+	t.Helper()
 	config := gocql.NewCluster(servertest.Address(t, "CASSANDRA"))
 	config.Keyspace, config.Timeout = keyspace, 20*time.Second
 	session, err := config.CreateSession()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer session.Close()
+	t.Cleanup(session.Close)
+	return session
+}
+
+// TestRowsOfOneShotsExpire: a job that nobody will ask for gives its disk back, and its place in the listing.
+func TestRowsOfOneShotsExpire(t *testing.T) {
+	s, keyspace := openNamed(t)
+	session := sessionIn(t, keyspace)
 	jobs := cassandra.NewJobStore(s)
 	const month = int64(jobstore.HistoryTTL / time.Second)
 	now := job.Instant(time.Now())
@@ -266,13 +273,7 @@ func TestRowsOfOneShotsExpire(t *testing.T) {
 // A row that was inserted for good, and changed to expire, leaves its key behind when its cells have gone.
 func TestRowThatHasExpiredIsNotThere(t *testing.T) {
 	s, keyspace := openNamed(t)
-	config := gocql.NewCluster(servertest.Address(t, "CASSANDRA"))
-	config.Keyspace, config.Timeout = keyspace, 20*time.Second
-	session, err := config.CreateSession()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer session.Close()
+	session := sessionIn(t, keyspace)
 	jobs := cassandra.NewJobStore(s)
 	j := job.Job{ID: "job_expired", Tenant: 7, Status: job.StatusActive, Version: 1, Definition: job.Definition{ID: "def_1"}}
 	if err := jobs.Create(t.Context(), j, false); err != nil {
@@ -373,14 +374,8 @@ func TestHistoryGoesOnWithoutItsSetting(t *testing.T) {
 	if err := history.Record(t.Context(), events(&j, 1)); err != nil {
 		t.Fatal(err)
 	}
-	c := gocql.NewCluster(servertest.Address(t, "CASSANDRA"))
-	c.Timeout = 20 * time.Second
-	session, err := c.CreateSession()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer session.Close()
-	if err := session.Query("DROP TABLE " + keyspace + ".cluster").ExecContext(t.Context()); err != nil {
+	session := sessionIn(t, keyspace)
+	if err := session.Query("DROP TABLE cluster").ExecContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := cassandra.NewHistory(s).Record(t.Context(), events(&j, 1)); err == nil {

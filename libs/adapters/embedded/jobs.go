@@ -211,7 +211,7 @@ func (s *JobStore) Replace(ctx context.Context, j job.Job) error {
 		return setJob(b, j)
 	})
 	if err == nil && j.Deleted {
-		_ = s.freeJobKey(&j) // the change stands; whoever wants the key finds that this job is gone
+		_ = s.freeJobKey(&j) // the change stands; the next request for the key finds it free
 	}
 	return err
 }

@@ -17,8 +17,8 @@ const batchSize = 1000
 
 type batchCmd struct {
 	client
-	File string `arg:"" help:"Jobs as JSON, an array or one object after the other, or as YAML, a list or documents; '-' for standard input."`
-	Key  string `name:"idempotency-key" help:"Create each of them at most once under this key." placeholder:"KEY"`
+	File           string `arg:"" help:"Jobs as JSON, an array or one object after the other, or as YAML, a list or documents; '-' for standard input."`
+	IdempotencyKey string `help:"Create each of them at most once under this key." placeholder:"KEY"`
 }
 
 // Help implements kong.HelpProvider.
@@ -46,8 +46,8 @@ func (c *batchCmd) Run(ctx context.Context) error {
 	begun := time.Now()
 	for part := range slices.Chunk(jobs, batchSize) {
 		var headers []string
-		if c.Key != "" {
-			headers = []string{"Idempotency-Key", fmt.Sprintf("%s-%d", c.Key, len(results)/batchSize+1)}
+		if c.IdempotencyKey != "" {
+			headers = []string{"Idempotency-Key", fmt.Sprintf("%s-%d", c.IdempotencyKey, len(results)/batchSize+1)}
 		}
 		var answer struct {
 			Results []batchResult `json:"results"`

@@ -52,13 +52,13 @@ func (c *deadLetterListCmd) Run(ctx context.Context) error {
 
 type redriveCmd struct {
 	client
-	Job    string `help:"Only those of this job." placeholder:"JOB"`
-	Reason string `help:"Only those given up for this reason: permanent, max_attempts, window or overtaken." placeholder:"REASON"`
-	From   string `help:"Only those given up at this instant or later." placeholder:"RFC3339"`
-	To     string `help:"Only those given up before this instant." placeholder:"RFC3339"`
-	Rate   int    `default:"10" help:"How many a second." placeholder:"N"`
-	Limit  int    `default:"1000" help:"How many at most." placeholder:"N"`
-	Key    string `name:"idempotency-key" help:"Redrive at most once under this key." placeholder:"KEY"`
+	Job            string `help:"Only those of this job." placeholder:"JOB"`
+	Reason         string `help:"Only those given up for this reason: permanent, max_attempts, window or overtaken." placeholder:"REASON"`
+	From           string `help:"Only those given up at this instant or later." placeholder:"RFC3339"`
+	To             string `help:"Only those given up before this instant." placeholder:"RFC3339"`
+	Rate           int    `default:"10" help:"How many a second." placeholder:"N"`
+	Limit          int    `default:"1000" help:"How many at most." placeholder:"N"`
+	IdempotencyKey string `help:"Redrive at most once under this key." placeholder:"KEY"`
 }
 
 // Help implements kong.HelpProvider.
@@ -80,8 +80,8 @@ func (c *redriveCmd) Run(ctx context.Context) error {
 		}
 	}
 	var headers []string
-	if c.Key != "" {
-		headers = []string{"Idempotency-Key", c.Key}
+	if c.IdempotencyKey != "" {
+		headers = []string{"Idempotency-Key", c.IdempotencyKey}
 	}
 	var answer struct {
 		Redriven   int              `json:"redriven"`

@@ -132,7 +132,7 @@ type (
 	deleteCmd struct{ jobRef }
 	trigCmd   struct {
 		jobRef
-		Key string `name:"idempotency-key" help:"Execute at most once under this key." placeholder:"KEY"`
+		IdempotencyKey string `help:"Execute at most once under this key." placeholder:"KEY"`
 	}
 )
 
@@ -212,8 +212,8 @@ the command is repeated.
 // Run implements the command.
 func (c *trigCmd) Run(ctx context.Context) error {
 	var headers []string
-	if c.Key != "" {
-		headers = []string{"Idempotency-Key", c.Key}
+	if c.IdempotencyKey != "" {
+		headers = []string{"Idempotency-Key", c.IdempotencyKey}
 	}
 	var x map[string]any
 	if _, err := c.do(ctx, http.MethodPost, c.path("/trigger"), nil, &x, headers...); err != nil {
