@@ -21,6 +21,7 @@ var sometimes = []string{
 	"a write of which a part took effect", "a change that plain reads did not see", "a log that lost its end",
 	"a topic whose positions were forgotten", "a server of the hot tier that was replaced", "a call that a replaced server let pass",
 	"a change that was refused because another was faster", "a decision that had been made before", "an execution on a page",
+	"a key that another job had", "a key of a job that was deleted", "an occurrence that an account showed as ended",
 	"an entry for which the hot tier had no room", "an outcome that the hot tier forgot",
 	"minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
