@@ -61,8 +61,12 @@ func checkShown(r *report, a *Account, i *index, j *JobAccount, definitions []jo
 func checkShownBefore(r *report, a *Account, i *index, j *JobAccount, definitions []job.Definition, given map[int64][]job.Disposition) {
 	for _, s := range a.ShownBefore[j.Job.ID] {
 		x := job.ScheduleExecutionID(j.Job.ID, s.NominalAt)
-		succeeded := slices.ContainsFunc(i.attempts[x], func(e *job.Event) bool { return e.Outcome.Kind == job.OutcomeSucceeded })
-		if s.State == "succeeded" && !succeeded || s.State == "dead" && !i.deadLetter[x] {
+		ended := func(how func(o *job.Outcome) bool) bool {
+			return slices.ContainsFunc(i.attempts[x], func(e *job.Event) bool { return how(&e.Outcome) })
+		}
+		// Where the hot tier was lost, what failed may have been refused as well; then there is no dead letter.
+		if s.State == "succeeded" && !ended(func(o *job.Outcome) bool { return o.Kind == job.OutcomeSucceeded }) ||
+			s.State == "dead" && !ended((*job.Outcome).Failed) {
 			r.add("I1", j.Job.ID, "its account once showed instant %s as %s, which the history does not say", s.NominalAt.Format(time.RFC3339Nano), s.State)
 		}
 		ds := given[s.NominalAt.UnixMilli()]
