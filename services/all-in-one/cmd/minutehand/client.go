@@ -77,7 +77,7 @@ func (c *client) do(ctx context.Context, method, path string, body, answer any, 
 		return nil, err
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
-		return nil, complain(text, resp.Status)
+		return nil, refusal{complain(text, resp.Status), resp.StatusCode}
 	}
 	if answer == nil || len(text) == 0 {
 		return resp.Header, nil
@@ -111,6 +111,14 @@ func (c *client) caller() (*http.Client, error) {
 	}
 	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: tls.Config(), DisableKeepAlives: true}}, nil
 }
+
+// refusal is an answer that is not a success.
+type refusal struct {
+	error
+	code int
+}
+
+func (r refusal) Unwrap() error { return r.error }
 
 func complain(text []byte, status string) error {
 	var p problem.Problem

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"time"
+)
+
+type auditCmd struct {
+	client
+	Jobs []string `arg:"" optional:"" name:"job" help:"Only these jobs: ids (job_…), or key: and a key; by default all of the tenant."`
+	From string   `help:"Only instants from this one on; by default those of the last 24 hours." placeholder:"RFC3339"`
+	To   string   `help:"Only instants before this one, and before now; by default until five minutes ago." placeholder:"RFC3339"`
+}
+
+// Help implements kong.HelpProvider.
+func (auditCmd) Help() string {
+	return `Reads the account of every job, and lists each instant that a schedule named and of which nothing is on record: neither that it was called, nor
+that it was skipped and why, nor that it waits. Exits with 1 if there is one. It takes a request for each 500 instants, and no memory to speak of.
+What is in the archive, archive verify tells.
+
+  minutehand audit
+  minutehand audit -o json
+  minutehand audit --from 2026-01-01T00:00:00Z --to 2026-01-02T00:00:00Z
+  minutehand audit JOB`
+}
+
+const (
+	// auditAfter is how long after its instant an occurrence is expected to be on record, or to wait.
+	auditAfter = 5 * time.Minute
+	// auditPage is how many items are read at once.
+	auditPage = 500
+	// mostUnknown bounds the instants that an audit lists.
+	mostUnknown = 1000
+	// auditTries bounds how often a server that is busy is asked again, auditPause how long it is left alone before that.
+	auditTries, auditPause = 5, time.Second
+)
+
+// audit is what an audit found.
+type audit struct {
+	From        time.Time      `json:"from"`
+	To          time.Time      `json:"to"`
+	Jobs        int            `json:"jobs"`
+	Occurrences int            `json:"occurrences"`
+	States      map[string]int `json:"states"`
+	// Unknown are the instants of which nothing is on record, the first mostUnknown of them.
+	Unknown []unknown `json:"unknown"`
+}
+
+type unknown struct {
+	JobID     any `json:"job_id"`
+	NominalAt any `json:"nominal_at"`
+	Reason    any `json:"reason"`
+}
+
+// Run implements the command.
+func (c *auditCmd) Run(ctx context.Context) error {
+	now := time.Now().UTC()
+	a := audit{States: map[string]int{}, Unknown: []unknown{}}
+	var err error
+	if a.From, err = instantOf("--from", c.From, now.Add(-24*time.Hour)); err != nil {
+		return err
+	}
+	if a.To, err = instantOf("--to", c.To, now.Add(-auditAfter)); err != nil {
+		return err
+	}
+	a.To = earliest(a.To, now)
+	if !a.From.Before(a.To) {
+		return usageError{errors.New("--from is not before --to, and before now")}
+	}
+	tell, end := c.progress(&a)
+	err = c.each(ctx, func(id string) error { return c.read(ctx, id, &a, tell) })
+	end()
+	if err != nil {
+		return err
+	}
+	if err := c.print(&a, func(w io.Writer) { auditTable(w, &a) }); err != nil {
+		return err
+	}
+	if n := a.States["unknown"]; n > 0 {
+		return fmt.Errorf("nothing is on record of %d instants", n)
+	}
+	return nil
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// instantOf parses the value of a flag.
+func instantOf(flag, text string, otherwise time.Time) (time.Time, error) {
+	if text == "" {
+		return otherwise, nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return at, usageError{fmt.Errorf("%s is not an instant; write it as 2026-11-24T09:00:00Z", flag)}
+	}
+	return at.UTC(), nil
+}
+
+// each calls do with each job that is audited.
+func (c *auditCmd) each(ctx context.Context, do func(id string) error) error {
+	for _, id := range c.Jobs {
+		if err := do(id); err != nil {
+			return err
+		}
+	}
+	if len(c.Jobs) > 0 {
+		return nil
+	}
+	return c.pages(ctx, "/jobs", url.Values{}, func(j map[string]any) error {
+		err := do(fmt.Sprint(j["job_id"]))
+		if refused := (refusal{}); errors.As(err, &refused) && refused.code == http.StatusNotFound {
+			return nil // it was deleted meanwhile
+		}
+		return err
+	})
+}
+
+// read adds the account of a job.
+func (c *auditCmd) read(ctx context.Context, id string, a *audit, tell func()) error {
+	a.Jobs++
+	query := url.Values{"from": {a.From.Format(time.RFC3339Nano)}, "to": {a.To.Format(time.RFC3339Nano)}}
+	return c.pages(ctx, "/jobs/"+url.PathEscape(id)+"/occurrences", query, func(o map[string]any) error {
+		a.Occurrences++
+		a.States[fmt.Sprint(o["state"])]++
+		if o["state"] == "unknown" && len(a.Unknown) < mostUnknown {
+			a.Unknown = append(a.Unknown, unknown{id, o["nominal_at"], o["reason"]})
+		}
+		tell()
+		return nil
+	})
+}
+
+// pages calls do with each item of all pages.
+func (c *auditCmd) pages(ctx context.Context, path string, query url.Values, do func(item map[string]any) error) error {
+	query.Set("limit", fmt.Sprint(auditPage))
+	for {
+		p, err := c.page(ctx, path+"?"+query.Encode())
+		if err != nil {
+			return err
+		}
+		for _, item := range p.Items {
+			if err := do(item); err != nil {
+				return err
+			}
+		}
+		if p.NextCursor == nil {
+			return nil
+		}
+		query.Set("cursor", *p.NextCursor)
+	}
+}
+
+// page reads a page, and asks a busy server again.
+func (c *auditCmd) page(ctx context.Context, path string) (p pageAnswer, err error) {
+	for try := 1; ; try++ {
+		p = pageAnswer{}
+		_, err = c.do(ctx, http.MethodGet, path, nil, &p)
+		refused := refusal{}
+		busy := errors.As(err, &refused) && (refused.code == http.StatusServiceUnavailable || refused.code == http.StatusTooManyRequests)
+		if !busy || try == auditTries {
+			return p, err
+		}
+		select {
+		case <-time.After(auditPause):
+		case <-ctx.Done():
+			return p, ctx.Err()
+		}
+	}
+}
+
+// progress shows on a terminal how far the audit is.
+func (c *auditCmd) progress(a *audit) (tell, end func()) {
+	if !terminal(os.Stderr) {
+		return func() {}, func() {}
+	}
+	next := time.Now().Add(progressAfter)
+	return func() {
+		if now := time.Now(); now.After(next) {
+			next = now.Add(progressAfter / 4)
+			fmt.Fprintf(os.Stderr, "\r\x1b[K%d jobs, %d instants", a.Jobs, a.Occurrences)
+		}
+	}, func() { fmt.Fprint(os.Stderr, "\r\x1b[K") }
+}
+
+// auditTable shows what is unknown, and counts the rest.
+func auditTable(w io.Writer, a *audit) {
+	if len(a.Unknown) > 0 {
+		t := newTable(w, "JOB", "INSTANT", "REASON")
+		for _, u := range a.Unknown {
+			t.row(u.JobID, u.NominalAt, u.Reason)
+		}
+		t.end()
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintf(w, "%d jobs, %d instants from %s to %s\n", a.Jobs, a.Occurrences, a.From.Format(time.RFC3339), a.To.Format(time.RFC3339))
+	for _, state := range slices.Sorted(maps.Keys(a.States)) {
+		fmt.Fprintf(w, "  %s: %d\n", shown(state), a.States[state])
+	}
+}
