@@ -241,7 +241,7 @@ terraform-test: ## test the Terraform modules by mocks, and apply, plan and dest
 
 # Sizes and thresholds for a machine that is busy with other stages: what is tested is that every scenario works and everything is
 # accounted for. Response times mean something on a machine that does nothing else (release-k6).
-K6_SMALL := RATE=100 DURATION=5s VUS=500 JOBS=2000 SECONDS=5 LATE_P99=10000 P95=5000 P95_LIST=5000 P95_READ=5000
+K6_SMALL := RATE=50 DURATION=5s VUS=500 JOBS=2000 SECONDS=5 LATE_P99=10000 P95=5000 P95_LIST=5000 P95_READ=5000
 
 .PHONY: k6-test
 k6-test: binaries ## the scenarios of loadtest/k6, small, against one process
