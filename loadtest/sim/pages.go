@@ -19,14 +19,7 @@ const readJobs = 2
 func (w *world) read() {
 	w.listed = w.pages("/jobs", "job_id")
 	w.readByKey()
-	w.mu.Lock()
-	var ids []string
-	for _, id := range w.registered {
-		if !w.deleted[id] {
-			ids = append(ids, id)
-		}
-	}
-	w.mu.Unlock()
+	ids := w.standing()
 	for n := range min(readJobs, len(ids)) {
 		id := ids[(int(w.faults.dice.roll("reads")*float64(len(ids)))+n)%len(ids)]
 		w.executions[id] = w.pages("/jobs/"+id+"/executions", "execution_id")
@@ -36,6 +29,18 @@ func (w *world) read() {
 	}
 }
 
+// standing returns the jobs that were registered and not deleted.
+func (w *world) standing() (ids []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range w.registered {
+		if !w.deleted[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // watches is the number of accounts that are read while there are faults.
 const watches = 20
 
@@ -43,14 +48,7 @@ const watches = 20
 func (w *world) watch() {
 	for n := range watches {
 		w.after(faultsFor/watches, func() {})
-		w.mu.Lock()
-		var ids []string
-		for _, id := range w.registered {
-			if !w.deleted[id] {
-				ids = append(ids, id)
-			}
-		}
-		w.mu.Unlock()
+		ids := w.standing()
 		if len(ids) == 0 {
 			continue
 		}

@@ -11,6 +11,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/minutehand/minutehand/libs/run"
 )
 
 type auditCmd struct {
@@ -75,7 +77,7 @@ func (c *auditCmd) Run(ctx context.Context) error {
 	if !a.From.Before(a.To) {
 		return usageError{errors.New("--from is not before --to, and before now")}
 	}
-	tell, end := c.progress(&a)
+	tell, end := a.progress()
 	err = c.each(ctx, func(id string) error { return c.read(ctx, id, &a, tell) })
 	end()
 	if err != nil {
@@ -130,9 +132,8 @@ func (c *auditCmd) each(ctx context.Context, do func(id string) error) error {
 
 // read adds the account of a job.
 func (c *auditCmd) read(ctx context.Context, id string, a *audit, tell func()) error {
-	a.Jobs++
 	query := url.Values{"from": {a.From.Format(time.RFC3339Nano)}, "to": {a.To.Format(time.RFC3339Nano)}}
-	return c.pages(ctx, "/jobs/"+url.PathEscape(id)+"/occurrences", query, func(o map[string]any) error {
+	err := c.pages(ctx, "/jobs/"+url.PathEscape(id)+"/occurrences", query, func(o map[string]any) error {
 		a.Occurrences++
 		a.States[fmt.Sprint(o["state"])]++
 		if o["state"] == "unknown" && len(a.Unknown) < mostUnknown {
@@ -141,6 +142,10 @@ func (c *auditCmd) read(ctx context.Context, id string, a *audit, tell func()) e
 		tell()
 		return nil
 	})
+	if err == nil {
+		a.Jobs++
+	}
+	return err
 }
 
 // pages calls do with each item of all pages.
@@ -173,16 +178,14 @@ func (c *auditCmd) page(ctx context.Context, path string) (p pageAnswer, err err
 		if !busy || try == auditTries {
 			return p, err
 		}
-		select {
-		case <-time.After(auditPause):
-		case <-ctx.Done():
-			return p, ctx.Err()
+		if err := run.Sleep(ctx, auditPause); err != nil {
+			return p, err
 		}
 	}
 }
 
 // progress shows on a terminal how far the audit is.
-func (c *auditCmd) progress(a *audit) (tell, end func()) {
+func (a *audit) progress() (tell, end func()) {
 	if !terminal(os.Stderr) {
 		return func() {}, func() {}
 	}
