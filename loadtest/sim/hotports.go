@@ -25,6 +25,7 @@ var (
 	opRemove      = newOp("hot", "Remove", WriteMany, often)
 	opAbsent      = newOp("hot", "Absent", Read, often)
 	opClaim       = newOp("hot", "Claim", Write, often)
+	opClaimed     = newOp("hot", "Claimed", Read, often)
 	opHorizon     = newOp("hot", "Horizon", Read, often)
 	opSetHorizon  = newOp("hot", "SetHorizon", Write, seldom)
 	opSetEpoch    = newOp("hot", "SetEpoch", Write, seldom)
@@ -120,6 +121,12 @@ func (c buckets) Claim(ctx context.Context, o coord.Owner, list []hotbucket.Clai
 			}
 		}
 		return standing, err
+	})
+}
+
+func (c buckets) Claimed(ctx context.Context, partition int, claim hotbucket.Claim) (*job.Decision, error) {
+	return through(ctx, c.p, opClaimed, claim.ExecutionID, func(ctx context.Context) (*job.Decision, error) {
+		return c.hot.Claimed(ctx, partition, claim)
 	})
 }
 

@@ -225,6 +225,8 @@ func (claimsNothing) Claim(_ context.Context, _ coord.Owner, claims []hotbucket.
 	return own, nil
 }
 
+func (claimsNothing) Claimed(context.Context, int, hotbucket.Claim) (*job.Decision, error) { return nil, nil }
+
 type refusesAhead struct{ attempts.Records }
 
 func (r refusesAhead) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {

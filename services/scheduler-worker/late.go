@@ -197,6 +197,15 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	if !t.alone() || t.missed {
 		d = t.series.Late(t.entry, now)
 	}
+	if t.alone() { // whoever entered a list that has become free, and finds afterwards that it gave way, made others give way to it
+		standing, err := s.deps.Hot.Claimed(ctx, t.owner.Partition, claimOf(t, d))
+		if err != nil {
+			return nil, err
+		}
+		if standing != nil {
+			return s.keep(ctx, t, *standing)
+		}
+	}
 	if d.Fire && t.alone() {
 		place, err := s.enter(ctx, t)
 		if err != nil {
@@ -209,10 +218,15 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 	if err != nil {
 		return nil, err
 	}
+	return s.keep(ctx, t, standing[0])
+}
+
+// keep writes the decision that stands on the entry's row.
+func (s *Service) keep(ctx context.Context, t *task, d job.Decision) (*job.Decision, error) {
 	if t.alone() && t.lapsed(s.deps.Clock.Now(), s.cfg.OwnerTTL) {
 		return nil, errLapsed{} // another owner may have decided, after a loss of the claim
 	}
-	return &standing[0], s.deps.Pending.Decide(ctx, t.entry.Locator, standing[0])
+	return &d, s.deps.Pending.Decide(ctx, t.entry.Locator, d)
 }
 
 func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now time.Time) error {

@@ -365,6 +365,30 @@ func TestDecisionThatOnlyTheRowRemembersIsCarriedOut(t *testing.T) {
 	}
 }
 
+// An occurrence that gave way, whose claim's answer was lost, is decided again when what it gave way to has ended.
+func TestOccurrenceThatGaveWayDoesNotEnterAListThatIsFreeMeanwhile(t *testing.T) {
+	f := newFixture(t)
+	f.row.Status, f.row.PausedAt = job.StatusActive, time.Time{}
+	f.row.Definition.Overlap = job.OverlapSkip
+	f.entry.Alone = true
+	one := f.task()
+	gave := one.series.OnTime(&f.entry)
+	gave.Fire, gave.GaveWayTo = false, f.entry.NominalAt.Add(-10*time.Second)
+	_, err := f.deps.Hot.Claim(t.Context(), f.owner, []hotbucket.Claim{claimOf(one, gave)})
+	f.must(err)
+	f.must(f.deps.Pending.Put(t.Context(), []job.Entry{f.entry}))
+	one.from.reads.own([]coord.Owner{f.owner})
+	one.from.reads.accept([]coord.Owner{f.owner}, f.deps.Clock.Now(), make([]time.Time, 1))
+	d, err := f.decide(t.Context(), one, f.deps.Clock.Now())
+	f.must(err)
+	if d == nil || d.Fire || !d.GaveWayTo.Equal(gave.GaveWayTo) {
+		t.Errorf("its decision is %+v", d)
+	}
+	if runs, err := f.deps.Jobs.Runs(t.Context(), f.row.ID); err != nil || len(runs) > 0 {
+		t.Errorf("the list holds %v (%v)", runs, err)
+	}
+}
+
 func TestFireOfAPartitionThatMayBeAnothersIsNotPublished(t *testing.T) {
 	f := newFixture(t)
 	now := f.deps.Clock.Now()

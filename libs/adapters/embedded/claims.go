@@ -27,6 +27,14 @@ func (h *HotBuckets) Claim(_ context.Context, o coord.Owner, claims []hotbucket.
 	return standing, nil
 }
 
+// Claimed implements hotbucket.Buckets.
+func (h *HotBuckets) Claimed(_ context.Context, _ int, c hotbucket.Claim) (*job.Decision, error) {
+	if d, ok := h.claims.get(c.ExecutionID + "/" + c.DefinitionID); ok {
+		return &d, nil
+	}
+	return nil, nil
+}
+
 // Horizons implements hotbucket.Buckets.
 func (h *HotBuckets) Horizons(_ context.Context, partitions []int) ([]time.Time, error) {
 	horizons := make([]time.Time, len(partitions))

@@ -47,6 +47,14 @@ func newExpiring[K comparable, V any](keep time.Duration, most int) *expiring[K,
 	return &expiring[K, V]{keep: keep, most: most, values: map[K]V{}}
 }
 
+// get returns the value under key, which may have been kept longer than it had to be.
+func (m *expiring[K, V]) get(key K) (v V, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, ok = m.values[key]
+	return v, ok
+}
+
 // getOrAdd returns the value under key, after setting it to v if there was none.
 func (m *expiring[K, V]) getOrAdd(now time.Time, key K, v V) V {
 	m.mu.Lock()

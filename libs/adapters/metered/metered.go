@@ -144,6 +144,12 @@ func (x *bucketsPort) Claim(ctx context.Context, o coord.Owner, claims []hotbuck
 	return a, err
 }
 
+func (x *bucketsPort) Claimed(ctx context.Context, partition int, c hotbucket.Claim) (a *job.Decision, err error) {
+	defer func(began time.Time) { x.m.done("hot buckets", "Claimed", began, err) }(time.Now())
+	a, err = x.Buckets.Claimed(ctx, partition, c)
+	return a, err
+}
+
 func (x *bucketsPort) Horizons(ctx context.Context, partitions []int) (a []time.Time, err error) {
 	defer func(began time.Time) { x.m.done("hot buckets", "Horizons", began, err) }(time.Now())
 	a, err = x.Buckets.Horizons(ctx, partitions)

@@ -71,6 +71,21 @@ func (h *HotBuckets) Claim(ctx context.Context, o coord.Owner, claims []hotbucke
 	}
 }
 
+// Claimed implements hotbucket.Buckets.
+func (h *HotBuckets) Claimed(ctx context.Context, partition int, c hotbucket.Claim) (*job.Decision, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	text, err := h.client.HGet(ctx, h.of(partition, "claims:"+minuteOf(c.ExecutionID)), claimField(&c)).Bytes()
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redis: claimed: %w", err)
+	}
+	d, err := wire.UnmarshalDecision(text)
+	return &d, err
+}
+
 // Horizons implements hotbucket.Buckets.
 func (h *HotBuckets) Horizons(ctx context.Context, partitions []int) ([]time.Time, error) {
 	ctx, cancel := bounded(ctx)

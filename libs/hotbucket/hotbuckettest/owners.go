@@ -104,12 +104,23 @@ func firstClaimStands(t *testing.T, b hotbucket.Buckets) {
 		{Skipped: &job.SkippedRange{From: now, To: now.Add(time.Hour), Count: 60}, Next: now.Add(2 * time.Hour), NextOrdinal: 61, NextBackfillFired: 4},
 	} {
 		id := x + string(rune('a'+i))
+		claimed(t, b, hotbucket.Claim{ExecutionID: id}, nil)
 		for _, mine := range []job.Decision{first, {NextOrdinal: 99}} {
 			standing, err := b.Claim(t.Context(), o, []hotbucket.Claim{{ExecutionID: id, Decision: mine}})
 			must(t, err)
 			same(t, "the standing decision", standing, []job.Decision{first})
 		}
+		claimed(t, b, hotbucket.Claim{ExecutionID: id}, &first)
+		claimed(t, b, hotbucket.Claim{ExecutionID: id, DefinitionID: "def_other"}, nil)
 	}
+}
+
+// claimed checks which decision stands in partition 1.
+func claimed(t *testing.T, b hotbucket.Buckets, c hotbucket.Claim, want *job.Decision) {
+	t.Helper()
+	standing, err := b.Claimed(t.Context(), 1, c)
+	must(t, err)
+	same(t, "the decision that is read", standing, want)
 }
 
 func claimsInOrder(t *testing.T, b hotbucket.Buckets) {

@@ -236,6 +236,11 @@ func (c *HotClient) Claim(_ context.Context, o coord.Owner, claims []hotbucket.C
 	return c.at(o.Partition).claim(o, claims)
 }
 
+// Claimed implements hotbucket.Buckets.
+func (c *HotClient) Claimed(_ context.Context, partition int, claim hotbucket.Claim) (*job.Decision, error) {
+	return c.at(partition).claimed(claim), nil
+}
+
 // Horizons implements hotbucket.Buckets.
 func (c *HotClient) Horizons(_ context.Context, partitions []int) ([]time.Time, error) {
 	horizons := make([]time.Time, len(partitions))

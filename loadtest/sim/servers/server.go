@@ -258,6 +258,16 @@ func (h *server) claim(o coord.Owner, claims []hotbucket.Claim) ([]job.Decision,
 	return standing, nil
 }
 
+func (h *server) claimed(c hotbucket.Claim) *job.Decision {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, there := h.state.claims[c.ExecutionID+"/"+c.DefinitionID]
+	if !there {
+		return nil
+	}
+	return copyDecision(&d)
+}
+
 func (h *server) horizon() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
