@@ -129,6 +129,11 @@ type Decision struct {
 // Waits reports whether the occurrence fires once another execution has ended, or takes its place.
 func (d *Decision) Waits() bool { return d.Fire && !d.GaveWayTo.IsZero() }
 
+// Refuses reports whether it is about what comes after an occurrence that a stop refused, and not about that one.
+func (d *Decision) Refuses() bool {
+	return d.Disposition == DispositionCancelled || d.Disposition == DispositionSkippedPaused
+}
+
 // Unfired returns the disposition of the occurrence itself, if it does not fire.
 func (d *Decision) Unfired() Disposition {
 	if !d.GaveWayTo.IsZero() {

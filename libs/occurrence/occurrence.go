@@ -33,6 +33,22 @@ func (s *Series) First(partition int, now time.Time) (e job.Entry, ok bool) {
 	return job.NewEntry(e, now), true
 }
 
+// Resume returns the entry of the first occurrence at or after from, which a writer gives a series that has lost its own; ok is false when
+// the schedule has ended by then. partition is the job's, now the clock of the writer.
+func (s *Series) Resume(partition int, from, now time.Time) (e job.Entry, ok bool) {
+	at, ok := s.Plan.First(job.Later(from, s.Def.EffectiveAt))
+	if !ok {
+		return job.Entry{}, false
+	}
+	ordinal := s.OrdinalAt(at)
+	if s.beyond(ordinal) {
+		return job.Entry{}, false
+	}
+	e = s.entry(partition, at, ordinal)
+	e.WrittenAt = now
+	return job.NewEntry(e, now), true
+}
+
 // OnTime returns the decision for an occurrence that is not late: it fires, and the next instant follows.
 func (s *Series) OnTime(e *job.Entry) job.Decision {
 	d := job.Decision{Fire: true}

@@ -97,6 +97,14 @@ func (s Stores) Enter(ctx context.Context, e *job.Entry, most int, now time.Time
 	return p, err
 }
 
+// Entered reports whether an entry, or one that it repeats, has entered. Others may have given way to it since.
+func Entered(ctx context.Context, jobs jobstore.Jobs, e *job.Entry) (bool, error) {
+	runs, err := jobs.Runs(ctx, e.JobID)
+	return slices.ContainsFunc(runs, func(l job.Locator) bool {
+		return l.ExecutionID == e.ExecutionID && l.DefinitionID == e.DefinitionID && l.Attempt == e.Attempt
+	}), err
+}
+
 // Turn returns the first execution in progress that stands before the entry's, or "" if it is the entry's turn. An execution that has no
 // place any more gets the last one.
 func (s Stores) Turn(ctx context.Context, e *job.Entry, now time.Time, stopped func(executionID string) bool) (before string, err error) {

@@ -22,9 +22,12 @@ import (
 	"testing"
 	"time"
 
+	gocql "github.com/apache/cassandra-gocql-driver/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
 )
 
 const (
@@ -198,7 +201,7 @@ func newDrill(t *testing.T) *drill {
 		t.Fatal(err)
 	}
 	d := &drill{root: root, dir: t.TempDir(), failing: &failing{}}
-	d.platform = newInstallation(t).fleet()
+	d.platform = newInstallation(t).fleet("MINUTEHAND_SCHEDULE_AUDIT_PAUSE=5s")
 	bad := httptest.NewServer(d.failing)
 	t.Cleanup(bad.Close)
 	d.failing.url = strings.Replace(bad.URL, "127.0.0.1", "localhost", 1) // another host than the sink's
@@ -337,6 +340,7 @@ func (d *drill) faults() []fault {
 		{alert: "MinutehandServerFails", make: none(func() { local(d.t, "down", "redis") })},
 		{alert: "MinutehandHotTierFull", make: none(d.fillHotTier)},
 		{alert: "MinutehandPutBacks", make: none(d.forgetEntries), block: -1},
+		{alert: "MinutehandScheduleLost", make: none(d.deleteEntry), block: -1},
 		{alert: "MinutehandTargetsHeldBack", make: func() []string {
 			d.oneShots(20_000, 15*time.Second, d.sink.url+"/slow", "held", 1)
 			return []string{"LABEL=drill=held"}
@@ -375,6 +379,27 @@ func (d *drill) forgetEntries() {
 		if len(keys) > 0 {
 			d.must(c.Del(d.t.Context(), keys...).Err())
 		}
+	}
+}
+
+// deleteEntry deletes the next entry of a job.
+func (d *drill) deleteEntry() {
+	due := time.Now().Add(24 * time.Hour).Truncate(time.Second).UTC()
+	ids := d.register([]map[string]any{{
+		"name": "once a day", "type": "interval", "every": "24h", "start_at": due.Format(time.RFC3339),
+		"target": map[string]any{"kind": "http_webhook", "url": d.sink.url + "/ok"},
+	}})
+	p := bucket.Partition(ids[0], partitions)
+	rows, err := d.ports.Pending.Scan(d.t.Context(), p, job.Minute(due), nil, 500)
+	d.must(err)
+	config := gocql.NewCluster(d.config.Cassandra.Hosts...)
+	config.Keyspace, config.Timeout = d.config.Cassandra.Keyspace, 20*time.Second
+	session, err := config.CreateSession()
+	d.must(err)
+	defer session.Close()
+	d.must(session.Query("DELETE FROM pending WHERE partition = ? AND minute = ?", p, job.Minute(due)).ExecContext(d.t.Context()))
+	if len(rows) != 1 {
+		d.t.Fatalf("the minute in which the job is due has %d entries", len(rows))
 	}
 }
 

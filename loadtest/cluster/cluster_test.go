@@ -49,7 +49,9 @@ func (c *installation) start() *process {
 		Archive: p.Archive, Board: p.Board,
 	}
 	around := assembly.Surroundings{Logger: logger, Metrics: metrics}
-	loading, err := assembly.BucketLoader(bucketloader.DefaultConfig(), ports, around)
+	loaderConfig := bucketloader.DefaultConfig()
+	loaderConfig.Partitions = partitions
+	loading, err := assembly.BucketLoader(loaderConfig, ports, around)
 	c.must(err)
 	apiConfig := jobapi.DefaultConfig()
 	apiConfig.Partitions = partitions

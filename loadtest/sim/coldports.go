@@ -153,6 +153,9 @@ func (c pending) Put(ctx context.Context, entries []job.Entry) error {
 	}
 	entries = slices.Clone(entries)
 	sent := time.Now()
+	if c.p.kind == "bucket-loader" { // its audit of the schedules
+		c.p.w.mends(entries)
+	}
 	return write(ctx, c.p, opPut, entries, entryKey, func(_ context.Context, entries []job.Entry) error {
 		for i := range entries {
 			c.p.w.did(c.p, writes, &entries[i], entries[i].NominalAt)

@@ -227,7 +227,11 @@ func (w *world) behind() bool {
 		if row.InLine() { // in a job whose executions take longer than the time between two instants, one always waits
 			return !row.Done && row.DueAt.Before(now.Add(time.Minute-settleFor))
 		}
-		return !row.Done && row.DueAt.Before(now.Add(-unsettled))
+		due := row.DueAt
+		if row.FirstOfSchedule() { // its target may have put it off again and again
+			due = row.ScheduledFor
+		}
+		return !row.Done && due.Before(now.Add(-unsettled))
 	})
 }
 

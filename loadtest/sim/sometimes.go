@@ -23,7 +23,7 @@ var sometimes = []string{
 	"a change that was refused because another was faster", "a decision that had been made before", "an execution on a page",
 	"a key that another job had", "a key of a job that was deleted", "an occurrence that an account showed as ended",
 	"an entry for which the hot tier had no room", "an outcome that the hot tier forgot",
-	"minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
+	"minutehand_bucket_loader_mended_schedules_total", "minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
 	"minutehand_scheduler_worker_parked_total", "minutehand_scheduler_worker_postponed_total",
 	"minutehand_scheduler_worker_dropped_holds_total",

@@ -225,7 +225,9 @@ func (claimsNothing) Claim(_ context.Context, _ coord.Owner, claims []hotbucket.
 	return own, nil
 }
 
-func (claimsNothing) Claimed(context.Context, int, hotbucket.Claim) (*job.Decision, error) { return nil, nil }
+func (claimsNothing) Claimed(context.Context, int, hotbucket.Claim) (*job.Decision, error) {
+	return nil, nil
+}
 
 type refusesAhead struct{ attempts.Records }
 

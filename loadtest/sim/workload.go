@@ -15,6 +15,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
@@ -125,6 +126,41 @@ func (w *world) follow(s script, id string) {
 		}
 		if w.base.Err() != nil || !w.change(s, id, n, c.what, &version) {
 			return
+		}
+	}
+	w.loseEntry(s, id)
+}
+
+// loseEntry removes the one entry from which the schedule of some jobs goes on, which nobody changes any more.
+func (w *world) loseEntry(s script, id string) {
+	if s.body["type"] == "one_shot" || s.body["max_occurrences"] != nil || s.body["end_at"] != nil {
+		return // it may end before anybody looks
+	}
+	if d := w.faults.dice; w.variant != nil || w.faults.weather.Name == calm.Name || s.body["labels"] != nil || d.roll("loses/%s", s.name) > 0.15 {
+		return
+	}
+	w.after(time.Duration(w.faults.dice.roll("lost/%s", s.name)*60_000)*time.Millisecond, func() {
+		if row, err := w.cold.GetSerial(w.base, id); err != nil || row.Status != job.StatusActive || time.Since(w.began) > faultsFor {
+			return
+		}
+		if l, ok := w.cold.LoseEntry(id, w.faults.dice.roll("buries/%s", s.name) < 0.5); ok {
+			w.hot.Forget(l)
+			w.tell("operator", locatorKey(l), "removes the entry of")
+			w.mu.Lock()
+			w.lostEntries[id] = true
+			w.mu.Unlock()
+		}
+	})
+}
+
+// mends checks that jobs had lost the entries that the audit of the schedules writes.
+func (w *world) mends(entries []job.Entry) {
+	for i := range entries {
+		w.mu.Lock()
+		lost := w.lostEntries[entries[i].JobID]
+		w.mu.Unlock()
+		if !lost {
+			w.violate("audit", entries[i].JobID, "%s was written, and the schedule had not lost its entry", locatorKey(entries[i].Locator))
 		}
 	}
 }

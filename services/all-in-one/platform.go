@@ -154,6 +154,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		Archive: a.Archive, Board: a.Board, Transport: out.Transport,
 	}
 	around := assembly.Surroundings{Logger: out.Logger, Metrics: out.Metrics, Nap: out.Nap}
+	cfg.Loader.Partitions = p.db.Partitions()
 	loading, err := assembly.BucketLoader(cfg.Loader, ports, around)
 	if err != nil {
 		return err

@@ -1,6 +1,10 @@
 package bucketloader
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
+)
 
 type metrics struct {
 	staged     prometheus.Counter
@@ -9,10 +13,12 @@ type metrics struct {
 	candidates prometheus.Gauge
 	oldestOpen prometheus.Gauge
 	oldestDue  prometheus.Gauge
+	schedules  *schedules.Metrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
+		schedules: schedules.NewMetrics(reg),
 		staged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "minutehand_bucket_loader_staged_entries_total", Help: "Entries added to hot buckets by staging.",
 		}),

@@ -27,6 +27,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
 )
 
 // Config holds what an operator may change.
@@ -51,6 +52,9 @@ type Config struct {
 	Page int
 	// Parallel is how many partitions are visited at once. What they ask of a store at the same time shares requests.
 	Parallel int
+	// Schedules are the settings of the schedule audit, Partitions the count with which the stores were set up.
+	Schedules  schedules.Config
+	Partitions int
 }
 
 // DefaultConfig returns the settings of a loader that was given none.
@@ -58,7 +62,7 @@ func DefaultConfig() Config {
 	return Config{
 		Ahead: time.Hour, Tick: time.Second, NearBefore: 15 * time.Second, CloseSweepAfter: 15 * time.Second,
 		CloseAfter: jobstore.ClosesAfter, PutBackWait: 10 * time.Second, MaxCandidates: 50_000, Page: 500,
-		Parallel: 32,
+		Parallel: 32, Schedules: schedules.DefaultConfig(),
 	}
 }
 
@@ -74,14 +78,22 @@ func (c Config) Validate() error {
 	check(c.Tick > 0 && c.Tick <= c.NearBefore/2, "tick must be over 0 and at most half of near before")
 	check(c.CloseSweepAfter > 0 && c.CloseAfter >= jobstore.ClosesAfter,
 		"close after must be at least 5m, on which late writers rely, and close sweep after over 0")
+	check(c.Schedules.Rate > 0 && c.Schedules.Page > 0 && c.Schedules.Page <= maxPage && c.Schedules.MaxRows > 0 && c.Schedules.LookAgain >= 2*clock.MaxDifference,
+		"rate, page and max rows of the schedule audit must be over 0, the page at most 500, look again at least twice what clocks differ")
 	check(c.PutBackWait > 0 && c.MaxCandidates > 0 && c.Page > 0 && c.Parallel > 0,
 		"put-back wait, max candidates, page and parallel must be over 0")
 	return errors.Join(errs...)
 }
 
-// Deps are the ports that a loader works on.
+// maxPage bounds the jobs that the schedule audit looks at together.
+const maxPage = jobstore.MaxGetMany
+
+// Deps are the ports that a loader works on. The schedule audit alone needs Jobs, History and Settings; a loader without Jobs has none.
 type Deps struct {
+	Jobs     jobstore.Jobs
 	Pending  jobstore.Pending
+	History  jobstore.History
+	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
 	Outcomes attempts.Outcomes
 	Log      dispatch.Log
@@ -103,6 +115,8 @@ type Service struct {
 	assigned bool
 	// staged is set once everything owned was taken over and staged.
 	staged atomic.Bool
+	// audits is set while this loader owns the first partition, whose owner audits the schedules.
+	audits atomic.Bool
 	// mu guards nextQuiet and putBackTotal, which visits of several partitions share.
 	mu sync.Mutex
 	// nextQuiet is when the next sweep that is likely to find nothing missing may go on.
@@ -173,6 +187,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if deps.Jobs != nil && cfg.Partitions < 1 {
+		return nil, errors.New("bucket-loader: partitions must be over 0")
+	}
 	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), partitions: map[int]*partition{}}, nil
 }
 
@@ -194,6 +211,9 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
+	if s.deps.Jobs != nil {
+		defer s.audit(ctx)()
+	}
 	tick := time.NewTicker(s.cfg.Tick)
 	defer tick.Stop()
 	for {
@@ -212,6 +232,18 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
+// audit audits the schedules until ctx ends, and returns a function that waits for that.
+func (s *Service) audit(ctx context.Context) (wait func()) {
+	d := &s.deps
+	a := &schedules.Audit{
+		Config: s.cfg.Schedules, Jobs: d.Jobs, Pending: d.Pending, History: d.History, Settings: d.Settings, Hot: d.Hot, Log: d.Log,
+		Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.schedules, Mine: s.audits.Load,
+	}
+	var running sync.WaitGroup
+	running.Go(func() { a.Run(ctx) })
+	return running.Wait
+}
+
 // assign starts newly owned partitions from scratch, and forgets those no longer owned.
 func (s *Service) assign(owned []coord.Owner) {
 	next := make(map[int]*partition, len(owned))
@@ -224,6 +256,7 @@ func (s *Service) assign(owned []coord.Owner) {
 		s.staged.Store(false)
 	}
 	s.partitions, s.assigned = next, true
+	s.audits.Store(next[0] != nil)
 }
 
 func newPartition(o coord.Owner) *partition {

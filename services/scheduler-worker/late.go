@@ -170,6 +170,48 @@ func refused(o *job.Outcome) bool {
 	return o != nil && o.Fence == (job.Fence{}) && (o.Disposition == job.DispositionCancelled || o.Disposition == job.DispositionSkippedPaused)
 }
 
+// decided returns what the missed-run policy decided about an entry, or about the one that it repeats; nil for nothing.
+func (s *Service) decided(ctx context.Context, row job.PendingRow) (*job.Decision, error) {
+	if row.Decision != nil || row.Repeats == 0 {
+		return row.Decision, nil
+	}
+	original := row.Locator
+	original.Minute = row.Repeats
+	first, err := s.deps.Pending.Row(ctx, original)
+	if errors.Is(err, jobstore.ErrNotFound) {
+		return nil, nil
+	}
+	return first.Decision, err
+}
+
+// successorExists reports whether the row exists that follows, by the decision, from the entry or from the one that it
+// repeats.
+func (s *Service) successorExists(ctx context.Context, t *task, d job.Decision, now time.Time) (bool, error) {
+	parents := []job.Entry{*t.entry}
+	if t.entry.Repeats != 0 {
+		original := *t.entry
+		original.Minute = t.entry.Repeats
+		parents = append(parents, original)
+	}
+	for _, parent := range parents {
+		next, ok := t.series.Successor(&parent, d, now)
+		if !ok {
+			return false, nil
+		}
+		_, err := s.deps.Pending.Row(ctx, next.Locator)
+		if err == nil || !errors.Is(err, jobstore.ErrNotFound) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// fireBare makes the task publish its fire at its instant, without chain or policy.
+func fireBare(t *task) time.Time {
+	t.bare = true
+	return t.entry.DueAt
+}
+
 // decide returns nil if there are signs that the entry was dispatched before.
 func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Decision, error) {
 	exists, err := s.successorExists(ctx, t, t.series.OnTime(t.entry), now)
@@ -189,13 +231,9 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 			return nil, nil
 		}
 	}
-	// A pause or an update may have taken the instants after the read of the row.
-	if known := t.judgedAt.Add(t.series.Def.CatchUpWindow - clock.MaxDifference); known.Before(now) {
-		now = known
-	}
-	d := t.series.OnTime(t.entry)
-	if !t.alone() || t.missed {
-		d = t.series.Late(t.entry, now)
+	d, err := s.byMissedRun(ctx, t, now)
+	if err != nil {
+		return nil, err
 	}
 	if t.alone() { // whoever entered a list that has become free, and finds afterwards that it gave way, made others give way to it
 		standing, err := s.deps.Hot.Claimed(ctx, t.owner.Partition, claimOf(t, d))
@@ -219,6 +257,25 @@ func (s *Service) decide(ctx context.Context, t *task, now time.Time) (*job.Deci
 		return nil, err
 	}
 	return s.keep(ctx, t, standing[0])
+}
+
+// byMissedRun returns the decision of the missed-run policy, and the one for an entry that is not late if it does not apply.
+func (s *Service) byMissedRun(ctx context.Context, t *task, now time.Time) (job.Decision, error) {
+	if t.alone() && !t.missed {
+		return t.series.OnTime(t.entry), nil
+	}
+	// A pause or an update may have taken the instants after the read of the row.
+	if known := t.judgedAt.Add(t.series.Def.CatchUpWindow - clock.MaxDifference); known.Before(now) {
+		now = known
+	}
+	d := t.series.Late(t.entry, now)
+	if t.alone() && !d.Fire { // what has entered was about to be called, and others may have given way to it since
+		entered, err := overlap.Entered(ctx, s.deps.Jobs, t.entry)
+		if err != nil || entered {
+			return t.series.OnTime(t.entry), err
+		}
+	}
+	return d, nil
 }
 
 // keep writes the decision that stands on the entry's row.

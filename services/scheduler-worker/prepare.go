@@ -321,6 +321,14 @@ func (s *Service) dropOutdated(ctx context.Context, t *task) (again time.Time, e
 func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, row *job.Job, entry job.PendingRow) (again time.Time, err error) {
 	now := job.Instant(s.deps.Clock.Now())
 	outcome := job.Refusal(v, t.entry)
+	rest := outcome.Disposition // of the instants that follow
+	decision, err := s.decided(ctx, entry)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if decision != nil && !decision.Fire && !decision.Refuses() { // it stood before the stop, and was shown
+		outcome = job.Outcome{Kind: job.OutcomeSkipped, Disposition: decision.Unfired(), GaveWayTo: decision.GaveWayTo}
+	}
 	outcome.Timeline.Completed = now
 	rec, stored, err := s.deps.Outcomes.Refuse(ctx, attempts.KeyOf(t.entry), outcome, now)
 	if err != nil {
@@ -331,7 +339,6 @@ func (s *Service) refuseOnRecord(ctx context.Context, t *task, v job.Verdict, ro
 		return fireBare(t), nil
 	}
 	var events []job.Event
-	rest := outcome.Disposition // of the instants that follow
 	if !begun {
 		if !stored { // an earlier refusal, for instance by the pause before the cancel
 			if outcome = *rec.Outcome; refused(&outcome) {
@@ -404,46 +411,4 @@ func (s *Service) following(
 		return events, err
 	}
 	return events, nil
-}
-
-// decided returns what the missed-run policy decided about an entry, or about the one that it repeats; nil for nothing.
-func (s *Service) decided(ctx context.Context, row job.PendingRow) (*job.Decision, error) {
-	if row.Decision != nil || row.Repeats == 0 {
-		return row.Decision, nil
-	}
-	original := row.Locator
-	original.Minute = row.Repeats
-	first, err := s.deps.Pending.Row(ctx, original)
-	if errors.Is(err, jobstore.ErrNotFound) {
-		return nil, nil
-	}
-	return first.Decision, err
-}
-
-// successorExists reports whether the row exists that follows, by the decision, from the entry or from the one that it
-// repeats.
-func (s *Service) successorExists(ctx context.Context, t *task, d job.Decision, now time.Time) (bool, error) {
-	parents := []job.Entry{*t.entry}
-	if t.entry.Repeats != 0 {
-		original := *t.entry
-		original.Minute = t.entry.Repeats
-		parents = append(parents, original)
-	}
-	for _, parent := range parents {
-		next, ok := t.series.Successor(&parent, d, now)
-		if !ok {
-			return false, nil
-		}
-		_, err := s.deps.Pending.Row(ctx, next.Locator)
-		if err == nil || !errors.Is(err, jobstore.ErrNotFound) {
-			return err == nil, err
-		}
-	}
-	return false, nil
-}
-
-// fireBare makes the task publish its fire at its instant, without chain or policy.
-func fireBare(t *task) time.Time {
-	t.bare = true
-	return t.entry.DueAt
 }

@@ -389,6 +389,36 @@ func TestOccurrenceThatGaveWayDoesNotEnterAListThatIsFreeMeanwhile(t *testing.T)
 	}
 }
 
+// The claim of an occurrence that has entered fails, and it is decided again when it is late.
+func TestOccurrenceThatHasEnteredIsNotMissed(t *testing.T) {
+	for _, c := range []struct {
+		policy       job.MissedRun
+		entered      bool
+		fires, skips bool
+	}{
+		{job.MissedSkip, true, true, false},
+		{job.MissedSkip, false, false, true},
+		{job.MissedFireOnce, true, true, true},
+		{job.MissedFireOnce, false, true, true},
+	} {
+		f := newFixture(t)
+		f.row.Status, f.row.PausedAt = job.StatusActive, time.Time{}
+		f.row.Definition.Overlap, f.row.Definition.MissedRun = job.OverlapSkip, c.policy
+		f.entry.Alone = true
+		one := f.task()
+		if c.entered {
+			f.must(f.deps.Jobs.SwapRuns(t.Context(), f.row.ID, nil, []job.Locator{f.entry.Locator}))
+		}
+		now := f.entry.DueAt.Add(10 * time.Minute)
+		one.missed, one.judgedAt = true, now
+		d, err := f.byMissedRun(t.Context(), one, now)
+		f.must(err)
+		if d.Fire != c.fires || (d.Skipped != nil) != c.skips {
+			t.Errorf("%+v: its decision is %+v", c, d)
+		}
+	}
+}
+
 func TestFireOfAPartitionThatMayBeAnothersIsNotPublished(t *testing.T) {
 	f := newFixture(t)
 	now := f.deps.Clock.Now()

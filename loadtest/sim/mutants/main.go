@@ -72,6 +72,11 @@ var mutants = []mutant{
 		to:   "done = done && (rows[i].Done || true)",
 	},
 	{
+		name: "a schedule that is behind has lost its entry", file: "services/bucket-loader/internal/schedules/look.go",
+		from: "s.alive = true",
+		to:   "s.alive = false",
+	},
+	{
 		name: "a trigger is answered and not written", file: "services/job-api/internal/writes/trigger.go",
 		from: "if !there {",
 		to:   "if false && !there {",

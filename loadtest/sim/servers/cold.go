@@ -36,6 +36,7 @@ type Cold struct {
 	low     []int64
 	buckets []map[int64]*minute
 	closed  map[[2]int64]time.Time // by partition and minute: when it was deleted
+	buried  map[job.Locator]bool
 	// Closing is called before a bucket is deleted, with its rows.
 	Closing func(rows []job.PendingRow)
 
@@ -65,7 +66,7 @@ func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
 		jobs: map[string][]byte{}, before: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
 		runs: map[string][]byte{}, jobKeys: map[tenantKey]string{}, settings: map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
-		closed: map[[2]int64]time.Time{}, updated: map[string]time.Time{}, repeated: map[string]Repeat{}, paused: map[string]time.Time{}, events: map[string]map[string]job.Event{},
+		closed: map[[2]int64]time.Time{}, buried: map[job.Locator]bool{}, updated: map[string]time.Time{}, repeated: map[string]Repeat{}, paused: map[string]time.Time{}, events: map[string]map[string]job.Event{},
 	}
 	for p := range partitions {
 		c.low[p], c.buckets[p] = setup, map[int64]*minute{}

@@ -77,6 +77,17 @@ func (h *Hot) Lose(partitions ...int) {
 	}
 }
 
+// Forget removes an entry everywhere.
+func (h *Hot) Forget(l job.Locator) {
+	p := h.parts[l.Partition]
+	p.remove(l)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.replaced != nil {
+		p.replaced.remove(l)
+	}
+}
+
 // Replicate returns a function that promotes the replicas of partitions, which have what their servers hold now. For a
 // while afterwards, a server that was replaced goes on with the clients that lag.
 func (h *Hot) Replicate(partitions ...int) (promote func(for_ time.Duration, lagging func(client string) bool)) {

@@ -42,7 +42,7 @@ func (c *Cold) PutAt(sent time.Time, entries []job.Entry) error {
 		if e.Repeats != 0 {
 			c.repeated[e.JobID] = Repeat{At: time.Now(), NominalAt: e.NominalAt}
 		}
-		if closed, ok := c.closed[[2]int64{int64(e.Partition), e.Minute}]; ok && !sent.After(closed) {
+		if closed, ok := c.closed[[2]int64{int64(e.Partition), e.Minute}]; ok && !sent.After(closed) || c.buried[e.Locator] {
 			continue
 		}
 		m := c.buckets[e.Partition][e.Minute]
@@ -190,6 +190,33 @@ func (c *Cold) Close(_ context.Context, partition int, min int64) error {
 	}
 	c.low[partition] = max(c.low[partition], min)
 	return nil
+}
+
+// LoseEntry removes the row from which the schedule of a job goes on, unless it may be in a worker's hands. If it is buried, nothing is written
+// there any more, as where a deletion counts for more than any put.
+func (c *Cold) LoseEntry(jobID string, bury bool) (l job.Locator, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	heads := 0
+	for _, buckets := range c.buckets {
+		for _, m := range buckets {
+			for i := range m.rows {
+				if r := &m.rows[i]; r.JobID == jobID && r.FirstOfSchedule() && !r.Chained && !r.Done {
+					l = r.Locator
+					heads++
+				}
+			}
+		}
+	}
+	if heads != 1 || time.Until(l.DueAt) < 5*time.Second {
+		return l, false
+	}
+	m := c.buckets[l.Partition][l.Minute]
+	m.rows = slices.DeleteFunc(m.rows, func(r job.PendingRow) bool { return r.Locator == l })
+	if bury {
+		c.buried[l] = true
+	}
+	return l, true
 }
 
 // Open returns every row that exists.

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
 	"github.com/minutehand/minutehand/libs/adapters/kafka"
@@ -24,6 +25,9 @@ type configuration struct {
 	Redis      redis.Access     `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`
 	Kafka      kafka.Access     `embed:"" prefix:"kafka-" envprefix:"MINUTEHAND_KAFKA_"`
 	ZooKeeper  zookeeper.Access `embed:"" prefix:"zookeeper-" envprefix:"MINUTEHAND_ZOOKEEPER_"`
+
+	ScheduleAuditRate  settings.Count    `default:"200" env:"MINUTEHAND_SCHEDULE_AUDIT_RATE" placeholder:"N" help:"How many jobs a second the audit of the schedules looks at."`
+	ScheduleAuditPause settings.Duration `default:"10m" env:"MINUTEHAND_SCHEDULE_AUDIT_PAUSE" placeholder:"10m" help:"How long after a pass over all jobs that audit begins anew."`
 }
 
 func main() {
@@ -61,8 +65,11 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	p.Metrics.MustRegister(redis.Usage(hot.Tier), admin.Lag(log, dispatch.GroupExecutor, dispatch.GroupSettle, dispatch.GroupHistory, dispatch.GroupArchive))
 	m := metered.New(p.Metrics)
 	cfg := bucketloader.DefaultConfig()
+	cfg.Partitions = int(s.Partitions)
+	cfg.Schedules.Rate, cfg.Schedules.Pause = int(s.ScheduleAuditRate), time.Duration(s.ScheduleAuditPause)
 	return bucketloader.New(cfg, bucketloader.Deps{
-		Pending: m.Pending(cassandra.NewPending(store)), Hot: m.Buckets(hot.Buckets), Outcomes: m.Records(hot.Records), Log: m.Log(log),
+		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
+		History: m.History(cassandra.NewHistory(store)), Settings: m.Settings(cassandra.NewSettings(store)), Hot: m.Buckets(hot.Buckets), Outcomes: m.Records(hot.Records), Log: m.Log(log),
 		Coord: m.Coordinator(coordinator), Logger: p.Logger, Metrics: p.Metrics,
 	})
 }
