@@ -85,13 +85,13 @@ type Metrics struct{ looked, mended, undecided, passes prometheus.Counter }
 // NewMetrics registers the counters; reg may be nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "minutehand_bucket_loader_" + name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &Metrics{
-		looked:    counter("audited_schedules_total", "Schedules of which the audit has looked for the next entry."),
-		mended:    counter("mended_schedules_total", "Schedules that had lost their next entry and were given it again."),
-		undecided: counter("undecided_schedules_total", "Schedules of which too much waits to tell whether they have their next entry."),
-		passes:    counter("schedule_audits_total", "Passes of the audit over all jobs."),
+		looked:    counter("minutehand_bucket_loader_audited_schedules_total", "Schedules of which the audit has looked for the next entry."),
+		mended:    counter("minutehand_bucket_loader_mended_schedules_total", "Schedules that had lost their next entry and were given it again."),
+		undecided: counter("minutehand_bucket_loader_undecided_schedules_total", "Schedules of which too much waits to tell whether they have their next entry."),
+		passes:    counter("minutehand_bucket_loader_schedule_audits_total", "Passes of the audit over all jobs."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.looked, m.mended, m.undecided, m.passes)
