@@ -26,7 +26,8 @@ type auditCmd struct {
 func (auditCmd) Help() string {
 	return `Reads the account of every job, and lists each instant that a schedule named and of which nothing is on record: neither that it was called, nor
 that it was skipped and why, nor that it waits. Exits with 1 if there is one. It takes a request for each 500 instants, and no memory to speak of.
-What is in the archive, archive verify tells.
+An instant that is lost is listed from some six minutes after it on; until then it is shown as about to be on record. What is in the archive,
+archive verify tells. That each schedule has its next entry, the bucket-loader sees to.
 
   minutehand audit
   minutehand audit -o json
