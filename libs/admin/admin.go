@@ -12,8 +12,9 @@ import (
 // Paths returns the paths that Handler answers.
 func Paths() []string { return []string{"/metrics", "/healthz", "/readyz"} }
 
-// Handler answers the admin paths. missing returns the names of what the process still lacks before it is ready.
-func Handler(metrics prometheus.Gatherer, missing func() []string) http.Handler {
+// Handler answers the admin paths. missing returns the names of what the process still lacks before it is ready. tzData is the release of the
+// time zone data by which it plans.
+func Handler(metrics prometheus.Gatherer, tzData string, missing func() []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -21,10 +22,10 @@ func Handler(metrics prometheus.Gatherer, missing func() []string) http.Handler 
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if lacks := missing(); len(lacks) > 0 {
-			answer(w, http.StatusServiceUnavailable, map[string]any{"status": "not ready", "missing": lacks})
+			answer(w, http.StatusServiceUnavailable, map[string]any{"status": "not ready", "missing": lacks, "tzdata": tzData})
 			return
 		}
-		answer(w, http.StatusOK, map[string]any{"status": "ready"})
+		answer(w, http.StatusOK, map[string]any{"status": "ready", "tzdata": tzData})
 	})
 	return mux
 }

@@ -39,6 +39,7 @@ type Settings struct {
 	settings.File
 	AdminListen    string `default:"127.0.0.1:0" env:"MINUTEHAND_ADMIN_LISTEN" placeholder:"HOST:PORT" help:"Where /metrics, /healthz and /readyz answer; port 0 takes a free one."`
 	LogLevel       string `default:"info" enum:"debug,info,warn,error" env:"MINUTEHAND_LOG_LEVEL" placeholder:"LEVEL" help:"Least level that is logged."`
+	TZData         string `name:"tzdata" env:"MINUTEHAND_TZDATA" placeholder:"PATH" help:"Time zone data to plan by in place of that in this program: a folder such as /usr/share/zoneinfo, or a zoneinfo.zip."`
 	PrintConfig    bool   `help:"Print each setting, its value and where that came from, and exit. Files with secrets are named, never read."`
 	PrintReference bool   `hidden:"" help:"Print a table of the settings, and exit."`
 	Version        bool   `help:"Print the version, and exit."`
@@ -141,6 +142,19 @@ type mistake struct{ error }
 
 func (m mistake) Unwrap() error { return m.error }
 
+// UseTZData makes the process plan by the time zone data at a path; "" stands for that in the program.
+func UseTZData(path string) error {
+	if path == "" {
+		return nil
+	}
+	zones, err := schedule.OpenZones(path)
+	if err != nil {
+		return fmt.Errorf("--tzdata: %w", err)
+	}
+	schedule.Use(zones)
+	return nil
+}
+
 // certificatesIn returns the files with certificates that settings name, by setting.
 func certificatesIn(values map[string]settings.Value) map[string]string {
 	files := map[string]string{}
@@ -157,6 +171,9 @@ func (s *Settings) run(ctx context.Context, name string, certificates map[string
 	if err := level.UnmarshalText([]byte(s.LogLevel)); err != nil {
 		return mistake{err}
 	}
+	if err := UseTZData(s.TZData); err != nil {
+		return mistake{err}
+	}
 	p := &Process{
 		Logger:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("service", name),
 		Metrics: prometheus.NewRegistry(),
@@ -167,7 +184,7 @@ func (s *Settings) run(ctx context.Context, name string, certificates map[string
 	var ready atomic.Pointer[func() []string]
 	starting := func() []string { return []string{*p.waiting.Load()} }
 	ready.Store(&starting)
-	stopAdmin, err := serveAdmin(s.AdminListen, admin.Handler(p.Metrics, func() []string { return (*ready.Load())() }), p.Logger)
+	stopAdmin, err := serveAdmin(s.AdminListen, admin.Handler(p.Metrics, schedule.TZDataVersion(), func() []string { return (*ready.Load())() }), p.Logger)
 	if err != nil {
 		return mistake{err}
 	}

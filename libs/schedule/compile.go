@@ -17,14 +17,17 @@ const (
 // else; the empty id, for a preview, is an id like any other. Whether an expression with H can ever match may depend
 // on the id ("0 0 31 H *" cannot where H is February), so compile it for the id that it is to have. Every fault is an
 // *Error; if there are several, they are joined.
-func Compile(s job.Schedule, jobID string) (*Plan, error) {
+func Compile(s job.Schedule, jobID string) (*Plan, error) { return CompileBy(current(), s, jobID) }
+
+// CompileBy is Compile by other time zone data than that in force.
+func CompileBy(zones *Zones, s job.Schedule, jobID string) (*Plan, error) {
 	var f faults
 	p := &Plan{kind: s.Type, lo: minMS, hi: maxMS}
 	hash := fnv.New64a()
 	hash.Write([]byte(jobID)) // never fails, says hash.Hash
 	p.seed = hash.Sum64()
 
-	p.compileZone(s, &f)
+	p.compileZone(zones, s, &f)
 	p.compileLimits(s, &f)
 	p.compileJitter(s, &f)
 	dst := checkDST(s.DST, &f)
@@ -45,12 +48,12 @@ func Compile(s job.Schedule, jobID string) (*Plan, error) {
 	return p, nil
 }
 
-func (p *Plan) compileZone(s job.Schedule, f *faults) {
+func (p *Plan) compileZone(zones *Zones, s job.Schedule, f *faults) {
 	name := s.Timezone
 	if name == "" {
 		name = "UTC"
 	}
-	z, err := loadZone(name)
+	z, err := zones.load(name)
 	if err != nil {
 		*f = append(*f, err)
 	}

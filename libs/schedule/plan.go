@@ -51,7 +51,7 @@ func (p *Plan) Note(nominal time.Time) *job.Note {
 	if p.kind != job.ScheduleCron || p.zone.loc == time.UTC {
 		return nil
 	}
-	return &job.Note{TZData: TZDataVersion(), UTCOffset: int(p.zone.offs[p.zone.segment(nominal.Unix())])}
+	return &job.Note{TZData: p.zone.release, UTCOffset: int(p.zone.offs[p.zone.segment(nominal.Unix())])}
 }
 
 // Count returns how many nominal instants lie in [from, to), or limit if there are more. It takes constant time for an

@@ -4,11 +4,16 @@ import (
 	"archive/zip"
 	"bytes"
 	_ "embed" // for the two files below
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
+	"os"
+	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,83 +27,177 @@ var zoneinfo []byte
 //go:embed tzdata/VERSION
 var tzdataVersion string
 
-// TZDataVersion returns the release of the embedded time zone data, such as 2025c.
-func TZDataVersion() string { return strings.TrimSpace(tzdataVersion) }
-
-// zoneDB is the opened archive and the zones read so far. Only names found in the archive are cached, so that
-// the cache is no larger than the archive.
-type zoneDB struct {
-	files map[string]*zip.File
-	zones sync.Map // string to *zone
-	err   error
+// Zones are time zone data, and the zones read so far. Only names found in the data are cached, so that the cache is no larger than the data.
+type Zones struct {
+	files   fs.FS
+	release string
+	zones   sync.Map // string to *zone
 }
 
-var openZones = sync.OnceValue(func() *zoneDB {
-	archive, err := zip.NewReader(bytes.NewReader(zoneinfo), int64(len(zoneinfo)))
+// OpenZones opens time zone data: a folder as /usr/share/zoneinfo, or the zoneinfo.zip of a Go distribution. The release is read from the files
+// that data may come with; without one it is unknown.
+func OpenZones(path string) (*Zones, error) {
+	info, err := os.Stat(path)
 	if err != nil {
-		return &zoneDB{err: fmt.Errorf("open embedded tzdata: %w", err)}
+		return nil, fmt.Errorf("open time zone data: %w", err)
 	}
-	db := &zoneDB{files: make(map[string]*zip.File, len(archive.File))}
-	for _, file := range archive.File {
-		if !strings.HasSuffix(file.Name, "/") {
-			db.files[file.Name] = file
+	z := &Zones{files: os.DirFS(path)}
+	if !info.IsDir() {
+		if info.Size() > maxZoneData {
+			return nil, fmt.Errorf("open time zone data: %s is too large to be an archive of zones", path)
+		}
+		text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+		if err != nil {
+			return nil, fmt.Errorf("open time zone data: %w", err)
+		}
+		if z.files, err = zip.NewReader(bytes.NewReader(text), int64(len(text))); err != nil {
+			return nil, fmt.Errorf("open time zone data: %s is no folder and no zip: %w", path, err)
 		}
 	}
-	return db
+	z.release = releaseOf(z.files)
+	if _, err := z.load("Europe/London"); err != nil {
+		return nil, fmt.Errorf("open time zone data: %s has no zones: %w", path, err)
+	}
+	return z, nil
+}
+
+// Bounds of the files of time zone data, in bytes.
+const maxZoneData, maxZone = 64 << 20, 1 << 20
+
+// releaseOf returns the release that time zone data says it is, "unknown" if it does not.
+func releaseOf(files fs.FS) string {
+	for _, name := range []string{"+VERSION", "VERSION", "version"} {
+		if text, err := fs.ReadFile(files, name); err == nil && len(text) < 32 {
+			return strings.TrimSpace(string(text))
+		}
+	}
+	if text, err := fs.ReadFile(files, "tzdata.zi"); err == nil {
+		if line, ok := strings.CutPrefix(strings.SplitN(string(text), "\n", 2)[0], "# version "); ok {
+			return strings.TrimSpace(line)
+		}
+	}
+	return "unknown"
+}
+
+// Release returns the release of the data, such as 2025c.
+func (z *Zones) Release() string { return z.release }
+
+// Embedded returns the data of Go's own distribution in this program.
+var Embedded = sync.OnceValue(func() *Zones {
+	archive, err := zip.NewReader(bytes.NewReader(zoneinfo), int64(len(zoneinfo)))
+	if err != nil {
+		panic(fmt.Sprintf("embedded tzdata: %v", err)) // the program was built wrongly
+	}
+	return &Zones{files: archive, release: strings.TrimSpace(tzdataVersion)}
 })
 
-// LoadLocation returns a zone of the embedded tzdata by its exact IANA name, never one of the machine. "Local", the empty name,
-// paths and names in the wrong case are an *Error.
+// EmbeddedArchive returns the zoneinfo.zip in this program, with its release in a file VERSION.
+func EmbeddedArchive() ([]byte, error) {
+	archive, err := zip.NewReader(bytes.NewReader(zoneinfo), int64(len(zoneinfo)))
+	if err != nil {
+		return nil, fmt.Errorf("read embedded tzdata: %w", err)
+	}
+	var out bytes.Buffer
+	w := zip.NewWriter(&out)
+	for _, file := range archive.File {
+		if err := w.Copy(file); err != nil {
+			return nil, fmt.Errorf("copy embedded tzdata: %w", err)
+		}
+	}
+	version, err := w.Create("VERSION")
+	if err != nil {
+		return nil, fmt.Errorf("copy embedded tzdata: %w", err)
+	}
+	if _, err := io.WriteString(version, tzdataVersion); err != nil {
+		return nil, fmt.Errorf("copy embedded tzdata: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("copy embedded tzdata: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// inForce is the data by which schedules are compiled; nil stands for Embedded.
+var inForce atomic.Pointer[Zones]
+
+// Use makes data the one by which schedules are compiled from now on. A process calls it once, before anything else.
+func Use(z *Zones) { inForce.Store(z) }
+
+func current() *Zones {
+	if z := inForce.Load(); z != nil {
+		return z
+	}
+	return Embedded()
+}
+
+// TZDataVersion returns the release of the data by which schedules are compiled, such as 2025c.
+func TZDataVersion() string { return current().release }
+
+// LoadLocation returns a zone by its exact IANA name, from the data by which schedules are compiled and never from the machine. "Local", the
+// empty name, paths and names in the wrong case are an *Error.
 func LoadLocation(name string) (*time.Location, error) {
-	z, err := loadZone(name)
+	z, err := current().load(name)
 	if err != nil {
 		return nil, err
 	}
 	return z.loc, nil
 }
 
-func loadZone(name string) (*zone, error) {
-	db := openZones()
-	if db.err != nil {
-		return nil, db.err
+func (z *Zones) load(name string) (*zone, error) {
+	if known, ok := z.zones.Load(name); ok {
+		return known.(*zone), nil
 	}
-	if z, ok := db.zones.Load(name); ok {
-		return z.(*zone), nil
-	}
-	file, ok := db.files[name]
-	if !ok {
-		return nil, &Error{"timezone", CodeInvalid, "Use an IANA time zone name such as Europe/Berlin, or UTC."}
-	}
-	loc, err := readLocation(name, file)
+	loc, err := z.read(name)
 	if err != nil {
-		return nil, fmt.Errorf("read embedded tzdata: %w", err)
+		return nil, err
 	}
-	z, _ := db.zones.LoadOrStore(name, newZone(loc))
-	return z.(*zone), nil
+	fresh := newZone(loc)
+	fresh.release = z.release
+	known, _ := z.zones.LoadOrStore(name, fresh)
+	return known.(*zone), nil
 }
 
-func readLocation(name string, file *zip.File) (*time.Location, error) {
+// zoneName is what the names of zones are made of.
+var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+/-]{1,64}$`)
+
+func (z *Zones) read(name string) (*time.Location, error) {
+	invalid := &Error{"timezone", CodeInvalid, "Use an IANA time zone name such as Europe/Berlin, or UTC."}
+	if !zoneName.MatchString(name) || !fs.ValidPath(name) || name == "Local" {
+		return nil, invalid
+	}
+	file, err := z.files.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, invalid
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read tzdata: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err == nil && (info.IsDir() || info.Size() > maxZone) {
+		return nil, invalid
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxZone))
+	if err != nil {
+		return nil, fmt.Errorf("read tzdata: %w", err)
+	}
 	if name == "UTC" {
 		return time.UTC, nil // so that it compares equal to time.UTC
 	}
-	r, err := file.Open()
+	loc, err := time.LoadLocationFromTZData(name, data)
 	if err != nil {
-		return nil, err
+		return nil, invalid // folders of zones have other files
 	}
-	data, err := io.ReadAll(r)
-	if err != nil {
-		return nil, err
-	}
-	return time.LoadLocationFromTZData(name, data)
+	return loc, nil
 }
 
 // zone is a location as a table of segments, the longest spans of real time with one offset from UTC, for the years
 // 1970 to 2199. A table answers what time.Location does not: the next and the previous jump, exactly, and in about ten
 // nanoseconds also for years beyond the recorded transitions.
 type zone struct {
-	loc    *time.Location
-	starts []int64 // Unix second at which each segment begins; the first begins before all time
-	offs   []int64 // seconds east of UTC
+	loc     *time.Location
+	release string
+	starts  []int64 // Unix second at which each segment begins; the first begins before all time
+	offs    []int64 // seconds east of UTC
 }
 
 // newZone walks loc from jump to jump.

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"archive/zip"
 	"errors"
 	"math/rand/v2"
 	"strings"
@@ -10,12 +11,12 @@ import (
 
 func eachZone(t *testing.T, check func(t *testing.T, name string, z *zone)) {
 	t.Helper()
-	db := openZones()
-	if db.err != nil {
-		t.Fatal(db.err)
-	}
-	for name := range db.files {
-		z, err := loadZone(name)
+	for _, file := range Embedded().files.(*zip.Reader).File {
+		name := file.Name
+		if strings.HasSuffix(name, "/") {
+			continue
+		}
+		z, err := Embedded().load(name)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/services/all-in-one/assembly"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
@@ -167,7 +168,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	space := embedded.NewSpace(cfg.FS, cfg.Dir, out.Logger)
 	space.Register(out.Metrics)
 	facing := around
-	facing.Listener, facing.Full, facing.Admin = out.Listener, space.Low, admin.Handler(out.Metrics, loading.Missing)
+	facing.Listener, facing.Full, facing.Admin = out.Listener, space.Low, admin.Handler(out.Metrics, schedule.TZDataVersion(), loading.Missing)
 	if p.API, err = assembly.JobAPI(cfg.API, ports, facing); err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func TestParametersAreToldByTheirPointers(t *testing.T) {
 func TestTokenIsNotAskedForHealth(t *testing.T) {
 	s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
 		c.AuthToken = "a-long-random-token"
-		d.Admin = admin.Handler(prometheus.NewRegistry(), func() []string { return nil })
+		d.Admin = admin.Handler(prometheus.NewRegistry(), "2199a", func() []string { return nil })
 	})
 	for path, want := range map[string]int{
 		"/healthz": http.StatusOK, "/readyz": http.StatusOK, "/metrics": http.StatusUnauthorized, "/openapi.json": http.StatusUnauthorized,

@@ -11,8 +11,6 @@ import (
 	"os"
 	"slices"
 	"time"
-
-	"github.com/minutehand/minutehand/libs/run"
 )
 
 type auditCmd struct {
@@ -38,12 +36,8 @@ archive verify tells. That each schedule has its next entry, the bucket-loader s
 const (
 	// auditAfter is how long after its instant an occurrence is expected to be on record, or to wait.
 	auditAfter = 5 * time.Minute
-	// auditPage is how many items are read at once.
-	auditPage = 500
 	// mostUnknown bounds the instants that an audit lists.
 	mostUnknown = 1000
-	// auditTries bounds how often a server that is busy is asked again, auditPause how long it is left alone before that.
-	auditTries, auditPause = 5, time.Second
 )
 
 // audit is what an audit found.
@@ -147,42 +141,6 @@ func (c *auditCmd) read(ctx context.Context, id string, a *audit, tell func()) e
 		a.Jobs++
 	}
 	return err
-}
-
-// pages calls do with each item of all pages.
-func (c *auditCmd) pages(ctx context.Context, path string, query url.Values, do func(item map[string]any) error) error {
-	query.Set("limit", fmt.Sprint(auditPage))
-	for {
-		p, err := c.page(ctx, path+"?"+query.Encode())
-		if err != nil {
-			return err
-		}
-		for _, item := range p.Items {
-			if err := do(item); err != nil {
-				return err
-			}
-		}
-		if p.NextCursor == nil {
-			return nil
-		}
-		query.Set("cursor", *p.NextCursor)
-	}
-}
-
-// page reads a page, and asks a busy server again.
-func (c *auditCmd) page(ctx context.Context, path string) (p pageAnswer, err error) {
-	for try := 1; ; try++ {
-		p = pageAnswer{}
-		_, err = c.do(ctx, http.MethodGet, path, nil, &p)
-		refused := refusal{}
-		busy := errors.As(err, &refused) && (refused.code == http.StatusServiceUnavailable || refused.code == http.StatusTooManyRequests)
-		if !busy || try == auditTries {
-			return p, err
-		}
-		if err := run.Sleep(ctx, auditPause); err != nil {
-			return p, err
-		}
-	}
 }
 
 // progress shows on a terminal how far the audit is.

@@ -28,6 +28,7 @@ type cli struct {
 	Occurrences occurrencesCmd    `cmd:"" help:"Account for each instant that a job's schedule names."`
 	Audit       auditCmd          `cmd:"" help:"List the instants of which nothing is on record, over all jobs."`
 	Schedule    scheduleCmd       `cmd:"" help:"Preview schedules."`
+	TZData      tzdataCmd         `cmd:"" name:"tzdata" help:"Say which jobs other time zone data moves, and move them."`
 	DeadLetters deadLettersCmd    `cmd:"" help:"Look at executions that were given up."`
 	Tenants     tenantsCmd        `cmd:"" help:"Make and list tenants."`
 	Keys        keysCmd           `cmd:"" help:"Make, list and revoke API keys."`

@@ -52,6 +52,9 @@ func (c *runCmd) Run(ctx context.Context) error {
 	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
 		return usageError{err}
 	}
+	if err := process.UseTZData(c.TZData); err != nil {
+		return usageError{err}
+	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	if err := private(c.Data); err != nil {
 		return usageError{err}

@@ -37,6 +37,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata", RequireExplicitExec: true, RequireUniqueNames: true,
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits": exits, "until": until, "ready": ready, "examples": examples, "reformat": reformat, "transcript": transcript, "certificates": certify,
+			"zones": zones, "pends": pends,
 		},
 		Setup: func(env *testscript.Env) error {
 			addr, err := freeAddress()

@@ -15,5 +15,6 @@ type runSettings struct {
 	Partitions int    `default:"0" env:"MINUTEHAND_PARTITIONS" help:"Partition count of a new store, fixed from then on; 0 means what the store has, or ${partitions}." placeholder:"N"`
 	Memory     int    `default:"0" env:"MINUTEHAND_MEMORY" help:"Memory that the process may take, in MiB; 0 means half of what the machine or the control group has, 512 at least and 8192 at most." placeholder:"MIB"`
 	Echo       bool   `env:"MINUTEHAND_ECHO" help:"Also run an echo target on 127.0.0.1:9000, or another port if that is taken, and print a curl line that uses it."`
+	TZData     string `name:"tzdata" env:"MINUTEHAND_TZDATA" placeholder:"PATH" help:"Time zone data to plan by in place of that in this program: a folder such as /usr/share/zoneinfo, or a zoneinfo.zip."`
 	LogLevel   string `default:"info" enum:"debug,info,warn,error" env:"MINUTEHAND_LOG_LEVEL" placeholder:"LEVEL" help:"Least level that is logged."`
 }
