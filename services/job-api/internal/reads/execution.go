@@ -10,14 +10,16 @@ import (
 
 // Execution is an execution as answers show it, assembled from its events.
 type Execution struct {
-	ExecutionID  string          `json:"execution_id"`
-	JobID        string          `json:"job_id"`
-	Trigger      job.Trigger     `json:"trigger"`
-	NominalAt    time.Time       `json:"nominal_at"`
-	ScheduledFor time.Time       `json:"scheduled_for"`
-	State        string          `json:"state"`
-	Cancelling   bool            `json:"cancelling,omitempty"`
-	Disposition  job.Disposition `json:"disposition,omitempty"`
+	ExecutionID  string      `json:"execution_id"`
+	JobID        string      `json:"job_id"`
+	Trigger      job.Trigger `json:"trigger"`
+	NominalAt    time.Time   `json:"nominal_at"`
+	ScheduledFor time.Time   `json:"scheduled_for"`
+	// Local is the nominal instant in the zone of the schedule, by the offset by which it was planned; "" without a zone but UTC.
+	Local       string          `json:"local,omitempty"`
+	State       string          `json:"state"`
+	Cancelling  bool            `json:"cancelling,omitempty"`
+	Disposition job.Disposition `json:"disposition,omitempty"`
 	// GaveWayTo is the execution because of which it was skipped, or for whose end it waits or has waited.
 	GaveWayTo  string      `json:"gave_way_to,omitempty"`
 	Skipped    *skippedRun `json:"skipped,omitempty"`
@@ -98,7 +100,8 @@ func group(events []job.Event) []*Execution {
 		if last == nil || last.ExecutionID != e.Entry.ExecutionID {
 			last = &Execution{
 				ExecutionID: e.Entry.ExecutionID, JobID: e.Entry.JobID, Trigger: e.Entry.Trigger,
-				NominalAt: e.Entry.NominalAt, ScheduledFor: e.Entry.ScheduledFor, State: "pending", Attempts: []attempt{},
+				NominalAt: e.Entry.NominalAt, ScheduledFor: e.Entry.ScheduledFor, Local: local(e.Entry.NominalAt, e.Entry.Note), State: "pending",
+				Attempts: []attempt{},
 			}
 			if by := e.Entry.By; by != nil {
 				last.RequestedBy, last.RequestID = by.Subject, by.Request
@@ -108,6 +111,14 @@ func group(events []job.Event) []*Execution {
 		last.add(e)
 	}
 	return list
+}
+
+// local returns an instant in the zone by which it was planned.
+func local(at time.Time, n *job.Note) string {
+	if n == nil || n.TZData == "" {
+		return ""
+	}
+	return at.In(time.FixedZone("", n.UTCOffset)).Format(time.RFC3339Nano)
 }
 
 // nothing reports whether nothing came of the execution: its fires were only deferred, and then given up because its instant belongs to

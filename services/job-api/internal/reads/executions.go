@@ -158,7 +158,7 @@ func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.Exe
 		if err != nil {
 			return nil, err
 		}
-		x.ScheduledFor = series.Plan.ScheduledFor(ref.NominalAt)
+		x.ScheduledFor, x.Local = series.Plan.ScheduledFor(ref.NominalAt), local(ref.NominalAt, series.Plan.Note(ref.NominalAt))
 	}
 	if err := rs.underWay(ctx, x); err != nil || x.State != "pending" {
 		return x, err
