@@ -33,7 +33,7 @@ func (a *Audit) onRecord(ctx context.Context, s *subject) (last time.Time, known
 		for i := range events {
 			x := &events[i]
 			before = jobstore.Cursor{NominalAt: x.Entry.NominalAt, ExecutionID: x.Entry.ExecutionID}
-			if x.Type == job.EventChange || x.Type == job.EventReleased || x.Entry.Trigger != job.TriggerSchedule {
+			if x.Type == job.EventReleased || x.Entry.Trigger != job.TriggerSchedule {
 				continue
 			}
 			if last = job.Later(last, x.Entry.NominalAt); x.Skipped != nil {
@@ -55,6 +55,9 @@ func (a *Audit) revive(ctx context.Context, s *subject) (e job.Entry, ok bool, e
 		return e, false, err
 	}
 	last, known, err := a.onRecord(ctx, s)
+	if last.IsZero() && known && err == nil {
+		known, err = a.isAnswered(ctx, s.job)
+	}
 	if err != nil {
 		return e, false, err
 	}
@@ -64,11 +67,25 @@ func (a *Audit) revive(ctx context.Context, s *subject) (e job.Entry, ok bool, e
 	}
 	now := job.Instant(a.Clock.Now())
 	from := now.Add(-remembered)
-	if last = job.Later(last, s.seen); !last.IsZero() {
-		from = job.Later(from, last.Add(time.Millisecond))
+	if !last.IsZero() { // if it is, rows that are done were dropped
+		from = job.Later(from, job.Later(last, s.seen).Add(time.Millisecond))
 	}
 	e, ok = s.series.Resume(s.partition(a.Partitions), from, now)
 	return e, ok, nil
+}
+
+// isAnswered reports whether the registration of a job was answered that nobody has changed, and that nothing is on record of: its creation is on
+// record then. Otherwise its row may have come too late for its entry, which was dropped; whoever repeats the registration writes it anew.
+func (a *Audit) isAnswered(ctx context.Context, j *job.Job) (bool, error) {
+	oldest := a.Clock.Now().Add(-remembered)
+	if j.Version > 1 || j.CreatedAt.Before(oldest) {
+		return true, nil
+	}
+	events, err := a.History.Executions(ctx, jobstore.Of{ID: job.ChangesOf(j.ID)}, jobstore.Cursor{}, oldest, 1)
+	if err != nil {
+		return false, fmt.Errorf("read the changes of job %s: %w", j.ID, err)
+	}
+	return len(events) > 0, nil
 }
 
 // isWhole waits until the history has every event that the log has now, and reports whether it has.

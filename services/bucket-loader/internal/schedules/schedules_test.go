@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +77,9 @@ func (f *fixture) create(n int, s job.Schedule) *job.Job {
 		Definition: job.Definition{ID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", EffectiveAt: now, FirstOrdinal: 1, Schedule: s, CatchUpWindow: time.Minute},
 	}
 	f.must(f.Jobs.Create(f.t.Context(), j, true))
+	l := job.ChangeLocator((&subject{job: &j}).partition(partitions), j.ID, strings.TrimPrefix(j.ID, job.JobPrefix))
+	event := job.ChangeEvent(job.NewChange(l, j.ID, j.Tenant, job.Change{Operation: "createJob", Version: 1}, job.Author{}), now)
+	f.must(f.History.Record(f.t.Context(), jobstore.Unencoded(&event)))
 	return &j
 }
 
@@ -307,6 +311,23 @@ func TestNothingIsMendedWhileTheHistoryIsBehindTheLog(t *testing.T) {
 		f.must(f.Log.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Message{{Key: j.ID, Value: []byte("an event")}}))
 		f.must(f.pass())
 		if rows := f.entries(j); len(rows) > 0 {
+			t.Errorf("there are the entries %+v", rows)
+		}
+	})
+}
+
+// The row of a registration came after its entry was dropped. Whoever repeats the registration writes both anew, and is answered then.
+func TestJobWhoseRegistrationWasNotAnsweredIsLeftAlone(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(1, every(time.Minute))
+		f.must(f.History.Forget(t.Context(), jobstore.Of{ID: job.ChangesOf(j.ID)}))
+		dropped := f.entry(j, j.Definition.Schedule.StartAt)
+		f.must(f.Pending.Put(t.Context(), []job.Entry{dropped}))
+		f.must(f.Pending.MarkDone(t.Context(), []job.Locator{dropped.Locator}))
+		time.Sleep(150 * time.Second)
+		f.must(f.pass())
+		if rows := f.entries(j); len(rows) != 1 {
 			t.Errorf("there are the entries %+v", rows)
 		}
 	})
