@@ -232,8 +232,9 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// audit audits the schedules until ctx ends, and returns a function that waits for that.
-func (s *Service) audit(ctx context.Context) (wait func()) {
+// audit audits the schedules, and returns a function that ends that and waits for it.
+func (s *Service) audit(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
 	d := &s.deps
 	a := &schedules.Audit{
 		Config: s.cfg.Schedules, Jobs: d.Jobs, Pending: d.Pending, History: d.History, Settings: d.Settings, Hot: d.Hot, Log: d.Log,
@@ -241,7 +242,10 @@ func (s *Service) audit(ctx context.Context) (wait func()) {
 	}
 	var running sync.WaitGroup
 	running.Go(func() { a.Run(ctx) })
-	return running.Wait
+	return func() {
+		cancel()
+		running.Wait()
+	}
 }
 
 // assign starts newly owned partitions from scratch, and forgets those no longer owned.

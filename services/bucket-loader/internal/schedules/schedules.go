@@ -136,12 +136,11 @@ func (a *Audit) Run(ctx context.Context) {
 			if ctx.Err() == nil && !errors.Is(err, jobstore.ErrConflict) { // another process is at it
 				a.Logger.Warn("cannot go on with the audit of the schedules, it is tried again", "error", err)
 			}
-			a.mine, pause = false, lookEvery
+			pause = lookEvery
 			continue
 		}
-		if pause = time.Duration(looked) * time.Second / time.Duration(a.Rate); a.progress.Ended.IsZero() && looked == 0 {
-			pause = time.Second / time.Duration(a.Rate)
-		} else if looked == 0 {
+		pause = time.Duration(max(looked, 1)) * time.Second / time.Duration(a.Rate)
+		if !a.progress.Ended.IsZero() {
 			pause = lookEvery
 		}
 	}
@@ -226,13 +225,14 @@ func (a *Audit) read(ctx context.Context) (err error) {
 	return nil
 }
 
-// note stores the progress, and fails with ErrConflict if another process has.
+// note stores the progress, and fails with ErrConflict if another process has. After a failure it is read again.
 func (a *Audit) note(ctx context.Context, p progress) error {
 	value, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
 	if err := a.Settings.SwapSetting(ctx, setting, a.stored, value); err != nil {
+		a.mine = false
 		return fmt.Errorf("note the progress: %w", err)
 	}
 	a.stored, a.told, a.progress = value, a.Clock.Now(), p

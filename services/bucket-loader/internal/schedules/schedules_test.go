@@ -279,6 +279,48 @@ func TestMendHasOneKeyWhoeverWritesIt(t *testing.T) {
 	}
 }
 
+// unreadable is a store in which a job's rows cannot be read.
+type unreadable struct {
+	jobstore.Pending
+	job string
+}
+
+func (u unreadable) Rows(ctx context.Context, locators []job.Locator) (map[job.Locator]job.PendingRow, error) {
+	for _, l := range locators {
+		if ref, err := job.ParseExecutionID(l.ExecutionID); err == nil && ref.JobID == u.job {
+			return nil, errFails
+		}
+	}
+	return u.Pending.Rows(ctx, locators)
+}
+
+func TestPassGoesOnBehindWhatCannotBeRead(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		began := job.Instant(time.Now())
+		var jobs []*job.Job
+		for n := range 6 {
+			jobs = append(jobs, f.create(30+n, every(time.Hour)))
+		}
+		for _, j := range jobs[4:] { // the first page, behind which nothing is noted
+			f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, began.Add(time.Hour))}))
+		}
+		f.Pending = unreadable{f.Pending, jobs[2].ID} // on the second of three pages
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			f.Run(ctx)
+		}()
+		time.Sleep(10 * time.Minute)
+		cancel()
+		<-ended
+		for _, n := range []int{0, 1, 4, 5} {
+			f.wants("it is on another page", jobs[n], began.Add(time.Hour), 1, job.Minute(began)+60)
+		}
+	})
+}
+
 func TestOtherProcessGoesOnWhereOneWasStopped(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
