@@ -77,8 +77,8 @@ type Buckets interface {
 	// claim is decided again: alike if it is on time, because that follows from the schedule alone; and if it is late, as its row says, where
 	// its decision is written before it is carried out.
 	Claim(ctx context.Context, o coord.Owner, claims []Claim) ([]job.Decision, error)
-	// Claimed returns the decision that stands for an occurrence under a definition, nil if there is none, whoever owns the partition. The
-	// decision of c is not looked at. No claim of a previous owner follows an answer that is asked for after SetEpoch.
+	// Claimed returns the decision that Claim has stored for an occurrence under a definition, or nil. It checks no epoch, and ignores the
+	// decision in c. Once an owner has set its epoch, no earlier owner can store another.
 	Claimed(ctx context.Context, partition int, c Claim) (*job.Decision, error)
 
 	// Horizons returns the instants up to which partitions have been filled, in order; zero for one that never was in this incarnation.

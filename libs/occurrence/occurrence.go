@@ -23,24 +23,23 @@ type Series struct {
 // First returns the entry of the first occurrence at or after the definition's beginning; ok is false when the schedule has none.
 // partition is the job's, now the clock of the writer.
 func (s *Series) First(partition int, now time.Time) (e job.Entry, ok bool) {
-	from := s.Def.EffectiveAt
-	at, ok := s.Plan.First(from)
-	if !ok || s.beyond(s.Def.FirstOrdinal) {
+	at, ok := s.Plan.First(s.Def.EffectiveAt)
+	if !ok {
 		return job.Entry{}, false
 	}
-	e = s.entry(partition, at, s.Def.FirstOrdinal)
-	e.WrittenAt = now
-	return job.NewEntry(e, now), true
+	return s.begin(partition, at, s.Def.FirstOrdinal, now)
 }
 
-// Resume returns the entry of the first occurrence at or after from, which a writer gives a series that has lost its own; ok is false when
-// the schedule has ended by then. partition is the job's, now the clock of the writer.
+// Resume is First for the first occurrence at or after an instant, from which a series goes on that has lost its entry.
 func (s *Series) Resume(partition int, from, now time.Time) (e job.Entry, ok bool) {
 	at, ok := s.Plan.First(job.Later(from, s.Def.EffectiveAt))
 	if !ok {
 		return job.Entry{}, false
 	}
-	ordinal := s.OrdinalAt(at)
+	return s.begin(partition, at, s.OrdinalAt(at), now)
+}
+
+func (s *Series) begin(partition int, at time.Time, ordinal int, now time.Time) (e job.Entry, ok bool) {
 	if s.beyond(ordinal) {
 		return job.Entry{}, false
 	}

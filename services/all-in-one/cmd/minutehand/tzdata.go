@@ -170,7 +170,7 @@ func (c *zoneData) diff(ctx context.Context, now time.Time) (*zoneDiff, error) {
 			if err != nil {
 				return fmt.Errorf("%s: %w", j.JobID, err)
 			}
-			if at, ok := plan.First(later(now, j.EffectiveAt)); ok {
+			if at, ok := plan.First(job.Later(now, j.EffectiveAt)); ok {
 				next[i] = &at
 				if i == 0 {
 					oldDue = plan.ScheduledFor(at)
@@ -183,13 +183,6 @@ func (c *zoneData) diff(ctx context.Context, now time.Time) (*zoneDiff, error) {
 		return nil
 	})
 	return d, err
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }
 
 func same(a, b *time.Time) bool {
