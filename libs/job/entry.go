@@ -53,10 +53,21 @@ type Entry struct {
 	Alone, Queues bool
 }
 
+// Occurrence returns the instant for which the entry's execution stands: of what repeats an occurrence or fills one in that one's nominal
+// instant, of anything else its own.
+func (e *Entry) Occurrence() time.Time {
+	if e.Note != nil && !e.Note.Occurrence.IsZero() {
+		return e.Note.Occurrence
+	}
+	return e.NominalAt
+}
+
 // Note is what the archive tells of an entry. It must not be changed: entries that follow from one another share it.
 type Note struct {
-	// Source is the execution that a redrive repeats.
-	Source string
+	// Source is the execution that a redrive or a replay repeats, Operation the one that asked for it.
+	Source, Operation string
+	// Occurrence is the nominal instant of the occurrence for which the execution stands, where that is not its own.
+	Occurrence time.Time
 	// TZData is the release of the time zone data by which a local time became the instant, "" if no zone but UTC was asked; UTCOffset is
 	// the zone's offset from UTC then, in seconds, greater in the east. Time zones change, and the instant was decided by what was known.
 	TZData    string

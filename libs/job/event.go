@@ -294,3 +294,39 @@ func (e *Event) Place() (nominalAt time.Time, executionID string) {
 	}
 	return e.Entry.NominalAt, e.Entry.ExecutionID
 }
+
+// End is how an execution ended.
+type End string
+
+// The ends of executions that were called, or stopped by somebody.
+const (
+	EndSucceeded End = "succeeded"
+	EndDead      End = "dead"
+	EndCancelled End = "cancelled"
+)
+
+// EndOf returns how the execution ended of which the events are, in the order of its attempts; "" if it has not, or was skipped. Of two events
+// of one attempt the first stands, but one of a call before one that refused it.
+func EndOf(events []Event) (end End) {
+	attempt, called := 0, false
+	for i := range events {
+		e := &events[i]
+		if e.Type != EventAttempt || e.Entry.Attempt == attempt && (called || !e.Outcome.Invoked()) {
+			continue
+		}
+		attempt, called = e.Entry.Attempt, e.Outcome.Invoked()
+		switch e.Outcome.Kind {
+		case OutcomeSucceeded:
+			end = EndSucceeded
+		case OutcomeCancelled:
+			end = EndCancelled
+		case OutcomeSkipped:
+			end = ""
+		default:
+			if end = ""; e.Reason() != "" {
+				end = EndDead
+			}
+		}
+	}
+	return end
+}

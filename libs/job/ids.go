@@ -1,6 +1,7 @@
 package job
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,16 +16,21 @@ const (
 	JobPrefix        = "job_"
 	DefinitionPrefix = "def_"
 	ExecutionPrefix  = "exe_"
+	OperationPrefix  = "op_"
 )
 
 // Trigger is why an execution exists.
 type Trigger string
 
-// The triggers that are implemented; "backfill" and "replay" are reserved.
+// The triggers.
 const (
 	TriggerSchedule Trigger = "schedule"
 	TriggerManual   Trigger = "manual"
 	TriggerRedrive  Trigger = "redrive"
+	// TriggerBackfill is that of an occurrence that is executed because of an operation, whatever the schedule made of it, TriggerReplay
+	// that of an execution that repeats another one.
+	TriggerBackfill Trigger = "backfill"
+	TriggerReplay   Trigger = "replay"
 	// TriggerChange is that of an entry by which a change of a row becomes an event: see [Change].
 	TriggerChange Trigger = "change"
 )
@@ -59,12 +65,37 @@ func RedriveExecutionID(jobID, requestULID string) string {
 	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-r" + requestULID
 }
 
+// BackfillExecutionID returns the id of the execution by which an operation fills an occurrence in. The ULID's time is that of the
+// operation's; then follow the nominal instant, by which the executions of an operation sort, and the end of the operation's ULID.
+func BackfillExecutionID(jobID, operationID string, nominalAt time.Time) string {
+	of, _ := parseULID(strings.TrimPrefix(operationID, OperationPrefix)) // the zero ULID for text that is none
+	ms := ulid.ULID{}
+	_ = ms.SetTime(uint64(nominalAt.UnixMilli())) // before the year 10889
+	id := of
+	copy(id[6:12], ms[:6])
+	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-b" + id.String()
+}
+
+// ReplayExecutionID returns the id of the execution by which a request, or an operation, repeats another. The ULID's time is that of the
+// request's; the rest is a hash of both.
+func ReplayExecutionID(jobID, requestULID, source string) string {
+	of, _ := parseULID(requestULID) // the zero ULID for text that is none
+	sum := sha256.Sum256([]byte(requestULID + source))
+	copy(of[6:], sum[:])
+	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-p" + of.String()
+}
+
 // FirstDefinition reports whether a definition is the one that its job began with: the ids of both are of the millisecond in which the job
 // was accepted, and those of its later definitions are of later ones.
 func FirstDefinition(jobID, definitionID string) bool {
 	began, ok := parseULID(strings.TrimPrefix(jobID, JobPrefix))
 	defined, isULID := parseULID(strings.TrimPrefix(definitionID, DefinitionPrefix))
 	return ok && isULID && began.Time() == defined.Time()
+}
+
+// triggers are those of the executions that somebody asked for, by the letter in their ids.
+var triggers = map[byte]Trigger{
+	'm': TriggerManual, 'r': TriggerRedrive, 'b': TriggerBackfill, 'p': TriggerReplay, 'c': TriggerChange,
 }
 
 // ParseExecutionID parses an execution id into its parts.
@@ -82,18 +113,12 @@ func ParseExecutionID(id string) (ExecutionRef, error) {
 			return ExecutionRef{}, ErrBadID
 		}
 		ref.Trigger, ref.NominalAt = TriggerSchedule, time.UnixMilli(int64(ms)).UTC()
-	case 'm', 'r', 'c':
+	case 'm', 'r', 'b', 'p', 'c':
 		request, ok := parseULID(tail[1:])
 		if !ok {
 			return ExecutionRef{}, ErrBadID
 		}
-		ref.Trigger, ref.Request, ref.NominalAt = TriggerManual, tail[1:], time.UnixMilli(int64(request.Time())).UTC()
-		switch tail[0] {
-		case 'r':
-			ref.Trigger = TriggerRedrive
-		case 'c':
-			ref.Trigger = TriggerChange
-		}
+		ref.Trigger, ref.Request, ref.NominalAt = triggers[tail[0]], tail[1:], time.UnixMilli(int64(request.Time())).UTC()
 	default:
 		return ExecutionRef{}, ErrBadID
 	}

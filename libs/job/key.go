@@ -20,13 +20,13 @@ const MaxKeyTemplate = 200
 
 // IdempotencyKey returns the key that all calls of an entry's execution carry: its id, or what the target's template makes of it. {run_at}
 // stands for the nominal instant in UTC, as RFC 3339 with as many decimals as it needs, {execution_id} and {job_id} for the ids. What
-// somebody asked for has the instant at which that was accepted.
+// repeats an occurrence, or fills it in, has that one's instant ([Entry.Occurrence]), so that a target knows it again.
 func (t *Target) IdempotencyKey(e *Entry) string {
 	if t.KeyTemplate == "" {
 		return e.ExecutionID
 	}
 	return strings.NewReplacer(
-		placeholderRunAt, e.NominalAt.UTC().Format(time.RFC3339Nano), placeholderExecution, e.ExecutionID, placeholderJob, e.JobID,
+		placeholderRunAt, e.Occurrence().UTC().Format(time.RFC3339Nano), placeholderExecution, e.ExecutionID, placeholderJob, e.JobID,
 	).Replace(t.KeyTemplate)
 }
 

@@ -199,7 +199,7 @@ type History interface {
 type Settings interface {
 	// Setting reads a value; nil if there is none.
 	Setting(ctx context.Context, name string) ([]byte, error)
-	// SwapSetting writes a value if the old one is still stored, otherwise it returns ErrConflict.
+	// SwapSetting writes a value if the old one is still stored, otherwise it returns ErrConflict. A value of nil removes the setting.
 	SwapSetting(ctx context.Context, name string, old, value []byte) error
 }
 

@@ -45,6 +45,7 @@ func entryToPB(e *job.Entry) *pb.Entry {
 	}
 	if n := e.Note; n != nil {
 		m.SourceExecutionId, m.Tzdata, m.UtcOffsetSeconds = n.Source, n.TZData, int32(n.UTCOffset)
+		m.OperationId, m.OccurrenceMs = n.Operation, ms(n.Occurrence)
 		putUnknown(m, n.Unknown)
 	}
 	if c := e.Change; c != nil {
@@ -69,7 +70,10 @@ func entryFromPB(m *pb.Entry) job.Entry {
 	if by := m.GetBy(); by != nil {
 		e.By = &job.Author{Subject: by.GetSubject(), Role: by.GetRole(), Request: by.GetRequestId(), Source: by.GetSource()}
 	}
-	n := job.Note{Source: m.GetSourceExecutionId(), TZData: m.GetTzdata(), UTCOffset: int(m.GetUtcOffsetSeconds()), Unknown: unknownOf(m)}
+	n := job.Note{
+		Source: m.GetSourceExecutionId(), Operation: m.GetOperationId(), Occurrence: at(m.GetOccurrenceMs()),
+		TZData: m.GetTzdata(), UTCOffset: int(m.GetUtcOffsetSeconds()), Unknown: unknownOf(m),
+	}
 	if n != (job.Note{}) {
 		e.Note = &n
 	}

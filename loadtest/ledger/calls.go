@@ -51,6 +51,9 @@ func (i *index) keyOf(c *Call) bool {
 	definitions := i.definitions[c.JobID]
 	ref, err := job.ParseExecutionID(c.ExecutionID)
 	e := job.Entry{JobID: c.JobID, NominalAt: ref.NominalAt, Locator: job.Locator{ExecutionID: c.ExecutionID}}
+	if ref.Trigger == job.TriggerRedrive || ofOperation(ref.Trigger) { // it stands for another occurrence, of which it tells the target
+		e.NominalAt = c.ScheduledFor
+	}
 	return len(definitions) == 0 || err == nil && slices.ContainsFunc(definitions, func(d *job.Definition) bool {
 		return d.Target.IdempotencyKey(&e) == c.Key
 	})

@@ -67,6 +67,8 @@ func told(a *Account, q *Request, changes []Archived) bool {
 	switch q.Operation {
 	case "createJob", "createJobs": // a request that is repeated under its key is answered with the job that an earlier try has made
 		return slices.ContainsFunc(changes, func(x Archived) bool { return x.Version == 1 && x.Operation == q.Operation })
+	case "backfillJob", "replayJob", "pauseOperation", "resumeOperation", "cancelOperation": // an earlier try made the change
+		return slices.ContainsFunc(changes, func(x Archived) bool { return x.Operation == q.Operation && x.Object == q.Object })
 	case "cancelExecution": // it was cancelled before, or had ended so long ago that no attempt can come any more
 		before := func(x Archived) bool { return x.Operation == q.Operation && x.Object == q.Object }
 		ended := func(e job.Event) bool {
@@ -142,7 +144,7 @@ func checkRequesters(r *report, a *Account) {
 		return
 	}
 	for n := range a.Events {
-		if e := &a.Events[n].Entry; (e.Trigger == job.TriggerManual || e.Trigger == job.TriggerRedrive) && e.By == nil {
+		if e := &a.Events[n].Entry; e.Trigger != job.TriggerSchedule && e.By == nil {
 			r.add("I10", e.JobID, "event %s does not name who asked for the execution", a.Events[n].ID)
 		}
 	}

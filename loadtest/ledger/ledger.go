@@ -148,6 +148,10 @@ type Account struct {
 	MaxAttempts map[string]int
 	RetryAfter  map[string]time.Duration
 	Triggers    []Trigger
+	// Operations are those that were answered; nil if nobody asked for any. Unanswered are the jobs for which one was asked for that nobody knows
+	// of, because no answer came.
+	Operations []Operation
+	Unanswered map[string]bool
 	// Resumed are the jobs whose last change requested by a client is a resume that was answered. Refusals are the requests
 	// answered with 409.
 	Resumed  map[string]bool
@@ -226,6 +230,7 @@ func Check(a *Account) []Violation {
 	checkPromises(r, a, i)
 	checkOwed(r, a, i)
 	checkKeys(r, a)
+	checkOperations(r, a, i)
 	return r.violations
 }
 

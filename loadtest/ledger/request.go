@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/json"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -11,10 +12,10 @@ import (
 )
 
 // RequestsOf returns what is to be remembered of a request for a change, and of its answer: one Request, or one for each job of a batch;
-// none if the request changes nothing. path is what stands behind /api/v1. status is 0 if no answer came. jobIDs are those of the
+// none if the request changes nothing. of is the path behind /api/v1. status is 0 if no answer came. jobIDs are those of the
 // jobs in the answer to a creation.
-func RequestsOf(method, path string, status int, answer http.Header, jobIDs []string) []Request {
-	operation, named := operationOf(method, path)
+func RequestsOf(method, of string, status int, answer http.Header, jobIDs []string) []Request {
+	operation, named := operationOf(method, of)
 	if operation == "" {
 		return nil
 	}
@@ -40,6 +41,10 @@ func RequestsOf(method, path string, status int, answer http.Header, jobIDs []st
 			list = append(list, q)
 		}
 		return list
+	case "backfillJob", "replayJob": // the operation is what the answer names
+		q.Object = path.Base(answer.Get("Location"))
+	case "pauseOperation", "resumeOperation", "cancelOperation":
+		q.JobID, q.Object = job.SettingsOf(job.DefaultTenant), named
 	case "cancelExecution":
 		ref, err := job.ParseExecutionID(named)
 		if err != nil {
@@ -97,6 +102,10 @@ func operationOf(method, path string) (operation, named string) {
 		return "deleteJob", part[1]
 	case "jobs POST pause", "jobs POST resume", "jobs POST cancel":
 		return action + "Job", part[1]
+	case "jobs POST backfill", "jobs POST replay":
+		return action + "Job", job.SettingsOf(job.DefaultTenant)
+	case "operations POST pause", "operations POST resume", "operations POST cancel":
+		return action + "Operation", part[1]
 	case "executions POST cancel":
 		return "cancelExecution", part[1]
 	case "tenants POST ":

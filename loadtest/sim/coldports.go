@@ -120,7 +120,10 @@ func (c jobs) FinishKey(ctx context.Context, tenant job.Tenant, key string, a jo
 	return do(ctx, c.p, opFinishKey, key, func(ctx context.Context) error { return c.p.w.cold.FinishKey(ctx, tenant, key, a) })
 }
 
-var opSetting = newOp("cold", "Setting", Read, always)
+var (
+	opSetting     = newOp("cold", "Setting", Read, always)
+	opSwapSetting = newOp("cold", "SwapSetting", Write, seldom)
+)
 
 type settings struct{ *client }
 
@@ -129,7 +132,7 @@ func (c settings) Setting(ctx context.Context, name string) ([]byte, error) {
 }
 
 func (c settings) SwapSetting(ctx context.Context, name string, old, value []byte) error {
-	return c.p.w.cold.SwapSetting(ctx, name, old, value)
+	return do(ctx, c.p, opSwapSetting, name, func(ctx context.Context) error { return c.p.w.cold.SwapSetting(ctx, name, old, value) })
 }
 
 var (

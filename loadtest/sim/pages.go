@@ -19,6 +19,7 @@ const readJobs = 2
 func (w *world) read() {
 	w.listed = w.pages("/jobs", "job_id")
 	w.readByKey()
+	w.readOperations()
 	ids := w.standing()
 	for n := range min(readJobs, len(ids)) {
 		id := ids[(int(w.faults.dice.roll("reads")*float64(len(ids)))+n)%len(ids)]

@@ -23,6 +23,7 @@ var sometimes = []string{
 	"a change that was refused because another was faster", "a decision that had been made before", "an execution on a page",
 	"a key that another job had", "a key of a job that was deleted", "an occurrence that an account showed as ended",
 	"an entry for which the hot tier had no room", "an outcome that the hot tier forgot",
+	"an operation that was done", "an operation that was cancelled", "minutehand_bucket_loader_operation_executions_total{backfill}", "minutehand_bucket_loader_operation_executions_total{replay}",
 	"minutehand_bucket_loader_mended_schedules_total", "minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
 	"minutehand_scheduler_worker_parked_total", "minutehand_scheduler_worker_postponed_total",
@@ -56,6 +57,9 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 		}
 	}
 	n["a key of a job that was deleted"] = w.reused
+	for _, o := range a.Operations {
+		n["an operation that was "+o.Status]++
+	}
 	for _, list := range a.ShownBefore {
 		n["an occurrence that an account showed as ended"] += len(list)
 	}

@@ -156,6 +156,9 @@ func (w *world) loseEntry(s script, id string) {
 // mends checks that jobs had lost the entries that the audit of the schedules writes.
 func (w *world) mends(entries []job.Entry) {
 	for i := range entries {
+		if entries[i].Trigger != job.TriggerSchedule {
+			continue // of an operation
+		}
 		w.mu.Lock()
 		lost := w.lostEntries[entries[i].JobID]
 		w.mu.Unlock()
@@ -372,8 +375,8 @@ func (w *world) request(
 			return answer, false // such as a change of a job that is cancelled by now
 		case status == http.StatusNotFound && who == "watcher":
 			return answer, false // the job is deleted by now
-		case status == http.StatusUnprocessableEntity && (method == http.MethodPatch || method == http.MethodPut || hasEnded(body)):
-			return answer, false // such as an end that is past by now
+		case status == http.StatusUnprocessableEntity && (method == http.MethodPatch || method == http.MethodPut || hasEnded(body) || strings.HasSuffix(path, "/backfill")):
+			return answer, false // such as an end that is past by now, or a range without an instant
 		case status != 0 && status != http.StatusServiceUnavailable:
 			w.violate("API", "", "%s %s was answered %d, want %d: %v", method, path, status, want, answer)
 			return answer, false

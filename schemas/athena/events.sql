@@ -13,7 +13,7 @@ CREATE EXTERNAL TABLE IF NOT EXISTS {table} (
   `definition_id` string COMMENT 'schedule, target and policies in force',
   `execution_id` string COMMENT 'what a target gets as Webhook-Id',
   `attempt` bigint COMMENT 'from 1',
-  `trigger` string COMMENT 'schedule, manual, redrive or change',
+  `trigger` string COMMENT 'schedule, manual, redrive, replay, backfill or change',
   `nominal_at` timestamp COMMENT 'the instant of the schedule',
   `scheduled_for` timestamp COMMENT 'nominal_at and the jitter of the job',
   `due_at` timestamp COMMENT 'when this attempt was due',
@@ -48,12 +48,13 @@ CREATE EXTERNAL TABLE IF NOT EXISTS {table} (
   `request_bytes` bigint COMMENT 'size of the body that was sent; null for none',
   `response_bytes` bigint COMMENT 'size of the body that came back, as far as it was read',
   `reason` string COMMENT 'permanent, max_attempts or window: the attempt was the last, and a dead letter; missed, paused, overlap, cancelled: not fired; no_capacity: later; superseded: an update took the instant',
-  `source_execution_id` string COMMENT 'the execution that a redrive repeats',
+  `source_execution_id` string COMMENT 'the execution that a redrive or replay repeats',
   `gave_way_to` string COMMENT 'the execution in progress because of which this one was skipped',
-  `operation_id` string COMMENT 'not filled yet: the bulk operation that asked for the execution',
+  `operation_id` string COMMENT 'the operation that asked for the execution',
   `deadline_at` timestamp COMMENT 'not filled yet: by when it had to be done',
   `tzdata_version` string COMMENT 'the time zone data by which a local time became nominal_at; null if no zone but UTC was asked',
-  `utc_offset_seconds` bigint COMMENT 'the offset of that zone at nominal_at'
+  `utc_offset_seconds` bigint COMMENT 'the offset of that zone at nominal_at',
+  `occurrence` timestamp COMMENT 'the instant of the occurrence that a redrive, replay or backfill stands for; null for any other execution'
 )
 PARTITIONED BY (`region` string, `dt` string, `hour` string)
 STORED AS PARQUET

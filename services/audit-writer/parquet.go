@@ -67,6 +67,7 @@ type line struct {
 	DeadlineAt   int64  `parquet:"deadline_at,optional,delta,timestamp(millisecond)"`
 	TZData       string `parquet:"tzdata_version,optional,dict"`
 	UTCOffset    *int64 `parquet:"utc_offset_seconds,optional,dict"`
+	Occurrence   int64  `parquet:"occurrence,optional,delta,timestamp(millisecond)"`
 }
 
 // lineOf is what an object holds of a row.
@@ -89,7 +90,7 @@ func lineOf(r *row, logID string, partition int) line {
 		l.SkippedFrom, l.SkippedTo, l.SkippedCount = milliseconds(s.From), milliseconds(s.To), int64(s.Count)
 	}
 	if n := e.Note; n != nil {
-		l.SourceID, l.TZData = n.Source, n.TZData
+		l.SourceID, l.OperationID, l.Occurrence, l.TZData = n.Source, n.Operation, milliseconds(n.Occurrence), n.TZData
 		if offset := int64(n.UTCOffset); n.TZData != "" {
 			l.UTCOffset = &offset
 		}

@@ -77,7 +77,7 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 			JobID:   "job_1", Tenant: 7, Trigger: job.TriggerSchedule, NominalAt: at(2), ScheduledFor: at(3),
 			By:     &job.Author{Subject: "key:mh_1", Role: "editor", Request: "01REQUEST", Source: "192.0.2.1"},
 			Change: &job.Change{Operation: "cancelExecution", Object: "exe_2", Version: 15},
-			Note:   &job.Note{Source: "exe_0", TZData: "2026a"},
+			Note:   &job.Note{Source: "exe_0", Operation: "op_1", Occurrence: at(18), TZData: "2026a"},
 		},
 		Target: job.TargetRef{Kind: job.TargetWebhook, Host: "example.com:8443"},
 		Outcome: job.Outcome{
@@ -97,7 +97,8 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 		"principal": "key:mh_1", "role": "editor", "request_id": "01REQUEST", "source": "192.0.2.1", "operation": "cancelExecution",
 		"object": "exe_2", "version": int64(15), "target_kind": job.TargetWebhook, "target_host": "example.com:8443", "worker": "executor-0",
 		"request_bytes": int64(16), "response_bytes": int64(17), "reason": "permanent", "source_execution_id": "exe_0",
-		"gave_way_to":    job.ScheduleExecutionID("job_1", at(12)),
+		"gave_way_to":  job.ScheduleExecutionID("job_1", at(12)),
+		"operation_id": "op_1", "occurrence": at(18),
 		"tzdata_version": "2026a", "utc_offset_seconds": int64(0),
 	}
 	empty := map[string]any{
@@ -111,7 +112,7 @@ func TestEveryColumnOfTheArchiveComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		names, rows := cells(t, body)
-		for _, name := range []string{"pool", "operation_id", "deadline_at"} { // which nothing fills yet
+		for _, name := range []string{"pool", "deadline_at"} { // which nothing fills yet
 			want[name] = nil
 		}
 		if len(names) != len(want) || len(rows) != 2 {

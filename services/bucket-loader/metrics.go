@@ -3,6 +3,7 @@ package bucketloader
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/bulk"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
 )
 
@@ -14,11 +15,12 @@ type metrics struct {
 	oldestOpen prometheus.Gauge
 	oldestDue  prometheus.Gauge
 	schedules  *schedules.Metrics
+	operations *bulk.Metrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		schedules: schedules.NewMetrics(reg),
+		schedules: schedules.NewMetrics(reg), operations: bulk.NewMetrics(reg),
 		staged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "minutehand_bucket_loader_staged_entries_total", Help: "Entries added to hot buckets by staging.",
 		}),

@@ -26,7 +26,9 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/bulk"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
 )
 
@@ -88,7 +90,7 @@ func (c Config) Validate() error {
 // maxPage bounds the jobs that the schedule audit looks at together.
 const maxPage = jobstore.MaxGetMany
 
-// Deps are the ports that a loader works on. The schedule audit alone needs Jobs, History and Settings; a loader without Jobs has none.
+// Deps are the ports that a loader works on. The schedule audit and operations alone need Jobs, History and Settings; a loader without Jobs has none.
 type Deps struct {
 	Jobs     jobstore.Jobs
 	Pending  jobstore.Pending
@@ -115,7 +117,7 @@ type Service struct {
 	assigned bool
 	// staged is set once everything owned was taken over and staged.
 	staged atomic.Bool
-	// audits is set while this loader owns the first partition, whose owner audits the schedules.
+	// audits is set while this loader owns the first partition, whose owner audits the schedules and carries operations out.
 	audits atomic.Bool
 	// mu guards nextQuiet and putBackTotal, which visits of several partitions share.
 	mu sync.Mutex
@@ -232,7 +234,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// audit audits the schedules, and returns a function that ends that and waits for it.
+// audit audits the schedules and carries operations out, and returns a function that ends that and waits for it.
 func (s *Service) audit(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &s.deps
@@ -242,6 +244,11 @@ func (s *Service) audit(ctx context.Context) (end func()) {
 	}
 	var running sync.WaitGroup
 	running.Go(func() { a.Run(ctx) })
+	b := &bulk.Runner{
+		Config: bulk.DefaultConfig(), Store: operations.Store{Settings: d.Settings, Clock: d.Clock}, Jobs: d.Jobs, Pending: d.Pending, History: d.History,
+		Hot: d.Hot, Log: d.Log, Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.operations, Mine: s.audits.Load,
+	}
+	running.Go(func() { b.Run(ctx) })
 	return func() {
 		cancel()
 		running.Wait()

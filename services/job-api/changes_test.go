@@ -31,6 +31,7 @@ func TestEveryOperationThatChangesSomethingNamesWhoMadeIt(t *testing.T) {
 		}
 		tried++
 		w.renew("acme")
+		w.operate("acme")
 		m, _ := w.answer(http.StatusAccepted, http.MethodPost, "/jobs/"+w.jobs["acme"]+"/trigger", "", as(w.keys["acme"])...)
 		k, _ := w.answer(http.StatusCreated, http.MethodPost, "/keys", `{"name":"x","role":"viewer"}`, as(w.keys["acme"])...)
 		if f := before[op.id]; f != nil {
@@ -51,7 +52,7 @@ func TestEveryOperationThatChangesSomethingNamesWhoMadeIt(t *testing.T) {
 			body, headers = `{"name":"fresh"}`, as(adminToken)
 		}
 		path := strings.NewReplacer("{id}", w.jobs["acme"], "{execution_id}", m["execution_id"].(string), "{key_id}", k["key_id"].(string),
-			"{tenant}", "fresh").Replace(template)
+			"{tenant}", "fresh", "{operation_id}", w.operations["acme"]).Replace(template)
 		got := w.do(op.method, path, body, headers...)
 		if got.Code >= http.StatusBadRequest {
 			t.Errorf("%s: %d %s", op.id, got.Code, got.Body)

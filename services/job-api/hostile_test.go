@@ -174,13 +174,15 @@ func bases() map[string]string {
 		"/schedules/preview": `{"type":"cron","cron_expr":"0 9 * * MON"}`, "/jobs:batch": `{"jobs":[` + goodJob + `]}`,
 		"/dead-letters:redrive": `{"filter":{},"rate_per_second":5}`, "/dispatch/pause": `{}`, "/dispatch/resume": `{}`,
 		"/tenants": `{"name":"acme"}`, "/keys": `{"name":"deploy","role":"viewer"}`, "/keys/{key_id}/rotate": `{}`,
+		"/jobs/{id}/replay":   `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z","states":["dead"]}`,
+		"/jobs/{id}/backfill": `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z"}`, "/operations/{operation_id}/resume": `{"rate_per_second":20}`,
 	}
 }
 
-// named puts a job, an execution of it, a tenant and a key into a path of the document.
+// named puts a job, an execution of it, a tenant, a key and an operation into a path of the document.
 func named(path, jobID string) string {
 	return strings.NewReplacer("{id}", jobID, "{execution_id}", "exe_"+jobID[4:]+"-s1893456000000", "{tenant}", "acme",
-		"{key_id}", "mh_default_1").Replace(path)
+		"{key_id}", "mh_default_1", "{operation_id}", "op_"+jobID[4:]).Replace(path)
 }
 
 func malformed() []string {

@@ -120,6 +120,7 @@ type two struct {
 	jobs        map[string]string
 	executions  map[string]string
 	keyIDs      map[string]string
+	operations  map[string]string
 	cursors     map[string][]string
 	jobsHistory jobstore.History
 	// report is told what one tenant sees of another.
@@ -131,7 +132,7 @@ const adminToken = "the-admin-of-the-installation"
 func newTwo(t *testing.T, between func(jobstore.Jobs) jobstore.Jobs) *two {
 	t.Helper()
 	w := &two{
-		calls: &calls{}, keys: map[string]string{}, jobs: map[string]string{}, executions: map[string]string{}, keyIDs: map[string]string{},
+		calls: &calls{}, keys: map[string]string{}, jobs: map[string]string{}, executions: map[string]string{}, keyIDs: map[string]string{}, operations: map[string]string{},
 		cursors: map[string][]string{}, report: t.Errorf,
 	}
 	w.server = newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
@@ -171,6 +172,27 @@ func (w *two) renew(tenant string) {
 	must(w.t, w.jobsHistory.Record(w.t.Context(), jobstore.Unencoded(&dead)))
 	must(w.t, w.jobsHistory.PutDeadLetter(w.t.Context(), job.DeadLetter{Event: dead, Reason: "permanent", At: dead.At}))
 	w.executions[tenant] = dead.Entry.ExecutionID
+}
+
+// operate gives a tenant another operation instead of the one it had.
+func (w *two) operate(tenant string) {
+	w.t.Helper()
+	for _, op := range []string{"backfillJob", "cancelOperation", "pauseOperation", "resumeOperation"} {
+		for _, e := range w.changes()[op] { // as if they were published
+			must(w.t, w.pending.MarkDone(w.t.Context(), []job.Locator{e.Locator}))
+		}
+	}
+	if id := w.operations[tenant]; id != "" { // there may be 20 at a time
+		w.do(http.MethodPost, "/operations/"+id+"/cancel", "", as(w.keys[tenant])...)
+	}
+	got := w.do(http.MethodPost, "/jobs/"+w.jobs[tenant]+"/backfill", bases()["/jobs/{id}/backfill"], as(w.keys[tenant])...)
+	var begun struct {
+		ID string `json:"operation_id"`
+	}
+	if must(w.t, json.Unmarshal(got.Body.Bytes(), &begun)); begun.ID == "" {
+		begun.ID = "op_" + w.jobs[tenant][4:] // where the check of the tenant is broken on purpose
+	}
+	w.operations[tenant] = begun.ID
 }
 
 func must(t testing.TB, err error) {
@@ -237,7 +259,7 @@ func TestOperationWithoutACheckOfTheTenantIsNoticed(t *testing.T) {
 	w.report = func(_ string, args ...any) { noticed[fmt.Sprint(args[0])] = true }
 	w.tryAll()
 	for _, op := range []string{
-		"getJob", "replaceJob", "patchJob", "deleteJob", "pauseJob", "resumeJob", "cancelJob", "triggerJob", "listExecutions", "listOccurrences", "getExecution", "cancelExecution",
+		"getJob", "replaceJob", "patchJob", "deleteJob", "pauseJob", "resumeJob", "cancelJob", "triggerJob", "listExecutions", "listOccurrences", "getExecution", "cancelExecution", "backfillJob", "replayJob", "replayExecution",
 	} {
 		if !noticed[op] {
 			t.Errorf("%s shows or changes another tenant's job, and the test did not notice", op)
@@ -252,11 +274,16 @@ func (w *two) tryAll() {
 	for _, op := range loadDocument(t).operations() {
 		template := strings.TrimPrefix(op.path, "/api/v1")
 		w.renew("acme")
+		if w.operate("acme"); op.id == "listOperations" {
+			w.operate("globex")
+		}
 		theirs := map[string]string{
 			"{id}": w.jobs["acme"], "{execution_id}": w.executions["acme"], "{key_id}": w.keyIDs["acme"], "{tenant}": "acme",
+			"{operation_id}": w.operations["acme"],
 		}
 		absent := map[string]string{
 			"{id}": absentJob, "{execution_id}": "exe_" + absentJob[4:] + w.executions["acme"][len("exe_"+absentJob[4:]):], "{key_id}": "mh_0000ffff_1", "{tenant}": "nobody",
+			"{operation_id}": "op_" + absentJob[4:],
 		}
 		body := ""
 		if op.body != nil {

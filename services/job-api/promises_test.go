@@ -186,7 +186,7 @@ func TestEveryOperationOnAStoreThatIsAwayAnswers503(t *testing.T) {
 			t.Errorf("%s: headers %v", op.id, h)
 		}
 	}
-	if tried != 30 {
+	if tried != 38 {
 		t.Errorf("%d operations were tried", tried)
 	}
 }

@@ -35,6 +35,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/libs/tenants"
 	"github.com/minutehand/minutehand/services/job-api/internal/access"
 	"github.com/minutehand/minutehand/services/job-api/internal/accounts"
@@ -157,6 +158,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	problems := edge.NewProblems(deps.Logger)
 	read := &reads.Reads{
 		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Outcomes,
+		Bulk:  &operations.Store{Settings: deps.Settings, Recorder: recorder, Clock: deps.Clock},
 		Clock: deps.Clock, Partitions: cfg.Partitions,
 	}
 	missed := prometheus.NewCounter(prometheus.CounterOpts{

@@ -29,7 +29,10 @@ func (s *Settings) Setting(ctx context.Context, name string) (value []byte, err 
 // SwapSetting implements jobstore.Settings.
 func (s *Settings) SwapSetting(ctx context.Context, name string, old, value []byte) error {
 	q := s.session.Query("UPDATE cluster SET value = ? WHERE name = ? IF value = ?", value, name, old)
-	if len(old) == 0 {
+	switch {
+	case len(value) == 0:
+		q = s.session.Query("DELETE FROM cluster WHERE name = ? IF value = ?", name, old)
+	case len(old) == 0:
 		q = s.session.Query("INSERT INTO cluster (name, value) VALUES (?, ?) IF NOT EXISTS", name, value)
 	}
 	applied, err := q.MapScanCASContext(ctx, map[string]any{})

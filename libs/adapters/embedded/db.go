@@ -315,6 +315,10 @@ func (db *DB) set(key, value []byte) error {
 	return db.orDie(func() error { return db.pebble.Set(key, value, db.write) })
 }
 
+func (db *DB) remove(key []byte) error {
+	return db.orDie(func() error { return db.pebble.Delete(key, db.write) })
+}
+
 func (db *DB) setLater(key, value []byte) error {
 	return db.orDie(func() error { return db.pebble.Set(key, value, pebble.NoSync) })
 }

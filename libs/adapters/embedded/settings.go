@@ -40,7 +40,12 @@ func (s *Settings) SwapSetting(ctx context.Context, name string, old, value []by
 	if !bytes.Equal(standing, old) {
 		return fmt.Errorf("embedded: setting: %w", jobstore.ErrConflict)
 	}
-	if err := s.db.set(metaKey("setting/"+name), value); err != nil {
+	if value == nil {
+		err = s.db.remove(metaKey("setting/" + name))
+	} else {
+		err = s.db.set(metaKey("setting/"+name), value)
+	}
+	if err != nil {
 		return fmt.Errorf("embedded: setting: %w", err)
 	}
 	return nil

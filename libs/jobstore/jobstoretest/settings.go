@@ -26,6 +26,20 @@ func RunSettings(t *testing.T, open func(t *testing.T) jobstore.Settings) {
 			t.Errorf("another: %q, %v", v, err)
 		}
 	})
+	t.Run("a setting that was removed may be written anew", func(t *testing.T) {
+		s := open(t)
+		for _, step := range []struct{ old, value []byte }{{nil, []byte("one")}, {[]byte("one"), nil}, {nil, []byte("two")}} {
+			if err := s.SwapSetting(t.Context(), "a", step.old, step.value); err != nil {
+				t.Error(err)
+			}
+			if v, err := s.Setting(t.Context(), "a"); err != nil || string(v) != string(step.value) || step.value == nil && v != nil {
+				t.Errorf("%q, %v", v, err)
+			}
+		}
+		if err := s.SwapSetting(t.Context(), "a", []byte("one"), nil); !errors.Is(err, jobstore.ErrConflict) {
+			t.Errorf("another value was removed: %v", err)
+		}
+	})
 	t.Run("a swap of what no longer stands changes nothing", func(t *testing.T) {
 		s := open(t)
 		if err := s.SwapSetting(t.Context(), "a", nil, []byte("one")); err != nil {

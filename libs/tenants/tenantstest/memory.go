@@ -45,7 +45,9 @@ func (m *Memory) SwapSetting(_ context.Context, name string, old, value []byte) 
 	if m.rows == nil {
 		m.rows = map[string][]byte{}
 	}
-	m.rows[name] = value
+	if m.rows[name] = value; value == nil {
+		delete(m.rows, name)
+	}
 	return nil
 }
 

@@ -397,6 +397,8 @@ func (c *Cold) SwapSetting(_ context.Context, name string, old, value []byte) er
 	if !slices.Equal(c.settings[name], old) {
 		return jobstore.ErrConflict
 	}
-	c.settings[name] = slices.Clone(value)
+	if c.settings[name] = slices.Clone(value); value == nil {
+		delete(c.settings, name)
+	}
 	return nil
 }

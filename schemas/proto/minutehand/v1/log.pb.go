@@ -59,8 +59,11 @@ type Entry struct {
 	Tenant uint32 `protobuf:"fixed32,20,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// Who asked for the execution, or made the change.
 	By *Author `protobuf:"bytes,21,opt,name=by,proto3" json:"by,omitempty"`
-	// The execution that a redrive repeats; empty for any other entry.
+	// The execution that a redrive or a replay repeats; empty for any other entry.
 	SourceExecutionId string `protobuf:"bytes,23,opt,name=source_execution_id,json=sourceExecutionId,proto3" json:"source_execution_id,omitempty"`
+	// The operation that asked for it, and the nominal instant of the occurrence for which it stands, where that is not its own.
+	OperationId  string `protobuf:"bytes,29,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
+	OccurrenceMs int64  `protobuf:"varint,30,opt,name=occurrence_ms,json=occurrenceMs,proto3" json:"occurrence_ms,omitempty"`
 	// Set if a time zone decided the instant: the release of the time zone data, and the zone's offset from UTC then, in seconds.
 	Tzdata           string `protobuf:"bytes,24,opt,name=tzdata,proto3" json:"tzdata,omitempty"`
 	UtcOffsetSeconds int32  `protobuf:"zigzag32,25,opt,name=utc_offset_seconds,json=utcOffsetSeconds,proto3" json:"utc_offset_seconds,omitempty"`
@@ -259,6 +262,20 @@ func (x *Entry) GetSourceExecutionId() string {
 		return x.SourceExecutionId
 	}
 	return ""
+}
+
+func (x *Entry) GetOperationId() string {
+	if x != nil {
+		return x.OperationId
+	}
+	return ""
+}
+
+func (x *Entry) GetOccurrenceMs() int64 {
+	if x != nil {
+		return x.OccurrenceMs
+	}
+	return 0
 }
 
 func (x *Entry) GetTzdata() string {
@@ -1405,7 +1422,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xdb\x06\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xa3\a\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1429,7 +1446,9 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x06weight\x18\x13 \x01(\rR\x06weight\x12\x16\n" +
 	"\x06tenant\x18\x14 \x01(\aR\x06tenant\x12%\n" +
 	"\x02by\x18\x15 \x01(\v2\x15.minutehand.v1.AuthorR\x02by\x12.\n" +
-	"\x13source_execution_id\x18\x17 \x01(\tR\x11sourceExecutionId\x12\x16\n" +
+	"\x13source_execution_id\x18\x17 \x01(\tR\x11sourceExecutionId\x12!\n" +
+	"\foperation_id\x18\x1d \x01(\tR\voperationId\x12#\n" +
+	"\roccurrence_ms\x18\x1e \x01(\x03R\foccurrenceMs\x12\x16\n" +
 	"\x06tzdata\x18\x18 \x01(\tR\x06tzdata\x12,\n" +
 	"\x12utc_offset_seconds\x18\x19 \x01(\x11R\x10utcOffsetSeconds\x12-\n" +
 	"\x06change\x18\x16 \x01(\v2\x15.minutehand.v1.ChangeR\x06change\x12\x1c\n" +

@@ -50,7 +50,7 @@ func (a *Audit) onRecord(ctx context.Context, s *subject) (last time.Time, known
 // revive returns the entry from which a schedule without any goes on: the first instant of which neither the history nor a row tells. ok is
 // false if the history is behind the log, so that it does not tell of all that has ended.
 func (a *Audit) revive(ctx context.Context, s *subject) (e job.Entry, ok bool, err error) {
-	whole, err := a.isWhole(ctx)
+	whole, err := run.HasRead(ctx, a.Log, dispatch.TopicEvents, dispatch.GroupHistory, historyWaits)
 	if err != nil {
 		return e, false, err
 	}
@@ -86,27 +86,6 @@ func (a *Audit) isAnswered(ctx context.Context, j *job.Job) (bool, error) {
 		return false, fmt.Errorf("read the changes of job %s: %w", j.ID, err)
 	}
 	return len(events) > 0, nil
-}
-
-// isWhole waits until the history has every event that the log has now, and reports whether it has.
-func (a *Audit) isWhole(ctx context.Context) (bool, error) {
-	end, err := a.Log.End(ctx, dispatch.TopicEvents)
-	if err != nil {
-		return false, fmt.Errorf("read the end of the log: %w", err)
-	}
-	for range historyWaits {
-		recorded, err := a.Log.Committed(ctx, dispatch.TopicEvents, dispatch.GroupHistory)
-		if err != nil {
-			return false, fmt.Errorf("read how far the history is: %w", err)
-		}
-		if recorded.Passed(end) {
-			return true, nil
-		}
-		if err := run.Sleep(ctx, time.Second); err != nil {
-			return false, err
-		}
-	}
-	return false, nil
 }
 
 // historyWaits is how many seconds the audit waits for the history.

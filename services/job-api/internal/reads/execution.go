@@ -29,6 +29,11 @@ type Execution struct {
 	// RequestedBy is who asked for it, RequestID by which request.
 	RequestedBy string `json:"requested_by,omitempty"`
 	RequestID   string `json:"request_id,omitempty"`
+	// SourceID is the execution that it repeats, OperationID the operation that asked for it, Occurrence the instant for which it stands if
+	// that is not its own.
+	SourceID    string     `json:"source_execution_id,omitempty"`
+	OperationID string     `json:"operation_id,omitempty"`
+	Occurrence  *time.Time `json:"occurrence,omitempty"`
 	// lastEnd is when the last attempt on record ended.
 	lastEnd time.Time
 	// waits are the definitions under which a fire of it was deferred, without those that gave it up afterwards.
@@ -105,6 +110,9 @@ func group(events []job.Event) []*Execution {
 			}
 			if by := e.Entry.By; by != nil {
 				last.RequestedBy, last.RequestID = by.Subject, by.Request
+			}
+			if n := e.Entry.Note; n != nil {
+				last.SourceID, last.OperationID, last.Occurrence = n.Source, n.Operation, form.Instant(n.Occurrence)
 			}
 			list = append(list, last)
 		}

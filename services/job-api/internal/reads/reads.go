@@ -9,6 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
@@ -19,7 +20,9 @@ type Reads struct {
 	History  jobstore.History
 	Settings jobstore.Settings
 	Outcomes attempts.Outcomes
-	Clock    clock.Clock
+	// Bulk holds the operations.
+	Bulk  *operations.Store
+	Clock clock.Clock
 	// Partitions is the store's partition count.
 	Partitions int
 }
@@ -30,6 +33,7 @@ func (rs *Reads) Operations() map[string]edge.Operation {
 		"getJob": rs.getJob, "listJobs": rs.listJobs, "getExecution": rs.getExecution, "listExecutions": rs.listExecutions,
 		"listDeadLetters": rs.listDeadLetters, "getDispatch": rs.getDispatch, "previewSchedule": rs.previewSchedule,
 		"listOccurrences": rs.listOccurrences,
-		"listJobChanges":  rs.listJobChanges, "listChanges": rs.listChanges,
+		"getOperation":    rs.getOperation, "listOperations": rs.listOperations,
+		"listJobChanges": rs.listJobChanges, "listChanges": rs.listChanges,
 	}
 }

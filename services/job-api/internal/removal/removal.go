@@ -23,6 +23,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/tenants"
@@ -302,7 +303,7 @@ func (r *Removal) removeJob(ctx context.Context, t *tenants.Tenant, j *job.Job) 
 	return nil
 }
 
-// clear removes what is left when the jobs are gone: keys, page by page, then dead letters, listings and the changes of settings.
+// clear removes what is left when the jobs are gone: keys, page by page, then dead letters, listings, operations and the changes of settings.
 func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Removal) error {
 	next, err := r.Directory.RemoveKeys(ctx, tenants.ScopeOf(t.Number), m.Key)
 	m.Key = next
@@ -318,6 +319,9 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	}
 	if err := r.Jobs.RemoveListings(ctx, t.Number); err != nil {
 		return fmt.Errorf("remove the listings of tenant %s: %w", t.Name, err)
+	}
+	if err := (&operations.Store{Settings: r.Settings}).Forget(ctx, t.Number); err != nil {
+		return err
 	}
 	if err := r.History.Forget(ctx, jobstore.Of{ID: job.ChangesOf(job.SettingsOf(t.Number))}); err != nil {
 		return fmt.Errorf("forget the changes of tenant %s: %w", t.Name, err)

@@ -170,7 +170,7 @@ func (ws *Writes) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, 
 		// Its place in the history follows from its id: a repeated request finds other letters before this one, and another
 		// due instant.
 		JobID: j.ID, Tenant: j.Tenant, Trigger: job.TriggerRedrive, NominalAt: c.AcceptedAt, ScheduledFor: due,
-		Note: &job.Note{Source: source.ExecutionID},
+		Note: &job.Note{Source: source.ExecutionID, Occurrence: source.Occurrence()},
 	}
 	j.Definition.Mark(&e)
 	return e

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -32,24 +31,7 @@ func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 	if j.Status == job.StatusCancelled {
 		return edge.Response{}, cancelled()
 	}
-	e := ws.triggerEntry(&j, turn.claim)
-	there := false
-	if turn.again {
-		// The request that first claimed the key left no stored answer, and may have come this far.
-		if there, err = ws.triggered(ctx, e); err != nil {
-			return edge.Response{}, err
-		}
-	}
-	if !there {
-		if err := ws.putAll(ctx, r, []job.Entry{e}); err != nil {
-			return edge.Response{}, err
-		}
-	}
-	return turn.finish(ctx, edge.Response{
-		Status:  http.StatusAccepted,
-		Headers: map[string]string{"Location": edge.Root + "/executions/" + e.ExecutionID},
-		Body:    map[string]string{"execution_id": e.ExecutionID, "job_id": jobID},
-	})
+	return ws.execute(ctx, r, &turn, ws.triggerEntry(&j, turn.claim))
 }
 
 // triggerEntry returns the entry of the execution that a claim names.

@@ -1,0 +1,160 @@
+package ledger
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/schedule"
+)
+
+// Operation is a backfill or a replay that was answered to a client.
+type Operation struct {
+	JobID, ID, DefinitionID string
+	Replay                  bool
+	From, To                time.Time
+	// Total is how many instants the answer named; 0 for a replay.
+	Total int
+	// Known are the executions that a client was shown as ended, before it asked for the replay, in one of the states that it named.
+	Known   []string
+	AckedAt time.Time
+	// Status and HandedOut are what a client was shown near the end; "" if it was shown nothing.
+	Status    string
+	HandedOut int
+}
+
+// checkOperations checks that each execution of an operation is called, as many as were handed out, and that nothing is executed because of an
+// operation but what clients asked for.
+func checkOperations(r *report, a *Account, i *index) {
+	if a.Operations == nil || a.Settles == 0 {
+		return
+	}
+	stopped, asked := map[string]bool{}, map[string]bool{} // jobs; executions
+	for _, s := range a.Stops {
+		stopped[s.JobID] = stopped[s.JobID] || s.Kind == StopCancel
+	}
+	for n := range a.Operations {
+		o := &a.Operations[n]
+		var own []string
+		if o.Replay {
+			own = checkReplay(r, a, i, o)
+		} else {
+			own = checkBackfill(r, i, o)
+		}
+		for _, id := range own {
+			asked[id] = true
+		}
+		if !stopped[o.JobID] && !a.Deleted[o.JobID] {
+			checkHandedOut(r, a, i, o, own)
+		}
+	}
+	for n := range a.Calls {
+		c := &a.Calls[n]
+		if ref, err := job.ParseExecutionID(c.ExecutionID); err == nil && ofOperation(ref.Trigger) && !asked[c.ExecutionID] && !a.Unanswered[c.JobID] {
+			asked[c.ExecutionID] = true
+			r.add("I1", c.JobID, "%s was called, which belongs to no operation that was answered", c.ExecutionID)
+		}
+	}
+}
+
+func ofOperation(t job.Trigger) bool { return t == job.TriggerBackfill || t == job.TriggerReplay }
+
+// checkBackfill returns the executions of a backfill.
+func checkBackfill(r *report, i *index, o *Operation) (ids []string) {
+	n := slices.IndexFunc(i.definitions[o.JobID], func(d *job.Definition) bool { return d.ID == o.DefinitionID })
+	if n < 0 {
+		r.add("API", o.JobID, "operation %s executes definition %s, which the job never had", o.ID, o.DefinitionID)
+		return nil
+	}
+	plan, err := schedule.Compile(i.definitions[o.JobID][n].Schedule, o.JobID)
+	if err != nil {
+		r.add("API", o.JobID, "the schedule of operation %s: %v", o.ID, err)
+		return nil
+	}
+	for at, ok := plan.First(o.From); ok && at.Before(o.To); at, ok = plan.Next(at) {
+		id := job.BackfillExecutionID(o.JobID, o.ID, at)
+		checkOccurrence(r, i, id, at)
+		ids = append(ids, id)
+	}
+	if len(ids) != o.Total {
+		r.add("API", o.JobID, "operation %s was answered with %d instants, and there are %d", o.ID, o.Total, len(ids))
+	}
+	for _, id := range ids {
+		for _, e := range i.attempts[id] {
+			if e.Entry.Note == nil || e.Entry.Note.Operation != o.ID {
+				r.add("I1", o.JobID, "%s does not name operation %s", id, o.ID)
+			}
+		}
+	}
+	return ids
+}
+
+// checkReplay returns the executions of a replay: of what was called before, or cancelled.
+func checkReplay(r *report, a *Account, i *index, o *Operation) (ids []string) {
+	request := strings.TrimPrefix(o.ID, job.OperationPrefix)
+	sources := map[string]bool{}
+	take := func(id string) {
+		if ref, err := job.ParseExecutionID(id); err == nil && ref.JobID == o.JobID && !ref.NominalAt.Before(o.From) && ref.NominalAt.Before(o.To) {
+			sources[id] = true
+		}
+	}
+	for n := range a.Calls {
+		take(a.Calls[n].ExecutionID)
+	}
+	for _, e := range i.eventsOf[o.JobID] { // what was cancelled before it was called
+		if e.Type == job.EventAttempt && e.Outcome.Kind == job.OutcomeCancelled {
+			take(e.Entry.ExecutionID)
+		}
+	}
+	for source := range sources {
+		id := job.ReplayExecutionID(o.JobID, request, source)
+		if ref, err := job.ParseExecutionID(source); err == nil && !ofOperation(ref.Trigger) && ref.Trigger != job.TriggerRedrive {
+			checkOccurrence(r, i, id, ref.NominalAt)
+		}
+		ids = append(ids, id)
+	}
+	for _, source := range o.Known {
+		if id := job.ReplayExecutionID(o.JobID, request, source); o.Status == "done" && !traced(i, id) {
+			r.add("I1", o.JobID, "operation %s is done, and did not repeat %s, which a client had been shown before", o.ID, source)
+		}
+	}
+	return ids
+}
+
+// checkOccurrence checks that the calls of an execution tell their target of the instant for which it stands.
+func checkOccurrence(r *report, i *index, id string, at time.Time) {
+	for attempt := 1; ; attempt++ {
+		calls := i.calls[attemptKey{id, attempt}]
+		for n := range calls {
+			if c := &calls[n]; !c.ScheduledFor.Equal(at) {
+				r.add("I1", c.JobID, "a call of %s was scheduled for %s, and it stands for %s", id, c.ScheduledFor, at)
+			}
+		}
+		if len(calls) == 0 {
+			return
+		}
+	}
+}
+
+// checkHandedOut compares what an operation of a job that nobody stopped says with what it executed.
+func checkHandedOut(r *report, a *Account, i *index, o *Operation, own []string) {
+	executed := 0
+	for _, id := range own {
+		if traced(i, id) {
+			executed++
+		}
+	}
+	switch {
+	case o.Status == "":
+	case o.AckedAt.Before(a.Until.Add(-a.Settles)) && !slices.Contains([]string{"done", "paused", "cancelled"}, o.Status):
+		r.add("I1", o.JobID, "operation %s is %s long after it began", o.ID, o.Status)
+	case o.Status == "done" && !o.Replay && o.HandedOut != o.Total:
+		r.add("I1", o.JobID, "operation %s is done, and has handed out %d of %d", o.ID, o.HandedOut, o.Total)
+	case executed != o.HandedOut:
+		r.add("I1", o.JobID, "operation %s says that it handed out %d, and %d were executed", o.ID, o.HandedOut, executed)
+	}
+}
+
+// traced reports whether anything is known of an execution.
+func traced(i *index, id string) bool { return i.called[id] || len(i.attempts[id]) > 0 }

@@ -1,0 +1,134 @@
+package sim
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// operates is how many operations an operator asks for.
+const operates = 3
+
+// operate asks for backfills and replays, and pauses, resumes and cancels some of them.
+func (w *world) operate() {
+	for n := range operates {
+		d := w.faults.dice
+		w.after(time.Duration(20+d.roll("operates/%d", n)*130)*time.Second, func() {})
+		ids := w.standing()
+		if len(ids) == 0 {
+			continue
+		}
+		id := ids[int(d.roll("operates on/%d", n)*float64(len(ids)))]
+		standing, ok := w.request("watcher", http.StatusOK, http.MethodGet, "/jobs/"+id, nil)
+		if !ok || standing["type"] == "one_shot" {
+			continue
+		}
+		from, to := w.began.Add(-time.Duration(d.roll("from/%d", n)*600)*time.Second), time.Now().Add(-time.Duration(5+d.roll("to/%d", n)*60)*time.Second) // clocks differ
+		body := map[string]any{"from": from, "to": to, "rate_per_second": 1 + int(d.roll("rate/%d", n)*20)}
+		what := "backfill"
+		var known []string
+		if d.roll("replays/%d", n) < 0.4 {
+			what, body["states"] = "replay", []string{"succeeded", "cancelled"}
+			known = w.ended(id, from, to)
+		} else {
+			body["order"] = pick(d, []string{"oldest_first", "newest_first"}, "order/%d", n)
+		}
+		w.asksFor(id, true)
+		begun, ok := w.request("watcher", http.StatusAccepted, http.MethodPost, "/jobs/"+id+"/"+what, body, "Idempotency-Key", fmt.Sprintf("operate-%d", n))
+		if !ok && begun == nil {
+			return
+		}
+		w.asksFor(id, false)
+		if op, _ := begun["operation_id"].(string); ok {
+			total, _ := begun["total"].(float64)
+			definition, _ := begun["definition_id"].(string)
+			w.mu.Lock()
+			w.operations = append(w.operations, ledger.Operation{
+				JobID: id, ID: op, DefinitionID: definition, Replay: what == "replay", From: job.Instant(from), To: job.Instant(to), Total: int(total), Known: known,
+				AckedAt: time.Now(),
+			})
+			w.mu.Unlock()
+			w.background.Go(func() { w.steer(op, n) })
+		}
+	}
+}
+
+// asksFor notes that an operation for a job was asked for, and not answered yet.
+func (w *world) asksFor(id string, asks bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unanswered[id] = asks
+}
+
+// steer pauses and resumes some operations, and cancels others.
+func (w *world) steer(op string, n int) {
+	d := w.faults.dice
+	roll := d.roll("steers/%d", n)
+	w.after(time.Duration(d.roll("steers after/%d", n)*10_000)*time.Millisecond, func() {})
+	switch {
+	case roll < 0.2:
+		w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/cancel", nil)
+	case roll < 0.5:
+		if _, ok := w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/pause", nil); !ok {
+			return
+		}
+		w.after(time.Duration(d.roll("paused/%d", n)*60)*time.Second, func() {})
+		w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/resume", map[string]any{"rate_per_second": 30})
+	}
+}
+
+// ended returns the executions of a range that a client is shown as succeeded or cancelled.
+func (w *world) ended(id string, from, to time.Time) (list []string) {
+	for query := ""; ; {
+		path := "/jobs/" + id + "/executions?limit=100&from=" + from.UTC().Format(time.RFC3339Nano) + "&to=" + to.UTC().Format(time.RFC3339Nano)
+		page, ok := w.request("watcher", http.StatusOK, http.MethodGet, path+query, nil)
+		if !ok {
+			return list
+		}
+		items, _ := page["items"].([]any)
+		for _, x := range items {
+			item, _ := x.(map[string]any)
+			execution, _ := item["execution_id"].(string)
+			if state, _ := item["state"].(string); item["skipped"] == nil && slices.Contains([]string{"succeeded", "cancelled"}, state) {
+				list = append(list, execution)
+			}
+		}
+		cursor, _ := page["next_cursor"].(string)
+		if cursor == "" {
+			return list
+		}
+		query = "&cursor=" + cursor
+	}
+}
+
+// readOperations notes what a client is shown of the operations near the end.
+func (w *world) readOperations() {
+	if len(w.operations) == 0 {
+		return
+	}
+	page, ok := w.request("reader", http.StatusOK, http.MethodGet, "/operations", nil)
+	if !ok {
+		return
+	}
+	items, _ := page["items"].([]any)
+	for _, x := range items {
+		item, _ := x.(map[string]any)
+		for n := range w.operations {
+			if o := &w.operations[n]; item["operation_id"] == o.ID {
+				handedOut, _ := item["handed_out"].(float64)
+				o.Status, _ = item["status"].(string)
+				o.HandedOut = int(handedOut)
+			}
+		}
+	}
+	for _, o := range w.operations {
+		if w.tell("client", o.ID, "was shown as "+strings.TrimSpace(o.Status)); o.Status == "" {
+			w.violate("API", o.JobID, "operation %s was answered, and is not shown", o.ID)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package bulk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/operations"
+	"github.com/minutehand/minutehand/libs/schedule"
+)
+
+// errGone: the definition under which an operation executes is no longer kept.
+var errGone = errors.New("the definition is no longer kept")
+
+// definition returns the definition under which an operation executes, and the job's row.
+func (r *Runner) definition(ctx context.Context, o *operations.Operation) (j job.Job, d *job.Definition, err error) {
+	if j, err = r.Jobs.Get(ctx, o.JobID); err != nil {
+		return j, nil, err
+	}
+	if j.Definition.ID == o.DefinitionID {
+		return j, &j.Definition, nil
+	}
+	superseded, _, err := r.Jobs.Definition(ctx, o.JobID, o.DefinitionID)
+	if errors.Is(err, jobstore.ErrNotFound) {
+		err = errGone
+	}
+	return j, &superseded, err
+}
+
+// entries returns the entries of what is noted of an operation. They follow from that alone, but for their marks.
+func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operation) ([]job.Entry, error) {
+	_, d, err := r.definition(ctx, o)
+	if errors.Is(err, jobstore.ErrNotFound) || errors.Is(err, errGone) {
+		d, err = &job.Definition{}, nil // a worker drops them
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the job: %w", err)
+	}
+	c := o.Chunk
+	request := o.ID[len(job.OperationPrefix):]
+	entries := make([]job.Entry, len(c.At))
+	for n := range entries {
+		at, due := time.UnixMilli(c.At[n]).UTC(), c.Due(n)
+		e := job.Entry{
+			Locator: job.Locator{
+				Partition: bucket.Partition(o.JobID, r.Partitions), DueAt: due, Attempt: 1, DefinitionID: o.DefinitionID,
+			},
+			// Its place in the history is where the operation was asked for, and not where the occurrence was, which may be years ago.
+			JobID: o.JobID, Tenant: t, NominalAt: job.ULIDTime(request), ScheduledFor: due, WrittenAt: c.NotedAt,
+			By: &o.By, Note: &job.Note{Operation: o.ID, Occurrence: at},
+		}
+		if o.Type == operations.TypeReplay {
+			e.Trigger, e.Note.Source = job.TriggerReplay, c.Sources[n]
+			e.ExecutionID = job.ReplayExecutionID(o.JobID, request, c.Sources[n])
+		} else {
+			e.Trigger, e.ExecutionID = job.TriggerBackfill, job.BackfillExecutionID(o.JobID, o.ID, at)
+		}
+		d.Mark(&e)
+		entries[n] = job.NewEntry(e, c.NotedAt)
+	}
+	return entries, nil
+}
+
+// next takes what is due next of a running operation, and ends the operation if nothing is left of it. It reports whether it did either.
+func (r *Runner) next(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
+	now := job.Instant(r.Clock.Now())
+	if o.DueAt.After(now.Add(r.Ahead)) {
+		return false, nil
+	}
+	j, d, err := r.definition(ctx, o)
+	switch {
+	case errors.Is(err, jobstore.ErrNotFound) || err == nil && j.Deleted:
+		o.End(operations.StatusFailed, "the job was deleted", now)
+		return true, nil
+	case errors.Is(err, errGone):
+		o.End(operations.StatusFailed, "the definition of the job with which it began is no longer kept", now)
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read the job: %w", err)
+	case j.Status == job.StatusCancelled:
+		o.End(operations.StatusFailed, "the job was cancelled", now)
+		return true, nil
+	}
+	c := operations.Chunk{NotedAt: now, DueAt: job.Later(o.DueAt, now), Rate: o.Rate}
+	last, left := jobstore.Cursor{NominalAt: o.Last, ExecutionID: o.LastExecution}, false
+	if o.Type == operations.TypeReplay {
+		left, err = r.repeat(ctx, o, &j, &c, now.Add(r.Ahead))
+	} else {
+		left, err = fill(o, d, &c, now.Add(r.Ahead))
+	}
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case len(c.At) > 0:
+		o.Chunk, o.DueAt = &c, c.Due(len(c.At))
+	case !left:
+		o.End(operations.StatusDone, "", now)
+	case last == jobstore.Cursor{NominalAt: o.Last, ExecutionID: o.LastExecution}:
+		return false, nil
+	}
+	o.UpdatedAt = now
+	return true, nil
+}
+
+// fill takes the next instants of a backfill that are due until then, at most [operations.MaxChunk]. left is false if there is no other.
+func fill(o *operations.Operation, d *job.Definition, c *operations.Chunk, until time.Time) (left bool, err error) {
+	plan, err := schedule.Compile(d.Schedule, o.JobID)
+	if err != nil {
+		return false, fmt.Errorf("compile the schedule: %w", err)
+	}
+	for len(c.At) < operations.MaxChunk && !c.Due(len(c.At)).After(until) {
+		at, ok := following(plan, o)
+		if !ok {
+			return false, nil
+		}
+		c.At, o.Last = append(c.At, at.UnixMilli()), at
+	}
+	return true, nil
+}
+
+// following returns the instant of a backfill that follows the last one.
+func following(plan *schedule.Plan, o *operations.Operation) (at time.Time, ok bool) {
+	switch {
+	case o.Order == operations.NewestFirst && o.Last.IsZero():
+		at, ok = plan.Prev(o.To)
+	case o.Order == operations.NewestFirst:
+		at, ok = plan.Prev(o.Last)
+	case o.Last.IsZero():
+		at, ok = plan.First(o.From)
+	default:
+		at, ok = plan.Next(o.Last)
+	}
+	return at, ok && !at.Before(o.From) && at.Before(o.To)
+}
