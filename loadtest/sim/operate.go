@@ -28,7 +28,7 @@ func (w *world) operate() {
 		if !ok || standing["type"] == "one_shot" {
 			continue
 		}
-		from, to := w.began.Add(-time.Duration(d.roll("from/%d", n)*600)*time.Second), time.Now().Add(-time.Duration(5+d.roll("to/%d", n)*60)*time.Second) // clocks differ
+		from, to := w.began.Add(-time.Duration(90+d.roll("from/%d", n)*600)*time.Second), time.Now().Add(-time.Duration(5+d.roll("to/%d", n)*60)*time.Second) // clocks differ
 		body := map[string]any{"from": from, "to": to, "rate_per_second": 1 + int(d.roll("rate/%d", n)*20)}
 		what := "backfill"
 		var known []string
@@ -40,11 +40,11 @@ func (w *world) operate() {
 		}
 		w.asksFor(id, true)
 		begun, ok := w.request("watcher", http.StatusAccepted, http.MethodPost, "/jobs/"+id+"/"+what, body, "Idempotency-Key", fmt.Sprintf("operate-%d", n))
-		if !ok && begun == nil {
-			return
+		if !ok { // an earlier try may have begun one, without an answer, before the job was cancelled
+			continue
 		}
 		w.asksFor(id, false)
-		if op, _ := begun["operation_id"].(string); ok {
+		if op, _ := begun["operation_id"].(string); op != "" {
 			total, _ := begun["total"].(float64)
 			definition, _ := begun["definition_id"].(string)
 			w.mu.Lock()

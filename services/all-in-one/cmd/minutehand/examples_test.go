@@ -137,13 +137,13 @@ func examples(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// concrete puts what is there for what an example stands for: each gets a job, or an execution, of its own.
+// concrete puts what is there for what an example stands for: each gets a job, an execution, or an operation of its own.
 func concrete(ts *testscript.TestScript, line string) string {
 	line = strings.NewReplacer(
 		"http://127.0.0.1:9000", ts.Getenv("TARGET"), "https://example.com", ts.Getenv("TARGET"),
 		"127.0.0.1:8080", ts.Getenv("ADDR"),
 	).Replace(line)
-	for placeholder, value := range map[string]func(*testscript.TestScript) string{`\bJOB\b`: newJob, `\bEXECUTION\b`: newExecution} {
+	for placeholder, value := range map[string]func(*testscript.TestScript) string{`\bJOB\b`: newJob, `\bEXECUTION\b`: newExecution, `\bOPERATION\b`: newOperation} {
 		if pattern := regexp.MustCompile(placeholder); pattern.MatchString(line) {
 			line = pattern.ReplaceAllLiteralString(line, value(ts))
 		}
@@ -153,9 +153,15 @@ func concrete(ts *testscript.TestScript, line string) string {
 
 func newJob(ts *testscript.TestScript) string {
 	return post(ts, "/jobs", map[string]any{
-		"name": "example", "type": "interval", "every": "1h",
+		"name": "example", "type": "interval", "every": "1h", "start_at": "2020-01-01T00:00:00Z",
 		"target": map[string]any{"kind": "http_webhook", "url": ts.Getenv("TARGET")},
 	}, "job_id")
+}
+
+// newOperation begins an operation that takes a while.
+func newOperation(ts *testscript.TestScript) string {
+	body := map[string]any{"from": "2026-01-01T00:00:00Z", "to": "2026-01-03T00:00:00Z", "rate_per_second": 1}
+	return post(ts, "/jobs/"+newJob(ts)+"/backfill", body, "operation_id")
 }
 
 // newExecution triggers a job and waits until the execution is on record.

@@ -14,11 +14,12 @@ type executionsCmd struct {
 	List   executionListCmd   `cmd:"" default:"withargs" help:"Show what became of a job's occurrences, newest first."`
 	Get    executionGetCmd    `cmd:"" help:"Show an execution."`
 	Cancel executionCancelCmd `cmd:"" help:"Cancel an execution: no attempt of it begins after this returns."`
+	Replay executionReplayCmd `cmd:"" help:"Execute once more, now, what an execution did."`
 }
 
 // Help implements kong.HelpProvider.
 func (executionsCmd) Help() string {
-	return `An execution is an occurrence of a job that came due, or was triggered, with all its attempts.
+	return `An execution is an occurrence of a job that came due, or what somebody asked for, with all its attempts.
 
   minutehand executions JOB         the same as executions list JOB
   minutehand executions get EXECUTION`

@@ -12,17 +12,19 @@ import (
 
 // jobsCmd are the commands about jobs. One more is a struct with Help and Run, and a line here.
 type jobsCmd struct {
-	Create  createCmd `cmd:"" help:"Create a job."`
-	Get     getCmd    `cmd:"" help:"Show a job."`
-	Update  updateCmd `cmd:"" help:"Change some of a job's definition."`
-	Edit    editCmd   `cmd:"" help:"Change a job's definition in an editor."`
-	Batch   batchCmd  `cmd:"" help:"Create many jobs at once."`
-	List    listCmd   `cmd:"" help:"List jobs, newest first."`
-	Pause   pauseCmd  `cmd:"" help:"Pause a job: no occurrence begins after this returns."`
-	Resume  resumeCmd `cmd:"" help:"Resume a paused job."`
-	Cancel  cancelCmd `cmd:"" help:"Cancel a job for good: no attempt begins after this returns."`
-	Trigger trigCmd   `cmd:"" help:"Execute a job once, now."`
-	Delete  deleteCmd `cmd:"" help:"Cancel a job and hide it."`
+	Create   createCmd   `cmd:"" help:"Create a job."`
+	Get      getCmd      `cmd:"" help:"Show a job."`
+	Update   updateCmd   `cmd:"" help:"Change some of a job's definition."`
+	Edit     editCmd     `cmd:"" help:"Change a job's definition in an editor."`
+	Batch    batchCmd    `cmd:"" help:"Create many jobs at once."`
+	List     listCmd     `cmd:"" help:"List jobs, newest first."`
+	Pause    pauseCmd    `cmd:"" help:"Pause a job: no occurrence begins after this returns."`
+	Resume   resumeCmd   `cmd:"" help:"Resume a paused job."`
+	Cancel   cancelCmd   `cmd:"" help:"Cancel a job for good: no attempt begins after this returns."`
+	Trigger  trigCmd     `cmd:"" help:"Execute a job once, now."`
+	Backfill backfillCmd `cmd:"" help:"Execute a job for each instant of its schedule in a range that is past."`
+	Replay   replayCmd   `cmd:"" help:"Execute again what a job executed in a range."`
+	Delete   deleteCmd   `cmd:"" help:"Cancel a job and hide it."`
 }
 
 // Help implements kong.HelpProvider.

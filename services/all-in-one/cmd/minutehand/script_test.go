@@ -37,7 +37,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata", RequireExplicitExec: true, RequireUniqueNames: true,
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits": exits, "until": until, "ready": ready, "examples": examples, "reformat": reformat, "transcript": transcript, "certificates": certify,
-			"zones": zones, "pends": pends,
+			"zones": zones, "pends": pends, "operation": operation,
 		},
 		Setup: func(env *testscript.Env) error {
 			addr, err := freeAddress()
@@ -84,6 +84,15 @@ func until(ts *testscript.TestScript, _ bool, args []string) {
 	poll(ts, strings.Join(args, " "), func() bool {
 		return ts.Exec(args[1], args[2:]...) == nil && pattern.MatchString(ts.ReadFile("stdout"))
 	})
+}
+
+// operation puts the id of the operation that the last command printed into OPERATION.
+func operation(ts *testscript.TestScript, _ bool, _ []string) {
+	id := regexp.MustCompile("op_[0-9A-Z]{26}").FindString(ts.ReadFile("stdout"))
+	if id == "" {
+		ts.Fatalf("no operation was printed")
+	}
+	ts.Setenv("OPERATION", id)
 }
 
 // ready waits until the server at ADDR is.

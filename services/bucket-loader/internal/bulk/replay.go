@@ -54,7 +54,9 @@ func (r *Runner) repeat(ctx context.Context, o *operations.Operation, j *job.Job
 			events = nil
 		}
 		if slices.Contains(o.States, string(job.EndOf(own))) {
-			c.At, c.Sources = append(c.At, own[0].Entry.Occurrence().UnixMilli()), append(c.Sources, id)
+			// A run of skipped occurrences may have the same place, after a loss (I1), and has the entry of another one.
+			n := slices.IndexFunc(own, func(e job.Event) bool { return e.Type == job.EventAttempt })
+			c.At, c.Sources = append(c.At, own[n].Entry.Occurrence().UnixMilli()), append(c.Sources, id)
 		}
 		o.Last, o.LastExecution = at, id
 	}
