@@ -119,6 +119,9 @@ type Timeline struct {
 	Taken, Published, Consumed, Invoked, Completed time.Time
 }
 
+// Called reports whether the target was called, or may have been, also if the call was cut off.
+func (o *Outcome) Called() bool { return o.Invoked() || !o.Timeline.Invoked.IsZero() }
+
 // Disposition is what became of an occurrence.
 type Disposition string
 
@@ -311,10 +314,10 @@ func EndOf(events []Event) (end End) {
 	attempt, called := 0, false
 	for i := range events {
 		e := &events[i]
-		if e.Type != EventAttempt || e.Entry.Attempt == attempt && (called || !e.Outcome.Invoked()) {
+		if e.Type != EventAttempt || e.Entry.Attempt == attempt && (called || !e.Outcome.Called()) {
 			continue
 		}
-		attempt, called = e.Entry.Attempt, e.Outcome.Invoked()
+		attempt, called = e.Entry.Attempt, e.Outcome.Called()
 		switch e.Outcome.Kind {
 		case OutcomeSucceeded:
 			end = EndSucceeded

@@ -19,6 +19,9 @@ type Operation struct {
 	// Known are the executions that a client was shown as ended, before it asked for the replay, in one of the states that it named.
 	Known   []string
 	AckedAt time.Time
+	// Rate is how many executions were asked for in a second. Cancelled is set if a cancel was answered, when AtCancel were handed out.
+	Rate, AtCancel int
+	Cancelled      bool
 	// Status and HandedOut are what a client was shown near the end; "" if it was shown nothing.
 	Status    string
 	HandedOut int
@@ -151,10 +154,17 @@ func checkHandedOut(r *report, a *Account, i *index, o *Operation, own []string)
 		r.add("I1", o.JobID, "operation %s is %s long after it began", o.ID, o.Status)
 	case o.Status == "done" && !o.Replay && o.HandedOut != o.Total:
 		r.add("I1", o.JobID, "operation %s is done, and has handed out %d of %d", o.ID, o.HandedOut, o.Total)
+	case o.Cancelled && o.Status != "cancelled":
+		r.add("API", o.JobID, "the cancel of operation %s was answered, and it is %s", o.ID, o.Status)
+	case o.Status == "cancelled" && o.HandedOut > o.AtCancel+aheadOf*o.Rate+1:
+		r.add("API", o.JobID, "operation %s handed out %d after its cancel was answered, and may %d", o.ID, o.HandedOut-o.AtCancel, aheadOf*o.Rate+1)
 	case executed != o.HandedOut:
 		r.add("I1", o.JobID, "operation %s says that it handed out %d, and %d were executed", o.ID, o.HandedOut, executed)
 	}
 }
+
+// aheadOf is for how many seconds executions are handed out ahead.
+const aheadOf = 3
 
 // traced reports whether anything is known of an execution.
 func traced(i *index, id string) bool { return i.called[id] || len(i.attempts[id]) > 0 }

@@ -29,7 +29,8 @@ func (w *world) operate() {
 			continue
 		}
 		from, to := w.began.Add(-time.Duration(90+d.roll("from/%d", n)*600)*time.Second), time.Now().Add(-time.Duration(5+d.roll("to/%d", n)*60)*time.Second) // clocks differ
-		body := map[string]any{"from": from, "to": to, "rate_per_second": 1 + int(d.roll("rate/%d", n)*20)}
+		rate := 1 + int(d.roll("rate/%d", n)*20)
+		body := map[string]any{"from": from, "to": to, "rate_per_second": rate}
 		what := "backfill"
 		var known []string
 		if d.roll("replays/%d", n) < 0.4 {
@@ -50,7 +51,7 @@ func (w *world) operate() {
 			w.mu.Lock()
 			w.operations = append(w.operations, ledger.Operation{
 				JobID: id, ID: op, DefinitionID: definition, Replay: what == "replay", From: job.Instant(from), To: job.Instant(to), Total: int(total), Known: known,
-				AckedAt: time.Now(),
+				AckedAt: time.Now(), Rate: rate,
 			})
 			w.mu.Unlock()
 			w.background.Go(func() { w.steer(op, n) })
@@ -72,7 +73,13 @@ func (w *world) steer(op string, n int) {
 	w.after(time.Duration(d.roll("steers after/%d", n)*10_000)*time.Millisecond, func() {})
 	switch {
 	case roll < 0.2:
-		w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/cancel", nil)
+		if answer, ok := w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/cancel", nil); ok {
+			handedOut, _ := answer["handed_out"].(float64)
+			w.mu.Lock()
+			o := &w.operations[slices.IndexFunc(w.operations, func(o ledger.Operation) bool { return o.ID == op })]
+			o.Cancelled, o.AtCancel = true, int(handedOut)
+			w.mu.Unlock()
+		}
 	case roll < 0.5:
 		if _, ok := w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/pause", nil); !ok {
 			return

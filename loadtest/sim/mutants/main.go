@@ -77,7 +77,17 @@ var mutants = []mutant{
 		to:   "s.alive = false",
 	},
 	{
-		name: "a trigger is answered and not written", file: "services/job-api/internal/writes/trigger.go",
+		name: "what an operation could not write counts as handed out", file: "services/bucket-loader/internal/bulk/bulk.go",
+		from: `return rest, fmt.Errorf("write entries: %w", err)`,
+		to:   "return rest, nil",
+	},
+	{
+		name: "the cancel of an operation is answered and not stored", file: "services/job-api/internal/writes/operations.go",
+		from: `o.End(operations.StatusCancelled, "", job.Instant(ws.deps.Clock.Now()))`,
+		to:   "o.Reason = \"\"",
+	},
+	{
+		name: "a trigger is answered and not written", file: "services/job-api/internal/writes/replay.go",
 		from: "if !there {",
 		to:   "if false && !there {",
 	},

@@ -157,7 +157,7 @@ func (x *Execution) add(e *job.Event) {
 		return
 	}
 	if n := len(x.Attempts); n > 0 && x.Attempts[n-1].Number == e.Entry.Attempt {
-		if !x.Attempts[n-1].refused() || !e.Outcome.Invoked() {
+		if !x.Attempts[n-1].refused() || !e.Outcome.Called() {
 			return
 		}
 		x.Attempts = x.Attempts[:n-1]
