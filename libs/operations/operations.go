@@ -35,12 +35,14 @@ var (
 )
 
 const (
-	// MaxUnfinished bounds the operations of a tenant that have not ended, MaxKept all that are kept of it: those that ended first are forgotten.
-	MaxUnfinished, MaxKept = 20, 50
+	// MaxUnfinished bounds the operations of a tenant that have not ended.
+	MaxUnfinished = 20
+	// MaxKept bounds all that are kept of a tenant: those that ended first are forgotten.
+	MaxKept = 50
 	// MaxTenants bounds the tenants that have operations which have not ended.
 	MaxTenants = 1000
-	// MaxRate bounds the executions that an operation hands out in a second, MaxChunk those that are noted at once.
-	MaxRate, MaxChunk = 1000, 250
+	// MaxChunk bounds the executions that are noted at once.
+	MaxChunk = 250
 	// MaxTotal bounds the occurrences of a backfill.
 	MaxTotal = 1_000_000
 )

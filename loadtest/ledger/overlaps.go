@@ -237,7 +237,8 @@ func (i *index) span(executionID string) span {
 	s := span{executionID: executionID}
 	for _, e := range i.attempts[executionID] {
 		for _, c := range i.calls[attemptKey{executionID, e.Entry.Attempt}] {
-			if c.Token != e.Outcome.Fence.String() {
+			givenUp := e.Outcome.Kind == job.OutcomeWorkerLost && c.At.After(e.Outcome.Timeline.Completed)
+			if c.Token != e.Outcome.Fence.String() || givenUp {
 				continue
 			}
 			if s.from.IsZero() || c.At.Before(s.from) {

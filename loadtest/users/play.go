@@ -27,6 +27,10 @@ type view struct {
 	EffectiveAt  time.Time `json:"effective_at"`
 	ExecutionID  string    `json:"execution_id"`
 	KeyID        string    `json:"key_id"`
+	OperationID  string    `json:"operation_id"`
+	Status       string    `json:"status"`
+	Total        int       `json:"total"`
+	HandedOut    int       `json:"handed_out"`
 	Executions   []struct {
 		ExecutionID string `json:"execution_id"`
 		JobID       string `json:"job_id"`

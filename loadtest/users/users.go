@@ -33,7 +33,7 @@ type Config struct {
 	Base func(try int) string
 	// NoTenants leaves out tenants and keys, which a release may not know.
 	NoTenants bool
-	// NoPrecision leaves the precision of jobs out, and their overlap policies: there are releases that refuse them.
+	// NoPrecision leaves the precision of jobs out, their overlap policies, and operations: there are releases that do not know them.
 	NoPrecision bool
 }
 
@@ -91,6 +91,9 @@ func Start(t *testing.T, cfg Config) *Users {
 		u.done.Go(func() { (&user{Users: u, script: s, asked: -1}).play(ctx) })
 	}
 	u.done.Go(func() { u.redrive(ctx) })
+	if !cfg.NoPrecision {
+		u.done.Go(func() { u.operate(ctx) })
+	}
 	if !cfg.NoTenants {
 		u.done.Go(func() { u.administer(ctx) })
 	}
@@ -158,6 +161,7 @@ func (u *Users) Fill(a *ledger.Account) {
 	a.Stops = append(a.Stops, u.said.Stops...)
 	a.Registered, a.MaxAttempts, a.RetryAfter = append(a.Registered, u.said.Registered...), u.said.MaxAttempts, u.said.RetryAfter
 	a.Triggers, a.Resumed, a.Refusals = append(a.Triggers, u.said.Triggers...), u.said.Resumed, append(a.Refusals, u.said.Refusals...)
+	a.Operations = append(a.Operations, u.said.Operations...)
 	a.Requests, a.Keyed, a.Deleted = append(a.Requests, u.said.Requests...), append(a.Keyed, u.said.Keyed...), u.said.Deleted
 	a.Settles = time.Second // everything before the end was waited for
 	a.Travel, a.TellsWithin = travel, Slack
@@ -207,8 +211,8 @@ func (u *Users) Summary() string {
 			failed++
 		}
 	}
-	return fmt.Sprintf("%d jobs, %d calls (%d failed, %d duplicates), %d triggers and redrives, stops %v, answers by status %v", len(u.said.Registered),
-		len(calls), failed, repeated(calls), len(u.said.Triggers), kinds, u.answer)
+	return fmt.Sprintf("%d jobs, %d calls (%d failed, %d duplicates), %d triggers and redrives, %d backfills, stops %v, answers by status %v", len(u.said.Registered),
+		len(calls), failed, repeated(calls), len(u.said.Triggers), len(u.said.Operations), kinds, u.answer)
 }
 
 // Duplicates counts the calls of attempts that had been called before.

@@ -1,0 +1,61 @@
+package users
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+const (
+	// mostBackfilled is how many jobs are backfilled, fillRate how many of their executions are due in a second.
+	mostBackfilled, fillRate = 3, 20
+	// filled is how long before the start the range of a backfill begins.
+	filled = 90 * time.Second
+)
+
+// operate backfills jobs in the middle of the run, as an operator does, and waits until that is done.
+func (u *Users) operate(ctx context.Context) {
+	if run.Sleep(ctx, u.cfg.Lasts/3) != nil {
+		return
+	}
+	for n, id := range u.lasting() {
+		from, to := u.began.Add(-filled), time.Now().Add(-5*time.Second) // clocks differ
+		v, ok := u.request(ctx, http.StatusAccepted, http.MethodPost, "/jobs/"+id+"/backfill",
+			map[string]any{"from": from, "to": to, "rate_per_second": fillRate}, "Idempotency-Key", fmt.Sprintf("backfill-%d-%d", u.began.UnixNano(), n))
+		if !ok {
+			continue
+		}
+		o := ledger.Operation{
+			JobID: id, ID: v.OperationID, DefinitionID: v.DefinitionID, From: job.Instant(from), To: job.Instant(to), Total: v.Total, AckedAt: time.Now(), Rate: fillRate,
+		}
+		for o.Status != "done" && run.Sleep(ctx, time.Second) == nil {
+			if v, ok = u.request(ctx, http.StatusOK, http.MethodGet, "/operations/"+o.ID, nil); !ok {
+				return
+			}
+			o.Status, o.HandedOut = v.Status, v.HandedOut
+		}
+		u.mu.Lock()
+		u.said.Operations = append(u.said.Operations, o)
+		u.mu.Unlock()
+	}
+}
+
+// lasting returns jobs that recur by cron, that nobody ends, and whose targets answer.
+func (u *Users) lasting() (ids []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for id, x := range u.jobs {
+		ends := func(c change) bool { return c.what == "cancel" || c.what == "delete" }
+		if x.script.body["type"] == "cron" && slices.Contains([]string{"ok", "flaky"}, x.script.behavior) && !slices.ContainsFunc(x.script.changes, ends) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids[:min(mostBackfilled, len(ids))]
+}
