@@ -51,7 +51,7 @@ func (i *index) keyOf(c *Call) bool {
 	definitions := i.definitions[c.JobID]
 	ref, err := job.ParseExecutionID(c.ExecutionID)
 	e := job.Entry{JobID: c.JobID, NominalAt: ref.NominalAt, Locator: job.Locator{ExecutionID: c.ExecutionID}}
-	if ref.Trigger == job.TriggerRedrive || ofOperation(ref.Trigger) { // it stands for another occurrence, of which it tells the target
+	if standsForAnother(ref.Trigger) { // and tells its target of that
 		e.NominalAt = c.ScheduledFor
 	}
 	return len(definitions) == 0 || err == nil && slices.ContainsFunc(definitions, func(d *job.Definition) bool {
@@ -282,11 +282,13 @@ func missing(events, excused []job.Event, there map[string]bool) (ids []string) 
 	return ids
 }
 
-// Lateness returns how late the first attempts of a run were called, in no particular order.
+// Lateness returns how late the first attempts of a run were called, in no particular order. What stands for a former occurrence is not among
+// them: its calls do not tell when they were due.
 func Lateness(calls []Call) []time.Duration {
 	var late []time.Duration
 	for _, c := range calls {
-		if c.Attempt == 1 {
+		ref, err := job.ParseExecutionID(c.ExecutionID)
+		if former := err == nil && standsForAnother(ref.Trigger); c.Attempt == 1 && !former {
 			late = append(late, c.At.Sub(c.ScheduledFor))
 		}
 	}

@@ -61,6 +61,9 @@ func checkOperations(r *report, a *Account, i *index) {
 	}
 }
 
+// standsForAnother reports whether executions with a trigger stand for a former occurrence.
+func standsForAnother(t job.Trigger) bool { return t == job.TriggerRedrive || ofOperation(t) }
+
 func ofOperation(t job.Trigger) bool { return t == job.TriggerBackfill || t == job.TriggerReplay }
 
 // checkBackfill returns the executions of a backfill.
@@ -112,7 +115,7 @@ func checkReplay(r *report, a *Account, i *index, o *Operation) (ids []string) {
 	}
 	for source := range sources {
 		id := job.ReplayExecutionID(o.JobID, request, source)
-		if ref, err := job.ParseExecutionID(source); err == nil && !ofOperation(ref.Trigger) && ref.Trigger != job.TriggerRedrive {
+		if ref, err := job.ParseExecutionID(source); err == nil && !standsForAnother(ref.Trigger) {
 			checkOccurrence(r, i, id, ref.NominalAt)
 		}
 		ids = append(ids, id)

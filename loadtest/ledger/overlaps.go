@@ -16,6 +16,8 @@ const noticed = 100 * time.Millisecond
 type span struct {
 	executionID, definitionID string
 	nominalAt, from, to       time.Time
+	// checked is when the last check of a call was accepted first, after which its executor may have stalled.
+	checked time.Time
 }
 
 // hears is how long after it was cancelled an executor may notice that.
@@ -83,7 +85,7 @@ func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, mos
 		last := before[s.definitionID]
 		again := a.HotLost && (i.repeated(s.executionID) || i.repeated(last.executionID)) || a.excuses(j.Job.ID, s.nominalAt) ||
 			a.whileUpdated(append(slices.Clone(j.Superseded), j.Job.Definition), last.nominalAt)
-		if s.nominalAt.Before(last.nominalAt) && s.from.After(last.from) && !again {
+		if s.nominalAt.Before(last.nominalAt) && s.checked.After(last.from) && !again {
 			r.add("I11", j.Job.ID, "%s was called after %s", s.executionID, last.executionID)
 		}
 		before[s.definitionID] = s
@@ -237,9 +239,15 @@ func (i *index) span(executionID string) span {
 	s := span{executionID: executionID}
 	for _, e := range i.attempts[executionID] {
 		for _, c := range i.calls[attemptKey{executionID, e.Entry.Attempt}] {
-			givenUp := e.Outcome.Kind == job.OutcomeWorkerLost && c.At.After(e.Outcome.Timeline.Completed)
-			if c.Token != e.Outcome.Fence.String() || givenUp {
+			if c.Token != e.Outcome.Fence.String() {
 				continue
+			}
+			checked := c.At
+			if !c.CheckedAt.IsZero() {
+				checked = c.CheckedAt
+			}
+			if s.checked.IsZero() || checked.Before(s.checked) {
+				s.checked = checked
 			}
 			if s.from.IsZero() || c.At.Before(s.from) {
 				s.from = c.At

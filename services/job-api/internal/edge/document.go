@@ -31,7 +31,9 @@ type endpoint struct {
 	installation bool
 	parameters   []parameter
 	body         *jsonschema.Schema
-	contentType  string
+	// mayBeBare is set if a request may have no body.
+	mayBeBare   bool
+	contentType string
 }
 
 // parameter is one parameter of an operation, wherever it is sent.
@@ -137,7 +139,8 @@ func newOperation(
 		Role         string `json:"x-role"`
 		Installation bool   `json:"x-installation"`
 		RequestBody  struct {
-			Content map[string]json.RawMessage `json:"content"`
+			Required bool                       `json:"required"`
+			Content  map[string]json.RawMessage `json:"content"`
 		} `json:"requestBody"`
 	}
 	if err := json.Unmarshal(raw, &o); err != nil {
@@ -161,7 +164,7 @@ func newOperation(
 		if err != nil {
 			return nil, err
 		}
-		op.body = schema
+		op.body, op.mayBeBare = schema, !o.RequestBody.Required
 	}
 	return op, nil
 }

@@ -113,6 +113,9 @@ func (e *Edge) check(r *http.Request, op *endpoint) (*Request, *problem.Problem)
 		}
 		return req, nil
 	}
+	if op.mayBeBare && len(bytes.TrimSpace(body)) == 0 {
+		return req, nil
+	}
 	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || mediaType != op.contentType && mediaType != "application/json" {
 		return nil, problem.New(http.StatusUnsupportedMediaType, "unsupported-media-type",
