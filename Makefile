@@ -114,7 +114,7 @@ e2e: ## one process end to end, in bubbles and as a binary that is killed, with 
 
 # What takes long, in stages of at most 25 minutes, but for the soak. The seeds of the simulation rotate with the commit.
 RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \
-	release-e2e release-adapters release-outages release-fleet release-secure release-athena upgrade-test zone-test alerts-fire release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes bench-costs bench-precision bench-calls bench-requests release-ladder release-ladder-recurring soak dist
+	release-e2e release-adapters release-outages release-fleet release-secure release-athena upgrade-test zone-test alerts-fire release-k6 bench-stampedes bench-million bench-recurring bench-servers-stampedes bench-costs bench-precision bench-backfill bench-calls bench-requests release-ladder release-ladder-recurring soak dist
 
 .PHONY: release
 release: ready ## everything that takes long, stage by stage, resumable: STAGES='fuzz model' for some; logs in .release
@@ -406,6 +406,11 @@ bench-calls: binaries ## measure memory and lateness with 10,000 calls of two se
 bench-precision: binaries ## measure how late jobs of each precision are called, in one process and on the real servers, beside bare timers
 	@go run ./loadtest/bench -precision -last $(or $(LASTS),1m)
 	@infra/local/with-servers go run ./loadtest/bench -precision -servers -last $(or $(LASTS),1m)
+
+.PHONY: bench-backfill
+bench-backfill: binaries ## measure how late a steady load is called beside a backfill of FILLS=100000 occurrences, in one process and on the real servers
+	@go run ./loadtest/bench -backfill $(or $(FILLS),100000)
+	@infra/local/with-servers go run ./loadtest/bench -backfill $(or $(FILLS),100000) -servers
 
 .PHONY: bench-costs
 bench-costs: binaries ## measure what fires cost each service and server, for minutehand capacity, and hold its model against another load

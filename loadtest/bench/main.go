@@ -41,6 +41,7 @@ func main() {
 	last := flag.Duration("last", 3*time.Minute, "with -ladder and -precision: how long each rate lasts")
 	rungs := rungFlags(last)
 	tiers := flag.Bool("precision", false, "measure how late jobs of each precision are called, -last each, in one process or with -servers on the servers")
+	filled := flag.Int("backfill", 0, "measure how late a steady load is called beside a backfill of so many occurrences, in one process or with -servers on the servers")
 	soaks := flag.Duration("soak", 0, "fire 300/s on the real servers for so long, and fail if memory or disk does not level off; built with the tag soak")
 	long := flag.Int("calls", 0, "measure so many calls at once over TLS to 1,000 hosts, each of two seconds, in one process or with -servers on the servers")
 	beHosts := flag.String("hosts", "", "be these hosts, and keep their CA in this folder (used by bench itself)")
@@ -51,6 +52,8 @@ func main() {
 	case part:
 	case *tiers:
 		err = precision(ctx, *binary, *servers, *last)
+	case *filled > 0:
+		err = backfills(ctx, *binary, *servers, *filled)
 	case *soaks > 0:
 		err = soak(ctx, *soaks)
 	case *long > 0:
