@@ -62,7 +62,7 @@ func (b *onServers) replaceLoader(ctx context.Context) error {
 	m := b.fleet.Member("bucket-loader", 0)
 	m.Signal(syscall.SIGKILL)
 	<-m.Ended
-	time.Sleep(15*time.Second)
+	time.Sleep(15 * time.Second)
 	m, err := b.fleet.Start("bucket-loader", 0)
 	if err == nil {
 		err = m.AwaitReady(ctx)
@@ -99,7 +99,7 @@ func (p *process) besideBackfill(ctx context.Context, target string, n int, midd
 
 // fill backfills n instants of a job that is paused, once so many jobs beside it are registered, and waits until all were called.
 func (p *process) fill(ctx context.Context, target string, n, others int, middle func(ctx context.Context) error) error {
-	time.Sleep(5*time.Second+time.Duration(others)*time.Second/2000)
+	time.Sleep(5*time.Second + time.Duration(others)*time.Second/2000)
 	id, err := p.asks(ctx, "/jobs", fmt.Sprintf(`{"name":"filled","type":"cron","cron_expr":"* * * * *","target":{"kind":"http_webhook","url":%q,"body":{"text":%q}}}`,
 		target+"/hook/backfill", text(ladderKB)), "job_id")
 	if err != nil {
@@ -116,7 +116,7 @@ func (p *process) fill(ctx context.Context, target string, n, others int, middle
 		return err
 	}
 	if middle != nil {
-		time.Sleep(time.Duration(n)*time.Second/fillRate/2)
+		time.Sleep(time.Duration(n) * time.Second / fillRate / 2)
 		if err := middle(ctx); err != nil {
 			return err
 		}

@@ -148,6 +148,8 @@ type Account struct {
 	MaxAttempts map[string]int
 	RetryAfter  map[string]time.Duration
 	Triggers    []Trigger
+	// Removed are the executions whose entry an operator removed, so that no other attempt follows.
+	Removed map[string]bool
 	// Operations are those that were answered; nil if nobody asked for any. Unanswered are the jobs for which one was asked for that nobody knows
 	// of, because no answer came.
 	Operations []Operation

@@ -110,7 +110,7 @@ func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 	}
 	for k, calls := range i.calls {
 		c, most, events := calls[len(calls)-1], a.MaxAttempts[calls[0].JobID], i.attempts[k.executionID]
-		if stopped[c.JobID] || c.At.After(settled) || slices.ContainsFunc(calls, func(c Call) bool { return !c.Failed }) {
+		if stopped[c.JobID] || a.Removed[k.executionID] || c.At.After(settled) || slices.ContainsFunc(calls, func(c Call) bool { return !c.Failed }) {
 			continue
 		}
 		for k.attempt++; lostAt(events, k.attempt); k.attempt++ {

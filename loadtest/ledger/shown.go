@@ -73,6 +73,10 @@ func checkShownBefore(r *report, a *Account, i *index, j *JobAccount, definition
 		if slices.Contains(ds, s.Disposition) || a.excuses(j.Job.ID, s.NominalAt) || a.lostToHistory(j.Job.ID, s.NominalAt) || a.whileUpdated(definitions, s.NominalAt) {
 			continue
 		}
+		// The hot tier may forget a pause's refusal before it is on record; then a cancel refuses the instant again.
+		if again := s.Disposition == job.DispositionSkippedPaused && slices.Contains(ds, job.DispositionCancelled); again && a.HotLost {
+			continue
+		}
 		r.add("I1", j.Job.ID, "its account once showed instant %s as %s (%s), and the history has %v", s.NominalAt.Format(time.RFC3339Nano), s.State, s.Disposition, ds)
 	}
 }

@@ -171,7 +171,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 	a := &ledger.Account{
 		From: w.began, Until: until, TakenAt: w.taken, Crashed: w.faults.weather.Crash, HotLost: len(w.losses) > 0, Shortened: w.shortened, Updated: w.cold.Updated(),
 		Excused: map[string][]ledger.Window{}, Calls: w.calls, Stops: w.stops, Registered: w.registered, MaxAttempts: w.attempts,
-		RetryAfter: w.pauses, Triggers: w.triggers, Operations: w.operations, Unanswered: w.unanswered, Resumed: w.resumed, Refusals: w.refusals, Requests: w.requests,
+		RetryAfter: w.pauses, Triggers: w.triggers, Removed: w.removed, Operations: w.operations, Unanswered: w.unanswered, Resumed: w.resumed, Refusals: w.refusals, Requests: w.requests,
 		Settles: settleFor - time.Minute,
 		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown, ShownBefore: w.shownBefore, Keyed: w.keyed, ByKey: w.byKey,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),

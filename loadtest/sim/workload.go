@@ -147,20 +147,21 @@ func (w *world) loseEntry(s script, id string) {
 			w.hot.Forget(l)
 			w.tell("operator", locatorKey(l), "removes the entry of")
 			w.mu.Lock()
-			w.lostEntries[id] = true
+			w.lostEntries[id], w.removed[l.ExecutionID] = true, true
 			w.mu.Unlock()
 		}
 	})
 }
 
-// mends checks that jobs had lost the entries that the audit of the schedules writes.
+// mends checks that jobs that were answered had lost the entries that the audit of the schedules writes.
 func (w *world) mends(entries []job.Entry) {
 	for i := range entries {
 		if entries[i].Trigger != job.TriggerSchedule {
 			continue // of an operation
 		}
 		w.mu.Lock()
-		lost := w.lostEntries[entries[i].JobID]
+		// What was not answered yet may have lost its entry: a worker drops it when its row comes too late.
+		lost := w.lostEntries[entries[i].JobID] || !slices.Contains(w.registered, entries[i].JobID)
 		w.mu.Unlock()
 		if !lost {
 			w.violate("audit", entries[i].JobID, "%s was written, and the schedule had not lost its entry", locatorKey(entries[i].Locator))

@@ -107,6 +107,8 @@ type world struct {
 	unanswered map[string]bool
 	// lostEntries are the jobs whose schedules lost the entry from which they go on.
 	lostEntries map[string]bool
+	// removed are the executions of these entries.
+	removed map[string]bool
 	// tenures hold when workers' reads were last accepted, epochs the greatest epoch of an accepted read, by partition.
 	tenures map[tenure]time.Time
 	epochs  map[int]int64
@@ -144,7 +146,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*jobapi.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
 		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, shown: map[string][]ledger.Shown{}, shownBefore: map[string][]ledger.Shown{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
-		attempts: map[string]int{}, lostEntries: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
+		attempts: map[string]int{}, lostEntries: map[string]bool{}, removed: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
 		for _, r := range rows {
