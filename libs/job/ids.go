@@ -46,6 +46,8 @@ type ExecutionRef struct {
 	NominalAt time.Time
 	// Request is the ULID of the request; empty for trigger schedule.
 	Request string
+	// FillsIn is, of a backfill, the nominal instant of the occurrence for which the execution stands.
+	FillsIn time.Time
 }
 
 // ScheduleExecutionID returns the id of the execution of one occurrence. It is a pure function, so every process that sees the
@@ -119,6 +121,11 @@ func ParseExecutionID(id string) (ExecutionRef, error) {
 			return ExecutionRef{}, ErrBadID
 		}
 		ref.Trigger, ref.Request, ref.NominalAt = triggers[tail[0]], tail[1:], time.UnixMilli(int64(request.Time())).UTC()
+		if ref.Trigger == TriggerBackfill {
+			of := request
+			copy(of[:6], request[6:12])
+			ref.FillsIn = time.UnixMilli(int64(of.Time())).UTC()
+		}
 	default:
 		return ExecutionRef{}, ErrBadID
 	}

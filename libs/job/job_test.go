@@ -22,6 +22,9 @@ func TestExecutionIDSaysWhatItWasMadeOf(t *testing.T) {
 	for id, want := range map[string]job.ExecutionRef{
 		job.ScheduleExecutionID(jobID, at):  {JobID: jobID, Trigger: job.TriggerSchedule, NominalAt: at},
 		job.ManualExecutionID(jobID, ulid1): {JobID: jobID, Trigger: job.TriggerManual, NominalAt: job.ULIDTime(ulid1), Request: ulid1},
+		job.BackfillExecutionID(jobID, "op_"+ulid1, at): {
+			JobID: jobID, Trigger: job.TriggerBackfill, NominalAt: job.ULIDTime(ulid1), Request: "01BX5ZZKBK071BFEE84CEMMVRZ", FillsIn: at,
+		},
 	} {
 		got, err := job.ParseExecutionID(id)
 		if err != nil || got != want {

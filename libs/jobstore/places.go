@@ -21,3 +21,12 @@ func (c Cursor) Follows(nominalAt time.Time, executionID string) bool {
 	}
 	return nominalAt.Equal(c.NominalAt) && executionID > c.ExecutionID
 }
+
+// Schedules returns the place behind all that somebody asked for at the cursor's instant: what comes after it there is the schedule's own
+// execution. An operation has all of its executions at one instant, and there may be very many.
+func (c Cursor) Schedules(jobID string) Cursor {
+	if first := job.ScheduleExecutionID(jobID, time.UnixMilli(0)); c.ExecutionID < first {
+		c.ExecutionID = first
+	}
+	return c
+}

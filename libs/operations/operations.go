@@ -43,8 +43,10 @@ const (
 	MaxTenants = 1000
 	// MaxChunk bounds the executions that are noted at once.
 	MaxChunk = 250
-	// MaxTotal bounds the occurrences of a backfill.
-	MaxTotal = 1_000_000
+	// MaxTotal bounds the occurrences of a backfill: its executions lie together in the history.
+	MaxTotal = 200_000
+	// Lasts is how long after it was asked for an operation may hand executions out. The history places them there, and forgets them later.
+	Lasts = jobstore.HistoryTTL - 48*time.Hour
 )
 
 // Type is what an operation does.
@@ -111,12 +113,14 @@ type Operation struct {
 	Chunk *Chunk `json:"chunk,omitempty"`
 }
 
-// Chunk is a part of an operation that was noted, and may have been written or not. Its entries follow from it.
+// Chunk is a part of an operation that was noted. Unless it is held, what is due soon of it may have been written or not. Its entries follow from it.
 type Chunk struct {
 	// NotedAt is when it was noted, by the clock of who did. DueAt is when the first of it is due.
 	NotedAt time.Time `json:"noted_at"`
 	DueAt   time.Time `json:"due_at"`
 	Rate    int       `json:"rate"`
+	// Held is set if nothing of it was written, because the operation was paused.
+	Held bool `json:"held,omitempty"`
 	// At are the nominal instants for which the executions stand, in milliseconds, Sources those that they repeat.
 	At      []int64  `json:"at"`
 	Sources []string `json:"sources,omitempty"`
@@ -127,14 +131,22 @@ func (c *Chunk) Due(n int) time.Time {
 	return job.Instant(c.DueAt.Add(time.Duration(n) * time.Second / time.Duration(c.Rate)))
 }
 
+// From returns the part of the chunk that begins with its n-th execution.
+func (c *Chunk) From(n int) Chunk {
+	rest := Chunk{NotedAt: c.NotedAt, DueAt: c.Due(n), Rate: c.Rate, At: c.At[n:]}
+	if c.Sources != nil {
+		rest.Sources = c.Sources[n:]
+	}
+	return rest
+}
+
 // Ended reports whether the operation has ended.
 func (o *Operation) Ended() bool { return !o.EndedAt.IsZero() }
 
-// Settled reports whether nothing more has to be done for the operation: it has ended, or waits to be resumed, and nothing of it is noted that
-// may not have been written.
-func (o *Operation) Settled() bool { return o.Chunk == nil && o.Status != StatusRunning }
+// Settled reports whether nothing more has to be done for the operation: it has ended, and nothing of it is noted.
+func (o *Operation) Settled() bool { return o.Chunk == nil && o.Ended() }
 
-// End ends the operation at an instant. What was noted of it is still to be written.
+// End ends the operation at an instant. What is noted of it may still be written.
 func (o *Operation) End(s Status, reason string, now time.Time) {
 	o.Status, o.Reason, o.EndedAt = s, reason, now
 }
@@ -195,9 +207,9 @@ func (s *Store) Get(ctx context.Context, t job.Tenant, id string) (Operation, er
 	return Operation{}, fmt.Errorf("operation %s: %w", id, ErrNotFound)
 }
 
-// Create makes an operation, unless one with its id is there, and returns the one that is. The tenant is named as one that has some
-// before the operation is there, so that a crash leaves none that nobody carries out, and afterwards, because somebody who found none may have
-// taken the name away in between.
+// Create makes an operation, unless one with its id is there, and returns the one that is. The tenant is named as one that has some before the
+// operation is there, so that a crash leaves none that nobody carries out: a name stays for longer than a request takes. It is named afterwards,
+// too, for a request that was slower.
 func (s *Store) Create(ctx context.Context, t job.Tenant, o Operation, by Edit) (Operation, error) {
 	if err := s.name(ctx, t, true); err != nil {
 		return Operation{}, err
@@ -284,11 +296,19 @@ func (s *Store) Note(ctx context.Context, t job.Tenant, raw []byte, b *Book) err
 	return nil
 }
 
-// Forget removes the operations of a tenant that is being deleted, whether they have ended or not.
+// Forget removes the operations of a tenant that is being deleted, whether they have ended or not. It fails with [jobchange.ErrUntold] while the
+// events of some of their changes are still to be published.
 func (s *Store) Forget(ctx context.Context, t job.Tenant) error {
-	_, raw, err := s.Read(ctx, t)
+	b, raw, err := s.Read(ctx, t)
 	if err != nil || raw == nil {
 		return err
+	}
+	published, err := s.Recorder.Published(ctx, job.SettingsOf(t), b.Changes)
+	if err == nil && !published {
+		err = jobchange.ErrUntold
+	}
+	if err != nil {
+		return fmt.Errorf("remove the operations of tenant %s: %w", t, err)
 	}
 	if err := s.Settings.SwapSetting(ctx, bookSetting(t), raw, nil); err != nil {
 		return fmt.Errorf("remove the operations of tenant %s: %w", t, err)

@@ -22,6 +22,8 @@ type Operation struct {
 	// Rate is how many executions were asked for in a second. Cancelled is set if a cancel was answered, when AtCancel were handed out.
 	Rate, AtCancel int
 	Cancelled      bool
+	// Resumed is set if a resume was answered after each pause that was asked for.
+	Resumed bool
 	// Status and HandedOut are what a client was shown near the end; "" if it was shown nothing.
 	Status    string
 	HandedOut int
@@ -161,6 +163,10 @@ func checkHandedOut(r *report, a *Account, i *index, o *Operation, own []string)
 		r.add("API", o.JobID, "the cancel of operation %s was answered, and it is %s", o.ID, o.Status)
 	case o.Status == "cancelled" && o.HandedOut > o.AtCancel+aheadOf*o.Rate+1:
 		r.add("API", o.JobID, "operation %s handed out %d after its cancel was answered, and may %d", o.ID, o.HandedOut-o.AtCancel, aheadOf*o.Rate+1)
+	case o.Resumed && o.Status == "paused":
+		r.add("API", o.JobID, "the resume of operation %s was answered, and it is paused", o.ID)
+	case o.Status == "cancelled" && a.Crashed && executed > o.HandedOut && executed <= o.HandedOut+aheadOf*o.Rate+1:
+		// A process that stood still wrote what nobody counts any more.
 	case executed != o.HandedOut:
 		r.add("I1", o.JobID, "operation %s says that it handed out %d, and %d were executed", o.ID, o.HandedOut, executed)
 	}

@@ -66,6 +66,13 @@ func (w *world) asksFor(id string, asks bool) {
 	w.unanswered[id] = asks
 }
 
+// noteOperation notes what was answered about an operation.
+func (w *world) noteOperation(op string, note func(o *ledger.Operation)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	note(&w.operations[slices.IndexFunc(w.operations, func(o ledger.Operation) bool { return o.ID == op })])
+}
+
 // steer pauses and resumes some operations, and cancels others.
 func (w *world) steer(op string, n int) {
 	d := w.faults.dice
@@ -75,17 +82,16 @@ func (w *world) steer(op string, n int) {
 	case roll < 0.2:
 		if answer, ok := w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/cancel", nil); ok {
 			handedOut, _ := answer["handed_out"].(float64)
-			w.mu.Lock()
-			o := &w.operations[slices.IndexFunc(w.operations, func(o ledger.Operation) bool { return o.ID == op })]
-			o.Cancelled, o.AtCancel = true, int(handedOut)
-			w.mu.Unlock()
+			w.noteOperation(op, func(o *ledger.Operation) { o.Cancelled, o.AtCancel = true, int(handedOut) })
 		}
 	case roll < 0.5:
 		if _, ok := w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/pause", nil); !ok {
 			return
 		}
 		w.after(time.Duration(d.roll("paused/%d", n)*60)*time.Second, func() {})
-		w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/resume", map[string]any{"rate_per_second": 30})
+		if _, ok := w.request("watcher", http.StatusOK, http.MethodPost, "/operations/"+op+"/resume", map[string]any{"rate_per_second": 30}); ok {
+			w.noteOperation(op, func(o *ledger.Operation) { o.Resumed = true })
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ func (u *Users) operate(ctx context.Context) {
 		}
 		for o.Status != "done" && run.Sleep(ctx, time.Second) == nil {
 			if v, ok = u.request(ctx, http.StatusOK, http.MethodGet, "/operations/"+o.ID, nil); !ok {
-				return
+				break
 			}
 			o.Status, o.HandedOut = v.Status, v.HandedOut
 		}

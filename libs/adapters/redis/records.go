@@ -65,13 +65,19 @@ func (r *Records) endedKeys(k attempts.Key) (first, share string) {
 	return first, first + ":" + strconv.Itoa(int(digest(k)[0])%endedShares)
 }
 
-// minuteOf names the nominal minute of an execution.
+// minuteOf names the nominal minute of an execution. The executions of an operation have one nominal instant, and may be very many: of a
+// backfill it is the minute of the occurrence, and of a replay one of many parts.
 func minuteOf(executionID string) string {
-	var minute int64
-	if ref, err := job.ParseExecutionID(executionID); err == nil {
-		minute = job.Minute(ref.NominalAt)
+	ref, err := job.ParseExecutionID(executionID)
+	switch {
+	case err != nil:
+		return "0"
+	case ref.Trigger == job.TriggerBackfill:
+		return strconv.FormatInt(job.Minute(ref.FillsIn), 10)
+	case ref.Trigger == job.TriggerReplay:
+		return strconv.FormatInt(job.Minute(ref.NominalAt), 10) + "." + ref.Request[len(ref.Request)-2:]
 	}
-	return strconv.FormatInt(minute, 10)
+	return strconv.FormatInt(job.Minute(ref.NominalAt), 10)
 }
 
 // keysOf returns the keys of an attempt: its record, and where its outcome may be packed.

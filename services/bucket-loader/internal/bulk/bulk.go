@@ -5,7 +5,8 @@
 // and forgotten since, is looked up before it is written anew.
 //
 // The executions of an operation are entries like any other. One that was handed out is called although the operation is paused or cancelled
-// after that: they are handed out Config.Ahead before they are due.
+// after that: they are handed out Config.Ahead before they are due. So are those that were noted a moment before, within the two minutes in which
+// they may have been written.
 //
 // Without an operation it costs one read of a setting in Config.Every.
 package bulk
@@ -16,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,6 +57,12 @@ type Runner struct {
 	Metrics    *Metrics
 	// Mine reports whether this process is the one that is to do it.
 	Mine func() bool
+
+	// history reports whether the history has what the log had in this round, and asks once.
+	history func() (bool, error)
+	// named is Named of the index as it was read last, idle since when no operation of a tenant was found.
+	named int64
+	idle  map[job.Tenant]time.Time
 }
 
 // Metrics counts what a runner does.
@@ -81,6 +89,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // Run carries operations out until ctx ends.
 func (r *Runner) Run(ctx context.Context) {
+	r.idle = map[job.Tenant]time.Time{}
 	for run.Sleep(ctx, r.Every) == nil {
 		if !r.Mine() {
 			r.Metrics.tenants.Set(0)
@@ -99,24 +108,46 @@ func (r *Runner) round(ctx context.Context) error {
 		return err
 	}
 	r.Metrics.tenants.Set(float64(len(index.Tenants)))
+	r.history = sync.OnceValues(func() (bool, error) {
+		return run.HasRead(ctx, r.Log, dispatch.TopicEvents, dispatch.GroupHistory, 1)
+	})
 	ended := make([]bool, len(index.Tenants))
 	_ = run.Each(len(index.Tenants), r.Tenants, func(n int) error {
 		var err error
 		if ended[n], err = r.carryOn(ctx, index.Tenants[n]); err != nil && ctx.Err() == nil && !errors.Is(err, jobstore.ErrConflict) {
-			r.Logger.Warn("cannot go on with the operations of a tenant, it is tried again", "tenant", index.Tenants[n], "error", err)
+			r.Logger.Warn("cannot go on with some operations of a tenant, it is tried again", "tenant", index.Tenants[n], "error", err)
 		}
 		return ctx.Err()
 	})
-	var leave []job.Tenant
-	for n, t := range index.Tenants {
-		if ended[n] {
-			leave = append(leave, t)
-		}
-	}
-	if len(leave) == 0 || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return r.Store.Leave(ctx, index, leave)
+	return r.leave(ctx, index, ended)
+}
+
+// leave takes the names of tenants away that have had no operation for a while: a request names its tenant first.
+func (r *Runner) leave(ctx context.Context, index operations.Index, ended []bool) error {
+	if r.named != index.Named { // a request is about to make one
+		r.named = index.Named
+		clear(r.idle)
+	}
+	now := r.Clock.Now()
+	var gone []job.Tenant
+	for n, t := range index.Tenants {
+		since, idle := r.idle[t]
+		switch {
+		case !ended[n]:
+			delete(r.idle, t)
+		case !idle:
+			r.idle[t] = now
+		case now.Sub(since) > nameStays:
+			gone = append(gone, t)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return r.Store.Leave(ctx, index, gone)
 }
 
 const (
@@ -124,113 +155,162 @@ const (
 	mostTurns = 16
 	// lateWrite is how long after it was noted what is handed out may be written: its bucket is open for longer.
 	lateWrite = 2 * time.Minute
+	// nameStays is how long a tenant is still looked at of which no operation was found: for longer than a request takes.
+	nameStays = 5 * time.Minute
 )
 
-// carryOn hands out what is due soon of a tenant's operations; ended reports that all have ended.
+// carryOn hands out what is due soon of a tenant's operations; ended reports that all have ended. An operation that cannot go on holds up no
+// other.
 func (r *Runner) carryOn(ctx context.Context, t job.Tenant) (ended bool, err error) {
 	for range mostTurns {
 		book, raw, err := r.Store.Read(ctx, t)
 		if err != nil {
 			return false, err
 		}
-		open := func(o operations.Operation) bool { return !o.Ended() || o.Chunk != nil }
-		if !slices.ContainsFunc(book.Operations, open) {
+		settled := func(o operations.Operation) bool { return o.Settled() }
+		if !slices.ContainsFunc(book.Operations, func(o operations.Operation) bool { return !settled(o) }) {
 			return true, nil
 		}
+		var failed []error
+		written := map[operations.Type]int{}
 		changed := false
 		for n := range book.Operations {
-			moved, err := r.advance(ctx, t, &book.Operations[n])
+			o := &book.Operations[n]
+			before := o.HandedOut
+			moved, err := r.advance(ctx, t, o)
 			if err != nil {
-				return false, err
+				failed = append(failed, fmt.Errorf("operation %s: %w", o.ID, err))
 			}
 			changed = changed || moved
+			written[o.Type] += o.HandedOut - before
 		}
 		if !changed {
-			return false, nil
+			return false, errors.Join(failed...)
 		}
 		if err := r.Store.Note(ctx, t, raw, &book); err != nil {
-			return false, err
+			return false, errors.Join(append(failed, err)...)
+		}
+		for of, n := range written {
+			r.Metrics.handedOut.WithLabelValues(string(of)).Add(float64(n))
+		}
+		if len(failed) > 0 {
+			return false, errors.Join(failed...)
 		}
 	}
 	return false, nil
 }
 
-// advance writes what is noted of an operation, and takes what is to be noted next. It reports whether that, or anything else about the
-// operation, is to be noted.
+// advance writes what is noted of an operation and due soon, and takes what is to be noted next. It reports whether that, or anything else about
+// the operation, is to be noted, also if it fails.
 func (r *Runner) advance(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
-	if o.Settled() {
-		return false, nil
+	now := job.Instant(r.Clock.Now())
+	if !o.Ended() && now.Sub(o.CreatedAt) > operations.Lasts {
+		o.End(operations.StatusFailed, "it was asked for so long ago that the history would forget what it executes", now)
+		changed = true
 	}
 	if o.Chunk != nil {
-		rest, err := r.write(ctx, t, o)
-		if err != nil {
-			return false, fmt.Errorf("operation %s: %w", o.ID, err)
+		written, err := r.handOut(ctx, t, o)
+		if changed = changed || written; err != nil || o.Chunk != nil {
+			return changed, err
 		}
-		now := job.Instant(r.Clock.Now())
-		written := len(o.Chunk.At) - len(rest.At)
-		r.Metrics.handedOut.WithLabelValues(string(o.Type)).Add(float64(written))
-		o.HandedOut, o.UpdatedAt, o.Chunk = o.HandedOut+written, now, nil
-		if len(rest.At) > 0 {
-			rest.NotedAt, rest.DueAt = now, now
-			o.Chunk, o.DueAt = &rest, job.Later(o.DueAt, rest.Due(len(rest.At)))
-			return true, nil
-		}
-		changed = true
 	}
 	if o.Status != operations.StatusRunning {
 		return changed, nil
 	}
-	moved, err := r.next(ctx, t, o)
-	if err != nil {
-		return false, fmt.Errorf("operation %s: %w", o.ID, err)
-	}
-	return changed || moved, nil
+	moved, err := r.next(ctx, o)
+	return changed || moved, err
 }
 
-// write writes what is noted of an operation, and returns what of it is to be noted anew, because it was noted too long ago.
-func (r *Runner) write(ctx context.Context, t job.Tenant, o *operations.Operation) (rest operations.Chunk, err error) {
-	entries, err := r.entries(ctx, t, o)
-	if err != nil {
-		return rest, err
+// handOut writes what of the noted part is due soon, and counts it. What was noted long ago is looked for instead, and the rest of it noted
+// anew; it is dropped if the operation has ended meanwhile, and left alone while it is paused.
+func (r *Runner) handOut(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
+	c, now := o.Chunk, job.Instant(r.Clock.Now())
+	stale, paused := r.Clock.Since(c.NotedAt) > lateWrite, o.Status == operations.StatusPaused
+	switch {
+	case paused && (stale || c.Held):
+		return false, nil
+	case c.Held && o.Ended():
+		o.Chunk = nil
+		return true, nil
+	case c.Held: // it is noted before it is written
+		c.Held, c.NotedAt, c.DueAt, c.Rate = false, now, now, o.Rate
+		return true, nil
 	}
-	if r.Clock.Since(o.Chunk.NotedAt) > lateWrite {
-		return r.missing(ctx, o, entries)
+	soon := len(c.At)
+	if !stale {
+		for soon = 0; soon < len(c.At) && !c.Due(soon).After(now.Add(r.Ahead)); soon++ {
+		}
+		if soon == 0 && !o.Ended() {
+			return false, nil
+		}
+	}
+	entries, err := r.entries(ctx, t, o, soon)
+	if err != nil {
+		return false, err
+	}
+	rest := c.From(soon)
+	if stale {
+		rest, err = r.missing(ctx, o, entries)
+	} else {
+		err = r.write(ctx, c, entries)
+	}
+	if err != nil {
+		return false, err
+	}
+	o.HandedOut, o.UpdatedAt, o.Chunk = o.HandedOut+len(c.At)-len(rest.At), now, nil
+	if len(rest.At) > 0 && !o.Ended() {
+		rest.NotedAt, rest.DueAt, rest.Held = now, job.Later(rest.DueAt, now), paused
+		o.Chunk, o.DueAt = &rest, job.Later(o.DueAt, rest.Due(len(rest.At)))
+	}
+	return true, nil
+}
+
+// write writes entries of what is noted.
+func (r *Runner) write(ctx context.Context, c *operations.Chunk, entries []job.Entry) error {
+	if len(entries) == 0 {
+		return nil
 	}
 	if err := r.Pending.Put(ctx, entries); err != nil {
-		return rest, fmt.Errorf("write entries: %w", err)
+		return fmt.Errorf("write entries: %w", err)
 	}
-	if r.Clock.Since(o.Chunk.NotedAt) > lateWrite {
-		return rest, errLate
+	if r.Clock.Since(c.NotedAt) > lateWrite {
+		return errLate
 	}
 	if err := hotbucket.AddNear(ctx, r.Hot, entries); err != nil && ctx.Err() == nil {
 		r.Logger.Warn("cannot add entries to the hot bucket, the sweeps will", "entries", len(entries), "error", err)
 	}
-	return rest, nil
+	return nil
 }
 
 // errLate: entries were written so late that their buckets may have closed. They are looked for in the next round.
 var errLate = errors.New("a write came back too late")
 
-// historyWaits is how many seconds a runner waits for the history.
-const historyWaits = 10
-
 // errBehind: what became of executions cannot be told yet.
 var errBehind = errors.New("the history is behind the log")
 
 // missing returns those of a chunk's executions of which there is neither a row nor a record: they were not written. A row that is not there
-// was written and is done if its bucket is closed; then the history tells of it, once it has what the log has.
+// was written and is done if its bucket is closed; then the history tells of it, once it has what the log has. (A row that was written below the
+// low-water mark is no proof: nobody reads it.)
 func (r *Runner) missing(ctx context.Context, o *operations.Operation, entries []job.Entry) (rest operations.Chunk, err error) {
 	locators := make([]job.Locator, len(entries))
 	for n := range entries {
 		locators[n] = entries[n].Locator
+	}
+	low, err := r.Pending.LowWater(ctx, entries[0].Partition)
+	if err != nil {
+		return rest, fmt.Errorf("read the low-water mark: %w", err)
 	}
 	rows, err := r.Pending.Rows(ctx, locators)
 	if err != nil {
 		return rest, fmt.Errorf("look for what was written: %w", err)
 	}
 	there := make([]bool, len(entries))
-	if len(rows) < len(entries) {
-		whole, err := run.HasRead(ctx, r.Log, dispatch.TopicEvents, dispatch.GroupHistory, historyWaits)
+	for n, l := range locators {
+		_, found := rows[l]
+		there[n] = found && l.Minute >= low
+	}
+	if slices.Contains(there, false) {
+		whole, err := r.history()
 		if err == nil && !whole {
 			err = errBehind
 		}
@@ -239,7 +319,7 @@ func (r *Runner) missing(ctx context.Context, o *operations.Operation, entries [
 		}
 	}
 	err = run.Each(len(entries), lookups, func(n int) error {
-		if _, there[n] = rows[locators[n]]; there[n] {
+		if there[n] {
 			return nil
 		}
 		events, err := r.History.Execution(ctx, entries[n].ExecutionID)

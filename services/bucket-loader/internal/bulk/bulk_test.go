@@ -167,8 +167,13 @@ func TestEachInstantOfARangeIsHandedOutOnceAtTheRate(t *testing.T) {
 			}
 			f.rounds(30 * time.Second)
 			f.wants(id, 1000, 40)
+			f.rounds(nameStays - time.Minute) // a request may have named it, and be about to make an operation
 			index, err := f.Store.Index(t.Context())
-			if f.must(err); len(index.Tenants) != 0 {
+			if f.must(err); len(index.Tenants) != 1 {
+				t.Errorf("the index names %v", index.Tenants)
+			}
+			f.rounds(nameStays + time.Minute)
+			if index, err = f.Store.Index(t.Context()); err != nil || len(index.Tenants) != 0 {
 				t.Errorf("the index names %v", index.Tenants)
 			}
 		})
@@ -271,7 +276,7 @@ func TestWhatWasNotedLongAgoIsLookedForBeforeItIsWritten(t *testing.T) {
 		f.Run(ctx)
 		h.before = nil
 		o := f.operation(id)
-		entries, err := f.entries(t.Context(), tenant, &o)
+		entries, err := f.entries(t.Context(), tenant, &o, 10)
 		f.must(err)
 		f.must(f.Pending.Put(t.Context(), entries[:3]))
 		for i := range entries[3:6] {
@@ -323,7 +328,7 @@ func TestPausedOperationHandsOutWhatIsNotedAndNothingElse(t *testing.T) {
 		f.rounds(time.Second)
 		handedOut := f.operation(id).HandedOut
 		f.rounds(time.Minute)
-		if o, rows := f.operation(id), len(f.rows(id)); rows != handedOut || o.HandedOut != handedOut || rows == 0 || rows > 100 || !o.Settled() {
+		if o, rows := f.operation(id), len(f.rows(id)); rows != handedOut || o.HandedOut != handedOut || rows == 0 || rows > 100 || o.Chunk != nil {
 			t.Errorf("%d rows were written, %d at the pause: %+v", rows, handedOut, o)
 		}
 		_, err = f.Store.Change(t.Context(), tenant, id, edit, func(o *operations.Operation) error {
@@ -339,24 +344,124 @@ func TestPausedOperationHandsOutWhatIsNotedAndNothingElse(t *testing.T) {
 	})
 }
 
+// notes lets an operation note its first part, which nobody writes.
+func (f *fixture) notes() {
+	f.t.Helper()
+	h := f.hinder()
+	h.before = func(what string, _ int) error {
+		if what == "put" {
+			return errDied
+		}
+		return nil
+	}
+	f.rounds(3 * time.Second)
+	h.before = nil
+}
+
+func (f *fixture) change(id string, fn func(o *operations.Operation)) {
+	f.t.Helper()
+	_, err := f.Store.Change(f.t.Context(), tenant, id, operations.Edit{Operation: "pauseOperation"}, func(o *operations.Operation) error {
+		fn(o)
+		return nil
+	})
+	f.must(err)
+}
+
+// Nobody was there to write what is noted until the operation had been paused or cancelled for long.
+func TestWhatWasNotedBeforeAStopAndNotWrittenIsNotWrittenLongAfterIt(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		paused, cancelled := f.begin(200, 10, nil), f.begin(200, 10, nil)
+		f.notes()
+		f.change(paused, func(o *operations.Operation) { o.Status = operations.StatusPaused })
+		f.change(cancelled, func(o *operations.Operation) { o.End(operations.StatusCancelled, "", time.Now()) })
+		time.Sleep(10 * time.Minute)
+		f.rounds(time.Minute)
+		for _, id := range []string{paused, cancelled} {
+			if o, n := f.operation(id), len(f.rows(id)); n != 0 || o.HandedOut != 0 {
+				t.Errorf("%d rows were written: %+v", n, o)
+			}
+		}
+		if o := f.operation(cancelled); !o.Settled() {
+			t.Errorf("the cancelled one is %+v", o)
+		}
+		f.change(paused, func(o *operations.Operation) { o.Status = operations.StatusRunning })
+		f.rounds(time.Minute)
+		f.wants(paused, 200, 10)
+	})
+}
+
+// What is noted at a high rate, and not written, is handed out at the rate that holds by then, three seconds ahead.
+func TestRateHoldsForWhatWasNotedBefore(t *testing.T) {
+	for _, away := range []time.Duration{0, 10 * time.Minute} {
+		bubble.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			id := f.begin(300, 1000, nil)
+			f.notes()
+			time.Sleep(away)
+			f.change(id, func(o *operations.Operation) { o.Rate = 1 })
+			f.rounds(10 * time.Second)
+			n := len(f.rows(id))
+			if away > 0 && n > 14 {
+				t.Errorf("%d rows were written within ten seconds at one a second", n)
+			}
+			f.change(id, func(o *operations.Operation) { o.Status = operations.StatusPaused })
+			f.rounds(time.Minute)
+			if again := len(f.rows(id)); again > n+4 {
+				t.Errorf("%d rows were written at the pause, %d a minute later", n, again)
+			}
+			f.change(id, func(o *operations.Operation) { o.Status = operations.StatusRunning })
+			f.rounds(6 * time.Minute)
+			f.wants(id, 300, 1000)
+		})
+	}
+}
+
+// The history is behind, so one operation cannot go on; one of a job whose row cannot be read cannot either.
+func TestOperationThatCannotGoOnHoldsUpNoOther(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		waits := f.begin(10, 1000, nil)
+		f.notes()
+		time.Sleep(10 * time.Minute)
+		f.must(f.Log.Publish(t.Context(), dispatch.TopicEvents, []dispatch.Message{{Key: jobID, Value: []byte("x")}}))
+		const other = "job_01M7ZJW5E6D77SAJPXRW35C2CB"
+		j, err := f.Jobs.Get(t.Context(), jobID)
+		f.must(err)
+		j.ID, j.Definition.Schedule.Timezone = other, "Nowhere/Else"
+		f.must(f.Jobs.Create(t.Context(), j, true))
+		unread := f.begin(10, 1000, func(o *operations.Operation) { o.JobID = other })
+		goesOn := f.begin(100, 20, nil)
+		f.rounds(30 * time.Second)
+		f.wants(goesOn, 100, 20)
+		if o := f.operation(waits); o.Chunk == nil || o.HandedOut != 0 {
+			t.Errorf("what cannot be told is %+v", o)
+		}
+		if o := f.operation(unread); o.Status != operations.StatusFailed || o.Reason == "" {
+			t.Errorf("what cannot be read is %+v", o)
+		}
+	})
+}
+
+func TestOperationEndsBeforeTheHistoryForgetsIt(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		id := f.begin(200, 10, func(o *operations.Operation) {
+			o.Status, o.CreatedAt = operations.StatusPaused, o.CreatedAt.Add(-operations.Lasts-time.Minute)
+		})
+		f.rounds(5 * time.Second)
+		if o := f.operation(id); o.Status != operations.StatusFailed || o.Reason == "" || o.HandedOut != 0 {
+			t.Errorf("the operation is %+v", o)
+		}
+	})
+}
+
 func TestCancelledOperationEndsWithWhatIsNoted(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		id := f.begin(200, 10, nil)
-		h := f.hinder()
-		h.before = func(what string, _ int) error {
-			if what == "put" {
-				return errDied
-			}
-			return nil
-		}
-		f.rounds(3 * time.Second) // it is noted, and not written
-		h.before = nil
-		_, err := f.Store.Change(t.Context(), tenant, id, operations.Edit{Operation: "cancelOperation"}, func(o *operations.Operation) error {
-			o.End(operations.StatusCancelled, "", time.Now())
-			return nil
-		})
-		f.must(err)
+		f.notes()
+		f.change(id, func(o *operations.Operation) { o.End(operations.StatusCancelled, "", time.Now()) })
 		noted := len(f.operation(id).Chunk.At)
 		f.rounds(time.Minute)
 		if o, rows := f.operation(id), len(f.rows(id)); rows != noted || o.HandedOut != noted || noted == 0 || !o.Settled() || o.Status != operations.StatusCancelled {

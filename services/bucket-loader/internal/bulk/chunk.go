@@ -16,6 +16,9 @@ import (
 // errGone: the definition under which an operation executes is no longer kept.
 var errGone = errors.New("the definition is no longer kept")
 
+// errSchedule: the schedule cannot be read.
+var errSchedule = errors.New("the schedule cannot be read")
+
 // definition returns the definition under which an operation executes, and the job's row.
 func (r *Runner) definition(ctx context.Context, o *operations.Operation) (j job.Job, d *job.Definition, err error) {
 	if j, err = r.Jobs.Get(ctx, o.JobID); err != nil {
@@ -31,8 +34,8 @@ func (r *Runner) definition(ctx context.Context, o *operations.Operation) (j job
 	return j, &superseded, err
 }
 
-// entries returns the entries of what is noted of an operation. They follow from that alone, but for their marks.
-func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operation) ([]job.Entry, error) {
+// entries returns the first n entries of what is noted of an operation. They follow from that alone, but for their marks.
+func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operation, n int) ([]job.Entry, error) {
 	_, d, err := r.definition(ctx, o)
 	if errors.Is(err, jobstore.ErrNotFound) || errors.Is(err, errGone) {
 		d, err = &job.Definition{}, nil // a worker drops them
@@ -42,7 +45,7 @@ func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operat
 	}
 	c := o.Chunk
 	request := o.ID[len(job.OperationPrefix):]
-	entries := make([]job.Entry, len(c.At))
+	entries := make([]job.Entry, n)
 	for n := range entries {
 		at, due := time.UnixMilli(c.At[n]).UTC(), c.Due(n)
 		e := job.Entry{
@@ -66,7 +69,7 @@ func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operat
 }
 
 // next takes what is due next of a running operation, and ends the operation if nothing is left of it. It reports whether it did either.
-func (r *Runner) next(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
+func (r *Runner) next(ctx context.Context, o *operations.Operation) (changed bool, err error) {
 	now := job.Instant(r.Clock.Now())
 	if o.DueAt.After(now.Add(r.Ahead)) {
 		return false, nil
@@ -92,6 +95,10 @@ func (r *Runner) next(ctx context.Context, t job.Tenant, o *operations.Operation
 	} else {
 		left, err = fill(o, d, &c, now.Add(r.Ahead))
 	}
+	if errors.Is(err, errSchedule) {
+		o.End(operations.StatusFailed, "its schedule cannot be read by this release, or by its time zone data", now)
+		return true, nil
+	}
 	if err != nil {
 		return false, err
 	}
@@ -111,7 +118,7 @@ func (r *Runner) next(ctx context.Context, t job.Tenant, o *operations.Operation
 func fill(o *operations.Operation, d *job.Definition, c *operations.Chunk, until time.Time) (left bool, err error) {
 	plan, err := schedule.Compile(d.Schedule, o.JobID)
 	if err != nil {
-		return false, fmt.Errorf("compile the schedule: %w", err)
+		return false, errSchedule
 	}
 	for len(c.At) < operations.MaxChunk && !c.Due(len(c.At)).After(until) {
 		at, ok := following(plan, o)

@@ -25,7 +25,8 @@ func (r *Runner) repeat(ctx context.Context, o *operations.Operation, j *job.Job
 	if before.NominalAt.IsZero() {
 		before = jobstore.Cursor{NominalAt: o.To.Add(-time.Millisecond)} // everything of that instant comes after it
 	}
-	events, err := r.History.Executions(ctx, jobstore.OfJob(j), before, o.From, eventsRead)
+	oldest := job.Later(o.From, r.Clock.Now().Add(-jobstore.HistoryTTL))
+	events, err := r.History.Executions(ctx, jobstore.OfJob(j), before, oldest, eventsRead)
 	if err != nil {
 		return false, fmt.Errorf("read the history of job %s: %w", o.JobID, err)
 	}

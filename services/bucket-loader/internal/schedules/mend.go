@@ -43,6 +43,7 @@ func (a *Audit) onRecord(ctx context.Context, s *subject) (last time.Time, known
 		if !last.IsZero() || len(events) < recordsRead {
 			return last, true, nil
 		}
+		before = before.Schedules(s.job.ID)
 	}
 	return last, false, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/bubble"
@@ -398,5 +399,29 @@ func TestEntryIsWrittenAMinuteLaterWhereItsRowWasDeleted(t *testing.T) {
 		if r := f.entries(j)[0]; r.Repeats != job.Minute(began)+10 {
 			t.Errorf("it repeats the row in minute %d", r.Repeats)
 		}
+	})
+}
+
+// An operation has executed more than the audit reads of what is not the schedule's.
+func TestScheduleThatLostItsEntryBehindALargeOperationGoesOn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		began := job.Instant(time.Now())
+		j := f.create(1, every(10*time.Minute))
+		f.record(j, began.Add(10*time.Minute))
+		time.Sleep(15 * time.Minute)
+		var events []job.Event
+		for n := range mostRecords + 100 {
+			asked := job.Instant(time.Now())
+			e := job.Entry{JobID: j.ID, Trigger: job.TriggerBackfill, NominalAt: asked}
+			e.ExecutionID, e.Attempt = job.BackfillExecutionID(j.ID, "op_"+ulid.MustNew(uint64(asked.UnixMilli()), nil).String(), began.Add(time.Duration(n)*time.Second)), 1
+			events = append(events, job.AttemptEvent(&job.Fire{Entry: e}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired}, asked))
+		}
+		for i := range events {
+			f.must(f.History.Record(t.Context(), jobstore.Unencoded(&events[i])))
+		}
+		time.Sleep(6 * time.Minute)
+		f.must(f.pass())
+		f.wants("it goes on behind what is on record", j, began.Add(20*time.Minute), 2, job.Minute(time.Now()))
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
@@ -167,8 +168,12 @@ func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.Exe
 		Partition: bucket.Partition(j.ID, rs.Partitions), Minute: job.Minute(x.ScheduledFor), DueAt: x.ScheduledFor,
 		ExecutionID: id, Attempt: 1, DefinitionID: j.Definition.ID,
 	}
-	if ref.Trigger != job.TriggerSchedule {
-		return x, rs.findRequested(ctx, l)
+	switch ref.Trigger {
+	case job.TriggerSchedule:
+	case job.TriggerBackfill, job.TriggerReplay: // an operation may hand it out long after it was asked for
+		return x, rs.findRequested(ctx, l, operations.Lasts)
+	default: // the entry was written after its key was claimed
+		return x, rs.findRequested(ctx, l, jobstore.KeyTTL)
 	}
 	if _, err := rs.Pending.Row(ctx, l); err != nil {
 		return nil, fmt.Errorf("read entry of execution %s: %w", id, err)
@@ -176,11 +181,11 @@ func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.Exe
 	return x, nil
 }
 
-// findRequested looks for the entry of a request in the open buckets. The entry was written after its key was claimed, and
-// may have waited since for room in its target's lane. A bucket with an entry that is not done stays open, and what is done
+// findRequested looks for the entry of a request in the open buckets. The entry was written within a time, and may have waited since for room in
+// its target's lane. A bucket with an entry that is not done stays open, and what is done
 // is on record. The entry's definition is the one that was in force then.
-func (rs *Reads) findRequested(ctx context.Context, l job.Locator) error {
-	written := l.Minute + int64(jobstore.KeyTTL/time.Minute) // at the latest
+func (rs *Reads) findRequested(ctx context.Context, l job.Locator, within time.Duration) error {
+	written := l.Minute + int64(within/time.Minute) // at the latest
 	err := rs.findOpen(ctx, l.Partition, l.Minute, written+2, func(row *job.PendingRow) bool { return row.ExecutionID == l.ExecutionID })
 	if errors.Is(err, errGaveUp) {
 		return jobstore.ErrNotFound

@@ -272,7 +272,7 @@ func (a *account) recorded(ctx context.Context, pos, named time.Time) ([]*Execut
 			return nil, err
 		}
 		if a.ended, a.read = !left, a.read+chunk; left {
-			a.cursor = last
+			a.cursor = last.Schedules(a.j.ID)
 		}
 		for _, x := range more {
 			if x.Skipped != nil {

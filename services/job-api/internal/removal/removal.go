@@ -320,7 +320,12 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	if err := r.Jobs.RemoveListings(ctx, t.Number); err != nil {
 		return fmt.Errorf("remove the listings of tenant %s: %w", t.Name, err)
 	}
-	if err := (&operations.Store{Settings: r.Settings}).Forget(ctx, t.Number); err != nil {
+	err = (&operations.Store{Settings: r.Settings, Recorder: r.Change.Recorder}).Forget(ctx, t.Number)
+	if errors.Is(err, jobchange.ErrUntold) {
+		m.GoesOnAt = job.Instant(r.Clock.Now().Add(untold))
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	if err := r.History.Forget(ctx, jobstore.Of{ID: job.ChangesOf(job.SettingsOf(t.Number))}); err != nil {

@@ -126,8 +126,8 @@ func (ws *Writes) beginOperation(ctx context.Context, r *edge.Request, t *turn, 
 	o.By, o.CreatedAt, o.UpdatedAt, o.DueAt = r.Author(), t.claim.AcceptedAt, t.claim.AcceptedAt, t.claim.AcceptedAt
 	o, err := ws.deps.Reads.Bulk.Create(ctx, r.Tenant(), o, ws.operationEdit(r))
 	if errors.Is(err, operations.ErrTooMany) {
-		return edge.Response{}, problem.New(http.StatusConflict, "too-many-operations",
-			fmt.Sprintf("%d operations of the tenant have not ended; wait for one of them, or cancel it.", operations.MaxUnfinished))
+		return edge.Response{}, problem.New(http.StatusConflict, "too-many-operations", fmt.Sprintf(
+			"Too many operations have not ended, %d of a tenant or those of %d tenants; wait for one of them, or cancel it.", operations.MaxUnfinished, operations.MaxTenants))
 	}
 	if err != nil {
 		return edge.Response{}, err
