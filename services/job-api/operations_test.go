@@ -186,36 +186,39 @@ func TestOperationsOfATenantAreBounded(t *testing.T) {
 }
 
 func TestOperationIsPausedResumedAndCancelled(t *testing.T) {
-	s := newServer(t, nil)
-	m, _ := s.answer(http.StatusAccepted, http.MethodPost, "/jobs/"+s.create(everyMinute)+"/backfill", day)
-	path := "/operations/" + fmt.Sprint(m["operation_id"])
-	for _, c := range []struct {
-		what, body, status string
-		rate               float64
-	}{
-		{"/pause", "", "paused", 10},
-		{"/pause", "", "paused", 10},
-		{"/resume", "", "running", 10},
-		{"/resume", `{"rate_per_second":7}`, "running", 7},
-		{"/resume", `{}`, "running", 7},
-		{"/cancel", "", "cancelled", 7},
-		{"/cancel", "", "cancelled", 7},
-	} {
-		o, _ := s.answer(http.StatusOK, http.MethodPost, path+c.what, c.body)
-		shown, _ := s.answer(http.StatusOK, http.MethodGet, path, "")
-		if o["status"] != c.status || o["rate_per_second"] != c.rate || fmt.Sprint(o) != fmt.Sprint(shown) || (o["ended_at"] != nil) != (c.status == "cancelled") {
-			t.Errorf("%s %s: answered %v, shown %v", c.what, c.body, o, shown)
+	bubble.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		m, _ := s.answer(http.StatusAccepted, http.MethodPost, "/jobs/"+s.create(everyMinute)+"/backfill", day)
+		path := "/operations/" + fmt.Sprint(m["operation_id"])
+		for _, c := range []struct {
+			what, body, status string
+			rate               float64
+		}{
+			{"/pause", "", "paused", 10},
+			{"/pause", "", "paused", 10},
+			{"/resume", "", "running", 10},
+			{"/resume", `{"rate_per_second":7}`, "running", 7},
+			{"/resume", `{}`, "running", 7},
+			{"/cancel", "", "cancelled", 7},
+			{"/cancel", "", "cancelled", 7},
+		} {
+			time.Sleep(time.Second)
+			o, _ := s.answer(http.StatusOK, http.MethodPost, path+c.what, c.body)
+			shown, _ := s.answer(http.StatusOK, http.MethodGet, path, "")
+			if o["status"] != c.status || o["rate_per_second"] != c.rate || fmt.Sprint(o) != fmt.Sprint(shown) || (o["ended_at"] != nil) != (c.status == "cancelled") {
+				t.Errorf("%s %s: answered %v, shown %v", c.what, c.body, o, shown)
+			}
 		}
-	}
-	for _, what := range []string{"/pause", "/resume"} {
-		p, _ := s.answer(http.StatusConflict, http.MethodPost, path+what, "")
-		if kind := fmt.Sprint(p["type"]); !strings.HasSuffix(kind, "/ended") {
-			t.Errorf("%s: refused as %s", what, kind)
+		for _, what := range []string{"/pause", "/resume"} {
+			p, _ := s.answer(http.StatusConflict, http.MethodPost, path+what, "")
+			if kind := fmt.Sprint(p["type"]); !strings.HasSuffix(kind, "/ended") {
+				t.Errorf("%s: refused as %s", what, kind)
+			}
 		}
-	}
-	if n := len(s.changes()["pauseOperation"]) + len(s.changes()["resumeOperation"]) + len(s.changes()["cancelOperation"]); n != 4 {
-		t.Errorf("%d changes became entries, want 4: what changes nothing is none", n)
-	}
+		if n := len(s.changes()["pauseOperation"]) + len(s.changes()["resumeOperation"]) + len(s.changes()["cancelOperation"]); n != 4 {
+			t.Errorf("%d changes became entries, want 4: what changes nothing is none", n)
+		}
+	})
 }
 
 // Whatever repeats an occurrence tells its target of that one's instant, and a key that is made of it is that of the occurrence.

@@ -66,8 +66,11 @@ func (ws *Writes) changeOperation(ctx context.Context, r *edge.Request, change f
 		case o.Ended():
 			return operations.ErrEnded
 		}
+		if err := change(o); err != nil {
+			return err
+		}
 		o.UpdatedAt = job.Instant(ws.deps.Clock.Now())
-		return change(o)
+		return nil
 	})
 	switch {
 	case errors.Is(err, operations.ErrNotFound):
