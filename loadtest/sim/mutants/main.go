@@ -78,8 +78,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "what an operation could not write counts as handed out", file: "services/bucket-loader/internal/bulk/bulk.go",
-		from: `return rest, fmt.Errorf("write entries: %w", err)`,
-		to:   "return rest, nil",
+		from: `return fmt.Errorf("write entries: %w", err)`,
+		to:   "return nil",
 	},
 	{
 		name: "the cancel of an operation is answered and not stored", file: "services/job-api/internal/writes/operations.go",
