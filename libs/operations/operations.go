@@ -322,6 +322,8 @@ const indexSetting = "operations"
 // Index names tenants.
 type Index struct {
 	Tenants []job.Tenant `json:"tenants"`
+	// Last is, for each of them, Named as it was when the tenant was named last.
+	Last []int64 `json:"last"`
 	// Named grows with each operation, so that who found no operation before does not take the name of its tenant away.
 	Named int64 `json:"named"`
 	raw   []byte
@@ -336,7 +338,9 @@ func (s *Store) Index(ctx context.Context) (i Index, err error) {
 	if err != nil {
 		return i, fmt.Errorf("read which tenants have operations: %w", err)
 	}
-	i.raw = raw
+	if i.raw = raw; len(i.Last) != len(i.Tenants) {
+		return i, errors.New("read which tenants have operations: the value is not whole")
+	}
 	return i, nil
 }
 
@@ -347,15 +351,18 @@ func (s *Store) name(ctx context.Context, t job.Tenant, anew bool) error {
 		if err != nil {
 			return err
 		}
-		there := slices.Contains(i.Tenants, t)
+		at := slices.Index(i.Tenants, t)
+		there := at >= 0
 		if there && !anew {
 			return nil
 		}
 		if !there && len(i.Tenants) >= MaxTenants {
 			return ErrTooMany
 		}
-		if i.Named++; !there {
-			i.Tenants = append(i.Tenants, t)
+		if i.Named++; there {
+			i.Last[at] = i.Named
+		} else {
+			i.Tenants, i.Last = append(i.Tenants, t), append(i.Last, i.Named)
 		}
 		if err := s.swapIndex(ctx, &i); !errors.Is(err, jobstore.ErrConflict) || ctx.Err() != nil {
 			return err
@@ -366,8 +373,13 @@ func (s *Store) name(ctx context.Context, t job.Tenant, anew bool) error {
 // Leave takes tenants out of an index of which no operation was found after it was read. It fails with [jobstore.ErrConflict] if the index is
 // another one by now.
 func (s *Store) Leave(ctx context.Context, i Index, tenants []job.Tenant) error {
-	i.Tenants = slices.DeleteFunc(slices.Clone(i.Tenants), func(t job.Tenant) bool { return slices.Contains(tenants, t) })
-	return s.swapIndex(ctx, &i)
+	left := Index{Named: i.Named, raw: i.raw}
+	for n, t := range i.Tenants {
+		if !slices.Contains(tenants, t) {
+			left.Tenants, left.Last = append(left.Tenants, t), append(left.Last, i.Last[n])
+		}
+	}
+	return s.swapIndex(ctx, &left)
 }
 
 func (s *Store) swapIndex(ctx context.Context, i *Index) error {

@@ -60,9 +60,14 @@ type Runner struct {
 
 	// history reports whether the history has what the log had in this round, and asks once.
 	history func() (bool, error)
-	// named is Named of the index as it was read last, idle since when no operation of a tenant was found.
+	// idle is since when no operation of a tenant was found.
+	idle map[job.Tenant]idleSince
+}
+
+// idleSince is since when no operation was found of a tenant, and by which naming it was in the index then.
+type idleSince struct {
 	named int64
-	idle  map[job.Tenant]time.Time
+	at    time.Time
 }
 
 // Metrics counts what a runner does.
@@ -89,7 +94,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // Run carries operations out until ctx ends.
 func (r *Runner) Run(ctx context.Context) {
-	r.idle = map[job.Tenant]time.Time{}
+	r.idle = map[job.Tenant]idleSince{}
 	for run.Sleep(ctx, r.Every) == nil {
 		if !r.Mine() {
 			r.Metrics.tenants.Set(0)
@@ -127,10 +132,6 @@ func (r *Runner) round(ctx context.Context) error {
 
 // leave takes the names of tenants away that have had no operation for a while: a request names its tenant first.
 func (r *Runner) leave(ctx context.Context, index operations.Index, ended []bool) error {
-	if r.named != index.Named { // a request is about to make one
-		r.named = index.Named
-		clear(r.idle)
-	}
 	now := r.Clock.Now()
 	var gone []job.Tenant
 	for n, t := range index.Tenants {
@@ -138,9 +139,9 @@ func (r *Runner) leave(ctx context.Context, index operations.Index, ended []bool
 		switch {
 		case !ended[n]:
 			delete(r.idle, t)
-		case !idle:
-			r.idle[t] = now
-		case now.Sub(since) > nameStays:
+		case !idle || since.named != index.Last[n]: // a request has named it, and may be about to make one
+			r.idle[t] = idleSince{index.Last[n], now}
+		case now.Sub(since.at) > nameStays:
 			gone = append(gone, t)
 		}
 	}
