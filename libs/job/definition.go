@@ -27,7 +27,9 @@ type Job struct {
 	// Key is a name that no other job of the tenant has, unless that is deleted; "" for none. A job keeps it.
 	Key    string            `json:"key,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
-	Status Status            `json:"status"`
+	// Owner says who is to be told when a deadline is missed: a team, a person, an address. Nothing interprets it.
+	Owner  string `json:"owner,omitempty"`
+	Status Status `json:"status"`
 	// Deleted hides a cancelled job from reads and lists.
 	Deleted bool `json:"deleted,omitempty"`
 	// Version grows by one with every write; it is the ETag.
@@ -90,7 +92,16 @@ type Definition struct {
 	Priority string  `json:"priority"`
 	// Precision is how close to its instant an occurrence is called.
 	Precision Precision `json:"precision"`
+	// Deadlines are what the watchdog holds each occurrence of the schedule against. Nothing on the way of a fire looks at them.
+	Deadlines Deadlines `json:"sla,omitzero"`
 	Unknown   string    `json:"-"` // see Job
+}
+
+// Deadlines say when an occurrence is to have begun and to have succeeded, counted from the instant for which it is scheduled; 0 for no
+// such deadline.
+type Deadlines struct {
+	StartWithin  time.Duration `json:"start_within,omitempty"`
+	FinishWithin time.Duration `json:"finish_within,omitempty"`
 }
 
 // Overlap is an overlap policy: what becomes of an occurrence at whose instant another execution of its job's schedule is in progress. An
@@ -214,6 +225,8 @@ const (
 	MaxHeaders           = 64
 	MaxHeaderBytes       = 8 << 10
 	MaxHorizon           = 10 * 365 * 24 * time.Hour
+	MinDeadline          = time.Second
+	MaxDeadline          = 24 * time.Hour
 	// MaxResponseBytes is how much of a target's response is kept.
 	MaxResponseBytes = 4 << 10
 )

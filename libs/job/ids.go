@@ -95,6 +95,15 @@ func FirstDefinition(jobID, definitionID string) bool {
 	return ok && isULID && began.Time() == defined.Time()
 }
 
+// DefinedAt returns when a definition was made, by the clock of whoever made it; zero for text that is not a definition's id.
+func DefinedAt(definitionID string) time.Time {
+	id, ok := parseULID(strings.TrimPrefix(definitionID, DefinitionPrefix))
+	if !ok {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(id.Time())).UTC()
+}
+
 // triggers are those of the executions that somebody asked for, by the letter in their ids.
 var triggers = map[byte]Trigger{
 	'm': TriggerManual, 'r': TriggerRedrive, 'b': TriggerBackfill, 'p': TriggerReplay, 'c': TriggerChange,

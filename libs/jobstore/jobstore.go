@@ -195,12 +195,32 @@ type History interface {
 	DeadLetters(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.DeadLetter, next string, err error)
 }
 
-// Settings holds the few values that concern the whole installation.
+// Settings holds what concerns the whole installation: a few values, and lists.
 type Settings interface {
 	// Setting reads a value; nil if there is none.
 	Setting(ctx context.Context, name string) ([]byte, error)
 	// SwapSetting writes a value if the old one is still stored, otherwise it returns ErrConflict. A value of nil removes the setting.
 	SwapSetting(ctx context.Context, name string, old, value []byte) error
+	Lists
+}
+
+// Lists holds small items in lists, in the order of their names. A list exists while it has items; it should have fewer than 100,000.
+type Lists interface {
+	// PutItem writes an item, in place of the list's item of that name. Of writes at the same time any may stand.
+	PutItem(ctx context.Context, list string, i Item) error
+	// RemoveItem removes an item; one that is not there is left as it is.
+	RemoveItem(ctx context.Context, list, name string) error
+	// Items returns up to limit items in the order of the bytes of their names, after the given name ("" for the start). Fewer than limit
+	// means the end.
+	Items(ctx context.Context, list, after string, limit int) ([]Item, error)
+	// RemoveList removes all items of a list.
+	RemoveList(ctx context.Context, list string) error
+}
+
+// Item is an item of a list. Its name is not empty, and has no zero byte.
+type Item struct {
+	Name  string
+	Value []byte
 }
 
 // ClosesAfter is how long after its minute a bucket may be closed at the earliest, on which late writers rely.

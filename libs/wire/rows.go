@@ -11,7 +11,7 @@ import (
 // MarshalJob encodes a job's row.
 func MarshalJob(j *job.Job) []byte {
 	m := &pb.Job{
-		JobId: j.ID, TenantId: j.Tenant.String(), Name: j.Name, Labels: j.Labels, Status: string(j.Status), Deleted: j.Deleted,
+		JobId: j.ID, TenantId: j.Tenant.String(), Name: j.Name, Labels: j.Labels, Owner: j.Owner, Status: string(j.Status), Deleted: j.Deleted,
 		Version: j.Version, CreatedAtMs: ms(j.CreatedAt), UpdatedAtMs: ms(j.UpdatedAt), PausedAtMs: ms(j.PausedAt),
 		StoppedExecutions: j.StoppedExecutions, Definition: definitionToPB(&j.Definition), EndsAtMs: ms(j.EndsAt),
 		StoppedBeforeMs: ms(j.StoppedBefore), Key: j.Key,
@@ -34,7 +34,7 @@ func UnmarshalJob(b []byte) (job.Job, error) {
 		return job.Job{}, fmt.Errorf("wire: job: %w", err)
 	}
 	j := job.Job{
-		ID: m.GetJobId(), Tenant: tenant, Name: m.GetName(), Labels: m.GetLabels(), Status: job.Status(m.GetStatus()),
+		ID: m.GetJobId(), Tenant: tenant, Name: m.GetName(), Labels: m.GetLabels(), Owner: m.GetOwner(), Status: job.Status(m.GetStatus()),
 		Deleted: m.GetDeleted(), Version: m.GetVersion(), CreatedAt: at(m.GetCreatedAtMs()), UpdatedAt: at(m.GetUpdatedAtMs()),
 		PausedAt: at(m.GetPausedAtMs()), StoppedExecutions: m.GetStoppedExecutions(),
 		Definition: definitionFromPB(m.GetDefinition()), EndsAt: at(m.GetEndsAtMs()), StoppedBefore: at(m.GetStoppedBeforeMs()), Key: m.GetKey(),
@@ -71,6 +71,7 @@ func definitionToPB(d *job.Definition) *pb.Definition {
 		Target: targetToPB(d.Target), Retry: retryToPB(d.Retry), MissedRunPolicy: string(d.MissedRun),
 		CatchUpWindowMs: d.CatchUpWindow.Milliseconds(), MaxBackfill: int64(d.MaxBackfill), OverlapPolicy: string(d.Overlap),
 		Priority: d.Priority, Precision: uint32(d.Precision),
+		StartWithinMs: d.Deadlines.StartWithin.Milliseconds(), FinishWithinMs: d.Deadlines.FinishWithin.Milliseconds(),
 	}
 	putUnknown(m.Schedule, s.Unknown)
 	putUnknown(m, d.Unknown)
@@ -93,7 +94,8 @@ func definitionFromPB(m *pb.Definition) job.Definition {
 		},
 		Target: targetFromPB(m.GetTarget()), Retry: retryFromPB(m.GetRetry()), MissedRun: job.MissedRun(m.GetMissedRunPolicy()),
 		CatchUpWindow: dur(m.GetCatchUpWindowMs()), MaxBackfill: int(m.GetMaxBackfill()), Overlap: job.Overlap(m.GetOverlapPolicy()),
-		Priority: m.GetPriority(), Precision: job.PrecisionOf(m.GetPrecision()), Unknown: unknownOf(m),
+		Priority: m.GetPriority(), Precision: job.PrecisionOf(m.GetPrecision()),
+		Deadlines: job.Deadlines{StartWithin: dur(m.GetStartWithinMs()), FinishWithin: dur(m.GetFinishWithinMs())}, Unknown: unknownOf(m),
 	}
 }
 

@@ -123,6 +123,9 @@ func (c jobs) FinishKey(ctx context.Context, tenant job.Tenant, key string, a jo
 var (
 	opSetting     = newOp("cold", "Setting", Read, always)
 	opSwapSetting = newOp("cold", "SwapSetting", Write, seldom)
+	opPutItem     = newOp("cold", "PutItem", Write, rarely)
+	opItems       = newOp("cold", "Items", Read, rarely)
+	opRemoveItem  = newOp("cold", "RemoveItem", Write, rarely)
 )
 
 type settings struct{ *client }
@@ -134,6 +137,20 @@ func (c settings) Setting(ctx context.Context, name string) ([]byte, error) {
 func (c settings) SwapSetting(ctx context.Context, name string, old, value []byte) error {
 	return do(ctx, c.p, opSwapSetting, name, func(ctx context.Context) error { return c.p.w.cold.SwapSetting(ctx, name, old, value) })
 }
+
+func (c settings) PutItem(ctx context.Context, list string, i jobstore.Item) error {
+	return do(ctx, c.p, opPutItem, list+"/"+i.Name, func(ctx context.Context) error { return c.p.w.cold.PutItem(ctx, list, i) })
+}
+
+func (c settings) RemoveItem(ctx context.Context, list, name string) error {
+	return do(ctx, c.p, opRemoveItem, list+"/"+name, func(ctx context.Context) error { return c.p.w.cold.RemoveItem(ctx, list, name) })
+}
+
+func (c settings) Items(ctx context.Context, list, after string, limit int) ([]jobstore.Item, error) {
+	return through(ctx, c.p, opItems, list, func(ctx context.Context) ([]jobstore.Item, error) { return c.p.w.cold.Items(ctx, list, after, limit) })
+}
+
+func (c settings) RemoveList(ctx context.Context, list string) error { return c.p.w.cold.RemoveList(ctx, list) }
 
 var (
 	opPut       = newOp("cold", "Put", WriteMany, often)

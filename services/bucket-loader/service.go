@@ -30,6 +30,7 @@ import (
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/bulk"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/watch"
 )
 
 // Config holds what an operator may change.
@@ -90,7 +91,7 @@ func (c Config) Validate() error {
 // maxPage bounds the jobs that the schedule audit looks at together.
 const maxPage = jobstore.MaxGetMany
 
-// Deps are the ports that a loader works on. The schedule audit and operations alone need Jobs, History and Settings; a loader without Jobs has none.
+// Deps are the ports that a loader works on. The schedule audit, operations and the watchdog alone need Jobs, History and Settings; a loader without Jobs has none.
 type Deps struct {
 	Jobs     jobstore.Jobs
 	Pending  jobstore.Pending
@@ -234,7 +235,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// audit audits the schedules and carries operations out, and returns a function that ends that and waits for it.
+// audit audits the schedules, carries operations out and watches deadlines, and returns a function that ends that and waits for it.
 func (s *Service) audit(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &s.deps
@@ -249,6 +250,11 @@ func (s *Service) audit(ctx context.Context) (end func()) {
 		Hot: d.Hot, Log: d.Log, Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.operations, Mine: s.audits.Load,
 	}
 	running.Go(func() { b.Run(ctx) })
+	w := &watch.Watchdog{
+		Config: watch.DefaultConfig(), Jobs: d.Jobs, Pending: d.Pending, History: d.History, Settings: d.Settings, Hot: d.Hot, Outcomes: d.Outcomes,
+		Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.watch,
+	}
+	running.Go(func() { w.Run(ctx) })
 	return func() {
 		cancel()
 		running.Wait()

@@ -29,7 +29,7 @@ const (
 func tables() map[string]int {
 	const day = 86_400
 	return map[string]int{
-		"jobs": 0, "job_keys": 0, "runs": 60 * day, "pending": 0, "partition_progress": 0, "cluster": 0, "listings": 0, "listing_days": 0,
+		"jobs": 0, "job_keys": 0, "runs": 60 * day, "pending": 0, "partition_progress": 0, "cluster": 0, "lists": 0, "listings": 0, "listing_days": 0,
 		"definitions": 30 * day, "dead_letters": 30 * day, "history_weeks": 30 * day, "history_minutes": 30 * day, "idempotency_keys": day,
 	}
 }

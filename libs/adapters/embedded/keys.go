@@ -25,6 +25,7 @@ const (
 	tableHanded     = 'f' // number
 	tableRuns       = 'r' // job id
 	tableJobKey     = 'n' // tenant 0 key
+	tableList       = 'i' // list 0 name
 	tableExpiry     = 'z' // when, the key of the row that expires then
 )
 

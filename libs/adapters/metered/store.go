@@ -267,3 +267,27 @@ func (x *settingsPort) SwapSetting(ctx context.Context, name string, old, value 
 	err = x.Settings.SwapSetting(ctx, name, old, value)
 	return err
 }
+
+func (x *settingsPort) PutItem(ctx context.Context, list string, i jobstore.Item) (err error) {
+	defer func(began time.Time) { x.m.done("settings", "PutItem", began, err) }(time.Now())
+	err = x.Settings.PutItem(ctx, list, i)
+	return err
+}
+
+func (x *settingsPort) RemoveItem(ctx context.Context, list, name string) (err error) {
+	defer func(began time.Time) { x.m.done("settings", "RemoveItem", began, err) }(time.Now())
+	err = x.Settings.RemoveItem(ctx, list, name)
+	return err
+}
+
+func (x *settingsPort) Items(ctx context.Context, list, after string, limit int) (a []jobstore.Item, err error) {
+	defer func(began time.Time) { x.m.done("settings", "Items", began, err) }(time.Now())
+	a, err = x.Settings.Items(ctx, list, after, limit)
+	return a, err
+}
+
+func (x *settingsPort) RemoveList(ctx context.Context, list string) (err error) {
+	defer func(began time.Time) { x.m.done("settings", "RemoveList", began, err) }(time.Now())
+	err = x.Settings.RemoveList(ctx, list)
+	return err
+}

@@ -54,4 +54,51 @@ func RunSettings(t *testing.T, open func(t *testing.T) jobstore.Settings) {
 			t.Errorf("%q, %v", v, err)
 		}
 	})
+	runLists(t, open)
+}
+
+func runLists(t *testing.T, open func(t *testing.T) jobstore.Settings) {
+	t.Run("a list is read in the order of its names, page by page", func(t *testing.T) {
+		s := open(t)
+		list := "list/" + newJobID()
+		for _, name := range []string{"b", "a", "aa", "\xff", "c"} {
+			must(t, s.PutItem(t.Context(), list, jobstore.Item{Name: name, Value: []byte("of " + name)}))
+		}
+		must(t, s.PutItem(t.Context(), list+"x", jobstore.Item{Name: "b", Value: []byte("another list's")}))
+		var names []string
+		for after, left := "", true; left; {
+			page, err := s.Items(t.Context(), list, after, 2)
+			must(t, err)
+			for _, i := range page {
+				names, after = append(names, i.Name), i.Name
+				same(t, "the value of "+i.Name, string(i.Value), "of "+i.Name)
+			}
+			left = len(page) == 2
+		}
+		same(t, "the list", names, []string{"a", "aa", "b", "c", "\xff"})
+	})
+	t.Run("an item is replaced and removed, and a list is removed as a whole", func(t *testing.T) {
+		s := open(t)
+		list := "list/" + newJobID()
+		holds := func(want ...jobstore.Item) {
+			t.Helper()
+			page, err := s.Items(t.Context(), list, "", 10)
+			must(t, err)
+			same(t, "the list", page, want)
+		}
+		holds()
+		for _, value := range []string{"old", "new"} {
+			must(t, s.PutItem(t.Context(), list, jobstore.Item{Name: "a", Value: []byte(value)}))
+		}
+		must(t, s.PutItem(t.Context(), list, jobstore.Item{Name: "b", Value: []byte("b")}))
+		holds(jobstore.Item{Name: "a", Value: []byte("new")}, jobstore.Item{Name: "b", Value: []byte("b")})
+		must(t, s.RemoveItem(t.Context(), list, "b"))
+		must(t, s.RemoveItem(t.Context(), list, "c"))
+		holds(jobstore.Item{Name: "a", Value: []byte("new")})
+		must(t, s.RemoveList(t.Context(), list))
+		must(t, s.RemoveList(t.Context(), list))
+		holds()
+		must(t, s.PutItem(t.Context(), list, jobstore.Item{Name: "a", Value: []byte("again")}))
+		holds(jobstore.Item{Name: "a", Value: []byte("again")})
+	})
 }

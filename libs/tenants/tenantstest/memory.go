@@ -18,6 +18,7 @@ import (
 
 // Memory is a store of settings.
 type Memory struct {
+	jobstore.Lists // there are none
 	// Reads counts the settings that were read.
 	Reads atomic.Int64
 

@@ -166,9 +166,12 @@ type Definition struct {
 	OverlapPolicy   string                 `protobuf:"bytes,10,opt,name=overlap_policy,json=overlapPolicy,proto3" json:"overlap_policy,omitempty"`
 	Priority        string                 `protobuf:"bytes,11,opt,name=priority,proto3" json:"priority,omitempty"`
 	// 0 standard, 1 fast, 2 precise.
-	Precision     uint32 `protobuf:"varint,12,opt,name=precision,proto3" json:"precision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Precision uint32 `protobuf:"varint,12,opt,name=precision,proto3" json:"precision,omitempty"`
+	// What each occurrence is held against; 0 for no deadline.
+	StartWithinMs  int64 `protobuf:"varint,13,opt,name=start_within_ms,json=startWithinMs,proto3" json:"start_within_ms,omitempty"`
+	FinishWithinMs int64 `protobuf:"varint,14,opt,name=finish_within_ms,json=finishWithinMs,proto3" json:"finish_within_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Definition) Reset() {
@@ -285,6 +288,20 @@ func (x *Definition) GetPrecision() uint32 {
 	return 0
 }
 
+func (x *Definition) GetStartWithinMs() int64 {
+	if x != nil {
+		return x.StartWithinMs
+	}
+	return 0
+}
+
+func (x *Definition) GetFinishWithinMs() int64 {
+	if x != nil {
+		return x.FinishWithinMs
+	}
+	return 0
+}
+
 type Job struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	JobId             string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -305,7 +322,9 @@ type Job struct {
 	// Executions of the schedule for instants before it are stopped: a later one took their place.
 	StoppedBeforeMs int64 `protobuf:"varint,15,opt,name=stopped_before_ms,json=stoppedBeforeMs,proto3" json:"stopped_before_ms,omitempty"`
 	// A name that no other job of the tenant has.
-	Key           string `protobuf:"bytes,16,opt,name=key,proto3" json:"key,omitempty"`
+	Key string `protobuf:"bytes,16,opt,name=key,proto3" json:"key,omitempty"`
+	// Who is to be told of missed deadlines.
+	Owner         string `protobuf:"bytes,17,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -448,6 +467,13 @@ func (x *Job) GetStoppedBeforeMs() int64 {
 func (x *Job) GetKey() string {
 	if x != nil {
 		return x.Key
+	}
+	return ""
+}
+
+func (x *Job) GetOwner() string {
+	if x != nil {
+		return x.Owner
 	}
 	return ""
 }
@@ -656,7 +682,7 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"_run_at_msB\x0e\n" +
 	"\f_start_at_msB\f\n" +
 	"\n" +
-	"_end_at_ms\"\xf1\x03\n" +
+	"_end_at_ms\"\xc3\x04\n" +
 	"\n" +
 	"Definition\x12#\n" +
 	"\rdefinition_id\x18\x01 \x01(\tR\fdefinitionId\x12&\n" +
@@ -671,7 +697,9 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\x0eoverlap_policy\x18\n" +
 	" \x01(\tR\roverlapPolicy\x12\x1a\n" +
 	"\bpriority\x18\v \x01(\tR\bpriority\x12\x1c\n" +
-	"\tprecision\x18\f \x01(\rR\tprecision\"\xf0\x04\n" +
+	"\tprecision\x18\f \x01(\rR\tprecision\x12&\n" +
+	"\x0fstart_within_ms\x18\r \x01(\x03R\rstartWithinMs\x12(\n" +
+	"\x10finish_within_ms\x18\x0e \x01(\x03R\x0efinishWithinMs\"\x86\x05\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x12\n" +
@@ -693,7 +721,8 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"ends_at_ms\x18\r \x01(\x03R\bendsAtMs\x122\n" +
 	"\achanges\x18\x0e \x03(\v2\x18.minutehand.v1.ChangeRefR\achanges\x12*\n" +
 	"\x11stopped_before_ms\x18\x0f \x01(\x03R\x0fstoppedBeforeMs\x12\x10\n" +
-	"\x03key\x18\x10 \x01(\tR\x03key\x1a9\n" +
+	"\x03key\x18\x10 \x01(\tR\x03key\x12\x14\n" +
+	"\x05owner\x18\x11 \x01(\tR\x05owner\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +

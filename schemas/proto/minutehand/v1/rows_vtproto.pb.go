@@ -146,6 +146,16 @@ func (m *Definition) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.FinishWithinMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FinishWithinMs))
+		i--
+		dAtA[i] = 0x70
+	}
+	if m.StartWithinMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StartWithinMs))
+		i--
+		dAtA[i] = 0x68
+	}
 	if m.Precision != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Precision))
 		i--
@@ -261,6 +271,15 @@ func (m *Job) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if len(m.Owner) > 0 {
+		i -= len(m.Owner)
+		copy(dAtA[i:], m.Owner)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Owner)))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x8a
 	}
 	if len(m.Key) > 0 {
 		i -= len(m.Key)
@@ -646,6 +665,12 @@ func (m *Definition) SizeVT() (n int) {
 	if m.Precision != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Precision))
 	}
+	if m.StartWithinMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StartWithinMs))
+	}
+	if m.FinishWithinMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.FinishWithinMs))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -718,6 +743,10 @@ func (m *Job) SizeVT() (n int) {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.StoppedBeforeMs))
 	}
 	l = len(m.Key)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	l = len(m.Owner)
 	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
@@ -1476,6 +1505,44 @@ func (m *Definition) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StartWithinMs", wireType)
+			}
+			m.StartWithinMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StartWithinMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 14:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field FinishWithinMs", wireType)
+			}
+			m.FinishWithinMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.FinishWithinMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -2049,6 +2116,38 @@ func (m *Job) UnmarshalVT(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			m.Key = string(dAtA[iNdEx:postIndex])
+			iNdEx = postIndex
+		case 17:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Owner", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Owner = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex

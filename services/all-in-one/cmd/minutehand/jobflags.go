@@ -27,6 +27,9 @@ type jobFlags struct {
 	KeyTemplate   string            `name:"idempotency-key-template" help:"Idempotency-Key of its calls, with {run_at}, {execution_id} or {job_id}; the execution's id if there is none." placeholder:"TEXT" group:"What:"`
 	Precision     string            `help:"How close to its instant it is called: standard (2s), fast (250ms) or precise (1ms)." placeholder:"TIER" group:"When:"`
 	Label         map[string]string `help:"Label to find the job by." placeholder:"NAME=VALUE" group:"What:"`
+	Owner         string            `help:"Who is to be told when a deadline is missed." placeholder:"TEXT" group:"What:"`
+	StartWithin   string            `name:"start-within" help:"Deadline for the first call, from its instant on." placeholder:"30s" group:"When it fails, or comes late:"`
+	FinishWithin  string            `name:"finish-within" help:"Deadline for a call that succeeds, from its instant on." placeholder:"10m" group:"When it fails, or comes late:"`
 	MaxAttempts   int               `help:"Attempts at most, the first included." placeholder:"N" group:"When it fails, or comes late:"`
 	RetryDelay    string            `help:"Pause before the second attempt." placeholder:"10s" group:"When it fails, or comes late:"`
 	Backoff       string            `help:"How pauses grow: exponential, linear or fixed." placeholder:"KIND" group:"When it fails, or comes late:"`
@@ -53,11 +56,12 @@ func (f *jobFlags) apply(job map[string]any) error {
 		return errors.New("give only one of --delay, --run-at, --cron and --every")
 	}
 	set(job, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
-		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision, "idempotency_key_template", f.KeyTemplate)
+		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision, "owner", f.Owner, "idempotency_key_template", f.KeyTemplate)
 	if f.Occurrences != 0 {
 		job["max_occurrences"] = f.Occurrences
 	}
-	target, retry, labels := member(job, "target"), member(job, "retry_policy"), member(job, "labels")
+	target, retry, labels, deadlines := member(job, "target"), member(job, "retry_policy"), member(job, "labels"), member(job, "sla")
+	set(deadlines, "start_within", f.StartWithin, "finish_within", f.FinishWithin)
 	set(target, "url", f.URL, "method", f.Method, "timeout", f.Timeout)
 	set(retry, "base_delay", f.RetryDelay, "backoff", f.Backoff)
 	if f.MaxAttempts != 0 {
@@ -79,7 +83,7 @@ func (f *jobFlags) apply(job map[string]any) error {
 		}
 		target["body"] = json.RawMessage(f.Body)
 	}
-	for name, value := range map[string]map[string]any{"target": target, "retry_policy": retry, "labels": labels} {
+	for name, value := range map[string]map[string]any{"target": target, "retry_policy": retry, "labels": labels, "sla": deadlines} {
 		if len(value) > 0 {
 			job[name] = value
 		}

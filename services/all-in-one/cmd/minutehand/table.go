@@ -64,11 +64,11 @@ const (
 
 func (s status) colour() string {
 	switch s {
-	case "active", "succeeded", "completed", "fine":
+	case "active", "succeeded", "completed", "fine", "closed":
 		return green
 	case "paused", "retrying", "running", "dispatched", "skipped", "notice":
 		return yellow
-	case "dead", "cancelled", "failed", "timed_out", "worker_lost", "wrong":
+	case "dead", "cancelled", "failed", "timed_out", "worker_lost", "wrong", "open":
 		return red
 	}
 	return plain

@@ -48,6 +48,12 @@ type retry struct {
 	Delays      []duration  `json:"delays,omitempty"`
 }
 
+// deadlines holds the members of what occurrences are held against.
+type deadlines struct {
+	StartWithin  *duration `json:"start_within,omitempty"`
+	FinishWithin *duration `json:"finish_within,omitempty"`
+}
+
 // Job holds the members of a job that a client writes; an answer has the same members.
 type Job struct {
 	Name string `json:"name"`
@@ -62,6 +68,8 @@ type Job struct {
 	Overlap       job.Overlap       `json:"overlap_policy,omitempty"`
 	Priority      string            `json:"priority,omitempty"`
 	Precision     job.Precision     `json:"precision"`
+	SLA           *deadlines        `json:"sla,omitempty"`
+	Owner         string            `json:"owner,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"`
 }
 
@@ -94,6 +102,9 @@ func (b *Job) definition(now time.Time) job.Definition {
 			Kind: b.Target.Kind, URL: b.Target.URL, Method: b.Target.Method, Headers: b.Target.Headers, Body: b.Target.Body,
 			Timeout: durationOf(b.Target.Timeout, job.DefaultTimeout), KeyTemplate: b.KeyTemplate,
 		},
+	}
+	if b.SLA != nil {
+		d.Deadlines = job.Deadlines{StartWithin: durationOf(b.SLA.StartWithin, 0), FinishWithin: durationOf(b.SLA.FinishWithin, 0)}
 	}
 	if d.MissedRun == "" {
 		d.MissedRun = job.MissedFireOnce

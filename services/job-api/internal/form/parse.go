@@ -136,6 +136,10 @@ func validPort(port string) bool {
 	return n > 0
 }
 
+func (l *faultList) deadline(pointer string, d time.Duration) {
+	l.add(d == 0 || d >= job.MinDeadline && d <= job.MaxDeadline, pointer, "range", "Must be at least 1s and at most 24h.")
+}
+
 func (l *faultList) policies(d *job.Definition) {
 	r := d.Retry
 	if err := job.CheckKeyTemplate(d.Target.KeyTemplate, d.Schedule.Type); d.Target.KeyTemplate != "" && err != nil {
@@ -145,6 +149,8 @@ func (l *faultList) policies(d *job.Definition) {
 		"What is in progress is looked up at the instant, which takes longer than precise allows; ask for fast, or for allow_all.")
 	l.add(d.Overlap == job.OverlapAllowAll || d.Schedule.Type != job.ScheduleOneShot, "/overlap_policy", "conflict",
 		"A one_shot is called once, so nothing overlaps; leave overlap_policy out.")
+	l.deadline("/sla/start_within", d.Deadlines.StartWithin)
+	l.deadline("/sla/finish_within", d.Deadlines.FinishWithin)
 	l.add(r.BaseDelay > 0 || r.Backoff == job.BackoffList, "/retry_policy/base_delay", "range", "Must be more than 0.")
 	l.add(r.MaxDelay >= r.BaseDelay, "/retry_policy/max_delay", "range", "Must be at least base_delay.")
 	l.add(r.Window > 0 && r.Window <= 30*24*time.Hour, "/retry_policy/window", "range", "Must be more than 0 and at most 720h.")

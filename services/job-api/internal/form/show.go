@@ -10,7 +10,7 @@ import (
 func Of(j *job.Job) Job {
 	d, s := &j.Definition, &j.Definition.Schedule
 	b := Job{
-		Name: j.Name, Key: j.Key, Labels: j.Labels, MissedRun: d.MissedRun, MaxBackfill: Whole(d.MaxBackfill), Overlap: d.Overlap,
+		Name: j.Name, Key: j.Key, Labels: j.Labels, Owner: j.Owner, MissedRun: d.MissedRun, MaxBackfill: Whole(d.MaxBackfill), Overlap: d.Overlap,
 		Priority: d.Priority, Precision: d.Precision, CatchUpWindow: text(d.CatchUpWindow), KeyTemplate: d.Target.KeyTemplate,
 		Schedule: Schedule{
 			Type: s.Type, CronExpr: s.CronExpr, Timezone: s.Timezone, MaxOccurrences: Whole(s.MaxOccurrences),
@@ -27,6 +27,15 @@ func Of(j *job.Job) Job {
 	}
 	for _, delay := range d.Retry.Delays {
 		b.Retry.Delays = append(b.Retry.Delays, duration(delay))
+	}
+	if t := d.Deadlines; t != (job.Deadlines{}) {
+		b.SLA = &deadlines{}
+		if t.StartWithin > 0 {
+			b.SLA.StartWithin = text(t.StartWithin)
+		}
+		if t.FinishWithin > 0 {
+			b.SLA.FinishWithin = text(t.FinishWithin)
+		}
 	}
 	if s.Every > 0 {
 		b.Every = text(s.Every)

@@ -53,7 +53,10 @@ func (n *Whole) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// text returns a duration as answers show it.
+// Duration returns a duration as answers show it.
+func Duration(d time.Duration) json.Marshaler { return duration(d) }
+
+// text is Duration, for a member that may be left out.
 func text(d time.Duration) *duration { v := duration(d); return &v }
 
 // durationOf returns the duration that a client gave, or otherwise.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
@@ -25,8 +26,7 @@ func (rs *Reads) listDeadLetters(ctx context.Context, r *edge.Request) (edge.Res
 	for i := range letters {
 		ids[i] = letters[i].Event.Entry.JobID
 	}
-	slices.Sort(ids)
-	jobs, err := rs.Jobs.GetMany(ctx, slices.Compact(ids)) // a page is no longer than GetMany accepts
+	jobs, err := rs.manyJobs(ctx, ids)
 	if err != nil {
 		return edge.Response{}, fmt.Errorf("read the jobs of %d dead letters: %w", len(letters), err)
 	}
@@ -49,4 +49,10 @@ func (rs *Reads) listDeadLetters(ctx context.Context, r *edge.Request) (edge.Res
 		result.NextCursor = &next
 	}
 	return edge.Response{Status: http.StatusOK, Body: result}, nil
+}
+
+// manyJobs reads the jobs of a page, in which a job may occur more than once. A page is no longer than GetMany accepts.
+func (rs *Reads) manyJobs(ctx context.Context, ids []string) (map[string]*job.Job, error) {
+	slices.Sort(ids)
+	return rs.Jobs.GetMany(ctx, slices.Compact(ids))
 }

@@ -34,6 +34,6 @@ func (rs *Reads) Operations() map[string]edge.Operation {
 		"listDeadLetters": rs.listDeadLetters, "getDispatch": rs.getDispatch, "previewSchedule": rs.previewSchedule,
 		"listOccurrences": rs.listOccurrences,
 		"getOperation":    rs.getOperation, "listOperations": rs.listOperations,
-		"listJobChanges": rs.listJobChanges, "listChanges": rs.listChanges,
+		"listIncidents": rs.listIncidents, "listJobChanges": rs.listJobChanges, "listChanges": rs.listChanges,
 	}
 }

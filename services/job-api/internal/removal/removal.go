@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -319,6 +320,9 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	}
 	if err := r.Jobs.RemoveListings(ctx, t.Number); err != nil {
 		return fmt.Errorf("remove the listings of tenant %s: %w", t.Name, err)
+	}
+	if err := (incidents.Store{Lists: r.Settings}).Forget(ctx, t.Number, r.Clock.Now()); err != nil {
+		return err
 	}
 	err = (&operations.Store{Settings: r.Settings, Recorder: r.Change.Recorder}).Forget(ctx, t.Number)
 	if errors.Is(err, jobchange.ErrUntold) {

@@ -222,6 +222,11 @@ func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []batchJo
 			again = true
 			continue
 		}
+		for i := range rows {
+			if err := ws.watch(ctx, &rows[i]); err != nil {
+				return err
+			}
+		}
 		if err := ws.deps.Jobs.CreateMany(ctx, rows); err != nil {
 			return fmt.Errorf("create %d jobs of a batch: %w", len(rows), err)
 		}

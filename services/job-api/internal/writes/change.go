@@ -75,7 +75,7 @@ func (ws *Writes) update(
 		if err := carryOrdinal(j, &def); err != nil {
 			return err
 		}
-		j.Name, j.Labels, j.Definition = b.Name, b.Labels, def
+		j.Name, j.Labels, j.Owner, j.Definition = b.Name, b.Labels, b.Owner, def
 		return nil
 	})
 }
@@ -142,7 +142,7 @@ func (ws *Writes) redefine(
 		if err := ws.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
 			return fmt.Errorf("put definition %s: %w", old.ID, err)
 		}
-		return nil
+		return ws.watch(ctx, j)
 	})
 	edit.First = func(j *job.Job, written time.Time) (first job.Entry, fires bool) {
 		if j.Status == job.StatusActive {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
@@ -114,7 +115,7 @@ func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 func newJob(tenant job.Tenant, body *form.Job, def job.Definition, claim jobstore.Claim) job.Job {
 	def.ID, def.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
 	return job.Job{
-		ID: claim.ID, Tenant: tenant, Name: body.Name, Key: body.Key, Labels: body.Labels, Status: job.StatusActive, Version: 1,
+		ID: claim.ID, Tenant: tenant, Name: body.Name, Key: body.Key, Labels: body.Labels, Owner: body.Owner, Status: job.StatusActive, Version: 1,
 		CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
 	}
 }
@@ -151,7 +152,10 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 			again = true
 			continue
 		}
-		err := ws.deps.Jobs.Create(ctx, j, exclusive)
+		err := ws.watch(ctx, &j)
+		if err == nil {
+			err = ws.deps.Jobs.Create(ctx, j, exclusive)
+		}
 		if errors.Is(err, jobstore.ErrExists) {
 			err = ws.keptJobKey(ctx, &j)
 		}
@@ -170,6 +174,11 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 		ws.Near(ctx, entries)
 		return ws.deps.Reads.Answer(ctx, http.StatusCreated, &j)
 	}
+}
+
+// watch lets the deadlines of a job be watched, if it has any, before its row is written: of a row that never follows, the watchdog forgets it.
+func (ws *Writes) watch(ctx context.Context, j *job.Job) error {
+	return incidents.Store{Lists: ws.deps.Settings}.Watch(ctx, j)
 }
 
 // newSeries returns the series of occurrences of a new job. If the job's first instant is slightly past, its definition

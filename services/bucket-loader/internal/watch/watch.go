@@ -1,0 +1,451 @@
+// Package watch is the watchdog: it holds each occurrence of the jobs that have deadlines against these, and keeps the incidents
+// (libs/incidents).
+//
+// It promises: an occurrence that missed a deadline is told within Settle, or HotPatience where Redis does not answer, and once, however often
+// whoever watches dies; an occurrence that met it never is. It depends on nothing of what dispatches and calls: the instants follow from the
+// schedule alone, and what became of them from the cold store, and from the records of attempts as long as Redis answers. Where these do not
+// tell, as when the history is behind, it waits up to Undecided before it gives an occurrence up.
+//
+// One process at a time watches, under a lease in the cold store. Two that do so at once, because one stood still, write the same incidents.
+//
+// It costs a job without deadlines nothing. For each occurrence and deadline it reads the job row, up to 500 of them at once, and the events
+// of the execution; the rest only of occurrences that are not on record.
+package watch
+
+import (
+	"container/heap"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/hotbucket"
+	"github.com/minutehand/minutehand/libs/incidents"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+// Config holds the times and bounds of a watchdog.
+type Config struct {
+	// Tick is the pause between two looks at what is due, Relist that between two readings of the lists of jobs.
+	Tick, Relist time.Duration
+	// Settle is how long after a deadline an occurrence is held against it: what happened in time is on record by then. HotPatience is how
+	// long after it nothing is concluded from a Redis that does not answer. Again is the pause before an occurrence is looked at again of
+	// which nothing can be told, and Undecided for how long.
+	Settle, HotPatience, Again, Undecided time.Duration
+	// Behind bounds how far back occurrences are judged after nobody has watched.
+	Behind time.Duration
+	// MaxJobs bounds the jobs that are watched; those beyond it are counted.
+	MaxJobs int
+	// Parallel is how many jobs are judged at once, AtOnce how many occurrences of one.
+	Parallel, AtOnce int
+	// LeaseFor is how long a process watches that cannot renew its lease. AskWithin bounds a question to Redis.
+	LeaseFor, AskWithin time.Duration
+}
+
+// DefaultConfig returns the settings of a watchdog that was given none.
+func DefaultConfig() Config {
+	return Config{
+		Tick: time.Second, Relist: 20 * time.Second, Settle: 5 * time.Second, HotPatience: 30 * time.Second, Again: 10 * time.Second,
+		Undecided: 10 * time.Minute, Behind: time.Hour, MaxJobs: 100_000, Parallel: 16, AtOnce: 50, LeaseFor: 15 * time.Second,
+		AskWithin: 2 * time.Second,
+	}
+}
+
+// Watchdog watches.
+type Watchdog struct {
+	Config
+	Jobs       jobstore.Jobs
+	Pending    jobstore.Pending
+	History    jobstore.History
+	Settings   jobstore.Settings
+	Hot        hotbucket.Buckets
+	Outcomes   attempts.Outcomes
+	Partitions int
+	Clock      clock.Clock
+	Logger     *slog.Logger
+	Metrics    *Metrics
+
+	// held is the lease that this process holds, as it is stored; nil while it has none.
+	held  []byte
+	lease lease
+	// jobs are the jobs that are watched, queue those that are looked at again at some instant.
+	jobs  map[string]*subject
+	queue queue
+	// relist is when the lists are read again, expire when old incidents are removed. pass numbers the readings.
+	relist, expire time.Time
+	pass           int
+}
+
+// Metrics counts what a watchdog finds.
+type Metrics struct {
+	watched, beyond, open prometheus.Gauge
+	incidents             *prometheus.CounterVec
+	judged, undecided     prometheus.Counter
+}
+
+// NewMetrics registers the counters; reg may be nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m := &Metrics{
+		watched: gauge("minutehand_bucket_loader_watched_jobs", "Jobs that this process holds against their deadlines."),
+		beyond:  gauge("minutehand_bucket_loader_unwatched_jobs", "Jobs that have deadlines and are not watched, because there are too many."),
+		open:    gauge("minutehand_bucket_loader_open_incidents", "Incidents that have not ended."),
+		incidents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "minutehand_bucket_loader_incidents_total", Help: "Incidents that began, by deadline and cause.",
+		}, []string{"deadline", "cause"}),
+		judged:    counter("minutehand_bucket_loader_judged_occurrences_total", "Occurrences that were held against a deadline."),
+		undecided: counter("minutehand_bucket_loader_undecided_occurrences_total", "Occurrences of which it could not be told whether they met a deadline."),
+	}
+	if reg != nil {
+		reg.MustRegister(m.watched, m.beyond, m.open, m.incidents, m.judged, m.undecided)
+	}
+	return m
+}
+
+// setting is where the lease is kept.
+const setting = "watchdog"
+
+// lease says until when somebody watches. Each one that is stored has another number.
+type lease struct {
+	Number int64     `json:"number"`
+	Until  time.Time `json:"until"`
+}
+
+// Run watches until ctx ends.
+func (w *Watchdog) Run(ctx context.Context) {
+	for pause := w.Tick; run.Sleep(ctx, pause) == nil; {
+		pause = w.Tick
+		mine, err := w.hold(ctx)
+		if err == nil && mine {
+			err = w.step(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			w.Logger.Warn("the watchdog cannot go on, it tries again", "error", err)
+			pause = w.LeaseFor / 3
+		}
+		if !mine {
+			pause = w.LeaseFor / 3
+		}
+	}
+}
+
+// hold reports whether this process is the one that watches, after it has renewed its lease, or taken one that nobody holds.
+func (w *Watchdog) hold(ctx context.Context) (mine bool, err error) {
+	now := w.Clock.Now()
+	switch {
+	case w.held != nil && now.Before(w.lease.Until.Add(-w.LeaseFor/2)):
+		return true, nil
+	case w.held == nil:
+		stored, err := w.Settings.Setting(ctx, setting)
+		if err != nil {
+			return false, fmt.Errorf("read who watches: %w", err)
+		}
+		if w.lease = (lease{}); stored != nil {
+			if err := json.Unmarshal(stored, &w.lease); err != nil {
+				w.Logger.Warn("who watches cannot be read, and is overwritten", "error", err)
+			}
+		}
+		if now.Before(w.lease.Until.Add(clock.MaxDifference)) {
+			return false, nil
+		}
+		w.jobs = nil
+		return w.swap(ctx, stored, now)
+	}
+	return w.swap(ctx, w.held, now)
+}
+
+// swap stores a new lease in place of one.
+func (w *Watchdog) swap(ctx context.Context, old []byte, now time.Time) (bool, error) {
+	next := lease{Number: w.lease.Number + 1, Until: job.Instant(now.Add(w.LeaseFor))}
+	value, err := json.Marshal(next)
+	if err != nil {
+		return false, err
+	}
+	err = w.Settings.SwapSetting(ctx, setting, old, value)
+	if err == nil {
+		w.held, w.lease = value, next
+		return true, nil
+	}
+	w.held = nil // another process holds it, or nobody can tell
+	if errors.Is(err, jobstore.ErrConflict) {
+		w.tell()
+		return false, nil
+	}
+	return false, fmt.Errorf("say who watches: %w", err)
+}
+
+// step reads the lists, if that is due, and looks at the jobs that are.
+func (w *Watchdog) step(ctx context.Context) error {
+	now := w.Clock.Now()
+	if w.jobs == nil {
+		if err := w.begin(ctx); err != nil {
+			w.jobs = nil
+			return err
+		}
+	}
+	if !now.Before(w.expire) {
+		if err := w.store().Expire(ctx, now); err != nil {
+			return err
+		}
+		w.expire = now.Add(time.Hour)
+	}
+	if !now.Before(w.relist) {
+		if err := w.list(ctx); err != nil {
+			return err
+		}
+		w.relist = now.Add(w.Relist)
+	}
+	for {
+		due := w.due(w.Clock.Now())
+		if len(due) == 0 {
+			break
+		}
+		if err := w.judgeAll(ctx, due); err != nil {
+			return err
+		}
+		if mine, err := w.hold(ctx); err != nil || !mine {
+			return err
+		}
+	}
+	w.tell()
+	return nil
+}
+
+func (w *Watchdog) store() incidents.Store { return incidents.Store{Lists: w.Settings} }
+
+// tell sets the gauges.
+func (w *Watchdog) tell() {
+	open := 0
+	if w.held == nil {
+		w.Metrics.watched.Set(0)
+		w.Metrics.beyond.Set(0)
+	} else {
+		w.Metrics.watched.Set(float64(len(w.jobs)))
+		for _, s := range w.jobs {
+			for _, l := range s.lines {
+				if l.Open != nil {
+					open++
+				}
+			}
+		}
+	}
+	w.Metrics.open.Set(float64(open))
+}
+
+// subject is a job that is watched.
+type subject struct {
+	id string
+	// definitions are those of the job that have deadlines, the oldest first, changed is when the last of them was found, and pass the reading
+	// of the lists in which they were.
+	definitions []string
+	changed     time.Time
+	pass        int
+	// lines is how far the job was held against its deadlines, stale whether that was not noted, and noted when it was.
+	lines map[incidents.Deadline]*line
+	stale bool
+	noted time.Time
+	// at is when it is looked at next, place where it is in the queue, -1 while it is not.
+	at    time.Time
+	place int
+}
+
+// line is how far a job was held against one deadline.
+type line struct {
+	incidents.Judged
+	// written is when the open incident was written last, behind whether it has changed since.
+	written time.Time
+	behind  bool
+}
+
+// listed is how many items of a list are read at once.
+const listed = 1000
+
+// begin reads how far every job was judged.
+func (w *Watchdog) begin(ctx context.Context) error {
+	w.jobs, w.queue, w.relist = map[string]*subject{}, nil, time.Time{}
+	for slice := range incidents.Slices {
+		for after, left := "", true; left; {
+			of, last, err := w.store().Noted(ctx, slice, after, listed)
+			if err != nil {
+				return err
+			}
+			for id, how := range of {
+				s := w.add(id)
+				if s == nil {
+					continue
+				}
+				for d, j := range how {
+					if l := s.lines[d]; l != nil {
+						l.Judged = j
+					}
+				}
+			}
+			after, left = last, len(of) == listed
+		}
+	}
+	return nil
+}
+
+// add makes a job one that is watched; nil if there are too many.
+func (w *Watchdog) add(id string) *subject {
+	if s := w.jobs[id]; s != nil {
+		return s
+	}
+	if len(w.jobs) >= w.MaxJobs {
+		return nil
+	}
+	s := &subject{id: id, lines: map[incidents.Deadline]*line{}, place: -1}
+	for _, d := range incidents.Deadlines() {
+		s.lines[d] = &line{}
+	}
+	w.jobs[id] = s
+	return s
+}
+
+// list reads which jobs have deadlines. Those of which anything is new are looked at at once.
+func (w *Watchdog) list(ctx context.Context) error {
+	w.pass++
+	beyond := 0
+	for slice := range incidents.Slices {
+		for after, left := (incidents.Watched{}), true; left; {
+			page, err := w.store().Watched(ctx, slice, after, listed)
+			if err != nil {
+				return err
+			}
+			for _, x := range page {
+				after = x
+				s := w.add(x.JobID)
+				if s == nil {
+					beyond++
+					continue
+				}
+				w.see(s, x.DefinitionID)
+			}
+			left = len(page) == listed
+		}
+	}
+	w.Metrics.beyond.Set(float64(beyond))
+	for id, s := range w.jobs {
+		if s.pass != w.pass && s.place < 0 { // what is left of one that is not watched any more
+			w.drop(s)
+			if err := w.store().ForgetJob(ctx, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// see notes that a definition of a job is listed.
+func (w *Watchdog) see(s *subject, definition string) {
+	s.pass = w.pass
+	if slices.Contains(s.definitions, definition) {
+		return
+	}
+	now := w.Clock.Now()
+	s.definitions, s.changed = append(s.definitions, definition), now
+	w.lookAt(s, now)
+}
+
+func (w *Watchdog) drop(s *subject) {
+	delete(w.jobs, s.id)
+	if s.place >= 0 {
+		heap.Remove(&w.queue, s.place)
+	}
+}
+
+// queue is a heap of subjects by when they are looked at.
+type queue []*subject
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place, q[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	s, _ := x.(*subject)
+	s.place = len(*q)
+	*q = append(*q, s)
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	s := (*q)[len(*q)-1]
+	(*q)[len(*q)-1] = nil
+	*q, s.place = (*q)[:len(*q)-1], -1
+	return s
+}
+
+// lookAt lets a subject be looked at at an instant, or before if it is to be.
+func (w *Watchdog) lookAt(s *subject, at time.Time) {
+	switch {
+	case s.place < 0:
+		s.at = at
+		heap.Push(&w.queue, s)
+	case at.Before(s.at):
+		s.at = at
+		heap.Fix(&w.queue, s.place)
+	}
+}
+
+// due takes the subjects from the queue that are to be looked at now, as many as one read of rows takes.
+func (w *Watchdog) due(now time.Time) (list []*subject) {
+	for len(w.queue) > 0 && !w.queue[0].at.After(now) && len(list) < jobstore.MaxGetMany {
+		s, _ := heap.Pop(&w.queue).(*subject)
+		list = append(list, s)
+	}
+	return list
+}
+
+// judgeAll looks at subjects, and puts them back into the queue.
+func (w *Watchdog) judgeAll(ctx context.Context, due []*subject) error {
+	ids := make([]string, len(due))
+	for n, s := range due {
+		ids[n] = s.id
+	}
+	now := w.Clock.Now()
+	rows, err := w.Jobs.GetMany(ctx, ids)
+	if err != nil {
+		for _, s := range due {
+			w.lookAt(s, now.Add(w.Again))
+		}
+		return fmt.Errorf("read %d jobs: %w", len(due), err)
+	}
+	next, errs := make([]time.Time, len(due)), make([]error, len(due))
+	_ = run.Each(len(due), w.Parallel, func(n int) error { // each error is kept
+		next[n], errs[n] = w.judge(ctx, due[n], rows[due[n].id])
+		return nil
+	})
+	failed := 0
+	for n, s := range due {
+		switch {
+		case errs[n] != nil:
+			if failed++; failed == 1 && ctx.Err() == nil {
+				w.Logger.Warn("a job cannot be held against its deadlines, it is looked at again", "job_id", s.id, "error", errs[n])
+			}
+			w.lookAt(s, w.Clock.Now().Add(w.Again))
+		case next[n].IsZero():
+			w.drop(s)
+		default:
+			w.lookAt(s, next[n])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/incidents"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+)
+
+// kind is what a look at an occurrence comes to.
+type kind int
+
+const (
+	// met, missed: the deadline. excused: the occurrence has none, because it was not to be called. undecided: what became of it is not on
+	// record yet.
+	met kind = iota
+	missed
+	excused
+	undecided
+)
+
+// verdict is what a look at an occurrence comes to, and if it missed its deadline, why.
+type verdict struct {
+	kind   kind
+	cause  incidents.Cause
+	reason string
+}
+
+func miss(c incidents.Cause, format string, args ...any) verdict {
+	return verdict{missed, c, fmt.Sprintf(format, args...)}
+}
+
+// weigh holds an occurrence against its deadline, which is past.
+func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.Deadline) (verdict, error) {
+	e, err := w.look(ctx, j, p)
+	if err != nil {
+		return verdict{}, err
+	}
+	if d == incidents.StartWithin {
+		switch {
+		case e.called && !e.began.IsZero() && e.began.After(p.deadline):
+			return miss(incidents.CauseLate, "It was called %s after its instant.", e.began.Sub(p.due).Round(time.Millisecond)), nil
+		case e.called:
+			return verdict{kind: met}, nil
+		case e.running && w.Clock.Since(p.deadline) < 2*w.Settle:
+			return verdict{kind: met}, nil
+		case e.running:
+			return verdict{kind: undecided}, nil // its end tells when it began
+		}
+		return w.notCalled(ctx, j, p, e)
+	}
+	switch {
+	case !e.succeeded.IsZero() && e.succeeded.After(p.deadline):
+		return miss(incidents.CauseLate, "It succeeded %s after its instant.", e.succeeded.Sub(p.due).Round(time.Millisecond)), nil
+	case !e.succeeded.IsZero():
+		return verdict{kind: met}, nil
+	case e.refused != "" && e.refused != job.DispositionSkippedMissed:
+		return verdict{kind: excused}, nil
+	case e.over && e.called:
+		return miss(incidents.CauseFailed, "It was called in vain, %d times, and given up.", e.attempt), nil
+	case e.running && e.attempt == 0:
+		return miss(incidents.CauseCalling, "Its target was called and has not answered."), nil
+	case e.running:
+		return miss(incidents.CauseCalling, "It was called in vain, %d times, and its target, called again, has not answered.", e.attempt), nil
+	case e.hotAway && w.Clock.Since(p.deadline) < w.HotPatience:
+		return verdict{kind: undecided}, nil
+	case e.called:
+		return miss(incidents.CauseRetrying, "It was called in vain, %d times, and is to be called again.", e.attempt), nil
+	}
+	return w.notCalled(ctx, j, p, e)
+}
+
+// notCalled says why an occurrence was not called that was to be.
+func (w *Watchdog) notCalled(ctx context.Context, j *job.Job, p *place, e *evidence) (verdict, error) {
+	l := w.locator(j, p)
+	switch {
+	case e.refused == job.DispositionSkippedMissed:
+		return miss(incidents.CauseMissed, "It was found so late that the missed_run_policy let it go."), nil
+	case e.refused != "" || w.refuses(j, p, l):
+		return verdict{kind: excused}, nil
+	case e.hotAway && w.Clock.Since(p.deadline) < w.HotPatience:
+		return verdict{kind: undecided}, nil
+	case e.over:
+		return verdict{kind: undecided}, nil // its record will tell
+	}
+	row, err := w.Pending.Row(ctx, l)
+	there := err == nil
+	if err != nil && !errors.Is(err, jobstore.ErrNotFound) {
+		return verdict{}, fmt.Errorf("read an entry of job %s: %w", j.ID, err)
+	}
+	if !there {
+		low, err := w.Pending.LowWater(ctx, l.Partition)
+		if err != nil {
+			return verdict{}, fmt.Errorf("read the low-water mark of partition %d: %w", l.Partition, err)
+		}
+		if l.Minute < low {
+			return verdict{kind: undecided}, nil // it was done, and its record will tell
+		}
+	}
+	switch d := row.Decision; {
+	case d != nil && !d.Fire && d.Unfired() == job.DispositionSkippedMissed:
+		return miss(incidents.CauseMissed, "It was found so late that the missed_run_policy let it go."), nil
+	case d != nil && !d.Fire:
+		return verdict{kind: excused}, nil
+	case d != nil && d.Waits(), e.waits, !row.DeferredTo.IsZero():
+		return miss(incidents.CauseWaits, "It waits for other executions of the job, or for room at its target."), nil
+	case row.Done:
+		return verdict{kind: undecided}, nil
+	}
+	return w.unsent(ctx, j, &row, there, e)
+}
+
+// unsent says where an occurrence is that nothing was decided about.
+func (w *Watchdog) unsent(ctx context.Context, j *job.Job, row *job.PendingRow, there bool, e *evidence) (verdict, error) {
+	var hold job.DispatchHold
+	raw, err := w.Settings.Setting(ctx, jobstore.SettingDispatchHold)
+	if err == nil && raw != nil {
+		err = json.Unmarshal(raw, &hold)
+	}
+	if err != nil {
+		return verdict{}, fmt.Errorf("read what is held: %w", err)
+	}
+	if hold.Holds(j.Tenant, j.Labels) {
+		return miss(incidents.CauseHeld, "Dispatch of the job is paused."), nil
+	}
+	if !e.hotAway && there {
+		ask, cancel := context.WithTimeout(ctx, w.AskWithin)
+		defer cancel()
+		absent, err := w.Hot.Absent(ask, []*job.Entry{&row.Entry})
+		if err == nil && len(absent) == 1 {
+			return miss(incidents.CauseNotExecuted, "It was dispatched, or is to be dispatched again, and no executor has begun to call its target."), nil
+		}
+		e.hotAway = err != nil
+	}
+	if e.hotAway {
+		return miss(incidents.CauseHotTierAway, "Redis does not answer, without which nothing is called."), nil
+	}
+	return miss(incidents.CauseNotDispatched, "No scheduler-worker has dispatched it."), nil
+}
+
+// locator returns where the entry of an occurrence lies, unless the one before it was late.
+func (w *Watchdog) locator(j *job.Job, p *place) job.Locator {
+	return job.Locator{
+		Partition: bucket.Partition(j.ID, w.Partitions), Minute: job.Minute(p.due), DueAt: p.due,
+		ExecutionID: job.ScheduleExecutionID(j.ID, p.at), Attempt: 1, DefinitionID: p.Def.ID,
+	}
+}
+
+// refuses reports whether a job's row lets an occurrence not be called.
+func (w *Watchdog) refuses(j *job.Job, p *place, l job.Locator) bool {
+	e := job.Entry{Locator: l, JobID: j.ID, Trigger: job.TriggerSchedule, NominalAt: p.at}
+	p.Def.Mark(&e)
+	v := j.State().JudgeAttempt(&e, p.EndsAt)
+	return v.HasDisposition() || v == job.VerdictOutdated || v == job.VerdictAfterPause
+}
+
+// evidence is what is on record of an occurrence.
+type evidence struct {
+	// called: its target was, at began, if that is known; succeeded is when a call had succeeded, and attempt the last one that has ended.
+	called           bool
+	began, succeeded time.Time
+	attempt          int
+	// running: a call is in progress. over: nothing more follows. waits: it waits for others, or its target.
+	running, over, waits bool
+	// refused is the disposition of an occurrence that was not called, "" for none.
+	refused job.Disposition
+	// hotAway: Redis did not answer.
+	hotAway bool
+}
+
+// take takes account of how an attempt ended.
+func (e *evidence) take(attempt int, o *job.Outcome, over bool) {
+	if !o.Called() {
+		if e.refused, e.over = o.Disposition, true; e.refused == "" || e.refused == job.DispositionFired {
+			e.refused = job.DispositionCancelled
+		}
+		return
+	}
+	began := o.Timeline.Invoked
+	if !e.called || !began.IsZero() && began.Before(e.began) {
+		e.began = began
+	}
+	e.called, e.attempt, e.over = true, max(e.attempt, attempt), e.over || over
+	switch o.Kind {
+	case job.OutcomeSucceeded:
+		if e.over = true; e.succeeded.IsZero() || o.Timeline.Completed.Before(e.succeeded) {
+			e.succeeded = o.Timeline.Completed
+		}
+	case job.OutcomeCancelled:
+		e.over, e.refused = true, job.DispositionCancelled
+	}
+}
+
+// mostAttempts bounds the records of attempts that are asked for one occurrence, beyond those in the history.
+const mostAttempts = 20
+
+// look gathers what is on record of an occurrence: from the history, and if that does not tell how it ended, from the records of attempts.
+func (w *Watchdog) look(ctx context.Context, j *job.Job, p *place) (*evidence, error) {
+	e := &evidence{}
+	id := job.ScheduleExecutionID(j.ID, p.at)
+	events, err := w.History.Execution(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("read history of job %s: %w", j.ID, err)
+	}
+	for n := range events {
+		switch x := &events[n]; x.Type {
+		case job.EventAttempt:
+			e.take(x.Entry.Attempt, &x.Outcome, x.Outcome.Failed() && x.Reason() != "")
+		case job.EventSkipped:
+			e.refused, e.over = x.Disposition, true
+		case job.EventDeferred:
+			e.waits = true
+		}
+	}
+	if e.over {
+		return e, nil
+	}
+	if err := w.records(ctx, p, id, e); err != nil || e.called || e.running || e.over {
+		return e, err
+	}
+	return e, w.covering(ctx, j, p, e)
+}
+
+// records takes account of the records of those attempts of which the history does not tell.
+func (w *Watchdog) records(ctx context.Context, p *place, id string, e *evidence) error {
+	ask, cancel := context.WithTimeout(ctx, w.AskWithin)
+	defer cancel()
+	for range mostAttempts {
+		k := attempts.Key{ExecutionID: id, Attempt: e.attempt + 1}
+		found, err := w.Outcomes.Lookup(ask, []attempts.Key{k})
+		if err != nil {
+			e.hotAway = true
+			return ctx.Err()
+		}
+		rec := &found[0]
+		if !rec.Exists || rec.Outcome == nil {
+			e.running = rec.Exists && rec.Running && !rec.Released
+			return nil
+		}
+		o := rec.Outcome
+		e.take(k.Attempt, o, o.Failed() && (!o.Retryable || k.Attempt >= p.Def.Retry.MaxAttempts))
+		if e.over {
+			return nil
+		}
+		e.attempt = k.Attempt
+	}
+	return nil
+}
+
+// covering looks for the run of skipped instants to which an occurrence belongs.
+func (w *Watchdog) covering(ctx context.Context, j *job.Job, p *place, e *evidence) error {
+	const read = 20
+	events, err := w.History.Executions(ctx, jobstore.OfJob(j), jobstore.Cursor{NominalAt: p.at}.Schedules(j.ID), p.at.Add(-jobstore.HistoryTTL), read)
+	if err != nil {
+		return fmt.Errorf("read history of job %s: %w", j.ID, err)
+	}
+	for n := range events {
+		if x := &events[n]; x.Type == job.EventSkipped && !p.at.Before(x.Skipped.From) && !p.at.After(x.Skipped.To) {
+			e.refused, e.over = x.Disposition, true
+		}
+	}
+	return nil
+}
