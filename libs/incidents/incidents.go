@@ -78,7 +78,8 @@ type Incident struct {
 	// Cause and Reason are those of the first occurrence, when it was noticed.
 	Cause  Cause  `json:"cause"`
 	Reason string `json:"reason"`
-	// First and Last are the nominal instants of the first and the last occurrence that missed the deadline, Missed is how many did.
+	// First and Last are the nominal instants of the first and the last occurrence that missed the deadline, Missed is how many did. Of one before
+	// that in the id it may be known later that it missed it.
 	First  time.Time `json:"first"`
 	Last   time.Time `json:"last"`
 	Missed int       `json:"missed"`
@@ -171,8 +172,9 @@ func (s Store) Watched(ctx context.Context, slice int, after Watched, limit int)
 
 // Judged is how far occurrences of a job were held against one of its deadlines.
 type Judged struct {
-	// Until: every occurrence with a nominal instant before it was.
-	Until time.Time `json:"until"`
+	// Until, by definition: every occurrence with a nominal instant before it was, but for those in Aside, of which nothing can be told yet.
+	Until map[string]time.Time `json:"until,omitempty"`
+	Aside []time.Time          `json:"aside,omitempty"`
 	// Open is the incident that has not ended; nil for none.
 	Open *Incident `json:"open,omitempty"`
 }
@@ -226,7 +228,11 @@ func (s Store) Put(ctx context.Context, i *Incident) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Lists.PutItem(ctx, dayOf(i.First), jobstore.Item{Name: name(i.Tenant, i.ID, i.First), Value: value}); err != nil {
+	at, ok := parseID(i.ID)
+	if !ok {
+		return fmt.Errorf("write incident %s: %w", i.ID, ErrBadCursor)
+	}
+	if err := s.Lists.PutItem(ctx, dayOf(at), jobstore.Item{Name: name(i.Tenant, i.ID, at), Value: value}); err != nil {
 		return fmt.Errorf("write incident %s: %w", i.ID, err)
 	}
 	return nil

@@ -158,6 +158,10 @@ type Account struct {
 	// answered with 409.
 	Resumed  map[string]bool
 	Refusals []Refusal
+	// Incidents are those that a client was shown at the end, nil if none asked. NoticesWithin is how long after a missed deadline its incident
+	// begins at the latest; 0 if that is not known.
+	Incidents     []Incident
+	NoticesWithin time.Duration
 	// Keyed are the registrations with a key, and ByKey is which job a client was shown near the end that asked for a key.
 	Keyed []Keyed
 	ByKey map[string]string
@@ -233,6 +237,7 @@ func Check(a *Account) []Violation {
 	checkOwed(r, a, i)
 	checkKeys(r, a)
 	checkOperations(r, a, i)
+	checkIncidents(r, a, i)
 	return r.violations
 }
 

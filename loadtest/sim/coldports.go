@@ -150,7 +150,9 @@ func (c settings) Items(ctx context.Context, list, after string, limit int) ([]j
 	return through(ctx, c.p, opItems, list, func(ctx context.Context) ([]jobstore.Item, error) { return c.p.w.cold.Items(ctx, list, after, limit) })
 }
 
-func (c settings) RemoveList(ctx context.Context, list string) error { return c.p.w.cold.RemoveList(ctx, list) }
+func (c settings) RemoveList(ctx context.Context, list string) error {
+	return c.p.w.cold.RemoveList(ctx, list)
+}
 
 var (
 	opPut       = newOp("cold", "Put", WriteMany, often)

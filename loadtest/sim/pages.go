@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"time"
@@ -20,6 +21,7 @@ func (w *world) read() {
 	w.listed = w.pages("/jobs", "job_id")
 	w.readByKey()
 	w.readOperations()
+	w.readIncidents()
 	ids := w.standing()
 	for n := range min(readJobs, len(ids)) {
 		id := ids[(int(w.faults.dice.roll("reads")*float64(len(ids)))+n)%len(ids)]
@@ -113,6 +115,36 @@ func (w *world) pages(path, member string) map[string]int {
 		cursor, _ := page["next_cursor"].(string)
 		if cursor == "" {
 			return n
+		}
+		query = "?limit=" + pageSize + "&cursor=" + url.QueryEscape(cursor)
+	}
+}
+
+// readIncidents notes the incidents that a client is shown near the end.
+func (w *world) readIncidents() {
+	list := []ledger.Incident{}
+	for query := "?limit=" + pageSize; ; {
+		answer, ok := w.request("reader", http.StatusOK, http.MethodGet, "/incidents"+query, nil)
+		if !ok {
+			return
+		}
+		items, _ := answer["items"].([]any)
+		for _, x := range items {
+			var i ledger.Incident
+			text, err := json.Marshal(x)
+			if err == nil {
+				err = json.Unmarshal(text, &i)
+			}
+			if err != nil {
+				w.violate("API", "", "an incident is %v: %v", x, err)
+				return
+			}
+			list = append(list, i)
+		}
+		cursor, _ := answer["next_cursor"].(string)
+		if cursor == "" {
+			w.incidents = list
+			return
 		}
 		query = "?limit=" + pageSize + "&cursor=" + url.QueryEscape(cursor)
 	}

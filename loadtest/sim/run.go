@@ -176,9 +176,12 @@ func (w *world) account(until time.Time) *ledger.Account {
 		Deleted: w.deleted, Listed: w.listed, Executions: w.executions, Shown: w.shown, ShownBefore: w.shownBefore, Keyed: w.keyed, ByKey: w.byKey,
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
+	if w.variant == nil {
+		a.Incidents = w.incidents
+	}
 	switch w.faults.weather.Name { // in the others a settler may stand still for as long as the faults last
 	case calm.Name:
-		a.TellsWithin = 100 * time.Millisecond
+		a.TellsWithin, a.NoticesWithin = 100*time.Millisecond, 30*time.Second
 	case "network":
 		a.TellsWithin = 4 * time.Minute
 	}

@@ -47,6 +47,13 @@ func scripts(d dice, began time.Time) [][]script {
 		}
 		s.body["missed_run_policy"] = pick(d, []string{"skip", "fire_once", "backfill"}, "missed/%s", n)
 		s.body["catch_up_window"] = pick(d, []string{"10s", "1m"}, "window/%s", n)
+		if d.roll("deadlines/%s", n) < 0.5 {
+			s.body["owner"] = "the team of " + n
+			s.body["sla"] = map[string]any{
+				"start_within":  pick(d, []string{"1s", "5s", "30s"}, "start within/%s", n),
+				"finish_within": pick(d, []string{"3s", "20s", "2m"}, "finish within/%s", n),
+			}
+		}
 		s.body["precision"] = pick(d, []string{"standard", "standard", "fast", "precise"}, "precision/%s", n)
 		plan(d, &s, behaviour)
 		if s.body["type"] != "one_shot" {

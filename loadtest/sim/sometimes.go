@@ -60,6 +60,10 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 	for _, o := range a.Operations {
 		n["an operation that was "+o.Status]++
 	}
+	for _, i := range a.Incidents {
+		n["an incident of "+i.Deadline+" because of "+i.Cause]++
+		n["an incident that is "+i.Status]++
+	}
 	for _, list := range a.ShownBefore {
 		n["an occurrence that an account showed as ended"] += len(list)
 	}

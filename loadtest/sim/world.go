@@ -104,6 +104,7 @@ type world struct {
 	redriven   int
 	// operations are those that were answered, unanswered the jobs for which one was asked for and not answered yet.
 	operations []ledger.Operation
+	incidents  []ledger.Incident
 	unanswered map[string]bool
 	// lostEntries are the jobs whose schedules lost the entry from which they go on.
 	lostEntries map[string]bool

@@ -98,7 +98,7 @@ type Deps struct {
 	History  jobstore.History
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
-	Outcomes attempts.Outcomes
+	Records  attempts.Records
 	Log      dispatch.Log
 	Coord    coord.Coordinator
 	Logger   *slog.Logger
@@ -251,7 +251,7 @@ func (s *Service) audit(ctx context.Context) (end func()) {
 	}
 	running.Go(func() { b.Run(ctx) })
 	w := &watch.Watchdog{
-		Config: watch.DefaultConfig(), Jobs: d.Jobs, Pending: d.Pending, History: d.History, Settings: d.Settings, Hot: d.Hot, Outcomes: d.Outcomes,
+		Config: watch.DefaultConfig(), Jobs: d.Jobs, Pending: d.Pending, History: d.History, Settings: d.Settings, Hot: d.Hot, Records: d.Records,
 		Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.watch,
 	}
 	running.Go(func() { w.Run(ctx) })

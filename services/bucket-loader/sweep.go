@@ -296,7 +296,7 @@ func (s *Service) missing(ctx context.Context, entries []job.Entry, now time.Tim
 		if err != nil {
 			return nil, err
 		}
-		records, err := s.deps.Outcomes.Lookup(ctx, keys)
+		records, err := s.deps.Records.Lookup(ctx, keys)
 		if err != nil {
 			return nil, err
 		}

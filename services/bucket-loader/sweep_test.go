@@ -73,7 +73,7 @@ func newLoading(t *testing.T, partitions int) *loading {
 	})
 	l := &loading{cold: &counting{Pending: embedded.NewPending(db)}}
 	l.Service, err = New(DefaultConfig(), Deps{
-		Pending: l.cold, Hot: embedded.NewHotBuckets(db.Incarnation(), partitions, 0), Outcomes: records, Log: log,
+		Pending: l.cold, Hot: embedded.NewHotBuckets(db.Incarnation(), partitions, 0), Records: records, Log: log,
 		Coord: embedded.NewCoordinator(db), Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

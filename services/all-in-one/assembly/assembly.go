@@ -75,7 +75,7 @@ func JobAPI(cfg jobapi.Config, p *Ports, s Surroundings) (*jobapi.Service, error
 // BucketLoader makes a bucket-loader.
 func BucketLoader(cfg bucketloader.Config, p *Ports, s Surroundings) (*bucketloader.Service, error) {
 	return bucketloader.New(cfg, bucketloader.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Outcomes: p.Records, Log: p.Log, Coord: p.Coord,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
 		Logger: s.of("bucket-loader"), Metrics: s.Metrics, Clock: s.Clock,
 	})
 }

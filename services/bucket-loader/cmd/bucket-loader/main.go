@@ -69,7 +69,7 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	cfg.Schedules.Rate, cfg.Schedules.Pause = int(s.ScheduleAuditRate), time.Duration(s.ScheduleAuditPause)
 	return bucketloader.New(cfg, bucketloader.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
-		History: m.History(cassandra.NewHistory(store)), Settings: m.Settings(cassandra.NewSettings(store)), Hot: m.Buckets(hot.Buckets), Outcomes: m.Records(hot.Records), Log: m.Log(log),
+		History: m.History(cassandra.NewHistory(store)), Settings: m.Settings(cassandra.NewSettings(store)), Hot: m.Buckets(hot.Buckets), Records: m.Records(hot.Records), Log: m.Log(log),
 		Coord: m.Coordinator(coordinator), Logger: p.Logger, Metrics: p.Metrics,
 	})
 }

@@ -2,12 +2,15 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/schedule"
 )
@@ -17,11 +20,16 @@ const (
 	rowWithin = 10 * time.Minute
 	// idle is the pause before a job is looked at again of which nothing is due, soon that before one is of which something may be on its way.
 	idle, soon = 5 * time.Minute, 30 * time.Second
+	// calm is how far the next deadline of a job must be for its incident to end with the late end of the last occurrence. Otherwise the next
+	// one that meets its deadline ends it.
+	calm = 10 * time.Minute
 	// noteEvery is how often it is noted how far a job was judged, while no incident begins or ends; tellEvery how often an open incident is
 	// written that has grown.
 	noteEvery, tellEvery = 5 * time.Minute, 10 * time.Second
-	// maxDefinitions bounds the definitions of a job of which occurrences are judged together.
-	maxDefinitions = 20
+	// maxAside bounds the occurrences of a job of which nothing can be told yet: beyond it the oldest is given up.
+	maxAside = 100
+	// maxDefinitions bounds the definitions of a job that are watched: the oldest beyond it are given up.
+	maxDefinitions = 100
 )
 
 // segment is a definition and until where it was in force.
@@ -29,16 +37,32 @@ type segment struct {
 	*occurrence.Series
 	// until is where its instants end, made when the definition was made: what was due before then has no deadline.
 	until, made time.Time
+	// superseded is set once it is known where it ended.
+	superseded bool
 }
 
-// next returns the first instant at or after one that has a deadline.
-func (s *segment) next(from time.Time) (time.Time, bool) {
-	at, ok := s.Plan.First(job.Later(from, s.Def.EffectiveAt))
-	return at, ok && at.Before(s.until)
+// place is an occurrence and its deadline.
+type place struct {
+	*segment
+	at, due, deadline time.Time
+}
+
+// place returns an occurrence of a segment.
+func (s *segment) place(d incidents.Deadline, at time.Time) place {
+	due := s.Plan.ScheduledFor(at)
+	return place{segment: s, at: at, due: due, deadline: due.Add(d.Of(s.Def))}
 }
 
 // far is after every instant.
 var far = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// look is what one look at a job works with.
+type look struct {
+	*subject
+	job      *job.Job
+	segments []*segment // the oldest first
+	now      time.Time
+}
 
 // judge holds the occurrences of a job against its deadlines, as far as they are due, and returns when to look at it again; zero for never.
 func (w *Watchdog) judge(ctx context.Context, s *subject, j *job.Job) (again time.Time, err error) {
@@ -47,41 +71,33 @@ func (w *Watchdog) judge(ctx context.Context, s *subject, j *job.Job) (again tim
 		if now.Sub(s.changed) < rowWithin {
 			return now.Add(soon), nil
 		}
-		return w.end(ctx, s, "")
+		return time.Time{}, w.end(ctx, s, "The job is gone.")
 	}
-	if j.Deleted || j.Status == job.StatusCancelled {
-		return w.end(ctx, s, "The job was cancelled.")
+	if s.unnoted || s.stale && now.Sub(s.noted) >= noteEvery {
+		if err := w.note(ctx, s); err != nil {
+			return now, err
+		}
 	}
-	segments, err := w.segments(ctx, s, j, now)
-	if err != nil {
+	l := &look{subject: s, job: j, now: now}
+	if err := w.segments(ctx, l); err != nil {
 		return now, err
 	}
 	again = now.Add(idle)
 	if now.Sub(s.changed) < rowWithin {
 		again = now.Add(soon) // the row may be on its way
 	}
-	over := true
 	for _, d := range incidents.Deadlines() {
-		at, err := w.judgeLine(ctx, s, j, segments, d)
+		at, err := w.judgeLine(ctx, l, d)
 		if err != nil {
 			return now, err
 		}
-		if !at.IsZero() {
-			over = false
-			again = earlier(again, at)
-		}
+		again = earlier(again, at)
 	}
-	for _, l := range s.lines {
-		if err := w.write(ctx, l); err != nil {
-			return now, err
-		}
+	left, err := w.forget(ctx, l)
+	if err != nil || left {
+		return again, err
 	}
-	if s.stale && now.Sub(s.noted) >= noteEvery {
-		if err := w.note(ctx, s); err != nil {
-			return now, err
-		}
-	}
-	return w.forget(ctx, s, j, over, again)
+	return time.Time{}, w.end(ctx, s, "The job has no further occurrence with a deadline.")
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -91,260 +107,371 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// forget removes the definitions of a job from its list that are over: those before the row's, when all was judged of them; the row's, when it
-// names no instant any more; and those of which the row never came.
-func (w *Watchdog) forget(ctx context.Context, s *subject, j *job.Job, over bool, again time.Time) (time.Time, error) {
-	now := w.Clock.Now()
-	judged := j.Definition.EffectiveAt
-	for _, l := range s.lines {
-		judged = earlier(judged, l.Until)
+// segments finds the definitions of a job of which occurrences are to be judged: those that are listed, and came into the row.
+func (w *Watchdog) segments(ctx context.Context, l *look) error {
+	j := l.job
+	if id := j.Definition.ID; j.Definition.Deadlines != (job.Deadlines{}) && !l.over[id] && !slices.Contains(l.definitions, id) {
+		l.definitions = append(l.definitions, id) // it was listed before it came into the row
 	}
-	var left []string
-	for _, id := range s.definitions {
-		before := id < j.Definition.ID && (over || !judged.Before(j.Definition.EffectiveAt))
-		ended := id == j.Definition.ID && over && j.Status == job.StatusActive
-		never := id > j.Definition.ID && now.Sub(s.changed) > rowWithin
-		if !before && !ended && !never {
-			left = append(left, id)
+	slices.Sort(l.definitions)
+	for _, id := range l.definitions {
+		s := l.known[id]
+		switch {
+		case id > j.Definition.ID:
 			continue
-		}
-		if err := w.store().Unwatch(ctx, incidents.Watched{JobID: s.id, DefinitionID: id}); err != nil {
-			return now, err
-		}
-	}
-	if s.definitions = left; len(left) > 0 {
-		return again, nil
-	}
-	return w.end(ctx, s, "The schedule has ended.")
-}
-
-// end closes what is open of a job, and stops watching it.
-func (w *Watchdog) end(ctx context.Context, s *subject, why string) (time.Time, error) {
-	for _, l := range s.lines {
-		if err := w.close(ctx, s, l, why); err != nil {
-			return w.Clock.Now(), err
-		}
-	}
-	for _, id := range s.definitions {
-		if err := w.store().Unwatch(ctx, incidents.Watched{JobID: s.id, DefinitionID: id}); err != nil {
-			return w.Clock.Now(), err
-		}
-	}
-	return time.Time{}, w.store().ForgetJob(ctx, s.id)
-}
-
-// segments returns the definitions of a job of which occurrences are to be judged yet, the oldest first.
-func (w *Watchdog) segments(ctx context.Context, s *subject, j *job.Job, now time.Time) (list []segment, err error) {
-	until := far
-	for _, l := range s.lines {
-		// What nobody has watched for too long is not judged any more.
-		l.Until = job.Later(l.Until, now.Add(-job.MaxDeadline-w.Behind))
-		until = earlier(until, l.Until)
-	}
-	end, d, page := far, j.Definition, []job.Definition(nil)
-	for range maxDefinitions {
-		if d.EffectiveAt.Before(end) {
-			def := d
-			plan, err := schedule.Compile(def.Schedule, j.ID)
+		case s != nil && (s.superseded || id == j.Definition.ID):
+		case id == j.Definition.ID:
+			var err error
+			if s, err = compile(j, j.Definition, far); err != nil {
+				return err
+			}
+		default:
+			d, ends, err := w.Jobs.Definition(ctx, j.ID, id)
+			if errors.Is(err, jobstore.ErrNotFound) {
+				l.known[id] = nil
+				continue // it never was the row's
+			}
 			if err != nil {
-				return nil, fmt.Errorf("read the schedule of job %s: %w", j.ID, err)
+				return fmt.Errorf("read definition %s: %w", id, err)
 			}
-			series := &occurrence.Series{JobID: j.ID, Tenant: j.Tenant, Def: &def, Plan: plan}
-			if end != far {
-				series.EndsAt = end
+			if s, err = compile(j, d, j.Definition.EndOf(ends)); err != nil {
+				return err
 			}
-			list = append(list, segment{Series: series, until: series.Until(end), made: job.DefinedAt(def.ID)})
-			end = d.EffectiveAt
+			s.superseded = true
 		}
-		if !until.Before(end) || job.FirstDefinition(j.ID, d.ID) {
-			break
-		}
-		if len(page) == 0 {
-			if page, err = w.Jobs.Definitions(ctx, j.ID, d.ID, 5); err != nil {
-				return nil, fmt.Errorf("read definitions of job %s: %w", j.ID, err)
-			}
-			if len(page) == 0 {
-				break
-			}
-		}
-		d, page = page[0], page[1:]
+		l.known[id] = s
+		l.segments = append(l.segments, s)
 	}
-	slices.Reverse(list)
-	return list, nil
+	return nil
 }
 
-// place is an occurrence and its deadline.
-type place struct {
-	*segment
-	at, due, deadline time.Time
+// compile returns the segment of a definition that was in force until an end.
+func compile(j *job.Job, d job.Definition, end time.Time) (*segment, error) {
+	d.Target.Body, d.Target.Headers = nil, nil // many of them are held
+	plan, err := schedule.Compile(d.Schedule, j.ID)
+	if err != nil {
+		return nil, fmt.Errorf("read the schedule of job %s: %w", j.ID, err)
+	}
+	series := &occurrence.Series{JobID: j.ID, Tenant: j.Tenant, Def: &d, Plan: plan}
+	if end != far {
+		series.EndsAt = end
+	}
+	return &segment{Series: series, until: series.Until(end), made: job.DefinedAt(d.ID)}, nil
 }
 
-// nextOf returns the first occurrence of segments, at or after an instant, that has a deadline.
-func nextOf(segments []segment, d incidents.Deadline, from time.Time) (p place, ok bool) {
-	for n := range segments {
-		s := &segments[n]
-		within := d.Of(s.Def)
-		if within == 0 {
+// next returns the first occurrence of a segment that was not held against a deadline, or that nobody has watched for too long; ok is false if
+// there is none, or if a cancel came before its deadline.
+func (w *Watchdog) next(l *look, s *segment, d incidents.Deadline) (p place, ok bool) {
+	within := d.Of(s.Def)
+	if within == 0 {
+		return p, false
+	}
+	from := job.Later(l.lines[d].Until[s.Def.ID], l.now.Add(-within-w.Behind))
+	at, ok := s.Plan.First(job.Later(from, s.Def.EffectiveAt))
+	if !ok || !at.Before(s.until) {
+		return p, false
+	}
+	p = s.place(d, at)
+	return p, l.job.Status != job.StatusCancelled || at.Before(l.job.EndsAt) && p.deadline.Before(l.job.EndsAt)
+}
+
+// nextOf returns the occurrence whose deadline is the next. Instants after a pause are left to the resume.
+func (w *Watchdog) nextOf(l *look, d incidents.Deadline) (next place, ok bool) {
+	for _, s := range l.segments {
+		p, found := w.next(l, s, d)
+		if !found || l.job.Status == job.StatusPaused && p.at.After(l.job.PausedAt) {
 			continue
 		}
-		if at, ok := s.next(from); ok {
-			due := s.Plan.ScheduledFor(at)
-			return place{segment: s, at: at, due: due, deadline: due.Add(within)}, true
+		if !ok || p.deadline.Before(next.deadline) {
+			next, ok = p, true
 		}
 	}
-	return p, false
+	return next, ok
 }
 
-// judgeLine holds the occurrences of a job against one deadline, as far as they are due, and returns when the next is; zero for never.
-func (w *Watchdog) judgeLine(ctx context.Context, s *subject, j *job.Job, segments []segment, d incidents.Deadline) (again time.Time, err error) {
-	l := s.lines[d]
+// judgeLine holds the occurrences of a job against one deadline, as far as they are due, and returns when to look at it again.
+func (w *Watchdog) judgeLine(ctx context.Context, l *look, d incidents.Deadline) (again time.Time, err error) {
+	line := l.lines[d]
+	if err := w.judgeAside(ctx, l, d); err != nil {
+		return again, err
+	}
+	if err := w.flush(ctx, line); err != nil {
+		return again, err
+	}
 	for range w.AtOnce {
-		now := w.Clock.Now()
-		p, ok := nextOf(segments, d, l.Until)
-		if ok && j.Status == job.StatusPaused && p.at.After(j.PausedAt) {
-			return now.Add(idle), w.close(ctx, s, l, "The job was paused.") // a resume decides about what comes now
-		}
-		from := p.deadline.Add(w.Settle)
-		if !ok {
-			from = time.Time{}
-		}
-		if !ok || now.Before(from) {
-			return w.recheck(ctx, s, j, segments, d, from)
+		p, ok := w.nextOf(l, d)
+		if !ok || l.now.Before(p.deadline.Add(w.Settle)) {
+			from := far
+			if ok {
+				from = p.deadline.Add(w.Settle)
+			}
+			if again, err = w.recheck(ctx, l, d, from); len(line.Aside) > 0 {
+				again = earlier(again, l.now.Add(w.Again))
+			}
+			return again, err
 		}
 		v := verdict{kind: excused}
 		if !p.due.Before(p.made) {
-			if v, err = w.weigh(ctx, j, &p, d); err != nil {
+			if v, err = w.weigh(ctx, l.job, &p, d); err != nil {
 				return again, err
 			}
 		}
-		switch {
-		case v.kind == undecided && now.Sub(p.deadline) < w.Settle+w.Undecided:
-			return now.Add(w.Again), nil
-		case v.kind == undecided:
-			w.Metrics.undecided.Inc()
-		}
-		w.Metrics.judged.Inc()
-		l.Until, s.stale = p.at.Add(time.Millisecond), true
-		switch v.kind {
-		case missed:
-			err = w.miss(ctx, s, j, &p, d, v)
-		case met:
-			err = w.close(ctx, s, l, fmt.Sprintf("The occurrence of %s met the deadline.", text(p.at)))
-		}
-		if err != nil {
+		if err := w.settle(ctx, l, &p, d, v); err != nil {
 			return again, err
 		}
 	}
-	return w.Clock.Now(), nil // there is more, and others come first
+	return l.now, nil // there is more, and others come first
+}
+
+// settle notes what a look at an occurrence came to. If that fails, the occurrence is looked at again.
+func (w *Watchdog) settle(ctx context.Context, l *look, p *place, d incidents.Deadline, v verdict) error {
+	line := l.lines[d]
+	before, aside, open := line.Until[p.Def.ID], slices.Clone(line.Aside), line.Open
+	line.Until[p.Def.ID], l.stale = p.at.Add(time.Millisecond), true
+	if v.kind == undecided {
+		if line.Aside = append(slices.Clip(line.Aside), p.at); len(line.Aside) > maxAside {
+			line.Aside = line.Aside[1:]
+			w.Metrics.undecided.Inc()
+		}
+	}
+	w.Metrics.judged.Inc()
+	err := w.tell(ctx, l, p, d, v)
+	if err != nil {
+		line.Until[p.Def.ID], line.Aside, line.Open = before, aside, open
+	}
+	return err
+}
+
+// tell begins, carries on or ends an incident, as an occurrence missed or met its deadline.
+func (w *Watchdog) tell(ctx context.Context, l *look, p *place, d incidents.Deadline, v verdict) error {
+	line := l.lines[d]
+	switch {
+	case v.kind == missed:
+		return w.miss(ctx, l, p, d, v)
+	case v.kind == met && line.Open != nil && p.at.After(line.Open.Last):
+		return w.close(ctx, l.subject, line, fmt.Sprintf("The occurrence of %s met the deadline.", text(p.at)))
+	}
+	return nil
 }
 
 // text is an instant as reasons show it.
 func text(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
 
-// recheck returns when a job is looked at again whose next deadline is due at an instant; zero for both if there is none. While its last
-// occurrence has missed one, and the next is far, that is before: as soon as the occurrence has happened, the incident is over.
-func (w *Watchdog) recheck(
-	ctx context.Context, s *subject, j *job.Job, segments []segment, d incidents.Deadline, from time.Time,
-) (again time.Time, err error) {
-	l, soon := s.lines[d], w.Clock.Now().Add(soon)
-	if l.Open == nil || !from.IsZero() && from.Before(soon) {
-		return from, nil
-	}
-	happened, ended, err := w.happened(ctx, j, segments, d, l.Open.Last)
-	switch {
-	case err != nil:
-		return from, err
-	case happened:
-		return from, w.close(ctx, s, l, fmt.Sprintf("The occurrence of %s has happened, late.", text(l.Open.Last)))
-	case from.IsZero() && ended:
-		return from, w.close(ctx, s, l, "The schedule has no further occurrence with this deadline.")
-	case from.IsZero():
-		return soon, nil
-	}
-	return earlier(from, soon), nil
-}
-
-// happened reports whether an occurrence has begun, or has succeeded; ended, whether it will not any more.
-func (w *Watchdog) happened(
-	ctx context.Context, j *job.Job, segments []segment, d incidents.Deadline, at time.Time,
-) (happened, ended bool, err error) {
-	for n := range segments {
-		if s := &segments[n]; !at.Before(s.Def.EffectiveAt) && at.Before(s.until) {
-			p := place{segment: s, at: at, due: s.Plan.ScheduledFor(at)}
-			e, err := w.look(ctx, j, &p)
-			if err != nil {
-				return false, false, err
+// judgeAside looks again at the occurrences of which nothing could be told.
+func (w *Watchdog) judgeAside(ctx context.Context, l *look, d incidents.Deadline) error {
+	line := l.lines[d]
+	for _, at := range slices.Clone(line.Aside) {
+		p, ok := l.placeOf(d, at)
+		v := verdict{kind: excused}
+		if ok {
+			var err error
+			if v, err = w.weigh(ctx, l.job, &p, d); err != nil {
+				return err
 			}
-			if d == incidents.StartWithin {
-				return e.called, e.over, nil
-			}
-			return !e.succeeded.IsZero(), e.over, nil
+		}
+		if v.kind == undecided && l.now.Sub(p.deadline) < w.Settle+w.Undecided {
+			continue
+		}
+		if v.kind == undecided {
+			w.Metrics.undecided.Inc()
+		}
+		aside, open := line.Aside, line.Open
+		line.Aside, l.stale = slices.DeleteFunc(slices.Clone(aside), at.Equal), true
+		if err := w.tell(ctx, l, &p, d, v); err != nil {
+			line.Aside, line.Open = aside, open
+			return err
 		}
 	}
-	return false, true, nil
-}
-
-// miss notes that an occurrence missed a deadline: with the first, an incident begins.
-func (w *Watchdog) miss(ctx context.Context, s *subject, j *job.Job, p *place, d incidents.Deadline, v verdict) error {
-	l, now := s.lines[d], job.Instant(w.Clock.Now())
-	if l.Open != nil {
-		open := *l.Open
-		open.Last, open.Missed = p.at, open.Missed+1
-		l.Open, l.behind = &open, true
-		return w.write(ctx, l)
-	}
-	i := &incidents.Incident{
-		ID: incidents.ID(j.ID, d, p.at), Tenant: j.Tenant, JobID: j.ID, JobName: j.Name, Owner: j.Owner, Deadline: d, Within: d.Of(p.Def),
-		Cause: v.cause, Reason: v.reason, First: p.at, Last: p.at, Missed: 1, DeadlineAt: p.deadline, NoticedAt: now,
-	}
-	if err := w.store().Put(ctx, i); err != nil {
-		return err
-	}
-	l.Open, l.written, l.behind = i, now, false
-	w.Metrics.incidents.WithLabelValues(string(d), string(v.cause)).Inc()
-	w.Logger.Warn("a job has missed a deadline", "job_id", j.ID, "tenant", j.Tenant, "deadline", d, "reason", v.cause)
-	return w.note(ctx, s)
-}
-
-// write writes an open incident that has grown, unless that was done just before.
-func (w *Watchdog) write(ctx context.Context, l *line) error {
-	now := w.Clock.Now()
-	if l.Open == nil || !l.behind || now.Sub(l.written) < tellEvery {
-		return nil
-	}
-	if err := w.store().Put(ctx, l.Open); err != nil {
-		return err
-	}
-	l.written, l.behind = now, false
 	return nil
 }
 
-// close ends the open incident of a line, if there is one.
-func (w *Watchdog) close(ctx context.Context, s *subject, l *line, why string) error {
-	if l.Open == nil {
+// placeOf returns the occurrence of an instant; ok is false if its definition is not watched any more.
+func (l *look) placeOf(d incidents.Deadline, at time.Time) (p place, ok bool) {
+	for _, s := range l.segments {
+		if !at.Before(s.Def.EffectiveAt) && at.Before(s.until) {
+			return s.place(d, at), true
+		}
+	}
+	return p, false
+}
+
+// recheck returns when a job is looked at again whose next deadline is settled at an instant, far if there is none. While its last occurrence has
+// missed one, that is before: it ends the incident if it happens long before the next.
+func (w *Watchdog) recheck(ctx context.Context, l *look, d incidents.Deadline, from time.Time) (again time.Time, err error) {
+	line := l.lines[d]
+	if line.Open == nil || from.Before(l.now.Add(calm)) {
+		return from, nil
+	}
+	why := ""
+	switch {
+	case l.job.Status == job.StatusPaused:
+		why = "The job was paused."
+	case l.job.Status == job.StatusCancelled:
+		why = "The job was cancelled."
+	case from == far && d.Of(&l.job.Definition) == 0:
+		why = "The job has no such deadline any more."
+	default:
+		happened, ended, err := w.happened(ctx, l, d, line.Open.Last)
+		switch {
+		case err != nil:
+			return from, err
+		case happened:
+			why = fmt.Sprintf("The occurrence of %s has happened, late.", text(line.Open.Last))
+		case from == far && ended:
+			why = "The job has no further occurrence with this deadline."
+		default:
+			return l.now.Add(soon), nil
+		}
+	}
+	return from, w.close(ctx, l.subject, line, why)
+}
+
+// happened reports whether an occurrence has begun, or has succeeded; ended, whether it will not any more.
+func (w *Watchdog) happened(ctx context.Context, l *look, d incidents.Deadline, at time.Time) (happened, ended bool, err error) {
+	p, ok := l.placeOf(d, at)
+	if !ok {
+		return false, true, nil
+	}
+	e, err := w.gather(ctx, l.job, &p)
+	if err != nil {
+		return false, false, err
+	}
+	if d == incidents.StartWithin {
+		return e.called, e.over, nil
+	}
+	return !e.succeeded.IsZero(), e.over, nil
+}
+
+// forget takes the definitions of a job off its list of which nothing is left to judge, and those that never came into the row. It reports
+// whether any is left.
+func (w *Watchdog) forget(ctx context.Context, l *look) (left bool, err error) {
+	open := false
+	for _, line := range l.lines {
+		open = open || line.Open != nil
+	}
+	for n, id := range slices.Clone(l.definitions) {
+		s, current := l.known[id], id == l.job.Definition.ID
+		keep := s != nil && (w.owes(l, s) || current && open)
+		if id > l.job.Definition.ID || s == nil {
+			keep = l.now.Sub(l.changed) < rowWithin
+		}
+		if len(l.definitions)-n > maxDefinitions && !current {
+			keep = false
+			w.Metrics.undecided.Inc()
+		}
+		if keep {
+			left = true
+			continue
+		}
+		if err := w.store().Unwatch(ctx, incidents.Watched{JobID: l.id, DefinitionID: id}); err != nil {
+			return true, err
+		}
+		l.definitions = slices.DeleteFunc(l.definitions, func(x string) bool { return x == id })
+		delete(l.known, id)
+		l.over[id] = true
+		for _, line := range l.lines {
+			delete(line.Until, id)
+		}
+	}
+	return left, nil
+}
+
+// owes reports whether an occurrence of a segment is to be held against a deadline yet.
+func (w *Watchdog) owes(l *look, s *segment) bool {
+	for d, line := range l.lines {
+		if _, ok := w.next(l, s, d); ok {
+			return true
+		}
+		if slices.ContainsFunc(line.Aside, func(at time.Time) bool { return !at.Before(s.Def.EffectiveAt) && at.Before(s.until) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// end closes what is open of a job, and forgets it.
+func (w *Watchdog) end(ctx context.Context, s *subject, why string) error {
+	for _, line := range s.lines {
+		if err := w.close(ctx, s, line, why); err != nil {
+			return err
+		}
+	}
+	for _, id := range s.definitions {
+		if err := w.store().Unwatch(ctx, incidents.Watched{JobID: s.id, DefinitionID: id}); err != nil {
+			return err
+		}
+	}
+	return w.store().ForgetJob(ctx, s.id)
+}
+
+// miss tells that an occurrence missed a deadline: with the first, an incident begins. It is noted before it is written, so whoever carries on
+// after a crash knows that it is to be written, and closed.
+func (w *Watchdog) miss(ctx context.Context, l *look, p *place, d incidents.Deadline, v verdict) error {
+	line, now := l.lines[d], job.Instant(w.Clock.Now())
+	line.behind = true
+	if line.Open != nil {
+		open := *line.Open
+		open.First, open.Last, open.Missed = earlier(open.First, p.at), job.Later(open.Last, p.at), open.Missed+1
+		line.Open = &open
 		return nil
 	}
-	i := *l.Open
+	j := l.job
+	line.Open, line.written = &incidents.Incident{
+		ID: incidents.ID(j.ID, d, p.at), Tenant: j.Tenant, JobID: j.ID, JobName: j.Name, Owner: j.Owner, Deadline: d, Within: d.Of(p.Def),
+		Cause: v.cause, Reason: v.reason, First: p.at, Last: p.at, Missed: 1, DeadlineAt: p.deadline, NoticedAt: now,
+	}, time.Time{}
+	if err := w.note(ctx, l.subject); err != nil {
+		return err
+	}
+	w.Metrics.incidents.WithLabelValues(string(d), string(v.cause)).Inc()
+	w.Logger.Warn("a job has missed a deadline", "job_id", j.ID, "tenant", j.Tenant, "deadline", d, "reason", v.cause)
+	if err := w.flush(ctx, line); err != nil {
+		w.Logger.Warn("an incident cannot be written, it is tried again", "job_id", j.ID, "error", err)
+	}
+	return nil
+}
+
+// flush writes an open incident that has changed, unless it was written just before.
+func (w *Watchdog) flush(ctx context.Context, line *line) error {
+	now := w.Clock.Now()
+	if line.Open == nil || !line.behind || now.Sub(line.written) < tellEvery {
+		return nil
+	}
+	if err := w.store().Put(ctx, line.Open); err != nil {
+		return err
+	}
+	line.written, line.behind = now, false
+	return nil
+}
+
+// close ends the open incident of a line, if there is one. After a crash before that is noted it is closed again.
+func (w *Watchdog) close(ctx context.Context, s *subject, line *line, why string) error {
+	if line.Open == nil {
+		return nil
+	}
+	i := *line.Open
 	i.ClosedAt, i.Closed = job.Instant(w.Clock.Now()), why
 	if err := w.store().Put(ctx, &i); err != nil {
 		return err
 	}
-	l.Open, l.behind = nil, false
-	w.Logger.Info("a job meets its deadline again, or has none any more", "job_id", s.id, "tenant", i.Tenant, "deadline", i.Deadline, "reason", why)
-	return w.note(ctx, s)
+	line.Open, line.behind, s.unnoted = nil, false, true
+	w.Logger.Info("an incident has ended", "job_id", s.id, "tenant", i.Tenant, "deadline", i.Deadline, "reason", why)
+	if err := w.note(ctx, s); err != nil {
+		w.Logger.Warn("the end of an incident cannot be noted, it is tried again", "job_id", s.id, "error", err)
+	}
+	return nil
 }
 
 // note notes how far a job was judged, and its open incidents.
 func (w *Watchdog) note(ctx context.Context, s *subject) error {
 	how := map[incidents.Deadline]incidents.Judged{}
-	for d, l := range s.lines {
-		if !l.Until.IsZero() {
-			how[d] = l.Judged
-		}
+	for d, line := range s.lines {
+		how[d] = incidents.Judged{Until: maps.Clone(line.Until), Aside: line.Aside, Open: line.Open}
 	}
 	if err := w.store().Note(ctx, s.id, how); err != nil {
+		s.unnoted = true
 		return err
 	}
-	s.stale, s.noted = false, w.Clock.Now()
+	s.stale, s.unnoted, s.noted = false, false, w.Clock.Now()
 	return nil
 }

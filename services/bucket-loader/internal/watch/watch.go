@@ -19,7 +19,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,6 +62,12 @@ func DefaultConfig() Config {
 	}
 }
 
+// Records are what the watchdog asks Redis for of attempts.
+type Records interface {
+	Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.Record, error)
+	Memory(ctx context.Context, jobID string) (attempts.Memory, error)
+}
+
 // Watchdog watches.
 type Watchdog struct {
 	Config
@@ -68,7 +76,7 @@ type Watchdog struct {
 	History    jobstore.History
 	Settings   jobstore.Settings
 	Hot        hotbucket.Buckets
-	Outcomes   attempts.Outcomes
+	Records    Records
 	Partitions int
 	Clock      clock.Clock
 	Logger     *slog.Logger
@@ -83,6 +91,8 @@ type Watchdog struct {
 	// relist is when the lists are read again, expire when old incidents are removed. pass numbers the readings.
 	relist, expire time.Time
 	pass           int
+	// awayUntil is until when Redis is not asked again, in milliseconds, because it did not answer.
+	awayUntil atomic.Int64
 }
 
 // Metrics counts what a watchdog finds.
@@ -128,16 +138,14 @@ type lease struct {
 // Run watches until ctx ends.
 func (w *Watchdog) Run(ctx context.Context) {
 	for pause := w.Tick; run.Sleep(ctx, pause) == nil; {
-		pause = w.Tick
 		mine, err := w.hold(ctx)
 		if err == nil && mine {
 			err = w.step(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			w.Logger.Warn("the watchdog cannot go on, it tries again", "error", err)
-			pause = w.LeaseFor / 3
 		}
-		if !mine {
+		if pause = w.Tick; err != nil || !mine {
 			pause = w.LeaseFor / 3
 		}
 	}
@@ -145,27 +153,33 @@ func (w *Watchdog) Run(ctx context.Context) {
 
 // hold reports whether this process is the one that watches, after it has renewed its lease, or taken one that nobody holds.
 func (w *Watchdog) hold(ctx context.Context) (mine bool, err error) {
-	now := w.Clock.Now()
-	switch {
-	case w.held != nil && now.Before(w.lease.Until.Add(-w.LeaseFor/2)):
-		return true, nil
-	case w.held == nil:
-		stored, err := w.Settings.Setting(ctx, setting)
-		if err != nil {
-			return false, fmt.Errorf("read who watches: %w", err)
-		}
-		if w.lease = (lease{}); stored != nil {
-			if err := json.Unmarshal(stored, &w.lease); err != nil {
-				w.Logger.Warn("who watches cannot be read, and is overwritten", "error", err)
-			}
-		}
-		if now.Before(w.lease.Until.Add(clock.MaxDifference)) {
-			return false, nil
-		}
-		w.jobs = nil
-		return w.swap(ctx, stored, now)
+	if w.held != nil {
+		return w.renew(ctx)
 	}
-	return w.swap(ctx, w.held, now)
+	stored, err := w.Settings.Setting(ctx, setting)
+	if err != nil {
+		return false, fmt.Errorf("read who watches: %w", err)
+	}
+	if w.lease = (lease{}); stored != nil {
+		if err := json.Unmarshal(stored, &w.lease); err != nil {
+			w.Logger.Warn("who watches cannot be read, and is overwritten", "error", err)
+		}
+	}
+	now := w.Clock.Now()
+	if now.Before(w.lease.Until.Add(clock.MaxDifference)) {
+		return false, nil
+	}
+	w.jobs = nil
+	return w.swap(ctx, stored, now)
+}
+
+// renew reports whether this process still is the one that watches, for half of LeaseFor at least.
+func (w *Watchdog) renew(ctx context.Context) (mine bool, err error) {
+	now := w.Clock.Now()
+	if w.held != nil && !now.Before(w.lease.Until.Add(-w.LeaseFor/2)) {
+		return w.swap(ctx, w.held, now)
+	}
+	return w.held != nil, nil
 }
 
 // swap stores a new lease in place of one.
@@ -181,54 +195,76 @@ func (w *Watchdog) swap(ctx context.Context, old []byte, now time.Time) (bool, e
 		return true, nil
 	}
 	w.held = nil // another process holds it, or nobody can tell
+	w.show()
 	if errors.Is(err, jobstore.ErrConflict) {
-		w.tell()
 		return false, nil
 	}
 	return false, fmt.Errorf("say who watches: %w", err)
 }
 
-// step reads the lists, if that is due, and looks at the jobs that are.
+// step reads the lists, if that is due, and looks at the jobs that are. What it cannot read of the lists keeps nobody from being judged.
 func (w *Watchdog) step(ctx context.Context) error {
-	now := w.Clock.Now()
 	if w.jobs == nil {
 		if err := w.begin(ctx); err != nil {
 			w.jobs = nil
 			return err
 		}
 	}
-	if !now.Before(w.expire) {
-		if err := w.store().Expire(ctx, now); err != nil {
-			return err
-		}
-		w.expire = now.Add(time.Hour)
-	}
-	if !now.Before(w.relist) {
-		if err := w.list(ctx); err != nil {
-			return err
-		}
-		w.relist = now.Add(w.Relist)
-	}
 	for {
+		var err error
+		if now := w.Clock.Now(); !now.Before(w.relist) {
+			w.relist = now.Add(w.Relist)
+			if err = w.list(ctx); err == nil && !now.Before(w.expire) {
+				w.expire = now.Add(time.Hour)
+				err = w.store().Expire(ctx, now)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			w.Logger.Warn("the lists of the watchdog cannot be read, it is tried again", "error", err)
+		}
 		due := w.due(w.Clock.Now())
 		if len(due) == 0 {
 			break
 		}
-		if err := w.judgeAll(ctx, due); err != nil {
+		if mine, err := w.renew(ctx); err != nil || !mine {
+			for _, s := range due {
+				w.lookAt(s, w.Clock.Now())
+			}
 			return err
 		}
-		if mine, err := w.hold(ctx); err != nil || !mine {
-			return err
-		}
+		w.judgeAll(ctx, due)
 	}
-	w.tell()
+	w.show()
 	return nil
 }
 
-func (w *Watchdog) store() incidents.Store { return incidents.Store{Lists: w.Settings} }
+// store returns the incidents, which change only while this process holds the lease.
+func (w *Watchdog) store() incidents.Store { return incidents.Store{Lists: leased{w.Settings, w}} }
 
-// tell sets the gauges.
-func (w *Watchdog) tell() {
+// leased are lists that only change while a watchdog holds its lease.
+type leased struct {
+	jobstore.Lists
+	w *Watchdog
+}
+
+var errLapsed = errors.New("the lease of the watchdog is over")
+
+func (l leased) PutItem(ctx context.Context, list string, i jobstore.Item) error {
+	if l.w.Clock.Now().After(l.w.lease.Until) {
+		return errLapsed
+	}
+	return l.Lists.PutItem(ctx, list, i)
+}
+
+func (l leased) RemoveItem(ctx context.Context, list, name string) error {
+	if l.w.Clock.Now().After(l.w.lease.Until) {
+		return errLapsed
+	}
+	return l.Lists.RemoveItem(ctx, list, name)
+}
+
+// show sets the gauges.
+func (w *Watchdog) show() {
 	open := 0
 	if w.held == nil {
 		w.Metrics.watched.Set(0)
@@ -249,15 +285,17 @@ func (w *Watchdog) tell() {
 // subject is a job that is watched.
 type subject struct {
 	id string
-	// definitions are those of the job that have deadlines, the oldest first, changed is when the last of them was found, and pass the reading
-	// of the lists in which they were.
+	// definitions are those of the job that have deadlines and are not over, known what is known of them, and over those that are. changed is
+	// when the last of them was found, and pass the reading of the lists in which they were.
 	definitions []string
+	known       map[string]*segment
+	over        map[string]bool
 	changed     time.Time
 	pass        int
-	// lines is how far the job was held against its deadlines, stale whether that was not noted, and noted when it was.
-	lines map[incidents.Deadline]*line
-	stale bool
-	noted time.Time
+	// lines is how far the job was held against its deadlines. stale: that has changed since it was noted; unnoted: it is to be noted at once.
+	lines          map[incidents.Deadline]*line
+	stale, unnoted bool
+	noted          time.Time
 	// at is when it is looked at next, place where it is in the queue, -1 while it is not.
 	at    time.Time
 	place int
@@ -290,7 +328,8 @@ func (w *Watchdog) begin(ctx context.Context) error {
 				}
 				for d, j := range how {
 					if l := s.lines[d]; l != nil {
-						l.Judged = j
+						l.Aside, l.Open, l.behind = j.Aside, j.Open, j.Open != nil
+						maps.Copy(l.Until, j.Until)
 					}
 				}
 			}
@@ -308,9 +347,9 @@ func (w *Watchdog) add(id string) *subject {
 	if len(w.jobs) >= w.MaxJobs {
 		return nil
 	}
-	s := &subject{id: id, lines: map[incidents.Deadline]*line{}, place: -1}
+	s := &subject{id: id, lines: map[incidents.Deadline]*line{}, known: map[string]*segment{}, over: map[string]bool{}, place: -1}
 	for _, d := range incidents.Deadlines() {
-		s.lines[d] = &line{}
+		s.lines[d] = &line{Judged: incidents.Judged{Until: map[string]time.Time{}}}
 	}
 	w.jobs[id] = s
 	return s
@@ -321,6 +360,9 @@ func (w *Watchdog) list(ctx context.Context) error {
 	w.pass++
 	beyond := 0
 	for slice := range incidents.Slices {
+		if mine, err := w.renew(ctx); err != nil || !mine {
+			return err
+		}
 		for after, left := (incidents.Watched{}), true; left; {
 			page, err := w.store().Watched(ctx, slice, after, listed)
 			if err != nil {
@@ -353,7 +395,7 @@ func (w *Watchdog) list(ctx context.Context) error {
 // see notes that a definition of a job is listed.
 func (w *Watchdog) see(s *subject, definition string) {
 	s.pass = w.pass
-	if slices.Contains(s.definitions, definition) {
+	if slices.Contains(s.definitions, definition) || s.over[definition] {
 		return
 	}
 	now := w.Clock.Now()
@@ -405,32 +447,40 @@ func (w *Watchdog) lookAt(s *subject, at time.Time) {
 	}
 }
 
-// due takes the subjects from the queue that are to be looked at now, as many as one read of rows takes.
+// atOnce is how many jobs are read together.
+const atOnce = 100
+
+// due takes the subjects from the queue that are to be looked at now, as many as are read together.
 func (w *Watchdog) due(now time.Time) (list []*subject) {
-	for len(w.queue) > 0 && !w.queue[0].at.After(now) && len(list) < jobstore.MaxGetMany {
+	for len(w.queue) > 0 && !w.queue[0].at.After(now) && len(list) < atOnce {
 		s, _ := heap.Pop(&w.queue).(*subject)
 		list = append(list, s)
 	}
 	return list
 }
 
-// judgeAll looks at subjects, and puts them back into the queue.
-func (w *Watchdog) judgeAll(ctx context.Context, due []*subject) error {
+// judgeAll looks at subjects, and puts them back into the queue. It ends before the lease does.
+func (w *Watchdog) judgeAll(ctx context.Context, due []*subject) {
+	ctx, cancel := context.WithTimeout(ctx, w.LeaseFor/2)
+	defer cancel()
 	ids := make([]string, len(due))
 	for n, s := range due {
 		ids[n] = s.id
 	}
-	now := w.Clock.Now()
-	rows, err := w.Jobs.GetMany(ctx, ids)
-	if err != nil {
-		for _, s := range due {
-			w.lookAt(s, now.Add(w.Again))
-		}
-		return fmt.Errorf("read %d jobs: %w", len(due), err)
-	}
+	rows, together := w.Jobs.GetMany(ctx, ids)
 	next, errs := make([]time.Time, len(due)), make([]error, len(due))
 	_ = run.Each(len(due), w.Parallel, func(n int) error { // each error is kept
-		next[n], errs[n] = w.judge(ctx, due[n], rows[due[n].id])
+		row := rows[due[n].id]
+		if together != nil { // of one that cannot be read the others do not suffer
+			j, err := w.Jobs.Get(ctx, due[n].id)
+			if err == nil {
+				row = &j
+			} else if !errors.Is(err, jobstore.ErrNotFound) {
+				errs[n] = fmt.Errorf("read job %s: %w", due[n].id, err)
+				return nil
+			}
+		}
+		next[n], errs[n] = w.judge(ctx, due[n], row)
 		return nil
 	})
 	failed := 0
@@ -447,5 +497,4 @@ func (w *Watchdog) judgeAll(ctx context.Context, due []*subject) error {
 			w.lookAt(s, next[n])
 		}
 	}
-	return nil
 }

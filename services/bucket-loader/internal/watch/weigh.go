@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
@@ -37,9 +38,16 @@ func miss(c incidents.Cause, format string, args ...any) verdict {
 	return verdict{missed, c, fmt.Sprintf(format, args...)}
 }
 
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return strconv.Itoa(n) + " times"
+}
+
 // weigh holds an occurrence against its deadline, which is past.
 func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.Deadline) (verdict, error) {
-	e, err := w.look(ctx, j, p)
+	e, err := w.gather(ctx, j, p)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -49,10 +57,8 @@ func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.
 			return miss(incidents.CauseLate, "It was called %s after its instant.", e.began.Sub(p.due).Round(time.Millisecond)), nil
 		case e.called:
 			return verdict{kind: met}, nil
-		case e.running && w.Clock.Since(p.deadline) < 2*w.Settle:
-			return verdict{kind: met}, nil
 		case e.running:
-			return verdict{kind: undecided}, nil // its end tells when it began
+			return verdict{kind: undecided}, nil // when it began will be on record
 		}
 		return w.notCalled(ctx, j, p, e)
 	}
@@ -61,20 +67,27 @@ func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.
 		return miss(incidents.CauseLate, "It succeeded %s after its instant.", e.succeeded.Sub(p.due).Round(time.Millisecond)), nil
 	case !e.succeeded.IsZero():
 		return verdict{kind: met}, nil
-	case e.refused != "" && e.refused != job.DispositionSkippedMissed:
+	case e.refused != "" && e.refused != job.DispositionSkippedMissed && !pausedLater(j, p, e):
 		return verdict{kind: excused}, nil
 	case e.over && e.called:
-		return miss(incidents.CauseFailed, "It was called in vain, %d times, and given up.", e.attempt), nil
-	case e.running && e.attempt == 0:
+		return miss(incidents.CauseFailed, "It was called in vain, %s, and given up.", times(e.attempt)), nil
+	case e.called && w.stopped(j, p):
+		return verdict{kind: excused}, nil // what is on record of that comes with its next attempt
+	case e.calling && e.attempt == 0:
 		return miss(incidents.CauseCalling, "Its target was called and has not answered."), nil
-	case e.running:
-		return miss(incidents.CauseCalling, "It was called in vain, %d times, and its target, called again, has not answered.", e.attempt), nil
-	case e.hotAway && w.Clock.Since(p.deadline) < w.HotPatience:
+	case e.calling:
+		return miss(incidents.CauseCalling, "It was called in vain, %s, and its target, called again, has not answered.", times(e.attempt)), nil
+	case e.unsure && w.Clock.Since(p.deadline) < w.HotPatience:
 		return verdict{kind: undecided}, nil
-	case e.called:
-		return miss(incidents.CauseRetrying, "It was called in vain, %d times, and is to be called again.", e.attempt), nil
+	case e.called || e.running:
+		return miss(incidents.CauseRetrying, "Its calls, %d so far, have not succeeded, and it is to be called again.", max(e.attempt, 1)), nil
 	}
 	return w.notCalled(ctx, j, p, e)
+}
+
+// pausedLater reports whether a pause let an occurrence go whose deadline was over by then.
+func pausedLater(j *job.Job, p *place, e *evidence) bool {
+	return !e.called && e.refused == job.DispositionSkippedPaused && p.deadline.Before(j.PausedAt)
 }
 
 // notCalled says why an occurrence was not called that was to be.
@@ -83,9 +96,11 @@ func (w *Watchdog) notCalled(ctx context.Context, j *job.Job, p *place, e *evide
 	switch {
 	case e.refused == job.DispositionSkippedMissed:
 		return miss(incidents.CauseMissed, "It was found so late that the missed_run_policy let it go."), nil
+	case pausedLater(j, p, e):
+		return miss(incidents.CauseMissed, "It was not called in time, and then the job was paused."), nil
 	case e.refused != "" || w.refuses(j, p, l):
 		return verdict{kind: excused}, nil
-	case e.hotAway && w.Clock.Since(p.deadline) < w.HotPatience:
+	case e.unsure && w.Clock.Since(p.deadline) < w.HotPatience:
 		return verdict{kind: undecided}, nil
 	case e.over:
 		return verdict{kind: undecided}, nil // its record will tell
@@ -130,16 +145,16 @@ func (w *Watchdog) unsent(ctx context.Context, j *job.Job, row *job.PendingRow, 
 	if hold.Holds(j.Tenant, j.Labels) {
 		return miss(incidents.CauseHeld, "Dispatch of the job is paused."), nil
 	}
-	if !e.hotAway && there {
+	if !e.away && there {
 		ask, cancel := context.WithTimeout(ctx, w.AskWithin)
 		defer cancel()
 		absent, err := w.Hot.Absent(ask, []*job.Entry{&row.Entry})
 		if err == nil && len(absent) == 1 {
 			return miss(incidents.CauseNotExecuted, "It was dispatched, or is to be dispatched again, and no executor has begun to call its target."), nil
 		}
-		e.hotAway = err != nil
+		e.away = err != nil
 	}
-	if e.hotAway {
+	if e.away {
 		return miss(incidents.CauseHotTierAway, "Redis does not answer, without which nothing is called."), nil
 	}
 	return miss(incidents.CauseNotDispatched, "No scheduler-worker has dispatched it."), nil
@@ -158,7 +173,16 @@ func (w *Watchdog) refuses(j *job.Job, p *place, l job.Locator) bool {
 	e := job.Entry{Locator: l, JobID: j.ID, Trigger: job.TriggerSchedule, NominalAt: p.at}
 	p.Def.Mark(&e)
 	v := j.State().JudgeAttempt(&e, p.EndsAt)
-	return v.HasDisposition() || v == job.VerdictOutdated || v == job.VerdictAfterPause
+	if v == job.VerdictPaused {
+		return !p.deadline.Before(j.PausedAt) // otherwise it was paused too late for that
+	}
+	return v == job.VerdictCancelled && w.stopped(j, p) || v == job.VerdictOutdated || v == job.VerdictAfterPause
+}
+
+// stopped reports whether an occurrence was cancelled by itself, or another took its place.
+func (w *Watchdog) stopped(j *job.Job, p *place) bool {
+	s := j.State()
+	return s.Stops(job.ScheduleExecutionID(j.ID, p.at)) || p.Def.Alone() && p.at.Before(s.StoppedBefore)
 }
 
 // evidence is what is on record of an occurrence.
@@ -167,20 +191,25 @@ type evidence struct {
 	called           bool
 	began, succeeded time.Time
 	attempt          int
-	// running: a call is in progress. over: nothing more follows. waits: it waits for others, or its target.
-	running, over, waits bool
-	// refused is the disposition of an occurrence that was not called, "" for none.
-	refused job.Disposition
-	// hotAway: Redis did not answer.
-	hotAway bool
+	// running: an executor has begun an attempt that has not ended; calling: it is at it. over: nothing more follows. waits: it waits for others,
+	// or its target.
+	running, calling, over, waits bool
+	// refused is the disposition of an occurrence that was not called, or not called again, "" for none; skipped that of one that was not called
+	// as far as one record says. What was called counts before that.
+	refused, skipped job.Disposition
+	// away: Redis did not answer. unsure: that, or it may have forgotten something of it.
+	away, unsure bool
 }
 
 // take takes account of how an attempt ended.
 func (e *evidence) take(attempt int, o *job.Outcome, over bool) {
-	if !o.Called() {
-		if e.refused, e.over = o.Disposition, true; e.refused == "" || e.refused == job.DispositionFired {
-			e.refused = job.DispositionCancelled
-		}
+	switch {
+	case o.Called():
+	case attempt == 1:
+		e.skipped = o.Disposition
+		return
+	default:
+		e.refused, e.over = job.DispositionCancelled, true
 		return
 	}
 	began := o.Timeline.Invoked
@@ -201,8 +230,8 @@ func (e *evidence) take(attempt int, o *job.Outcome, over bool) {
 // mostAttempts bounds the records of attempts that are asked for one occurrence, beyond those in the history.
 const mostAttempts = 20
 
-// look gathers what is on record of an occurrence: from the history, and if that does not tell how it ended, from the records of attempts.
-func (w *Watchdog) look(ctx context.Context, j *job.Job, p *place) (*evidence, error) {
+// gather gathers what is on record of an occurrence: from the history, and if that does not tell how it ended, from the records of attempts.
+func (w *Watchdog) gather(ctx context.Context, j *job.Job, p *place) (*evidence, error) {
 	e := &evidence{}
 	id := job.ScheduleExecutionID(j.ID, p.at)
 	events, err := w.History.Execution(ctx, id)
@@ -214,39 +243,67 @@ func (w *Watchdog) look(ctx context.Context, j *job.Job, p *place) (*evidence, e
 		case job.EventAttempt:
 			e.take(x.Entry.Attempt, &x.Outcome, x.Outcome.Failed() && x.Reason() != "")
 		case job.EventSkipped:
-			e.refused, e.over = x.Disposition, true
+			e.skipped = x.Disposition
 		case job.EventDeferred:
 			e.waits = true
 		}
 	}
-	if e.over {
+	if !e.over && e.skipped == "" {
+		if err := w.records(ctx, p, id, e); err != nil {
+			return e, err
+		}
+	}
+	if e.called || e.running || e.over {
 		return e, nil
 	}
-	if err := w.records(ctx, p, id, e); err != nil || e.called || e.running || e.over {
-		return e, err
+	if e.skipped == "" {
+		err = w.covering(ctx, j, p, e)
 	}
-	return e, w.covering(ctx, j, p, e)
+	e.refused, e.over = e.skipped, e.skipped != ""
+	return e, err
 }
+
+// awayFor is how long nobody else asks a Redis that did not answer.
+const awayFor = 5 * time.Second
 
 // records takes account of the records of those attempts of which the history does not tell.
 func (w *Watchdog) records(ctx context.Context, p *place, id string, e *evidence) error {
+	if w.Clock.Now().UnixMilli() < w.awayUntil.Load() {
+		e.away, e.unsure = true, true
+		return nil
+	}
 	ask, cancel := context.WithTimeout(ctx, w.AskWithin)
 	defer cancel()
+	err := w.ask(ask, p, id, e)
+	if err != nil {
+		w.awayUntil.Store(w.Clock.Now().Add(awayFor).UnixMilli())
+		e.away, e.unsure = true, true
+	}
+	return ctx.Err()
+}
+
+// ask asks Redis for the records.
+func (w *Watchdog) ask(ctx context.Context, p *place, id string, e *evidence) error {
 	for range mostAttempts {
 		k := attempts.Key{ExecutionID: id, Attempt: e.attempt + 1}
-		found, err := w.Outcomes.Lookup(ask, []attempts.Key{k})
+		found, err := w.Records.Lookup(ctx, []attempts.Key{k})
 		if err != nil {
-			e.hotAway = true
-			return ctx.Err()
+			return err
 		}
 		rec := &found[0]
-		if !rec.Exists || rec.Outcome == nil {
-			e.running = rec.Exists && rec.Running && !rec.Released
-			return nil
+		if rec.Outcome == nil {
+			e.running = rec.Running
+			e.calling = rec.Running && rec.Alive(w.Clock.Now())
+			if rec.Exists {
+				return nil
+			}
+			memory, err := w.Records.Memory(ctx, p.JobID)
+			e.unsure = !memory.Covers(p.due)
+			return err
 		}
 		o := rec.Outcome
 		e.take(k.Attempt, o, o.Failed() && (!o.Retryable || k.Attempt >= p.Def.Retry.MaxAttempts))
-		if e.over {
+		if e.over || e.skipped != "" {
 			return nil
 		}
 		e.attempt = k.Attempt
@@ -263,7 +320,7 @@ func (w *Watchdog) covering(ctx context.Context, j *job.Job, p *place, e *eviden
 	}
 	for n := range events {
 		if x := &events[n]; x.Type == job.EventSkipped && !p.at.Before(x.Skipped.From) && !p.at.After(x.Skipped.To) {
-			e.refused, e.over = x.Disposition, true
+			e.skipped = x.Disposition
 		}
 	}
 	return nil

@@ -1,0 +1,167 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// Incident is an incident as the API showed it to a client.
+type Incident struct {
+	ID         string    `json:"incident_id"`
+	Status     string    `json:"status"`
+	JobID      string    `json:"job_id"`
+	Deadline   string    `json:"deadline"`
+	Cause      string    `json:"cause"`
+	FirstAt    time.Time `json:"first_at"`
+	LastAt     time.Time `json:"last_at"`
+	Missed     int       `json:"missed"`
+	DeadlineAt time.Time `json:"deadline_at"`
+	NoticedAt  time.Time `json:"noticed_at"`
+	ClosedAt   time.Time `json:"closed_at"`
+}
+
+const (
+	startWithin, finishWithin = "start_within", "finish_within"
+	// toldWithin is how long after a deadline was missed a client is shown it, once nothing is broken any more.
+	toldWithin = 2 * time.Minute
+	// apart is by how much the instants of two processes may be apart.
+	apart = 2 * clock.MaxDifference
+)
+
+// course is what is known of an execution of a schedule.
+type course struct {
+	entry     *job.Entry
+	def       *job.Definition
+	called    time.Time // first, as its target saw it
+	succeeded time.Time // first, as the record says
+	dead      bool
+	// began is when it was called first, as the record says.
+	began time.Time
+	// ended is set if its job was cancelled, or paused before it: then it may have had no deadline.
+	ended bool
+}
+
+// checkIncidents holds the incidents that a client was shown against what the targets received: an occurrence that missed a deadline belongs to
+// an incident, and no incident begins with one that was called in time.
+func checkIncidents(r *report, a *Account, i *index) {
+	if a.Incidents == nil {
+		return
+	}
+	shown := map[string][]*Incident{}
+	for n := range a.Incidents {
+		x := &a.Incidents[n]
+		for _, other := range shown[x.JobID] {
+			if other.Deadline == x.Deadline && (other.ID == x.ID || x.Status == "open" && other.Status == "open") {
+				r.add("I13", x.JobID, "%s and %s are two incidents of one deadline at the same time", x.ID, other.ID)
+			}
+		}
+		shown[x.JobID] = append(shown[x.JobID], x)
+	}
+	lost := map[string]bool{}
+	for n := range a.LostToHistory {
+		lost[a.LostToHistory[n].Entry.ExecutionID] = true
+	}
+	for n := range a.Jobs {
+		j := &a.Jobs[n]
+		if a.Deleted[j.Job.ID] {
+			continue
+		}
+		for id, c := range courses(a, i, j) {
+			if !lost[id] {
+				// An executor may have been at an instant when a pause left it to the resume.
+				c.ended = j.Job.Status == job.StatusCancelled || j.Job.Status == job.StatusPaused && c.entry.NominalAt.After(j.Job.PausedAt)
+				checkCourse(r, a, c, shown[j.Job.ID])
+			}
+		}
+	}
+}
+
+// courses returns what is known of the executions of a job's schedule, by execution.
+func courses(a *Account, i *index, j *JobAccount) map[string]*course {
+	list := map[string]*course{}
+	for _, e := range i.eventsOf[j.Job.ID] {
+		if e.Type != job.EventAttempt || e.Entry.Trigger != job.TriggerSchedule || !e.Outcome.Called() {
+			continue
+		}
+		c := list[e.Entry.ExecutionID]
+		if c == nil {
+			c = &course{entry: &e.Entry}
+			list[e.Entry.ExecutionID] = c
+			for _, d := range i.definitions[j.Job.ID] {
+				if d.ID == e.Entry.DefinitionID {
+					c.def = d
+				}
+			}
+			for attempt := 1; attempt <= max(a.MaxAttempts[j.Job.ID], 1); attempt++ {
+				for _, call := range i.calls[attemptKey{e.Entry.ExecutionID, attempt}] {
+					c.called = first(c.called, call.At)
+				}
+			}
+		}
+		c.began = first(c.began, e.Outcome.Timeline.Invoked)
+		switch {
+		case e.Outcome.Kind == job.OutcomeSucceeded:
+			c.succeeded = first(c.succeeded, e.Outcome.Timeline.Completed)
+		case e.Outcome.Failed() && e.Reason() != "":
+			c.dead = true
+		}
+	}
+	return list
+}
+
+// first returns the earlier of two instants, of which either may be zero for none.
+func first(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// checkCourse checks one execution.
+func checkCourse(r *report, a *Account, c *course, shown []*Incident) {
+	e := c.entry
+	if c.def == nil || e.ScheduledFor.Before(job.DefinedAt(c.def.ID).Add(apart)) {
+		return // it was due when its definition was made, and so has no deadline
+	}
+	for name, within := range map[string]time.Duration{startWithin: c.def.Deadlines.StartWithin, finishWithin: c.def.Deadlines.FinishWithin} {
+		if within == 0 {
+			continue
+		}
+		deadline := e.ScheduledFor.Add(within)
+		of, begins := belongs(shown, name, e.NominalAt)
+		var missed, met bool
+		if name == startWithin {
+			missed = !c.called.IsZero() && c.called.After(deadline.Add(apart)) && c.began.After(deadline.Add(apart))
+			met = !c.called.IsZero() && c.called.Before(deadline.Add(-apart)) && !c.began.IsZero() && c.began.Before(deadline.Add(-apart))
+		} else {
+			missed = c.succeeded.After(deadline.Add(apart)) || c.succeeded.IsZero() && c.dead
+			met = !c.succeeded.IsZero() && c.succeeded.Before(deadline.Add(-apart))
+		}
+		switch {
+		case missed && !c.ended && of == nil && deadline.Add(toldWithin).Before(a.Until):
+			r.add("I13", e.JobID, "%s missed its deadline %s of %s (called %s, succeeded %s, dead %v), and a client is not shown that",
+				e.ExecutionID, name, deadline, c.called, c.succeeded, c.dead)
+		case met && begins != nil && !a.HotLost:
+			r.add("I13", e.JobID, "a client is shown %s (%s), and %s met its deadline %s of %s (began %s, succeeded %s)",
+				begins.ID, begins.Cause, e.ExecutionID, name, deadline, c.began, c.succeeded)
+		}
+		if begins != nil && a.NoticesWithin > 0 && begins.NoticedAt.After(deadline.Add(a.NoticesWithin)) {
+			r.add("I13", e.JobID, "%s was noticed %s after the deadline", begins.ID, begins.NoticedAt.Sub(deadline))
+		}
+	}
+}
+
+// belongs returns the incident of a deadline to which the occurrence of an instant belongs, and which begins with it.
+func belongs(shown []*Incident, deadline string, at time.Time) (of, begins *Incident) {
+	for _, x := range shown {
+		if x.Deadline != deadline || at.Before(x.FirstAt) || at.After(x.LastAt) {
+			continue
+		}
+		if of = x; at.Equal(x.FirstAt) {
+			begins = x
+		}
+	}
+	return of, begins
+}

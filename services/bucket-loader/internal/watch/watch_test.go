@@ -1,0 +1,687 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/incidents"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/schedule"
+)
+
+const partitions = 2
+
+// fixture is a watchdog on embedded adapters in memory.
+type fixture struct {
+	*Watchdog
+	t     *testing.T
+	hands *hands
+}
+
+// hands are ports that fail when they are told to.
+type hands struct {
+	jobstore.Settings
+	attempts.Records
+	// put returns the error of a write of an item; away lets the records of attempts not be read.
+	put  func(list string) error
+	away bool
+	// forgets lets them have forgotten everything.
+	forgets bool
+}
+
+func (h *hands) Memory(ctx context.Context, jobID string) (attempts.Memory, error) {
+	m, err := h.Records.Memory(ctx, jobID)
+	if h.forgets {
+		m.KeptSince = time.Now()
+	}
+	return m, err
+}
+
+func (h *hands) PutItem(ctx context.Context, list string, i jobstore.Item) error {
+	if h.put != nil {
+		if err := h.put(list); err != nil {
+			return err
+		}
+	}
+	return h.Settings.PutItem(ctx, list, i)
+}
+
+func (h *hands) Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.Record, error) {
+	if h.away {
+		return nil, errors.New("away")
+	}
+	return h.Records.Lookup(ctx, keys)
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: partitions, SetupMinute: job.Minute(time.Now())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := embedded.NewRecords(t.Context(), db, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h := &hands{Settings: embedded.NewSettings(db), Records: records}
+	f := &fixture{t: t, hands: h, Watchdog: &Watchdog{
+		Config: DefaultConfig(), Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db), Settings: h, Records: h,
+		Hot: embedded.NewHotBuckets(db.Incarnation(), partitions, 0), Partitions: partitions, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil),
+	}}
+	for p := range partitions {
+		f.must(f.Hot.SetEpoch(t.Context(), coord.Owner{Role: coord.RoleWorker, Partition: p, Epoch: 1}))
+	}
+	return f
+}
+
+// incidents returns the incidents as others read and write them.
+func (f *fixture) incidents() incidents.Store { return incidents.Store{Lists: f.Settings} }
+
+// another returns a watchdog of another process.
+func (f *fixture) another() *Watchdog {
+	w := f.Watchdog
+	return &Watchdog{
+		Config: w.Config, Jobs: w.Jobs, Pending: w.Pending, History: w.History, Settings: w.Settings, Hot: w.Hot, Records: w.Records, Partitions: w.Partitions,
+		Logger: w.Logger, Metrics: NewMetrics(nil),
+	}
+}
+
+func (f *fixture) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// create creates a job that is due every ten seconds, and is to begin within two and to succeed within four. The functions change it before.
+func (f *fixture) create(change ...func(j *job.Job)) *job.Job {
+	f.t.Helper()
+	now := job.Instant(time.Now())
+	id := ulid.Make().String()
+	j := &job.Job{
+		ID: job.JobPrefix + id, Tenant: 7, Name: "n", Owner: "team", Status: job.StatusActive, Version: 1, CreatedAt: now, UpdatedAt: now,
+		Definition: job.Definition{
+			ID: job.DefinitionPrefix + id, EffectiveAt: now, FirstOrdinal: 1, CatchUpWindow: time.Minute, Retry: job.DefaultRetryPolicy(),
+			Schedule:  job.Schedule{Type: job.ScheduleInterval, Every: 10 * time.Second, StartAt: now.Add(10 * time.Second)},
+			Deadlines: job.Deadlines{StartWithin: 2 * time.Second, FinishWithin: 4 * time.Second},
+		},
+	}
+	for _, c := range change {
+		c(j)
+	}
+	f.must(f.incidents().Watch(f.t.Context(), j))
+	f.must(f.Jobs.Create(f.t.Context(), *j, true))
+	return j
+}
+
+// redefine gives a job another definition, which a function changes, and returns when.
+func (f *fixture) redefine(j *job.Job, change func()) time.Time {
+	f.t.Helper()
+	ctx, now := f.t.Context(), job.Instant(time.Now())
+	f.must(f.Jobs.PutDefinition(ctx, j.ID, j.Definition))
+	j.Definition.ID, j.Definition.EffectiveAt = job.DefinitionPrefix+ulid.MustNew(ulid.Timestamp(now), ulid.DefaultEntropy()).String(), now
+	j.Version++
+	change()
+	f.must(f.incidents().Watch(ctx, j))
+	f.must(f.Jobs.Replace(ctx, *j))
+	return now
+}
+
+func startOnly(j *job.Job) { j.Definition.Deadlines.FinishWithin = 0 }
+
+// nth returns an instant of a job's schedule, from 1.
+func nth(j *job.Job, n int) time.Time {
+	return j.Definition.Schedule.StartAt.Add(time.Duration(n-1) * j.Definition.Schedule.Every)
+}
+
+// entry returns the entry of an instant of a job.
+func (f *fixture) entry(j *job.Job, n int) job.Entry {
+	f.t.Helper()
+	plan, err := schedule.Compile(j.Definition.Schedule, j.ID)
+	f.must(err)
+	s := &occurrence.Series{JobID: j.ID, Tenant: j.Tenant, Def: &j.Definition, Plan: plan}
+	e, ok := s.Resume(bucket.Partition(j.ID, partitions), nth(j, n), job.Instant(time.Now()))
+	if !ok {
+		f.t.Fatal("no instant")
+	}
+	return e
+}
+
+// outcome is how a call went that began some time after its instant, and took half a second.
+func outcome(j *job.Job, n int, k job.OutcomeKind, after time.Duration) job.Outcome {
+	began := nth(j, n).Add(after)
+	return job.Outcome{
+		Kind: k, Retryable: k == job.OutcomeFailed, Disposition: job.DispositionFired, Timeline: job.Timeline{Invoked: began, Completed: began.Add(time.Second / 2)},
+	}
+}
+
+// record puts the end of an attempt on record.
+func (f *fixture) record(j *job.Job, n, attempt int, o job.Outcome) {
+	f.t.Helper()
+	e := f.entry(j, n)
+	e.Attempt = attempt
+	event := job.AttemptEvent(&job.Fire{Entry: e, Retry: j.Definition.Retry}, job.TargetRef{}, o, time.Now())
+	f.must(f.History.Record(f.t.Context(), jobstore.Unencoded(&event)))
+}
+
+// succeed lets an occurrence be called in time.
+func (f *fixture) succeed(j *job.Job, n int) {
+	f.record(j, n, 1, outcome(j, n, job.OutcomeSucceeded, time.Millisecond))
+}
+
+// until watches up to an instant.
+func (f *fixture) until(at time.Time) {
+	f.t.Helper()
+	for time.Now().Before(at) {
+		time.Sleep(f.Tick)
+		f.turn()
+	}
+}
+
+func (f *fixture) turn() {
+	f.t.Helper()
+	if mine, err := f.hold(f.t.Context()); err == nil && mine {
+		_ = f.step(f.t.Context()) // what fails is tried again
+	}
+}
+
+// all returns the incidents of the fixture's tenant, the latest first.
+func (f *fixture) all() []incidents.Incident {
+	f.t.Helper()
+	list, _, err := f.incidents().List(f.t.Context(), 7, "", time.Now(), 100)
+	f.must(err)
+	return list
+}
+
+// one returns the only incident.
+func (f *fixture) one() incidents.Incident {
+	f.t.Helper()
+	list := f.all()
+	if len(list) != 1 {
+		f.t.Fatalf("%d incidents: %+v", len(list), list)
+	}
+	return list[0]
+}
+
+func TestOccurrencesThatMeetTheirDeadlinesAreNotTold(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create()
+		for n := 1; n <= 30; n++ {
+			f.succeed(j, n)
+		}
+		f.until(nth(j, 30))
+		if list := f.all(); len(list) != 0 {
+			t.Errorf("%+v", list)
+		}
+	})
+}
+
+// TestOccurrenceThatMissesADeadlineIsToldWithItsCause has a case for each cause: what is on record of the first occurrence of a job.
+func TestOccurrenceThatMissesADeadlineIsToldWithItsCause(t *testing.T) {
+	put := func(f *fixture, j *job.Job) job.Entry {
+		e := f.entry(j, 1)
+		f.must(f.Pending.Put(f.t.Context(), []job.Entry{e}))
+		return e
+	}
+	for name, c := range map[string]struct {
+		deadline incidents.Deadline
+		cause    incidents.Cause
+		do       func(f *fixture, j *job.Job)
+		within   time.Duration
+	}{
+		"nobody dispatches": {incidents.StartWithin, incidents.CauseNotDispatched, func(f *fixture, j *job.Job) {
+			e := put(f, j)
+			f.must(f.Hot.Add(f.t.Context(), []job.Entry{e}))
+		}, 0},
+		"its entry is lost": {incidents.StartWithin, incidents.CauseNotDispatched, func(*fixture, *job.Job) {}, 0},
+		"nobody executes":   {incidents.StartWithin, incidents.CauseNotExecuted, func(f *fixture, j *job.Job) { put(f, j) }, 0},
+		"dispatch is held": {incidents.StartWithin, incidents.CauseHeld, func(f *fixture, j *job.Job) {
+			put(f, j)
+			hold, err := json.Marshal(job.DispatchHold{Tenants: map[job.Tenant]job.Hold{7: {All: true}}})
+			f.must(err)
+			f.must(f.Settings.SwapSetting(f.t.Context(), jobstore.SettingDispatchHold, nil, hold))
+		}, 0},
+		"the hot tier is away": {incidents.StartWithin, incidents.CauseHotTierAway, func(f *fixture, j *job.Job) {
+			put(f, j)
+			f.hands.away = true
+		}, 45 * time.Second},
+		"it is deferred": {incidents.StartWithin, incidents.CauseWaits, func(f *fixture, j *job.Job) {
+			f.must(f.Pending.Defer(f.t.Context(), put(f, j).Locator, nth(j, 9)))
+		}, 0},
+		"it is called late": {incidents.StartWithin, incidents.CauseLate, func(f *fixture, j *job.Job) {
+			f.record(j, 1, 1, outcome(j, 1, job.OutcomeFailed, 3*time.Second))
+		}, 0},
+		"the missed-run policy lets it go": {incidents.StartWithin, incidents.CauseMissed, func(f *fixture, j *job.Job) {
+			f.must(f.Pending.Decide(f.t.Context(), put(f, j).Locator, job.Decision{}))
+		}, 0},
+		"its target hangs": {incidents.FinishWithin, incidents.CauseCalling, func(f *fixture, j *job.Job) {
+			put(f, j)
+			f.run(j)
+		}, 0},
+		"it is called again": {incidents.FinishWithin, incidents.CauseRetrying, func(f *fixture, j *job.Job) {
+			f.record(j, 1, 1, outcome(j, 1, job.OutcomeFailed, time.Second))
+		}, 0},
+		"it is given up": {incidents.FinishWithin, incidents.CauseFailed, func(f *fixture, j *job.Job) {
+			o := outcome(j, 1, job.OutcomeFailed, time.Second)
+			o.Retryable = false
+			f.record(j, 1, 1, o)
+		}, 0},
+		"it succeeds late": {incidents.FinishWithin, incidents.CauseLate, func(f *fixture, j *job.Job) {
+			f.record(j, 1, 1, outcome(j, 1, job.OutcomeFailed, time.Second))
+			f.record(j, 1, 2, outcome(j, 1, job.OutcomeSucceeded, 4*time.Second))
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				j := f.create(func(j *job.Job) {
+					if c.deadline == incidents.StartWithin {
+						j.Definition.Deadlines.FinishWithin = 0
+					} else {
+						j.Definition.Deadlines.StartWithin = 0
+					}
+					j.Definition.Schedule.Every = 10 * time.Minute
+				})
+				c.do(f, j)
+				f.until(nth(j, 1).Add(c.deadline.Of(&j.Definition) + max(c.within, 7*time.Second)))
+				i := f.one()
+				if i.Deadline != c.deadline || i.Cause != c.cause || i.Reason == "" || i.ID != incidents.ID(j.ID, c.deadline, nth(j, 1)) || i.Owner != "team" {
+					t.Errorf("%+v", i)
+				}
+			})
+		})
+	}
+}
+
+// run lets an executor begin to call the target of a job's first occurrence.
+func (f *fixture) run(j *job.Job) {
+	f.t.Helper()
+	ctx, e := f.t.Context(), f.entry(j, 1)
+	records := f.hands.Records
+	memory, err := records.Memory(ctx, j.ID)
+	f.must(err)
+	h := attempts.Holder{Name: "x", DefinitionID: e.DefinitionID, Start: 1}
+	rec, ok, err := records.Acquire(ctx, attempts.KeyOf(&e), h, time.Now(), nth(j, 1).Add(time.Minute))
+	if !ok || err != nil {
+		f.t.Fatal(ok, err)
+	}
+	_, stop, err := records.Start(ctx, attempts.KeyOf(&e), rec.Token, attempts.Check{Entry: &e, Incarnation: memory.Incarnation})
+	if stop != nil || err != nil {
+		f.t.Fatal(stop, err)
+	}
+}
+
+// TestOccurrenceThatWasNotToBeCalledIsNotTold has a case for each reason.
+func TestOccurrenceThatWasNotToBeCalledIsNotTold(t *testing.T) {
+	skip := func(d job.Disposition) func(f *fixture, j *job.Job) {
+		return func(f *fixture, j *job.Job) {
+			event := job.SkippedEvent(f.entry(j, 1), job.TargetRef{}, job.SkippedRange{From: nth(j, 1), To: nth(j, 3), Count: 3}, d, time.Now())
+			f.must(f.History.Record(f.t.Context(), jobstore.Unencoded(&event)))
+		}
+	}
+	for name, do := range map[string]func(f *fixture, j *job.Job){
+		"a run that was skipped in a pause": skip(job.DispositionSkippedPaused),
+		"a run that gave way":               skip(job.DispositionSkippedOverlap),
+		"cancelled one by one": func(f *fixture, j *job.Job) {
+			for n := 1; n <= 3; n++ {
+				j.StoppedExecutions = append(j.StoppedExecutions, job.ScheduleExecutionID(j.ID, nth(j, n)))
+			}
+			j.Version++
+			f.must(f.Jobs.Replace(f.t.Context(), *j))
+		},
+		"gave way, which is not on record yet": func(f *fixture, j *job.Job) {
+			for n := 1; n <= 3; n++ {
+				e := f.entry(j, n)
+				f.must(f.Pending.Put(f.t.Context(), []job.Entry{e}))
+				f.must(f.Pending.Decide(f.t.Context(), e.Locator, job.Decision{GaveWayTo: nth(j, 1).Add(-time.Second)}))
+			}
+		},
+		"refused, as its outcome says": func(f *fixture, j *job.Job) {
+			for n := 1; n <= 3; n++ {
+				f.record(j, n, 1, job.Outcome{Kind: job.OutcomeCancelled, Disposition: job.DispositionCancelled})
+			}
+		},
+		"its definition was made after it was due": func(f *fixture, j *job.Job) {
+			j.Version++
+			j.Definition.EffectiveAt = j.Definition.EffectiveAt.Add(time.Millisecond)
+			j.Definition.ID = job.DefinitionPrefix + ulid.MustNew(ulid.Timestamp(nth(j, 3).Add(time.Second)), ulid.DefaultEntropy()).String()
+			f.must(f.Jobs.Replace(f.t.Context(), *j))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				j := f.create(func(j *job.Job) { j.Definition.Schedule.MaxOccurrences = 4 })
+				do(f, j)
+				f.succeed(j, 4)
+				f.until(nth(j, 4).Add(time.Minute))
+				if list := f.all(); len(list) != 0 {
+					t.Errorf("%+v", list)
+				}
+			})
+		})
+	}
+}
+
+func TestAnIncidentLastsUntilAnOccurrenceMeetsTheDeadlineAgain(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly)
+		f.succeed(j, 1)
+		f.until(nth(j, 12))
+		open := f.one()
+		if open.Missed < 8 || !open.First.Equal(nth(j, 2)) || !open.ClosedAt.IsZero() {
+			t.Errorf("%+v", open)
+		}
+		f.succeed(j, 13)
+		f.until(nth(j, 14))
+		closed := f.one()
+		if closed.Missed != 11 || !closed.Last.Equal(nth(j, 12)) || closed.ClosedAt.IsZero() || closed.ID != open.ID {
+			t.Errorf("%+v", closed)
+		}
+		f.until(nth(j, 16))
+		if list := f.all(); len(list) != 2 || !list[0].First.Equal(nth(j, 14)) {
+			t.Errorf("what is missed after it is not another incident: %+v", list)
+		}
+	})
+}
+
+func TestAnIncidentIsOverAsSoonAsItsOccurrenceHasHappened(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) {
+			j.Definition.Schedule = job.Schedule{Type: job.ScheduleOneShot, RunAt: nth(j, 1), StartAt: nth(j, 1)}
+		})
+		f.until(nth(j, 1).Add(time.Minute))
+		if i := f.one(); !i.ClosedAt.IsZero() {
+			t.Errorf("%+v", i)
+		}
+		f.record(j, 1, 1, outcome(j, 1, job.OutcomeSucceeded, time.Minute))
+		f.until(nth(j, 1).Add(3 * time.Minute))
+		if i := f.one(); i.ClosedAt.IsZero() || i.Missed != 1 {
+			t.Errorf("%+v", i)
+		}
+		f.until(nth(j, 1).Add(10 * time.Minute))
+		f.forgotten(j)
+	})
+}
+
+// forgotten fails if a job is watched still, or anything is noted of it.
+func (f *fixture) forgotten(j *job.Job) {
+	f.t.Helper()
+	slice := incidents.SliceOf(j.ID)
+	watched, err := f.incidents().Watched(f.t.Context(), slice, incidents.Watched{}, 10)
+	f.must(err)
+	noted, _, err := f.incidents().Noted(f.t.Context(), slice, "", 10)
+	f.must(err)
+	if len(watched)+len(noted)+len(f.jobs)+len(f.queue) != 0 {
+		f.t.Errorf("left: %v, %v, %d jobs, %d in the queue", watched, noted, len(f.jobs), len(f.queue))
+	}
+}
+
+// TestAnIncidentIsTheSameWhoeverFindsIt lets the watchdog die at each write, and another one carry on.
+func TestAnIncidentIsTheSameWhoeverFindsIt(t *testing.T) {
+	for dies := 1; dies <= 5; dies++ {
+		t.Run(fmt.Sprint("at write ", dies), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				j := f.create(startOnly)
+				f.succeed(j, 1)
+				writes := 0
+				f.hands.put = func(string) error {
+					if writes++; writes >= dies {
+						return errors.New("dead")
+					}
+					return nil
+				}
+				f.until(nth(j, 5))
+				f.hands.put = nil
+				f.Watchdog = f.another()
+				f.succeed(j, 6)
+				f.until(nth(j, 7))
+				if i := f.one(); !i.First.Equal(nth(j, 2)) || !i.Last.Equal(nth(j, 5)) || i.Missed != 4 || i.ClosedAt.IsZero() {
+					t.Errorf("%+v", i)
+				}
+			})
+		})
+	}
+}
+
+func TestOnlyOneWatchesWhileItsLeaseLasts(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.turn()
+		second := f.another()
+		for range 20 {
+			time.Sleep(5 * time.Second)
+			f.turn()
+			if mine, err := second.hold(t.Context()); mine || err != nil {
+				t.Fatal(mine, err)
+			}
+		}
+		time.Sleep(f.LeaseFor + 3*time.Second)
+		if mine, err := second.hold(t.Context()); !mine || err != nil {
+			t.Error(mine, err)
+		}
+		if mine, err := f.hold(t.Context()); mine || err != nil {
+			t.Error("the one that stood still watches on:", mine, err)
+		}
+	})
+}
+
+func TestNothingIsConcludedWhileTheHistoryIsBehind(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.MaxOccurrences = 4 })
+		for n := 1; n <= 3; n++ {
+			e := f.entry(j, n)
+			f.must(f.Pending.Put(t.Context(), []job.Entry{e}))
+			f.must(f.Pending.MarkDone(t.Context(), []job.Locator{e.Locator}))
+		}
+		f.until(nth(j, 3).Add(5 * time.Minute))
+		if i := f.one(); !i.First.Equal(nth(j, 4)) {
+			t.Errorf("what is told meanwhile: %+v", i)
+		}
+		f.succeed(j, 1)
+		f.record(j, 2, 1, outcome(j, 2, job.OutcomeSucceeded, 3*time.Second))
+		f.until(nth(j, 3).Add(20 * time.Minute))
+		if i := f.one(); i.Missed != 2 || !i.Last.Equal(nth(j, 4)) {
+			t.Errorf("%+v", i)
+		}
+	})
+}
+
+func TestAnOccurrenceThatIsBeingCalledIsJudgedByWhenItBegan(t *testing.T) {
+	for after, missed := range map[time.Duration]int{time.Second: 0, 3 * time.Second: 1} {
+		t.Run(after.String(), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.MaxOccurrences = 1 })
+				f.run(j)
+				f.until(nth(j, 1).Add(time.Minute))
+				if list := f.all(); len(list) != 0 {
+					t.Errorf("%+v", list)
+				}
+				f.Watchdog = f.another()
+				time.Sleep(f.LeaseFor + 3*time.Second)
+				f.record(j, 1, 1, outcome(j, 1, job.OutcomeSucceeded, after))
+				f.until(nth(j, 1).Add(3 * time.Minute))
+				if list := f.all(); len(list) != missed {
+					t.Errorf("%+v", list)
+				}
+			})
+		})
+	}
+}
+
+func TestAHotTierThatHasForgottenIsNotTakenAtItsWord(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.MaxOccurrences = 1 })
+		f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, 1)}))
+		f.hands.forgets = true
+		f.until(nth(j, 1).Add(20 * time.Second))
+		if list := f.all(); len(list) != 0 {
+			t.Errorf("%+v", list)
+		}
+		f.until(nth(j, 1).Add(time.Minute))
+		if i := f.one(); i.Cause != incidents.CauseNotExecuted {
+			t.Errorf("%+v", i)
+		}
+	})
+}
+
+func TestAnIncidentThatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.MaxOccurrences = 1 })
+		f.until(nth(j, 1))
+		f.hands.put = func(string) error { return errors.New("away") }
+		f.until(nth(j, 1).Add(2 * time.Minute))
+		f.hands.put = nil
+		f.until(nth(j, 1).Add(3 * time.Minute))
+		if i := f.one(); !i.ClosedAt.IsZero() {
+			t.Errorf("%+v", i)
+		}
+		f.succeed(j, 1)
+		f.until(nth(j, 1).Add(5 * time.Minute))
+		f.forgotten(j)
+	})
+}
+
+func TestALongDeadlineOfAnEarlierDefinitionHoldsUpNoLaterOne(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Deadlines.StartWithin = 10 * time.Hour })
+		f.until(nth(j, 3))
+		f.redefine(j, func() { j.Definition.Deadlines.StartWithin = time.Second })
+		f.until(nth(j, 6))
+		if i := f.one(); !i.First.Equal(nth(j, 3)) {
+			t.Errorf("%+v", i)
+		}
+		f.until(nth(j, 3).Add(10*time.Hour + time.Minute))
+		if i := f.one(); !i.First.Equal(nth(j, 1)) || i.Missed < 3600 {
+			t.Errorf("%+v", i)
+		}
+	})
+}
+
+func TestDefinitionsAreWatchedFromTheirUpdateOn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly)
+		f.succeed(j, 1)
+		f.until(nth(j, 2).Add(time.Second)) // the second is missed before the update
+		now := f.redefine(j, func() {
+			j.Definition.Schedule.StartAt, j.Definition.Schedule.Every = time.Now().Add(time.Hour), time.Hour
+		})
+		f.until(now.Add(10 * time.Minute))
+		if i := f.one(); !i.First.Equal(now.Add(-time.Second)) {
+			t.Errorf("of the definition before: %+v", i)
+		}
+		f.until(nth(j, 1).Add(time.Minute))
+		if list := f.all(); len(list) != 1 || list[0].Missed != 2 || !list[0].Last.Equal(nth(j, 1)) {
+			t.Errorf("of the new definition: %+v", list)
+		}
+		watched, err := f.incidents().Watched(t.Context(), incidents.SliceOf(j.ID), incidents.Watched{}, 10)
+		f.must(err)
+		if len(watched) != 1 || watched[0].DefinitionID != j.Definition.ID {
+			t.Errorf("%+v", watched)
+		}
+	})
+}
+
+func TestAJobThatEndsIsForgotten(t *testing.T) {
+	for name, end := range map[string]func(f *fixture, j *job.Job){
+		"cancelled": func(f *fixture, j *job.Job) {
+			j.Status, j.EndsAt = job.StatusCancelled, job.Instant(time.Now())
+			j.Version++
+			f.must(f.Jobs.Replace(f.t.Context(), *j))
+		},
+		"removed": func(f *fixture, j *job.Job) { f.must(f.Jobs.Remove(f.t.Context(), j.Tenant, j.ID)) },
+		"without deadlines": func(f *fixture, j *job.Job) {
+			f.redefine(j, func() { j.Definition.Deadlines = job.Deadlines{} })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				j := f.create()
+				f.until(nth(j, 5))
+				end(f, j)
+				f.until(nth(j, 5).Add(20 * time.Minute))
+				f.forgotten(j)
+				for _, i := range f.all() {
+					if i.ClosedAt.IsZero() {
+						t.Errorf("%+v", i)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestAJobWhoseRowNeverCameIsForgotten(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := &job.Job{ID: job.JobPrefix + ulid.Make().String(), Definition: job.Definition{ID: "def_x", Deadlines: job.Deadlines{StartWithin: time.Second}}}
+		f.must(f.incidents().Watch(t.Context(), j))
+		f.until(time.Now().Add(20 * time.Minute))
+		f.forgotten(j)
+	})
+}
+
+func TestAPausedJobHasNoDeadlinesUntilItIsResumed(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly)
+		for n := 1; n <= 3; n++ {
+			f.succeed(j, n)
+		}
+		f.until(nth(j, 3).Add(time.Second))
+		j.Status, j.PausedAt = job.StatusPaused, job.Instant(time.Now())
+		j.Version++
+		f.must(f.Jobs.Replace(t.Context(), *j))
+		f.until(nth(j, 60))
+		now := f.redefine(j, func() { j.Definition.EffectiveAt, j.Status = j.PausedAt.Add(time.Millisecond), job.StatusActive })
+		f.until(nth(j, 60).Add(30 * time.Second))
+		if i := f.one(); i.First.Before(now) {
+			t.Errorf("%+v, resumed at %s", i, now)
+		}
+	})
+}
+
+func TestAsManyJobsAreWatchedAsThereMayBe(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.MaxJobs = 5
+		for range 8 {
+			f.create()
+		}
+		f.until(time.Now().Add(time.Minute))
+		if len(f.jobs) != 5 {
+			t.Errorf("%d jobs are watched", len(f.jobs))
+		}
+	})
+}
