@@ -196,7 +196,7 @@ func (c *installation) wantClosedBucketsGone(t *testing.T) {
 	c.must(err)
 	defer p.Close()
 	service, err := bucketloader.New(bucketloader.DefaultConfig(), bucketloader.Deps{
-		Pending: p.Pending, Hot: p.Hot, Outcomes: p.Records, Log: p.Log, Coord: p.Coord, Logger: c.logger(), Metrics: prometheus.NewRegistry(),
+		Pending: p.Pending, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord, Logger: c.logger(), Metrics: prometheus.NewRegistry(),
 		Clock: clock.AheadBy(10 * time.Minute),
 	})
 	c.must(err)

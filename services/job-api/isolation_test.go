@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
@@ -96,6 +97,11 @@ func (s countedStore) SwapSetting(ctx context.Context, name string, old, value [
 	return s.Settings.SwapSetting(ctx, name, old, value)
 }
 
+func (s countedStore) Items(ctx context.Context, list, after string, limit int) ([]jobstore.Item, error) {
+	s.c.n.Add(1)
+	return s.Settings.Items(ctx, list, after, limit)
+}
+
 // countedRecords counts what is asked of the hot tier.
 type countedRecords struct {
 	attempts.Records
@@ -153,7 +159,7 @@ func newTwo(t *testing.T, between func(jobstore.Jobs) jobstore.Jobs) *two {
 		for range 3 {
 			w.renew(tenant)
 		}
-		for _, path := range []string{"/jobs?limit=1", "/dead-letters?limit=1"} {
+		for _, path := range []string{"/jobs?limit=1", "/dead-letters?limit=1", "/incidents?limit=1"} {
 			m, _ = w.answer(http.StatusOK, http.MethodGet, path, "", as(w.keys[tenant])...)
 			w.cursors[tenant] = append(w.cursors[tenant], m["next_cursor"].(string))
 		}
@@ -172,6 +178,11 @@ func (w *two) renew(tenant string) {
 	must(w.t, w.jobsHistory.Record(w.t.Context(), jobstore.Unencoded(&dead)))
 	must(w.t, w.jobsHistory.PutDeadLetter(w.t.Context(), job.DeadLetter{Event: dead, Reason: "permanent", At: dead.At}))
 	w.executions[tenant] = dead.Entry.ExecutionID
+	at := job.Instant(time.Now())
+	must(w.t, incidents.Store{Lists: w.stored}.Put(w.t.Context(), &incidents.Incident{
+		ID: incidents.ID(w.jobs[tenant], incidents.StartWithin, at), Tenant: dead.Entry.Tenant, JobID: w.jobs[tenant], JobName: "only " + tenant,
+		Deadline: incidents.StartWithin, Within: time.Second, Cause: incidents.CauseHeld, Reason: "only " + tenant, First: at, Last: at, Missed: 1,
+	}))
 }
 
 // operate gives a tenant another operation instead of the one it had.

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,12 +20,12 @@ import (
 
 // Memory is a store of settings.
 type Memory struct {
-	jobstore.Lists // there are none
 	// Reads counts the settings that were read.
 	Reads atomic.Int64
 
-	mu   sync.Mutex
-	rows map[string][]byte
+	mu    sync.Mutex
+	rows  map[string][]byte
+	lists map[string]map[string][]byte
 }
 
 var _ jobstore.Settings = (*Memory)(nil)
@@ -49,6 +51,48 @@ func (m *Memory) SwapSetting(_ context.Context, name string, old, value []byte) 
 	if m.rows[name] = value; value == nil {
 		delete(m.rows, name)
 	}
+	return nil
+}
+
+// PutItem implements jobstore.Lists.
+func (m *Memory) PutItem(_ context.Context, list string, i jobstore.Item) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lists == nil {
+		m.lists = map[string]map[string][]byte{}
+	}
+	if m.lists[list] == nil {
+		m.lists[list] = map[string][]byte{}
+	}
+	m.lists[list][i.Name] = i.Value
+	return nil
+}
+
+// RemoveItem implements jobstore.Lists.
+func (m *Memory) RemoveItem(_ context.Context, list, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.lists[list], name)
+	return nil
+}
+
+// Items implements jobstore.Lists.
+func (m *Memory) Items(_ context.Context, list, after string, limit int) (items []jobstore.Item, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(m.lists[list])) {
+		if name > after && len(items) < limit {
+			items = append(items, jobstore.Item{Name: name, Value: m.lists[list][name]})
+		}
+	}
+	return items, nil
+}
+
+// RemoveList implements jobstore.Lists.
+func (m *Memory) RemoveList(_ context.Context, list string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.lists, list)
 	return nil
 }
 

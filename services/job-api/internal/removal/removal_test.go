@@ -17,6 +17,7 @@ import (
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -203,6 +204,12 @@ func filled(t *testing.T) (*store, map[string]tenants.Tenant) {
 			t.Fatal(err)
 		}
 	}
+	for name, row := range of {
+		i := &incidents.Incident{ID: incidents.ID(job.JobPrefix+"01ARZ3NDEKTSV4RRFFQ69G5FAV", incidents.StartWithin, time.Now()), Tenant: row.Number, JobName: name, First: time.Now()}
+		if err := (incidents.Store{Lists: s}).Put(t.Context(), i); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s.writes = 0
 	return s, of
 }
@@ -245,6 +252,12 @@ func TestTenantIsRemovedWhateverDies(t *testing.T) {
 			}
 			if keys, _, err := s.process(3).Directory.Keys(t.Context(), tenants.ScopeOf(of["acme"].Number), 0, 10); err != nil || len(keys) != 0 {
 				t.Errorf("died at write %d: %d keys are left, %v", dies, len(keys), err)
+			}
+			for name, row := range of {
+				list, _, err := incidents.Store{Lists: s}.List(t.Context(), row.Number, "", time.Now(), 10)
+				if err != nil || len(list) > 0 != (name == "globex") {
+					t.Errorf("died at write %d: incidents of %s: %v, %v", dies, name, list, err)
+				}
 			}
 			if text, _ := s.Setting(t.Context(), jobstore.SettingDispatchHold); holdOf(t, text).Deletes(of["acme"].Number) {
 				t.Errorf("died at write %d: the tenant is still held", dies)
