@@ -62,17 +62,20 @@ func TestWatchdogTellsOfEachFaultOnceWithinTwoMinutes(t *testing.T) {
 		begin, end     func()
 	}{
 		{
-			"the scheduler-workers stand still", "start_within", []string{"not_dispatched"},
+			"the scheduler-workers stand still", "start_within",
+			[]string{"not_dispatched"},
 			func() { f.signal("scheduler-worker", syscall.SIGSTOP) }, func() { f.signal("scheduler-worker", syscall.SIGCONT) },
 		},
 		{
-			"the executors stand still", "start_within", []string{"not_executed"},
+			"the executors stand still", "start_within",
+			[]string{"not_executed"},
 			func() { f.signal("executor", syscall.SIGSTOP) }, func() { f.signal("executor", syscall.SIGCONT) },
 		},
 		{"dispatch is held", "start_within", []string{"held"}, func() { dispatch("pause") }, func() { dispatch("resume") }},
 		{"the target hangs", "finish_within", []string{"calling"}, func() { hangs.Store(true) }, func() { hangs.Store(false) }},
 		{
-			"Redis is away", "start_within", []string{"hot_tier_away"},
+			"Redis is away", "start_within",
+			[]string{"hot_tier_away"},
 			func() { local(t, "down", "redis") }, func() { local(t, "up", "redis") },
 		},
 	}

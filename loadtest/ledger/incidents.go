@@ -39,7 +39,8 @@ type course struct {
 	dead      bool
 	// began is when it was called first, as the record says.
 	began time.Time
-	// ended is set if its job was cancelled, or paused before it: then it may have had no deadline.
+	// ended is set if its job was cancelled, or paused before it, if another took its place, or if it is on record as skipped too (I1): then it
+	// may have had no deadline.
 	ended bool
 }
 
@@ -71,7 +72,7 @@ func checkIncidents(r *report, a *Account, i *index) {
 		for id, c := range courses(a, i, j) {
 			if !lost[id] {
 				// An executor may have been at an instant when a pause left it to the resume.
-				c.ended = j.Job.Status == job.StatusCancelled || j.Job.Status == job.StatusPaused && c.entry.NominalAt.After(j.Job.PausedAt)
+				c.ended = c.ended || c.def != nil && c.def.Alone() && c.entry.NominalAt.Before(j.Job.StoppedBefore) || j.Job.Status == job.StatusCancelled || j.Job.Status == job.StatusPaused && c.entry.NominalAt.After(j.Job.PausedAt)
 				checkCourse(r, a, c, shown[j.Job.ID])
 			}
 		}
@@ -108,7 +109,25 @@ func courses(a *Account, i *index, j *JobAccount) map[string]*course {
 			c.dead = true
 		}
 	}
+	noteSkipped(list, i.eventsOf[j.Job.ID])
 	return list
+}
+
+// noteSkipped notes of executions that they are on record as skipped too.
+func noteSkipped(list map[string]*course, events []*job.Event) {
+	for _, e := range events {
+		switch {
+		case e.Type == job.EventAttempt && !e.Outcome.Called():
+			if c := list[e.Entry.ExecutionID]; c != nil {
+				c.ended = true
+			}
+		case e.Type == job.EventSkipped:
+			for _, c := range list {
+				at := c.entry.NominalAt
+				c.ended = c.ended || !at.Before(e.Skipped.From) && !at.After(e.Skipped.To)
+			}
+		}
+	}
 }
 
 // first returns the earlier of two instants, of which either may be zero for none.

@@ -23,6 +23,8 @@ var sometimes = []string{
 	"a change that was refused because another was faster", "a decision that had been made before", "an execution on a page",
 	"a key that another job had", "a key of a job that was deleted", "an occurrence that an account showed as ended",
 	"an entry for which the hot tier had no room", "an outcome that the hot tier forgot",
+	"an incident that is closed", "an incident of start_within because of late", "an incident of start_within because of not_dispatched", "an incident of start_within because of missed",
+	"an incident of finish_within because of failed", "an incident of finish_within because of late", "an incident of finish_within because of retrying",
 	"an operation that was done", "an operation that was cancelled", "minutehand_bucket_loader_operation_executions_total{backfill}", "minutehand_bucket_loader_operation_executions_total{replay}",
 	"minutehand_bucket_loader_mended_schedules_total", "minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",

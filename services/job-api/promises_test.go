@@ -151,7 +151,9 @@ type gone struct {
 
 func (gone) Setting(context.Context, string) ([]byte, error) { return nil, errFlaky }
 
-func (gone) Items(context.Context, string, string, int) ([]jobstore.Item, error) { return nil, errFlaky }
+func (gone) Items(context.Context, string, string, int) ([]jobstore.Item, error) {
+	return nil, errFlaky
+}
 
 func (gone) Executions(context.Context, jobstore.Of, jobstore.Cursor, time.Time, int) ([]job.Event, error) {
 	return nil, errFlaky

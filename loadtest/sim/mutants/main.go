@@ -82,6 +82,21 @@ var mutants = []mutant{
 		to:   "return nil",
 	},
 	{
+		name: "a job with deadlines is registered and not listed", file: "services/job-api/internal/writes/create.go",
+		from: "return incidents.Store{Lists: ws.deps.Settings}.Watch(ctx, j)",
+		to:   "_ = incidents.Store{}\n\treturn nil",
+	},
+	{
+		name: "an occurrence that was called late counts as in time", file: "services/bucket-loader/internal/watch/weigh.go",
+		from: "case e.called && !e.began.IsZero() && e.began.After(p.deadline):",
+		to:   "case e.called && !e.began.IsZero() && e.began.After(far):",
+	},
+	{
+		name: "an occurrence that was called in time counts as late", file: "services/bucket-loader/internal/watch/weigh.go",
+		from: "case e.called && !e.began.IsZero() && e.began.After(p.deadline):",
+		to:   "case e.called && !e.began.IsZero() && e.began.After(p.due.Add(-far.Sub(p.due))):",
+	},
+	{
 		name: "the cancel of an operation is answered and not stored", file: "services/job-api/internal/writes/operations.go",
 		from: `o.End(operations.StatusCancelled, "", job.Instant(ws.deps.Clock.Now()))`,
 		to:   "o.Reason = \"\"",
