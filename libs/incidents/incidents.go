@@ -175,6 +175,8 @@ type Judged struct {
 	// Until, by definition: every occurrence with a nominal instant before it was, but for those in Aside, of which nothing can be told yet.
 	Until map[string]time.Time `json:"until,omitempty"`
 	Aside []time.Time          `json:"aside,omitempty"`
+	// Met is the last nominal instant of an occurrence that met the deadline, zero for none.
+	Met time.Time `json:"met,omitzero"`
 	// Open is the incident that has not ended; nil for none.
 	Open *Incident `json:"open,omitempty"`
 }
@@ -199,8 +201,8 @@ func (s Store) ForgetJob(ctx context.Context, jobID string) error {
 	return nil
 }
 
-// Noted returns what [Store.Note] noted of up to limit jobs of a list after one, and the last of them; fewer than limit means the end.
-func (s Store) Noted(ctx context.Context, slice int, after string, limit int) (of map[string]map[Deadline]Judged, last string, err error) {
+// Noted returns what [Store.Note] noted of up to limit jobs of a list after one, and after which job the next page begins, "" at the end.
+func (s Store) Noted(ctx context.Context, slice int, after string, limit int) (of map[string]map[Deadline]Judged, next string, err error) {
 	items, err := s.Lists.Items(ctx, judged(slice), after, limit)
 	if err != nil {
 		return nil, "", fmt.Errorf("read how far jobs were judged: %w", err)
@@ -208,11 +210,14 @@ func (s Store) Noted(ctx context.Context, slice int, after string, limit int) (o
 	of = make(map[string]map[Deadline]Judged, len(items))
 	for _, i := range items {
 		var how map[Deadline]Judged
-		if last = i.Name; json.Unmarshal(i.Value, &how) == nil {
+		if json.Unmarshal(i.Value, &how) == nil {
 			of[i.Name] = how
 		}
 	}
-	return of, last, nil
+	if len(items) == limit {
+		next = items[limit-1].Name
+	}
+	return of, next, nil
 }
 
 func dayOf(at time.Time) string { return "incidents/" + at.UTC().Format(time.DateOnly) }

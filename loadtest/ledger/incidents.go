@@ -69,7 +69,10 @@ func checkIncidents(r *report, a *Account, i *index) {
 		if a.Deleted[j.Job.ID] {
 			continue
 		}
-		for id, c := range courses(a, i, j) {
+		all := courses(a, i, j)
+		checkMissed(r, a, i, j, all, shown[j.Job.ID])
+		checkOver(r, a, all, shown[j.Job.ID])
+		for id, c := range all {
 			if !lost[id] {
 				// An executor may have been at an instant when a pause left it to the resume.
 				c.ended = c.ended || c.def != nil && c.def.Alone() && c.entry.NominalAt.Before(j.Job.StoppedBefore) || j.Job.Status == job.StatusCancelled || j.Job.Status == job.StatusPaused && c.entry.NominalAt.After(j.Job.PausedAt)
@@ -166,8 +169,48 @@ func checkCourse(r *report, a *Account, c *course, shown []*Incident) {
 			r.add("I13", e.JobID, "a client is shown %s (%s), and %s met its deadline %s of %s (began %s, succeeded %s)",
 				begins.ID, begins.Cause, e.ExecutionID, name, deadline, c.began, c.succeeded)
 		}
-		if begins != nil && a.NoticesWithin > 0 && begins.NoticedAt.After(deadline.Add(a.NoticesWithin)) {
+		if begins != nil && a.NoticesWithin > 0 && begins.DeadlineAt.Equal(deadline) && begins.NoticedAt.After(deadline.Add(a.NoticesWithin)) {
 			r.add("I13", e.JobID, "%s was noticed %s after the deadline", begins.ID, begins.NoticedAt.Sub(deadline))
+		}
+	}
+}
+
+// checkMissed checks that a client is shown an incident for the first of occurrences that were missed, and not called after all.
+func checkMissed(r *report, a *Account, i *index, j *JobAccount, called map[string]*course, shown []*Incident) {
+	if j.Job.Status != job.StatusActive || !j.Job.StoppedBefore.IsZero() {
+		return
+	}
+	for _, e := range i.eventsOf[j.Job.ID] {
+		if e.Type != job.EventSkipped || e.Disposition != job.DispositionSkippedMissed || called[job.ScheduleExecutionID(j.Job.ID, e.Skipped.From)] != nil {
+			continue
+		}
+		for _, d := range i.definitions[j.Job.ID] {
+			within := d.Deadlines.StartWithin
+			deadline := e.Skipped.From.Add(within)
+			if d.ID != e.Entry.DefinitionID || within == 0 || e.Skipped.From.Before(job.DefinedAt(d.ID).Add(apart)) || deadline.Add(toldWithin+maxJitter).After(a.Until) {
+				continue
+			}
+			if of, _ := belongs(shown, startWithin, e.Skipped.From); of == nil {
+				r.add("I13", j.Job.ID, "the occurrence of %s was missed, and a client is not shown that", e.Skipped.From)
+			}
+		}
+	}
+}
+
+// maxJitter bounds the jitter of the workload's jobs that have deadlines.
+const maxJitter = 5 * time.Second
+
+// checkOver checks that an incident is not open when a later occurrence met its deadline long before the end.
+func checkOver(r *report, a *Account, called map[string]*course, shown []*Incident) {
+	for _, x := range shown {
+		for _, c := range called {
+			if x.Status != "open" || x.Deadline != startWithin || c.def == nil || c.ended || !c.entry.NominalAt.After(x.LastAt) || c.began.IsZero() {
+				continue
+			}
+			deadline := c.entry.ScheduledFor.Add(c.def.Deadlines.StartWithin)
+			if c.def.Deadlines.StartWithin > 0 && c.entry.ScheduledFor.After(job.DefinedAt(c.def.ID).Add(apart)) && c.began.Before(deadline.Add(-apart)) && deadline.Add(toldWithin).Before(a.Until) {
+				r.add("I13", x.JobID, "%s is open, and %s met its deadline %s since", x.ID, c.entry.ExecutionID, deadline)
+			}
 		}
 	}
 }

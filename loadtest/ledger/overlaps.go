@@ -72,6 +72,14 @@ func (i *index) lastCall(executionID string) (at time.Time) {
 	return at
 }
 
+// overtaken reports whether a pause or a cancel of the job was answered after an occurrence had given way: it may have stopped the other one at
+// its last check.
+func overtaken(a *Account, e *job.Event) bool {
+	return slices.ContainsFunc(a.Stops, func(s Stop) bool {
+		return s.JobID == e.Entry.JobID && (s.Kind == StopPause || s.Kind == StopCancel) && s.AckedAt.After(e.At.Add(-apart))
+	})
+}
+
 // checkLine checks of those that may wait, by definition as many as most, that they were called in the order of their instants, and that no
 // more waited. spans are in the order of their first calls. While an update is slow, the former definition may let an occurrence wait
 // before the first of the new one comes, which is of an earlier instant.
@@ -171,7 +179,7 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 				r.add("I11", j.Job.ID, "%s gave way to %s, which did not wait: it had been called %s before", e.Entry.ExecutionID, x, e.Entry.DueAt.Sub(s.from))
 			}
 		}
-		if d := i.unfired(x); d != "" && !a.Crashed && most[e.Entry.DefinitionID] == 0 {
+		if d := i.unfired(x); d != "" && !a.Crashed && most[e.Entry.DefinitionID] == 0 && !overtaken(a, e) {
 			r.add("I11", j.Job.ID, "%s gave way to %s, which was %s", e.Entry.ExecutionID, x, d)
 		}
 		if end := ended[x]; !end.IsZero() && a.TellsWithin > 0 && end.Add(a.TellsWithin).Before(e.Entry.DueAt) {

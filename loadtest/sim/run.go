@@ -185,11 +185,11 @@ func (w *world) account(until time.Time) *ledger.Account {
 	case "network":
 		a.TellsWithin = 4 * time.Minute
 	}
+	_, evicted := w.hot.Bounded()
 	for i, p := range w.callers {
 		at := a.Calls[i].At
-		a.Calls[i].Untold = p.isDead() && w.lostFor(a.Calls[i].JobID, at, until)
+		a.Calls[i].Untold = p.isDead() && (w.lostFor(a.Calls[i].JobID, at, until) || evicted > 0)
 	}
-	_, evicted := w.hot.Bounded()
 	a.HotLost, a.Crashed = a.HotLost || evicted > 0, a.Crashed || evicted > 0 // a forgotten outcome may be produced again
 	effective := map[string]time.Time{}
 	rows, _, _ := w.cold.List(ctx, job.DefaultTenant, "", everything)

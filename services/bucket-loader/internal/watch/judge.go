@@ -26,7 +26,8 @@ const (
 	// written that has grown.
 	noteEvery, tellEvery = 5 * time.Minute, 10 * time.Second
 	// maxAside bounds the occurrences of a job of which nothing can be told yet: beyond it the oldest is given up.
-	maxAside = 100
+	// asideAtOnce is how many of them one look looks at again.
+	maxAside, asideAtOnce = 100, 20
 	// maxDefinitions bounds the definitions of a job that are watched: the oldest beyond it are given up.
 	maxDefinitions = 100
 )
@@ -50,6 +51,11 @@ type place struct {
 func (s *segment) place(d incidents.Deadline, at time.Time) place {
 	due := s.Plan.ScheduledFor(at)
 	return place{segment: s, at: at, due: due, deadline: due.Add(d.Of(s.Def))}
+}
+
+// holds reports whether an instant belongs to a segment.
+func (s *segment) holds(at time.Time) bool {
+	return !at.Before(s.Def.EffectiveAt) && at.Before(s.until)
 }
 
 // far is after every instant.
@@ -85,12 +91,18 @@ func (w *Watchdog) judge(ctx context.Context, s *subject, j *job.Job) (again tim
 	if now.Sub(s.changed) < rowWithin {
 		again = now.Add(soon) // the row may be on its way
 	}
+	var errs []error
 	for _, d := range incidents.Deadlines() {
 		at, err := w.judgeLine(ctx, l, d)
-		if err != nil {
-			return now, err
+		if errs = append(errs, err); err != nil {
+			continue
 		}
-		again = earlier(again, at)
+		if again = earlier(again, at); l.lines[d].behind {
+			again = earlier(again, job.Later(now.Add(w.Tick), l.lines[d].written.Add(tellEvery)))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return now, err
 	}
 	left, err := w.forget(ctx, l)
 	if err != nil || left {
@@ -109,7 +121,7 @@ func earlier(a, b time.Time) time.Time {
 // segments finds the definitions of a job of which occurrences are to be judged: those that are listed, and came into the row.
 func (w *Watchdog) segments(ctx context.Context, l *look) error {
 	j := l.job
-	if id := j.Definition.ID; j.Definition.Deadlines != (job.Deadlines{}) && !l.over[id] && !slices.Contains(l.definitions, id) {
+	if id := j.Definition.ID; j.Definition.Deadlines != (job.Deadlines{}) && l.over != id && !slices.Contains(l.definitions, id) {
 		l.definitions = append(l.definitions, id) // it was listed before it came into the row
 	}
 	slices.Sort(l.definitions)
@@ -137,6 +149,9 @@ func (w *Watchdog) segments(ctx context.Context, l *look) error {
 				return err
 			}
 			s.superseded = true
+		}
+		if s.superseded && j.Definition.EffectiveAt.Before(s.until) { // a resume reaches back before an update in its pause
+			s.until, s.EndsAt = j.Definition.EffectiveAt, j.Definition.EffectiveAt
 		}
 		l.known[id] = s
 		l.segments = append(l.segments, s)
@@ -191,12 +206,10 @@ func (w *Watchdog) nextOf(l *look, d incidents.Deadline) (next place, ok bool) {
 // judgeLine holds the occurrences of a job against one deadline, as far as they are due, and returns when to look at it again.
 func (w *Watchdog) judgeLine(ctx context.Context, l *look, d incidents.Deadline) (again time.Time, err error) {
 	line := l.lines[d]
-	if err := w.judgeAside(ctx, l, d); err != nil {
-		return again, err
-	}
 	if err := w.flush(ctx, line); err != nil {
 		return again, err
 	}
+	again = l.now // there is more, and others come first
 	for range w.AtOnce {
 		p, ok := w.nextOf(l, d)
 		if !ok || l.now.Before(p.deadline.Add(w.Settle)) {
@@ -204,28 +217,36 @@ func (w *Watchdog) judgeLine(ctx context.Context, l *look, d incidents.Deadline)
 			if ok {
 				from = p.deadline.Add(w.Settle)
 			}
-			if again, err = w.recheck(ctx, l, d, from); len(line.Aside) > 0 {
-				again = earlier(again, l.now.Add(w.Again))
-			}
-			return again, err
-		}
-		v := verdict{kind: excused}
-		if !p.due.Before(p.made) {
-			if v, err = w.weigh(ctx, l.job, &p, d); err != nil {
+			if again, err = w.recheck(ctx, l, d, from); err != nil {
 				return again, err
 			}
+			break
+		}
+		v, err := w.weigh(ctx, l.job, &p, d)
+		if err != nil && l.now.Sub(p.deadline) < w.Settle+w.Undecided {
+			return again, err
+		}
+		if err != nil { // it holds up the others no longer
+			w.Metrics.undecided.Inc()
+			v = verdict{kind: excused}
 		}
 		if err := w.settle(ctx, l, &p, d, v); err != nil {
 			return again, err
 		}
 	}
-	return l.now, nil // there is more, and others come first
+	if err := w.judgeAside(ctx, l, d); err != nil {
+		return again, err
+	}
+	if len(line.Aside) > 0 {
+		again = earlier(again, l.now.Add(w.Again))
+	}
+	return again, nil
 }
 
 // settle notes what a look at an occurrence came to. If that fails, the occurrence is looked at again.
 func (w *Watchdog) settle(ctx context.Context, l *look, p *place, d incidents.Deadline, v verdict) error {
 	line := l.lines[d]
-	before, aside, open := line.Until[p.Def.ID], slices.Clone(line.Aside), line.Open
+	before, aside, open, last := line.Until[p.Def.ID], slices.Clone(line.Aside), line.Open, line.Met
 	line.Until[p.Def.ID], l.stale = p.at.Add(time.Millisecond), true
 	if v.kind == undecided {
 		if line.Aside = append(slices.Clip(line.Aside), p.at); len(line.Aside) > maxAside {
@@ -236,7 +257,7 @@ func (w *Watchdog) settle(ctx context.Context, l *look, p *place, d incidents.De
 	w.Metrics.judged.Inc()
 	err := w.tell(ctx, l, p, d, v)
 	if err != nil {
-		line.Until[p.Def.ID], line.Aside, line.Open = before, aside, open
+		line.Until[p.Def.ID], line.Aside, line.Open, line.Met = before, aside, open, last
 	}
 	return err
 }
@@ -244,6 +265,9 @@ func (w *Watchdog) settle(ctx context.Context, l *look, p *place, d incidents.De
 // tell begins, carries on or ends an incident, as an occurrence missed or met its deadline.
 func (w *Watchdog) tell(ctx context.Context, l *look, p *place, d incidents.Deadline, v verdict) error {
 	line := l.lines[d]
+	if v.kind == met {
+		line.Met = job.Later(line.Met, p.at)
+	}
 	switch {
 	case v.kind == missed:
 		return w.miss(ctx, l, p, d, v)
@@ -256,26 +280,33 @@ func (w *Watchdog) tell(ctx context.Context, l *look, p *place, d incidents.Dead
 // text is an instant as reasons show it.
 func text(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
 
-// judgeAside looks again at the occurrences of which nothing could be told.
+// judgeAside looks again at the occurrences of which nothing could be told, some at a time.
 func (w *Watchdog) judgeAside(ctx context.Context, l *look, d incidents.Deadline) error {
 	line := l.lines[d]
-	for _, at := range slices.Clone(line.Aside) {
+	for _, at := range slices.Clone(line.Aside[:min(len(line.Aside), asideAtOnce)]) {
 		p, ok := l.placeOf(d, at)
 		v := verdict{kind: excused}
 		if ok {
 			var err error
-			if v, err = w.weigh(ctx, l.job, &p, d); err != nil {
+			if v, err = w.weigh(ctx, l.job, &p, d); ctx.Err() != nil {
 				return err
 			}
+			if err != nil {
+				v = verdict{kind: undecided}
+			}
 		}
+		aside, open := line.Aside, line.Open
+		line.Aside, l.stale = slices.DeleteFunc(slices.Clone(aside), at.Equal), true
 		if v.kind == undecided && l.now.Sub(p.deadline) < w.Settle+w.Undecided {
+			line.Aside = append(line.Aside, at) // the others come first
 			continue
 		}
 		if v.kind == undecided {
 			w.Metrics.undecided.Inc()
 		}
-		aside, open := line.Aside, line.Open
-		line.Aside, l.stale = slices.DeleteFunc(slices.Clone(aside), at.Equal), true
+		if v.kind == undecided && v.cause != "" {
+			v.kind = missed // nothing is on record of it, and nothing will be
+		}
 		if err := w.tell(ctx, l, &p, d, v); err != nil {
 			line.Aside, line.Open = aside, open
 			return err
@@ -287,7 +318,7 @@ func (w *Watchdog) judgeAside(ctx context.Context, l *look, d incidents.Deadline
 // placeOf returns the occurrence of an instant; ok is false if its definition is not watched any more.
 func (l *look) placeOf(d incidents.Deadline, at time.Time) (p place, ok bool) {
 	for _, s := range l.segments {
-		if !at.Before(s.Def.EffectiveAt) && at.Before(s.until) {
+		if s.holds(at) {
 			return s.place(d, at), true
 		}
 	}
@@ -344,13 +375,9 @@ func (w *Watchdog) happened(ctx context.Context, l *look, d incidents.Deadline, 
 // forget takes the definitions of a job off its list of which nothing is left to judge, and those that never came into the row. It reports
 // whether any is left.
 func (w *Watchdog) forget(ctx context.Context, l *look) (left bool, err error) {
-	open := false
-	for _, line := range l.lines {
-		open = open || line.Open != nil
-	}
 	for n, id := range slices.Clone(l.definitions) {
 		s, current := l.known[id], id == l.job.Definition.ID
-		keep := s != nil && (w.owes(l, s) || current && open)
+		keep := s != nil && w.owes(l, s)
 		if id > l.job.Definition.ID || s == nil {
 			keep = l.now.Sub(l.changed) < rowWithin
 		}
@@ -367,7 +394,9 @@ func (w *Watchdog) forget(ctx context.Context, l *look) (left bool, err error) {
 		}
 		l.definitions = slices.DeleteFunc(l.definitions, func(x string) bool { return x == id })
 		delete(l.known, id)
-		l.over[id] = true
+		if current {
+			l.over = id
+		}
 		for _, line := range l.lines {
 			delete(line.Until, id)
 		}
@@ -375,13 +404,13 @@ func (w *Watchdog) forget(ctx context.Context, l *look) (left bool, err error) {
 	return left, nil
 }
 
-// owes reports whether an occurrence of a segment is to be held against a deadline yet.
+// owes reports whether an occurrence of a segment is to be held against a deadline yet, or may end an incident.
 func (w *Watchdog) owes(l *look, s *segment) bool {
 	for d, line := range l.lines {
 		if _, ok := w.next(l, s, d); ok {
 			return true
 		}
-		if slices.ContainsFunc(line.Aside, func(at time.Time) bool { return !at.Before(s.Def.EffectiveAt) && at.Before(s.until) }) {
+		if slices.ContainsFunc(line.Aside, s.holds) || line.Open != nil && s.holds(line.Open.Last) {
 			return true
 		}
 	}

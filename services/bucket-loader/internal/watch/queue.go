@@ -10,11 +10,11 @@ import (
 // subject is a job that is watched.
 type subject struct {
 	id string
-	// definitions are those of the job that have deadlines and are not over, known what is known of them, and over those that are. changed is
-	// when the last of them was found, and pass the reading of the lists in which they were.
+	// definitions are those of the job that have deadlines and are not over, known what is known of them, and over the row's if it is. changed
+	// is when the last of them was found, and pass the reading of the lists in which they were.
 	definitions []string
 	known       map[string]*segment
-	over        map[string]bool
+	over        string
 	changed     time.Time
 	pass        int
 	// lines is how far the job was held against its deadlines. stale: that has changed since it was noted; unnoted: it is to be noted at once.

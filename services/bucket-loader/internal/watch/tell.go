@@ -36,10 +36,16 @@ func (w *Watchdog) miss(ctx context.Context, l *look, p *place, d incidents.Dead
 		return nil
 	}
 	j := l.job
-	line.Open, line.written = &incidents.Incident{
+	i := &incidents.Incident{
 		ID: incidents.ID(j.ID, d, p.at), Tenant: j.Tenant, JobID: j.ID, JobName: j.Name, Owner: j.Owner, Deadline: d, Within: d.Of(p.Def),
 		Cause: v.cause, Reason: v.reason, First: p.at, Last: p.at, Missed: 1, DeadlineAt: p.deadline, NoticedAt: now,
-	}, time.Time{}
+	}
+	if p.at.Before(line.Met) { // it is known only now
+		i.ClosedAt, i.Closed = now, "A later occurrence met the deadline."
+		line.behind = false
+		return w.store().Put(ctx, i)
+	}
+	line.Open, line.written = i, time.Time{}
 	if err := w.note(ctx, l.subject); err != nil {
 		return err
 	}
@@ -86,7 +92,7 @@ func (w *Watchdog) close(ctx context.Context, s *subject, line *line, why string
 func (w *Watchdog) note(ctx context.Context, s *subject) error {
 	how := map[incidents.Deadline]incidents.Judged{}
 	for d, line := range s.lines {
-		how[d] = incidents.Judged{Until: maps.Clone(line.Until), Aside: line.Aside, Open: line.Open}
+		how[d] = incidents.Judged{Until: maps.Clone(line.Until), Aside: line.Aside, Met: line.Met, Open: line.Open}
 	}
 	if err := w.store().Note(ctx, s.id, how); err != nil {
 		s.unnoted = true

@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -91,8 +92,11 @@ type Watchdog struct {
 	// relist is when the lists are read again, expire when old incidents are removed. pass numbers the readings.
 	relist, expire time.Time
 	pass           int
-	// awayUntil is until when Redis is not asked again, in milliseconds, because it did not answer.
-	awayUntil atomic.Int64
+	// away is what is known of partitions for which Redis did not answer. probeAt is when it is asked for one again, and probedAway since when it
+	// does not answer for that, in milliseconds; 0 while it does.
+	away       sync.Map
+	probeAt    time.Time
+	probedAway atomic.Int64
 }
 
 // Metrics counts what a watchdog finds.
@@ -210,6 +214,7 @@ func (w *Watchdog) step(ctx context.Context) error {
 			return err
 		}
 	}
+	w.probe(ctx)
 	for {
 		var err error
 		if now := w.Clock.Now(); !now.Before(w.relist) {
@@ -290,7 +295,10 @@ func (w *Watchdog) begin(ctx context.Context) error {
 	w.jobs, w.queue, w.relist = map[string]*subject{}, nil, time.Time{}
 	for slice := range incidents.Slices {
 		for after, left := "", true; left; {
-			of, last, err := w.store().Noted(ctx, slice, after, listed)
+			if mine, err := w.renew(ctx); err != nil || !mine {
+				return errors.Join(err, errLapsed)
+			}
+			of, next, err := w.store().Noted(ctx, slice, after, listed)
 			if err != nil {
 				return err
 			}
@@ -301,12 +309,12 @@ func (w *Watchdog) begin(ctx context.Context) error {
 				}
 				for d, j := range how {
 					if l := s.lines[d]; l != nil {
-						l.Aside, l.Open, l.behind = j.Aside, j.Open, j.Open != nil
+						l.Aside, l.Met, l.Open, l.behind = j.Aside, j.Met, j.Open, j.Open != nil
 						maps.Copy(l.Until, j.Until)
 					}
 				}
 			}
-			after, left = last, len(of) == listed
+			after, left = next, next != ""
 		}
 	}
 	return nil
@@ -320,7 +328,7 @@ func (w *Watchdog) add(id string) *subject {
 	if len(w.jobs) >= w.MaxJobs {
 		return nil
 	}
-	s := &subject{id: id, lines: map[incidents.Deadline]*line{}, known: map[string]*segment{}, over: map[string]bool{}, place: -1}
+	s := &subject{id: id, lines: map[incidents.Deadline]*line{}, known: map[string]*segment{}, place: -1}
 	for _, d := range incidents.Deadlines() {
 		s.lines[d] = &line{Judged: incidents.Judged{Until: map[string]time.Time{}}}
 	}
@@ -333,10 +341,10 @@ func (w *Watchdog) list(ctx context.Context) error {
 	w.pass++
 	beyond := 0
 	for slice := range incidents.Slices {
-		if mine, err := w.renew(ctx); err != nil || !mine {
-			return err
-		}
 		for after, left := (incidents.Watched{}), true; left; {
+			if mine, err := w.renew(ctx); err != nil || !mine {
+				return errors.Join(err, errLapsed)
+			}
 			page, err := w.store().Watched(ctx, slice, after, listed)
 			if err != nil {
 				return err
@@ -354,13 +362,17 @@ func (w *Watchdog) list(ctx context.Context) error {
 		}
 	}
 	w.Metrics.beyond.Set(float64(beyond))
-	for id, s := range w.jobs {
-		if s.pass != w.pass && s.place < 0 { // what is left of one that is not watched any more
-			w.drop(s)
-			if err := w.store().ForgetJob(ctx, id); err != nil {
-				return err
-			}
+	for _, s := range w.jobs {
+		if s.pass == w.pass || s.place >= 0 {
+			continue
 		}
+		if mine, err := w.renew(ctx); err != nil || !mine { // what is left of one that is not watched any more
+			return errors.Join(err, errLapsed)
+		}
+		if err := w.end(ctx, s, "The job has no further occurrence with a deadline."); err != nil {
+			return err
+		}
+		w.drop(s)
 	}
 	return nil
 }
@@ -368,7 +380,7 @@ func (w *Watchdog) list(ctx context.Context) error {
 // see notes that a definition of a job is listed.
 func (w *Watchdog) see(s *subject, definition string) {
 	s.pass = w.pass
-	if slices.Contains(s.definitions, definition) || s.over[definition] {
+	if slices.Contains(s.definitions, definition) {
 		return
 	}
 	now := w.Clock.Now()
@@ -390,13 +402,16 @@ func (w *Watchdog) due(now time.Time) (list []*subject) {
 
 // judgeAll looks at subjects, and puts them back into the queue. It ends before the lease does.
 func (w *Watchdog) judgeAll(ctx context.Context, due []*subject) {
+	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, w.LeaseFor/2)
 	defer cancel()
 	ids := make([]string, len(due))
 	for n, s := range due {
 		ids[n] = s.id
 	}
-	rows, together := w.Jobs.GetMany(ctx, ids)
+	within, end := context.WithTimeout(ctx, w.AskWithin)
+	rows, together := w.Jobs.GetMany(within, ids)
+	end()
 	next, errs := make([]time.Time, len(due)), make([]error, len(due))
 	_ = run.Each(len(due), w.Parallel, func(n int) error { // each error is kept
 		row := rows[due[n].id]
@@ -416,10 +431,10 @@ func (w *Watchdog) judgeAll(ctx context.Context, due []*subject) {
 	for n, s := range due {
 		switch {
 		case errs[n] != nil:
-			if failed++; failed == 1 && ctx.Err() == nil {
+			if failed++; failed == 1 && whole.Err() == nil {
 				w.Logger.Warn("a job cannot be held against its deadlines, it is looked at again", "job_id", s.id, "error", errs[n])
 			}
-			w.lookAt(s, w.Clock.Now().Add(w.Again))
+			w.lookAt(s, w.Clock.Now().Add(w.Again+time.Duration(n)*10*time.Millisecond)) // not all together again
 		case next[n].IsZero():
 			w.drop(s)
 		default:

@@ -17,6 +17,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/coord"
+	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -37,11 +38,19 @@ type fixture struct {
 type hands struct {
 	jobstore.Settings
 	attempts.Records
+	hotbucket.Buckets
 	// put returns the error of a write of an item; away lets the records of attempts not be read.
 	put  func(list string) error
 	away bool
 	// forgets lets them have forgotten everything.
 	forgets bool
+}
+
+func (h *hands) Incarnations(ctx context.Context, partitions []int) ([]string, error) {
+	if h.away {
+		return nil, errors.New("away")
+	}
+	return h.Buckets.Incarnations(ctx, partitions)
 }
 
 func (h *hands) Memory(ctx context.Context, jobID string) (attempts.Memory, error) {
@@ -83,10 +92,10 @@ func newFixture(t *testing.T) *fixture {
 			t.Error(err)
 		}
 	})
-	h := &hands{Settings: embedded.NewSettings(db), Records: records}
+	h := &hands{Settings: embedded.NewSettings(db), Records: records, Buckets: embedded.NewHotBuckets(db.Incarnation(), partitions, 0)}
 	f := &fixture{t: t, hands: h, Watchdog: &Watchdog{
 		Config: DefaultConfig(), Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db), Settings: h, Records: h,
-		Hot: embedded.NewHotBuckets(db.Incarnation(), partitions, 0), Partitions: partitions, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil),
+		Hot: h, Partitions: partitions, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil),
 	}}
 	for p := range partitions {
 		f.must(f.Hot.SetEpoch(t.Context(), coord.Owner{Role: coord.RoleWorker, Partition: p, Epoch: 1}))
@@ -570,6 +579,59 @@ func TestAnIncidentThatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
 	})
 }
 
+func TestWhatWasCalledBeforeRedisWasAwayIsNotToldWhileItIs(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.MaxOccurrences = 1 })
+		f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, 1)}))
+		f.until(nth(j, 1).Add(time.Second))
+		f.hands.away = true
+		f.until(nth(j, 1).Add(5 * time.Minute))
+		if list := f.all(); len(list) != 0 {
+			t.Errorf("%+v", list)
+		}
+		f.hands.away = false
+		f.succeed(j, 1)
+		f.until(nth(j, 1).Add(20 * time.Minute))
+		if list := f.all(); len(list) != 0 {
+			t.Errorf("%+v", list)
+		}
+	})
+}
+
+func TestAnOccurrenceWithoutATraceIsToldHoweverLongItsDeadline(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) {
+			j.Definition.Schedule.MaxOccurrences, j.Definition.Deadlines.StartWithin = 1, time.Hour
+		})
+		p := bucket.Partition(j.ID, partitions)
+		f.must(f.Pending.Close(t.Context(), p, job.Minute(nth(j, 1))+10))
+		f.until(nth(j, 1).Add(80 * time.Minute))
+		if i := f.one(); i.Cause != incidents.CauseNotDispatched {
+			t.Errorf("%+v", i)
+		}
+	})
+}
+
+func TestALateMissDoesNotReopenWhatIsOver(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.MaxOccurrences = 3 })
+		e := f.entry(j, 1)
+		f.must(f.Pending.Put(t.Context(), []job.Entry{e}))
+		f.must(f.Pending.MarkDone(t.Context(), []job.Locator{e.Locator}))
+		f.succeed(j, 2)
+		f.until(nth(j, 3))
+		f.record(j, 1, 1, outcome(j, 1, job.OutcomeSucceeded, 5*time.Second))
+		f.succeed(j, 3)
+		f.until(nth(j, 3).Add(time.Minute))
+		if i := f.one(); !i.First.Equal(nth(j, 1)) || i.ClosedAt.IsZero() {
+			t.Errorf("%+v", i)
+		}
+	})
+}
+
 func TestALongDeadlineOfAnEarlierDefinitionHoldsUpNoLaterOne(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -664,8 +726,10 @@ func TestAPausedJobHasNoDeadlinesUntilItIsResumed(t *testing.T) {
 		j.Version++
 		f.must(f.Jobs.Replace(t.Context(), *j))
 		f.until(nth(j, 60))
+		f.redefine(j, func() { j.Definition.EffectiveAt = nth(j, 60) })
+		f.until(nth(j, 70))
 		now := f.redefine(j, func() { j.Definition.EffectiveAt, j.Status = j.PausedAt.Add(time.Millisecond), job.StatusActive })
-		f.until(nth(j, 60).Add(30 * time.Second))
+		f.until(nth(j, 70).Add(30 * time.Second))
 		if i := f.one(); i.First.Before(now) {
 			t.Errorf("%+v, resumed at %s", i, now)
 		}

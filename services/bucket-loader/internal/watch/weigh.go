@@ -34,6 +34,8 @@ type verdict struct {
 	reason string
 }
 
+const noRedis = "Redis does not answer, without which nothing is called."
+
 func miss(c incidents.Cause, format string, args ...any) verdict {
 	return verdict{missed, c, fmt.Sprintf(format, args...)}
 }
@@ -47,6 +49,9 @@ func times(n int) string {
 
 // weigh holds an occurrence against its deadline, which is past.
 func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.Deadline) (verdict, error) {
+	if p.due.Before(p.made) {
+		return verdict{kind: excused}, nil
+	}
 	e, err := w.gather(ctx, j, p)
 	if err != nil {
 		return verdict{}, err
@@ -77,12 +82,18 @@ func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.
 		return miss(incidents.CauseCalling, "Its target was called and has not answered."), nil
 	case e.calling:
 		return miss(incidents.CauseCalling, "It was called in vain, %s, and its target, called again, has not answered.", times(e.attempt)), nil
-	case e.unsure && w.Clock.Since(p.deadline) < w.HotPatience:
-		return verdict{kind: undecided}, nil
+	case w.mayKnowMore(p, e):
+		return verdict{undecided, incidents.CauseHotTierAway, noRedis}, nil
 	case e.called || e.running:
 		return miss(incidents.CauseRetrying, "Its calls, %d so far, have not succeeded, and it is to be called again.", max(e.attempt, 1)), nil
 	}
 	return w.notCalled(ctx, j, p, e)
+}
+
+// mayKnowMore reports whether Redis, when it answers, or the executors, when they have told it again, may say that an occurrence was called. One
+// that was due since Redis is away was not.
+func (w *Watchdog) mayKnowMore(p *place, e *evidence) bool {
+	return e.unsure && (w.Clock.Since(p.deadline) < w.HotPatience || e.away && p.due.Before(e.awaySince))
 }
 
 // pausedLater reports whether a pause let an occurrence go whose deadline was over by then.
@@ -100,8 +111,10 @@ func (w *Watchdog) notCalled(ctx context.Context, j *job.Job, p *place, e *evide
 		return miss(incidents.CauseMissed, "It was not called in time, and then the job was paused."), nil
 	case e.refused != "" || w.refuses(j, p, l):
 		return verdict{kind: excused}, nil
-	case e.unsure && w.Clock.Since(p.deadline) < w.HotPatience:
-		return verdict{kind: undecided}, nil
+	case e.waits:
+		return miss(incidents.CauseWaits, "It waits for other executions of the job, or for room at its target."), nil
+	case w.mayKnowMore(p, e):
+		return verdict{undecided, incidents.CauseHotTierAway, noRedis}, nil
 	case e.over:
 		return verdict{kind: undecided}, nil // its record will tell
 	}
@@ -116,7 +129,8 @@ func (w *Watchdog) notCalled(ctx context.Context, j *job.Job, p *place, e *evide
 			return verdict{}, fmt.Errorf("read the low-water mark of partition %d: %w", l.Partition, err)
 		}
 		if l.Minute < low {
-			return verdict{kind: undecided}, nil // it was done, and its record will tell
+			// It was done, and its record will tell; or it never was there, and there will be none.
+			return verdict{undecided, incidents.CauseNotDispatched, "Nothing is on record of it."}, nil
 		}
 	}
 	switch d := row.Decision; {
@@ -124,7 +138,7 @@ func (w *Watchdog) notCalled(ctx context.Context, j *job.Job, p *place, e *evide
 		return miss(incidents.CauseMissed, "It was found so late that the missed_run_policy let it go."), nil
 	case d != nil && !d.Fire:
 		return verdict{kind: excused}, nil
-	case d != nil && d.Waits(), e.waits, !row.DeferredTo.IsZero():
+	case d != nil && d.Waits(), !row.DeferredTo.IsZero():
 		return miss(incidents.CauseWaits, "It waits for other executions of the job, or for room at its target."), nil
 	case row.Done:
 		return verdict{kind: undecided}, nil
@@ -155,7 +169,7 @@ func (w *Watchdog) unsent(ctx context.Context, j *job.Job, row *job.PendingRow, 
 		e.away = err != nil
 	}
 	if e.away {
-		return miss(incidents.CauseHotTierAway, "Redis does not answer, without which nothing is called."), nil
+		return miss(incidents.CauseHotTierAway, noRedis), nil
 	}
 	return miss(incidents.CauseNotDispatched, "No scheduler-worker has dispatched it."), nil
 }
@@ -199,6 +213,8 @@ type evidence struct {
 	refused, skipped job.Disposition
 	// away: Redis did not answer. unsure: that, or it may have forgotten something of it.
 	away, unsure bool
+	// awaySince is since when it does not.
+	awaySince time.Time
 }
 
 // take takes account of how an attempt ended.
@@ -266,20 +282,51 @@ func (w *Watchdog) gather(ctx context.Context, j *job.Job, p *place) (*evidence,
 // awayFor is how long nobody else asks a Redis that did not answer.
 const awayFor = 5 * time.Second
 
+// away is since when Redis does not answer for a partition, and until when it is not asked again.
+type away struct{ since, until time.Time }
+
 // records takes account of the records of those attempts of which the history does not tell.
 func (w *Watchdog) records(ctx context.Context, p *place, id string, e *evidence) error {
-	if w.Clock.Now().UnixMilli() < w.awayUntil.Load() {
-		e.away, e.unsure = true, true
-		return nil
+	now, partition := w.Clock.Now(), bucket.Partition(p.JobID, w.Partitions)
+	known, _ := w.away.Load(partition)
+	a, isAway := known.(away)
+	if !isAway || !now.Before(a.until) {
+		ask, cancel := context.WithTimeout(ctx, w.AskWithin)
+		defer cancel()
+		if err := w.ask(ask, p, id, e); err == nil {
+			w.away.Delete(partition)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err() // it was not Redis that was slow
+		}
+		if !isAway {
+			a.since = now
+		}
+		a.until = w.Clock.Now().Add(awayFor)
+		w.away.Store(partition, a)
 	}
+	e.away, e.unsure, e.awaySince = true, true, a.since
+	if since := time.UnixMilli(w.probedAway.Load()); w.probedAway.Load() != 0 && since.Before(e.awaySince) {
+		e.awaySince = since
+	}
+	return nil
+}
+
+// probe asks Redis, so that it is known since when it does not answer.
+func (w *Watchdog) probe(ctx context.Context) {
+	now := w.Clock.Now()
+	if len(w.jobs) == 0 || now.Before(w.probeAt) {
+		return
+	}
+	w.probeAt = now.Add(awayFor)
 	ask, cancel := context.WithTimeout(ctx, w.AskWithin)
 	defer cancel()
-	err := w.ask(ask, p, id, e)
-	if err != nil {
-		w.awayUntil.Store(w.Clock.Now().Add(awayFor).UnixMilli())
-		e.away, e.unsure = true, true
+	if _, err := w.Hot.Incarnations(ask, []int{0}); err == nil {
+		w.probedAway.Store(0)
+	} else if ctx.Err() == nil {
+		w.probedAway.CompareAndSwap(0, now.UnixMilli())
 	}
-	return ctx.Err()
 }
 
 // ask asks Redis for the records.
@@ -313,7 +360,7 @@ func (w *Watchdog) ask(ctx context.Context, p *place, id string, e *evidence) er
 
 // covering looks for the run of skipped instants to which an occurrence belongs.
 func (w *Watchdog) covering(ctx context.Context, j *job.Job, p *place, e *evidence) error {
-	const read = 20
+	const read = 200
 	events, err := w.History.Executions(ctx, jobstore.OfJob(j), jobstore.Cursor{NominalAt: p.at}.Schedules(j.ID), p.at.Add(-jobstore.HistoryTTL), read)
 	if err != nil {
 		return fmt.Errorf("read history of job %s: %w", j.ID, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
@@ -197,6 +198,9 @@ func (ws *Writes) missingOf(
 	return missing, nil
 }
 
+// watchedAtOnce is how many jobs of a batch are listed for the watchdog at once.
+const watchedAtOnce = 16
+
 // acceptAll is accept for many jobs that were accepted at one instant.
 func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []batchJob, results []batchResult, again bool) error {
 	if len(jobs) == 0 {
@@ -204,6 +208,9 @@ func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []batchJo
 	}
 	acceptedAt := jobs[0].job.CreatedAt
 	before := acceptedAt // the floor of the previous try
+	if err := run.Each(len(jobs), watchedAtOnce, func(i int) error { return ws.watch(ctx, &jobs[i].job) }); err != nil {
+		return err
+	}
 	for {
 		floor := ws.floor(acceptedAt)
 		began := job.Instant(ws.deps.Clock.Now())
@@ -221,11 +228,6 @@ func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []batchJo
 		if ws.tookTooLong(began) {
 			again = true
 			continue
-		}
-		for i := range rows {
-			if err := ws.watch(ctx, &rows[i]); err != nil {
-				return err
-			}
 		}
 		if err := ws.deps.Jobs.CreateMany(ctx, rows); err != nil {
 			return fmt.Errorf("create %d jobs of a batch: %w", len(rows), err)
