@@ -206,7 +206,8 @@ type Settings interface {
 
 // Lists holds small items in lists, in the order of their names. A list exists while it has items; it should have fewer than 100,000.
 type Lists interface {
-	// PutItem writes an item, in place of the list's item of that name. Of writes at the same time any may stand.
+	// PutItem writes an item, in place of the list's item of that name. Of two writes or removals the one stands that began later, however late
+	// the other takes effect; if they began within clock.MaxDifference of each other in two processes, any may.
 	PutItem(ctx context.Context, list string, i Item) error
 	// RemoveItem removes an item; one that is not there is left as it is.
 	RemoveItem(ctx context.Context, list, name string) error

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/clock"
@@ -97,6 +98,8 @@ func courses(a *Account, i *index, j *JobAccount) map[string]*course {
 				if d.ID == e.Entry.DefinitionID {
 					c.def = d
 				}
+				// A resume or an update reached back to it, and was made after it was due.
+				c.ended = c.ended || d.ID > e.Entry.DefinitionID && !e.Entry.NominalAt.Before(d.EffectiveAt)
 			}
 			for attempt := 1; attempt <= max(a.MaxAttempts[j.Job.ID], 1); attempt++ {
 				for _, call := range i.calls[attemptKey{e.Entry.ExecutionID, attempt}] {
@@ -165,7 +168,7 @@ func checkCourse(r *report, a *Account, c *course, shown []*Incident) {
 		case missed && !c.ended && of == nil && deadline.Add(toldWithin).Before(a.Until):
 			r.add("I13", e.JobID, "%s missed its deadline %s of %s (called %s, succeeded %s, dead %v), and a client is not shown that",
 				e.ExecutionID, name, deadline, c.called, c.succeeded, c.dead)
-		case met && begins != nil && !a.HotLost:
+		case met && begins != nil && !a.HotLost && (begins.Cause != "calling" || a.NoticesWithin > 0): // its executor may not have been able to tell
 			r.add("I13", e.JobID, "a client is shown %s (%s), and %s met its deadline %s of %s (began %s, succeeded %s)",
 				begins.ID, begins.Cause, e.ExecutionID, name, deadline, c.began, c.succeeded)
 		}
@@ -187,6 +190,9 @@ func checkMissed(r *report, a *Account, i *index, j *JobAccount, called map[stri
 		for _, d := range i.definitions[j.Job.ID] {
 			within := d.Deadlines.StartWithin
 			deadline := e.Skipped.From.Add(within)
+			if slices.ContainsFunc(i.definitions[j.Job.ID], func(o *job.Definition) bool { return o.ID > d.ID && !e.Skipped.From.Before(o.EffectiveAt) }) {
+				continue // a resume or an update reached back to it
+			}
 			if d.ID != e.Entry.DefinitionID || within == 0 || e.Skipped.From.Before(job.DefinedAt(d.ID).Add(apart)) || deadline.Add(toldWithin+maxJitter).After(a.Until) {
 				continue
 			}

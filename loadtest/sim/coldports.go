@@ -123,9 +123,9 @@ func (c jobs) FinishKey(ctx context.Context, tenant job.Tenant, key string, a jo
 var (
 	opSetting     = newOp("cold", "Setting", Read, always)
 	opSwapSetting = newOp("cold", "SwapSetting", Write, seldom)
-	opPutItem     = newOp("cold", "PutItem", Write, rarely)
-	opItems       = newOp("cold", "Items", Read, rarely)
-	opRemoveItem  = newOp("cold", "RemoveItem", Write, rarely)
+	opPutItem     = newOp("cold", "PutItem", Write, often)
+	opItems       = newOp("cold", "Items", Read, often)
+	opRemoveItem  = newOp("cold", "RemoveItem", Write, seldom)
 )
 
 type settings struct{ *client }
@@ -139,11 +139,19 @@ func (c settings) SwapSetting(ctx context.Context, name string, old, value []byt
 }
 
 func (c settings) PutItem(ctx context.Context, list string, i jobstore.Item) error {
-	return do(ctx, c.p, opPutItem, list+"/"+i.Name, func(ctx context.Context) error { return c.p.w.cold.PutItem(ctx, list, i) })
+	began, value := time.Now(), append([]byte{}, i.Value...)
+	return do(ctx, c.p, opPutItem, list+"/"+i.Name, func(context.Context) error {
+		c.p.w.cold.WriteItem(list, i.Name, value, began)
+		return nil
+	})
 }
 
 func (c settings) RemoveItem(ctx context.Context, list, name string) error {
-	return do(ctx, c.p, opRemoveItem, list+"/"+name, func(ctx context.Context) error { return c.p.w.cold.RemoveItem(ctx, list, name) })
+	began := time.Now()
+	return do(ctx, c.p, opRemoveItem, list+"/"+name, func(context.Context) error {
+		c.p.w.cold.WriteItem(list, name, nil, began)
+		return nil
+	})
 }
 
 func (c settings) Items(ctx context.Context, list, after string, limit int) ([]jobstore.Item, error) {

@@ -2,19 +2,22 @@ package cassandra
 
 import (
 	"context"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
 // PutItem implements jobstore.Lists.
 func (s *Settings) PutItem(ctx context.Context, list string, i jobstore.Item) error {
-	q := s.session.Query("INSERT INTO lists (list, item, value) VALUES (?, ?, ?)", list, []byte(i.Name), i.Value).Idempotent(true)
+	q := s.session.Query("INSERT INTO lists (list, item, value) VALUES (?, ?, ?)", list, []byte(i.Name), i.Value).
+		WithTimestamp(time.Now().UnixMicro()).Idempotent(true)
 	return failed("put an item", q.ExecContext(ctx))
 }
 
 // RemoveItem implements jobstore.Lists.
 func (s *Settings) RemoveItem(ctx context.Context, list, name string) error {
-	q := s.session.Query("DELETE FROM lists WHERE list = ? AND item = ?", list, []byte(name)).Idempotent(true)
+	q := s.session.Query("DELETE FROM lists WHERE list = ? AND item = ?", list, []byte(name)).
+		WithTimestamp(time.Now().UnixMicro()).Idempotent(true)
 	return failed("remove an item", q.ExecContext(ctx))
 }
 
@@ -32,6 +35,6 @@ func (s *Settings) Items(ctx context.Context, list, after string, limit int) (it
 
 // RemoveList implements jobstore.Lists.
 func (s *Settings) RemoveList(ctx context.Context, list string) error {
-	q := s.session.Query("DELETE FROM lists WHERE list = ?", list).Idempotent(true)
+	q := s.session.Query("DELETE FROM lists WHERE list = ?", list).WithTimestamp(time.Now().UnixMicro()).Idempotent(true)
 	return failed("remove a list", q.ExecContext(ctx))
 }

@@ -32,7 +32,7 @@ type Cold struct {
 	runs        map[string][]byte
 	jobKeys     map[tenantKey]string
 	settings    map[string][]byte
-	lists       map[string]map[string][]byte
+	lists       map[string]map[string]item
 
 	low     []int64
 	buckets []map[int64]*minute
@@ -66,7 +66,7 @@ type minute struct {
 func NewCold(partitions int, setup int64) *Cold {
 	c := &Cold{
 		jobs: map[string][]byte{}, before: map[string][]byte{}, definitions: map[string]map[string][]byte{}, claims: map[string]jobstore.Claim{},
-		runs: map[string][]byte{}, jobKeys: map[tenantKey]string{}, settings: map[string][]byte{}, lists: map[string]map[string][]byte{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
+		runs: map[string][]byte{}, jobKeys: map[tenantKey]string{}, settings: map[string][]byte{}, lists: map[string]map[string]item{}, low: make([]int64, partitions), buckets: make([]map[int64]*minute, partitions),
 		closed: map[[2]int64]time.Time{}, buried: map[job.Locator]bool{}, updated: map[string]time.Time{}, repeated: map[string]Repeat{}, paused: map[string]time.Time{}, events: map[string]map[string]job.Event{},
 	}
 	for p := range partitions {

@@ -4,27 +4,39 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
+// item is an item of a list, nil for one that was removed, and when the write began that stands.
+type item struct {
+	value []byte
+	began time.Time
+}
+
 // PutItem implements jobstore.Lists.
 func (c *Cold) PutItem(_ context.Context, list string, i jobstore.Item) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.lists[list] == nil {
-		c.lists[list] = map[string][]byte{}
-	}
-	c.lists[list][i.Name] = slices.Clone(i.Value)
+	c.WriteItem(list, i.Name, append([]byte{}, i.Value...), time.Now())
 	return nil
 }
 
 // RemoveItem implements jobstore.Lists.
 func (c *Cold) RemoveItem(_ context.Context, list, name string) error {
+	c.WriteItem(list, name, nil, time.Now())
+	return nil
+}
+
+// WriteItem is PutItem, or with nil RemoveItem, for a write that began at an instant.
+func (c *Cold) WriteItem(list, name string, value []byte, began time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.lists[list], name)
-	return nil
+	if c.lists[list] == nil {
+		c.lists[list] = map[string]item{}
+	}
+	if !began.Before(c.lists[list][name].began) {
+		c.lists[list][name] = item{value, began}
+	}
 }
 
 // Items implements jobstore.Lists.
@@ -32,8 +44,8 @@ func (c *Cold) Items(_ context.Context, list, after string, limit int) (items []
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(c.lists[list])) {
-		if name > after && len(items) < limit {
-			items = append(items, jobstore.Item{Name: name, Value: slices.Clone(c.lists[list][name])})
+		if x := c.lists[list][name]; name > after && x.value != nil && len(items) < limit {
+			items = append(items, jobstore.Item{Name: name, Value: slices.Clone(x.value)})
 		}
 	}
 	return items, nil

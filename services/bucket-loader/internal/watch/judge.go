@@ -389,6 +389,11 @@ func (w *Watchdog) forget(ctx context.Context, l *look) (left bool, err error) {
 			left = true
 			continue
 		}
+		if l.stale { // whoever watches next must know what was judged of it
+			if err := w.note(ctx, l.subject); err != nil {
+				return true, err
+			}
+		}
 		if err := w.store().Unwatch(ctx, incidents.Watched{JobID: l.id, DefinitionID: id}); err != nil {
 			return true, err
 		}
