@@ -139,7 +139,7 @@ func (c settings) SwapSetting(ctx context.Context, name string, old, value []byt
 }
 
 func (c settings) PutItem(ctx context.Context, list string, i jobstore.Item) error {
-	began, value := time.Now(), append([]byte{}, i.Value...)
+	began, value := c.p.w.cold.BeginWrite(), append([]byte{}, i.Value...)
 	return do(ctx, c.p, opPutItem, list+"/"+i.Name, func(context.Context) error {
 		c.p.w.cold.WriteItem(list, i.Name, value, began)
 		return nil
@@ -147,7 +147,7 @@ func (c settings) PutItem(ctx context.Context, list string, i jobstore.Item) err
 }
 
 func (c settings) RemoveItem(ctx context.Context, list, name string) error {
-	began := time.Now()
+	began := c.p.w.cold.BeginWrite()
 	return do(ctx, c.p, opRemoveItem, list+"/"+name, func(context.Context) error {
 		c.p.w.cold.WriteItem(list, name, nil, began)
 		return nil

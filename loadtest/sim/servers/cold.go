@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -33,6 +34,7 @@ type Cold struct {
 	jobKeys     map[tenantKey]string
 	settings    map[string][]byte
 	lists       map[string]map[string]item
+	writes      atomic.Int64 // of items
 
 	low     []int64
 	buckets []map[int64]*minute

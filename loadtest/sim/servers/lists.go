@@ -4,37 +4,39 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
 
-// item is an item of a list, nil for one that was removed, and when the write began that stands.
+// item is an item of a list, nil for one that was removed, and the number of the write that stands.
 type item struct {
 	value []byte
-	began time.Time
+	began int64
 }
+
+// BeginWrite returns the number of a write that begins now.
+func (c *Cold) BeginWrite() int64 { return c.writes.Add(1) }
 
 // PutItem implements jobstore.Lists.
 func (c *Cold) PutItem(_ context.Context, list string, i jobstore.Item) error {
-	c.WriteItem(list, i.Name, append([]byte{}, i.Value...), time.Now())
+	c.WriteItem(list, i.Name, append([]byte{}, i.Value...), c.BeginWrite())
 	return nil
 }
 
 // RemoveItem implements jobstore.Lists.
 func (c *Cold) RemoveItem(_ context.Context, list, name string) error {
-	c.WriteItem(list, name, nil, time.Now())
+	c.WriteItem(list, name, nil, c.BeginWrite())
 	return nil
 }
 
-// WriteItem is PutItem, or with nil RemoveItem, for a write that began at an instant.
-func (c *Cold) WriteItem(list, name string, value []byte, began time.Time) {
+// WriteItem is PutItem, or with nil RemoveItem, for a write that has begun.
+func (c *Cold) WriteItem(list, name string, value []byte, began int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lists[list] == nil {
 		c.lists[list] = map[string]item{}
 	}
-	if !began.Before(c.lists[list][name].began) {
+	if began >= c.lists[list][name].began {
 		c.lists[list][name] = item{value, began}
 	}
 }
