@@ -184,7 +184,11 @@ func checkMissed(r *report, a *Account, i *index, j *JobAccount, called map[stri
 		return
 	}
 	for _, e := range i.eventsOf[j.Job.ID] {
-		if e.Type != job.EventSkipped || e.Disposition != job.DispositionSkippedMissed || called[job.ScheduleExecutionID(j.Job.ID, e.Skipped.From)] != nil {
+		if e.Type != job.EventSkipped || e.Disposition != job.DispositionSkippedMissed {
+			continue
+		}
+		id := job.ScheduleExecutionID(j.Job.ID, e.Skipped.From)
+		if called[id] != nil || len(i.attempts[id]) > 0 { // it has another disposition too (I1)
 			continue
 		}
 		for _, d := range i.definitions[j.Job.ID] {

@@ -248,6 +248,7 @@ func (w *Watchdog) settle(ctx context.Context, l *look, p *place, d incidents.De
 	line := l.lines[d]
 	before, aside, open, last := line.Until[p.Def.ID], slices.Clone(line.Aside), line.Open, line.Met
 	line.Until[p.Def.ID], l.stale = p.at.Add(time.Millisecond), true
+	line.Aside = slices.DeleteFunc(slices.Clone(aside), p.at.Equal) // as another definition named it, which did not know of this one
 	if v.kind == undecided {
 		if line.Aside = append(slices.Clip(line.Aside), p.at); len(line.Aside) > maxAside {
 			line.Aside = line.Aside[1:]
