@@ -3,8 +3,8 @@
 // An incident begins with the first occurrence that misses a deadline, and ends with the first after it that meets it. So however long
 // something is broken, a job has one open incident for each of its deadlines.
 //
-// It promises: the id of an incident follows from the job, the deadline and the first occurrence that missed it. Whoever finds the same
-// again, after a crash or at the same time, writes the same item.
+// It promises: the id of an incident follows from the job, the deadline and the first occurrence that missed it. So a process that finds the
+// same incident again, after a crash or beside another one, writes the same item.
 //
 // Jobs that have deadlines are items of [Slices] lists, which the job-api writes before the job's row; so a job that was acknowledged with
 // deadlines is in one of them. The incidents of a day are a list.
@@ -235,7 +235,7 @@ func (s Store) Put(ctx context.Context, i *Incident) error {
 	}
 	at, ok := parseID(i.ID)
 	if !ok {
-		return fmt.Errorf("write incident %s: %w", i.ID, ErrBadCursor)
+		return fmt.Errorf("write incident %q: %w", i.ID, job.ErrBadID)
 	}
 	if err := s.Lists.PutItem(ctx, dayOf(at), jobstore.Item{Name: name(i.Tenant, i.ID, at), Value: value}); err != nil {
 		return fmt.Errorf("write incident %s: %w", i.ID, err)

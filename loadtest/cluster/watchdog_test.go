@@ -41,9 +41,13 @@ func (f *platform) incidents(jobID string) (list []ledger.Incident) {
 func TestWatchdogTellsOfEachFaultOnceWithinTwoMinutes(t *testing.T) {
 	f := newInstallation(t).fleet()
 	var hangs atomic.Bool
+	answers := make(chan struct{}) // closed when the target answers again
 	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		for hangs.Load() && r.Context().Err() == nil {
-			time.Sleep(50 * time.Millisecond)
+		if hangs.Load() {
+			select {
+			case <-answers:
+			case <-r.Context().Done():
+			}
 		}
 	}))
 	t.Cleanup(target.Close)
@@ -72,7 +76,7 @@ func TestWatchdogTellsOfEachFaultOnceWithinTwoMinutes(t *testing.T) {
 			func() { f.signal("executor", syscall.SIGSTOP) }, func() { f.signal("executor", syscall.SIGCONT) },
 		},
 		{"dispatch is held", "start_within", []string{"held"}, func() { dispatch("pause") }, func() { dispatch("resume") }},
-		{"the target hangs", "finish_within", []string{"calling"}, func() { hangs.Store(true) }, func() { hangs.Store(false) }},
+		{"the target hangs", "finish_within", []string{"calling"}, func() { hangs.Store(true) }, func() { hangs.Store(false); close(answers) }},
 		{
 			"Redis is away", "start_within",
 			[]string{"hot_tier_away"},

@@ -230,7 +230,7 @@ func (w *Watchdog) judgeLine(ctx context.Context, l *look, d incidents.Deadline)
 			w.Metrics.undecided.Inc()
 			v = verdict{kind: excused}
 		}
-		if err := w.settle(ctx, l, &p, d, v); err != nil {
+		if err := w.conclude(ctx, l, &p, d, v); err != nil {
 			return again, err
 		}
 	}
@@ -243,8 +243,8 @@ func (w *Watchdog) judgeLine(ctx context.Context, l *look, d incidents.Deadline)
 	return again, nil
 }
 
-// settle notes what a look at an occurrence came to. If that fails, the occurrence is looked at again.
-func (w *Watchdog) settle(ctx context.Context, l *look, p *place, d incidents.Deadline, v verdict) error {
+// conclude notes what a look at an occurrence came to. If that fails, the occurrence is looked at again.
+func (w *Watchdog) conclude(ctx context.Context, l *look, p *place, d incidents.Deadline, v verdict) error {
 	line := l.lines[d]
 	before, aside, open, last := line.Until[p.Def.ID], slices.Clone(line.Aside), line.Open, line.Met
 	line.Until[p.Def.ID], l.stale = p.at.Add(time.Millisecond), true
@@ -390,7 +390,7 @@ func (w *Watchdog) forget(ctx context.Context, l *look) (left bool, err error) {
 			left = true
 			continue
 		}
-		if l.stale { // whoever watches next must know what was judged of it
+		if l.stale { // the next process that watches must know what was judged of it
 			if err := w.note(ctx, l.subject); err != nil {
 				return true, err
 			}

@@ -43,7 +43,11 @@ func (w *Watchdog) miss(ctx context.Context, l *look, p *place, d incidents.Dead
 	if p.at.Before(line.Met) { // it is known only now
 		i.ClosedAt, i.Closed = now, "A later occurrence met the deadline."
 		line.behind = false
-		return w.store().Put(ctx, i)
+		if err := w.store().Put(ctx, i); err != nil {
+			return err
+		}
+		w.Metrics.incidents.WithLabelValues(string(d), string(v.cause)).Inc()
+		return nil
 	}
 	line.Open, line.written = i, time.Time{}
 	if err := w.note(ctx, l.subject); err != nil {

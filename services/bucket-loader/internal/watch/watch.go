@@ -1,10 +1,10 @@
 // Package watch is the watchdog: it holds each occurrence of the jobs that have deadlines against these, and keeps the incidents
 // (libs/incidents).
 //
-// It promises: an occurrence that missed a deadline is told within Settle, or HotPatience where Redis does not answer, and once, however often
-// whoever watches dies; an occurrence that met it never is. It depends on nothing of what dispatches and calls: the instants follow from the
-// schedule alone, and what became of them from the cold store, and from the records of attempts as long as Redis answers. Where these do not
-// tell, as when the history is behind, it waits up to Undecided before it gives an occurrence up.
+// It promises: an occurrence that missed a deadline is told Settle after it, or HotPatience where Redis does not answer, and once, however often
+// the process that watches dies. One that is on record as in time is not told. What the records do not show yet, as when the history is behind,
+// is looked at again for as long as Undecided. Nothing of this depends on the services that dispatch and call: the instants follow from the
+// schedule alone, and what became of them from the cold store, and from the records of attempts as long as Redis answers.
 //
 // One process at a time watches, under a lease in the cold store. Two that do so at once, because one stood still, write the same incidents.
 //

@@ -166,7 +166,9 @@ func (w *Watchdog) unsent(ctx context.Context, j *job.Job, row *job.PendingRow, 
 		if err == nil && len(absent) == 1 {
 			return miss(incidents.CauseNotExecuted, "It was dispatched, or is to be dispatched again, and no executor has begun to call its target."), nil
 		}
-		e.away = err != nil
+		if e.away = err != nil; ctx.Err() != nil {
+			return verdict{}, ctx.Err() // it was not Redis that was slow
+		}
 	}
 	if e.away {
 		return miss(incidents.CauseHotTierAway, noRedis), nil
