@@ -74,8 +74,7 @@ func (w *world) registerAgain(s script) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.registered = append(w.registered, id)
-	w.attempts[id], w.pauses[id] = s.attempts, s.pause
+	w.answered(s, id)
 	w.reused++
 }
 

@@ -46,13 +46,18 @@ func (w *world) play(scripts []script) {
 				continue
 			}
 			w.mu.Lock()
-			w.registered = append(w.registered, id)
-			w.attempts[id], w.pauses[id] = scripts[i].attempts, scripts[i].pause
+			w.answered(scripts[i], id)
 			w.mu.Unlock()
 			w.tell("client", id, "registered "+scripts[i].name)
 			w.background.Go(func() { w.follow(scripts[i], id) })
 		}
 	})
+}
+
+// answered notes that the registration of a job was answered. The caller holds mu.
+func (w *world) answered(s script, id string) {
+	w.registered = append(w.registered, id)
+	w.answeredAt[id], w.attempts[id], w.pauses[id] = time.Now(), s.attempts, s.pause
 }
 
 // register returns the ids of the jobs, "" for a job whose end was past, or none if there was no answer until the end.
@@ -153,6 +158,9 @@ func (w *world) loseEntry(s script, id string) {
 	})
 }
 
+// longestMend is how long after its look the audit of the schedules may write, if its process stalls in between.
+const longestMend = 5 * time.Minute
+
 // mends checks that jobs that were answered had lost the entries that the audit of the schedules writes.
 func (w *world) mends(entries []job.Entry) {
 	for i := range entries {
@@ -161,9 +169,10 @@ func (w *world) mends(entries []job.Entry) {
 		}
 		w.mu.Lock()
 		// What was not answered yet may have lost its entry: a worker drops it when its row comes too late.
-		lost := w.lostEntries[entries[i].JobID] || !slices.Contains(w.registered, entries[i].JobID)
+		at, answered := w.answeredAt[entries[i].JobID]
+		// Whoever looked before the registration was answered may have stood still since, in the write for as long as a process stalls.
+		lost := w.lostEntries[entries[i].JobID] || !answered || time.Since(at) < longestMend
 		w.mu.Unlock()
-		// A loader may have looked before the registration was answered, and stood still since. What is there by now is not written again.
 		_, err := w.cold.Row(w.base, entries[i].Locator)
 		if !lost && err != nil {
 			w.violate("audit", entries[i].JobID, "%s was written, and the schedule had not lost its entry", locatorKey(entries[i].Locator))

@@ -90,8 +90,9 @@ type world struct {
 	stops       []ledger.Stop
 	updates     []string // the definition of each of the stops that is an update
 	// registered, triggers, resumed (the jobs whose last change is a resume) and refusals are what clients were answered.
-	// attempts and pauses are what the retry policies ask for, by job; redriven counts executions.
+	// answeredAt is when, attempts and pauses are what the retry policies ask for, by job; redriven counts executions.
 	registered []string
+	answeredAt map[string]time.Time
 	requests   []ledger.Request
 	triggers   []ledger.Trigger
 	resumed    map[string]bool
@@ -147,7 +148,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*jobapi.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
 		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, shown: map[string][]ledger.Shown{}, shownBefore: map[string][]ledger.Shown{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
-		attempts: map[string]int{}, lostEntries: map[string]bool{}, removed: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
+		attempts: map[string]int{}, answeredAt: map[string]time.Time{}, lostEntries: map[string]bool{}, removed: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
 		for _, r := range rows {

@@ -20,7 +20,7 @@ import (
 )
 
 // patience is how long a script waits for what must happen.
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // withoutLinger keeps a process of the race detector from taking a second to end.
 const withoutLinger = "atexit_sleep_ms=0"

@@ -60,7 +60,11 @@ func (a *Audit) look(ctx context.Context, jobs []job.Job) error {
 		byPartition[p] = append(byPartition[p], s)
 	}
 	for _, partition := range slices.Sorted(maps.Keys(byPartition)) {
+		began := a.Clock.Now()
 		lost, err := a.search(ctx, partition, byPartition[partition])
+		if err == nil && len(lost) > 0 && a.Clock.Since(began) > lateLook {
+			err = errLate
+		}
 		if err == nil {
 			err = a.mend(ctx, lost)
 		}

@@ -180,5 +180,6 @@ func (a *Audit) tell(ctx context.Context, entries []job.Entry) {
 	}
 }
 
-// errLate: entries were written so late that their buckets may have closed. The page is looked at again.
-var errLate = errors.New("a write came back too late")
+// errLate: entries were looked for so long ago that others may have written them since, or were written so late that their buckets may have
+// closed. The page is looked at again.
+var errLate = errors.New("a look or a write came back too late")

@@ -122,6 +122,9 @@ const (
 	mostTries = 20
 	// lateWrite is how long after it was noted an entry may be written: its bucket is open for longer.
 	lateWrite = 2 * time.Minute
+	// lateLook is how long after a look at a partition what it did not find is taken for lost: a registration or a resume may have written it
+	// since. One look takes seconds.
+	lateLook = 30 * time.Second
 )
 
 // Run looks through the schedules, again and again, until ctx ends.

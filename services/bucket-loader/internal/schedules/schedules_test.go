@@ -280,6 +280,40 @@ func TestMendHasOneKeyWhoeverWritesIt(t *testing.T) {
 	}
 }
 
+// stalls is a store whose reader stands still behind its third read of rows, with what it was answered.
+type stalls struct {
+	jobstore.Pending
+	reads int
+	then  func()
+}
+
+func (s *stalls) Rows(ctx context.Context, locators []job.Locator) (map[job.Locator]job.PendingRow, error) {
+	rows, err := s.Pending.Rows(ctx, locators)
+	if s.reads++; s.reads == 3 {
+		time.Sleep(100 * time.Second)
+		s.then()
+	}
+	return rows, err
+}
+
+// A worker dropped the entry of a job whose registration was slow, and while the audit stands still the registration writes it.
+func TestWhatWasWrittenSinceTheLookIsNoLoss(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		began := job.Instant(time.Now())
+		j := f.create(1, every(3*time.Minute))
+		store := f.Pending
+		time.Sleep(time.Minute)
+		f.Pending = &stalls{Pending: store, then: func() { f.must(store.Put(t.Context(), []job.Entry{f.entry(j, began.Add(3*time.Minute))})) }}
+		if err := f.pass(); !errors.Is(err, errLate) {
+			t.Fatalf("the pass ended with %v", err)
+		}
+		time.Sleep(time.Minute)
+		f.must(f.pass())
+		f.wants("it was registered late", j, began.Add(3*time.Minute), 1, job.Minute(began)+3)
+	})
+}
+
 // unreadable is a store in which a job's rows cannot be read.
 type unreadable struct {
 	jobstore.Pending
