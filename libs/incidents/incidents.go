@@ -179,6 +179,10 @@ type Judged struct {
 	Met time.Time `json:"met,omitzero"`
 	// Open is the incident that has not ended; nil for none.
 	Open *Incident `json:"open,omitempty"`
+	// Told are those who were told of the open incident, and Periods the quiet periods in which they were told last that the deadline was missed, by
+	// their [job.Notify.ID].
+	Told    []string             `json:"told,omitempty"`
+	Periods map[string]time.Time `json:"periods,omitempty"`
 }
 
 // Note notes how far a job's occurrences were held against its deadlines.

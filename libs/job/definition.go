@@ -28,8 +28,10 @@ type Job struct {
 	Key    string            `json:"key,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	// Owner says who is to be told when a deadline is missed: a team, a person, an address. Nothing interprets it.
-	Owner  string `json:"owner,omitempty"`
-	Status Status `json:"status"`
+	Owner string `json:"owner,omitempty"`
+	// Notify are those who are told of what becomes of the job's executions, at most [MaxNotify].
+	Notify []Notify `json:"notify,omitempty"`
+	Status Status   `json:"status"`
 	// Deleted hides a cancelled job from reads and lists.
 	Deleted bool `json:"deleted,omitempty"`
 	// Version grows by one with every write; it is the ETag.

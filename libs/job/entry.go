@@ -72,6 +72,8 @@ type Note struct {
 	// the zone's offset from UTC then, in seconds, greater in the east. Time zones change, and the instant was decided by what was known.
 	TZData    string
 	UTCOffset int
+	// Hops is how many notifications in a row led to the execution, each through a trigger; see [MaxHops].
+	Hops int
 	// Unknown is what a later release wrote into the entry and this one does not know, as Protobuf fields. It goes wherever the entry does,
 	// so that the later release finds it in the fire, the event, and the entry of the next attempt.
 	Unknown string

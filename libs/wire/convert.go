@@ -45,7 +45,7 @@ func entryToPB(e *job.Entry) *pb.Entry {
 	}
 	if n := e.Note; n != nil {
 		m.SourceExecutionId, m.Tzdata, m.UtcOffsetSeconds = n.Source, n.TZData, int32(n.UTCOffset)
-		m.OperationId, m.OccurrenceMs = n.Operation, ms(n.Occurrence)
+		m.OperationId, m.OccurrenceMs, m.Hops = n.Operation, ms(n.Occurrence), uint32(n.Hops)
 		putUnknown(m, n.Unknown)
 	}
 	if c := e.Change; c != nil {
@@ -72,7 +72,7 @@ func entryFromPB(m *pb.Entry) job.Entry {
 	}
 	n := job.Note{
 		Source: m.GetSourceExecutionId(), Operation: m.GetOperationId(), Occurrence: at(m.GetOccurrenceMs()),
-		TZData: m.GetTzdata(), UTCOffset: int(m.GetUtcOffsetSeconds()), Unknown: unknownOf(m),
+		TZData: m.GetTzdata(), UTCOffset: int(m.GetUtcOffsetSeconds()), Hops: int(m.GetHops()), Unknown: unknownOf(m),
 	}
 	if n != (job.Note{}) {
 		e.Note = &n

@@ -19,6 +19,15 @@ func MarshalJob(j *job.Job) []byte {
 	for _, c := range j.Changes {
 		m.Changes = append(m.Changes, &pb.ChangeRef{Id: c.ID, Version: c.Version})
 	}
+	for i := range j.Notify {
+		n := &j.Notify[i]
+		x := &pb.Notify{Target: targetToPB(n.Target), QuietMs: n.Quiet.Milliseconds()}
+		for _, c := range n.On {
+			x.On = append(x.On, string(c))
+		}
+		putUnknown(x, n.Unknown)
+		m.Notify = append(m.Notify, x)
+	}
 	putUnknown(m, j.Unknown)
 	return marshal(m)
 }
@@ -42,6 +51,13 @@ func UnmarshalJob(b []byte) (job.Job, error) {
 	}
 	for _, c := range m.GetChanges() {
 		j.Changes = append(j.Changes, job.ChangeRef{ID: c.GetId(), Version: c.GetVersion()})
+	}
+	for _, x := range m.GetNotify() {
+		n := job.Notify{Target: targetFromPB(x.GetTarget()), Quiet: dur(x.GetQuietMs()), Unknown: unknownOf(x)}
+		for _, c := range x.GetOn() {
+			n.On = append(n.On, job.Cause(c))
+		}
+		j.Notify = append(j.Notify, n)
 	}
 	return j, nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/bulk"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/tell"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/watch"
 )
 
@@ -18,11 +19,12 @@ type metrics struct {
 	schedules  *schedules.Metrics
 	operations *bulk.Metrics
 	watch      *watch.Metrics
+	tell       *tell.Metrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		schedules: schedules.NewMetrics(reg), operations: bulk.NewMetrics(reg), watch: watch.NewMetrics(reg),
+		schedules: schedules.NewMetrics(reg), operations: bulk.NewMetrics(reg), watch: watch.NewMetrics(reg), tell: tell.NewMetrics(reg),
 		staged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "minutehand_bucket_loader_staged_entries_total", Help: "Entries added to hot buckets by staging.",
 		}),

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,11 +27,8 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/libs/run"
-	"github.com/minutehand/minutehand/services/bucket-loader/internal/bulk"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
-	"github.com/minutehand/minutehand/services/bucket-loader/internal/watch"
 )
 
 // Config holds what an operator may change.
@@ -58,6 +56,8 @@ type Config struct {
 	// Schedules are the settings of the schedule audit, Partitions the count with which the stores were set up.
 	Schedules  schedules.Config
 	Partitions int
+	// AllowPrivateTargets lets owners be told who are at loopback and private addresses.
+	AllowPrivateTargets bool
 }
 
 // DefaultConfig returns the settings of a loader that was given none.
@@ -91,7 +91,7 @@ func (c Config) Validate() error {
 // maxPage bounds the jobs that the schedule audit looks at together.
 const maxPage = jobstore.MaxGetMany
 
-// Deps are the ports that a loader works on. The schedule audit, operations and the watchdog alone need Jobs, History and Settings; a loader without Jobs has none.
+// Deps are the ports that a loader works on. What [Service] does beside its partitions alone needs Jobs, History and Settings; a loader without Jobs has none.
 type Deps struct {
 	Jobs     jobstore.Jobs
 	Pending  jobstore.Pending
@@ -103,6 +103,8 @@ type Deps struct {
 	Coord    coord.Coordinator
 	Logger   *slog.Logger
 	Metrics  prometheus.Registerer
+	// Targets calls the owners of jobs; nil means connections of the loader's own.
+	Targets http.RoundTripper
 	// Clock is the time of this machine.
 	Clock clock.Clock
 }
@@ -232,32 +234,6 @@ func (s *Service) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-	}
-}
-
-// audit audits the schedules, carries operations out and watches deadlines, and returns a function that ends that and waits for it.
-func (s *Service) audit(ctx context.Context) (end func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	d := &s.deps
-	a := &schedules.Audit{
-		Config: s.cfg.Schedules, Jobs: d.Jobs, Pending: d.Pending, History: d.History, Settings: d.Settings, Hot: d.Hot, Log: d.Log,
-		Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.schedules, Mine: s.audits.Load,
-	}
-	var running sync.WaitGroup
-	running.Go(func() { a.Run(ctx) })
-	b := &bulk.Runner{
-		Config: bulk.DefaultConfig(), Store: operations.Store{Settings: d.Settings, Clock: d.Clock}, Jobs: d.Jobs, Pending: d.Pending, History: d.History,
-		Hot: d.Hot, Log: d.Log, Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.operations, Mine: s.audits.Load,
-	}
-	running.Go(func() { b.Run(ctx) })
-	w := &watch.Watchdog{
-		Config: watch.DefaultConfig(), Jobs: d.Jobs, Pending: d.Pending, History: d.History, Settings: d.Settings, Hot: d.Hot, Records: d.Records,
-		Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.watch,
-	}
-	running.Go(func() { w.Run(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
 	}
 }
 

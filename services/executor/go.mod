@@ -3,7 +3,6 @@ module github.com/minutehand/minutehand/services/executor
 go 1.26.0
 
 require (
-	code.dny.dev/ssrf v0.3.0
 	github.com/cockroachdb/pebble/v2 v2.1.7
 	github.com/minutehand/minutehand/libs v0.0.0
 	github.com/oklog/ulid/v2 v2.1.2
@@ -14,6 +13,7 @@ require (
 )
 
 require (
+	code.dny.dev/ssrf v0.3.0 // indirect
 	github.com/DataDog/zstd v1.5.7 // indirect
 	github.com/RaduBerinde/axisds v0.1.0 // indirect
 	github.com/RaduBerinde/btreemap v0.0.0-20250419174037-3d62b7205d54 // indirect

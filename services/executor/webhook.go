@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -17,9 +16,8 @@ import (
 	"syscall"
 	"time"
 
-	"code.dny.dev/ssrf"
-
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/egress"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/trace"
 )
@@ -37,19 +35,9 @@ type webhook struct {
 	clock     clock.Clock
 }
 
-// azureWireServer answers with credentials on Azure's hosts. It is a public address, so the guard's lists do not include
-// it.
-const azureWireServer = "168.63.129.16/32"
-
 func newWebhook(cfg Config, c clock.Clock, transport http.RoundTripper) *webhook {
 	if transport == nil {
-		dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
-		if !cfg.AllowPrivateTargets {
-			dialer.Control = ssrf.New(
-				ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(netip.MustParsePrefix(azureWireServer)),
-			).Safe
-		}
-		transport = newTransport(cfg, c, dialer)
+		transport = newTransport(cfg, c, egress.Dialer(cfg.AllowPrivateTargets))
 	}
 	return &webhook{transport: transport, clock: c}
 }
@@ -179,7 +167,7 @@ func failure(ctx context.Context, err error) job.Outcome {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) || isTimeout(err):
 		o.Kind, o.Error = job.OutcomeTimedOut, "the target did not answer within the timeout"
-	case errors.Is(err, ssrf.ErrProhibitedIP) || errors.Is(err, ssrf.ErrProhibitedNetwork):
+	case egress.Refused(err):
 		o.Retryable = false
 		o.Error = "the target's address is loopback or private, which this executor does not call (allow_private_targets)"
 	case errors.As(err, &dns):
@@ -250,6 +238,9 @@ func request(ctx context.Context, f *job.Fire, fence job.Fence, now time.Time) (
 	set("Minutehand-Scheduled-For", scheduled.Format("2006-01-02T15:04:05.000Z07:00"))
 	set("Minutehand-Attempt", strconv.Itoa(f.Attempt))
 	set("Minutehand-Fencing-Token", fence.String())
+	if f.Note != nil && f.Note.Hops > 0 {
+		set("Minutehand-Hops", strconv.Itoa(f.Note.Hops))
+	}
 	return req, nil
 }
 
@@ -270,7 +261,7 @@ func (empty) Read([]byte) (int, error) { return 0, io.EOF }
 func (empty) Close() error             { return nil }
 
 // ownHeaders is how many headers a webhook has besides its target's own.
-const ownHeaders = 10
+const ownHeaders = 11
 
 // traceparent returns the one of the call's span, or a substitute where no spans are made.
 func traceparent(ctx context.Context, f *job.Fire) string {

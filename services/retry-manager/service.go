@@ -64,6 +64,8 @@ type Deps struct {
 	Hot     hotbucket.Buckets
 	Stops   attempts.Stops
 	Log     dispatch.Log
+	// Lists hold what owners of jobs are to be told.
+	Lists jobstore.Lists
 	// Entropy is the source of ids, safe for concurrent use; nil means crypto/rand.
 	Entropy io.Reader
 	Logger  *slog.Logger
@@ -210,7 +212,7 @@ func (s *Service) settleAll(ctx context.Context, consumer dispatch.Consumer, g *
 func (s *Service) settle(ctx context.Context, events []*job.Event) error {
 	b := &batch{
 		marked: make(map[job.Locator]bool, len(events)), ended: map[job.Locator]bool{}, marks: make([]job.Locator, 0, len(events)),
-		rows: map[job.Locator]job.PendingRow{}, queues: map[string]bool{},
+		rows: map[job.Locator]job.PendingRow{}, queues: map[string]bool{}, paused: map[string]bool{},
 	}
 	if err := s.readRows(ctx, b, events); err != nil {
 		return err
@@ -246,6 +248,9 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 		}
 	}
 	if err := s.deps.Log.Publish(ctx, dispatch.TopicDLQ, letters); err != nil {
+		return err
+	}
+	if err := s.tellOwners(ctx, b); err != nil {
 		return err
 	}
 	for _, l := range b.deferred {

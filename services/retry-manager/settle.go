@@ -26,6 +26,8 @@ type batch struct {
 	rows     map[job.Locator]job.PendingRow
 	// queues are the jobs of attempts that have ended and for which others may wait.
 	queues map[string]bool
+	// paused are the executions because of which their jobs are paused.
+	paused map[string]bool
 }
 
 func (b *batch) mark(l job.Locator) {
@@ -185,8 +187,12 @@ func deferred(e job.Entry, until time.Time) job.Entry {
 
 func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) error {
 	if e.Outcome.PauseJob {
-		if err := s.pause(ctx, e); err != nil {
+		paused, err := s.pause(ctx, e)
+		if err != nil {
 			return err
+		}
+		if paused {
+			b.paused[e.Entry.ExecutionID] = true
 		}
 	}
 	next, reason := e.Next()
@@ -201,17 +207,18 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 	return nil
 }
 
-// pause pauses a job whose target is gone for good, unless the job was updated since.
-func (s *Service) pause(ctx context.Context, e *job.Event) error {
+// pause pauses a job whose target is gone for good, unless the job was updated since. It reports whether the job is paused.
+func (s *Service) pause(ctx context.Context, e *job.Event) (paused bool, err error) {
 	j, err := s.deps.Jobs.Get(ctx, e.Entry.JobID)
 	if err == nil && j.Definition.ID == e.Entry.DefinitionID {
+		paused = true
 		var changed jobchange.Changed
 		if changed, err = s.change.Pause(ctx, j.Tenant, j.ID, job.Author{Subject: "retry-manager", Role: job.SystemRole}); err == nil {
 			err = s.addNear(ctx, changed.Entries)
 		}
 	}
 	if errors.Is(err, jobstore.ErrNotFound) || errors.Is(err, jobchange.ErrCancelled) {
-		return nil
+		return false, nil
 	}
-	return err
+	return paused, err
 }

@@ -41,6 +41,8 @@ type Ports struct {
 	Board    capacity.Board
 	// Transport carries webhooks; nil means the executor's own.
 	Transport http.RoundTripper
+	// Owners carries what the owners of jobs are told; nil means the bucket-loader's own.
+	Owners http.RoundTripper
 }
 
 // Surroundings are what a process provides to its services.
@@ -76,7 +78,7 @@ func JobAPI(cfg jobapi.Config, p *Ports, s Surroundings) (*jobapi.Service, error
 func BucketLoader(cfg bucketloader.Config, p *Ports, s Surroundings) (*bucketloader.Service, error) {
 	return bucketloader.New(cfg, bucketloader.Deps{
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
-		Logger: s.of("bucket-loader"), Metrics: s.Metrics, Clock: s.Clock,
+		Targets: p.Owners, Logger: s.of("bucket-loader"), Metrics: s.Metrics, Clock: s.Clock,
 	})
 }
 
@@ -100,7 +102,7 @@ func Executor(cfg executor.Config, p *Ports, s Surroundings) (*executor.Service,
 // RetryManager makes a retry-manager.
 func RetryManager(cfg retrymanager.Config, p *Ports, s Surroundings) (*retrymanager.Service, error) {
 	return retrymanager.New(cfg, retrymanager.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Stops: p.Records, Log: p.Log,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Stops: p.Records, Log: p.Log, Lists: p.Settings,
 		Entropy: s.Entropy, Logger: s.of("retry-manager"), Metrics: s.Metrics, Clock: s.Clock,
 	})
 }

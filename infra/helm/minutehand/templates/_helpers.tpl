@@ -151,7 +151,7 @@ app.kubernetes.io/component: {{ .service }}
 {{- if $v.api.tls.clientAuthority -}}{{- $_ := set $env "MINUTEHAND_TLS_CLIENT_CA" "/etc/minutehand/api-tls/ca.crt" -}}{{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if or (eq .service "executor") (eq .service "one-process") -}}
+{{- if has .service (list "executor" "bucket-loader" "one-process") -}}
 {{- if $v.allowPrivateTargets -}}{{- $_ := set $env "MINUTEHAND_ALLOW_PRIVATE_TARGETS" "true" -}}{{- end -}}
 {{- end -}}
 {{- if eq .service "executor" -}}{{- $_ := set $env "MINUTEHAND_DRAIN_LIMIT" (printf "%ds" (int $v.drainLimitSeconds)) -}}{{- end -}}

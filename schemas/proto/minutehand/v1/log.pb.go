@@ -75,7 +75,9 @@ type Entry struct {
 	// Executions of its schedule may not overlap.
 	Alone bool `protobuf:"varint,27,opt,name=alone,proto3" json:"alone,omitempty"`
 	// Some that would wait until others have ended.
-	Queues        bool `protobuf:"varint,28,opt,name=queues,proto3" json:"queues,omitempty"`
+	Queues bool `protobuf:"varint,28,opt,name=queues,proto3" json:"queues,omitempty"`
+	// How many notifications in a row led to it.
+	Hops          uint32 `protobuf:"varint,31,opt,name=hops,proto3" json:"hops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -318,6 +320,13 @@ func (x *Entry) GetQueues() bool {
 		return x.Queues
 	}
 	return false
+}
+
+func (x *Entry) GetHops() uint32 {
+	if x != nil {
+		return x.Hops
+	}
+	return 0
 }
 
 // Who made a request.
@@ -1422,7 +1431,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xa3\a\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xb7\a\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1454,7 +1463,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x06change\x18\x16 \x01(\v2\x15.minutehand.v1.ChangeR\x06change\x12\x1c\n" +
 	"\tprecision\x18\x1a \x01(\rR\tprecision\x12\x14\n" +
 	"\x05alone\x18\x1b \x01(\bR\x05alone\x12\x16\n" +
-	"\x06queues\x18\x1c \x01(\bR\x06queues\"m\n" +
+	"\x06queues\x18\x1c \x01(\bR\x06queues\x12\x12\n" +
+	"\x04hops\x18\x1f \x01(\rR\x04hops\"m\n" +
 	"\x06Author\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1d\n" +

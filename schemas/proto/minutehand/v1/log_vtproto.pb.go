@@ -50,6 +50,13 @@ func (m *Entry) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Hops != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Hops))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xf8
+	}
 	if m.OccurrenceMs != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.OccurrenceMs))
 		i--
@@ -1359,6 +1366,9 @@ func (m *Entry) SizeVT() (n int) {
 	if m.OccurrenceMs != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.OccurrenceMs))
 	}
+	if m.Hops != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Hops))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -2496,6 +2506,25 @@ func (m *Entry) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.OccurrenceMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 31:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Hops", wireType)
+			}
+			m.Hops = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Hops |= uint32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

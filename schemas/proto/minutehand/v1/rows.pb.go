@@ -324,7 +324,9 @@ type Job struct {
 	// A name that no other job of the tenant has.
 	Key string `protobuf:"bytes,16,opt,name=key,proto3" json:"key,omitempty"`
 	// Who is to be told of missed deadlines.
-	Owner         string `protobuf:"bytes,17,opt,name=owner,proto3" json:"owner,omitempty"`
+	Owner string `protobuf:"bytes,17,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Who is called then, and of what else.
+	Notify        []*Notify `protobuf:"bytes,18,rep,name=notify,proto3" json:"notify,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -478,6 +480,73 @@ func (x *Job) GetOwner() string {
 	return ""
 }
 
+func (x *Job) GetNotify() []*Notify {
+	if x != nil {
+		return x.Notify
+	}
+	return nil
+}
+
+type Notify struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	On            []string               `protobuf:"bytes,1,rep,name=on,proto3" json:"on,omitempty"`
+	Target        *Target                `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	QuietMs       int64                  `protobuf:"varint,3,opt,name=quiet_ms,json=quietMs,proto3" json:"quiet_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notify) Reset() {
+	*x = Notify{}
+	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notify) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notify) ProtoMessage() {}
+
+func (x *Notify) ProtoReflect() protoreflect.Message {
+	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notify.ProtoReflect.Descriptor instead.
+func (*Notify) Descriptor() ([]byte, []int) {
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Notify) GetOn() []string {
+	if x != nil {
+		return x.On
+	}
+	return nil
+}
+
+func (x *Notify) GetTarget() *Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+func (x *Notify) GetQuietMs() int64 {
+	if x != nil {
+		return x.QuietMs
+	}
+	return 0
+}
+
 type ChangeRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -488,7 +557,7 @@ type ChangeRef struct {
 
 func (x *ChangeRef) Reset() {
 	*x = ChangeRef{}
-	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +569,7 @@ func (x *ChangeRef) String() string {
 func (*ChangeRef) ProtoMessage() {}
 
 func (x *ChangeRef) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +582,7 @@ func (x *ChangeRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeRef.ProtoReflect.Descriptor instead.
 func (*ChangeRef) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{3}
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ChangeRef) GetId() string {
@@ -540,7 +609,7 @@ type Runs struct {
 
 func (x *Runs) Reset() {
 	*x = Runs{}
-	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -552,7 +621,7 @@ func (x *Runs) String() string {
 func (*Runs) ProtoMessage() {}
 
 func (x *Runs) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -565,7 +634,7 @@ func (x *Runs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runs.ProtoReflect.Descriptor instead.
 func (*Runs) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{4}
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Runs) GetRuns() []*Run {
@@ -590,7 +659,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +671,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +684,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{5}
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Run) GetPartition() uint32 {
@@ -699,7 +768,7 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\bpriority\x18\v \x01(\tR\bpriority\x12\x1c\n" +
 	"\tprecision\x18\f \x01(\rR\tprecision\x12&\n" +
 	"\x0fstart_within_ms\x18\r \x01(\x03R\rstartWithinMs\x12(\n" +
-	"\x10finish_within_ms\x18\x0e \x01(\x03R\x0efinishWithinMs\"\x86\x05\n" +
+	"\x10finish_within_ms\x18\x0e \x01(\x03R\x0efinishWithinMs\"\xb5\x05\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x12\n" +
@@ -722,10 +791,15 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\achanges\x18\x0e \x03(\v2\x18.minutehand.v1.ChangeRefR\achanges\x12*\n" +
 	"\x11stopped_before_ms\x18\x0f \x01(\x03R\x0fstoppedBeforeMs\x12\x10\n" +
 	"\x03key\x18\x10 \x01(\tR\x03key\x12\x14\n" +
-	"\x05owner\x18\x11 \x01(\tR\x05owner\x1a9\n" +
+	"\x05owner\x18\x11 \x01(\tR\x05owner\x12-\n" +
+	"\x06notify\x18\x12 \x03(\v2\x15.minutehand.v1.NotifyR\x06notify\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"b\n" +
+	"\x06Notify\x12\x0e\n" +
+	"\x02on\x18\x01 \x03(\tR\x02on\x12-\n" +
+	"\x06target\x18\x02 \x01(\v2\x15.minutehand.v1.TargetR\x06target\x12\x19\n" +
+	"\bquiet_ms\x18\x03 \x01(\x03R\aquietMs\"5\n" +
 	"\tChangeRef\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\".\n" +
@@ -751,31 +825,34 @@ func file_minutehand_v1_rows_proto_rawDescGZIP() []byte {
 	return file_minutehand_v1_rows_proto_rawDescData
 }
 
-var file_minutehand_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_minutehand_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_minutehand_v1_rows_proto_goTypes = []any{
 	(*Schedule)(nil),    // 0: minutehand.v1.Schedule
 	(*Definition)(nil),  // 1: minutehand.v1.Definition
 	(*Job)(nil),         // 2: minutehand.v1.Job
-	(*ChangeRef)(nil),   // 3: minutehand.v1.ChangeRef
-	(*Runs)(nil),        // 4: minutehand.v1.Runs
-	(*Run)(nil),         // 5: minutehand.v1.Run
-	nil,                 // 6: minutehand.v1.Job.LabelsEntry
-	(*Target)(nil),      // 7: minutehand.v1.Target
-	(*RetryPolicy)(nil), // 8: minutehand.v1.RetryPolicy
+	(*Notify)(nil),      // 3: minutehand.v1.Notify
+	(*ChangeRef)(nil),   // 4: minutehand.v1.ChangeRef
+	(*Runs)(nil),        // 5: minutehand.v1.Runs
+	(*Run)(nil),         // 6: minutehand.v1.Run
+	nil,                 // 7: minutehand.v1.Job.LabelsEntry
+	(*Target)(nil),      // 8: minutehand.v1.Target
+	(*RetryPolicy)(nil), // 9: minutehand.v1.RetryPolicy
 }
 var file_minutehand_v1_rows_proto_depIdxs = []int32{
 	0, // 0: minutehand.v1.Definition.schedule:type_name -> minutehand.v1.Schedule
-	7, // 1: minutehand.v1.Definition.target:type_name -> minutehand.v1.Target
-	8, // 2: minutehand.v1.Definition.retry:type_name -> minutehand.v1.RetryPolicy
-	6, // 3: minutehand.v1.Job.labels:type_name -> minutehand.v1.Job.LabelsEntry
+	8, // 1: minutehand.v1.Definition.target:type_name -> minutehand.v1.Target
+	9, // 2: minutehand.v1.Definition.retry:type_name -> minutehand.v1.RetryPolicy
+	7, // 3: minutehand.v1.Job.labels:type_name -> minutehand.v1.Job.LabelsEntry
 	1, // 4: minutehand.v1.Job.definition:type_name -> minutehand.v1.Definition
-	3, // 5: minutehand.v1.Job.changes:type_name -> minutehand.v1.ChangeRef
-	5, // 6: minutehand.v1.Runs.runs:type_name -> minutehand.v1.Run
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	4, // 5: minutehand.v1.Job.changes:type_name -> minutehand.v1.ChangeRef
+	3, // 6: minutehand.v1.Job.notify:type_name -> minutehand.v1.Notify
+	8, // 7: minutehand.v1.Notify.target:type_name -> minutehand.v1.Target
+	6, // 8: minutehand.v1.Runs.runs:type_name -> minutehand.v1.Run
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_minutehand_v1_rows_proto_init() }
@@ -791,7 +868,7 @@ func file_minutehand_v1_rows_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_minutehand_v1_rows_proto_rawDesc), len(file_minutehand_v1_rows_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

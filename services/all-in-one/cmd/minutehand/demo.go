@@ -97,7 +97,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	defer stopSink()
 	cfg := platform.DefaultConfig(dir)
 	process.Collect(int64(cfg.Memory))
-	cfg.Executor.AllowPrivateTargets = true
+	cfg.Executor.AllowPrivateTargets, cfg.Loader.AllowPrivateTargets = true, true
 	p, err := platform.Open(cfg, platform.Outside{
 		Listener: api, Metrics: prometheus.NewRegistry(),
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),

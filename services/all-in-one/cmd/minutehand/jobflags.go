@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 )
 
 // jobFlags are the parts of a job that flags can say.
@@ -28,6 +29,7 @@ type jobFlags struct {
 	Precision     string            `help:"How close to its instant it is called: standard (2s), fast (250ms) or precise (1ms)." placeholder:"TIER" group:"When:"`
 	Label         map[string]string `help:"Label to find the job by." placeholder:"NAME=VALUE" group:"What:"`
 	Owner         string            `help:"Who is to be told when a deadline is missed." placeholder:"TEXT" group:"What:"`
+	Notify        map[string]string `help:"Webhook to call when something is wrong: on dead_letter, sla_missed, paused_by_410 or recovered." placeholder:"CAUSE=URL" group:"When it fails, or comes late:"`
 	StartWithin   string            `name:"start-within" help:"Deadline for the first call, from its instant on." placeholder:"30s" group:"When it fails, or comes late:"`
 	FinishWithin  string            `name:"finish-within" help:"Deadline for a call that succeeds, from its instant on." placeholder:"10m" group:"When it fails, or comes late:"`
 	MaxAttempts   int               `help:"Attempts at most, the first included." placeholder:"N" group:"When it fails, or comes late:"`
@@ -77,6 +79,9 @@ func (f *jobFlags) apply(job map[string]any) error {
 		}
 		target["headers"] = headers
 	}
+	if list := notify(f.Notify); list != nil {
+		job["notify"] = list
+	}
 	if f.Body != "" {
 		if !json.Valid([]byte(f.Body)) {
 			return errors.New("--body is not JSON; a text is written '\"like this\"'")
@@ -107,4 +112,16 @@ func member(object map[string]any, name string) map[string]any {
 		m = map[string]any{}
 	}
 	return m
+}
+
+// notify returns whom a job tells, from URLs by cause.
+func notify(byCause map[string]string) (list []any) {
+	byURL := map[string][]string{}
+	for _, cause := range slices.Sorted(maps.Keys(byCause)) {
+		byURL[byCause[cause]] = append(byURL[byCause[cause]], cause)
+	}
+	for _, url := range slices.Sorted(maps.Keys(byURL)) {
+		list = append(list, map[string]any{"on": byURL[url], "target": map[string]any{"kind": "http_webhook", "url": url}})
+	}
+	return list
 }

@@ -131,6 +131,7 @@ func (c *runCmd) secure(cfg *platform.Config, addr net.Addr, logger *slog.Logger
 		return fmt.Errorf("%s is not a loopback address: give --auth-token-file or --jwt-keys, or --insecure to let everyone in", c.Listen)
 	}
 	cfg.Executor.AllowPrivateTargets = c.privateTargets(addr)
+	cfg.Loader.AllowPrivateTargets = cfg.Executor.AllowPrivateTargets
 	return err
 }
 

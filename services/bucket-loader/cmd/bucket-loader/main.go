@@ -28,6 +28,8 @@ type configuration struct {
 
 	ScheduleAuditRate  settings.Count    `default:"200" env:"MINUTEHAND_SCHEDULE_AUDIT_RATE" placeholder:"N" help:"How many jobs a second the audit of the schedules looks at."`
 	ScheduleAuditPause settings.Duration `default:"10m" env:"MINUTEHAND_SCHEDULE_AUDIT_PAUSE" placeholder:"10m" help:"How long after a pass over all jobs that audit begins anew."`
+
+	AllowPrivateTargets bool `env:"MINUTEHAND_ALLOW_PRIVATE_TARGETS" help:"Tell owners of jobs who are at loopback and private addresses."`
 }
 
 func main() {
@@ -67,6 +69,7 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	cfg := bucketloader.DefaultConfig()
 	cfg.Partitions = int(s.Partitions)
 	cfg.Schedules.Rate, cfg.Schedules.Pause = int(s.ScheduleAuditRate), time.Duration(s.ScheduleAuditPause)
+	cfg.AllowPrivateTargets = s.AllowPrivateTargets
 	return bucketloader.New(cfg, bucketloader.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
 		History: m.History(cassandra.NewHistory(store)), Settings: m.Settings(cassandra.NewSettings(store)), Hot: m.Buckets(hot.Buckets), Records: m.Records(hot.Records), Log: m.Log(log),

@@ -97,6 +97,12 @@ func (w *Watchdog) judge(ctx context.Context, s *subject, j *job.Job) (again tim
 		if errs = append(errs, err); err != nil {
 			continue
 		}
+		if o := l.lines[d].Open; o != nil {
+			if err := w.tellOwners(ctx, l, l.lines[d], o); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
 		if again = earlier(again, at); l.lines[d].behind {
 			again = earlier(again, job.Later(now.Add(w.Tick), l.lines[d].written.Add(tellEvery)))
 		}
@@ -273,7 +279,7 @@ func (w *Watchdog) tell(ctx context.Context, l *look, p *place, d incidents.Dead
 	case v.kind == missed:
 		return w.miss(ctx, l, p, d, v)
 	case v.kind == met && line.Open != nil && p.at.After(line.Open.Last):
-		return w.close(ctx, l.subject, line, fmt.Sprintf("The occurrence of %s met the deadline.", text(p.at)))
+		return w.recovered(ctx, l, line, p.deadline, fmt.Sprintf("The occurrence of %s met the deadline.", text(p.at)))
 	}
 	return nil
 }
@@ -347,7 +353,7 @@ func (w *Watchdog) recheck(ctx context.Context, l *look, d incidents.Deadline, f
 		case err != nil:
 			return from, err
 		case happened:
-			why = fmt.Sprintf("The occurrence of %s has happened, late.", text(line.Open.Last))
+			return from, w.recovered(ctx, l, line, l.now, fmt.Sprintf("The occurrence of %s has happened, late.", text(line.Open.Last)))
 		case from.Equal(far) && ended:
 			why = "The job has no further occurrence with this deadline."
 		default:

@@ -46,10 +46,14 @@ func (w *Watchdog) miss(ctx context.Context, l *look, p *place, d incidents.Dead
 		if err := w.store().Put(ctx, i); err != nil {
 			return err
 		}
+		err := w.tellOwners(ctx, l, line, i)
+		if line.Told = nil; err != nil {
+			return err
+		}
 		w.Metrics.incidents.WithLabelValues(string(d), string(v.cause)).Inc()
 		return nil
 	}
-	line.Open, line.written = i, time.Time{}
+	line.Open, line.Told, line.written = i, nil, time.Time{}
 	if err := w.note(ctx, l.subject); err != nil {
 		return err
 	}
@@ -57,6 +61,9 @@ func (w *Watchdog) miss(ctx context.Context, l *look, p *place, d incidents.Dead
 	w.Logger.Warn("a job has missed a deadline", "job_id", j.ID, "tenant", j.Tenant, "deadline", d, "reason", v.cause)
 	if err := w.flush(ctx, line); err != nil {
 		w.Logger.Warn("an incident cannot be written, it is tried again", "job_id", j.ID, "error", err)
+	}
+	if err := w.tellOwners(ctx, l, line, i); err != nil {
+		w.Logger.Warn("the owners of a job cannot be told, it is tried again", "job_id", j.ID, "error", err)
 	}
 	return nil
 }
@@ -84,7 +91,7 @@ func (w *Watchdog) close(ctx context.Context, s *subject, line *line, why string
 	if err := w.store().Put(ctx, &i); err != nil {
 		return err
 	}
-	line.Open, line.behind, s.unnoted = nil, false, true
+	line.Open, line.Told, line.behind, s.unnoted = nil, nil, false, true
 	w.Logger.Info("an incident has ended", "job_id", s.id, "tenant", i.Tenant, "deadline", i.Deadline, "reason", why)
 	if err := w.note(ctx, s); err != nil {
 		w.Logger.Warn("the end of an incident cannot be noted, it is tried again", "job_id", s.id, "error", err)
@@ -96,7 +103,7 @@ func (w *Watchdog) close(ctx context.Context, s *subject, line *line, why string
 func (w *Watchdog) note(ctx context.Context, s *subject) error {
 	how := map[incidents.Deadline]incidents.Judged{}
 	for d, line := range s.lines {
-		how[d] = incidents.Judged{Until: maps.Clone(line.Until), Aside: line.Aside, Met: line.Met, Open: line.Open}
+		how[d] = incidents.Judged{Until: maps.Clone(line.Until), Aside: line.Aside, Met: line.Met, Open: line.Open, Told: line.Told, Periods: maps.Clone(line.Periods)}
 	}
 	if err := w.store().Note(ctx, s.id, how); err != nil {
 		s.unnoted = true

@@ -15,7 +15,6 @@ package watch
 import (
 	"container/heap"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,9 +30,9 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/incidents"
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/lease"
 )
 
 // Config holds the times and bounds of a watchdog.
@@ -83,9 +82,8 @@ type Watchdog struct {
 	Logger     *slog.Logger
 	Metrics    *Metrics
 
-	// held is the lease that this process holds, as it is stored; nil while it has none.
-	held  []byte
-	lease lease
+	// lease says who watches.
+	lease *lease.Lease
 	// jobs are the jobs that are watched, queue those that are looked at again at some instant.
 	jobs  map[string]*subject
 	queue queue
@@ -130,15 +128,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// setting is where the lease is kept.
-const setting = "watchdog"
-
-// lease says until when somebody watches. Each one that is stored has another number.
-type lease struct {
-	Number int64     `json:"number"`
-	Until  time.Time `json:"until"`
-}
-
 // Run watches until ctx ends.
 func (w *Watchdog) Run(ctx context.Context) {
 	for pause := w.Tick; run.Sleep(ctx, pause) == nil; {
@@ -155,55 +144,28 @@ func (w *Watchdog) Run(ctx context.Context) {
 	}
 }
 
-// hold reports whether this process is the one that watches, after it has renewed its lease, or taken one that nobody holds.
+// hold reports whether this process is the one that watches. One that was not before knows nothing.
 func (w *Watchdog) hold(ctx context.Context) (mine bool, err error) {
-	if w.held != nil {
-		return w.renew(ctx)
+	if w.lease == nil {
+		w.lease = &lease.Lease{Settings: w.Settings, Name: "watchdog", For: w.LeaseFor, Clock: w.Clock, Logger: w.Logger}
 	}
-	stored, err := w.Settings.Setting(ctx, setting)
-	if err != nil {
-		return false, fmt.Errorf("read who watches: %w", err)
+	mine, taken, err := w.lease.Hold(ctx)
+	if taken {
+		w.jobs = nil
 	}
-	if w.lease = (lease{}); stored != nil {
-		if err := json.Unmarshal(stored, &w.lease); err != nil {
-			w.Logger.Warn("who watches cannot be read, and is overwritten", "error", err)
-		}
+	if !mine {
+		w.show()
 	}
-	now := w.Clock.Now()
-	if now.Before(w.lease.Until.Add(clock.MaxDifference)) {
-		return false, nil
-	}
-	w.jobs = nil
-	return w.swap(ctx, stored, now)
+	return mine, err
 }
 
-// renew reports whether this process still is the one that watches, for half of LeaseFor at least.
+// renew reports whether this process still is the one that watches.
 func (w *Watchdog) renew(ctx context.Context) (mine bool, err error) {
-	now := w.Clock.Now()
-	if w.held != nil && !now.Before(w.lease.Until.Add(-w.LeaseFor/2)) {
-		return w.swap(ctx, w.held, now)
+	mine, err = w.lease.Renew(ctx)
+	if !mine {
+		w.show()
 	}
-	return w.held != nil, nil
-}
-
-// swap stores a new lease in place of one.
-func (w *Watchdog) swap(ctx context.Context, old []byte, now time.Time) (bool, error) {
-	next := lease{Number: w.lease.Number + 1, Until: job.Instant(now.Add(w.LeaseFor))}
-	value, err := json.Marshal(next)
-	if err != nil {
-		return false, err
-	}
-	err = w.Settings.SwapSetting(ctx, setting, old, value)
-	if err == nil {
-		w.held, w.lease = value, next
-		return true, nil
-	}
-	w.held = nil // another process holds it, or nobody can tell
-	w.show()
-	if errors.Is(err, jobstore.ErrConflict) {
-		return false, nil
-	}
-	return false, fmt.Errorf("say who watches: %w", err)
+	return mine, err
 }
 
 // step reads the lists, if that is due, and looks at the jobs that are. What it cannot read of the lists keeps nobody from being judged.
@@ -255,14 +217,14 @@ type leased struct {
 var errLapsed = errors.New("the lease of the watchdog is over")
 
 func (l leased) PutItem(ctx context.Context, list string, i jobstore.Item) error {
-	if l.w.Clock.Now().After(l.w.lease.Until) {
+	if l.w.lease.Lapsed() {
 		return errLapsed
 	}
 	return l.Lists.PutItem(ctx, list, i)
 }
 
 func (l leased) RemoveItem(ctx context.Context, list, name string) error {
-	if l.w.Clock.Now().After(l.w.lease.Until) {
+	if l.w.lease.Lapsed() {
 		return errLapsed
 	}
 	return l.Lists.RemoveItem(ctx, list, name)
@@ -271,7 +233,7 @@ func (l leased) RemoveItem(ctx context.Context, list, name string) error {
 // show sets the gauges.
 func (w *Watchdog) show() {
 	open := 0
-	if w.held == nil {
+	if !w.lease.Held() {
 		w.Metrics.watched.Set(0)
 		w.Metrics.beyond.Set(0)
 	} else {
@@ -309,7 +271,7 @@ func (w *Watchdog) begin(ctx context.Context) error {
 				}
 				for d, j := range how {
 					if l := s.lines[d]; l != nil {
-						l.Aside, l.Met, l.Open, l.behind = j.Aside, j.Met, j.Open, j.Open != nil
+						l.Aside, l.Met, l.Open, l.Told, l.Periods, l.behind = j.Aside, j.Met, j.Open, j.Told, j.Periods, j.Open != nil
 						maps.Copy(l.Until, j.Until)
 					}
 				}

@@ -70,6 +70,7 @@ type Job struct {
 	Precision     job.Precision     `json:"precision"`
 	SLA           *deadlines        `json:"sla,omitempty"`
 	Owner         string            `json:"owner,omitempty"`
+	Notify        []notify          `json:"notify,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"`
 }
 

@@ -26,9 +26,9 @@ func (l *faultList) add(ok bool, pointer, code, message string) {
 
 const notAvailable = "not-available-yet"
 
-// Parse turns a body that the document allows into a definition. It fails with a problem that has every fault. standing are
-// the target's current headers; a client may send their secrets back masked, as they were shown.
-func Parse(body []byte, now time.Time, standing map[string]string) (b Job, d job.Definition, err error) {
+// Parse turns a body that the document allows into a definition. It fails with a problem that has every fault. standing is
+// the job as it is, nil for a new one: a client may send its secrets back masked, as they were shown.
+func Parse(body []byte, now time.Time, standing *job.Job) (b Job, d job.Definition, err error) {
 	if err := json.Unmarshal(body, &b); err != nil {
 		// The schema accepted it, so it is a number or a text beyond what this build can hold.
 		return b, d, problem.New(http.StatusUnprocessableEntity, "invalid-request",
@@ -38,9 +38,13 @@ func Parse(body []byte, now time.Time, standing map[string]string) (b Job, d job
 	d = b.definition(now)
 	var faults faultList
 	faults.schedule(&b.Schedule, d.Schedule, now)
-	faults.unmask(&d.Target, standing)
+	if standing == nil {
+		standing = &job.Job{}
+	}
+	faults.unmask("/target/headers", d.Target.Headers, standing.Definition.Target.Headers)
 	faults.target(&d.Target)
 	faults.policies(&d)
+	faults.notify(b.Notify, standing)
 	if p := edge.Invalid(faults); p != nil {
 		return b, d, p
 	}
@@ -107,19 +111,24 @@ func (l *faultList) target(t *job.Target) {
 	if t.Kind != job.TargetWebhook {
 		return
 	}
-	u, err := url.Parse(t.URL)
-	l.add(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil &&
-		u.Fragment == "" && validPort(u.Port()), "/target/url", "url",
-		"Must be an absolute http or https URL without user name, password or fragment.")
-	size := 0
-	for name, value := range t.Headers {
-		size += len(name) + len(value)
-		l.add(!reserved(name), "/target/headers", "reserved-header",
-			"A header is set by Minutehand or by HTTP itself; leave it out.")
-	}
-	l.add(size <= job.MaxHeaderBytes, "/target/headers", "too-large", "All headers together may have at most 8192 bytes.")
+	l.webhook("/target", t.URL, t.Headers)
 	l.add(len(t.Body) <= job.MaxPayloadBytes, "/target/body", "too-large", "The body may have at most 262144 bytes.")
 	l.add(t.Timeout > 0 && t.Timeout <= job.MaxTimeout, "/target/timeout", "range", "Must be more than 0 and at most 5m.")
+}
+
+// webhook checks what a call needs, at a place.
+func (l *faultList) webhook(at, address string, headers map[string]string) {
+	u, err := url.Parse(address)
+	l.add(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil &&
+		u.Fragment == "" && validPort(u.Port()), at+"/url", "url",
+		"Must be an absolute http or https URL without user name, password or fragment.")
+	size := 0
+	for name, value := range headers {
+		size += len(name) + len(value)
+		l.add(!reserved(name), at+"/headers", "reserved-header",
+			"A header is set by Minutehand or by HTTP itself; leave it out.")
+	}
+	l.add(size <= job.MaxHeaderBytes, at+"/headers", "too-large", "All headers together may have at most 8192 bytes.")
 }
 
 func validPort(port string) bool {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
@@ -35,18 +34,18 @@ func masked(headers map[string]string) map[string]string {
 }
 
 // unmask replaces masks by the current values: a client may send back what it was shown.
-func (l *faultList) unmask(t *job.Target, standing map[string]string) {
-	for _, name := range slices.Sorted(maps.Keys(t.Headers)) {
-		if t.Headers[name] != mask || !secretHeader.MatchString(name) {
+func (l *faultList) unmask(at string, headers, standing map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		if headers[name] != mask || !secretHeader.MatchString(name) {
 			continue
 		}
 		found := false
 		for former, value := range standing {
 			if strings.EqualFold(former, name) {
-				t.Headers[name], found = value, true
+				headers[name], found = value, true
 			}
 		}
-		l.add(found, edge.Pointer([]string{"target", "headers", name}), "masked",
+		l.add(found, at+edge.Pointer([]string{name}), "masked",
 			"This is what answers show in place of a secret, and no such header stands here; send the value itself.")
 	}
 }

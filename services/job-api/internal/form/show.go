@@ -10,7 +10,7 @@ import (
 func Of(j *job.Job) Job {
 	d, s := &j.Definition, &j.Definition.Schedule
 	b := Job{
-		Name: j.Name, Key: j.Key, Labels: j.Labels, Owner: j.Owner, MissedRun: d.MissedRun, MaxBackfill: Whole(d.MaxBackfill), Overlap: d.Overlap,
+		Name: j.Name, Key: j.Key, Labels: j.Labels, Owner: j.Owner, Notify: notifies(j.Notify), MissedRun: d.MissedRun, MaxBackfill: Whole(d.MaxBackfill), Overlap: d.Overlap,
 		Priority: d.Priority, Precision: d.Precision, CatchUpWindow: text(d.CatchUpWindow), KeyTemplate: d.Target.KeyTemplate,
 		Schedule: Schedule{
 			Type: s.Type, CronExpr: s.CronExpr, Timezone: s.Timezone, MaxOccurrences: Whole(s.MaxOccurrences),

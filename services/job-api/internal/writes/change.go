@@ -46,7 +46,7 @@ func (ws *Writes) update(
 		if err != nil {
 			return err
 		}
-		b, def, err := form.Parse(text, now, j.Definition.Target.Headers)
+		b, def, err := form.Parse(text, now, j)
 		if err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func (ws *Writes) update(
 		if err := carryOrdinal(j, &def); err != nil {
 			return err
 		}
-		j.Name, j.Labels, j.Owner, j.Definition = b.Name, b.Labels, b.Owner, def
+		j.Name, j.Labels, j.Owner, j.Notify, j.Definition = b.Name, b.Labels, b.Owner, b.Notifies(), def
 		return nil
 	})
 }

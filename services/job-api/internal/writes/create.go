@@ -115,8 +115,8 @@ func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
 func newJob(tenant job.Tenant, body *form.Job, def job.Definition, claim jobstore.Claim) job.Job {
 	def.ID, def.EffectiveAt = claim.DefinitionID, claim.AcceptedAt
 	return job.Job{
-		ID: claim.ID, Tenant: tenant, Name: body.Name, Key: body.Key, Labels: body.Labels, Owner: body.Owner, Status: job.StatusActive, Version: 1,
-		CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
+		ID: claim.ID, Tenant: tenant, Name: body.Name, Key: body.Key, Labels: body.Labels, Owner: body.Owner, Notify: body.Notifies(),
+		Status: job.StatusActive, Version: 1, CreatedAt: claim.AcceptedAt, UpdatedAt: claim.AcceptedAt, Definition: def,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
@@ -19,6 +20,7 @@ func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 	if err != nil {
 		return edge.Response{}, err
 	}
+	r.Raw, r.Tree = nil, nil // what a notification says, which may change from one try to the next
 	now := job.Instant(ws.deps.Clock.Now())
 	claim := jobstore.Claim{ID: ws.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
 	turn, answered, err := ws.begin(ctx, r, "triggerJob", r.Parameters["Idempotency-Key"], claim)
@@ -31,7 +33,11 @@ func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 	if j.Status == job.StatusCancelled {
 		return edge.Response{}, cancelled()
 	}
-	return ws.execute(ctx, r, &turn, ws.triggerEntry(&j, turn.claim))
+	e := ws.triggerEntry(&j, turn.claim)
+	if hops, _ := strconv.Atoi(r.Parameters["Minutehand-Hops"]); hops > 0 { // checked to be an integer
+		e.Note = &job.Note{Hops: hops}
+	}
+	return ws.execute(ctx, r, &turn, e)
 }
 
 // triggerEntry returns the entry of the execution that a claim names.

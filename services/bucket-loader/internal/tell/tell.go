@@ -1,0 +1,357 @@
+// Package tell calls the owners of jobs that are to be told something (libs/notices).
+//
+// It promises: what is owed is called until its target answers with a success, or says for good that it does not want it, for GiveUp at most;
+// each time under the same id. What was told in a quiet period is not told again in it, unless a process dies, or stands still, between the call and
+// the mark behind it. A target that hangs holds up no other host, and nothing of this holds up whoever owes a notice.
+//
+// One process at a time calls, under a lease in the cold store.
+package tell
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/notices"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/lease"
+)
+
+// Config holds the times and bounds of a teller.
+type Config struct {
+	// Tick is the pause between two passes over the notices; after a long pass it is Calm times as long as that.
+	Tick time.Duration
+	Calm int
+	// Timeout bounds a call. FirstRetry is the pause after the first that failed, which doubles up to MaxRetry; GiveUp is how long after it
+	// happened something is still told.
+	Timeout, FirstRetry, MaxRetry, GiveUp time.Duration
+	// Recovery is for how long a job is looked at that may recover.
+	Recovery time.Duration
+	// Kept is how long after its period a mark is kept.
+	Kept time.Duration
+	// AtOnce bounds the calls in progress, PerHost those to one host, PerTenant those for one tenant. MaxKnown bounds what is known of notices that wait; others wait untried.
+	AtOnce, PerHost, PerTenant, MaxKnown int
+	// Page is how many notices are read at once.
+	Page int
+	// LeaseFor is how long a process calls that cannot renew its lease.
+	LeaseFor time.Duration
+}
+
+// DefaultConfig returns the settings of a teller that was given none.
+func DefaultConfig() Config {
+	return Config{
+		Tick: 5 * time.Second, Calm: 4, Timeout: 10 * time.Second, FirstRetry: 5 * time.Second, MaxRetry: 10 * time.Minute, GiveUp: 24 * time.Hour,
+		Recovery: 30 * 24 * time.Hour, Kept: time.Hour, AtOnce: 16, PerHost: 2, PerTenant: 8, MaxKnown: 50_000, Page: 500, LeaseFor: 15 * time.Second,
+	}
+}
+
+// Teller calls owners.
+type Teller struct {
+	Config
+	Jobs     jobstore.Jobs
+	History  jobstore.History
+	Settings jobstore.Settings
+	// Targets makes the calls.
+	Targets http.RoundTripper
+	Clock   clock.Clock
+	Logger  *slog.Logger
+	Metrics *Metrics
+
+	lease *lease.Lease
+	pass  int
+	calls sync.WaitGroup
+	// mu guards what follows, which calls in progress share. known is what is known of notices, by id; hosts and tenants count the calls in
+	// progress, which are running in all.
+	mu      sync.Mutex
+	known   map[string]*state
+	hosts   map[string]int
+	tenants map[job.Tenant]int
+	running int
+}
+
+// state is what is known of a notice that waits.
+type state struct {
+	tries int
+	// next is when it is tried again, gaveUp when it is not any more, zero before it was tried.
+	next, gaveUp time.Time
+	host         string
+	// busy: it is being called; told: it was, and only its mark is missing.
+	busy, told bool
+	// pass is the one in which it was seen last.
+	pass int
+}
+
+// Metrics counts what was told.
+type Metrics struct {
+	told *prometheus.CounterVec
+	owed prometheus.Gauge
+}
+
+// NewMetrics registers the counters; reg may be nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		told: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "minutehand_bucket_loader_notifications_total",
+			Help: "Calls to owners of jobs: told, failed (they are tried again), given_up, or dropped, because nobody is to be told any more.",
+		}, []string{"cause", "result"}),
+		owed: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "minutehand_bucket_loader_owed_notifications", Help: "Calls to owners that are owed, as this process saw them last.",
+		}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.told, m.owed)
+	}
+	return m
+}
+
+// Run calls until ctx ends.
+func (t *Teller) Run(ctx context.Context) {
+	t.lease = &lease.Lease{Settings: t.Settings, Name: "teller", For: t.LeaseFor, Clock: t.Clock, Logger: t.Logger}
+	t.known, t.hosts, t.tenants = map[string]*state{}, map[string]int{}, map[job.Tenant]int{}
+	defer t.calls.Wait()
+	for pause := t.Tick; run.Sleep(ctx, pause) == nil; {
+		mine, _, err := t.lease.Hold(ctx)
+		began := t.Clock.Now()
+		if err == nil && mine {
+			err = t.look(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			t.Logger.Warn("owners of jobs cannot be told, it is tried again", "error", err)
+		}
+		if pause = max(t.Tick, t.Clock.Since(began)*time.Duration(t.Calm)); !mine {
+			t.Metrics.owed.Set(0)
+		}
+	}
+}
+
+func (t *Teller) store() notices.Store { return notices.Store{Lists: t.Settings} }
+
+// errLapsed: another process may call by now.
+var errLapsed = errors.New("the lease of the teller is over")
+
+// look goes through the notices once.
+func (t *Teller) look(ctx context.Context) error {
+	t.pass++
+	owed := 0
+	for slice := range notices.Slices {
+		for after, more := "", true; more; {
+			if mine, err := t.lease.Renew(ctx); err != nil || !mine {
+				return errors.Join(err, errLapsed)
+			}
+			page, next, err := t.store().List(ctx, slice, after, t.Page)
+			if errors.Is(err, notices.ErrUnreadable) {
+				t.Logger.Warn("a notice is none that this release knows, it is left", "error", err)
+			} else if err != nil {
+				return err
+			}
+			n, err := t.take(ctx, page)
+			if owed += n; err != nil {
+				return err
+			}
+			after, more = next, next != ""
+		}
+	}
+	t.Metrics.owed.Set(float64(owed))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, s := range t.known {
+		if s.pass != t.pass && !s.busy {
+			delete(t.known, id) // it is not there any more
+		}
+	}
+	return nil
+}
+
+// take removes of a page what is over, and begins the calls that are due, as far as there is room. It returns how many are owed.
+func (t *Teller) take(ctx context.Context, page []notices.Standing) (owed int, err error) {
+	var due []*notices.Notice
+	for n := range page {
+		x := &page[n]
+		switch {
+		case x.Told && x.Owed:
+			err = t.store().Remove(ctx, &x.Notice)
+		case x.Told && t.Clock.Since(x.Over()) > t.Kept:
+			err = t.store().Forget(ctx, &x.Notice)
+		case x.Owed:
+			if owed++; t.isDue(&x.Notice) {
+				due = append(due, &x.Notice)
+			}
+		}
+		if err != nil {
+			return owed, err
+		}
+	}
+	for len(due) > 0 {
+		some := due[:min(len(due), jobstore.MaxGetMany)]
+		due = due[len(some):]
+		ids := make([]string, len(some))
+		for n, x := range some {
+			ids[n] = x.JobID
+		}
+		rows, err := t.Jobs.GetMany(ctx, ids)
+		if err != nil {
+			return owed, err
+		}
+		for _, x := range some {
+			if err := t.begin(ctx, x, rows[x.JobID]); err != nil {
+				return owed, err
+			}
+		}
+	}
+	return owed, nil
+}
+
+// isDue reports whether a notice is to be tried now, and there is room for it.
+func (t *Teller) isDue(x *notices.Notice) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.known[x.ID()]
+	if s == nil {
+		if len(t.known) >= t.MaxKnown {
+			return false
+		}
+		s = &state{}
+		t.known[x.ID()] = s
+	}
+	s.pass = t.pass
+	return !s.busy && !t.Clock.Now().Before(s.next) && t.running < t.AtOnce && (s.host == "" || t.hosts[s.host] < t.PerHost)
+}
+
+// recipient returns whom a notice is for; nil if nobody is to be told of it any more.
+func recipient(x *notices.Notice, j *job.Job) *job.Notify {
+	if j == nil || j.Deleted {
+		return nil
+	}
+	for n := range j.Notify {
+		if to := &j.Notify[n]; to.ID() == x.To && to.Tells(x.Cause) {
+			return to
+		}
+	}
+	return nil
+}
+
+// begin begins the call of a notice, if it is to be told and there is room.
+func (t *Teller) begin(ctx context.Context, x *notices.Notice, j *job.Job) error {
+	to := recipient(x, j)
+	if to == nil {
+		t.Metrics.told.WithLabelValues(string(x.Cause), "dropped").Inc()
+		return t.store().Remove(ctx, x)
+	}
+	if over, err := t.isOver(ctx, x, j); over || err != nil {
+		return err
+	}
+	host, id := hostOf(to), x.ID()
+	t.mu.Lock()
+	s := t.known[id]
+	s.host = host
+	told := s.told
+	room := !told && t.running < t.AtOnce && t.hosts[host] < t.PerHost && t.tenants[j.Tenant] < t.PerTenant
+	if room {
+		s.busy = true
+		t.running++
+		t.hosts[host]++
+		t.tenants[j.Tenant]++
+		if s.gaveUp.IsZero() {
+			s.gaveUp = job.Later(x.At.Add(t.GiveUp), t.Clock.Now().Add(t.Timeout))
+		}
+	}
+	t.mu.Unlock()
+	if told {
+		return t.store().Told(ctx, x)
+	}
+	if room {
+		t.calls.Go(func() { t.tell(ctx, *x, j, to, s) })
+	}
+	return nil
+}
+
+// isOver reports whether a notice is not to be told, or not yet: a recovery that has not come.
+func (t *Teller) isOver(ctx context.Context, x *notices.Notice, j *job.Job) (bool, error) {
+	if !x.AfterSuccess {
+		return false, nil
+	}
+	age := t.Clock.Since(x.At)
+	if age > t.Recovery {
+		t.Metrics.told.WithLabelValues(string(x.Cause), "given_up").Inc()
+		return true, t.store().Remove(ctx, x)
+	}
+	at, execution, err := t.succeeded(ctx, x, j)
+	if err != nil {
+		return true, err
+	}
+	if at.IsZero() {
+		t.mu.Lock()
+		t.known[x.ID()].next = t.Clock.Now().Add(min(max(age/10, t.FirstRetry), t.MaxRetry))
+		t.mu.Unlock()
+		return true, nil
+	}
+	x.At, x.ExecutionID, x.Reason = at, execution, "An execution has succeeded, after one that had failed for good."
+	return false, nil
+}
+
+// eventsRead is how many events of a job are read to find a success.
+const eventsRead = 100
+
+// succeeded returns when an execution of a job succeeded after a notice's instant; zero for none.
+func (t *Teller) succeeded(ctx context.Context, x *notices.Notice, j *job.Job) (at time.Time, execution string, err error) {
+	events, err := t.History.Executions(ctx, jobstore.OfJob(j), jobstore.Cursor{}, x.At.Add(-t.GiveUp), eventsRead)
+	if err != nil {
+		return at, "", err
+	}
+	for n := range events {
+		e := &events[n]
+		if e.Type != job.EventAttempt || e.Outcome.Kind != job.OutcomeSucceeded || !e.Outcome.Timeline.Completed.After(x.At) {
+			continue
+		}
+		if at.IsZero() || e.Outcome.Timeline.Completed.Before(at) {
+			at, execution = e.Outcome.Timeline.Completed, e.Entry.ExecutionID
+		}
+	}
+	return at, execution, nil
+}
+
+// tell calls once, and notes how that went.
+func (t *Teller) tell(ctx context.Context, x notices.Notice, j *job.Job, to *job.Notify, s *state) {
+	result, why := t.call(ctx, &x, j, to)
+	now := t.Clock.Now()
+	t.mu.Lock()
+	s.tries++
+	if result == failed && !now.Before(s.gaveUp) {
+		result = givenUp
+	}
+	s.next, s.told = now.Add(min(t.FirstRetry<<min(s.tries-1, 20), t.MaxRetry)), result == told
+	t.mu.Unlock()
+	var err error
+	switch result {
+	case told:
+		err = t.store().Told(ctx, &x)
+	case failed:
+	default:
+		t.Logger.Warn("an owner of a job cannot be told, that is given up", "job_id", x.JobID, "reason", x.Cause, "error", why)
+		err = t.store().Remove(ctx, &x)
+	}
+	if err != nil && ctx.Err() == nil {
+		t.Logger.Warn("what an owner was told cannot be noted, it may be told again", "job_id", x.JobID, "error", err)
+	}
+	if ctx.Err() == nil {
+		t.Metrics.told.WithLabelValues(string(x.Cause), string(result)).Inc()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.busy = false
+	t.running--
+	if t.hosts[s.host]--; t.hosts[s.host] == 0 {
+		delete(t.hosts, s.host)
+	}
+	if t.tenants[j.Tenant]--; t.tenants[j.Tenant] == 0 {
+		delete(t.tenants, j.Tenant)
+	}
+}

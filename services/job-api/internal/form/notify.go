@@ -1,0 +1,69 @@
+package form
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// notify holds the members of whom a job tells of what.
+type notify struct {
+	On     []job.Cause `json:"on"`
+	Target recipient   `json:"target"`
+	Quiet  *duration   `json:"quiet_period,omitempty"`
+}
+
+// recipient holds the members of who is told.
+type recipient struct {
+	Kind    string            `json:"kind"`
+	URL     string            `json:"url,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// Notifies returns whom the job tells of what.
+func (b *Job) Notifies() (list []job.Notify) {
+	for _, n := range b.Notify {
+		list = append(list, job.Notify{
+			On: n.On, Quiet: durationOf(n.Quiet, job.DefaultQuiet), Target: job.Target{Kind: n.Target.Kind, URL: n.Target.URL, Headers: n.Target.Headers},
+		})
+	}
+	return list
+}
+
+// notify checks whom a job tells, and puts secrets back that were shown masked.
+func (l *faultList) notify(list []notify, standing *job.Job) {
+	seen := map[string]bool{}
+	for i := range list {
+		n, at := &list[i], "/notify/"+strconv.Itoa(i)
+		var former map[string]string
+		for k := range standing.Notify {
+			if t := &standing.Notify[k].Target; t.URL == n.Target.URL {
+				former = t.Headers
+			}
+		}
+		l.unmask(at+"/target/headers", n.Target.Headers, former)
+		l.add(len(n.On) > 0, at+"/on", "required", "Name at least one cause.")
+		l.add(len(slices.Compact(slices.Sorted(slices.Values(n.On)))) == len(n.On), at+"/on", "duplicate", "Name each cause once.")
+		quiet := durationOf(n.Quiet, job.DefaultQuiet)
+		l.add(quiet >= job.MinQuiet && quiet <= job.MaxQuiet, at+"/quiet_period", "range", "Must be at least 1m and at most 24h.")
+		if n.Target.Kind != job.TargetWebhook {
+			l.add(false, at+"/target/kind", notAvailable, "Only http_webhook is available yet; the other kinds are on their way.")
+			continue
+		}
+		l.webhook(at+"/target", n.Target.URL, n.Target.Headers)
+		l.add(!seen[n.Target.URL], at+"/target/url", "duplicate", "Another item has this URL; name all causes there.")
+		seen[n.Target.URL] = true
+	}
+}
+
+// notifies returns whom a job tells as answers show it, with secrets masked.
+func notifies(list []job.Notify) (shown []notify) {
+	for i := range list {
+		n := &list[i]
+		shown = append(shown, notify{
+			On: n.On, Quiet: text(n.Quiet), Target: recipient{Kind: n.Target.Kind, URL: n.Target.URL, Headers: masked(n.Target.Headers)},
+		})
+	}
+	return shown
+}
