@@ -77,7 +77,7 @@ func checkIncidents(r *report, a *Account, i *index) {
 			if !lost[id] {
 				// An executor may have been at an instant when a pause left it to the resume.
 				c.ended = c.ended || c.def != nil && c.def.Alone() && c.entry.NominalAt.Before(j.Job.StoppedBefore) || j.Job.Status == job.StatusCancelled || j.Job.Status == job.StatusPaused && c.entry.NominalAt.After(j.Job.PausedAt)
-				checkCourse(r, a, c, shown[j.Job.ID])
+				checkCourse(r, a, c, j.Job.PausedAt, shown[j.Job.ID])
 			}
 		}
 	}
@@ -144,8 +144,8 @@ func first(a, b time.Time) time.Time {
 	return a
 }
 
-// checkCourse checks one execution.
-func checkCourse(r *report, a *Account, c *course, shown []*Incident) {
+// checkCourse checks one execution of a job whose last pause was at an instant.
+func checkCourse(r *report, a *Account, c *course, pausedAt time.Time, shown []*Incident) {
 	e := c.entry
 	if c.def == nil || e.ScheduledFor.Before(job.DefinedAt(c.def.ID).Add(apart)) {
 		return // it was due when its definition was made, and so has no deadline
@@ -164,6 +164,8 @@ func checkCourse(r *report, a *Account, c *course, shown []*Incident) {
 			missed = c.succeeded.After(deadline.Add(apart)) || c.succeeded.IsZero() && c.dead
 			met = !c.succeeded.IsZero() && c.succeeded.Before(deadline.Add(-apart))
 		}
+		// A pause that nobody was told of yet need not keep an executor from it. It had no deadline after that.
+		missed = missed && (pausedAt.IsZero() || deadline.Before(pausedAt) || c.called.Before(pausedAt))
 		switch {
 		case missed && !c.ended && of == nil && deadline.Add(toldWithin).Before(a.Until):
 			r.add("I13", e.JobID, "%s missed its deadline %s of %s (called %s, succeeded %s, dead %v), and a client is not shown that",

@@ -162,6 +162,8 @@ type Account struct {
 	// begins at the latest; 0 if that is not known.
 	Incidents     []Incident
 	NoticesWithin time.Duration
+	// Notifications are what owners received, in this order; nil if nobody looked.
+	Notifications []Notification
 	// Keyed are the registrations with a key, and ByKey is which job a client was shown near the end that asked for a key.
 	Keyed []Keyed
 	ByKey map[string]string
@@ -238,6 +240,7 @@ func Check(a *Account) []Violation {
 	checkKeys(r, a)
 	checkOperations(r, a, i)
 	checkIncidents(r, a, i)
+	checkNotifications(r, a, i)
 	return r.violations
 }
 

@@ -68,3 +68,13 @@ func (c transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return c.p.w.invoke(c.p, r)
 	})
 }
+
+var opNotify = newOp("target", "Notify", Call, seldom)
+
+type owners struct{ *client }
+
+func (c owners) RoundTrip(r *http.Request) (*http.Response, error) {
+	return through(r.Context(), c.p, opNotify, r.Header.Get("Webhook-Id"), func(context.Context) (*http.Response, error) {
+		return c.p.w.notified(c.p, r)
+	})
+}

@@ -36,7 +36,7 @@ func (p *process) ports() Ports {
 	c := &client{p: p, hot: p.w.hot.Client(p.name)}
 	return Ports{
 		Jobs: jobs{c}, Pending: pending{c}, History: history{c}, Settings: settings{c}, Hot: buckets{c}, Records: records{c},
-		Log: log{c}, Coord: coordinator{c}, Archive: objects{c}, Board: board{c}, Transport: transport{c},
+		Log: log{c}, Coord: coordinator{c}, Archive: objects{c}, Board: board{c}, Transport: transport{c}, Owners: owners{c},
 	}
 }
 

@@ -177,7 +177,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
 	if w.variant == nil {
-		a.Incidents = w.incidents
+		a.Incidents, a.Notifications = w.incidents, w.notifications
 	}
 	switch w.faults.weather.Name { // in the others a settler may stand still for as long as the faults last
 	case calm.Name:

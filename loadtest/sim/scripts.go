@@ -54,6 +54,9 @@ func scripts(d dice, began time.Time) [][]script {
 				"finish_within": pick(d, []string{"3s", "20s", "2m"}, "finish within/%s", n),
 			}
 		}
+		if d.roll("tells/%s", n) < 0.6 {
+			s.body["notify"] = owned(d, n)
+		}
 		s.body["precision"] = pick(d, []string{"standard", "standard", "fast", "precise"}, "precision/%s", n)
 		plan(d, &s, behaviour)
 		if s.body["type"] != "one_shot" {
@@ -71,6 +74,20 @@ func scripts(d dice, began time.Time) [][]script {
 		return append(apart(list[:n]), list[n:])
 	}
 	return apart(list)
+}
+
+// owned returns whom a job tells of what.
+func owned(d dice, n string) (list []any) {
+	for _, who := range []string{"team", "pager"}[:1+int(2*d.roll("owners/%s", n))] {
+		list = append(list, map[string]any{
+			"on": pick(d, [][]string{
+				{"dead_letter", "recovered"}, {"sla_missed", "recovered"}, {"dead_letter", "sla_missed", "paused_by_410", "recovered"}, {"sla_missed"},
+			}, "on/%s/%s", n, who),
+			"target":       map[string]any{"kind": "http_webhook", "url": "http://" + who + "." + n + "/"},
+			"quiet_period": pick(d, []string{"1m", "3m", "1h"}, "quiet/%s/%s", n, who),
+		})
+	}
+	return list
 }
 
 // aim gives a script its target, and the number of attempts at it.

@@ -25,6 +25,7 @@ var sometimes = []string{
 	"an entry for which the hot tier had no room", "an outcome that the hot tier forgot",
 	"an incident that is closed", "an incident of start_within because of late", "an incident of start_within because of not_dispatched", "an incident of start_within because of missed",
 	"an incident of finish_within because of failed", "an incident of finish_within because of late", "an incident of finish_within because of retrying",
+	"a notification of dead_letter", "a notification of sla_missed", "a notification of paused_by_410", "a notification of recovered", "a notification that was refused",
 	"an operation that was done", "an operation that was cancelled", "minutehand_bucket_loader_operation_executions_total{backfill}", "minutehand_bucket_loader_operation_executions_total{replay}",
 	"minutehand_bucket_loader_mended_schedules_total", "minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
@@ -61,6 +62,11 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 	n["a key of a job that was deleted"] = w.reused
 	for _, o := range a.Operations {
 		n["an operation that was "+o.Status]++
+	}
+	for _, x := range a.Notifications {
+		if n["a notification of "+string(x.Cause)]++; !x.Accepted {
+			n["a notification that was refused"]++
+		}
 	}
 	for _, i := range a.Incidents {
 		n["an incident of "+i.Deadline+" because of "+i.Cause]++

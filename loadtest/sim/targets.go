@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -66,4 +67,31 @@ func (w *world) behave(r *http.Request, c ledger.Call) (status int, err error) {
 		}
 	}
 	return http.StatusOK, nil
+}
+
+// notified is an owner that is told something.
+func (w *world) notified(p *process, r *http.Request) (*http.Response, error) {
+	n := ledger.Notification{ReceivedAt: time.Now(), Host: r.URL.Host}
+	if err := json.NewDecoder(r.Body).Decode(&n); err != nil || n.ID != r.Header.Get("Idempotency-Key") || r.Header.Get("Minutehand-Hops") != "1" {
+		w.violate("I14", n.JobID, "an owner is told %+v under %v: %v", n, r.Header, err)
+	}
+	w.mu.Lock()
+	w.told[n.ID]++
+	try := w.told[n.ID]
+	w.mu.Unlock()
+	w.tell(p.name, n.ID, "tells "+n.Host+" of "+string(n.Cause))
+	status := http.StatusNoContent
+	switch roll := w.faults.dice.roll("notified/%s/%d", n.ID, try); {
+	case roll < 0.1:
+		status = http.StatusServiceUnavailable
+	case roll < 0.15:
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	default:
+		n.Accepted = true
+	}
+	w.mu.Lock()
+	w.notifications = append(w.notifications, n)
+	w.mu.Unlock()
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 }

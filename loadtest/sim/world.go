@@ -106,7 +106,10 @@ type world struct {
 	// operations are those that were answered, unanswered the jobs for which one was asked for and not answered yet.
 	operations []ledger.Operation
 	incidents  []ledger.Incident
-	unanswered map[string]bool
+	// notifications are what owners received, told how often, by id.
+	notifications []ledger.Notification
+	told          map[string]int
+	unanswered    map[string]bool
 	// lostEntries are the jobs whose schedules lost the entry from which they go on.
 	lostEntries map[string]bool
 	// removed are the executions of these entries.
@@ -148,7 +151,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*jobapi.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
 		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, shown: map[string][]ledger.Shown{}, shownBefore: map[string][]ledger.Shown{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
-		attempts: map[string]int{}, answeredAt: map[string]time.Time{}, lostEntries: map[string]bool{}, removed: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
+		attempts: map[string]int{}, answeredAt: map[string]time.Time{}, told: map[string]int{}, notifications: []ledger.Notification{}, lostEntries: map[string]bool{}, removed: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
 		for _, r := range rows {

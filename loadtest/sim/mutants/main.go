@@ -92,6 +92,26 @@ var mutants = []mutant{
 		to:   "case e.called && !e.began.IsZero() && e.began.After(far):",
 	},
 	{
+		name: "an owner is not owed a notice of a missed deadline", file: "services/bucket-loader/internal/watch/notify.go",
+		from: "if !to.Tells(job.CauseSLAMissed) || slices.Contains(line.Told, id) {",
+		to:   "if true {",
+	},
+	{
+		name: "an owner is not owed a notice of a dead letter", file: "services/retry-manager/notify.go",
+		from: "n := owed[list[i]]\n\t\treturn store.Owe(ctx, &n)",
+		to:   "_ = store\n\t\treturn nil",
+	},
+	{
+		name: "what an owner was told is not marked", file: "libs/notices/notices.go",
+		from: "jobstore.Item{Name: n.ID() + told, Value: value}",
+		to:   "jobstore.Item{Name: n.ID(), Value: value}",
+	},
+	{
+		name: "a recovery is told before it has come", file: "services/bucket-loader/internal/tell/tell.go",
+		from: "if !x.AfterSuccess {",
+		to:   "if true {",
+	},
+	{
 		name: "an occurrence that was called in time counts as late", file: "services/bucket-loader/internal/watch/weigh.go",
 		from: "case e.called && !e.began.IsZero() && e.began.After(p.deadline):",
 		to:   "case e.called && !e.began.IsZero() && e.began.After(p.due.Add(-far.Sub(p.due))):",

@@ -27,9 +27,9 @@ import (
 
 // Config holds the times and bounds of a teller.
 type Config struct {
-	// Tick is the pause between two passes over the notices; after a long pass it is Calm times as long as that.
-	Tick time.Duration
-	Calm int
+	// Tick is the pause between two passes over the notices. After a long pass it is Calm times as long as that, up to MaxPause.
+	Tick, MaxPause time.Duration
+	Calm           int
 	// Timeout bounds a call. FirstRetry is the pause after the first that failed, which doubles up to MaxRetry; GiveUp is how long after it
 	// happened something is still told.
 	Timeout, FirstRetry, MaxRetry, GiveUp time.Duration
@@ -48,7 +48,7 @@ type Config struct {
 // DefaultConfig returns the settings of a teller that was given none.
 func DefaultConfig() Config {
 	return Config{
-		Tick: 5 * time.Second, Calm: 4, Timeout: 10 * time.Second, FirstRetry: 5 * time.Second, MaxRetry: 10 * time.Minute, GiveUp: 24 * time.Hour,
+		Tick: 5 * time.Second, MaxPause: time.Minute, Calm: 4, Timeout: 10 * time.Second, FirstRetry: 5 * time.Second, MaxRetry: 10 * time.Minute, GiveUp: 24 * time.Hour,
 		Recovery: 30 * 24 * time.Hour, Kept: time.Hour, AtOnce: 16, PerHost: 2, PerTenant: 8, MaxKnown: 50_000, Page: 500, LeaseFor: 15 * time.Second,
 	}
 }
@@ -117,17 +117,18 @@ func (t *Teller) Run(ctx context.Context) {
 	t.lease = &lease.Lease{Settings: t.Settings, Name: "teller", For: t.LeaseFor, Clock: t.Clock, Logger: t.Logger}
 	t.known, t.hosts, t.tenants = map[string]*state{}, map[string]int{}, map[job.Tenant]int{}
 	defer t.calls.Wait()
-	for pause := t.Tick; run.Sleep(ctx, pause) == nil; {
-		mine, _, err := t.lease.Hold(ctx)
-		began := t.Clock.Now()
-		if err == nil && mine {
+	var next time.Time
+	for run.Sleep(ctx, t.Tick) == nil {
+		mine, taken, err := t.lease.Hold(ctx)
+		if !mine {
+			t.Metrics.owed.Set(0)
+		}
+		if began := t.Clock.Now(); err == nil && mine && (taken || !began.Before(next)) {
 			err = t.look(ctx)
+			next = t.Clock.Now().Add(min(t.Clock.Since(began)*time.Duration(t.Calm), t.MaxPause))
 		}
 		if err != nil && ctx.Err() == nil {
 			t.Logger.Warn("owners of jobs cannot be told, it is tried again", "error", err)
-		}
-		if pause = max(t.Tick, t.Clock.Since(began)*time.Duration(t.Calm)); !mine {
-			t.Metrics.owed.Set(0)
 		}
 	}
 }
@@ -297,22 +298,30 @@ func (t *Teller) isOver(ctx context.Context, x *notices.Notice, j *job.Job) (boo
 	return false, nil
 }
 
-// eventsRead is how many events of a job are read to find a success.
-const eventsRead = 100
+// eventsRead is how many events of a job are read at once to find a success, and mostEvents how many in all: of those whose executions have the
+// latest nominal instants.
+const eventsRead, mostEvents = 200, 1000
 
 // succeeded returns when an execution of a job succeeded after a notice's instant; zero for none.
 func (t *Teller) succeeded(ctx context.Context, x *notices.Notice, j *job.Job) (at time.Time, execution string, err error) {
-	events, err := t.History.Executions(ctx, jobstore.OfJob(j), jobstore.Cursor{}, x.At.Add(-t.GiveUp), eventsRead)
-	if err != nil {
-		return at, "", err
-	}
-	for n := range events {
-		e := &events[n]
-		if e.Type != job.EventAttempt || e.Outcome.Kind != job.OutcomeSucceeded || !e.Outcome.Timeline.Completed.After(x.At) {
-			continue
+	var before jobstore.Cursor
+	for range mostEvents / eventsRead {
+		events, err := t.History.Executions(ctx, jobstore.OfJob(j), before, x.At.Add(-t.GiveUp), eventsRead)
+		if err != nil {
+			return at, "", err
 		}
-		if at.IsZero() || e.Outcome.Timeline.Completed.Before(at) {
-			at, execution = e.Outcome.Timeline.Completed, e.Entry.ExecutionID
+		for n := range events {
+			e := &events[n]
+			before = jobstore.Cursor{NominalAt: e.Entry.NominalAt, ExecutionID: e.Entry.ExecutionID}
+			if e.Type != job.EventAttempt || e.Outcome.Kind != job.OutcomeSucceeded || !e.Outcome.Timeline.Completed.After(x.At) {
+				continue
+			}
+			if at.IsZero() || e.Outcome.Timeline.Completed.Before(at) {
+				at, execution = e.Outcome.Timeline.Completed, e.Entry.ExecutionID
+			}
+		}
+		if !at.IsZero() || len(events) < eventsRead {
+			break
 		}
 	}
 	return at, execution, nil

@@ -360,6 +360,9 @@ func (w *Watchdog) recheck(ctx context.Context, l *look, d incidents.Deadline, f
 			return l.now.Add(soon), nil
 		}
 	}
+	if err := w.tellOwners(ctx, l, line, line.Open); err != nil { // a crash may have come between
+		return from, err
+	}
 	return from, w.close(ctx, l.subject, line, why)
 }
 

@@ -384,6 +384,35 @@ func TestWhatWasCalledBeforeRedisWasAwayIsNotToldWhileItIs(t *testing.T) {
 	})
 }
 
+// An executor could not say that a call has succeeded while Redis was away, and its lease is over when Redis answers again.
+func TestWhatAnExecutorCouldNotTellIsAwaitedWhenRedisAnswersAgain(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(func(j *job.Job) { j.Definition.Schedule.MaxOccurrences, j.Definition.Deadlines.StartWithin = 1, 0 })
+		f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, 1)}))
+		f.run(j)
+		f.until(nth(j, 1).Add(time.Second))
+		f.hands.away = true
+		f.until(nth(j, 1).Add(2 * time.Minute))
+		f.hands.away = false
+		for len(f.all()) == 0 && !f.backAgain(j) {
+			f.until(time.Now().Add(time.Second))
+		}
+		f.succeed(j, 1)
+		f.until(nth(j, 1).Add(20 * time.Minute))
+		if list := f.all(); len(list) != 0 {
+			t.Errorf("%+v", list)
+		}
+	})
+}
+
+// backAgain reports whether the watchdog has seen Redis answer again for a job's partition.
+func (f *fixture) backAgain(j *job.Job) bool {
+	known, _ := f.away.Load(bucket.Partition(j.ID, partitions))
+	a, ok := known.(away)
+	return ok && !a.back.IsZero()
+}
+
 func TestAnOccurrenceWithoutATraceIsToldHoweverLongItsDeadline(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)

@@ -84,6 +84,8 @@ func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.
 		return miss(incidents.CauseCalling, "It was called in vain, %s, and its target, called again, has not answered.", times(e.attempt)), nil
 	case w.mayKnowMore(p, e):
 		return verdict{undecided, incidents.CauseHotTierAway, noRedis}, nil
+	case e.running && e.back:
+		return verdict{kind: undecided}, nil // its executor may have been unable to say how it went
 	case e.called || e.running:
 		return miss(incidents.CauseRetrying, "Its calls, %d so far, have not succeeded, and it is to be called again.", max(e.attempt, 1)), nil
 	}
@@ -215,6 +217,8 @@ type evidence struct {
 	refused, skipped job.Disposition
 	// away: Redis did not answer. unsure: that, or it may have forgotten something of it.
 	away, unsure bool
+	// back: it answers again since so short a time that executors may not have told it what they had to.
+	back bool
 	// awaySince is since when it does not.
 	awaySince time.Time
 }
@@ -284,8 +288,12 @@ func (w *Watchdog) gather(ctx context.Context, j *job.Job, p *place) (*evidence,
 // awayFor is how long nobody else asks a Redis that did not answer.
 const awayFor = 5 * time.Second
 
-// away is since when Redis does not answer for a partition, and until when it is not asked again.
-type away struct{ since, until time.Time }
+// away is since when Redis does not answer for a partition, and until when it is not asked again; or since when it answers again, zero while it
+// does not.
+type away struct{ since, until, back time.Time }
+
+// backFor is how long after Redis answers again executors tell it what they had to.
+const backFor = 10 * time.Second
 
 // records takes account of the records of those attempts of which the history does not tell.
 func (w *Watchdog) records(ctx context.Context, p *place, id string, e *evidence) error {
@@ -296,16 +304,20 @@ func (w *Watchdog) records(ctx context.Context, p *place, id string, e *evidence
 		ask, cancel := context.WithTimeout(ctx, w.AskWithin)
 		defer cancel()
 		if err := w.ask(ask, p, id, e); err == nil {
-			w.away.Delete(partition)
+			if isAway && a.back.IsZero() {
+				a.back = now
+				w.away.Store(partition, a)
+			}
+			e.back = isAway && now.Sub(a.back) < backFor
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err() // it was not Redis that was slow
 		}
-		if !isAway {
+		if !isAway || !a.back.IsZero() {
 			a.since = now
 		}
-		a.until = w.Clock.Now().Add(awayFor)
+		a.until, a.back = w.Clock.Now().Add(awayFor), time.Time{}
 		w.away.Store(partition, a)
 	}
 	e.away, e.unsure, e.awaySince = true, true, a.since

@@ -1,0 +1,153 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+)
+
+// Notification is what an owner received.
+type Notification struct {
+	ID    string    `json:"notification_id"`
+	Cause job.Cause `json:"cause"`
+	// At is when it happened, as the notification says, and ReceivedAt when the owner was told. Accepted: the owner's answer arrived.
+	At          time.Time `json:"at"`
+	ReceivedAt  time.Time `json:"-"`
+	Accepted    bool      `json:"-"`
+	JobID       string    `json:"job_id"`
+	ExecutionID string    `json:"execution_id"`
+	IncidentID  string    `json:"incident_id"`
+	QuietUntil  time.Time `json:"quiet_until"`
+	// Host is that of the owner.
+	Host string `json:"-"`
+}
+
+// mostTold bounds how often an owner is told the same and says that it was: again after a process died behind that, or stood still.
+const mostTold = 4
+
+// owner is one whom a job tells, and what it received.
+type owner struct {
+	*job.Notify
+	got []*Notification
+}
+
+// told reports whether an owner was told of a cause in a period that is not before that of an instant; only in that, if exact.
+func (o *owner) told(c job.Cause, at time.Time, exact bool) bool {
+	return slices.ContainsFunc(o.got, func(n *Notification) bool {
+		begun := n.QuietUntil.Add(-o.Quiet)
+		return n.Accepted && n.Cause == c && (begun.Equal(o.Period(at)) || !exact && begun.After(o.Period(at)))
+	})
+}
+
+// checkNotifications holds what owners received against the dead letters and the incidents that a client is shown, and against what targets
+// received.
+func checkNotifications(r *report, a *Account, i *index) {
+	if a.Notifications == nil {
+		return
+	}
+	times := map[string]int{}
+	ofJob := map[string][]*Notification{}
+	for n := range a.Notifications {
+		x := &a.Notifications[n]
+		ofJob[x.JobID] = append(ofJob[x.JobID], x)
+		if x.Accepted {
+			times[x.ID]++
+		}
+		if times[x.ID] == mostTold+1 {
+			r.add("I14", x.JobID, "an owner was told %s more than %d times", x.ID, mostTold)
+		}
+	}
+	for n := range a.Jobs {
+		j := &a.Jobs[n].Job
+		for _, x := range ofJob[j.ID] {
+			checkNotification(r, i, j, x)
+		}
+		if a.Deleted[j.ID] {
+			continue
+		}
+		for k := range j.Notify {
+			o := owner{Notify: &j.Notify[k]}
+			for _, x := range ofJob[j.ID] {
+				if "http://"+x.Host+"/" == o.Target.URL {
+					o.got = append(o.got, x)
+				}
+			}
+			checkDeadLettersTold(r, a, i, j, &o)
+			checkIncidentsTold(r, a, j, &o)
+		}
+	}
+}
+
+// checkNotification checks that there is a reason for what an owner received.
+func checkNotification(r *report, i *index, j *job.Job, x *Notification) {
+	asked := slices.ContainsFunc(j.Notify, func(n job.Notify) bool { return n.Tells(x.Cause) && "http://"+x.Host+"/" == n.Target.URL })
+	called, failed, succeeded := false, false, false
+	for _, e := range i.eventsOf[j.ID] {
+		if e.Entry.ExecutionID == x.ExecutionID && e.Type == job.EventAttempt {
+			called, failed, succeeded = called || e.Outcome.Called(), failed || e.Outcome.Failed(), succeeded || e.Outcome.Kind == job.OutcomeSucceeded
+		}
+	}
+	for k, calls := range i.calls {
+		called = called || k.executionID == x.ExecutionID && len(calls) > 0
+	}
+	switch {
+	case !asked:
+		r.add("I14", j.ID, "%s told %s of %s, who is not to be", x.ID, x.Host, x.Cause)
+	case x.ReceivedAt.Before(x.At.Add(-apart)):
+		r.add("I14", j.ID, "%s tells of %s before it happened", x.ID, x.At)
+	case (x.Cause == job.CauseDeadLetter || x.Cause == job.CausePausedBy410) && (!called || succeeded && !failed):
+		r.add("I14", j.ID, "%s tells that %s has failed (called %v, failed %v, succeeded %v)", x.ID, x.ExecutionID, called, failed, succeeded)
+	case x.Cause == job.CauseRecovered && x.IncidentID == "" && !succeeded:
+		r.add("I14", j.ID, "%s tells that %s has succeeded, and that is not on record", x.ID, x.ExecutionID)
+	}
+}
+
+// checkDeadLettersTold checks that an owner was told of the dead letters of a job, and of a success after the last.
+func checkDeadLettersTold(r *report, a *Account, i *index, j *job.Job, o *owner) {
+	var last time.Time
+	for n := range a.DeadLetters {
+		l := &a.DeadLetters[n]
+		if l.Event.Entry.JobID != j.ID {
+			continue
+		}
+		last = job.Later(last, l.At)
+		if !l.At.Add(toldWithin).Before(a.Until) {
+			continue
+		}
+		if o.Tells(job.CauseDeadLetter) && !o.told(job.CauseDeadLetter, l.At, true) {
+			r.add("I14", j.ID, "%s has failed for good at %s, and %s was not told", l.Event.Entry.ExecutionID, l.At, o.Target.URL)
+		}
+	}
+	if last.IsZero() || !o.Tells(job.CauseDeadLetter) || !o.Tells(job.CauseRecovered) || o.told(job.CauseRecovered, last, true) {
+		return
+	}
+	for _, e := range i.eventsOf[j.ID] {
+		at := e.Outcome.Timeline.Completed
+		if e.Type == job.EventAttempt && e.Outcome.Kind == job.OutcomeSucceeded && at.After(last) && at.Add(toldWithin).Before(a.Until) {
+			r.add("I14", j.ID, "%s has succeeded at %s after the dead letter of %s, and %s was not told", e.Entry.ExecutionID, at, last, o.Target.URL)
+			return
+		}
+	}
+}
+
+// checkIncidentsTold checks that an owner was told of the incidents that a client is shown, but for those that began while another one of the
+// job was open.
+func checkIncidentsTold(r *report, a *Account, j *job.Job, o *owner) {
+	if !o.Tells(job.CauseSLAMissed) {
+		return
+	}
+	for n := range a.Incidents {
+		x := &a.Incidents[n]
+		if x.JobID != j.ID || !x.NoticedAt.Add(toldWithin).Before(a.Until) || o.told(job.CauseSLAMissed, x.DeadlineAt, false) {
+			continue
+		}
+		beside := slices.ContainsFunc(a.Incidents, func(y Incident) bool {
+			return y.JobID == x.JobID && y.ID != x.ID && (y.ClosedAt.IsZero() || !y.ClosedAt.Before(x.NoticedAt.Add(-apart))) &&
+				(y.NoticedAt.Before(x.NoticedAt) || y.NoticedAt.Equal(x.NoticedAt) && o.told(job.CauseSLAMissed, y.DeadlineAt, false))
+		})
+		if !beside {
+			r.add("I14", j.ID, "%s began, and %s was not told", x.ID, o.Target.URL)
+		}
+	}
+}
