@@ -38,7 +38,8 @@ type Notice struct {
 	IncidentID  string `json:"incident_id,omitempty"`
 	// Hops is how many notices in a row led to this one, itself included.
 	Hops int `json:"hops"`
-	// AfterSuccess is set for a recovery that has not come yet: it is told when an execution has succeeded after At.
+	// AfterSuccess is set for a recovery that has not come yet, from a failure at At: it is owed when an execution has succeeded after that. There is
+	// one for a job and whom it tells, whatever the period.
 	AfterSuccess bool `json:"after_success,omitempty"`
 }
 
@@ -47,6 +48,9 @@ const Prefix = "ntf_"
 
 // ID returns the notice's id.
 func (n *Notice) ID() string {
+	if n.AfterSuccess {
+		return fmt.Sprintf("%s%s-w-%s", Prefix, strings.TrimPrefix(n.JobID, job.JobPrefix), n.To)
+	}
 	return fmt.Sprintf("%s%s-%c%013d-%s", Prefix, strings.TrimPrefix(n.JobID, job.JobPrefix), n.Cause[0], n.Period.UnixMilli(), n.To)
 }
 

@@ -11,10 +11,12 @@ import (
 type Notification struct {
 	ID    string    `json:"notification_id"`
 	Cause job.Cause `json:"cause"`
-	// At is when it happened, as the notification says, and ReceivedAt when the owner was told. Accepted: the owner's answer arrived.
+	// At is when it happened, as the notification says, and ReceivedAt when the owner was told. Accepted: the owner said that it was told; Refused:
+	// that it does not want it.
 	At          time.Time `json:"at"`
 	ReceivedAt  time.Time `json:"-"`
 	Accepted    bool      `json:"-"`
+	Refused     bool      `json:"-"`
 	JobID       string    `json:"job_id"`
 	ExecutionID string    `json:"execution_id"`
 	IncidentID  string    `json:"incident_id"`
@@ -36,7 +38,7 @@ type owner struct {
 func (o *owner) told(c job.Cause, at time.Time, exact bool) bool {
 	return slices.ContainsFunc(o.got, func(n *Notification) bool {
 		begun := n.QuietUntil.Add(-o.Quiet)
-		return n.Accepted && n.Cause == c && (begun.Equal(o.Period(at)) || !exact && begun.After(o.Period(at)))
+		return (n.Accepted || n.Refused) && n.Cause == c && (begun.Equal(o.Period(at)) || !exact && begun.After(o.Period(at)))
 	})
 }
 
@@ -51,11 +53,15 @@ func checkNotifications(r *report, a *Account, i *index) {
 	for n := range a.Notifications {
 		x := &a.Notifications[n]
 		ofJob[x.JobID] = append(ofJob[x.JobID], x)
-		if x.Accepted {
+		if x.Accepted || x.Refused {
 			times[x.ID]++
 		}
-		if times[x.ID] == mostTold+1 {
-			r.add("I14", x.JobID, "an owner was told %s more than %d times", x.ID, mostTold)
+		most := mostTold
+		if a.NoticesWithin > 0 { // nothing is broken
+			most = 1
+		}
+		if times[x.ID] == most+1 {
+			r.add("I14", x.JobID, "an owner was told %s more than %d times", x.ID, most)
 		}
 	}
 	for n := range a.Jobs {
@@ -73,6 +79,7 @@ func checkNotifications(r *report, a *Account, i *index) {
 					o.got = append(o.got, x)
 				}
 			}
+			checkRecoveries(r, a, j, &o)
 			checkDeadLettersTold(r, a, i, j, &o)
 			checkIncidentsTold(r, a, j, &o)
 		}
@@ -103,6 +110,24 @@ func checkNotification(r *report, i *index, j *job.Job, x *Notification) {
 	}
 }
 
+// checkRecoveries checks that between two executions of which an owner is told that all is well again another one has failed for good.
+func checkRecoveries(r *report, a *Account, j *job.Job, o *owner) {
+	var before *Notification
+	inOrder := slices.SortedFunc(slices.Values(o.got), func(a, b *Notification) int { return a.At.Compare(b.At) })
+	for _, n := range inOrder {
+		if n.Cause != job.CauseRecovered || n.ExecutionID == "" || before != nil && n.ID == before.ID {
+			continue
+		}
+		failed := slices.ContainsFunc(a.DeadLetters, func(l job.DeadLetter) bool {
+			return l.Event.Entry.JobID == j.ID && before != nil && !l.At.Before(before.At.Add(-apart)) && !l.At.After(n.At.Add(apart))
+		})
+		if before != nil && !failed {
+			r.add("I14", j.ID, "%s was told %s and %s, and nothing failed between %s and %s", o.Target.URL, before.ID, n.ID, before.At, n.At)
+		}
+		before = n
+	}
+}
+
 // checkDeadLettersTold checks that an owner was told of the dead letters of a job, and of a success after the last.
 func checkDeadLettersTold(r *report, a *Account, i *index, j *job.Job, o *owner) {
 	var last time.Time
@@ -119,7 +144,7 @@ func checkDeadLettersTold(r *report, a *Account, i *index, j *job.Job, o *owner)
 			r.add("I14", j.ID, "%s has failed for good at %s, and %s was not told", l.Event.Entry.ExecutionID, l.At, o.Target.URL)
 		}
 	}
-	if last.IsZero() || !o.Tells(job.CauseDeadLetter) || !o.Tells(job.CauseRecovered) || o.told(job.CauseRecovered, last, true) {
+	if last.IsZero() || !o.Tells(job.CauseDeadLetter) || !o.Tells(job.CauseRecovered) || o.told(job.CauseRecovered, last, false) {
 		return
 	}
 	for _, e := range i.eventsOf[j.ID] {

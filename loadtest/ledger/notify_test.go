@@ -52,7 +52,12 @@ func TestNotificationsAreHeldAgainstWhatHappened(t *testing.T) {
 		"of a failure as a success":      {func(a *ledger.Account) { a.Notifications[2].ExecutionID = a.Events[1].Entry.ExecutionID }, true},
 		"before it happened":             {func(a *ledger.Account) { a.Notifications[0].ReceivedAt = begin }, true},
 		"what nobody is to be told":      {func(a *ledger.Account) { a.Jobs[0].Job.Notify[0].On = a.Jobs[0].Job.Notify[0].On[:1] }, true},
-		"twice":                          {func(a *ledger.Account) { a.Notifications = append(a.Notifications, a.Notifications...) }, false},
+		"the recovery again in another period": {func(a *ledger.Account) {
+			again := a.Notifications[2]
+			again.ID += "x"
+			a.Notifications = append(a.Notifications, again)
+		}, true},
+		"twice": {func(a *ledger.Account) { a.Notifications = append(a.Notifications, a.Notifications...) }, false},
 		"again and again": {func(a *ledger.Account) {
 			for range 5 {
 				a.Notifications = append(a.Notifications, a.Notifications[0])

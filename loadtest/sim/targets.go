@@ -87,6 +87,8 @@ func (w *world) notified(p *process, r *http.Request) (*http.Response, error) {
 	case roll < 0.15:
 		<-r.Context().Done()
 		return nil, r.Context().Err()
+	case roll < 0.18:
+		status, n.Refused = http.StatusNotFound, true
 	default:
 		n.Accepted = true
 	}

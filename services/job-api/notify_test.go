@@ -42,6 +42,7 @@ func TestWhomAJobCannotTellIsRefusedAtItsPlace(t *testing.T) {
 	for _, c := range []struct{ list, pointer, code string }{
 		{strings.Replace(good, `"sla_missed"`, ``, 1), "/notify/0/on", "required"},
 		{strings.Replace(good, `"sla_missed"`, `"sla_missed","sla_missed"`, 1), "/notify/0/on", "duplicate"},
+		{strings.Replace(good, `"sla_missed"`, `"recovered"`, 1), "/notify/0/on", "conflict"},
 		{strings.Replace(good, `"sla_missed"`, `"lunch"`, 1), "/notify/0/on/0", "enum"},
 		{strings.Replace(good, `https`, `ftp`, 1), "/notify/0/target/url", "url"},
 		{good + "," + good, "/notify/1/target/url", "duplicate"},

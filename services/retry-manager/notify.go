@@ -7,10 +7,12 @@ import (
 	"slices"
 
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/notices"
 	"github.com/minutehand/minutehand/libs/run"
 )
+
+// jobsAtOnce is how many rows of jobs that have dead letters are read at once: each may be large.
+const jobsAtOnce = 50
 
 // tellOwners owes the owners of jobs a notice of their dead letters, before the entries of these are marked: a crash leads to the same notices
 // again. What is owed already in a quiet period is written once more, under the same id. It costs a batch without dead letters nothing, and any
@@ -21,7 +23,7 @@ func (s *Service) tellOwners(ctx context.Context, b *batch) error {
 		ids[b.letters[i].Event.Entry.JobID] = true
 	}
 	owed := map[string]notices.Notice{}
-	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(ids)), jobstore.MaxGetMany) {
+	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(ids)), jobsAtOnce) {
 		jobs, err := s.deps.Jobs.GetMany(ctx, chunk)
 		if err != nil {
 			return err
@@ -55,7 +57,9 @@ func of(owed map[string]notices.Notice, j *job.Job, l *job.DeadLetter, paused bo
 			}
 			n := notices.Of(j.ID, to, c, l.At)
 			n.Reason, n.ExecutionID, n.Attempts, n.Hops, n.AfterSuccess = reason, e.Entry.ExecutionID, e.Entry.Attempt, hops, c == job.CauseRecovered
-			owed[n.ID()] = n
+			if other, ok := owed[n.ID()]; !ok || other.At.Before(n.At) {
+				owed[n.ID()] = n
+			}
 		}
 		add(job.CauseDeadLetter, fmt.Sprintf("An execution has failed for good: %s.", e.Outcome.Error))
 		if paused {

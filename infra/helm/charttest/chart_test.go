@@ -283,7 +283,7 @@ func TestNetworkPoliciesAllowWhatServicesOpenAndNothingElse(t *testing.T) {
 			continue // helm's test is no part of the release
 		}
 		ports, public, isolated := egress(list, p.Labels)
-		if !isolated || !ports[53] || public != (component == "executor") {
+		if !isolated || !ports[53] || public != (component == "executor" || component == "bucket-loader") {
 			t.Errorf("%s: isolated %t, names resolved %t, public %t", component, isolated, ports[53], public)
 		}
 		for port := range every {

@@ -20,11 +20,12 @@ import (
 // result is how a call went.
 type result string
 
-// failed is tried again, givenUp is not.
+// failed is tried again; givenUp is not, nor is dropped: nobody is to be told any more.
 const (
 	told    result = "told"
 	failed  result = "failed"
 	givenUp result = "given_up"
+	dropped result = "dropped"
 )
 
 // Transport returns what makes the calls: to public addresses only unless others are allowed, without a proxy.

@@ -2,7 +2,7 @@
 //
 // It promises: what is owed is called until its target answers with a success, or says for good that it does not want it, for GiveUp at most;
 // each time under the same id. What was told in a quiet period is not told again in it, unless a process dies, or stands still, between the call and
-// the mark behind it. A target that hangs holds up no other host, and nothing of this holds up whoever owes a notice.
+// the mark behind it, or begins with a page while its lease is about to end. A target that hangs holds up no other host, and nothing of this holds up whoever owes a notice.
 //
 // One process at a time calls, under a lease in the cold store.
 package tell
@@ -35,9 +35,7 @@ type Config struct {
 	Timeout, FirstRetry, MaxRetry, GiveUp time.Duration
 	// Recovery is for how long a job is looked at that may recover.
 	Recovery time.Duration
-	// Kept is how long after its period a mark is kept.
-	Kept time.Duration
-	// AtOnce bounds the calls in progress, PerHost those to one host, PerTenant those for one tenant. MaxKnown bounds what is known of notices that wait; others wait untried.
+	// AtOnce bounds the calls in progress, PerTenant those for one tenant, PerHost those of these to one host. MaxKnown bounds what is known of notices that wait; others wait untried.
 	AtOnce, PerHost, PerTenant, MaxKnown int
 	// Page is how many notices are read at once.
 	Page int
@@ -49,7 +47,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Tick: 5 * time.Second, MaxPause: time.Minute, Calm: 4, Timeout: 10 * time.Second, FirstRetry: 5 * time.Second, MaxRetry: 10 * time.Minute, GiveUp: 24 * time.Hour,
-		Recovery: 30 * 24 * time.Hour, Kept: time.Hour, AtOnce: 16, PerHost: 2, PerTenant: 8, MaxKnown: 50_000, Page: 500, LeaseFor: 15 * time.Second,
+		Recovery: 30 * 24 * time.Hour, AtOnce: 16, PerHost: 2, PerTenant: 4, MaxKnown: 50_000, Page: 500, LeaseFor: 15 * time.Second,
 	}
 }
 
@@ -66,8 +64,10 @@ type Teller struct {
 	Metrics *Metrics
 
 	lease *lease.Lease
-	pass  int
 	calls sync.WaitGroup
+	// pass numbers the passes, looked is when this one began.
+	pass   int
+	looked time.Time
 	// mu guards what follows, which calls in progress share. known is what is known of notices, by id; hosts and tenants count the calls in
 	// progress, which are running in all.
 	mu      sync.Mutex
@@ -80,10 +80,11 @@ type Teller struct {
 // state is what is known of a notice that waits.
 type state struct {
 	tries int
-	// next is when it is tried again, gaveUp when it is not any more, zero before it was tried.
-	next, gaveUp time.Time
-	host         string
-	// busy: it is being called; told: it was, and only its mark is missing.
+	// next is when it is tried again.
+	next time.Time
+	// host is where, with the tenant.
+	host string
+	// busy: it is being called; told: it was, or is not to be, and only its mark is missing.
 	busy, told bool
 	// pass is the one in which it was seen last.
 	pass int
@@ -138,11 +139,14 @@ func (t *Teller) store() notices.Store { return notices.Store{Lists: t.Settings}
 // errLapsed: another process may call by now.
 var errLapsed = errors.New("the lease of the teller is over")
 
-// look goes through the notices once.
+// look goes through the notices once. It begins with another list each time, so that none is always the last.
 func (t *Teller) look(ctx context.Context) error {
 	t.pass++
+	before := t.looked
+	t.looked = t.Clock.Now()
 	owed := 0
-	for slice := range notices.Slices {
+	for n := range notices.Slices {
+		slice := (n + t.pass) % notices.Slices
 		for after, more := "", true; more; {
 			if mine, err := t.lease.Renew(ctx); err != nil || !mine {
 				return errors.Join(err, errLapsed)
@@ -153,7 +157,7 @@ func (t *Teller) look(ctx context.Context) error {
 			} else if err != nil {
 				return err
 			}
-			n, err := t.take(ctx, page)
+			n, err := t.take(ctx, page, before)
 			if owed += n; err != nil {
 				return err
 			}
@@ -171,16 +175,21 @@ func (t *Teller) look(ctx context.Context) error {
 	return nil
 }
 
-// take removes of a page what is over, and begins the calls that are due, as far as there is room. It returns how many are owed.
-func (t *Teller) take(ctx context.Context, page []notices.Standing) (owed int, err error) {
+// take removes of a page what is over, and begins the calls that are due, as far as there is room. It returns how many are owed. before is when
+// the last pass began.
+func (t *Teller) take(ctx context.Context, page []notices.Standing, before time.Time) (owed int, err error) {
 	var due []*notices.Notice
 	for n := range page {
 		x := &page[n]
 		switch {
 		case x.Told && x.Owed:
 			err = t.store().Remove(ctx, &x.Notice)
-		case x.Told && t.Clock.Since(x.Over()) > t.Kept:
+		case x.Told && t.Clock.Since(x.Over()) > t.GiveUp: // by then it is not owed again, or too old
 			err = t.store().Forget(ctx, &x.Notice)
+		case x.Owed && x.AfterSuccess:
+			if t.mayHaveCome(&x.Notice, before) {
+				due = append(due, &x.Notice)
+			}
 		case x.Owed:
 			if owed++; t.isDue(&x.Notice) {
 				due = append(due, &x.Notice)
@@ -191,23 +200,65 @@ func (t *Teller) take(ctx context.Context, page []notices.Standing) (owed int, e
 		}
 	}
 	for len(due) > 0 {
-		some := due[:min(len(due), jobstore.MaxGetMany)]
+		some := due[:min(len(due), jobsAtOnce)]
 		due = due[len(some):]
-		ids := make([]string, len(some))
-		for n, x := range some {
-			ids[n] = x.JobID
-		}
-		rows, err := t.Jobs.GetMany(ctx, ids)
-		if err != nil {
-			return owed, err
-		}
+		rows := t.rows(ctx, some)
 		for _, x := range some {
-			if err := t.begin(ctx, x, rows[x.JobID]); err != nil {
-				return owed, err
+			if t.lease.Lapsed() {
+				return owed, errLapsed
+			}
+			row, known := rows[x.JobID]
+			if !known {
+				continue // it is looked at again with the next pass
+			}
+			err := error(nil)
+			if x.AfterSuccess {
+				err = t.recover(ctx, x, row)
+			} else {
+				err = t.begin(ctx, x, row)
+			}
+			if err != nil && ctx.Err() == nil { // the others do not suffer
+				t.Logger.Warn("a notice cannot be told, it is tried again", "job_id", x.JobID, "error", err)
 			}
 		}
 	}
 	return owed, nil
+}
+
+// jobsAtOnce is how many rows of jobs are read at once.
+const jobsAtOnce = 50
+
+// rows reads the jobs of notices; of those that are not there it returns nil, and it leaves out what cannot be read.
+func (t *Teller) rows(ctx context.Context, list []*notices.Notice) map[string]*job.Job {
+	ids := make([]string, len(list))
+	for n, x := range list {
+		ids[n] = x.JobID
+	}
+	together, err := t.Jobs.GetMany(ctx, ids)
+	rows := make(map[string]*job.Job, len(ids))
+	for _, id := range ids {
+		if err == nil {
+			rows[id] = together[id]
+			continue
+		}
+		j, err := t.Jobs.Get(ctx, id)
+		switch {
+		case err == nil:
+			rows[id] = &j
+		case errors.Is(err, jobstore.ErrNotFound):
+			rows[id] = nil
+		case ctx.Err() == nil:
+			t.Logger.Warn("a job cannot be read, its owners are told later", "job_id", id, "error", err)
+		}
+	}
+	return rows
+}
+
+// mayHaveCome reports whether it is looked again for a recovery: after FirstRetry and then ever more rarely, up to MaxRetry. It follows from the
+// instants of this pass and the one before, so that nothing is kept of those that wait.
+func (t *Teller) mayHaveCome(x *notices.Notice, before time.Time) bool {
+	every := min(max(t.looked.Sub(x.At)/10, t.FirstRetry), t.MaxRetry)
+	return before.IsZero() || t.looked.Sub(x.At)/every != before.Sub(x.At)/every || before.Before(x.At)
 }
 
 // isDue reports whether a notice is to be tried now, and there is room for it.
@@ -239,19 +290,25 @@ func recipient(x *notices.Notice, j *job.Job) *job.Notify {
 	return nil
 }
 
+// end removes a notice that is not told.
+func (t *Teller) end(ctx context.Context, x *notices.Notice, how result) error {
+	t.Metrics.told.WithLabelValues(string(x.Cause), string(how)).Inc()
+	return t.store().Remove(ctx, x)
+}
+
 // begin begins the call of a notice, if it is to be told and there is room.
 func (t *Teller) begin(ctx context.Context, x *notices.Notice, j *job.Job) error {
 	to := recipient(x, j)
 	if to == nil {
-		t.Metrics.told.WithLabelValues(string(x.Cause), "dropped").Inc()
-		return t.store().Remove(ctx, x)
+		return t.end(ctx, x, dropped)
 	}
-	if over, err := t.isOver(ctx, x, j); over || err != nil {
-		return err
-	}
-	host, id := hostOf(to), x.ID()
+	host, id := j.Tenant.String()+" "+hostOf(to), x.ID()
 	t.mu.Lock()
 	s := t.known[id]
+	if s.tries == 0 && t.Clock.Since(x.At) > t.GiveUp {
+		t.mu.Unlock()
+		return t.end(ctx, x, givenUp)
+	}
 	s.host = host
 	told := s.told
 	room := !told && t.running < t.AtOnce && t.hosts[host] < t.PerHost && t.tenants[j.Tenant] < t.PerTenant
@@ -260,9 +317,6 @@ func (t *Teller) begin(ctx context.Context, x *notices.Notice, j *job.Job) error
 		t.running++
 		t.hosts[host]++
 		t.tenants[j.Tenant]++
-		if s.gaveUp.IsZero() {
-			s.gaveUp = job.Later(x.At.Add(t.GiveUp), t.Clock.Now().Add(t.Timeout))
-		}
 	}
 	t.mu.Unlock()
 	if told {
@@ -274,28 +328,25 @@ func (t *Teller) begin(ctx context.Context, x *notices.Notice, j *job.Job) error
 	return nil
 }
 
-// isOver reports whether a notice is not to be told, or not yet: a recovery that has not come.
-func (t *Teller) isOver(ctx context.Context, x *notices.Notice, j *job.Job) (bool, error) {
-	if !x.AfterSuccess {
-		return false, nil
-	}
-	age := t.Clock.Since(x.At)
-	if age > t.Recovery {
-		t.Metrics.told.WithLabelValues(string(x.Cause), "given_up").Inc()
-		return true, t.store().Remove(ctx, x)
+// recover owes a recovery that has come, in place of the one that waited for it.
+func (t *Teller) recover(ctx context.Context, x *notices.Notice, j *job.Job) error {
+	to := recipient(x, j)
+	switch age := t.Clock.Since(x.At); {
+	case to == nil:
+		return t.end(ctx, x, dropped)
+	case age > t.Recovery, age > t.GiveUp && (j.Status == job.StatusCancelled || j.Definition.Schedule.Type == job.ScheduleOneShot):
+		return t.end(ctx, x, givenUp)
 	}
 	at, execution, err := t.succeeded(ctx, x, j)
-	if err != nil {
-		return true, err
+	if err != nil || at.IsZero() {
+		return err
 	}
-	if at.IsZero() {
-		t.mu.Lock()
-		t.known[x.ID()].next = t.Clock.Now().Add(min(max(age/10, t.FirstRetry), t.MaxRetry))
-		t.mu.Unlock()
-		return true, nil
+	r := notices.Of(j.ID, to, job.CauseRecovered, at)
+	r.ExecutionID, r.Hops, r.Reason = execution, x.Hops, "An execution has succeeded, after one that had failed for good."
+	if err := t.store().Owe(ctx, &r); err != nil {
+		return err
 	}
-	x.At, x.ExecutionID, x.Reason = at, execution, "An execution has succeeded, after one that had failed for good."
-	return false, nil
+	return t.store().Remove(ctx, x) // a crash before it owes the same again
 }
 
 // eventsRead is how many events of a job are read at once to find a success, and mostEvents how many in all: of those whose executions have the
@@ -310,6 +361,12 @@ func (t *Teller) succeeded(ctx context.Context, x *notices.Notice, j *job.Job) (
 		if err != nil {
 			return at, "", err
 		}
+		full := len(events) == eventsRead
+		if last := len(events) - 1; full && events[0].Entry.ExecutionID != events[last].Entry.ExecutionID { // there may be more of the last one
+			for cut := events[last].Entry.ExecutionID; events[last].Entry.ExecutionID == cut; last-- {
+				events = events[:last]
+			}
+		}
 		for n := range events {
 			e := &events[n]
 			before = jobstore.Cursor{NominalAt: e.Entry.NominalAt, ExecutionID: e.Entry.ExecutionID}
@@ -320,38 +377,35 @@ func (t *Teller) succeeded(ctx context.Context, x *notices.Notice, j *job.Job) (
 				at, execution = e.Outcome.Timeline.Completed, e.Entry.ExecutionID
 			}
 		}
-		if !at.IsZero() || len(events) < eventsRead {
+		if !at.IsZero() || !full {
 			break
 		}
 	}
 	return at, execution, nil
 }
 
-// tell calls once, and notes how that went.
+// tell calls once, and notes how that went. When ctx ends it has a little longer, so that a call that is under way is not made again.
 func (t *Teller) tell(ctx context.Context, x notices.Notice, j *job.Job, to *job.Notify, s *state) {
-	result, why := t.call(ctx, &x, j, to)
+	ctx, cancel := endLater(ctx, drain)
+	defer cancel()
+	how, why := t.call(ctx, &x, j, to)
 	now := t.Clock.Now()
 	t.mu.Lock()
-	s.tries++
-	if result == failed && !now.Before(s.gaveUp) {
-		result = givenUp
+	if s.tries++; how == failed && now.Sub(x.At) > t.GiveUp {
+		how = givenUp
 	}
-	s.next, s.told = now.Add(min(t.FirstRetry<<min(s.tries-1, 20), t.MaxRetry)), result == told
+	s.next, s.told = now.Add(min(t.FirstRetry<<min(s.tries-1, 20), t.MaxRetry)), how != failed
 	t.mu.Unlock()
-	var err error
-	switch result {
-	case told:
-		err = t.store().Told(ctx, &x)
-	case failed:
-	default:
+	if how == givenUp && ctx.Err() == nil {
 		t.Logger.Warn("an owner of a job cannot be told, that is given up", "job_id", x.JobID, "reason", x.Cause, "error", why)
-		err = t.store().Remove(ctx, &x)
 	}
-	if err != nil && ctx.Err() == nil {
-		t.Logger.Warn("what an owner was told cannot be noted, it may be told again", "job_id", x.JobID, "error", err)
+	if how != failed { // what is not wanted is not called again in its period either
+		if err := t.store().Told(ctx, &x); err != nil && ctx.Err() == nil {
+			t.Logger.Warn("what an owner was told cannot be noted, it may be told again", "job_id", x.JobID, "error", err)
+		}
 	}
 	if ctx.Err() == nil {
-		t.Metrics.told.WithLabelValues(string(x.Cause), string(result)).Inc()
+		t.Metrics.told.WithLabelValues(string(x.Cause), string(how)).Inc()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -363,4 +417,14 @@ func (t *Teller) tell(ctx context.Context, x notices.Notice, j *job.Job, to *job
 	if t.tenants[j.Tenant]--; t.tenants[j.Tenant] == 0 {
 		delete(t.tenants, j.Tenant)
 	}
+}
+
+// drain is how long a call that is under way has when its process is told to stop.
+const drain = 3 * time.Second
+
+// endLater returns a context that ends some time after ctx does.
+func endLater(ctx context.Context, later time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(later, cancel) })
+	return longer, func() { stop(); cancel() }
 }

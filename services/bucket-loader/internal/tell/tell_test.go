@@ -158,6 +158,7 @@ func (f *fixture) left() (list []notices.Standing) {
 func TestWhatIsOwedIsToldOnceInItsPeriod(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
+		f.GiveUp = time.Hour
 		j := f.create(1, "https://a.example/x")
 		x := f.owe(j, 0, job.CauseDeadLetter, func(x *notices.Notice) { x.ExecutionID, x.Attempts, x.Hops = "exe_1", 3, 2 })
 		f.run(20 * time.Second)
@@ -231,6 +232,67 @@ func TestCallThatFailsIsMadeAgainUnderOneIDUntilItIsGivenUp(t *testing.T) {
 	}
 }
 
+// What an owner does not want it is not told again in the period, however often it is owed.
+func TestWhatWasRefusedIsNotToldAgainInItsPeriod(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.answer = func(*http.Request) (int, error) { return http.StatusNotFound, nil }
+		time.Sleep(time.Until(time.Now().Truncate(10 * time.Minute).Add(10 * time.Minute)))
+		j := f.create(1, "https://a.example/x")
+		for range 5 {
+			f.owe(j, 0, job.CauseDeadLetter)
+			f.run(time.Minute)
+		}
+		if len(f.calls) != 1 {
+			t.Errorf("%d calls", len(f.calls))
+		}
+	})
+}
+
+func TestWhatIsTooOldIsNotTold(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.owe(f.create(1, "https://a.example/x"), 0, job.CauseDeadLetter)
+		time.Sleep(25 * time.Hour)
+		f.run(time.Minute)
+		if len(f.calls) != 0 || len(f.left()) != 0 {
+			t.Errorf("%d calls, and %d notices are left", len(f.calls), len(f.left()))
+		}
+	})
+}
+
+// unreadable are jobs of which one cannot be read.
+type unreadable struct {
+	jobstore.Jobs
+	id string
+}
+
+func (u unreadable) Get(ctx context.Context, id string) (job.Job, error) {
+	if id == u.id {
+		return job.Job{}, errors.New("it cannot be read")
+	}
+	return u.Jobs.Get(ctx, id)
+}
+
+func (u unreadable) GetMany(context.Context, []string) (map[string]*job.Job, error) {
+	return nil, errors.New("one cannot be read")
+}
+
+func TestJobThatCannotBeReadHoldsUpNoOther(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		jobs := []*job.Job{f.create(1, "https://a.example/x"), f.create(1, "https://b.example/x"), f.create(1, "https://c.example/x")}
+		for _, j := range jobs {
+			f.owe(j, 0, job.CauseDeadLetter)
+		}
+		f.Jobs = unreadable{f.Jobs, jobs[0].ID}
+		f.run(time.Minute)
+		if len(f.calls) != 2 {
+			t.Errorf("%d calls", len(f.calls))
+		}
+	})
+}
+
 // The mark behind a call fails, and then the process dies.
 func TestCallIsRepeatedUnderItsIDIfItsMarkIsLost(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -292,7 +354,28 @@ func TestNobodyIsToldOfWhatTheJobDoesNotTellAnyMore(t *testing.T) {
 	})
 }
 
-func TestRecoveryIsToldWhenAnExecutionHasSucceeded(t *testing.T) {
+// A process that is told to stop ends the call that it is at, so that the next one does not make it again.
+func TestCallThatIsUnderWayAtAStopIsNotMadeAgain(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.answer = func(r *http.Request) (int, error) {
+			select {
+			case <-r.Context().Done():
+				return 0, r.Context().Err()
+			case <-time.After(2 * time.Second):
+				return 200, nil
+			}
+		}
+		f.owe(f.create(1, "https://a.example/x"), 0, job.CauseDeadLetter)
+		f.run(6 * time.Second)
+		f.run(time.Minute)
+		if len(f.calls) != 1 {
+			t.Errorf("%d calls", len(f.calls))
+		}
+	})
+}
+
+func TestRecoveryIsToldOnceWhenAnExecutionHasSucceeded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		j := f.create(1, "https://a.example/x")
@@ -315,7 +398,11 @@ func TestRecoveryIsToldWhenAnExecutionHasSucceeded(t *testing.T) {
 		if len(f.calls) != 0 {
 			t.Fatalf("%d calls before it recovered", len(f.calls))
 		}
-		record(3, job.OutcomeFailed)
+		for range 5 { // in other periods
+			time.Sleep(20 * time.Minute)
+			record(3, job.OutcomeFailed)
+			f.owe(j, 0, job.CauseRecovered, func(x *notices.Notice) { x.AfterSuccess = true })
+		}
 		time.Sleep(time.Second)
 		at := record(4, job.OutcomeSucceeded)
 		f.run(10 * time.Minute)

@@ -15,8 +15,9 @@ import (
 func (w *Watchdog) notices() notices.Store { return notices.Store{Lists: leased{w.Settings, w}} }
 
 // tellOwners owes those a notice of an incident who are to be told of it and were not. Who was told of another one in the same quiet period has it
-// in the next one, if the incident is open then. It is noted behind that: whoever carries on after a crash owes the same notice again.
+// in the next one, if the incident is open then. It is noted right behind that: whoever carries on after a crash owes the same notice again.
 func (w *Watchdog) tellOwners(ctx context.Context, l *look, line *line, i *incidents.Incident) error {
+	owed := false
 	for n := range l.job.Notify {
 		to := &l.job.Notify[n]
 		id := to.ID()
@@ -48,12 +49,16 @@ func (w *Watchdog) tellOwners(ctx context.Context, l *look, line *line, i *incid
 			line.Periods = map[string]time.Time{}
 		}
 		line.Periods[id], line.Told = x.Period, append(slices.Clip(line.Told), id)
-		l.stale, l.unnoted = true, true
+		owed = true
+	}
+	if owed {
+		l.unnoted = true
+		return w.note(ctx, l.subject)
 	}
 	return nil
 }
 
-// tellRecovery owes those a notice who are to be told that the last open incident of a job is over, and were told that it began, if they were to be.
+// tellRecovery owes those a notice who were told of an incident, and are to be told that the last open one of the job is over.
 // at is when the job recovered.
 func (w *Watchdog) tellRecovery(ctx context.Context, l *look, line *line, at time.Time) error {
 	for _, other := range l.lines {
@@ -63,7 +68,7 @@ func (w *Watchdog) tellRecovery(ctx context.Context, l *look, line *line, at tim
 	}
 	for n := range l.job.Notify {
 		to := &l.job.Notify[n]
-		if !to.Tells(job.CauseRecovered) || to.Tells(job.CauseSLAMissed) && !slices.Contains(line.Told, to.ID()) {
+		if !to.Tells(job.CauseRecovered) || !slices.Contains(line.Told, to.ID()) {
 			continue
 		}
 		x := notices.Of(l.id, to, job.CauseRecovered, at)

@@ -66,6 +66,12 @@ func TestOccurrenceThatMissesADeadlineIsToldWithItsCause(t *testing.T) {
 		"it is called late": {incidents.StartWithin, incidents.CauseLate, func(f *fixture, j *job.Job) {
 			f.record(j, 1, 1, outcome(j, 1, job.OutcomeFailed, 3*time.Second))
 		}, 0},
+		"its executor dies, and the next calls late": {incidents.StartWithin, incidents.CauseLate, func(f *fixture, j *job.Job) {
+			lost := outcome(j, 1, job.OutcomeWorkerLost, 0)
+			lost.Retryable, lost.Timeline = true, job.Timeline{}
+			f.record(j, 1, 1, lost)
+			f.record(j, 1, 2, outcome(j, 1, job.OutcomeFailed, 3*time.Second))
+		}, 0},
 		"the missed-run policy lets it go": {incidents.StartWithin, incidents.CauseMissed, func(f *fixture, j *job.Job) {
 			f.must(f.Pending.Decide(f.t.Context(), put(f, j).Locator, job.Decision{}))
 		}, 0},

@@ -86,7 +86,9 @@ func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.
 		return verdict{undecided, incidents.CauseHotTierAway, noRedis}, nil
 	case e.running && e.back:
 		return verdict{kind: undecided}, nil // its executor may have been unable to say how it went
-	case e.called || e.running:
+	case e.running:
+		return miss(incidents.CauseCalling, "Its target was called, and nothing is known of how that went: the executor has stopped, or cannot say."), nil
+	case e.called:
 		return miss(incidents.CauseRetrying, "Its calls, %d so far, have not succeeded, and it is to be called again.", max(e.attempt, 1)), nil
 	}
 	return w.notCalled(ctx, j, p, e)
@@ -113,10 +115,10 @@ func (w *Watchdog) notCalled(ctx context.Context, j *job.Job, p *place, e *evide
 		return miss(incidents.CauseMissed, "It was not called in time, and then the job was paused."), nil
 	case e.refused != "" || w.refuses(j, p, l):
 		return verdict{kind: excused}, nil
-	case e.waits:
-		return miss(incidents.CauseWaits, "It waits for other executions of the job, or for room at its target."), nil
 	case w.mayKnowMore(p, e):
 		return verdict{undecided, incidents.CauseHotTierAway, noRedis}, nil
+	case e.waits:
+		return miss(incidents.CauseWaits, "It waits for other executions of the job, or for room at its target."), nil
 	case e.over:
 		return verdict{kind: undecided}, nil // its record will tell
 	}
@@ -235,7 +237,7 @@ func (e *evidence) take(attempt int, o *job.Outcome, over bool) {
 		return
 	}
 	began := o.Timeline.Invoked
-	if !e.called || !began.IsZero() && began.Before(e.began) {
+	if e.began.IsZero() || !began.IsZero() && began.Before(e.began) { // of a call whose executor died it is not known
 		e.began = began
 	}
 	e.called, e.attempt, e.over = true, max(e.attempt, attempt), e.over || over

@@ -45,6 +45,7 @@ func (l *faultList) notify(list []notify, standing *job.Job) {
 		l.unmask(at+"/target/headers", n.Target.Headers, former)
 		l.add(len(n.On) > 0, at+"/on", "required", "Name at least one cause.")
 		l.add(len(slices.Compact(slices.Sorted(slices.Values(n.On)))) == len(n.On), at+"/on", "duplicate", "Name each cause once.")
+		l.add(!slices.Equal(n.On, []job.Cause{job.CauseRecovered}), at+"/on", "conflict", "recovered tells that what was told is over; name what is to be told, too.")
 		quiet := durationOf(n.Quiet, job.DefaultQuiet)
 		l.add(quiet >= job.MinQuiet && quiet <= job.MaxQuiet, at+"/quiet_period", "range", "Must be at least 1m and at most 24h.")
 		if n.Target.Kind != job.TargetWebhook {
