@@ -108,8 +108,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a recovery is told before it has come", file: "services/bucket-loader/internal/tell/tell.go",
-		from: "if !x.AfterSuccess {",
-		to:   "if true {",
+		from: "if err != nil || at.IsZero() {",
+		to:   "if at = job.Later(at, x.At); err != nil {",
 	},
 	{
 		name: "an occurrence that was called in time counts as late", file: "services/bucket-loader/internal/watch/weigh.go",
