@@ -42,6 +42,11 @@ func (o *owner) told(c job.Cause, at time.Time, exact bool) bool {
 	})
 }
 
+// toldBy reports whether an owner was told of an incident before an instant: it may have been noticed once more since.
+func (o *owner) toldBy(incident string, at time.Time) bool {
+	return slices.ContainsFunc(o.got, func(n *Notification) bool { return n.IncidentID == incident && n.ReceivedAt.Before(at.Add(apart)) })
+}
+
 // checkNotifications holds what owners received against the dead letters and the incidents that a client is shown, and against what targets
 // received.
 func checkNotifications(r *report, a *Account, i *index) {
@@ -169,7 +174,7 @@ func checkIncidentsTold(r *report, a *Account, j *job.Job, o *owner) {
 		}
 		beside := slices.ContainsFunc(a.Incidents, func(y Incident) bool {
 			return y.JobID == x.JobID && y.ID != x.ID && (y.ClosedAt.IsZero() || !y.ClosedAt.Before(x.NoticedAt.Add(-apart))) &&
-				(y.NoticedAt.Before(x.NoticedAt) || y.NoticedAt.Equal(x.NoticedAt) && o.told(job.CauseSLAMissed, y.DeadlineAt, false))
+				(y.NoticedAt.Before(x.NoticedAt) || o.toldBy(y.ID, x.NoticedAt) || y.NoticedAt.Equal(x.NoticedAt) && o.told(job.CauseSLAMissed, y.DeadlineAt, false))
 		})
 		if !beside {
 			r.add("I14", j.ID, "%s began, and %s was not told", x.ID, o.Target.URL)

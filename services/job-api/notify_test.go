@@ -73,5 +73,6 @@ func TestTriggerTakesANotificationAndRefusesTooManyInARow(t *testing.T) {
 	if found != 1 {
 		t.Errorf("%d entries know how many notifications led to them", found)
 	}
-	s.fault(http.StatusBadRequest, "/header/Minutehand-Hops", "maximum", http.MethodPost, path, "", "Minutehand-Hops", "11")
+	s.fault(http.StatusBadRequest, "", "unexpected-body", http.MethodPost, path, `{"cause":"dead_letter"}`, "Content-Type", "application/json")
+	s.fault(http.StatusBadRequest, "/header/Minutehand-Hops", "pattern", http.MethodPost, path, "", "Minutehand-Hops", "11")
 }

@@ -143,6 +143,8 @@ func inWords(pattern string) string {
 		return `be a job's id, such as "job_01M7ZJW5E6D77SAJPXRW35C2CA", or "key:" and its key`
 	case strings.HasPrefix(pattern, "^exe_"):
 		return `be an execution's id, such as "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893456000000"`
+	case pattern == "^([0-9]|10)$":
+		return "be a number from 0 to 10; more notifications in a row are a loop"
 	case strings.HasPrefix(pattern, "^mh_"):
 		return `be the visible part of an API key, such as "mh_default_1"`
 	}

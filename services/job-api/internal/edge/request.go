@@ -107,7 +107,7 @@ func (e *Edge) check(r *http.Request, op *endpoint) (*Request, *problem.Problem)
 		return nil, p
 	}
 	if op.body == nil {
-		if len(bytes.TrimSpace(body)) > 0 {
+		if len(bytes.TrimSpace(body)) > 0 && req.Parameters["Minutehand-Hops"] == "" { // a notification says what happened, which is not read
 			return nil, problem.New(http.StatusBadRequest, "unexpected-body", "This operation takes no body; leave it out.",
 				problem.Fault{Pointer: "", Code: "unexpected-body", Message: "Leave the body out."})
 		}

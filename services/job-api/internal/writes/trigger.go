@@ -20,7 +20,6 @@ func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 	if err != nil {
 		return edge.Response{}, err
 	}
-	r.Raw, r.Tree = nil, nil // what a notification says, which may change from one try to the next
 	now := job.Instant(ws.deps.Clock.Now())
 	claim := jobstore.Claim{ID: ws.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now}
 	turn, answered, err := ws.begin(ctx, r, "triggerJob", r.Parameters["Idempotency-Key"], claim)
@@ -34,7 +33,7 @@ func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 		return edge.Response{}, cancelled()
 	}
 	e := ws.triggerEntry(&j, turn.claim)
-	if hops, _ := strconv.Atoi(r.Parameters["Minutehand-Hops"]); hops > 0 { // checked to be an integer
+	if hops, _ := strconv.Atoi(r.Parameters["Minutehand-Hops"]); hops > 0 { // checked to be a number
 		e.Note = &job.Note{Hops: hops}
 	}
 	return ws.execute(ctx, r, &turn, e)
