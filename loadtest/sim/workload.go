@@ -170,7 +170,7 @@ func (w *world) mends(entries []job.Entry) {
 		w.mu.Lock()
 		// What was not answered yet may have lost its entry: a worker drops it when its row comes too late.
 		at, answered := w.answeredAt[entries[i].JobID]
-		// Whoever looked before the registration was answered may have stood still since, in the write for as long as a process stalls.
+		// A loader may have looked before the registration was answered, and have stood still since.
 		lost := w.lostEntries[entries[i].JobID] || !answered || time.Since(at) < longestMend
 		w.mu.Unlock()
 		_, err := w.cold.Row(w.base, entries[i].Locator)

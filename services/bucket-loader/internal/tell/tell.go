@@ -1,8 +1,8 @@
 // Package tell calls the owners of jobs that are to be told something (libs/notices).
 //
 // It promises: what is owed is called until its target answers with a success, or says for good that it does not want it, for GiveUp at most;
-// each time under the same id. What was told in a quiet period is not told again in it, unless a process dies, or stands still, between the call and
-// the mark behind it, or begins with a page while its lease is about to end. A target that hangs holds up no other host, and nothing of this holds up whoever owes a notice.
+// each time under the same id. What was told in a quiet period is not told again in it, unless a process dies or stands still between the call and
+// the mark behind it. A target that hangs holds up no other host, and no call holds up the services that owe notices.
 //
 // One process at a time calls, under a lease in the cold store.
 package tell

@@ -11,11 +11,11 @@ import (
 	"github.com/minutehand/minutehand/libs/notices"
 )
 
-// notices returns what owners are to be told, which only whoever holds the lease adds to from here.
+// notices returns what owners are to be told, to which the watchdog adds only while it holds the lease.
 func (w *Watchdog) notices() notices.Store { return notices.Store{Lists: leased{w.Settings, w}} }
 
 // tellOwners owes those a notice of an incident who are to be told of it and were not. Who was told of another one in the same quiet period has it
-// in the next one, if the incident is open then. It is noted right behind that: whoever carries on after a crash owes the same notice again.
+// in the next one, if the incident is open then. It is noted right behind that: after a crash in between, the next process owes the same notice again.
 func (w *Watchdog) tellOwners(ctx context.Context, l *look, line *line, i *incidents.Incident) error {
 	owed := false
 	for n := range l.job.Notify {
