@@ -31,7 +31,9 @@ type Job struct {
 	Owner string `json:"owner,omitempty"`
 	// Notify are those who are told of what becomes of the job's executions, at most [MaxNotify].
 	Notify []Notify `json:"notify,omitempty"`
-	Status Status   `json:"status"`
+	// Followed is set once another job was to follow this one.
+	Followed bool   `json:"followed,omitempty"`
+	Status   Status `json:"status"`
 	// Deleted hides a cancelled job from reads and lists.
 	Deleted bool `json:"deleted,omitempty"`
 	// Version grows by one with every write; it is the ETag.

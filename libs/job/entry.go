@@ -48,6 +48,8 @@ type Entry struct {
 	Plain     bool
 	// Weight is the approximate size of the definition, and so of the fire, in bytes.
 	Weight int
+	// Followed is set in what is published of an entry whose job had dependents when it was taken: they are looked up when its execution ends.
+	Followed bool
 	// Alone marks an entry of the schedule of a job whose executions may not overlap: the rows of what is in progress are on record. Queues
 	// marks those among them of which some wait until others have ended.
 	Alone, Queues bool
@@ -64,7 +66,7 @@ func (e *Entry) Occurrence() time.Time {
 
 // Note is what the archive tells of an entry. It must not be changed: entries that follow from one another share it.
 type Note struct {
-	// Source is the execution that a redrive or a replay repeats, Operation the one that asked for it.
+	// Source is the execution that a redrive or a replay repeats, or that one of another job follows; Operation the one that asked for it.
 	Source, Operation string
 	// Occurrence is the nominal instant of the occurrence for which the execution stands, where that is not its own.
 	Occurrence time.Time
@@ -74,6 +76,8 @@ type Note struct {
 	UTCOffset int
 	// Hops is how many notifications in a row led to the execution, each through a trigger; see [MaxHops].
 	Hops int
+	// Chain is how many executions in a row it follows; see [MaxChain].
+	Chain int
 	// Unknown is what a later release wrote into the entry and this one does not know, as Protobuf fields. It goes wherever the entry does,
 	// so that the later release finds it in the fire, the event, and the entry of the next attempt.
 	Unknown string

@@ -31,6 +31,8 @@ const (
 	// that of an execution that repeats another one.
 	TriggerBackfill Trigger = "backfill"
 	TriggerReplay   Trigger = "replay"
+	// TriggerAfter is that of an execution that follows those of other jobs.
+	TriggerAfter Trigger = "after"
 	// TriggerChange is that of an entry by which a change of a row becomes an event: see [Change].
 	TriggerChange Trigger = "change"
 )
@@ -87,6 +89,16 @@ func ReplayExecutionID(jobID, requestULID, source string) string {
 	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-p" + of.String()
 }
 
+// AfterExecutionID returns the id of the execution by which a job follows others: what it follows, an execution or an occurrence, at the instant
+// at which it was found to have ended. That is the ULID's time; the rest is a hash of both.
+func AfterExecutionID(jobID, follows string, at time.Time) string {
+	var id ulid.ULID
+	_ = id.SetTime(uint64(at.UnixMilli())) // before the year 10889
+	sum := sha256.Sum256([]byte(jobID + follows))
+	copy(id[6:], sum[:])
+	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-a" + id.String()
+}
+
 // FirstDefinition reports whether a definition is the one that its job began with: the ids of both are of the millisecond in which the job
 // was accepted, and those of its later definitions are of later ones.
 func FirstDefinition(jobID, definitionID string) bool {
@@ -106,7 +118,8 @@ func DefinedAt(definitionID string) time.Time {
 
 // triggers are those of the executions that somebody asked for, by the letter in their ids.
 var triggers = map[byte]Trigger{
-	'm': TriggerManual, 'r': TriggerRedrive, 'b': TriggerBackfill, 'p': TriggerReplay, 'c': TriggerChange,
+	'm': TriggerManual, 'r': TriggerRedrive, 'b': TriggerBackfill, 'p': TriggerReplay, 'a': TriggerAfter,
+	'c': TriggerChange,
 }
 
 // ParseExecutionID parses an execution id into its parts.
@@ -124,7 +137,7 @@ func ParseExecutionID(id string) (ExecutionRef, error) {
 			return ExecutionRef{}, ErrBadID
 		}
 		ref.Trigger, ref.NominalAt = TriggerSchedule, time.UnixMilli(int64(ms)).UTC()
-	case 'm', 'r', 'b', 'p', 'c':
+	case 'm', 'r', 'b', 'p', 'a', 'c':
 		request, ok := parseULID(tail[1:])
 		if !ok {
 			return ExecutionRef{}, ErrBadID

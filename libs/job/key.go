@@ -39,7 +39,7 @@ func CheckKeyTemplate(template string, kind ScheduleType) error {
 	rest := placeholders.ReplaceAllStringFunc(template, func(p string) string {
 		switch p {
 		case placeholderRunAt, placeholderExecution:
-			own = true
+			own = own || p == placeholderExecution || kind != ScheduleAfter // several executions may follow one occurrence
 			return ""
 		case placeholderJob:
 			return ""
@@ -53,6 +53,8 @@ func CheckKeyTemplate(template string, kind ScheduleType) error {
 		return errors.New("may have visible ASCII characters only, no spaces")
 	case strings.ContainsAny(rest, "{}"):
 		return errors.New("knows {run_at}, {execution_id} and {job_id}; anything else in braces is a mistake")
+	case !own && kind == ScheduleAfter:
+		return errors.New("needs {execution_id}: several executions may follow one occurrence, and a target would take each for the first one")
 	case !own:
 		return errors.New("needs {run_at} or {execution_id}: otherwise a target takes every occurrence for the first one")
 	}

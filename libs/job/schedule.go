@@ -5,11 +5,43 @@ import "time"
 // ScheduleType is how a schedule names its instants.
 type ScheduleType string
 
-// The three kinds of schedule.
+// The kinds of schedule. One of ScheduleAfter names no instants: its job follows others, see [Schedule.After].
 const (
 	ScheduleOneShot  ScheduleType = "one_shot"
 	ScheduleCron     ScheduleType = "cron"
 	ScheduleInterval ScheduleType = "interval"
+	ScheduleAfter    ScheduleType = "after"
+)
+
+// On is which ends of a parent's executions another job follows.
+type On string
+
+// The ends: an execution has succeeded, or failed for good, or either. One that is cancelled or skipped is followed by nothing.
+const (
+	OnSuccess On = "success"
+	OnFailure On = "failure"
+	OnAny     On = "any"
+)
+
+// Takes reports whether an end is one of those that are followed.
+func (o On) Takes(succeeded bool) bool { return o == OnAny || succeeded == (o == OnSuccess) }
+
+// Parent is a job that another one follows.
+type Parent struct {
+	JobID string `json:"job_id"`
+	// Named is how the client named it: by its id, or by its key.
+	Named string `json:"named"`
+	On    On     `json:"on"`
+}
+
+// Bounds on jobs that follow others.
+const (
+	// MaxParents is how many jobs one follows at most.
+	MaxParents = 20
+	// MaxDependents is by how many jobs one is followed at most.
+	MaxDependents = 100
+	// MaxChain is how many jobs follow one another at most, and so how many executions in a row.
+	MaxChain = 100
 )
 
 // GapPolicy is what a fixed local time does on a day on which it does not exist.
@@ -60,6 +92,11 @@ type Schedule struct {
 	MaxOccurrences int `json:"max_occurrences,omitempty"`
 	// Jitter is the largest delay by which this job's occurrences are moved. The delay is the same for all of them, unless the next
 	// occurrence is nearer.
-	Jitter  time.Duration `json:"jitter,omitempty"`
-	Unknown string        `json:"-"` // see Job
+	Jitter time.Duration `json:"jitter,omitempty"`
+
+	// After are the jobs that a job of ScheduleAfter follows, at least one and at most [MaxParents]: it is executed once for each execution of
+	// one of them or, with All, once for each occurrence of which all of them had one. An occurrence is named by its instant.
+	After   []Parent `json:"after,omitempty"`
+	All     bool     `json:"all,omitempty"`
+	Unknown string   `json:"-"` // see Job
 }

@@ -69,7 +69,8 @@ func (v Verdict) HasDisposition() bool { return v == VerdictPaused || v == Verdi
 // The state says where the job's current definition begins, but not where an earlier one ended if others came in between. endsAt is
 // the end of the entry's own definition, zero where the caller does not know of one. (An end never changes once it is set.)
 //
-// Retries and manual executions carry on under the definition that they began with: only cancel and delete stop them.
+// Retries and executions that somebody asked for carry on under the definition that they began with: only cancel and delete stop them. So do
+// those that follow other jobs, except that a pause skips them as it skips what is due.
 func (s State) Judge(e *Entry, endsAt time.Time) Verdict {
 	older := e.DefinitionID < s.DefinitionID
 	first := e.FirstOfSchedule()
@@ -84,6 +85,8 @@ func (s State) Judge(e *Entry, endsAt time.Time) Verdict {
 		return VerdictOutdated
 	case s.Status == StatusCancelled:
 		return VerdictCancelled
+	case e.Trigger == TriggerAfter && e.Attempt == 1 && s.Status == StatusPaused:
+		return VerdictPaused
 	case !first:
 		return VerdictProceed
 	}

@@ -39,8 +39,10 @@ func CompileBy(zones *Zones, s job.Schedule, jobID string) (*Plan, error) {
 		p.compileInterval(s, &f)
 	case job.ScheduleCron:
 		p.compileCron(s, jobID, dst, &f)
+	case job.ScheduleAfter:
+		p.compileAfter(s, &f)
 	default:
-		f.add("type", "Use one of the types one_shot, cron and interval.")
+		f.add("type", "Use one of the types one_shot, cron, interval and after.")
 	}
 	if err := f.err(); err != nil {
 		return nil, err
@@ -116,6 +118,9 @@ func checkForeign(s job.Schedule, f *faults) {
 	if s.Type != job.ScheduleCron && s.CronExpr != "" {
 		f.add("cron_expr", "Leave this out, or use type cron.")
 	}
+	if s.Type != job.ScheduleAfter && (len(s.After) > 0 || s.All) {
+		f.add("after", "Leave this out, or use type after.")
+	}
 	if s.Type != job.ScheduleInterval && s.Every != 0 {
 		f.add("every", "Leave this out, or use type interval.")
 	}
@@ -140,6 +145,21 @@ func (p *Plan) compileInterval(s job.Schedule, f *faults) {
 	}
 	if s.StartAt.IsZero() {
 		f.add("start_at", "Give the time from which an interval is counted.")
+	}
+}
+
+// compileAfter checks a schedule without instants.
+func (p *Plan) compileAfter(s job.Schedule, f *faults) {
+	if len(s.After) == 0 || len(s.After) > job.MaxParents {
+		f.add("after", "Name the jobs that this one follows, at most 20.")
+	}
+	for name, set := range map[string]bool{
+		"timezone": s.Timezone != "", "dst": s.DST != job.DST{}, "start_at": !s.StartAt.IsZero(), "end_at": !s.EndAt.IsZero(),
+		"max_occurrences": s.MaxOccurrences != 0, "jitter": s.Jitter != 0,
+	} {
+		if set {
+			f.add(name, "Leave this out: a job of type after has no instants of its own.")
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -16,7 +17,23 @@ func Describe(s job.Schedule, jobID string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if p.kind == job.ScheduleAfter {
+		return after(s), nil
+	}
 	return p.core() + p.limits(s), nil
+}
+
+// after describes what a job follows.
+func after(s job.Schedule) string {
+	ends := map[job.On]string{job.OnSuccess: " has succeeded", job.OnFailure: " has failed for good", job.OnAny: " has ended"}
+	parts := make([]string, len(s.After))
+	for i, p := range s.After {
+		parts[i] = p.Named + ends[p.On]
+	}
+	if s.All {
+		return "After " + strings.Join(parts, ", and ") + ", each for the same instant"
+	}
+	return "After " + strings.Join(parts, ", or ")
 }
 
 // core describes the schedule without its limits.

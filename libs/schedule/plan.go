@@ -95,7 +95,7 @@ func (p *Plan) Nth(from, to time.Time, n int) (time.Time, bool) {
 // first returns the first nominal instant at or after ms.
 func (p *Plan) first(ms int64) (int64, bool) {
 	ms = max(ms, p.lo)
-	if ms >= p.hi {
+	if ms >= p.hi || p.kind == job.ScheduleAfter {
 		return 0, false
 	}
 	at, ok := int64(0), true
@@ -114,7 +114,7 @@ func (p *Plan) first(ms int64) (int64, bool) {
 // last returns the last nominal instant at or before ms.
 func (p *Plan) last(ms int64) (int64, bool) {
 	ms = min(ms, p.hi-1)
-	if ms < p.lo {
+	if ms < p.lo || p.kind == job.ScheduleAfter {
 		return 0, false
 	}
 	at, ok := int64(0), true

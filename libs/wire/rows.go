@@ -14,7 +14,7 @@ func MarshalJob(j *job.Job) []byte {
 		JobId: j.ID, TenantId: j.Tenant.String(), Name: j.Name, Labels: j.Labels, Owner: j.Owner, Status: string(j.Status), Deleted: j.Deleted,
 		Version: j.Version, CreatedAtMs: ms(j.CreatedAt), UpdatedAtMs: ms(j.UpdatedAt), PausedAtMs: ms(j.PausedAt),
 		StoppedExecutions: j.StoppedExecutions, Definition: definitionToPB(&j.Definition), EndsAtMs: ms(j.EndsAt),
-		StoppedBeforeMs: ms(j.StoppedBefore), Key: j.Key,
+		StoppedBeforeMs: ms(j.StoppedBefore), Key: j.Key, Followed: j.Followed,
 	}
 	for _, c := range j.Changes {
 		m.Changes = append(m.Changes, &pb.ChangeRef{Id: c.ID, Version: c.Version})
@@ -47,7 +47,7 @@ func UnmarshalJob(b []byte) (job.Job, error) {
 		Deleted: m.GetDeleted(), Version: m.GetVersion(), CreatedAt: at(m.GetCreatedAtMs()), UpdatedAt: at(m.GetUpdatedAtMs()),
 		PausedAt: at(m.GetPausedAtMs()), StoppedExecutions: m.GetStoppedExecutions(),
 		Definition: definitionFromPB(m.GetDefinition()), EndsAt: at(m.GetEndsAtMs()), StoppedBefore: at(m.GetStoppedBeforeMs()), Key: m.GetKey(),
-		Unknown: unknownOf(&m),
+		Followed: m.GetFollowed(), Unknown: unknownOf(&m),
 	}
 	for _, c := range m.GetChanges() {
 		j.Changes = append(j.Changes, job.ChangeRef{ID: c.GetId(), Version: c.GetVersion()})
@@ -82,12 +82,15 @@ func definitionToPB(d *job.Definition) *pb.Definition {
 			Type: string(s.Type), RunAtMs: maybeMs(s.RunAt), CronExpr: s.CronExpr, Timezone: s.Timezone,
 			DstGap: string(s.DST.Gap), DstFold: string(s.DST.Fold), EveryMs: s.Every.Milliseconds(),
 			StartAtMs: maybeMs(s.StartAt), EndAtMs: maybeMs(s.EndAt), MaxOccurrences: int64(s.MaxOccurrences),
-			JitterMs: s.Jitter.Milliseconds(),
+			JitterMs: s.Jitter.Milliseconds(), All: s.All,
 		},
 		Target: targetToPB(d.Target), Retry: retryToPB(d.Retry), MissedRunPolicy: string(d.MissedRun),
 		CatchUpWindowMs: d.CatchUpWindow.Milliseconds(), MaxBackfill: int64(d.MaxBackfill), OverlapPolicy: string(d.Overlap),
 		Priority: d.Priority, Precision: uint32(d.Precision),
 		StartWithinMs: d.Deadlines.StartWithin.Milliseconds(), FinishWithinMs: d.Deadlines.FinishWithin.Milliseconds(),
+	}
+	for _, x := range s.After {
+		m.Schedule.After = append(m.Schedule.After, &pb.Parent{JobId: x.JobID, Named: x.Named, On: string(x.On)})
 	}
 	putUnknown(m.Schedule, s.Unknown)
 	putUnknown(m, d.Unknown)
@@ -99,13 +102,17 @@ func definitionFromPB(m *pb.Definition) job.Definition {
 	if s == nil {
 		s = &pb.Schedule{}
 	}
+	var after []job.Parent
+	for _, x := range s.GetAfter() {
+		after = append(after, job.Parent{JobID: x.GetJobId(), Named: x.GetNamed(), On: job.On(x.GetOn())})
+	}
 	return job.Definition{
 		ID: m.GetDefinitionId(), EffectiveAt: at(m.GetEffectiveAtMs()), FirstOrdinal: int(m.GetFirstOrdinal()),
 		Schedule: job.Schedule{
 			Type: job.ScheduleType(s.GetType()), RunAt: maybeAt(s.RunAtMs), CronExpr: s.GetCronExpr(), Timezone: s.GetTimezone(),
 			DST:   job.DST{Gap: job.GapPolicy(s.GetDstGap()), Fold: job.FoldPolicy(s.GetDstFold())},
 			Every: dur(s.GetEveryMs()), StartAt: maybeAt(s.StartAtMs), EndAt: maybeAt(s.EndAtMs),
-			MaxOccurrences: int(s.GetMaxOccurrences()), Jitter: dur(s.GetJitterMs()),
+			MaxOccurrences: int(s.GetMaxOccurrences()), Jitter: dur(s.GetJitterMs()), After: after, All: s.GetAll(),
 			Unknown: unknownOf(s),
 		},
 		Target: targetFromPB(m.GetTarget()), Retry: retryFromPB(m.GetRetry()), MissedRun: job.MissedRun(m.GetMissedRunPolicy()),

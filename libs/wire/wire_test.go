@@ -19,7 +19,7 @@ func fill() (job.Fire, job.Event) {
 		Locator: job.Locator{Partition: 7, Minute: 99, DueAt: at, ExecutionID: "exe", Attempt: 3, DefinitionID: "def"},
 		JobID:   "job", Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at.Add(time.Second), Ordinal: 4,
 		BackfillFired: 2, WrittenAt: at, Chained: true, Lane: 1 << 31, Plain: true, Weight: 300, Tenant: 7, Precision: job.PrecisionFast,
-		Note: &job.Note{Source: "exe_0", TZData: "2026a", UTCOffset: -12600},
+		Note: &job.Note{Source: "exe_0", TZData: "2026a", UTCOffset: -12600, Chain: 3}, Followed: true,
 	}
 	retry := job.DefaultRetryPolicy()
 	retry.Delays = []time.Duration{time.Second}
@@ -54,13 +54,13 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 	}
 	j := job.Job{
 		ID: "job", Tenant: 7, Name: "n", Labels: map[string]string{"a": "b"}, Status: job.StatusPaused, Deleted: true, Version: 3,
-		CreatedAt: e.At, UpdatedAt: e.At, PausedAt: e.At, StoppedExecutions: []string{"x"},
+		CreatedAt: e.At, UpdatedAt: e.At, PausedAt: e.At, StoppedExecutions: []string{"x"}, Followed: true,
 		Definition: job.Definition{
 			ID: "def", EffectiveAt: e.At, FirstOrdinal: 2, Target: f.Target, Retry: f.Retry, MissedRun: job.MissedBackfill,
 			CatchUpWindow: time.Minute, MaxBackfill: 4, Overlap: job.OverlapSkip, Priority: "p", Precision: job.PrecisionPrecise,
 			Schedule: job.Schedule{
 				Type: job.ScheduleCron, RunAt: e.At, CronExpr: "c", Timezone: "z", DST: job.DST{Gap: "g", Fold: "f"}, Every: time.Hour,
-				StartAt: time.UnixMilli(0).UTC(), EndAt: e.At, MaxOccurrences: 5, Jitter: time.Second,
+				StartAt: time.UnixMilli(0).UTC(), EndAt: e.At, MaxOccurrences: 5, Jitter: time.Second, After: []job.Parent{{JobID: "job_1", Named: "key:a", On: job.OnFailure}}, All: true,
 			},
 		},
 	}

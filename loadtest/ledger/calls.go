@@ -16,7 +16,7 @@ func checkCalls(r *report, a *Account, i *index) {
 	for k, calls := range i.calls {
 		tokens := map[string]bool{}
 		for _, c := range calls {
-			if early := c.ScheduledFor.Sub(c.At.Add(c.AheadAtLook)); k.attempt == 1 && early > 0 {
+			if early := c.ScheduledFor.Sub(c.At.Add(c.AheadAtLook)); k.attempt == 1 && early > 0 && !follows(k.executionID) {
 				r.add("I5", c.JobID, "execution %s was invoked %s early", k.executionID, early)
 			}
 			if early := i.tooEarly(k, &c, a.RetryAfter[c.JobID]); early > 0 {
@@ -44,6 +44,12 @@ func KeyOf(h http.Header) string {
 		}
 	}
 	return ""
+}
+
+// follows reports whether an execution follows another one: its calls have that one's instant, by the clock of whoever took that.
+func follows(executionID string) bool {
+	ref, err := job.ParseExecutionID(executionID)
+	return err == nil && ref.Trigger == job.TriggerAfter
 }
 
 // keyOf reports whether a call carried the idempotency key of its execution, under one of the definitions of its job.
@@ -154,6 +160,7 @@ func stops(s *Stop, c *Call, atLatest time.Time) bool {
 	first := c.Attempt == 1 && ref.Trigger == job.TriggerSchedule
 	switch s.Kind {
 	case StopPause:
+		first = first || c.Attempt == 1 && ref.Trigger == job.TriggerAfter
 		return first && (s.ResumedAt.IsZero() || atLatest.Before(s.ResumedAt))
 	case StopExecution:
 		return c.ExecutionID == s.ExecutionID

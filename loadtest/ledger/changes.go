@@ -144,7 +144,7 @@ func checkRequesters(r *report, a *Account) {
 		return
 	}
 	for n := range a.Events {
-		if e := &a.Events[n].Entry; e.Trigger != job.TriggerSchedule && e.Trigger != job.TriggerChange && e.By == nil {
+		if e := &a.Events[n].Entry; !slices.Contains([]job.Trigger{job.TriggerSchedule, job.TriggerAfter, job.TriggerChange}, e.Trigger) && e.By == nil {
 			r.add("I10", e.JobID, "event %s does not name who asked for the execution", a.Events[n].ID)
 		}
 	}

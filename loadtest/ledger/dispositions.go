@@ -275,7 +275,8 @@ func checkPending(r *report, a *Account, i *index, j *JobAccount) {
 			other++
 		}
 	}
-	recurring := j.Job.Definition.Schedule.Type != job.ScheduleOneShot
+	kind := j.Job.Definition.Schedule.Type
+	recurring := kind != job.ScheduleOneShot && kind != job.ScheduleAfter
 	switch {
 	case j.Job.Status == job.StatusActive && recurring && goesOn(j) && (chains < 1 || ahead > 2):
 		r.add("I6", j.Job.ID, "an active recurring job has %d pending entries, %d of them ahead (and %d that will not fire), want one", chains, ahead, other)

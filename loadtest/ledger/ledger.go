@@ -1,4 +1,4 @@
-// Package ledger checks the invariants I1–I12 (services/README.md) on the account of a run: what was promised to clients,
+// Package ledger checks the invariants I1–I15 (services/README.md) on the account of a run: what was promised to clients,
 // what the targets saw, and what is in the history, the archive and the store. It does not know how the run was made, so
 // the bubble, the simulation and the real servers use the same checker.
 package ledger
@@ -164,6 +164,8 @@ type Account struct {
 	NoticesWithin time.Duration
 	// Notifications are what owners received, in this order; nil if nobody looked.
 	Notifications []Notification
+	// Followers are the jobs that follow others; nil if nobody asked for any.
+	Followers []Follower
 	// Keyed are the registrations with a key, and ByKey is which job a client was shown near the end that asked for a key.
 	Keyed []Keyed
 	ByKey map[string]string
@@ -241,6 +243,7 @@ func Check(a *Account) []Violation {
 	checkOperations(r, a, i)
 	checkIncidents(r, a, i)
 	checkNotifications(r, a, i)
+	checkFollowers(r, a, i)
 	return r.violations
 }
 

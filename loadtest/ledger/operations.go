@@ -64,7 +64,9 @@ func checkOperations(r *report, a *Account, i *index) {
 }
 
 // standsForAnother reports whether executions with a trigger stand for a former occurrence.
-func standsForAnother(t job.Trigger) bool { return t == job.TriggerRedrive || ofOperation(t) }
+func standsForAnother(t job.Trigger) bool {
+	return t == job.TriggerRedrive || t == job.TriggerAfter || ofOperation(t)
+}
 
 func ofOperation(t job.Trigger) bool { return t == job.TriggerBackfill || t == job.TriggerReplay }
 

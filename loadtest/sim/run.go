@@ -152,6 +152,12 @@ func (w *world) beginClients() {
 	if dice.roll("redrives") < 0.5 {
 		w.background.Go(w.redrive)
 	}
+	if w.variant == nil && dice.roll("follows?") < 0.6 {
+		w.mu.Lock()
+		w.followers = []ledger.Follower{}
+		w.mu.Unlock()
+		w.playFollowers()
+	}
 	if w.variant == nil && dice.roll("operates?") < 0.5 {
 		w.background.Go(w.operate)
 	}
@@ -177,7 +183,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
 	if w.variant == nil {
-		a.Incidents, a.Notifications = w.incidents, w.notifications
+		a.Incidents, a.Notifications, a.Followers = w.incidents, w.notifications, w.followers
 	}
 	switch w.faults.weather.Name { // in the others a settler may stand still for as long as the faults last
 	case calm.Name:

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -59,6 +60,12 @@ func scripts(d dice, began time.Time) [][]script {
 		}
 		s.body["precision"] = pick(d, []string{"standard", "standard", "fast", "precise"}, "precision/%s", n)
 		plan(d, &s, behaviour)
+		if slices.Contains(together, n) {
+			maps.DeleteFunc(s.body, func(m string, _ any) bool {
+				return slices.Contains([]string{"delay", "every", "jitter", "max_occurrences"}, m)
+			})
+			s.body["type"], s.body["cron_expr"], s.body["timezone"] = "cron", "*/30 * * * * *", "UTC"
+		}
 		if s.body["type"] != "one_shot" {
 			bounds(d, &s, began)
 			overlap(d, &s, behaviour)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,7 @@ var sometimes = []string{
 	"an incident that is closed", "an incident of start_within because of late", "an incident of start_within because of not_dispatched", "an incident of start_within because of missed",
 	"an incident of finish_within because of failed", "an incident of finish_within because of late", "an incident of finish_within because of retrying",
 	"a notification of dead_letter", "a notification of sla_missed", "a notification of paused_by_410", "a notification of recovered", "a notification that was refused",
+	"an execution that follows another", "an execution that follows a failure", "an execution that follows several", "an execution that follows and was paused", "a chain of three",
 	"an operation that was done", "an operation that was cancelled", "minutehand_bucket_loader_operation_executions_total{backfill}", "minutehand_bucket_loader_operation_executions_total{replay}",
 	"minutehand_bucket_loader_mended_schedules_total", "minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
@@ -134,6 +136,9 @@ func seenByAccount(n map[string]int, a *ledger.Account) {
 		case e.Disposition == job.DispositionFired && e.Entry.InLine():
 			n["an occurrence that waited in line"]++
 		}
+		if e.Entry.Trigger == job.TriggerAfter && e.Type == job.EventAttempt {
+			seenToFollow(n, a, e)
+		}
 		if e.Entry.Attempt > 1 {
 			n["an execution retried"]++
 		}
@@ -161,4 +166,24 @@ func (w *world) registry() *prometheus.Registry {
 	defer w.mu.Unlock()
 	w.registries = append(w.registries, r)
 	return r
+}
+
+// seenToFollow counts an execution that follows another.
+func seenToFollow(n map[string]int, a *ledger.Account, e *job.Event) {
+	n["an execution that follows another"]++
+	if e.Disposition == job.DispositionSkippedPaused {
+		n["an execution that follows and was paused"]++
+	}
+	if e.Entry.Note.Chain > 2 {
+		n["a chain of three"]++
+	}
+	source := e.Entry.Note.Source
+	if slices.ContainsFunc(a.DeadLetters, func(d job.DeadLetter) bool { return d.Event.Entry.ExecutionID == source }) {
+		n["an execution that follows a failure"]++
+	}
+	for k := range a.Jobs {
+		if j := &a.Jobs[k].Job; j.ID == e.Entry.JobID && j.Definition.Schedule.All {
+			n["an execution that follows several"]++
+		}
+	}
 }

@@ -56,7 +56,7 @@ func (w *world) play(scripts []script) {
 
 // answered notes that the registration of a job was answered. The caller holds mu.
 func (w *world) answered(s script, id string) {
-	w.registered = append(w.registered, id)
+	w.registered, w.idOf[s.name] = append(w.registered, id), id
 	w.answeredAt[id], w.attempts[id], w.pauses[id] = time.Now(), s.attempts, s.pause
 }
 
@@ -138,7 +138,7 @@ func (w *world) follow(s script, id string) {
 
 // loseEntry removes the one entry from which the schedule of some jobs goes on, which nobody changes any more.
 func (w *world) loseEntry(s script, id string) {
-	if s.body["type"] == "one_shot" || s.body["max_occurrences"] != nil || s.body["end_at"] != nil {
+	if s.body["type"] == "one_shot" || s.body["type"] == "after" || s.body["max_occurrences"] != nil || s.body["end_at"] != nil {
 		return // it may end before anybody looks
 	}
 	if d := w.faults.dice; w.variant != nil || w.faults.weather.Name == calm.Name || s.body["labels"] != nil || d.roll("loses/%s", s.name) > 0.15 {
@@ -387,6 +387,8 @@ func (w *world) request(
 			return answer, false // such as a change of a job that is cancelled by now
 		case status == http.StatusNotFound && who == "watcher":
 			return answer, false // the job is deleted by now
+		case status == http.StatusUnprocessableEntity && strings.HasPrefix(who, "f"):
+			return answer, false // the job that it is to follow is deleted by now
 		case status == http.StatusUnprocessableEntity && (method == http.MethodPatch || method == http.MethodPut || hasEnded(body) || strings.HasSuffix(path, "/backfill")):
 			return answer, false // such as an end that is past by now, or a range without an instant
 		case status != 0 && status != http.StatusServiceUnavailable:

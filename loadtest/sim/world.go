@@ -93,16 +93,17 @@ type world struct {
 	// answeredAt is when, attempts and pauses are what the retry policies ask for, by job; redriven counts executions.
 	registered []string
 	answeredAt map[string]time.Time
-	requests   []ledger.Request
-	triggers   []ledger.Trigger
-	resumed    map[string]bool
-	refusals   []ledger.Refusal
-	keyed      []ledger.Keyed
-	byKey      map[string]string
-	reused     int // keys of deleted jobs that another job got
-	attempts   map[string]int
-	pauses     map[string]time.Duration
-	redriven   int
+	followed
+	requests []ledger.Request
+	triggers []ledger.Trigger
+	resumed  map[string]bool
+	refusals []ledger.Refusal
+	keyed    []ledger.Keyed
+	byKey    map[string]string
+	reused   int // keys of deleted jobs that another job got
+	attempts map[string]int
+	pauses   map[string]time.Duration
+	redriven int
 	// operations are those that were answered, unanswered the jobs for which one was asked for and not answered yet.
 	operations []ledger.Operation
 	incidents  []ledger.Incident
@@ -151,7 +152,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		board:     embedded.NewBoard(),
 		processes: map[string]*process{}, apis: map[string]*jobapi.Service{}, outages: map[string]time.Time{}, hangs: map[string]time.Time{},
 		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, shown: map[string][]ledger.Shown{}, shownBefore: map[string][]ledger.Shown{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
-		attempts: map[string]int{}, answeredAt: map[string]time.Time{}, told: map[string]int{}, notifications: []ledger.Notification{}, lostEntries: map[string]bool{}, removed: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
+		attempts: map[string]int{}, answeredAt: map[string]time.Time{}, followed: followed{idOf: map[string]string{}}, told: map[string]int{}, notifications: []ledger.Notification{}, lostEntries: map[string]bool{}, removed: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.cold.Closing = func(rows []job.PendingRow) {
 		for _, r := range rows {

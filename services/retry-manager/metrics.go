@@ -17,6 +17,8 @@ type metrics struct {
 	retries     prometheus.Counter
 	deadLetters prometheus.Counter
 	byHost      *prometheus.CounterVec
+	followed    prometheus.Counter
+	chainsCut   prometheus.Counter
 
 	mu    sync.Mutex
 	hosts map[string]bool // those with a series of their own
@@ -52,9 +54,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		byHost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "minutehand_retry_manager_dead_letters_by_host_total", Help: "Executions given up, by host of the target; those of the 201st host and further ones under \"other\".",
 		}, []string{"host"}),
+		followed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_retry_manager_dependents_total", Help: "Executions of jobs that follow others, written because what they follow has ended.",
+		}),
+		chainsCut: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_retry_manager_chains_cut_total", Help: "Executions that nothing follows any more, because 100 have followed one another: the jobs follow each other in a circle.",
+		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.settled, m.retries, m.deadLetters, m.byHost)
+		reg.MustRegister(m.settled, m.retries, m.deadLetters, m.byHost, m.followed, m.chainsCut)
 	}
 	return m
 }

@@ -36,7 +36,7 @@ func (s *Service) tellOwners(ctx context.Context, b *batch) error {
 		}
 	}
 	list := slices.Sorted(maps.Keys(owed))
-	store := notices.Store{Lists: s.deps.Lists}
+	store := notices.Store{Lists: s.deps.Settings}
 	return run.Each(len(list), notesAtOnce, func(i int) error {
 		n := owed[list[i]]
 		return store.Owe(ctx, &n)

@@ -32,7 +32,7 @@ func (f fixture) owed() map[job.Cause]notices.Notice {
 	f.t.Helper()
 	owed := map[job.Cause]notices.Notice{}
 	for slice := range notices.Slices {
-		page, _, err := (notices.Store{Lists: f.deps.Lists}).List(f.t.Context(), slice, "", 100)
+		page, _, err := (notices.Store{Lists: f.deps.Settings}).List(f.t.Context(), slice, "", 100)
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestFailureThatIsFollowedByAnAttemptIsNotTold(t *testing.T) {
 }
 
 // unowing are lists that take nothing.
-type unowing struct{ jobstore.Lists }
+type unowing struct{ jobstore.Settings }
 
 func (unowing) PutItem(context.Context, string, jobstore.Item) error { return errors.New("away") }
 
@@ -113,8 +113,8 @@ func (unowing) PutItem(context.Context, string, jobstore.Item) error { return er
 func TestEntryIsDoneAfterItsOwnersAreOwed(t *testing.T) {
 	f := newFixture(t)
 	f.tells(job.CauseDeadLetter)
-	lists, e := f.deps.Lists, f.last(false)
-	f.deps.Lists = unowing{lists}
+	lists, e := f.deps.Settings, f.last(false)
+	f.deps.Settings = unowing{lists}
 	if err := f.settle(t.Context(), []*job.Event{&e}); err == nil {
 		t.Error("it was settled without the notice")
 	}
@@ -122,7 +122,7 @@ func TestEntryIsDoneAfterItsOwnersAreOwed(t *testing.T) {
 	if err != nil || row.Done {
 		t.Errorf("the entry is done: %t, %v", row.Done, err)
 	}
-	f.deps.Lists = lists
+	f.deps.Settings = lists
 	f.settled(e)
 	if _, ok := f.owed()[job.CauseDeadLetter]; !ok {
 		t.Error("its owners are not owed a notice")

@@ -64,8 +64,8 @@ type Deps struct {
 	Hot     hotbucket.Buckets
 	Stops   attempts.Stops
 	Log     dispatch.Log
-	// Lists hold what owners of jobs are to be told.
-	Lists jobstore.Lists
+	// Settings hold what owners of jobs are to be told, and what follows what.
+	Settings jobstore.Settings
 	// Entropy is the source of ids, safe for concurrent use; nil means crypto/rand.
 	Entropy io.Reader
 	Logger  *slog.Logger
@@ -225,12 +225,18 @@ func (s *Service) settle(ctx context.Context, events []*job.Event) error {
 			b.queues[e.Entry.JobID] = true
 		}
 	}
+	if err := s.follow(ctx, b); err != nil {
+		return err
+	}
 	return s.write(ctx, b)
 }
 
 func (s *Service) write(ctx context.Context, b *batch) error {
 	if err := s.deps.Pending.Put(ctx, b.entries); err != nil {
 		return err
+	}
+	if !b.claimedAt.IsZero() && s.deps.Clock.Since(b.claimedAt) > lateWrite {
+		return errLate
 	}
 	if err := s.addNear(ctx, b.entries); err != nil {
 		return err

@@ -28,6 +28,9 @@ type batch struct {
 	queues map[string]bool
 	// paused are the executions because of which their jobs are paused.
 	paused map[string]bool
+	// endings are the ends of executions that others may follow; claimedAt is when the first of those was claimed whose entries are among entries.
+	endings   []ending
+	claimedAt time.Time
 }
 
 func (b *batch) mark(l job.Locator) {
@@ -39,7 +42,12 @@ func (b *batch) mark(l job.Locator) {
 
 // onlyMarks reports whether an event does no more than end its entry.
 func onlyMarks(e *job.Event) bool {
-	return e.Type != job.EventDeferred && (e.Type != job.EventAttempt || !e.Outcome.Failed())
+	return !follows(e) && e.Type != job.EventDeferred && (e.Type != job.EventAttempt || !e.Outcome.Failed())
+}
+
+// follows reports whether an event is a success that others may follow.
+func follows(e *job.Event) bool {
+	return e.Entry.Followed && e.Type == job.EventAttempt && e.Outcome.Kind == job.OutcomeSucceeded
 }
 
 // handle carries out step 7 of services/README.md for one event.
@@ -54,6 +62,11 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 		}
 		b.mark(l)
 		return nil
+	case follows(e):
+		row, known := b.rows[l]
+		s.end(b, e, !known || row.Done)
+		b.mark(l)
+		return nil
 	case e.Type == job.EventChange, e.Type == job.EventAttempt && !e.Outcome.Failed():
 		b.mark(l)
 		return nil
@@ -65,6 +78,7 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 	if row.Locator != l {
 		moved := *e
 		moved.Entry = row.Entry
+		moved.Entry.Followed = e.Entry.Followed // the row was written before it was known
 		e = &moved
 	}
 	switch {
@@ -106,6 +120,7 @@ func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) e
 	}
 	b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})
 	s.metrics.gaveUp(e.Target.Host)
+	s.end(b, e, true)
 	return nil
 }
 
@@ -115,7 +130,7 @@ func (s *Service) readRows(ctx context.Context, b *batch, events []*job.Event) e
 	var locators []job.Locator
 	for _, e := range events {
 		_, known := asked[e.Entry.Locator]
-		if !known && (e.Type == job.EventDeferred || e.Type == job.EventAttempt && e.Outcome.Failed()) {
+		if !known && !onlyMarks(e) {
 			asked[e.Entry.Locator] = e.Entry
 			locators = append(locators, e.Entry.Locator)
 		}
@@ -202,6 +217,7 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 	} else {
 		b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})
 		s.metrics.gaveUp(e.Target.Host)
+		s.end(b, e, false)
 	}
 	b.mark(e.Entry.Locator)
 	return nil

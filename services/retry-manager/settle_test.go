@@ -47,7 +47,7 @@ func newFixture(t *testing.T) fixture {
 	cfg.Partitions = 4
 	s, err := New(cfg, Deps{
 		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), History: embedded.NewHistory(db),
-		Hot: embedded.NewHotBuckets(db.Incarnation(), 4, 0), Stops: records, Log: log, Lists: embedded.NewSettings(db),
+		Hot: embedded.NewHotBuckets(db.Incarnation(), 4, 0), Stops: records, Log: log, Settings: embedded.NewSettings(db),
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

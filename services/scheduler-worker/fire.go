@@ -409,10 +409,10 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 	return err // the parents are taken again: otherwise a schedule of every second would stand still until the closing sweep
 }
 
-// ours returns the entry as messages carry it, with the tenant that the job row names.
+// ours returns the entry as messages carry it, with the tenant that the job row names, and whether that has dependents.
 func (t *task) ours() job.Entry {
 	e := *t.entry
-	e.Tenant = t.tenant
+	e.Tenant, e.Followed = t.tenant, t.followed
 	return e
 }
 

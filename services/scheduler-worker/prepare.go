@@ -137,7 +137,7 @@ func (s *Service) judge(ctx context.Context, t *task, row *job.Job, found bool) 
 	if !found {
 		return s.await(t)
 	}
-	t.tenant, t.labels = row.Tenant, row.Labels
+	t.tenant, t.labels, t.followed = row.Tenant, row.Labels, row.Followed
 	state := row.State()
 	verdict := state.Judge(t.entry, time.Time{})
 	if verdict == job.VerdictAheadOfRow {

@@ -27,6 +27,8 @@ type task struct {
 	series *occurrence.Series
 	tenant job.Tenant
 	labels map[string]string
+	// followed is whether other jobs follow the entry's.
+	followed bool
 	// incarnation is the hot tier's, read before the job row was read.
 	incarnation string
 	takenAt     time.Time

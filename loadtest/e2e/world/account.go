@@ -155,6 +155,9 @@ func (w *World) account(until time.Time) *ledger.Account {
 			account.Superseded = append(account.Superseded, old)
 		}
 		a.Jobs = append(a.Jobs, account)
+		if row.Definition.Schedule.Type == job.ScheduleAfter {
+			a.Followers = append(a.Followers, ledger.Follower{JobID: id, AckedAt: row.CreatedAt})
+		}
 		events, err := ledger.History(ctx, ad.History, jobstore.OfJob(&row), w.began)
 		must(err)
 		a.Events = append(a.Events, events...)

@@ -102,6 +102,31 @@ var mutants = []mutant{
 		to:   "_ = store\n\t\treturn nil",
 	},
 	{
+		name: "a job that follows others is registered, and these do not know", file: "libs/dependents/dependents.go",
+		from: "for _, p := range j.Definition.Schedule.After {",
+		to:   "for _, p := range j.Definition.Schedule.After[:0] {",
+	},
+	{
+		name: "an execution is marked as done, and what follows it is not written", file: "services/retry-manager/follow.go",
+		from: "b.entries = append(b.entries, job.NewEntry(next, claim.At))",
+		to:   "_ = next",
+	},
+	{
+		name: "what follows an execution is not claimed", file: "libs/dependents/arrivals.go",
+		from: "return Claim{ExecutionID: standing.ID, DefinitionID: standing.DefinitionID, At: standing.AcceptedAt, N: c.N}, nil",
+		to:   "_ = standing\n\treturn c, nil",
+	},
+	{
+		name: "a job follows when one of several had the instant", file: "libs/dependents/arrivals.go",
+		from: "if complete(o, d.Schedule.After) {",
+		to:   "if complete(o, d.Schedule.After[:1]) || true {",
+	},
+	{
+		name: "a pause lets what follows begin", file: "libs/job/state.go",
+		from: "case e.Trigger == TriggerAfter && e.Attempt == 1 && s.Status == StatusPaused:",
+		to:   "case e.Trigger == TriggerAfter && e.Attempt == 0 && s.Status == StatusPaused:",
+	},
+	{
 		name: "what an owner was told is not marked", file: "libs/notices/notices.go",
 		from: "jobstore.Item{Name: n.ID() + told, Value: value}",
 		to:   "jobstore.Item{Name: n.ID(), Value: value}",

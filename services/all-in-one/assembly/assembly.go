@@ -102,7 +102,7 @@ func Executor(cfg executor.Config, p *Ports, s Surroundings) (*executor.Service,
 // RetryManager makes a retry-manager.
 func RetryManager(cfg retrymanager.Config, p *Ports, s Surroundings) (*retrymanager.Service, error) {
 	return retrymanager.New(cfg, retrymanager.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Stops: p.Records, Log: p.Log, Lists: p.Settings,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Hot: p.Hot, Stops: p.Records, Log: p.Log, Settings: p.Settings,
 		Entropy: s.Entropy, Logger: s.of("retry-manager"), Metrics: s.Metrics, Clock: s.Clock,
 	})
 }

@@ -59,7 +59,7 @@ type Entry struct {
 	Tenant uint32 `protobuf:"fixed32,20,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// Who asked for the execution, or made the change.
 	By *Author `protobuf:"bytes,21,opt,name=by,proto3" json:"by,omitempty"`
-	// The execution that a redrive or a replay repeats; empty for any other entry.
+	// The execution that a redrive or a replay repeats, or that it follows; empty for any other entry.
 	SourceExecutionId string `protobuf:"bytes,23,opt,name=source_execution_id,json=sourceExecutionId,proto3" json:"source_execution_id,omitempty"`
 	// The operation that asked for it, and the nominal instant of the occurrence for which it stands, where that is not its own.
 	OperationId  string `protobuf:"bytes,29,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
@@ -77,7 +77,11 @@ type Entry struct {
 	// Some that would wait until others have ended.
 	Queues bool `protobuf:"varint,28,opt,name=queues,proto3" json:"queues,omitempty"`
 	// How many notifications in a row led to it.
-	Hops          uint32 `protobuf:"varint,31,opt,name=hops,proto3" json:"hops,omitempty"`
+	Hops uint32 `protobuf:"varint,31,opt,name=hops,proto3" json:"hops,omitempty"`
+	// How many executions in a row it follows.
+	Chain uint32 `protobuf:"varint,32,opt,name=chain,proto3" json:"chain,omitempty"`
+	// Its job had dependents when it was taken.
+	Followed      bool `protobuf:"varint,33,opt,name=followed,proto3" json:"followed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -327,6 +331,20 @@ func (x *Entry) GetHops() uint32 {
 		return x.Hops
 	}
 	return 0
+}
+
+func (x *Entry) GetChain() uint32 {
+	if x != nil {
+		return x.Chain
+	}
+	return 0
+}
+
+func (x *Entry) GetFollowed() bool {
+	if x != nil {
+		return x.Followed
+	}
+	return false
 }
 
 // Who made a request.
@@ -1431,7 +1449,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xb7\a\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xe9\a\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1464,7 +1482,9 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\tprecision\x18\x1a \x01(\rR\tprecision\x12\x14\n" +
 	"\x05alone\x18\x1b \x01(\bR\x05alone\x12\x16\n" +
 	"\x06queues\x18\x1c \x01(\bR\x06queues\x12\x12\n" +
-	"\x04hops\x18\x1f \x01(\rR\x04hops\"m\n" +
+	"\x04hops\x18\x1f \x01(\rR\x04hops\x12\x14\n" +
+	"\x05chain\x18  \x01(\rR\x05chain\x12\x1a\n" +
+	"\bfollowed\x18! \x01(\bR\bfollowed\"m\n" +
 	"\x06Author\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1d\n" +

@@ -40,8 +40,11 @@ type Schedule struct {
 	EndAtMs        *int64                 `protobuf:"varint,9,opt,name=end_at_ms,json=endAtMs,proto3,oneof" json:"end_at_ms,omitempty"`
 	MaxOccurrences int64                  `protobuf:"varint,10,opt,name=max_occurrences,json=maxOccurrences,proto3" json:"max_occurrences,omitempty"`
 	JitterMs       int64                  `protobuf:"varint,11,opt,name=jitter_ms,json=jitterMs,proto3" json:"jitter_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The jobs that it follows, and whether all of them must have had the occurrence.
+	After         []*Parent `protobuf:"bytes,12,rep,name=after,proto3" json:"after,omitempty"`
+	All           bool      `protobuf:"varint,13,opt,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Schedule) Reset() {
@@ -151,6 +154,81 @@ func (x *Schedule) GetJitterMs() int64 {
 	return 0
 }
 
+func (x *Schedule) GetAfter() []*Parent {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *Schedule) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+// A job that another one follows, how its client named it, and at which ends.
+type Parent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Named         string                 `protobuf:"bytes,2,opt,name=named,proto3" json:"named,omitempty"`
+	On            string                 `protobuf:"bytes,3,opt,name=on,proto3" json:"on,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Parent) Reset() {
+	*x = Parent{}
+	mi := &file_minutehand_v1_rows_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Parent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Parent) ProtoMessage() {}
+
+func (x *Parent) ProtoReflect() protoreflect.Message {
+	mi := &file_minutehand_v1_rows_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Parent.ProtoReflect.Descriptor instead.
+func (*Parent) Descriptor() ([]byte, []int) {
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Parent) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *Parent) GetNamed() string {
+	if x != nil {
+		return x.Named
+	}
+	return ""
+}
+
+func (x *Parent) GetOn() string {
+	if x != nil {
+		return x.On
+	}
+	return ""
+}
+
 // What stands under one definition id and never changes.
 type Definition struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -176,7 +254,7 @@ type Definition struct {
 
 func (x *Definition) Reset() {
 	*x = Definition{}
-	mi := &file_minutehand_v1_rows_proto_msgTypes[1]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -188,7 +266,7 @@ func (x *Definition) String() string {
 func (*Definition) ProtoMessage() {}
 
 func (x *Definition) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_rows_proto_msgTypes[1]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -201,7 +279,7 @@ func (x *Definition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Definition.ProtoReflect.Descriptor instead.
 func (*Definition) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{1}
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Definition) GetDefinitionId() string {
@@ -326,14 +404,16 @@ type Job struct {
 	// Who is to be told of missed deadlines.
 	Owner string `protobuf:"bytes,17,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Who is called then, and of what else.
-	Notify        []*Notify `protobuf:"bytes,18,rep,name=notify,proto3" json:"notify,omitempty"`
+	Notify []*Notify `protobuf:"bytes,18,rep,name=notify,proto3" json:"notify,omitempty"`
+	// Another job was to follow it.
+	Followed      bool `protobuf:"varint,19,opt,name=followed,proto3" json:"followed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_minutehand_v1_rows_proto_msgTypes[2]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -345,7 +425,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_rows_proto_msgTypes[2]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -358,7 +438,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{2}
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Job) GetJobId() string {
@@ -487,6 +567,13 @@ func (x *Job) GetNotify() []*Notify {
 	return nil
 }
 
+func (x *Job) GetFollowed() bool {
+	if x != nil {
+		return x.Followed
+	}
+	return false
+}
+
 type Notify struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	On            []string               `protobuf:"bytes,1,rep,name=on,proto3" json:"on,omitempty"`
@@ -498,7 +585,7 @@ type Notify struct {
 
 func (x *Notify) Reset() {
 	*x = Notify{}
-	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +597,7 @@ func (x *Notify) String() string {
 func (*Notify) ProtoMessage() {}
 
 func (x *Notify) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_rows_proto_msgTypes[3]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +610,7 @@ func (x *Notify) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notify.ProtoReflect.Descriptor instead.
 func (*Notify) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{3}
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Notify) GetOn() []string {
@@ -557,7 +644,7 @@ type ChangeRef struct {
 
 func (x *ChangeRef) Reset() {
 	*x = ChangeRef{}
-	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +656,7 @@ func (x *ChangeRef) String() string {
 func (*ChangeRef) ProtoMessage() {}
 
 func (x *ChangeRef) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_rows_proto_msgTypes[4]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +669,7 @@ func (x *ChangeRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeRef.ProtoReflect.Descriptor instead.
 func (*ChangeRef) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{4}
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ChangeRef) GetId() string {
@@ -609,7 +696,7 @@ type Runs struct {
 
 func (x *Runs) Reset() {
 	*x = Runs{}
-	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -621,7 +708,7 @@ func (x *Runs) String() string {
 func (*Runs) ProtoMessage() {}
 
 func (x *Runs) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_rows_proto_msgTypes[5]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,7 +721,7 @@ func (x *Runs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runs.ProtoReflect.Descriptor instead.
 func (*Runs) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{5}
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Runs) GetRuns() []*Run {
@@ -659,7 +746,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_minutehand_v1_rows_proto_msgTypes[6]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +758,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_rows_proto_msgTypes[6]
+	mi := &file_minutehand_v1_rows_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +771,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{6}
+	return file_minutehand_v1_rows_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Run) GetPartition() uint32 {
@@ -733,7 +820,7 @@ var File_minutehand_v1_rows_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\n" +
-	"\x18minutehand/v1/rows.proto\x12\rminutehand.v1\x1a\x17minutehand/v1/log.proto\"\xff\x02\n" +
+	"\x18minutehand/v1/rows.proto\x12\rminutehand.v1\x1a\x17minutehand/v1/log.proto\"\xbe\x03\n" +
 	"\bSchedule\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1f\n" +
 	"\trun_at_ms\x18\x02 \x01(\x03H\x00R\arunAtMs\x88\x01\x01\x12\x1b\n" +
@@ -746,12 +833,18 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\tend_at_ms\x18\t \x01(\x03H\x02R\aendAtMs\x88\x01\x01\x12'\n" +
 	"\x0fmax_occurrences\x18\n" +
 	" \x01(\x03R\x0emaxOccurrences\x12\x1b\n" +
-	"\tjitter_ms\x18\v \x01(\x03R\bjitterMsB\f\n" +
+	"\tjitter_ms\x18\v \x01(\x03R\bjitterMs\x12+\n" +
+	"\x05after\x18\f \x03(\v2\x15.minutehand.v1.ParentR\x05after\x12\x10\n" +
+	"\x03all\x18\r \x01(\bR\x03allB\f\n" +
 	"\n" +
 	"_run_at_msB\x0e\n" +
 	"\f_start_at_msB\f\n" +
 	"\n" +
-	"_end_at_ms\"\xc3\x04\n" +
+	"_end_at_ms\"E\n" +
+	"\x06Parent\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05named\x18\x02 \x01(\tR\x05named\x12\x0e\n" +
+	"\x02on\x18\x03 \x01(\tR\x02on\"\xc3\x04\n" +
 	"\n" +
 	"Definition\x12#\n" +
 	"\rdefinition_id\x18\x01 \x01(\tR\fdefinitionId\x12&\n" +
@@ -768,7 +861,7 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\bpriority\x18\v \x01(\tR\bpriority\x12\x1c\n" +
 	"\tprecision\x18\f \x01(\rR\tprecision\x12&\n" +
 	"\x0fstart_within_ms\x18\r \x01(\x03R\rstartWithinMs\x12(\n" +
-	"\x10finish_within_ms\x18\x0e \x01(\x03R\x0efinishWithinMs\"\xb5\x05\n" +
+	"\x10finish_within_ms\x18\x0e \x01(\x03R\x0efinishWithinMs\"\xd1\x05\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x12\n" +
@@ -792,7 +885,8 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\x11stopped_before_ms\x18\x0f \x01(\x03R\x0fstoppedBeforeMs\x12\x10\n" +
 	"\x03key\x18\x10 \x01(\tR\x03key\x12\x14\n" +
 	"\x05owner\x18\x11 \x01(\tR\x05owner\x12-\n" +
-	"\x06notify\x18\x12 \x03(\v2\x15.minutehand.v1.NotifyR\x06notify\x1a9\n" +
+	"\x06notify\x18\x12 \x03(\v2\x15.minutehand.v1.NotifyR\x06notify\x12\x1a\n" +
+	"\bfollowed\x18\x13 \x01(\bR\bfollowed\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"b\n" +
@@ -825,34 +919,36 @@ func file_minutehand_v1_rows_proto_rawDescGZIP() []byte {
 	return file_minutehand_v1_rows_proto_rawDescData
 }
 
-var file_minutehand_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_minutehand_v1_rows_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_minutehand_v1_rows_proto_goTypes = []any{
 	(*Schedule)(nil),    // 0: minutehand.v1.Schedule
-	(*Definition)(nil),  // 1: minutehand.v1.Definition
-	(*Job)(nil),         // 2: minutehand.v1.Job
-	(*Notify)(nil),      // 3: minutehand.v1.Notify
-	(*ChangeRef)(nil),   // 4: minutehand.v1.ChangeRef
-	(*Runs)(nil),        // 5: minutehand.v1.Runs
-	(*Run)(nil),         // 6: minutehand.v1.Run
-	nil,                 // 7: minutehand.v1.Job.LabelsEntry
-	(*Target)(nil),      // 8: minutehand.v1.Target
-	(*RetryPolicy)(nil), // 9: minutehand.v1.RetryPolicy
+	(*Parent)(nil),      // 1: minutehand.v1.Parent
+	(*Definition)(nil),  // 2: minutehand.v1.Definition
+	(*Job)(nil),         // 3: minutehand.v1.Job
+	(*Notify)(nil),      // 4: minutehand.v1.Notify
+	(*ChangeRef)(nil),   // 5: minutehand.v1.ChangeRef
+	(*Runs)(nil),        // 6: minutehand.v1.Runs
+	(*Run)(nil),         // 7: minutehand.v1.Run
+	nil,                 // 8: minutehand.v1.Job.LabelsEntry
+	(*Target)(nil),      // 9: minutehand.v1.Target
+	(*RetryPolicy)(nil), // 10: minutehand.v1.RetryPolicy
 }
 var file_minutehand_v1_rows_proto_depIdxs = []int32{
-	0, // 0: minutehand.v1.Definition.schedule:type_name -> minutehand.v1.Schedule
-	8, // 1: minutehand.v1.Definition.target:type_name -> minutehand.v1.Target
-	9, // 2: minutehand.v1.Definition.retry:type_name -> minutehand.v1.RetryPolicy
-	7, // 3: minutehand.v1.Job.labels:type_name -> minutehand.v1.Job.LabelsEntry
-	1, // 4: minutehand.v1.Job.definition:type_name -> minutehand.v1.Definition
-	4, // 5: minutehand.v1.Job.changes:type_name -> minutehand.v1.ChangeRef
-	3, // 6: minutehand.v1.Job.notify:type_name -> minutehand.v1.Notify
-	8, // 7: minutehand.v1.Notify.target:type_name -> minutehand.v1.Target
-	6, // 8: minutehand.v1.Runs.runs:type_name -> minutehand.v1.Run
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	1,  // 0: minutehand.v1.Schedule.after:type_name -> minutehand.v1.Parent
+	0,  // 1: minutehand.v1.Definition.schedule:type_name -> minutehand.v1.Schedule
+	9,  // 2: minutehand.v1.Definition.target:type_name -> minutehand.v1.Target
+	10, // 3: minutehand.v1.Definition.retry:type_name -> minutehand.v1.RetryPolicy
+	8,  // 4: minutehand.v1.Job.labels:type_name -> minutehand.v1.Job.LabelsEntry
+	2,  // 5: minutehand.v1.Job.definition:type_name -> minutehand.v1.Definition
+	5,  // 6: minutehand.v1.Job.changes:type_name -> minutehand.v1.ChangeRef
+	4,  // 7: minutehand.v1.Job.notify:type_name -> minutehand.v1.Notify
+	9,  // 8: minutehand.v1.Notify.target:type_name -> minutehand.v1.Target
+	7,  // 9: minutehand.v1.Runs.runs:type_name -> minutehand.v1.Run
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_minutehand_v1_rows_proto_init() }
@@ -868,7 +964,7 @@ func file_minutehand_v1_rows_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_minutehand_v1_rows_proto_rawDesc), len(file_minutehand_v1_rows_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -16,6 +16,8 @@ type jobFlags struct {
 	Cron          string            `help:"Fire by this cron expression." placeholder:"EXPR" group:"When:"`
 	Timezone      string            `help:"IANA zone of the cron expression." placeholder:"ZONE" group:"When:"`
 	Every         string            `help:"Fire at this interval." placeholder:"15m" group:"When:"`
+	After         map[string]string `help:"Fire when an execution of a job, named by its id or key:KEY, has ended: with success, failure or any." placeholder:"JOB=END" group:"When:"`
+	AfterMode     string            `name:"after-mode" help:"With several --after: follow each of them (any), or once all had the same instant (all)." placeholder:"MODE" group:"When:"`
 	StartAt       string            `help:"Not before this instant." placeholder:"RFC3339" group:"When:"`
 	EndAt         string            `help:"Not from this instant on." placeholder:"RFC3339" group:"When:"`
 	Occurrences   int               `name:"max-occurrences" help:"This often at most." placeholder:"N" group:"When:"`
@@ -54,10 +56,14 @@ func (f *jobFlags) apply(job map[string]any) error {
 			job["type"], job[s.member] = s.kind, s.value
 		}
 	}
-	if given > 1 {
-		return errors.New("give only one of --delay, --run-at, --cron and --every")
+	if len(f.After) > 0 {
+		given++
+		job["type"], job["after"] = "after", after(f.After)
 	}
-	set(job, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
+	if given > 1 {
+		return errors.New("give only one of --delay, --run-at, --cron, --every and --after")
+	}
+	set(job, "after_mode", f.AfterMode, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
 		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision, "owner", f.Owner, "idempotency_key_template", f.KeyTemplate)
 	if f.Occurrences != 0 {
 		job["max_occurrences"] = f.Occurrences
@@ -112,6 +118,14 @@ func member(object map[string]any, name string) map[string]any {
 		m = map[string]any{}
 	}
 	return m
+}
+
+// after returns the jobs that one follows, from the ends by jobs.
+func after(ends map[string]string) (list []any) {
+	for _, job := range slices.Sorted(maps.Keys(ends)) {
+		list = append(list, map[string]any{"job": job, "on": ends[job]})
+	}
+	return list
 }
 
 // notify returns whom a job tells, from URLs by cause.

@@ -62,6 +62,7 @@ What was answered with an id is durable, and will fire. Lengths of time are writ
   minutehand jobs create --name poll --every 15m --url https://example.com/poll --max-attempts 3 --label team=payments
   minutehand jobs create --name once --delay 1h --url https://example.com --idempotency-key once-1
   minutehand jobs create --name nightly --key nightly --cron '0 3 * * *' --url https://example.com/nightly     then: minutehand jobs pause key:nightly
+  minutehand jobs create --name tidy --after key:nightly=success --url https://example.com/tidy
   minutehand jobs create -f job.yaml
   minutehand jobs create --name x --run-at 2030-01-01T00:00:00Z --url https://example.com -o yaml     the answer in full`
 }

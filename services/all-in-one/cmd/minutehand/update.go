@@ -46,7 +46,11 @@ func (c *updateCmd) Run(ctx context.Context) error {
 		return usageError{errNothing}
 	}
 	if patch["type"] != nil { // what another kind of schedule had is not this one's
-		for _, member := range []string{"delay", "run_at", "cron_expr", "every"} {
+		others := []string{"delay", "run_at", "cron_expr", "every", "after", "after_mode"}
+		if patch["type"] == "after" {
+			others = append(others, "timezone", "dst", "start_at", "end_at", "max_occurrences", "jitter")
+		}
+		for _, member := range others {
 			if _, ok := patch[member]; !ok {
 				patch[member] = nil
 			}

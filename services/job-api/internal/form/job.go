@@ -6,6 +6,7 @@
 package form
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -25,7 +26,21 @@ type Schedule struct {
 	EndAt          *time.Time       `json:"end_at,omitempty"`
 	MaxOccurrences Whole            `json:"max_occurrences,omitempty"`
 	Jitter         *duration        `json:"jitter,omitempty"`
+	After          []parent         `json:"after,omitempty"`
+	AfterMode      string           `json:"after_mode,omitempty"`
 }
+
+// parent holds the members of a job that another one follows.
+type parent struct {
+	Job string `json:"job"`
+	On  job.On `json:"on,omitempty"`
+}
+
+// The modes in which a job follows several others.
+const (
+	modeAny = "any"
+	modeAll = "all"
+)
 
 // target holds the members of a target.
 type target struct {
@@ -84,6 +99,10 @@ func (b *Schedule) resolve(now time.Time) job.Schedule {
 	if b.DST != nil {
 		s.DST = *b.DST
 	}
+	for _, p := range b.After {
+		s.After = append(s.After, job.Parent{Named: p.Job, On: cmp.Or(p.On, job.OnSuccess)})
+	}
+	s.All = b.AfterMode == modeAll
 	if b.Delay != nil {
 		s.RunAt = job.Instant(now.Add(time.Duration(*b.Delay)))
 	}

@@ -79,6 +79,7 @@ func (l *faultList) schedule(b *Schedule, s job.Schedule, now time.Time) {
 		l.add(false, "/run_at", "required", "A one_shot needs run_at or delay.")
 		return
 	}
+	l.after(b)
 	_, err := schedule.Compile(s, "")
 	for _, f := range edge.ScheduleFaults(err) {
 		if f.Pointer == "/run_at" && b.Delay != nil {
@@ -92,6 +93,13 @@ func (l *faultList) schedule(b *Schedule, s job.Schedule, now time.Time) {
 	}
 	l.add(!s.RunAt.After(now.Add(job.MaxHorizon)), due, "horizon", "Must lie within the next 10 years.")
 	l.add(!s.StartAt.After(now.Add(job.MaxHorizon)), "/start_at", "horizon", "Must lie within the next 10 years.")
+}
+
+// after checks what a job follows, as far as that can be told without looking at other jobs.
+func (l *faultList) after(b *Schedule) {
+	l.add(b.Type == job.ScheduleAfter || b.AfterMode == "", "/after_mode", "conflict", "after_mode belongs to type after only.")
+	l.add(b.Type != job.ScheduleAfter || len(b.After) < 2 || b.AfterMode != "", "/after_mode", "required",
+		"Say whether it follows any execution of one of these jobs (any), or once for each instant of which all had one (all).")
 }
 
 // reserved are the headers that Minutehand, or HTTP itself, sets.
@@ -158,6 +166,10 @@ func (l *faultList) policies(d *job.Definition) {
 		"What is in progress is looked up at the instant, which takes longer than precise allows; ask for fast, or for allow_all.")
 	l.add(d.Overlap == job.OverlapAllowAll || d.Schedule.Type != job.ScheduleOneShot, "/overlap_policy", "conflict",
 		"A one_shot is called once, so nothing overlaps; leave overlap_policy out.")
+	l.add(d.Overlap == job.OverlapAllowAll || d.Schedule.Type != job.ScheduleAfter, "/overlap_policy", "conflict",
+		"What follows other jobs may overlap; leave overlap_policy out.")
+	l.add(d.Deadlines == (job.Deadlines{}) || d.Schedule.Type != job.ScheduleAfter, "/sla", "conflict",
+		"Deadlines count from the instants of a schedule, and a job that follows others has none; give them to the first of these.")
 	l.deadline("/sla/start_within", d.Deadlines.StartWithin)
 	l.deadline("/sla/finish_within", d.Deadlines.FinishWithin)
 	l.add(r.BaseDelay > 0 || r.Backoff == job.BackoffList, "/retry_policy/base_delay", "range", "Must be more than 0.")

@@ -25,6 +25,15 @@ func Of(j *job.Job) Job {
 			MaxDelay: text(d.Retry.MaxDelay), Jitter: &d.Retry.Jitter, Window: text(d.Retry.Window),
 		},
 	}
+	for _, p := range s.After {
+		b.After = append(b.After, parent{Job: p.Named, On: p.On})
+	}
+	if s.Type == job.ScheduleAfter {
+		b.AfterMode = modeAny
+	}
+	if s.All {
+		b.AfterMode = modeAll
+	}
 	for _, delay := range d.Retry.Delays {
 		b.Retry.Delays = append(b.Retry.Delays, duration(delay))
 	}

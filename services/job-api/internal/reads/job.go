@@ -83,7 +83,7 @@ func (rs *Reads) ShowSeries(ctx context.Context, j *job.Job, series *occurrence.
 		}
 		pending = pending || !x.Ended()
 	}
-	if j.Status == job.StatusActive && !more && !pending {
+	if j.Status == job.StatusActive && !more && !pending && j.Definition.Schedule.Type != job.ScheduleAfter {
 		body.Status = "completed"
 	}
 	return body, nil

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dependents"
 	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
@@ -296,6 +297,11 @@ func (r *Removal) removeJob(ctx context.Context, t *tenants.Tenant, j *job.Job) 
 	for _, of := range []jobstore.Of{jobstore.OfJob(j), {ID: job.ChangesOf(j.ID)}} {
 		if err := r.History.Forget(ctx, of); err != nil {
 			return fmt.Errorf("forget the history of job %s: %w", j.ID, err)
+		}
+	}
+	if j.Followed || j.Version > 1 || j.Definition.Schedule.Type == job.ScheduleAfter {
+		if err := (dependents.Store{Jobs: r.Jobs, Settings: r.Settings}).Forget(ctx, j.ID); err != nil {
+			return err
 		}
 	}
 	if err := r.Jobs.Remove(ctx, t.Number, j.ID); err != nil {

@@ -109,7 +109,7 @@ func (ws *Writes) checkBatch(
 			refuse(i, edge.Invalid([]problem.Fault{{Pointer: "/key", Code: "repeated", Message: "Another job of this batch has this key; give each its own."}}))
 			continue
 		}
-		if names[key] = key != ""; tree["idempotency_key"] != nil || key != "" {
+		if names[key] = key != ""; tree["idempotency_key"] != nil || key != "" || tree["type"] == string(job.ScheduleAfter) {
 			keyed[i] = single(r, raw, tree)
 			continue
 		}
@@ -173,7 +173,7 @@ func (ws *Writes) missingOf(
 		}
 		for _, b := range jobs[:n] {
 			row, begun := rows[b.job.ID]
-			if begun && ws.tookTooLong(acceptedAt) && row.Version == 1 { // a later change has found it to be there
+			if begun && ws.tookTooLong(acceptedAt) && untouched(row) { // a later change has found it to be there
 				if begun, err = ws.hasBegun(ctx, row); err != nil {
 					return nil, err
 				}
@@ -208,7 +208,7 @@ func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []batchJo
 	}
 	acceptedAt := jobs[0].job.CreatedAt
 	before := acceptedAt // the floor of the previous try
-	if err := run.Each(len(jobs), watchedAtOnce, func(i int) error { return ws.watch(ctx, &jobs[i].job) }); err != nil {
+	if err := run.Each(len(jobs), watchedAtOnce, func(i int) error { return ws.list(ctx, &jobs[i].job) }); err != nil {
 		return err
 	}
 	for {

@@ -53,6 +53,9 @@ func (ws *Writes) update(
 		if err := checkKey(j.Key, b.Key); err != nil {
 			return err
 		}
+		if err := ws.findParents(ctx, r, j.ID, &def); err != nil {
+			return err
+		}
 		if keepBody {
 			def.Target.Body = j.Definition.Target.Body
 		}
@@ -142,7 +145,7 @@ func (ws *Writes) redefine(
 		if err := ws.deps.Jobs.PutDefinition(ctx, jobID, old); err != nil {
 			return fmt.Errorf("put definition %s: %w", old.ID, err)
 		}
-		return ws.watch(ctx, j)
+		return ws.list(ctx, j)
 	})
 	edit.First = func(j *job.Job, written time.Time) (first job.Entry, fires bool) {
 		if j.Status == job.StatusActive {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/dependents"
 	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
@@ -52,6 +53,9 @@ func (ws *Writes) createAs(ctx context.Context, r *edge.Request, claim jobstore.
 	if refusal != nil {
 		return edge.Response{}, refusal
 	}
+	if err := ws.findParents(ctx, r, "", &def); err != nil {
+		return edge.Response{}, err
+	}
 	j := newJob(r.Tenant(), &body, def, turn.claim)
 	turn.again = turn.again || again
 	var standing *job.Job
@@ -92,7 +96,7 @@ func (ws *Writes) createdBefore(ctx context.Context, r *edge.Request, j *job.Job
 		return nil, lostKey()
 	}
 	if ws.tookTooLong(j.CreatedAt) {
-		if begun, err := ws.hasBegun(ctx, &standing); err != nil || !begun && standing.Version == 1 {
+		if begun, err := ws.hasBegun(ctx, &standing); err != nil || !begun && untouched(&standing) {
 			return nil, err
 		}
 		if err := ws.tellCreation(ctx, r, &standing); err != nil {
@@ -102,8 +106,14 @@ func (ws *Writes) createdBefore(ctx context.Context, r *edge.Request, j *job.Job
 	return &standing, nil
 }
 
-// hasBegun reports whether anything is on record for a job: then its first entry was not dropped.
+// untouched reports whether no change has found a job to be there since it was created. That others follow it is no change.
+func untouched(j *job.Job) bool { return j.Version == 1 || j.Version == 2 && j.Followed }
+
+// hasBegun reports whether anything is on record for a job: then its first entry was not dropped. One that follows others has no such entry.
 func (ws *Writes) hasBegun(ctx context.Context, j *job.Job) (bool, error) {
+	if j.Definition.Schedule.Type == job.ScheduleAfter {
+		return true, nil
+	}
 	events, err := ws.deps.History.Executions(ctx, jobstore.OfJob(j), jobstore.Cursor{}, j.CreatedAt.Add(-j.Definition.CatchUpWindow), 1)
 	if err != nil {
 		return false, fmt.Errorf("read history of job %s: %w", j.ID, err)
@@ -137,14 +147,17 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 		now := job.Instant(ws.deps.Clock.Now())
 		first, ok := ws.firstEntry(series, p, floor, before)
 		before = floor
-		if !ok {
+		if !ok && j.Definition.Schedule.Type != job.ScheduleAfter {
 			return edge.Response{}, noOccurrence()
 		}
 		if err := ws.takeJobKey(ctx, &j); err != nil {
 			return edge.Response{}, err
 		}
-		first.Trace = trace.Of(ctx)
-		entries := []job.Entry{first, ws.creation(r, &j, floor, now)}
+		entries := []job.Entry{ws.creation(r, &j, floor, now)}
+		if ok {
+			first.Trace = trace.Of(ctx)
+			entries = append(entries, first)
+		}
 		if err := ws.deps.Pending.Put(jobstore.RowFollows(ctx), entries); err != nil {
 			return edge.Response{}, fmt.Errorf("put first entry of job %s: %w", j.ID, err)
 		}
@@ -152,7 +165,7 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 			again = true
 			continue
 		}
-		err := ws.watch(ctx, &j)
+		err := ws.list(ctx, &j)
 		if err == nil {
 			err = ws.deps.Jobs.Create(ctx, j, exclusive)
 		}
@@ -176,8 +189,16 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 	}
 }
 
-// watch lets the deadlines of a job be watched, if it has any, before its row is written: of a row that never follows, the watchdog forgets it.
-func (ws *Writes) watch(ctx context.Context, j *job.Job) error {
+// list lets a job be found by those who watch its deadlines, and by those whose jobs it follows, before its row is written: if that never
+// comes, they forget it.
+func (ws *Writes) list(ctx context.Context, j *job.Job) error {
+	err := ws.dependents().Follow(ctx, j, ws.deps.Clock.Now())
+	if errors.Is(err, dependents.ErrMany) {
+		return edge.Invalid([]problem.Fault{{Pointer: "/after", Code: "too-many", Message: "One of these jobs is followed by 100 others already."}})
+	}
+	if err != nil {
+		return fmt.Errorf("let job %s follow others: %w", j.ID, err)
+	}
 	return incidents.Store{Lists: ws.deps.Settings}.Watch(ctx, j)
 }
 

@@ -58,6 +58,11 @@ func (ws *Writes) deleteJob(ctx context.Context, r *edge.Request) (edge.Response
 	if err == nil {
 		err = ws.hold(ctx, &j)
 	}
+	if err == nil && (j.Followed || j.Definition.Schedule.Type == job.ScheduleAfter) {
+		if err := ws.dependents().Forget(ctx, j.ID); err != nil { // what is left means nothing
+			ws.deps.Logger.Warn("what is kept of a deleted job that is followed, or follows others, stays", "job_id", j.ID, "error", err)
+		}
+	}
 	return edge.Response{Status: http.StatusNoContent}, err
 }
 

@@ -57,6 +57,6 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	return retrymanager.New(cfg, retrymanager.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
 		History: m.History(cassandra.NewHistory(store)), Hot: m.Buckets(hot.Buckets), Stops: m.Records(hot.Records), Log: m.Log(log),
-		Lists: m.Settings(cassandra.NewSettings(store)), Logger: p.Logger, Metrics: p.Metrics,
+		Settings: m.Settings(cassandra.NewSettings(store)), Logger: p.Logger, Metrics: p.Metrics,
 	})
 }
