@@ -128,8 +128,8 @@ func (s Store) swap(ctx context.Context, jobID string, at time.Time, change func
 		}
 		var list []occurrence
 		if raw != nil {
-			if err := json.Unmarshal(raw, &list); err != nil {
-				return fmt.Errorf("read occurrences of job %s: %w", jobID, err)
+			if err := json.Unmarshal(raw, &list); err != nil { // nobody could ever read it, and what waits must not wait for that
+				list = nil
 			}
 		}
 		o := occurrence{At: at.UnixMilli()}

@@ -37,12 +37,12 @@ const mostNames = 2 * job.MaxDependents
 // ErrMany is returned when a job has [job.MaxDependents] dependents.
 var ErrMany = errors.New("the job has as many dependents as it may have")
 
-// rowComes is how long after its name was listed the row of a dependent may still be on its way.
-const rowComes = 10 * time.Minute
+// rowComes is how long after its name was listed the row of a dependent may still be on its way: as long as its request may be repeated.
+const rowComes = jobstore.KeyTTL + time.Hour
 
 // Of returns who may follow a job.
 func (s Store) Of(ctx context.Context, jobID string) ([]Dependent, error) {
-	items, err := s.Settings.Items(ctx, followed+jobID, "", mostNames)
+	items, err := s.Settings.Items(ctx, followed+jobID, "", 2*mostNames)
 	if err != nil {
 		return nil, fmt.Errorf("list dependents: %w", err)
 	}
@@ -122,6 +122,12 @@ func (s Store) follow(ctx context.Context, parent, jobID string, now time.Time) 
 	if err := s.Settings.PutItem(ctx, followed+parent, jobstore.Item{Name: jobID, Value: value}); err != nil {
 		return fmt.Errorf("list a dependent: %w", err)
 	}
+	if list, err = s.Of(ctx, parent); err == nil && len(list) > mostNames { // many came at once
+		err = errors.Join(ErrMany, s.Leave(ctx, parent, jobID))
+	}
+	if err != nil {
+		return err
+	}
 	return s.mark(ctx, parent)
 }
 
@@ -135,13 +141,18 @@ func (s Store) count(ctx context.Context, parent, jobID string, list []Dependent
 		j := rows[d.JobID]
 		names := now.Sub(d.At) < rowComes
 		if !names && j != nil {
-			_, names = Follows(&j.Definition, parent)
+			if _, names = Follows(&j.Definition, parent); !names && now.Sub(d.At) > jobstore.HistoryTTL {
+				if err := s.Leave(ctx, parent, d.JobID); err != nil { // nothing that a former definition followed is in progress
+					return 0, err
+				}
+				continue
+			}
 		}
 		if names && d.JobID != jobID {
 			others++
 		}
 	}
-	if len(list) == mostNames {
+	if len(list) >= mostNames {
 		return mostNames, nil
 	}
 	return others, nil
@@ -162,6 +173,9 @@ const markTries = 20
 func (s Store) mark(ctx context.Context, jobID string) error {
 	for range markTries {
 		j, err := s.Jobs.GetSerial(ctx, jobID) // what a plain read sees of a write that failed, another one may not
+		if errors.Is(err, jobstore.ErrNotFound) {
+			return nil // it is gone, and nothing of it will be followed
+		}
 		if err != nil {
 			return fmt.Errorf("read job %s: %w", jobID, err)
 		}

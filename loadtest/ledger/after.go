@@ -119,6 +119,9 @@ func checkFollowed(r *report, a *Account, i *index, ends map[string]*followed, j
 		if !named {
 			r.add("I15", jobID, "%s follows %s, which no definition names (succeeded %t, dead %t)", id, e.Note.Source, x.succeeded, x.dead)
 		}
+		if d := definitionOf(i, jobID, e.DefinitionID); d != nil && d.Schedule.All {
+			checkAll(r, i, ends, d, e)
+		}
 		if other := sources[e.Note.Source]; other != "" && !all {
 			r.add("I15", jobID, "%s and %s follow %s", id, other, e.Note.Source)
 		}
@@ -126,6 +129,30 @@ func checkFollowed(r *report, a *Account, i *index, ends map[string]*followed, j
 			r.add("I15", jobID, "%s and %s stand for %s", id, other, e.Occurrence())
 		}
 		sources[e.Note.Source], instants[e.Occurrence()] = id, id
+	}
+}
+
+// definitionOf returns a definition of a job; nil if it never had it.
+func definitionOf(i *index, jobID, id string) *job.Definition {
+	n := slices.IndexFunc(i.definitions[jobID], func(d *job.Definition) bool { return d.ID == id })
+	if n < 0 {
+		return nil
+	}
+	return i.definitions[jobID][n]
+}
+
+// checkAll checks that all whom an execution follows had its occurrence.
+func checkAll(r *report, i *index, ends map[string]*followed, d *job.Definition, e *job.Entry) {
+	for _, p := range d.Schedule.After {
+		had := false
+		for id, x := range ends {
+			if x.jobID == p.JobID && x.occurrence.Equal(e.Occurrence()) {
+				had = had || x.succeeded && p.On.Takes(true) || x.dead && p.On.Takes(false) || !x.succeeded && !x.dead && i.called[id]
+			}
+		}
+		if !had {
+			r.add("I15", e.JobID, "%s stands for %s, for which %s had no execution that ended so", e.ExecutionID, e.Occurrence(), p.JobID)
+		}
 	}
 }
 

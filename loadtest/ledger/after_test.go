@@ -30,6 +30,7 @@ func follow(a *ledger.Account, e *job.Entry) {
 	at := e.NominalAt.Add(time.Second)
 	next := job.Entry{JobID: followerID, Trigger: job.TriggerAfter, NominalAt: at, ScheduledFor: at, Note: &job.Note{Source: e.ExecutionID, Occurrence: e.NominalAt, Chain: 1}}
 	next.ExecutionID, next.Attempt, next.DueAt = job.AfterExecutionID(followerID, e.ExecutionID, at.Add(time.Duration(len(a.Events))*time.Millisecond)), 1, at
+	next.DefinitionID = "def_1"
 	a.Pending = append(a.Pending, job.PendingRow{Entry: next})
 }
 
@@ -49,7 +50,11 @@ func TestWhatFollowsIsHeldAgainstWhatEnded(t *testing.T) {
 			a.Pending[0].Note.Source = job.ScheduleExecutionID(jobID, begin.Add(9*time.Hour))
 		}, true},
 		"a failure not asked for": {func(a *ledger.Account) { a.Jobs[1].Job.Definition.Schedule.After[0].On = job.OnSuccess }, true},
-		"before it was there":     {func(a *ledger.Account) { a.Jobs[1].Job.Definition.EffectiveAt = begin.Add(30 * time.Second) }, true},
+		"one of two had it": {func(a *ledger.Account) {
+			s := &a.Jobs[1].Job.Definition.Schedule
+			s.All, s.After = true, append(s.After, job.Parent{JobID: "job_other", On: job.OnAny})
+		}, true},
+		"before it was there": {func(a *ledger.Account) { a.Jobs[1].Job.Definition.EffectiveAt = begin.Add(30 * time.Second) }, true},
 	} {
 		a := followedBy()
 		test.change(a)

@@ -235,9 +235,6 @@ func (s *Service) write(ctx context.Context, b *batch) error {
 	if err := s.deps.Pending.Put(ctx, b.entries); err != nil {
 		return err
 	}
-	if !b.claimedAt.IsZero() && s.deps.Clock.Since(b.claimedAt) > lateWrite {
-		return errLate
-	}
 	if err := s.addNear(ctx, b.entries); err != nil {
 		return err
 	}

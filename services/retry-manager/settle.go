@@ -28,9 +28,8 @@ type batch struct {
 	queues map[string]bool
 	// paused are the executions because of which their jobs are paused.
 	paused map[string]bool
-	// endings are the ends of executions that others may follow; claimedAt is when the first of those was claimed whose entries are among entries.
-	endings   []ending
-	claimedAt time.Time
+	// endings are the ends of executions that others may follow.
+	endings []ending
 }
 
 func (b *batch) mark(l job.Locator) {

@@ -108,8 +108,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "an execution is marked as done, and what follows it is not written", file: "services/retry-manager/follow.go",
-		from: "b.entries = append(b.entries, job.NewEntry(next, claim.At))",
-		to:   "_ = next",
+		from: "entries = append(entries, *e)\n",
+		to:   "_ = entries\n",
 	},
 	{
 		name: "what follows an execution is not claimed", file: "libs/dependents/arrivals.go",

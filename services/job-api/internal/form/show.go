@@ -28,7 +28,7 @@ func Of(j *job.Job) Job {
 	for _, p := range s.After {
 		b.After = append(b.After, parent{Job: p.Named, On: p.On})
 	}
-	if s.Type == job.ScheduleAfter {
+	if len(s.After) > 1 {
 		b.AfterMode = modeAny
 	}
 	if s.All {

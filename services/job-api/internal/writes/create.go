@@ -53,14 +53,16 @@ func (ws *Writes) createAs(ctx context.Context, r *edge.Request, claim jobstore.
 	if refusal != nil {
 		return edge.Response{}, refusal
 	}
-	if err := ws.findParents(ctx, r, "", &def); err != nil {
-		return edge.Response{}, err
-	}
 	j := newJob(r.Tenant(), &body, def, turn.claim)
 	turn.again = turn.again || again
 	var standing *job.Job
 	if key != "" || turn.again {
 		if standing, err = ws.createdBefore(ctx, r, &j); err != nil {
+			return edge.Response{}, err
+		}
+	}
+	if standing == nil {
+		if err := ws.findParents(ctx, r, "", nil, &j.Definition); err != nil {
 			return edge.Response{}, err
 		}
 	}
