@@ -70,14 +70,14 @@ func checkIncidents(r *report, a *Account, i *index) {
 		if a.Deleted[j.Job.ID] {
 			continue
 		}
-		all := courses(a, i, j)
+		all, pauses := courses(a, i, j), pausesOf(i, &j.Job)
 		checkMissed(r, a, i, j, all, shown[j.Job.ID])
 		checkOver(r, a, all, shown[j.Job.ID])
 		for id, c := range all {
 			if !lost[id] {
 				// An executor may have been at an instant when a pause left it to the resume.
 				c.ended = c.ended || c.def != nil && c.def.Alone() && c.entry.NominalAt.Before(j.Job.StoppedBefore) || j.Job.Status == job.StatusCancelled || j.Job.Status == job.StatusPaused && c.entry.NominalAt.After(j.Job.PausedAt)
-				checkCourse(r, a, c, j.Job.PausedAt, shown[j.Job.ID])
+				checkCourse(r, a, c, pauses, shown[j.Job.ID])
 			}
 		}
 	}
@@ -144,8 +144,21 @@ func first(a, b time.Time) time.Time {
 	return a
 }
 
-// checkCourse checks one execution of a job whose last pause was at an instant.
-func checkCourse(r *report, a *Account, c *course, pausedAt time.Time, shown []*Incident) {
+// pausesOf returns when a job was paused: the row has the last time only.
+func pausesOf(i *index, j *job.Job) (list []time.Time) {
+	if !j.PausedAt.IsZero() {
+		list = append(list, j.PausedAt)
+	}
+	for _, e := range i.eventsOf[j.ID] {
+		if c := e.Entry.Change; c != nil && c.Operation == "pauseJob" {
+			list = append(list, e.Entry.NominalAt)
+		}
+	}
+	return list
+}
+
+// checkCourse checks one execution of a job that was paused at some instants.
+func checkCourse(r *report, a *Account, c *course, pauses []time.Time, shown []*Incident) {
 	e := c.entry
 	if c.def == nil || e.ScheduledFor.Before(job.DefinedAt(c.def.ID).Add(apart)) {
 		return // it was due when its definition was made, and so has no deadline
@@ -165,7 +178,7 @@ func checkCourse(r *report, a *Account, c *course, pausedAt time.Time, shown []*
 			met = !c.succeeded.IsZero() && c.succeeded.Before(deadline.Add(-apart))
 		}
 		// A pause that nobody was told of yet need not keep an executor from it. It had no deadline after that.
-		missed = missed && (pausedAt.IsZero() || deadline.Before(pausedAt) || c.called.Before(pausedAt))
+		missed = missed && !slices.ContainsFunc(pauses, func(at time.Time) bool { return !deadline.Before(at) && !c.called.Before(at) && !e.NominalAt.After(at) })
 		switch {
 		case missed && !c.ended && of == nil && deadline.Add(toldWithin).Before(a.Until):
 			r.add("I13", e.JobID, "%s missed its deadline %s of %s (called %s, succeeded %s, dead %v), and a client is not shown that",

@@ -63,8 +63,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "what was given up is no dead letter", file: "services/retry-manager/settle.go",
-		from: "b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})\n\t\ts.metrics.gaveUp(e.Target.Host)\n\t}\n\tb.mark",
-		to:   "s.metrics.gaveUp(e.Target.Host)\n\t}\n\tb.mark",
+		from: "b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})\n\t\ts.metrics.gaveUp(e.Target.Host)\n\t\ts.end(b, e, false)",
+		to:   "s.metrics.gaveUp(e.Target.Host)\n\t\ts.end(b, e, false)",
 	},
 	{
 		name: "a bucket closes in which not everything is done", file: "services/bucket-loader/close.go",
