@@ -33,6 +33,7 @@ func TestUsersAreServedWhateverIsKilled(t *testing.T) {
 	f := newInstallation(t).fleet()
 	const jobs, lasts = 60, 90 * time.Second
 	u := f.users(jobs, lasts)
+	chain := f.chain(30)
 	time.Sleep(10 * time.Second)
 	for n, service := range []string{"scheduler-worker", "executor", "job-api", "bucket-loader", "retry-manager", "audit-writer"} {
 		victim := f.Member(service, n%2)
@@ -47,6 +48,7 @@ func TestUsersAreServedWhateverIsKilled(t *testing.T) {
 	overlaps := 0
 	f.check(func(a *ledger.Account) {
 		a.HotLost = true
+		f.wantChain(a, chain)
 		for i := range a.Events {
 			if a.Events[i].Disposition == job.DispositionSkippedOverlap {
 				overlaps++

@@ -46,7 +46,7 @@ func KeyOf(h http.Header) string {
 	return ""
 }
 
-// follows reports whether an execution follows another one: its calls have that one's instant, by the clock of whoever took that.
+// follows reports whether an execution follows another one. Its calls tell the instant of that one, and not when they were due.
 func follows(executionID string) bool {
 	ref, err := job.ParseExecutionID(executionID)
 	return err == nil && ref.Trigger == job.TriggerAfter

@@ -47,8 +47,8 @@ type family struct {
 	rows map[string]*job.Job
 }
 
-// follow writes the entries of the executions that follow those which have ended. They are claimed first, so that whoever settles the same events
-// again, or beside this one, writes the same rows. It costs a batch without such ends nothing.
+// follow writes the entries of what follows the executions that have ended. They are claimed first, so that another settler of the same events
+// writes the same rows. It costs a batch without such ends nothing.
 func (s *Service) follow(ctx context.Context, b *batch) error {
 	store := dependents.Store{Jobs: s.deps.Jobs, Settings: s.deps.Settings}
 	families := map[string]family{}
@@ -131,7 +131,7 @@ func (s *Service) followBy(ctx context.Context, store dependents.Store, end *end
 	if err != nil || claim == nil {
 		return nil, err
 	}
-	if claim.DefinitionID != d.ID { // whoever claimed it found another one in force
+	if claim.DefinitionID != d.ID { // another settler claimed it while another one was in force
 		if d, err = s.claimed(ctx, store, j, claim); err != nil || d == nil {
 			return nil, err
 		}

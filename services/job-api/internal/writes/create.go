@@ -61,15 +61,10 @@ func (ws *Writes) createAs(ctx context.Context, r *edge.Request, claim jobstore.
 			return edge.Response{}, err
 		}
 	}
-	if standing == nil {
-		if err := ws.findParents(ctx, r, "", nil, &j.Definition); err != nil {
-			return edge.Response{}, err
-		}
-	}
 	var resp edge.Response
 	if standing != nil {
 		resp, err = ws.deps.Reads.Answer(ctx, http.StatusCreated, standing)
-	} else {
+	} else if err = ws.findParents(ctx, r, "", nil, &j.Definition); err == nil {
 		resp, err = ws.accept(ctx, r, j, key != "" || j.Key != "", turn.again)
 	}
 	if err != nil {
