@@ -73,8 +73,15 @@ type Store struct{ Lists jobstore.Lists }
 
 func list(jobID string) string { return "notices/" + strconv.Itoa(bucket.Partition(jobID, Slices)) }
 
-// Owe puts a notice where it waits to be told.
+// Owe puts a notice where it waits to be told. A recovery that has not come yet waits from the latest failure on, also if an earlier one is found
+// again: a log may be read once more.
 func (s Store) Owe(ctx context.Context, n *Notice) error {
+	if n.AfterSuccess {
+		later, err := s.waitsFromLater(ctx, n)
+		if err != nil || later {
+			return err
+		}
+	}
 	value, err := json.Marshal(n)
 	if err != nil {
 		return err
@@ -83,6 +90,22 @@ func (s Store) Owe(ctx context.Context, n *Notice) error {
 		return fmt.Errorf("owe a notice of job %s: %w", n.JobID, err)
 	}
 	return nil
+}
+
+// waitsFromLater reports whether the same recovery waits already, from a later failure on.
+func (s Store) waitsFromLater(ctx context.Context, n *Notice) (bool, error) {
+	id := n.ID()
+	items, err := s.Lists.Items(ctx, list(n.JobID), strings.TrimSuffix(id, n.To), 2*job.MaxNotify) // those of the job's targets follow
+	if err != nil {
+		return false, fmt.Errorf("look for a notice of job %s: %w", n.JobID, err)
+	}
+	for _, i := range items {
+		var standing Notice
+		if i.Name == id && json.Unmarshal(i.Value, &standing) == nil {
+			return standing.At.After(n.At), nil
+		}
+	}
+	return false, nil
 }
 
 // Told marks a notice as told, and removes it. It may come again.

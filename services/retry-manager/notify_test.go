@@ -104,6 +104,20 @@ func TestFailureThatIsFollowedByAnAttemptIsNotTold(t *testing.T) {
 	}
 }
 
+// A log is read once more, and an earlier failure found again: what comes after the latest one is told all the same.
+func TestARecoveryWaitsFromTheLatestFailure(t *testing.T) {
+	f := newFixture(t)
+	f.tells(job.CauseDeadLetter, job.CauseRecovered)
+	early, late := f.last(false), f.last(false)
+	late.Outcome.Timeline.Completed = late.Outcome.Timeline.Completed.Add(time.Minute)
+	f.settled(early)
+	f.settled(late)
+	f.settled(early)
+	if at := f.owed()[job.CauseRecovered].At; !at.Equal(late.Outcome.Timeline.Completed) {
+		t.Errorf("the recovery waits from %s on, want %s", at, late.Outcome.Timeline.Completed)
+	}
+}
+
 // unowing are lists that take nothing.
 type unowing struct{ jobstore.Settings }
 
