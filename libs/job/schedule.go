@@ -93,6 +93,8 @@ type Schedule struct {
 	// Jitter is the largest delay by which this job's occurrences are moved. The delay is the same for all of them, unless the next
 	// occurrence is nearer.
 	Jitter time.Duration `json:"jitter,omitempty"`
+	// Spread is Jitter for the occurrences at a full hour of UTC alone; the others are not moved. A schedule has one of the two at most.
+	Spread time.Duration `json:"spread,omitempty"`
 
 	// After are the jobs that a job of ScheduleAfter follows, at least one and at most [MaxParents]: it is executed once for each execution of
 	// one of them or, with All, once for each occurrence of which all of them had one. An occurrence is named by its instant.

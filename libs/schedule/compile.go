@@ -11,6 +11,8 @@ const (
 	minEvery = time.Second
 	// maxJitter keeps an offset from reaching more than a year beyond the years for which instants are defined.
 	maxJitter = 366 * 24 * time.Hour
+	// maxSpread is the distance of what is spread.
+	maxSpread = time.Hour
 )
 
 // Compile checks a schedule and prepares it. The job id seeds the jitter and the values that H stands for, and nothing
@@ -89,6 +91,14 @@ func (p *Plan) compileJitter(s job.Schedule, f *faults) {
 	if s.Jitter < 0 || s.Jitter > maxJitter || s.Jitter%time.Millisecond != 0 {
 		f.add("jitter", "Use whole milliseconds from 0 to 366 days.")
 	}
+	p.spread = s.Spread.Milliseconds()
+	switch {
+	case s.Spread == 0:
+	case s.Spread < time.Second || s.Spread > maxSpread || s.Spread%time.Millisecond != 0:
+		f.add("spread_within", "Use whole milliseconds from 1 second to 1 hour.")
+	case s.Jitter != 0:
+		f.add("jitter", "Leave this out, or spread: both say by how much an occurrence may be moved.")
+	}
 }
 
 func checkDST(dst job.DST, f *faults) job.DST {
@@ -110,7 +120,7 @@ func checkDST(dst job.DST, f *faults) job.DST {
 }
 
 // checkForeign rejects members that belong to another type, because their author expects them to have an effect. The members that
-// any type may carry (zone, limits, jitter, DST policies) are let through.
+// any type may carry (zone, limits, jitter, spread, DST policies) are let through.
 func checkForeign(s job.Schedule, f *faults) {
 	if s.Type != job.ScheduleOneShot && !s.RunAt.IsZero() {
 		f.add("run_at", "Leave this out, or use type one_shot.")
@@ -155,7 +165,7 @@ func (p *Plan) compileAfter(s job.Schedule, f *faults) {
 	}
 	for name, set := range map[string]bool{
 		"timezone": s.Timezone != "", "dst": s.DST != job.DST{}, "start_at": !s.StartAt.IsZero(), "end_at": !s.EndAt.IsZero(),
-		"max_occurrences": s.MaxOccurrences != 0, "jitter": s.Jitter != 0,
+		"max_occurrences": s.MaxOccurrences != 0, "jitter": s.Jitter != 0, "spread_within": s.Spread != 0,
 	} {
 		if set {
 			f.add(name, "Leave this out: a job of type after has no instants of its own.")

@@ -71,6 +71,9 @@ func (p *Plan) limits(s job.Schedule) string {
 			text += fmt.Sprintf(", at most %d times", s.MaxOccurrences)
 		}
 	}
+	if s.Spread > 0 {
+		text += ", up to " + length(s.Spread) + " later at full hours"
+	}
 	if s.Jitter > 0 {
 		text += ", up to " + length(s.Jitter) + " later"
 	}

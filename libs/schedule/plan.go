@@ -18,6 +18,7 @@ type Plan struct {
 
 	zone   *zone
 	jitter int64  // milliseconds
+	spread int64  // the same, at full hours
 	seed   uint64 // hash of the job id
 }
 
@@ -30,13 +31,20 @@ func (p *Plan) First(from time.Time) (time.Time, bool) { return instant(p.first(
 // Prev returns the last nominal instant strictly before a time, or false if there is none.
 func (p *Plan) Prev(before time.Time) (time.Time, bool) { return instant(p.last(ceilMS(before) - 1)) }
 
-// ScheduledFor returns the instant at which a nominal instant of this job is due to fire. It is later by an offset in [0, jitter)
+// hour is an hour in milliseconds.
+const hour = 60 * 60 * 1000
+
+// ScheduledFor returns the instant at which a nominal instant of this job is due to fire. It is later by an offset in [0, jitter),
+// or [0, spread) at a full hour,
 // that is a hash of the job id, so the offset is the same for each occurrence and on every machine. If the next nominal instant is
 // nearer than the jitter, the hash is taken over the time until then: the result is before the next instant, and jobs stay spread
 // out instead of meeting just before it. The result may lie after end_at.
 func (p *Plan) ScheduledFor(nominal time.Time) time.Time {
 	at := floorMS(nominal)
 	spread := p.jitter
+	if at%hour == 0 {
+		spread = max(spread, p.spread)
+	}
 	if spread == 0 {
 		return toTime(at)
 	}

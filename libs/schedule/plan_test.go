@@ -213,3 +213,34 @@ func TestWrongSchedulesNameTheField(t *testing.T) {
 	}
 	compile(t, with(daily, func(s *job.Schedule) { s.EndAt = utc(t, "9999-12-31T23:59:59Z") }))
 }
+
+func TestSpreadMovesWhatIsAtAFullHourOnly(t *testing.T) {
+	s := cron("0,30 9-11 * * *", "Asia/Kolkata") // 03:30, 04:00 … UTC
+	s.Spread = 10 * time.Minute
+	moved := map[time.Duration]bool{}
+	for i := range 300 {
+		p, err := schedule.Compile(s, fmt.Sprint("job_", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var by []time.Duration
+		for _, at := range between(t, p, utc(t, "2026-03-01T00:00:00Z"), utc(t, "2026-03-03T00:00:00Z")) {
+			d := p.ScheduledFor(at).Sub(at)
+			switch {
+			case at.Minute() != 0 && d != 0:
+				t.Fatalf("%s was moved by %v", at, d)
+			case at.Minute() == 0:
+				by = append(by, d)
+			}
+		}
+		for _, d := range by {
+			if d != by[0] || d < 0 || d >= 10*time.Minute {
+				t.Fatalf("moved by %v", by)
+			}
+		}
+		moved[by[0].Truncate(time.Minute)] = true
+	}
+	if len(moved) != 10 {
+		t.Errorf("300 jobs lie in %d of 10 minutes", len(moved))
+	}
+}

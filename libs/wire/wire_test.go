@@ -60,7 +60,7 @@ func TestWhatWasEncodedIsDecodedEqual(t *testing.T) {
 			CatchUpWindow: time.Minute, MaxBackfill: 4, Overlap: job.OverlapSkip, Priority: "p", Precision: job.PrecisionPrecise,
 			Schedule: job.Schedule{
 				Type: job.ScheduleCron, RunAt: e.At, CronExpr: "c", Timezone: "z", DST: job.DST{Gap: "g", Fold: "f"}, Every: time.Hour,
-				StartAt: time.UnixMilli(0).UTC(), EndAt: e.At, MaxOccurrences: 5, Jitter: time.Second, After: []job.Parent{{JobID: "job_1", Named: "key:a", On: job.OnFailure}}, All: true,
+				StartAt: time.UnixMilli(0).UTC(), EndAt: e.At, MaxOccurrences: 5, Jitter: time.Second, Spread: time.Minute, After: []job.Parent{{JobID: "job_1", Named: "key:a", On: job.OnFailure}}, All: true,
 			},
 		},
 	}

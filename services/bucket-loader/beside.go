@@ -6,12 +6,14 @@ import (
 
 	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/bulk"
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/forecast"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/tell"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/watch"
 )
 
-// audit audits the schedules, carries operations out, watches deadlines and tells owners, and returns a function that ends that and waits for it.
+// audit audits the schedules, carries operations out, forecasts, watches deadlines and tells owners, and returns a function that ends that and waits
+// for it.
 func (s *Service) audit(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &s.deps
@@ -26,6 +28,11 @@ func (s *Service) audit(ctx context.Context) (end func()) {
 		Hot: d.Hot, Log: d.Log, Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.operations, Mine: s.audits.Load,
 	}
 	running.Go(func() { b.Run(ctx) })
+	f := &forecast.Forecaster{
+		Config: s.cfg.Forecast, Jobs: d.Jobs, Pending: d.Pending, Lists: d.Settings, Partitions: s.cfg.Partitions, Clock: d.Clock,
+		Logger: d.Logger, Metrics: s.metrics.forecast, Mine: s.audits.Load,
+	}
+	running.Go(func() { f.Run(ctx) })
 	w := &watch.Watchdog{
 		Config: watch.DefaultConfig(), Jobs: d.Jobs, Pending: d.Pending, History: d.History, Settings: d.Settings, Hot: d.Hot, Records: d.Records,
 		Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.watch,

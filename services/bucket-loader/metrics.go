@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/bulk"
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/forecast"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/tell"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/watch"
@@ -18,13 +19,14 @@ type metrics struct {
 	oldestDue  prometheus.Gauge
 	schedules  *schedules.Metrics
 	operations *bulk.Metrics
+	forecast   *forecast.Metrics
 	watch      *watch.Metrics
 	tell       *tell.Metrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		schedules: schedules.NewMetrics(reg), operations: bulk.NewMetrics(reg), watch: watch.NewMetrics(reg), tell: tell.NewMetrics(reg),
+		schedules: schedules.NewMetrics(reg), operations: bulk.NewMetrics(reg), forecast: forecast.NewMetrics(reg), watch: watch.NewMetrics(reg), tell: tell.NewMetrics(reg),
 		staged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "minutehand_bucket_loader_staged_entries_total", Help: "Entries added to hot buckets by staging.",
 		}),

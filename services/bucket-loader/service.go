@@ -28,6 +28,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/services/bucket-loader/internal/forecast"
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/schedules"
 )
 
@@ -56,6 +57,8 @@ type Config struct {
 	// Schedules are the settings of the schedule audit, Partitions the count with which the stores were set up.
 	Schedules  schedules.Config
 	Partitions int
+	// Forecast are the settings of what is planned.
+	Forecast forecast.Config
 	// AllowPrivateTargets lets owners be told who are at loopback and private addresses.
 	AllowPrivateTargets bool
 }
@@ -65,7 +68,7 @@ func DefaultConfig() Config {
 	return Config{
 		Ahead: time.Hour, Tick: time.Second, NearBefore: 15 * time.Second, CloseSweepAfter: 15 * time.Second,
 		CloseAfter: jobstore.ClosesAfter, PutBackWait: 10 * time.Second, MaxCandidates: 50_000, Page: 500,
-		Parallel: 32, Schedules: schedules.DefaultConfig(),
+		Parallel: 32, Schedules: schedules.DefaultConfig(), Forecast: forecast.DefaultConfig(),
 	}
 }
 
@@ -83,6 +86,8 @@ func (c Config) Validate() error {
 		"close after must be at least 5m, on which late writers rely, and close sweep after over 0")
 	check(c.Schedules.Rate > 0 && c.Schedules.Page > 0 && c.Schedules.Page <= maxPage && c.Schedules.MaxRows > 0 && c.Schedules.LookAgain >= 2*clock.MaxDifference,
 		"rate, page and max rows of the schedule audit must be over 0, the page at most 500, look again at least twice what clocks differ")
+	check(c.Forecast.Rows > 0 && c.Forecast.Instants > 0 && c.Forecast.Pause > 0 && c.Forecast.Page > 0,
+		"rows, instants, pause and page of the forecast must be over 0")
 	check(c.PutBackWait > 0 && c.MaxCandidates > 0 && c.Page > 0 && c.Parallel > 0,
 		"put-back wait, max candidates, page and parallel must be over 0")
 	return errors.Join(errs...)

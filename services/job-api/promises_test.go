@@ -190,7 +190,7 @@ func TestEveryOperationOnAStoreThatIsAwayAnswers503(t *testing.T) {
 			t.Errorf("%s: headers %v", op.id, h)
 		}
 	}
-	if tried != 39 {
+	if tried != 40 {
 		t.Errorf("%d operations were tried", tried)
 	}
 }

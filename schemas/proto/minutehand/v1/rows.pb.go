@@ -43,6 +43,7 @@ type Schedule struct {
 	// The jobs that it follows, and whether all of them must have had the occurrence.
 	After         []*Parent `protobuf:"bytes,12,rep,name=after,proto3" json:"after,omitempty"`
 	All           bool      `protobuf:"varint,13,opt,name=all,proto3" json:"all,omitempty"`
+	SpreadMs      int64     `protobuf:"varint,14,opt,name=spread_ms,json=spreadMs,proto3" json:"spread_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -166,6 +167,13 @@ func (x *Schedule) GetAll() bool {
 		return x.All
 	}
 	return false
+}
+
+func (x *Schedule) GetSpreadMs() int64 {
+	if x != nil {
+		return x.SpreadMs
+	}
+	return 0
 }
 
 // A job that another one follows, how its client named it, and at which ends.
@@ -820,7 +828,7 @@ var File_minutehand_v1_rows_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_rows_proto_rawDesc = "" +
 	"\n" +
-	"\x18minutehand/v1/rows.proto\x12\rminutehand.v1\x1a\x17minutehand/v1/log.proto\"\xbe\x03\n" +
+	"\x18minutehand/v1/rows.proto\x12\rminutehand.v1\x1a\x17minutehand/v1/log.proto\"\xdb\x03\n" +
 	"\bSchedule\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1f\n" +
 	"\trun_at_ms\x18\x02 \x01(\x03H\x00R\arunAtMs\x88\x01\x01\x12\x1b\n" +
@@ -835,7 +843,8 @@ const file_minutehand_v1_rows_proto_rawDesc = "" +
 	" \x01(\x03R\x0emaxOccurrences\x12\x1b\n" +
 	"\tjitter_ms\x18\v \x01(\x03R\bjitterMs\x12+\n" +
 	"\x05after\x18\f \x03(\v2\x15.minutehand.v1.ParentR\x05after\x12\x10\n" +
-	"\x03all\x18\r \x01(\bR\x03allB\f\n" +
+	"\x03all\x18\r \x01(\bR\x03all\x12\x1b\n" +
+	"\tspread_ms\x18\x0e \x01(\x03R\bspreadMsB\f\n" +
 	"\n" +
 	"_run_at_msB\x0e\n" +
 	"\f_start_at_msB\f\n" +

@@ -48,6 +48,11 @@ func (m *Schedule) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.SpreadMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SpreadMs))
+		i--
+		dAtA[i] = 0x70
+	}
 	if m.All {
 		i--
 		if m.All {
@@ -780,6 +785,9 @@ func (m *Schedule) SizeVT() (n int) {
 	if m.All {
 		n += 2
 	}
+	if m.SpreadMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.SpreadMs))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1399,6 +1407,25 @@ func (m *Schedule) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.All = bool(v != 0)
+		case 14:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SpreadMs", wireType)
+			}
+			m.SpreadMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.SpreadMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

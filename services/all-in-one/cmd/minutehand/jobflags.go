@@ -22,6 +22,7 @@ type jobFlags struct {
 	EndAt         string            `help:"Not from this instant on." placeholder:"RFC3339" group:"When:"`
 	Occurrences   int               `name:"max-occurrences" help:"This often at most." placeholder:"N" group:"When:"`
 	Jitter        string            `help:"Spread each occurrence over this long." placeholder:"30s" group:"When:"`
+	Spread        string            `help:"Move occurrences at full hours, where most jobs are, by a time of the job's own within this long." placeholder:"10m" group:"When:"`
 	URL           string            `name:"url" help:"Webhook to call." placeholder:"URL" group:"What:"`
 	Method        string            `help:"Method of the call; POST if there is none." placeholder:"METHOD" group:"What:"`
 	Body          string            `help:"JSON body of the call." placeholder:"JSON" group:"What:"`
@@ -63,7 +64,7 @@ func (f *jobFlags) apply(job map[string]any) error {
 	if given > 1 {
 		return errors.New("give only one of --delay, --run-at, --cron, --every and --after")
 	}
-	set(job, "after_mode", f.AfterMode, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter,
+	set(job, "after_mode", f.AfterMode, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter, "spread", auto(f.Spread), "spread_within", f.Spread,
 		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision, "owner", f.Owner, "idempotency_key_template", f.KeyTemplate)
 	if f.Occurrences != 0 {
 		job["max_occurrences"] = f.Occurrences
@@ -138,4 +139,12 @@ func notify(byCause map[string]string) (list []any) {
 		list = append(list, map[string]any{"on": byURL[url], "target": map[string]any{"kind": "http_webhook", "url": url}})
 	}
 	return list
+}
+
+// auto returns the spread of a job that may be moved within a time; "" for none.
+func auto(within string) string {
+	if within == "" {
+		return ""
+	}
+	return "auto"
 }

@@ -28,6 +28,7 @@ type cli struct {
 	Occurrences occurrencesCmd    `cmd:"" help:"Account for each instant that a job's schedule names."`
 	Operations  operationsCmd     `cmd:"" help:"Look at backfills and replays, pause and cancel them."`
 	Incidents   incidentsCmd      `cmd:"" help:"Show where jobs missed their deadlines."`
+	Forecast    forecastCmd       `cmd:"" help:"Show how many fires are planned, minute by minute, for the next 24 hours."`
 	Audit       auditCmd          `cmd:"" help:"List the instants of which nothing is on record, over all jobs."`
 	Schedule    scheduleCmd       `cmd:"" help:"Preview schedules."`
 	TZData      tzdataCmd         `cmd:"" name:"tzdata" help:"Say which jobs other time zone data moves, and move them."`

@@ -200,6 +200,7 @@ type zonedJob struct {
 	StartAt     time.Time `json:"start_at"`
 	EndAt       time.Time `json:"end_at"`
 	Jitter      string    `json:"jitter"`
+	Spread      string    `json:"spread_within"`
 	EffectiveAt time.Time `json:"effective_at"`
 	NextRunAt   time.Time `json:"next_run_at"`
 }
@@ -222,7 +223,10 @@ func zonedJobOf(item map[string]any) (*zonedJob, error) {
 
 func (j *zonedJob) schedule() job.Schedule {
 	jitter, _ := time.ParseDuration(j.Jitter) // "" is none
-	return job.Schedule{Type: job.ScheduleCron, CronExpr: j.CronExpr, Timezone: j.Timezone, DST: j.DST, StartAt: j.StartAt, EndAt: j.EndAt, Jitter: jitter}
+	spread, _ := time.ParseDuration(j.Spread)
+	return job.Schedule{
+		Type: job.ScheduleCron, CronExpr: j.CronExpr, Timezone: j.Timezone, DST: j.DST, StartAt: j.StartAt, EndAt: j.EndAt, Jitter: jitter, Spread: spread,
+	}
 }
 
 var errOldData = errors.New("the API plans it by the old data; start all processes with --tzdata and the new")

@@ -48,7 +48,7 @@ func (c *updateCmd) Run(ctx context.Context) error {
 	if patch["type"] != nil { // what another kind of schedule had is not this one's
 		others := []string{"delay", "run_at", "cron_expr", "every", "after", "after_mode"}
 		if patch["type"] == "after" {
-			others = append(others, "timezone", "dst", "start_at", "end_at", "max_occurrences", "jitter")
+			others = append(others, "timezone", "dst", "start_at", "end_at", "max_occurrences", "jitter", "spread", "spread_within")
 		}
 		for _, member := range others {
 			if _, ok := patch[member]; !ok {

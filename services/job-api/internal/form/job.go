@@ -26,6 +26,8 @@ type Schedule struct {
 	EndAt          *time.Time       `json:"end_at,omitempty"`
 	MaxOccurrences Whole            `json:"max_occurrences,omitempty"`
 	Jitter         *duration        `json:"jitter,omitempty"`
+	Spread         string           `json:"spread,omitempty"`
+	SpreadWithin   *duration        `json:"spread_within,omitempty"`
 	After          []parent         `json:"after,omitempty"`
 	AfterMode      string           `json:"after_mode,omitempty"`
 }
@@ -41,6 +43,9 @@ const (
 	modeAny = "any"
 	modeAll = "all"
 )
+
+// spreadAuto lets occurrences at full hours be moved.
+const spreadAuto = "auto"
 
 // target holds the members of a target.
 type target struct {
@@ -95,6 +100,9 @@ func (b *Schedule) resolve(now time.Time) job.Schedule {
 		Type: b.Type, CronExpr: b.CronExpr, Timezone: b.Timezone, MaxOccurrences: int(b.MaxOccurrences),
 		RunAt: instantOf(b.RunAt), StartAt: instantOf(b.StartAt), EndAt: instantOf(b.EndAt),
 		Every: durationOf(b.Every, 0), Jitter: durationOf(b.Jitter, 0),
+	}
+	if b.Spread == spreadAuto {
+		s.Spread = durationOf(b.SpreadWithin, 0)
 	}
 	if b.DST != nil {
 		s.DST = *b.DST

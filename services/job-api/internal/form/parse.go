@@ -80,6 +80,9 @@ func (l *faultList) schedule(b *Schedule, s job.Schedule, now time.Time) {
 		return
 	}
 	l.after(b)
+	l.add(b.Spread == "" || b.SpreadWithin != nil, "/spread_within", "required", "Say within which time an occurrence may be moved, 10m for instance.")
+	l.add(b.Spread != "" || b.SpreadWithin == nil, "/spread", "required", "Set it to auto, or leave spread_within out.")
+	l.add(b.SpreadWithin == nil || *b.SpreadWithin != 0, "/spread_within", "spread", "Use whole milliseconds from 1 second to 1 hour.")
 	_, err := schedule.Compile(s, "")
 	for _, f := range edge.ScheduleFaults(err) {
 		if f.Pointer == "/run_at" && b.Delay != nil {

@@ -52,6 +52,9 @@ func Of(j *job.Job) Job {
 	if s.Jitter > 0 {
 		b.Jitter = text(s.Jitter)
 	}
+	if s.Spread > 0 {
+		b.Spread, b.SpreadWithin = spreadAuto, text(s.Spread)
+	}
 	if s.DST != (job.DST{}) {
 		b.DST = &s.DST
 	}

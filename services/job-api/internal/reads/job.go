@@ -28,6 +28,16 @@ type Job struct {
 	CreatedAt    time.Time  `json:"created_at"`
 	UpdatedAt    time.Time  `json:"updated_at"`
 	form.Job
+	Warnings []Warning `json:"warnings,omitempty"`
+}
+
+// Warning is told with a job that was created although something about it may not be meant.
+type Warning struct {
+	Code    string `json:"code"`
+	Pointer string `json:"pointer"`
+	Message string `json:"message"`
+	// Offset is by how many minutes to move the schedule to a calmer one.
+	Offset int64 `json:"offset_minutes,omitempty"`
 }
 
 // Answer returns the answer that shows a job, with the headers that belong to it and to the status.

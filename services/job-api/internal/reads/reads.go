@@ -32,8 +32,8 @@ func (rs *Reads) Operations() map[string]edge.Operation {
 	return map[string]edge.Operation{
 		"getJob": rs.getJob, "listJobs": rs.listJobs, "getExecution": rs.getExecution, "listExecutions": rs.listExecutions,
 		"listDeadLetters": rs.listDeadLetters, "getDispatch": rs.getDispatch, "previewSchedule": rs.previewSchedule,
-		"listOccurrences": rs.listOccurrences,
-		"getOperation":    rs.getOperation, "listOperations": rs.listOperations,
+		"listOccurrences": rs.listOccurrences, "getForecast": rs.getForecast,
+		"getOperation": rs.getOperation, "listOperations": rs.listOperations,
 		"listIncidents": rs.listIncidents, "listJobChanges": rs.listJobChanges, "listChanges": rs.listChanges,
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dependents"
+	"github.com/minutehand/minutehand/libs/forecast"
 	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
@@ -328,6 +329,9 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 		return fmt.Errorf("remove the listings of tenant %s: %w", t.Name, err)
 	}
 	if err := (incidents.Store{Lists: r.Settings}).Forget(ctx, t.Number, r.Clock.Now()); err != nil {
+		return err
+	}
+	if err := (forecast.Store{Lists: r.Settings}).Forget(ctx, t.Number); err != nil {
 		return err
 	}
 	err = (&operations.Store{Settings: r.Settings, Recorder: r.Change.Recorder}).Forget(ctx, t.Number)

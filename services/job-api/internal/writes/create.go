@@ -17,6 +17,7 @@ import (
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
+	"github.com/minutehand/minutehand/services/job-api/internal/reads"
 )
 
 // createJob accepts a job, in the order of step 1 in services/README.md: claim, entry, job row, answer, write-through.
@@ -182,8 +183,17 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 			}
 		}
 		ws.Near(ctx, entries)
-		return ws.deps.Reads.Answer(ctx, http.StatusCreated, &j)
+		return ws.created(ctx, &j, series)
 	}
+}
+
+// created answers with a new job, and with what its client may want to know of it.
+func (ws *Writes) created(ctx context.Context, j *job.Job, series *occurrence.Series) (edge.Response, error) {
+	resp, err := ws.deps.Reads.Answer(ctx, http.StatusCreated, j)
+	if body, ok := resp.Body.(*reads.Job); ok && err == nil {
+		body.Warnings = ws.crowds.warn(ctx, series, body.NextRunAt, ws.deps.Clock.Now())
+	}
+	return resp, err
 }
 
 // list lets a job be found by those who watch its deadlines, and by those whose jobs it follows, before its row is written: if that never

@@ -18,6 +18,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/forecast"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
@@ -75,6 +76,7 @@ type Writes struct {
 	behind behind
 	// hotAgain is when answers wait for the hot tier again, in nanoseconds since the Unix epoch.
 	hotAgain atomic.Int64
+	crowds   crowds
 }
 
 // New returns the operations; Run must be called once for them to be complete.
@@ -83,6 +85,7 @@ func New(cfg Config, deps Deps) *Writes {
 		cfg: cfg, deps: deps, change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops, Recorder: deps.Recorder},
 		holding: make(chan struct{}, max(cfg.MaxHolding, 1)), stopping: make(chan struct{}),
 		notThrough: make(chan job.Entry, cfg.MaxWriteThroughs), behind: behind{some: make(chan struct{}, 1)},
+		crowds: crowds{store: forecast.Store{Lists: deps.Settings}, clock: deps.Clock},
 	}
 }
 

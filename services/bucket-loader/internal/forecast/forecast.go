@@ -1,0 +1,357 @@
+// Package forecast counts, again and again, what is planned for each minute of the next 24 hours.
+//
+// It promises: a pass reads the pending entries of partitions in a random order, with the rows of their jobs, and stops after the partition
+// with which it has read Config.Rows of them; so it costs the same however many jobs there are, unless one partition alone holds more. It
+// holds one page of rows and the tables in memory. It writes nothing but the forecast, and nothing depends on it.
+//
+// Each entry that is not done is one planned fire. From the entry of a schedule the instants after it follow. A schedule goes on while the
+// buckets are read, in the order of time, so a reader may meet several of its entries. It counts the one that was ahead, and whose
+// predecessor was not, when the pass over the partition began. Where it meets none ahead, the schedule is behind, and it counts the last one.
+package forecast
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/forecast"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/schedule"
+)
+
+// Config holds what an operator may change.
+type Config struct {
+	// Rows and Instants are how many rows a pass reads, and how many instants it computes, before it begins no further partition.
+	Rows, Instants int
+	// Pause is the shortest time from the end of a pass to the next.
+	Pause time.Duration
+	// Page is how many rows are read together.
+	Page int
+}
+
+// DefaultConfig returns the settings of a forecaster that was given none.
+func DefaultConfig() Config {
+	return Config{Rows: 200_000, Instants: 20_000_000, Pause: 30 * time.Second, Page: 500}
+}
+
+const (
+	// rest is for how many times as long as a page took nothing is read, restBetween the same for a pass: at most a fiftieth of the time is
+	// spent on forecasts.
+	rest, restBetween = 4, 50
+	// mostRest bounds the rest after one page.
+	mostRest = time.Second
+	// mostBehind bounds the schedules of a partition that are behind, or whose occurrence is in progress, at once. More are not counted.
+	mostBehind = 100_000
+	// lookEvery is the pause before a pass is tried again, and before the forecaster asks again whether it is to begin.
+	lookEvery = 5 * time.Second
+)
+
+// Forecaster makes forecasts. Two at a time do work twice.
+type Forecaster struct {
+	Config
+	Jobs       jobstore.Jobs
+	Pending    jobstore.Pending
+	Lists      jobstore.Lists
+	Partitions int
+	Clock      clock.Clock
+	Logger     *slog.Logger
+	Metrics    *Metrics
+	// Mine reports whether this process is the one that is to do it.
+	Mine func() bool
+}
+
+// Metrics counts what a forecaster does.
+type Metrics struct {
+	rows, passes prometheus.Counter
+	share        prometheus.Gauge
+}
+
+// NewMetrics registers the metrics; reg may be nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		rows: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_bucket_loader_forecast_rows_total", Help: "Rows of entries that were read for forecasts.",
+		}),
+		passes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "minutehand_bucket_loader_forecasts_total", Help: "Forecasts that were made.",
+		}),
+		share: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "minutehand_bucket_loader_forecast_share_ratio", Help: "Share of the partitions that the last forecast has read.",
+		}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.rows, m.passes, m.share)
+	}
+	return m
+}
+
+// Run makes forecasts until ctx ends.
+func (f *Forecaster) Run(ctx context.Context) {
+	for pause := lookEvery; run.Sleep(ctx, pause) == nil; {
+		pause = lookEvery
+		if !f.Mine() {
+			continue
+		}
+		busy, err := f.Pass(ctx)
+		if err == nil {
+			pause = max(f.Pause, restBetween*busy)
+		} else if ctx.Err() == nil {
+			f.Logger.Warn("cannot forecast what is planned, it is tried again", "error", err)
+		}
+	}
+}
+
+// pass is one pass over partitions.
+type pass struct {
+	*Forecaster
+	from    int64
+	all     *forecast.Table
+	tenants map[job.Tenant]*forecast.Table
+	others  bool
+	// rows and instants are what was read and computed; busy is for how long.
+	rows, instants int
+	busy           time.Duration
+	// began is when the pass over the present partition began, behind the entries that were due by then and are not done, by job.
+	began  time.Time
+	behind map[string]head
+}
+
+// head is the entry from which a schedule goes on.
+type head struct {
+	series *occurrence.Series
+	entry  *job.Entry
+}
+
+// Pass makes a forecast and stores it. It returns how long it was busy.
+func (f *Forecaster) Pass(ctx context.Context) (busy time.Duration, err error) {
+	now := f.Clock.Now()
+	p := &pass{Forecaster: f, from: job.Minute(now) + 1, tenants: map[job.Tenant]*forecast.Table{}}
+	p.all = forecast.NewTable(p.from)
+	order := rand.New(rand.NewPCG(uint64(now.UnixNano()), 0)).Perm(f.Partitions)
+	read := 0
+	for ; read < len(order) && (p.rows < f.Rows && p.instants < f.Instants || read == 0); read++ {
+		if err := p.read(ctx, order[read]); err != nil {
+			return p.busy, err
+		}
+	}
+	asOf := job.Instant(now)
+	all := p.all.Estimate(asOf, read, f.Partitions)
+	all.Others = p.others
+	of := make(map[job.Tenant]*forecast.Forecast, len(p.tenants))
+	for tenant, t := range p.tenants {
+		e := t.Estimate(asOf, read, f.Partitions)
+		of[tenant] = &e
+	}
+	if err := (forecast.Store{Lists: f.Lists}).Put(ctx, &all, of); err != nil {
+		return p.busy, err
+	}
+	f.Metrics.passes.Inc()
+	f.Metrics.share.Set(float64(read) / float64(f.Partitions))
+	return p.busy, nil
+}
+
+// read counts what a partition holds.
+func (p *pass) read(ctx context.Context, partition int) error {
+	p.began, p.behind = p.Clock.Now(), map[string]head{}
+	minute, err := p.Pending.LowWater(ctx, partition)
+	if err != nil {
+		return fmt.Errorf("read the low-water mark of partition %d: %w", partition, err)
+	}
+	end := p.from + forecast.Minutes
+	for ; minute < end; minute++ {
+		found, err := p.bucket(ctx, partition, minute)
+		if err != nil {
+			return err
+		}
+		if found {
+			continue
+		}
+		next, ok, err := p.Pending.FirstOpen(ctx, partition, minute+1, end)
+		if err != nil {
+			return fmt.Errorf("look for buckets of partition %d: %w", partition, err)
+		}
+		if !ok {
+			break
+		}
+		minute = next - 1
+	}
+	for _, h := range p.behind {
+		p.follow(h)
+	}
+	p.busy += p.Clock.Since(p.began)
+	return nil
+}
+
+// bucket counts what a bucket holds, and reports whether it holds anything.
+func (p *pass) bucket(ctx context.Context, partition int, minute int64) (found bool, err error) {
+	var after *job.Locator
+	for {
+		turn := p.Clock.Now()
+		rows, err := p.Pending.Scan(ctx, partition, minute, after, p.Page)
+		if err != nil {
+			return false, fmt.Errorf("read a bucket of partition %d: %w", partition, err)
+		}
+		if err := p.count(ctx, rows); err != nil {
+			return false, err
+		}
+		p.rows += len(rows)
+		p.Metrics.rows.Add(float64(len(rows)))
+		found = found || len(rows) > 0
+		if took := p.Clock.Since(turn); len(rows) > 0 && took > 0 {
+			tired := min(rest*took, mostRest)
+			if err := run.Sleep(ctx, tired); err != nil {
+				return false, err
+			}
+			p.busy -= tired
+		}
+		if len(rows) < p.Page {
+			return found, nil
+		}
+		last := rows[len(rows)-1].Locator
+		after = &last
+	}
+}
+
+// count counts the rows of a page.
+func (p *pass) count(ctx context.Context, rows []job.PendingRow) error {
+	var ids []string
+	asked := map[string]bool{}
+	for i := range rows {
+		if r := &rows[i]; p.counts(r) && !asked[r.JobID] {
+			asked[r.JobID], ids = true, append(ids, r.JobID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	jobs := make(map[string]*job.Job, len(ids))
+	for len(ids) > 0 {
+		n := min(len(ids), jobstore.MaxGetMany)
+		some, err := p.Jobs.GetMany(ctx, ids[:n])
+		if err != nil {
+			return fmt.Errorf("read the jobs of %d entries: %w", len(rows), err)
+		}
+		for id, j := range some {
+			jobs[id] = j
+		}
+		ids = ids[n:]
+	}
+	for i := range rows {
+		if r := &rows[i]; p.counts(r) && jobs[r.JobID] != nil {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			p.plan(r, jobs[r.JobID])
+		}
+	}
+	return nil
+}
+
+// counts reports whether a row may be a planned fire, or lead to some. The entry of a schedule that was ahead does so though it is done by now.
+func (p *pass) counts(r *job.PendingRow) bool {
+	return r.Trigger != job.TriggerChange && (!r.Done || r.Attended() && r.DueAt.After(p.began))
+}
+
+// plan counts what is planned of a row, and of what follows from it, as its job is now.
+func (p *pass) plan(r *job.PendingRow, j *job.Job) {
+	state := j.State()
+	if j.Deleted || state.Judge(&r.Entry, time.Time{}) != job.VerdictProceed || state.Stops(r.ExecutionID) {
+		return
+	}
+	if !r.FirstOfSchedule() || r.Chained || j.Definition.Schedule.Type == job.ScheduleOneShot {
+		if !r.Done {
+			p.add(j.Tenant, job.Minute(r.DueAt), 1)
+		}
+		return
+	}
+	plan, err := schedule.Compile(j.Definition.Schedule, j.ID)
+	if err != nil {
+		return // a later release wrote it
+	}
+	h := head{&occurrence.Series{JobID: j.ID, Tenant: j.Tenant, Def: &j.Definition, Plan: plan}, &r.Entry}
+	if !r.DueAt.After(p.began) {
+		if len(p.behind) < mostBehind {
+			p.behind[j.ID] = h
+		}
+		return
+	}
+	if last, ok := h.series.Prev(r.NominalAt); ok && r.Ordinal > j.Definition.FirstOrdinal && plan.ScheduledFor(last).After(p.began) {
+		return // that one was ahead, too; it was counted, or what is behind will be
+	}
+	delete(p.behind, j.ID)
+	p.follow(h)
+}
+
+// add counts fires of one job in a minute.
+func (p *pass) add(tenant job.Tenant, minute int64, n int) {
+	p.all.Add(minute, n)
+	if t := p.of(tenant); t != nil {
+		t.Add(minute, n)
+	}
+	p.instants++
+}
+
+// follow counts an entry of a schedule, and the instants after it up to the end of the forecast.
+func (p *pass) follow(h head) {
+	s, at, ordinal, begin := h.series, h.entry.NominalAt, h.entry.Ordinal, job.MinuteStart(p.from)
+	most, end := s.Def.Schedule.MaxOccurrences, p.from+forecast.Minutes
+	if next, ok := firstDue(s, at, begin); !ok {
+		return
+	} else if next.After(at) {
+		if most > 0 {
+			ordinal += s.Plan.Count(at, next, most+1)
+		}
+		at = next
+	}
+	minute, n := int64(0), 0 // fires of one minute are counted together
+	for ok := true; ok && (most == 0 || ordinal <= most); ordinal++ {
+		due := job.Minute(s.Plan.ScheduledFor(at))
+		if due >= end {
+			break
+		}
+		if due != minute && n > 0 {
+			p.add(s.Tenant, minute, n)
+			n = 0
+		}
+		minute, n = due, n+1
+		p.instants++
+		at, ok = s.Plan.Next(at)
+	}
+	if n > 0 {
+		p.add(s.Tenant, minute, n)
+	}
+}
+
+// firstDue returns the first instant of a schedule, not before at, that is due at begin or later. What is behind by then is late, and skipped or
+// made up for before the forecast begins.
+func firstDue(s *occurrence.Series, at, begin time.Time) (time.Time, bool) {
+	if !s.Plan.ScheduledFor(at).Before(begin) {
+		return at, true
+	}
+	if last, ok := s.Plan.Prev(begin); ok && last.After(at) && !s.Plan.ScheduledFor(last).Before(begin) {
+		return last, true
+	}
+	return s.Plan.First(begin)
+}
+
+// of returns the table of a tenant; nil if it has none of its own.
+func (p *pass) of(tenant job.Tenant) *forecast.Table {
+	t := p.tenants[tenant]
+	switch {
+	case t != nil:
+	case len(p.tenants) < forecast.MaxTenants:
+		t = forecast.NewTable(p.from)
+		p.tenants[tenant] = t
+	default:
+		p.others = true
+	}
+	return t
+}

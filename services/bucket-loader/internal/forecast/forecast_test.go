@@ -1,0 +1,347 @@
+package forecast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/bubble"
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/forecast"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/schedule"
+)
+
+const partitions = 8
+
+// fixture is a forecaster on embedded adapters in memory.
+type fixture struct {
+	*Forecaster
+	t    *testing.T
+	jobs int
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	db, err := embedded.Open(embedded.Options{Dir: "/data", FS: vfs.NewMem(), Partitions: partitions, SetupMinute: job.Minute(time.Now())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &fixture{t: t, Forecaster: &Forecaster{
+		Config: DefaultConfig(), Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), Lists: embedded.NewSettings(db), Partitions: partitions,
+		Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Mine: func() bool { return true },
+	}}
+}
+
+func (f *fixture) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// register creates a job with its first entry, which it returns.
+func (f *fixture) register(s job.Schedule, change func(j *job.Job)) (*job.Job, job.Entry) {
+	f.t.Helper()
+	now := job.Instant(time.Now())
+	f.jobs++
+	j := job.Job{
+		ID: fmt.Sprintf("%s01M7ZJW5E6D77SAJPX%08d", job.JobPrefix, f.jobs), Tenant: 1, Status: job.StatusActive, Version: 1, CreatedAt: now, UpdatedAt: now,
+		Definition: job.Definition{ID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", EffectiveAt: now, FirstOrdinal: 1, Schedule: s, CatchUpWindow: time.Minute},
+	}
+	if change != nil {
+		change(&j)
+	}
+	e, ok := f.series(&j).First(bucket.Partition(j.ID, partitions), now)
+	if !ok {
+		f.t.Fatalf("no occurrence of %+v", s)
+	}
+	f.must(f.Pending.Put(f.t.Context(), []job.Entry{e}))
+	f.must(f.Jobs.Create(f.t.Context(), j, true))
+	return &j, e
+}
+
+func (f *fixture) series(j *job.Job) *occurrence.Series {
+	f.t.Helper()
+	plan, err := schedule.Compile(j.Definition.Schedule, j.ID)
+	f.must(err)
+	return &occurrence.Series{JobID: j.ID, Tenant: j.Tenant, Def: &j.Definition, Plan: plan}
+}
+
+// next writes what follows from an entry, as a worker does that takes it.
+func (f *fixture) next(j *job.Job, e job.Entry) job.Entry {
+	f.t.Helper()
+	s := f.series(j)
+	next, ok := s.Successor(&e, s.OnTime(&e), job.Instant(time.Now()))
+	if !ok {
+		f.t.Fatal("the schedule has ended")
+	}
+	f.must(f.Pending.Put(f.t.Context(), []job.Entry{next}))
+	return next
+}
+
+// planned makes a forecast and returns what it says of the minutes [from, to) from now on, for all and for a tenant.
+func (f *fixture) planned(tenant job.Tenant, from, to int64) (all, of int) {
+	f.t.Helper()
+	_, err := f.Pass(f.t.Context())
+	f.must(err)
+	store := forecast.Store{Lists: f.Lists}
+	got, err := store.All(f.t.Context())
+	f.must(err)
+	own, err := store.Of(f.t.Context(), tenant)
+	f.must(err)
+	if !got.Exact() || !own.Exact() {
+		f.t.Fatalf("%d of %d partitions were read", got.Read, got.Of)
+	}
+	now := job.Minute(time.Now())
+	all, _ = got.Sum(now+from, now+to)
+	of, _ = own.Sum(now+from, now+to)
+	return all, of
+}
+
+// want fails unless the minutes [from, to) from now on have so many fires.
+func (f *fixture) want(from, to int64, n int) {
+	f.t.Helper()
+	if all, _ := f.planned(1, from, to); all != n {
+		f.t.Errorf("%d fires planned in the minutes %d to %d from now on, want %d", all, from, to, n)
+	}
+}
+
+func cron(expr string) job.Schedule { return job.Schedule{Type: job.ScheduleCron, CronExpr: expr} }
+
+func every(d time.Duration) job.Schedule {
+	return job.Schedule{Type: job.ScheduleInterval, Every: d, StartAt: job.Instant(time.Now()).Add(d)}
+}
+
+func once(in time.Duration) job.Schedule {
+	return job.Schedule{Type: job.ScheduleOneShot, RunAt: job.Instant(time.Now()).Add(in)}
+}
+
+const day = forecast.Minutes
+
+func TestEachKindOfScheduleIsCountedInItsMinutes(t *testing.T) {
+	limited := cron("* * * * *")
+	limited.MaxOccurrences = 10
+	ends := cron("* * * * *")
+	ends.EndAt = time.Date(2000, 1, 1, 0, 5, 0, 0, time.UTC)
+	jitter := cron("0 * * * *")
+	jitter.Jitter = 30 * time.Minute
+	after := job.Schedule{Type: job.ScheduleOneShot, RunAt: time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC)}
+	for name, c := range map[string]struct {
+		schedule job.Schedule
+		want     int
+	}{
+		"once":                   {job.Schedule{Type: job.ScheduleOneShot, RunAt: time.Date(2000, 1, 1, 12, 0, 0, 0, time.UTC)}, 1},
+		"once, in two days":      {after, 0},
+		"each minute":            {cron("* * * * *"), day},
+		"each hour":              {cron("0 * * * *"), 24},
+		"each hour, with jitter": {jitter, 24},
+		"each second":            {job.Schedule{Type: job.ScheduleInterval, Every: time.Second, StartAt: time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)}, 60 * (day - 59)},
+		"ten times from now on":  {limited, 9},
+		"until 00:05":            {ends, 4},
+		"each day":               {cron("0 9 * * *"), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.register(c.schedule, nil)
+				f.want(1, day+1, c.want)
+			})
+		})
+	}
+}
+
+func TestAScheduleThatGoesOnMeanwhileIsCountedOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		done, called bool
+	}{
+		"it has not been taken":                   {false, false},
+		"its occurrence is in progress":           {false, true},
+		"its occurrence is in progress no longer": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				j, e := f.register(every(5*time.Minute), nil)
+				time.Sleep(5*time.Minute + time.Second)
+				if c.called {
+					f.next(j, e)
+				}
+				if c.done {
+					f.must(f.Pending.MarkDone(t.Context(), []job.Locator{e.Locator}))
+				}
+				f.want(1, 61, 12)
+			})
+		})
+	}
+}
+
+// taken takes entries while they are read.
+type taken struct {
+	jobstore.Pending
+	take func()
+}
+
+func (p taken) Scan(ctx context.Context, partition int, minute int64, after *job.Locator, limit int) ([]job.PendingRow, error) {
+	if take := p.take; take != nil {
+		take()
+	}
+	return p.Pending.Scan(ctx, partition, minute, after, limit)
+}
+
+func TestAnEntryThatIsTakenWhileThePartitionIsReadIsCountedOnce(t *testing.T) {
+	for _, done := range []bool{false, true} {
+		t.Run(fmt.Sprintf("done %t", done), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				j, e := f.register(every(5*time.Minute), nil)
+				time.Sleep(5*time.Minute - time.Second)
+				store, once := f.Pending, false
+				f.Pending = taken{store, func() {
+					if once {
+						return
+					}
+					once = true
+					time.Sleep(2 * time.Second)
+					f.Pending = store
+					f.next(j, e)
+					if done {
+						f.must(f.Pending.MarkDone(t.Context(), []job.Locator{e.Locator}))
+					}
+				}}
+				f.want(1, 61, 12)
+			})
+		})
+	}
+}
+
+func TestWhatDoesNotFireIsNotPlanned(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.register(once(time.Hour), func(j *job.Job) { j.Status = job.StatusCancelled })
+		f.register(once(time.Hour), func(j *job.Job) { j.Deleted, j.Status = true, job.StatusCancelled })
+		f.register(cron("0 * * * *"), func(j *job.Job) { j.Status, j.PausedAt = job.StatusPaused, time.Now() })
+		_, e := f.register(once(time.Hour), nil)
+		f.must(f.Pending.MarkDone(t.Context(), []job.Locator{e.Locator}))
+		f.want(1, day, 0)
+		j, e := f.register(once(2*time.Hour), nil)
+		f.want(1, day, 1)
+		j.Version++
+		j.StoppedExecutions = []string{e.ExecutionID}
+		f.must(f.Jobs.Replace(t.Context(), *j))
+		f.want(1, day, 0)
+	})
+}
+
+func TestAScheduleThatIsBehindIsPlannedFromNowOn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		limited := cron("* * * * *")
+		limited.MaxOccurrences = 100
+		f.register(limited, nil)
+		time.Sleep(30 * time.Minute)
+		f.want(1, day+1, 69) // from 00:31 to 01:39
+	})
+}
+
+func TestEachTenantHasItsOwnForecast(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		for range 3 {
+			f.register(once(time.Hour), nil)
+		}
+		f.register(once(time.Hour), func(j *job.Job) { j.Tenant = 2 })
+		if all, of := f.planned(1, 1, day); all != 4 || of != 3 {
+			t.Errorf("%d fires planned, %d of the first tenant", all, of)
+		}
+		if all, of := f.planned(2, 1, day); all != 4 || of != 1 {
+			t.Errorf("%d fires planned, %d of the second tenant", all, of)
+		}
+		if _, of := f.planned(3, 1, day); of != 0 {
+			t.Errorf("%d fires planned of a tenant without jobs", of)
+		}
+	})
+}
+
+func TestAForecastStopsAfterItsShareOfRows(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		for range 400 {
+			f.register(once(time.Hour), nil)
+		}
+		f.Rows, f.Page = 100, 7
+		_, err := f.Pass(t.Context())
+		f.must(err)
+		got, err := forecast.Store{Lists: f.Lists}.All(t.Context())
+		f.must(err)
+		if got.Read < 1 || got.Read > 4 {
+			t.Errorf("%d of %d partitions were read", got.Read, got.Of)
+		}
+		minute := job.Minute(time.Now().Add(time.Hour))
+		if planned, off := got.Sum(minute, minute+1); off == 0 || planned-off > 400 || planned+off < 400 {
+			t.Errorf("%d ± %d planned, 400 are right", planned, off)
+		}
+	})
+}
+
+func TestNothingIsStoredOfAPassThatFailed(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.register(once(time.Hour), nil)
+		f.Jobs = away{f.Jobs}
+		if _, err := f.Pass(t.Context()); !errors.Is(err, errAway) {
+			t.Errorf("the pass ended with %v", err)
+		}
+		if _, err := (forecast.Store{Lists: f.Lists}).All(t.Context()); !errors.Is(err, forecast.ErrNone) {
+			t.Errorf("a forecast was stored: %v", err)
+		}
+	})
+}
+
+var errAway = errors.New("away")
+
+// away is a store that does not answer.
+type away struct{ jobstore.Jobs }
+
+func (away) GetMany(context.Context, []string) (map[string]*job.Job, error) { return nil, errAway }
+
+func TestAScheduleThatGoesOnBehindTheReaderIsCountedFromItsLastEntry(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j, e := f.register(job.Schedule{Type: job.ScheduleInterval, Every: 10 * time.Second, StartAt: job.Instant(time.Now()).Add(45 * time.Second)}, nil)
+		time.Sleep(47 * time.Second)
+		store := f.Pending
+		f.Pending = opened{store, func() { // the minute of the first two was read
+			f.Pending = store
+			f.next(j, f.next(j, e))
+		}}
+		f.want(1, 61, 360)
+	})
+}
+
+// opened calls a function when the first bucket of a job was read.
+type opened struct {
+	jobstore.Pending
+	read func()
+}
+
+func (p opened) Scan(ctx context.Context, partition int, minute int64, after *job.Locator, limit int) ([]job.PendingRow, error) {
+	rows, err := p.Pending.Scan(ctx, partition, minute, after, limit)
+	if len(rows) > 0 {
+		p.read()
+	}
+	return rows, err
+}
