@@ -22,7 +22,8 @@ type Request struct {
 	Done, Refused bool
 	// Version is that of the job in the answer, 0 if the answer has none.
 	Version int64
-	AckedAt time.Time
+	// SentAt is when the request was made, zero if that is not known; AckedAt when it was over.
+	SentAt, AckedAt time.Time
 }
 
 // checkChanges checks I10: every change that was acknowledged is in the archive exactly once, and no other is.

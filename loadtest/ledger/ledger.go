@@ -1,4 +1,4 @@
-// Package ledger checks the invariants I1–I15 (services/README.md) on the account of a run: what was promised to clients,
+// Package ledger checks the invariants I1–I16 (services/README.md) on the account of a run: what was promised to clients,
 // what the targets saw, and what is in the history, the archive and the store. It does not know how the run was made, so
 // the bubble, the simulation and the real servers use the same checker.
 package ledger
@@ -166,6 +166,8 @@ type Account struct {
 	Notifications []Notification
 	// Followers are the jobs that follow others; nil if nobody asked for any.
 	Followers []Follower
+	// Forecasts are those that clients were shown; nil if nobody asked.
+	Forecasts []Forecast
 	// Keyed are the registrations with a key, and ByKey is which job a client was shown near the end that asked for a key.
 	Keyed []Keyed
 	ByKey map[string]string
@@ -244,6 +246,7 @@ func Check(a *Account) []Violation {
 	checkIncidents(r, a, i)
 	checkNotifications(r, a, i)
 	checkFollowers(r, a, i)
+	checkForecasts(r, a)
 	return r.violations
 }
 

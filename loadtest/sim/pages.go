@@ -149,3 +149,31 @@ func (w *world) readIncidents() {
 		query = "?limit=" + pageSize + "&cursor=" + url.QueryEscape(cursor)
 	}
 }
+
+// foresees is how many forecasts a client asks for.
+const foresees = 4
+
+// foresee asks for forecasts now and then.
+func (w *world) foresee() {
+	for n := range foresees {
+		w.after(time.Duration(30+w.faults.dice.roll("foresees/%d", n)*faultsFor.Seconds()/foresees)*time.Second, func() {})
+		to := time.Now().Truncate(time.Hour).Add(5 * time.Hour).UTC().Format(time.RFC3339)
+		answer, ok := w.request("reader", http.StatusOK, http.MethodGet, "/forecast?step=1h&to="+url.QueryEscape(to), nil)
+		if !ok {
+			return
+		}
+		delete(answer, "ETag")
+		f := ledger.Forecast{AnsweredAt: time.Now()}
+		text, err := json.Marshal(answer)
+		if err == nil {
+			err = json.Unmarshal(text, &f)
+		}
+		if err != nil {
+			w.violate("API", "", "a forecast is %v: %v", answer, err)
+			return
+		}
+		w.mu.Lock()
+		w.forecasts = append(w.forecasts, f)
+		w.mu.Unlock()
+	}
+}

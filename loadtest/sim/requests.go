@@ -9,11 +9,15 @@ import (
 )
 
 // asked notes a request for a change, and its answer; the status is 0 if there was none.
-func (w *world) asked(method, path string, status int, h http.Header, answer map[string]any) {
+func (w *world) asked(sent time.Time, method, path string, status int, h http.Header, answer map[string]any) {
 	text, _ := json.Marshal(answer) // it was JSON
+	list := ledger.RequestsOf(method, path, status, h, ledger.JobsIn(text))
+	for n := range list {
+		list[n].SentAt = sent
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.requests = append(w.requests, ledger.RequestsOf(method, path, status, h, ledger.JobsIn(text))...)
+	w.requests = append(w.requests, list...)
 }
 
 // administer makes a tenant and keys, as an operator of the installation does, and tries again what was not answered.

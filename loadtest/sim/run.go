@@ -164,6 +164,9 @@ func (w *world) beginClients() {
 	if dice.roll("watches?") < 0.5 {
 		w.background.Go(w.watch)
 	}
+	if w.variant == nil && dice.roll("foresees?") < 0.5 {
+		w.background.Go(w.foresee)
+	}
 	for _, together := range scripts(dice, w.began) {
 		w.background.Go(func() { w.play(together) })
 	}
@@ -183,7 +186,7 @@ func (w *world) account(until time.Time) *ledger.Account {
 		LostToHistory: w.lostToHistory, LostToArchive: w.lostToArchive, LostToSettle: w.lostToSettle, Pending: w.cold.Open(),
 	}
 	if w.variant == nil {
-		a.Incidents, a.Notifications, a.Followers = w.incidents, w.notifications, w.followers
+		a.Incidents, a.Notifications, a.Followers, a.Forecasts = w.incidents, w.notifications, w.followers, w.forecasts
 	}
 	switch w.faults.weather.Name { // in the others a settler may stand still for as long as the faults last
 	case calm.Name:

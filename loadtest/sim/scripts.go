@@ -62,7 +62,7 @@ func scripts(d dice, began time.Time) [][]script {
 		plan(d, &s, behaviour)
 		if slices.Contains(together, n) {
 			maps.DeleteFunc(s.body, func(m string, _ any) bool {
-				return slices.Contains([]string{"delay", "every", "jitter", "max_occurrences"}, m)
+				return slices.Contains([]string{"delay", "every", "jitter", "spread", "spread_within", "max_occurrences"}, m)
 			})
 			s.body["type"], s.body["cron_expr"], s.body["timezone"] = "cron", "*/30 * * * * *", "UTC"
 		}
@@ -134,6 +134,8 @@ func plan(d dice, s *script, behaviour string) {
 		}
 		if d.roll("jitter/%s", n) < 0.3 {
 			s.body["jitter"] = "3s"
+		} else if d.roll("spread/%s", n) < 0.2 {
+			s.body["spread"], s.body["spread_within"] = "auto", "5s"
 		}
 		if d.roll("most/%s", n) < 0.2 {
 			s.body["max_occurrences"] = 12

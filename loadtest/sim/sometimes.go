@@ -28,6 +28,7 @@ var sometimes = []string{
 	"an incident of finish_within because of failed", "an incident of finish_within because of late", "an incident of finish_within because of retrying",
 	"a notification of dead_letter", "a notification of sla_missed", "a notification of paused_by_410", "a notification of recovered", "a notification that was refused",
 	"an execution that follows another", "an execution that follows a failure", "an execution that follows several", "an execution that follows and was paused", "a chain of three",
+	"a forecast", "minutehand_bucket_loader_forecasts_total",
 	"an operation that was done", "an operation that was cancelled", "minutehand_bucket_loader_operation_executions_total{backfill}", "minutehand_bucket_loader_operation_executions_total{replay}",
 	"minutehand_bucket_loader_mended_schedules_total", "minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
@@ -70,6 +71,7 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 			n["a notification that was refused"]++
 		}
 	}
+	n["a forecast"] = foreseen(a)
 	for _, i := range a.Incidents {
 		n["an incident of "+i.Deadline+" because of "+i.Cause]++
 		n["an incident that is "+i.Status]++
@@ -95,6 +97,16 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 		n["an execution on a page"] += len(executions)
 	}
 	n["an execution redriven"], n["a resume that was answered"] = w.redriven, len(a.Resumed)
+	return n
+}
+
+// foreseen counts the forecasts that there were.
+func foreseen(a *ledger.Account) (n int) {
+	for _, f := range a.Forecasts {
+		if !f.AsOf.IsZero() {
+			n++
+		}
+	}
 	return n
 }
 

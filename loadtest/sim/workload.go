@@ -418,6 +418,7 @@ func (w *world) once(name, method, path string, body any, headers []string) (sta
 		return 0, "", nil
 	}
 	var text []byte
+	sent := time.Now()
 	if body != nil {
 		text, _ = json.Marshal(body)
 	}
@@ -431,7 +432,7 @@ func (w *world) once(name, method, path string, body any, headers []string) (sta
 	rec := httptest.NewRecorder()
 	service.Handler().ServeHTTP(rec, r)
 	if p.ready() != nil || p.ctx.Err() != nil {
-		w.asked(method, path, 0, nil, nil)
+		w.asked(sent, method, path, 0, nil, nil)
 		return 0, "", nil
 	}
 	if rec.Body.Len() > 0 {
@@ -439,6 +440,6 @@ func (w *world) once(name, method, path string, body any, headers []string) (sta
 			w.violate("API", "", "%s %s: %v", method, path, err)
 		}
 	}
-	w.asked(method, path, rec.Code, rec.Header(), answer)
+	w.asked(sent, method, path, rec.Code, rec.Header(), answer)
 	return rec.Code, rec.Header().Get("ETag"), answer
 }

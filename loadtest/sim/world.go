@@ -107,14 +107,14 @@ type world struct {
 	// operations are those that were answered, unanswered the jobs for which one was asked for and not answered yet.
 	operations []ledger.Operation
 	incidents  []ledger.Incident
+	forecasts  []ledger.Forecast
 	// notifications are what owners received, told how often, by id.
 	notifications []ledger.Notification
 	told          map[string]int
 	unanswered    map[string]bool
 	// lostEntries are the jobs whose schedules lost the entry from which they go on.
 	lostEntries map[string]bool
-	// removed are the executions of these entries.
-	removed map[string]bool
+	removed     map[string]bool // the executions of these entries
 	// tenures hold when workers' reads were last accepted, epochs the greatest epoch of an accepted read, by partition.
 	tenures map[tenure]time.Time
 	epochs  map[int]int64
