@@ -15,7 +15,7 @@ SCHEDULE = {
     "cron": {"cron_expr", "timezone", "dst", "start_at", "end_at", "max_occurrences", "jitter"},
     "interval": {"every", "start_at", "end_at", "max_occurrences", "jitter"},
 }
-SCHEDULED = {"run_at"}.union(*SCHEDULE.values())
+SCHEDULED = {"run_at", "spread", "spread_within"}.union(*SCHEDULE.values())
 
 # The codes of faults that the document itself lets a client foresee (describe in services/job-api/internal/edge/faults.go).
 FORESEEN = {

@@ -40,6 +40,12 @@ type Forecast struct {
 	Planned, Error [Minutes]int
 }
 
+// MaxAge is how old a forecast may be that is shown. One is made every hour at least, if it can be.
+const MaxAge = 6 * time.Hour
+
+// Stale reports whether the forecast is too old to be shown.
+func (f *Forecast) Stale(now time.Time) bool { return now.Sub(f.AsOf) > MaxAge }
+
 // Exact reports whether everything was read.
 func (f *Forecast) Exact() bool { return f.Read == f.Of }
 

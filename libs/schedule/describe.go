@@ -72,7 +72,7 @@ func (p *Plan) limits(s job.Schedule) string {
 		}
 	}
 	if s.Spread > 0 {
-		text += ", up to " + length(s.Spread) + " later at full hours"
+		text += ", up to " + length(s.Spread) + " later at full hours of UTC"
 	}
 	if s.Jitter > 0 {
 		text += ", up to " + length(s.Jitter) + " later"

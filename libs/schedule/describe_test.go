@@ -197,7 +197,7 @@ func TestSchedulesReadAsEnglish(t *testing.T) {
 		{"At 09:00 every day, UTC", with(daily, func(s *job.Schedule) { s.EndAt = utc(t, "9999-12-31T23:59:59Z") })},
 		{"At 09:00 every day, UTC, at most 10 times", with(daily, func(s *job.Schedule) { s.MaxOccurrences = 10 })},
 		{"At 09:00 every day, UTC, at most once", with(daily, func(s *job.Schedule) { s.MaxOccurrences = 1 })},
-		{"At 09:00 every day, UTC, up to 10 minutes later at full hours", with(daily, func(s *job.Schedule) { s.Spread = 10 * time.Minute })},
+		{"At 09:00 every day, UTC, up to 10 minutes later at full hours of UTC", with(daily, func(s *job.Schedule) { s.Spread = 10 * time.Minute })},
 		{"At 09:00 every day, UTC, up to 1 hour 500 milliseconds later", with(daily, func(s *job.Schedule) { s.Jitter = time.Hour + 500*time.Millisecond })},
 	}
 	for _, test := range tests {

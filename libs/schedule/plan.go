@@ -37,7 +37,7 @@ const hour = 60 * 60 * 1000
 // ScheduledFor returns the instant at which a nominal instant of this job is due to fire. It is later by an offset in [0, jitter),
 // or [0, spread) at a full hour,
 // that is a hash of the job id, so the offset is the same for each occurrence and on every machine. If the next nominal instant is
-// nearer than the jitter, the hash is taken over the time until then: the result is before the next instant, and jobs stay spread
+// nearer than that, the hash is taken over the time until then: the result is before the next instant, and jobs stay spread
 // out instead of meeting just before it. The result may lie after end_at.
 func (p *Plan) ScheduledFor(nominal time.Time) time.Time {
 	at := floorMS(nominal)

@@ -54,6 +54,10 @@ func TestAForecastIsShownByMinutesAndInSteps(t *testing.T) {
 	if first, from := m["items"].([]any)[0].(map[string]any), now.Add(-29*time.Minute); first["at"].(string) < from.UTC().Format(time.RFC3339) {
 		t.Errorf("it begins at %v", first["at"])
 	}
+	s.foresee(now.Add(-7*time.Hour), 2, nil)
+	if m, _ = s.answer(http.StatusOK, http.MethodGet, "/forecast", ""); m["share"] != 0.0 {
+		t.Errorf("an old forecast is shown: %v", m)
+	}
 	for _, bad := range []string{"step=2m", "step=0s", "from=yesterday"} {
 		s.answer(http.StatusBadRequest, http.MethodGet, "/forecast?"+bad, "")
 	}
@@ -84,6 +88,11 @@ func TestAJobInACrowdedMinuteIsCreatedWithAWarning(t *testing.T) {
 	m, _ = s.answer(http.StatusCreated, http.MethodPost, "/jobs", daily)
 	if got := fmt.Sprint(m["warnings"]); !strings.Contains(got, "/cron_expr") || !strings.Contains(got, "spread") {
 		t.Errorf("a job of each day: %s", got)
+	}
+	delayed := strings.Replace(at(crowded), fmt.Sprintf(`"run_at":%q`, crowded.UTC().Format(time.RFC3339)), fmt.Sprintf(`"delay":"%ds"`, int(time.Until(crowded.Add(30*time.Second)).Seconds())), 1)
+	m, _ = s.answer(http.StatusCreated, http.MethodPost, "/jobs", delayed)
+	if got := fmt.Sprint(m["warnings"]); !strings.Contains(got, "/delay") || strings.Contains(got, "spread") {
+		t.Errorf("a delay: %s", got)
 	}
 	spread := strings.Replace(daily, `"name"`, `"spread":"auto","spread_within":"1h","name"`, 1)
 	for range 3 { // by an hour, most are moved out of the crowd

@@ -20,7 +20,7 @@ type forecastCmd struct {
 // Help implements kong.HelpProvider.
 func (forecastCmd) Help() string {
 	return `A line for each hour, with a column for each minute. If there are very many jobs it is estimated from a sample, and the error is stated.
-It is made again every minute, or more rarely where it takes long; a job that was created since is not in it.
+It is made again every half minute, and up to every hour where it takes long; a job that was created since is not in it.
 
   minutehand forecast
   minutehand forecast --step 1h -o json
@@ -64,12 +64,12 @@ func (c *forecastCmd) Run(ctx context.Context) error {
 // plot shows a line for each hour, with a bar for each of its minutes.
 func (f *forecastAnswer) plot(w io.Writer) {
 	if f.AsOf.IsZero() {
-		fmt.Fprintln(w, "There is no forecast yet: one is made in the first two minutes.")
+		fmt.Fprintln(w, "There is no forecast yet: one is made in the first two minutes. With more than 1,000 tenants it may take longer.")
 		return
 	}
 	of := "of all jobs"
 	if f.Share < 1 {
-		of = fmt.Sprintf("from %.2g %% of the jobs", 100*f.Share)
+		of = fmt.Sprintf("from %.3g %% of the jobs", 100*f.Share)
 	}
 	fmt.Fprintf(w, "%s planned, as of %s, %s.\n", number(f.Planned, f.Error), f.AsOf.UTC().Format(time.DateTime+" UTC"), of)
 	peak := 0

@@ -22,7 +22,7 @@ type jobFlags struct {
 	EndAt         string            `help:"Not from this instant on." placeholder:"RFC3339" group:"When:"`
 	Occurrences   int               `name:"max-occurrences" help:"This often at most." placeholder:"N" group:"When:"`
 	Jitter        string            `help:"Spread each occurrence over this long." placeholder:"30s" group:"When:"`
-	Spread        string            `help:"Move occurrences at full hours, where most jobs are, by a time of the job's own within this long." placeholder:"10m" group:"When:"`
+	Spread        string            `help:"Move occurrences at full hours of UTC, where most jobs are, by a time of the job's own within this long." placeholder:"10m" group:"When:"`
 	URL           string            `name:"url" help:"Webhook to call." placeholder:"URL" group:"What:"`
 	Method        string            `help:"Method of the call; POST if there is none." placeholder:"METHOD" group:"What:"`
 	Body          string            `help:"JSON body of the call." placeholder:"JSON" group:"What:"`

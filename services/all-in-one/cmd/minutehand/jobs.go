@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 )
 
@@ -80,6 +81,11 @@ func (c *createCmd) Run(ctx context.Context) error {
 	var j map[string]any
 	if _, err := c.do(ctx, http.MethodPost, "/jobs", body, &j, headers...); err != nil {
 		return err
+	}
+	list, _ := j["warnings"].([]any)
+	for _, x := range list {
+		w, _ := x.(map[string]any)
+		fmt.Fprintf(os.Stderr, "warning: %v\n", w["message"])
 	}
 	return c.printJob(j)
 }

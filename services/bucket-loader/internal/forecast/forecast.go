@@ -2,7 +2,7 @@
 //
 // It promises: a pass reads the pending entries of partitions in a random order, with the rows of their jobs, and stops after the partition
 // with which it has read Config.Rows of them; so it costs the same however many jobs there are, unless one partition alone holds more. It
-// holds one page of rows and the tables in memory. It writes nothing but the forecast, and nothing depends on it.
+// holds one page of rows, the tables, and where schedules go on that are behind, in memory. It writes nothing but the forecast, and nothing depends on it.
 //
 // Each entry that is not done is one planned fire. From the entry of a schedule the instants after it follow. A schedule goes on while the
 // buckets are read, in the order of time, so a reader may meet several of its entries. It counts the one that was ahead, and whose
@@ -22,7 +22,6 @@ import (
 	"github.com/minutehand/minutehand/libs/forecast"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/schedule"
 )
@@ -46,8 +45,12 @@ const (
 	// rest is for how many times as long as a page took nothing is read, restBetween the same for a pass: at most a fiftieth of the time is
 	// spent on forecasts.
 	rest, restBetween = 4, 50
-	// mostRest bounds the rest after one page.
-	mostRest = time.Second
+	// mostPause bounds the rest between passes: a forecast reaches no further than a day.
+	mostPause = time.Hour
+	// turnFor is for how long schedules that are behind are followed before a rest.
+	turnFor = 50 * time.Millisecond
+	// tries is how often a read is tried, tryAgain the pause in between: a pass may take minutes, and one read that fails is not its end.
+	tries, tryAgain = 5, time.Second
 	// mostBehind bounds the schedules of a partition that are behind, or whose occurrence is in progress, at once. More are not counted.
 	mostBehind = 100_000
 	// lookEvery is the pause before a pass is tried again, and before the forecaster asks again whether it is to begin.
@@ -101,9 +104,8 @@ func (f *Forecaster) Run(ctx context.Context) {
 			continue
 		}
 		busy, err := f.Pass(ctx)
-		if err == nil {
-			pause = max(f.Pause, restBetween*busy)
-		} else if ctx.Err() == nil {
+		pause = min(max(f.Pause, restBetween*busy), mostPause)
+		if err != nil && ctx.Err() == nil {
 			f.Logger.Warn("cannot forecast what is planned, it is tried again", "error", err)
 		}
 	}
@@ -124,10 +126,14 @@ type pass struct {
 	behind map[string]head
 }
 
-// head is the entry from which a schedule goes on.
+// head is where a schedule goes on: at an instant, with its ordinal, of which most is the last; 0 for no last one.
 type head struct {
-	series *occurrence.Series
-	entry  *job.Entry
+	tenant        job.Tenant
+	plan          *schedule.Plan
+	at            time.Time
+	ordinal, most int
+	// stopped is set if the execution of that instant was cancelled, so that only what comes after it fires.
+	stopped bool
 }
 
 // Pass makes a forecast and stores it. It returns how long it was busy.
@@ -150,7 +156,10 @@ func (f *Forecaster) Pass(ctx context.Context) (busy time.Duration, err error) {
 		e := t.Estimate(asOf, read, f.Partitions)
 		of[tenant] = &e
 	}
-	if err := (forecast.Store{Lists: f.Lists}).Put(ctx, &all, of); err != nil {
+	turn := f.Clock.Now()
+	err = forecast.Store{Lists: f.Lists}.Put(ctx, &all, of)
+	p.busy += f.Clock.Since(turn)
+	if err != nil {
 		return p.busy, err
 	}
 	f.Metrics.passes.Inc()
@@ -161,7 +170,11 @@ func (f *Forecaster) Pass(ctx context.Context) (busy time.Duration, err error) {
 // read counts what a partition holds.
 func (p *pass) read(ctx context.Context, partition int) error {
 	p.began, p.behind = p.Clock.Now(), map[string]head{}
-	minute, err := p.Pending.LowWater(ctx, partition)
+	minute := int64(0)
+	err := p.try(ctx, func() (err error) {
+		minute, err = p.Pending.LowWater(ctx, partition)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("read the low-water mark of partition %d: %w", partition, err)
 	}
@@ -174,7 +187,14 @@ func (p *pass) read(ctx context.Context, partition int) error {
 		if found {
 			continue
 		}
-		next, ok, err := p.Pending.FirstOpen(ctx, partition, minute+1, end)
+		turn, next, ok := p.Clock.Now(), int64(0), false
+		err = p.try(ctx, func() (err error) {
+			next, ok, err = p.Pending.FirstOpen(ctx, partition, minute+1, end)
+			return err
+		})
+		if err == nil {
+			err = p.relax(ctx, turn)
+		}
 		if err != nil {
 			return fmt.Errorf("look for buckets of partition %d: %w", partition, err)
 		}
@@ -183,11 +203,38 @@ func (p *pass) read(ctx context.Context, partition int) error {
 		}
 		minute = next - 1
 	}
+	turn := p.Clock.Now()
 	for _, h := range p.behind {
-		p.follow(h)
+		if p.follow(h); p.Clock.Since(turn) > turnFor {
+			if err := p.relax(ctx, turn); err != nil {
+				return err
+			}
+			turn = p.Clock.Now()
+		}
 	}
-	p.busy += p.Clock.Since(p.began)
-	return nil
+	return p.relax(ctx, turn)
+}
+
+// relax notes the time since a turn began as busy, and rests.
+func (p *pass) relax(ctx context.Context, turn time.Time) error {
+	took := p.Clock.Since(turn)
+	if took <= 0 {
+		return ctx.Err()
+	}
+	p.busy += took
+	return run.Sleep(ctx, rest*took)
+}
+
+// try reads, and tries again what failed.
+func (p *pass) try(ctx context.Context, read func() error) (err error) {
+	for n := 1; ; n++ {
+		if err = read(); err == nil || n == tries {
+			return err
+		}
+		if err := run.Sleep(ctx, tryAgain); err != nil {
+			return err
+		}
+	}
 }
 
 // bucket counts what a bucket holds, and reports whether it holds anything.
@@ -195,7 +242,11 @@ func (p *pass) bucket(ctx context.Context, partition int, minute int64) (found b
 	var after *job.Locator
 	for {
 		turn := p.Clock.Now()
-		rows, err := p.Pending.Scan(ctx, partition, minute, after, p.Page)
+		var rows []job.PendingRow
+		err := p.try(ctx, func() (err error) {
+			rows, err = p.Pending.Scan(ctx, partition, minute, after, p.Page)
+			return err
+		})
 		if err != nil {
 			return false, fmt.Errorf("read a bucket of partition %d: %w", partition, err)
 		}
@@ -205,12 +256,8 @@ func (p *pass) bucket(ctx context.Context, partition int, minute int64) (found b
 		p.rows += len(rows)
 		p.Metrics.rows.Add(float64(len(rows)))
 		found = found || len(rows) > 0
-		if took := p.Clock.Since(turn); len(rows) > 0 && took > 0 {
-			tired := min(rest*took, mostRest)
-			if err := run.Sleep(ctx, tired); err != nil {
-				return false, err
-			}
-			p.busy -= tired
+		if err := p.relax(ctx, turn); err != nil {
+			return false, err
 		}
 		if len(rows) < p.Page {
 			return found, nil
@@ -235,7 +282,11 @@ func (p *pass) count(ctx context.Context, rows []job.PendingRow) error {
 	jobs := make(map[string]*job.Job, len(ids))
 	for len(ids) > 0 {
 		n := min(len(ids), jobstore.MaxGetMany)
-		some, err := p.Jobs.GetMany(ctx, ids[:n])
+		var some map[string]*job.Job
+		err := p.try(ctx, func() (err error) {
+			some, err = p.Jobs.GetMany(ctx, ids[:n])
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("read the jobs of %d entries: %w", len(rows), err)
 		}
@@ -263,11 +314,12 @@ func (p *pass) counts(r *job.PendingRow) bool {
 // plan counts what is planned of a row, and of what follows from it, as its job is now.
 func (p *pass) plan(r *job.PendingRow, j *job.Job) {
 	state := j.State()
-	if j.Deleted || state.Judge(&r.Entry, time.Time{}) != job.VerdictProceed || state.Stops(r.ExecutionID) {
+	if j.Deleted || state.Judge(&r.Entry, time.Time{}) != job.VerdictProceed {
 		return
 	}
+	stopped := state.Stops(r.ExecutionID)
 	if !r.FirstOfSchedule() || r.Chained || j.Definition.Schedule.Type == job.ScheduleOneShot {
-		if !r.Done {
+		if !r.Done && !stopped {
 			p.add(j.Tenant, job.Minute(r.DueAt), 1)
 		}
 		return
@@ -276,14 +328,14 @@ func (p *pass) plan(r *job.PendingRow, j *job.Job) {
 	if err != nil {
 		return // a later release wrote it
 	}
-	h := head{&occurrence.Series{JobID: j.ID, Tenant: j.Tenant, Def: &j.Definition, Plan: plan}, &r.Entry}
+	h := head{tenant: j.Tenant, plan: plan, at: r.NominalAt, ordinal: r.Ordinal, most: j.Definition.Schedule.MaxOccurrences, stopped: stopped}
 	if !r.DueAt.After(p.began) {
 		if len(p.behind) < mostBehind {
 			p.behind[j.ID] = h
 		}
 		return
 	}
-	if last, ok := h.series.Prev(r.NominalAt); ok && r.Ordinal > j.Definition.FirstOrdinal && plan.ScheduledFor(last).After(p.began) {
+	if last, ok := plan.Prev(r.NominalAt); ok && r.Ordinal > j.Definition.FirstOrdinal && !last.Before(j.Definition.EffectiveAt) && plan.ScheduledFor(last).After(p.began) {
 		return // that one was ahead, too; it was counted, or what is behind will be
 	}
 	delete(p.behind, j.ID)
@@ -299,47 +351,50 @@ func (p *pass) add(tenant job.Tenant, minute int64, n int) {
 	p.instants++
 }
 
-// follow counts an entry of a schedule, and the instants after it up to the end of the forecast.
+// follow counts the instants of a schedule from its head on, up to the end of the forecast.
 func (p *pass) follow(h head) {
-	s, at, ordinal, begin := h.series, h.entry.NominalAt, h.entry.Ordinal, job.MinuteStart(p.from)
-	most, end := s.Def.Schedule.MaxOccurrences, p.from+forecast.Minutes
-	if next, ok := firstDue(s, at, begin); !ok {
-		return
-	} else if next.After(at) {
-		if most > 0 {
-			ordinal += s.Plan.Count(at, next, most+1)
-		}
-		at = next
+	at, ordinal, begin := h.at, h.ordinal, job.MinuteStart(p.from)
+	end := p.from + forecast.Minutes
+	from, ok := at, true
+	if h.stopped {
+		from, ok = h.plan.Next(at)
 	}
+	if from, ok = firstDue(h.plan, from, begin, ok); !ok {
+		return
+	}
+	if h.most > 0 {
+		ordinal += h.plan.Count(at, from, h.most+1)
+	}
+	at = from
 	minute, n := int64(0), 0 // fires of one minute are counted together
-	for ok := true; ok && (most == 0 || ordinal <= most); ordinal++ {
-		due := job.Minute(s.Plan.ScheduledFor(at))
+	for ; ok && (h.most == 0 || ordinal <= h.most); ordinal++ {
+		due := job.Minute(h.plan.ScheduledFor(at))
 		if due >= end {
 			break
 		}
 		if due != minute && n > 0 {
-			p.add(s.Tenant, minute, n)
+			p.add(h.tenant, minute, n)
 			n = 0
 		}
 		minute, n = due, n+1
 		p.instants++
-		at, ok = s.Plan.Next(at)
+		at, ok = h.plan.Next(at)
 	}
 	if n > 0 {
-		p.add(s.Tenant, minute, n)
+		p.add(h.tenant, minute, n)
 	}
 }
 
-// firstDue returns the first instant of a schedule, not before at, that is due at begin or later. What is behind by then is late, and skipped or
-// made up for before the forecast begins.
-func firstDue(s *occurrence.Series, at, begin time.Time) (time.Time, bool) {
-	if !s.Plan.ScheduledFor(at).Before(begin) {
-		return at, true
+// firstDue returns the first instant of a schedule, not before at, that is due at begin or later; ok says whether there is an instant at. What is
+// behind by then is late, and skipped or made up for before the forecast begins.
+func firstDue(plan *schedule.Plan, at, begin time.Time, ok bool) (time.Time, bool) {
+	if !ok || !plan.ScheduledFor(at).Before(begin) {
+		return at, ok
 	}
-	if last, ok := s.Plan.Prev(begin); ok && last.After(at) && !s.Plan.ScheduledFor(last).Before(begin) {
+	if last, ok := plan.Prev(begin); ok && last.After(at) && !plan.ScheduledFor(last).Before(begin) {
 		return last, true
 	}
-	return s.Plan.First(begin)
+	return plan.First(begin)
 }
 
 // of returns the table of a tenant; nil if it has none of its own.

@@ -345,3 +345,41 @@ func (p opened) Scan(ctx context.Context, partition int, minute int64, after *jo
 	}
 	return rows, err
 }
+
+func TestACancelledExecutionIsNotPlannedAndItsScheduleGoesOn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		limited := every(5 * time.Minute)
+		limited.MaxOccurrences = 10
+		for _, s := range []job.Schedule{every(5 * time.Minute), limited} {
+			j, e := f.register(s, nil)
+			j.Version++
+			j.StoppedExecutions = []string{e.ExecutionID}
+			f.must(f.Jobs.Replace(t.Context(), *j))
+		}
+		f.want(1, 61, 11+9)
+		time.Sleep(5*time.Minute + time.Second) // it is due, and was not taken yet
+		f.want(1, 61, 12+9)
+	})
+}
+
+func TestAReadThatFailsOnceIsNotTheEndOfAPass(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.register(once(time.Hour), nil)
+		store := f.Jobs
+		f.Jobs = awayOnce{store, f}
+		f.want(1, day, 1)
+	})
+}
+
+// awayOnce is a store that does not answer the first time.
+type awayOnce struct {
+	jobstore.Jobs
+	f *fixture
+}
+
+func (s awayOnce) GetMany(context.Context, []string) (map[string]*job.Job, error) {
+	s.f.Jobs = s.Jobs
+	return nil, errAway
+}

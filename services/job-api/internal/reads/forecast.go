@@ -28,7 +28,8 @@ func (rs *Reads) getForecast(ctx context.Context, r *edge.Request) (edge.Respons
 	} else {
 		f, err = store.Of(ctx, r.Tenant())
 	}
-	if errors.Is(err, forecast.ErrNone) {
+	now := job.Instant(rs.Clock.Now())
+	if errors.Is(err, forecast.ErrNone) || err == nil && f.Stale(now) {
 		return edge.Response{Status: http.StatusOK, Body: map[string]any{"share": 0, "planned": 0, "error": 0, "items": []planned{}}}, nil
 	}
 	if err != nil {
@@ -38,7 +39,6 @@ func (rs *Reads) getForecast(ctx context.Context, r *edge.Request) (edge.Respons
 	if d, err := time.ParseDuration(r.Parameters["step"]); err == nil {
 		step = int64(d / time.Minute)
 	}
-	now := job.Instant(rs.Clock.Now())
 	from, to := max(job.Minute(now), f.From), f.From+forecast.Minutes
 	asked, before := span(r, now)
 	from = max(from, job.Minute(asked.Add(time.Minute-1)))

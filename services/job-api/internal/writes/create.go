@@ -183,15 +183,15 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 			}
 		}
 		ws.Near(ctx, entries)
-		return ws.created(ctx, &j, series)
+		return ws.created(ctx, r, &j, series)
 	}
 }
 
 // created answers with a new job, and with what its client may want to know of it.
-func (ws *Writes) created(ctx context.Context, j *job.Job, series *occurrence.Series) (edge.Response, error) {
+func (ws *Writes) created(ctx context.Context, r *edge.Request, j *job.Job, series *occurrence.Series) (edge.Response, error) {
 	resp, err := ws.deps.Reads.Answer(ctx, http.StatusCreated, j)
 	if body, ok := resp.Body.(*reads.Job); ok && err == nil {
-		body.Warnings = ws.crowds.warn(ctx, series, body.NextRunAt, ws.deps.Clock.Now())
+		body.Warnings = ws.crowds.warn(ctx, r.Raw, series, body.NextRunAt, ws.deps.Clock.Now())
 	}
 	return resp, err
 }

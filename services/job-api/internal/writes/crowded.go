@@ -2,6 +2,7 @@ package writes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"sync"
@@ -60,7 +61,7 @@ func (c *crowds) latest(ctx context.Context) *forecast.Forecast {
 
 // warn returns the warnings of a job that was just created: that many others fire in the minute in which it is due next, and which minute near
 // it is calmer. A job that fires again within the hour around it is in the others' way there, too, and gets none.
-func (c *crowds) warn(ctx context.Context, s *occurrence.Series, due *time.Time, now time.Time) []reads.Warning {
+func (c *crowds) warn(ctx context.Context, body []byte, s *occurrence.Series, due *time.Time, now time.Time) []reads.Warning {
 	if due == nil {
 		return nil
 	}
@@ -70,7 +71,7 @@ func (c *crowds) warn(ctx context.Context, s *occurrence.Series, due *time.Time,
 	}
 	f := c.latest(ctx)
 	minute := job.Minute(*due)
-	if f == nil || minute < f.From || minute >= f.From+forecast.Minutes {
+	if f == nil || f.Stale(now) || minute < f.From || minute >= f.From+forecast.Minutes {
 		return nil
 	}
 	planned, off := f.Sum(minute, minute+1)
@@ -80,16 +81,16 @@ func (c *crowds) warn(ctx context.Context, s *occurrence.Series, due *time.Time,
 	if planned-off < crowdedFires || float64(planned-off) < crowdedTimes*mean {
 		return nil
 	}
-	w := reads.Warning{Code: "crowded-minute", Pointer: pointerOf(&s.Def.Schedule)}
+	w := reads.Warning{Code: "crowded-minute", Pointer: pointerOf(body, &s.Def.Schedule)}
 	w.Message = fmt.Sprintf("%s is crowded: about %.0f times as many fires are planned for that minute as for one of the hour around it.",
 		job.MinuteStart(minute).Format("15:04 UTC"), math.Round(float64(planned)/max(mean, 1)))
-	if by, ok := calmer(f, minute, mean); ok {
+	if by, ok := calmer(f, minute, job.Minute(now), mean); ok {
 		way := "later"
 		if by < 0 {
 			way = "earlier"
 		}
 		w.Message += fmt.Sprintf(" %d minutes %s is calmer", max(by, -by), way)
-		if s.Def.Schedule.Type == job.ScheduleCron {
+		if sched := &s.Def.Schedule; sched.Type != job.ScheduleOneShot && sched.Spread == 0 && sched.Jitter == 0 && !next.Truncate(time.Hour).Before(next) {
 			w.Message += ", or let spread move the job"
 		}
 		w.Message += "."
@@ -98,24 +99,30 @@ func (c *crowds) warn(ctx context.Context, s *occurrence.Series, due *time.Time,
 	return []reads.Warning{w}
 }
 
-// pointerOf returns where a client says when a schedule is due first.
-func pointerOf(s *job.Schedule) string {
-	switch s.Type {
-	case job.ScheduleCron:
+// pointerOf returns where the body of a request says when its schedule is due first.
+func pointerOf(body []byte, s *job.Schedule) string {
+	var given map[string]json.RawMessage
+	_ = json.Unmarshal(body, &given) // it was understood
+	switch {
+	case s.Type == job.ScheduleCron:
 		return "/cron_expr"
-	case job.ScheduleInterval:
+	case given["delay"] != nil:
+		return "/delay"
+	case s.Type == job.ScheduleInterval && given["start_at"] != nil:
 		return "/start_at"
+	case s.Type == job.ScheduleInterval:
+		return "/every"
 	}
 	return "/run_at"
 }
 
 // calmer returns by how many minutes to move from a minute to the nearest one for which no more than the mean is planned, a later one if two
 // are as near.
-func calmer(f *forecast.Forecast, minute int64, mean float64) (by int64, ok bool) {
+func calmer(f *forecast.Forecast, minute, now int64, mean float64) (by int64, ok bool) {
 	for d := int64(1); d < around; d++ {
 		for _, by := range []int64{d, -d} {
 			m := minute + by
-			if m < f.From || m >= f.From+forecast.Minutes {
+			if m <= now || m < f.From || m >= f.From+forecast.Minutes {
 				continue
 			}
 			if planned, _ := f.Sum(m, m+1); float64(planned) <= mean {
