@@ -38,6 +38,7 @@ type course struct {
 	called    time.Time // first, as its target saw it
 	succeeded time.Time // first, as the record says
 	dead      bool
+	lost      bool // an executor was, in an attempt
 	// began is when it was called first, as the record says.
 	began time.Time
 	// ended is set if its job was cancelled, or paused before it, if another took its place, or if it is on record as skipped too (I1): then it
@@ -114,6 +115,7 @@ func courses(a *Account, i *index, j *JobAccount) map[string]*course {
 		case e.Outcome.Failed() && e.Reason() != "":
 			c.dead = true
 		}
+		c.lost = c.lost || e.Outcome.Kind == job.OutcomeWorkerLost
 	}
 	noteSkipped(list, i.eventsOf[j.Job.ID])
 	return list
@@ -171,7 +173,8 @@ func checkCourse(r *report, a *Account, c *course, pauses []time.Time, shown []*
 		of, begins := belongs(shown, name, e.NominalAt)
 		var missed, met bool
 		if name == startWithin {
-			missed = !c.called.IsZero() && c.called.After(deadline.Add(apart)) && c.began.After(deadline.Add(apart))
+			// Whether an executor that was lost had called, nobody knows: it counts as begun where it took its lease.
+			missed = !c.lost && !c.called.IsZero() && c.called.After(deadline.Add(apart)) && c.began.After(deadline.Add(apart))
 			met = !c.called.IsZero() && c.called.Before(deadline.Add(-apart)) && !c.began.IsZero() && c.began.Before(deadline.Add(-apart))
 		} else {
 			missed = c.succeeded.After(deadline.Add(apart)) || c.succeeded.IsZero() && c.dead

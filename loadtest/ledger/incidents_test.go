@@ -49,6 +49,12 @@ func TestIncidentsAreHeldAgainstWhatTargetsReceived(t *testing.T) {
 		"two of one deadline":   {func(a *ledger.Account) { a.Incidents = append(a.Incidents, a.Incidents[0]) }, true},
 		"it is noticed late":    {func(a *ledger.Account) { a.NoticesWithin = time.Second }, true},
 		"it is noticed in time": {func(a *ledger.Account) { a.NoticesWithin = 10 * time.Second }, false},
+		"an executor was lost, and one is not shown": {func(a *ledger.Account) {
+			a.Incidents = a.Incidents[1:]
+			lost := a.Events[1]
+			lost.ID, lost.Outcome = "lost", job.Outcome{Kind: job.OutcomeWorkerLost, Disposition: job.DispositionFired}
+			a.Events = append(a.Events, lost)
+		}, false},
 		"the job was cancelled": {func(a *ledger.Account) {
 			a.Jobs[0].Job.Status, a.Incidents = job.StatusCancelled, []ledger.Incident{}
 		}, false},
