@@ -324,6 +324,9 @@ func (p *pass) plan(r *job.PendingRow, j *job.Job) {
 		}
 		return
 	}
+	if job.DefinedAt(j.Definition.ID).After(p.began) {
+		return // the schedule that it replaced may have been counted
+	}
 	plan, err := schedule.Compile(j.Definition.Schedule, j.ID)
 	if err != nil {
 		return // a later release wrote it

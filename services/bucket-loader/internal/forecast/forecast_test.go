@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/bubble"
@@ -60,7 +61,7 @@ func (f *fixture) register(s job.Schedule, change func(j *job.Job)) (*job.Job, j
 	f.jobs++
 	j := job.Job{
 		ID: fmt.Sprintf("%s01M7ZJW5E6D77SAJPX%08d", job.JobPrefix, f.jobs), Tenant: 1, Status: job.StatusActive, Version: 1, CreatedAt: now, UpdatedAt: now,
-		Definition: job.Definition{ID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", EffectiveAt: now, FirstOrdinal: 1, Schedule: s, CatchUpWindow: time.Minute},
+		Definition: job.Definition{ID: job.DefinitionPrefix + ulid.MustNew(ulid.Timestamp(now), nil).String(), EffectiveAt: now, FirstOrdinal: 1, Schedule: s, CatchUpWindow: time.Minute},
 	}
 	if change != nil {
 		change(&j)
@@ -382,4 +383,27 @@ type awayOnce struct {
 func (s awayOnce) GetMany(context.Context, []string) (map[string]*job.Job, error) {
 	s.f.Jobs = s.Jobs
 	return nil, errAway
+}
+
+func TestAScheduleThatIsReplacedMeanwhileIsCountedOnce(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j, _ := f.register(every(time.Minute), nil)
+		store := f.Pending
+		f.Pending = opened{store, func() {
+			f.Pending = store
+			time.Sleep(time.Second)
+			now := job.Instant(time.Now())
+			j.Version++
+			j.Definition.ID, j.Definition.EffectiveAt = job.DefinitionPrefix+ulid.MustNew(ulid.Timestamp(now), nil).String(), now
+			j.Definition.Schedule = every(5 * time.Minute)
+			e, _ := f.series(j).First(bucket.Partition(j.ID, partitions), now)
+			f.must(store.Put(t.Context(), []job.Entry{e}))
+			f.must(f.Jobs.Replace(t.Context(), *j))
+		}}
+		if all, _ := f.planned(1, 1, 61); all > 60 {
+			t.Errorf("%d fires planned of a job of each minute", all)
+		}
+		f.want(1, 61, 12)
+	})
 }
