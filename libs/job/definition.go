@@ -96,7 +96,7 @@ type Definition struct {
 	Priority string  `json:"priority"`
 	// Precision is how close to its instant an occurrence is called.
 	Precision Precision `json:"precision"`
-	// Deadlines are what the watchdog holds each occurrence of the schedule against. Nothing on the way of a fire looks at them.
+	// Deadlines are what the watchdog holds each occurrence of the schedule against. A fire only carries them, to the archive.
 	Deadlines Deadlines `json:"sla,omitzero"`
 	Unknown   string    `json:"-"` // see Job
 }

@@ -20,6 +20,8 @@ type Fire struct {
 	// Fresh means that the worker has read the entry's row, because the entry came late. For any other late fire the executor reads
 	// the row itself, if the hot tier can have forgotten how the attempt ended.
 	Fresh bool
+	// Deadlines are those of an occurrence of the schedule, for the record; zero for any other execution.
+	Deadlines Deadlines
 }
 
 // Token names a lease of an attempt. A greater token was given out later for the same attempt, unless the hot tier forgot it.
@@ -170,6 +172,8 @@ type Event struct {
 	Disposition Disposition
 	// Target is the one of the definition in force; zero for a change.
 	Target TargetRef
+	// Deadlines are those of the fire.
+	Deadlines Deadlines
 }
 
 // AttemptEvent returns the event for the end of an attempt at t. now is the publishing process's clock.
@@ -177,8 +181,21 @@ func AttemptEvent(f *Fire, t TargetRef, o Outcome, now time.Time) Event {
 	return Event{
 		ID:   eventID(f.ExecutionID, f.Attempt, string(o.Kind), o.Fence.Start),
 		Type: EventAttempt, At: now, Entry: f.Entry, Outcome: o, Retry: f.Retry,
-		Disposition: o.Disposition, Target: t,
+		Disposition: o.Disposition, Target: t, Deadlines: f.Deadlines,
 	}
+}
+
+// StartBy and FinishBy return by when an occurrence was to begin and to succeed; zero for no such deadline.
+func (e *Event) StartBy() time.Time { return e.by(e.Deadlines.StartWithin) }
+
+// FinishBy is documented at StartBy.
+func (e *Event) FinishBy() time.Time { return e.by(e.Deadlines.FinishWithin) }
+
+func (e *Event) by(within time.Duration) time.Time {
+	if within == 0 {
+		return time.Time{}
+	}
+	return e.Entry.ScheduledFor.Add(within)
 }
 
 // GaveWayTo returns the execution because of which the event's was skipped, or for which it waits; "" if there is none.

@@ -178,6 +178,7 @@ func eventToPB(e *job.Event) *pb.Event {
 		EventId: e.ID, Type: string(e.Type), AtMs: ms(e.At), TenantId: e.Entry.Tenant.String(), Entry: entryToPB(&e.Entry),
 		DeferUntilMs: ms(e.DeferUntil), WaitsForMs: ms(e.WaitsFor), Skipped: rangeToPB(e.Skipped), Disposition: string(e.Disposition),
 		TargetHost: e.Target.Host, TargetKind: e.Target.Kind,
+		StartWithinMs: e.Deadlines.StartWithin.Milliseconds(), FinishWithinMs: e.Deadlines.FinishWithin.Milliseconds(),
 	}
 	if m.TargetKind == job.TargetWebhook && m.TargetHost != "" {
 		m.TargetKind = ""
@@ -197,6 +198,7 @@ func eventFromPB(m *pb.Event) job.Event {
 		ID: m.GetEventId(), Type: job.EventType(m.GetType()), At: at(m.GetAtMs()),
 		Entry: entryFromPB(m.GetEntry()), DeferUntil: at(m.GetDeferUntilMs()), WaitsFor: at(m.GetWaitsForMs()), Skipped: rangeFromPB(m.GetSkipped()),
 		Disposition: job.Disposition(m.GetDisposition()), Target: job.TargetRef{Kind: m.GetTargetKind(), Host: m.GetTargetHost()},
+		Deadlines: job.Deadlines{StartWithin: dur(m.GetStartWithinMs()), FinishWithin: dur(m.GetFinishWithinMs())},
 	}
 	if e.Target.Kind == "" && e.Target.Host != "" {
 		e.Target.Kind = job.TargetWebhook

@@ -49,7 +49,7 @@ func MarshalFire(f *job.Fire) []byte {
 	return marshal(&pb.Fire{
 		Entry: entryToPB(&f.Entry), TenantId: f.Tenant.String(), Target: targetToPB(f.Target), Retry: retryToPB(f.Retry),
 		Incarnation: f.Incarnation, Epoch: f.Epoch, TakenAtMs: ms(f.TakenAt), PublishedAtMs: ms(f.PublishedAt),
-		Fresh: f.Fresh,
+		Fresh: f.Fresh, StartWithinMs: f.Deadlines.StartWithin.Milliseconds(), FinishWithinMs: f.Deadlines.FinishWithin.Milliseconds(),
 	})
 }
 
@@ -62,7 +62,7 @@ func UnmarshalFire(b []byte) (job.Fire, error) {
 	f := job.Fire{
 		Entry: entryFromPB(m.Entry), Target: targetFromPB(m.Target), Retry: retryFromPB(m.Retry),
 		Incarnation: m.Incarnation, Epoch: m.Epoch, TakenAt: at(m.TakenAtMs), PublishedAt: at(m.PublishedAtMs),
-		Fresh: m.Fresh,
+		Fresh: m.Fresh, Deadlines: job.Deadlines{StartWithin: dur(m.StartWithinMs), FinishWithin: dur(m.FinishWithinMs)},
 	}
 	f.Tenant = tenantOf(m.Entry, m.TenantId)
 	return f, nil

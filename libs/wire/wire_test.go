@@ -25,6 +25,7 @@ func fill() (job.Fire, job.Event) {
 	retry.Delays = []time.Duration{time.Second}
 	f := job.Fire{
 		Entry: e, Incarnation: "i", Epoch: 5, TakenAt: at, PublishedAt: at, Retry: retry, Fresh: true,
+		Deadlines: job.Deadlines{StartWithin: time.Second, FinishWithin: time.Hour},
 		Target: job.Target{
 			Kind: "http_webhook", URL: "u", Method: "POST", Headers: map[string]string{"A": "b"}, Body: []byte(`{}`), Timeout: time.Second,
 		},

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/loadtest/e2e/process"
 	"github.com/minutehand/minutehand/schemas"
 	"github.com/minutehand/minutehand/services/audit-writer/archivesql"
@@ -168,9 +169,15 @@ func witness(t *testing.T) *witnessed {
 			return job
 		})
 	}
-	register(1800*many, w.steady, nil, map[string]any{"order": "a body of some size"})
-	w.job = register(120*many, w.flaky, policy(3), nil)[0]
-	register(60*many, w.failing, policy(2), nil)
+	with := func(members map[string]any, finish string) map[string]any {
+		members["sla"] = map[string]any{"start_within": "1h", "finish_within": finish}
+		return members
+	}
+	register(1800*many, w.steady, with(map[string]any{}, "1h"), map[string]any{"order": "a body of some size"})
+	late := with(policy(3), "1s")
+	late["retry_policy"].(map[string]any)["base_delay"] = "1500ms"
+	w.job = register(120*many, w.flaky, late, nil)[0]
+	register(60*many, w.failing, with(policy(2), "1h"), nil)
 	register(30*many, w.gone, nil, nil)
 	// One call at a time, so that client and archive see one order.
 	outage := process.Once(w.outage.url+"/hook", due, policy(1))
@@ -311,6 +318,8 @@ func (w *witnessed) compare(t *testing.T, ask engine) {
 		"dead_letters": func(rows []map[string]string) { w.checkDeadLetters(t, rows) },
 		"changes":      func(rows []map[string]string) { w.checkChanges(t, rows) },
 		"outages":      func(rows []map[string]string) { w.checkOutages(t, rows) },
+		"deadlines":    func(rows []map[string]string) { w.checkDeadlines(t, rows) },
+		"plan":         func(rows []map[string]string) { w.checkPlan(t, rows) },
 		"duplicates":   func(rows []map[string]string) { empty(t, "duplicates", rows) },
 		"gaps":         func(rows []map[string]string) { empty(t, "gaps", rows) },
 	}
@@ -358,6 +367,63 @@ func (w *witnessed) checkAccount(t *testing.T, rows []map[string]string) {
 	}
 	if !maps.Equal(got, want) || sums["skipped"] == 0 {
 		t.Errorf("account: %v, the client saw %v", got, want)
+	}
+}
+
+// What failed at first comes after its deadline, and what always fails never does.
+func (w *witnessed) checkDeadlines(t *testing.T, rows []map[string]string) {
+	t.Helper()
+	flaky, _ := w.flaky.executions()
+	failing, _ := w.failing.executions()
+	missed := map[string]bool{}
+	for _, r := range rows {
+		id := r["execution_id"]
+		_, late := flaky[id]
+		_, never := failing[id]
+		if late == never || r["deadline"] != "finish_within" || (r["met_at"] == "") != never || late && number(r["late_ms"]) <= 0 || r["attempts"] != "2" {
+			t.Errorf("deadlines: %v", r)
+		}
+		missed[id] = true
+	}
+	want := len(flaky) // redrives are no occurrences
+	for id := range failing {
+		if ref, err := job.ParseExecutionID(id); err == nil && ref.Trigger == job.TriggerSchedule {
+			want++
+		}
+	}
+	if len(missed) != len(rows) || len(missed) != want || want == 0 {
+		t.Errorf("deadlines: %d rows of %d executions; the client saw %d", len(rows), len(missed), want)
+	}
+}
+
+func (w *witnessed) checkPlan(t *testing.T, rows []map[string]string) {
+	t.Helper()
+	got := map[string]int{}
+	for _, r := range rows {
+		for _, column := range []string{"planned", "succeeded_at_once", "succeeded_later", "dead", "not_ended", "skipped", "cancelled"} {
+			got[column] += number(r[column])
+		}
+	}
+	beats := w.beat.countFirst() - w.triggers
+	want := map[string]int{
+		"planned": w.oneShots + 2*ofEach + len(w.cancelled) + len(w.stopped), "skipped": ofEach - beats, "cancelled": len(w.cancelled) + len(w.stopped), "not_ended": 0,
+	}
+	for _, a := range w.all {
+		last, failures := a.executions()
+		for id, status := range last {
+			switch ref, err := job.ParseExecutionID(id); {
+			case err != nil || ref.Trigger != job.TriggerSchedule:
+			case status >= 300:
+				want["dead"]++
+			case failures[id] > 0:
+				want["succeeded_later"]++
+			default:
+				want["succeeded_at_once"]++
+			}
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("plan: %v, the client saw %v", got, want)
 	}
 }
 

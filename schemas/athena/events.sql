@@ -51,10 +51,11 @@ CREATE EXTERNAL TABLE IF NOT EXISTS {table} (
   `source_execution_id` string COMMENT 'the execution that a redrive or replay repeats',
   `gave_way_to` string COMMENT 'the execution in progress because of which this one was skipped',
   `operation_id` string COMMENT 'the operation that asked for the execution',
-  `deadline_at` timestamp COMMENT 'not filled yet: by when it had to be done',
+  `deadline_at` timestamp COMMENT 'by when the occurrence was to succeed, as sla.finish_within of the job says; null for no such deadline',
   `tzdata_version` string COMMENT 'the time zone data by which a local time became nominal_at; null if no zone but UTC was asked',
   `utc_offset_seconds` bigint COMMENT 'the offset of that zone at nominal_at',
-  `occurrence` timestamp COMMENT 'the instant of the occurrence that a redrive, replay or backfill stands for; null for any other execution'
+  `occurrence` timestamp COMMENT 'the instant of the occurrence that a redrive, replay or backfill stands for; null for any other execution',
+  `start_deadline_at` timestamp COMMENT 'by when the occurrence was to be called, as sla.start_within of the job says; null for no such deadline'
 )
 PARTITIONED BY (`region` string, `dt` string, `hour` string)
 STORED AS PARQUET

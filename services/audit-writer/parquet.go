@@ -15,8 +15,8 @@ import (
 )
 
 // line is a row of an object, with its columns in their order: schemas/athena has the same, and says what each means. Nothing fills
-// Pool, GaveWayTo, OperationID and DeadlineAt yet; they are there so that the table need not change when something does. An empty text and a zero instant are null. Texts of few values have a
-// dictionary; the others are ids with long common beginnings, of which only the differences are stored.
+// Pool yet; it is there so that the table need not change when something does. An empty text and a zero instant are null. Texts of few values
+// have a dictionary; the others are ids with long common beginnings, of which only the differences are stored.
 type line struct {
 	EventID      string `parquet:"event_id,optional,delta"`
 	EventType    string `parquet:"event_type,optional,dict"`
@@ -68,6 +68,7 @@ type line struct {
 	TZData       string `parquet:"tzdata_version,optional,dict"`
 	UTCOffset    *int64 `parquet:"utc_offset_seconds,optional,dict"`
 	Occurrence   int64  `parquet:"occurrence,optional,delta,timestamp(millisecond)"`
+	StartBy      int64  `parquet:"start_deadline_at,optional,delta,timestamp(millisecond)"`
 }
 
 // lineOf is what an object holds of a row.
@@ -83,7 +84,7 @@ func lineOf(r *row, logID string, partition int) line {
 		ConsumedAt: milliseconds(o.Timeline.Consumed), InvokedAt: milliseconds(o.Timeline.Invoked),
 		CompletedAt: milliseconds(o.Timeline.Completed),
 		TargetKind:  r.event.Target.Kind, TargetHost: r.event.Target.Host, Worker: o.Worker, RequestSize: o.RequestBytes, ResponseSize: o.ResponseBytes,
-		Reason: r.event.Reason(), GaveWayTo: r.event.GaveWayTo(),
+		Reason: r.event.Reason(), GaveWayTo: r.event.GaveWayTo(), StartBy: milliseconds(r.event.StartBy()), DeadlineAt: milliseconds(r.event.FinishBy()),
 		LogID: logID, LogPartition: int64(partition), LogOffset: r.offset, AppendedAt: milliseconds(r.at),
 	}
 	if s := r.event.Skipped; s != nil {

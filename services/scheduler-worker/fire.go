@@ -421,11 +421,15 @@ func (t *task) ours() job.Entry {
 func (t *task) target() job.TargetRef { return t.series.Def.Target.Ref() }
 
 func (t *task) fire(at time.Time) *job.Fire {
-	return &job.Fire{
+	f := &job.Fire{
 		Entry: t.ours(), Target: t.series.Def.Target, Retry: t.series.Def.Retry,
 		Incarnation: t.incarnation, Epoch: t.owner.Epoch, TakenAt: job.Instant(t.takenAt),
 		PublishedAt: at, Fresh: t.fresh,
 	}
+	if f.Trigger == job.TriggerSchedule {
+		f.Deadlines = t.series.Def.Deadlines
+	}
+	return f
 }
 
 // traced begins the span of a fire's dispatch, and makes it the fire's parent.

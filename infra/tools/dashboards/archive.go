@@ -24,9 +24,11 @@ func archiveDashboards() map[string][]table {
 			{"What was skipped or cancelled, and why", "not_fired", ofJob},
 			{"What was given up and not redriven", "dead_letters", ofJob},
 			{"What succeeded in the end", "recovered", ofJob},
+			{"What missed a deadline", "deadlines", ofJob},
 		},
 		"tenant": {
 			{"What became of its occurrences, by day", "account", ofTenant},
+			{"What was planned for each hour, and what came of it", "plan", ofTenant},
 			{"How late they were, by hour", "lateness", ofTenant},
 			{"What to bill, by target", "cost", ofTenant},
 			{"What was given up and not redriven", "dead_letters", ofTenant},

@@ -358,6 +358,9 @@ func (s *JobStore) List(ctx context.Context, tenant job.Tenant, cursor string, l
 			break
 		}
 		j, err := s.Get(ctx, string(it.Key()[len(prefix):]))
+		if errors.Is(err, jobstore.ErrNotFound) {
+			continue // a row that is gone, whatever took it, does not hide the others
+		}
 		if err != nil {
 			return nil, "", errors.Join(err, it.Close())
 		}

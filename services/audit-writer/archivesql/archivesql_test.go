@@ -109,6 +109,14 @@ type event struct {
 	Token       string `parquet:"fencing_token,optional"`
 	Worker      string `parquet:"worker,optional"`
 	Host        string `parquet:"target_host,optional"`
+	Reason      string `parquet:"reason,optional"`
+	Nominal     int64  `parquet:"nominal_at,optional,timestamp(millisecond)"`
+	Scheduled   int64  `parquet:"scheduled_for,optional,timestamp(millisecond)"`
+	StartBy     int64  `parquet:"start_deadline_at,optional,timestamp(millisecond)"`
+	FinishBy    int64  `parquet:"deadline_at,optional,timestamp(millisecond)"`
+	Completed   int64  `parquet:"completed_at,optional,timestamp(millisecond)"`
+	First       int64  `parquet:"skipped_from,optional,timestamp(millisecond)"`
+	Count       int64  `parquet:"skipped_count"`
 	Invoked     int64  `parquet:"invoked_at,optional,timestamp(millisecond)"`
 	LogID       string `parquet:"log_id,optional"`
 	Partition   int64  `parquet:"log_partition"`
@@ -182,5 +190,85 @@ func TestQueriesSeeWhatACrashLeavesBehind(t *testing.T) {
 	report, err := archivesql.Verify(t.Context(), a, r, nil)
 	if err != nil || report.Events != 4 || report.Repeated != 1 || len(report.Faults) != 1 || !strings.Contains(report.Faults[0], "records 3 to 3 of partition 0 are missing") {
 		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// putEvents writes an object of one hour.
+func putEvents(t *testing.T, dir string, events []event) {
+	t.Helper()
+	name := filepath.Join(dir, "audit", "region=local", "dt=2026-11-24", "hour=07", "log-1-00000-00000000000000000000.parquet")
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := parquet.WriteFile(name, events); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rowsOf returns the rows of a named query on an archive of one day, as text without what they have in common.
+func rowsOf(t *testing.T, dir, name string) (rows []string) {
+	t.Helper()
+	queries, err := schemas.ArchiveQueries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(queries, func(q schemas.Query) bool { return q.Name == name })
+	text := queries[i].With(map[string]string{schemas.ParameterFrom: "2026-11-24", schemas.ParameterTo: "2026-11-24"})
+	for _, row := range ask(t, dir, archivesql.Range{Region: "local", From: day("2026-11-24"), To: day("2026-11-24")}, text).Rows {
+		rows = append(rows, strings.ReplaceAll(strings.Trim(fmt.Sprint(row), "[]"), "2026-11-24 07:", ""))
+	}
+	return rows
+}
+
+// attemptAt is an attempt of an occurrence that was due at seven and a minute, and of which one deadline is ten seconds after that, another a minute.
+func attemptAt(execution string, attempt, began, ended int64, outcome, reason string) event {
+	due := day("2026-11-24").Add(7*time.Hour + time.Minute).UnixMilli()
+	return event{
+		EventID: fmt.Sprint(execution, attempt), EventType: "attempt", Tenant: "default", JobID: "job_1", ExecutionID: execution, Attempt: attempt,
+		Trigger: "schedule", Outcome: outcome, Reason: reason, Disposition: "fired", Nominal: due, Scheduled: due, Invoked: due + began, Completed: due + ended,
+		StartBy: due + 10_000, FinishBy: due + 60_000,
+	}
+}
+
+func TestOccurrenceMissesItsDeadlineWhereItBeganOrSucceededTooLate(t *testing.T) {
+	skipped, free := attemptAt("skipped", 1, 0, 99_000, "skipped", ""), attemptAt("free", 1, 0, 99_000, "succeeded", "")
+	skipped.Disposition, free.StartBy, free.FinishBy = "skipped_overlap", 0, 0
+	dir := t.TempDir()
+	putEvents(t, dir, []event{
+		attemptAt("a-good", 1, 10_000, 60_000, "succeeded", ""),
+		attemptAt("b-late", 1, 10_001, 60_000, "succeeded", ""),
+		attemptAt("c-slow", 1, 0, 20_000, "failed", ""), attemptAt("c-slow", 2, 30_000, 60_001, "succeeded", ""),
+		attemptAt("d-dead", 1, 0, 1000, "failed", "permanent"), attemptAt("d-dead", 1, 0, 1000, "failed", "permanent"), // published twice
+		skipped, free,
+	})
+	want := []string{
+		"default job_1 b-late 01:00.000 start_within 01:10.000 01:10.001 1 1",
+		"default job_1 c-slow 01:00.000 finish_within 02:00.000 02:00.001 1 2",
+		"default job_1 d-dead 01:00.000 finish_within 02:00.000 <nil> <nil> 1",
+	}
+	if got := rowsOf(t, dir, "deadlines"); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestPlanCountsEachOccurrenceInItsHourByWhatCameOfIt(t *testing.T) {
+	lost := attemptAt("e-open", 1, 0, 1000, "failed", "")
+	skipped, cancelled := attemptAt("f-skipped", 1, 0, 0, "skipped", "overlap"), attemptAt("g-cancelled", 1, 0, 0, "cancelled", "cancelled")
+	skipped.Disposition, cancelled.Disposition = "skipped_overlap", "cancelled"
+	earlier := attemptAt("h-earlier", 1, 0, 5000, "succeeded", "")
+	earlier.Nominal -= 3_600_000
+	manual := attemptAt("i-manual", 1, 0, 1, "succeeded", "")
+	manual.Trigger = "manual"
+	run := event{EventID: "run", EventType: "skipped", Tenant: "default", JobID: "job_1", Disposition: "skipped_paused", First: lost.Nominal, Count: 40}
+	dir := t.TempDir()
+	putEvents(t, dir, []event{
+		attemptAt("a-good", 1, 0, 10, "succeeded", ""), attemptAt("b-good", 1, 0, 20, "succeeded", ""),
+		attemptAt("c-later", 1, 0, 20, "failed", ""), attemptAt("c-later", 2, 30, 900, "succeeded", ""),
+		attemptAt("d-dead", 1, 0, 1000, "failed", ""), attemptAt("d-dead", 2, 0, 1000, "failed", "max_attempts"),
+		lost, skipped, cancelled, earlier, manual, run, run,
+	})
+	want := []string{"default 2026-11-24 06:00:00.000 1 1 0 0 0 0 0 5000 5000", "default 00:00.000 47 2 1 1 1 41 1 20 900"}
+	if got := rowsOf(t, dir, "plan"); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

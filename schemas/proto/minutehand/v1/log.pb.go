@@ -838,9 +838,12 @@ type Fire struct {
 	TakenAtMs     int64                  `protobuf:"varint,7,opt,name=taken_at_ms,json=takenAtMs,proto3" json:"taken_at_ms,omitempty"`
 	PublishedAtMs int64                  `protobuf:"varint,8,opt,name=published_at_ms,json=publishedAtMs,proto3" json:"published_at_ms,omitempty"`
 	// The worker has read the entry's row, because it came late.
-	Fresh         bool `protobuf:"varint,9,opt,name=fresh,proto3" json:"fresh,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Fresh bool `protobuf:"varint,9,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	// The deadlines of an occurrence of a schedule, for the record: 0 for none.
+	StartWithinMs  int64 `protobuf:"varint,10,opt,name=start_within_ms,json=startWithinMs,proto3" json:"start_within_ms,omitempty"`
+	FinishWithinMs int64 `protobuf:"varint,11,opt,name=finish_within_ms,json=finishWithinMs,proto3" json:"finish_within_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Fire) Reset() {
@@ -934,6 +937,20 @@ func (x *Fire) GetFresh() bool {
 		return x.Fresh
 	}
 	return false
+}
+
+func (x *Fire) GetStartWithinMs() int64 {
+	if x != nil {
+		return x.StartWithinMs
+	}
+	return 0
+}
+
+func (x *Fire) GetFinishWithinMs() int64 {
+	if x != nil {
+		return x.FinishWithinMs
+	}
+	return 0
 }
 
 type Token struct {
@@ -1258,9 +1275,12 @@ type Event struct {
 	TargetKind string `protobuf:"bytes,11,opt,name=target_kind,json=targetKind,proto3" json:"target_kind,omitempty"`
 	TargetHost string `protobuf:"bytes,12,opt,name=target_host,json=targetHost,proto3" json:"target_host,omitempty"`
 	// The nominal instant of the execution that ends before a deferred attempt is made, if it waits for one.
-	WaitsForMs    int64 `protobuf:"varint,13,opt,name=waits_for_ms,json=waitsForMs,proto3" json:"waits_for_ms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	WaitsForMs int64 `protobuf:"varint,13,opt,name=waits_for_ms,json=waitsForMs,proto3" json:"waits_for_ms,omitempty"`
+	// As the fire has them.
+	StartWithinMs  int64 `protobuf:"varint,14,opt,name=start_within_ms,json=startWithinMs,proto3" json:"start_within_ms,omitempty"`
+	FinishWithinMs int64 `protobuf:"varint,15,opt,name=finish_within_ms,json=finishWithinMs,proto3" json:"finish_within_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
@@ -1380,6 +1400,20 @@ func (x *Event) GetTargetHost() string {
 func (x *Event) GetWaitsForMs() int64 {
 	if x != nil {
 		return x.WaitsForMs
+	}
+	return 0
+}
+
+func (x *Event) GetStartWithinMs() int64 {
+	if x != nil {
+		return x.StartWithinMs
+	}
+	return 0
+}
+
+func (x *Event) GetFinishWithinMs() int64 {
+	if x != nil {
+		return x.FinishWithinMs
 	}
 	return 0
 }
@@ -1528,7 +1562,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"maxDelayMs\x12\x16\n" +
 	"\x06jitter\x18\x05 \x01(\x01R\x06jitter\x12\x1b\n" +
 	"\twindow_ms\x18\x06 \x01(\x03R\bwindowMs\x12\x1b\n" +
-	"\tdelays_ms\x18\a \x03(\x03R\bdelaysMs\"\xc6\x02\n" +
+	"\tdelays_ms\x18\a \x03(\x03R\bdelaysMs\"\x98\x03\n" +
 	"\x04Fire\x12*\n" +
 	"\x05entry\x18\x01 \x01(\v2\x14.minutehand.v1.EntryR\x05entry\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12-\n" +
@@ -1538,7 +1572,10 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x05epoch\x18\x06 \x01(\x03R\x05epoch\x12\x1e\n" +
 	"\vtaken_at_ms\x18\a \x01(\x03R\ttakenAtMs\x12&\n" +
 	"\x0fpublished_at_ms\x18\b \x01(\x03R\rpublishedAtMs\x12\x14\n" +
-	"\x05fresh\x18\t \x01(\bR\x05fresh\"M\n" +
+	"\x05fresh\x18\t \x01(\bR\x05fresh\x12&\n" +
+	"\x0fstart_within_ms\x18\n" +
+	" \x01(\x03R\rstartWithinMs\x12(\n" +
+	"\x10finish_within_ms\x18\v \x01(\x03R\x0efinishWithinMs\"M\n" +
 	"\x05Token\x12\x18\n" +
 	"\acounter\x18\x01 \x01(\x03R\acounter\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x14\n" +
@@ -1569,7 +1606,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x06worker\x18\r \x01(\tR\x06worker\x12#\n" +
 	"\rrequest_bytes\x18\x0e \x01(\x03R\frequestBytes\x12%\n" +
 	"\x0eresponse_bytes\x18\x0f \x01(\x03R\rresponseBytes\x12#\n" +
-	"\x0egave_way_to_ms\x18\x10 \x01(\x03R\vgaveWayToMs\"\xdb\x03\n" +
+	"\x0egave_way_to_ms\x18\x10 \x01(\x03R\vgaveWayToMs\"\xad\x04\n" +
 	"\x05Event\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x13\n" +
@@ -1587,7 +1624,9 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\vtarget_host\x18\f \x01(\tR\n" +
 	"targetHost\x12 \n" +
 	"\fwaits_for_ms\x18\r \x01(\x03R\n" +
-	"waitsForMs\"e\n" +
+	"waitsForMs\x12&\n" +
+	"\x0fstart_within_ms\x18\x0e \x01(\x03R\rstartWithinMs\x12(\n" +
+	"\x10finish_within_ms\x18\x0f \x01(\x03R\x0efinishWithinMs\"e\n" +
 	"\n" +
 	"DeadLetter\x12*\n" +
 	"\x05event\x18\x01 \x01(\v2\x14.minutehand.v1.EventR\x05event\x12\x16\n" +

@@ -764,6 +764,16 @@ func (m *Fire) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.FinishWithinMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FinishWithinMs))
+		i--
+		dAtA[i] = 0x58
+	}
+	if m.StartWithinMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StartWithinMs))
+		i--
+		dAtA[i] = 0x50
+	}
 	if m.Fresh {
 		i--
 		if m.Fresh {
@@ -1123,6 +1133,16 @@ func (m *Event) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.FinishWithinMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FinishWithinMs))
+		i--
+		dAtA[i] = 0x78
+	}
+	if m.StartWithinMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StartWithinMs))
+		i--
+		dAtA[i] = 0x70
 	}
 	if m.WaitsForMs != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.WaitsForMs))
@@ -1616,6 +1636,12 @@ func (m *Fire) SizeVT() (n int) {
 	if m.Fresh {
 		n += 2
 	}
+	if m.StartWithinMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StartWithinMs))
+	}
+	if m.FinishWithinMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.FinishWithinMs))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1784,6 +1810,12 @@ func (m *Event) SizeVT() (n int) {
 	}
 	if m.WaitsForMs != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.WaitsForMs))
+	}
+	if m.StartWithinMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StartWithinMs))
+	}
+	if m.FinishWithinMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.FinishWithinMs))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -4166,6 +4198,44 @@ func (m *Fire) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Fresh = bool(v != 0)
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StartWithinMs", wireType)
+			}
+			m.StartWithinMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StartWithinMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field FinishWithinMs", wireType)
+			}
+			m.FinishWithinMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.FinishWithinMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -5332,6 +5402,44 @@ func (m *Event) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.WaitsForMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 14:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StartWithinMs", wireType)
+			}
+			m.StartWithinMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StartWithinMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 15:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field FinishWithinMs", wireType)
+			}
+			m.FinishWithinMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.FinishWithinMs |= int64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

@@ -39,27 +39,38 @@ but the objects.
   minutehand archive query account`
 }
 
-// archiveSource says where the archive is and which days of it are read.
-type archiveSource struct {
+// archivePlace says where the archive is.
+type archivePlace struct {
 	Data   string    `default:".data" env:"MINUTEHAND_DATA" help:"Folder of one process; its archive is read, also while it runs." placeholder:"DIR"`
 	S3     bool      `name:"s3" help:"Read the bucket that the --s3-… flags name."`
 	Bucket s3.Access `embed:"" prefix:"s3-" envprefix:"MINUTEHAND_S3_"`
 	Region string    `help:"Region in the objects' names; by default the bucket's, or local." placeholder:"NAME"`
-	From   string    `help:"First day, in UTC; by default a week ago." placeholder:"YYYY-MM-DD"`
-	To     string    `help:"Last day, in UTC; by default today." placeholder:"YYYY-MM-DD"`
+}
+
+// archiveSource says where the archive is and which days of it are read.
+type archiveSource struct {
+	archivePlace
+	From string `help:"First day, in UTC; by default a week ago." placeholder:"YYYY-MM-DD"`
+	To   string `help:"Last day, in UTC; by default today." placeholder:"YYYY-MM-DD"`
 }
 
 // open returns the archive and the range.
 func (s *archiveSource) open(ctx context.Context) (archive.Archive, archivesql.Range, error) {
-	r := archivesql.Range{Region: s.Region}
 	now := time.Now().UTC()
-	var err error
-	if r.From, err = dayOf("--from", s.From, now.AddDate(0, 0, -7)); err != nil {
-		return nil, r, err
+	from, err := dayOf("--from", s.From, now.AddDate(0, 0, -7))
+	if err != nil {
+		return nil, archivesql.Range{}, err
 	}
-	if r.To, err = dayOf("--to", s.To, now); err != nil {
-		return nil, r, err
+	to, err := dayOf("--to", s.To, now)
+	if err != nil {
+		return nil, archivesql.Range{}, err
 	}
+	return s.days(ctx, from, to)
+}
+
+// days returns the archive and the range of two days.
+func (s *archivePlace) days(ctx context.Context, from, to time.Time) (archive.Archive, archivesql.Range, error) {
+	r := archivesql.Range{Region: s.Region, From: from, To: to}
 	if r.Region == "" {
 		r.Region = "local"
 		if s.S3 {

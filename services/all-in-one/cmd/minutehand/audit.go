@@ -11,25 +11,33 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/minutehand/minutehand/services/audit-writer/archivesql"
 )
 
 type auditCmd struct {
 	client
-	Jobs []string `arg:"" optional:"" name:"job" help:"Only these jobs: ids (job_…), or key: and a key; by default all of the tenant."`
-	From string   `help:"Only instants from this one on; by default those of the last 24 hours." placeholder:"RFC3339"`
-	To   string   `help:"Only instants before this one, and before now; by default until five minutes ago." placeholder:"RFC3339"`
+	archivePlace
+	Jobs    []string `arg:"" optional:"" name:"job" help:"Only these jobs: ids (job_…), or key: and a key; by default all of the tenant."`
+	From    string   `help:"Only instants from this one on; by default those of the last 24 hours." placeholder:"RFC3339"`
+	To      string   `help:"Only instants before this one, and before now; by default until five minutes ago." placeholder:"RFC3339"`
+	Archive bool     `help:"Hold the accounts against the archive, too, which --data or --s3 names."`
 }
 
 // Help implements kong.HelpProvider.
 func (auditCmd) Help() string {
 	return `Reads the account of every job, and lists each instant that a schedule named and of which nothing is on record: neither that it was called, nor
 that it was skipped and why, nor that it waits. Exits with 1 if there is one. It takes a request for each 500 instants, and no memory to speak of.
-An instant that is lost is listed from some six minutes after it on; until then it is shown as about to be on record. What is in the archive,
-archive verify tells. That each schedule has its next entry, the bucket-loader sees to.
+An instant that is lost is listed from some six minutes after it on; until then it is shown as about to be on record. That each schedule has its
+next entry, the bucket-loader sees to.
+
+With --archive it also lists what the history or the archive has and the other has not, jobs of which only the archive tells, and records that are
+missing between two objects. It reads all of the archive since --from, which may be 29 days ago, and needs about 300 bytes of disk for an instant.
 
   minutehand audit
   minutehand audit -o json
   minutehand audit --from 2026-01-01T00:00:00Z --to 2026-01-02T00:00:00Z
+  minutehand audit --archive
   minutehand audit JOB`
 }
 
@@ -49,6 +57,10 @@ type audit struct {
 	States      map[string]int `json:"states"`
 	// Unknown are the instants of which nothing is on record, the first mostUnknown of them.
 	Unknown []unknown `json:"unknown"`
+	// Archive is what was found in the archive; nil if it was not asked for.
+	Archive *archiveAudit `json:"archive,omitempty"`
+
+	against *archivesql.Account
 }
 
 type unknown struct {
@@ -72,17 +84,40 @@ func (c *auditCmd) Run(ctx context.Context) error {
 	if !a.From.Before(a.To) {
 		return usageError{errors.New("--from is not before --to, and before now")}
 	}
+	if c.Archive {
+		if a.against, err = c.against(ctx, &a); err != nil {
+			return err
+		}
+		defer a.against.Close() //nolint:errcheck // it is temporary
+	}
 	tell, end := a.progress()
 	err = c.each(ctx, func(id string) error { return c.read(ctx, id, &a, tell) })
 	end()
+	if err == nil && c.Archive {
+		err = c.compare(ctx, &a)
+	}
 	if err != nil {
 		return err
 	}
 	if err := c.print(&a, func(w io.Writer) { auditTable(w, &a) }); err != nil {
 		return err
 	}
-	if n := a.States["unknown"]; n > 0 {
-		return fmt.Errorf("nothing is on record of %d instants", n)
+	return a.verdict()
+}
+
+// verdict returns what is wrong.
+func (a *audit) verdict() error {
+	unknown, missing := a.States["unknown"], 0
+	if a.Archive != nil {
+		missing = a.Archive.Missing
+	}
+	switch {
+	case unknown > 0 && missing > 0:
+		return fmt.Errorf("nothing is on record of %d instants, and history and archive differ in %d things", unknown, missing)
+	case unknown > 0:
+		return fmt.Errorf("nothing is on record of %d instants", unknown)
+	case missing > 0:
+		return fmt.Errorf("history and archive differ in %d things", missing)
 	}
 	return nil
 }
@@ -129,6 +164,11 @@ func (c *auditCmd) each(ctx context.Context, do func(id string) error) error {
 func (c *auditCmd) read(ctx context.Context, id string, a *audit, tell func()) error {
 	query := url.Values{"from": {a.From.Format(time.RFC3339Nano)}, "to": {a.To.Format(time.RFC3339Nano)}}
 	err := c.pages(ctx, "/jobs/"+url.PathEscape(id)+"/occurrences", query, func(o map[string]any) error {
+		if a.against != nil {
+			if err := a.hold(ctx, id, o); err != nil {
+				return err
+			}
+		}
 		a.Occurrences++
 		a.States[fmt.Sprint(o["state"])]++
 		if o["state"] == "unknown" && len(a.Unknown) < mostUnknown {
@@ -137,6 +177,9 @@ func (c *auditCmd) read(ctx context.Context, id string, a *audit, tell func()) e
 		tell()
 		return nil
 	})
+	if err == nil && a.against != nil {
+		err = a.against.Job(ctx, id)
+	}
 	if err == nil {
 		a.Jobs++
 	}
@@ -170,5 +213,8 @@ func auditTable(w io.Writer, a *audit) {
 	fmt.Fprintf(w, "%d jobs, %d instants from %s to %s\n", a.Jobs, a.Occurrences, a.From.Format(time.RFC3339), a.To.Format(time.RFC3339))
 	for _, state := range slices.Sorted(maps.Keys(a.States)) {
 		fmt.Fprintf(w, "  %s: %d\n", shown(state), a.States[state])
+	}
+	if a.Archive != nil {
+		a.Archive.table(w)
 	}
 }
