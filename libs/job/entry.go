@@ -78,9 +78,34 @@ type Note struct {
 	Hops int
 	// Chain is how many executions in a row it follows; see [MaxChain].
 	Chain int
+	// Elsewhere is what a replay calls instead of the job's target; nil for that.
+	Elsewhere *Elsewhere
 	// Unknown is what a later release wrote into the entry and this one does not know, as Protobuf fields. It goes wherever the entry does,
 	// so that the later release finds it in the fire, the event, and the entry of the next attempt.
 	Unknown string
+}
+
+// Elsewhere is where a replay goes that is to reproduce something, and not to do it: it has no consequences. Nothing follows it, nobody is told
+// of it, and it does not pause the job. None of the job's headers goes there, because they may be secrets that the job's target shares.
+type Elsewhere struct {
+	URL     string            `json:"url"`
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// Elsewhere returns what the execution calls instead of its job's target; nil for that.
+func (e *Entry) Elsewhere() *Elsewhere {
+	if e.Note == nil {
+		return nil
+	}
+	return e.Note.Elsewhere
+}
+
+// Calls returns what the execution of an entry calls whose definition has a target.
+func (e *Entry) Calls(t Target) Target {
+	if x := e.Elsewhere(); x != nil {
+		t.URL, t.Headers = x.URL, x.Headers
+	}
+	return t
 }
 
 // Attended reports whether the entry needs attention at its instant even while its target has no room for it: a successor follows
@@ -95,12 +120,13 @@ func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e
 //   - Weight, its size.
 //   - Alone, whether it must be the only one in progress; Queues, whether it may wait for that.
 func (d *Definition) Mark(e *Entry) {
-	e.Lane, e.Precision = d.Target.Lane(d.Precision), d.Precision
+	target := e.Calls(d.Target)
+	e.Lane, e.Precision = target.Lane(d.Precision), d.Precision
 	e.Plain = d.Schedule.Type == ScheduleOneShot && d.MissedRun != MissedSkip
 	e.Alone = e.Trigger == TriggerSchedule && d.Alone()
 	e.Queues = e.Alone && d.MostWaiting() > 0
-	e.Weight = len(d.Target.URL) + len(d.Target.Body)
-	for name, value := range d.Target.Headers {
+	e.Weight = len(target.URL) + len(target.Body)
+	for name, value := range target.Headers {
 		e.Weight += len(name) + len(value)
 	}
 }

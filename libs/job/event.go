@@ -185,6 +185,19 @@ func AttemptEvent(f *Fire, t TargetRef, o Outcome, now time.Time) Event {
 	}
 }
 
+// Kept returns the event as it is kept for reading: without the headers of a replay that goes elsewhere, which may be secrets. What follows from
+// an event is made of the event itself.
+func (e *Event) Kept() *Event {
+	x := e.Entry.Elsewhere()
+	if x == nil || x.Headers == nil {
+		return e
+	}
+	kept, note := *e, *e.Entry.Note
+	note.Elsewhere = &Elsewhere{URL: x.URL}
+	kept.Entry.Note = &note
+	return &kept
+}
+
 // StartBy and FinishBy return by when an occurrence was to begin and to succeed; zero for no such deadline.
 func (e *Event) StartBy() time.Time { return e.by(e.Deadlines.StartWithin) }
 

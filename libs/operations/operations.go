@@ -95,6 +95,8 @@ type Operation struct {
 	To     time.Time `json:"to"`
 	States []string  `json:"states,omitempty"`
 	Order  Order     `json:"order"`
+	// Elsewhere is what a replay calls instead of the job's target; nil for that.
+	Elsewhere *job.Elsewhere `json:"target,omitempty"`
 	// Rate is how many executions are due in a second.
 	Rate int `json:"rate"`
 	// Total is how many occurrences a backfill has; 0 where it is not known. HandedOut is how many executions were handed out.

@@ -46,7 +46,9 @@ func entryToPB(e *job.Entry) *pb.Entry {
 	if n := e.Note; n != nil {
 		m.SourceExecutionId, m.Tzdata, m.UtcOffsetSeconds = n.Source, n.TZData, int32(n.UTCOffset)
 		m.OperationId, m.OccurrenceMs, m.Hops = n.Operation, ms(n.Occurrence), uint32(n.Hops)
-		m.Chain = uint32(n.Chain)
+		if m.Chain = uint32(n.Chain); n.Elsewhere != nil {
+			m.Elsewhere = &pb.Elsewhere{Url: n.Elsewhere.URL, Headers: n.Elsewhere.Headers}
+		}
 		putUnknown(m, n.Unknown)
 	}
 	if c := e.Change; c != nil {
@@ -74,6 +76,9 @@ func entryFromPB(m *pb.Entry) job.Entry {
 	n := job.Note{
 		Source: m.GetSourceExecutionId(), Operation: m.GetOperationId(), Occurrence: at(m.GetOccurrenceMs()),
 		TZData: m.GetTzdata(), UTCOffset: int(m.GetUtcOffsetSeconds()), Hops: int(m.GetHops()), Chain: int(m.GetChain()), Unknown: unknownOf(m),
+	}
+	if x := m.GetElsewhere(); x != nil {
+		n.Elsewhere = &job.Elsewhere{URL: x.GetUrl(), Headers: x.GetHeaders()}
 	}
 	if n != (job.Note{}) {
 		e.Note = &n

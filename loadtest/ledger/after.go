@@ -60,6 +60,9 @@ func endsOf(a *Account, i *index) map[string]*followed {
 	ends := map[string]*followed{}
 	for id, events := range i.attempts {
 		e := &events[0].Entry
+		if e.Elsewhere() != nil {
+			continue // nothing follows it
+		}
 		x := &followed{jobID: e.JobID, own: e.NominalAt, occurrence: e.Occurrence(), dead: i.deadLetter[id]}
 		for _, e := range events {
 			x.succeeded = x.succeeded || e.Outcome.Kind == job.OutcomeSucceeded

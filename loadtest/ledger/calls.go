@@ -191,7 +191,7 @@ func checkAttempts(r *report, a *Account, i *index) {
 				r.add("I7", e.Entry.JobID, "%s had attempt %d of at most %d", x, e.Entry.Attempt, most)
 			}
 		}
-		if !ended && !i.deadLetter[x] && !pendingAttempt(i, last) && !unsettled[x] {
+		if !ended && !i.deadLetter[x] && last.Entry.Elsewhere() == nil && !pendingAttempt(i, last) && !unsettled[x] {
 			r.add("I7", last.Entry.JobID, "%s ended with %s and is neither a dead letter nor has another attempt", x,
 				last.Outcome.Kind)
 		}

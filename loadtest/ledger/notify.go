@@ -154,7 +154,7 @@ func checkDeadLettersTold(r *report, a *Account, i *index, j *job.Job, o *owner)
 	}
 	for _, e := range i.eventsOf[j.ID] {
 		at := e.Outcome.Timeline.Completed
-		if e.Type == job.EventAttempt && e.Outcome.Kind == job.OutcomeSucceeded && at.After(last) && at.Add(toldWithin).Before(a.Until) {
+		if e.Type == job.EventAttempt && e.Outcome.Kind == job.OutcomeSucceeded && e.Entry.Elsewhere() == nil && at.After(last) && at.Add(toldWithin).Before(a.Until) {
 			r.add("I14", j.ID, "%s has succeeded at %s after the dead letter of %s, and %s was not told", e.Entry.ExecutionID, at, last, o.Target.URL)
 			return
 		}

@@ -13,7 +13,9 @@ import (
 type Operation struct {
 	JobID, ID, DefinitionID string
 	Replay                  bool
-	From, To                time.Time
+	// Elsewhere is the host that a replay calls instead of the job's target; "" for that.
+	Elsewhere string
+	From, To  time.Time
 	// Total is how many instants the answer named; 0 for a replay.
 	Total int
 	// Known are the executions that a client was shown as ended, before it asked for the replay, in one of the states that it named.
@@ -35,7 +37,7 @@ func checkOperations(r *report, a *Account, i *index) {
 	if a.Operations == nil || a.Settles == 0 {
 		return
 	}
-	stopped, asked := map[string]bool{}, map[string]bool{} // jobs; executions
+	stopped, asked, elsewhere := map[string]bool{}, map[string]bool{}, map[string]string{} // jobs; executions
 	for _, s := range a.Stops {
 		stopped[s.JobID] = stopped[s.JobID] || s.Kind == StopCancel
 	}
@@ -48,17 +50,48 @@ func checkOperations(r *report, a *Account, i *index) {
 			own = checkBackfill(r, i, o)
 		}
 		for _, id := range own {
-			asked[id] = true
+			asked[id], elsewhere[id] = true, o.Elsewhere
 		}
 		if !stopped[o.JobID] && !a.Deleted[o.JobID] {
 			checkHandedOut(r, a, i, o, own)
 		}
 	}
+	checkElsewhere(r, a, i, elsewhere)
 	for n := range a.Calls {
 		c := &a.Calls[n]
 		if ref, err := job.ParseExecutionID(c.ExecutionID); err == nil && ofOperation(ref.Trigger) && !asked[c.ExecutionID] && !a.Unanswered[c.JobID] {
 			asked[c.ExecutionID] = true
 			r.add("I1", c.JobID, "%s was called, which belongs to no operation that was answered", c.ExecutionID)
+		}
+	}
+}
+
+// ElsewhereSuffix is how the hosts end to which only replays go.
+const ElsewhereSuffix = ".elsewhere"
+
+// checkElsewhere checks that the executions of replays that were to go elsewhere, and no others, call the host that was named, and that nothing
+// comes of them but a record.
+func checkElsewhere(r *report, a *Account, i *index, elsewhere map[string]string) {
+	for n := range a.Calls {
+		c := &a.Calls[n]
+		host := elsewhere[c.ExecutionID]
+		if (host != "" || strings.HasSuffix(c.Host, ElsewhereSuffix)) && c.Host != host && !a.Unanswered[c.JobID] {
+			r.add("I1", c.JobID, "%s called %s, and was to call %q", c.ExecutionID, c.Host, host)
+		}
+	}
+	for n := range a.DeadLetters {
+		if e := &a.DeadLetters[n].Event.Entry; elsewhere[e.ExecutionID] != "" {
+			r.add("I7", e.JobID, "%s went elsewhere, and is a dead letter", e.ExecutionID)
+		}
+	}
+	for jobID, events := range i.eventsOf {
+		for _, e := range events {
+			if n := e.Entry.Note; n != nil && e.Entry.Trigger == job.TriggerAfter && elsewhere[n.Source] != "" {
+				r.add("I15", jobID, "%s follows %s, which went elsewhere", e.Entry.ExecutionID, n.Source)
+			}
+			if x := e.Entry.Elsewhere(); x != nil && x.Headers != nil {
+				r.add("I1", jobID, "the history of %s keeps the headers of a target", e.Entry.ExecutionID)
+			}
 		}
 	}
 }

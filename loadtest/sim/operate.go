@@ -31,11 +31,15 @@ func (w *world) operate() {
 		from, to := w.began.Add(-time.Duration(90+d.roll("from/%d", n)*600)*time.Second), time.Now().Add(-time.Duration(5+d.roll("to/%d", n)*60)*time.Second) // clocks differ
 		rate := 1 + int(d.roll("rate/%d", n)*20)
 		body := map[string]any{"from": from, "to": to, "rate_per_second": rate}
-		what := "backfill"
+		what, elsewhere := "backfill", ""
 		var known []string
 		if d.roll("replays/%d", n) < 0.4 {
 			what, body["states"] = "replay", []string{"succeeded", "cancelled"}
 			known = w.ended(id, from, to)
+			if d.roll("goes elsewhere/%d", n) < 0.5 {
+				elsewhere = pick(d, []string{"ok", "flaky", "bad", "gone"}, "elsewhere/%d", n) + ledger.ElsewhereSuffix
+				body["target"] = map[string]any{"kind": "http_webhook", "url": "http://" + elsewhere + "/", "headers": map[string]any{"X-Staging": "yes"}}
+			}
 		} else {
 			body["order"] = pick(d, []string{"oldest_first", "newest_first"}, "order/%d", n)
 		}
@@ -50,7 +54,7 @@ func (w *world) operate() {
 			definition, _ := begun["definition_id"].(string)
 			w.mu.Lock()
 			w.operations = append(w.operations, ledger.Operation{
-				JobID: id, ID: op, DefinitionID: definition, Replay: what == "replay", From: job.Instant(from), To: job.Instant(to), Total: int(total), Known: known,
+				JobID: id, ID: op, DefinitionID: definition, Replay: what == "replay", Elsewhere: elsewhere, From: job.Instant(from), To: job.Instant(to), Total: int(total), Known: known,
 				AckedAt: time.Now(), Rate: rate,
 			})
 			w.mu.Unlock()

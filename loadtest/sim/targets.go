@@ -37,7 +37,7 @@ func (w *world) invoke(p *process, r *http.Request) (*http.Response, error) {
 	status, err := w.behave(r, c)
 	w.mu.Lock()
 	w.calls[n].EndedAt, w.calls[n].AheadAtEnd = time.Now(), p.clock.Difference()
-	w.calls[n].Failed, w.calls[n].Gone = err != nil || status >= http.StatusInternalServerError, status == http.StatusGone
+	w.calls[n].Failed, w.calls[n].Gone = err != nil || status >= http.StatusInternalServerError, status == http.StatusGone && !strings.HasSuffix(c.Host, ledger.ElsewhereSuffix) // that pauses no job
 	w.mu.Unlock()
 	if err != nil {
 		return nil, err

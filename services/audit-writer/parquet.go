@@ -96,6 +96,9 @@ func lineOf(r *row, logID string, partition int) line {
 			l.UTCOffset = &offset
 		}
 	}
+	if e.Elsewhere() != nil { // it repeats nothing for its target, and nobody has to do anything about it
+		l.SourceID, l.Reason = "", ""
+	}
 	if by := e.By; by != nil {
 		l.By, l.Role, l.RequestID, l.Source = by.Subject, by.Role, by.Request, by.Source
 	}

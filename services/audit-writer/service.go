@@ -140,7 +140,11 @@ func (s *Service) recordLoop(ctx context.Context) error {
 					"offset", m.Offset, "error", err)
 				continue
 			}
-			events = append(events, jobstore.Recorded{Event: e, Text: m.Value})
+			r := jobstore.Recorded{Event: e.Kept(), Text: m.Value}
+			if r.Event != e {
+				r.Text = nil // it is encoded anew
+			}
+			events = append(events, r)
 		}
 		err = run.Retry(ctx, s.deps.Logger, "write history", func(ctx context.Context) error {
 			if err := s.deps.History.Record(ctx, events); err != nil {

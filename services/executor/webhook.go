@@ -107,6 +107,9 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, fence job.Fence) job.Ou
 		return o
 	}
 	judge(&o, resp, h.clock.Now())
+	if f.Elsewhere() != nil {
+		o.PauseJob = false // what is gone is not the job's target
+	}
 	return o
 }
 

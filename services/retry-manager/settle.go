@@ -117,8 +117,7 @@ func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) e
 		}
 		reason = "overtaken"
 	}
-	b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})
-	s.metrics.gaveUp(e.Target.Host)
+	s.giveUp(b, e, reason)
 	s.end(b, e, true)
 	return nil
 }
@@ -194,6 +193,14 @@ func Deferred(e *job.Event) job.Entry {
 	return next
 }
 
+// giveUp makes an execution a dead letter, unless it was a replay that went elsewhere: to redrive that would be to call the job's target.
+func (s *Service) giveUp(b *batch, e *job.Event, reason string) {
+	if e.Entry.Elsewhere() == nil {
+		b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})
+		s.metrics.gaveUp(e.Target.Host)
+	}
+}
+
 func deferred(e job.Entry, until time.Time) job.Entry {
 	e.DueAt, e.Chained = until, true
 	return job.NewEntry(e, job.MinuteStart(e.Minute))
@@ -214,8 +221,7 @@ func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) err
 		b.entries = append(b.entries, next)
 		s.metrics.retries.Inc()
 	} else {
-		b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})
-		s.metrics.gaveUp(e.Target.Host)
+		s.giveUp(b, e, reason)
 		s.end(b, e, false)
 	}
 	b.mark(e.Entry.Locator)

@@ -63,8 +63,18 @@ var mutants = []mutant{
 	},
 	{
 		name: "what was given up is no dead letter", file: "services/retry-manager/settle.go",
-		from: "b.letters = append(b.letters, job.DeadLetter{Event: *e, Reason: reason, At: e.Outcome.Timeline.Completed})\n\t\ts.metrics.gaveUp(e.Target.Host)\n\t\ts.end(b, e, false)",
-		to:   "s.metrics.gaveUp(e.Target.Host)\n\t\ts.end(b, e, false)",
+		from: "s.giveUp(b, e, reason)\n\t\ts.end(b, e, false)",
+		to:   "s.end(b, e, false)",
+	},
+	{
+		name: "a replay that went elsewhere is a dead letter", file: "services/retry-manager/settle.go",
+		from: "if e.Entry.Elsewhere() == nil {",
+		to:   "if e != nil {",
+	},
+	{
+		name: "a replay that is to go elsewhere calls the job's target", file: "libs/job/entry.go",
+		from: "t.URL, t.Headers = x.URL, x.Headers",
+		to:   "_ = x",
 	},
 	{
 		name: "a bucket closes in which not everything is done", file: "services/bucket-loader/close.go",

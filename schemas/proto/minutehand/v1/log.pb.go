@@ -81,7 +81,9 @@ type Entry struct {
 	// How many executions in a row it follows.
 	Chain uint32 `protobuf:"varint,32,opt,name=chain,proto3" json:"chain,omitempty"`
 	// Its job had dependents when it was taken.
-	Followed      bool `protobuf:"varint,33,opt,name=followed,proto3" json:"followed,omitempty"`
+	Followed bool `protobuf:"varint,33,opt,name=followed,proto3" json:"followed,omitempty"`
+	// What a replay calls instead of its job's target.
+	Elsewhere     *Elsewhere `protobuf:"bytes,34,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -347,6 +349,66 @@ func (x *Entry) GetFollowed() bool {
 	return false
 }
 
+func (x *Entry) GetElsewhere() *Elsewhere {
+	if x != nil {
+		return x.Elsewhere
+	}
+	return nil
+}
+
+// Where a replay goes instead of its job's target.
+type Elsewhere struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Url           string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	Headers       map[string]string      `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Elsewhere) Reset() {
+	*x = Elsewhere{}
+	mi := &file_minutehand_v1_log_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Elsewhere) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Elsewhere) ProtoMessage() {}
+
+func (x *Elsewhere) ProtoReflect() protoreflect.Message {
+	mi := &file_minutehand_v1_log_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Elsewhere.ProtoReflect.Descriptor instead.
+func (*Elsewhere) Descriptor() ([]byte, []int) {
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Elsewhere) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *Elsewhere) GetHeaders() map[string]string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
 // Who made a request.
 type Author struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -360,7 +422,7 @@ type Author struct {
 
 func (x *Author) Reset() {
 	*x = Author{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[1]
+	mi := &file_minutehand_v1_log_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +434,7 @@ func (x *Author) String() string {
 func (*Author) ProtoMessage() {}
 
 func (x *Author) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[1]
+	mi := &file_minutehand_v1_log_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +447,7 @@ func (x *Author) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Author.ProtoReflect.Descriptor instead.
 func (*Author) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{1}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Author) GetSubject() string {
@@ -430,7 +492,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[2]
+	mi := &file_minutehand_v1_log_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -442,7 +504,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[2]
+	mi := &file_minutehand_v1_log_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -455,7 +517,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{2}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Change) GetOperation() string {
@@ -504,7 +566,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[3]
+	mi := &file_minutehand_v1_log_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +578,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[3]
+	mi := &file_minutehand_v1_log_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +591,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{3}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Decision) GetFire() bool {
@@ -592,7 +654,7 @@ type SkippedRange struct {
 
 func (x *SkippedRange) Reset() {
 	*x = SkippedRange{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[4]
+	mi := &file_minutehand_v1_log_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +666,7 @@ func (x *SkippedRange) String() string {
 func (*SkippedRange) ProtoMessage() {}
 
 func (x *SkippedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[4]
+	mi := &file_minutehand_v1_log_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +679,7 @@ func (x *SkippedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkippedRange.ProtoReflect.Descriptor instead.
 func (*SkippedRange) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{4}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SkippedRange) GetFromMs() int64 {
@@ -657,7 +719,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[5]
+	mi := &file_minutehand_v1_log_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +731,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[5]
+	mi := &file_minutehand_v1_log_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +744,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{5}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Target) GetKind() string {
@@ -749,7 +811,7 @@ type RetryPolicy struct {
 
 func (x *RetryPolicy) Reset() {
 	*x = RetryPolicy{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[6]
+	mi := &file_minutehand_v1_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +823,7 @@ func (x *RetryPolicy) String() string {
 func (*RetryPolicy) ProtoMessage() {}
 
 func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[6]
+	mi := &file_minutehand_v1_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +836,7 @@ func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPolicy.ProtoReflect.Descriptor instead.
 func (*RetryPolicy) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RetryPolicy) GetBackoff() string {
@@ -848,7 +910,7 @@ type Fire struct {
 
 func (x *Fire) Reset() {
 	*x = Fire{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[7]
+	mi := &file_minutehand_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +922,7 @@ func (x *Fire) String() string {
 func (*Fire) ProtoMessage() {}
 
 func (x *Fire) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[7]
+	mi := &file_minutehand_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +935,7 @@ func (x *Fire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fire.ProtoReflect.Descriptor instead.
 func (*Fire) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Fire) GetEntry() *Entry {
@@ -965,7 +1027,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[8]
+	mi := &file_minutehand_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1039,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[8]
+	mi := &file_minutehand_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1052,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Token) GetCounter() int64 {
@@ -1027,7 +1089,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[9]
+	mi := &file_minutehand_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1101,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[9]
+	mi := &file_minutehand_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1114,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Timeline) GetTakenMs() int64 {
@@ -1117,7 +1179,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[10]
+	mi := &file_minutehand_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1191,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[10]
+	mi := &file_minutehand_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1204,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Outcome) GetKind() string {
@@ -1285,7 +1347,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[11]
+	mi := &file_minutehand_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1359,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[11]
+	mi := &file_minutehand_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1372,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Event) GetEventId() string {
@@ -1430,7 +1492,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[12]
+	mi := &file_minutehand_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1504,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[12]
+	mi := &file_minutehand_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1517,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeadLetter) GetEvent() *Event {
@@ -1483,7 +1545,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xe9\a\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xa1\b\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1518,7 +1580,14 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x06queues\x18\x1c \x01(\bR\x06queues\x12\x12\n" +
 	"\x04hops\x18\x1f \x01(\rR\x04hops\x12\x14\n" +
 	"\x05chain\x18  \x01(\rR\x05chain\x12\x1a\n" +
-	"\bfollowed\x18! \x01(\bR\bfollowed\"m\n" +
+	"\bfollowed\x18! \x01(\bR\bfollowed\x126\n" +
+	"\telsewhere\x18\" \x01(\v2\x18.minutehand.v1.ElsewhereR\telsewhere\"\x9a\x01\n" +
+	"\tElsewhere\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12?\n" +
+	"\aheaders\x18\x02 \x03(\v2%.minutehand.v1.Elsewhere.HeadersEntryR\aheaders\x1a:\n" +
+	"\fHeadersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"m\n" +
 	"\x06Author\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x1d\n" +
@@ -1645,43 +1714,47 @@ func file_minutehand_v1_log_proto_rawDescGZIP() []byte {
 	return file_minutehand_v1_log_proto_rawDescData
 }
 
-var file_minutehand_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_minutehand_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_minutehand_v1_log_proto_goTypes = []any{
 	(*Entry)(nil),        // 0: minutehand.v1.Entry
-	(*Author)(nil),       // 1: minutehand.v1.Author
-	(*Change)(nil),       // 2: minutehand.v1.Change
-	(*Decision)(nil),     // 3: minutehand.v1.Decision
-	(*SkippedRange)(nil), // 4: minutehand.v1.SkippedRange
-	(*Target)(nil),       // 5: minutehand.v1.Target
-	(*RetryPolicy)(nil),  // 6: minutehand.v1.RetryPolicy
-	(*Fire)(nil),         // 7: minutehand.v1.Fire
-	(*Token)(nil),        // 8: minutehand.v1.Token
-	(*Timeline)(nil),     // 9: minutehand.v1.Timeline
-	(*Outcome)(nil),      // 10: minutehand.v1.Outcome
-	(*Event)(nil),        // 11: minutehand.v1.Event
-	(*DeadLetter)(nil),   // 12: minutehand.v1.DeadLetter
-	nil,                  // 13: minutehand.v1.Target.HeadersEntry
+	(*Elsewhere)(nil),    // 1: minutehand.v1.Elsewhere
+	(*Author)(nil),       // 2: minutehand.v1.Author
+	(*Change)(nil),       // 3: minutehand.v1.Change
+	(*Decision)(nil),     // 4: minutehand.v1.Decision
+	(*SkippedRange)(nil), // 5: minutehand.v1.SkippedRange
+	(*Target)(nil),       // 6: minutehand.v1.Target
+	(*RetryPolicy)(nil),  // 7: minutehand.v1.RetryPolicy
+	(*Fire)(nil),         // 8: minutehand.v1.Fire
+	(*Token)(nil),        // 9: minutehand.v1.Token
+	(*Timeline)(nil),     // 10: minutehand.v1.Timeline
+	(*Outcome)(nil),      // 11: minutehand.v1.Outcome
+	(*Event)(nil),        // 12: minutehand.v1.Event
+	(*DeadLetter)(nil),   // 13: minutehand.v1.DeadLetter
+	nil,                  // 14: minutehand.v1.Elsewhere.HeadersEntry
+	nil,                  // 15: minutehand.v1.Target.HeadersEntry
 }
 var file_minutehand_v1_log_proto_depIdxs = []int32{
-	1,  // 0: minutehand.v1.Entry.by:type_name -> minutehand.v1.Author
-	2,  // 1: minutehand.v1.Entry.change:type_name -> minutehand.v1.Change
-	4,  // 2: minutehand.v1.Decision.skipped:type_name -> minutehand.v1.SkippedRange
-	13, // 3: minutehand.v1.Target.headers:type_name -> minutehand.v1.Target.HeadersEntry
-	0,  // 4: minutehand.v1.Fire.entry:type_name -> minutehand.v1.Entry
-	5,  // 5: minutehand.v1.Fire.target:type_name -> minutehand.v1.Target
-	6,  // 6: minutehand.v1.Fire.retry:type_name -> minutehand.v1.RetryPolicy
-	8,  // 7: minutehand.v1.Outcome.token:type_name -> minutehand.v1.Token
-	9,  // 8: minutehand.v1.Outcome.timeline:type_name -> minutehand.v1.Timeline
-	0,  // 9: minutehand.v1.Event.entry:type_name -> minutehand.v1.Entry
-	10, // 10: minutehand.v1.Event.outcome:type_name -> minutehand.v1.Outcome
-	6,  // 11: minutehand.v1.Event.retry:type_name -> minutehand.v1.RetryPolicy
-	4,  // 12: minutehand.v1.Event.skipped:type_name -> minutehand.v1.SkippedRange
-	11, // 13: minutehand.v1.DeadLetter.event:type_name -> minutehand.v1.Event
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	2,  // 0: minutehand.v1.Entry.by:type_name -> minutehand.v1.Author
+	3,  // 1: minutehand.v1.Entry.change:type_name -> minutehand.v1.Change
+	1,  // 2: minutehand.v1.Entry.elsewhere:type_name -> minutehand.v1.Elsewhere
+	14, // 3: minutehand.v1.Elsewhere.headers:type_name -> minutehand.v1.Elsewhere.HeadersEntry
+	5,  // 4: minutehand.v1.Decision.skipped:type_name -> minutehand.v1.SkippedRange
+	15, // 5: minutehand.v1.Target.headers:type_name -> minutehand.v1.Target.HeadersEntry
+	0,  // 6: minutehand.v1.Fire.entry:type_name -> minutehand.v1.Entry
+	6,  // 7: minutehand.v1.Fire.target:type_name -> minutehand.v1.Target
+	7,  // 8: minutehand.v1.Fire.retry:type_name -> minutehand.v1.RetryPolicy
+	9,  // 9: minutehand.v1.Outcome.token:type_name -> minutehand.v1.Token
+	10, // 10: minutehand.v1.Outcome.timeline:type_name -> minutehand.v1.Timeline
+	0,  // 11: minutehand.v1.Event.entry:type_name -> minutehand.v1.Entry
+	11, // 12: minutehand.v1.Event.outcome:type_name -> minutehand.v1.Outcome
+	7,  // 13: minutehand.v1.Event.retry:type_name -> minutehand.v1.RetryPolicy
+	5,  // 14: minutehand.v1.Event.skipped:type_name -> minutehand.v1.SkippedRange
+	12, // 15: minutehand.v1.DeadLetter.event:type_name -> minutehand.v1.Event
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_minutehand_v1_log_proto_init() }
@@ -1695,7 +1768,7 @@ func file_minutehand_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_minutehand_v1_log_proto_rawDesc), len(file_minutehand_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
 )
 
 // operationsCmd are the commands about operations.
@@ -217,7 +219,9 @@ func (c *backfillCmd) Run(ctx context.Context) error {
 
 type replayCmd struct {
 	ranged
-	State []string `default:"succeeded,dead" enum:"succeeded,dead,cancelled" help:"Those that ended so: succeeded, dead or cancelled." placeholder:"STATE"`
+	State  []string          `default:"succeeded,dead" enum:"succeeded,dead,cancelled" help:"Those that ended so: succeeded, dead or cancelled." placeholder:"STATE"`
+	URL    string            `name:"url" help:"Call this instead of the job's target, with its method and body and none of its headers. Nothing else comes of it." placeholder:"URL"`
+	Header map[string]string `help:"Header of the calls to --url." placeholder:"NAME=VALUE"`
 }
 
 // Help implements kong.HelpProvider.
@@ -226,12 +230,24 @@ func (replayCmd) Help() string {
 the instant of what is repeated as Minutehand-Scheduled-For. minutehand executions replay repeats a single one.
 
   minutehand jobs replay JOB --from 2026-01-01T00:00:00Z --state dead
+  minutehand jobs replay JOB --from 2026-01-01T00:00:00Z --url https://staging.example/hook --header X-Incident=7
   minutehand jobs replay JOB --from 2026-01-01T00:00:00Z --to 2026-01-02T00:00:00Z --rate 50 --idempotency-key incident-7`
 }
 
 // Run implements the command.
 func (c *replayCmd) Run(ctx context.Context) error {
-	answer, err := c.begin(ctx, "/replay", map[string]any{"states": c.State})
+	body := map[string]any{"states": c.State}
+	switch {
+	case c.URL != "":
+		target := map[string]any{"kind": job.TargetWebhook, "url": c.URL}
+		if len(c.Header) > 0 {
+			target["headers"] = c.Header
+		}
+		body["target"] = target
+	case len(c.Header) > 0:
+		return usageError{errors.New("--header goes with --url: the job's own target has the headers of the job")}
+	}
+	answer, err := c.begin(ctx, "/replay", body)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operat
 			},
 			// Its place in the history is where the operation was asked for, and not where the occurrence was, which may be years ago.
 			JobID: o.JobID, Tenant: t, NominalAt: job.ULIDTime(request), ScheduledFor: due, WrittenAt: c.NotedAt,
-			By: &o.By, Note: &job.Note{Operation: o.ID, Occurrence: at},
+			By: &o.By, Note: &job.Note{Operation: o.ID, Occurrence: at, Elsewhere: o.Elsewhere},
 		}
 		if o.Type == operations.TypeReplay {
 			e.Trigger, e.Note.Source = job.TriggerReplay, c.Sources[n]

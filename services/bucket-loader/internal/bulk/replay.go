@@ -57,6 +57,10 @@ func (r *Runner) repeat(ctx context.Context, o *operations.Operation, j *job.Job
 		if slices.Contains(o.States, string(job.EndOf(own))) {
 			// A run of skipped occurrences may have the same place, after a loss (I1), and has the entry of another one.
 			n := slices.IndexFunc(own, func(e job.Event) bool { return e.Type == job.EventAttempt })
+			if own[n].Entry.Elsewhere() != nil {
+				o.Last, o.LastExecution = at, id
+				continue // what was only reproduced is not what the job did
+			}
 			c.At, c.Sources = append(c.At, own[n].Entry.Occurrence().UnixMilli()), append(c.Sources, id)
 		}
 		o.Last, o.LastExecution = at, id

@@ -370,7 +370,7 @@ func (t *Teller) succeeded(ctx context.Context, x *notices.Notice, j *job.Job) (
 		for n := range events {
 			e := &events[n]
 			before = jobstore.Cursor{NominalAt: e.Entry.NominalAt, ExecutionID: e.Entry.ExecutionID}
-			if e.Type != job.EventAttempt || e.Outcome.Kind != job.OutcomeSucceeded || !e.Outcome.Timeline.Completed.After(x.At) {
+			if e.Type != job.EventAttempt || e.Outcome.Kind != job.OutcomeSucceeded || e.Entry.Elsewhere() != nil || !e.Outcome.Timeline.Completed.After(x.At) {
 				continue
 			}
 			if at.IsZero() || e.Outcome.Timeline.Completed.Before(at) {

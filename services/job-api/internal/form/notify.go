@@ -5,17 +5,18 @@ import (
 	"strconv"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
 // notify holds the members of whom a job tells of what.
 type notify struct {
 	On     []job.Cause `json:"on"`
-	Target recipient   `json:"target"`
+	Target Recipient   `json:"target"`
 	Quiet  *duration   `json:"quiet_period,omitempty"`
 }
 
-// recipient holds the members of who is told.
-type recipient struct {
+// Recipient holds the members of who is told, or of where a replay goes.
+type Recipient struct {
 	Kind    string            `json:"kind"`
 	URL     string            `json:"url,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
@@ -58,12 +59,35 @@ func (l *faultList) notify(list []notify, standing *job.Job) {
 	}
 }
 
+// Elsewhere returns where a replay goes whose request has the recipient as its target; nil for none.
+func (b *Recipient) Elsewhere() (*job.Elsewhere, error) {
+	if b == nil {
+		return nil, nil
+	}
+	var faults faultList
+	faults.add(b.Kind == job.TargetWebhook, "/target/kind", notAvailable, "Only http_webhook is available yet; the other kinds are on their way.")
+	faults.unmask("/target/headers", b.Headers, nil)
+	faults.webhook("/target", b.URL, b.Headers)
+	if len(faults) > 0 {
+		return nil, edge.Invalid(faults)
+	}
+	return &job.Elsewhere{URL: b.URL, Headers: b.Headers}, nil
+}
+
+// RecipientOf returns where a replay goes as answers show it, with secrets masked; nil for nowhere else.
+func RecipientOf(x *job.Elsewhere) *Recipient {
+	if x == nil {
+		return nil
+	}
+	return &Recipient{Kind: job.TargetWebhook, URL: x.URL, Headers: masked(x.Headers)}
+}
+
 // notifies returns whom a job tells as answers show it, with secrets masked.
 func notifies(list []job.Notify) (shown []notify) {
 	for i := range list {
 		n := &list[i]
 		shown = append(shown, notify{
-			On: n.On, Quiet: text(n.Quiet), Target: recipient{Kind: n.Target.Kind, URL: n.Target.URL, Headers: masked(n.Target.Headers)},
+			On: n.On, Quiet: text(n.Quiet), Target: Recipient{Kind: n.Target.Kind, URL: n.Target.URL, Headers: masked(n.Target.Headers)},
 		})
 	}
 	return shown

@@ -34,6 +34,8 @@ type Execution struct {
 	SourceID    string     `json:"source_execution_id,omitempty"`
 	OperationID string     `json:"operation_id,omitempty"`
 	Occurrence  *time.Time `json:"occurrence,omitempty"`
+	// Target is what a replay called that went elsewhere, without headers; nil for the job's target.
+	Target *form.Recipient `json:"target,omitempty"`
 	// lastEnd is when the last attempt on record ended.
 	lastEnd time.Time
 	// waits are the definitions under which a fire of it was deferred, without those that gave it up afterwards.
@@ -113,6 +115,7 @@ func group(events []job.Event) []*Execution {
 			}
 			if n := e.Entry.Note; n != nil {
 				last.SourceID, last.OperationID, last.Occurrence = n.Source, n.Operation, form.Instant(n.Occurrence)
+				last.Target = form.RecipientOf(n.Elsewhere)
 			}
 			list = append(list, last)
 		}

@@ -23,6 +23,7 @@ type operation struct {
 	From         time.Time         `json:"from"`
 	To           time.Time         `json:"to"`
 	States       []string          `json:"states,omitempty"`
+	Target       *form.Recipient   `json:"target,omitempty"`
 	Order        operations.Order  `json:"order"`
 	Rate         int               `json:"rate_per_second"`
 	Total        *int              `json:"total,omitempty"`
@@ -38,7 +39,7 @@ type operation struct {
 func Operation(o *operations.Operation) any {
 	shown := operation{
 		ID: o.ID, Type: o.Type, JobID: o.JobID, DefinitionID: o.DefinitionID, Status: o.Status, Reason: o.Reason, From: o.From, To: o.To,
-		States: o.States, Order: o.Order, Rate: o.Rate, HandedOut: o.HandedOut, RequestedBy: o.By.Subject, RequestID: o.By.Request,
+		States: o.States, Target: form.RecipientOf(o.Elsewhere), Order: o.Order, Rate: o.Rate, HandedOut: o.HandedOut, RequestedBy: o.By.Subject, RequestID: o.By.Request,
 		CreatedAt: o.CreatedAt, UpdatedAt: o.UpdatedAt, EndedAt: form.Instant(o.EndedAt),
 	}
 	if o.Type == operations.TypeBackfill {

@@ -20,6 +20,8 @@ type replayBody struct {
 	To            time.Time  `json:"to"`
 	States        []string   `json:"states"`
 	RatePerSecond form.Whole `json:"rate_per_second"`
+	// Target is what is called instead of the job's target.
+	Target *form.Recipient `json:"target"`
 }
 
 // replayJob makes an operation that repeats executions of a job. What it repeats shows as it goes on, so nothing but the history knows how many
@@ -31,6 +33,10 @@ func (ws *Writes) replayJob(ctx context.Context, r *edge.Request) (edge.Response
 	}
 	b.From, b.To = job.Instant(b.From), job.Instant(b.To)
 	j, err := ws.deps.Reads.Find(ctx, r, r.PathValue("id"))
+	if err != nil {
+		return edge.Response{}, err
+	}
+	elsewhere, err := b.Target.Elsewhere()
 	if err != nil {
 		return edge.Response{}, err
 	}
@@ -51,7 +57,7 @@ func (ws *Writes) replayJob(ctx context.Context, r *edge.Request) (edge.Response
 	return ws.beginOperation(ctx, r, &turn, operations.Operation{
 		ID: job.OperationPrefix + turn.claim.ID, Type: operations.TypeReplay, JobID: j.ID, Status: operations.StatusRunning,
 		DefinitionID: turn.claim.DefinitionID, From: b.From, To: b.To, Order: operations.NewestFirst,
-		States: b.States, Rate: int(b.RatePerSecond),
+		States: b.States, Elsewhere: elsewhere, Rate: int(b.RatePerSecond),
 	})
 }
 
