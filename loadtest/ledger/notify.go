@@ -34,11 +34,17 @@ type owner struct {
 	got []*Notification
 }
 
-// told reports whether an owner was told of a cause in a period that is not before that of an instant; only in that, if exact.
+// mostFailed is how often in a row an owner that cannot take a notification is called before the next call is minutes away.
+const mostFailed = 5
+
+// told reports whether an owner was told of a cause in a period that is not before that of an instant; only in that, if exact. One that failed to
+// take it again and again counts as told.
 func (o *owner) told(c job.Cause, at time.Time, exact bool) bool {
+	failed := map[string]int{}
 	return slices.ContainsFunc(o.got, func(n *Notification) bool {
 		begun := n.QuietUntil.Add(-o.Quiet)
-		return (n.Accepted || n.Refused) && n.Cause == c && (begun.Equal(o.Period(at)) || !exact && begun.After(o.Period(at)))
+		failed[n.ID]++
+		return (n.Accepted || n.Refused || failed[n.ID] >= mostFailed) && n.Cause == c && (begun.Equal(o.Period(at)) || !exact && begun.After(o.Period(at)))
 	})
 }
 

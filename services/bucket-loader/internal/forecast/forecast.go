@@ -11,6 +11,7 @@ package forecast
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -181,6 +182,9 @@ func (p *pass) read(ctx context.Context, partition int) error {
 	end := p.from + forecast.Minutes
 	for ; minute < end; minute++ {
 		found, err := p.bucket(ctx, partition, minute)
+		if err == nil {
+			err = p.inTime(minute)
+		}
 		if err != nil {
 			return err
 		}
@@ -193,7 +197,7 @@ func (p *pass) read(ctx context.Context, partition int) error {
 			return err
 		})
 		if err == nil {
-			err = p.relax(ctx, turn)
+			err = errors.Join(p.inTime(minute+1), p.relax(ctx, turn))
 		}
 		if err != nil {
 			return fmt.Errorf("look for buckets of partition %d: %w", partition, err)
@@ -213,6 +217,21 @@ func (p *pass) read(ctx context.Context, partition int) error {
 		}
 	}
 	return p.relax(ctx, turn)
+}
+
+// errSlow: a bucket was read so late that it may have closed before. The head of a schedule may have been in it, of which a later row tells
+// only that there was one.
+var errSlow = errors.New("buckets were read so slowly that they may have closed before")
+
+// lateRead is how long after its minute a bucket may be read: it is open for longer.
+const lateRead = 30 * time.Second
+
+// inTime returns errSlow if a bucket that was ahead when the partition's turn came was read, or passed over, too late. It is called after that.
+func (p *pass) inTime(minute int64) error {
+	if minute >= job.Minute(p.began) && p.Clock.Now().After(job.MinuteStart(minute+1).Add(lateRead)) {
+		return errSlow
+	}
+	return nil
 }
 
 // relax notes the time since a turn began as busy, and rests.
