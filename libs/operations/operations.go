@@ -145,8 +145,11 @@ func (c *Chunk) From(n int) Chunk {
 // Ended reports whether the operation has ended.
 func (o *Operation) Ended() bool { return !o.EndedAt.IsZero() }
 
-// Settled reports whether nothing more has to be done for the operation: it has ended, and nothing of it is noted.
-func (o *Operation) Settled() bool { return o.Chunk == nil && o.Ended() }
+// Settled reports whether nothing more has to be done for the operation: it has ended, and neither a part of it is noted nor headers, which may
+// be secrets.
+func (o *Operation) Settled() bool {
+	return o.Chunk == nil && o.Ended() && (o.Elsewhere == nil || o.Elsewhere.Headers == nil)
+}
 
 // End ends the operation at an instant. What is noted of it may still be written.
 func (o *Operation) End(s Status, reason string, now time.Time) {

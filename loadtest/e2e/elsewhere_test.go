@@ -85,6 +85,16 @@ func TestNothingComesOfAReplayThatGoesElsewhereButItsCalls(t *testing.T) {
 				w.T.Errorf("%v is shown as gone to %v", x["execution_id"], went)
 			}
 		}
+		for _, x := range w.Executions(id) {
+			if x["target"] != nil {
+				w.Must(http.StatusConflict, http.MethodPost, "/executions/"+x["execution_id"].(string)+"/replay", nil)
+			}
+		}
+		for _, o := range w.Must(http.StatusOK, http.MethodGet, "/operations", nil)["items"].([]any) {
+			if shown, _ := o.(map[string]any)["target"].(map[string]any); shown["url"] != "http://staging.elsewhere/" || shown["headers"] != nil {
+				w.T.Errorf("an operation that is over shows %v", shown)
+			}
+		}
 		wantSources(w, "of what went elsewhere", follows, first)
 		events, err := w.Platform.Adapters.History.Executions(w.T.Context(), jobstore.Of{ID: id}, jobstore.Cursor{}, began.Add(-time.Hour), 100)
 		if err != nil || len(events) != 6 {

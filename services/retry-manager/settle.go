@@ -207,7 +207,7 @@ func deferred(e job.Entry, until time.Time) job.Entry {
 }
 
 func (s *Service) handleFailure(ctx context.Context, b *batch, e *job.Event) error {
-	if e.Outcome.PauseJob {
+	if e.Outcome.PauseJob && e.Entry.Elsewhere() == nil { // an executor of the release before says so also of what went elsewhere
 		paused, err := s.pause(ctx, e)
 		if err != nil {
 			return err

@@ -61,28 +61,31 @@ type Account struct {
 	Tenant string
 	// Only is set if not all jobs of the tenant were added, so that a job is not missing because it was not.
 	Only bool
-	// Objects and Events are how many were read.
+	// Objects and Events are how many were read, Newest is when the newest of these events was appended to the log.
 	Objects, Events int
+	Newest          time.Time
 
 	dir        string
 	db         *sql.DB
 	conn       *sql.Conn
 	statements map[string]*sql.Stmt
-	records    []Difference
+	// read are the names of the objects that were read, objects those of them that say where in the log they lie. compacted is set if others do not.
+	read      map[string]bool
+	objects   []heldObject
+	compacted bool
 }
 
 // accountTables is what is compared. Instants are in milliseconds.
 const accountTables = `
 CREATE TABLE jobs (job TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE told (job TEXT, at INTEGER, state TEXT, attempts INTEGER, PRIMARY KEY (job, at)) WITHOUT ROWID;
-CREATE TABLE attempts (job TEXT, at INTEGER, attempt INTEGER, tenant TEXT, PRIMARY KEY (job, at, attempt)) WITHOUT ROWID;
+CREATE TABLE attempts (job TEXT, at INTEGER, attempt INTEGER, tenant TEXT, called INTEGER, PRIMARY KEY (job, at, attempt)) WITHOUT ROWID;
 CREATE TABLE runs (job TEXT, first INTEGER, last INTEGER, PRIMARY KEY (job, first, last)) WITHOUT ROWID;
-CREATE TABLE changed (job TEXT PRIMARY KEY, tenant TEXT, removed INTEGER) WITHOUT ROWID;
-BEGIN`
+CREATE TABLE changed (job TEXT PRIMARY KEY, tenant TEXT, removed INTEGER) WITHOUT ROWID`
 
 // NewAccount returns one of which nothing is known yet. It must be closed.
 func NewAccount(ctx context.Context, from, to time.Time) (b *Account, err error) {
-	b = &Account{From: from, To: to, statements: map[string]*sql.Stmt{}}
+	b = &Account{From: from.Truncate(time.Millisecond), To: to.Truncate(time.Millisecond), statements: map[string]*sql.Stmt{}, read: map[string]bool{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.Close())
@@ -98,7 +101,10 @@ func NewAccount(ctx context.Context, from, to time.Time) (b *Account, err error)
 	if b.conn, err = b.db.Conn(ctx); err != nil {
 		return b, err
 	}
-	_, err = b.conn.ExecContext(ctx, accountTables)
+	if _, err = b.conn.ExecContext(ctx, accountTables); err != nil {
+		return b, err
+	}
+	_, err = b.conn.ExecContext(ctx, "BEGIN") // until the first differences are asked for
 	return b, err
 }
 
@@ -142,10 +148,11 @@ func (b *Account) Add(ctx context.Context, t Told) error {
 
 // columns are those that Read asks for, in this order.
 func (b *Account) columns() []string {
-	return []string{"event_type", "trigger", "tenant_id", "job_id", "nominal_at", "attempt", "skipped_from", "skipped_to", "operation", "log_offset"}
+	return []string{"event_type", "trigger", "tenant_id", "job_id", "nominal_at", "attempt", "skipped_from", "skipped_to", "operation", "log_offset", "outcome", "appended_at"}
 }
 
-// Read reads the archive of a range, which must reach from the day of From to the present. progress, if not nil, is called after each object.
+// Read reads the archive of a range, which must reach from the day of From to the present; what it has read before, it does not read again.
+// progress, if not nil, is called after each object.
 func (b *Account) Read(ctx context.Context, a archive.Archive, r Range, progress func(done, all int)) error {
 	if err := r.Validate(); err != nil {
 		return err
@@ -154,8 +161,10 @@ func (b *Account) Read(ctx context.Context, a archive.Archive, r Range, progress
 	if err != nil {
 		return err
 	}
-	var objects []heldObject
 	for i, name := range names {
+		if b.read[name] {
+			continue
+		}
 		held := heldObject{objectName: objectName{name: name}}
 		o, err := a.Open(ctx, name)
 		if err != nil {
@@ -163,6 +172,9 @@ func (b *Account) Read(ctx context.Context, a archive.Archive, r Range, progress
 		}
 		err = auditwriter.Scan(o, b.columns(), func(v []any) error {
 			b.Events++
+			if at, ok := v[11].(time.Time); ok && at.After(b.Newest) {
+				b.Newest = at
+			}
 			if offset, ok := v[9].(int64); ok {
 				held.next = max(held.next, offset+1)
 			}
@@ -171,14 +183,15 @@ func (b *Account) Read(ctx context.Context, a archive.Archive, r Range, progress
 		if err := errors.Join(err, o.Close()); err != nil {
 			return fmt.Errorf("%s: %w; minutehand archive verify looks at every object", name, err)
 		}
-		if held.objectName, err = parseName(name); err == nil { // a compacted object holds records of many places
-			objects = append(objects, held)
+		if held.objectName, err = parseName(name); err == nil {
+			b.objects = append(b.objects, held)
 		}
+		b.compacted = b.compacted || err != nil // it holds records of many places
+		b.read[name] = true
 		if b.Objects++; progress != nil {
 			progress(i+1, len(names))
 		}
 	}
-	b.records = between(objects)
 	return nil
 }
 
@@ -200,7 +213,9 @@ func (b *Account) event(ctx context.Context, v []any) error {
 	switch at := instant(4); job.EventType(text(0)) {
 	case job.EventAttempt:
 		if job.Trigger(text(1)) == job.TriggerSchedule && at >= from && at < to {
-			return b.insert(ctx, "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?, ?)", id, at, v[5], tenant)
+			// One that was not called may be of a job that was deleted long ago: that is on record when its instant comes.
+			called := !slices.Contains([]job.OutcomeKind{job.OutcomeCancelled, job.OutcomeSkipped}, job.OutcomeKind(text(10)))
+			return b.insert(ctx, "INSERT INTO attempts VALUES (?, ?, ?, ?, ?) ON CONFLICT (job, at, attempt) DO UPDATE SET called = max(called, excluded.called)", id, at, v[5], tenant, called)
 		}
 	case job.EventSkipped:
 		if first, last := instant(6), instant(7); last >= from && first < to {
@@ -244,12 +259,12 @@ func between(objects []heldObject) (missing []Difference) {
 }
 
 // differences are the statements that find them: kind, job, instant (0 for none), attempts told, attempts archived. What the archive has, the
-// history has had before; what the history has of an execution that has ended, the archive is about to have.
+// history has had before; what the history has, the archive is about to have.
 const differences = `
 WITH archived AS (SELECT job, at, count(*) AS attempts FROM attempts GROUP BY job, at),
 ours AS (SELECT DISTINCT tenant FROM changed WHERE job IN (SELECT job FROM jobs) UNION SELECT DISTINCT tenant FROM attempts WHERE job IN (SELECT job FROM jobs)),
 known AS (
-  SELECT job, tenant, 0 AS removed FROM attempts
+  SELECT job, tenant, 0 AS removed FROM attempts WHERE called
   UNION ALL SELECT job, tenant, removed FROM changed
 )
 SELECT 'job', job, 0, 0, 0 FROM known
@@ -260,16 +275,21 @@ SELECT 'history', a.job, a.at, coalesce(t.attempts, 0), a.attempts FROM archived
 WHERE t.state IS NULL OR t.state <> 'skipped' AND a.attempts > t.attempts
 UNION ALL
 SELECT 'archive', t.job, t.at, t.attempts, coalesce(a.attempts, 0) FROM told t LEFT JOIN archived a ON a.job = t.job AND a.at = t.at
-WHERE t.state IN ('succeeded', 'dead', 'cancelled', 'skipped') AND coalesce(a.attempts, 0) < max(t.attempts, 1)
-AND (t.attempts > 0 OR NOT EXISTS (SELECT 1 FROM runs r WHERE r.job = t.job AND t.at BETWEEN r.first AND r.last))
+WHERE t.attempts > coalesce(a.attempts, 0) OR t.state IN ('succeeded', 'dead', 'cancelled', 'skipped') AND a.attempts IS NULL
+AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job = t.job AND t.at BETWEEN r.first AND r.last)
 ORDER BY 2, 3`
 
 // Differences calls each for everything that is missing somewhere, in the order of jobs and instants, and then for records that are missing
-// between objects. What is told of an execution that has ended a moment ago may not be in the archive yet: the caller asks again.
+// between objects, where no day is compacted (then archive verify tells of them). What is told of an execution that has ended a moment ago may
+// not be in the archive yet, and what was changed since not in what was told: the caller reads again, and asks again.
 func (b *Account) Differences(ctx context.Context, each func(d Difference) error) (err error) {
 	if _, err := b.conn.ExecContext(ctx, "COMMIT"); err != nil {
 		return err
 	}
+	defer func() {
+		_, e := b.conn.ExecContext(context.WithoutCancel(ctx), "BEGIN")
+		err = errors.Join(err, e)
+	}()
 	rows, err := b.conn.QueryContext(ctx, differences, b.Only, b.Tenant)
 	if err != nil {
 		return err
@@ -302,7 +322,10 @@ func (b *Account) Differences(ctx context.Context, each func(d Difference) error
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	for _, d := range b.records {
+	if b.compacted {
+		return nil
+	}
+	for _, d := range between(b.objects) {
 		if err := each(d); err != nil {
 			return err
 		}

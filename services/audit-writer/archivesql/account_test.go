@@ -24,6 +24,7 @@ type told struct {
 	First     int64  `parquet:"skipped_from,optional,timestamp(millisecond)"`
 	Last      int64  `parquet:"skipped_to,optional,timestamp(millisecond)"`
 	Operation string `parquet:"operation,optional"`
+	Outcome   string `parquet:"outcome,optional"`
 	Offset    int64  `parquet:"log_offset"`
 }
 
@@ -37,6 +38,8 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 	change := func(tenant, job, operation string) told {
 		return told{EventType: "change", Tenant: tenant, JobID: job, Trigger: "change", Operation: operation}
 	}
+	refused := attempt("default", "job_long_gone", 0, 1)
+	refused.Outcome = "cancelled"
 	again := attempt("default", "job_a", 0, 1)
 	again.Trigger = "manual" // a trigger at the same instant is no occurrence
 	objects := map[string][]told{
@@ -47,6 +50,7 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 			{EventType: "skipped", Tenant: "default", JobID: "job_a", First: at(4).UnixMilli(), Last: at(6).UnixMilli()},
 		},
 		"log-00000-00000000000000000012": { // two records are missing before it
+			refused, // of a job that was deleted before
 			change("default", "job_lost", "createJobs"), attempt("default", "job_lost", 0, 1),
 			change("default", "job_gone", "createJob"), attempt("default", "job_gone", 0, 1), change("default", "job_gone", "deleteJob"),
 			change("7", "job_other", "createJob"), attempt("7", "job_other", 0, 1),
@@ -92,7 +96,7 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 		if err := b.Differences(t.Context(), func(d archivesql.Difference) error { got = append(got, d); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if b.Objects != 2 || b.Events != 19 {
+		if b.Objects != 2 || b.Events != 20 {
 			t.Errorf("%d events in %d objects", b.Events, b.Objects)
 		}
 		return got
@@ -110,6 +114,7 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 		of(archivesql.MissingArchive, 3, 2, 0, "The history has 2 attempts, the archive 0."),
 		of(archivesql.MissingArchive, 7, 0, 0, "The history tells that it was skipped with others, the archive does not."),
 		of(archivesql.MissingHistory, 8, 0, 1, "The archive has 1 attempt, the history 0."),
+		of(archivesql.MissingArchive, 11, 1, 0, "The history has 1 attempt, the archive 0."),
 		of(archivesql.MissingHistory, 12, 0, 1, "The archive has 1 attempt, the history 0."),
 	}
 	lost := archivesql.Difference{Kind: archivesql.MissingJob, JobID: "job_lost", Reason: "The archive tells of this job, which nobody deleted, and there is no such job."}

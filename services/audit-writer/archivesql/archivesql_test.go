@@ -226,20 +226,26 @@ func attemptAt(execution string, attempt, began, ended int64, outcome, reason st
 	return event{
 		EventID: fmt.Sprint(execution, attempt), EventType: "attempt", Tenant: "default", JobID: "job_1", ExecutionID: execution, Attempt: attempt,
 		Trigger: "schedule", Outcome: outcome, Reason: reason, Disposition: "fired", Nominal: due, Scheduled: due, Invoked: due + began, Completed: due + ended,
-		StartBy: due + 10_000, FinishBy: due + 60_000,
+		StartBy: due + 10_000, FinishBy: due + 60_000, Appended: due + 600_000,
 	}
 }
 
 func TestOccurrenceMissesItsDeadlineWhereItBeganOrSucceededTooLate(t *testing.T) {
 	skipped, free := attemptAt("skipped", 1, 0, 99_000, "skipped", ""), attemptAt("free", 1, 0, 99_000, "succeeded", "")
 	skipped.Disposition, free.StartBy, free.FinishBy = "skipped_overlap", 0, 0
+	ahead := attemptAt("ahead", 1, 0, 1000, "failed", "")
+	ahead.FinishBy = ahead.Appended + 1
+	lost := attemptAt("lost", 1, 0, 1000, "worker_lost", "")
+	lost.Invoked = 0 // it took its lease, and nobody knows more
 	dir := t.TempDir()
 	putEvents(t, dir, []event{
 		attemptAt("a-good", 1, 10_000, 60_000, "succeeded", ""),
 		attemptAt("b-late", 1, 10_001, 60_000, "succeeded", ""),
 		attemptAt("c-slow", 1, 0, 20_000, "failed", ""), attemptAt("c-slow", 2, 30_000, 60_001, "succeeded", ""),
 		attemptAt("d-dead", 1, 0, 1000, "failed", "permanent"), attemptAt("d-dead", 1, 0, 1000, "failed", "permanent"), // published twice
-		skipped, free,
+		attemptAt("e-cancelled", 1, 0, 1000, "failed", ""), attemptAt("e-cancelled", 2, 2000, 2000, "cancelled", "cancelled"),
+		attemptAt("f-retried", 2, 30_000, 50_000, "succeeded", ""), // the first attempt was the day before
+		skipped, free, ahead, lost, attemptAt("lost", 2, 20_000, 30_000, "succeeded", ""),
 	})
 	want := []string{
 		"default job_1 b-late 01:00.000 start_within 01:10.000 01:10.001 1 1",
@@ -259,15 +265,17 @@ func TestPlanCountsEachOccurrenceInItsHourByWhatCameOfIt(t *testing.T) {
 	earlier.Nominal -= 3_600_000
 	manual := attemptAt("i-manual", 1, 0, 1, "succeeded", "")
 	manual.Trigger = "manual"
+	stopped := attemptAt("j-stopped", 1, 0, 9, "cancelled", "cancelled") // in its call
+	ended := event{EventID: "ended", EventType: "skipped", Tenant: "default", JobID: "job_1", Disposition: "cancelled", First: lost.Nominal, Count: 5}
 	run := event{EventID: "run", EventType: "skipped", Tenant: "default", JobID: "job_1", Disposition: "skipped_paused", First: lost.Nominal, Count: 40}
 	dir := t.TempDir()
 	putEvents(t, dir, []event{
 		attemptAt("a-good", 1, 0, 10, "succeeded", ""), attemptAt("b-good", 1, 0, 20, "succeeded", ""),
 		attemptAt("c-later", 1, 0, 20, "failed", ""), attemptAt("c-later", 2, 30, 900, "succeeded", ""),
 		attemptAt("d-dead", 1, 0, 1000, "failed", ""), attemptAt("d-dead", 2, 0, 1000, "failed", "max_attempts"),
-		lost, skipped, cancelled, earlier, manual, run, run,
+		lost, skipped, cancelled, earlier, manual, run, run, stopped, ended,
 	})
-	want := []string{"default 2026-11-24 06:00:00.000 1 1 0 0 0 0 0 5000 5000", "default 00:00.000 47 2 1 1 1 41 1 20 900"}
+	want := []string{"default 2026-11-24 06:00:00.000 1 1 0 0 0 0 0 5000 5000", "default 00:00.000 53 2 1 1 1 41 7 20 900"}
 	if got := rowsOf(t, dir, "plan"); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -32,7 +32,8 @@ An instant that is lost is listed from some six minutes after it on; until then 
 next entry, the bucket-loader sees to.
 
 With --archive it also lists what the history or the archive has and the other has not, jobs of which only the archive tells, and records that are
-missing between two objects. It reads all of the archive since --from, which may be 29 days ago, and needs about 300 bytes of disk for an instant.
+missing between two objects. It reads all of the archive since --from, which may be 29 days ago, needs about 300 bytes of disk for an instant, and
+looks again two minutes later where anything differs.
 
   minutehand audit
   minutehand audit -o json
@@ -80,7 +81,7 @@ func (c *auditCmd) Run(ctx context.Context) error {
 	if a.To, err = instantOf("--to", c.To, now.Add(-auditAfter)); err != nil {
 		return err
 	}
-	a.To = earliest(a.To, now)
+	a.From, a.To = a.From.Truncate(time.Millisecond), earliest(a.To, now).Truncate(time.Millisecond)
 	if !a.From.Before(a.To) {
 		return usageError{errors.New("--from is not before --to, and before now")}
 	}
@@ -143,8 +144,14 @@ func instantOf(flag, text string, otherwise time.Time) (time.Time, error) {
 
 // each calls do with each job that is audited.
 func (c *auditCmd) each(ctx context.Context, do func(id string) error) error {
-	for _, id := range c.Jobs {
-		if err := do(id); err != nil {
+	for _, named := range c.Jobs {
+		var j struct {
+			ID string `json:"job_id"`
+		}
+		if _, err := c.do(ctx, http.MethodGet, "/jobs/"+url.PathEscape(named), nil, &j); err != nil {
+			return err
+		}
+		if err := do(j.ID); err != nil {
 			return err
 		}
 	}

@@ -7,16 +7,18 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/services/audit-writer/archivesql"
 )
 
 const (
 	// oldestAudit is how far back the archive is compared: what comes before it, the history may have forgotten.
 	oldestAudit = 29 * 24 * time.Hour
-	// archivedWithin is how long after an attempt has ended it may not be in the archive yet.
+	// archivedWithin is how long after it happened something may not be in the archive yet.
 	archivedWithin = 2 * time.Minute
 )
 
@@ -24,11 +26,11 @@ const (
 type archiveAudit struct {
 	Objects int `json:"objects"`
 	Events  int `json:"events"`
+	// Newest is when the newest event of the archive happened.
+	Newest time.Time `json:"newest"`
 	// Missing is how many things are missing somewhere, Differences the first mostUnknown of them.
 	Missing     int          `json:"missing"`
 	Differences []difference `json:"differences"`
-	// Young is how many instants have an attempt that has just ended, and is in the history or in the archive, and not in both.
-	Young int `json:"young"`
 }
 
 type difference struct {
@@ -74,31 +76,27 @@ func (a *audit) hold(ctx context.Context, id string, o map[string]any) error {
 	return a.against.Add(ctx, t)
 }
 
-// compare reads the archive, and notes what is missing in it or in the accounts. The first mostUnknown differences are looked at once more: a
-// job may have been made meanwhile, and an attempt may have ended a moment ago.
+// compare reads the archive, and notes what is missing in it or in the accounts. If anything is, it may be on its way, or have been changed
+// meanwhile: the archive is looked at again when it has what has happened until now, and the API is asked again about the first mostUnknown.
 func (c *auditCmd) compare(ctx context.Context, a *audit) error {
-	archive, r, err := c.days(ctx, a.From.Truncate(24*time.Hour), time.Now().UTC().Truncate(24*time.Hour))
-	if err != nil {
+	differ, err := c.differ(ctx, a)
+	if err != nil || !differ {
 		return err
 	}
-	tell, end := progress()
-	err = a.against.Read(ctx, archive, r, tell)
-	end()
-	if err != nil {
+	if terminal(os.Stderr) {
+		fmt.Fprintf(os.Stderr, "Something differs. What is on its way is in the archive within %s; then it is looked at again.\n", archivedWithin)
+	}
+	if err := run.Sleep(ctx, archivedWithin); err != nil {
 		return err
 	}
-	a.Archive = &archiveAudit{Objects: a.against.Objects, Events: a.against.Events, Differences: []difference{}}
+	if _, err := c.differ(ctx, a); err != nil {
+		return err
+	}
+	asked := 0
 	return a.against.Differences(ctx, func(d archivesql.Difference) error {
-		if len(a.Archive.Differences) < mostUnknown {
-			stands, young, err := c.again(ctx, &d)
-			if err != nil {
+		if asked++; asked <= mostUnknown {
+			if stands, err := c.again(ctx, &d); err != nil || !stands {
 				return err
-			}
-			if young {
-				a.Archive.Young++
-			}
-			if !stands || young {
-				return nil
 			}
 			shown := difference{Missing: d.Kind, JobID: d.JobID, Reason: d.Reason}
 			if !d.NominalAt.IsZero() {
@@ -111,43 +109,59 @@ func (c *auditCmd) compare(ctx context.Context, a *audit) error {
 	})
 }
 
-// again asks the API again about a difference. stands is false if there is none any more, young is set if its execution ended a moment ago.
-func (c *auditCmd) again(ctx context.Context, d *archivesql.Difference) (stands, young bool, err error) {
+// errDiffer ends the search for differences at the first.
+var errDiffer = errors.New("there is a difference")
+
+// differ reads what it has not read of the archive, and reports whether anything is missing in it or in the accounts.
+func (c *auditCmd) differ(ctx context.Context, a *audit) (bool, error) {
+	archive, r, err := c.days(ctx, a.From.Truncate(24*time.Hour), time.Now().UTC().Truncate(24*time.Hour))
+	if err != nil {
+		return false, err
+	}
+	tell, end := progress()
+	err = a.against.Read(ctx, archive, r, tell)
+	end()
+	if err != nil {
+		return false, err
+	}
+	if a.against.Objects == 0 && a.Occurrences > 0 {
+		return false, fmt.Errorf("the archive has no object of region %s since %s; name another with --region, --data or --s3", r.Region, a.From.Format(time.DateOnly))
+	}
+	a.Archive = &archiveAudit{Objects: a.against.Objects, Events: a.against.Events, Newest: a.against.Newest, Differences: []difference{}}
+	err = a.against.Differences(ctx, func(archivesql.Difference) error { return errDiffer })
+	if errors.Is(err, errDiffer) {
+		return true, nil
+	}
+	return false, err
+}
+
+// again asks the API again about a difference, and reports whether it still is one.
+func (c *auditCmd) again(ctx context.Context, d *archivesql.Difference) (stands bool, err error) {
 	if d.Kind == archivesql.MissingRecords {
-		return true, false, nil
+		return true, nil
 	}
-	var j struct {
-		UpdatedAt time.Time `json:"updated_at"`
-	}
-	there, err := c.ask(ctx, "/jobs/"+url.PathEscape(d.JobID), &j)
-	if d.Kind == archivesql.MissingJob || err != nil || !there { // if it is not there it was deleted meanwhile, or is told of as a job
-		return d.Kind == archivesql.MissingJob && !there, false, err
+	there, err := c.ask(ctx, "/jobs/"+url.PathEscape(d.JobID), nil)
+	switch {
+	case err != nil:
+		return false, err
+	case d.Kind == archivesql.MissingJob || !there: // what was deleted meanwhile lacks nothing
+		return d.Kind == archivesql.MissingJob && !there, nil
+	case d.Kind == archivesql.MissingArchive:
+		return true, nil
 	}
 	var x struct {
-		Attempts []struct {
-			StartedAt  time.Time `json:"started_at"`
-			DurationMS int64     `json:"duration_ms"`
-		} `json:"attempts"`
+		Attempts []struct{} `json:"attempts"`
 	}
-	if _, err = c.ask(ctx, "/executions/"+job.ScheduleExecutionID(d.JobID, d.NominalAt), &x); err != nil {
-		return false, false, err
-	}
-	if d.Kind == archivesql.MissingHistory {
-		return len(x.Attempts) < d.Archived, false, nil
-	}
-	for _, attempt := range x.Attempts {
-		ended := attempt.StartedAt.Add(time.Duration(attempt.DurationMS) * time.Millisecond)
-		if attempt.StartedAt.IsZero() {
-			ended = j.UpdatedAt // it was cancelled, by a change of the job
-		}
-		young = young || time.Since(ended) < archivedWithin
-	}
-	return true, young, nil
+	_, err = c.ask(ctx, "/executions/"+job.ScheduleExecutionID(d.JobID, d.NominalAt), &x)
+	return len(x.Attempts) < d.Archived, err
 }
 
 // ask reads something that may not be there.
 func (c *auditCmd) ask(ctx context.Context, path string, answer any) (there bool, err error) {
-	_, err = c.do(ctx, http.MethodGet, path, nil, answer)
+	err = untilFree(ctx, func() error {
+		_, err := c.do(ctx, http.MethodGet, path, nil, answer)
+		return err
+	})
 	if refused := (refusal{}); errors.As(err, &refused) && refused.code == http.StatusNotFound {
 		return false, nil
 	}
@@ -156,10 +170,7 @@ func (c *auditCmd) ask(ctx context.Context, path string, answer any) (there bool
 
 // table shows what is missing.
 func (a *archiveAudit) table(w io.Writer) {
-	fmt.Fprintf(w, "%d events in %d objects of the archive\n", a.Events, a.Objects)
-	if a.Young > 0 {
-		fmt.Fprintf(w, "  %d instants have ended a moment ago, and are on their way to the history and to the archive\n", a.Young)
-	}
+	fmt.Fprintf(w, "%d events in %d objects of the archive, the newest of %s\n", a.Events, a.Objects, a.Newest.Format(time.RFC3339))
 	if len(a.Differences) == 0 {
 		return
 	}

@@ -40,16 +40,25 @@ func (c *client) pages(ctx context.Context, path string, query url.Values, do fu
 
 // page reads a page, and asks a busy server again.
 func (c *client) page(ctx context.Context, path string) (p pageAnswer, err error) {
-	for try := 1; ; try++ {
+	err = untilFree(ctx, func() error {
 		p = pageAnswer{}
-		_, err = c.do(ctx, http.MethodGet, path, nil, &p)
+		_, err := c.do(ctx, http.MethodGet, path, nil, &p)
+		return err
+	})
+	return p, err
+}
+
+// untilFree asks a server again that is busy.
+func untilFree(ctx context.Context, ask func() error) error {
+	for try := 1; ; try++ {
+		err := ask()
 		refused := refusal{}
 		busy := errors.As(err, &refused) && (refused.code == http.StatusServiceUnavailable || refused.code == http.StatusTooManyRequests)
 		if !busy || try == busyTries {
-			return p, err
+			return err
 		}
 		if err := run.Sleep(ctx, busyPause); err != nil {
-			return p, err
+			return err
 		}
 	}
 }

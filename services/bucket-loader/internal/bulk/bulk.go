@@ -215,6 +215,10 @@ func (r *Runner) advance(ctx context.Context, t job.Tenant, o *operations.Operat
 			return changed, err
 		}
 	}
+	if o.Ended() && !o.Settled() {
+		o.Elsewhere = &job.Elsewhere{URL: o.Elsewhere.URL}
+		changed = true
+	}
 	if o.Status != operations.StatusRunning {
 		return changed, nil
 	}

@@ -115,7 +115,9 @@ func group(events []job.Event) []*Execution {
 			}
 			if n := e.Entry.Note; n != nil {
 				last.SourceID, last.OperationID, last.Occurrence = n.Source, n.Operation, form.Instant(n.Occurrence)
-				last.Target = form.RecipientOf(n.Elsewhere)
+				if x := n.Elsewhere; x != nil {
+					last.Target = form.RecipientOf(&job.Elsewhere{URL: x.URL}) // an audit-writer of the release before kept its headers
+				}
 			}
 			list = append(list, last)
 		}

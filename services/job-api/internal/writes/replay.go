@@ -10,6 +10,8 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
+	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/services/job-api/internal/access"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
@@ -39,6 +41,9 @@ func (ws *Writes) replayJob(ctx context.Context, r *edge.Request) (edge.Response
 	elsewhere, err := b.Target.Elsewhere()
 	if err != nil {
 		return edge.Response{}, err
+	}
+	if elsewhere != nil && r.By.Role < access.Editor {
+		return edge.Response{}, problem.New(http.StatusForbidden, "forbidden", "A replay to another target needs the role editor, as a job's target does, and yours is "+r.By.Role.String()+".")
 	}
 	now := job.Instant(ws.deps.Clock.Now())
 	turn, answered, err := ws.begin(ctx, r, "replayJob", r.Parameters["Idempotency-Key"], jobstore.Claim{ID: ws.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now})
@@ -71,6 +76,10 @@ func (ws *Writes) replayExecution(ctx context.Context, r *edge.Request) (edge.Re
 	j, err := ws.deps.Reads.Find(ctx, r, source.JobID)
 	if err != nil {
 		return edge.Response{}, err
+	}
+	if source.Target != nil {
+		return edge.Response{}, problem.New(http.StatusConflict, "went-elsewhere",
+			"The execution went to another target than the job's, and its headers are not kept. Replay what it repeated: "+source.SourceID+".")
 	}
 	now := job.Instant(ws.deps.Clock.Now())
 	turn, answered, err := ws.begin(ctx, r, "replayExecution", r.Parameters["Idempotency-Key"], jobstore.Claim{ID: ws.newID("", now), DefinitionID: j.Definition.ID, AcceptedAt: now})
