@@ -99,7 +99,7 @@ func (w *world) steer(op string, n int) {
 	}
 }
 
-// ended returns the executions of a range that a client is shown as succeeded or cancelled.
+// ended returns the executions of a range that a client is shown as succeeded or cancelled, without those that went elsewhere.
 func (w *world) ended(id string, from, to time.Time) (list []string) {
 	for query := ""; ; {
 		path := "/jobs/" + id + "/executions?limit=100&from=" + from.UTC().Format(time.RFC3339Nano) + "&to=" + to.UTC().Format(time.RFC3339Nano)
@@ -111,7 +111,7 @@ func (w *world) ended(id string, from, to time.Time) (list []string) {
 		for _, x := range items {
 			item, _ := x.(map[string]any)
 			execution, _ := item["execution_id"].(string)
-			if state, _ := item["state"].(string); item["skipped"] == nil && slices.Contains([]string{"succeeded", "cancelled"}, state) {
+			if state, _ := item["state"].(string); item["skipped"] == nil && item["target"] == nil && slices.Contains([]string{"succeeded", "cancelled"}, state) {
 				list = append(list, execution)
 			}
 		}
