@@ -112,8 +112,10 @@ func TestNothingComesOfAReplayThatGoesElsewhereButItsCalls(t *testing.T) {
 			w.T.Errorf("%d calls elsewhere and %d of the target, want 5 and 2", there, here)
 		}
 		for _, bad := range []map[string]any{
-			{"kind": "http_webhook", "url": "file:///etc/passwd"}, {"kind": "http_webhook", "url": "http://x/", "headers": map[string]any{"Webhook-Id": "1"}},
-			{"kind": "http_webhook", "url": "http://x/", "headers": map[string]any{"X-Api-Token": "********"}}, {"kind": "kafka", "url": "http://x/"},
+			{"kind": "http_webhook", "url": "file:///etc/passwd"},
+			{"kind": "http_webhook", "url": "http://x/", "headers": map[string]any{"Webhook-Id": "1"}},
+			{"kind": "http_webhook", "url": "http://x/", "headers": map[string]any{"X-Api-Token": "********"}},
+			{"kind": "kafka", "url": "http://x/"},
 		} {
 			status, p := w.Do(http.MethodPost, "/jobs/"+id+"/replay", map[string]any{"from": began, "to": until, "target": bad})
 			faults, _ := p["errors"].([]any)

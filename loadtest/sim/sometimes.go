@@ -71,11 +71,7 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 			n["a notification that was refused"]++
 		}
 	}
-	for i := range a.Calls {
-		if strings.HasSuffix(a.Calls[i].Host, ledger.ElsewhereSuffix) {
-			n["an execution that went elsewhere"]++
-		}
-	}
+	n["an execution that went elsewhere"] = wentElsewhere(a)
 	n["a forecast"] = foreseen(a)
 	for _, i := range a.Incidents {
 		n["an incident of "+i.Deadline+" because of "+i.Cause]++
@@ -102,6 +98,16 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 		n["an execution on a page"] += len(executions)
 	}
 	n["an execution redriven"], n["a resume that was answered"] = w.redriven, len(a.Resumed)
+	return n
+}
+
+// wentElsewhere counts the calls of replays at targets other than their jobs'.
+func wentElsewhere(a *ledger.Account) (n int) {
+	for i := range a.Calls {
+		if strings.HasSuffix(a.Calls[i].Host, ledger.ElsewhereSuffix) {
+			n++
+		}
+	}
 	return n
 }
 

@@ -137,3 +137,29 @@ func (q *taskQueue) Pop() any {
 	*q = old[:len(old)-1]
 	return t
 }
+
+// ours returns the entry as messages carry it, with the tenant that the job row names, and whether that has dependents.
+func (t *task) ours() job.Entry {
+	e := *t.entry
+	e.Tenant, e.Followed = t.tenant, t.followed && e.Elsewhere() == nil
+	return e
+}
+
+// target is what the record says of what is called.
+func (t *task) target() job.TargetRef {
+	target := t.entry.Calls(t.series.Def.Target)
+	return target.Ref()
+}
+
+// fire returns the message for the task's attempt, published at an instant.
+func (t *task) fire(at time.Time) *job.Fire {
+	f := &job.Fire{
+		Entry: t.ours(), Target: t.entry.Calls(t.series.Def.Target), Retry: t.series.Def.Retry,
+		Incarnation: t.incarnation, Epoch: t.owner.Epoch, TakenAt: job.Instant(t.takenAt),
+		PublishedAt: at, Fresh: t.fresh,
+	}
+	if f.Trigger == job.TriggerSchedule {
+		f.Deadlines = t.series.Def.Deadlines
+	}
+	return f
+}

@@ -73,10 +73,13 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 			{NominalAt: at(1), State: "dead", Attempts: 1},      // the second attempt is missing
 			{NominalAt: at(2), State: "unknown"},                // all of it is missing
 			{NominalAt: at(3), State: "succeeded", Attempts: 2}, // the archive has nothing
-			{NominalAt: at(4), State: "skipped"}, {NominalAt: at(6), State: "skipped"},
+			{NominalAt: at(4), State: "skipped"},
+			{NominalAt: at(6), State: "skipped"},
 			{NominalAt: at(7), State: "skipped"}, // no run has it
-			{NominalAt: at(9), State: "pending"}, {NominalAt: at(12), State: "pending"},
-			{NominalAt: at(10), State: "unknown"}, {NominalAt: at(11), State: "retrying", Attempts: 1},
+			{NominalAt: at(9), State: "pending"},
+			{NominalAt: at(12), State: "pending"},
+			{NominalAt: at(10), State: "unknown"},
+			{NominalAt: at(11), State: "retrying", Attempts: 1},
 		} {
 			o.JobID = "job_a"
 			if err := b.Add(t.Context(), o); err != nil {
