@@ -182,9 +182,6 @@ func (p *pass) read(ctx context.Context, partition int) error {
 	end := p.from + forecast.Minutes
 	for ; minute < end; minute++ {
 		found, err := p.bucket(ctx, partition, minute)
-		if err == nil {
-			err = p.inTime(minute)
-		}
 		if err != nil {
 			return err
 		}
@@ -223,6 +220,9 @@ func (p *pass) read(ctx context.Context, partition int) error {
 // only that there was one.
 var errSlow = errors.New("buckets were read so slowly that they may have closed before")
 
+// mostRest bounds a rest: a read that takes long has waited, and not worked.
+const mostRest = 5 * time.Second
+
 // lateRead is how long after its minute a bucket may be read: it is open for longer.
 const lateRead = 30 * time.Second
 
@@ -241,7 +241,7 @@ func (p *pass) relax(ctx context.Context, turn time.Time) error {
 		return ctx.Err()
 	}
 	p.busy += took
-	return run.Sleep(ctx, rest*took)
+	return run.Sleep(ctx, min(rest*took, mostRest))
 }
 
 // try reads, and tries again what failed.
@@ -266,6 +266,9 @@ func (p *pass) bucket(ctx context.Context, partition int, minute int64) (found b
 			rows, err = p.Pending.Scan(ctx, partition, minute, after, p.Page)
 			return err
 		})
+		if err == nil {
+			err = p.inTime(minute)
+		}
 		if err != nil {
 			return false, fmt.Errorf("read a bucket of partition %d: %w", partition, err)
 		}

@@ -407,3 +407,23 @@ func TestAScheduleThatIsReplacedMeanwhileIsCountedOnce(t *testing.T) {
 		f.want(1, 61, 12)
 	})
 }
+
+// A reader that stands still finds a bucket closed in which the heads of schedules were, and later rows say only that there was one.
+func TestAPassThatReadsABucketTooLateIsGivenUp(t *testing.T) {
+	for still, want := range map[time.Duration]error{20 * time.Second: nil, 2 * time.Minute: errSlow} {
+		bubble.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			f.register(every(5*time.Minute), nil)
+			stood := false
+			f.Pending = taken{f.Pending, func() {
+				if !stood {
+					stood = true
+					time.Sleep(still)
+				}
+			}}
+			if _, err := f.Pass(t.Context()); !errors.Is(err, want) {
+				t.Errorf("after %s the pass ended with %v, want %v", still, err, want)
+			}
+		})
+	}
+}
