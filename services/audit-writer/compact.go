@@ -236,7 +236,7 @@ func copyLines(ctx context.Context, a archive.Archive, name string, w *parquet.G
 	for {
 		clear(lines)
 		read, err := r.Read(lines)
-		if _, writing := w.Write(lines[:read]); writing != nil {
+		if writing := writeLines(w, lines[:read]); writing != nil {
 			return n, writing
 		}
 		n += read

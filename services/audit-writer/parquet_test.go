@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -220,5 +221,37 @@ func TestTableOfTheArchiveHasTheColumnsOfItsObjects(t *testing.T) {
 	}
 	if !slices.Equal(objects, table) {
 		t.Errorf("the objects have %q\nthe table has %q", objects, table)
+	}
+}
+
+// Runs of values and of nulls of all lengths and at all places come back as they were.
+func TestNullOfTheArchiveComesBackAsNull(t *testing.T) {
+	at := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		rows, has := make([]row, 1+r.IntN(400)), r.Float64() < 0.5
+		want := make([]bool, len(rows))
+		for i := range rows {
+			if has = has != (r.Float64() < 0.05); has {
+				rows[i].event.Deadlines = job.Deadlines{FinishWithin: time.Hour}
+				rows[i].event.Entry.Note = &job.Note{Source: "exe_0"}
+			}
+			rows[i].event.Entry.ScheduledFor, want[i] = at, has
+		}
+		body, err := encode(&buffer{partition: 6}, rows, "log-7", "zstd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := 0
+		err = Scan(object{bytes.NewReader(body)}, []string{"deadline_at", "source_execution_id"}, func(v []any) error {
+			if (v[0] != nil) != want[i] || (v[1] != nil) != want[i] {
+				t.Fatalf("seed %d: row %d of %d is %v, and has values: %v", seed, i, len(rows), v, want[i])
+			}
+			i++
+			return nil
+		})
+		if err != nil || i != len(rows) {
+			t.Fatalf("%d rows, want %d: %v", i, len(rows), err)
+		}
 	}
 }
