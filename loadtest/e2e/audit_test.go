@@ -137,7 +137,7 @@ func TestAuditNamesExactlyWhatWasRemovedByHand(t *testing.T) {
 	}
 }
 
-// runAudit runs the command, which must find something, and tells what it took.
+// runAudit runs the command, which must find something, and logs how long that took and how much memory.
 func runAudit(t *testing.T, p *process.Process, from, to time.Time) (a audited) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary.path, "audit", "--archive", "--data", p.Dir, "-o", "json",

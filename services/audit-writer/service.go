@@ -142,7 +142,7 @@ func (s *Service) recordLoop(ctx context.Context) error {
 			}
 			r := jobstore.Recorded{Event: e.Kept(), Text: m.Value}
 			if r.Event != e {
-				r.Text = nil // it is encoded anew
+				r.Text = nil // that has the headers
 			}
 			events = append(events, r)
 		}

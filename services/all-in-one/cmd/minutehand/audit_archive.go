@@ -125,7 +125,7 @@ func (c *auditCmd) differ(ctx context.Context, a *audit) (bool, error) {
 		return false, err
 	}
 	if a.against.Objects == 0 && a.Occurrences > 0 {
-		return false, fmt.Errorf("the archive has no object of region %s since %s; name another with --region, --data or --s3", r.Region, a.From.Format(time.DateOnly))
+		return false, fmt.Errorf("the archive has no object of region %s since %s; wait for a minute if all has just begun, or name another with --region, --data or --s3", r.Region, a.From.Format(time.DateOnly))
 	}
 	a.Archive = &archiveAudit{Objects: a.against.Objects, Events: a.against.Events, Newest: a.against.Newest, Differences: []difference{}}
 	err = a.against.Differences(ctx, func(archivesql.Difference) error { return errDiffer })
