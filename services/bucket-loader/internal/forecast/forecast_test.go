@@ -427,3 +427,27 @@ func TestAPassThatReadsABucketTooLateIsGivenUp(t *testing.T) {
 		})
 	}
 }
+
+// Whoever wrote an entry late, or mended a schedule, writes it into a later bucket too.
+func TestAnEntryThatIsRepeatedIsCountedOnce(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		for _, s := range []job.Schedule{every(5 * time.Minute), once(10 * time.Minute)} {
+			_, e := f.register(s, nil)
+			e.Repeats, e.Minute = e.Minute, e.Minute+1
+			f.must(f.Pending.Put(t.Context(), []job.Entry{e}))
+		}
+		f.want(1, 61, 13)
+	})
+}
+
+func TestARepetitionOfAnEntryThatIsGoneIsCounted(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		_, e := f.register(once(10*time.Minute), nil)
+		f.must(f.Pending.MarkDone(t.Context(), []job.Locator{e.Locator}))
+		e.Repeats, e.Minute = e.Minute-1, e.Minute+1 // nothing is where that points
+		f.must(f.Pending.Put(t.Context(), []job.Entry{e}))
+		f.want(1, 61, 1)
+	})
+}
