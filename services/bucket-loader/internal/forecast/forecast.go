@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"math/rand/v2"
 	"time"
 
@@ -288,36 +287,6 @@ func (p *pass) bucket(ctx context.Context, partition int, minute int64) (found b
 		last := rows[len(rows)-1].Locator
 		after = &last
 	}
-}
-
-// once returns rows without those that repeat a row which is there: that was read with its own bucket.
-func (p *pass) once(ctx context.Context, rows []job.PendingRow) ([]job.PendingRow, error) {
-	first := func(r *job.PendingRow) job.Locator {
-		l := r.Locator
-		l.Minute = r.Repeats
-		return l
-	}
-	var repeated []job.Locator
-	for i := range rows {
-		if rows[i].Repeats != 0 {
-			repeated = append(repeated, first(&rows[i]))
-		}
-	}
-	if len(repeated) == 0 {
-		return rows, nil
-	}
-	var there map[job.Locator]job.PendingRow
-	err := p.try(ctx, func() (err error) {
-		there, err = p.Pending.Rows(ctx, repeated)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("look for the rows that %d others repeat: %w", len(repeated), err)
-	}
-	return slices.DeleteFunc(slices.Clone(rows), func(r job.PendingRow) bool {
-		_, found := there[first(&r)]
-		return r.Repeats != 0 && found
-	}), nil
 }
 
 // count counts the rows of a page.

@@ -428,25 +428,25 @@ func TestAPassThatReadsABucketTooLateIsGivenUp(t *testing.T) {
 	}
 }
 
-// Whoever wrote an entry late, or mended a schedule, writes it into a later bucket too.
-func TestAnEntryThatIsRepeatedIsCountedOnce(t *testing.T) {
+// Whoever wrote an entry late, or mended a schedule, writes it into a later bucket too, and what follows from both may lie in two buckets.
+func TestAnExecutionWithTwoRowsIsCountedOnce(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		for _, s := range []job.Schedule{every(5 * time.Minute), once(10 * time.Minute)} {
 			_, e := f.register(s, nil)
-			e.Repeats, e.Minute = e.Minute, e.Minute+1
+			e.Minute++
 			f.must(f.Pending.Put(t.Context(), []job.Entry{e}))
 		}
 		f.want(1, 61, 13)
 	})
 }
 
-func TestARepetitionOfAnEntryThatIsGoneIsCounted(t *testing.T) {
+func TestAnExecutionOfWhichOnlyTheLaterRowIsLeftIsCounted(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		_, e := f.register(once(10*time.Minute), nil)
+		j, e := f.register(once(10*time.Minute), nil)
 		f.must(f.Pending.MarkDone(t.Context(), []job.Locator{e.Locator}))
-		e.Repeats, e.Minute = e.Minute-1, e.Minute+1 // nothing is where that points
+		e.ExecutionID, e.DueAt, e.Minute = job.ScheduleExecutionID(j.ID, e.NominalAt.Add(time.Second)), e.DueAt.Add(time.Second), e.Minute+1
 		f.must(f.Pending.Put(t.Context(), []job.Entry{e}))
 		f.want(1, 61, 1)
 	})
