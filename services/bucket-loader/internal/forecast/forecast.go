@@ -125,6 +125,7 @@ type pass struct {
 	// began is when the pass over the present partition began, behind the entries that were due by then and are not done, by job.
 	began  time.Time
 	behind map[string]head
+	met    met
 }
 
 // head is where a schedule goes on: at an instant, with its ordinal, of which most is the last; 0 for no last one.
@@ -170,7 +171,7 @@ func (f *Forecaster) Pass(ctx context.Context) (busy time.Duration, err error) {
 
 // read counts what a partition holds.
 func (p *pass) read(ctx context.Context, partition int) error {
-	p.began, p.behind = p.Clock.Now(), map[string]head{}
+	p.began, p.behind, p.met = p.Clock.Now(), map[string]head{}, met{}
 	minute := int64(0)
 	err := p.try(ctx, func() (err error) {
 		minute, err = p.Pending.LowWater(ctx, partition)
@@ -181,6 +182,7 @@ func (p *pass) read(ctx context.Context, partition int) error {
 	}
 	end := p.from + forecast.Minutes
 	for ; minute < end; minute++ {
+		p.met.turn(minute)
 		found, err := p.bucket(ctx, partition, minute)
 		if err != nil {
 			return err
@@ -291,10 +293,6 @@ func (p *pass) bucket(ctx context.Context, partition int, minute int64) (found b
 
 // count counts the rows of a page.
 func (p *pass) count(ctx context.Context, rows []job.PendingRow) error {
-	rows, err := p.once(ctx, rows)
-	if err != nil {
-		return err
-	}
 	var ids []string
 	asked := map[string]bool{}
 	for i := range rows {
@@ -345,7 +343,8 @@ func (p *pass) plan(r *job.PendingRow, j *job.Job) {
 	}
 	stopped := state.Stops(r.ExecutionID)
 	if !r.FirstOfSchedule() || r.Chained || j.Definition.Schedule.Type == job.ScheduleOneShot {
-		if !r.Done && !stopped {
+		if !r.Done && !stopped && !p.met.has(r.ExecutionID) {
+			p.met.add(r.ExecutionID)
 			p.add(j.Tenant, job.Minute(r.DueAt), 1)
 		}
 		return
@@ -358,6 +357,9 @@ func (p *pass) plan(r *job.PendingRow, j *job.Job) {
 		return // a later release wrote it
 	}
 	h := head{tenant: j.Tenant, plan: plan, at: r.NominalAt, ordinal: r.Ordinal, most: j.Definition.Schedule.MaxOccurrences, stopped: stopped}
+	if p.met.has(j.ID) {
+		return
+	}
 	if !r.DueAt.After(p.began) {
 		if len(p.behind) < mostBehind {
 			p.behind[j.ID] = h
@@ -368,6 +370,7 @@ func (p *pass) plan(r *job.PendingRow, j *job.Job) {
 		return // that one was ahead, too; it was counted, or what is behind will be
 	}
 	delete(p.behind, j.ID)
+	p.met.add(j.ID)
 	p.follow(h)
 }
 
