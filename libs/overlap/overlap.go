@@ -252,9 +252,15 @@ func (s Stores) inProgress(ctx context.Context, locators []job.Locator, now time
 	if err != nil || len(open) == 0 {
 		return nil, err
 	}
-	keys := make([]attempts.Key, len(open))
+	keys := make([]attempts.Key, len(open), 2*len(open))
 	for i := range open {
 		keys[i] = attempts.KeyOf(&open[i].Entry)
+	}
+	if stopped != nil { // a settler that is slow notes the next attempt when that runs already; of the one after it the log tells later
+		for _, k := range keys {
+			k.Attempt++
+			keys = append(keys, k)
+		}
 	}
 	known, err := s.Records.Lookup(ctx, keys)
 	if err != nil {
@@ -266,7 +272,7 @@ func (s Stores) inProgress(ctx context.Context, locators []job.Locator, now time
 		switch o := rec.Outcome; {
 		case o != nil && (!o.Failed() || !o.Retryable):
 		case row.Decision != nil && !row.Decision.Fire && !rec.Exists:
-		case stopped != nil && stopped(row.ExecutionID) && !rec.Alive(now):
+		case stopped != nil && stopped(row.ExecutionID) && !rec.Alive(now) && !known[len(open)+i].Alive(now):
 		default:
 			list = append(list, row.Locator)
 		}

@@ -164,6 +164,23 @@ func TestExecutionIsInProgressWhileOneOfItsRowsIsOpen(t *testing.T) {
 	}
 }
 
+// The settler stands still between the row of the next attempt, which a loader finds, and the list.
+func TestCancelledExecutionIsInProgressWhileItsNextAttemptRuns(t *testing.T) {
+	first, again, second := entry(1, 1), entry(1, 2), entry(2, 1)
+	s := &stores{rows: map[job.Locator]job.PendingRow{first.Locator: open(first), again.Locator: open(again)}, records: map[attempts.Key]attempts.Record{}}
+	s.enter(t, first, nil)
+	s.records[attempts.KeyOf(first)] = attempts.Record{Exists: true, Outcome: &job.Outcome{Kind: job.OutcomeFailed, Retryable: true}}
+	s.records[attempts.KeyOf(again)] = attempts.Record{Exists: true, LapsesAt: now.Add(time.Second)}
+	cancelled := func(x string) bool { return x == first.ExecutionID }
+	if other := s.enter(t, second, cancelled); !other.Equal(first.NominalAt) {
+		t.Errorf("the second gives way to %s", other)
+	}
+	s.records[attempts.KeyOf(again)] = attempts.Record{Exists: true, LapsesAt: now.Add(-time.Second)}
+	if other := s.enter(t, second, cancelled); !other.IsZero() {
+		t.Errorf("its attempt is over, and the second gives way to %s", other)
+	}
+}
+
 func TestOfExecutionsThatEnterAtOnceOneGetsIn(t *testing.T) {
 	s := &stores{rows: map[job.Locator]job.PendingRow{}}
 	const n = 8
