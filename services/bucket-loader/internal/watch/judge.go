@@ -9,9 +9,6 @@ import (
 
 	"github.com/minutehand/minutehand/libs/incidents"
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/jobstore"
-	"github.com/minutehand/minutehand/libs/occurrence"
-	"github.com/minutehand/minutehand/libs/schedule"
 )
 
 const (
@@ -31,32 +28,6 @@ const (
 	// maxDefinitions bounds the definitions of a job that are watched: the oldest beyond it are given up.
 	maxDefinitions = 100
 )
-
-// segment is a definition and until where it was in force.
-type segment struct {
-	*occurrence.Series
-	// until is where its instants end, made when the definition was made: what was due before then has no deadline.
-	until, made time.Time
-	// superseded is set once it is known where it ended.
-	superseded bool
-}
-
-// place is an occurrence and its deadline.
-type place struct {
-	*segment
-	at, due, deadline time.Time
-}
-
-// place returns an occurrence of a segment.
-func (s *segment) place(d incidents.Deadline, at time.Time) place {
-	due := s.Plan.ScheduledFor(at)
-	return place{segment: s, at: at, due: due, deadline: due.Add(d.Of(s.Def))}
-}
-
-// holds reports whether an instant belongs to a segment.
-func (s *segment) holds(at time.Time) bool {
-	return !at.Before(s.Def.EffectiveAt) && at.Before(s.until)
-}
 
 // far is after every instant.
 var far = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -122,61 +93,6 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// segments finds the definitions of a job of which occurrences are to be judged: those that are listed, and came into the row.
-func (w *Watchdog) segments(ctx context.Context, l *look) error {
-	j := l.job
-	if id := j.Definition.ID; j.Definition.Deadlines != (job.Deadlines{}) && l.over != id && !slices.Contains(l.definitions, id) {
-		l.definitions = append(l.definitions, id) // it was listed before it came into the row
-	}
-	slices.Sort(l.definitions)
-	for _, id := range l.definitions {
-		s := l.known[id]
-		switch {
-		case id > j.Definition.ID:
-			continue
-		case s != nil && (s.superseded || id == j.Definition.ID):
-		case id == j.Definition.ID:
-			var err error
-			if s, err = compile(j, j.Definition, far); err != nil {
-				return err
-			}
-		default:
-			d, ends, err := w.Jobs.Definition(ctx, j.ID, id)
-			if errors.Is(err, jobstore.ErrNotFound) {
-				l.known[id] = nil
-				continue // it never was the row's
-			}
-			if err != nil {
-				return fmt.Errorf("read definition %s: %w", id, err)
-			}
-			if s, err = compile(j, d, j.Definition.EndOf(ends)); err != nil {
-				return err
-			}
-			s.superseded = true
-		}
-		if s.superseded && j.Definition.EffectiveAt.Before(s.until) { // a resume reaches back before an update in its pause
-			s.until, s.EndsAt = j.Definition.EffectiveAt, j.Definition.EffectiveAt
-		}
-		l.known[id] = s
-		l.segments = append(l.segments, s)
-	}
-	return nil
-}
-
-// compile returns the segment of a definition that was in force until an end.
-func compile(j *job.Job, d job.Definition, end time.Time) (*segment, error) {
-	d.Target.Body, d.Target.Headers = nil, nil // many of them are held
-	plan, err := schedule.Compile(d.Schedule, j.ID)
-	if err != nil {
-		return nil, fmt.Errorf("read the schedule of job %s: %w", j.ID, err)
-	}
-	series := &occurrence.Series{JobID: j.ID, Tenant: j.Tenant, Def: &d, Plan: plan}
-	if end != far {
-		series.EndsAt = end
-	}
-	return &segment{Series: series, until: series.Until(end), made: job.DefinedAt(d.ID)}, nil
 }
 
 // next returns the first occurrence of a segment that was not held against a deadline, or that nobody has watched for too long; ok is false if
@@ -255,6 +171,9 @@ func (w *Watchdog) conclude(ctx context.Context, l *look, p *place, d incidents.
 	before, aside, open, last := line.Until[p.Def.ID], slices.Clone(line.Aside), line.Open, line.Met
 	line.Until[p.Def.ID], l.stale = p.at.Add(time.Millisecond), true
 	line.Aside = slices.DeleteFunc(slices.Clone(aside), p.at.Equal) // as another definition named it, which did not know of this one
+	if (v.kind == missed || v.kind == undecided) && !slices.ContainsFunc(aside, p.at.Equal) && l.wasJudged(p, d) {
+		v = verdict{kind: excused}
+	}
 	if v.kind == undecided {
 		if line.Aside = append(slices.Clip(line.Aside), p.at); len(line.Aside) > maxAside {
 			line.Aside = line.Aside[1:]
@@ -320,16 +239,6 @@ func (w *Watchdog) judgeAside(ctx context.Context, l *look, d incidents.Deadline
 		}
 	}
 	return nil
-}
-
-// placeOf returns the occurrence of an instant; ok is false if its definition is not watched any more.
-func (l *look) placeOf(d incidents.Deadline, at time.Time) (p place, ok bool) {
-	for _, s := range l.segments {
-		if s.holds(at) {
-			return s.place(d, at), true
-		}
-	}
-	return p, false
 }
 
 // recheck returns when a job is looked at again whose next deadline is settled at an instant, far if there is none. While its last occurrence has
@@ -427,6 +336,11 @@ func (w *Watchdog) owes(l *look, s *segment) bool {
 		}
 		if slices.ContainsFunc(line.Aside, s.holds) || line.Open != nil && s.holds(line.Open.Last) {
 			return true
+		}
+		for _, later := range l.segments { // what it has judged is not judged again as another one names it
+			if p, ok := w.next(l, later, d); ok && later.Def.ID > s.Def.ID && p.at.Before(line.Until[s.Def.ID]) {
+				return true
+			}
 		}
 	}
 	return false
