@@ -90,7 +90,7 @@ func checkNotifications(r *report, a *Account, i *index) {
 					o.got = append(o.got, x)
 				}
 			}
-			checkRecoveries(r, a, j, &o)
+			checkRecoveries(r, a, i, j, &o)
 			checkDeadLettersTold(r, a, i, j, &o)
 			checkIncidentsTold(r, a, j, &o)
 		}
@@ -121,17 +121,20 @@ func checkNotification(r *report, i *index, j *job.Job, x *Notification) {
 	}
 }
 
-// checkRecoveries checks that between two executions of which an owner is told that all is well again another one has failed for good.
-func checkRecoveries(r *report, a *Account, j *job.Job, o *owner) {
+// checkRecoveries checks that between two executions of which an owner is told that all is well again another one has failed for good. One that
+// was called once more, because its hot tier and its log were lost, has its dead letter from then on: of the first time there is an event.
+func checkRecoveries(r *report, a *Account, i *index, j *job.Job, o *owner) {
 	var before *Notification
 	inOrder := slices.SortedFunc(slices.Values(o.got), func(a, b *Notification) int { return a.At.Compare(b.At) })
 	for _, n := range inOrder {
 		if n.Cause != job.CauseRecovered || n.ExecutionID == "" || before != nil && n.ID == before.ID {
 			continue
 		}
-		failed := slices.ContainsFunc(a.DeadLetters, func(l job.DeadLetter) bool {
-			return l.Event.Entry.JobID == j.ID && before != nil && !l.At.Before(before.At.Add(-apart)) && !l.At.After(n.At.Add(apart))
-		})
+		between := func(at time.Time) bool {
+			return before != nil && !at.Before(before.At.Add(-apart)) && !at.After(n.At.Add(apart))
+		}
+		failed := slices.ContainsFunc(a.DeadLetters, func(l job.DeadLetter) bool { return l.Event.Entry.JobID == j.ID && between(l.At) }) ||
+			slices.ContainsFunc(i.eventsOf[j.ID], func(e *job.Event) bool { return e.Outcome.Failed() && e.Reason() != "" && between(e.Outcome.Timeline.Completed) })
 		if before != nil && !failed {
 			r.add("I14", j.ID, "%s was told %s and %s, and nothing failed between %s and %s", o.Target.URL, before.ID, n.ID, before.At, n.At)
 		}
