@@ -259,9 +259,10 @@ func between(objects []heldObject) (missing []Difference) {
 }
 
 // differences are the statements that find them: kind, job, instant (0 for none), attempts told, attempts archived. What the archive has, the
-// history has had before; what the history has, the archive is about to have.
+// history has had before; what the history has, the archive is about to have. An attempt that follows another one tells of that, too: it may have
+// been called after the account was read.
 const differences = `
-WITH archived AS (SELECT job, at, count(*) AS attempts FROM attempts GROUP BY job, at),
+WITH archived AS (SELECT job, at, count(*) AS attempts, max(attempt) AS last FROM attempts GROUP BY job, at),
 ours AS (SELECT DISTINCT tenant FROM changed WHERE job IN (SELECT job FROM jobs) UNION SELECT DISTINCT tenant FROM attempts WHERE job IN (SELECT job FROM jobs)),
 known AS (
   SELECT job, tenant, 0 AS removed FROM attempts WHERE called
@@ -274,8 +275,8 @@ UNION ALL
 SELECT 'history', a.job, a.at, coalesce(t.attempts, 0), a.attempts FROM archived a JOIN jobs j ON j.job = a.job LEFT JOIN told t ON t.job = a.job AND t.at = a.at
 WHERE t.state IS NULL OR t.state <> 'skipped' AND a.attempts > t.attempts
 UNION ALL
-SELECT 'archive', t.job, t.at, t.attempts, coalesce(a.attempts, 0) FROM told t LEFT JOIN archived a ON a.job = t.job AND a.at = t.at
-WHERE t.attempts > coalesce(a.attempts, 0) OR t.state IN ('succeeded', 'dead', 'cancelled', 'skipped') AND a.attempts IS NULL
+SELECT 'archive', t.job, t.at, max(t.attempts, coalesce(a.last, 0)), coalesce(a.attempts, 0) FROM told t LEFT JOIN archived a ON a.job = t.job AND a.at = t.at
+WHERE max(t.attempts, coalesce(a.last, 0)) > coalesce(a.attempts, 0) OR t.state IN ('succeeded', 'dead', 'cancelled', 'skipped') AND a.attempts IS NULL
 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job = t.job AND t.at BETWEEN r.first AND r.last)
 ORDER BY 2, 3`
 

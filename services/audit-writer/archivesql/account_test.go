@@ -54,7 +54,7 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 			change("default", "job_lost", "createJobs"), attempt("default", "job_lost", 0, 1),
 			change("default", "job_gone", "createJob"), attempt("default", "job_gone", 0, 1), change("default", "job_gone", "deleteJob"),
 			change("7", "job_other", "createJob"), attempt("7", "job_other", 0, 1),
-			attempt("default", "job_a", 8, 1), attempt("default", "job_a", 12, 1),
+			attempt("default", "job_a", 8, 1), attempt("default", "job_a", 12, 1), attempt("default", "job_a", 13, 2),
 		},
 	}
 	dir := t.TempDir()
@@ -80,6 +80,7 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 			{NominalAt: at(12), State: "pending"},
 			{NominalAt: at(10), State: "unknown"},
 			{NominalAt: at(11), State: "retrying", Attempts: 1},
+			{NominalAt: at(13), State: "retrying", Attempts: 1}, // the second attempt came after that, and the first is missing
 		} {
 			o.JobID = "job_a"
 			if err := b.Add(t.Context(), o); err != nil {
@@ -99,7 +100,7 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 		if err := b.Differences(t.Context(), func(d archivesql.Difference) error { got = append(got, d); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if b.Objects != 2 || b.Events != 20 {
+		if b.Objects != 2 || b.Events != 21 {
 			t.Errorf("%d events in %d objects", b.Events, b.Objects)
 		}
 		return got
@@ -119,6 +120,7 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 		of(archivesql.MissingHistory, 8, 0, 1, "The archive has 1 attempt, the history 0."),
 		of(archivesql.MissingArchive, 11, 1, 0, "The history has 1 attempt, the archive 0."),
 		of(archivesql.MissingHistory, 12, 0, 1, "The archive has 1 attempt, the history 0."),
+		of(archivesql.MissingArchive, 13, 2, 1, "The history has 2 attempts, the archive 1."),
 	}
 	lost := archivesql.Difference{Kind: archivesql.MissingJob, JobID: "job_lost", Reason: "The archive tells of this job, which nobody deleted, and there is no such job."}
 	for name, tenant := range map[string]string{"a tenant that is named": "default", "the tenant of what is told": ""} {
