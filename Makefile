@@ -157,7 +157,7 @@ CHART_RUN := cd infra/helm/charttest && GOWORK=off go test -count=1 -tags server
 ON_SERVERS := go test -race -count=1 -tags servers -timeout 40m
 WITH_SERVERS := infra/local/with-servers --cluster sh -ec
 OUTAGES := Away|Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill
-LONG := Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill|KilledInAStampede|RestartUnderLoad
+LONG := RemovedFromTheServers|Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill|KilledInAStampede|RestartUnderLoad
 
 # The load of k6, with the queries of the dashboard of the servers, comes last, because it stops the servers.
 .PHONY: test-servers
@@ -411,6 +411,11 @@ bench-precision: binaries ## measure how late jobs of each precision are called,
 bench-backfill: binaries ## measure how late a steady load is called beside a backfill of FILLS=100000 occurrences, in one process and on the real servers
 	@go run ./loadtest/bench -backfill $(or $(FILLS),100000)
 	@infra/local/with-servers go run ./loadtest/bench -backfill $(or $(FILLS),100000) -servers
+
+.PHONY: bench-forecast
+bench-forecast: ## measure what a forecast's pass over JOBS=1000000 jobs at rest costs, on the embedded store and on Cassandra
+	@cd services/bucket-loader && go test -timeout 0 -run xxx -bench 'Pass$$' -benchtime 3x ./internal/forecast -jobs $(or $(JOBS),1000000)
+	@infra/local/with-servers --only cassandra sh -ec 'cd services/bucket-loader && go test -timeout 0 -run xxx -tags servers -bench PassOnCassandra -benchtime 3x ./internal/forecast -jobs $(or $(JOBS),1000000)'
 
 .PHONY: bench-costs
 bench-costs: binaries ## measure what fires cost each service and server, for minutehand capacity, and hold its model against another load
