@@ -34,6 +34,12 @@ func BenchmarkPass(b *testing.B) {
 		Config: DefaultConfig(), Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), Lists: embedded.NewSettings(db),
 		Partitions: bucket.DefaultPartitions, Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil),
 	}
+	measure(b, f, func() time.Duration { return 0 })
+}
+
+// measure registers jobs, and makes forecasts of them. cpu returns what a server has used.
+func measure(b *testing.B, f *Forecaster, cpu func() time.Duration) {
+	b.Helper()
 	register(b, f, *atRest)
 	runtime.GC()
 	var before runtime.MemStats
@@ -56,7 +62,7 @@ func BenchmarkPass(b *testing.B) {
 	})
 	b.ReportAllocs()
 	b.ResetTimer()
-	busy := time.Duration(0)
+	busy, used := time.Duration(0), cpu()
 	for range b.N {
 		d, err := f.Pass(b.Context())
 		if err != nil {
@@ -72,6 +78,9 @@ func BenchmarkPass(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.ReportMetric(float64(busy.Milliseconds())/float64(b.N), "busy-ms/op")
+	if used = cpu() - used; used > 0 {
+		b.ReportMetric(float64(used.Milliseconds())/float64(b.N), "server-cpu-ms/op")
+	}
 	b.ReportMetric(float64(max(peak, before.HeapAlloc)-before.HeapAlloc)/(1<<20), "peak-MiB")
 	b.ReportMetric(100*float64(all.Read)/float64(all.Of), "%-of-jobs")
 }
