@@ -66,6 +66,13 @@ const (
 	CauseMissed   Cause = "missed"
 )
 
+// Causes returns all causes.
+func Causes() []Cause {
+	return []Cause{
+		CauseHeld, CauseNotDispatched, CauseNotExecuted, CauseHotTierAway, CauseWaits, CauseCalling, CauseRetrying, CauseFailed, CauseLate, CauseMissed,
+	}
+}
+
 // Incident tells that occurrences of a job missed a deadline.
 type Incident struct {
 	ID       string        `json:"id"`

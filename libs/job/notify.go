@@ -21,6 +21,11 @@ const (
 	CauseRecovered Cause = "recovered"
 )
 
+// Causes returns all causes.
+func Causes() []Cause {
+	return []Cause{CauseDeadLetter, CausePausedBy410, CauseSLAMissed, CauseRecovered}
+}
+
 // Notify says whom to tell of what.
 type Notify struct {
 	On []Cause `json:"on"`

@@ -27,6 +27,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/servertest"
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/dependents"
 	"github.com/minutehand/minutehand/libs/job"
 )
 
@@ -51,7 +52,9 @@ type drill struct {
 	env []string
 	// mended is set when the failing target answers again.
 	failing *failing
-	cmd     *exec.Cmd
+	// pager is whom jobs tell, which fails until it is mended.
+	pager *failing
+	cmd   *exec.Cmd
 	targets sync.Mutex
 }
 
@@ -200,11 +203,14 @@ func newDrill(t *testing.T) *drill {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &drill{root: root, dir: t.TempDir(), failing: &failing{}}
+	d := &drill{root: root, dir: t.TempDir(), failing: &failing{}, pager: &failing{}}
 	d.platform = newInstallation(t).fleet("MINUTEHAND_SCHEDULE_AUDIT_PAUSE=5s")
 	bad := httptest.NewServer(d.failing)
 	t.Cleanup(bad.Close)
 	d.failing.url = strings.Replace(bad.URL, "127.0.0.1", "localhost", 1) // another host than the sink's
+	pager := httptest.NewServer(d.pager)
+	t.Cleanup(pager.Close)
+	d.pager.url = pager.URL
 	kube := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.kubectl(w, r)
 		d.configure("")
@@ -216,15 +222,19 @@ func newDrill(t *testing.T) *drill {
 	}
 	jobs := make([]map[string]any, every)
 	for i := range jobs {
-		jobs[i] = map[string]any{
-			"name": fmt.Sprint("every second ", i), "type": "interval", "every": "1s",
-			"target": map[string]any{"kind": "http_webhook", "url": d.sink.url + "/ok"},
-		}
+		jobs[i] = d.everySecond(fmt.Sprint("every second ", i))
 	}
 	d.register(jobs)
 	d.probe(1)
 	d.observe()
 	return d
+}
+
+// everySecond returns a job that is called each second.
+func (d *drill) everySecond(name string) map[string]any {
+	return map[string]any{
+		"name": name, "type": "interval", "every": "1s", "target": map[string]any{"kind": "http_webhook", "url": d.sink.url + "/ok"},
+	}
 }
 
 // observe starts Prometheus with the alerts, sped up.
@@ -354,6 +364,12 @@ func (d *drill) faults() []fault {
 			alert: "MinutehandOccurrenceOverdue", also: []string{"MinutehandLogBehind"},
 			make: none(func() { d.each("retry-manager", syscall.SIGKILL) }),
 		},
+		{
+			alert: "MinutehandDeadlinesMissed", block: -1, make: none(d.missDeadlines),
+			before: func() { d.each("scheduler-worker", syscall.SIGCONT) },
+		},
+		{alert: "MinutehandOwnersNotTold", block: -1, make: d.tellInVain, before: d.pager.mend},
+		{alert: "MinutehandChainCut", make: d.closeCircle},
 		{alert: "MinutehandCertificateExpires", also: nil, make: d.oneProcess},
 		{alert: "MinutehandDiskFull", make: d.fillDisk},
 	}
@@ -401,6 +417,51 @@ func (d *drill) deleteEntry() {
 	if len(rows) != 1 {
 		d.t.Fatalf("the minute in which the job is due has %d entries", len(rows))
 	}
+}
+
+// missDeadlines stops the workers until an incident is open.
+func (d *drill) missDeadlines() {
+	promised := d.everySecond("promised")
+	promised["sla"] = map[string]any{"start_within": "2s"}
+	d.register([]map[string]any{promised})
+	time.Sleep(10 * time.Second) // the watchdog lists it
+	d.each("scheduler-worker", syscall.SIGSTOP)
+}
+
+// tellInVain gives a job up whose owner cannot be told.
+func (d *drill) tellInVain() []string {
+	j := d.oneShot(time.Now().Add(2*time.Second), "")
+	j["target"] = map[string]any{"kind": "http_webhook", "url": d.pager.url}
+	j["retry_policy"] = map[string]any{"max_attempts": 1}
+	j["notify"] = []map[string]any{{"on": []string{"dead_letter"}, "target": map[string]any{"kind": "http_webhook", "url": d.pager.url}}}
+	return []string{"JOB=" + d.register([]map[string]any{j})[0]}
+}
+
+// closeCircle lets two jobs follow each other, as two requests at once may, and executes one.
+func (d *drill) closeCircle() []string {
+	ctx := d.t.Context()
+	a := d.register([]map[string]any{d.oneShot(time.Now().Add(24*time.Hour), "/ok")})[0]
+	follower := func(parent string) string {
+		j := d.oneShot(time.Now(), "/ok")
+		delete(j, "run_at")
+		j["type"], j["after"] = "after", []map[string]any{{"job": parent, "on": "any"}}
+		return d.register([]map[string]any{j})[0]
+	}
+	b := follower(a)
+	c := follower(b)
+	row, err := d.ports.Jobs.Get(ctx, b)
+	d.must(err)
+	row.Version++
+	row.Definition.Schedule.After = append(row.Definition.Schedule.After, job.Parent{JobID: c, Named: c, On: job.OnAny})
+	d.must(d.ports.Jobs.Replace(ctx, row))
+	d.must(dependents.Store{Jobs: d.ports.Jobs, Settings: d.ports.Settings}.Follow(ctx, &row, time.Now()))
+	time.Sleep(10 * time.Second) // nobody has it in mind without the other parent
+	answer, err := d.send(ctx, 0, http.MethodPost, "/jobs/"+a+"/trigger", nil)
+	d.must(err)
+	if answer.status != http.StatusAccepted {
+		d.t.Fatalf("the trigger was answered %d: %s", answer.status, answer.body)
+	}
+	return []string{"JOB=" + b}
 }
 
 // command runs a command of the machine.

@@ -107,6 +107,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "minutehand_bucket_loader_owed_notifications", Help: "Calls to owners that are owed, as this process saw them last.",
 		}),
 	}
+	for _, c := range job.Causes() { // an alert sees only what a series rises by
+		for _, how := range []result{told, failed, givenUp, dropped} {
+			m.told.WithLabelValues(string(c), string(how))
+		}
+	}
 	if reg != nil {
 		reg.MustRegister(m.told, m.owed)
 	}

@@ -122,6 +122,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		judged:    counter("minutehand_bucket_loader_judged_occurrences_total", "Occurrences that were held against a deadline."),
 		undecided: counter("minutehand_bucket_loader_undecided_occurrences_total", "Occurrences of which it could not be told whether they met a deadline."),
 	}
+	for _, d := range incidents.Deadlines() { // an alert sees only what a series rises by
+		for _, c := range incidents.Causes() {
+			m.incidents.WithLabelValues(string(d), string(c))
+		}
+	}
 	if reg != nil {
 		reg.MustRegister(m.watched, m.beyond, m.open, m.incidents, m.judged, m.undecided)
 	}
