@@ -53,8 +53,8 @@ type drill struct {
 	// mended is set when the failing target answers again.
 	failing *failing
 	// pager is whom jobs tell, which fails until it is mended.
-	pager *failing
-	cmd   *exec.Cmd
+	pager   *failing
+	cmd     *exec.Cmd
 	targets sync.Mutex
 }
 

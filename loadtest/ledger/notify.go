@@ -134,7 +134,9 @@ func checkRecoveries(r *report, a *Account, i *index, j *job.Job, o *owner) {
 			return before != nil && !at.Before(before.At.Add(-apart)) && !at.After(n.At.Add(apart))
 		}
 		failed := slices.ContainsFunc(a.DeadLetters, func(l job.DeadLetter) bool { return l.Event.Entry.JobID == j.ID && between(l.At) }) ||
-			slices.ContainsFunc(i.eventsOf[j.ID], func(e *job.Event) bool { return e.Outcome.Failed() && e.Reason() != "" && between(e.Outcome.Timeline.Completed) })
+			slices.ContainsFunc(i.eventsOf[j.ID], func(e *job.Event) bool {
+				return e.Outcome.Failed() && e.Reason() != "" && between(e.Outcome.Timeline.Completed)
+			})
 		if before != nil && !failed {
 			r.add("I14", j.ID, "%s was told %s and %s, and nothing failed between %s and %s", o.Target.URL, before.ID, n.ID, before.At, n.At)
 		}
