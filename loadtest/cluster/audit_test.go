@@ -43,6 +43,7 @@ func TestAuditNamesExactlyWhatWasRemovedFromTheServersByHand(t *testing.T) {
 	f.removeFromS3(object)
 	record := f.removeFromCassandra(rowOf, recordOf, entryOf)
 	local(t, "wipe", "redis") // which has the entry, too
+	local(t, "up", "redis")
 	restarted := time.Now()
 	f.must(f.StartAll(t.Context(), 2))
 	a, err := audited.Run(t.Context(), filepath.Join("..", "..", ".bin", "minutehand"), began, ended, []string{"--s3"},
