@@ -53,6 +53,11 @@ func TestAuditNamesExactlyWhatWasRemovedFromTheServersByHand(t *testing.T) {
 	if wrong := a.Compare(removed, began, ended); wrong != "" {
 		t.Error(wrong)
 	}
+	for _, u := range a.Unknown {
+		if at := audited.Instant(u.JobID, u.NominalAt); at != removed.History && u.JobID != entryOf {
+			t.Errorf("nothing is on record of %s", at)
+		}
+	}
 	t.Logf("%s; %d jobs, %d instants (%v), %d events; the object had %d", a.Cost, a.Jobs, a.Occurrences, a.States, a.Archive.Events, len(gone))
 	if *full { // it looks through all jobs ten minutes after it has
 		before := f.sink.of(entryOf)

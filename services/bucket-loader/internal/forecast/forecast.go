@@ -54,6 +54,8 @@ const (
 	tries, tryAgain = 5, time.Second
 	// mostBehind bounds the schedules of a partition that are behind, or whose occurrence is in progress, at once. More are not counted.
 	mostBehind = 100_000
+	// mostLate is how long before the pass began the entry of a schedule was due at most that may lead on though it is done.
+	mostLate = 2 * time.Minute
 	// lookEvery is the pause before a pass is tried again, and before the forecaster asks again whether it is to begin.
 	lookEvery = 5 * time.Second
 )
@@ -330,9 +332,10 @@ func (p *pass) count(ctx context.Context, rows []job.PendingRow) error {
 	return nil
 }
 
-// counts reports whether a row may be a planned fire, or lead to some. The entry of a schedule that was ahead does so though it is done by now.
+// counts reports whether a row may be a planned fire, or lead to some. The entry of a schedule that was ahead does so though it is done by now, and
+// that of one that was behind, too: what was missed since then may have been skipped with the instants that were ahead.
 func (p *pass) counts(r *job.PendingRow) bool {
-	return r.Trigger != job.TriggerChange && (!r.Done || r.Attended() && r.DueAt.After(p.began))
+	return r.Trigger != job.TriggerChange && (!r.Done || r.Attended() && r.DueAt.After(p.began.Add(-mostLate)))
 }
 
 // plan counts what is planned of a row, and of what follows from it, as its job is now.
@@ -362,6 +365,7 @@ func (p *pass) plan(r *job.PendingRow, j *job.Job) {
 	}
 	if !r.DueAt.After(p.began) {
 		if len(p.behind) < mostBehind {
+			h.stopped = stopped || r.Done
 			p.behind[j.ID] = h
 		}
 		return

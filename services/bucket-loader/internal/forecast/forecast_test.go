@@ -453,3 +453,40 @@ func TestAnExecutionOfWhichOnlyTheLaterRowIsLeftIsCounted(t *testing.T) {
 		f.want(1, 61, 12)
 	})
 }
+
+// A worker that was late lets what was missed go, and with it instants that were ahead when the pass began.
+func TestInstantsThatAreSkippedWhileThePartitionIsReadAreCounted(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j, e := f.register(every(10*time.Second), nil)
+		time.Sleep(12 * time.Second) // the first is behind
+		store, taken := f.Pending, takenOnce{Pending: f.Pending, partition: e.Partition}
+		taken.take = func() {
+			time.Sleep(25 * time.Second)
+			f.must(store.MarkDone(t.Context(), []job.Locator{e.Locator}))
+			next, ok := f.series(j).Resume(e.Partition, e.NominalAt.Add(30*time.Second), job.Instant(time.Now()))
+			if !ok || next.Ordinal != 4 {
+				t.Errorf("the schedule goes on with %+v", next)
+			}
+			f.must(store.Put(t.Context(), []job.Entry{next}))
+		}
+		f.Pending = &taken
+		f.want(1, 61, 360)
+	})
+}
+
+// takenOnce is a store of which something is taken when a partition is read first.
+type takenOnce struct {
+	jobstore.Pending
+	partition int
+	take      func()
+	taken     bool
+}
+
+func (p *takenOnce) Scan(ctx context.Context, partition int, minute int64, after *job.Locator, limit int) ([]job.PendingRow, error) {
+	if !p.taken && partition == p.partition {
+		p.taken = true
+		p.take()
+	}
+	return p.Pending.Scan(ctx, partition, minute, after, limit)
+}
