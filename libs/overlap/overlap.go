@@ -256,7 +256,8 @@ func (s Stores) inProgress(ctx context.Context, locators []job.Locator, now time
 	for i := range open {
 		keys[i] = attempts.KeyOf(&open[i].Entry)
 	}
-	if stopped != nil { // a settler that is slow notes the next attempt when that runs already; of the one after it the log tells later
+	// A slow settler may note the next attempt only after that has begun. The one after it cannot begin before: the log is settled in order.
+	if stopped != nil {
 		for _, k := range keys {
 			k.Attempt++
 			keys = append(keys, k)

@@ -82,7 +82,7 @@ func Run(ctx context.Context, binary string, from, to time.Time, args, variables
 	close(ended)
 	looking.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 1 || json.Unmarshal(out.Bytes(), &r) != nil {
-		return r, fmt.Errorf("minutehand audit ended with %d (%w): %s", code, err, said.String())
+		return r, fmt.Errorf("minutehand audit ended with %d (%v): %s", code, err, said.String())
 	}
 	r.Cost = fmt.Sprintf("it took %s and %s of memory", time.Since(began).Round(10*time.Millisecond), peak)
 	return r, nil

@@ -419,7 +419,7 @@ func (d *drill) deleteEntry() {
 	}
 }
 
-// missDeadlines stops the workers until an incident is open.
+// missDeadlines stops the workers, so that an incident begins.
 func (d *drill) missDeadlines() {
 	promised := d.everySecond("promised")
 	promised["sla"] = map[string]any{"start_within": "2s"}

@@ -122,7 +122,7 @@ func checkNotification(r *report, i *index, j *job.Job, x *Notification) {
 }
 
 // checkRecoveries checks that between two executions of which an owner is told that all is well again another one has failed for good. One that
-// was called once more, because its hot tier and its log were lost, has its dead letter from then on: of the first time there is an event.
+// was called once more, because its hot tier and its log were lost, has its dead letter from then on: the first time has only an event.
 func checkRecoveries(r *report, a *Account, i *index, j *job.Job, o *owner) {
 	var before *Notification
 	inOrder := slices.SortedFunc(slices.Values(o.got), func(a, b *Notification) int { return a.At.Compare(b.At) })
@@ -135,7 +135,7 @@ func checkRecoveries(r *report, a *Account, i *index, j *job.Job, o *owner) {
 		}
 		failed := slices.ContainsFunc(a.DeadLetters, func(l job.DeadLetter) bool { return l.Event.Entry.JobID == j.ID && between(l.At) }) ||
 			slices.ContainsFunc(i.eventsOf[j.ID], func(e *job.Event) bool {
-				return e.Outcome.Failed() && e.Reason() != "" && between(e.Outcome.Timeline.Completed)
+				return e.Type == job.EventAttempt && e.Entry.Elsewhere() == nil && e.Outcome.Failed() && e.Reason() != "" && between(e.Outcome.Timeline.Completed)
 			})
 		if before != nil && !failed {
 			r.add("I14", j.ID, "%s was told %s and %s, and nothing failed between %s and %s", o.Target.URL, before.ID, n.ID, before.At, n.At)

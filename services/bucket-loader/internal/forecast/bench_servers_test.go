@@ -22,7 +22,7 @@ import (
 )
 
 // BenchmarkPassOnCassandra is BenchmarkPass on the real server. requests/op are those that a pass makes, server-cpu-ms/op what the node uses meanwhile,
-// which has been left alone for a minute before.
+// which has been left alone for a minute before. The keyspace stays: the server is for tests.
 func BenchmarkPassOnCassandra(b *testing.B) {
 	var requests atomic.Int64
 	o := cassandra.Options{
@@ -48,7 +48,7 @@ func BenchmarkPassOnCassandra(b *testing.B) {
 	measure(b, f, func() time.Duration {
 		if !settled {
 			settled = true
-			time.Sleep(time.Minute) // what registrations left to do, as compactions
+			time.Sleep(time.Minute) // compactions that the registrations left behind
 			began = requests.Load()
 		}
 		return cpuOfCassandra(b)

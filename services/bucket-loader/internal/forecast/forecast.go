@@ -2,7 +2,7 @@
 //
 // It promises: a pass reads the pending entries of partitions in a random order, with the rows of their jobs, and stops after the partition
 // with which it has read Config.Rows of them; so it costs the same however many jobs there are, unless one partition alone holds more. It
-// holds one page of rows, the tables, and where schedules go on that are behind, in memory. It writes nothing but the forecast, and nothing depends on it.
+// holds one page of rows, the tables, where schedules go on that are behind, and hashes of what it has counted of the last minutes, in memory. It writes nothing but the forecast, and nothing depends on it.
 //
 // Each entry that is not done is one planned fire. From the entry of a schedule the instants after it follow. A schedule goes on while the
 // buckets are read, in the order of time, so a reader may meet several of its entries. It counts the one that was ahead, and whose
@@ -346,9 +346,9 @@ func (p *pass) plan(r *job.PendingRow, j *job.Job) {
 	}
 	stopped := state.Stops(r.ExecutionID)
 	if !r.FirstOfSchedule() || r.Chained || j.Definition.Schedule.Type == job.ScheduleOneShot {
-		if !r.Done && !stopped && !p.met.has(r.ExecutionID) {
+		if minute := job.Minute(r.DueAt); !r.Done && !stopped && minute >= p.from && !p.met.has(r.ExecutionID) {
 			p.met.add(r.ExecutionID)
-			p.add(j.Tenant, job.Minute(r.DueAt), 1)
+			p.add(j.Tenant, minute, 1)
 		}
 		return
 	}

@@ -20,10 +20,12 @@ import (
 // result is how a call went.
 type result string
 
-// failed is tried again; givenUp is not, nor is dropped: nobody is to be told any more.
+// failed is tried again. refused is not, because no repetition mends it; nor is givenUp, which has failed for too long, nor dropped: nobody is to be
+// told any more.
 const (
 	told    result = "told"
 	failed  result = "failed"
+	refused result = "refused"
 	givenUp result = "given_up"
 	dropped result = "dropped"
 )
@@ -70,12 +72,12 @@ func (t *Teller) call(ctx context.Context, x *notices.Notice, j *job.Job, to *jo
 	defer cancel()
 	req, err := t.request(ctx, x, j, to)
 	if err != nil {
-		return givenUp, err
+		return refused, err
 	}
 	resp, err := t.Targets.RoundTrip(req) // not a client, which would follow redirects
 	switch {
 	case egress.Refused(err):
-		return givenUp, errors.New("the address is loopback or private, which is not called (allow_private_targets)")
+		return refused, errors.New("the address is loopback or private, which is not called (allow_private_targets)")
 	case err != nil:
 		return failed, errors.New("the connection failed") // its error may show the URL
 	}
@@ -89,7 +91,7 @@ func (t *Teller) call(ctx context.Context, x *notices.Notice, j *job.Job, to *jo
 	case code == http.StatusRequestTimeout || code == http.StatusTooEarly || code == http.StatusTooManyRequests || code >= 500:
 		return failed, fmt.Errorf("the target answered %d", code)
 	default:
-		return givenUp, fmt.Errorf("the target answered %d", code)
+		return refused, fmt.Errorf("the target answered %d", code)
 	}
 }
 

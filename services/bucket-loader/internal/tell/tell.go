@@ -101,14 +101,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		told: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "minutehand_bucket_loader_notifications_total",
-			Help: "Calls to owners of jobs: told, failed (they are tried again), given_up, or dropped, because nobody is to be told any more.",
+			Help: "Calls to owners of jobs: told, failed (they are tried again), given_up (they failed for a day), refused (no repetition mends it), or dropped, because nobody is to be told any more.",
 		}, []string{"cause", "result"}),
 		owed: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "minutehand_bucket_loader_owed_notifications", Help: "Calls to owners that are owed, as this process saw them last.",
 		}),
 	}
 	for _, c := range job.Causes() { // an alert sees only what a series rises by
-		for _, how := range []result{told, failed, givenUp, dropped} {
+		for _, how := range []result{told, failed, refused, givenUp, dropped} {
 			m.told.WithLabelValues(string(c), string(how))
 		}
 	}
@@ -298,6 +298,9 @@ func recipient(x *notices.Notice, j *job.Job) *job.Notify {
 // end removes a notice that is not told.
 func (t *Teller) end(ctx context.Context, x *notices.Notice, how result) error {
 	t.Metrics.told.WithLabelValues(string(x.Cause), string(how)).Inc()
+	if how == givenUp {
+		t.Logger.Warn("an owner of a job cannot be told, that is given up", "job_id", x.JobID, "reason", x.Cause, "error", "nobody has tried for too long")
+	}
 	return t.store().Remove(ctx, x)
 }
 
@@ -340,7 +343,7 @@ func (t *Teller) recover(ctx context.Context, x *notices.Notice, j *job.Job) err
 	case to == nil:
 		return t.end(ctx, x, dropped)
 	case age > t.Recovery, age > t.GiveUp && (j.Status == job.StatusCancelled || j.Definition.Schedule.Type == job.ScheduleOneShot):
-		return t.end(ctx, x, givenUp)
+		return t.end(ctx, x, dropped)
 	}
 	at, execution, err := t.succeeded(ctx, x, j)
 	if err != nil || at.IsZero() {
@@ -401,7 +404,7 @@ func (t *Teller) tell(ctx context.Context, x notices.Notice, j *job.Job, to *job
 	}
 	s.next, s.told = now.Add(min(t.FirstRetry<<min(s.tries-1, 20), t.MaxRetry)), how != failed
 	t.mu.Unlock()
-	if how == givenUp && ctx.Err() == nil {
+	if (how == givenUp || how == refused) && ctx.Err() == nil {
 		t.Logger.Warn("an owner of a job cannot be told, that is given up", "job_id", x.JobID, "reason", x.Cause, "error", why)
 	}
 	if how != failed { // what is not wanted is not called again in its period either

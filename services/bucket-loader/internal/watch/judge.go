@@ -297,8 +297,9 @@ func (w *Watchdog) forget(ctx context.Context, l *look) (left bool, err error) {
 	for n, id := range slices.Clone(l.definitions) {
 		s, current := l.known[id], id == l.job.Definition.ID
 		keep := s != nil && w.owes(l, s)
-		if id > l.job.Definition.ID || s == nil {
-			keep = l.now.Sub(l.changed) < rowWithin
+		onItsWay := slices.ContainsFunc(l.definitions, func(x string) bool { return x > l.job.Definition.ID })
+		if id > l.job.Definition.ID || s == nil || onItsWay && current {
+			keep = keep || l.now.Sub(l.changed) < rowWithin
 		}
 		if len(l.definitions)-n > maxDefinitions && !current {
 			keep = false
@@ -337,8 +338,12 @@ func (w *Watchdog) owes(l *look, s *segment) bool {
 		if slices.ContainsFunc(line.Aside, s.holds) || line.Open != nil && s.holds(line.Open.Last) {
 			return true
 		}
-		for _, later := range l.segments { // what it has judged is not judged again as another one names it
-			if p, ok := w.next(l, later, d); ok && later.Def.ID > s.Def.ID && p.at.Before(line.Until[s.Def.ID]) {
+		until, judged := line.Until[s.Def.ID]
+		for _, later := range l.segments { // what was judged must not be judged again under a later definition
+			if !judged || later.Def.ID <= s.Def.ID {
+				continue
+			}
+			if p, ok := w.next(l, later, d); ok && p.at.Before(until) {
 				return true
 			}
 		}

@@ -105,14 +105,14 @@ func (l *look) placeOf(d incidents.Deadline, at time.Time) (p place, ok bool) {
 	return p, false
 }
 
-// wasJudged reports whether an occurrence was held against the same deadline before, as an earlier definition named it: an update that came into the
-// row long after it was made reaches back to what was due meanwhile.
+// wasJudged reports whether an occurrence was held against such a deadline before, as an earlier definition named it: an update that came into the
+// row long after it was made reaches back to what was due meanwhile, when nobody had been promised what it says.
 func (l *look) wasJudged(p *place, d incidents.Deadline) bool {
 	return slices.ContainsFunc(l.segments, func(s *segment) bool {
-		if s.Def.ID >= p.Def.ID || p.at.Before(s.Def.EffectiveAt) || !p.at.Before(l.lines[d].Until[s.Def.ID]) {
+		if s.Def.ID >= p.Def.ID || d.Of(s.Def) == 0 || p.at.Before(s.Def.EffectiveAt) || !p.at.Before(l.lines[d].Until[s.Def.ID]) {
 			return false
 		}
 		at, ok := s.Plan.First(p.at)
-		return ok && at.Equal(p.at) && s.place(d, at).deadline.Equal(p.deadline)
+		return ok && at.Equal(p.at)
 	})
 }

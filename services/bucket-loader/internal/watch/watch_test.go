@@ -496,25 +496,30 @@ func TestDefinitionsAreWatchedFromTheirUpdateOn(t *testing.T) {
 
 // The update is made, with the instant from which it counts, and comes into the row when the first definition was held against its deadlines.
 func TestASlowUpdateDoesNotTellTheSameTwice(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		j := f.create(startOnly)
-		f.until(nth(j, 3).Add(5 * time.Second))
-		made := job.Instant(time.Now())
-		f.until(nth(j, 80).Add(5 * time.Second))
-		before := f.one()
-		for n := 81; n <= 95; n++ {
-			f.succeed(j, n)
-		}
-		f.until(nth(j, 81).Add(20 * time.Second))
-		f.redefine(j, func() {
-			j.Definition.ID, j.Definition.EffectiveAt = job.DefinitionPrefix+ulid.MustNew(ulid.Timestamp(made), ulid.DefaultEntropy()).String(), made
-		})
-		f.until(nth(j, 95))
-		if after := f.one(); after.ID != before.ID || after.Last != nth(j, 80) || after.Missed != 80 || after.ClosedAt.IsZero() {
-			t.Errorf("an incident of 80 occurrences is now %+v", after)
-		}
+	for _, within := range []time.Duration{2 * time.Second, time.Second} {
+		bubble.Test(t, func(t *testing.T) { testSlowUpdate(t, within) })
+	}
+}
+
+func testSlowUpdate(t *testing.T, within time.Duration) {
+	f := newFixture(t)
+	j := f.create(startOnly)
+	f.until(nth(j, 3).Add(5 * time.Second))
+	made := job.Instant(time.Now())
+	f.until(nth(j, 80).Add(5 * time.Second))
+	before := f.one()
+	for n := 81; n <= 95; n++ {
+		f.succeed(j, n)
+	}
+	f.until(nth(j, 81).Add(20 * time.Second))
+	f.redefine(j, func() {
+		j.Definition.ID, j.Definition.EffectiveAt = job.DefinitionPrefix+ulid.MustNew(ulid.Timestamp(made), ulid.DefaultEntropy()).String(), made
+		j.Definition.Deadlines.StartWithin = within
 	})
+	f.until(nth(j, 95))
+	if after := f.one(); after.ID != before.ID || after.Last != nth(j, 80) || after.Missed != 80 || after.ClosedAt.IsZero() {
+		t.Errorf("an incident of 80 occurrences is now %+v", after)
+	}
 }
 
 func TestAJobThatEndsIsForgotten(t *testing.T) {

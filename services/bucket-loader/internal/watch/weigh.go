@@ -58,6 +58,8 @@ func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.
 	}
 	if d == incidents.StartWithin {
 		switch {
+		case e.called && !e.began.IsZero() && e.began.After(p.deadline) && e.waits:
+			return miss(incidents.CauseWaits, "It waited for other executions of the job, or for room at its target, and was called %s after its instant.", e.began.Sub(p.due).Round(time.Millisecond)), nil
 		case e.called && !e.began.IsZero() && e.began.After(p.deadline):
 			return miss(incidents.CauseLate, "It was called %s after its instant.", e.began.Sub(p.due).Round(time.Millisecond)), nil
 		case e.called:
