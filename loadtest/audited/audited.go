@@ -78,11 +78,11 @@ func Run(ctx context.Context, binary string, from, to time.Time, args, variables
 			}
 		}
 	})
-	err = cmd.Wait()
+	_ = cmd.Wait() // its exit code says it
 	close(ended)
 	looking.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 1 || json.Unmarshal(out.Bytes(), &r) != nil {
-		return r, fmt.Errorf("minutehand audit ended with %d (%v): %s", code, err, said.String())
+		return r, fmt.Errorf("minutehand audit ended with %d: %s", code, said.String())
 	}
 	r.Cost = fmt.Sprintf("it took %s and %s of memory", time.Since(began).Round(10*time.Millisecond), peak)
 	return r, nil
