@@ -137,9 +137,10 @@ var mutants = []mutant{
 		to:   "case e.Trigger == TriggerAfter && e.Attempt == 0 && s.Status == StatusPaused:",
 	},
 	{
-		name: "what follows from each entry of a schedule is planned", file: "services/bucket-loader/internal/forecast/forecast.go",
-		from: "return // that one was ahead, too; it was counted, or what is behind will be",
-		to:   "_ = last", first: 70,
+		name: "what was counted under one row is counted under the next", file: "services/bucket-loader/internal/forecast/met.go",
+		from:  "return latest || earlier",
+		to:    "return false && (latest || earlier)",
+		first: 1516511956,
 	},
 	{
 		name: "of a schedule that is behind nothing is planned", file: "services/bucket-loader/internal/forecast/forecast.go",
