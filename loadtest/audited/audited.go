@@ -91,7 +91,7 @@ func Run(ctx context.Context, binary string, from, to time.Time, args, variables
 var peakOf = regexp.MustCompile(`VmHWM:\s*(\d+ kB)`)
 
 // Object returns an object of an archive that lies behind another one of its log partition, tells of many occurrences of schedules, 900 at most, and
-// not of some jobs; and the instants of which it tells, with those that a second-long interval skipped.
+// not of some jobs; and the instants of which it tells. Jobs are due each second.
 func Object(ctx context.Context, a archive.Archive, not ...string) (chosen string, gone map[string]time.Time, err error) {
 	names, err := a.List(ctx, "audit/")
 	if err != nil {

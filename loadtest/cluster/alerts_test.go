@@ -424,7 +424,7 @@ func (d *drill) missDeadlines() {
 	promised := d.everySecond("promised")
 	promised["sla"] = map[string]any{"start_within": "2s"}
 	d.register([]map[string]any{promised})
-	time.Sleep(10 * time.Second) // the watchdog lists it
+	eventually(d.t, "the watchdog watches it", time.Minute, func() bool { return len(d.ask("minutehand_bucket_loader_watched_jobs > 0")) > 0 })
 	d.each("scheduler-worker", syscall.SIGSTOP)
 }
 

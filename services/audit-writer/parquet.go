@@ -144,8 +144,6 @@ func encode(b *buffer, rows []row, logID, codec string) ([]byte, error) {
 	w := parquet.NewGenericWriter[line](&out, parquet.Compression(codecs()[codec]), parquet.PageBufferSize(pageBytes),
 		parquet.DataPageVersion(1), // which every engine reads
 		parquet.CreatedBy("minutehand", "", ""))
-	// Row by row: where it is given structs, release 0.32 of the library takes some nulls for zeros (its issue 154), whenever a run of other values
-	// begins as far behind a multiple of 64 rows as it is long, and nulls follow up to the next one.
 	lines := make([]line, 0, min(len(rows), linesAtOnce))
 	for len(rows) > 0 {
 		n := min(len(rows), linesAtOnce)

@@ -2,7 +2,8 @@
 //
 // It promises: a pass reads the pending entries of partitions in a random order, with the rows of their jobs, and stops after the partition
 // with which it has read Config.Rows of them; so it costs the same however many jobs there are, unless one partition alone holds more. It
-// holds one page of rows, the tables, where schedules go on that are behind, and hashes of what it has counted of the last minutes, in memory. It writes nothing but the forecast, and nothing depends on it.
+// holds one page of rows, the tables, where schedules go on that are behind, and hashes of what it has counted of the last minutes, in memory.
+// It writes nothing but the forecast, and nothing depends on it.
 //
 // Each entry that is not done is one planned fire. From the entry of a schedule the instants after it follow. A schedule goes on while the
 // buckets are read, in the order of time, so a reader may meet several of its entries. It counts the one that was ahead, and whose
@@ -124,7 +125,7 @@ type pass struct {
 	// rows and instants are what was read and computed; busy is for how long.
 	rows, instants int
 	busy           time.Duration
-	// began is when the pass over the present partition began, behind the entries that were due by then and are not done, by job.
+	// began is when the pass over the present partition began, behind where schedules go on of which an entry was due by then, and none ahead was met, by job.
 	began  time.Time
 	behind map[string]head
 	met    met

@@ -6,7 +6,7 @@ import "hash/maphash"
 // schedules does so; what follows from both may lie in two buckets again.
 const mostMoved = 5
 
-// maxMet is how many hashes of one generation are kept, some 40 MiB, and there are two generations: a second row of what comes after them is counted again.
+// maxMet is how many hashes of a generation are kept, some 40 MiB; there are two generations. What comes after them may be counted twice.
 const maxMet = 1_000_000
 
 var seed = maphash.MakeSeed()
