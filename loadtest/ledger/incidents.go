@@ -62,10 +62,6 @@ func checkIncidents(r *report, a *Account, i *index) {
 		}
 		shown[x.JobID] = append(shown[x.JobID], x)
 	}
-	lost := map[string]bool{}
-	for n := range a.LostToHistory {
-		lost[a.LostToHistory[n].Entry.ExecutionID] = true
-	}
 	for n := range a.Jobs {
 		j := &a.Jobs[n]
 		if a.Deleted[j.Job.ID] {
@@ -75,7 +71,7 @@ func checkIncidents(r *report, a *Account, i *index) {
 		checkMissed(r, a, i, j, all, shown[j.Job.ID])
 		checkOver(r, a, all, shown[j.Job.ID])
 		for id, c := range all {
-			if !lost[id] {
+			if !i.lost[id] {
 				// An executor may have been at an instant when a pause left it to the resume.
 				c.ended = c.ended || c.def != nil && c.def.Alone() && c.entry.NominalAt.Before(j.Job.StoppedBefore) || j.Job.Status == job.StatusCancelled || j.Job.Status == job.StatusPaused && c.entry.NominalAt.After(j.Job.PausedAt)
 				checkCourse(r, a, c, pauses, shown[j.Job.ID])

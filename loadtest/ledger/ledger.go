@@ -263,6 +263,7 @@ type index struct {
 	attempts   map[string][]*job.Event // attempt events by execution
 	pendingOf  map[string][]*job.PendingRow
 	deadLetter map[string]bool
+	lost       map[string]bool // executions of which the history lost an event
 	// definitions are those that a job has or had.
 	definitions map[string][]*job.Definition
 }
@@ -270,7 +271,7 @@ type index struct {
 func newIndex(a *Account) *index {
 	i := &index{
 		calls: map[attemptKey][]Call{}, called: map[string]bool{}, eventsOf: map[string][]*job.Event{}, attempts: map[string][]*job.Event{},
-		pendingOf: map[string][]*job.PendingRow{}, deadLetter: map[string]bool{}, definitions: map[string][]*job.Definition{},
+		pendingOf: map[string][]*job.PendingRow{}, deadLetter: map[string]bool{}, lost: map[string]bool{}, definitions: map[string][]*job.Definition{},
 	}
 	for _, c := range a.Calls {
 		k := attemptKey{c.ExecutionID, c.Attempt}
@@ -283,6 +284,7 @@ func newIndex(a *Account) *index {
 			e = &a.Events[n]
 		} else {
 			e = &a.LostToHistory[n-len(a.Events)]
+			i.lost[e.Entry.ExecutionID] = true
 		}
 		i.eventsOf[e.Entry.JobID] = append(i.eventsOf[e.Entry.JobID], e)
 		if e.Type == job.EventAttempt {

@@ -165,7 +165,8 @@ func checkDeadLettersTold(r *report, a *Account, i *index, j *job.Job, o *owner)
 	}
 	for _, e := range i.eventsOf[j.ID] {
 		at := e.Outcome.Timeline.Completed
-		if e.Type == job.EventAttempt && e.Outcome.Kind == job.OutcomeSucceeded && e.Entry.Elsewhere() == nil && at.After(last) && at.Add(toldWithin).Before(a.Until) {
+		// Whether all is well again is looked up in the history: what that lost, nobody is told.
+		if e.Type == job.EventAttempt && !i.lost[e.Entry.ExecutionID] && e.Outcome.Kind == job.OutcomeSucceeded && e.Entry.Elsewhere() == nil && at.After(last) && at.Add(toldWithin).Before(a.Until) {
 			r.add("I14", j.ID, "%s has succeeded at %s after the dead letter of %s, and %s was not told", e.Entry.ExecutionID, at, last, o.Target.URL)
 			return
 		}

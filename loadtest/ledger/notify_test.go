@@ -46,6 +46,11 @@ func TestNotificationsAreHeldAgainstWhatHappened(t *testing.T) {
 		"the dead letter is not told":    {func(a *ledger.Account) { a.Notifications = a.Notifications[1:] }, true},
 		"the deadline is not told":       {func(a *ledger.Account) { a.Notifications[1].Accepted = false }, true},
 		"the recovery is not told":       {func(a *ledger.Account) { a.Notifications = a.Notifications[:2] }, true},
+		"the history lost the success": {func(a *ledger.Account) {
+			a.Notifications = a.Notifications[:2]
+			last := len(a.Events) - 1
+			a.LostToHistory, a.Events = a.Events[last:], a.Events[:last]
+		}, false},
 		"in another period":              {func(a *ledger.Account) { a.Notifications[0].QuietUntil = begin.Add(time.Hour) }, true},
 		"to another one":                 {func(a *ledger.Account) { a.Notifications[0].Host = "pager" }, true},
 		"of an execution that succeeded": {func(a *ledger.Account) { a.Notifications[0].ExecutionID = a.Events[0].Entry.ExecutionID }, true},

@@ -62,10 +62,6 @@ func checkPages(r *report, a *Account, i *index) {
 			r.add("API", id, "the pages of jobs hold it %d times", n)
 		}
 	}
-	lost := map[string]bool{}
-	for n := range a.LostToHistory {
-		lost[a.LostToHistory[n].Entry.ExecutionID] = true
-	}
 	for jobID, executions := range a.Executions {
 		for id, n := range executions {
 			if n != 1 {
@@ -74,7 +70,7 @@ func checkPages(r *report, a *Account, i *index) {
 		}
 		for k := range i.calls {
 			// Calls made before the account's end, which is before the pages were read.
-			if c := i.calls[k][0]; c.JobID == jobID && c.At.Before(a.Until) && executions[k.executionID] == 0 && !lost[k.executionID] &&
+			if c := i.calls[k][0]; c.JobID == jobID && c.At.Before(a.Until) && executions[k.executionID] == 0 && !i.lost[k.executionID] &&
 				onRecord(i.attempts[k.executionID], k.attempt) {
 				r.add("API", jobID, "the pages of its executions do not hold %s", k.executionID)
 			}

@@ -318,6 +318,21 @@ func TestAccountDoesNotTakeARefusalForAMissedOccurrence(t *testing.T) {
 	})
 }
 
+// What a stop refused stands on its row before it is on record, and the job may run again by then. (Seed 600382.)
+func TestAccountDoesNotTakeARefusalForAMissedOccurrenceAfterAResume(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		time.Sleep(3*time.Minute + 30*time.Second)
+		e := a.entry(1)
+		must(t, a.pending.Put(t.Context(), []job.Entry{e}))
+		must(t, a.pending.Decide(t.Context(), e.Locator, job.Decision{
+			Skipped: &job.SkippedRange{From: a.at(2), To: a.at(3), Count: 2}, Disposition: job.DispositionSkippedPaused,
+		}))
+		got, _ := a.account("", 100)
+		wantAccount(t, got, []string{"3 skipped skipped_paused", "2 skipped skipped_paused", "1 pending"})
+	})
+}
+
 // page reads a page, and returns the minutes that it names and the cursor of the next one.
 func (a *accounted) page(query string) (minutes []int, next string) {
 	page, _ := a.answer(http.StatusOK, http.MethodGet, "/jobs/"+a.id+"/occurrences?"+query, "")

@@ -157,6 +157,14 @@ func TestOccurrenceThatWasNotToBeCalledIsNotTold(t *testing.T) {
 				f.must(f.Pending.Decide(f.t.Context(), e.Locator, job.Decision{GaveWayTo: nth(j, 1).Add(-time.Second)}))
 			}
 		},
+		"refused by a pause that is over, which is not on record yet": func(f *fixture, j *job.Job) {
+			for n := 1; n <= 3; n++ {
+				e := f.entry(j, n)
+				f.must(f.Pending.Put(f.t.Context(), []job.Entry{e}))
+				rest := job.SkippedRange{From: nth(j, n+1), To: nth(j, n+1), Count: 1}
+				f.must(f.Pending.Decide(f.t.Context(), e.Locator, job.Decision{Skipped: &rest, Disposition: job.DispositionSkippedPaused}))
+			}
+		},
 		"refused, as its outcome says": func(f *fixture, j *job.Job) {
 			for n := 1; n <= 3; n++ {
 				f.record(j, n, 1, job.Outcome{Kind: job.OutcomeCancelled, Disposition: job.DispositionCancelled})

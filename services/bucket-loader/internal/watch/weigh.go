@@ -140,6 +140,8 @@ func (w *Watchdog) notCalled(ctx context.Context, j *job.Job, p *place, e *evide
 		}
 	}
 	switch d := row.Decision; {
+	case d != nil && d.Refuses():
+		return verdict{kind: undecided}, nil // its record will tell of which stop
 	case d != nil && !d.Fire && d.Unfired() == job.DispositionSkippedMissed:
 		return miss(incidents.CauseMissed, "It was found so late that the missed_run_policy let it go."), nil
 	case d != nil && !d.Fire:

@@ -145,10 +145,10 @@ func (a *account) ask(ctx context.Context, list []*Occurrence) error {
 	return a.held(ctx, list)
 }
 
-// mayBeRefused reports whether a decision not to call an occurrence may be about its job's stop. By the row alone it looks like one about an
-// occurrence that was missed.
+// mayBeRefused reports whether a decision not to call an occurrence may be about a stop of its job, be that over by now. Without a run of
+// instants it looks, by the row alone, like one about an occurrence that was missed.
 func (a *account) mayBeRefused(d *job.Decision) bool {
-	return !d.Fire && d.GaveWayTo.IsZero() && a.j.Status != job.StatusActive
+	return d.Refuses() || !d.Fire && d.GaveWayTo.IsZero() && a.j.Status != job.StatusActive
 }
 
 // decided notes the run of instants that a decision on an entry skips. The event that tells of it may not be on record yet.
