@@ -400,6 +400,11 @@ func (s *Service) chain(ctx context.Context, successors []job.Entry, began time.
 	if s.deps.Clock.Since(began) > s.cfg.LateWrite {
 		return errLateWrite{}
 	}
+	return s.addNear(ctx, successors)
+}
+
+// addNear makes successors hot that are durable.
+func (s *Service) addNear(ctx context.Context, successors []job.Entry) error {
 	err := hotbucket.AddNear(ctx, s.deps.Hot, successors)
 	if errors.Is(err, hotbucket.ErrFull) {
 		// They are durable; the loader's sweeps bring them to the hot bucket once there is room.

@@ -385,6 +385,9 @@ func (s *Service) following(
 		if err != nil || exists {
 			return nil, err
 		}
+		if err := s.stillOpen(ctx, t); err != nil {
+			return nil, err
+		}
 		var last job.Decision
 		if r, ok := t.series.From(onTime, end); ok {
 			last = job.Decision{Skipped: &r, Disposition: d}
@@ -406,9 +409,34 @@ func (s *Service) following(
 	if !decision.Next.IsZero() {
 		exists, err := s.successorExists(ctx, t, *decision, now)
 		if next, ok := t.series.Successor(t.entry, *decision, now); ok && !exists && err == nil {
-			err = s.chain(ctx, []job.Entry{next}, now)
+			err = s.chainRefused(ctx, t, next)
 		}
 		return events, err
 	}
 	return events, nil
+}
+
+// chainRefused makes the successor of a refused entry durable and hot. If the entry was settled meanwhile, what was written lies in a bucket
+// that may be closed, where nobody reads it: made hot, it would be taken for an entry from which nothing followed yet.
+func (s *Service) chainRefused(ctx context.Context, t *task, next job.Entry) error {
+	if err := s.deps.Pending.Put(ctx, []job.Entry{next}); err != nil {
+		return err
+	}
+	if err := s.stillOpen(ctx, t); err != nil {
+		return err
+	}
+	return s.addNear(ctx, []job.Entry{next})
+}
+
+// errSettled makes the worker take the entry again, and find it settled.
+var errSettled = errors.New("the entry was settled meanwhile")
+
+// stillOpen reads an entry's row again. While it is not done, its bucket and its successor's are open, so that a successor which was not found
+// before does not exist, and one that was written before is there. Once it is done both may be gone, although the successor was there.
+func (s *Service) stillOpen(ctx context.Context, t *task) error {
+	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
+	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
+		return errSettled
+	}
+	return err
 }

@@ -209,6 +209,73 @@ func TestRowThatRepeatsAStoppedExecutionEnds(t *testing.T) {
 	}
 }
 
+// stopsWhile and putsWhile let something happen while a stop record, or an entry, is written.
+type stopsWhile struct {
+	attempts.Stops
+	meanwhile func()
+}
+
+func (s stopsWhile) SetStop(ctx context.Context, jobID string, state job.State) (time.Duration, error) {
+	s.meanwhile()
+	return s.Stops.SetStop(ctx, jobID, state)
+}
+
+type putsWhile struct {
+	jobstore.Pending
+	meanwhile func()
+}
+
+func (p putsWhile) Put(ctx context.Context, entries []job.Entry) error {
+	p.meanwhile()
+	return p.Pending.Put(ctx, entries)
+}
+
+// An owner reads the row of an entry that it refuses, and stands still. Meanwhile others end the entry and all that followed from it, and the
+// bucket closes. That no successor is found then does not say that none was there, and the claim went with the hot tier before.
+func TestNothingFollowsFromARefusedEntryThatWasSettledMeanwhile(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		decided, writing bool
+	}{
+		{name: "on time"},
+		{name: "late", decided: true},
+		{name: "late, while its successor was written", decided: true, writing: true},
+	} {
+		f := newFixture(t)
+		ctx, loader := t.Context(), coord.Owner{Role: coord.RoleLoader, Epoch: 1}
+		f.must(f.deps.Hot.SetEpoch(ctx, loader))
+		f.must(f.deps.Hot.SetHorizon(ctx, loader, f.entry.DueAt.Add(time.Hour)))
+		hot := &addsBadly{Buckets: f.deps.Hot}
+		f.deps.Hot = hot
+		series := f.task().series
+		onTime := series.OnTime(&f.entry)
+		next, _ := series.Successor(&f.entry, onTime, f.entry.DueAt)
+		if c.decided {
+			f.must(f.deps.Pending.Decide(ctx, f.entry.Locator, onTime))
+		}
+		pending := f.deps.Pending
+		settle := func() {
+			f.must(pending.Put(ctx, []job.Entry{next}))
+			f.must(pending.MarkDone(ctx, []job.Locator{f.entry.Locator, next.Locator}))
+			f.must(pending.Close(ctx, f.entry.Partition, next.Minute+1))
+		}
+		if c.writing {
+			f.deps.Pending = putsWhile{pending, settle}
+		} else {
+			f.deps.Stops = stopsWhile{f.deps.Stops, settle}
+		}
+
+		_, err := f.refuse(ctx, f.task(), job.VerdictPaused, &f.row)
+
+		if !errors.Is(err, errSettled) || len(f.log.events) > 0 || hot.added > 0 {
+			t.Errorf("%s: %v, told %+v, %d added", c.name, err, f.log.events, hot.added)
+		}
+		if _, err := f.refuse(ctx, f.task(), job.VerdictPaused, &f.row); err != nil || len(f.log.events) > 0 || hot.added > 0 {
+			t.Errorf("%s, taken again: %v, told %+v, %d added", c.name, err, f.log.events, hot.added)
+		}
+	}
+}
+
 // addsBadly fails one add.
 type addsBadly struct {
 	hotbucket.Buckets
