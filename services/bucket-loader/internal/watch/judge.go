@@ -22,9 +22,9 @@ const (
 	// noteEvery is how often it is noted how far a job was judged, while no incident begins or ends; tellEvery how often an open incident is
 	// written that has grown.
 	noteEvery, tellEvery = 5 * time.Minute, 10 * time.Second
-	// maxAside bounds the occurrences of a job of which nothing can be told yet: beyond it the oldest is given up.
-	// asideAtOnce is how many of them one look looks at again.
-	maxAside, asideAtOnce = 100, 20
+	// maxAside bounds the occurrences of a job of which nothing can be told yet: beyond it one is given up. A job that is due every second has 600
+	// of them at most, because they are not looked at for longer than ten minutes. asideAtOnce is how many of them one look looks at again.
+	maxAside, asideAtOnce = 1000, 20
 	// maxDefinitions bounds the definitions of a job that are watched: the oldest beyond it are given up.
 	maxDefinitions = 100
 )
@@ -174,7 +174,7 @@ func (w *Watchdog) conclude(ctx context.Context, l *look, p *place, d incidents.
 	if (v.kind == missed || v.kind == undecided) && !slices.ContainsFunc(aside, p.at.Equal) && l.wasJudged(p, d) {
 		v = verdict{kind: excused}
 	}
-	if v.kind == undecided {
+	if v = w.settled(l, p, v); v.kind == undecided {
 		if line.Aside = append(slices.Clip(line.Aside), p.at); len(line.Aside) > maxAside {
 			line.Aside = line.Aside[1:]
 			w.Metrics.undecided.Inc()
@@ -186,6 +186,18 @@ func (w *Watchdog) conclude(ctx context.Context, l *look, p *place, d incidents.
 		line.Until[p.Def.ID], line.Aside, line.Open, line.Met = before, aside, open, last
 	}
 	return err
+}
+
+// settled returns what a look at an occurrence came to, if nothing can be told of it and it is not to be looked at again.
+func (w *Watchdog) settled(l *look, p *place, v verdict) verdict {
+	if v.kind != undecided || l.now.Sub(p.deadline) < w.Settle+w.Undecided {
+		return v
+	}
+	w.Metrics.undecided.Inc()
+	if v.kind = excused; v.cause != "" {
+		v.kind = missed // nothing is on record of it, and nothing will be
+	}
+	return v
 }
 
 // tell begins, carries on or ends an incident, as an occurrence missed or met its deadline.
@@ -223,15 +235,9 @@ func (w *Watchdog) judgeAside(ctx context.Context, l *look, d incidents.Deadline
 		}
 		aside, open := line.Aside, line.Open
 		line.Aside, l.stale = slices.DeleteFunc(slices.Clone(aside), at.Equal), true
-		if v.kind == undecided && l.now.Sub(p.deadline) < w.Settle+w.Undecided {
+		if v = w.settled(l, &p, v); v.kind == undecided {
 			line.Aside = append(line.Aside, at) // the others come first
 			continue
-		}
-		if v.kind == undecided {
-			w.Metrics.undecided.Inc()
-		}
-		if v.kind == undecided && v.cause != "" {
-			v.kind = missed // nothing is on record of it, and nothing will be
 		}
 		if err := w.tell(ctx, l, &p, d, v); err != nil {
 			line.Aside, line.Open = aside, open

@@ -320,6 +320,44 @@ func TestNothingIsConcludedWhileTheHistoryIsBehind(t *testing.T) {
 	})
 }
 
+// A job is due every second, and when somebody begins to watch it, Redis is away.
+func TestNoneOfManyOccurrencesIsGivenUpBeforeItIsOnRecord(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const before = 500
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.Every = time.Second })
+		time.Sleep(time.Until(nth(j, before)))
+		f.hands.away = true
+		f.until(nth(j, before+20))
+		if list := f.all(); len(list) != 0 {
+			t.Errorf("what is told while Redis is away: %+v", list)
+		}
+		f.hands.away = false
+		for n := 1; n <= before; n++ {
+			f.record(j, n, 1, outcome(j, n, job.OutcomeSucceeded, 3*time.Second))
+		}
+		f.until(nth(j, before+120))
+		if i := f.one(); !i.First.Equal(nth(j, 1)) || !i.Last.Equal(nth(j, i.Missed)) || i.Missed < before+100 {
+			t.Errorf("%d are told, from %s to %s", i.Missed, i.First, i.Last)
+		}
+	})
+}
+
+// Nobody has watched a job for long that is due every second, and of which nothing is on record.
+func TestWhatNobodyHasWatchedIsToldHoweverMuchItIs(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const all = 3000
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.Every, j.Definition.Schedule.MaxOccurrences = time.Second, all })
+		f.must(f.Pending.Close(t.Context(), bucket.Partition(j.ID, partitions), job.Minute(nth(j, all))+10))
+		time.Sleep(time.Until(nth(j, all)))
+		f.until(nth(j, all).Add(30 * time.Minute))
+		if i := f.one(); i.Missed != all || !i.First.Equal(nth(j, 1)) || !i.Last.Equal(nth(j, all)) {
+			t.Errorf("of %d, %d are told, from %s to %s", all, i.Missed, i.First, i.Last)
+		}
+	})
+}
+
 func TestAnOccurrenceThatIsBeingCalledIsJudgedByWhenItBegan(t *testing.T) {
 	for after, missed := range map[time.Duration]int{time.Second: 0, 3 * time.Second: 1} {
 		t.Run(after.String(), func(t *testing.T) {
