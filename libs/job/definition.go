@@ -177,14 +177,26 @@ const (
 	MissedBackfill MissedRun = "backfill"
 )
 
-// TargetWebhook is the only target kind that is implemented.
-const TargetWebhook = "http_webhook"
+// The kinds of targets.
+const (
+	// TargetWebhook is an HTTP request.
+	TargetWebhook = "http_webhook"
+	// TargetKafka is a record on a topic of a Kafka cluster, TargetSQS a message on a queue of SQS.
+	TargetKafka = "kafka"
+	TargetSQS   = "sqs"
+)
 
 // Target is what a fire invokes.
 type Target struct {
-	Kind    string            `json:"kind"`
-	URL     string            `json:"url"`
-	Method  string            `json:"method"`
+	Kind string `json:"kind"`
+	// URL and Method are those of a webhook.
+	URL    string `json:"url,omitempty"`
+	Method string `json:"method,omitempty"`
+	// Connection is the name of the tenant's connection over which a message is sent, Queue the topic or queue.
+	Connection string `json:"connection,omitempty"`
+	Queue      string `json:"queue,omitempty"`
+	// Group keeps messages in order: the key of a record, or the group of a message on a FIFO queue; "" for the job's id.
+	Group   string            `json:"group,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
 	// Body is sent verbatim: JSON text.
 	Body    json.RawMessage `json:"body,omitempty"`
@@ -194,13 +206,25 @@ type Target struct {
 	Unknown     string `json:"-"` // see Job
 }
 
-// Host returns the host and port of the target's URL, "" if its URL has none.
+// Host returns the host and port of a webhook's URL, "" if its URL has none; of any other target the name of its connection.
 func (t *Target) Host() string {
+	if t.Connection != "" {
+		return t.Connection
+	}
 	u, err := url.Parse(t.URL)
 	if err != nil {
 		return ""
 	}
 	return strings.ToLower(u.Host)
+}
+
+// Place returns where what calls the target of a tenant waits for its turn: its host, which tenants share, or its connection, which is the
+// tenant's own.
+func (t *Target) Place(of Tenant) string {
+	if t.Connection == "" {
+		return t.Host()
+	}
+	return t.Connection + "|" + of.String() // no host has such a name
 }
 
 // TargetRef is what the record of an event says of a target: nothing of it that a tenant may want to keep secret.
@@ -209,10 +233,10 @@ type TargetRef struct{ Kind, Host string }
 // Ref returns the target's kind and host.
 func (t *Target) Ref() TargetRef { return TargetRef{Kind: t.Kind, Host: t.Host()} }
 
-// Lane returns the hash of the target's kind and host, and of a precision, under which its capacity is counted; never 0.
-func (t *Target) Lane(p Precision) uint32 {
+// Lane returns the hash of the kind and the place of a tenant's target, and of a precision, under which its capacity is counted; never 0.
+func (t *Target) Lane(of Tenant, p Precision) uint32 {
 	h := fnv.New32a()
-	_, _ = io.WriteString(h, t.Kind+"|"+t.Host()) // a hash never fails to write
+	_, _ = io.WriteString(h, t.Kind+"|"+t.Place(of)) // a hash never fails to write
 	if p != PrecisionStandard {
 		_, _ = io.WriteString(h, "|"+p.String())
 	}

@@ -100,9 +100,12 @@ func (e *Entry) Elsewhere() *Elsewhere {
 	return e.Note.Elsewhere
 }
 
-// Calls returns what the execution of an entry calls whose definition has a target.
+// Calls returns what the execution of an entry calls whose definition has a target. What goes elsewhere goes to a webhook, whatever the target.
 func (e *Entry) Calls(t Target) Target {
 	if x := e.Elsewhere(); x != nil {
+		if t.Kind != TargetWebhook {
+			t = Target{Kind: TargetWebhook, Method: "POST", Body: t.Body, Timeout: t.Timeout, KeyTemplate: t.KeyTemplate}
+		}
 		t.URL, t.Headers = x.URL, x.Headers
 	}
 	return t
@@ -113,7 +116,7 @@ func (e *Entry) Calls(t Target) Target {
 func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e.Plain }
 
 // Mark sets the fields of an entry of the definition by which workers decide before they read the definition:
-//   - Lane, the queue in which the entry waits for its target. All entries of one precision for one host share a lane, and two
+//   - Lane, the queue in which the entry waits for its target. All entries of one precision for one place share a lane, and two
 //     hosts share one only if their hashes collide. 0 is the lane of entries that were written before there were lanes.
 //   - Precision, how close to its instant it is called.
 //   - Plain, whether nothing follows from the entry and it fires even when it is late.
@@ -121,11 +124,11 @@ func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e
 //   - Alone, whether it must be the only one in progress; Queues, whether it may wait for that.
 func (d *Definition) Mark(e *Entry) {
 	target := e.Calls(d.Target)
-	e.Lane, e.Precision = target.Lane(d.Precision), d.Precision
+	e.Lane, e.Precision = target.Lane(e.Tenant, d.Precision), d.Precision
 	e.Plain = d.Schedule.Type == ScheduleOneShot && d.MissedRun != MissedSkip
 	e.Alone = e.Trigger == TriggerSchedule && d.Alone()
 	e.Queues = e.Alone && d.MostWaiting() > 0
-	e.Weight = len(target.URL) + len(target.Body)
+	e.Weight = len(target.URL) + len(target.Queue) + len(target.Group) + len(target.Body)
 	for name, value := range target.Headers {
 		e.Weight += len(name) + len(value)
 	}

@@ -107,7 +107,7 @@ func rangeFromPB(m *pb.SkippedRange) *job.SkippedRange {
 func targetToPB(t job.Target) *pb.Target {
 	m := &pb.Target{
 		Kind: t.Kind, Url: t.URL, Method: t.Method, Headers: t.Headers, Body: t.Body, TimeoutMs: t.Timeout.Milliseconds(),
-		KeyTemplate: t.KeyTemplate,
+		KeyTemplate: t.KeyTemplate, Connection: t.Connection, Queue: t.Queue, Group: t.Group,
 	}
 	putUnknown(m, t.Unknown)
 	return m
@@ -116,7 +116,8 @@ func targetToPB(t job.Target) *pb.Target {
 func targetFromPB(m *pb.Target) job.Target {
 	return job.Target{
 		Kind: m.GetKind(), URL: m.GetUrl(), Method: m.GetMethod(), Headers: m.GetHeaders(), Body: m.GetBody(),
-		Timeout: dur(m.GetTimeoutMs()), KeyTemplate: m.GetKeyTemplate(), Unknown: unknownOf(m),
+		Timeout: dur(m.GetTimeoutMs()), KeyTemplate: m.GetKeyTemplate(), Connection: m.GetConnection(), Queue: m.GetQueue(), Group: m.GetGroup(),
+		Unknown: unknownOf(m),
 	}
 }
 

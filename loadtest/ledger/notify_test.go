@@ -41,11 +41,11 @@ func TestNotificationsAreHeldAgainstWhatHappened(t *testing.T) {
 		change func(a *ledger.Account)
 		broken bool
 	}{
-		"as it was":                      {func(*ledger.Account) {}, false},
-		"nobody looked":                  {func(a *ledger.Account) { a.Notifications = nil }, false},
-		"the dead letter is not told":    {func(a *ledger.Account) { a.Notifications = a.Notifications[1:] }, true},
-		"the deadline is not told":       {func(a *ledger.Account) { a.Notifications[1].Accepted = false }, true},
-		"the recovery is not told":       {func(a *ledger.Account) { a.Notifications = a.Notifications[:2] }, true},
+		"as it was":                   {func(*ledger.Account) {}, false},
+		"nobody looked":               {func(a *ledger.Account) { a.Notifications = nil }, false},
+		"the dead letter is not told": {func(a *ledger.Account) { a.Notifications = a.Notifications[1:] }, true},
+		"the deadline is not told":    {func(a *ledger.Account) { a.Notifications[1].Accepted = false }, true},
+		"the recovery is not told":    {func(a *ledger.Account) { a.Notifications = a.Notifications[:2] }, true},
 		"the history lost the success": {func(a *ledger.Account) {
 			a.Notifications = a.Notifications[:2]
 			last := len(a.Events) - 1

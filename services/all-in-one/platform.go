@@ -14,10 +14,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/adapters/messengers"
 	"github.com/minutehand/minutehand/libs/admin"
 	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/egress"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/messaging"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/services/all-in-one/assembly"
@@ -73,6 +76,8 @@ type Outside struct {
 	Listener net.Listener
 	// Transport carries webhooks; nil means the executor's own.
 	Transport http.RoundTripper
+	// Messengers opens the connections of tenants; nil means as the executor does on the servers.
+	Messengers map[string]messaging.Open
 	// Nap is the executor's; see [executor.Deps].
 	Nap     func(time.Duration)
 	Logger  *slog.Logger
@@ -152,7 +157,10 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	a := p.Adapters
 	ports := &assembly.Ports{
 		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
-		Archive: a.Archive, Board: a.Board, Transport: out.Transport,
+		Archive: a.Archive, Board: a.Board, Transport: out.Transport, Messengers: out.Messengers,
+	}
+	if ports.Messengers == nil {
+		ports.Messengers = messengers.All(egress.Dialer(cfg.Executor.AllowPrivateTargets).DialContext)
 	}
 	around := assembly.Surroundings{Logger: out.Logger, Metrics: out.Metrics, Nap: out.Nap}
 	cfg.Loader.Partitions = p.db.Partitions()

@@ -139,7 +139,7 @@ func (b *bench) publish(due time.Time, done bool) *job.Fire {
 			},
 			JobID: jobID, ScheduledFor: due, Trigger: job.TriggerSchedule, Precision: b.precision,
 		},
-		Target:      job.Target{URL: "http://target.example/", Method: http.MethodPost, Timeout: time.Minute},
+		Target:      job.Target{Kind: job.TargetWebhook, URL: "http://target.example/", Method: http.MethodPost, Timeout: time.Minute},
 		Incarnation: memory.Incarnation, TakenAt: job.Instant(time.Now()),
 	}
 	must(b.t, b.pending.Put(b.t.Context(), []job.Entry{fire.Entry}))

@@ -359,7 +359,10 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 	}
 	s.metrics.running.Inc()
 	outcome, interrupted := s.calls.make(ctx, w.fire, func(ctx context.Context) job.Outcome {
-		return s.webhook.call(ctx, w.fire, fence)
+		if w.fire.Target.Kind == job.TargetWebhook {
+			return s.webhook.call(ctx, w.fire, fence)
+		}
+		return s.messages.call(ctx, w.fire, fence)
 	})
 	s.metrics.running.Dec()
 	if ctx.Err() != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/messaging"
 	"github.com/minutehand/minutehand/libs/run"
 )
 
@@ -120,6 +121,9 @@ type Deps struct {
 	Board capacity.Board
 	// Nap sleeps for the last moment before an instant of a precise job; nil means time.Sleep. [clock.Nap] is more exact.
 	Nap func(time.Duration)
+	// Connections reads the connections of tenants, and Messengers opens them, by the kind of their targets; both may be empty.
+	Connections messaging.Settings
+	Messengers  map[string]messaging.Open
 	// Transport carries webhooks; nil means a transport of its own with the guard of the configuration.
 	Transport http.RoundTripper
 	Logger    *slog.Logger
@@ -134,6 +138,8 @@ type Service struct {
 	deps    Deps
 	metrics *metrics
 	webhook *webhook
+	// messages calls targets of all other kinds.
+	messages *messages
 	// name and start are those of this process; leased counts the leases that it took or tried to take.
 	name   string
 	start  int64
@@ -163,6 +169,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), webhook: newWebhook(cfg, deps.Clock, deps.Transport),
+		messages: newMessages(deps.Connections, deps.Messengers, deps.Clock),
 		endings: make(chan ending, maxEnding), idle: make(chan *task),
 	}
 	if s.deps.Nap == nil {
@@ -223,6 +230,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.drain(abort, ended)
 	abort()
 	helpers.Wait()
+	s.messages.close()
 	return left
 }
 

@@ -74,10 +74,15 @@ func (w *window) size() int {
 	return w.opened
 }
 
-// done marks the fire as complete.
 // target is what the record says of the fire's target.
-func (w *task) target() job.TargetRef { return job.TargetRef{Kind: w.fire.Target.Kind, Host: w.host} }
+func (w *task) target() job.TargetRef {
+	if w.fire.Target.Connection != "" {
+		return w.fire.Target.Ref()
+	}
+	return job.TargetRef{Kind: w.fire.Target.Kind, Host: w.host}
+}
 
+// done marks the fire as complete.
 func (w *task) done() { w.window.done(w.partition, w.offset) }
 
 func newTask(in *window, m dispatch.Message, at time.Time) (*task, error) {
@@ -86,7 +91,7 @@ func newTask(in *window, m dispatch.Message, at time.Time) (*task, error) {
 		return nil, err
 	}
 	return &task{
-		fire: fire, window: in, partition: m.Partition, offset: m.Offset, host: fire.Target.Host(),
+		fire: fire, window: in, partition: m.Partition, offset: m.Offset, host: fire.Target.Place(fire.Tenant),
 		bytes: int64(len(m.Value)) + taskOverhead, consumedAt: at,
 		incarnation: fire.Incarnation, knownSince: fire.TakenAt,
 	}, nil

@@ -57,7 +57,7 @@ func TestFaultsAreToldAllAtOnceWithTheirPointers(t *testing.T) {
 		strings.Replace(goodJob, "0 9 * * MON", "0 0 30 2 *", 1):                                             {"/cron_expr"},
 		strings.Replace(goodJob, "0 9 * * MON", "0 0 9 * * * H", 1):                                          {"/cron_expr"},
 		strings.Replace(goodJob, `"name"`, `"overlap_policy":"sometimes","name"`, 1):                         {"/overlap_policy"},
-		strings.Replace(goodJob, "http_webhook", "kafka", 1):                                                 {"/target/kind"},
+		strings.Replace(goodJob, "http_webhook", "pool", 1):                                                  {"/target/kind"},
 		strings.Replace(goodJob, "X-A", "Webhook-Id", 1):                                                     {"/target/headers"},
 		strings.Replace(goodJob, "https://example.com/hook", "ftp://x", 1):                                   {"/target/url"},
 		strings.Replace(goodJob, `"name"`, `"naming":"x","name"`, 1):                                         {"/naming"},

@@ -20,6 +20,9 @@ func TestEveryOperationThatChangesSomethingNamesWhoMadeIt(t *testing.T) {
 		"resumeJob": func() {
 			w.answer(http.StatusOK, http.MethodPost, "/jobs/"+w.jobs["acme"]+"/pause", "", operator...)
 		},
+		"deleteConnection": func() {
+			w.answer(http.StatusCreated, http.MethodPut, "/connections/orders", bases()["/connections/{connection}"], operator...)
+		},
 		"resumeDispatch": func() {
 			w.answer(http.StatusOK, http.MethodPost, "/dispatch/pause", "{}", operator...)
 		},
@@ -52,7 +55,7 @@ func TestEveryOperationThatChangesSomethingNamesWhoMadeIt(t *testing.T) {
 			body, headers = `{"name":"fresh"}`, as(adminToken)
 		}
 		path := strings.NewReplacer("{id}", w.jobs["acme"], "{execution_id}", m["execution_id"].(string), "{key_id}", k["key_id"].(string),
-			"{tenant}", "fresh", "{operation_id}", w.operations["acme"]).Replace(template)
+			"{tenant}", "fresh", "{operation_id}", w.operations["acme"], "{connection}", "orders").Replace(template)
 		got := w.do(op.method, path, body, headers...)
 		if got.Code >= http.StatusBadRequest {
 			t.Errorf("%s: %d %s", op.id, got.Code, got.Body)
@@ -118,7 +121,7 @@ func TestChangesOfAJobAreListedNewestFirstInPages(t *testing.T) {
 	w.answer(http.StatusOK, http.MethodGet, path+"/executions", "", as(w.keys["acme"])...)
 	w.answer(http.StatusBadRequest, http.MethodGet, "/executions/"+job.ChangeExecutionID(w.jobs["acme"], w.jobs["acme"][4:]), "", as(w.keys["acme"])...)
 	keys, _ := w.answer(http.StatusOK, http.MethodGet, "/changes", "", as(w.keys["acme"])...)
-	if items := keys["items"].([]any); len(items) != 1 || items[0].(map[string]any)["object"] != w.keyIDs["acme"] {
+	if items := keys["items"].([]any); len(items) != 2 || items[0].(map[string]any)["object"] != "only-acme" || items[1].(map[string]any)["object"] != w.keyIDs["acme"] {
 		t.Errorf("changes of the tenant: %v", keys)
 	}
 	all, _ := w.answer(http.StatusOK, http.MethodGet, "/changes?installation=true", "", as(adminToken)...)

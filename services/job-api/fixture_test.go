@@ -108,6 +108,16 @@ func (s *server) changes() map[string][]job.Entry {
 	return of
 }
 
+// publishChanges marks the entries that tell of changes as workers and settlers would.
+func (s *server) publishChanges() {
+	s.t.Helper()
+	for _, list := range s.changes() {
+		for i := range list {
+			must(s.t, s.pending.MarkDone(s.t.Context(), []job.Locator{list[i].Locator}))
+		}
+	}
+}
+
 // eachEntry calls do with every pending entry in the store.
 func (s *server) eachEntry(do func(e *job.Entry)) {
 	s.t.Helper()

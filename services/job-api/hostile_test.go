@@ -176,13 +176,14 @@ func bases() map[string]string {
 		"/tenants": `{"name":"acme"}`, "/keys": `{"name":"deploy","role":"viewer"}`, "/keys/{key_id}/rotate": `{}`,
 		"/jobs/{id}/replay":   `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z","states":["dead"]}`,
 		"/jobs/{id}/backfill": `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z"}`, "/operations/{operation_id}/resume": `{"rate_per_second":20}`,
+		"/connections/{connection}": `{"kafka":{"brokers":["kafka.example.com:9092"],"tls":true,"username":"jobs","password":"secret"}}`,
 	}
 }
 
 // named puts a job, an execution of it, a tenant, a key and an operation into a path of the document.
 func named(path, jobID string) string {
 	return strings.NewReplacer("{id}", jobID, "{execution_id}", "exe_"+jobID[4:]+"-s1893456000000", "{tenant}", "acme",
-		"{key_id}", "mh_default_1", "{operation_id}", "op_"+jobID[4:]).Replace(path)
+		"{key_id}", "mh_default_1", "{operation_id}", "op_"+jobID[4:], "{connection}", "orders").Replace(path)
 }
 
 func malformed() []string {
@@ -376,8 +377,11 @@ func (h *hostile) send(want int, method, path, body string, headers ...string) *
 		h.t.Errorf("%s: no Request-Id", what)
 	}
 	written := w.Code == http.StatusCreated && w.Header().Get("Idempotency-Replayed") == "" && strings.HasPrefix(path, "/jobs")
-	if written || w.Code == http.StatusAccepted && strings.HasSuffix(path, "/trigger") || w.Code == http.StatusOK && (method == "PUT" || method == "PATCH") {
+	if written || w.Code == http.StatusAccepted && strings.HasSuffix(path, "/trigger") || w.Code == http.StatusOK && (method == "PUT" || method == "PATCH") && strings.HasPrefix(path, "/jobs") {
 		h.accepted++
+	}
+	if w.Code < 300 && strings.HasPrefix(path, "/connections/") { // a setting takes no more than 32 changes that workers have not published
+		h.s.publishChanges()
 	}
 	if w.Code >= 500 {
 		h.t.Errorf("%s: status %d: %s", what, w.Code, w.Body)

@@ -155,6 +155,7 @@ func newTwo(t *testing.T, between func(jobstore.Jobs) jobstore.Jobs) *two {
 	})
 	for _, tenant := range []string{"acme", "globex"} {
 		w.answer(http.StatusCreated, http.MethodPost, "/tenants", `{"name":"`+tenant+`"}`, as(adminToken)...)
+		w.answer(http.StatusCreated, http.MethodPut, "/connections/only-"+tenant, `{"kafka":{"brokers":["only-`+tenant+`:9092"]}}`, append(as(adminToken), "Minutehand-Tenant", tenant)...)
 		m, _ := w.answer(http.StatusCreated, http.MethodPost, "/keys", `{"name":"`+tenant+`","role":"admin"}`, append(as(adminToken), "Minutehand-Tenant", tenant)...)
 		w.keys[tenant], w.keyIDs[tenant] = m["key"].(string), m["key_id"].(string)
 		for range 3 {
@@ -295,9 +296,12 @@ func (w *two) tryAll() {
 			"{id}": w.jobs["acme"], "{execution_id}": w.executions["acme"], "{key_id}": w.keyIDs["acme"], "{tenant}": "acme",
 			"{operation_id}": w.operations["acme"],
 		}
+		if op.method == http.MethodGet { // who changes a connection changes one of its own, whatever its name
+			theirs["{connection}"] = "only-acme"
+		}
 		absent := map[string]string{
 			"{id}": absentJob, "{execution_id}": "exe_" + absentJob[4:] + w.executions["acme"][len("exe_"+absentJob[4:]):], "{key_id}": "mh_0000ffff_1", "{tenant}": "nobody",
-			"{operation_id}": "op_" + absentJob[4:],
+			"{operation_id}": "op_" + absentJob[4:], "{connection}": "nobody",
 		}
 		body := ""
 		if op.body != nil {
@@ -362,7 +366,7 @@ func (w *two) clean(op *described, answer *httptest.ResponseRecorder) {
 		w.report("%s: %d %s", op.id, answer.Code, answer.Body)
 	}
 	text := answer.Body.String() + fmt.Sprint(answer.Header())
-	secrets := append(slices.Clone(w.cursors["acme"]), "only acme", w.jobs["acme"], w.jobs["acme"][4:], w.executions["acme"], w.keyIDs["acme"], w.keys["acme"])
+	secrets := append(slices.Clone(w.cursors["acme"]), "only acme", "only-acme:9092", w.jobs["acme"], w.jobs["acme"][4:], w.executions["acme"], w.keyIDs["acme"], w.keys["acme"])
 	if op.id == "createTenant" { // the operators' own
 		secrets = nil
 	}

@@ -86,7 +86,7 @@ func TestFaultsOfASchedulePointAtTheMemberThatWasGiven(t *testing.T) {
 		{"/cron_expr", "invalid-schedule", `{"type":"cron","cron_expr":"0 0 9 * * * H"` + target},
 		{"/type", "no-occurrence", `{"type":"cron","cron_expr":"@daily","end_at":"2001-01-01T00:00:00Z"` + target},
 		{"/overlap_policy", "conflict", `{"type":"cron","cron_expr":"@daily","precision":"precise","overlap_policy":"cancel_other"` + target},
-		{"/target/kind", "not-available-yet", strings.Replace(goodJob, "http_webhook", "sqs", 1)},
+		{"/target/kind", "not-available-yet", strings.Replace(goodJob, "http_webhook", "pool", 1)},
 	} {
 		s.fault(http.StatusUnprocessableEntity, c.pointer, c.code, http.MethodPost, "/jobs", c.body)
 	}
@@ -190,7 +190,7 @@ func TestEveryOperationOnAStoreThatIsAwayAnswers503(t *testing.T) {
 			t.Errorf("%s: headers %v", op.id, h)
 		}
 	}
-	if tried != 40 {
+	if tried != 44 {
 		t.Errorf("%d operations were tried", tried)
 	}
 }

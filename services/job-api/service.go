@@ -183,7 +183,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops, Recorder: recorder},
 		Worker: ulid.MustNew(uint64(deps.Clock.Now().UnixMilli()), deps.Entropy).String(),
 	}
-	maps.Copy(operations, (&accounts.Accounts{Directory: directory, Removal: remove, Clock: deps.Clock}).Operations())
+	maps.Copy(operations, (&accounts.Accounts{Directory: directory, Removal: remove, Settings: deps.Settings, Recorder: recorder, Clock: deps.Clock}).Operations())
 	answering, err := edge.New(edge.Config{
 		TLS: cfg.TLS, LocalHostsOnly: cfg.LocalHostsOnly, MaxBodyBytes: cfg.MaxBodyBytes, MaxBatchBytes: cfg.MaxBatchBytes,
 		MaxConnections: cfg.MaxConnections, DrainLimit: cfg.DrainLimit, AnswerLimit: cfg.AnswerLimit,

@@ -19,6 +19,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/messaging"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 	"github.com/minutehand/minutehand/services/executor"
@@ -39,6 +40,8 @@ type Ports struct {
 	Coord    coord.Coordinator
 	Archive  archive.Archive
 	Board    capacity.Board
+	// Messengers open the connections of tenants, by the kind of their targets.
+	Messengers map[string]messaging.Open
 	// Transport carries webhooks; nil means the executor's own.
 	Transport http.RoundTripper
 	// Owners carries what the owners of jobs are told; nil means the bucket-loader's own.
@@ -94,7 +97,8 @@ func SchedulerWorker(cfg schedulerworker.Config, p *Ports, s Surroundings) (*sch
 // Executor makes an executor.
 func Executor(cfg executor.Config, p *Ports, s Surroundings) (*executor.Service, error) {
 	return executor.New(cfg, executor.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Transport: p.Transport, Nap: s.Nap,
+		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Connections: p.Settings, Messengers: p.Messengers,
+		Transport: p.Transport, Nap: s.Nap,
 		Logger: s.of("executor"), Metrics: s.Metrics, Clock: s.Clock,
 	})
 }

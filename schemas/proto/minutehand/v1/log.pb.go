@@ -712,7 +712,12 @@ type Target struct {
 	Body      []byte                 `protobuf:"bytes,5,opt,name=body,proto3" json:"body,omitempty"`
 	TimeoutMs int64                  `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// Makes the idempotency key of each execution's calls; without it that is the execution's id.
-	KeyTemplate   string `protobuf:"bytes,7,opt,name=key_template,json=keyTemplate,proto3" json:"key_template,omitempty"`
+	KeyTemplate string `protobuf:"bytes,7,opt,name=key_template,json=keyTemplate,proto3" json:"key_template,omitempty"`
+	// Of a target of kind kafka or sqs: the tenant's connection, the topic or queue, and the record's key or the message group ("" for the
+	// job's id).
+	Connection    string `protobuf:"bytes,8,opt,name=connection,proto3" json:"connection,omitempty"`
+	Queue         string `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
+	Group         string `protobuf:"bytes,10,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -792,6 +797,27 @@ func (x *Target) GetTimeoutMs() int64 {
 func (x *Target) GetKeyTemplate() string {
 	if x != nil {
 		return x.KeyTemplate
+	}
+	return ""
+}
+
+func (x *Target) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+func (x *Target) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *Target) GetGroup() string {
+	if x != nil {
+		return x.Group
 	}
 	return ""
 }
@@ -1610,7 +1636,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\fSkippedRange\x12\x17\n" +
 	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
 	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x03R\x05count\"\x96\x02\n" +
+	"\x05count\x18\x03 \x01(\x03R\x05count\"\xe2\x02\n" +
 	"\x06Target\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12\x16\n" +
@@ -1619,7 +1645,13 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x04body\x18\x05 \x01(\fR\x04body\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\x06 \x01(\x03R\ttimeoutMs\x12!\n" +
-	"\fkey_template\x18\a \x01(\tR\vkeyTemplate\x1a:\n" +
+	"\fkey_template\x18\a \x01(\tR\vkeyTemplate\x12\x1e\n" +
+	"\n" +
+	"connection\x18\b \x01(\tR\n" +
+	"connection\x12\x14\n" +
+	"\x05queue\x18\t \x01(\tR\x05queue\x12\x14\n" +
+	"\x05group\x18\n" +
+	" \x01(\tR\x05group\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe2\x01\n" +

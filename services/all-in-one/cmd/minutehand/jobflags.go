@@ -3,8 +3,12 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
+
+	"github.com/minutehand/minutehand/libs/job"
 )
 
 // jobFlags are the parts of a job that flags can say.
@@ -24,10 +28,13 @@ type jobFlags struct {
 	Jitter        string            `help:"Spread each occurrence over this long." placeholder:"30s" group:"When:"`
 	Spread        string            `help:"Move occurrences at full hours of UTC, where most jobs are, by a time of the job's own within this long." placeholder:"10m" group:"When:"`
 	URL           string            `name:"url" help:"Webhook to call." placeholder:"URL" group:"What:"`
+	Kafka         string            `help:"Topic to send a record to, over a connection." placeholder:"CONNECTION/TOPIC" group:"What:"`
+	SQS           string            `name:"sqs" help:"Queue to send a message to, over a connection." placeholder:"CONNECTION/QUEUE" group:"What:"`
+	MessageKey    string            `name:"message-key" help:"Key of the record, or group of the message on a FIFO queue; the id of the job if there is none." placeholder:"TEXT" group:"What:"`
 	Method        string            `help:"Method of the call; POST if there is none." placeholder:"METHOD" group:"What:"`
-	Body          string            `help:"JSON body of the call." placeholder:"JSON" group:"What:"`
-	Header        map[string]string `help:"Header of the call." placeholder:"NAME=VALUE" group:"What:"`
-	Timeout       string            `help:"How long a call may take." placeholder:"30s" group:"What:"`
+	Body          string            `help:"JSON body of the call or message." placeholder:"JSON" group:"What:"`
+	Header        map[string]string `help:"Header of the call or message." placeholder:"NAME=VALUE" group:"What:"`
+	Timeout       string            `help:"How long a call or message may take." placeholder:"30s" group:"What:"`
 	KeyTemplate   string            `name:"idempotency-key-template" help:"Idempotency-Key of its calls, with {run_at}, {execution_id} or {job_id}; the execution's id if there is none." placeholder:"TEXT" group:"What:"`
 	Precision     string            `help:"How close to its instant it is called: standard (2s), fast (250ms) or precise (1ms)." placeholder:"TIER" group:"When:"`
 	Label         map[string]string `help:"Label to find the job by." placeholder:"NAME=VALUE" group:"What:"`
@@ -47,30 +54,33 @@ type jobFlags struct {
 var errNothing = errors.New("give at least one flag that says what, or a file with -f")
 
 // apply writes what the flags say over a job, or over a patch of one.
-func (f *jobFlags) apply(job map[string]any) error {
+func (f *jobFlags) apply(body map[string]any) error {
 	given := 0
 	for _, s := range []struct{ value, kind, member string }{
 		{f.Delay, "one_shot", "delay"}, {f.RunAt, "one_shot", "run_at"}, {f.Cron, "cron", "cron_expr"}, {f.Every, "interval", "every"},
 	} {
 		if s.value != "" {
 			given++
-			job["type"], job[s.member] = s.kind, s.value
+			body["type"], body[s.member] = s.kind, s.value
 		}
 	}
 	if len(f.After) > 0 {
 		given++
-		job["type"], job["after"] = "after", after(f.After)
+		body["type"], body["after"] = "after", after(f.After)
 	}
 	if given > 1 {
 		return errors.New("give only one of --delay, --run-at, --cron, --every and --after")
 	}
-	set(job, "after_mode", f.AfterMode, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter, "spread", auto(f.Spread), "spread_within", f.Spread,
+	set(body, "after_mode", f.AfterMode, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter, "spread", auto(f.Spread), "spread_within", f.Spread,
 		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision, "owner", f.Owner, "idempotency_key_template", f.KeyTemplate)
 	if f.Occurrences != 0 {
-		job["max_occurrences"] = f.Occurrences
+		body["max_occurrences"] = f.Occurrences
 	}
-	target, retry, labels, deadlines := member(job, "target"), member(job, "retry_policy"), member(job, "labels"), member(job, "sla")
+	target, retry, labels, deadlines := member(body, "target"), member(body, "retry_policy"), member(body, "labels"), member(body, "sla")
 	set(deadlines, "start_within", f.StartWithin, "finish_within", f.FinishWithin)
+	if err := f.queue(target); err != nil {
+		return err
+	}
 	set(target, "url", f.URL, "method", f.Method, "timeout", f.Timeout)
 	set(retry, "base_delay", f.RetryDelay, "backoff", f.Backoff)
 	if f.MaxAttempts != 0 {
@@ -87,7 +97,7 @@ func (f *jobFlags) apply(job map[string]any) error {
 		target["headers"] = headers
 	}
 	if list := notify(f.Notify); list != nil {
-		job["notify"] = list
+		body["notify"] = list
 	}
 	if f.Body != "" {
 		if !json.Valid([]byte(f.Body)) {
@@ -97,9 +107,32 @@ func (f *jobFlags) apply(job map[string]any) error {
 	}
 	for name, value := range map[string]map[string]any{"target": target, "retry_policy": retry, "labels": labels, "sla": deadlines} {
 		if len(value) > 0 {
-			job[name] = value
+			body[name] = value
 		}
 	}
+	return nil
+}
+
+// queue sets the topic or queue to which the job sends, if the flags name one.
+func (f *jobFlags) queue(target map[string]any) error {
+	kind, flag, to, key := job.TargetKafka, f.Kafka, "topic", "key"
+	if f.SQS != "" {
+		kind, flag, to, key = job.TargetSQS, f.SQS, "queue", "group"
+	}
+	switch {
+	case f.Kafka != "" && f.SQS != "" || flag != "" && f.URL != "":
+		return errors.New("give only one of --url, --kafka and --sqs")
+	case flag == "" && f.MessageKey != "":
+		return errors.New("--message-key needs --kafka or --sqs")
+	case flag == "":
+		return nil
+	}
+	connection, name, ok := strings.Cut(flag, "/")
+	if !ok || connection == "" || name == "" {
+		return fmt.Errorf("--%s must be a connection, a slash and a %s, such as orders/runs", kind, to)
+	}
+	target["kind"] = kind
+	set(target, "connection", connection, to, name, key, f.MessageKey)
 	return nil
 }
 

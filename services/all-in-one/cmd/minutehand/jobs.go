@@ -46,7 +46,7 @@ type createCmd struct {
 
 // Help implements kong.HelpProvider.
 func (createCmd) Help() string {
-	return `A simple job is made of flags: a name, a URL, and when. The whole of a job is written as JSON or YAML, as /openapi.json
+	return `A simple job is made of flags: a name, a URL, and when (or a topic or queue in place of the URL: see minutehand connections). The whole of a job is written as JSON or YAML, as /openapi.json
 describes it:
 
     name: report
@@ -107,8 +107,8 @@ func (c *createCmd) job() (map[string]any, error) {
 		return nil, err
 	}
 	set(body, "key", c.Key)
-	if c.File == "" && (c.Name == "" || c.URL == "" || body["type"] == nil) {
-		return nil, errors.New("give --name, --url and one of --delay, --run-at, --cron and --every; or the whole job with -f")
+	if c.File == "" && (c.Name == "" || c.URL == "" && c.Kafka == "" && c.SQS == "" || body["type"] == nil) {
+		return nil, errors.New("give --name, one of --url, --kafka and --sqs, and one of --delay, --run-at, --cron and --every; or the whole job with -f")
 	}
 	return body, nil
 }
@@ -314,11 +314,22 @@ func jobTable(w io.Writer, jobs []map[string]any, wide bool) {
 			retry, _ := j["retry_policy"].(map[string]any)
 			labels, _ := j["labels"].(map[string]any)
 			key, _ := j["key"].(string)
-			cells = append(cells, key, planned(j), target["url"], pairs(labels), retry["max_attempts"], j["missed_run_policy"], when(j["updated_at"]))
+			cells = append(cells, key, planned(j), sendsTo(target), pairs(labels), retry["max_attempts"], j["missed_run_policy"], when(j["updated_at"]))
 		}
 		t.row(cells...)
 	}
 	t.end()
+}
+
+// sendsTo says in a word where a target is.
+func sendsTo(target map[string]any) string {
+	switch target["kind"] {
+	case "kafka":
+		return fmt.Sprintf("kafka:%v/%v", target["connection"], target["topic"])
+	case "sqs":
+		return fmt.Sprintf("sqs:%v/%v", target["connection"], target["queue"])
+	}
+	return shown(target["url"])
 }
 
 // planned is when a job is due, in a few words.

@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata", RequireExplicitExec: true, RequireUniqueNames: true,
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"exits": exits, "until": until, "ready": ready, "examples": examples, "reformat": reformat, "transcript": transcript, "certificates": certify,
+			"exits": exits, "until": until, "ready": ready, "examples": examples, "reformat": reformat, "transcript": transcript, "certificates": certify, "kafka": startKafka, "record": record,
 			"zones": zones, "pends": pends, "operation": operation,
 		},
 		Setup: func(env *testscript.Env) error {

@@ -56,6 +56,13 @@ func (c *updateCmd) Run(ctx context.Context) error {
 			}
 		}
 	}
+	if target, ok := patch["target"].(map[string]any); ok && target["kind"] != nil { // nor what another kind of target had
+		for _, member := range []string{"url", "method", "connection", "topic", "key", "queue", "group"} {
+			if _, ok := target[member]; !ok {
+				target[member] = nil
+			}
+		}
+	}
 	header, err := c.do(ctx, http.MethodGet, c.path(""), nil, nil)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
 	"github.com/minutehand/minutehand/libs/adapters/kafka"
+	"github.com/minutehand/minutehand/libs/adapters/messengers"
 	"github.com/minutehand/minutehand/libs/adapters/metered"
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/adapters/zookeeper"
@@ -14,6 +15,7 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/descriptors"
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/egress"
 	"github.com/minutehand/minutehand/libs/process"
 	"github.com/minutehand/minutehand/libs/settings"
 	"github.com/minutehand/minutehand/services/executor"
@@ -74,6 +76,8 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	cfg.Within(share.Calls, process.OwnMemory())
 	return executor.New(cfg, executor.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)), Records: m.Records(hot.Records),
-		Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Nap: clock.Nap, Logger: p.Logger, Metrics: p.Metrics,
+		Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Nap: clock.Nap,
+		Connections: m.Settings(cassandra.NewSettings(store)), Messengers: messengers.All(egress.Dialer(s.AllowPrivateTargets).DialContext),
+		Logger: p.Logger, Metrics: p.Metrics,
 	})
 }

@@ -1,7 +1,7 @@
-// Package accounts carries out the operations on tenants and API keys.
+// Package accounts carries out the operations on tenants, their API keys and their connections.
 //
 // It promises: a principal sees and changes the keys of the tenant that it acts for, and no others, and gives nobody a greater role
-// than its own. A key is shown once, when it is made.
+// than its own. A key is shown once, when it is made. The secret of a connection is never shown.
 package accounts
 
 import (
@@ -16,6 +16,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/tenants"
@@ -27,7 +28,10 @@ import (
 type Accounts struct {
 	Directory *tenants.Directory
 	Removal   *removal.Removal
-	Clock     clock.Clock
+	// Settings holds the connections of tenants, and Recorder makes known how they change.
+	Settings jobstore.Settings
+	Recorder jobchange.Recorder
+	Clock    clock.Clock
 }
 
 // Operations returns the operations by their ids in the document.
@@ -35,7 +39,8 @@ func (as *Accounts) Operations() map[string]edge.Operation {
 	return map[string]edge.Operation{
 		"createTenant": as.createTenant, "listTenants": as.listTenants, "getTenant": as.getTenant, "deleteTenant": as.deleteTenant,
 		"createKey": as.createKey, "listKeys": as.listKeys, "rotateKey": as.rotateKey, "revokeKey": as.revokeKey,
-		"whoAmI": as.whoAmI,
+		"whoAmI":          as.whoAmI,
+		"listConnections": as.listConnections, "getConnection": as.getConnection, "putConnection": as.putConnection, "deleteConnection": as.deleteConnection,
 	}
 }
 

@@ -49,12 +49,17 @@ const spreadAuto = "auto"
 
 // target holds the members of a target.
 type target struct {
-	Kind    string            `json:"kind"`
-	URL     string            `json:"url,omitempty"`
-	Method  string            `json:"method,omitempty"`
-	Headers map[string]string `json:"headers,omitempty"`
-	Body    json.RawMessage   `json:"body,omitempty"`
-	Timeout *duration         `json:"timeout,omitempty"`
+	Kind       string            `json:"kind"`
+	URL        string            `json:"url,omitempty"`
+	Method     string            `json:"method,omitempty"`
+	Connection string            `json:"connection,omitempty"`
+	Topic      string            `json:"topic,omitempty"`
+	Key        string            `json:"key,omitempty"`
+	Queue      string            `json:"queue,omitempty"`
+	Group      string            `json:"group,omitempty"`
+	Headers    map[string]string `json:"headers,omitempty"`
+	Body       json.RawMessage   `json:"body,omitempty"`
+	Timeout    *duration         `json:"timeout,omitempty"`
 }
 
 // retry holds the members of a retry policy.
@@ -127,7 +132,8 @@ func (b *Job) definition(now time.Time) job.Definition {
 		CatchUpWindow: durationOf(b.CatchUpWindow, job.DefaultCatchUpWindow), MaxBackfill: int(b.MaxBackfill),
 		Overlap: b.Overlap, Priority: b.Priority, Precision: b.Precision, Retry: b.Retry.policy(),
 		Target: job.Target{
-			Kind: b.Target.Kind, URL: b.Target.URL, Method: b.Target.Method, Headers: b.Target.Headers, Body: b.Target.Body,
+			Kind: b.Target.Kind, URL: b.Target.URL, Method: b.Target.Method, Connection: b.Target.Connection,
+			Queue: cmp.Or(b.Target.Topic, b.Target.Queue), Group: cmp.Or(b.Target.Key, b.Target.Group), Headers: b.Target.Headers, Body: b.Target.Body,
 			Timeout: durationOf(b.Target.Timeout, job.DefaultTimeout), KeyTemplate: b.KeyTemplate,
 		},
 	}
@@ -146,7 +152,7 @@ func (b *Job) definition(now time.Time) job.Definition {
 	if d.Priority == "" {
 		d.Priority = "normal"
 	}
-	if d.Target.Method == "" {
+	if d.Target.Kind == job.TargetWebhook && d.Target.Method == "" {
 		d.Target.Method = "POST"
 	}
 	return d

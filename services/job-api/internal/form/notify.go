@@ -50,7 +50,7 @@ func (l *faultList) notify(list []notify, standing *job.Job) {
 		quiet := durationOf(n.Quiet, job.DefaultQuiet)
 		l.add(quiet >= job.MinQuiet && quiet <= job.MaxQuiet, at+"/quiet_period", "range", "Must be at least 1m and at most 24h.")
 		if n.Target.Kind != job.TargetWebhook {
-			l.add(false, at+"/target/kind", notAvailable, "Only http_webhook is available yet; the other kinds are on their way.")
+			l.add(false, at+"/target/kind", notAvailable, "Only http_webhook is available here yet; the other kinds are on their way.")
 			continue
 		}
 		l.webhook(at+"/target", n.Target.URL, n.Target.Headers)
@@ -65,7 +65,7 @@ func (b *Recipient) Elsewhere() (*job.Elsewhere, error) {
 		return nil, nil
 	}
 	var faults faultList
-	faults.add(b.Kind == job.TargetWebhook, "/target/kind", notAvailable, "Only http_webhook is available yet; the other kinds are on their way.")
+	faults.add(b.Kind == job.TargetWebhook, "/target/kind", notAvailable, "Only http_webhook is available here yet; the other kinds are on their way.")
 	faults.unmask("/target/headers", b.Headers, nil)
 	faults.webhook("/target", b.URL, b.Headers)
 	if len(faults) > 0 {

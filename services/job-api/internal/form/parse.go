@@ -3,12 +3,15 @@ package form
 import (
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/v1" // semantics of encoding/json, in less than half of the time
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/messaging"
 	"github.com/minutehand/minutehand/libs/occurrence"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/schedule"
@@ -42,7 +45,7 @@ func Parse(body []byte, now time.Time, standing *job.Job) (b Job, d job.Definiti
 		standing = &job.Job{}
 	}
 	faults.unmask("/target/headers", d.Target.Headers, standing.Definition.Target.Headers)
-	faults.target(&d.Target)
+	faults.target(&b.Target, &d.Target)
 	faults.policies(&d)
 	faults.notify(b.Notify, standing)
 	if p := edge.Invalid(faults); p != nil {
@@ -116,15 +119,54 @@ func reserved(name string) bool {
 	return strings.HasPrefix(name, "minutehand-") || strings.HasPrefix(name, "webhook-")
 }
 
-func (l *faultList) target(t *job.Target) {
-	l.add(t.Kind == job.TargetWebhook, "/target/kind", notAvailable,
-		"Only http_webhook is available yet; the other kinds are on their way.")
-	if t.Kind != job.TargetWebhook {
+func (l *faultList) target(b *target, t *job.Target) {
+	const at = "/target"
+	// of lets a member stand with its kinds only.
+	of := func(given bool, member string, kinds ...string) {
+		l.add(!given || slices.Contains(kinds, t.Kind), at+"/"+member, "conflict", member+" belongs to targets of kind "+strings.Join(kinds, " or ")+".")
+	}
+	of(b.URL != "", "url", job.TargetWebhook)
+	of(b.Method != "", "method", job.TargetWebhook)
+	of(b.Connection != "", "connection", job.TargetKafka, job.TargetSQS)
+	of(b.Topic != "", "topic", job.TargetKafka)
+	of(b.Key != "", "key", job.TargetKafka)
+	of(b.Queue != "", "queue", job.TargetSQS)
+	of(b.Group != "", "group", job.TargetSQS)
+	switch t.Kind {
+	case job.TargetWebhook:
+		l.webhook(at, t.URL, t.Headers)
+	case job.TargetKafka:
+		l.add(t.Connection != "", at+"/connection", "required", "Name the connection to the cluster.")
+		l.add(b.Topic != "", at+"/topic", "required", "Name the topic.")
+		l.add(b.Topic != "." && b.Topic != "..", at+"/topic", "reserved", "Kafka has no such topic.")
+		l.headers(at, t.Headers)
+	case job.TargetSQS:
+		l.sqs(at, b, t)
+	default:
+		l.add(false, at+"/kind", notAvailable, "http_webhook, kafka and sqs are available yet; the other kinds are on their way.")
 		return
 	}
-	l.webhook("/target", t.URL, t.Headers)
-	l.add(len(t.Body) <= job.MaxPayloadBytes, "/target/body", "too-large", "The body may have at most 262144 bytes.")
-	l.add(t.Timeout > 0 && t.Timeout <= job.MaxTimeout, "/target/timeout", "range", "Must be more than 0 and at most 5m.")
+	l.add(len(t.Body) <= job.MaxPayloadBytes, at+"/body", "too-large", "The body may have at most 262144 bytes.")
+	l.add(t.Timeout > 0 && t.Timeout <= job.MaxTimeout, at+"/timeout", "range", "Must be more than 0 and at most 5m.")
+}
+
+// attributeName matches what SQS takes as the name of an attribute.
+var attributeName = regexp.MustCompile(`^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$`)
+
+// sqs checks what a message on a queue of SQS needs.
+func (l *faultList) sqs(at string, b *target, t *job.Target) {
+	l.add(t.Connection != "", at+"/connection", "required", "Name the connection to the account.")
+	l.add(b.Queue != "", at+"/queue", "required", "Name the queue.")
+	l.add(b.Group == "" || strings.HasSuffix(b.Queue, ".fifo"), at+"/group", "conflict", "A group belongs to a FIFO queue, whose name ends in .fifo.")
+	l.add(len(t.Body) > 0, at+"/body", "required", "SQS takes no message without a body.")
+	l.headers(at, t.Headers)
+	l.add(len(t.Headers) <= messaging.MaxAttributes, at+"/headers", "too-many", "A message has at most three attributes besides those of Minutehand.")
+	for name, value := range t.Headers {
+		lower := strings.ToLower(name)
+		l.add(attributeName.MatchString(name) && !strings.HasPrefix(lower, "aws.") && !strings.HasPrefix(lower, "amazon."), at+"/headers", "attribute-name",
+			"The name of an attribute has letters, digits, hyphens, underscores and single dots, and does not begin with AWS. or Amazon.")
+		l.add(value != "", at+"/headers", "required", "SQS takes no empty attribute; leave it out.")
+	}
 }
 
 // webhook checks what a call needs, at a place.
@@ -133,6 +175,11 @@ func (l *faultList) webhook(at, address string, headers map[string]string) {
 	l.add(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil &&
 		u.Fragment == "" && validPort(u.Port()), at+"/url", "url",
 		"Must be an absolute http or https URL without user name, password or fragment.")
+	l.headers(at, headers)
+}
+
+// headers checks the headers of a call or a message, at a place.
+func (l *faultList) headers(at string, headers map[string]string) {
 	size := 0
 	for name, value := range headers {
 		size += len(name) + len(value)

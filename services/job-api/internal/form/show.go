@@ -16,10 +16,7 @@ func Of(j *job.Job) Job {
 			Type: s.Type, CronExpr: s.CronExpr, Timezone: s.Timezone, MaxOccurrences: Whole(s.MaxOccurrences),
 			RunAt: Instant(s.RunAt), StartAt: Instant(s.StartAt), EndAt: Instant(s.EndAt),
 		},
-		Target: target{
-			Kind: d.Target.Kind, URL: d.Target.URL, Method: d.Target.Method, Headers: masked(d.Target.Headers), Body: d.Target.Body,
-			Timeout: text(d.Target.Timeout),
-		},
+		Target: targetOf(&d.Target),
 		Retry: &retry{
 			Backoff: d.Retry.Backoff, MaxAttempts: Whole(d.Retry.MaxAttempts), BaseDelay: text(d.Retry.BaseDelay),
 			MaxDelay: text(d.Retry.MaxDelay), Jitter: &d.Retry.Jitter, Window: text(d.Retry.Window),
@@ -57,6 +54,19 @@ func Of(j *job.Job) Job {
 	}
 	if s.DST != (job.DST{}) {
 		b.DST = &s.DST
+	}
+	return b
+}
+
+func targetOf(t *job.Target) target {
+	b := target{
+		Kind: t.Kind, URL: t.URL, Method: t.Method, Connection: t.Connection, Headers: masked(t.Headers), Body: t.Body, Timeout: text(t.Timeout),
+	}
+	switch t.Kind {
+	case job.TargetKafka:
+		b.Topic, b.Key = t.Queue, t.Group
+	case job.TargetSQS:
+		b.Queue, b.Group = t.Queue, t.Group
 	}
 	return b
 }

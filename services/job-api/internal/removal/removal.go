@@ -26,6 +26,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/messaging"
 	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/run"
@@ -334,6 +335,9 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	if err := (forecast.Store{Lists: r.Settings}).Forget(ctx, t.Number); err != nil {
 		return err
 	}
+	if err := r.forgetConnections(ctx, t.Number); err != nil {
+		return err
+	}
 	err = (&operations.Store{Settings: r.Settings, Recorder: r.Change.Recorder}).Forget(ctx, t.Number)
 	if errors.Is(err, jobchange.ErrUntold) {
 		m.GoesOnAt = job.Instant(r.Clock.Now().Add(untold))
@@ -347,6 +351,22 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	}
 	m.Step = tenants.StepDone
 	return nil
+}
+
+// forgetConnections removes a tenant's connections. Nobody is let in any more who could change them.
+func (r *Removal) forgetConnections(ctx context.Context, n job.Tenant) error {
+	for {
+		old, err := r.Settings.Setting(ctx, messaging.SettingOf(n))
+		if err == nil && old != nil {
+			if err = r.Settings.SwapSetting(ctx, messaging.SettingOf(n), old, nil); errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
+				continue // a request that was slow
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("remove the connections of tenant %s: %w", n, err)
+		}
+		return nil
+	}
 }
 
 // release takes a tenant whose data is gone out of the setting that holds dispatch.

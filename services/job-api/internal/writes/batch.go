@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -68,6 +69,9 @@ func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Respons
 			return edge.Response{}, err
 		}
 	}
+	if jobs, err = ws.connected(ctx, r, jobs, results); err != nil {
+		return edge.Response{}, err
+	}
 	if err := ws.acceptAll(ctx, r, jobs, results, turn.again); err != nil {
 		return edge.Response{}, err
 	}
@@ -127,6 +131,24 @@ func (ws *Writes) checkBatch(
 		jobs = append(jobs, b)
 	}
 	return jobs, keyed
+}
+
+// connected leaves out the jobs whose connections are not there.
+func (ws *Writes) connected(ctx context.Context, r *edge.Request, jobs []batchJob, results []batchResult) (there []batchJob, err error) {
+	c := connections{of: ws.deps.Settings}
+	for _, b := range jobs {
+		err := c.find(ctx, r.Tenant(), &b.job.Definition.Target)
+		var p *problem.Problem
+		if errors.As(err, &p) {
+			results[b.at] = refused(p)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		there = append(there, b)
+	}
+	return there, nil
 }
 
 // refused returns the result of a job with a problem.

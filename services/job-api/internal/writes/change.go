@@ -53,7 +53,7 @@ func (ws *Writes) update(
 		if err := checkKey(j.Key, b.Key); err != nil {
 			return err
 		}
-		if err := ws.findParents(ctx, r, j.ID, j.Definition.Schedule.After, &def); err != nil {
+		if err := ws.findNamed(ctx, r, j, &def); err != nil {
 			return err
 		}
 		if keepBody {

@@ -65,7 +65,7 @@ func (ws *Writes) createAs(ctx context.Context, r *edge.Request, claim jobstore.
 	var resp edge.Response
 	if standing != nil {
 		resp, err = ws.deps.Reads.Answer(ctx, http.StatusCreated, standing)
-	} else if err = ws.findParents(ctx, r, "", nil, &j.Definition); err == nil {
+	} else if err = ws.findNamed(ctx, r, &job.Job{}, &j.Definition); err == nil {
 		resp, err = ws.accept(ctx, r, j, key != "" || j.Key != "", turn.again)
 	}
 	if err != nil {

@@ -1,0 +1,269 @@
+// Package sqs sends messages to queues of SQS, or of a server that speaks its protocol.
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/minutehand/minutehand/libs/messaging"
+	"github.com/minutehand/minutehand/libs/run"
+)
+
+const (
+	// flights bounds the requests to a queue that are under way, atOnce the messages of one: SQS takes ten.
+	flights = 16
+	atOnce  = 10
+	// small is the size below which ten messages and their attributes fit in one request.
+	small = 16 << 10
+	// requestLimit bounds one request.
+	requestLimit = 30 * time.Second
+	// maxIdle bounds the connections that are kept, idleFor for how long.
+	maxIdle = 32
+	idleFor = time.Minute
+	// maxQueues bounds the queues whose addresses are known.
+	maxQueues = 1000
+)
+
+// sender sends messages to the queues of an account. Messages that come at the same time share requests, which are what SQS charges for.
+type sender struct {
+	client    *sqs.Client
+	transport *http.Transport
+	account   *string
+	batches   run.Gatherer[string, *messaging.Message, result]
+
+	closed atomic.Bool
+
+	mu sync.Mutex
+	// urls are the addresses of queues by their names.
+	urls map[string]string
+}
+
+// limited bounds the bodies of answers: the tenant chooses who answers.
+type limited struct{ *http.Transport }
+
+// maxAnswer is more than the answer to ten messages takes.
+const maxAnswer = 256 << 10
+
+func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := l.Transport.RoundTrip(r)
+	if err == nil {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, maxAnswer), resp.Body}
+	}
+	return resp, err
+}
+
+// result is what became of one message of a request.
+type result struct {
+	receipt []byte
+	err     error
+}
+
+var _ messaging.Sender = (*sender)(nil)
+
+// Senders returns what opens connections of tenants to accounts of theirs. Every address is reached by dial, and nothing but the
+// connection's own key is used.
+func Senders(dial messaging.Dial) messaging.Open {
+	return func(c *messaging.Connection) (messaging.Sender, error) { return newSender(c.SQS, dial), nil }
+}
+
+func newSender(c *messaging.SQS, dial messaging.Dial) *sender {
+	s := &sender{
+		transport: &http.Transport{
+			DialContext: dial, ForceAttemptHTTP2: true, MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleFor,
+			TLSHandshakeTimeout: requestLimit, MaxResponseHeaderBytes: 64 << 10,
+		},
+		urls: map[string]string{},
+	}
+	o := sqs.Options{
+		Region: c.Region, Credentials: credentials.NewStaticCredentialsProvider(c.KeyID, c.SecretKey, ""), Retryer: aws.NopRetryer{},
+		HTTPClient: &http.Client{Transport: limited{s.transport}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	}
+	if c.Endpoint != "" {
+		o.BaseEndpoint = aws.String(c.Endpoint)
+	}
+	if c.Account != "" {
+		s.account = aws.String(c.Account)
+	}
+	s.client = sqs.New(o)
+	s.batches = run.Gatherer[string, *messaging.Message, result]{Send: s.send, Flights: flights, Most: atOnce}
+	return s
+}
+
+// Send implements messaging.Sender. The receipt has the member message_id, and of a FIFO queue sequence_number. Message.ID is the
+// deduplication id there: SQS delivers what it has taken once, for five minutes.
+func (s *sender) Send(ctx context.Context, m *messaging.Message) ([]byte, error) {
+	if s.closed.Load() {
+		return nil, errors.New("sqs: the connection is closed")
+	}
+	to, err := s.url(ctx, m.Queue)
+	if err != nil {
+		return nil, s.failure(m.Queue, err)
+	}
+	size := len(m.Body)
+	for name, value := range m.Headers {
+		size += len(name) + len(value)
+	}
+	if size > small {
+		in := &sqs.SendMessageInput{QueueUrl: &to, MessageBody: aws.String(string(m.Body)), MessageAttributes: attributes(m)}
+		in.MessageGroupId, in.MessageDeduplicationId = order(m)
+		out, err := s.client.SendMessage(ctx, in)
+		if err != nil {
+			return nil, s.failure(m.Queue, err)
+		}
+		return receipt(out.MessageId, out.SequenceNumber), nil
+	}
+	r, err := s.batches.Do(ctx, to, m)
+	if err == nil {
+		err = r.err
+	}
+	if err != nil {
+		return nil, s.failure(m.Queue, err)
+	}
+	return r.receipt, nil
+}
+
+// send sends messages in one request.
+func (s *sender) send(ctx context.Context, to string, messages []*messaging.Message) ([]result, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	in := &sqs.SendMessageBatchInput{QueueUrl: &to}
+	for i, m := range messages {
+		e := types.SendMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), MessageBody: aws.String(string(m.Body)), MessageAttributes: attributes(m)}
+		e.MessageGroupId, e.MessageDeduplicationId = order(m)
+		in.Entries = append(in.Entries, e)
+	}
+	out, err := s.client.SendMessageBatch(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]result, len(messages))
+	for i := range results {
+		results[i].err = errors.New("the answer does not name the message")
+	}
+	place := func(id *string) *result {
+		if i, err := strconv.Atoi(aws.ToString(id)); err == nil && i >= 0 && i < len(results) {
+			return &results[i]
+		}
+		return &result{}
+	}
+	for i := range out.Successful {
+		*place(out.Successful[i].Id) = result{receipt: receipt(out.Successful[i].MessageId, out.Successful[i].SequenceNumber)}
+	}
+	for i := range out.Failed {
+		f := &out.Failed[i]
+		fault := smithy.FaultServer
+		if f.SenderFault {
+			fault = smithy.FaultClient
+		}
+		*place(f.Id) = result{err: &smithy.GenericAPIError{Code: aws.ToString(f.Code), Fault: fault}}
+	}
+	return results, nil
+}
+
+// fifo reports whether a queue keeps the order of its messages.
+func fifo(queue string) bool { return strings.HasSuffix(queue, ".fifo") }
+
+// order returns the group and the deduplication id of a message; nil unless its queue keeps the order.
+func order(m *messaging.Message) (group, id *string) {
+	if !fifo(m.Queue) {
+		return nil, nil
+	}
+	return &m.Group, &m.ID
+}
+
+func attributes(m *messaging.Message) map[string]types.MessageAttributeValue {
+	list := make(map[string]types.MessageAttributeValue, len(m.Headers))
+	for name, value := range m.Headers {
+		list[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(value)}
+	}
+	return list
+}
+
+func receipt(id, sequence *string) []byte {
+	if sequence == nil {
+		return fmt.Appendf(nil, `{"message_id":%q}`, aws.ToString(id))
+	}
+	return fmt.Appendf(nil, `{"message_id":%q,"sequence_number":%q}`, aws.ToString(id), *sequence)
+}
+
+// url returns the address of a queue.
+func (s *sender) url(ctx context.Context, queue string) (string, error) {
+	s.mu.Lock()
+	known := s.urls[queue]
+	s.mu.Unlock()
+	if known != "" {
+		return known, nil
+	}
+	out, err := s.client.GetQueueUrl(ctx, &sqs.GetQueueUrlInput{QueueName: &queue, QueueOwnerAWSAccountId: s.account})
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.urls) >= maxQueues {
+		clear(s.urls)
+	}
+	s.urls[queue] = aws.ToString(out.QueueUrl)
+	return s.urls[queue], nil
+}
+
+// failure says what an error of SQS means. Of what SQS says only its code is repeated.
+func (s *sender) failure(queue string, err error) error {
+	var answered smithy.APIError
+	if !errors.As(err, &answered) {
+		return err
+	}
+	// The code may have the namespace of an older protocol.
+	code := strings.TrimPrefix(answered.ErrorCode(), "AWS.SimpleQueueService.")
+	r := &messaging.Refusal{Reason: "SQS answered " + strconv.Quote(code)}
+	if len(code) > 100 {
+		r.Reason = "SQS answered with an error"
+	}
+	if _, throttled := retry.DefaultThrottleErrorCodes[code]; throttled {
+		return r
+	}
+	switch code {
+	case "QueueDoesNotExist", "NonExistentQueue":
+		s.mu.Lock()
+		delete(s.urls, queue)
+		s.mu.Unlock()
+		r.Permanent, r.Reason = true, r.Reason+": there is no such queue"
+	case "InvalidClientTokenId", "SignatureDoesNotMatch", "UnrecognizedClientException", "InvalidSecurity", "MissingAuthenticationToken":
+		r.Permanent, r.Reason = true, r.Reason+": the connection's access key is wrong"
+	case "AccessDenied", "AccessDeniedException", "KmsAccessDenied":
+		r.Permanent, r.Reason = true, r.Reason+": the connection's access key must not send to the queue"
+	case "InvalidParameterValue", "InvalidParameterCombination", "MissingParameter", "ValidationError":
+		r.Permanent, r.Reason = true, r.Reason+": the queue does not take such a message, or one of this size"
+	default:
+		r.Permanent = answered.ErrorFault() == smithy.FaultClient && !slices.Contains(passing, code)
+	}
+	return r
+}
+
+// passing are errors that SQS counts as the client's and that may pass by themselves.
+var passing = []string{"OverLimit", "QueueDeletedRecently", "RequestExpired", "RequestTimeout", "RequestTimeTooSkewed", "KmsInvalidState", "KmsDisabled"}
+
+// Close implements messaging.Sender.
+func (s *sender) Close() {
+	s.closed.Store(true)
+	s.transport.CloseIdleConnections()
+}
