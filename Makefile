@@ -151,11 +151,11 @@ fuzz: ## fuzz the parsers of schedules, requests and records, FUZZ=5m each
 # What is tested on the real servers: the adapters by the ports' conformance suites, and the services on them.
 # The first mostly wait, so they run side by side; a session of a second or two does not pass well beside them. What takes minutes of waiting
 # is for make release.
-ADAPTERS := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3
+ADAPTERS := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3 ./libs/adapters/sqs
 ALONE := ./libs/adapters/zookeeper ./loadtest/cluster
 CHART_RUN := cd infra/helm/charttest && GOWORK=off go test -count=1 -tags servers -v -run Containers .
 ON_SERVERS := go test -race -count=1 -tags servers -timeout 40m
-WITH_SERVERS := infra/local/with-servers --cluster sh -ec
+WITH_SERVERS := infra/local/with-servers --beside sqs --cluster sh -ec
 OUTAGES := Away|Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill
 LONG := RemovedFromTheServers|Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill|KilledInAStampede|RestartUnderLoad
 
