@@ -78,8 +78,8 @@ def agree(body):
         body["cron_expr"] = "0 9 * * MON-FRI"
     if isinstance(body.get("target"), dict):
         body["target"].update(kind="http_webhook", url=CLOSED_PORT)
-        body["target"].pop("timeout", None)
-        body["target"].pop("headers", None)
+        for member in ("timeout", "headers", "connection", "topic", "key", "queue", "group"):
+            body["target"].pop(member, None)
         body.pop("retry_policy", None)
 
 
