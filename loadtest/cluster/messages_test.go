@@ -182,15 +182,21 @@ func TestMessagesReachTheirBrokersWhateverIsKilled(t *testing.T) {
 	// Another account of the same tenant hangs meanwhile, with more jobs than it may have calls.
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the system accepts, and nobody answers
 	f.must(err)
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	f.connect("hangs", account(l.Addr().String()))
 	places := []struct {
 		name   string
 		target func() map[string]any
 	}{
-		{b.topic, func() map[string]any { return map[string]any{"kind": "kafka", "connection": "cluster", "topic": b.topic} }},
-		{b.queues[0], func() map[string]any { return map[string]any{"kind": "sqs", "connection": "account", "queue": b.queues[0]} }},
-		{b.queues[1], func() map[string]any { return map[string]any{"kind": "sqs", "connection": "account", "queue": b.queues[1]} }},
+		{b.topic, func() map[string]any {
+			return map[string]any{"kind": "kafka", "connection": "cluster", "topic": b.topic}
+		}},
+		{b.queues[0], func() map[string]any {
+			return map[string]any{"kind": "sqs", "connection": "account", "queue": b.queues[0]}
+		}},
+		{b.queues[1], func() map[string]any {
+			return map[string]any{"kind": "sqs", "connection": "account", "queue": b.queues[1]}
+		}},
 	}
 	from := time.Now().Add(8 * time.Second)
 	var jobs []map[string]any
@@ -266,7 +272,7 @@ func TestWhatABrokerAnswersDecidesWhatBecomesOfAnExecution(t *testing.T) {
 	b := f.brokers()
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the system accepts, and nobody answers
 	f.must(err)
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	f.connect("hangs", account(l.Addr().String()))
 	now := time.Now()
 	later := b.topic + "-later"

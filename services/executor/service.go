@@ -170,7 +170,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), webhook: newWebhook(cfg, deps.Clock, deps.Transport),
 		messages: newMessages(deps.Connections, deps.Messengers, deps.Clock),
-		endings: make(chan ending, maxEnding), idle: make(chan *task),
+		endings:  make(chan ending, maxEnding), idle: make(chan *task),
 	}
 	if s.deps.Nap == nil {
 		s.deps.Nap = time.Sleep

@@ -158,7 +158,7 @@ func hangs(t *testing.T, b *Broker) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	s := b.sender(t, func(ctx context.Context, network, _ string) (net.Conn, error) { // the system accepts, and nobody answers
 		return new(net.Dialer).DialContext(ctx, network, l.Addr().String())
 	})

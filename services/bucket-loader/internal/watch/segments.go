@@ -43,8 +43,10 @@ func (s *segment) holds(at time.Time) bool {
 // segments finds the definitions of a job of which occurrences are to be judged: those that are listed, and came into the row.
 func (w *Watchdog) segments(ctx context.Context, l *look) error {
 	j := l.job
-	if id := j.Definition.ID; j.Definition.Deadlines != (job.Deadlines{}) && l.over != id && !slices.Contains(l.definitions, id) {
-		l.definitions = append(l.definitions, id) // it was listed before it came into the row
+	if id := j.Definition.ID; l.over != id && !slices.Contains(l.definitions, id) {
+		if err := w.addListed(ctx, l); err != nil {
+			return err
+		}
 	}
 	slices.Sort(l.definitions)
 	for _, id := range l.definitions {
@@ -77,6 +79,26 @@ func (w *Watchdog) segments(ctx context.Context, l *look) error {
 		}
 		l.known[id] = s
 		l.segments = append(l.segments, s)
+	}
+	return nil
+}
+
+// addListed adds the definitions of a job that were listed since the lists were read, when its row has one that is not known: that, unless it is
+// over, and those that were the row's in between. Each was listed before it came into the row. Without them the one before them would be taken for
+// over, and forgotten, and what was held against its deadlines would be judged again once they are found.
+func (w *Watchdog) addListed(ctx context.Context, l *look) error {
+	page, err := w.store().Watched(ctx, incidents.SliceOf(l.id), incidents.Watched{JobID: l.id}, maxDefinitions)
+	if err != nil {
+		return err
+	}
+	for _, x := range page {
+		if x.JobID == l.id && !slices.Contains(l.definitions, x.DefinitionID) {
+			l.definitions, l.changed = append(l.definitions, x.DefinitionID), l.now
+		}
+	}
+	more := len(page) == maxDefinitions && page[maxDefinitions-1].JobID == l.id
+	if id := l.job.Definition.ID; !more && !slices.Contains(l.definitions, id) {
+		l.over = id
 	}
 	return nil
 }

@@ -568,6 +568,60 @@ func testSlowUpdate(t *testing.T, within time.Duration) {
 	}
 }
 
+// Two updates come into the row between two readings of the lists, so the first is no longer there when the job is looked at. It was made, with the
+// instant from which it counts, before the last occurrences were held against their deadlines.
+func TestASlowUpdateThatAnotherFollowsDoesNotTellTheSameTwice(t *testing.T) {
+	for name, next := range map[string]job.Deadlines{"with a deadline": {StartWithin: 2 * time.Second}, "without": {}} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				const all = 20
+				f := newFixture(t)
+				f.Relist = time.Minute
+				j := f.create(startOnly)
+				f.until(nth(j, all-5).Add(5 * time.Second))
+				made := job.Instant(time.Now())
+				f.until(nth(j, all).Add(8 * time.Second))
+				before := f.one()
+				f.redefine(j, func() {
+					j.Definition.ID, j.Definition.EffectiveAt = job.DefinitionPrefix+ulid.MustNew(ulid.Timestamp(made), ulid.DefaultEntropy()).String(), made
+				})
+				f.redefine(j, func() { j.Definition.Deadlines = next })
+				for n := all + 1; n <= 2*all; n++ {
+					f.succeed(j, n)
+				}
+				if w := time.Until(f.relist); w < 15*time.Second {
+					t.Fatalf("the lists are read in %s", w)
+				}
+				f.until(nth(j, 2*all))
+				if after := f.one(); after.ID != before.ID || after.Last != nth(j, all) || after.Missed != all || after.ClosedAt.IsZero() {
+					t.Errorf("an incident of %d occurrences is now %+v", all, after)
+				}
+			})
+		})
+	}
+}
+
+// A job was forgotten after its last occurrence, and an update is listed and takes its time to come into the row.
+func TestWhatIsOverIsNotJudgedAgainWhileAnUpdateIsOnItsWay(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.MaxOccurrences = 3 })
+		f.record(j, 3, 1, outcome(j, 3, job.OutcomeSucceeded, 3*time.Second))
+		f.until(nth(j, 3).Add(15 * time.Minute))
+		before := f.one()
+		if before.ClosedAt.IsZero() || len(f.jobs) != 0 {
+			t.Fatalf("%d jobs are watched, %+v", len(f.jobs), before)
+		}
+		next := *j
+		next.Definition.ID = job.DefinitionPrefix + ulid.Make().String()
+		f.must(f.incidents().Watch(t.Context(), &next))
+		f.until(time.Now().Add(time.Minute))
+		if after := f.one(); after != before {
+			t.Errorf("what was\n%+v\nis now\n%+v", before, after)
+		}
+	})
+}
+
 func TestAJobThatEndsIsForgotten(t *testing.T) {
 	for name, end := range map[string]func(f *fixture, j *job.Job){
 		"cancelled": func(f *fixture, j *job.Job) {
