@@ -3,8 +3,8 @@ package sqs
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -45,7 +45,7 @@ type sender struct {
 	client    *sqs.Client
 	transport *http.Transport
 	account   *string
-	batches   run.Gatherer[string, *messaging.Message, result]
+	batches   run.Gatherer[string, asked, result]
 
 	closed atomic.Bool
 
@@ -69,6 +69,12 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 		}{io.LimitReader(resp.Body, maxAnswer), resp.Body}
 	}
 	return resp, err
+}
+
+// asked is a message that somebody waits for.
+type asked struct {
+	ctx context.Context //nolint:containedctx // that of the call
+	*messaging.Message
 }
 
 // result is what became of one message of a request.
@@ -104,7 +110,7 @@ func newSender(c *messaging.SQS, dial messaging.Dial) *sender {
 		s.account = aws.String(c.Account)
 	}
 	s.client = sqs.New(o)
-	s.batches = run.Gatherer[string, *messaging.Message, result]{Send: s.send, Flights: flights, Most: atOnce}
+	s.batches = run.Gatherer[string, asked, result]{Send: s.send, Flights: flights, Most: atOnce}
 	return s
 }
 
@@ -123,32 +129,48 @@ func (s *sender) Send(ctx context.Context, m *messaging.Message) ([]byte, error)
 		size += len(name) + len(value)
 	}
 	if size > small {
-		in := &sqs.SendMessageInput{QueueUrl: &to, MessageBody: aws.String(string(m.Body)), MessageAttributes: attributes(m)}
-		in.MessageGroupId, in.MessageDeduplicationId = order(m)
-		out, err := s.client.SendMessage(ctx, in)
-		if err != nil {
-			return nil, s.failure(m.Queue, err)
+		return s.sendAlone(ctx, to, m)
+	}
+	for {
+		r, err := s.batches.Do(ctx, to, asked{ctx, m})
+		var answered smithy.APIError
+		switch {
+		case err == nil && r.err == nil:
+			return r.receipt, nil
+		case err == nil:
+			return nil, s.failure(m.Queue, r.err)
+		case ctx.Err() == nil && errors.Is(err, context.Canceled):
+			continue // another call of the request was over
+		case errors.As(err, &answered) && ctx.Err() == nil:
+			return s.sendAlone(ctx, to, m) // perhaps another message was meant
 		}
-		return receipt(out.MessageId, out.SequenceNumber), nil
+		return nil, s.failure(m.Queue, err)
 	}
-	r, err := s.batches.Do(ctx, to, m)
-	if err == nil {
-		err = r.err
-	}
+}
+
+// sendAlone sends a message in a request of its own.
+func (s *sender) sendAlone(ctx context.Context, to string, m *messaging.Message) ([]byte, error) {
+	in := &sqs.SendMessageInput{QueueUrl: &to, MessageBody: aws.String(string(m.Body)), MessageAttributes: attributes(m)}
+	in.MessageGroupId, in.MessageDeduplicationId = order(m)
+	out, err := s.client.SendMessage(ctx, in)
 	if err != nil {
 		return nil, s.failure(m.Queue, err)
 	}
-	return r.receipt, nil
+	return receipt(out.MessageId, out.SequenceNumber), nil
 }
 
-// send sends messages in one request.
-func (s *sender) send(ctx context.Context, to string, messages []*messaging.Message) ([]result, error) {
+// send sends messages in one request. It ends with the first of their calls, for which nothing may be sent then; the others are asked for again.
+func (s *sender) send(ctx context.Context, to string, messages []asked) ([]result, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
+	for _, m := range messages {
+		stop := context.AfterFunc(m.ctx, cancel)
+		defer stop()
+	}
 	in := &sqs.SendMessageBatchInput{QueueUrl: &to}
 	for i, m := range messages {
-		e := types.SendMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), MessageBody: aws.String(string(m.Body)), MessageAttributes: attributes(m)}
-		e.MessageGroupId, e.MessageDeduplicationId = order(m)
+		e := types.SendMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), MessageBody: aws.String(string(m.Body)), MessageAttributes: attributes(m.Message)}
+		e.MessageGroupId, e.MessageDeduplicationId = order(m.Message)
 		in.Entries = append(in.Entries, e)
 	}
 	out, err := s.client.SendMessageBatch(ctx, in)
@@ -199,10 +221,14 @@ func attributes(m *messaging.Message) map[string]types.MessageAttributeValue {
 }
 
 func receipt(id, sequence *string) []byte {
-	if sequence == nil {
-		return fmt.Appendf(nil, `{"message_id":%q}`, aws.ToString(id))
+	text, err := json.Marshal(struct {
+		ID       *string `json:"message_id"`
+		Sequence *string `json:"sequence_number,omitempty"`
+	}{id, sequence})
+	if err != nil {
+		return []byte("{}") // two strings are always JSON
 	}
-	return fmt.Appendf(nil, `{"message_id":%q,"sequence_number":%q}`, aws.ToString(id), *sequence)
+	return text
 }
 
 // url returns the address of a queue.
@@ -238,7 +264,7 @@ func (s *sender) failure(queue string, err error) error {
 	if len(code) > 100 {
 		r.Reason = "SQS answered with an error"
 	}
-	if _, throttled := retry.DefaultThrottleErrorCodes[code]; throttled {
+	if _, throttled := retry.DefaultThrottleErrorCodes[code]; throttled || strings.Contains(code, "Thrott") {
 		return r
 	}
 	switch code {
@@ -249,7 +275,7 @@ func (s *sender) failure(queue string, err error) error {
 		r.Permanent, r.Reason = true, r.Reason+": there is no such queue"
 	case "InvalidClientTokenId", "SignatureDoesNotMatch", "UnrecognizedClientException", "InvalidSecurity", "MissingAuthenticationToken":
 		r.Permanent, r.Reason = true, r.Reason+": the connection's access key is wrong"
-	case "AccessDenied", "AccessDeniedException", "KmsAccessDenied":
+	case "AccessDenied", "AccessDeniedException", "KmsAccessDenied", "KMS.AccessDeniedException":
 		r.Permanent, r.Reason = true, r.Reason+": the connection's access key must not send to the queue"
 	case "InvalidParameterValue", "InvalidParameterCombination", "MissingParameter", "ValidationError":
 		r.Permanent, r.Reason = true, r.Reason+": the queue does not take such a message, or one of this size"
@@ -260,7 +286,10 @@ func (s *sender) failure(queue string, err error) error {
 }
 
 // passing are errors that SQS counts as the client's and that may pass by themselves.
-var passing = []string{"OverLimit", "QueueDeletedRecently", "RequestExpired", "RequestTimeout", "RequestTimeTooSkewed", "KmsInvalidState", "KmsDisabled"}
+var passing = []string{
+	"OverLimit", "QueueDeletedRecently", "RequestExpired", "RequestTimeout", "RequestTimeTooSkewed", "KmsInvalidState", "KMS.InvalidStateException",
+	"KmsDisabled", "KMS.DisabledException",
+}
 
 // Close implements messaging.Sender.
 func (s *sender) Close() {

@@ -49,7 +49,10 @@ func Run(t *testing.T, open func(t *testing.T) *Broker) {
 		"a sender that is closed sends nothing":        closed,
 		"a sender goes on when its broker comes again": again,
 	} {
-		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of them wait
+			test(t, open(t))
+		})
 	}
 }
 

@@ -42,29 +42,37 @@ func (c *batchCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return usageError{err}
 	}
-	var results []batchResult
+	results, err := c.createAll(ctx, jobs, c.IdempotencyKey)
+	if err != nil {
+		return err
+	}
+	return c.tell(results)
+}
+
+// createAll creates jobs in batches, each at most once under a key, if there is one.
+func (c *client) createAll(ctx context.Context, jobs []map[string]any, key string) (results []batchResult, err error) {
 	begun := time.Now()
 	for part := range slices.Chunk(jobs, batchSize) {
 		var headers []string
-		if c.IdempotencyKey != "" {
-			headers = []string{"Idempotency-Key", fmt.Sprintf("%s-%d", c.IdempotencyKey, len(results)/batchSize+1)}
+		if key != "" {
+			headers = []string{"Idempotency-Key", fmt.Sprintf("%s-%d", key, len(results)/batchSize+1)}
 		}
 		var answer struct {
 			Results []batchResult `json:"results"`
 		}
 		if _, err := c.do(ctx, http.MethodPost, "/jobs:batch", map[string]any{"jobs": part}, &answer, headers...); err != nil {
-			return fmt.Errorf("after %d jobs: %w", len(results), err)
+			return nil, fmt.Errorf("after %d jobs: %w", len(results), err)
 		}
 		results = append(results, answer.Results...)
 		if time.Since(begun) > 2*time.Second {
 			fmt.Fprintf(os.Stderr, "%d of %d jobs\n", len(results), len(jobs))
 		}
 	}
-	return c.tell(results)
+	return results, nil
 }
 
 // tell shows the results; it fails if a job was refused.
-func (c *batchCmd) tell(results []batchResult) error {
+func (c *client) tell(results []batchResult) error {
 	var wrong []error
 	for i, r := range results {
 		if r.Status >= http.StatusBadRequest {

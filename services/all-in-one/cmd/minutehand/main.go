@@ -24,6 +24,7 @@ type cli struct {
 	Migrate     migrateCmd        `cmd:"" help:"Make what a cluster's services need on their servers."`
 	Sink        sinkCmd           `cmd:"" help:"Run a webhook target that answers 200 and counts."`
 	Jobs        jobsCmd           `cmd:"" help:"Create, look at and change jobs."`
+	Import      importCmd         `cmd:"" help:"Take jobs over from elsewhere."`
 	Executions  executionsCmd     `cmd:"" help:"Show what became of a job's occurrences."`
 	Occurrences occurrencesCmd    `cmd:"" help:"Account for each instant that a job's schedule names."`
 	Operations  operationsCmd     `cmd:"" help:"Look at backfills and replays, pause and cancel them."`

@@ -224,7 +224,7 @@ func (w *Watchdog) judgeAside(ctx context.Context, l *look, d incidents.Deadline
 	for _, at := range slices.Clone(line.Aside[:min(len(line.Aside), asideAtOnce)]) {
 		p, ok := l.placeOf(d, at)
 		v := verdict{kind: excused}
-		if ok {
+		if ok && p.named(d) {
 			var err error
 			if v, err = w.weigh(ctx, l.job, &p, d); ctx.Err() != nil {
 				return err

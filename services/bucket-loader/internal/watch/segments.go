@@ -127,14 +127,21 @@ func (l *look) placeOf(d incidents.Deadline, at time.Time) (p place, ok bool) {
 	return p, false
 }
 
+// named reports whether its definition names an occurrence, with such a deadline: an update that came into the row long after it was made need not name
+// what the definition before named.
+func (p *place) named(d incidents.Deadline) bool {
+	at, ok := p.Plan.First(p.at)
+	return ok && at.Equal(p.at) && d.Of(p.Def) > 0
+}
+
 // wasJudged reports whether an occurrence was held against such a deadline before, as an earlier definition named it: an update that came into the
 // row long after it was made reaches back to what was due meanwhile, when nobody had been promised what it says.
 func (l *look) wasJudged(p *place, d incidents.Deadline) bool {
 	return slices.ContainsFunc(l.segments, func(s *segment) bool {
-		if s.Def.ID >= p.Def.ID || d.Of(s.Def) == 0 || p.at.Before(s.Def.EffectiveAt) || !p.at.Before(l.lines[d].Until[s.Def.ID]) {
+		if s.Def.ID >= p.Def.ID || p.at.Before(s.Def.EffectiveAt) || !p.at.Before(l.lines[d].Until[s.Def.ID]) {
 			return false
 		}
-		at, ok := s.Plan.First(p.at)
-		return ok && at.Equal(p.at)
+		before := s.place(d, p.at)
+		return before.named(d)
 	})
 }

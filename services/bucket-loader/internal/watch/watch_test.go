@@ -601,6 +601,58 @@ func TestASlowUpdateThatAnotherFollowsDoesNotTellTheSameTwice(t *testing.T) {
 	}
 }
 
+// Of two occurrences nothing can be told while Redis is away. When they are looked at again, the row has an update that was made before they were due.
+func TestWhatIsLookedAtAgainIsHeldAgainstTheDefinitionThatNamesIt(t *testing.T) {
+	const all = 6
+	for name, c := range map[string]struct {
+		change func(j *job.Job)
+		// another: one more update followed, since the lists were read too.
+		another bool
+		missed  int
+	}{
+		"with another update":      {func(*job.Job) {}, true, 3},
+		"without such a deadline":  {func(j *job.Job) { j.Definition.Deadlines = job.Deadlines{FinishWithin: time.Hour} }, false, 1},
+		"without such occurrences": {func(j *job.Job) { j.Definition.Schedule.Every = time.Hour }, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.Relist = time.Minute
+				j := f.create(startOnly)
+				instants := *j
+				for n := 1; n < all; n++ {
+					f.succeed(j, n)
+				}
+				f.until(nth(j, all).Add(8 * time.Second)) // an incident has begun with the last
+				made := job.Instant(time.Now())
+				f.hands.away = true
+				f.until(nth(j, all+2).Add(8 * time.Second))
+				if aside := f.jobs[j.ID].lines[incidents.StartWithin].Aside; len(aside) != 2 {
+					t.Fatalf("%v are to be looked at again", aside)
+				}
+				f.redefine(j, func() {
+					j.Definition.ID, j.Definition.EffectiveAt = job.DefinitionPrefix+ulid.MustNew(ulid.Timestamp(made), ulid.DefaultEntropy()).String(), made
+					c.change(j)
+				})
+				if c.another {
+					f.redefine(j, func() {})
+				}
+				f.hands.away = false
+				for n := all + 3; n <= 3*all; n++ {
+					f.succeed(&instants, n)
+				}
+				if w := time.Until(f.relist); w < 15*time.Second {
+					t.Fatalf("the lists are read in %s", w)
+				}
+				f.until(nth(&instants, 3*all))
+				if i := f.one(); i.Missed != c.missed || !i.First.Equal(nth(&instants, all)) || !i.Last.Equal(nth(&instants, all+c.missed-1)) {
+					t.Errorf("%+v", i)
+				}
+			})
+		})
+	}
+}
+
 // A job was forgotten after its last occurrence, and an update is listed and takes its time to come into the row.
 func TestWhatIsOverIsNotJudgedAgainWhileAnUpdateIsOnItsWay(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
