@@ -57,7 +57,7 @@ const (
 	MaxQueueBytes = 249
 	MaxGroupBytes = 128
 	// MaxAttributes is how many headers a message on a queue of SQS may have besides those of Minutehand: SQS allows ten in all.
-	MaxAttributes = 3
+	MaxAttributes = 2
 )
 
 // MaxConnections bounds the connections of a tenant.

@@ -42,6 +42,8 @@ type Config struct {
 	Partitions int
 	// Memory is how much the process may use, at least 512 MiB.
 	Memory Memory
+	// BrokerConnections bounds the connections to brokers of tenants.
+	BrokerConnections int
 	// StoreFiles is roughly how many files the store keeps open; 0 means 1000.
 	StoreFiles int
 
@@ -59,7 +61,7 @@ func DefaultConfig(dir string) Config {
 	audit.CloseBytes = 8 << 20           // four buffers of it share this process's memory with everything else
 	audit.Linger = 20 * time.Millisecond // this store has no use for larger batches, and who tries it looks at once
 	return Config{
-		Dir: dir, Memory: MachineMemory(), API: jobapi.DefaultConfig(), Loader: bucketloader.DefaultConfig(), Worker: schedulerworker.DefaultConfig(),
+		Dir: dir, Memory: MachineMemory(), BrokerConnections: 128, API: jobapi.DefaultConfig(), Loader: bucketloader.DefaultConfig(), Worker: schedulerworker.DefaultConfig(),
 		Executor: executor.DefaultConfig(), Settler: retrymanager.DefaultConfig(), Auditor: audit,
 	}
 }
@@ -67,7 +69,9 @@ func DefaultConfig(dir string) Config {
 // Within keeps files and connections within what the process may have open, and calls within its memory.
 func (c *Config) Within(s descriptors.Share) {
 	c.StoreFiles, c.API.MaxConnections = s.Store, min(c.API.MaxConnections, s.Clients)
-	c.Executor.Within(s.Calls, int64(c.Memory))
+	brokers, calls := messengers.Share(s.Calls)
+	c.BrokerConnections = brokers
+	c.Executor.Within(calls, int64(c.Memory))
 }
 
 // Outside is what the process provides to the platform.
@@ -160,7 +164,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 		Archive: a.Archive, Board: a.Board, Transport: out.Transport, Messengers: out.Messengers,
 	}
 	if ports.Messengers == nil {
-		ports.Messengers = messengers.All(egress.Dialer(cfg.Executor.AllowPrivateTargets).DialContext)
+		ports.Messengers = messengers.All(egress.Dialer(cfg.Executor.AllowPrivateTargets).DialContext, cfg.BrokerConnections)
 	}
 	around := assembly.Surroundings{Logger: out.Logger, Metrics: out.Metrics, Nap: out.Nap}
 	cfg.Loader.Partitions = p.db.Partitions()

@@ -12,15 +12,18 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/messaging"
+	"github.com/minutehand/minutehand/libs/run"
 )
 
 const (
-	// maxSenders bounds the connections of tenants that are known, and so those that are open.
-	maxSenders = 256
-	// freshFor is how long a connection is used without its row being read again.
-	freshFor = 5 * time.Second
-	// readLimit bounds the reading of a row.
-	readLimit = 5 * time.Second
+	// maxSenders bounds the connections that are known, and so those that are open; maxOfTenant those of one tenant.
+	maxSenders, maxOfTenant = 256, maxSenders / 8
+	// freshFor is how long a connection is used without its row being read again, unusedFor how long it is kept open without being used.
+	freshFor, unusedFor = 5 * time.Second, time.Minute
+	// readLimit bounds the reading of a row. A connection that is open is waited for no longer than readPatience.
+	readLimit, readPatience = 5 * time.Second, 250 * time.Millisecond
+	// crowdedPause is how long a call waits before it looks for room again.
+	crowdedPause = 100 * time.Millisecond
 )
 
 // messages calls targets that are topics and queues, over the connections of their tenants.
@@ -32,6 +35,9 @@ type messages struct {
 
 	mu    sync.Mutex
 	slots map[slotKey]*slot
+	// reading is the context of what is read; over ends it.
+	reading context.Context //nolint:containedctx // reads outlive the calls that wait for them
+	over    context.CancelFunc
 	// helpers read rows and close connections.
 	helpers sync.WaitGroup
 }
@@ -63,11 +69,17 @@ type sender struct {
 	retired bool
 }
 
-// errCrowded means that all connections that may be open are in use.
-var errCrowded = errors.New("too many connections are in use")
+var (
+	// errCrowded means that all connections that may be open are in use.
+	errCrowded = errors.New("too many connections are in use")
+	// errOver means that the executor has stopped.
+	errOver = errors.New("the executor has stopped")
+)
 
 func newMessages(settings messaging.Settings, open map[string]messaging.Open, c clock.Clock) *messages {
-	return &messages{settings: settings, open: open, clock: c, slots: map[slotKey]*slot{}}
+	m := &messages{settings: settings, open: open, clock: c, slots: map[slotKey]*slot{}}
+	m.reading, m.over = context.WithCancel(context.Background())
+	return m
 }
 
 // call sends one message, for as long as ctx lasts, and returns how that ended.
@@ -85,7 +97,11 @@ func (m *messages) call(ctx context.Context, f *job.Fire, fence job.Fence) job.O
 		}
 		var receipt []byte
 		if receipt, err = s.Send(ctx, message(ctx, f, fence)); err == nil {
-			return job.Outcome{Kind: job.OutcomeSucceeded, ResponseBody: receipt, ResponseBytes: int64(len(receipt))}
+			o := job.Outcome{Kind: job.OutcomeSucceeded, ResponseBody: receipt, ResponseBytes: int64(len(receipt))}
+			if len(receipt) > job.MaxResponseBytes {
+				o.ResponseBody, o.ResponseTruncated = receipt[:job.MaxResponseBytes], true
+			}
+			return o
 		}
 	}
 	var refusal *messaging.Refusal
@@ -97,20 +113,32 @@ func (m *messages) call(ctx context.Context, f *job.Fire, fence job.Fence) job.O
 	case errors.Is(err, errCrowded):
 		return job.Outcome{Kind: job.OutcomeFailed, Retryable: true, Error: "this executor has no room for another connection"}
 	}
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		ctx = context.WithoutCancel(ctx) // a driver that tries again to the end says why it did
+	}
 	return failure(ctx, err)
 }
 
-// acquire returns the sender of a connection, which must be released. A row that cannot be read again is used as it was.
+// acquire returns the sender of a connection, which must be released. A row that cannot be read again is used as it was. Where too many
+// connections are in use it waits for one of them.
 func (m *messages) acquire(ctx context.Context, k slotKey) (*sender, error) {
+	for {
+		s, err := m.tryAcquire(ctx, k)
+		if !errors.Is(err, errCrowded) {
+			return s, err
+		}
+		if run.Sleep(ctx, crowdedPause) != nil {
+			return nil, err
+		}
+	}
+}
+
+func (m *messages) tryAcquire(ctx context.Context, k slotKey) (*sender, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at := m.slots[k]
-	if at == nil {
-		if len(m.slots) >= maxSenders && !m.driveOut() {
-			return nil, errCrowded
-		}
-		at = &slot{}
-		m.slots[k] = at
+	at, err := m.slot(k)
+	if err != nil {
+		return nil, err
 	}
 	at.users++
 	if age := m.clock.Since(at.readAt); age >= freshFor || age < 0 { // the clock may have been set back
@@ -118,27 +146,64 @@ func (m *messages) acquire(ctx context.Context, k slotKey) (*sender, error) {
 			at.reading = make(chan struct{})
 			m.helpers.Go(func() { m.read(k, at) })
 		}
-		reading := at.reading
-		m.mu.Unlock()
-		var err error
-		select {
-		case <-reading:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		m.mu.Lock()
-		if err != nil {
+		if err := m.await(ctx, at.reading, at.current != nil); err != nil {
 			at.users--
 			return nil, err
 		}
 	}
-	if at.current == nil {
+	switch {
+	case m.reading.Err() != nil:
+		at.users--
+		return nil, errOver
+	case at.current == nil:
 		at.users--
 		return nil, at.err
 	}
 	at.usedAt = m.clock.Now()
 	at.current.users++
 	return at.current, nil
+}
+
+// slot returns the slot of a connection, for which it makes room.
+func (m *messages) slot(k slotKey) (*slot, error) {
+	if m.reading.Err() != nil {
+		return nil, errOver
+	}
+	if at := m.slots[k]; at != nil {
+		return at, nil
+	}
+	own := 0
+	for other := range m.slots {
+		if other.tenant == k.tenant {
+			own++
+		}
+	}
+	if own >= maxOfTenant && !m.driveOut(func(other slotKey) bool { return other.tenant == k.tenant }) ||
+		len(m.slots) >= maxSenders && !m.driveOut(func(slotKey) bool { return true }) {
+		return nil, errCrowded
+	}
+	at := &slot{usedAt: m.clock.Now()}
+	m.slots[k] = at
+	return at, nil
+}
+
+// await lets go of the mutex until a row was read; not for long, if there is a connection without.
+func (m *messages) await(ctx context.Context, read <-chan struct{}, open bool) error {
+	m.mu.Unlock()
+	defer m.mu.Lock()
+	var enough <-chan time.Time
+	if open {
+		t := time.NewTimer(readPatience)
+		defer t.Stop()
+		enough = t.C
+	}
+	select {
+	case <-read:
+	case <-enough:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
 }
 
 func (m *messages) release(s *sender) {
@@ -156,12 +221,12 @@ func (m *messages) closeUnused(s *sender) {
 	}
 }
 
-// driveOut makes room by closing the connection that was used longest ago, if there is one that nobody uses.
-func (m *messages) driveOut() bool {
+// driveOut makes room by closing the connection that was used longest ago of those that may go, if there is one that nobody uses.
+func (m *messages) driveOut(may func(k slotKey) bool) bool {
 	var oldest slotKey
 	found := false
 	for k, at := range m.slots {
-		if at.users == 0 && at.reading == nil && (!found || at.usedAt.Before(m.slots[oldest].usedAt)) {
+		if may(k) && at.users == 0 && at.reading == nil && (!found || at.usedAt.Before(m.slots[oldest].usedAt)) {
 			oldest, found = k, true
 		}
 	}
@@ -183,7 +248,7 @@ func (m *messages) replace(at *slot, s *sender) {
 
 // read reads the row of a connection, and opens the connection if the row is another one than before.
 func (m *messages) read(k slotKey, at *slot) {
-	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
+	ctx, cancel := context.WithTimeout(m.reading, readLimit)
 	defer cancel()
 	asked := m.clock.Now()
 	_, set, err := messaging.Read(ctx, m.settings, k.tenant)
@@ -193,9 +258,12 @@ func (m *messages) read(k slotKey, at *slot) {
 		close(at.reading)
 		at.reading = nil
 	}()
+	if m.reading.Err() != nil {
+		return
+	}
 	if err != nil {
 		if at.err = err; at.current != nil {
-			at.readAt = asked
+			at.readAt = m.clock.Now()
 		}
 		return
 	}
@@ -229,11 +297,33 @@ func (m *messages) opened(row *messaging.Connection) (messaging.Sender, error) {
 	return s, nil
 }
 
-// close closes all connections, when nothing is sent any more.
+// tidyLoop closes what nobody has used for a while, until ctx ends: a broker is not to see a password long after it was replaced.
+func (m *messages) tidyLoop(ctx context.Context) {
+	for run.Sleep(ctx, unusedFor/2) == nil {
+		m.tidy()
+	}
+}
+
+func (m *messages) tidy() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k, at := range m.slots {
+		if at.users == 0 && at.reading == nil && m.clock.Since(at.usedAt) >= unusedFor {
+			m.replace(at, nil)
+			delete(m.slots, k)
+		}
+	}
+}
+
+// close closes all connections. Nothing is sent any more; a call that is still under way fails.
 func (m *messages) close() {
 	m.mu.Lock()
+	m.over()
 	for _, at := range m.slots {
-		m.replace(at, nil)
+		if at.current != nil {
+			m.helpers.Go(at.current.Close)
+			at.current.retired = false // it is closed, whoever leaves it
+		}
 	}
 	clear(m.slots)
 	m.mu.Unlock()
@@ -262,6 +352,9 @@ func message(ctx context.Context, f *job.Fire, fence job.Fence) *messaging.Messa
 		"Traceparent":              traceparent(ctx, f),
 	} {
 		m.Headers[name] = value
+	}
+	if f.Note != nil && f.Note.Hops > 0 {
+		m.Headers["Minutehand-Hops"] = strconv.Itoa(f.Note.Hops)
 	}
 	if f.Target.KeyTemplate != "" {
 		m.Headers["Idempotency-Key"] = f.Target.IdempotencyKey(&f.Entry)

@@ -28,9 +28,17 @@ type broker struct {
 	open, opened int
 	sent         []*messaging.Message
 	hold         chan struct{} // until it is closed, nothing is answered
+	hangs        bool          // nothing is read of the connections
 }
 
-func (b *broker) Setting(_ context.Context, name string) ([]byte, error) {
+func (b *broker) Setting(ctx context.Context, name string) ([]byte, error) {
+	b.mu.Lock()
+	hangs := b.hangs
+	b.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.reads++; b.err != nil {
@@ -162,14 +170,15 @@ func TestAMessageThatIsNotTakenIsAnOutcomeWithTheReason(t *testing.T) {
 		retryable bool
 		says      string
 	}{
-		"refused":             {t.Context(), toQueue(0, job.TargetKafka, "orders"), &messaging.Refusal{Reason: "it is full"}, job.OutcomeFailed, true, "it is full"},
-		"refused for good":    {t.Context(), toQueue(0, job.TargetKafka, "orders"), &messaging.Refusal{Permanent: true, Reason: "too large"}, job.OutcomeFailed, false, "too large"},
-		"no connection":       {t.Context(), toQueue(0, job.TargetKafka, "orders"), syscall.ECONNREFUSED, job.OutcomeFailed, true, "refused the connection"},
-		"the timeout is over": {ended, toQueue(0, job.TargetKafka, "orders"), context.DeadlineExceeded, job.OutcomeTimedOut, true, "timeout"},
-		"it was deleted":      {t.Context(), toQueue(0, job.TargetKafka, "nobody"), nil, job.OutcomeFailed, true, "no connection nobody"},
-		"of another tenant":   {t.Context(), toQueue(1, job.TargetKafka, "orders"), nil, job.OutcomeFailed, true, "no connection orders"},
-		"of another kind":     {t.Context(), toQueue(0, job.TargetSQS, "orders"), nil, job.OutcomeFailed, false, "kafka"},
-		"of a later release":  {t.Context(), toQueue(0, "pulsar", "orders"), nil, job.OutcomeFailed, true, "pulsar"},
+		"refused":                  {t.Context(), toQueue(0, job.TargetKafka, "orders"), &messaging.Refusal{Reason: "it is full"}, job.OutcomeFailed, true, "it is full"},
+		"refused for good":         {t.Context(), toQueue(0, job.TargetKafka, "orders"), &messaging.Refusal{Permanent: true, Reason: "too large"}, job.OutcomeFailed, false, "too large"},
+		"no connection":            {t.Context(), toQueue(0, job.TargetKafka, "orders"), syscall.ECONNREFUSED, job.OutcomeFailed, true, "refused the connection"},
+		"no connection to the end": {ended, toQueue(0, job.TargetKafka, "orders"), syscall.ECONNREFUSED, job.OutcomeFailed, true, "refused the connection"},
+		"the timeout is over":      {ended, toQueue(0, job.TargetKafka, "orders"), context.DeadlineExceeded, job.OutcomeTimedOut, true, "timeout"},
+		"it was deleted":           {t.Context(), toQueue(0, job.TargetKafka, "nobody"), nil, job.OutcomeFailed, true, "no connection nobody"},
+		"of another tenant":        {t.Context(), toQueue(1, job.TargetKafka, "orders"), nil, job.OutcomeFailed, true, "no connection orders"},
+		"of another kind":          {t.Context(), toQueue(0, job.TargetSQS, "orders"), nil, job.OutcomeFailed, false, "kafka"},
+		"of a later release":       {t.Context(), toQueue(0, "pulsar", "orders"), nil, job.OutcomeFailed, true, "pulsar"},
 	} {
 		b.refuse = c.refuse
 		if o := m.call(c.ctx, c.f, job.Fence{}); o.Kind != c.kind || o.Retryable != c.retryable || !strings.Contains(o.Error, c.says) {
@@ -282,10 +291,126 @@ func TestAFewConnectionsAreOpenAtATime(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Second)
-		if o := m.call(t.Context(), toQueue(maxSenders, job.TargetKafka, fmt.Sprint("c", maxSenders)), job.Fence{}); o.Kind != job.OutcomeFailed || !o.Retryable {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if o := m.call(ctx, toQueue(maxSenders, job.TargetKafka, fmt.Sprint("c", maxSenders)), job.Fence{}); o.Kind != job.OutcomeFailed || !o.Retryable || !strings.Contains(o.Error, "no room") {
 			t.Errorf("one more: %+v", o)
+		}
+		wg.Go(func() { // it waits for room
+			if o := m.call(t.Context(), toQueue(maxSenders, job.TargetKafka, fmt.Sprint("c", maxSenders)), job.Fence{}); o.Kind != job.OutcomeSucceeded {
+				t.Errorf("one more, later: %+v", o)
+			}
+		})
+		time.Sleep(time.Second)
+		close(b.hold)
+		wg.Wait()
+	})
+}
+
+// holdAll lets a call of each of n connections of a tenant hang.
+func (b *broker) holdAll(t *testing.T, m *messages, of job.Tenant, n int, wg *sync.WaitGroup) {
+	t.Helper()
+	for i := range n {
+		c := kafkaTo("a:1")
+		c.Name = fmt.Sprint("c", i)
+		b.put(of, c)
+		wg.Go(func() { m.call(t.Context(), toQueue(of, job.TargetKafka, c.Name), job.Fence{}) })
+	}
+	time.Sleep(time.Second)
+}
+
+func TestATenantWhoseConnectionsHangLeavesRoomToOthers(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := &broker{hold: make(chan struct{})}
+		m := b.messages()
+		var wg sync.WaitGroup
+		b.holdAll(t, m, 7, messaging.MaxConnections, &wg)
+		if now, _ := b.isOpen(); now != maxOfTenant {
+			t.Errorf("%d are open", now)
+		}
+		b.put(0, kafkaTo("a:1"))
+		b.mu.Lock()
+		hung := b.hold
+		b.hold = nil
+		b.mu.Unlock()
+		if o := m.call(t.Context(), toQueue(0, job.TargetKafka, "orders"), job.Fence{}); o.Kind != job.OutcomeSucceeded {
+			t.Errorf("%+v", o)
+		}
+		close(hung)
+		wg.Wait()
+	})
+}
+
+func TestStoreThatHangsHoldsUpNoMessage(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := &broker{}
+		b.put(0, kafkaTo("a:1"))
+		m := b.messages()
+		m.call(t.Context(), toQueue(0, job.TargetKafka, "orders"), job.Fence{})
+		b.mu.Lock()
+		b.hangs = true
+		b.mu.Unlock()
+		for range 100 {
+			time.Sleep(time.Second)
+			began := time.Now()
+			if o := m.call(t.Context(), toQueue(0, job.TargetKafka, "orders"), job.Fence{}); o.Kind != job.OutcomeSucceeded || time.Since(began) > readPatience {
+				t.Fatalf("%+v after %s", o, time.Since(began))
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if o := m.call(ctx, toQueue(0, job.TargetKafka, "another"), job.Fence{}); o.Kind != job.OutcomeTimedOut {
+			t.Errorf("one that is not known: %+v", o)
+		}
+		m.close()
+	})
+}
+
+// A broker is not to see a password long after it was replaced.
+func TestConnectionThatNobodyUsesIsClosed(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := &broker{}
+		b.put(0, kafkaTo("a:1"))
+		m := b.messages()
+		ctx, stop := context.WithCancel(t.Context())
+		var tidying sync.WaitGroup
+		tidying.Go(func() { m.tidyLoop(ctx) })
+		for range 10 {
+			m.call(t.Context(), toQueue(0, job.TargetKafka, "orders"), job.Fence{})
+			time.Sleep(unusedFor / 2)
+		}
+		if now, ever := b.isOpen(); now != 1 || ever != 1 {
+			t.Errorf("in use: %d are open of %d", now, ever)
+		}
+		time.Sleep(2 * unusedFor)
+		if now, _ := b.isOpen(); now != 0 {
+			t.Errorf("%d are open", now)
+		}
+		stop()
+		tidying.Wait()
+	})
+}
+
+// A call may outlast the drain of a stop.
+func TestACallThatOutlastsTheExecutorFails(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := &broker{hold: make(chan struct{})}
+		b.put(0, kafkaTo("a:1"))
+		m := b.messages()
+		var wg sync.WaitGroup
+		wg.Go(func() { m.call(t.Context(), toQueue(0, job.TargetKafka, "orders"), job.Fence{}) })
+		time.Sleep(time.Second)
+		m.close()
+		if now, _ := b.isOpen(); now != 0 {
+			t.Errorf("%d are open", now)
+		}
+		if o := m.call(t.Context(), toQueue(0, job.TargetKafka, "orders"), job.Fence{}); o.Kind != job.OutcomeFailed || !o.Retryable {
+			t.Errorf("a further one: %+v", o)
 		}
 		close(b.hold)
 		wg.Wait()
+		if now, _ := b.isOpen(); now != 0 {
+			t.Errorf("%d are open: it was closed twice", now)
+		}
 	})
 }

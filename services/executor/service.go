@@ -213,6 +213,7 @@ func (s *Service) Run(ctx context.Context) error {
 	helpers.Go(func() { s.delayLoop(ctx, work) })
 	helpers.Go(func() { s.deferLoop(ctx, work) })
 	helpers.Go(func() { s.reportLoop(ctx) })
+	helpers.Go(func() { s.messages.tidyLoop(ctx) })
 	var committing sync.WaitGroup
 	committing.Go(func() { s.commitLoop(ctx) })
 	ended := make(chan struct{})

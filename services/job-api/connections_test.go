@@ -136,7 +136,7 @@ func TestTargetsOfOneKindHaveNoMembersOfAnother(t *testing.T) {
 		{"/target/queue", "required", swap(sqsJob, `"queue":"runs.fifo",`, "")},
 		{"/target/group", "conflict", swap(sqsJob, "runs.fifo", "runs")},
 		{"/target/body", "required", swap(sqsJob, `,"body":{"a":1}`, "")},
-		{"/target/headers", "too-many", swap(sqsJob, `{"a":"b"}`, `{"a":"b","c":"d","e":"f","g":"h"}`)},
+		{"/target/headers", "too-many", swap(sqsJob, `{"a":"b"}`, `{"a":"b","c":"d","e":"f"}`)},
 		{"/target/headers", "attribute-name", swap(sqsJob, `{"a":"b"}`, `{"a!":"b"}`)},
 		{"/target/headers", "attribute-name", swap(sqsJob, `{"a":"b"}`, `{"AWS.a":"b"}`)},
 		{"/target/headers", "required", swap(sqsJob, `{"a":"b"}`, `{"a":""}`)},

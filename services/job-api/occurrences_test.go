@@ -301,6 +301,27 @@ func TestAccountKnowsOfWhatIsDecidedBeforeItIsOnRecord(t *testing.T) {
 	})
 }
 
+// A resume, and the run that its definition skipped, come on record after the job's row was read: by that row the instants are paused, and
+// the run has others. (Seed 710055 of the simulation.)
+func TestAccountDoesNotTakeTheRunOfAnotherDefinitionForItsOwn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		time.Sleep(89 * time.Second) // 1:30
+		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeSucceeded})
+		a.answer(http.StatusOK, http.MethodPost, "/jobs/"+a.id+"/pause", "")
+		time.Sleep(4 * time.Minute) // 5:30
+		first := a.entry(2)
+		first.DefinitionID = job.NextDefinitionID(first.DefinitionID, first.DefinitionID)
+		r := job.SkippedRange{From: a.at(2).Add(-10 * time.Second), To: a.at(5).Add(-10 * time.Second), Count: 4}
+		e := job.SkippedEvent(first, job.TargetRef{}, r, job.DispositionSkippedMissed, time.Now())
+		must(t, a.deps.History.Record(t.Context(), jobstore.Unencoded(&e)))
+		for _, size := range []int{1, 100} {
+			got, _ := a.account("", size)
+			wantAccount(t, got, []string{"5 paused", "4 paused", "3 paused", "2 paused", "1 skipped skipped_missed", "1 succeeded fired 1"})
+		}
+	})
+}
+
 // The row of an occurrence that a stop refused says no more than that it is not called, as if it had been missed. (Seed 20146 of the
 // simulation.)
 func TestAccountDoesNotTakeARefusalForAMissedOccurrence(t *testing.T) {

@@ -225,7 +225,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "an account leaves out what was skipped together", file: "services/job-api/internal/reads/occurrences.go",
-		from: "if x.Skipped != nil && !at.Before(x.Skipped.From) && !at.After(x.Skipped.To) {",
+		from: "if x.Skipped != nil && x.Skipped.definitionID == o.DefinitionID && !at.Before(x.Skipped.From) && !at.After(x.Skipped.To) {",
 		to:   "if x.Skipped != nil && at.Equal(x.Skipped.From) {",
 	},
 	{

@@ -359,7 +359,8 @@ func shellWords(command string) (words []string, err error) {
 			i++
 			word.WriteByte(command[i])
 			any = true
-		case strings.IndexByte("$`", c) >= 0, within == 0 && strings.IndexByte("|&;<>()*?[]{}~#!\n", c) >= 0:
+		case strings.IndexByte("$`", c) >= 0, within == 0 && strings.IndexByte("|&;<>()*[]{}!", c) >= 0, // a ? that matches no file is itself
+			within == 0 && word.Len() == 0 && (c == '~' || c == '#'):
 			return nil, errors.New("it needs a shell")
 		case within == 0 && (c == ' ' || c == '\t'):
 			if any || word.Len() > 0 {

@@ -50,7 +50,7 @@ As cron does, a job lets go what was missed. At the change of daylight saving ti
 
   minutehand import crontab crontab --dry-run --timezone Europe/Berlin
   minutehand import crontab crontab --timezone Europe/Berlin --url https://example.com/run
-  crontab -l | minutehand import crontab -`
+  minutehand import crontab - --dry-run --timezone UTC < crontab     the same from standard input`
 }
 
 // Run implements the command.

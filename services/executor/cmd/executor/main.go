@@ -73,11 +73,12 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	cfg := executor.DefaultConfig()
 	cfg.AllowPrivateTargets, cfg.DrainLimit = s.AllowPrivateTargets, time.Duration(s.DrainLimit)
 	cfg.Name = process.Host()
-	cfg.Within(share.Calls, process.OwnMemory())
+	brokers, calls := messengers.Share(share.Calls)
+	cfg.Within(calls, process.OwnMemory())
 	return executor.New(cfg, executor.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)), Records: m.Records(hot.Records),
 		Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Nap: clock.Nap,
-		Connections: m.Settings(cassandra.NewSettings(store)), Messengers: messengers.All(egress.Dialer(s.AllowPrivateTargets).DialContext),
+		Connections: m.Settings(cassandra.NewSettings(store)), Messengers: messengers.All(egress.Dialer(s.AllowPrivateTargets).DialContext, brokers),
 		Logger: p.Logger, Metrics: p.Metrics,
 	})
 }

@@ -160,7 +160,7 @@ func (l *faultList) sqs(at string, b *target, t *job.Target) {
 	l.add(b.Group == "" || strings.HasSuffix(b.Queue, ".fifo"), at+"/group", "conflict", "A group belongs to a FIFO queue, whose name ends in .fifo.")
 	l.add(len(t.Body) > 0, at+"/body", "required", "SQS takes no message without a body.")
 	l.headers(at, t.Headers)
-	l.add(len(t.Headers) <= messaging.MaxAttributes, at+"/headers", "too-many", "A message has at most three attributes besides those of Minutehand.")
+	l.add(len(t.Headers) <= messaging.MaxAttributes, at+"/headers", "too-many", "A message has at most two attributes besides those of Minutehand.")
 	for name, value := range t.Headers {
 		lower := strings.ToLower(name)
 		l.add(attributeName.MatchString(name) && !strings.HasPrefix(lower, "aws.") && !strings.HasPrefix(lower, "amazon."), at+"/headers", "attribute-name",

@@ -52,6 +52,8 @@ type skippedRun struct {
 	From  time.Time `json:"from"`
 	To    time.Time `json:"to"`
 	Count int       `json:"count"`
+	// definitionID is the definition that names its instants.
+	definitionID string
 }
 
 type attempt struct {
@@ -146,7 +148,7 @@ func newSkipped(e *job.Event) *Execution {
 		ExecutionID: job.ScheduleExecutionID(e.Entry.JobID, e.Skipped.From), JobID: e.Entry.JobID,
 		Trigger: job.TriggerSchedule, NominalAt: e.Skipped.From, ScheduledFor: e.Skipped.From, State: "skipped",
 		Disposition: e.Disposition, Attempts: []attempt{},
-		Skipped: &skippedRun{From: e.Skipped.From, To: e.Skipped.To, Count: e.Skipped.Count},
+		Skipped: &skippedRun{From: e.Skipped.From, To: e.Skipped.To, Count: e.Skipped.Count, definitionID: e.Entry.DefinitionID},
 	}
 }
 

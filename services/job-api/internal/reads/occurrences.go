@@ -304,7 +304,7 @@ func (a *account) page(ctx context.Context, pos time.Time) (items []*Occurrence,
 			break
 		}
 		o := &Occurrence{}
-		switch run := covering(list, at); {
+		switch {
 		case len(list) > 0 && !list[0].NominalAt.Before(a.from) && !list[0].NominalAt.Before(at):
 			pos = list[0].NominalAt
 			a.ofRecord(o, list, at)
@@ -316,7 +316,7 @@ func (a *account) page(ctx context.Context, pos time.Time) (items []*Occurrence,
 		default:
 			pos = at
 			a.put(o, at)
-			if run != nil {
+			if run := covering(list, o); run != nil {
 				o.State, o.Disposition = run.State, run.Disposition
 			}
 		}
@@ -325,10 +325,12 @@ func (a *account) page(ctx context.Context, pos time.Time) (items []*Occurrence,
 	return items, pos, a.explain(ctx, items)
 }
 
-// covering returns the run of skipped instants to which an instant belongs; nil if there is none.
-func covering(list []*Execution, at time.Time) *Execution {
+// covering returns the run of skipped instants to which an occurrence belongs; nil if there is none. A run holds the instants that its own
+// definition names, and may lie over others: with a resume began a definition that the row which was read does not have yet.
+func covering(list []*Execution, o *Occurrence) *Execution {
+	at := o.NominalAt
 	for _, x := range list {
-		if x.Skipped != nil && !at.Before(x.Skipped.From) && !at.After(x.Skipped.To) {
+		if x.Skipped != nil && x.Skipped.definitionID == o.DefinitionID && !at.Before(x.Skipped.From) && !at.After(x.Skipped.To) {
 			return x
 		}
 	}

@@ -154,7 +154,7 @@ func (a *account) mayBeRefused(d *job.Decision) bool {
 // decided notes the run of instants that a decision on an entry skips. The event that tells of it may not be on record yet.
 func (a *account) decided(row *job.PendingRow) {
 	if d := row.Decision; d != nil && d.Skipped != nil {
-		run := &skippedRun{From: d.Skipped.From, To: d.Skipped.To, Count: d.Skipped.Count}
+		run := &skippedRun{From: d.Skipped.From, To: d.Skipped.To, Count: d.Skipped.Count, definitionID: row.DefinitionID}
 		a.runs = append(a.runs, &Execution{NominalAt: run.From, State: "skipped", Disposition: d.Disposition, Skipped: run})
 	}
 }
@@ -231,7 +231,7 @@ func (a *account) find(ctx context.Context, lost, putOff []*Occurrence) error {
 		}
 	}
 	for _, o := range putOff {
-		if run := covering(a.runs, o.NominalAt); run != nil {
+		if run := covering(a.runs, o); run != nil {
 			o.State, o.Disposition, o.Reason = run.State, run.Disposition, ""
 		}
 	}
@@ -247,7 +247,7 @@ func (a *account) find(ctx context.Context, lost, putOff []*Occurrence) error {
 	if err == nil {
 		w.note(a, &row)
 	}
-	if slices.ContainsFunc(lost, func(o *Occurrence) bool { return !w.follows(o) && covering(a.runs, o.NominalAt) == nil }) {
+	if slices.ContainsFunc(lost, func(o *Occurrence) bool { return !w.follows(o) && covering(a.runs, o) == nil }) {
 		if err := a.search(ctx, first, &w); err != nil {
 			return err
 		}
@@ -255,7 +255,7 @@ func (a *account) find(ctx context.Context, lost, putOff []*Occurrence) error {
 	for _, o := range lost {
 		id := job.ScheduleExecutionID(a.j.ID, o.NominalAt)
 		reason, waits := w.at[id]
-		switch run := covering(a.runs, o.NominalAt); {
+		switch run := covering(a.runs, o); {
 		case run != nil:
 			o.State, o.Disposition = run.State, run.Disposition
 		case waits:

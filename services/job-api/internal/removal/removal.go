@@ -335,8 +335,13 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	if err := (forecast.Store{Lists: r.Settings}).Forget(ctx, t.Number); err != nil {
 		return err
 	}
-	if err := r.forgetConnections(ctx, t.Number); err != nil {
+	told, err := r.forgetConnections(ctx, t.Number)
+	if err != nil {
 		return err
+	}
+	if !told {
+		m.GoesOnAt = job.Instant(r.Clock.Now().Add(untold))
+		return nil
 	}
 	err = (&operations.Store{Settings: r.Settings, Recorder: r.Change.Recorder}).Forget(ctx, t.Number)
 	if errors.Is(err, jobchange.ErrUntold) {
@@ -353,19 +358,19 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	return nil
 }
 
-// forgetConnections removes a tenant's connections. Nobody is let in any more who could change them.
-func (r *Removal) forgetConnections(ctx context.Context, n job.Tenant) error {
+// forgetConnections removes a tenant's connections, once it is known how they changed. Nobody is let in any more who could change them.
+func (r *Removal) forgetConnections(ctx context.Context, n job.Tenant) (told bool, err error) {
 	for {
-		old, err := r.Settings.Setting(ctx, messaging.SettingOf(n))
-		if err == nil && old != nil {
-			if err = r.Settings.SwapSetting(ctx, messaging.SettingOf(n), old, nil); errors.Is(err, jobstore.ErrConflict) && ctx.Err() == nil {
-				continue // a request that was slow
-			}
+		old, set, err := messaging.Read(ctx, r.Settings, n)
+		if err != nil || old == nil {
+			return err == nil, err
 		}
-		if err != nil {
-			return fmt.Errorf("remove the connections of tenant %s: %w", n, err)
+		if told, err := r.Change.Published(ctx, job.SettingsOf(n), set.Changes); err != nil || !told {
+			return false, err
 		}
-		return nil
+		if err = r.Settings.SwapSetting(ctx, messaging.SettingOf(n), old, nil); !errors.Is(err, jobstore.ErrConflict) || ctx.Err() != nil {
+			return err == nil, err
+		}
 	}
 }
 
