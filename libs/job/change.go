@@ -131,6 +131,9 @@ func SettingsOf(t Tenant) string { return settingsID(uint64(t)) }
 // and what it holds.
 func InstallationSettings() string { return settingsID(1 << 32) }
 
+// OfSettings reports whether an id stands in the place of a job's for the changes of settings.
+func OfSettings(id string) bool { return strings.HasPrefix(id, JobPrefix+"0000000000") }
+
 func settingsID(n uint64) string {
 	var id ulid.ULID
 	binary.BigEndian.PutUint64(id[8:], n)

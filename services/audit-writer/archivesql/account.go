@@ -222,7 +222,7 @@ func (b *Account) event(ctx context.Context, v []any) error {
 			return b.insert(ctx, "INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", id, first, last)
 		}
 	case job.EventChange:
-		if strings.HasPrefix(id, job.JobPrefix) {
+		if strings.HasPrefix(id, job.JobPrefix) && !job.OfSettings(id) {
 			return b.insert(ctx, "INSERT INTO changed VALUES (?, ?, ?) ON CONFLICT (job) DO UPDATE SET removed = max(removed, excluded.removed)",
 				id, tenant, text(8) == removes)
 		}

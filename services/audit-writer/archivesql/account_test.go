@@ -10,6 +10,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/services/audit-writer/archivesql"
 )
 
@@ -54,6 +55,7 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 			change("default", "job_lost", "createJobs"), attempt("default", "job_lost", 0, 1),
 			change("default", "job_gone", "createJob"), attempt("default", "job_gone", 0, 1), change("default", "job_gone", "deleteJob"),
 			change("7", "job_other", "createJob"), attempt("7", "job_other", 0, 1),
+			change("default", job.SettingsOf(job.DefaultTenant), "putConnection"), // of no job
 			attempt("default", "job_a", 8, 1), attempt("default", "job_a", 12, 1), attempt("default", "job_a", 13, 2),
 		},
 	}
@@ -100,7 +102,7 @@ func TestAccountAndArchiveNameWhatTheOtherHasNot(t *testing.T) {
 		if err := b.Differences(t.Context(), func(d archivesql.Difference) error { got = append(got, d); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if b.Objects != 2 || b.Events != 21 {
+		if b.Objects != 2 || b.Events != 22 {
 			t.Errorf("%d events in %d objects", b.Events, b.Objects)
 		}
 		return got
