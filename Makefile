@@ -110,7 +110,7 @@ unit: ## the tests of libs and services, with the race detector
 
 .PHONY: e2e
 e2e: ## one process end to end, in bubbles and as a binary that is killed, with the race detector
-	@go test -race -count=1 -p 1 -timeout 25m $$(go list ./loadtest/... | grep -v /loadtest/sim$$)
+	@go test -race -count=1 -p 1 -timeout 30m $$(go list ./loadtest/... | grep -v /loadtest/sim$$)
 
 # What takes long, in stages of at most 25 minutes, but for the soak. The seeds of the simulation rotate with the commit.
 RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \

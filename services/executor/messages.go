@@ -187,7 +187,7 @@ func (m *messages) slot(k slotKey) (*slot, error) {
 	return at, nil
 }
 
-// await lets go of the mutex until a row was read; not for long, if there is a connection without.
+// await unlocks the mutex while it waits until a row was read. If a connection is open, it waits for readPatience only.
 func (m *messages) await(ctx context.Context, read <-chan struct{}, open bool) error {
 	m.mu.Unlock()
 	defer m.mu.Lock()
@@ -297,7 +297,7 @@ func (m *messages) opened(row *messaging.Connection) (messaging.Sender, error) {
 	return s, nil
 }
 
-// tidyLoop closes what nobody has used for a while, until ctx ends: a broker is not to see a password long after it was replaced.
+// tidyLoop closes what nobody has used for a while, until ctx ends: otherwise a broker would still see a password long after it was replaced.
 func (m *messages) tidyLoop(ctx context.Context) {
 	for run.Sleep(ctx, unusedFor/2) == nil {
 		m.tidy()
@@ -322,7 +322,7 @@ func (m *messages) close() {
 	for _, at := range m.slots {
 		if at.current != nil {
 			m.helpers.Go(at.current.Close)
-			at.current.retired = false // it is closed, whoever leaves it
+			at.current.retired = false // it is closed already when its last user releases it
 		}
 	}
 	clear(m.slots)

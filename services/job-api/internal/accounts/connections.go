@@ -235,7 +235,7 @@ func checkKafka(k, former *messaging.Kafka, add func(ok bool, pointer, code, mes
 		k.Mechanism = messaging.MechanismSHA512
 	}
 	if k.Password == hidden {
-		// Whoever may change where a connection leads must not learn its password by that.
+		// Otherwise an admin could send the password, which no answer shows, to an address of their own.
 		same := former != nil && former.Username == k.Username && former.TLS == k.TLS && former.CA == k.CA && former.Mechanism == k.Mechanism &&
 			slices.Equal(former.Brokers, k.Brokers)
 		if add(same, "/kafka/password", "masked", notMasked); same {
