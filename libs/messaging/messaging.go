@@ -51,14 +51,8 @@ type Refusal struct {
 // Error implements error.
 func (r *Refusal) Error() string { return r.Reason }
 
-// Limits of messages.
-const (
-	// MaxQueueBytes bounds the name of a topic or queue, MaxGroupBytes that of a key or group.
-	MaxQueueBytes = 249
-	MaxGroupBytes = 128
-	// MaxAttributes is how many headers a message on a queue of SQS may have besides those of Minutehand: SQS allows ten in all.
-	MaxAttributes = 2
-)
+// MaxAttributes is how many headers a message on a queue of SQS may have besides those of Minutehand: SQS allows ten in all.
+const MaxAttributes = 2
 
 // MaxConnections bounds the connections of a tenant.
 const MaxConnections = 100

@@ -88,8 +88,9 @@ func send(t *testing.T, k *messaging.Kafka, dial messaging.Dial) error {
 	return err
 }
 
-func TestSenderAuthenticatesOverTLS(t *testing.T) {
-	t.Parallel()
+// certified returns what a broker shows, and the authority that issued it, as PEM.
+func certified(t *testing.T) (own *tls.Config, ca string) {
+	t.Helper()
 	a, err := certificatestest.New(t.TempDir(), "ca")
 	if err != nil {
 		t.Fatal(err)
@@ -98,14 +99,20 @@ func TestSenderAuthenticatesOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := certificates.Server(f, slog.New(slog.DiscardHandler))
+	own, err = certificates.Server(f, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ca, err := os.ReadFile(a.File)
+	text, err := os.ReadFile(a.File)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return own, string(text)
+}
+
+func TestSenderAuthenticatesOverTLS(t *testing.T) {
+	t.Parallel()
+	own, ca := certified(t)
 	for _, mechanism := range []string{messaging.MechanismPlain, messaging.MechanismSHA256, messaging.MechanismSHA512} {
 		fake, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.TLS(own), kfake.EnableSASL(), kfake.Superuser(mechanism, "minutehand", "right"), kfake.SeedTopics(1, "t"))
 		if err != nil {
@@ -113,7 +120,7 @@ func TestSenderAuthenticatesOverTLS(t *testing.T) {
 		}
 		t.Cleanup(fake.Close)
 		dial := new(net.Dialer).DialContext
-		k := messaging.Kafka{Brokers: fake.ListenAddrs(), TLS: true, CA: string(ca), Username: "minutehand", Password: "right", Mechanism: mechanism}
+		k := messaging.Kafka{Brokers: fake.ListenAddrs(), TLS: true, CA: ca, Username: "minutehand", Password: "right", Mechanism: mechanism}
 		if err := send(t, &k, dial); err != nil {
 			t.Errorf("%s: %v", mechanism, err)
 		}
@@ -355,22 +362,7 @@ func TestSenderRecoversFromWhatItsClientKeeps(t *testing.T) {
 // The driver waits for as long as it takes.
 func TestBrokerThatIsSilentIsPassedOver(t *testing.T) {
 	t.Parallel()
-	a, err := certificatestest.New(t.TempDir(), "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := a.Issue("kafka", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := certificates.Server(f, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca, err := os.ReadFile(a.File)
-	if err != nil {
-		t.Fatal(err)
-	}
+	own, ca := certified(t)
 	fake, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.TLS(own), kfake.SeedTopics(1, "t"))
 	if err != nil {
 		t.Fatal(err)
@@ -381,7 +373,7 @@ func TestBrokerThatIsSilentIsPassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = silent.Close() })
-	k := &messaging.Kafka{Brokers: append([]string{silent.Addr().String()}, fake.ListenAddrs()...), TLS: true, CA: string(ca)}
+	k := &messaging.Kafka{Brokers: append([]string{silent.Addr().String()}, fake.ListenAddrs()...), TLS: true, CA: ca}
 	s, err := kafka.Senders(new(net.Dialer).DialContext)(&messaging.Connection{Kafka: k})
 	if err != nil {
 		t.Fatal(err)

@@ -135,12 +135,12 @@ func (c *connectionRef) put(ctx context.Context, body any) error {
 
 type connectionKafkaCmd struct {
 	connectionRef
-	Broker       []string            `required:"" help:"Broker to begin with; give several, or one of them again and again." placeholder:"HOST:PORT"`
+	Broker       []string            `required:"" help:"Broker to connect to first; repeat the flag, or separate several by commas." placeholder:"HOST:PORT"`
 	TLS          bool                `name:"tls" help:"Encrypt."`
 	CAFile       settings.SecretFile `name:"ca-file" help:"File with the authority that signed the certificates of the brokers; without it, those that the server's system trusts." placeholder:"FILE"`
 	Username     string              `help:"User of SASL." placeholder:"NAME"`
 	PasswordFile settings.SecretFile `help:"File with its password; without it, the password stays as it is." placeholder:"FILE"`
-	Mechanism    string              `help:"PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, which it is without one." placeholder:"NAME"`
+	Mechanism    string              `help:"PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, the default." placeholder:"NAME"`
 }
 
 // Help implements kong.HelpProvider.

@@ -15,6 +15,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/schedule"
 )
 
 // crontab is what a crontab says, as jobs.
@@ -26,9 +29,8 @@ type crontab struct {
 
 // untranslated is a line of a crontab, and why no job stands for it.
 type untranslated struct {
-	Line   int    `json:"line"`
-	Text   string `json:"text"`
-	Reason string `json:"reason"`
+	line         int
+	text, reason string
 }
 
 // importing says how a crontab is read.
@@ -46,8 +48,8 @@ var (
 	blanks     = regexp.MustCompile(`[ \t]+`)
 )
 
-// fieldsOf says how many fields a line has before its command.
-const fieldsOf = 5
+// timeFields is how many fields of a line say when its command runs.
+const timeFields = 5
 
 // readCrontab translates a crontab. A comment right above a line becomes the name of its job.
 func readCrontab(text []byte, how importing) (c crontab) {
@@ -87,7 +89,7 @@ func readCrontab(text []byte, how importing) (c crontab) {
 
 // jobOfLine returns the job that a line of a crontab stands for.
 func jobOfLine(line, comment string, environment map[string]string, how importing) (map[string]any, error) {
-	fields := fieldsOf
+	fields := timeFields
 	if strings.HasPrefix(line, "@") {
 		fields = 1
 	}
@@ -112,12 +114,16 @@ func jobOfLine(line, comment string, environment map[string]string, how importin
 		"missed_run_policy": "skip", // cron runs nothing that it missed
 	}
 	set(j, "timezone", environment["CRON_TZ"])
+	_, err := schedule.Compile(job.Schedule{Type: job.ScheduleCron, CronExpr: strings.Join(when, " "), Timezone: j["timezone"].(string)}, "")
+	if err != nil {
+		return nil, err
+	}
 	if minutes, err := strconv.Atoi(environment["RANDOM_DELAY"]); err == nil && minutes > 0 {
 		j["jitter"] = fmt.Sprintf("%dm", minutes)
 	}
 	sum := sha256.Sum256([]byte(fmt.Sprint(j["cron_expr"], j["timezone"], user, command, stdin)))
 	j["key"] = "crontab-" + hex.EncodeToString(sum[:8]) // the same line is imported once
-	err := calls(j, command)
+	err = calls(j, command)
 	if err == nil && stdin == "" && user == "" {
 		return j, nil
 	}

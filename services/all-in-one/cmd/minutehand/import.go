@@ -14,7 +14,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/minutehand/minutehand/libs/job"
-	"github.com/minutehand/minutehand/libs/schedule"
 )
 
 // importCmd are the commands that take jobs over from elsewhere.
@@ -64,7 +63,6 @@ func (c *importCrontabCmd) Run(ctx context.Context) error {
 		return usageError{fmt.Errorf("cannot read %s: %w", c.File, cause(err))}
 	}
 	found := readCrontab(text, how)
-	found.check()
 	if c.DryRun {
 		if err := c.printJobs(found.jobs); err != nil {
 			return err
@@ -132,22 +130,10 @@ func localZone() string {
 	return strings.TrimPrefix(strings.TrimPrefix(zone, "posix/"), "right/")
 }
 
-// check leaves out jobs whose schedules are not understood.
-func (c *crontab) check() {
-	c.jobs = slices.DeleteFunc(c.jobs, func(j map[string]any) bool {
-		expr, zone := j["cron_expr"].(string), j["timezone"].(string)
-		_, err := schedule.Compile(job.Schedule{Type: job.ScheduleCron, CronExpr: expr, Timezone: zone}, "")
-		if err != nil {
-			c.left = append(c.left, untranslated{Text: expr, Reason: err.Error()})
-		}
-		return err != nil
-	})
-}
-
 // leave lists what was not translated.
 func (c *importCrontabCmd) leave(found crontab) {
 	for _, l := range found.left {
-		fmt.Fprintf(os.Stderr, "line %d is left out: %s: %s\n", l.Line, l.Reason, l.Text)
+		fmt.Fprintf(os.Stderr, "line %d is left out: %s: %s\n", l.line, l.reason, l.text)
 	}
 	if n := len(found.left); n > 0 {
 		fmt.Fprintf(os.Stderr, "%d lines are left out, %d are jobs\n", n, len(found.jobs))
