@@ -93,12 +93,12 @@ func (s *Service) skip(ctx context.Context, t *task, d job.Decision, at time.Tim
 // overlaps. It claims the decision, writes it on the entry's row, and only then carries it out. A worker that takes the entry after a
 // crash in between finds the decision, and does the same.
 func (s *Service) sendAside(ctx context.Context, t *task, now time.Time) error {
-	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
-	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
-		return s.remove(ctx, t)
-	}
+	row, settled, err := s.row(ctx, t)
 	if err != nil {
 		return err
+	}
+	if settled {
+		return s.remove(ctx, t)
 	}
 	decision, err := s.decided(ctx, row)
 	if err != nil {
@@ -126,6 +126,24 @@ func (s *Service) sendAside(ctx context.Context, t *task, now time.Time) error {
 		}
 	}
 	return s.follow(ctx, t, now)
+}
+
+// row reads the row of a task's entry. An entry is settled if its row is done, gone, or below the low-water mark: a worker that stalled may write
+// the successor of an entry that another worker has dispatched, and make it hot, after the successor has ended and its bucket was closed. Nobody
+// marks that row, and the hot tier may have dropped the outcome. The mark is read only for minutes that a loader may have closed.
+func (s *Service) row(ctx context.Context, t *task) (row job.PendingRow, settled bool, err error) {
+	row, err = s.deps.Pending.Row(ctx, t.entry.Locator)
+	if errors.Is(err, jobstore.ErrNotFound) {
+		return row, true, nil
+	}
+	if err != nil || row.Done {
+		return row, row.Done, err
+	}
+	if row.Minute > job.Minute(s.deps.Clock.Now().Add(clock.MaxDifference-jobstore.ClosesAfter)) {
+		return row, false, nil
+	}
+	low, err := s.deps.Pending.LowWater(ctx, row.Partition)
+	return row, row.Minute < low, err
 }
 
 // follow publishes the fire of an entry that was dispatched before, or seems to have been: as a rule its executor finds how that ended. If

@@ -10,7 +10,6 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
-	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/overlap"
 )
 
@@ -204,12 +203,12 @@ func (s *Service) turn(ctx context.Context, t *task, now time.Time) (before stri
 // once it is its turn, it stays its turn: a worker that stalls here and publishes late is right to do so, and after a crash the next one
 // publishes the same fire.
 func (s *Service) sendInTurn(ctx context.Context, t *task) error {
-	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
-	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
-		return s.remove(ctx, t)
-	}
+	_, settled, err := s.row(ctx, t)
 	if err != nil {
 		return err
+	}
+	if settled {
+		return s.remove(ctx, t)
 	}
 	t.fresh = true
 	now := s.deps.Clock.Now()

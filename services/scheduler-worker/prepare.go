@@ -286,12 +286,12 @@ func (s *Service) remove(ctx context.Context, t *task) error {
 // refuse carries out a refusal. An entry with a lease or an outcome was dispatched before: its fire is published bare, and
 // the row is left to be settled.
 func (s *Service) refuse(ctx context.Context, t *task, v job.Verdict, row *job.Job) (again time.Time, err error) {
-	entry, err := s.deps.Pending.Row(ctx, t.entry.Locator)
-	if errors.Is(err, jobstore.ErrNotFound) || err == nil && entry.Done {
-		return time.Time{}, s.remove(ctx, t) // settled before
-	}
+	entry, settled, err := s.row(ctx, t)
 	if err != nil {
 		return time.Time{}, err
+	}
+	if settled {
+		return time.Time{}, s.remove(ctx, t)
 	}
 	// If the attempt is held, its fire is published all the same, under the current incarnation of the hot tier. The stop
 	// record may be gone with the one before, and an executor would find nothing that stops the fire.
@@ -434,8 +434,8 @@ var errSettled = errors.New("the entry was settled meanwhile")
 // stillOpen reads an entry's row again. While it is not done, its bucket and its successor's are open, so that a successor which was not found
 // before does not exist, and one that was written before is there. Once it is done both may be gone, although the successor was there.
 func (s *Service) stillOpen(ctx context.Context, t *task) error {
-	row, err := s.deps.Pending.Row(ctx, t.entry.Locator)
-	if errors.Is(err, jobstore.ErrNotFound) || err == nil && row.Done {
+	_, settled, err := s.row(ctx, t)
+	if err == nil && settled {
 		return errSettled
 	}
 	return err
