@@ -145,7 +145,8 @@ func (w *Watchdog) notCalled(ctx context.Context, j *job.Job, p *place, e *evide
 	case d != nil && !d.Fire && d.Unfired() == job.DispositionSkippedMissed:
 		return miss(incidents.CauseMissed, "It was found so late that the missed_run_policy let it go."), nil
 	case d != nil && !d.Fire:
-		return verdict{kind: excused}, nil
+		// It gave way, and its record will tell. But an update that reaches back to it, before a worker has carried that out, may let it be called.
+		return verdict{kind: undecided}, nil
 	case d != nil && d.Waits(), !row.DeferredTo.IsZero():
 		return miss(incidents.CauseWaits, "It waits for other executions of the job, or for room at its target."), nil
 	case row.Done:
