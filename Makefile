@@ -83,7 +83,7 @@ cluster: binaries ## start the real servers and two of each service as processes
 # Three speeds: check at every change, test in CI, release for what takes long. A stage is a target that may be run by itself.
 # What waits for servers or processes has the processor before what computes beside it.
 FAST := vet lint unit sim sim-variants
-COMPUTES := vet lint unit verify chart-test alerts-test openapi sim sim-race sim-variants sim-mutants model-small
+COMPUTES := vet lint unit verify chart-test alerts-test openapi sim sim-race sim-variants sim-mutants-some model-small
 
 .PHONY: check
 check: ## what one runs at every change: lint, unit tests, fresh seeds of the simulation, the adapters and a fleet on real servers
@@ -329,6 +329,10 @@ sim-variants-all: $(BIN)/sim.test ## the same from the first seed on, each again
 .PHONY: sim-mutants
 sim-mutants: $(BIN)/sim.test ## show that the simulation catches services with a line of their source changed
 	@go run ./loadtest/sim/mutants -overlay $(BIN)/steady/overlay.json
+
+.PHONY: sim-mutants-some
+sim-mutants-some: $(BIN)/sim.test ## the same with a third of them, which rotates with the commit as the seeds do
+	@go run ./loadtest/sim/mutants -overlay $(BIN)/steady/overlay.json -share 3 -turn $(FIRST)
 
 .PHONY: sim-replay
 sim-replay: $(BIN)/sim.test ## replay TRACE=file and print its timeline

@@ -184,6 +184,18 @@ const (
 	// TargetKafka is a record on a topic of a Kafka cluster, TargetSQS a message on a queue of SQS.
 	TargetKafka = "kafka"
 	TargetSQS   = "sqs"
+	// TargetPool is a task that one of a pool of workers fetches.
+	TargetPool = "pool"
+)
+
+// Priority is which of the tasks of a pool are fetched first.
+type Priority string
+
+// The priorities; "" is normal, too.
+const (
+	PriorityHigh   Priority = "high"
+	PriorityNormal Priority = "normal"
+	PriorityLow    Priority = "low"
 )
 
 // Target is what a fire invokes.
@@ -196,20 +208,27 @@ type Target struct {
 	Connection string `json:"connection,omitempty"`
 	Queue      string `json:"queue,omitempty"`
 	// Group keeps messages in order: the key of a record, or the group of a message on a FIFO queue; "" for the job's id.
-	Group   string            `json:"group,omitempty"`
-	Headers map[string]string `json:"headers,omitempty"`
+	Group string `json:"group,omitempty"`
+	// Pool is the tenant's pool of workers that fetch the task, Handler the name of what they do with it.
+	Pool     string   `json:"pool,omitempty"`
+	Handler  string   `json:"handler,omitempty"`
+	Priority Priority `json:"priority,omitempty"`
+	// Heartbeat is how long a worker may be silent before it loses the task.
+	Heartbeat time.Duration     `json:"heartbeat_timeout,omitempty"`
+	Headers   map[string]string `json:"headers,omitempty"`
 	// Body is sent verbatim: JSON text.
-	Body    json.RawMessage `json:"body,omitempty"`
-	Timeout time.Duration   `json:"timeout"`
+	Body json.RawMessage `json:"body,omitempty"`
+	// Timeout bounds a call, or how long a worker has a task.
+	Timeout time.Duration `json:"timeout"`
 	// KeyTemplate makes the idempotency key of each execution's calls, see [Target.IdempotencyKey].
 	KeyTemplate string `json:"idempotency_key_template,omitempty"`
 	Unknown     string `json:"-"` // see Job
 }
 
-// Host returns the host and port of a webhook's URL, "" if its URL has none; of any other target the name of its connection.
+// Host returns the host and port of a webhook's URL, "" if its URL has none; of any other target the name of its connection or pool.
 func (t *Target) Host() string {
-	if t.Connection != "" {
-		return t.Connection
+	if t.Connection+t.Pool != "" {
+		return t.Connection + t.Pool
 	}
 	u, err := url.Parse(t.URL)
 	if err != nil {
@@ -218,10 +237,13 @@ func (t *Target) Host() string {
 	return strings.ToLower(u.Host)
 }
 
-// Place returns where what calls the target of a tenant waits for its turn: its host, which tenants share, or its connection, which is the
-// tenant's own.
+// Place returns where what calls the target of a tenant waits for its turn: its host, which tenants share, or its connection or pool, which
+// is the tenant's own.
 func (t *Target) Place(of Tenant) string {
-	if t.Connection == "" {
+	switch {
+	case t.Pool != "":
+		return t.Pool + "|" + of.String() + "|" // no host or connection has such a name
+	case t.Connection == "":
 		return t.Host()
 	}
 	return t.Connection + "|" + of.String() // no host has such a name
@@ -249,12 +271,19 @@ const (
 	DefaultMaxBackfill   = 100
 	DefaultTimeout       = 30 * time.Second
 	MaxTimeout           = 5 * time.Minute
-	MaxPayloadBytes      = 256 << 10
-	MaxHeaders           = 64
-	MaxHeaderBytes       = 8 << 10
-	MaxHorizon           = 10 * 365 * 24 * time.Hour
-	MinDeadline          = time.Second
-	MaxDeadline          = 24 * time.Hour
+	// DefaultTaskTimeout and MaxTaskTimeout are how long a worker has a task, DefaultHeartbeat, MinHeartbeat and MaxHeartbeat how long it may be
+	// silent.
+	DefaultTaskTimeout = time.Hour
+	MaxTaskTimeout     = 24 * time.Hour
+	DefaultHeartbeat   = 30 * time.Second
+	MinHeartbeat       = 5 * time.Second
+	MaxHeartbeat       = 10 * time.Minute
+	MaxPayloadBytes    = 256 << 10
+	MaxHeaders         = 64
+	MaxHeaderBytes     = 8 << 10
+	MaxHorizon         = 10 * 365 * 24 * time.Hour
+	MinDeadline        = time.Second
+	MaxDeadline        = 24 * time.Hour
 	// MaxResponseBytes is how much of a target's response is kept.
 	MaxResponseBytes = 4 << 10
 )

@@ -108,6 +108,7 @@ func targetToPB(t job.Target) *pb.Target {
 	m := &pb.Target{
 		Kind: t.Kind, Url: t.URL, Method: t.Method, Headers: t.Headers, Body: t.Body, TimeoutMs: t.Timeout.Milliseconds(),
 		KeyTemplate: t.KeyTemplate, Connection: t.Connection, Queue: t.Queue, Group: t.Group,
+		Pool: t.Pool, Handler: t.Handler, Priority: string(t.Priority), HeartbeatMs: t.Heartbeat.Milliseconds(),
 	}
 	putUnknown(m, t.Unknown)
 	return m
@@ -117,6 +118,7 @@ func targetFromPB(m *pb.Target) job.Target {
 	return job.Target{
 		Kind: m.GetKind(), URL: m.GetUrl(), Method: m.GetMethod(), Headers: m.GetHeaders(), Body: m.GetBody(),
 		Timeout: dur(m.GetTimeoutMs()), KeyTemplate: m.GetKeyTemplate(), Connection: m.GetConnection(), Queue: m.GetQueue(), Group: m.GetGroup(),
+		Pool: m.GetPool(), Handler: m.GetHandler(), Priority: job.Priority(m.GetPriority()), Heartbeat: dur(m.GetHeartbeatMs()),
 		Unknown: unknownOf(m),
 	}
 }

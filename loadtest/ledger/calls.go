@@ -30,8 +30,9 @@ func checkCalls(r *report, a *Account, i *index) {
 				r.add("I2", c.JobID, "a call of %s carried the idempotency key %q", k.executionID, c.Key)
 			}
 		}
-		if len(calls) > 1 && !a.Crashed {
-			r.add("I2", calls[0].JobID, "attempt %d of %s was invoked %d times without a crash", k.attempt, k.executionID, len(calls))
+		kept := slices.DeleteFunc(slices.Clone(calls), func(c Call) bool { return c.GivenBack })
+		if len(kept) > 1 && !a.Crashed {
+			r.add("I2", calls[0].JobID, "attempt %d of %s was invoked %d times without a crash", k.attempt, k.executionID, len(kept))
 		}
 	}
 }

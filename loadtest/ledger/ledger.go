@@ -40,6 +40,8 @@ type Call struct {
 	// Untold is set if its executor died before it reported how the call ended, and the hot tier then forgot that the call
 	// had begun.
 	Untold bool
+	// GivenBack is set if it was a task that its worker has given back, so that the same attempt was handed out again.
+	GivenBack bool
 }
 
 // JobAccount is a job's current state, with the definitions that were superseded.

@@ -116,6 +116,7 @@ type Adapters struct {
 	Coord    *embedded.Coordinator
 	Archive  *embedded.Archive
 	Board    *embedded.Board
+	Pools    *embedded.Pools
 }
 
 // Open opens the store and makes the services; nothing runs yet. It must be closed, whether it ran or not.
@@ -151,7 +152,7 @@ func (p *Platform) wire(cfg Config, out Outside) (err error) {
 		Jobs: embedded.NewJobStore(db), Pending: embedded.NewPending(db), Settings: embedded.NewSettings(db),
 		History: embedded.NewHistory(db),
 		Hot:     embedded.NewHotBuckets(db.Incarnation(), db.Partitions(), cfg.Memory.maxHotEntries()), Records: records, Log: p.log,
-		Coord: embedded.NewCoordinator(db), Archive: store, Board: embedded.NewBoard(),
+		Coord: embedded.NewCoordinator(db), Archive: store, Board: embedded.NewBoard(), Pools: embedded.NewPools(),
 	}
 	return p.serve(cfg, out)
 }
@@ -161,7 +162,7 @@ func (p *Platform) serve(cfg Config, out Outside) error {
 	a := p.Adapters
 	ports := &assembly.Ports{
 		Jobs: a.Jobs, Pending: a.Pending, History: a.History, Settings: a.Settings, Hot: a.Hot, Records: a.Records, Log: a.Log, Coord: a.Coord,
-		Archive: a.Archive, Board: a.Board, Transport: out.Transport, Messengers: out.Messengers,
+		Archive: a.Archive, Board: a.Board, Pools: a.Pools, Transport: out.Transport, Messengers: out.Messengers,
 	}
 	if ports.Messengers == nil {
 		ports.Messengers = messengers.All(egress.Dialer(cfg.Executor.AllowPrivateTargets).DialContext, cfg.BrokerConnections)

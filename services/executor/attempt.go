@@ -20,6 +20,8 @@ type attempt struct {
 	holder attempts.Holder
 	// ending is set while the lease is renewed only until the outcome is stored.
 	ending bool
+	// stopVersion is that of the stop record by which the last check let the attempt begin.
+	stopVersion int64
 }
 
 func (s *Service) attempt(w *task) *attempt {
@@ -92,6 +94,8 @@ func (a *attempt) call(ctx context.Context, fence job.Fence) {
 	case s.deps.Clock.Since(checked) > time.Second:
 		a.releaseUncalled(ctx)
 		s.hosts.delay(w, w.fire.DueAt)
+	case w.fire.Target.Kind == job.TargetPool && s.deps.Pools != nil:
+		a.handOver(ctx)
 	default:
 		if outcome, ok := s.invoke(ctx, w, fence); ok {
 			a.end(ctx, outcome)

@@ -183,6 +183,7 @@ func (s *Service) lastCheck(
 		case verdict == job.VerdictProceed && stop != nil: // it may begin, if this stop record still stands
 			check.StopVersion = stop.Version
 		case s.deps.Clock.Since(began) <= time.Second:
+			a.stopVersion = check.StopVersion
 			return verdict, fence, false, nil
 		}
 	}

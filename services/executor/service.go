@@ -28,6 +28,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/messaging"
+	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/run"
 )
 
@@ -77,19 +78,6 @@ func DefaultConfig() Config {
 	}
 }
 
-// callBytes is what a call takes while it runs over a connection of its own with TLS: 70 KB in make bench-calls.
-const callBytes = 72 << 10
-
-// Within limits invocations to the number of possible connections, and to half of the bytes that the process may use, if that is known: a
-// quarter of the connections may be idle, no more than may be in use, and each of eight targets that hang may have its share.
-func (c *Config) Within(connections int, bytes int64) {
-	if c.MaxRunning = min(c.MaxRunning, connections*3/4); bytes > 0 {
-		c.MaxRunning = min(c.MaxRunning, int(bytes/2/callBytes))
-	}
-	c.MaxIdle = min(c.MaxIdle, connections-c.MaxRunning, c.MaxRunning)
-	c.HostConcurrency = min(c.HostConcurrency, max(c.MaxRunning/8, 1))
-}
-
 // Validate returns everything that is wrong with c.
 func (c Config) Validate() error {
 	var errs []error
@@ -124,6 +112,8 @@ type Deps struct {
 	// Connections reads the connections of tenants, and Messengers opens them, by the kind of their targets; both may be empty.
 	Connections messaging.Settings
 	Messengers  map[string]messaging.Open
+	// Pools is where workers fetch their tasks.
+	Pools pools.Queue
 	// Transport carries webhooks; nil means a transport of its own with the guard of the configuration.
 	Transport http.RoundTripper
 	Logger    *slog.Logger

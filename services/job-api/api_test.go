@@ -53,15 +53,17 @@ func TestCreatedJobIsShownWithItsDefaults(t *testing.T) {
 func TestFaultsAreToldAllAtOnceWithTheirPointers(t *testing.T) {
 	s := newServer(t, nil)
 	for body, want := range map[string][]string{
-		`{"type":"cron","cron_expr":"61 * * * *","target":{"kind":"http_webhook","url":"x","timeout":"1h"}}`: {"/name"},
-		strings.Replace(goodJob, "0 9 * * MON", "0 0 30 2 *", 1):                                             {"/cron_expr"},
-		strings.Replace(goodJob, "0 9 * * MON", "0 0 9 * * * H", 1):                                          {"/cron_expr"},
-		strings.Replace(goodJob, `"name"`, `"overlap_policy":"sometimes","name"`, 1):                         {"/overlap_policy"},
-		strings.Replace(goodJob, "http_webhook", "pool", 1):                                                  {"/target/kind"},
-		strings.Replace(goodJob, "X-A", "Webhook-Id", 1):                                                     {"/target/headers"},
-		strings.Replace(goodJob, "https://example.com/hook", "ftp://x", 1):                                   {"/target/url"},
-		strings.Replace(goodJob, `"name"`, `"naming":"x","name"`, 1):                                         {"/naming"},
-		strings.Replace(goodJob, "Europe/Berlin", "Europe/Nowhere", 1):                                       {"/timezone"},
+		`{"type":"cron","cron_expr":"61 * * * *","target":{"kind":"http_webhook","url":"x","timeout":"1h"}}`:               {"/name"},
+		strings.Replace(goodJob, "0 9 * * MON", "0 0 30 2 *", 1):                                                           {"/cron_expr"},
+		strings.Replace(goodJob, "0 9 * * MON", "0 0 9 * * * H", 1):                                                        {"/cron_expr"},
+		strings.Replace(goodJob, `"name"`, `"overlap_policy":"sometimes","name"`, 1):                                       {"/overlap_policy"},
+		strings.Replace(goodJob, "http_webhook", "pool", 1):                                                                {"/target/url", "/target/pool", "/target/handler"},
+		strings.Replace(goodJob, `"http_webhook"`, `"http_webhook","pool":"a","handler":"b","heartbeat_timeout":"30s"`, 1): {"/target/pool", "/target/handler", "/target/heartbeat_timeout"},
+		strings.Replace(goodJob, `"type"`, `"priority":"high","type"`, 1):                                                  {"/priority"},
+		strings.Replace(goodJob, "X-A", "Webhook-Id", 1):                                                                   {"/target/headers"},
+		strings.Replace(goodJob, "https://example.com/hook", "ftp://x", 1):                                                 {"/target/url"},
+		strings.Replace(goodJob, `"name"`, `"naming":"x","name"`, 1):                                                       {"/naming"},
+		strings.Replace(goodJob, "Europe/Berlin", "Europe/Nowhere", 1):                                                     {"/timezone"},
 		`{"name":"x","type":"one_shot","run_at":"2001-01-01T00:00:00Z","target":{"kind":"http_webhook","url":"http://x/"}}`: {
 			"/run_at",
 		},

@@ -47,7 +47,7 @@ func newServer(t testing.TB, configure func(*jobapi.Config, *jobapi.Deps)) *serv
 	deps := jobapi.Deps{
 		Jobs: jobs, Pending: pending, History: embedded.NewHistory(db),
 		Settings: stored,
-		Hot:      embedded.NewHotBuckets(db.Incarnation(), 4, 0), Outcomes: records, Stops: records, Logger: slog.New(slog.DiscardHandler),
+		Hot:      embedded.NewHotBuckets(db.Incarnation(), 4, 0), Records: records, Pools: embedded.NewPools(), Logger: slog.New(slog.DiscardHandler),
 	}
 	if configure != nil {
 		configure(&cfg, &deps)

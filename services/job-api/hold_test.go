@@ -16,7 +16,7 @@ import (
 
 // failedOver is a hot tier with a server that failed over a moment ago.
 type failedOver struct {
-	attempts.Stops
+	attempts.Records
 	until time.Time
 
 	mu   sync.Mutex
@@ -27,7 +27,7 @@ func (f *failedOver) SetStop(ctx context.Context, jobID string, s job.State) (ti
 	f.mu.Lock()
 	f.sets = append(f.sets, time.Now())
 	f.mu.Unlock()
-	if _, err := f.Stops.SetStop(ctx, jobID, s); err != nil {
+	if _, err := f.Records.SetStop(ctx, jobID, s); err != nil {
 		return 0, err
 	}
 	return max(time.Until(f.until), 0), nil
@@ -36,7 +36,7 @@ func (f *failedOver) SetStop(ctx context.Context, jobID string, s job.State) (ti
 func TestChangeIsAnsweredWhenTheServerThatWasReplacedHasEnded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		tier := &failedOver{}
-		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { tier.Stops, d.Stops = d.Stops, tier })
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { tier.Records, d.Records = d.Records, tier })
 		path := "/jobs/" + s.create(everySecond)
 		for _, c := range []struct{ method, path, body string }{
 			{http.MethodPost, path + "/pause", ""},
@@ -66,7 +66,7 @@ func TestOnlyAShareOfTheConnectionsWaitsUntilChangesHold(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		tier := &failedOver{}
 		s := newServer(t, func(c *jobapi.Config, d *jobapi.Deps) {
-			tier.Stops, d.Stops = d.Stops, tier
+			tier.Records, d.Records = d.Records, tier
 			c.MaxConnections = 4
 		})
 		path := "/jobs/" + s.create(everySecond)

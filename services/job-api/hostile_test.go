@@ -176,14 +176,23 @@ func bases() map[string]string {
 		"/tenants": `{"name":"acme"}`, "/keys": `{"name":"deploy","role":"viewer"}`, "/keys/{key_id}/rotate": `{}`,
 		"/jobs/{id}/replay":   `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z","states":["dead"]}`,
 		"/jobs/{id}/backfill": `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z"}`, "/operations/{operation_id}/resume": `{"rate_per_second":20}`,
-		"/connections/{connection}": `{"kafka":{"brokers":["kafka.example.com:9092"],"tls":true,"username":"jobs","password":"secret"}}`,
+		"/connections/{connection}":               `{"kafka":{"brokers":["kafka.example.com:9092"],"tls":true,"username":"jobs","password":"secret"}}`,
+		"/pools/{pool}/poll":                      `{"poll_id":"poll-0001","worker":"worker-1","version":"1.0","handlers":["generate"],"max":2,"wait":"1ms","running":["exe_01ARZ3NDEKTSV4RRFFQ69G5FAV-s1893456000000.1"]}`,
+		"/pools/{pool}/tasks/{task_id}/heartbeat": `{"fencing_token":"` + aToken + `","progress":{"at":1}}`,
+		"/pools/{pool}/tasks/{task_id}/complete":  `{"fencing_token":"` + aToken + `","result":{"rows":1}}`,
+		"/pools/{pool}/tasks/{task_id}/fail":      `{"fencing_token":"` + aToken + `","error":"no","retryable":true,"retry_after":"1s"}`,
+		"/pools/{pool}/tasks/{task_id}/release":   `{"fencing_token":"` + aToken + `"}`,
 	}
 }
+
+// aToken is a fencing token that nobody has.
+const aToken = "0000-060000000000a0-000000000001-0000000000100001"
 
 // named puts a job, an execution of it, a tenant, a key and an operation into a path of the document.
 func named(path, jobID string) string {
 	return strings.NewReplacer("{id}", jobID, "{execution_id}", "exe_"+jobID[4:]+"-s1893456000000", "{tenant}", "acme",
-		"{key_id}", "mh_default_1", "{operation_id}", "op_"+jobID[4:], "{connection}", "orders").Replace(path)
+		"{key_id}", "mh_default_1", "{operation_id}", "op_"+jobID[4:], "{connection}", "orders",
+		"{pool}", "invoices", "{task_id}", "exe_"+jobID[4:]+"-s1893456000000.1").Replace(path)
 }
 
 func malformed() []string {

@@ -150,8 +150,7 @@ func newTwo(t *testing.T, between func(jobstore.Jobs) jobstore.Jobs) *two {
 		}
 		s := countedStore{d.Jobs, d.Pending, d.History, d.Settings, w.calls}
 		d.Jobs, d.Pending, d.History, d.Settings = s, s, s, s
-		r := countedRecords{d.Outcomes.(attempts.Records), w.calls}
-		d.Outcomes, d.Stops = r, r
+		d.Records = countedRecords{d.Records, w.calls}
 	})
 	for _, tenant := range []string{"acme", "globex"} {
 		w.answer(http.StatusCreated, http.MethodPost, "/tenants", `{"name":"`+tenant+`"}`, as(adminToken)...)

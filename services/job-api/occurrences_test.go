@@ -132,7 +132,7 @@ func TestAccountNamesEachOccurrenceOnceWithWhatBecameOfIt(t *testing.T) {
 		a.skip(5, 6, job.DispositionSkippedMissed) // and 7 went missing
 		a.attempt(8, 1, job.Outcome{Kind: job.OutcomeCancelled})
 		ninth, tenth := a.entry(9), a.entry(10)
-		records := a.deps.Outcomes.(attempts.Records)
+		records := a.deps.Records
 		_, err := records.Finish(t.Context(), []attempts.Completion{{
 			Key: attempts.KeyOf(&ninth), Outcome: &job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired},
 		}}, time.Now())

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -86,7 +87,7 @@ func TestFaultsOfASchedulePointAtTheMemberThatWasGiven(t *testing.T) {
 		{"/cron_expr", "invalid-schedule", `{"type":"cron","cron_expr":"0 0 9 * * * H"` + target},
 		{"/type", "no-occurrence", `{"type":"cron","cron_expr":"@daily","end_at":"2001-01-01T00:00:00Z"` + target},
 		{"/overlap_policy", "conflict", `{"type":"cron","cron_expr":"@daily","precision":"precise","overlap_policy":"cancel_other"` + target},
-		{"/target/kind", "not-available-yet", strings.Replace(goodJob, "http_webhook", "pool", 1)},
+		{"/target/pool", "required", strings.Replace(goodJob, "http_webhook", "pool", 1)},
 	} {
 		s.fault(http.StatusUnprocessableEntity, c.pointer, c.code, http.MethodPost, "/jobs", c.body)
 	}
@@ -172,8 +173,8 @@ func TestEveryOperationOnAStoreThatIsAwayAnswers503(t *testing.T) {
 	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Jobs, d.History, d.Settings = gone{}, gone{}, gone{} })
 	tried := 0
 	for _, op := range loadDocument(t).operations() {
-		if op.id == "previewSchedule" || op.id == "whoAmI" {
-			continue // they ask no store
+		if op.id == "previewSchedule" || op.id == "whoAmI" || slices.Contains(strings.Split(op.path, "/"), "pools") {
+			continue // they ask no store, or another one
 		}
 		tried++
 		template := strings.TrimPrefix(op.path, "/api/v1")
@@ -190,7 +191,7 @@ func TestEveryOperationOnAStoreThatIsAwayAnswers503(t *testing.T) {
 			t.Errorf("%s: headers %v", op.id, h)
 		}
 	}
-	if tried != 44 {
+	if tried != 44 { // those of pools ask another one
 		t.Errorf("%d operations were tried", tried)
 	}
 }

@@ -7,8 +7,8 @@
 //
 // This package holds the configuration and the wiring. internal/edge checks requests and answers them, internal/form is how
 // clients write a job and see it again, internal/reads shows what is there, and internal/writes changes it; internal/access finds
-// out who asks, and internal/accounts carries out what concerns tenants and keys. Imports go in this order only: access, edge, form,
-// reads, writes; accounts needs the first two.
+// out who asks, internal/accounts carries out what concerns tenants and keys, and internal/tasks hands tasks to workers. Imports go in this
+// order only: access, edge, form, reads, writes; accounts needs the first two, tasks the first three.
 package jobapi
 
 import (
@@ -31,17 +31,20 @@ import (
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
+	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/tenants"
 	"github.com/minutehand/minutehand/services/job-api/internal/access"
 	"github.com/minutehand/minutehand/services/job-api/internal/accounts"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/reads"
 	"github.com/minutehand/minutehand/services/job-api/internal/removal"
+	"github.com/minutehand/minutehand/services/job-api/internal/tasks"
 	"github.com/minutehand/minutehand/services/job-api/internal/writes"
 )
 
@@ -101,8 +104,10 @@ type Deps struct {
 	History  jobstore.History
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
-	Outcomes attempts.Outcomes
-	Stops    attempts.Stops
+	Records  attempts.Records
+	// Log is where the ends of tasks are published, Pools where the tasks are.
+	Log   dispatch.Log
+	Pools pools.Queue
 	// Listener is where the API listens; nil when only Handler is used.
 	Listener net.Listener
 	// Full reports whether the store has no room for new work; nil means never.
@@ -128,6 +133,7 @@ type Service struct {
 	guard    *access.Guard
 	writes   *writes.Writes
 	removal  *removal.Removal
+	tasks    *tasks.Tasks
 }
 
 // holdingShare is the share of connections, one in holdingShare, that may wait until a change holds.
@@ -157,33 +163,31 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	problems := edge.NewProblems(deps.Logger)
 	read := &reads.Reads{
-		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Outcomes,
+		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Records,
 		Bulk:  &operations.Store{Settings: deps.Settings, Recorder: recorder, Clock: deps.Clock},
 		Clock: deps.Clock, Partitions: cfg.Partitions,
-	}
-	missed := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "minutehand_job_api_missed_write_throughs_total",
-		Help: "Entries due soon that the hot tier missed and for which there was no room to try again: their buckets are read once more.",
-	})
-	if deps.Metrics != nil {
-		deps.Metrics.MustRegister(missed)
 	}
 	write = writes.New(writes.Config{
 		Partitions: cfg.Partitions, Grace: cfg.Grace, MaxBodyBytes: cfg.MaxBodyBytes, MaxWriteThroughs: cfg.MaxWriteThroughs,
 		MaxHolding: cfg.MaxConnections / holdingShare,
 	}, writes.Deps{
-		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Hot: deps.Hot, Stops: deps.Stops,
+		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Hot: deps.Hot, Stops: deps.Records,
 		Recorder: recorder, Reads: read, Document: document, Problems: problems, Entropy: deps.Entropy, Logger: deps.Logger, Clock: deps.Clock,
-		Missed: missed,
+		Missed: missedWriteThroughs(deps.Metrics), Pools: deps.Pools,
 	})
 	operations := write.Operations()
 	maps.Copy(operations, read.Operations())
 	remove := &removal.Removal{
 		Jobs: deps.Jobs, History: deps.History, Settings: deps.Settings, Directory: directory, Clock: deps.Clock, Logger: deps.Logger,
-		Change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Stops, Recorder: recorder},
+		Change: jobchange.Changer{Jobs: deps.Jobs, Stops: deps.Records, Recorder: recorder},
 		Worker: ulid.MustNew(uint64(deps.Clock.Now().UnixMilli()), deps.Entropy).String(),
 	}
 	maps.Copy(operations, (&accounts.Accounts{Directory: directory, Removal: remove, Settings: deps.Settings, Recorder: recorder, Clock: deps.Clock}).Operations())
+	handing := tasks.New(tasks.Deps{
+		Queue: deps.Pools, Records: deps.Records, Log: deps.Log, Lists: deps.Settings, Again: func(ctx context.Context, e job.Entry) { write.Near(ctx, []job.Entry{e}) },
+		Logger: deps.Logger, Metrics: deps.Metrics, Clock: deps.Clock,
+	})
+	maps.Copy(operations, handing.Operations())
 	answering, err := edge.New(edge.Config{
 		TLS: cfg.TLS, LocalHostsOnly: cfg.LocalHostsOnly, MaxBodyBytes: cfg.MaxBodyBytes, MaxBatchBytes: cfg.MaxBatchBytes,
 		MaxConnections: cfg.MaxConnections, DrainLimit: cfg.DrainLimit, AnswerLimit: cfg.AnswerLimit,
@@ -194,7 +198,18 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{listener: deps.Listener, edge: answering, guard: guard, writes: write, removal: remove}, nil
+	return &Service{listener: deps.Listener, edge: answering, guard: guard, writes: write, removal: remove, tasks: handing}, nil
+}
+
+func missedWriteThroughs(metrics prometheus.Registerer) prometheus.Counter {
+	missed := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "minutehand_job_api_missed_write_throughs_total",
+		Help: "Entries due soon that the hot tier missed and for which there was no room to try again: their buckets are read once more.",
+	})
+	if metrics != nil {
+		metrics.MustRegister(missed)
+	}
+	return missed
 }
 
 // Handler returns the handler that answers the API's requests.
@@ -209,6 +224,7 @@ func (s *Service) Run(ctx context.Context) error {
 		var all sync.WaitGroup
 		all.Go(func() { s.guard.Run(ctx) })
 		all.Go(func() { s.removal.Run(ctx) })
+		all.Go(func() { s.tasks.Run(ctx) })
 		s.writes.Run(ctx)
 		all.Wait()
 	}()

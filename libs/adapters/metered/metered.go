@@ -18,6 +18,7 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/pools"
 )
 
 // Meter measures the ports of a process.
@@ -45,7 +46,7 @@ func New(to prometheus.Registerer) *Meter {
 func answers() []error {
 	return []error{
 		context.Canceled, jobstore.ErrNotFound, jobstore.ErrExists, jobstore.ErrConflict, archive.ErrExists, archive.ErrNotFound,
-		hotbucket.ErrStaleEpoch, hotbucket.ErrFull, attempts.ErrFenced, attempts.ErrIncarnation, dispatch.ErrRecreated, dispatch.ErrClosed, io.EOF,
+		hotbucket.ErrStaleEpoch, hotbucket.ErrFull, pools.ErrFull, attempts.ErrFenced, attempts.ErrIncarnation, dispatch.ErrRecreated, dispatch.ErrClosed, io.EOF,
 	}
 }
 
@@ -83,6 +84,68 @@ func (x *boardPort) Post(ctx context.Context, r capacity.Report) (err error) {
 func (x *boardPort) Read(ctx context.Context) (a []capacity.Report, err error) {
 	defer func(began time.Time) { x.m.done("board", "Read", began, err) }(time.Now())
 	a, err = x.Board.Read(ctx)
+	return a, err
+}
+
+type poolsPort struct {
+	pools.Queue
+	m *Meter
+}
+
+// Pools measures a port.
+func (m *Meter) Pools(p pools.Queue) pools.Queue { return &poolsPort{p, m} }
+
+func (x *poolsPort) Add(ctx context.Context, t *pools.Task, now time.Time) (err error) {
+	defer func(began time.Time) { x.m.done("pools", "Add", began, err) }(time.Now())
+	err = x.Queue.Add(ctx, t, now)
+	return err
+}
+
+func (x *poolsPort) Take(ctx context.Context, p pools.Pool, t pools.Take) (a []*pools.Task, err error) {
+	defer func(began time.Time) { x.m.done("pools", "Take", began, err) }(time.Now())
+	a, err = x.Queue.Take(ctx, p, t)
+	return a, err
+}
+
+func (x *poolsPort) Bind(ctx context.Context, p pools.Pool, id string, l *pools.Lease, now time.Time) (ok bool, err error) {
+	defer func(began time.Time) { x.m.done("pools", "Bind", began, err) }(time.Now())
+	ok, err = x.Queue.Bind(ctx, p, id, l, now)
+	return ok, err
+}
+
+func (x *poolsPort) Leases(ctx context.Context, p pools.Pool, ids []string) (a []*pools.Lease, err error) {
+	defer func(began time.Time) { x.m.done("pools", "Leases", began, err) }(time.Now())
+	a, err = x.Queue.Leases(ctx, p, ids)
+	return a, err
+}
+
+func (x *poolsPort) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) (err error) {
+	defer func(began time.Time) { x.m.done("pools", "Remove", began, err) }(time.Now())
+	err = x.Queue.Remove(ctx, p, id, fence)
+	return err
+}
+
+func (x *poolsPort) Lapsed(ctx context.Context, p pools.Pool, now time.Time) (a []*pools.Lease, err error) {
+	defer func(began time.Time) { x.m.done("pools", "Lapsed", began, err) }(time.Now())
+	a, err = x.Queue.Lapsed(ctx, p, now)
+	return a, err
+}
+
+func (x *poolsPort) Pools(ctx context.Context, now time.Time) (a []pools.Pool, err error) {
+	defer func(began time.Time) { x.m.done("pools", "Pools", began, err) }(time.Now())
+	a, err = x.Queue.Pools(ctx, now)
+	return a, err
+}
+
+func (x *poolsPort) See(ctx context.Context, p pools.Pool, w *pools.Worker) (err error) {
+	defer func(began time.Time) { x.m.done("pools", "See", began, err) }(time.Now())
+	err = x.Queue.See(ctx, p, w)
+	return err
+}
+
+func (x *poolsPort) Show(ctx context.Context, p pools.Pool, now time.Time) (a *pools.State, err error) {
+	defer func(began time.Time) { x.m.done("pools", "Show", began, err) }(time.Now())
+	a, err = x.Queue.Show(ctx, p, now)
 	return a, err
 }
 

@@ -38,6 +38,7 @@ type HotTier struct {
 	Buckets *HotBuckets
 	Records *Records
 	Board   Board
+	Pools   *Pools
 
 	valve *Valve
 }
@@ -64,11 +65,11 @@ func OpenHotTier(ctx context.Context, o Options, logger *slog.Logger) (*HotTier,
 	if err := t.Check(ctx); errors.Is(err, ErrEvicts) {
 		return nil, errors.Join(err, t.Close())
 	}
-	return &HotTier{Tier: t, Buckets: NewHotBuckets(t), Records: NewRecords(t), Board: NewBoard(t), valve: NewValve(t, logger)}, nil
+	return &HotTier{Tier: t, Buckets: NewHotBuckets(t), Records: NewRecords(t), Board: NewBoard(t), Pools: NewPools(t), valve: NewValve(t, logger)}, nil
 }
 
 // Close closes the connections.
 func (t *HotTier) Close() {
 	t.valve.Close()
-	_, _ = t.Buckets.Close(), t.Tier.Close()
+	_, _, _ = t.Buckets.Close(), t.Pools.Close(), t.Tier.Close()
 }

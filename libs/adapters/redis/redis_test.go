@@ -26,6 +26,8 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/hotbucket/hotbuckettest"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/pools"
+	"github.com/minutehand/minutehand/libs/pools/poolstest"
 )
 
 var tiers atomic.Int64
@@ -78,6 +80,13 @@ func TestConformance(t *testing.T) {
 			real := func(t *testing.T, check func(t *testing.T)) { check(t) } // the server's clock is not a bubble's
 			capacitytest.Run(t, real, func(t *testing.T) capacity.Board {
 				return redis.NewBoard(open(t, redis.Options{Cluster: cluster}))
+			})
+		})
+		t.Run("pools, "+name, func(t *testing.T) {
+			poolstest.Run(t, func(t *testing.T) pools.Queue {
+				q := redis.NewPools(open(t, redis.Options{Cluster: cluster}))
+				t.Cleanup(func() { _ = q.Close() })
+				return q
 			})
 		})
 	}

@@ -86,21 +86,36 @@ func (t *Targets) RoundTrip(r *http.Request) (*http.Response, error) {
 	if behave != nil {
 		var err error
 		if status, err = behave(r, c); err != nil {
-			t.ended(n)
+			t.ended(n, false)
 			return nil, err
 		}
 	}
-	t.ended(n)
+	t.ended(n, false)
 	return &http.Response{
 		StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ok")), Request: r,
 	}, nil
 }
 
-// ended notes the end of the n-th call.
-func (t *Targets) ended(n int) {
+// Took notes a call that was not made as a request, and returns its number.
+func (t *Targets) Took(c *ledger.Call) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.calls[n].EndedAt = time.Now()
+	t.calls = append(t.calls, *c)
+	return len(t.calls) - 1
+}
+
+// ended notes the end of the n-th call.
+func (t *Targets) ended(n int, failed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.calls[n].EndedAt, t.calls[n].Failed = time.Now(), failed
+}
+
+// givenBack notes that the n-th call was given back.
+func (t *Targets) givenBack(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.calls[n].EndedAt, t.calls[n].GivenBack = time.Now(), true
 }
 
 // Hang never answers.

@@ -320,14 +320,18 @@ const atOnce = 2
 func main() {
 	overlay := flag.String("overlay", "", "the overlay file that ./steady has made")
 	only := flag.String("only", "", "run the mutants whose names contain this")
+	share := flag.Int("share", 1, "run one in this many of the mutants")
+	turn := flag.Uint64("turn", 0, "which of them: those of another number, as a rule, are others")
 	flag.Parse()
-	if err := run(context.Background(), *overlay, *only); err != nil {
+	if err := run(context.Background(), *overlay, func(i int, m *mutant) bool {
+		return strings.Contains(m.name, *only) && uint64(i)%uint64(*share) == *turn%uint64(*share)
+	}); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, overlay, only string) error {
+func run(ctx context.Context, overlay string, which func(i int, m *mutant) bool) error {
 	dir, err := os.MkdirTemp("", "minutehand-mutants-")
 	if err != nil {
 		return err
@@ -337,7 +341,7 @@ func run(ctx context.Context, overlay, only string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	for i, m := range mutants {
-		if !strings.Contains(m.name, only) {
+		if !which(i, &m) {
 			continue
 		}
 		group.Go(func() error {

@@ -20,6 +20,7 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/messaging"
+	"github.com/minutehand/minutehand/libs/pools"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
 	bucketloader "github.com/minutehand/minutehand/services/bucket-loader"
 	"github.com/minutehand/minutehand/services/executor"
@@ -42,6 +43,8 @@ type Ports struct {
 	Board    capacity.Board
 	// Messengers open the connections of tenants, by the kind of their targets.
 	Messengers map[string]messaging.Open
+	// Pools holds the tasks of workers; nil where nobody fetches any.
+	Pools pools.Queue
 	// Transport carries webhooks; nil means the executor's own.
 	Transport http.RoundTripper
 	// Owners carries what the owners of jobs are told; nil means the bucket-loader's own.
@@ -71,7 +74,7 @@ func (s Surroundings) of(service string) *slog.Logger { return s.Logger.With("se
 // JobAPI makes a job-api.
 func JobAPI(cfg jobapi.Config, p *Ports, s Surroundings) (*jobapi.Service, error) {
 	return jobapi.New(cfg, jobapi.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Outcomes: p.Records, Stops: p.Records,
+		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Pools: p.Pools,
 		Listener: s.Listener, Full: s.Full, Entropy: s.Entropy, Admin: s.Admin,
 		Logger: s.of("job-api"), Metrics: s.Metrics, Clock: s.Clock,
 	})
@@ -97,7 +100,7 @@ func SchedulerWorker(cfg schedulerworker.Config, p *Ports, s Surroundings) (*sch
 // Executor makes an executor.
 func Executor(cfg executor.Config, p *Ports, s Surroundings) (*executor.Service, error) {
 	return executor.New(cfg, executor.Deps{
-		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Connections: p.Settings, Messengers: p.Messengers,
+		Jobs: p.Jobs, Pending: p.Pending, Records: p.Records, Log: p.Log, Coord: p.Coord, Board: p.Board, Connections: p.Settings, Messengers: p.Messengers, Pools: p.Pools,
 		Transport: p.Transport, Nap: s.Nap,
 		Logger: s.of("executor"), Metrics: s.Metrics, Clock: s.Clock,
 	})

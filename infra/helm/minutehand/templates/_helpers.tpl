@@ -78,7 +78,7 @@ app.kubernetes.io/component: {{ .service }}
 {{/* Which servers a service connects to: it gets the addresses and the secrets of these, and may reach no others. */}}
 {{- define "minutehand.needs" -}}
 {{- $of := dict
-  "job-api" "cassandra redis" "bucket-loader" "cassandra redis kafka zookeeper" "scheduler-worker" "cassandra redis kafka zookeeper"
+  "job-api" "cassandra redis kafka" "bucket-loader" "cassandra redis kafka zookeeper" "scheduler-worker" "cassandra redis kafka zookeeper"
   "executor" "cassandra redis kafka zookeeper" "retry-manager" "cassandra redis kafka" "audit-writer" "cassandra kafka s3"
   "migration" "cassandra kafka s3" "one-process" "" "test" "" -}}
 {{- get $of .service -}}

@@ -715,9 +715,14 @@ type Target struct {
 	KeyTemplate string `protobuf:"bytes,7,opt,name=key_template,json=keyTemplate,proto3" json:"key_template,omitempty"`
 	// Of a target of kind kafka or sqs: the tenant's connection, the topic or queue, and the record's key or the message group ("" for the
 	// job's id).
-	Connection    string `protobuf:"bytes,8,opt,name=connection,proto3" json:"connection,omitempty"`
-	Queue         string `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
-	Group         string `protobuf:"bytes,10,opt,name=group,proto3" json:"group,omitempty"`
+	Connection string `protobuf:"bytes,8,opt,name=connection,proto3" json:"connection,omitempty"`
+	Queue      string `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
+	Group      string `protobuf:"bytes,10,opt,name=group,proto3" json:"group,omitempty"`
+	// Of a target of kind pool.
+	Pool          string `protobuf:"bytes,11,opt,name=pool,proto3" json:"pool,omitempty"`
+	Handler       string `protobuf:"bytes,12,opt,name=handler,proto3" json:"handler,omitempty"`
+	Priority      string `protobuf:"bytes,13,opt,name=priority,proto3" json:"priority,omitempty"`
+	HeartbeatMs   int64  `protobuf:"varint,14,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -820,6 +825,34 @@ func (x *Target) GetGroup() string {
 		return x.Group
 	}
 	return ""
+}
+
+func (x *Target) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Target) GetHandler() string {
+	if x != nil {
+		return x.Handler
+	}
+	return ""
+}
+
+func (x *Target) GetPriority() string {
+	if x != nil {
+		return x.Priority
+	}
+	return ""
+}
+
+func (x *Target) GetHeartbeatMs() int64 {
+	if x != nil {
+		return x.HeartbeatMs
+	}
+	return 0
 }
 
 type RetryPolicy struct {
@@ -1636,7 +1669,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\fSkippedRange\x12\x17\n" +
 	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
 	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x03R\x05count\"\xe2\x02\n" +
+	"\x05count\x18\x03 \x01(\x03R\x05count\"\xcf\x03\n" +
 	"\x06Target\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12\x16\n" +
@@ -1651,7 +1684,11 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"connection\x12\x14\n" +
 	"\x05queue\x18\t \x01(\tR\x05queue\x12\x14\n" +
 	"\x05group\x18\n" +
-	" \x01(\tR\x05group\x1a:\n" +
+	" \x01(\tR\x05group\x12\x12\n" +
+	"\x04pool\x18\v \x01(\tR\x04pool\x12\x18\n" +
+	"\ahandler\x18\f \x01(\tR\ahandler\x12\x1a\n" +
+	"\bpriority\x18\r \x01(\tR\bpriority\x12!\n" +
+	"\fheartbeat_ms\x18\x0e \x01(\x03R\vheartbeatMs\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe2\x01\n" +

@@ -30,11 +30,13 @@ type jobFlags struct {
 	URL           string            `name:"url" help:"Webhook to call." placeholder:"URL" group:"What:"`
 	Kafka         string            `help:"Topic to send a record to, over a connection." placeholder:"CONNECTION/TOPIC" group:"What:"`
 	SQS           string            `name:"sqs" help:"Queue to send a message to, over a connection." placeholder:"CONNECTION/QUEUE" group:"What:"`
+	Pool          string            `help:"Pool of workers that fetch the task, and what they do with it." placeholder:"POOL/HANDLER" group:"What:"`
+	Priority      string            `help:"Which tasks of the pool are fetched first: high, normal or low." placeholder:"LEVEL" group:"What:"`
 	MessageKey    string            `name:"message-key" help:"Key of the record, or group of the message on a FIFO queue; the id of the job if there is none." placeholder:"TEXT" group:"What:"`
 	Method        string            `help:"Method of the call; POST if there is none." placeholder:"METHOD" group:"What:"`
-	Body          string            `help:"JSON body of the call or message." placeholder:"JSON" group:"What:"`
-	Header        map[string]string `help:"Header of the call or message." placeholder:"NAME=VALUE" group:"What:"`
-	Timeout       string            `help:"How long a call or message may take." placeholder:"30s" group:"What:"`
+	Body          string            `help:"JSON body of the call, message or task." placeholder:"JSON" group:"What:"`
+	Header        map[string]string `help:"Header of the call, message or task." placeholder:"NAME=VALUE" group:"What:"`
+	Timeout       string            `help:"How long a call, message or task may take." placeholder:"30s" group:"What:"`
 	KeyTemplate   string            `name:"idempotency-key-template" help:"Idempotency-Key of its calls, with {run_at}, {execution_id} or {job_id}; the execution's id if there is none." placeholder:"TEXT" group:"What:"`
 	Precision     string            `help:"How close to its instant it is called: standard (2s), fast (250ms) or precise (1ms)." placeholder:"TIER" group:"When:"`
 	Label         map[string]string `help:"Label to find the job by." placeholder:"NAME=VALUE" group:"What:"`
@@ -52,6 +54,8 @@ type jobFlags struct {
 
 // errNothing is told when neither a flag nor a file says anything.
 var errNothing = errors.New("give at least one flag that says what, or a file with -f")
+
+var errOneTarget = errors.New("give only one of --url, --kafka, --sqs and --pool")
 
 // apply writes what the flags say over a job, or over a patch of one.
 func (f *jobFlags) apply(body map[string]any) error {
@@ -72,7 +76,7 @@ func (f *jobFlags) apply(body map[string]any) error {
 		return errors.New("give only one of --delay, --run-at, --cron, --every and --after")
 	}
 	set(body, "after_mode", f.AfterMode, "name", f.Name, "timezone", f.Timezone, "start_at", f.StartAt, "end_at", f.EndAt, "jitter", f.Jitter, "spread", auto(f.Spread), "spread_within", f.Spread,
-		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision, "owner", f.Owner, "idempotency_key_template", f.KeyTemplate)
+		"missed_run_policy", f.MissedRun, "overlap_policy", f.Overlap, "catch_up_window", f.CatchUpWindow, "precision", f.Precision, "priority", f.Priority, "owner", f.Owner, "idempotency_key_template", f.KeyTemplate)
 	if f.Occurrences != 0 {
 		body["max_occurrences"] = f.Occurrences
 	}
@@ -113,15 +117,27 @@ func (f *jobFlags) apply(body map[string]any) error {
 	return nil
 }
 
-// queue sets the topic or queue to which the job sends, if the flags name one.
+// queue sets the topic or queue to which the job sends, or the pool of its tasks, if the flags name one.
 func (f *jobFlags) queue(target map[string]any) error {
+	if f.Pool != "" {
+		pool, handler, ok := strings.Cut(f.Pool, "/")
+		if f.URL+f.Kafka+f.SQS != "" {
+			return errOneTarget
+		}
+		if !ok || pool == "" || handler == "" {
+			return errors.New("--pool must be a pool, a slash and a handler, such as reports/generate")
+		}
+		target["kind"] = job.TargetPool
+		set(target, "pool", pool, "handler", handler)
+		return nil
+	}
 	kind, flag, to, key := job.TargetKafka, f.Kafka, "topic", "key"
 	if f.SQS != "" {
 		kind, flag, to, key = job.TargetSQS, f.SQS, "queue", "group"
 	}
 	switch {
 	case f.Kafka != "" && f.SQS != "" || flag != "" && f.URL != "":
-		return errors.New("give only one of --url, --kafka and --sqs")
+		return errOneTarget
 	case flag == "" && f.MessageKey != "":
 		return errors.New("--message-key needs --kafka or --sqs")
 	case flag == "":

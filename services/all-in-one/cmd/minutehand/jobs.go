@@ -46,7 +46,7 @@ type createCmd struct {
 
 // Help implements kong.HelpProvider.
 func (createCmd) Help() string {
-	return `A simple job is made of flags: a name, a URL, and when (or a topic or queue in place of the URL: see minutehand connections). The whole of a job is written as JSON or YAML, as /openapi.json
+	return `A simple job is made of flags: a name, a URL, and when (or a topic or queue in place of the URL: see minutehand connections; or a pool: see minutehand pools). The whole of a job is written as JSON or YAML, as /openapi.json
 describes it:
 
     name: report
@@ -107,8 +107,8 @@ func (c *createCmd) job() (map[string]any, error) {
 		return nil, err
 	}
 	set(body, "key", c.Key)
-	if c.File == "" && (c.Name == "" || c.URL == "" && c.Kafka == "" && c.SQS == "" || body["type"] == nil) {
-		return nil, errors.New("give --name, one of --url, --kafka and --sqs, and one of --delay, --run-at, --cron and --every; or the whole job with -f")
+	if c.File == "" && (c.Name == "" || c.URL+c.Kafka+c.SQS+c.Pool == "" || body["type"] == nil) {
+		return nil, errors.New("give --name, one of --url, --kafka, --sqs and --pool, and one of --delay, --run-at, --cron and --every; or the whole job with -f")
 	}
 	return body, nil
 }
@@ -328,6 +328,9 @@ func sendsTo(target map[string]any) string {
 		return fmt.Sprintf("kafka:%v/%v", target["connection"], target["topic"])
 	case "sqs":
 		return fmt.Sprintf("sqs:%v/%v", target["connection"], target["queue"])
+	}
+	if target["kind"] == "pool" {
+		return fmt.Sprintf("pool:%v/%v", target["pool"], target["handler"])
 	}
 	return shown(target["url"])
 }

@@ -35,6 +35,7 @@ type cli struct {
 	TZData      tzdataCmd         `cmd:"" name:"tzdata" help:"Say which jobs other time zone data moves, and move them."`
 	DeadLetters deadLettersCmd    `cmd:"" help:"Look at executions that were given up."`
 	Connections connectionsCmd    `cmd:"" help:"Say how to reach clusters of Kafka and accounts of SQS."`
+	Pools       poolsCmd          `cmd:"" help:"Look at pools of workers and their tasks."`
 	Tenants     tenantsCmd        `cmd:"" help:"Make and list tenants."`
 	Keys        keysCmd           `cmd:"" help:"Make, list and revoke API keys."`
 	Changes     changesCmd        `cmd:"" help:"Show what was done to a job, or to keys and tenants, and by whom."`

@@ -77,7 +77,7 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 	cfg.Within(calls, process.OwnMemory())
 	return executor.New(cfg, executor.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)), Records: m.Records(hot.Records),
-		Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Nap: clock.Nap,
+		Log: m.Log(log), Coord: m.Coordinator(coordinator), Board: m.Board(hot.Board), Nap: clock.Nap, Pools: m.Pools(hot.Pools),
 		Connections: m.Settings(cassandra.NewSettings(store)), Messengers: messengers.All(egress.Dialer(s.AllowPrivateTargets).DialContext, brokers),
 		Logger: p.Logger, Metrics: p.Metrics,
 	})

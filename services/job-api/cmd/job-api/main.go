@@ -9,6 +9,7 @@ import (
 	"net"
 
 	"github.com/minutehand/minutehand/libs/adapters/cassandra"
+	"github.com/minutehand/minutehand/libs/adapters/kafka"
 	"github.com/minutehand/minutehand/libs/adapters/metered"
 	"github.com/minutehand/minutehand/libs/adapters/redis"
 	"github.com/minutehand/minutehand/libs/descriptors"
@@ -23,6 +24,7 @@ type configuration struct {
 	Partitions settings.Count   `default:"${partitions}" env:"MINUTEHAND_PARTITIONS" placeholder:"N" help:"Partition count, fixed when the stores are set up."`
 	Cassandra  cassandra.Access `embed:"" prefix:"cassandra-" envprefix:"MINUTEHAND_CASSANDRA_"`
 	Redis      redis.Access     `embed:"" prefix:"redis-" envprefix:"MINUTEHAND_REDIS_"`
+	Kafka      kafka.Access     `embed:"" prefix:"kafka-" envprefix:"MINUTEHAND_KAFKA_"`
 	Listen     string           `default:"127.0.0.1:8080" env:"MINUTEHAND_LISTEN" placeholder:"HOST:PORT" help:"Where the API answers."`
 	jobapi.Protection
 }
@@ -51,13 +53,17 @@ func (s *configuration) open(ctx context.Context, p *process.Process) (process.S
 		return nil, err
 	}
 	p.AtEnd(hot.Close)
+	log, err := s.Kafka.Connect(p.Logger)
+	if err != nil {
+		return nil, err
+	}
+	p.AtEnd(log.Close)
 	p.Needs("cassandra", store.Check)
 	m := metered.New(p.Metrics)
-	records := m.Records(hot.Records)
 	return jobapi.New(cfg, jobapi.Deps{
 		Jobs: m.Jobs(cassandra.NewJobStore(store)), Pending: m.Pending(cassandra.NewPending(store)),
 		History: m.History(cassandra.NewHistory(store)), Settings: m.Settings(cassandra.NewSettings(store)), Hot: m.Buckets(hot.Buckets),
-		Outcomes: records, Stops: records, Listener: listener, Logger: p.Logger, Metrics: p.Metrics,
+		Records: m.Records(hot.Records), Log: m.Log(log), Pools: m.Pools(hot.Pools), Listener: listener, Logger: p.Logger, Metrics: p.Metrics,
 	})
 }
 

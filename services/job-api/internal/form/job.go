@@ -57,6 +57,9 @@ type target struct {
 	Key        string            `json:"key,omitempty"`
 	Queue      string            `json:"queue,omitempty"`
 	Group      string            `json:"group,omitempty"`
+	Pool       string            `json:"pool,omitempty"`
+	Handler    string            `json:"handler,omitempty"`
+	Heartbeat  *duration         `json:"heartbeat_timeout,omitempty"`
 	Headers    map[string]string `json:"headers,omitempty"`
 	Body       json.RawMessage   `json:"body,omitempty"`
 	Timeout    *duration         `json:"timeout,omitempty"`
@@ -135,6 +138,7 @@ func (b *Job) definition(now time.Time) job.Definition {
 			Kind: b.Target.Kind, URL: b.Target.URL, Method: b.Target.Method, Connection: b.Target.Connection,
 			Queue: cmp.Or(b.Target.Topic, b.Target.Queue), Group: cmp.Or(b.Target.Key, b.Target.Group), Headers: b.Target.Headers, Body: b.Target.Body,
 			Timeout: durationOf(b.Target.Timeout, job.DefaultTimeout), KeyTemplate: b.KeyTemplate,
+			Pool: b.Target.Pool, Handler: b.Target.Handler,
 		},
 	}
 	if b.SLA != nil {
@@ -152,8 +156,14 @@ func (b *Job) definition(now time.Time) job.Definition {
 	if d.Priority == "" {
 		d.Priority = "normal"
 	}
-	if d.Target.Kind == job.TargetWebhook && d.Target.Method == "" {
-		d.Target.Method = "POST"
+	switch t := &d.Target; {
+	case t.Kind == job.TargetWebhook && t.Method == "":
+		t.Method = "POST"
+	case t.Kind == job.TargetPool:
+		t.Timeout, t.Heartbeat = durationOf(b.Target.Timeout, job.DefaultTaskTimeout), durationOf(b.Target.Heartbeat, job.DefaultHeartbeat)
+		if p := job.Priority(d.Priority); p != job.PriorityNormal {
+			t.Priority = p
+		}
 	}
 	return d
 }

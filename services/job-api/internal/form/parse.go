@@ -132,6 +132,9 @@ func (l *faultList) target(b *target, t *job.Target) {
 	of(b.Key != "", "key", job.TargetKafka)
 	of(b.Queue != "", "queue", job.TargetSQS)
 	of(b.Group != "", "group", job.TargetSQS)
+	of(b.Pool != "", "pool", job.TargetPool)
+	of(b.Handler != "", "handler", job.TargetPool)
+	of(b.Heartbeat != nil, "heartbeat_timeout", job.TargetPool)
 	switch t.Kind {
 	case job.TargetWebhook:
 		l.webhook(at, t.URL, t.Headers)
@@ -142,12 +145,22 @@ func (l *faultList) target(b *target, t *job.Target) {
 		l.headers(at, t.Headers)
 	case job.TargetSQS:
 		l.sqs(at, b, t)
-	default:
-		l.add(false, at+"/kind", notAvailable, "http_webhook, kafka and sqs are available yet; the other kinds are on their way.")
+	case job.TargetPool:
+		l.task(at, t)
 		return
 	}
 	l.add(len(t.Body) <= job.MaxPayloadBytes, at+"/body", "too-large", "The body may have at most 262144 bytes.")
 	l.add(t.Timeout > 0 && t.Timeout <= job.MaxTimeout, at+"/timeout", "range", "Must be more than 0 and at most 5m.")
+}
+
+// task checks what a task of a pool needs.
+func (l *faultList) task(at string, t *job.Target) {
+	l.add(t.Pool != "", at+"/pool", "required", "Name the pool whose workers fetch the task.")
+	l.add(t.Handler != "", at+"/handler", "required", "Name what a worker does with the task.")
+	l.headers(at, t.Headers)
+	l.add(len(t.Body) <= job.MaxPayloadBytes, at+"/body", "too-large", "The body may have at most 262144 bytes.")
+	l.add(t.Timeout > 0 && t.Timeout <= job.MaxTaskTimeout, at+"/timeout", "range", "Must be more than 0 and at most 24h.")
+	l.add(t.Heartbeat >= job.MinHeartbeat && t.Heartbeat <= job.MaxHeartbeat, at+"/heartbeat_timeout", "range", "Must be at least 5s and at most 10m.")
 }
 
 // attributeName matches what SQS takes as the name of an attribute.
@@ -212,6 +225,8 @@ func (l *faultList) policies(d *job.Definition) {
 	if err := job.CheckKeyTemplate(d.Target.KeyTemplate, d.Schedule.Type); d.Target.KeyTemplate != "" && err != nil {
 		l.add(false, "/idempotency_key_template", "invalid-template", "The template "+err.Error()+".")
 	}
+	l.add(d.Priority == string(job.PriorityNormal) || d.Target.Kind == job.TargetPool, "/priority", "conflict",
+		"A priority orders the tasks of a pool; leave it out.")
 	l.add(d.Overlap == job.OverlapAllowAll || d.Precision != job.PrecisionPrecise, "/overlap_policy", "conflict",
 		"What is in progress is looked up at the instant, which takes longer than precise allows; ask for fast, or for allow_all.")
 	l.add(d.Overlap == job.OverlapAllowAll || d.Schedule.Type != job.ScheduleOneShot, "/overlap_policy", "conflict",

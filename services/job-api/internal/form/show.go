@@ -67,6 +67,8 @@ func targetOf(t *job.Target) target {
 		b.Topic, b.Key = t.Queue, t.Group
 	case job.TargetSQS:
 		b.Queue, b.Group = t.Queue, t.Group
+	case job.TargetPool:
+		b.Pool, b.Handler, b.Heartbeat = t.Pool, t.Handler, text(t.Heartbeat)
 	}
 	return b
 }

@@ -82,3 +82,14 @@ func Instant(t time.Time) *time.Time {
 	}
 	return &t
 }
+
+// Time is a length of time that a client may give.
+type Time duration
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *Time) UnmarshalJSON(b []byte) error { return (*duration)(t).UnmarshalJSON(b) }
+
+// Or returns the length of time, or another one if none was given.
+func (t *Time) Or(otherwise time.Duration) time.Duration {
+	return durationOf((*duration)(t), otherwise)
+}

@@ -191,7 +191,7 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 func (ws *Writes) created(ctx context.Context, r *edge.Request, j *job.Job, series *occurrence.Series) (edge.Response, error) {
 	resp, err := ws.deps.Reads.Answer(ctx, http.StatusCreated, j)
 	if body, ok := resp.Body.(*reads.Job); ok && err == nil {
-		body.Warnings = ws.crowds.warn(ctx, r.Raw, series, body.NextRunAt, ws.deps.Clock.Now())
+		body.Warnings = append(ws.crowds.warn(ctx, r.Raw, series, body.NextRunAt, ws.deps.Clock.Now()), ws.unserved(ctx, j)...)
 	}
 	return resp, err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/reads"
 )
@@ -49,6 +50,8 @@ type Deps struct {
 	Settings jobstore.Settings
 	Hot      hotbucket.Buckets
 	Stops    attempts.Stops
+	// Pools knows which workers there are; nil where there are none.
+	Pools pools.Queue
 	// Recorder makes changes known; it has the same ports, clock and bounds.
 	Recorder jobchange.Recorder
 	Reads    *reads.Reads

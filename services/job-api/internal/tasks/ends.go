@@ -1,0 +1,212 @@
+package tasks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/pools"
+	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+	"github.com/minutehand/minutehand/services/job-api/internal/form"
+)
+
+// Why a worker is told to stop.
+const (
+	whyCancelled = "cancelled"
+	whyTimeout   = "timeout"
+)
+
+const (
+	// maxGrace bounds how long a worker that was told to stop keeps its lease, unless that is shorter.
+	maxGrace = 10 * time.Second
+	// MaxProgressBytes bounds what a worker tells of its progress, MaxResultBytes and MaxErrorBytes what it tells of the end.
+	MaxProgressBytes = 64 << 10
+)
+
+// beat is the body of a heartbeat.
+type beat struct {
+	FencingToken string          `json:"fencing_token"`
+	Progress     json.RawMessage `json:"progress"`
+}
+
+type beatAnswer struct {
+	Cancelled   bool      `json:"cancelled"`
+	Reason      string    `json:"reason,omitempty"`
+	LeaseEndsAt time.Time `json:"lease_ends_at"`
+}
+
+// heartbeat keeps a task for its worker, stores what that tells of its progress, and tells it whether it shall stop.
+func (ts *Tasks) heartbeat(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	var body beat
+	if err := json.Unmarshal(r.Raw, &body); err != nil {
+		return edge.Response{}, edge.OutOfRange()
+	}
+	if len(body.Progress) > MaxProgressBytes {
+		return edge.Response{}, edge.Invalid([]problem.Fault{{Pointer: "/progress", Code: "too-large", Message: "The progress may have at most 65536 bytes."}})
+	}
+	l, err := ts.held(ctx, r, body.FencingToken)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	stops, err := ts.deps.Records.StopsOf(ctx, []string{l.Fire.JobID})
+	if err != nil {
+		return edge.Response{}, fmt.Errorf("read a stop record: %w", err)
+	}
+	now := ts.deps.Clock.Now()
+	if !now.Before(l.Until) {
+		return edge.Response{}, errLost()
+	}
+	ends := l.Begun.Add(l.Fire.Target.Timeout)
+	if l.Why == "" {
+		if stopped(stops, l) {
+			l.Why, l.StoppedAt = whyCancelled, job.Instant(now)
+		} else if !now.Before(ends) {
+			l.Why, l.StoppedAt = whyTimeout, job.Instant(now)
+		}
+	}
+	// One that was told to stop keeps its lease for a while, however often it asks.
+	until := now.Add(l.Fire.Target.Heartbeat)
+	if l.Why != "" {
+		until = l.StoppedAt.Add(min(maxGrace, l.Fire.Target.Heartbeat))
+	} else if grace := ends.Add(min(maxGrace, l.Fire.Target.Heartbeat)); until.After(grace) {
+		until = grace
+	}
+	l.Until = job.Instant(job.Later(until, now.Add(time.Millisecond)))
+	if err := ts.keep(ctx, r, l, body.Progress, now); err != nil {
+		return edge.Response{}, err
+	}
+	return edge.Response{Status: http.StatusOK, Body: beatAnswer{Cancelled: l.Why != "", Reason: l.Why, LeaseEndsAt: l.Until}}, nil
+}
+
+// keep stores the progress first, so that a worker that was answered finds it after a crash; then it renews the attempt's lease and the task's.
+func (ts *Tasks) keep(ctx context.Context, r *edge.Request, l *pools.Lease, progress json.RawMessage, now time.Time) error {
+	key := attempts.KeyOf(&l.Fire.Entry)
+	if len(progress) > 0 {
+		if err := ts.putProgress(ctx, l, progress, now); err != nil {
+			return err
+		}
+		l.Progress = true
+	}
+	lease := attempts.Lease{
+		Key: key, Token: l.Token, Begun: true, MayHaveBegun: true, Holder: attempts.Holder{Name: l.Worker, DefinitionID: l.Fire.DefinitionID, Start: l.Token.Start},
+	}
+	if err := ts.deps.Records.Renew(ctx, []attempts.Lease{lease}, l.Until); err != nil {
+		return fmt.Errorf("renew the lease of a task: %w", err)
+	}
+	bound, err := ts.deps.Queue.Bind(ctx, poolAt(r), r.PathValue("task_id"), l, now)
+	if err != nil {
+		return fmt.Errorf("keep a task: %w", err)
+	}
+	if !bound {
+		return errLost()
+	}
+	return nil
+}
+
+// conclude ends a task by its worker's word. A worker that tries again because the answer was lost is answered as before.
+func (ts *Tasks) conclude(ctx context.Context, r *edge.Request, fence string, o job.Outcome) (edge.Response, error) {
+	l, err := ts.held(ctx, r, fence)
+	var p *problem.Problem
+	if errors.As(err, &p) {
+		key, ok := pools.KeyOf(r.PathValue("task_id"))
+		if !ok {
+			return edge.Response{}, err
+		}
+		records, failed := ts.deps.Records.Lookup(ctx, []attempts.Key{key})
+		if failed != nil {
+			return edge.Response{}, fmt.Errorf("look an attempt up: %w", failed)
+		}
+		if stands := records[0].Outcome; stands != nil && stands.Fence.String() == fence && stands.Kind == o.Kind {
+			return edge.Response{Status: http.StatusNoContent}, nil
+		}
+	}
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if l.Why == whyCancelled && o.Kind != job.OutcomeSucceeded {
+		o = silence(l, ts.deps.Clock.Now())
+	}
+	ended, err := ts.end(ctx, l, o)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if !ended {
+		return edge.Response{}, errLost()
+	}
+	return edge.Response{Status: http.StatusNoContent}, nil
+}
+
+// complete ends a task with success.
+func (ts *Tasks) complete(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	var body struct {
+		FencingToken string          `json:"fencing_token"`
+		Result       json.RawMessage `json:"result"`
+	}
+	if err := json.Unmarshal(r.Raw, &body); err != nil {
+		return edge.Response{}, edge.OutOfRange()
+	}
+	o := job.Outcome{Kind: job.OutcomeSucceeded}
+	answered(&o, body.Result)
+	return ts.conclude(ctx, r, body.FencingToken, o)
+}
+
+// answered puts what a worker tells of the end where that of a webhook's response is.
+func answered(o *job.Outcome, text []byte) {
+	o.ResponseBody, o.ResponseBytes = text, int64(len(text))
+	if len(text) > job.MaxResponseBytes {
+		o.ResponseBody, o.ResponseTruncated = text[:job.MaxResponseBytes], true
+	}
+}
+
+// fail ends a task with a failure.
+func (ts *Tasks) fail(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	var body struct {
+		FencingToken string     `json:"fencing_token"`
+		Error        string     `json:"error"`
+		Retryable    *bool      `json:"retryable"`
+		RetryAfter   *form.Time `json:"retry_after"`
+	}
+	if err := json.Unmarshal(r.Raw, &body); err != nil {
+		return edge.Response{}, edge.OutOfRange()
+	}
+	o := job.Outcome{
+		Kind: job.OutcomeFailed, Retryable: body.Retryable == nil || *body.Retryable, RetryAfter: body.RetryAfter.Or(0), Error: "the worker reported a failure",
+	}
+	answered(&o, []byte(body.Error))
+	return ts.conclude(ctx, r, body.FencingToken, o)
+}
+
+// release gives a task back: the same attempt is handed out again.
+//
+// The lease is released first. A crash after that leaves a task that lapses, whose attempt then ends as lost, or is handed over again before
+// that; a crash after the removal leaves the entry, which is put back.
+func (ts *Tasks) release(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	var body struct {
+		FencingToken string `json:"fencing_token"`
+	}
+	if err := json.Unmarshal(r.Raw, &body); err != nil {
+		return edge.Response{}, edge.OutOfRange()
+	}
+	l, err := ts.held(ctx, r, body.FencingToken)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if l.Why == whyCancelled {
+		return ts.conclude(ctx, r, body.FencingToken, silence(l, ts.deps.Clock.Now()))
+	}
+	key := attempts.KeyOf(&l.Fire.Entry)
+	if err := ts.deps.Records.Release(ctx, key, l.Token, true); err != nil {
+		return edge.Response{}, fmt.Errorf("release a task: %w", err)
+	}
+	if err := ts.deps.Queue.Remove(ctx, poolAt(r), pools.IDOf(key), l.Fence); err != nil {
+		return edge.Response{}, fmt.Errorf("remove a task: %w", err)
+	}
+	ts.deps.Again(ctx, l.Fire.Entry)
+	return edge.Response{Status: http.StatusNoContent}, nil
+}

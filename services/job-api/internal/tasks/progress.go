@@ -1,0 +1,86 @@
+package tasks
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/pools"
+)
+
+// The progress of an execution is a list of the cold store, with an item for each lease under which a worker told any: its name is the
+// fencing token. So a worker that lost its task changes nothing of what a later one tells. It is removed when the execution succeeds, and with
+// all others of its hour when it is older than the history.
+
+const (
+	// maxProgressItems bounds the leases of an execution: its attempts, and each of them taken over a few times.
+	maxProgressItems = 1000
+	// tidyHours is for how many hours, before the oldest that is kept, what is left is removed at each look.
+	tidyHours = 24
+)
+
+func progressList(executionID string) string { return "progress/" + executionID }
+
+// hourList names the list of the executions of which progress was first told in an hour.
+func hourList(at time.Time) string { return "progress-of/" + at.UTC().Format("2006-01-02T15") }
+
+// putProgress stores what a worker tells.
+func (ts *Tasks) putProgress(ctx context.Context, l *pools.Lease, progress json.RawMessage, now time.Time) error {
+	id := l.Fire.ExecutionID
+	if !l.Progress {
+		if err := ts.deps.Lists.PutItem(ctx, hourList(now), jobstore.Item{Name: id, Value: []byte{1}}); err != nil {
+			return fmt.Errorf("note that there is progress: %w", err)
+		}
+	}
+	if err := ts.deps.Lists.PutItem(ctx, progressList(id), jobstore.Item{Name: l.Fence.String(), Value: progress}); err != nil {
+		return fmt.Errorf("store progress: %w", err)
+	}
+	return nil
+}
+
+// progressOf returns the last progress of an execution; nil if there is none.
+func (ts *Tasks) progressOf(ctx context.Context, executionID string) (json.RawMessage, error) {
+	items, err := ts.deps.Lists.Items(ctx, progressList(executionID), "", maxProgressItems)
+	if err != nil {
+		return nil, fmt.Errorf("read progress: %w", err)
+	}
+	if len(items) == 0 {
+		return nil, nil
+	}
+	return items[len(items)-1].Value, nil
+}
+
+func (ts *Tasks) forgetProgress(ctx context.Context, executionID string) error {
+	if err := ts.deps.Lists.RemoveList(ctx, progressList(executionID)); err != nil {
+		return fmt.Errorf("remove progress: %w", err)
+	}
+	return nil
+}
+
+// tidy removes the progress of executions that are older than the history.
+func (ts *Tasks) tidy(ctx context.Context, now time.Time) error {
+	const page = 100
+	for n := range tidyHours {
+		hour := hourList(now.Add(-jobstore.HistoryTTL - time.Duration(n)*time.Hour))
+		for {
+			items, err := ts.deps.Lists.Items(ctx, hour, "", page)
+			if err != nil {
+				return fmt.Errorf("read what has progress: %w", err)
+			}
+			for _, i := range items {
+				if err := ts.forgetProgress(ctx, i.Name); err != nil {
+					return err
+				}
+				if err := ts.deps.Lists.RemoveItem(ctx, hour, i.Name); err != nil {
+					return fmt.Errorf("remove what has progress: %w", err)
+				}
+			}
+			if len(items) < page {
+				break
+			}
+		}
+	}
+	return nil
+}

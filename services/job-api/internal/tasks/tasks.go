@@ -1,0 +1,202 @@
+// Package tasks hands the tasks of pools to the workers that fetch them, and ends their attempts.
+//
+// It promises: a worker has a task under a lease and a fencing token, and loses it when it is silent for longer than the task allows. Only
+// the worker with the lease ends the attempt. An end that was answered is on the log. No worker gets a task of another tenant, or one that
+// was stopped before (I4). What this process forgets or leaves half done is found by another one, or comes back with its entry (decision 64).
+package tasks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/pools"
+	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/wire"
+	"github.com/minutehand/minutehand/services/job-api/internal/edge"
+)
+
+// Deps are what tasks are handed out with.
+type Deps struct {
+	// Queue holds the tasks; nil where there are none.
+	Queue   pools.Queue
+	Records attempts.Records
+	Log     dispatch.Log
+	// Lists keeps what workers tell of their progress.
+	Lists jobstore.Lists
+	// Again lets an entry be judged and fired again.
+	Again   func(ctx context.Context, e job.Entry)
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
+	Clock   clock.Clock
+}
+
+// Tasks hands tasks out.
+type Tasks struct {
+	deps Deps
+	// stopping is closed when no poll shall wait any longer.
+	stopping chan struct{}
+	handed   prometheus.Counter
+	ended    *prometheus.CounterVec
+}
+
+// New returns what hands tasks out.
+func New(deps Deps) *Tasks {
+	t := &Tasks{
+		deps: deps, stopping: make(chan struct{}),
+		handed: prometheus.NewCounter(prometheus.CounterOpts{Name: "minutehand_tasks_handed_out_total", Help: "Tasks that were handed to workers of pools."}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "minutehand_tasks_ended_total", Help: "Tasks that workers of pools ended or lost, by outcome.",
+		}, []string{"outcome"}),
+	}
+	if deps.Metrics != nil {
+		deps.Metrics.MustRegister(t.handed, t.ended)
+	}
+	return t
+}
+
+// Operations returns the operations by their ids in the document.
+func (ts *Tasks) Operations() map[string]edge.Operation {
+	return map[string]edge.Operation{
+		"pollTasks": ts.poll, "heartbeatTask": ts.heartbeat, "completeTask": ts.complete, "failTask": ts.fail, "releaseTask": ts.release,
+		"listPools": ts.list, "getPool": ts.show,
+	}
+}
+
+const (
+	// lapsedEvery is the pause between two looks for tasks whose workers are silent.
+	lapsedEvery = time.Second
+	// tidyEvery is the pause between two looks for progress that is too old.
+	tidyEvery = time.Hour
+)
+
+// Run ends the attempts of workers that are silent, until ctx ends.
+func (ts *Tasks) Run(ctx context.Context) {
+	if ts.deps.Queue == nil {
+		return
+	}
+	context.AfterFunc(ctx, func() { close(ts.stopping) })
+	var tidied time.Time
+	for run.Sleep(ctx, lapsedEvery) == nil {
+		if err := ts.endLapsed(ctx); err != nil && ctx.Err() == nil {
+			ts.deps.Logger.Warn("cannot look for tasks whose workers are silent", "error", err)
+		}
+		if now := ts.deps.Clock.Now(); now.Sub(tidied) >= tidyEvery {
+			tidied = now
+			if err := ts.tidy(ctx, now); err != nil && ctx.Err() == nil {
+				ts.deps.Logger.Warn("cannot remove old progress", "error", err)
+			}
+		}
+	}
+}
+
+// endLapsed ends the attempts whose workers were silent for too long.
+func (ts *Tasks) endLapsed(ctx context.Context) error {
+	now := ts.deps.Clock.Now()
+	all, err := ts.deps.Queue.Pools(ctx, now)
+	if err != nil {
+		return fmt.Errorf("list the pools: %w", err)
+	}
+	for _, p := range all {
+		leases, err := ts.deps.Queue.Lapsed(ctx, p, now)
+		if err != nil {
+			return fmt.Errorf("look for lapsed tasks: %w", err)
+		}
+		for _, l := range leases {
+			if _, err := ts.end(ctx, l, silence(l, now)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// silence returns how an attempt ended whose worker is silent.
+func silence(l *pools.Lease, now time.Time) job.Outcome {
+	switch {
+	case l.Why == whyCancelled:
+		return job.Outcome{Kind: job.OutcomeCancelled, Error: "the execution was cancelled while a worker had it"}
+	case l.Why == whyTimeout || !now.Before(l.Begun.Add(l.Fire.Target.Timeout)):
+		return job.Outcome{Kind: job.OutcomeTimedOut, Retryable: true, Error: "the worker had the task for longer than its timeout"}
+	}
+	return job.Outcome{Kind: job.OutcomeWorkerLost, Retryable: true, Error: "the worker was silent for longer than the heartbeat timeout"}
+}
+
+// end ends an attempt by the lease of its worker: it stores the outcome, publishes it, and then removes the task. ended is false if the
+// attempt ended otherwise, or somebody else has it.
+//
+//   - A crash before the outcome is stored leaves the lease: the worker tries again, or it lapses.
+//   - A crash after that leaves the task: the worker tries again and finds its own outcome, or the lease lapses and whoever finds it publishes the
+//     outcome that stands.
+//   - A crash after the event was published leaves a task that ends once more, with the same event.
+func (ts *Tasks) end(ctx context.Context, l *pools.Lease, o job.Outcome) (ended bool, err error) {
+	key, now := attempts.KeyOf(&l.Fire.Entry), ts.deps.Clock.Now()
+	o.Fence, o.Disposition, o.Worker, o.DefinitionID = l.Fence, job.DispositionFired, l.Worker, l.Fire.DefinitionID
+	o.Timeline = job.Timeline{Taken: l.Fire.TakenAt, Published: l.Fire.PublishedAt, Invoked: l.Begun, Completed: job.Instant(now)}
+	done, err := ts.deps.Records.Finish(ctx, []attempts.Completion{{Key: key, Token: l.Token, Outcome: &o}}, now)
+	if err != nil {
+		return false, fmt.Errorf("store the outcome of a task: %w", err)
+	}
+	stands := &o
+	if !done[0].Stored {
+		stands = done[0].Record.Outcome
+	}
+	if stands != nil && stands.Fence == l.Fence {
+		event := job.AttemptEvent(l.Fire, l.Fire.Target.Ref(), *stands, stands.Timeline.Completed)
+		if err := ts.deps.Log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{wire.EventMessage(&event)}); err != nil {
+			return false, fmt.Errorf("publish the outcome of a task: %w", err)
+		}
+		ended = stands.Kind == o.Kind
+		if done[0].Stored {
+			ts.ended.WithLabelValues(string(o.Kind)).Inc()
+		}
+	}
+	if err := ts.deps.Queue.Remove(ctx, poolOf(l), pools.IDOf(key), l.Fence); err != nil {
+		return false, fmt.Errorf("remove a task: %w", err)
+	}
+	if ended && l.Progress && o.Kind == job.OutcomeSucceeded {
+		return true, ts.forgetProgress(ctx, key.ExecutionID)
+	}
+	return ended, nil
+}
+
+func poolOf(l *pools.Lease) pools.Pool {
+	return pools.Pool{Tenant: l.Fire.Tenant, Name: l.Fire.Target.Pool}
+}
+
+// errLost is the answer to a worker that does not have the task any more.
+func errLost() *problem.Problem {
+	return problem.New(http.StatusConflict, "lease-lost", "The worker does not have this task any more: another one may have it, or it has ended. Leave it.")
+}
+
+// held returns the lease under which a worker has a task.
+func (ts *Tasks) held(ctx context.Context, r *edge.Request, fence string) (*pools.Lease, error) {
+	if ts.deps.Queue == nil {
+		return nil, errNoQueue
+	}
+	leases, err := ts.deps.Queue.Leases(ctx, poolAt(r), []string{r.PathValue("task_id")})
+	if err != nil {
+		return nil, fmt.Errorf("read the lease of a task: %w", err)
+	}
+	if l := leases[0]; l != nil && l.Fence.String() == fence {
+		return l, nil
+	}
+	return nil, errLost()
+}
+
+var errNoQueue = errors.New("there are no pools here")
+
+func poolAt(r *edge.Request) pools.Pool {
+	return pools.Pool{Tenant: r.Tenant(), Name: r.PathValue("pool")}
+}
