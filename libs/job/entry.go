@@ -42,7 +42,7 @@ type Entry struct {
 	Change *Change
 	// Note is what the record says of the entry and nothing decides by; nil for nothing.
 	Note *Note
-	// Lane, Precision, Plain, Weight, Alone and Queues follow from the definition: see [Definition.Mark].
+	// Lane, Precision, Plain, Weight, Alone, Queues and Task follow from the definition: see [Definition.Mark].
 	Lane      uint32
 	Precision Precision
 	Plain     bool
@@ -53,6 +53,8 @@ type Entry struct {
 	// Alone marks an entry of the schedule of a job whose executions may not overlap: the rows of what is in progress are on record. Queues
 	// marks those among them of which some wait until others have ended.
 	Alone, Queues bool
+	// Task marks an entry whose target is a pool: it may wait for a worker, and be worked on, for as long as a day.
+	Task bool
 }
 
 // Occurrence returns the instant for which the entry's execution stands: of what repeats an occurrence or fills one in that one's nominal
@@ -122,12 +124,14 @@ func (e *Entry) Attended() bool { return e.FirstOfSchedule() && !e.Chained && !e
 //   - Plain, whether nothing follows from the entry and it fires even when it is late.
 //   - Weight, its size.
 //   - Alone, whether it must be the only one in progress; Queues, whether it may wait for that.
+//   - Task, whether a worker of a pool fetches it.
 func (d *Definition) Mark(e *Entry) {
 	target := e.Calls(d.Target)
 	e.Lane, e.Precision = target.Lane(e.Tenant, d.Precision), d.Precision
 	e.Plain = d.Schedule.Type == ScheduleOneShot && d.MissedRun != MissedSkip
 	e.Alone = e.Trigger == TriggerSchedule && d.Alone()
 	e.Queues = e.Alone && d.MostWaiting() > 0
+	e.Task = target.Kind == TargetPool
 	e.Weight = len(target.URL) + len(target.Queue) + len(target.Group) + len(target.Body)
 	for name, value := range target.Headers {
 		e.Weight += len(name) + len(value)

@@ -76,6 +76,8 @@ type Task struct {
 	// nothing that concerns it.
 	StopVersion int64
 	Incarnation string
+	// KnownSince is since when it was known that the attempt has not ended: outcomes that are older may be forgotten.
+	KnownSince time.Time
 	// Again is set if a worker may have had the execution before, and left progress.
 	Again bool
 	// Lease is what is bound to the task; nil if nothing is.
@@ -114,8 +116,10 @@ type Lease struct {
 	// StoppedAt is when it was told to stop, because Why; zero if it was not.
 	StoppedAt time.Time
 	Why       string
-	// Progress is set if the worker has told any.
-	Progress bool
+	// Progress is set if the worker has told any, Again if one before may have.
+	Progress, Again bool
+	// Number counts how often the lease was changed.
+	Number int64
 }
 
 // Take asks for tasks.
@@ -155,13 +159,16 @@ type Queue interface {
 	Add(ctx context.Context, t *Task, now time.Time) error
 	// Take takes tasks for TakenFor: those of a high priority first, but never only those, and of each priority the earliest instants.
 	Take(ctx context.Context, p Pool, t Take) ([]*Task, error)
-	// Bind binds a lease to a task that is taken; then it is taken until the lease's end. ok reports whether it is still taken, and no lease with
-	// a greater fence is bound to it.
+	// Bind binds a lease to a task that is taken; then it is taken until the lease's end. ok reports whether the task is still taken, and what is bound
+	// to it is nothing, for a lease with the number 0, or else the lease with the same fence and the number before. So of two that change it at
+	// once, one does.
 	Bind(ctx context.Context, p Pool, id string, l *Lease, now time.Time) (ok bool, err error)
 	// Leases returns the leases that are bound to tasks, in order; nil for one that has none.
 	Leases(ctx context.Context, p Pool, ids []string) ([]*Lease, error)
 	// Remove removes a taken task to which a lease with this fence is bound; with a zero fence one to which none is.
 	Remove(ctx context.Context, p Pool, id string, fence job.Fence) error
+	// Forget removes a task that waits.
+	Forget(ctx context.Context, p Pool, id string) error
 	// Lapsed returns tasks whose time is over, with their leases if they have any, at most MaxLapsed. Those that have none wait again.
 	Lapsed(ctx context.Context, p Pool, now time.Time) ([]*Lease, error)
 	// Pools returns the pools to which tasks were added within UnusedFor, or a little less, in the order of their names.
@@ -207,6 +214,8 @@ type head struct {
 	Start       int64      `json:"s,omitempty"`
 	StopVersion int64      `json:"v,omitempty"`
 	Incarnation string     `json:"i,omitempty"`
+	KnownSince  int64      `json:"k,omitempty"`
+	Number      int64      `json:"n,omitempty"`
 	Again       bool       `json:"a,omitempty"`
 	Token       *job.Token `json:"t,omitempty"`
 	Fence       *job.Fence `json:"f,omitempty"`
@@ -222,6 +231,7 @@ type head struct {
 func MarshalTask(t *Task) []byte {
 	return join(&head{
 		Name: t.Holder.Name, Definition: t.Holder.DefinitionID, Start: t.Holder.Start, StopVersion: t.StopVersion, Incarnation: t.Incarnation, Again: t.Again,
+		KnownSince: milli(t.KnownSince),
 	}, t.Fire)
 }
 
@@ -233,7 +243,7 @@ func UnmarshalTask(b []byte) (*Task, error) {
 	}
 	return &Task{
 		Fire: f, Holder: attempts.Holder{Name: h.Name, DefinitionID: h.Definition, Start: h.Start},
-		StopVersion: h.StopVersion, Incarnation: h.Incarnation, Again: h.Again,
+		StopVersion: h.StopVersion, Incarnation: h.Incarnation, Again: h.Again, KnownSince: instant(h.KnownSince),
 	}, nil
 }
 
@@ -241,6 +251,7 @@ func UnmarshalTask(b []byte) (*Task, error) {
 func MarshalLease(l *Lease) []byte {
 	return join(&head{
 		Token: &l.Token, Fence: &l.Fence, Worker: l.Worker, Begun: milli(l.Begun), Until: milli(l.Until), StoppedAt: milli(l.StoppedAt), Why: l.Why, Progress: l.Progress,
+		Again: l.Again, Number: l.Number,
 	}, l.Fire)
 }
 
@@ -250,7 +261,7 @@ func UnmarshalLease(b []byte) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{Fire: f, Worker: h.Worker, Begun: instant(h.Begun), Until: instant(h.Until), StoppedAt: instant(h.StoppedAt), Why: h.Why, Progress: h.Progress}
+	l := &Lease{Fire: f, Worker: h.Worker, Begun: instant(h.Begun), Until: instant(h.Until), StoppedAt: instant(h.StoppedAt), Why: h.Why, Progress: h.Progress, Again: h.Again, Number: h.Number}
 	if h.Token != nil && h.Fence != nil {
 		l.Token, l.Fence = *h.Token, *h.Fence
 	}
@@ -286,4 +297,12 @@ func instant(ms int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms).UTC()
+}
+
+// Follows reports whether a lease may be bound where another one is; nil for none.
+func (l *Lease) Follows(bound *Lease) bool {
+	if bound == nil {
+		return l.Number == 0
+	}
+	return l.Fence == bound.Fence && l.Number == bound.Number+1
 }

@@ -38,7 +38,7 @@ func entryToPB(e *job.Entry) *pb.Entry {
 		NominalAtMs: ms(e.NominalAt), ScheduledForMs: ms(e.ScheduledFor), Ordinal: int64(e.Ordinal),
 		BackfillFired: int64(e.BackfillFired), WrittenAtMs: ms(e.WrittenAt), Chained: e.Chained, Repeats: e.Repeats, Trace: e.Trace,
 		Lane: e.Lane, Plain: e.Plain, Weight: uint32(e.Weight), Tenant: uint32(e.Tenant),
-		Precision: uint32(e.Precision), Alone: e.Alone, Queues: e.Queues, Followed: e.Followed,
+		Precision: uint32(e.Precision), Alone: e.Alone, Queues: e.Queues, Followed: e.Followed, Task: e.Task,
 	}
 	if by := e.By; by != nil {
 		m.By = &pb.Author{Subject: by.Subject, Role: by.Role, RequestId: by.Request, Source: by.Source}
@@ -68,7 +68,7 @@ func entryFromPB(m *pb.Entry) job.Entry {
 		ScheduledFor: at(m.GetScheduledForMs()), Ordinal: int(m.GetOrdinal()), BackfillFired: int(m.GetBackfillFired()),
 		WrittenAt: at(m.GetWrittenAtMs()), Chained: m.GetChained(), Repeats: m.GetRepeats(), Trace: m.GetTrace(),
 		Lane: m.GetLane(), Plain: m.GetPlain(), Weight: int(m.GetWeight()), Tenant: job.Tenant(m.GetTenant()),
-		Precision: job.PrecisionOf(m.GetPrecision()), Alone: m.GetAlone(), Queues: m.GetQueues(), Followed: m.GetFollowed(),
+		Precision: job.PrecisionOf(m.GetPrecision()), Alone: m.GetAlone(), Queues: m.GetQueues(), Followed: m.GetFollowed(), Task: m.GetTask(),
 	}
 	if by := m.GetBy(); by != nil {
 		e.By = &job.Author{Subject: by.GetSubject(), Role: by.GetRole(), Request: by.GetRequestId(), Source: by.GetSource()}

@@ -143,7 +143,7 @@ func TestTaskOfHoursSurvivesCrashesAndResumesFromItsLastCheckpoint(t *testing.T)
 				w.Start()
 			}
 			task.Lost()
-			time.Sleep(time.Until(died.Add(33 * time.Second)))
+			time.Sleep(time.Until(died.Add(36 * time.Second)))
 			if status := task.Complete(nil); status != http.StatusConflict {
 				w.T.Errorf("a worker that was silent for too long ends the task: %d", status)
 			}
@@ -263,7 +263,7 @@ func TestTaskThatWasStoppedWhileItWaitedIsNotHandedOut(t *testing.T) {
 	t.Parallel()
 	bubble(t, 3*time.Minute, func(w *world.World) {
 		warned := func() bool {
-			j := w.Must(http.StatusCreated, http.MethodPost, "/jobs", pooled("warned", "a", map[string]any{"type": "cron", "cron_expr": "0 0 1 1 *"}))
+			j := w.Must(http.StatusCreated, http.MethodPost, "/jobs", pooled("warned", "a", map[string]any{"type": "cron", "cron_expr": "0 0 1 6 *"}))
 			w.Adopt(j["job_id"].(string))
 			return j["warnings"] != nil
 		}
@@ -336,5 +336,51 @@ func TestTaskThatIsGivenBackIsHandedOutAgainWithItsProgress(t *testing.T) {
 			w.T.Errorf("the execution is %v", s)
 		}
 		time.Sleep(time.Minute)
+	})
+}
+
+// What was refused while it waited is not handed out when everything else has forgotten that.
+func TestTaskThatWasCancelledIsNotHandedOutHoursLater(t *testing.T) {
+	t.Parallel()
+	bubble(t, time.Minute, func(w *world.World) {
+		cancelled, waits := w.Create(pooled("cancelled", "a", oneShot(10*time.Second))), w.Create(pooled("waits", "a", oneShot(10*time.Second)))
+		time.Sleep(20 * time.Second)
+		w.Cancel(cancelled)
+		time.Sleep(3 * time.Hour)
+		x := w.NewWorker("work", "worker", "a")
+		tasks, _ := x.Poll(10, "20s")
+		if len(tasks) != 1 || tasks[0].Payload.(map[string]any)["of"] != "waits" {
+			w.T.Errorf("handed out: %+v", tasks)
+		}
+		for _, task := range tasks {
+			task.Complete(nil)
+		}
+		time.Sleep(time.Minute)
+		if a, b := state(w, cancelled), state(w, waits); a != "cancelled" || b != "succeeded" {
+			w.T.Errorf("the executions are %v and %v", a, b)
+		}
+		if n := w.Counter("minutehand_bucket_loader_put_back_entries_total"); n > 200 {
+			w.T.Errorf("the entries of tasks that wait were put back %v times in three hours", n)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestPollThatFindsOnlyWhatMayNotBeginGoesOnLooking(t *testing.T) {
+	t.Parallel()
+	bubble(t, time.Minute, func(w *world.World) {
+		first := w.Create(pooled("first", "a", oneShot(10*time.Second)))
+		w.Create(pooled("second", "a", oneShot(11*time.Second)))
+		time.Sleep(20 * time.Second)
+		w.Cancel(first)
+		began := time.Now()
+		tasks, _ := w.NewWorker("work", "worker", "a").Poll(1, "20s")
+		if len(tasks) != 1 || tasks[0].Payload.(map[string]any)["of"] != "second" || time.Since(began) > time.Second {
+			w.T.Errorf("after %s handed out: %+v", time.Since(began), tasks)
+		}
+		for _, task := range tasks {
+			task.Complete(nil)
+		}
+		time.Sleep(2 * time.Minute)
 	})
 }

@@ -182,7 +182,7 @@ func (w *sweeping) take(r *job.PendingRow) (more bool) {
 	if r.Done || r.DueAt.After(w.now) {
 		return true
 	}
-	if !r.InLine() && (w.p.oldestDue.IsZero() || r.DueAt.Before(w.p.oldestDue)) { // what waits in line is not overdue
+	if !r.InLine() && !r.Task && (w.p.oldestDue.IsZero() || r.DueAt.Before(w.p.oldestDue)) { // what waits in line or for a worker is not overdue
 		w.p.oldestDue = r.DueAt
 	}
 	if w.waiting[r.Locator] {

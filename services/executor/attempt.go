@@ -94,7 +94,7 @@ func (a *attempt) call(ctx context.Context, fence job.Fence) {
 	case s.deps.Clock.Since(checked) > time.Second:
 		a.releaseUncalled(ctx)
 		s.hosts.delay(w, w.fire.DueAt)
-	case w.fire.Target.Kind == job.TargetPool && s.deps.Pools != nil:
+	case s.ofPool(w):
 		a.handOver(ctx)
 	default:
 		if outcome, ok := s.invoke(ctx, w, fence); ok {
@@ -120,6 +120,7 @@ func (a *attempt) release(ctx context.Context) bool {
 
 // giveUp ends an attempt that earlier executors took and never finished.
 func (a *attempt) giveUp(ctx context.Context) {
+	a.s.forget(ctx, a.w)
 	switch gone, err := a.s.rowGone(ctx, a.w); {
 	case err != nil: // ctx ended
 	case gone: // settled, or refused, since the fire was published: nobody would settle it again
@@ -142,6 +143,7 @@ func (a *attempt) conclude(ctx context.Context) {
 	case err != nil:
 		s.hosts.delayForOther(w, s.deps.Clock.Now().Add(leaseWait)) // fenced: the executor that took over decides
 	case gone:
+		s.forget(ctx, w)
 		if a.release(ctx) {
 			w.done()
 		}
@@ -152,9 +154,11 @@ func (a *attempt) conclude(ctx context.Context) {
 		a.giveUp(ctx)
 	case verdict.HasDisposition() && !a.rec.Running:
 		s.metrics.refused.Inc()
+		s.forget(ctx, w)
 		a.end(ctx, job.Refusal(verdict, &w.fire.Entry))
 	default:
 		s.metrics.refused.Inc()
+		s.forget(ctx, w)
 		if a.release(ctx) && s.publish(ctx, s.released(w)) == nil {
 			w.done()
 		}

@@ -69,7 +69,7 @@ func (s *Service) execute(ctx context.Context, w *task) {
 		a.end(ctx, *w.untold)
 		return
 	}
-	if a.mine() && (a.rec.Running && a.rec.Takeovers >= s.cfg.MaxTakeovers || a.rec.Takeovers >= maxIdleTakeovers) {
+	if !s.ofPool(w) && a.mine() && (a.rec.Running && a.rec.Takeovers >= s.cfg.MaxTakeovers || a.rec.Takeovers >= maxIdleTakeovers) {
 		a.giveUp(ctx)
 		return
 	}
@@ -100,6 +100,10 @@ func (s *Service) acquire(ctx context.Context, a *attempt) (attempts.Record, boo
 // if the row stays open, the outcome is published again with this fire's locator.
 func (s *Service) follow(ctx context.Context, w *task, rec attempts.Record) {
 	now := s.deps.Clock.Now()
+	if rec.Outcome == nil && s.ofPool(w) { // it waits for a worker, or one has it, for as long as a day: its entry is put back if it is lost
+		w.done()
+		return
+	}
 	if rec.Outcome == nil {
 		until := now.Add(leaseWait)
 		if rec.LapsesAt.Before(until) {
@@ -108,6 +112,7 @@ func (s *Service) follow(ctx context.Context, w *task, rec attempts.Record) {
 		s.hosts.delayForOther(w, until)
 		return
 	}
+	s.forget(ctx, w)
 	d := rec.Outcome.DefinitionID
 	mine := d == "" || d == w.fire.DefinitionID
 	switch gone, err := s.rowGone(ctx, w); {

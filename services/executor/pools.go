@@ -3,25 +3,33 @@ package executor
 import (
 	"context"
 	"errors"
+	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/run"
 )
 
-// handOver lets an attempt that may begin wait in the queue of its pool, where a worker fetches it. The fire is then complete: nobody holds
-// the attempt, its entry is not done, and the bucket-loader puts it back now and then. So whatever is forgotten comes again, and a fire of
-// what still waits puts it where it is.
+// waitsFor is how long an attempt is held for its task. Until then, its entry is not put back. After that it is, and handed over once more.
+const waitsFor = 5 * time.Minute
+
+// handOver lets an attempt that may begin wait in the queue of its pool, where a worker fetches it. The fire is then complete: its entry is
+// not done, and the bucket-loader puts it back when nobody holds the attempt any more. So whatever is forgotten comes again, and a fire of what
+// still waits renews its task.
 //
-//   - The attempt is released before its task can be found, because whoever hands the task out acquires it at once.
-//   - If this process dies in between, nobody has the attempt, and the entry is put back.
-//   - If it stalls in between, another fire may have been handed over and its task may be fetched: then the late task is not added, or nobody
-//     can acquire its attempt.
-//   - Whoever hands the task out makes the last check again, because a stop may come while it waits (I4).
+//   - The attempt is released before its task can be found, because whoever hands the task out acquires it at once, as the same holder as this
+//     executor: so it does not matter which of the two comes first, and neither takes the attempt from the other.
+//   - If this process dies before the task waits, or before it holds the attempt for it, nobody has the attempt, and the entry is put back.
+//   - If it stalls before that, another fire may have been handed over and its task fetched: then the late task is not added, nobody can acquire
+//     its attempt, or its check is too old.
+//   - Whoever hands the task out makes the last check again, because a stop may come while it waits (I4), and does not if this check is so old that
+//     the hot tier may have forgotten the attempt's outcome.
 func (a *attempt) handOver(ctx context.Context) {
 	s, w := a.s, a.w
 	t := &pools.Task{
-		Fire: w.fire, Holder: s.holder(w.fire.DefinitionID), StopVersion: a.stopVersion, Incarnation: w.incarnation,
-		Again: w.fire.Attempt > 1 || a.rec.Token.Counter > 1,
+		Fire: w.fire, Holder: s.holder(w.fire.DefinitionID), StopVersion: a.stopVersion, Incarnation: w.incarnation, KnownSince: w.knownSince,
+		Again: w.fire.Attempt > 1 || a.rec.Token.Counter > 1 || s.deps.Clock.Since(w.fire.DueAt) > onTime,
 	}
 	if !a.release(ctx) {
 		return // ctx ended
@@ -34,6 +42,13 @@ func (a *attempt) handOver(ctx context.Context) {
 		}
 		return err
 	})
+	if err == nil && !full {
+		err = run.Retry(ctx, s.deps.Logger, "hold the attempt of a task", func(ctx context.Context) error {
+			now := s.deps.Clock.Now()
+			_, _, err := s.deps.Records.Acquire(ctx, a.key, t.Holder, now, now.Add(waitsFor))
+			return err
+		})
+	}
 	switch {
 	case err != nil: // ctx ended
 	case full:
@@ -41,5 +56,24 @@ func (a *attempt) handOver(ctx context.Context) {
 		s.hosts.reject(w) // it is deferred
 	default:
 		w.done()
+	}
+}
+
+// onTime is how late a task may be handed over that no worker can have had before.
+const onTime = 10 * time.Second
+
+// ofPool reports whether the fire is a task of a pool.
+func (s *Service) ofPool(w *task) bool {
+	return w.fire.Target.Kind == job.TargetPool && s.deps.Pools != nil
+}
+
+// forget removes the task of an attempt that will not begin, if it waits.
+func (s *Service) forget(ctx context.Context, w *task) {
+	if !s.ofPool(w) {
+		return
+	}
+	p := pools.Pool{Tenant: w.fire.Tenant, Name: w.fire.Target.Pool}
+	if err := s.deps.Pools.Forget(ctx, p, pools.IDOf(attempts.KeyOf(&w.fire.Entry))); err != nil && ctx.Err() == nil {
+		s.deps.Logger.Warn("cannot remove a task that may not begin; it is judged when it is fetched", "error", err)
 	}
 }

@@ -76,7 +76,7 @@ func (w *window) size() int {
 
 // target is what the record says of the fire's target.
 func (w *task) target() job.TargetRef {
-	if w.fire.Target.Connection != "" {
+	if w.fire.Target.Connection+w.fire.Target.Pool != "" {
 		return w.fire.Target.Ref()
 	}
 	return job.TargetRef{Kind: w.fire.Target.Kind, Host: w.host}

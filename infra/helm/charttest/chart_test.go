@@ -232,7 +232,7 @@ func TestValuesThatMakeNoSenseAreRefusedWithASentence(t *testing.T) {
 func connections() map[string][]int {
 	const cassandra, kafka, redis, zookeeper, s3 = 9042, 9093, 6379, 2181, 7070
 	return map[string][]int{
-		"job-api": {cassandra, redis}, "bucket-loader": {cassandra, redis, kafka, zookeeper}, "scheduler-worker": {cassandra, redis, kafka, zookeeper},
+		"job-api": {cassandra, redis, kafka}, "bucket-loader": {cassandra, redis, kafka, zookeeper}, "scheduler-worker": {cassandra, redis, kafka, zookeeper},
 		"executor": {cassandra, redis, kafka, zookeeper}, "retry-manager": {cassandra, redis, kafka}, "audit-writer": {cassandra, kafka, s3},
 		"migration": {cassandra, kafka, s3},
 	}

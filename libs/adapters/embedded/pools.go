@@ -194,7 +194,7 @@ func (q *Pools) Bind(_ context.Context, name pools.Pool, id string, l *pools.Lea
 		return false, nil
 	}
 	one := p.taken[id]
-	if !now.Before(one.until) || one.lease != nil && l.Fence.String() < one.lease.Fence.String() {
+	if !now.Before(one.until) || !l.Follows(one.lease) {
 		return false, nil
 	}
 	bound := *l
@@ -229,6 +229,19 @@ func (q *Pools) Remove(_ context.Context, name pools.Pool, id string, fence job.
 	one := p.taken[id]
 	if one.lease == nil && fence == (job.Fence{}) || one.lease != nil && one.lease.Fence == fence {
 		delete(p.taken, id)
+		delete(p.tasks, id)
+		p.bytes -= one.bytes
+	}
+	return nil
+}
+
+// Forget implements pools.Queue.
+func (q *Pools) Forget(_ context.Context, name pools.Pool, id string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if p := q.all[name]; p != nil && p.tasks[id] != nil && p.taken[id] == nil {
+		one := p.tasks[id]
+		p.leave(one)
 		delete(p.tasks, id)
 		p.bytes -= one.bytes
 	}

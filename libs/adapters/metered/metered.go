@@ -125,6 +125,12 @@ func (x *poolsPort) Remove(ctx context.Context, p pools.Pool, id string, fence j
 	return err
 }
 
+func (x *poolsPort) Forget(ctx context.Context, p pools.Pool, id string) (err error) {
+	defer func(began time.Time) { x.m.done("pools", "Forget", began, err) }(time.Now())
+	err = x.Queue.Forget(ctx, p, id)
+	return err
+}
+
 func (x *poolsPort) Lapsed(ctx context.Context, p pools.Pool, now time.Time) (a []*pools.Lease, err error) {
 	defer func(began time.Time) { x.m.done("pools", "Lapsed", began, err) }(time.Now())
 	a, err = x.Queue.Lapsed(ctx, p, now)

@@ -3,8 +3,6 @@ package redis
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -78,6 +76,7 @@ local function let_wait(id)
   if line then
     local due, name = string.match(line, '^(%d+) (.*)$')
     redis.call('ZADD', k(name), due, id)
+    redis.call('PEXPIRE', k(name), 691200000)
   end
 end
 local function forget(id)
@@ -196,11 +195,13 @@ else
     end
     if not found then break end
     turn = turn + 1
-    redis.call('ZREM', found[3], found[1])
-    redis.call('ZADD', k('taken'), now + taken_ms, found[1])
-    ids[#ids + 1] = found[1]
+    if redis.call('ZREM', found[3], found[1]) == 1 then
+      redis.call('ZADD', k('taken'), now + taken_ms, found[1])
+      ids[#ids + 1] = found[1]
+    end
   end
   if #ids > 0 then
+    redis.call('PEXPIRE', k('taken'), 691200000)
     redis.call('SET', k('turn'), turn, 'PX', 691200000)
     redis.call('SET', poll, table.concat(ids, ' '), 'PX', kept_ms)
   end
@@ -240,20 +241,21 @@ func (q *Pools) Take(ctx context.Context, p pools.Pool, t pools.Take) (tasks []*
 	return tasks, nil
 }
 
-// leaseOf returns the lease in an answer of Redis, nil if there is none. Its fence goes before it.
+// leaseOf returns the lease in an answer of Redis, nil if there is none. Its fence and its number go before it.
 func leaseOf(value any) (*pools.Lease, error) {
 	text, there := value.(string)
 	if !there {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	_, rest, _ := strings.Cut(text, " ")
+	_, rest, _ = strings.Cut(rest, " ")
 	return pools.UnmarshalLease([]byte(rest))
 }
 
 var bindScript = newScript(poolLua + `
 local id, fence = ARGV[1], ARGV[2]
 local until_, lease = redis.call('ZSCORE', k('taken'), id), redis.call('HGET', k('leases'), id)
-if not until_ or tonumber(ARGV[3]) >= tonumber(until_) or lease and fence < string.match(lease, '^[^ ]+') then return 0 end
+if not until_ or tonumber(ARGV[3]) >= tonumber(until_) or (lease and string.match(lease, '^[^ ]+ %d+ ') or '') ~= ARGV[7] then return 0 end
 redis.call('HSET', k('leases'), id, fence .. ' ' .. ARGV[5])
 redis.call('ZADD', k('taken'), ARGV[4], id)
 redis.call('PEXPIRE', k('leases'), ARGV[6])
@@ -262,8 +264,12 @@ return 1`)
 
 // Bind implements pools.Queue.
 func (q *Pools) Bind(ctx context.Context, p pools.Pool, id string, l *pools.Lease, now time.Time) (ok bool, err error) {
-	n, err := q.gather.run(ctx, bindScript, []string{q.of(p, "")}, id, l.Fence.String(), now.UnixMilli(), l.Until.UnixMilli(), pools.MarshalLease(l),
-		poolTTL.Milliseconds()).Int()
+	before, fence := "", l.Fence.String()
+	if l.Number > 0 {
+		before = fmt.Sprintf("%s %d ", fence, l.Number-1)
+	}
+	text := append(fmt.Appendf(nil, "%d ", l.Number), pools.MarshalLease(l)...)
+	n, err := q.gather.run(ctx, bindScript, []string{q.of(p, "")}, id, fence, now.UnixMilli(), l.Until.UnixMilli(), text, poolTTL.Milliseconds(), before).Int()
 	if err != nil {
 		return false, fmt.Errorf("redis: bind a lease: %w", err)
 	}
@@ -304,6 +310,20 @@ func (q *Pools) Remove(ctx context.Context, p pools.Pool, id string, fence job.F
 	}
 	if err := q.gather.run(ctx, removeTaskScript, []string{q.of(p, "")}, id, text).Err(); err != nil {
 		return fmt.Errorf("redis: remove a task: %w", err)
+	}
+	return nil
+}
+
+var forgetTaskScript = newScript(poolLua + `
+local line = redis.call('HGET', k('lines'), ARGV[1])
+if not line or redis.call('ZREM', k(string.match(line, '^%d+ (.*)$')), ARGV[1]) == 0 then return 0 end
+forget(ARGV[1])
+return 1`)
+
+// Forget implements pools.Queue.
+func (q *Pools) Forget(ctx context.Context, p pools.Pool, id string) error {
+	if err := q.gather.run(ctx, forgetTaskScript, []string{q.of(p, "")}, id).Err(); err != nil {
+		return fmt.Errorf("redis: forget a task: %w", err)
 	}
 	return nil
 }
@@ -370,73 +390,4 @@ func (q *Pools) Pools(ctx context.Context, now time.Time) (list []pools.Pool, er
 	}
 	slices.SortFunc(list, func(a, b pools.Pool) int { return cmp.Compare(a.String(), b.String()) })
 	return list[:min(len(list), pools.MaxPools)], nil
-}
-
-var seeScript = newScript(poolLua + `
-if redis.call('HEXISTS', k('workers'), ARGV[1]) == 0 and redis.call('HLEN', k('workers')) >= tonumber(ARGV[3]) then
-  local all = redis.call('HGETALL', k('workers'))
-  for i = 1, #all, 2 do
-    if tonumber(string.match(all[i + 1], '^(%d+) ')) < tonumber(ARGV[4]) then redis.call('HDEL', k('workers'), all[i]) end
-  end
-  if redis.call('HLEN', k('workers')) >= tonumber(ARGV[3]) then return 0 end
-end
-redis.call('HSET', k('workers'), ARGV[1], ARGV[2])
-return redis.call('PEXPIRE', k('workers'), ARGV[5])`)
-
-// See implements pools.Queue.
-func (q *Pools) See(ctx context.Context, p pools.Pool, w *pools.Worker) error {
-	text, err := json.Marshal(w)
-	if err == nil {
-		err = q.gather.run(ctx, seeScript, []string{q.of(p, "")}, w.Name, strconv.FormatInt(w.SeenAt.UnixMilli(), 10)+" "+string(text), pools.MaxWorkers,
-			w.SeenAt.Add(-pools.WorkerKept).UnixMilli(), pools.WorkerKept.Milliseconds()).Err()
-	}
-	if err != nil {
-		return fmt.Errorf("redis: note a worker: %w", err)
-	}
-	return nil
-}
-
-// Show implements pools.Queue.
-func (q *Pools) Show(ctx context.Context, p pools.Pool, now time.Time) (*pools.State, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	s := &pools.State{Waiting: map[string]map[job.Priority]int{}}
-	pipe := q.client.Pipeline()
-	names, taken, workers := pipe.SMembers(ctx, q.of(p, "names")), pipe.ZCard(ctx, q.of(p, "taken")), pipe.HGetAll(ctx, q.of(p, "workers"))
-	_, err := pipe.Exec(ctx)
-	counts := map[string]*redis.IntCmd{}
-	if err == nil && len(names.Val()) > 0 {
-		pipe = q.client.Pipeline()
-		for _, name := range names.Val() {
-			counts[name] = pipe.ZCard(ctx, q.of(p, name))
-		}
-		_, err = pipe.Exec(ctx)
-	}
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("redis: show a pool: %w", err)
-	}
-	for name, n := range counts {
-		_, rest, _ := strings.Cut(name, ":")
-		priority, handler, _ := strings.Cut(rest, ":")
-		if n.Val() == 0 {
-			continue
-		}
-		if s.Waiting[handler] == nil {
-			s.Waiting[handler] = map[job.Priority]int{}
-		}
-		s.Waiting[handler][job.Priority(priority)] = int(n.Val())
-	}
-	s.Taken = int(taken.Val())
-	for _, text := range workers.Val() {
-		_, rest, _ := strings.Cut(text, " ")
-		var w pools.Worker
-		if err := json.Unmarshal([]byte(rest), &w); err != nil {
-			return nil, fmt.Errorf("redis: show a pool: %w", err)
-		}
-		if now.Sub(w.SeenAt) <= pools.WorkerKept {
-			s.Workers = append(s.Workers, w)
-		}
-	}
-	slices.SortFunc(s.Workers, func(a, b pools.Worker) int { return cmp.Compare(a.Name, b.Name) })
-	return s, nil
 }

@@ -193,7 +193,7 @@ func loadScripts(ctx context.Context, c *redis.Conn) error {
 	for _, s := range []*script{
 		incarnationScript, addScript, dueScript, postponeScript, parkScript, removeScript, absentScript, claimScript, horizonScript, epochScript,
 		acquireScript, beginScript, startScript, renewScript, releaseScript, finishScript, refuseScript, stopScript, postScript, boardScript,
-		addTaskScript, noteScript, takeTasksScript, bindScript, removeTaskScript, lapsedScript, seeScript,
+		addTaskScript, noteScript, takeTasksScript, bindScript, removeTaskScript, forgetTaskScript, lapsedScript, seeScript,
 	} {
 		pipe.ScriptLoad(ctx, s.text) // the script's own Load would take the pipeline's missing reply for its hash
 	}

@@ -3,11 +3,8 @@ package poolstest
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,25 +17,27 @@ import (
 // Run runs the suite. open returns a queue without tasks.
 func Run(t *testing.T, open func(t *testing.T) pools.Queue) {
 	clauses := map[string]func(t *testing.T, q pools.Queue){
-		"a task is taken as it was added":                           whole,
-		"a task is taken once":                                      once,
-		"only what the worker can do is taken":                      handlers,
-		"the earliest instant is taken first":                       earliest,
-		"a priority goes first, and starves no other":               priorities,
-		"a task that waits is replaced and waits once":              replaced,
-		"a task that somebody has stays as it is":                   stays,
-		"a poll that is repeated gets the same tasks":               repeated,
-		"a task that was taken without a lease waits again":         unbound,
-		"a lease is bound to what is taken, and never a lesser one": bound,
-		"what lapsed is returned until it is removed":               lapsed,
-		"a task is removed by who has it":                           removed,
-		"a pool sees nothing of another one":                        apart,
-		"a pool that is full takes no more":                         full,
-		"workers are shown while they are seen":                     workers,
-		"a pool shows what is there":                                shows,
-		"pools with tasks are known":                                known,
-		"the bell rings for who can do the task":                    rings,
-		"many that take at once share the tasks":                    shared,
+		"a task is taken as it was added":                                whole,
+		"a task is taken once":                                           once,
+		"only what the worker can do is taken":                           handlers,
+		"the earliest instant is taken first":                            earliest,
+		"a priority goes first, and starves no other":                    priorities,
+		"a task that waits is replaced and waits once":                   replaced,
+		"a task that somebody has stays as it is":                        stays,
+		"a poll that is repeated gets the same tasks":                    repeated,
+		"a task that was taken without a lease waits again":              unbound,
+		"a lease is bound to what is taken, and changed by who knows it": bound,
+		"a task that waits can be forgotten":                             forgotten,
+		"a handler that is named twice gets a task once":                 twice,
+		"what lapsed is returned until it is removed":                    lapsed,
+		"a task is removed by who has it":                                removed,
+		"a pool sees nothing of another one":                             apart,
+		"a pool that is full takes no more":                              full,
+		"workers are shown while they are seen":                          workers,
+		"a pool shows what is there":                                     shows,
+		"pools with tasks are known":                                     known,
+		"the bell rings for who can do the task":                         rings,
+		"many that take at once share the tasks":                         shared,
 	}
 	for name, clause := range clauses {
 		t.Run(name, func(t *testing.T) { clause(t, open(t)) })
@@ -65,7 +64,7 @@ func task(n int, handler string, p job.Priority) *pools.Task {
 		Retry: job.RetryPolicy{Backoff: job.BackoffList, MaxAttempts: 3, Delays: []time.Duration{time.Second}}, Incarnation: "inc", TakenAt: start, PublishedAt: start,
 	}
 	return &pools.Task{
-		Fire: f, Holder: attempts.Holder{Name: "executor-1", DefinitionID: "def_1", Start: 1<<40 | int64(n)}, StopVersion: 4, Incarnation: "inc-2", Again: n%2 == 0,
+		Fire: f, Holder: attempts.Holder{Name: "executor-1", DefinitionID: "def_1", Start: 1<<40 | int64(n)}, StopVersion: 4, Incarnation: "inc-2", KnownSince: start, Again: n%2 == 0,
 	}
 }
 
@@ -118,7 +117,7 @@ func lease(one *pools.Task, counter int64, until time.Time) *pools.Lease {
 	light.Target.Body, light.Target.Headers = nil, nil
 	return &pools.Lease{
 		Fire: &light, Token: job.Token{Counter: 3, Start: one.Holder.Start}, Fence: job.Fence{Epoch: 1_760_000_000_000_000, Counter: counter, Start: one.Holder.Start},
-		Worker: "worker-ü", Begun: start.Add(time.Second), Until: until, StoppedAt: start.Add(2 * time.Second), Why: "cancelled", Progress: true,
+		Worker: "worker-ü", Begun: start.Add(time.Second), Until: until, StoppedAt: start.Add(2 * time.Second), Why: "cancelled", Progress: true, Again: true,
 	}
 }
 
@@ -255,11 +254,19 @@ func bound(t *testing.T, q pools.Queue) {
 	add(t, q, task(1, "a", ""), task(2, "a", ""))
 	one := take(t, q, start, 1, "a")[0]
 	until := start.Add(30 * time.Second)
-	bind(t, q, one, lease(one, 2, until), start, true)
-	bind(t, q, one, lease(one, 1, until), start, false)
-	l := lease(one, 2, until.Add(time.Second))
+	numbered := func(fence, number int64, until time.Time) *pools.Lease {
+		l := lease(one, fence, until)
+		l.Number = number
+		return l
+	}
+	bind(t, q, one, numbered(2, 1, until), start, false)
+	bind(t, q, one, numbered(2, 0, until), start, true)
+	for _, other := range []*pools.Lease{numbered(1, 0, until), numbered(2, 0, until), numbered(3, 0, until), numbered(3, 1, until), numbered(2, 2, until)} {
+		bind(t, q, one, other, start, false)
+	}
+	l := numbered(2, 1, until.Add(time.Second))
 	bind(t, q, one, l, until.Add(-time.Millisecond), true)
-	bind(t, q, one, lease(one, 3, until.Add(time.Minute)), l.Until, false) // its time is over
+	bind(t, q, one, numbered(2, 2, until.Add(time.Minute)), l.Until, false) // its time is over
 	bind(t, q, task(2, "a", ""), lease(task(2, "a", ""), 1, until), start, false)
 	leases, err := q.Leases(t.Context(), basics, []string{task(2, "a", "").ID(), one.ID(), "exe_none.1"})
 	same(t, err, nil)
@@ -309,142 +316,19 @@ func removed(t *testing.T, q pools.Queue) {
 	same(t, ids(take(t, q, start, 9, "a")), []string{task(2, "a", "").ID()})
 }
 
-func apart(t *testing.T, q pools.Queue) {
-	for _, other := range []pools.Pool{{Tenant: 8, Name: basics.Name}, {Tenant: basics.Tenant, Name: "other"}} {
-		one := task(1, "a", "")
-		one.Fire.Tenant, one.Fire.Target.Pool = other.Tenant, other.Name
-		add(t, q, one)
-		same(t, len(take(t, q, start, 9, "a")), 0)
-		state, err := q.Show(t.Context(), basics, start)
-		same(t, err, nil)
-		same(t, len(state.Waiting), 0)
-		tasks, err := q.Take(t.Context(), other, pools.Take{Poll: poll(), Handlers: []string{"a"}, Most: 1, Now: start})
-		same(t, err, nil)
-		same(t, len(tasks), 1)
-		leases, err := q.Lapsed(t.Context(), basics, start.Add(time.Hour))
-		same(t, err, nil)
-		same(t, len(leases), 0)
-	}
-}
-
-func full(t *testing.T, q pools.Queue) {
-	body := json.RawMessage(`"` + strings.Repeat("x", pools.MaxBytes/20) + `"`)
-	for n := range 30 {
-		one := task(n, "a", "")
-		one.Fire.Target.Body = body
-		err := q.Add(t.Context(), one, start)
-		switch {
-		case errors.Is(err, pools.ErrFull) && n >= 18:
-			if err := q.Add(t.Context(), task(n, "a", ""), start); err != nil {
-				t.Errorf("a small task found no room: %v", err)
-			}
-			first := take(t, q, start, 1, "a")[0]
-			if err := q.Remove(t.Context(), basics, first.ID(), job.Fence{}); err != nil {
-				t.Fatal(err)
-			}
-			if err := q.Add(t.Context(), one, start); err != nil {
-				t.Errorf("after one was removed there was no room: %v", err)
-			}
-			return
-		case err != nil:
-			t.Fatalf("task %d: %v", n, err)
-		}
-	}
-	t.Error("there is no bound")
-}
-
-func workers(t *testing.T, q pools.Queue) {
-	see := func(name string, at time.Time) *pools.Worker {
-		w := &pools.Worker{Name: name, Version: "1.2", Handlers: []string{"a", "b"}, Running: 3, SeenAt: at}
-		if err := q.See(t.Context(), basics, w); err != nil {
+func forgotten(t *testing.T, q pools.Queue) {
+	add(t, q, task(1, "a", ""), task(2, "a", ""))
+	one := take(t, q, start, 1, "a")[0]
+	for _, n := range []int{1, 2, 3} {
+		if err := q.Forget(t.Context(), basics, task(n, "a", "").ID()); err != nil {
 			t.Fatal(err)
 		}
-		return w
 	}
-	see("b", start)
-	a, b := see("a", start), see("b", start.Add(time.Minute))
-	state, err := q.Show(t.Context(), basics, start.Add(time.Minute))
-	same(t, err, nil)
-	same(t, state.Workers, []pools.Worker{*a, *b})
-	state, err = q.Show(t.Context(), basics, start.Add(time.Minute+pools.WorkerKept))
-	same(t, err, nil)
-	same(t, state.Workers, []pools.Worker{*b})
-	for n := range pools.MaxWorkers + 10 {
-		see(fmt.Sprint("many", n), start.Add(2*time.Minute))
-	}
-	state, err = q.Show(t.Context(), basics, start.Add(time.Minute))
-	same(t, err, nil)
-	same(t, len(state.Workers), pools.MaxWorkers)
-	see("late", start.Add(time.Hour))
+	same(t, len(take(t, q, start, 9, "a")), 0)
+	bind(t, q, one, lease(one, 1, start.Add(time.Second)), start, true)
 }
 
-func shows(t *testing.T, q pools.Queue) {
-	add(t, q, task(1, "a", ""), task(2, "a", job.PriorityLow), task(3, "b", job.PriorityHigh), task(4, "a", job.PriorityNormal))
-	take(t, q, start, 1, "b")
-	state, err := q.Show(t.Context(), basics, start)
-	same(t, err, nil)
-	same(t, state, &pools.State{Waiting: map[string]map[job.Priority]int{"a": {job.PriorityNormal: 2, job.PriorityLow: 1}}, Taken: 1})
-}
-
-func known(t *testing.T, q pools.Queue) {
-	list, err := q.Pools(t.Context(), start)
-	same(t, err, nil)
-	same(t, len(list), 0)
-	one := task(1, "a", "")
-	one.Fire.Target.Pool = "other"
-	add(t, q, one, task(2, "a", ""), task(3, "a", ""))
-	list, err = q.Pools(t.Context(), start.Add(pools.UnusedFor-time.Minute))
-	same(t, err, nil)
-	same(t, list, []pools.Pool{basics, {Tenant: basics.Tenant, Name: "other"}})
-}
-
-func rings(t *testing.T, q pools.Queue) {
-	// Until it rings for the first time it may not be listening yet.
-	for n := 0; ; n++ {
-		w := q.Bell().Wait(basics, []string{"z", "a"})
-		other := q.Bell().Wait(basics, []string{"b"})
-		add(t, q, task(n, "a", ""))
-		select {
-		case <-w.Rung:
-			q.Bell().End(w)
-			q.Bell().End(other)
-			return
-		case <-time.After(time.Second):
-			q.Bell().End(w)
-			q.Bell().End(other)
-		}
-		if n == 20 {
-			t.Fatal("it does not ring")
-		}
-	}
-}
-
-func shared(t *testing.T, q pools.Queue) {
-	const n = 200
-	for i := range n {
-		add(t, q, task(i, "a", job.Priority([]string{"high", "", "low"}[i%3])))
-	}
-	var mu sync.Mutex
-	var all []string
-	var group sync.WaitGroup
-	for range 8 {
-		group.Go(func() {
-			for {
-				tasks, err := q.Take(t.Context(), basics, pools.Take{Poll: poll(), Handlers: []string{"a"}, Most: 7, Now: start})
-				if err != nil || len(tasks) == 0 {
-					if err != nil {
-						t.Error(err)
-					}
-					return
-				}
-				mu.Lock()
-				all = append(all, ids(tasks)...)
-				mu.Unlock()
-			}
-		})
-	}
-	group.Wait()
-	slices.Sort(all)
-	same(t, len(slices.Compact(all)), n)
-	same(t, len(all), n)
+func twice(t *testing.T, q pools.Queue) {
+	add(t, q, task(1, "a", ""), task(2, "a", ""))
+	same(t, ids(take(t, q, start, 9, "a", "a")), ids([]*pools.Task{task(1, "a", ""), task(2, "a", "")}))
 }

@@ -89,6 +89,25 @@ func (w *World) Gauge(name string) float64 {
 	return 0
 }
 
+// Counter returns the value of a counter, over all of its labels.
+func (w *World) Counter(name string) (sum float64) {
+	w.T.Helper()
+	families, err := w.Metrics.Gather()
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+			return sum
+		}
+	}
+	w.T.Fatalf("there is no metric %s", name)
+	return 0
+}
+
 // New returns a world that has not started.
 func New(t *testing.T) *World {
 	return &World{

@@ -83,7 +83,9 @@ type Entry struct {
 	// Its job had dependents when it was taken.
 	Followed bool `protobuf:"varint,33,opt,name=followed,proto3" json:"followed,omitempty"`
 	// What a replay calls instead of its job's target.
-	Elsewhere     *Elsewhere `protobuf:"bytes,34,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
+	Elsewhere *Elsewhere `protobuf:"bytes,34,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
+	// A worker of a pool fetches it.
+	Task          bool `protobuf:"varint,35,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,6 +356,13 @@ func (x *Entry) GetElsewhere() *Elsewhere {
 		return x.Elsewhere
 	}
 	return nil
+}
+
+func (x *Entry) GetTask() bool {
+	if x != nil {
+		return x.Task
+	}
+	return false
 }
 
 // Where a replay goes instead of its job's target.
@@ -1604,7 +1613,7 @@ var File_minutehand_v1_log_proto protoreflect.FileDescriptor
 
 const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xa1\b\n" +
+	"\x17minutehand/v1/log.proto\x12\rminutehand.v1\"\xb5\b\n" +
 	"\x05Entry\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x16\n" +
 	"\x06minute\x18\x02 \x01(\x03R\x06minute\x12\x1a\n" +
@@ -1640,7 +1649,8 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x04hops\x18\x1f \x01(\rR\x04hops\x12\x14\n" +
 	"\x05chain\x18  \x01(\rR\x05chain\x12\x1a\n" +
 	"\bfollowed\x18! \x01(\bR\bfollowed\x126\n" +
-	"\telsewhere\x18\" \x01(\v2\x18.minutehand.v1.ElsewhereR\telsewhere\"\x9a\x01\n" +
+	"\telsewhere\x18\" \x01(\v2\x18.minutehand.v1.ElsewhereR\telsewhere\x12\x12\n" +
+	"\x04task\x18# \x01(\bR\x04task\"\x9a\x01\n" +
 	"\tElsewhere\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12?\n" +
 	"\aheaders\x18\x02 \x03(\v2%.minutehand.v1.Elsewhere.HeadersEntryR\aheaders\x1a:\n" +

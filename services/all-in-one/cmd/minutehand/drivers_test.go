@@ -14,7 +14,7 @@ func TestServiceCarriesNoDriverThatItDoesNotUse(t *testing.T) {
 		"zookeeper": "github.com/go-zookeeper/zk", "s3": "github.com/aws/aws-sdk-go-v2/service/s3", "embedded": "github.com/cockroachdb/pebble/",
 	}
 	for service, uses := range map[string][]string{
-		"job-api":          {"cassandra", "redis"},
+		"job-api":          {"cassandra", "redis", "kafka"},
 		"bucket-loader":    {"cassandra", "redis", "kafka", "zookeeper"},
 		"scheduler-worker": {"cassandra", "redis", "kafka", "zookeeper"},
 		"executor":         {"cassandra", "redis", "kafka", "zookeeper"},

@@ -37,12 +37,13 @@ type importCrontabCmd struct {
 	URL      string `name:"url" help:"Webhook that runs commands: it is sent {\"command\": …}." placeholder:"URL" group:"Who runs commands:"`
 	Kafka    string `help:"Topic of those who run commands." placeholder:"CONNECTION/TOPIC" group:"Who runs commands:"`
 	SQS      string `name:"sqs" help:"Queue of those who run commands." placeholder:"CONNECTION/QUEUE" group:"Who runs commands:"`
+	Pool     string `help:"Pool of workers that run commands, and the handler." placeholder:"POOL/HANDLER" group:"Who runs commands:"`
 }
 
 // Help implements kong.HelpProvider.
 func (importCrontabCmd) Help() string {
 	return `A line that calls a URL with curl or wget becomes a job that calls it. Of any other line the command becomes the body of a message, with its
-variables, input and user, to whom --url, --kafka or --sqs names. What cannot be translated is listed with its line and the reason, and is not
+variables, input and user, to whom --url, --kafka, --sqs or --pool names. What cannot be translated is listed with its line and the reason, and is not
 created. A comment right above a line is the name of its job. Each line has a key of its own, so that it is imported once.
 
 As cron does, a job lets go what was missed. At the change of daylight saving time it is due once.
@@ -100,8 +101,8 @@ func (c *importCrontabCmd) how() (how importing, err error) {
 		}
 		fmt.Fprintf(os.Stderr, "its times are taken as those of %s\n", how.timezone)
 	}
-	flags := jobFlags{URL: c.URL, Kafka: c.Kafka, SQS: c.SQS}
-	if c.URL == "" && c.Kafka == "" && c.SQS == "" {
+	flags := jobFlags{URL: c.URL, Kafka: c.Kafka, SQS: c.SQS, Pool: c.Pool}
+	if c.URL+c.Kafka+c.SQS+c.Pool == "" {
 		return how, nil
 	}
 	if err := flags.apply(map[string]any{}); err != nil {

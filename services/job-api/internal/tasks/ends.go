@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/problem"
@@ -50,63 +51,79 @@ func (ts *Tasks) heartbeat(ctx context.Context, r *edge.Request) (edge.Response,
 	if len(body.Progress) > MaxProgressBytes {
 		return edge.Response{}, edge.Invalid([]problem.Fault{{Pointer: "/progress", Code: "too-large", Message: "The progress may have at most 65536 bytes."}})
 	}
-	l, err := ts.held(ctx, r, body.FencingToken)
-	if err != nil {
-		return edge.Response{}, err
+	if string(body.Progress) == "null" {
+		body.Progress = nil
 	}
+	// Another heartbeat of the same worker may change the lease at the same time: then this one begins with what stands.
+	for range maxBeats {
+		l, err := ts.held(ctx, r, body.FencingToken)
+		if err != nil {
+			return edge.Response{}, err
+		}
+		kept, err := ts.beat(ctx, r, l, body.Progress)
+		if err != nil {
+			return edge.Response{}, err
+		}
+		if kept {
+			return edge.Response{Status: http.StatusOK, Body: beatAnswer{Cancelled: l.Why != "", Reason: l.Why, LeaseEndsAt: l.Until}}, nil
+		}
+	}
+	return edge.Response{}, errLost()
+}
+
+// maxBeats bounds how often a heartbeat begins again.
+const maxBeats = 5
+
+// beat renews a lease, and reports whether it did. The progress is stored first, so that a worker that was answered finds it after a crash; then
+// the attempt's lease is renewed, and the task's.
+func (ts *Tasks) beat(ctx context.Context, r *edge.Request, l *pools.Lease, progress json.RawMessage) (kept bool, err error) {
 	stops, err := ts.deps.Records.StopsOf(ctx, []string{l.Fire.JobID})
 	if err != nil {
-		return edge.Response{}, fmt.Errorf("read a stop record: %w", err)
+		return false, fmt.Errorf("read a stop record: %w", err)
 	}
-	now := ts.deps.Clock.Now()
-	if !now.Before(l.Until) {
-		return edge.Response{}, errLost()
+	if len(progress) > 0 {
+		if err := ts.putProgress(ctx, l, progress, ts.deps.Clock.Now()); err != nil {
+			return false, err
+		}
+		l.Progress = true
 	}
-	ends := l.Begun.Add(l.Fire.Target.Timeout)
+	now, asked := ts.deps.Clock.Now(), l.Until
+	if !now.Before(asked) {
+		return false, errLost()
+	}
+	renew(l, stopped(stops, l), now)
+	lease := attempts.Lease{
+		Key: attempts.KeyOf(&l.Fire.Entry), Token: l.Token, Begun: true, MayHaveBegun: true,
+		Holder: attempts.Holder{Name: l.Worker, DefinitionID: l.Fire.DefinitionID, Start: l.Token.Start},
+	}
+	if err := ts.deps.Records.Renew(ctx, []attempts.Lease{lease}, l.Until.Add(2*clock.MaxDifference)); err != nil {
+		return false, fmt.Errorf("renew the lease of a task: %w", err)
+	}
+	l.Number++
+	kept, err = ts.deps.Queue.Bind(ctx, poolAt(r), r.PathValue("task_id"), l, ts.deps.Clock.Now())
+	if err != nil {
+		return false, fmt.Errorf("keep a task: %w", err)
+	}
+	return kept, nil
+}
+
+// renew decides until when a worker keeps its task. One that is told to stop keeps it for a while, however often it asks.
+func renew(l *pools.Lease, cancelled bool, now time.Time) {
+	heartbeat, ends := l.Fire.Target.Heartbeat, l.Begun.Add(l.Fire.Target.Timeout)
 	if l.Why == "" {
-		if stopped(stops, l) {
+		if cancelled {
 			l.Why, l.StoppedAt = whyCancelled, job.Instant(now)
 		} else if !now.Before(ends) {
 			l.Why, l.StoppedAt = whyTimeout, job.Instant(now)
 		}
 	}
-	// One that was told to stop keeps its lease for a while, however often it asks.
-	until := now.Add(l.Fire.Target.Heartbeat)
+	until, grace := now.Add(heartbeat), min(maxGrace, heartbeat)
 	if l.Why != "" {
-		until = l.StoppedAt.Add(min(maxGrace, l.Fire.Target.Heartbeat))
-	} else if grace := ends.Add(min(maxGrace, l.Fire.Target.Heartbeat)); until.After(grace) {
-		until = grace
+		until = l.StoppedAt.Add(grace)
+	} else if last := ends.Add(grace); until.After(last) {
+		until = last
 	}
 	l.Until = job.Instant(job.Later(until, now.Add(time.Millisecond)))
-	if err := ts.keep(ctx, r, l, body.Progress, now); err != nil {
-		return edge.Response{}, err
-	}
-	return edge.Response{Status: http.StatusOK, Body: beatAnswer{Cancelled: l.Why != "", Reason: l.Why, LeaseEndsAt: l.Until}}, nil
-}
-
-// keep stores the progress first, so that a worker that was answered finds it after a crash; then it renews the attempt's lease and the task's.
-func (ts *Tasks) keep(ctx context.Context, r *edge.Request, l *pools.Lease, progress json.RawMessage, now time.Time) error {
-	key := attempts.KeyOf(&l.Fire.Entry)
-	if len(progress) > 0 {
-		if err := ts.putProgress(ctx, l, progress, now); err != nil {
-			return err
-		}
-		l.Progress = true
-	}
-	lease := attempts.Lease{
-		Key: key, Token: l.Token, Begun: true, MayHaveBegun: true, Holder: attempts.Holder{Name: l.Worker, DefinitionID: l.Fire.DefinitionID, Start: l.Token.Start},
-	}
-	if err := ts.deps.Records.Renew(ctx, []attempts.Lease{lease}, l.Until); err != nil {
-		return fmt.Errorf("renew the lease of a task: %w", err)
-	}
-	bound, err := ts.deps.Queue.Bind(ctx, poolAt(r), r.PathValue("task_id"), l, now)
-	if err != nil {
-		return fmt.Errorf("keep a task: %w", err)
-	}
-	if !bound {
-		return errLost()
-	}
-	return nil
 }
 
 // conclude ends a task by its worker's word. A worker that tries again because the answer was lost is answered as before.

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
@@ -71,63 +74,100 @@ func (ts *Tasks) poll(ctx context.Context, r *edge.Request) (edge.Response, erro
 	if ts.deps.Queue == nil {
 		return edge.Response{}, errNoQueue
 	}
-	p, wait, now := poolAt(r), body.Wait.Or(0), ts.deps.Clock.Now()
-	most := 1
-	if body.Max != nil {
-		most = int(*body.Max)
-	}
-	until := now.Add(min(wait, MaxWait))
+	slices.Sort(body.Handlers)
+	body.Handlers = slices.Compact(body.Handlers)
+	p, now := poolAt(r), ts.deps.Clock.Now()
 	w := &pools.Worker{Name: body.Worker, Version: body.Version, Handlers: body.Handlers, Running: len(body.Running), SeenAt: job.Instant(now)}
-	if err := ts.deps.Queue.See(ctx, p, w); err != nil {
-		return edge.Response{}, err
+	if err := ts.deps.Queue.See(ctx, p, w); err != nil && ctx.Err() == nil {
+		ts.deps.Logger.Warn("cannot note a worker", "error", err) // it is only shown
 	}
-	answer := pollResponse{Tasks: []task{}, Cancelled: []string{}}
 	running, err := ts.deps.Queue.Leases(ctx, p, body.Running)
 	if err != nil {
 		return edge.Response{}, err
 	}
-	for looked := (time.Time{}); ; {
-		waiter := ts.deps.Queue.Bell().Wait(p, body.Handlers)
-		if now := ts.deps.Clock.Now(); most > 0 && now.Sub(looked) >= 0 {
-			answer.Tasks, err = ts.take(ctx, p, &body, most)
-			looked = now.Add(lookEvery)
-		}
-		if err == nil && len(answer.Tasks) == 0 {
-			answer.Cancelled, err = ts.cancelled(ctx, running, body.Running)
-		}
-		left := ts.deps.Clock.Until(until)
-		if err != nil || left <= 0 || len(answer.Tasks)+len(answer.Cancelled) > 0 || !ts.rest(ctx, waiter, min(left, ts.pause(running, looked)), &looked) {
-			ts.deps.Queue.Bell().End(waiter)
-			break
-		}
-		ts.deps.Queue.Bell().End(waiter)
+	one := &polling{ts: ts, pool: p, body: &body, most: 1, until: now, running: running}
+	if body.Max != nil {
+		one.most = int(*body.Max)
 	}
+	if wait := min(body.Wait.Or(0), MaxWait); wait > 0 {
+		select {
+		case ts.waiting <- struct{}{}:
+			one.until = now.Add(wait)
+			defer func() { <-ts.waiting }()
+		default: // too many wait: it is answered at once
+		}
+	}
+	answer, err := one.run(ctx)
 	if err != nil {
 		return edge.Response{}, err
 	}
 	return edge.Response{Status: http.StatusOK, Body: answer}, nil
 }
 
-// pause returns how long a poll rests.
-func (ts *Tasks) pause(running []*pools.Lease, looked time.Time) time.Duration {
-	rest := max(ts.deps.Clock.Until(looked), time.Millisecond)
-	if len(running) > 0 {
-		rest = min(rest, cancelledEvery)
+// polling is a poll while it is answered.
+type polling struct {
+	ts    *Tasks
+	pool  pools.Pool
+	body  *pollRequest
+	most  int
+	until time.Time
+	// running are the leases of the tasks that the worker has.
+	running []*pools.Lease
+	// round counts how often everything that was taken had to be dropped. A poll that is repeated goes through the same rounds.
+	round int
+	// looks is when it looks for tasks again.
+	looks time.Time
+}
+
+// run returns the answer as soon as there is something to tell, or when the poll has waited as long as it may.
+func (x *polling) run(ctx context.Context) (answer pollResponse, err error) {
+	ts := x.ts
+	answer = pollResponse{Tasks: []task{}, Cancelled: []string{}}
+	began := ts.deps.Clock.Now()
+	for {
+		var waiter *pools.Waiter
+		var rung <-chan struct{}
+		if x.most > 0 {
+			waiter = ts.deps.Queue.Bell().Wait(x.pool, x.body.Handlers)
+			rung = waiter.Rung
+			if now := ts.deps.Clock.Now(); !now.Before(x.looks) {
+				x.looks = now.Add(lookEvery)
+				answer.Tasks, err = x.take(ctx)
+			}
+		}
+		if err == nil && len(answer.Tasks) == 0 {
+			answer.Cancelled, err = ts.cancelled(ctx, x.running, x.body.Running)
+		}
+		left := ts.deps.Clock.Until(x.until)
+		// A worker that goes on to name what was cancelled is not answered at once each time.
+		told := len(answer.Cancelled) > 0 && ts.deps.Clock.Since(began) >= cancelledEvery
+		goesOn := err == nil && left > 0 && len(answer.Tasks) == 0 && !told && x.rest(ctx, rung, left)
+		if waiter != nil {
+			ts.deps.Queue.Bell().End(waiter)
+		}
+		if !goesOn {
+			return answer, err
+		}
 	}
-	return rest
 }
 
 // rest waits until it is rung for, or for a while. It reports whether the poll goes on. After a ring, the poll looks at once.
-func (ts *Tasks) rest(ctx context.Context, w *pools.Waiter, d time.Duration, looked *time.Time) bool {
+func (x *polling) rest(ctx context.Context, rung <-chan struct{}, d time.Duration) bool {
+	if x.most > 0 {
+		d = min(d, max(x.ts.deps.Clock.Until(x.looks), time.Millisecond))
+	}
+	if len(x.running) > 0 {
+		d = min(d, cancelledEvery)
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-ts.stopping:
+	case <-x.ts.stopping:
 		return false
-	case <-w.Rung:
-		*looked = time.Time{}
+	case <-rung:
+		x.looks = time.Time{}
 	case <-timer.C:
 	}
 	return true
@@ -162,34 +202,43 @@ func stopped(stops map[string]job.State, l *pools.Lease) bool {
 	return s.Stops(l.Fire.ExecutionID) || s.Displaced(&l.Fire.Entry)
 }
 
-// take takes tasks, and makes the last check of each.
-func (ts *Tasks) take(ctx context.Context, p pools.Pool, body *pollRequest, most int) ([]task, error) {
-	taken, err := ts.deps.Queue.Take(ctx, p, pools.Take{Poll: body.PollID, Handlers: body.Handlers, Most: most, Now: ts.deps.Clock.Now()})
-	if err != nil {
-		return nil, fmt.Errorf("take tasks: %w", err)
-	}
-	begun := make([]*pools.Lease, len(taken))
-	errs := make([]error, len(taken))
-	var all sync.WaitGroup
-	for i, t := range taken {
-		all.Go(func() { begun[i], errs[i] = ts.begin(ctx, t, body.Worker) })
-	}
-	all.Wait()
-	list := []task{}
-	for i, t := range taken {
-		if begun[i] == nil {
-			continue
+// maxRounds bounds how often a poll takes tasks of which none may begin, before it looks again later.
+const maxRounds = 20
+
+// take takes tasks, and makes the last check of each. What failed is handed out by a later poll, so that it does not keep what has begun from the
+// worker.
+func (x *polling) take(ctx context.Context) (list []task, err error) {
+	ts := x.ts
+	list = []task{}
+	for range maxRounds {
+		taken, err := ts.deps.Queue.Take(ctx, x.pool, pools.Take{
+			Poll: x.body.PollID + "." + strconv.Itoa(x.round), Handlers: x.body.Handlers, Most: x.most, Now: ts.deps.Clock.Now(),
+		})
+		if err != nil {
+			return list, fmt.Errorf("take tasks: %w", err)
 		}
-		one, err := ts.shown(ctx, t, begun[i])
-		if errs[i] = err; err == nil {
-			list = append(list, one)
+		begun, errs := make([]*task, len(taken)), make([]error, len(taken))
+		var all sync.WaitGroup
+		for i, t := range taken {
+			all.Go(func() { begun[i], errs[i] = ts.begin(ctx, t, x.body.Worker) })
 		}
+		all.Wait()
+		for _, one := range begun {
+			if one != nil {
+				list = append(list, *one)
+			}
+		}
+		err = errors.Join(errs...)
+		if len(list) > 0 || err != nil || len(taken) == 0 {
+			ts.handed.Add(float64(len(list)))
+			if err != nil && len(list) > 0 {
+				ts.deps.Logger.Warn("some tasks cannot be handed out now", "error", err)
+				err = nil
+			}
+			return list, err
+		}
+		x.round++ // all of them were over, stopped or somebody else's
 	}
-	if err := errors.Join(errs...); err != nil {
-		// What has begun is handed out again when the poll is repeated.
-		return nil, err
-	}
-	ts.handed.Add(float64(len(list)))
 	return list, nil
 }
 
@@ -198,23 +247,35 @@ func (ts *Tasks) take(ctx context.Context, p pools.Pool, body *pollRequest, most
 //
 //   - Everything here is done again if the poll is repeated: the holder is the task's, so the lease is the same.
 //   - A crash in between leaves a task that is taken and not bound. It waits again after pools.TakenFor, and can then be acquired by the same holder.
+//   - If this process stalls, the task may have waited again and be another worker's: then a lease is bound to it, and this one binds none.
 //   - A check that took longer than a second may be older than a stop. The attempt is then judged again.
-func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*pools.Lease, error) {
+//   - A task that has waited so long that the hot tier may have forgotten how the attempt ended is judged again, too.
+func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*task, error) {
 	now := ts.deps.Clock.Now()
 	if t.Lease != nil {
-		if t.Lease.Worker == worker && now.Before(t.Lease.Until) {
-			return t.Lease, nil // the poll is repeated
-		}
-		return nil, nil //nolint:nilnil // it is lapsing, or another worker's poll had this name
+		return ts.shownAgain(ctx, t, t.Lease, worker)
+	}
+	progress, err := ts.progressOf(ctx, t)
+	if err != nil {
+		return nil, err
 	}
 	key := attempts.KeyOf(&t.Fire.Entry)
-	rec, ok, err := ts.deps.Records.Acquire(ctx, key, t.Holder, now, now.Add(t.Fire.Target.Heartbeat))
+	memory, err := ts.deps.Records.Memory(ctx, t.Fire.JobID)
+	if err != nil {
+		return nil, fmt.Errorf("read what is remembered of a task: %w", err)
+	}
+	if memory.Incarnation != t.Incarnation || !t.KnownSince.After(memory.KeptSince) || now.Sub(t.KnownSince) > attempts.Retention-clock.MaxDifference {
+		return nil, ts.again(ctx, t)
+	}
+	until := job.Instant(now.Add(t.Fire.Target.Heartbeat))
+	rec, ok, err := ts.deps.Records.Acquire(ctx, key, t.Holder, now, until.Add(2*clock.MaxDifference))
 	if err != nil {
 		return nil, fmt.Errorf("acquire a task: %w", err)
 	}
 	if !ok { // it ended, or another task of the same attempt runs
 		return nil, ts.drop(ctx, t)
 	}
+	checked := ts.deps.Clock.Now()
 	check := attempts.Check{Entry: &t.Fire.Entry, StopVersion: t.StopVersion, Incarnation: t.Incarnation}
 	fence, stop, err := ts.deps.Records.Start(ctx, key, rec.Token, check)
 	switch {
@@ -222,27 +283,82 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*pool
 		return nil, ts.drop(ctx, t)
 	case err != nil && !errors.Is(err, attempts.ErrIncarnation):
 		return nil, fmt.Errorf("check a task: %w", err)
-	case err != nil, stop != nil, ts.deps.Clock.Since(now) > checkLimit:
-		if err := ts.deps.Records.Release(ctx, key, rec.Token, rec.Running); err != nil {
-			return nil, fmt.Errorf("release a task: %w", err)
-		}
-		if err := ts.drop(ctx, t); err != nil {
-			return nil, err
-		}
-		ts.deps.Again(ctx, t.Fire.Entry)
-		return nil, nil //nolint:nilnil // it may not begin
+	case err != nil, stop != nil, ts.deps.Clock.Since(checked) > checkLimit:
+		return nil, ts.giveBack(ctx, t, &rec)
 	}
 	light := *t.Fire
 	light.Target.Headers, light.Target.Body = nil, nil
-	l := &pools.Lease{Fire: &light, Token: rec.Token, Fence: fence, Worker: worker, Begun: job.Instant(now), Until: job.Instant(now.Add(t.Fire.Target.Heartbeat))}
-	bound, err := ts.deps.Queue.Bind(ctx, t.Pool(), t.ID(), l, now)
+	l := &pools.Lease{Fire: &light, Token: rec.Token, Fence: fence, Worker: worker, Begun: job.Instant(now), Until: until, Again: t.Again}
+	bound, err := ts.deps.Queue.Bind(ctx, t.Pool(), t.ID(), l, ts.deps.Clock.Now())
 	if err != nil {
 		return nil, fmt.Errorf("bind the lease of a task: %w", err)
 	}
-	if !bound { // it took too long: the task waits again, and can be acquired as before
-		return nil, nil //nolint:nilnil // see above
+	if !bound || ts.deps.Clock.Since(checked) > checkLimit {
+		if !bound {
+			l, err = ts.bound(ctx, t)
+		}
+		if err != nil || l == nil || !bound && l.Worker != worker {
+			return nil, err // it waits again, or is another worker's
+		}
+		if bound { // a stop may have come since
+			return nil, ts.unbind(ctx, t, &rec, l)
+		}
 	}
-	return l, nil
+	return shown(t, l, progress), nil
+}
+
+// shownAgain returns a task that was handed out already, if the poll of the worker that has it is repeated.
+func (ts *Tasks) shownAgain(ctx context.Context, t *pools.Task, l *pools.Lease, worker string) (*task, error) {
+	if l.Worker != worker || !ts.deps.Clock.Now().Before(l.Until) {
+		return nil, nil //nolint:nilnil // it lapses, or another worker's poll had this name
+	}
+	progress, err := ts.progressOf(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return shown(t, l, progress), nil
+}
+
+// bound returns the lease that is bound to a task; nil if there is none.
+func (ts *Tasks) bound(ctx context.Context, t *pools.Task) (*pools.Lease, error) {
+	leases, err := ts.deps.Queue.Leases(ctx, t.Pool(), []string{t.ID()})
+	if err != nil {
+		return nil, fmt.Errorf("read the lease of a task: %w", err)
+	}
+	return leases[0], nil
+}
+
+// giveBack releases an attempt that may not begin as it was checked, and lets it be judged again. If this process has stalled, a worker may have
+// the task by now under the same lease of the attempt: then nothing is released.
+func (ts *Tasks) giveBack(ctx context.Context, t *pools.Task, rec *attempts.Record) error {
+	if l, err := ts.bound(ctx, t); l != nil || err != nil {
+		return err
+	}
+	if err := ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running); err != nil {
+		return fmt.Errorf("release a task: %w", err)
+	}
+	return ts.again(ctx, t)
+}
+
+// unbind gives back what this process has bound to a worker that was not told.
+func (ts *Tasks) unbind(ctx context.Context, t *pools.Task, rec *attempts.Record, l *pools.Lease) error {
+	if err := ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running); err != nil {
+		return fmt.Errorf("release a task: %w", err)
+	}
+	if err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), l.Fence); err != nil {
+		return fmt.Errorf("remove a task: %w", err)
+	}
+	ts.deps.Again(ctx, t.Fire.Entry)
+	return nil
+}
+
+// again removes a task to which no lease is bound, and lets its entry be judged and handed over once more.
+func (ts *Tasks) again(ctx context.Context, t *pools.Task) error {
+	if err := ts.drop(ctx, t); err != nil {
+		return err
+	}
+	ts.deps.Again(ctx, t.Fire.Entry)
+	return nil
 }
 
 // drop removes a task to which no lease is bound.
@@ -254,17 +370,11 @@ func (ts *Tasks) drop(ctx context.Context, t *pools.Task) error {
 }
 
 // shown returns a task as its worker gets it.
-func (ts *Tasks) shown(ctx context.Context, t *pools.Task, l *pools.Lease) (task, error) {
+func shown(t *pools.Task, l *pools.Lease, progress json.RawMessage) *task {
 	f := t.Fire
-	one := task{
+	return &task{
 		TaskID: t.ID(), ExecutionID: f.ExecutionID, Attempt: f.Attempt, JobID: f.JobID, Handler: f.Target.Handler, FencingToken: l.Fence.String(),
-		Key: f.Target.IdempotencyKey(&f.Entry), Headers: f.Target.Headers, Payload: f.Target.Body, ScheduledFor: f.ScheduledFor, NominalAt: f.NominalAt,
-		Heartbeat: form.Duration(f.Target.Heartbeat), LeaseEndsAt: l.Until, EndsAt: l.Begun.Add(f.Target.Timeout),
+		Key: f.Target.IdempotencyKey(&f.Entry), Headers: f.Target.Headers, Payload: f.Target.Body, Progress: progress, ScheduledFor: f.ScheduledFor,
+		NominalAt: f.NominalAt, Heartbeat: form.Duration(f.Target.Heartbeat), LeaseEndsAt: l.Until, EndsAt: l.Begun.Add(f.Target.Timeout),
 	}
-	if !t.Again {
-		return one, nil
-	}
-	progress, err := ts.progressOf(ctx, f.ExecutionID)
-	one.Progress = progress
-	return one, err
 }

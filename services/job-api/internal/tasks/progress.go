@@ -15,8 +15,8 @@ import (
 // all others of its hour when it is older than the history.
 
 const (
-	// maxProgressItems bounds the leases of an execution: its attempts, and each of them taken over a few times.
-	maxProgressItems = 1000
+	// maxProgressItems bounds the leases of an execution of which progress is kept: that of earlier ones is removed when a later one tells any.
+	maxProgressItems = 100
 	// tidyHours is for how many hours, before the oldest that is kept, what is left is removed at each look.
 	tidyHours = 24
 )
@@ -37,12 +37,27 @@ func (ts *Tasks) putProgress(ctx context.Context, l *pools.Lease, progress json.
 	if err := ts.deps.Lists.PutItem(ctx, progressList(id), jobstore.Item{Name: l.Fence.String(), Value: progress}); err != nil {
 		return fmt.Errorf("store progress: %w", err)
 	}
+	if l.Progress || !l.Again {
+		return nil
+	}
+	items, err := ts.deps.Lists.Items(ctx, progressList(id), "", maxProgressItems)
+	for _, i := range items {
+		if i.Name < l.Fence.String() && err == nil {
+			err = ts.deps.Lists.RemoveItem(ctx, progressList(id), i.Name)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove earlier progress: %w", err)
+	}
 	return nil
 }
 
-// progressOf returns the last progress of an execution; nil if there is none.
-func (ts *Tasks) progressOf(ctx context.Context, executionID string) (json.RawMessage, error) {
-	items, err := ts.deps.Lists.Items(ctx, progressList(executionID), "", maxProgressItems)
+// progressOf returns the last progress of a task's execution; nil if there is none.
+func (ts *Tasks) progressOf(ctx context.Context, t *pools.Task) (json.RawMessage, error) {
+	if !t.Again {
+		return nil, nil
+	}
+	items, err := ts.deps.Lists.Items(ctx, progressList(t.Fire.ExecutionID), "", maxProgressItems)
 	if err != nil {
 		return nil, fmt.Errorf("read progress: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -40,6 +41,8 @@ type Deps struct {
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
 	Clock   clock.Clock
+	// MaxWaiting bounds the polls that wait.
+	MaxWaiting int
 }
 
 // Tasks hands tasks out.
@@ -47,14 +50,16 @@ type Tasks struct {
 	deps Deps
 	// stopping is closed when no poll shall wait any longer.
 	stopping chan struct{}
-	handed   prometheus.Counter
-	ended    *prometheus.CounterVec
+	// waiting has a place for each poll that waits.
+	waiting chan struct{}
+	handed  prometheus.Counter
+	ended   *prometheus.CounterVec
 }
 
 // New returns what hands tasks out.
 func New(deps Deps) *Tasks {
 	t := &Tasks{
-		deps: deps, stopping: make(chan struct{}),
+		deps: deps, stopping: make(chan struct{}), waiting: make(chan struct{}, deps.MaxWaiting),
 		handed: prometheus.NewCounter(prometheus.CounterOpts{Name: "minutehand_tasks_handed_out_total", Help: "Tasks that were handed to workers of pools."}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "minutehand_tasks_ended_total", Help: "Tasks that workers of pools ended or lost, by outcome.",
@@ -108,18 +113,24 @@ func (ts *Tasks) endLapsed(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list the pools: %w", err)
 	}
-	for _, p := range all {
-		leases, err := ts.deps.Queue.Lapsed(ctx, p, now)
+	// Each process begins elsewhere. What fails concerns no other pool, and comes again in the next round.
+	var errs []error
+	for _, i := range rand.Perm(len(all)) {
+		p := all[i]
+		// The lease was bound by another machine's clock.
+		leases, err := ts.deps.Queue.Lapsed(ctx, p, now.Add(-clock.MaxDifference))
 		if err != nil {
-			return fmt.Errorf("look for lapsed tasks: %w", err)
+			errs = append(errs, fmt.Errorf("look for lapsed tasks: %w", err))
+			continue
 		}
 		for _, l := range leases {
 			if _, err := ts.end(ctx, l, silence(l, now)); err != nil {
-				return err
+				errs = append(errs, err)
+				break
 			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // silence returns how an attempt ended whose worker is silent.
@@ -165,7 +176,7 @@ func (ts *Tasks) end(ctx context.Context, l *pools.Lease, o job.Outcome) (ended 
 	if err := ts.deps.Queue.Remove(ctx, poolOf(l), pools.IDOf(key), l.Fence); err != nil {
 		return false, fmt.Errorf("remove a task: %w", err)
 	}
-	if ended && l.Progress && o.Kind == job.OutcomeSucceeded {
+	if ended && (l.Progress || l.Again) && o.Kind == job.OutcomeSucceeded {
 		return true, ts.forgetProgress(ctx, key.ExecutionID)
 	}
 	return ended, nil

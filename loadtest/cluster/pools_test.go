@@ -1,0 +1,189 @@
+//go:build servers
+
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// workers fetch the tasks of a pool through all APIs, as programs would that nobody can call.
+type workers struct {
+	f *platform
+
+	mu sync.Mutex
+	// handed are the tokens under which an execution was handed out, in the order of the answers; ended is the token whose end was answered
+	// with success.
+	handed map[string][]string
+	ended  map[string]string
+	// waits are how long tasks had been due when they were handed out.
+	waits           []time.Duration
+	abandoned, beat int
+	// resumed counts the tasks that came with progress.
+	resumed int
+}
+
+type handedTask struct {
+	ID           string          `json:"task_id"`
+	Execution    string          `json:"execution_id"`
+	Token        string          `json:"fencing_token"`
+	Progress     json.RawMessage `json:"progress"`
+	ScheduledFor time.Time       `json:"scheduled_for"`
+}
+
+// say asks any API until one answers; a worker that has been told no leaves its task.
+func (ws *workers) say(ctx context.Context, path string, body any) (status int, answer []byte) {
+	for n := rand.IntN(2); ctx.Err() == nil; n = 1 - n {
+		a, err := ws.f.send(ctx, n, http.MethodPost, path, body)
+		if err == nil && a.status < http.StatusInternalServerError {
+			return a.status, a.body
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return 0, nil
+}
+
+// work is the loop of a worker. One task in twenty it abandons half done, as if it had been killed.
+func (ws *workers) work(ctx context.Context, name string) {
+	for n := 0; ctx.Err() == nil; n++ {
+		status, body := ws.say(ctx, "/pools/work/poll", map[string]any{
+			"poll_id": fmt.Sprintf("%s-%06d", name, n), "worker": name, "handlers": []string{"do"}, "max": 4, "wait": "5s",
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		var got struct {
+			Tasks []handedTask `json:"tasks"`
+		}
+		if err := json.Unmarshal(body, &got); err != nil || status != http.StatusOK {
+			ws.f.t.Errorf("a poll was answered %d: %s (%v)", status, body, err)
+			return
+		}
+		for _, t := range got.Tasks {
+			ws.one(ctx, &t)
+		}
+	}
+}
+
+func (ws *workers) one(ctx context.Context, t *handedTask) {
+	path := "/pools/work/tasks/" + t.ID
+	ws.mu.Lock()
+	ws.handed[t.Execution] = append(ws.handed[t.Execution], t.Token)
+	ws.waits = append(ws.waits, time.Since(t.ScheduledFor))
+	abandon := rand.IntN(20) == 0
+	if string(t.Progress) == `"half"` {
+		ws.resumed++
+	}
+	ws.mu.Unlock()
+	if abandon || rand.IntN(4) == 0 {
+		if status, _ := ws.say(ctx, path+"/heartbeat", map[string]any{"fencing_token": t.Token, "progress": "half"}); status != http.StatusOK {
+			return // it was lost
+		}
+		ws.mu.Lock()
+		ws.beat++
+		if abandon {
+			ws.abandoned++
+		}
+		ws.mu.Unlock()
+	}
+	if abandon {
+		return
+	}
+	status, body := ws.say(ctx, path+"/complete", map[string]any{"fencing_token": t.Token})
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	switch status {
+	case http.StatusNoContent:
+		if before := ws.ended[t.Execution]; before != "" && before != t.Token {
+			ws.f.t.Errorf("%s was ended under %s and then under %s", t.Execution, before, t.Token)
+		}
+		ws.ended[t.Execution] = t.Token
+	case http.StatusConflict, 0: // it was lost
+	default:
+		ws.f.t.Errorf("an end was answered %d: %s", status, body)
+	}
+}
+
+func (ws *workers) done() int {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return len(ws.ended)
+}
+
+func TestTasksOfAPoolAreCompletedWhateverIsKilled(t *testing.T) {
+	n, many, lasts := sized(600, 20_000), sized(24, 200), sized(20*time.Second, 3*time.Minute)
+	f := newInstallation(t).fleet()
+	from := time.Now().Add(8 * time.Second)
+	jobs := make([]map[string]any, n)
+	for i := range jobs {
+		j := f.oneShot(from.Add(time.Duration(i)*lasts/time.Duration(n)), "")
+		j["target"] = map[string]any{"kind": "pool", "pool": "work", "handler": "do", "body": map[string]any{"n": i}, "heartbeat_timeout": "5s"}
+		j["retry_policy"] = map[string]any{"backoff": "fixed", "base_delay": "1s", "max_attempts": 40, "jitter": 0}
+		j["priority"] = []string{"high", "normal", "low"}[i%3]
+		jobs[i] = j
+	}
+	ids := f.register(jobs)
+	ws := &workers{f: f, handed: map[string][]string{}, ended: map[string]string{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for w := range many {
+		all.Go(func() { ws.work(ctx, fmt.Sprint("worker-", w)) })
+	}
+	kill := func(service string, i int) {
+		victim := f.Member(service, i)
+		victim.Signal(syscall.SIGKILL)
+		<-victim.Ended
+		time.Sleep(lasts / 20)
+		f.restart(service, i)
+	}
+	eventually(t, "tasks are completed", time.Minute, func() bool { return ws.done() > n/20 })
+	ws.mu.Lock()
+	calm := slices.Clone(ws.waits)
+	ws.mu.Unlock()
+	kill("job-api", 0)
+	kill("executor", 1)
+	local(t, "kill", "redis") // and with it all that it held in memory
+	time.Sleep(time.Second)
+	local(t, "up", "redis")
+	kill("job-api", 1)
+	eventually(t, "every task is completed", 5*time.Minute, func() bool { return ws.done() == n })
+	took := time.Since(from)
+	cancel()
+	all.Wait()
+
+	again := 0
+	for x, token := range ws.ended {
+		if handed := ws.handed[x]; token != slices.Max(handed) {
+			t.Errorf("%s was ended under %s, and was handed out under %v", x, token, handed)
+		} else if len(handed) > 1 {
+			again++
+		}
+	}
+	for _, id := range ids[:min(n, 600)] {
+		var x execution
+		eventually(t, "it is on record that a task succeeded", time.Minute, func() bool {
+			x = f.executionOf(id)
+			return x.State == "succeeded"
+		})
+		if ws.ended[x.ID] == "" {
+			t.Errorf("%s has succeeded, and no worker was told so", x.ID)
+		}
+	}
+	if ws.abandoned > 0 && ws.resumed == 0 {
+		t.Error("no task came again with its progress")
+	}
+	slices.Sort(calm)
+	t.Logf("%d tasks by %d workers in %.0f s; %d abandoned, %d handed out several times, %d with progress; before anything was killed the median wait was %s, p99 %s",
+		n, many, took.Seconds(), ws.abandoned, again, ws.resumed, calm[len(calm)/2].Round(time.Millisecond), calm[len(calm)*99/100].Round(time.Millisecond))
+}
