@@ -27,10 +27,6 @@ const (
 	MaxTasks = 200_000
 	// MaxBytes bounds the size of the tasks of a pool.
 	MaxBytes = 256 << 20
-	// MaxTake bounds the tasks that one call takes.
-	MaxTake = 32
-	// MaxHandlers bounds the handlers that one call names.
-	MaxHandlers = 32
 	// MaxWorkers bounds the workers of a pool that are shown.
 	MaxWorkers = 1000
 	// WorkerKept is how long a worker is shown after it was seen last.
@@ -70,7 +66,7 @@ func ParsePool(text string) (p Pool, ok bool) {
 type Task struct {
 	// Fire is the attempt.
 	Fire *job.Fire
-	// Holder is as whom whoever hands the task out acquires the attempt's lease: doing it twice is doing it once.
+	// Holder acquires the attempt's lease when the task is handed out. It is drawn with the task, so that doing it twice is doing it once.
 	Holder attempts.Holder
 	// StopVersion is that of the job's stop record by which the attempt may begin, and Incarnation that of the hot tier which has forgotten
 	// nothing that concerns it.

@@ -18,13 +18,13 @@ const waitsFor = 5 * time.Minute
 // not done, and the bucket-loader puts it back when nobody holds the attempt any more. So whatever is forgotten comes again, and a fire of what
 // still waits renews its task.
 //
-//   - The attempt is released before its task can be found, because whoever hands the task out acquires it at once, as the same holder as this
-//     executor: so it does not matter which of the two comes first, and neither takes the attempt from the other.
+//   - The attempt is released before its task can be found, because the job-api that hands the task out acquires it at once. It does so as the
+//     same holder: it does not matter which of the two comes first, and neither takes the attempt from the other.
 //   - If this process dies before the task waits, or before it holds the attempt for it, nobody has the attempt, and the entry is put back.
 //   - If it stalls before that, another fire may have been handed over and its task fetched: then the late task is not added, nobody can acquire
 //     its attempt, or its check is too old.
-//   - Whoever hands the task out makes the last check again, because a stop may come while it waits (I4), and does not if this check is so old that
-//     the hot tier may have forgotten the attempt's outcome.
+//   - The job-api makes the last check again, because a stop may come while the task waits (I4). If this executor's check is so old that the hot tier
+//     may have forgotten the attempt's outcome, the entry is judged again instead.
 func (a *attempt) handOver(ctx context.Context) {
 	s, w := a.s, a.w
 	t := &pools.Task{

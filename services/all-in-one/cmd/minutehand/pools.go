@@ -74,7 +74,7 @@ func (c *poolGetCmd) Run(ctx context.Context) error {
 		return err
 	}
 	return c.print(p, func(w io.Writer) {
-		fmt.Fprintf(w, "%d tasks run.\n\n", p.Running)
+		fmt.Fprintf(w, "Tasks that run: %d\n\n", p.Running)
 		t := newTable(w, "HANDLER", "HIGH", "NORMAL", "LOW")
 		for _, h := range p.Handlers {
 			t.row(h["name"], h["high"], h["normal"], h["low"])
@@ -84,7 +84,8 @@ func (c *poolGetCmd) Run(ctx context.Context) error {
 		t = newTable(w, "WORKER", "VERSION", "HANDLERS", "RUNNING", "SEEN")
 		for _, x := range p.Workers {
 			handlers, _ := x["handlers"].([]any)
-			t.row(x["name"], x["version"], strings.Trim(fmt.Sprint(handlers), "[]"), x["running"], when(x["seen_at"]))
+			version, _ := x["version"].(string)
+			t.row(x["name"], version, strings.Trim(fmt.Sprint(handlers), "[]"), x["running"], when(x["seen_at"]))
 		}
 		t.end()
 	})

@@ -26,7 +26,7 @@ const (
 const (
 	// maxGrace bounds how long a worker that was told to stop keeps its lease, unless that is shorter.
 	maxGrace = 10 * time.Second
-	// MaxProgressBytes bounds what a worker tells of its progress, MaxResultBytes and MaxErrorBytes what it tells of the end.
+	// MaxProgressBytes bounds what a worker tells of its progress.
 	MaxProgressBytes = 64 << 10
 )
 

@@ -284,27 +284,24 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*task
 	case err != nil && !errors.Is(err, attempts.ErrIncarnation):
 		return nil, fmt.Errorf("check a task: %w", err)
 	case err != nil, stop != nil, ts.deps.Clock.Since(checked) > checkLimit:
-		return nil, ts.giveBack(ctx, t, &rec)
+		return nil, ts.giveBack(ctx, t, &rec, job.Fence{})
 	}
 	light := *t.Fire
 	light.Target.Headers, light.Target.Body = nil, nil
 	l := &pools.Lease{Fire: &light, Token: rec.Token, Fence: fence, Worker: worker, Begun: job.Instant(now), Until: until, Again: t.Again}
 	bound, err := ts.deps.Queue.Bind(ctx, t.Pool(), t.ID(), l, ts.deps.Clock.Now())
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("bind the lease of a task: %w", err)
+	case bound && ts.deps.Clock.Since(checked) > checkLimit:
+		return nil, ts.giveBack(ctx, t, &rec, fence)
+	case bound:
+		return shown(t, l, progress), nil
 	}
-	if !bound || ts.deps.Clock.Since(checked) > checkLimit {
-		if !bound {
-			l, err = ts.bound(ctx, t)
-		}
-		if err != nil || l == nil || !bound && l.Worker != worker {
-			return nil, err // it waits again, or is another worker's
-		}
-		if bound { // a stop may have come since
-			return nil, ts.unbind(ctx, t, &rec, l)
-		}
+	if l, err = ts.bound(ctx, t); err != nil || l == nil || l.Worker != worker {
+		return nil, err // it waits again, or is another worker's
 	}
-	return shown(t, l, progress), nil
+	return shown(t, l, progress), nil // the poll was repeated at the same time
 }
 
 // shownAgain returns a task that was handed out already, if the poll of the worker that has it is repeated.
@@ -328,24 +325,18 @@ func (ts *Tasks) bound(ctx context.Context, t *pools.Task) (*pools.Lease, error)
 	return leases[0], nil
 }
 
-// giveBack releases an attempt that may not begin as it was checked, and lets it be judged again. If this process has stalled, a worker may have
-// the task by now under the same lease of the attempt: then nothing is released.
-func (ts *Tasks) giveBack(ctx context.Context, t *pools.Task, rec *attempts.Record) error {
-	if l, err := ts.bound(ctx, t); l != nil || err != nil {
-		return err
+// giveBack releases an attempt that may not begin as it was checked, and lets it be judged again. With a fence, this process has bound a lease with
+// it, of which no worker was told. Without one, a worker may have the task by now, if this process has stalled: then nothing is released.
+func (ts *Tasks) giveBack(ctx context.Context, t *pools.Task, rec *attempts.Record, fence job.Fence) error {
+	if fence == (job.Fence{}) {
+		if l, err := ts.bound(ctx, t); l != nil || err != nil {
+			return err
+		}
 	}
 	if err := ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running); err != nil {
 		return fmt.Errorf("release a task: %w", err)
 	}
-	return ts.again(ctx, t)
-}
-
-// unbind gives back what this process has bound to a worker that was not told.
-func (ts *Tasks) unbind(ctx context.Context, t *pools.Task, rec *attempts.Record, l *pools.Lease) error {
-	if err := ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running); err != nil {
-		return fmt.Errorf("release a task: %w", err)
-	}
-	if err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), l.Fence); err != nil {
+	if err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), fence); err != nil {
 		return fmt.Errorf("remove a task: %w", err)
 	}
 	ts.deps.Again(ctx, t.Fire.Entry)

@@ -148,8 +148,8 @@ func silence(l *pools.Lease, now time.Time) job.Outcome {
 // attempt ended otherwise, or somebody else has it.
 //
 //   - A crash before the outcome is stored leaves the lease: the worker tries again, or it lapses.
-//   - A crash after that leaves the task: the worker tries again and finds its own outcome, or the lease lapses and whoever finds it publishes the
-//     outcome that stands.
+//   - A crash after that leaves the task: the worker tries again and finds its own outcome, or the lease lapses, and the job-api that finds it
+//     publishes the outcome that stands.
 //   - A crash after the event was published leaves a task that ends once more, with the same event.
 func (ts *Tasks) end(ctx context.Context, l *pools.Lease, o job.Outcome) (ended bool, err error) {
 	key, now := attempts.KeyOf(&l.Fire.Entry), ts.deps.Clock.Now()
