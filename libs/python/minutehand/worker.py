@@ -1,0 +1,326 @@
+"""A worker: it fetches the tasks of a pool and runs them."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ._transport import Problem, Unreachable, escaped, interrupt
+from .client import Client
+
+log = logging.getLogger("minutehand")
+
+MAX_CONCURRENCY = 256
+MAX_TASKS = 32  # of a poll
+POLL_WAIT = 20  # seconds
+ROOM_WAIT = 1.0  # seconds for which a worker without room waits for some before it asks what was cancelled
+SAME_POLL = 50.0  # seconds for which a poll may be repeated under its id
+END_FOR = 120.0  # seconds for which a worker tries to tell how a task ended
+MAX_ERROR = 4096
+BEATS_IN_TIMEOUT = 3  # heartbeats
+BEATS_AT_ONCE = 8
+LOOK_EVERY = 0.5  # seconds between two looks which heartbeats are due
+
+
+class Stopped(Exception):
+    """The task is to be stopped: raised by Task.checkpoint and Task.check."""
+
+
+class Cancelled(Stopped):
+    """The execution was cancelled, or has taken as long as it may."""
+
+
+class Lost(Stopped):
+    """The task is no longer this worker's."""
+
+
+class Permanent(Exception):
+    """Raise it in a handler if no further attempt can succeed."""
+
+
+class Retry(Exception):
+    """Raise it in a handler to ask for another attempt not before a pause, in seconds."""
+
+    def __init__(self, message: str, after: float = 0.0) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Task:
+    """What a handler works on."""
+
+    def __init__(self, worker: Worker, raw: dict[str, Any]) -> None:
+        self.id: str = raw["task_id"]
+        self.execution_id: str = raw["execution_id"]
+        self.attempt: int = raw["attempt"]
+        self.job_id: str = raw["job_id"]
+        self.handler: str = raw["handler"]
+        #: It grows with each time that the execution is handed out: store it beside what you write.
+        self.fencing_token: str = raw["fencing_token"]
+        #: The same for all attempts of the execution.
+        self.idempotency_key: str = raw["idempotency_key"]
+        self.headers: dict[str, str] = raw.get("headers") or {}
+        self.payload: Any = raw.get("payload")
+        #: The last checkpoint of the execution, also that of an earlier attempt; None if there is none.
+        self.progress: Any = raw.get("progress")
+        self.scheduled_for: str = raw["scheduled_for"]
+        self.nominal_at: str = raw["nominal_at"]
+        #: What is kept with the attempt when the handler returns: any JSON, of which the first 4,096 bytes are kept.
+        self.result: Any = None
+        self._worker = worker
+        self._timeout = seconds(raw["heartbeat_timeout"])
+        self._until = time.monotonic() + self._timeout
+        self._stopped: Stopped | None = None
+        self._next_beat = time.monotonic() + self._timeout / BEATS_IN_TIMEOUT
+        self._beating = threading.Lock()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the task was cancelled or is lost."""
+        return self._stopped is not None
+
+    def check(self) -> None:
+        """Raises Cancelled or Lost if the task is to be stopped."""
+        if self._stopped is not None:
+            raise self._stopped
+
+    def checkpoint(self, progress: Any) -> None:
+        """Stores how far the task has come, as JSON of at most 64 KiB, and raises Cancelled or Lost if it is to be stopped.
+
+        It is durable when checkpoint returns, and the next attempt finds it as progress.
+        """
+        self.check()
+        self._beat(progress)
+        self.progress = progress
+        self.check()
+
+    def _beat(self, progress: Any = None) -> None:
+        with self._beating:
+            began = time.monotonic()
+            try:
+                answer = self._worker.tell(self, "heartbeat", {} if progress is None else {"progress": progress})
+            except Problem as e:
+                if e.status in (404, 409) or time.monotonic() >= self._until:
+                    self._stopped = Lost("the task is no longer this worker's")
+                    return
+                raise
+            except Unreachable:
+                if time.monotonic() >= self._until:
+                    self._stopped = Lost("the task is no longer this worker's")
+                    return
+                raise
+            if answer["cancelled"] and self._stopped is None:
+                self._stopped = Cancelled("the execution was cancelled" if answer.get("reason") != "timeout" else "the task has taken too long")
+            self._until = began + self._timeout
+
+    def _keep(self) -> None:
+        """Sends a heartbeat."""
+        try:
+            self._beat()
+        except (Problem, Unreachable) as e:
+            log.warning("cannot tell that a task still runs: %s", e)
+            self._next_beat = time.monotonic() + LOOK_EVERY
+
+
+class Worker:
+    """Runs the tasks of a pool by functions, of which each takes a Task.
+
+    A task is done when its function returns; if it raises, it is tried again as the retry policy of its job says. The same task may come again,
+    so it must do no harm when it is repeated.
+    """
+
+    def __init__(self, client: Client, pool: str, *, concurrency: int = 8, name: str | None = None, version: str = "") -> None:
+        if not 1 <= concurrency <= MAX_CONCURRENCY:
+            raise ValueError(f"a worker runs between 1 and {MAX_CONCURRENCY} tasks at a time")
+        self._client = client
+        self._pool = pool
+        self._concurrency = concurrency
+        self._name = name or f"{socket.gethostname()[:200]}/{secrets.token_hex(4)}"
+        self._version = version
+        self._handlers: dict[str, Callable[[Task], Any]] = {}
+        self._running: dict[str, Task] = {}
+        self._lock = threading.Lock()
+        self._freed = threading.Event()
+        self._stop = threading.Event()
+        self._over = threading.Event()
+        self._last = False  # the poll is the last one, which does not wait
+        self._polling: http.client.HTTPConnection | None = None
+
+    def handle(self, handler: str) -> Callable[[Callable[[Task], Any]], Callable[[Task], Any]]:
+        """Decorates the function that runs the tasks of a handler. What it returns is the result of the task."""
+
+        def decorate(run: Callable[[Task], Any]) -> Callable[[Task], Any]:
+            self._handlers[handler] = run
+            return run
+
+        return decorate
+
+    def stop(self) -> None:
+        """Lets run return when the tasks have ended that run. May be called from a handler of a signal."""
+        self._stop.set()
+
+    def run(self, drain: float = 30.0) -> None:
+        """Fetches and runs tasks until stop is called, then waits up to drain seconds for those that run."""
+        if not self._handlers:
+            raise ValueError("a worker needs at least one handler")
+        # Threads that stay keep their connections.
+        tasks = ThreadPoolExecutor(self._concurrency, "task")
+        beats = ThreadPoolExecutor(BEATS_AT_ONCE, "heartbeat")
+        keeper = threading.Thread(target=self._keep, args=(beats,), name="heartbeats", daemon=True)
+        keeper.start()
+        try:
+            self._fetch(tasks, drain)
+        finally:
+            self._over.set()
+            keeper.join()
+            tasks.shutdown(wait=False)
+            beats.shutdown(wait=False)
+
+    def _keep(self, beats: ThreadPoolExecutor) -> None:
+        """Sends heartbeats as they are due, and interrupts a poll that waits while the worker is to end, until it has ended."""
+        while not self._over.wait(LOOK_EVERY):
+            polling = self._polling
+            if self._stop.is_set() and not self._last and polling is not None:
+                interrupt(polling)
+            with self._lock:
+                running = list(self._running.values())
+            for task in running:
+                if time.monotonic() >= task._next_beat and not isinstance(task._stopped, Lost):
+                    task._next_beat = time.monotonic() + task._timeout / BEATS_IN_TIMEOUT
+                    beats.submit(task._keep)
+
+    def _fetch(self, tasks: ThreadPoolExecutor, drain: float) -> None:
+        poll: dict[str, Any] | None = None
+        began, failed = 0.0, 0
+        while not self._stop.is_set():
+            if poll is None or time.monotonic() - began > SAME_POLL:
+                poll, began = self._next(), time.monotonic()
+                if poll is None:
+                    continue
+            try:
+                answer = self._ask(poll)
+            except (Problem, Unreachable) as e:
+                if isinstance(e, Problem) and 400 <= e.status < 500 and not e.passing:
+                    raise
+                if not self._stop.is_set():
+                    log.warning("cannot fetch tasks: %s", e)
+                self._stop.wait(min(0.5 * 2 ** min(failed, 6), 30.0))
+                failed += 1
+                continue
+            poll, failed = None, 0
+            self._take(answer, tasks)
+        self._last = True
+        if poll is not None:  # what it was given, if its answer was lost
+            try:
+                for raw in self._ask({**poll, "wait": "0s"})["tasks"]:
+                    self._end(Task(self, raw), "release", {})
+            except (Problem, Unreachable) as e:
+                log.warning("cannot learn what the last poll was given: %s", e)
+        deadline = time.monotonic() + drain
+        while self._running and time.monotonic() < deadline:
+            self._freed.clear()
+            self._freed.wait(0.2)
+        for task in list(self._running.values()):
+            task._stopped = task._stopped or Lost("the worker ends")
+            self._end(task, "release", {})
+
+    def _next(self) -> dict[str, Any] | None:
+        """The next poll. Without room for a task it only learns what was cancelled, after it has waited for room."""
+        self._freed.clear()
+        with self._lock:
+            room = self._concurrency - len(self._running)
+        if room == 0:
+            self._freed.wait(ROOM_WAIT)
+        with self._lock:
+            running = sorted(self._running)
+        if self._stop.is_set():
+            return None
+        room = self._concurrency - len(running)
+        return {
+            "poll_id": secrets.token_hex(16),
+            "worker": self._name,
+            "version": self._version,
+            "handlers": sorted(self._handlers),
+            "max": min(room, MAX_TASKS),
+            "wait": f"{POLL_WAIT if room else 0}s",
+            "running": running,
+        }
+
+    def _ask(self, poll: dict[str, Any]) -> Any:
+        return self._client.request("POST", f"/pools/{escaped(self._pool)}/poll", body=poll, attempts=1, watch=self._watch)
+
+    def _watch(self, connection: http.client.HTTPConnection | None) -> None:
+        self._polling = connection
+
+    def _take(self, answer: Any, tasks: ThreadPoolExecutor) -> None:
+        with self._lock:
+            for task_id in answer["cancelled"]:
+                if task_id in self._running:
+                    self._running[task_id]._next_beat = 0.0  # the heartbeat learns why
+            for raw in answer["tasks"]:
+                if raw["task_id"] in self._running:
+                    continue
+                task = Task(self, raw)
+                self._running[task.id] = task
+                tasks.submit(self._run, task)
+
+    def _run(self, task: Task) -> None:
+        try:
+            self._call(task)
+        except Exception:
+            log.exception("a task could not be ended")
+        finally:
+            with self._lock:
+                self._running.pop(task.id, None)
+            self._freed.set()
+
+    def _call(self, task: Task) -> None:
+        try:
+            result = self._handlers[task.handler](task)
+            task.result = task.result if result is None else result
+        except Permanent as e:
+            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retryable": False})
+        except Retry as e:
+            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retry_after": f"{int(e.after * 1000)}ms"})
+        except Lost:
+            log.warning("the task %s was lost", task.id)
+        except Exception as e:
+            if not isinstance(e, Stopped):
+                log.warning("the task %s failed", task.id, exc_info=True)
+            self._end(task, "fail", {"error": (str(e) or type(e).__name__)[:MAX_ERROR]})
+        else:
+            self._end(task, "complete", {} if task.result is None else {"result": task.result})
+
+    def tell(self, task: Task, what: str, body: dict[str, Any]) -> Any:
+        """Tells of a task."""
+        path = f"/pools/{escaped(self._pool)}/tasks/{task.id}/{what}"
+        return self._client.request("POST", path, body={"fencing_token": task.fencing_token, **body})
+
+    def _end(self, task: Task, how: str, body: dict[str, Any]) -> None:
+        """Tells how a task ended, until that is answered. Its heartbeats go on meanwhile."""
+        deadline, tries = time.monotonic() + END_FOR, 0
+        while True:
+            try:
+                self.tell(task, how, body)
+                return
+            except (Problem, Unreachable) as e:
+                refused = isinstance(e, Problem) and 400 <= e.status < 500 and not e.passing
+                if refused or time.monotonic() >= deadline:
+                    log.warning("cannot tell how the task %s ended: %s", task.id, e)
+                    return
+            time.sleep(min(0.5 * 2 ** min(tries, 6), 30.0))
+            tries += 1
+
+
+def seconds(text: str) -> float:
+    """The seconds of a duration such as 1h30m or 250ms."""
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([0-9.]+)(ms|h|m|s)", text))
