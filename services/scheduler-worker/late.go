@@ -79,6 +79,11 @@ func (s *Service) missed(ctx context.Context, t *task, rec attempts.Record, at t
 func (s *Service) skip(ctx context.Context, t *task, d job.Decision, at time.Time) (*job.Event, error) {
 	o := job.Outcome{Kind: job.OutcomeSkipped, Disposition: d.Unfired(), GaveWayTo: d.GaveWayTo, Timeline: job.Timeline{Completed: at}}
 	rec, stored, err := s.deps.Outcomes.Refuse(ctx, attempts.KeyOf(t.entry), o, at)
+	if err == nil && !stored && t.alone() && rec.Alive(at) && !rec.Running && !rec.Of(t.entry.DefinitionID) {
+		// Around an update an executor may hold the attempt for an entry of the other definition, which it need not call. Until that has
+		// begun or was let go, nobody knows whether this occurrence is skipped, nor whether the next one gives way to it.
+		return nil, errLater{at.Add(firstLook)}
+	}
 	if err != nil || !stored && (rec.Outcome == nil || rec.Outcome.Kind != job.OutcomeSkipped) {
 		return nil, err
 	}
@@ -321,6 +326,8 @@ func (s *Service) carryOutLate(ctx context.Context, t *task, d job.Decision, now
 		}
 		if fires = event == nil; !fires {
 			events = append(events, *event)
+		} else if err := s.note(ctx, t); err != nil { // before its successor exists, as if it had entered
+			return err
 		}
 	}
 	if next, ok := t.series.Successor(t.entry, d, at); ok {
@@ -372,12 +379,10 @@ func (s *Service) count(t *task, d job.Decision, fires bool, now time.Time) {
 }
 
 // sendBare publishes a fire that was decided about. Its row may be another than the one that entered, which it repeats. A row that follows
-// what was dispatched before is not noted: it is done only after that has ended.
+// what was dispatched before, and whose successor exists, is not noted: it is done only after that has ended.
 func (s *Service) sendBare(ctx context.Context, t *task, now time.Time) error {
-	if t.alone() && !t.entered {
-		if err := overlap.Note(ctx, s.deps.Jobs, t.entry); err != nil {
-			return err
-		}
+	if err := s.note(ctx, t); err != nil {
+		return err
 	}
 	t.bare = true
 	return s.carryOut(ctx, []*task{t}, nil, now)

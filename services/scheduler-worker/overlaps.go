@@ -175,17 +175,28 @@ func (s *Service) putInLine(ctx context.Context, t *task, other time.Time) error
 	return s.remove(ctx, t)
 }
 
+// note puts the row of a task that is called although it has not entered on the list, so that others wait for it.
+func (s *Service) note(ctx context.Context, t *task) error {
+	if !t.alone() || t.entered {
+		return nil
+	}
+	return overlap.Note(ctx, s.deps.Jobs, t.entry)
+}
+
 // inLine reports whether the task waits for its turn, or did before its target deferred it.
 func (t *task) inLine() bool { return t.entry.InLine() && !t.published && !t.bare }
 
 // turn returns the execution for which a task waits, and "" if it is its turn. If it was cancelled, or its attempt was dispatched before,
-// under another row, its executor finds that: it has no place in line any more.
+// under another row, its executor finds that: it has no place in line any more. The lease of an entry of another definition says nothing
+// about whose turn it is: its executor may find that it must not begin.
 func (s *Service) turn(ctx context.Context, t *task, now time.Time) (before string, err error) {
 	records, err := s.deps.Outcomes.Lookup(ctx, []attempts.Key{attempts.KeyOf(t.entry)})
 	if err != nil {
 		return "", err
 	}
-	if rec := &records[0]; rec.Outcome != nil || rec.Running || rec.Alive(now) || t.stops.Ends(t.entry.ExecutionID) {
+	rec := &records[0]
+	dispatched := rec.Of(t.entry.DefinitionID) && (rec.Running || rec.Alive(now))
+	if rec.Outcome != nil || dispatched || t.stops.Ends(t.entry.ExecutionID) {
 		return "", nil
 	}
 	before, err = s.inProgress().Turn(ctx, t.entry, now, nil)
