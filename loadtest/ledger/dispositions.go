@@ -48,9 +48,10 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	checkShownBefore(r, a, i, j, definitions, given)
 	for ms, ds := range given {
 		at := time.UnixMilli(ms).UTC()
-		stopped := j.Job.Status == job.StatusCancelled && !at.Before(j.Job.EndsAt) && len(ds) == 1
+		once := len(ds) == 1 || a.excuses(j.Job.ID, at) // two chains may go on behind a stop as they do before it
+		stopped := j.Job.Status == job.StatusCancelled && !at.Before(j.Job.EndsAt) && once
 		// A slow update begins before what fires meanwhile; I4 decides whether that was allowed.
-		stopped = stopped || superseded[ms] && len(ds) == 1 && (ds[0] == job.DispositionFired || a.whileUpdated(definitions, at) || a.gaveWayBefore(definitions, i.eventsOf[j.Job.ID], at))
+		stopped = stopped || superseded[ms] && once && (ds[0] == job.DispositionFired || a.whileUpdated(definitions, at) || a.gaveWayBefore(definitions, i.eventsOf[j.Job.ID], at))
 		if at.Before(a.Until) && !at.Before(a.From) && !expected[ms] && !stopped && !inPausedTail(&j.Job, at) {
 			r.add("I1", j.Job.ID, "instant %s has dispositions %v, but belongs to no definition", at.Format(time.RFC3339Nano), ds)
 		}

@@ -373,19 +373,21 @@ func TestCallIsEarlyByTheClockThatItsExecutorLookedAt(t *testing.T) {
 	}
 }
 
-func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
-	skipTwice := func(a *ledger.Account) {
-		r := job.SkippedRange{From: begin.Add(time.Minute), To: begin.Add(time.Minute), Count: 1}
-		for _, d := range []job.Disposition{job.DispositionSkippedMissed, job.DispositionSkippedPaused} {
-			a.Events = append(a.Events, job.SkippedEvent(a.Events[1].Entry, job.TargetRef{}, r, d, begin))
-		}
-		a.Events = append(a.Events[:1], a.Events[2:]...)
-		a.Calls = append(a.Calls[:1], a.Calls[2:]...)
-		a.Archived = nil
-		for i, e := range a.Events {
-			a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: int64(i)})
-		}
+// skipTwice gives the second instant of the sound account two dispositions.
+func skipTwice(a *ledger.Account) {
+	r := job.SkippedRange{From: begin.Add(time.Minute), To: begin.Add(time.Minute), Count: 1}
+	for _, d := range []job.Disposition{job.DispositionSkippedMissed, job.DispositionSkippedPaused} {
+		a.Events = append(a.Events, job.SkippedEvent(a.Events[1].Entry, job.TargetRef{}, r, d, begin))
 	}
+	a.Events = append(a.Events[:1], a.Events[2:]...)
+	a.Calls = append(a.Calls[:1], a.Calls[2:]...)
+	a.Archived = nil
+	for i, e := range a.Events {
+		a.Archived = append(a.Archived, ledger.Archived{EventID: e.ID, Offset: int64(i)})
+	}
+}
+
+func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		excuse func(a *ledger.Account)
@@ -404,6 +406,45 @@ func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
 		test.excuse(a)
 		if violations := ledger.Check(a); len(violations) == 0 != test.sound {
 			t.Errorf("%s: %v", test.name, violations)
+		}
+	}
+}
+
+func TestWhatIsExcusedIsExcusedBehindAStopToo(t *testing.T) {
+	for _, stop := range []struct {
+		name string
+		stop func(a *ledger.Account)
+	}{
+		{"a cancel", func(a *ledger.Account) {
+			j := &a.Jobs[0].Job
+			j.Status, j.EndsAt = job.StatusCancelled, begin.Add(30*time.Second)
+		}},
+		{"an update that was slow", func(a *ledger.Account) {
+			j := &a.Jobs[0]
+			j.Superseded = []job.Definition{j.Job.Definition}
+			next := &j.Job.Definition
+			next.ID, next.EffectiveAt = "def_02HZZZZZZZZZZZZZZZZZZZZZZZ", begin.Add(30*time.Second)
+			next.Schedule.Every = time.Hour
+			a.Updated = map[string]time.Time{next.ID: begin.Add(90 * time.Second)}
+			a.Pending = []job.PendingRow{{Entry: entry(next.ID, begin.Add(time.Hour))}}
+		}},
+	} {
+		for _, test := range []struct {
+			name   string
+			excuse func(a *ledger.Account)
+			sound  bool
+		}{
+			{"nothing", func(*ledger.Account) {}, false},
+			{"an owner that stood still while the hot tier was lost", excuse(jobID, begin.Add(time.Minute)), true},
+			{"one that stood still before", excuse(jobID, begin.Add(time.Minute-1)), false},
+		} {
+			a := sound()
+			skipTwice(a)
+			stop.stop(a)
+			test.excuse(a)
+			if violations := ledger.Check(a); len(violations) == 0 != test.sound {
+				t.Errorf("behind %s, %s: %v", stop.name, test.name, violations)
+			}
 		}
 	}
 }
