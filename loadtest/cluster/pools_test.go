@@ -3,13 +3,22 @@
 package cluster_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"os/exec"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,8 +36,8 @@ type workers struct {
 	// waits are how long tasks had been due when they were handed out.
 	waits           []time.Duration
 	abandoned, beat int
-	// resumed counts the tasks that came with progress.
-	resumed int
+	// resumed counts the tasks that came with progress, inPython those that workers of the Python client were handed.
+	resumed, inPython int
 }
 
 type handedTask struct {
@@ -73,6 +82,79 @@ func (ws *workers) work(ctx context.Context, name string) {
 	}
 }
 
+// balancer is one address of all APIs, as clients have it.
+func (f *platform) balancer() string {
+	var n atomic.Uint64
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", f.Member("job-api", int(n.Add(1)%2)).Listen
+		},
+		ErrorLog: log.New(io.Discard, "", 0), // one of them is killed now and then
+	}
+	server := httptest.NewServer(proxy)
+	f.t.Cleanup(server.Close)
+	return server.URL
+}
+
+// python lets processes of the Python client work, one after the other: each ends amid a task, sooner or later.
+func (ws *workers) python(ctx context.Context, server, name string) {
+	for n := 0; ctx.Err() == nil; n++ {
+		cmd := exec.CommandContext(ctx, "python3", "worker.py", server, fmt.Sprint(name, n))
+		cmd.Stderr = ws.f.t.Output()
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			ws.f.t.Error(err)
+			return
+		}
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if err := ws.said(strings.Fields(lines.Text())); err != nil {
+				ws.f.t.Errorf("a worker of Python said %q: %v", lines.Text(), err)
+			}
+		}
+		_ = cmd.Wait() // how it ended is in what it said
+	}
+}
+
+func (ws *workers) said(words []string) error {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	switch {
+	case words[0] == "handed" && len(words) == 5:
+		due, err := time.Parse(time.RFC3339Nano, words[3])
+		if err != nil {
+			return err
+		}
+		ws.handed[words[1]] = append(ws.handed[words[1]], words[2])
+		ws.waits = append(ws.waits, time.Since(due))
+		ws.inPython++
+		if words[4] == "half" {
+			ws.resumed++
+		}
+	case words[0] == "told" && len(words) == 2:
+		ws.beat++
+		if words[1] == "abandoned" {
+			ws.abandoned++
+		}
+	case words[0] == "ended" && len(words) == 3:
+		return ws.accepted(words[1], words[2])
+	default:
+		return errors.New("it is not known")
+	}
+	return nil
+}
+
+// accepted notes an end that was answered with success.
+func (ws *workers) accepted(execution, token string) error {
+	if before := ws.ended[execution]; before != "" && before != token {
+		return fmt.Errorf("%s was ended under %s and then under %s", execution, before, token)
+	}
+	ws.ended[execution] = token
+	return nil
+}
+
 func (ws *workers) one(ctx context.Context, t *handedTask) {
 	path := "/pools/work/tasks/" + t.ID
 	ws.mu.Lock()
@@ -102,10 +184,9 @@ func (ws *workers) one(ctx context.Context, t *handedTask) {
 	defer ws.mu.Unlock()
 	switch status {
 	case http.StatusNoContent:
-		if before := ws.ended[t.Execution]; before != "" && before != t.Token {
-			ws.f.t.Errorf("%s was ended under %s and then under %s", t.Execution, before, t.Token)
+		if err := ws.accepted(t.Execution, t.Token); err != nil {
+			ws.f.t.Error(err)
 		}
-		ws.ended[t.Execution] = t.Token
 	case http.StatusConflict, 0: // it was lost
 	default:
 		ws.f.t.Errorf("an end was answered %d: %s", status, body)
@@ -116,6 +197,21 @@ func (ws *workers) done() int {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return len(ws.ended)
+}
+
+// explain says what became of the first tasks that no worker was told to have ended.
+func (ws *workers) explain(ids []string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	said := 0
+	ws.f.t.Logf("%d of %d tasks were ended", len(ws.ended), len(ids))
+	for _, id := range ids {
+		x := ws.f.executionOf(id)
+		if ws.ended[x.ID] == "" && said < 5 {
+			said++
+			ws.f.t.Logf("%s: %s (%s), handed out under %v", id, x.ID, x.State, ws.handed[x.ID])
+		}
+	}
 }
 
 func TestTasksOfAPoolAreCompletedWhateverIsKilled(t *testing.T) {
@@ -140,6 +236,15 @@ func TestTasksOfAPoolAreCompletedWhateverIsKilled(t *testing.T) {
 	for w := range many {
 		all.Go(func() { ws.work(ctx, fmt.Sprint("worker-", w)) })
 	}
+	server := f.balancer()
+	for w := range 2 {
+		all.Go(func() { ws.python(ctx, server, fmt.Sprintf("python-%d-", w)) })
+	}
+	defer func() {
+		if t.Failed() {
+			ws.explain(ids)
+		}
+	}()
 	kill := func(service string, i int) {
 		victim := f.Member(service, i)
 		victim.Signal(syscall.SIGKILL)
@@ -183,7 +288,10 @@ func TestTasksOfAPoolAreCompletedWhateverIsKilled(t *testing.T) {
 	if ws.abandoned > 0 && ws.resumed == 0 {
 		t.Error("no task came again with its progress")
 	}
+	if ws.inPython == 0 {
+		t.Error("no worker of Python was handed a task")
+	}
 	slices.Sort(calm)
-	t.Logf("%d tasks by %d workers in %.0f s; %d abandoned, %d handed out several times, %d with progress; before anything was killed the median wait was %s, p99 %s",
-		n, many, took.Seconds(), ws.abandoned, again, ws.resumed, calm[len(calm)/2].Round(time.Millisecond), calm[len(calm)*99/100].Round(time.Millisecond))
+	t.Logf("%d tasks by %d workers of Go and two of Python, which were handed %d, in %.0f s; %d abandoned, %d handed out several times, %d with progress; before anything was killed the median wait was %s, p99 %s",
+		n, many, ws.inPython, took.Seconds(), ws.abandoned, again, ws.resumed, calm[len(calm)/2].Round(time.Millisecond), calm[len(calm)*99/100].Round(time.Millisecond))
 }

@@ -34,21 +34,7 @@ func (a *attempt) handOver(ctx context.Context) {
 	if !a.release(ctx) {
 		return // ctx ended
 	}
-	full := false
-	err := run.Retry(ctx, s.deps.Logger, "hand a task over", func(ctx context.Context) error {
-		err := s.deps.Pools.Add(ctx, t, s.deps.Clock.Now())
-		if full = errors.Is(err, pools.ErrFull); full {
-			return nil
-		}
-		return err
-	})
-	if err == nil && !full {
-		err = run.Retry(ctx, s.deps.Logger, "hold the attempt of a task", func(ctx context.Context) error {
-			now := s.deps.Clock.Now()
-			_, _, err := s.deps.Records.Acquire(ctx, a.key, t.Holder, now, now.Add(waitsFor))
-			return err
-		})
-	}
+	full, err := s.letWait(ctx, a.key, t)
 	switch {
 	case err != nil: // ctx ended
 	case full:
@@ -57,6 +43,41 @@ func (a *attempt) handOver(ctx context.Context) {
 	default:
 		w.done()
 	}
+}
+
+const (
+	// addsAgain bounds how often a task is added again because the hot tier may have forgotten it.
+	addsAgain = 3
+	// atOnce is by when the attempt of a task is held that was added: no server is back so soon after it died.
+	atOnce = 250 * time.Millisecond
+)
+
+// letWait adds a task to its pool, and holds its attempt for it. A hot tier that failed in between may have forgotten the task; held for nothing,
+// its attempt would come again only after waitsFor. So the task is added again then, which changes nothing if it is there.
+func (s *Service) letWait(ctx context.Context, k attempts.Key, t *pools.Task) (full bool, err error) {
+	for range addsAgain {
+		err := run.Retry(ctx, s.deps.Logger, "hand a task over", func(ctx context.Context) error {
+			err := s.deps.Pools.Add(ctx, t, s.deps.Clock.Now())
+			if full = errors.Is(err, pools.ErrFull); full {
+				return nil
+			}
+			return err
+		})
+		if err != nil || full {
+			return full, err
+		}
+		added, tries := s.deps.Clock.Now(), 0
+		err = run.Retry(ctx, s.deps.Logger, "hold the attempt of a task", func(ctx context.Context) error {
+			tries++
+			now := s.deps.Clock.Now()
+			_, _, err := s.deps.Records.Acquire(ctx, k, t.Holder, now, now.Add(waitsFor))
+			return err
+		})
+		if err != nil || tries == 1 && s.deps.Clock.Since(added) < atOnce {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // onTime is how late a task may be handed over that no worker can have had before.

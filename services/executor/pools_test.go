@@ -1,0 +1,56 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/pools"
+)
+
+// restarts is a hot tier that dies when an attempt is held, and is back without the tasks that were added last.
+type restarts struct {
+	attempts.Records
+	queue pools.Queue
+	died  bool
+}
+
+func (r *restarts) Acquire(ctx context.Context, k attempts.Key, h attempts.Holder, now, lapsesAt time.Time) (attempts.Record, bool, error) {
+	if !r.died {
+		r.died = true
+		err := r.queue.Forget(ctx, pools.Pool{Name: "work"}, pools.IDOf(k))
+		return attempts.Record{}, false, errors.Join(err, errors.New("connection reset"))
+	}
+	return r.Records.Acquire(ctx, k, h, now, lapsesAt)
+}
+
+// Otherwise its attempt would be held for a task that nobody can fetch.
+func TestTaskThatTheHotTierForgotBeforeItsAttemptWasHeldIsAddedAgain(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		queue, records := embedded.NewPools(), newRecords(t)
+		s := &Service{cfg: DefaultConfig(), deps: Deps{Records: &restarts{Records: records, queue: queue}, Pools: queue, Logger: slog.New(slog.DiscardHandler)}, name: "executor"}
+		fire := &job.Fire{
+			Entry:  job.Entry{Locator: job.Locator{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1", Attempt: 1}},
+			Target: job.Target{Kind: job.TargetPool, Pool: "work", Handler: "do"},
+		}
+		key := attempts.KeyOf(&fire.Entry)
+		holder := attempts.Holder{Name: "task"}
+		full, err := s.letWait(t.Context(), key, &pools.Task{Fire: fire, Holder: holder})
+		if err != nil || full {
+			t.Fatalf("full %v, %v", full, err)
+		}
+		shown, err := queue.Show(t.Context(), pools.Pool{Name: "work"}, time.Now())
+		if err != nil || len(shown.Waiting) != 1 {
+			t.Errorf("there waits %+v, %v", shown, err)
+		}
+		if found, err := records.Lookup(t.Context(), []attempts.Key{key}); err != nil || !found[0].Alive(time.Now()) {
+			t.Errorf("the attempt is held as %+v, %v", found, err)
+		}
+	})
+}
