@@ -173,13 +173,26 @@ func (ts *Tasks) end(ctx context.Context, l *pools.Lease, o job.Outcome) (ended 
 			ts.ended.WithLabelValues(string(o.Kind)).Inc()
 		}
 	}
-	if err := ts.deps.Queue.Remove(ctx, poolOf(l), pools.IDOf(key), l.Fence); err != nil {
-		return false, fmt.Errorf("remove a task: %w", err)
+	return ended, ts.forget(ctx, l, ended && o.Kind == job.OutcomeSucceeded, ended)
+}
+
+// forget removes a task that has ended, and its progress after a success. If that fails although the end is on the log, the worker is answered
+// all the same: were it to repeat the end, a hot tier that has lost the task meanwhile could not know it. The lease lapses then, and its end finds
+// the outcome that stands; progress is removed when it is old.
+func (ts *Tasks) forget(ctx context.Context, l *pools.Lease, succeeded, onLog bool) error {
+	key := attempts.KeyOf(&l.Fire.Entry)
+	err := ts.deps.Queue.Remove(ctx, poolOf(l), pools.IDOf(key), l.Fence)
+	if err == nil && succeeded && (l.Progress || l.Again) {
+		err = ts.forgetProgress(ctx, key.ExecutionID)
 	}
-	if ended && (l.Progress || l.Again) && o.Kind == job.OutcomeSucceeded {
-		return true, ts.forgetProgress(ctx, key.ExecutionID)
+	if err != nil && onLog {
+		ts.deps.Logger.Warn("cannot remove a task that has ended; it is removed when its lease lapses", "execution_id", key.ExecutionID, "error", err)
+		return nil
 	}
-	return ended, nil
+	if err != nil {
+		return fmt.Errorf("remove a task: %w", err)
+	}
+	return nil
 }
 
 func poolOf(l *pools.Lease) pools.Pool {
