@@ -33,10 +33,9 @@ func (dies) Remove(context.Context, pools.Pool, string, job.Fence) error {
 	return errors.New("connection refused")
 }
 
-// Otherwise the worker would repeat the end to a hot tier that may be back without the task, and be told that it is lost, although it succeeded.
-func TestEndThatIsOnTheLogIsAnsweredAlthoughItsTaskCannotBeRemoved(t *testing.T) {
-	log := &told{}
-	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log, d.Pools = log, dies{d.Pools} })
+// waiting lets a task wait that a tenant's job has given to a pool, as an executor does.
+func (s *server) waiting(incarnation func(of string) string) attempts.Key {
+	s.t.Helper()
 	now := job.Instant(time.Now())
 	fire := &job.Fire{
 		Entry: job.Entry{
@@ -45,27 +44,62 @@ func TestEndThatIsOnTheLogIsAnsweredAlthoughItsTaskCannotBeRemoved(t *testing.T)
 		},
 		Target: job.Target{Kind: job.TargetPool, Pool: "work", Handler: "do", Timeout: time.Hour, Heartbeat: 30 * time.Second},
 	}
-	memory, err := s.deps.Records.Memory(t.Context(), fire.JobID)
+	memory, err := s.deps.Records.Memory(s.t.Context(), fire.JobID)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	task := &pools.Task{Fire: fire, Holder: attempts.Holder{Name: "task"}, Incarnation: memory.Incarnation, KnownSince: now}
-	if err := s.deps.Pools.Add(t.Context(), task, now); err != nil {
-		t.Fatal(err)
+	task := &pools.Task{Fire: fire, Holder: attempts.Holder{Name: "task"}, Incarnation: incarnation(memory.Incarnation), KnownSince: now}
+	key := attempts.KeyOf(&fire.Entry)
+	_, held, err := s.deps.Records.Acquire(s.t.Context(), key, task.Holder, now, now.Add(5*time.Minute))
+	if err := errors.Join(err, s.deps.Pools.Add(s.t.Context(), task, now)); err != nil || !held {
+		s.t.Fatal(held, err)
 	}
+	return key
+}
+
+// handed is a task as a worker gets it.
+type handed struct {
+	ID    string `json:"task_id"`
+	Token string `json:"fencing_token"`
+}
+
+// poll fetches tasks.
+func (s *server) poll() (tasks []handed) {
+	s.t.Helper()
 	w := s.do(http.MethodPost, "/pools/work/poll", `{"poll_id":"poll-0001","worker":"w","handlers":["do"]}`)
 	var answer struct {
-		Tasks []struct {
-			ID    string `json:"task_id"`
-			Token string `json:"fencing_token"`
-		} `json:"tasks"`
+		Tasks []handed `json:"tasks"`
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || len(answer.Tasks) != 1 {
-		t.Fatalf("the poll was answered %d: %s", w.Code, w.Body)
+	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || w.Code != http.StatusOK {
+		s.t.Fatalf("the poll was answered %d: %s", w.Code, w.Body)
 	}
-	got := answer.Tasks[0]
-	w = s.do(http.MethodPost, "/pools/work/tasks/"+got.ID+"/complete", `{"fencing_token":"`+got.Token+`"}`)
+	return answer.Tasks
+}
+
+// Otherwise the worker would repeat the end to a hot tier that may be back without the task, and be told that it is lost, although it succeeded.
+func TestEndThatIsOnTheLogIsAnsweredAlthoughItsTaskCannotBeRemoved(t *testing.T) {
+	log := &told{}
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log, d.Pools = log, dies{d.Pools} })
+	s.waiting(func(of string) string { return of })
+	tasks := s.poll()
+	if len(tasks) != 1 {
+		t.Fatalf("%d tasks were handed out", len(tasks))
+	}
+	w := s.do(http.MethodPost, "/pools/work/tasks/"+tasks[0].ID+"/complete", `{"fencing_token":"`+tasks[0].Token+`"}`)
 	if w.Code != http.StatusNoContent || log.records != 1 {
 		t.Errorf("the end was answered %d with %d records on the log: %s", w.Code, log.records, w.Body)
+	}
+}
+
+// Otherwise it would come again only when that hold is over, after five minutes.
+func TestTaskThatIsJudgedAgainIsHeldByNobody(t *testing.T) {
+	s := newServer(t, nil)
+	key := s.waiting(func(string) string { return "of a Redis that is gone" })
+	if tasks := s.poll(); len(tasks) > 0 {
+		t.Fatalf("%d tasks were handed out of which the hot tier may have forgotten the end", len(tasks))
+	}
+	found, err := s.deps.Records.Lookup(t.Context(), []attempts.Key{key})
+	if err != nil || found[0].Alive(time.Now()) {
+		t.Errorf("the attempt is held: %+v, %v", found, err)
 	}
 }

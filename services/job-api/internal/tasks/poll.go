@@ -343,8 +343,17 @@ func (ts *Tasks) giveBack(ctx context.Context, t *pools.Task, rec *attempts.Reco
 	return nil
 }
 
-// again removes a task to which no lease is bound, and lets its entry be judged and handed over once more.
+// again removes a task to which no lease is bound, and lets its entry be judged and handed over once more. The executor holds the attempt for the
+// task: it is released first, because whoever is to call it next would wait until that hold is over.
 func (ts *Tasks) again(ctx context.Context, t *pools.Task) error {
+	now := ts.deps.Clock.Now()
+	rec, ok, err := ts.deps.Records.Acquire(ctx, attempts.KeyOf(&t.Fire.Entry), t.Holder, now, now.Add(checkLimit))
+	if err != nil {
+		return fmt.Errorf("acquire a task: %w", err)
+	}
+	if ok {
+		return ts.giveBack(ctx, t, &rec, job.Fence{})
+	}
 	if err := ts.drop(ctx, t); err != nil {
 		return err
 	}
