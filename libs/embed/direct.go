@@ -2,15 +2,35 @@ package embed
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
+	"sync"
 )
 
-// direct is a transport that calls a handler in the same goroutine.
-type direct struct{ handler http.Handler }
+// direct is a transport that calls a handler in the same goroutine, until it is closed.
+type direct struct {
+	handler http.Handler
+	mu      sync.RWMutex // is held while a request is answered
+	closed  bool
+}
+
+var errClosed = errors.New("the scheduler is closed")
+
+// close lets what is being answered end, and refuses everything after it.
+func (d *direct) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+}
 
 // RoundTrip implements http.RoundTripper.
-func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
+func (d *direct) RoundTrip(r *http.Request) (*http.Response, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.closed {
+		return nil, errClosed
+	}
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}

@@ -54,6 +54,11 @@ type Scheduler struct {
 	ended    chan struct{} // is closed when the services have ended
 	err      error         // with which they ended
 
+	direct   *direct
+	mu       sync.Mutex
+	closing  context.Context // ends when Close is called, and with it every Run
+	endRuns  context.CancelFunc
+	runs     sync.WaitGroup
 	once     sync.Once
 	closeErr error
 }
@@ -82,7 +87,8 @@ func Open(dir string, settings ...Settings) (*Scheduler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	client, err := sdk.New("http://embedded", sdk.Settings{HTTP: &http.Client{Transport: direct{p.API.Handler()}}})
+	calls := &direct{handler: p.API.Handler()}
+	client, err := sdk.New("http://embedded", sdk.Settings{HTTP: &http.Client{Transport: calls}})
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -91,7 +97,8 @@ func Open(dir string, settings ...Settings) (*Scheduler, error) {
 		s.Worker.Logger = s.Logger
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	e := &Scheduler{platform: p, client: client, worker: worker.New(client, s.Worker), stop: stop, ended: make(chan struct{})}
+	e := &Scheduler{platform: p, client: client, worker: worker.New(client, s.Worker), stop: stop, ended: make(chan struct{}), direct: calls}
+	e.closing, e.endRuns = context.WithCancel(context.Background())
 	go func() {
 		defer close(e.ended)
 		e.err = p.Run(ctx)
@@ -126,8 +133,18 @@ func Handle[T any](s *Scheduler, handler string, run func(ctx context.Context, t
 
 // Run runs tasks until ctx ends, and then lets those that run end. It returns nil after that.
 func (s *Scheduler) Run(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closing.Err() != nil {
+		s.mu.Unlock()
+		return errClosed
+	}
+	s.runs.Add(1)
+	s.mu.Unlock()
+	defer s.runs.Done()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	release := context.AfterFunc(s.closing, stop)
+	defer release()
 	go func() {
 		select {
 		case <-s.ended:
@@ -144,11 +161,16 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 }
 
-// Close ends everything and closes the folder. What was scheduled is there when it is opened again.
+// Close ends everything and closes the folder; a Run that goes on is ended first. What was scheduled is there when it is opened again.
 func (s *Scheduler) Close() error {
 	s.once.Do(func() {
+		s.mu.Lock()
+		s.endRuns()
+		s.mu.Unlock()
+		s.runs.Wait()
 		s.stop()
 		<-s.ended
+		s.direct.close()
 		s.closeErr = errors.Join(s.err, s.platform.Close())
 	})
 	return s.closeErr

@@ -288,3 +288,39 @@ func TestWorkerThatEndsGivesBackWhatItDoesNotComplete(t *testing.T) {
 		}
 	})
 }
+
+func TestClosingLetsWhatRunsEndFirst(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var r record
+		f := newFolder(t)
+		s, _ := f.open(time.Minute, func(s *Scheduler) {
+			Handle(s, "work", func(context.Context, *worker.Task, struct{}) error {
+				time.Sleep(10 * time.Second)
+				r.add("done")
+				return nil
+			})
+		})
+		id, err := s.In(t.Context(), 0, "work", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest(2 * time.Second)
+		if err := s.Close(); err != nil || !slices.Equal(r.seen, []string{"done"}) {
+			t.Errorf("it is closed after %q, %v", r.seen, err)
+		}
+		if _, err := s.In(t.Context(), 0, "work", nil); !errors.Is(err, errClosed) {
+			t.Errorf("what is scheduled after that fails with %v", err)
+		}
+		if err := s.Run(t.Context()); !errors.Is(err, errClosed) {
+			t.Errorf("running it again fails with %v", err)
+		}
+		s, stop := f.open(time.Second, func(s *Scheduler) {
+			Handle(s, "work", func(context.Context, *worker.Task, struct{}) error { r.add("again"); return nil })
+		})
+		defer stop()
+		rest(time.Minute)
+		if x := execution(t, s, id); x.State != "succeeded" || len(r.seen) != 1 {
+			t.Errorf("the execution is %s after %q", x.State, r.seen)
+		}
+	})
+}

@@ -16,6 +16,9 @@ import (
 // definedBy is the label by which a schedule of a key is known to be what the program asks for.
 const definedBy = "minutehand.embed/definition"
 
+// keepTries bounds how often the job of a key is looked at again because somebody else has changed it.
+const keepTries = 10
+
 // In runs a handler once, after a delay, and returns the id of the job. It is durable when In returns. With edits, everything that a job of
 // the API has can be set: retries, overlap, notifications.
 func (s *Scheduler) In(ctx context.Context, delay time.Duration, handler string, payload any, edits ...func(*sdk.JobCreate)) (jobID string, err error) {
@@ -68,7 +71,7 @@ func (s *Scheduler) keep(ctx context.Context, key string, j sdk.JobCreate) (stri
 		labels[name] = value
 	}
 	j.Key, j.Labels = key, labels
-	for {
+	for range keepTries {
 		created, err := s.client.CreateJob(ctx, j)
 		if err == nil {
 			return created.JobID, nil
@@ -84,6 +87,7 @@ func (s *Scheduler) keep(ctx context.Context, key string, j sdk.JobCreate) (stri
 			return id, nil
 		}
 	}
+	return "", fmt.Errorf("schedule %s: others change it all the time", key)
 }
 
 // change changes the job that has a key to what is asked for. If there is none any more, it has to be created again.

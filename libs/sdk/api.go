@@ -234,7 +234,9 @@ func (c *Client) ListChanges(ctx context.Context, params ListChangesParams, opti
 
 // AllChanges iterates over all items of ListChanges, page by page, from params.Cursor on. It ends after an error.
 func (c *Client) AllChanges(ctx context.Context, params ListChangesParams, options ...Option) iter.Seq2[Change, error] {
-	return pages(&params.Cursor, func() ([]Change, string, error) {
+	return pages(params.Cursor, func(cursor string) ([]Change, string, error) {
+		params := params
+		params.Cursor = cursor
 		p, err := c.ListChanges(ctx, params, options...)
 		if err != nil {
 			return nil, "", err
@@ -274,7 +276,9 @@ func (c *Client) ListDeadLetters(ctx context.Context, params ListDeadLettersPara
 
 // AllDeadLetters iterates over all items of ListDeadLetters, page by page, from params.Cursor on. It ends after an error.
 func (c *Client) AllDeadLetters(ctx context.Context, params ListDeadLettersParams, options ...Option) iter.Seq2[DeadLetter, error] {
-	return pages(&params.Cursor, func() ([]DeadLetter, string, error) {
+	return pages(params.Cursor, func(cursor string) ([]DeadLetter, string, error) {
+		params := params
+		params.Cursor = cursor
 		p, err := c.ListDeadLetters(ctx, params, options...)
 		if err != nil {
 			return nil, "", err
@@ -316,7 +320,9 @@ func (c *Client) ListExecutions(ctx context.Context, id string, params ListExecu
 
 // AllExecutions iterates over all items of ListExecutions, page by page, from params.Cursor on. It ends after an error.
 func (c *Client) AllExecutions(ctx context.Context, id string, params ListExecutionsParams, options ...Option) iter.Seq2[Execution, error] {
-	return pages(&params.Cursor, func() ([]Execution, string, error) {
+	return pages(params.Cursor, func(cursor string) ([]Execution, string, error) {
+		params := params
+		params.Cursor = cursor
 		p, err := c.ListExecutions(ctx, id, params, options...)
 		if err != nil {
 			return nil, "", err
@@ -357,7 +363,9 @@ func (c *Client) ListIncidents(ctx context.Context, params ListIncidentsParams, 
 
 // AllIncidents iterates over all items of ListIncidents, page by page, from params.Cursor on. It ends after an error.
 func (c *Client) AllIncidents(ctx context.Context, params ListIncidentsParams, options ...Option) iter.Seq2[Incident, error] {
-	return pages(&params.Cursor, func() ([]Incident, string, error) {
+	return pages(params.Cursor, func(cursor string) ([]Incident, string, error) {
+		params := params
+		params.Cursor = cursor
 		p, err := c.ListIncidents(ctx, params, options...)
 		if err != nil {
 			return nil, "", err
@@ -390,7 +398,9 @@ func (c *Client) ListJobChanges(ctx context.Context, id string, params ListJobCh
 
 // AllJobChanges iterates over all items of ListJobChanges, page by page, from params.Cursor on. It ends after an error.
 func (c *Client) AllJobChanges(ctx context.Context, id string, params ListJobChangesParams, options ...Option) iter.Seq2[Change, error] {
-	return pages(&params.Cursor, func() ([]Change, string, error) {
+	return pages(params.Cursor, func(cursor string) ([]Change, string, error) {
+		params := params
+		params.Cursor = cursor
 		p, err := c.ListJobChanges(ctx, id, params, options...)
 		if err != nil {
 			return nil, "", err
@@ -432,7 +442,9 @@ func (c *Client) ListJobs(ctx context.Context, params ListJobsParams, options ..
 
 // AllJobs iterates over all items of ListJobs, page by page, from params.Cursor on. It ends after an error.
 func (c *Client) AllJobs(ctx context.Context, params ListJobsParams, options ...Option) iter.Seq2[Job, error] {
-	return pages(&params.Cursor, func() ([]Job, string, error) {
+	return pages(params.Cursor, func(cursor string) ([]Job, string, error) {
+		params := params
+		params.Cursor = cursor
 		p, err := c.ListJobs(ctx, params, options...)
 		if err != nil {
 			return nil, "", err
@@ -468,7 +480,9 @@ func (c *Client) ListKeys(ctx context.Context, params ListKeysParams, options ..
 
 // AllKeys iterates over all items of ListKeys, page by page, from params.Cursor on. It ends after an error.
 func (c *Client) AllKeys(ctx context.Context, params ListKeysParams, options ...Option) iter.Seq2[Key, error] {
-	return pages(&params.Cursor, func() ([]Key, string, error) {
+	return pages(params.Cursor, func(cursor string) ([]Key, string, error) {
+		params := params
+		params.Cursor = cursor
 		p, err := c.ListKeys(ctx, params, options...)
 		if err != nil {
 			return nil, "", err
@@ -508,7 +522,9 @@ func (c *Client) ListOccurrences(ctx context.Context, id string, params ListOccu
 
 // AllOccurrences iterates over all items of ListOccurrences, page by page, from params.Cursor on. It ends after an error.
 func (c *Client) AllOccurrences(ctx context.Context, id string, params ListOccurrencesParams, options ...Option) iter.Seq2[Occurrence, error] {
-	return pages(&params.Cursor, func() ([]Occurrence, string, error) {
+	return pages(params.Cursor, func(cursor string) ([]Occurrence, string, error) {
+		params := params
+		params.Cursor = cursor
 		p, err := c.ListOccurrences(ctx, id, params, options...)
 		if err != nil {
 			return nil, "", err
@@ -553,7 +569,9 @@ func (c *Client) ListTenants(ctx context.Context, params ListTenantsParams, opti
 
 // AllTenants iterates over all items of ListTenants, page by page, from params.Cursor on. It ends after an error.
 func (c *Client) AllTenants(ctx context.Context, params ListTenantsParams, options ...Option) iter.Seq2[Tenant, error] {
-	return pages(&params.Cursor, func() ([]Tenant, string, error) {
+	return pages(params.Cursor, func(cursor string) ([]Tenant, string, error) {
+		params := params
+		params.Cursor = cursor
 		p, err := c.ListTenants(ctx, params, options...)
 		if err != nil {
 			return nil, "", err

@@ -128,6 +128,9 @@ func (c *Client) do(ctx context.Context, r request, target func(status int) any,
 	if r.keyed && o.key == "" {
 		o.key = rand.Text()
 	}
+	if r.once {
+		o.key = "" // Go would take a request with one for repeatable
+	}
 	var body []byte
 	if r.body != nil {
 		var err error

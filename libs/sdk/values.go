@@ -64,11 +64,11 @@ func add(q url.Values, name string, value any) {
 	}
 }
 
-// pages iterates over the items of pages; page reads the one at the cursor.
-func pages[T any](cursor *string, page func() (items []T, next string, err error)) iter.Seq2[T, error] {
+// pages iterates over the items of pages, from the one at the cursor on.
+func pages[T any](first string, page func(cursor string) (items []T, next string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for {
-			items, next, err := page()
+		for cursor := first; ; {
+			items, next, err := page(cursor)
 			if err != nil {
 				var none T
 				yield(none, err)
@@ -82,7 +82,7 @@ func pages[T any](cursor *string, page func() (items []T, next string, err error
 			if next == "" {
 				return
 			}
-			*cursor = next
+			cursor = next
 		}
 	}
 }

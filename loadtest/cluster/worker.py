@@ -25,11 +25,11 @@ def say(*words: str) -> None:
 
 
 class Teller(Worker):
-    def tell(self, task: Task, what: str, body: dict[str, Any]) -> Any:
+    def tell(self, task: Task, what: str, body: dict[str, Any], timeout: float = 15.0) -> Any:
         if what != "complete":
-            return super().tell(task, what, body)
+            return super().tell(task, what, body, timeout)
         with ending:
-            answer = super().tell(task, what, body)
+            answer = super().tell(task, what, body, timeout)
             say("ended", task.execution_id, task.fencing_token)
         return answer
 

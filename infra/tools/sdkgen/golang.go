@@ -281,6 +281,6 @@ func (g *goFile) all(o *operation, name, args string, rest []string) {
 	}
 	g.printf("// %s iterates over all items of %s, page by page, from params.Cursor on. It ends after an error.\n", name, camel(o.ID))
 	g.printf("func (c *Client) %s(%s, options ...Option) iter.Seq2[%s, error] {\n", name, args, item)
-	g.printf("\treturn pages(&params.Cursor, func() ([]%s, string, error) {\n\t\tp, err := c.%s(ctx, %s, options...)\n", item, camel(o.ID), strings.Join(rest, ", "))
+	g.printf("\treturn pages(params.Cursor, func(cursor string) ([]%s, string, error) {\n\t\tparams := params\n\t\tparams.Cursor = cursor\n\t\tp, err := c.%s(ctx, %s, options...)\n", item, camel(o.ID), strings.Join(rest, ", "))
 	g.printf("\t\tif err != nil {\n\t\t\treturn nil, \"\", err\n\t\t}\n\t\treturn p.Items, p.NextCursor, nil\n\t})\n}\n\n")
 }

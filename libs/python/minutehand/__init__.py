@@ -2,6 +2,6 @@
 
 from ._transport import Problem, Unreachable
 from .client import Client
-from .worker import Cancelled, Lost, Permanent, Retry, Stopped, Task, Worker
+from .worker import Cancelled, Drained, Lost, Permanent, Retry, Stopped, Task, Worker
 
-__all__ = ["Cancelled", "Client", "Lost", "Permanent", "Problem", "Retry", "Stopped", "Task", "Unreachable", "Worker"]
+__all__ = ["Cancelled", "Client", "Drained", "Lost", "Permanent", "Problem", "Retry", "Stopped", "Task", "Unreachable", "Worker"]

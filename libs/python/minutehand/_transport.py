@@ -92,11 +92,12 @@ class Transport:
         idempotency_key: str | None = None,
         once: bool = False,
         attempts: int | None = None,
+        timeout: float | None = None,
         watch: Callable[[http.client.HTTPConnection | None], None] | None = None,
     ) -> Any:
         """Makes a request, as often as it may be repeated, and returns the decoded answer.
 
-        watch is told the connection while the request is made, and None after it.
+        timeout bounds each attempt, in seconds. watch is told the connection while the request is made, and None after it.
         """
         headers = self._headers(if_match)
         if body is not None:
@@ -113,7 +114,7 @@ class Transport:
         attempt = 1
         while True:
             try:
-                return self._send(method, address, payload, headers, watch or ignore)
+                return self._send(method, address, payload, headers, timeout or self._timeout, watch or ignore)
             except (Problem, Unreachable) as e:
                 wait = 0.0
                 if isinstance(e, Problem):
@@ -143,10 +144,14 @@ class Transport:
         address: str,
         payload: bytes | None,
         headers: Mapping[str, str],
+        timeout: float,
         watch: Callable[[http.client.HTTPConnection | None], None],
     ) -> Any:
         with self._lock:
             connection = self._idle.pop() if self._idle else self._connect()
+        connection.timeout = timeout
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
         watch(connection)
         try:
             connection.request(method, address, body=payload, headers=dict(headers))
@@ -154,6 +159,7 @@ class Transport:
             text = answer.read(MAX_ANSWER + 1)
         except (OSError, http.client.HTTPException) as e:
             connection.close()
+            self.close()  # those that are idle are as old as this one, or older
             raise Unreachable(f"no answer from {self._host}: {e}") from e
         finally:
             watch(None)
@@ -166,9 +172,12 @@ class Transport:
                 self._idle.append(connection)
         if not kept:
             connection.close()
-        if answer.status >= 400:
+        if not 200 <= answer.status < 300:
             raise problem(answer, text)
-        return json.loads(text) if text else None
+        try:
+            return json.loads(text) if text else None
+        except ValueError as e:
+            raise Unreachable("the answer is not JSON: is this the API?") from e
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._secure:
@@ -192,7 +201,8 @@ def interrupt(connection: http.client.HTTPConnection) -> None:
     sock: socket.socket | None = connection.sock
     if sock is not None:
         with contextlib.suppress(OSError):  # it is closed already
-            sock.shutdown(socket.SHUT_RDWR)
+            # Not that of an SSLSocket, which would go on in plain text.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def problem(answer: http.client.HTTPResponse, text: bytes) -> Problem:

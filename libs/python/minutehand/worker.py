@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import http.client
+import json
 import logging
+import math
 import re
 import secrets
 import socket
@@ -27,6 +30,10 @@ END_FOR = 120.0  # seconds for which a worker tries to tell how a task ended
 MAX_ERROR = 4096
 BEATS_IN_TIMEOUT = 3  # heartbeats
 BEATS_AT_ONCE = 8
+TOO_SOON = 0.5  # seconds after which a poll that waits is not answered yet without a reason
+END_TRY = 15.0  # seconds for an attempt to tell how a task ended
+STUBBORN = 10.0  # seconds for which a handler may go on after the worker has told it to stop
+MAX_RESULT = 64 << 10  # bytes
 LOOK_EVERY = 0.5  # seconds between two looks which heartbeats are due
 
 
@@ -52,6 +59,10 @@ class Retry(Exception):
     def __init__(self, message: str, after: float = 0.0) -> None:
         super().__init__(message)
         self.after = after
+
+
+class Drained(Stopped):
+    """The worker ends, and gives the task back."""
 
 
 class Task:
@@ -81,6 +92,8 @@ class Task:
         self._stopped: Stopped | None = None
         self._next_beat = time.monotonic() + self._timeout / BEATS_IN_TIMEOUT
         self._beating = threading.Lock()
+        # The server tells that the task has taken too long, if it is asked then.
+        self._ends = time.monotonic() + (instant(raw["ends_at"]) - time.time()) + 1.0
 
     @property
     def stopped(self) -> bool:
@@ -98,25 +111,27 @@ class Task:
         It is durable when checkpoint returns, and the next attempt finds it as progress.
         """
         self.check()
-        self._beat(progress)
+        self._beat(progress, patient=True)
         self.progress = progress
         self.check()
 
-    def _beat(self, progress: Any = None) -> None:
+    def _beat(self, progress: Any = None, patient: bool = False) -> None:
+        """Sends a heartbeat; a patient one until it is answered."""
         with self._beating:
-            began = time.monotonic()
-            try:
-                answer = self._worker.tell(self, "heartbeat", {} if progress is None else {"progress": progress})
-            except Problem as e:
-                if e.status in (404, 409) or time.monotonic() >= self._until:
-                    self._stopped = Lost("the task is no longer this worker's")
-                    return
-                raise
-            except Unreachable:
-                if time.monotonic() >= self._until:
-                    self._stopped = Lost("the task is no longer this worker's")
-                    return
-                raise
+            while True:
+                began = time.monotonic()
+                wait = min(self._timeout / BEATS_IN_TIMEOUT, max(self._until - began, 0.1))
+                try:
+                    answer = self._worker.tell(self, "heartbeat", {} if progress is None else {"progress": progress}, timeout=wait)
+                    break
+                except (Problem, Unreachable) as e:
+                    over = time.monotonic() >= self._until
+                    if over or (isinstance(e, Problem) and e.status in (404, 409)):
+                        self._stopped = Lost("the task is no longer this worker's")
+                        return
+                    if not patient or (isinstance(e, Problem) and not e.passing):
+                        raise
+                time.sleep(0.5)
             if answer["cancelled"] and self._stopped is None:
                 self._stopped = Cancelled("the execution was cancelled" if answer.get("reason") != "timeout" else "the task has taken too long")
             self._until = began + self._timeout
@@ -151,6 +166,7 @@ class Worker:
         self._freed = threading.Event()
         self._stop = threading.Event()
         self._over = threading.Event()
+        self._stopping = False
         self._last = False  # the poll is the last one, which does not wait
         self._polling: http.client.HTTPConnection | None = None
 
@@ -165,7 +181,7 @@ class Worker:
 
     def stop(self) -> None:
         """Lets run return when the tasks have ended that run. May be called from a handler of a signal."""
-        self._stop.set()
+        self._stopping = True  # the thread of the heartbeats wakes whoever waits: an event has a lock, which a signal must not wait for
 
     def run(self, drain: float = 30.0) -> None:
         """Fetches and runs tasks until stop is called, then waits up to drain seconds for those that run."""
@@ -177,7 +193,10 @@ class Worker:
         keeper = threading.Thread(target=self._keep, args=(beats,), name="heartbeats", daemon=True)
         keeper.start()
         try:
-            self._fetch(tasks, drain)
+            try:
+                self._fetch(tasks)
+            finally:
+                self._drain(drain)
         finally:
             self._over.set()
             keeper.join()
@@ -187,61 +206,80 @@ class Worker:
     def _keep(self, beats: ThreadPoolExecutor) -> None:
         """Sends heartbeats as they are due, and interrupts a poll that waits while the worker is to end, until it has ended."""
         while not self._over.wait(LOOK_EVERY):
+            if self._stopping:
+                self._stop.set()
             polling = self._polling
-            if self._stop.is_set() and not self._last and polling is not None:
+            if self._stopping and not self._last and polling is not None:
                 interrupt(polling)
             with self._lock:
                 running = list(self._running.values())
             for task in running:
                 if time.monotonic() >= task._next_beat and not isinstance(task._stopped, Lost):
+                    if task._beating.locked():
+                        continue  # a checkpoint is told, which is one too
                     task._next_beat = time.monotonic() + task._timeout / BEATS_IN_TIMEOUT
+                    if time.monotonic() < task._ends:
+                        task._next_beat = min(task._next_beat, task._ends)
                     beats.submit(task._keep)
 
-    def _fetch(self, tasks: ThreadPoolExecutor, drain: float) -> None:
+    def _fetch(self, tasks: ThreadPoolExecutor) -> None:
         poll: dict[str, Any] | None = None
         began, failed = 0.0, 0
-        while not self._stop.is_set():
+        while not self._stopping:
             if poll is None or time.monotonic() - began > SAME_POLL:
                 poll, began = self._next(), time.monotonic()
                 if poll is None:
                     continue
+            sent = time.monotonic()
             try:
                 answer = self._ask(poll)
             except (Problem, Unreachable) as e:
                 if isinstance(e, Problem) and 400 <= e.status < 500 and not e.passing:
                     raise
-                if not self._stop.is_set():
+                if not self._stopping:
                     log.warning("cannot fetch tasks: %s", e)
                 self._stop.wait(min(0.5 * 2 ** min(failed, 6), 30.0))
                 failed += 1
                 continue
+            self._take(answer, failed > 0, tasks)
+            if poll["max"] and not answer["tasks"] and not answer["cancelled"] and time.monotonic() - sent < TOO_SOON:
+                self._stop.wait(TOO_SOON)  # the server has no room for polls that wait
             poll, failed = None, 0
-            self._take(answer, tasks)
         self._last = True
-        if poll is not None:  # what it was given, if its answer was lost
+        if poll is not None and poll["max"]:  # what it was given, if its answer was lost
             try:
-                for raw in self._ask({**poll, "wait": "0s"})["tasks"]:
+                for raw in self._ask({**poll, "wait": "0s"}, attempts=3)["tasks"]:
                     self._end(Task(self, raw), "release", {})
             except (Problem, Unreachable) as e:
                 log.warning("cannot learn what the last poll was given: %s", e)
-        deadline = time.monotonic() + drain
+
+    def _drain(self, drain: float) -> None:
+        """Waits for the tasks that run. Those that do not end in time are told to stop, and are given back by their own threads."""
+        self._wait(drain)
+        with self._lock:
+            running = list(self._running.values())
+        for task in running:
+            task._stopped = task._stopped or Drained("the worker ends")
+        self._wait(STUBBORN)
+        if self._running:
+            log.warning("%d handlers go on although they were told to stop", len(self._running))
+
+    def _wait(self, most: float) -> None:
+        deadline = time.monotonic() + most
         while self._running and time.monotonic() < deadline:
             self._freed.clear()
             self._freed.wait(0.2)
-        for task in list(self._running.values()):
-            task._stopped = task._stopped or Lost("the worker ends")
-            self._end(task, "release", {})
 
     def _next(self) -> dict[str, Any] | None:
         """The next poll. Without room for a task it only learns what was cancelled, after it has waited for room."""
         self._freed.clear()
         with self._lock:
             room = self._concurrency - len(self._running)
-        if room == 0:
+        if room == 0 and not self._stopping:
             self._freed.wait(ROOM_WAIT)
         with self._lock:
-            running = sorted(self._running)
-        if self._stop.is_set():
+            running = [task.id for task in self._running.values()]
+        if self._stopping:
             return None
         room = self._concurrency - len(running)
         return {
@@ -251,25 +289,29 @@ class Worker:
             "handlers": sorted(self._handlers),
             "max": min(room, MAX_TASKS),
             "wait": f"{POLL_WAIT if room else 0}s",
-            "running": running,
+            "running": sorted(set(running)),
         }
 
-    def _ask(self, poll: dict[str, Any]) -> Any:
-        return self._client.request("POST", f"/pools/{escaped(self._pool)}/poll", body=poll, attempts=1, watch=self._watch)
+    def _ask(self, poll: dict[str, Any], attempts: int = 1) -> Any:
+        path = f"/pools/{escaped(self._pool)}/poll"
+        return self._client.request("POST", path, body=poll, attempts=attempts, timeout=POLL_WAIT + 30.0, watch=self._watch)
 
     def _watch(self, connection: http.client.HTTPConnection | None) -> None:
         self._polling = connection
 
-    def _take(self, answer: Any, tasks: ThreadPoolExecutor) -> None:
+    def _take(self, answer: Any, repeated: bool, tasks: ThreadPoolExecutor) -> None:
+        """Begins the tasks of an answer. If the poll was repeated, the leases may be old: they are renewed at once."""
         with self._lock:
-            for task_id in answer["cancelled"]:
-                if task_id in self._running:
-                    self._running[task_id]._next_beat = 0.0  # the heartbeat learns why
+            for task in self._running.values():
+                if task.id in answer["cancelled"]:
+                    task._next_beat = 0.0  # the heartbeat learns why
             for raw in answer["tasks"]:
-                if raw["task_id"] in self._running:
+                if raw["fencing_token"] in self._running:
                     continue
                 task = Task(self, raw)
-                self._running[task.id] = task
+                if repeated:
+                    task._next_beat = 0.0
+                self._running[task.fencing_token] = task
                 tasks.submit(self._run, task)
 
     def _run(self, task: Task) -> None:
@@ -279,30 +321,33 @@ class Worker:
             log.exception("a task could not be ended")
         finally:
             with self._lock:
-                self._running.pop(task.id, None)
+                self._running.pop(task.fencing_token, None)
             self._freed.set()
 
     def _call(self, task: Task) -> None:
         try:
             result = self._handlers[task.handler](task)
-            task.result = task.result if result is None else result
         except Permanent as e:
             self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retryable": False})
         except Retry as e:
-            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retry_after": f"{int(e.after * 1000)}ms"})
-        except Lost:
-            log.warning("the task %s was lost", task.id)
+            pause = max(e.after, 0.0) if math.isfinite(e.after) else 0.0
+            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retry_after": f"{int(pause * 1000)}ms"})
         except Exception as e:
-            if not isinstance(e, Stopped):
-                log.warning("the task %s failed", task.id, exc_info=True)
-            self._end(task, "fail", {"error": (str(e) or type(e).__name__)[:MAX_ERROR]})
+            if isinstance(task._stopped, Lost):
+                log.warning("the task %s was lost", task.id)
+            elif isinstance(task._stopped, Drained):
+                self._end(task, "release", {})
+            else:
+                if not isinstance(e, Stopped):
+                    log.warning("the task %s failed", task.id, exc_info=True)
+                self._end(task, "fail", {"error": (str(e) or type(e).__name__)[:MAX_ERROR]})
         else:
-            self._end(task, "complete", {} if task.result is None else {"result": task.result})
+            self._end(task, "complete", kept(task, task.result if result is None else result))
 
-    def tell(self, task: Task, what: str, body: dict[str, Any]) -> Any:
-        """Tells of a task."""
+    def tell(self, task: Task, what: str, body: dict[str, Any], timeout: float = END_TRY) -> Any:
+        """Tells of a task, once."""
         path = f"/pools/{escaped(self._pool)}/tasks/{task.id}/{what}"
-        return self._client.request("POST", path, body={"fencing_token": task.fencing_token, **body})
+        return self._client.request("POST", path, body={"fencing_token": task.fencing_token, **body}, attempts=1, timeout=timeout)
 
     def _end(self, task: Task, how: str, body: dict[str, Any]) -> None:
         """Tells how a task ended, until that is answered. Its heartbeats go on meanwhile."""
@@ -312,12 +357,34 @@ class Worker:
                 self.tell(task, how, body)
                 return
             except (Problem, Unreachable) as e:
+                if isinstance(e, Problem) and e.status == 422 and "result" in body:
+                    body = {}  # such as one of too many values: it costs no success
+                    continue
                 refused = isinstance(e, Problem) and 400 <= e.status < 500 and not e.passing
                 if refused or time.monotonic() >= deadline:
                     log.warning("cannot tell how the task %s ended: %s", task.id, e)
                     return
             time.sleep(min(0.5 * 2 ** min(tries, 6), 30.0))
             tries += 1
+
+
+def kept(task: Task, result: Any) -> dict[str, Any]:
+    """The result of a task, as far as it can be kept: one that cannot costs no success."""
+    if result is None:
+        return {}
+    try:
+        text = json.dumps(result)
+        if len(text) > MAX_RESULT:
+            raise ValueError(f"it has {len(text)} bytes, more than {MAX_RESULT}")
+    except (TypeError, ValueError) as e:
+        log.warning("the result of the task %s cannot be kept: %s", task.id, e)
+        return {}
+    return {"result": result}
+
+
+def instant(text: str) -> float:
+    """An instant of the API as seconds since 1970."""
+    return datetime.datetime.fromisoformat(text).timestamp()
 
 
 def seconds(text: str) -> float:

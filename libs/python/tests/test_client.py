@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from minutehand import Client, Lost, Permanent, Problem, Retry, Stopped, Task, Worker
+from minutehand import Client, Permanent, Problem, Retry, Stopped, Task, Worker
 from minutehand.api import JobCreate
 
 SERVER = os.environ["MINUTEHAND_SERVER"]
@@ -138,16 +138,13 @@ class TasksOfAPool(WithServer):
         self.assertEqual(len(self.client.get_execution(execution["execution_id"])["attempts"]), 1)
 
     def test_worker_that_ends_gives_its_tasks_back(self) -> None:
-        begun, end, lost = threading.Event(), threading.Event(), threading.Event()
+        begun = threading.Event()
 
         def hang(task: Task) -> None:
             begun.set()
-            end.wait(PATIENCE)
-            try:
+            while True:
                 task.check()
-            except Lost:
-                lost.set()
-                raise
+                time.sleep(0.05)
 
         first = self.work({"hang": hang})
         job_id = self.create("hang")
@@ -157,8 +154,41 @@ class TasksOfAPool(WithServer):
         self.work({"hang": lambda task: attempts.append(task.attempt)})
         self.ended(job_id, "succeeded")
         self.assertEqual(attempts, [1], "what is given back is the same attempt")
-        end.set()
-        self.assertTrue(lost.wait(PATIENCE))
+
+    def test_result_that_cannot_be_kept_costs_no_success(self) -> None:
+        self.work({"set": lambda task: {1, 2}, "many": lambda task: list(range(30_000)), "large": lambda task: "x" * 100_000})
+        for handler in ("set", "many", "large"):
+            self.ended(self.create(handler), "succeeded")
+
+    def test_worker_that_is_refused_ends_what_it_runs_before_it_fails(self) -> None:
+        begun = threading.Event()
+        client = Client(SERVER)
+        self.addCleanup(client.close)
+        worker = Worker(client, self.pool, concurrency=4)
+
+        @worker.handle("slow")
+        def slow(task: Task) -> None:
+            begun.set()
+            time.sleep(7)  # more than the heartbeat timeout
+            task.check()
+
+        failed: list[Exception] = []
+
+        def run() -> None:
+            try:
+                worker.run(drain=20.0)
+            except Problem as e:
+                failed.append(e)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        job_id = self.create("slow")
+        self.assertTrue(begun.wait(PATIENCE))
+        worker._name = "no name"  # which the server refuses
+        self.create("slow")
+        thread.join(PATIENCE)
+        self.assertEqual([e.status for e in failed if isinstance(e, Problem)], [422])
+        self.assertEqual(len(self.client.get_execution(self.ended(job_id, "succeeded")["execution_id"])["attempts"]), 1)
 
 
 class Requests(WithServer):

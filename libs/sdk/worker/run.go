@@ -18,13 +18,15 @@ const (
 	endFor = 2 * time.Minute
 	// beatsInTimeout is how many heartbeats there are in a heartbeat timeout.
 	beatsInTimeout = 3
-	maxError       = 4096 // bytes of an error's text
+	maxError       = 4096     // bytes of an error's text
+	maxResult      = 64 << 10 // bytes of a result
+	endTry         = 15 * time.Second
 )
 
 type fenced struct {
 	FencingToken string          `json:"fencing_token"`
 	Progress     json.RawMessage `json:"progress,omitzero"`
-	Result       any             `json:"result,omitempty"`
+	Result       json.RawMessage `json:"result,omitzero"`
 	Error        string          `json:"error,omitzero"`
 	Retryable    *bool           `json:"retryable,omitzero"`
 	RetryAfter   sdk.Duration    `json:"retry_after,omitzero"`
@@ -37,22 +39,25 @@ func (w *Worker) run(handling, alive context.Context, t *Task) {
 	beat.Go(func() { t.beats.run(beating) })
 	defer beat.Wait()
 	defer rest()
+	// The server tells that the task has taken too long, if it is asked then.
+	late := time.AfterFunc(time.Until(t.EndsAt)+time.Second, t.beats.look)
+	defer late.Stop()
 	err := w.call(handling, t)
 	cause := context.Cause(handling)
 	end := fenced{FencingToken: t.FencingToken}
 	switch {
+	case err == nil: // it is told even if the task may be lost: the server knows by the fencing token
+		end.Result = w.result(t)
+		w.end(alive, t, "complete", end)
 	case errors.Is(cause, ErrLost):
 		w.settings.Logger.Warn("a task was lost", "task_id", t.ID, "error", err)
-	case err == nil:
-		end.Result = t.result
-		w.end(alive, t, "complete", end)
 	case errors.Is(cause, ErrDrained):
 		w.end(alive, t, "release", end)
 	default:
 		var f failure
 		if errors.As(err, &f) {
 			retryable := !f.permanent
-			end.Retryable, end.RetryAfter = &retryable, sdk.Duration(f.after.Truncate(time.Millisecond))
+			end.Retryable, end.RetryAfter = &retryable, sdk.Duration(max(f.after, 0).Truncate(time.Millisecond))
 		}
 		end.Error = err.Error()
 		end.Error = end.Error[:min(len(end.Error), maxError)]
@@ -71,15 +76,36 @@ func (w *Worker) call(ctx context.Context, t *Task) (err error) {
 	return w.handlers[t.Handler](ctx, t)
 }
 
-// end tells how a task ended, until it is answered. Its heartbeats go on meanwhile. The server knows by the fencing token whether the task is
-// still this worker's, so it is told even if it may be lost.
+// result encodes a task's result. One that cannot be kept costs no success.
+func (w *Worker) result(t *Task) json.RawMessage {
+	if t.result == nil {
+		return nil
+	}
+	text, err := json.Marshal(t.result)
+	if err == nil && len(text) > maxResult {
+		err = fmt.Errorf("it has %d bytes, more than %d", len(text), maxResult)
+	}
+	if err != nil {
+		w.settings.Logger.Warn("the result of a task cannot be kept", "task_id", t.ID, "error", err)
+		return nil
+	}
+	return text
+}
+
+// end tells how a task ended, until it is answered. Its heartbeats go on meanwhile.
 func (w *Worker) end(ctx context.Context, t *Task, how string, body fenced) {
 	ctx, stop := context.WithTimeout(ctx, endFor)
 	defer stop()
 	for tries := 0; ; tries++ {
-		err := w.client.Do(ctx, http.MethodPost, w.path("/tasks/"+t.ID+"/"+how), body, nil)
+		try, done := context.WithTimeout(ctx, endTry)
+		err := w.client.Do(try, http.MethodPost, w.path("/tasks/"+t.ID+"/"+how), body, nil)
+		done()
 		if err == nil {
 			return
+		}
+		if sdk.HasStatus(err, http.StatusUnprocessableEntity) && body.Result != nil {
+			body.Result = nil // such as one of too many values
+			continue
 		}
 		if refused(err) || ctx.Err() != nil {
 			w.settings.Logger.Warn("cannot tell how a task ended", "task_id", t.ID, "operation", how, "error", err)
@@ -129,30 +155,47 @@ func (b *beats) run(ctx context.Context) {
 	}
 }
 
-// beat sends a heartbeat, and ends the handler's context if the answer says so, or if there is none for too long.
+// beat sends a heartbeat until it is answered, and ends the handler's context if the answer says so, or if there is none for too long.
 func (b *beats) beat(ctx context.Context, progress json.RawMessage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	began := time.Now()
-	ctx, end := context.WithDeadline(ctx, b.until)
+	for {
+		began := time.Now()
+		reason, err := b.try(ctx, progress)
+		switch {
+		case sdk.HasStatus(err, http.StatusConflict), sdk.HasStatus(err, http.StatusNotFound), err != nil && !time.Now().Before(b.until):
+			b.stop(ErrLost)
+			return errors.Join(ErrLost, err)
+		case err != nil && (refused(err) || ctx.Err() != nil):
+			return err
+		case err != nil:
+			pause(ctx, min(firstPause, time.Until(b.until)))
+			continue
+		case reason != nil:
+			b.stop(reason)
+		}
+		b.until = began.Add(b.task.timeout)
+		return nil
+	}
+}
+
+// try sends a heartbeat, and returns why the task is to be stopped, if it is. A connection that has died costs one try.
+func (b *beats) try(ctx context.Context, progress json.RawMessage) (reason, err error) {
+	ctx, end := context.WithTimeout(ctx, min(b.task.timeout/beatsInTimeout, time.Until(b.until)))
 	defer end()
 	var a struct {
 		Cancelled bool   `json:"cancelled"`
 		Reason    string `json:"reason"`
 	}
-	err := b.worker.client.Do(ctx, http.MethodPost, b.worker.path("/tasks/"+b.task.ID+"/heartbeat"),
+	err = b.worker.client.Do(ctx, http.MethodPost, b.worker.path("/tasks/"+b.task.ID+"/heartbeat"),
 		fenced{FencingToken: b.task.FencingToken, Progress: progress}, &a)
 	switch {
-	case sdk.HasStatus(err, http.StatusConflict), sdk.HasStatus(err, http.StatusNotFound), err != nil && !time.Now().Before(b.until):
-		b.stop(ErrLost)
-		return errors.Join(ErrLost, err)
 	case err != nil:
-		return err
+		return nil, err
 	case a.Cancelled && a.Reason == "timeout":
-		b.stop(ErrTimeout)
+		return ErrTimeout, nil
 	case a.Cancelled:
-		b.stop(ErrCancelled)
+		return ErrCancelled, nil
 	}
-	b.until = began.Add(b.task.timeout)
-	return nil
+	return nil, nil
 }

@@ -95,12 +95,14 @@ func Permanent(err error) error { return failure{error: err, permanent: true} }
 // RetryAfter says when another attempt is worth a try: not before the pause, which may be longer than the one of the retry policy.
 func RetryAfter(pause time.Duration, err error) error { return failure{error: err, after: pause} }
 
-// Typed makes a handler of a function that takes the payload as a value of its type.
+// Typed makes a handler of a function that takes the payload as a value of its type, which is zero if there is none.
 func Typed[T any](handle func(ctx context.Context, t *Task, payload T) error) func(context.Context, *Task) error {
 	return func(ctx context.Context, t *Task) error {
 		var payload T
-		if err := t.Payload(&payload); err != nil {
-			return err
+		if len(t.RawPayload) > 0 {
+			if err := t.Payload(&payload); err != nil {
+				return err
+			}
 		}
 		return handle(ctx, t, payload)
 	}

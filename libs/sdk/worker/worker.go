@@ -29,8 +29,9 @@ const (
 	pollWait     = 20 * time.Second
 	firstPause   = 500 * time.Millisecond // after a poll that failed; it doubles
 	maxPause     = 30 * time.Second
-	samePoll     = 50 * time.Second // for so long a poll may be repeated under its id, and be answered with the same tasks
-	lastPoll     = 5 * time.Second  // is how long a worker that ends asks what its last poll was given
+	samePoll     = 50 * time.Second       // for so long a poll may be repeated under its id, and be answered with the same tasks
+	tooSoon      = 500 * time.Millisecond // is when a poll that waits is not answered yet without a reason
+	lastPoll     = 5 * time.Second        // is how long a worker that ends asks what its last poll was given
 	drainDefault = 30 * time.Second
 	// stubborn is how long a handler may go on after its context has ended because the worker ends.
 	stubborn = 10 * time.Second
@@ -59,7 +60,7 @@ type Worker struct {
 	handlers map[string]func(context.Context, *Task) error
 
 	mu      sync.Mutex
-	running map[string]*running // by the task's id
+	running map[string]*running // by the fencing token: a task that was lost may come again while its handler still ends
 	freed   chan struct{}       // has one element when a task has ended
 }
 
@@ -165,24 +166,27 @@ type answer struct {
 	Cancelled []string `json:"cancelled"`
 }
 
-// fetch polls until ctx ends. A poll that fails is repeated under its id, so that what it was given is not lost.
+// fetch polls until ctx ends. A poll that fails is repeated under its id, so that what it was given is not lost; when the worker ends, what the last
+// one was given goes back.
 func (w *Worker) fetch(ctx, alive context.Context, tasks *sync.WaitGroup) error {
 	var p *poll
 	var began time.Time
-	for failed := 0; ctx.Err() == nil; {
+	failed := 0
+	for ctx.Err() == nil {
 		if p == nil || time.Since(began) > samePoll {
 			w.awaitRoom(ctx)
 			p, began = w.next(), time.Now()
 		}
+		sent := time.Now()
 		a, err := w.ask(ctx, p)
 		switch {
-		case ctx.Err() != nil:
-			if p.Max > 0 && err != nil {
-				w.giveBack(alive, p)
-				return nil
-			}
 		case err == nil:
+			w.take(alive, a, failed > 0, tasks)
+			if p.Wait > 0 && len(a.Tasks)+len(a.Cancelled) == 0 && time.Since(sent) < tooSoon {
+				pause(ctx, tooSoon) // the server has no room for polls that wait
+			}
 			p, failed = nil, 0
+		case ctx.Err() != nil: // it was interrupted
 		case refused(err):
 			return fmt.Errorf("poll the pool %s: %w", w.settings.Pool, err)
 		default:
@@ -190,9 +194,9 @@ func (w *Worker) fetch(ctx, alive context.Context, tasks *sync.WaitGroup) error 
 			pause(ctx, firstPause<<min(failed, 10))
 			failed++
 		}
-		if a != nil {
-			w.take(alive, a, tasks)
-		}
+	}
+	if p != nil && p.Max > 0 {
+		w.giveBack(alive, p)
 	}
 	return nil
 }
@@ -216,9 +220,14 @@ func (w *Worker) awaitRoom(ctx context.Context) {
 func (w *Worker) next() *poll {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var ids []string
+	for _, r := range w.running {
+		ids = append(ids, r.task.ID)
+	}
+	slices.Sort(ids)
 	p := &poll{
 		PollID: rand.Text(), Worker: w.settings.Name, Version: w.settings.Version, Handlers: slices.Sorted(maps.Keys(w.handlers)),
-		Max: min(w.settings.Concurrency-len(w.running), maxTasks), Running: slices.Sorted(maps.Keys(w.running)),
+		Max: min(w.settings.Concurrency-len(w.running), maxTasks), Running: slices.Compact(ids),
 	}
 	if p.Max > 0 {
 		p.Wait = sdk.Duration(pollWait)
@@ -255,17 +264,18 @@ func (w *Worker) giveBack(ctx context.Context, p *poll) {
 	}
 }
 
-// take begins the tasks of an answer, and stops those that were cancelled.
-func (w *Worker) take(ctx context.Context, a *answer, tasks *sync.WaitGroup) {
+// take begins the tasks of an answer, and looks after those that were cancelled. If the poll was repeated, the leases may be old: they are renewed at
+// once.
+func (w *Worker) take(ctx context.Context, a *answer, repeated bool, tasks *sync.WaitGroup) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, id := range a.Cancelled {
-		if r := w.running[id]; r != nil {
+	for _, r := range w.running {
+		if slices.Contains(a.Cancelled, r.task.ID) {
 			r.task.beats.look() // the heartbeat learns why
 		}
 	}
 	for _, t := range a.Tasks {
-		if w.running[t.ID] != nil {
+		if w.running[t.FencingToken] != nil {
 			continue // of a poll that was repeated
 		}
 		timeout, err := time.ParseDuration(t.Heartbeat)
@@ -275,18 +285,26 @@ func (w *Worker) take(ctx context.Context, a *answer, tasks *sync.WaitGroup) {
 		t.timeout = timeout
 		handling, stop := context.WithCancelCause(ctx)
 		t.beats = newBeats(w, t, stop)
-		w.running[t.ID] = &running{task: t, stop: stop}
+		if repeated {
+			t.beats.look()
+		}
+		w.running[t.FencingToken] = &running{task: t, stop: stop}
 		tasks.Go(func() {
+			defer w.ended(t)
 			defer stop(nil)
 			w.run(handling, ctx, t)
-			w.mu.Lock()
-			delete(w.running, t.ID)
-			w.mu.Unlock()
-			select {
-			case w.freed <- struct{}{}:
-			default:
-			}
 		})
+	}
+}
+
+// ended makes room for another task.
+func (w *Worker) ended(t *Task) {
+	w.mu.Lock()
+	delete(w.running, t.FencingToken)
+	w.mu.Unlock()
+	select {
+	case w.freed <- struct{}{}:
+	default:
 	}
 }
 
