@@ -100,7 +100,7 @@ func TestOccurrenceKeepsWaitingWhileAnotherDefinitionHasItsAttempt(t *testing.T)
 	if before, err := f.turn(t.Context(), one, f.deps.Clock.Now()); err != nil || before != first.ExecutionID {
 		t.Errorf("it waits for %q (%v), want the first", before, err)
 	}
-	// Whoever has it for an entry of its own definition was told that it was its turn.
+	// An executor that holds it for an entry of its own definition was told that it is its turn.
 	f.must(f.records.Release(t.Context(), attempts.KeyOf(one.entry), token, false))
 	f.acquire(one, one.entry.DefinitionID, f.deps.Clock.Now())
 	if before, err := f.turn(t.Context(), one, f.deps.Clock.Now()); err != nil || before != "" {

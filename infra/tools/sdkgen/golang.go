@@ -11,7 +11,7 @@ import (
 )
 
 // initialisms are written in capitals.
-var initialisms = []string{"id", "url", "sla", "api", "utc", "sqs", "tls", "sasl", "at_least_once"}
+var initialisms = []string{"id", "url", "sla", "api", "utc", "sqs", "tls", "sasl"}
 
 // camel is the exported form of a name of the document.
 func camel(name string) string {

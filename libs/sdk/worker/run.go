@@ -32,7 +32,8 @@ type fenced struct {
 	RetryAfter   sdk.Duration    `json:"retry_after,omitzero"`
 }
 
-// run runs a task and tells how it ended; handling ends when it was cancelled or lost, alive with the worker.
+// run calls the handler of a task and tells the server how that ended. The handler has the context handling; the heartbeats and the end have alive,
+// which lasts as long as the worker does.
 func (w *Worker) run(handling, alive context.Context, t *Task) {
 	beating, rest := context.WithCancel(alive)
 	var beat sync.WaitGroup
@@ -92,7 +93,7 @@ func (w *Worker) result(t *Task) json.RawMessage {
 	return text
 }
 
-// end tells how a task ended, until it is answered. Its heartbeats go on meanwhile.
+// end tells the server how a task ended, again and again until it answers. The heartbeats of the task continue until then.
 func (w *Worker) end(ctx context.Context, t *Task, how string, body fenced) {
 	ctx, stop := context.WithTimeout(ctx, endFor)
 	defer stop()

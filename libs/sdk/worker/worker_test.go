@@ -206,7 +206,7 @@ func TestTaskIsLostWhenItsHeartbeatsAreNotAnsweredAndItsSuccessIsToldAllTheSame(
 
 func TestServerWithoutRoomForPollsIsNotAskedAllTheTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p := &pool{given: true, fails: nil}
+		p := &pool{}
 		full := &full{p}
 		client, err := sdk.New("http://pool", sdk.Settings{HTTP: &http.Client{Transport: full}})
 		if err != nil {

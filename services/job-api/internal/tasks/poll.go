@@ -344,7 +344,7 @@ func (ts *Tasks) giveBack(ctx context.Context, t *pools.Task, rec *attempts.Reco
 }
 
 // again removes a task to which no lease is bound, and lets its entry be judged and handed over once more. The executor holds the attempt for the
-// task: it is released first, because whoever is to call it next would wait until that hold is over.
+// task. It is released first: otherwise the next executor would wait until that hold is over.
 func (ts *Tasks) again(ctx context.Context, t *pools.Task) error {
 	now := ts.deps.Clock.Now()
 	rec, ok, err := ts.deps.Records.Acquire(ctx, attempts.KeyOf(&t.Fire.Entry), t.Holder, now, now.Add(checkLimit))
