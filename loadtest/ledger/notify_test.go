@@ -36,6 +36,14 @@ func told() *ledger.Account {
 	return a
 }
 
+// failsToTake lets the owner be called some times because of the deadline, and take it at none.
+func failsToTake(a *ledger.Account, times int) {
+	a.Notifications[1].Accepted = false
+	for range times - 1 {
+		a.Notifications = append(a.Notifications, a.Notifications[1])
+	}
+}
+
 func TestNotificationsAreHeldAgainstWhatHappened(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(a *ledger.Account)
@@ -45,7 +53,9 @@ func TestNotificationsAreHeldAgainstWhatHappened(t *testing.T) {
 		"nobody looked":               {func(a *ledger.Account) { a.Notifications = nil }, false},
 		"the dead letter is not told": {func(a *ledger.Account) { a.Notifications = a.Notifications[1:] }, true},
 		"the deadline is not told":    {func(a *ledger.Account) { a.Notifications[1].Accepted = false }, true},
-		"the recovery is not told":    {func(a *ledger.Account) { a.Notifications = a.Notifications[:2] }, true},
+		"the deadline is told to one that fails to take it": {func(a *ledger.Account) { failsToTake(a, 4) }, true},
+		"again and again, and it fails to take it":          {func(a *ledger.Account) { failsToTake(a, 5) }, false},
+		"the recovery is not told":                          {func(a *ledger.Account) { a.Notifications = a.Notifications[:2] }, true},
 		"the history lost the success": {func(a *ledger.Account) {
 			a.Notifications = a.Notifications[:2]
 			last := len(a.Events) - 1

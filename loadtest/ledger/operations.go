@@ -89,9 +89,11 @@ func checkElsewhere(r *report, a *Account, i *index, elsewhere map[string]string
 			if n := e.Entry.Note; n != nil && e.Entry.Trigger == job.TriggerAfter && elsewhere[n.Source] != "" {
 				r.add("I15", jobID, "%s follows %s, which went elsewhere", e.Entry.ExecutionID, n.Source)
 			}
-			if x := e.Entry.Elsewhere(); x != nil && x.Headers != nil {
-				r.add("I1", jobID, "the history of %s keeps the headers of a target", e.Entry.ExecutionID)
-			}
+		}
+	}
+	for n := range a.Events { // not what a log lost before the history had it: that is as it was published
+		if e := &a.Events[n].Entry; e.Elsewhere() != nil && e.Elsewhere().Headers != nil {
+			r.add("I1", e.JobID, "the history of %s keeps the headers of a target", e.ExecutionID)
 		}
 	}
 }

@@ -80,20 +80,23 @@ func (w *world) notified(p *process, r *http.Request) (*http.Response, error) {
 	try := w.told[n.ID]
 	w.mu.Unlock()
 	w.tell(p.name, n.ID, "tells "+n.Host+" of "+string(n.Cause))
-	status := http.StatusNoContent
+	status, hangs := http.StatusNoContent, false
 	switch roll := w.faults.dice.roll("notified/%s/%d", n.ID, try); {
 	case roll < 0.1:
 		status = http.StatusServiceUnavailable
 	case roll < 0.15:
-		<-r.Context().Done()
-		return nil, r.Context().Err()
+		hangs = true
 	case roll < 0.18:
 		status, n.Refused = http.StatusNotFound, true
 	default:
 		n.Accepted = true
 	}
 	w.mu.Lock()
-	w.notifications = append(w.notifications, n)
+	w.notifications = append(w.notifications, n) // of an owner that hangs too: it was called
 	w.mu.Unlock()
+	if hangs {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 }
