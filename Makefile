@@ -98,6 +98,7 @@ test: ## everything that CI runs, with the race detector: what make check does, 
 
 .PHONY: ready
 ready: binaries $(BIN)/sim.test $(BIN)/golangci-lint-$(GOLANGCI_VERSION) ## build what the stages of make check and make test share
+	@infra/local/local tool bwrap bubblewrap
 	@go build work
 
 .PHONY: vet
@@ -106,6 +107,7 @@ vet: ## go vet
 
 .PHONY: unit
 unit: ## the tests of libs and services, with the race detector
+	@infra/local/local tool bwrap bubblewrap
 	@go test -race -count=1 $(filter-out ./loadtest/...,$(PACKAGES))
 
 .PHONY: e2e

@@ -286,4 +286,6 @@ const (
 	MaxDeadline        = 24 * time.Hour
 	// MaxResponseBytes is how much of a target's response is kept.
 	MaxResponseBytes = 4 << 10
+	// MaxResultBytes is how much is kept of what a worker reports about the end of a task.
+	MaxResultBytes = 12 << 10
 )

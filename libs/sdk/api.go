@@ -730,7 +730,7 @@ type Attempt struct {
 	Number       int    `json:"number"`
 	// One of succeeded, failed, timed_out, worker_lost, cancelled, skipped.
 	Outcome string `json:"outcome"`
-	// The start of the answer, at most 4 KiB.
+	// The start of the answer, at most 4 KiB; of what a worker of a pool reported, at most 12 KiB.
 	ResponseBody      string `json:"response_body,omitzero"`
 	ResponseTruncated bool   `json:"response_truncated,omitzero"`
 	Retryable         bool   `json:"retryable,omitzero"`
@@ -1992,16 +1992,18 @@ type Task struct {
 type TaskComplete struct {
 	// It grows with each time that the execution is handed out.
 	FencingToken string `json:"fencing_token"`
-	// Any JSON; the first 4,096 bytes are kept with the attempt.
+	// Any JSON; the first 12,288 bytes are kept with the attempt.
 	Result any `json:"result,omitzero"`
 }
 
 // TaskFail is a schema of the API.
 type TaskFail struct {
-	// Why it failed; the first 4,096 bytes are kept with the attempt.
+	// Why it failed; the first 12,288 bytes are kept with the attempt, or the first 512 beside a result.
 	Error string `json:"error,omitzero"`
 	// It grows with each time that the execution is handed out.
 	FencingToken string `json:"fencing_token"`
+	// Any JSON about the failure; the first 12,288 bytes are kept with the attempt, as they are of a success.
+	Result any `json:"result,omitzero"`
 	// Text such as "30s", "5m", "1h30m" or "250ms".
 	RetryAfter Duration `json:"retry_after,omitzero"`
 	// Another attempt may succeed.

@@ -7,6 +7,7 @@ require (
 	github.com/cockroachdb/pebble/v2 v2.1.7
 	github.com/evanphx/json-patch/v5 v5.9.11
 	github.com/minutehand/minutehand/libs v0.0.0
+	github.com/minutehand/minutehand/libs/sdk v0.0.0
 	github.com/minutehand/minutehand/schemas v0.0.0
 	github.com/minutehand/minutehand/services/audit-writer v0.0.0
 	github.com/minutehand/minutehand/services/bucket-loader v0.0.0
@@ -90,6 +91,7 @@ require (
 	github.com/redis/go-redis/v9 v9.23.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
+	github.com/tetratelabs/wazero v1.12.0 // indirect
 	github.com/twmb/franz-go/pkg/kadm v1.19.0 // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 	github.com/twpayne/go-geom v1.6.1 // indirect
@@ -123,6 +125,7 @@ require (
 
 replace (
 	github.com/minutehand/minutehand/libs => ../../libs
+	github.com/minutehand/minutehand/libs/sdk => ../../libs/sdk
 	github.com/minutehand/minutehand/schemas => ../../schemas
 	github.com/minutehand/minutehand/services/audit-writer => ../audit-writer
 	github.com/minutehand/minutehand/services/bucket-loader => ../bucket-loader

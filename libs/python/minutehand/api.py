@@ -1000,6 +1000,7 @@ TaskFail = TypedDict(
     {
         "error": "NotRequired[str]",
         "fencing_token": "str",
+        "result": "NotRequired[Any]",
         "retry_after": "NotRequired[str]",
         "retryable": "NotRequired[bool]",
     },

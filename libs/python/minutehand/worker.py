@@ -27,7 +27,7 @@ POLL_WAIT = 20  # seconds
 ROOM_WAIT = 1.0  # seconds for which a worker without room waits for some before it asks what was cancelled
 SAME_POLL = 50.0  # seconds for which a poll may be repeated under its id
 END_FOR = 120.0  # seconds for which a worker tries to tell how a task ended
-MAX_ERROR = 4096
+MAX_ERROR = 4096  # characters
 BEATS_IN_TIMEOUT = 3  # heartbeats
 BEATS_AT_ONCE = 8
 TOO_SOON = 0.5  # seconds after which a poll that waits is not answered yet without a reason
@@ -84,7 +84,7 @@ class Task:
         self.progress: Any = raw.get("progress")
         self.scheduled_for: str = raw["scheduled_for"]
         self.nominal_at: str = raw["nominal_at"]
-        #: What is kept with the attempt when the handler returns: any JSON, of which the first 4,096 bytes are kept.
+        #: What is kept with the attempt when the handler returns or raises: any JSON, of which the first 12,288 bytes are kept.
         self.result: Any = None
         self._worker = worker
         self._timeout = seconds(raw["heartbeat_timeout"])
@@ -328,10 +328,10 @@ class Worker:
         try:
             result = self._handlers[task.handler](task)
         except Permanent as e:
-            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retryable": False})
+            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retryable": False, **kept(task, task.result)})
         except Retry as e:
             pause = max(e.after, 0.0) if math.isfinite(e.after) else 0.0
-            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retry_after": f"{int(pause * 1000)}ms"})
+            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retry_after": f"{int(pause * 1000)}ms", **kept(task, task.result)})
         except Exception as e:
             if isinstance(task._stopped, Lost):
                 log.warning("the task %s was lost", task.id)
@@ -340,7 +340,7 @@ class Worker:
             else:
                 if not isinstance(e, Stopped):
                     log.warning("the task %s failed", task.id, exc_info=True)
-                self._end(task, "fail", {"error": (str(e) or type(e).__name__)[:MAX_ERROR]})
+                self._end(task, "fail", {"error": (str(e) or type(e).__name__)[:MAX_ERROR], **kept(task, task.result)})
         else:
             self._end(task, "complete", kept(task, task.result if result is None else result))
 
@@ -358,7 +358,7 @@ class Worker:
                 return
             except (Problem, Unreachable) as e:
                 if isinstance(e, Problem) and e.status == 422 and "result" in body:
-                    body = {}  # such as one of too many values: it costs no success
+                    body = {k: v for k, v in body.items() if k != "result"}  # such as one of too many values
                     continue
                 refused = isinstance(e, Problem) and 400 <= e.status < 500 and not e.passing
                 if refused or time.monotonic() >= deadline:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ const (
 	endFor = 2 * time.Minute
 	// beatsInTimeout is how many heartbeats there are in a heartbeat timeout.
 	beatsInTimeout = 3
-	maxError       = 4096     // bytes of an error's text
+	maxError       = 12 << 10 // bytes of an error's text
 	maxResult      = 64 << 10 // bytes of a result
 	endTry         = 15 * time.Second
 )
@@ -61,7 +62,8 @@ func (w *Worker) run(handling, alive context.Context, t *Task) {
 			end.Retryable, end.RetryAfter = &retryable, sdk.Duration(max(f.after, 0).Truncate(time.Millisecond))
 		}
 		end.Error = err.Error()
-		end.Error = end.Error[:min(len(end.Error), maxError)]
+		end.Error = strings.ToValidUTF8(end.Error[:min(len(end.Error), maxError)], "")
+		end.Result = w.result(t)
 		w.end(alive, t, "fail", end)
 	}
 }

@@ -64,7 +64,7 @@ func (t *Task) Checkpoint(ctx context.Context, progress any) error {
 	return nil
 }
 
-// SetResult gives the task a result, of which the first 4,096 bytes of JSON are kept with the attempt.
+// SetResult gives the task a result, of which the first 12,288 bytes of JSON are kept with the attempt, whether it succeeds or fails.
 func (t *Task) SetResult(result any) { t.result = result }
 
 // Why the context of a handler ended: its cause (context.Cause).

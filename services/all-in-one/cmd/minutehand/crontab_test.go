@@ -23,7 +23,7 @@ func jobsOf(t *testing.T, text string, how importing) (map[string]map[string]any
 	return jobs, c.left
 }
 
-func runner(command map[string]any) map[string]any {
+func asCommand(command map[string]any) map[string]any {
 	return map[string]any{"kind": "http_webhook", "url": "http://runner/", "body": command}
 }
 
@@ -80,7 +80,7 @@ SHELL=/bin/bash
 17 * * * * root cd / && run-parts /etc/cron.hourly
 0 0 1 * * www-data mail -s "100\% done" boss%Hello,%all is well.%
 `
-	jobs, left := jobsOf(t, text, importing{system: true, target: runner})
+	jobs, left := jobsOf(t, text, importing{system: true, target: asCommand})
 	if len(left) != 0 {
 		t.Errorf("left out: %v", left)
 	}
@@ -130,7 +130,7 @@ func TestALineHasTheSameKeyWhereverItStands(t *testing.T) {
 func FuzzCrontab(f *testing.F) {
 	f.Add("# a\n0 6 * * * curl -s 'https://example.com/' >/dev/null\nA=b\n@daily x%y\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, how := range []importing{{timezone: "UTC"}, {timezone: "UTC", system: true, target: runner}} {
+		for _, how := range []importing{{timezone: "UTC"}, {timezone: "UTC", system: true, target: asCommand}} {
 			c := readCrontab([]byte(text), how)
 			if _, err := json.Marshal(c.jobs); err != nil {
 				t.Errorf("%q: %v", text, err)

@@ -20,7 +20,7 @@ import (
 const readme = "../../../../README.md"
 
 // endless are the commands that run until they are interrupted.
-var endless = regexp.MustCompile(`^minutehand (run|sink)\b`)
+var endless = regexp.MustCompile(`^minutehand (run|runner|sink)\b`)
 
 // TestEveryCommandTeaches asserts that every command says in a line what it does, and shows how.
 func TestEveryCommandTeaches(t *testing.T) {
@@ -184,7 +184,7 @@ func post(ts *testscript.TestScript, path string, body any, member string) strin
 	return id
 }
 
-// interrupt runs a command that does not end by itself until it listens, on a port and in a folder of its own.
+// interrupt runs a command that does not end by itself until it listens or serves, on a port and in a folder of its own.
 func interrupt(ts *testscript.TestScript, line string) {
 	dir, err := os.MkdirTemp(ts.MkAbs("."), "data-")
 	ts.Check(err)
@@ -195,7 +195,7 @@ func interrupt(ts *testscript.TestScript, line string) {
 	cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+line)
 	cmd.Dir = ts.MkAbs(".")
 	cmd.Env = append(os.Environ(), "GORACE="+withoutLinger, "MINUTEHAND_DATA="+dir, "MINUTEHAND_LISTEN=127.0.0.1:0",
-		"MINUTEHAND_SINK_LISTEN=127.0.0.1:0")
+		"MINUTEHAND_SINK_LISTEN=127.0.0.1:0", "MINUTEHAND_SERVER=http://"+ts.Getenv("ADDR"))
 	cmd.WaitDelay = time.Second
 	cmd.Stderr = ts.Stderr()
 	stdout, err := cmd.StdoutPipe()
@@ -203,7 +203,7 @@ func interrupt(ts *testscript.TestScript, line string) {
 	ts.Check(cmd.Start())
 	listens := false
 	for lines := bufio.NewScanner(stdout); !listens && lines.Scan(); {
-		listens = strings.Contains(lines.Text(), "listens on http://")
+		listens = strings.Contains(lines.Text(), "listens on http://") || strings.HasPrefix(lines.Text(), "the runner serves the pool ")
 	}
 	ts.Check(cmd.Process.Signal(os.Interrupt))
 	_, _ = io.Copy(io.Discard, stdout)

@@ -36,6 +36,8 @@ type cli struct {
 	DeadLetters deadLettersCmd    `cmd:"" help:"Look at executions that were given up."`
 	Connections connectionsCmd    `cmd:"" help:"Say how to reach clusters of Kafka and accounts of SQS."`
 	Pools       poolsCmd          `cmd:"" help:"Look at pools of workers and their tasks."`
+	Runner      runnerCmd         `cmd:"" help:"Run scripts and WebAssembly modules, each in a sandbox, as a worker of a pool."`
+	Module      moduleCmd         `cmd:"" hidden:"" name:"__module"`
 	Tenants     tenantsCmd        `cmd:"" help:"Make and list tenants."`
 	Keys        keysCmd           `cmd:"" help:"Make, list and revoke API keys."`
 	Changes     changesCmd        `cmd:"" help:"Show what was done to a job, or to keys and tenants, and by whom."`

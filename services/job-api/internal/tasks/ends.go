@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
@@ -28,6 +29,8 @@ const (
 	maxGrace = 10 * time.Second
 	// MaxProgressBytes bounds what a worker tells of its progress.
 	MaxProgressBytes = 64 << 10
+	// maxErrorBytes bounds what is kept of an error beside a result.
+	maxErrorBytes = 512
 )
 
 // beat is the body of a heartbeat.
@@ -176,18 +179,19 @@ func (ts *Tasks) complete(ctx context.Context, r *edge.Request) (edge.Response, 
 // answered puts what a worker tells of the end where that of a webhook's response is.
 func answered(o *job.Outcome, text []byte) {
 	o.ResponseBody, o.ResponseBytes = text, int64(len(text))
-	if len(text) > job.MaxResponseBytes {
-		o.ResponseBody, o.ResponseTruncated = text[:job.MaxResponseBytes], true
+	if len(text) > job.MaxResultBytes {
+		o.ResponseBody, o.ResponseTruncated = text[:job.MaxResultBytes], true
 	}
 }
 
 // fail ends a task with a failure.
 func (ts *Tasks) fail(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	var body struct {
-		FencingToken string     `json:"fencing_token"`
-		Error        string     `json:"error"`
-		Retryable    *bool      `json:"retryable"`
-		RetryAfter   *form.Time `json:"retry_after"`
+		FencingToken string          `json:"fencing_token"`
+		Error        string          `json:"error"`
+		Result       json.RawMessage `json:"result"`
+		Retryable    *bool           `json:"retryable"`
+		RetryAfter   *form.Time      `json:"retry_after"`
 	}
 	if err := json.Unmarshal(r.Raw, &body); err != nil {
 		return edge.Response{}, edge.OutOfRange()
@@ -195,7 +199,14 @@ func (ts *Tasks) fail(ctx context.Context, r *edge.Request) (edge.Response, erro
 	o := job.Outcome{
 		Kind: job.OutcomeFailed, Retryable: body.Retryable == nil || *body.Retryable, RetryAfter: body.RetryAfter.Or(0), Error: "the worker reported a failure",
 	}
-	answered(&o, []byte(body.Error))
+	if len(body.Result) > 0 {
+		answered(&o, body.Result)
+		if body.Error != "" {
+			o.Error += ": " + strings.ToValidUTF8(body.Error[:min(len(body.Error), maxErrorBytes)], "")
+		}
+	} else {
+		answered(&o, []byte(body.Error))
+	}
 	return ts.conclude(ctx, r, body.FencingToken, o)
 }
 
