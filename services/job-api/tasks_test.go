@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,17 +13,20 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/pools"
+	"github.com/minutehand/minutehand/libs/wire"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
-// told counts what is published.
+// told counts what is published, and keeps the last of it.
 type told struct {
 	dispatch.Log
 	records int
+	last    dispatch.Message
 }
 
 func (l *told) Publish(_ context.Context, _ string, records []dispatch.Message) error {
 	l.records += len(records)
+	l.last = records[len(records)-1]
 	return nil
 }
 
@@ -101,5 +105,39 @@ func TestTaskThatIsJudgedAgainIsHeldByNobody(t *testing.T) {
 	found, err := s.deps.Records.Lookup(t.Context(), []attempts.Key{key})
 	if err != nil || found[0].Alive(time.Now()) {
 		t.Errorf("the attempt is held: %+v, %v", found, err)
+	}
+}
+
+// What a worker has to say of a failure is kept as of a success, and the error says in short what happened.
+func TestResultOfAFailureIsKeptBesideItsError(t *testing.T) {
+	long := strings.Repeat("x", 20_000)
+	for name, c := range map[string]struct {
+		body, answer, reason string
+		truncated            bool
+	}{
+		"an error":            {`"error":"no disk"`, "no disk", "the worker reported a failure", false},
+		"a result":            {`"result":{"exit_code":3}`, `{"exit_code":3}`, "the worker reported a failure", false},
+		"both":                {`"error":"no disk","result":{"exit_code":3}`, `{"exit_code":3}`, "the worker reported a failure: no disk", false},
+		"a long result":       {`"error":"no disk","result":"` + long + `"`, `"` + long[:job.MaxResultBytes-1], "the worker reported a failure: no disk", true},
+		"a long error":        {`"error":"` + long + `"`, long[:job.MaxResultBytes], "the worker reported a failure", true},
+		"a long error beside": {`"error":"` + long + `","result":1`, "1", "the worker reported a failure: " + long[:512], false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := &told{}
+			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = log })
+			s.waiting(func(of string) string { return of })
+			tasks := s.poll()
+			if w := s.do(http.MethodPost, "/pools/work/tasks/"+tasks[0].ID+"/fail", `{"fencing_token":"`+tasks[0].Token+`",`+c.body+`}`); w.Code != http.StatusNoContent {
+				t.Fatalf("answered %d: %s", w.Code, w.Body)
+			}
+			e, err := wire.EventOf(&log.last)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := e.Outcome
+			if string(o.ResponseBody) != c.answer || o.ResponseTruncated != c.truncated || o.Error != c.reason || !o.Retryable {
+				t.Errorf("answer %.60q (%d bytes, truncated %t), error %.60q", o.ResponseBody, len(o.ResponseBody), o.ResponseTruncated, o.Error)
+			}
+		})
 	}
 }
