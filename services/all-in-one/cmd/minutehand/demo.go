@@ -39,8 +39,8 @@ type demoCmd struct {
 // Help implements kong.HelpProvider.
 func (demoCmd) Help() string {
 	return `Starts Minutehand in this process on a temporary folder and a sink beside it, registers jobs that fire over
-the next seconds (one-shots, crons of every second, a target that fails, one job that is cancelled in time), and
-accounts for each of them. Exits with 1 if anything is missing, early, or there twice.
+the next seconds (one-shots, crons of every second, a target that fails, tasks of a pool with a worker of its own, some of them scripts, one
+job that is cancelled in time), and accounts for each of them. Exits with 1 if anything is missing, early, or there twice.
 
 With --cluster the services run already, and allow private targets; make cluster starts all of it.
 
@@ -65,6 +65,7 @@ type demo struct {
 	window  time.Duration // how long it is
 	sink    *demoSink
 	sinkURL string
+	pool    string // whose tasks it runs itself
 
 	mu  sync.Mutex
 	ids map[string]bool // of the jobs that were registered
@@ -111,7 +112,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- p.Run(running) }()
-	d := &demo{client: client{Server: "http://" + api.Addr().String()}, jobs: c.Jobs, each: time.Millisecond, window: c.Over, sink: sink, sinkURL: sinkURL}
+	d := &demo{client: client{Server: "http://" + api.Addr().String()}, jobs: c.Jobs, each: time.Millisecond, window: c.Over, sink: sink, sinkURL: sinkURL, pool: newDemoPool()}
 	playErr := d.play(ctx)
 	if playErr == nil {
 		playErr = d.settle(ctx)
@@ -131,8 +132,13 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	return d.report(os.Stdout, archived, len(letters))
 }
 
-// play registers the jobs and waits for their calls.
-func (d *demo) play(ctx context.Context) error {
+// play registers the jobs, runs the tasks among them, and waits for their calls.
+func (d *demo) play(ctx context.Context) (err error) {
+	stop, err := d.work(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	// Registration takes the less, the faster the machine; the window begins when it is surely over.
 	d.begin = time.Now().Add(time.Second + time.Duration(d.jobs)*d.each).Truncate(time.Second)
 	fmt.Printf("registering %d jobs at %s, to fire from %s on\n", d.jobs, d.Server, d.begin.Format("15:04:05"))
@@ -188,11 +194,11 @@ func (d *demo) settle(ctx context.Context) error {
 // ticks is how often each cron fires.
 func (d *demo) ticks() int { return int(d.window/time.Second) - 2 }
 
-func (d *demo) oneShots() int { return d.jobs - demoCrons - demoFailing - 1 }
+func (d *demo) oneShots() int { return d.jobs - demoCrons - demoFailing - demoTasks - 1 }
 
 // expected is how many calls there must be: the cancelled job makes none.
 func (d *demo) expected() int {
-	return d.oneShots() + demoCrons*d.ticks() + demoFailing*demoAttempts
+	return d.oneShots() + demoCrons*d.ticks() + demoFailing*demoAttempts + demoTasks + demoRetried
 }
 
 func (d *demo) register(ctx context.Context) error {
@@ -275,6 +281,10 @@ func (d *demo) job(i int) map[string]any {
 		body["retry_policy"] = map[string]any{
 			"max_attempts": demoAttempts, "backoff": "fixed", "base_delay": "500ms", "jitter": 0,
 		}
+	case i <= demoCrons+demoFailing+demoTasks:
+		body["name"] = "task"
+		body["target"] = map[string]any{"kind": "pool", "pool": d.pool, "handler": demoHandler(i - demoCrons - demoFailing - 1), "body": map[string]any{"script": "echo well"}}
+		body["retry_policy"] = map[string]any{"max_attempts": 2, "backoff": "fixed", "base_delay": "500ms", "jitter": 0}
 	}
 	body["run_at"] = at
 	return body
@@ -304,7 +314,7 @@ func (d *demo) report(w io.Writer, archived []auditwriter.Archived, deadLetters 
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	row := func(name string, value any) { fmt.Fprintf(t, "%s\t%v\n", name, value) }
 	row("jobs", d.jobs)
-	row("calls", a.calls)
+	row("calls and tasks", a.calls)
 	row("lateness p50", a.quantile(.50))
 	row("lateness p99", a.quantile(.99))
 	row("lateness max", a.quantile(1))
@@ -314,12 +324,12 @@ func (d *demo) report(w io.Writer, archived []auditwriter.Archived, deadLetters 
 	row("missing", missing)
 	row("duplicates", a.duplicates)
 	row("early", a.early)
-	row("rows in Parquet", fmt.Sprintf("%d (%d calls + %d cancelled + %d changes)", len(archived), a.calls, cancelled, changes))
+	row("rows in Parquet", fmt.Sprintf("%d (%d calls and tasks + %d cancelled + %d changes)", len(archived), a.calls, cancelled, changes))
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	if missing != 0 || a.duplicates != 0 || a.early != 0 || unarchived != 0 || cancelled != 1 ||
-		deadLetters != demoFailing || changes != d.jobs+1 || len(archived) != a.calls+cancelled+changes {
+		deadLetters != demoFailing+demoPermanent || changes != d.jobs+1 || len(archived) != a.calls+cancelled+changes {
 		return errors.New("the account does not add up; this is a bug, please report it")
 	}
 	fmt.Fprintln(w, "every job is accounted for")
@@ -360,17 +370,25 @@ func (s *demoSink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	k := demoKey{r.Header.Get("Webhook-Id"), r.Header.Get("Minutehand-Attempt")}
 	due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
+	if err != nil {
+		due = now
+	}
+	s.note(k, due, now)
+	if r.URL.Path == "/fail" {
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+}
+
+// note remembers an attempt.
+func (s *demoSink) note(k demoKey, due, now time.Time) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.seen[k]++
-	if err == nil && k.attempt == "1" {
+	if k.attempt == "1" {
 		s.late = append(s.late, now.Sub(due))
 		if now.Before(due) {
 			s.early++
 		}
-	}
-	s.mu.Unlock()
-	if r.URL.Path == "/fail" {
-		w.WriteHeader(http.StatusInternalServerError)
 	}
 }
 

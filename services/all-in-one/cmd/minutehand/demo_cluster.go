@@ -33,7 +33,7 @@ func (c *demoCmd) onCluster(ctx context.Context) error {
 	}
 	defer stopSink()
 	// The servers may have just started.
-	d := &demo{client: client{Server: c.Server}, jobs: c.Jobs, each: 4 * time.Millisecond, window: c.Over, sink: sink, sinkURL: sinkURL}
+	d := &demo{client: client{Server: c.Server}, jobs: c.Jobs, each: 4 * time.Millisecond, window: c.Over, sink: sink, sinkURL: sinkURL, pool: newDemoPool()}
 	if err := d.play(ctx); err != nil {
 		return err
 	}
