@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,7 +36,6 @@ type BubblewrapConfig struct {
 type Bubblewrap struct {
 	config BubblewrapConfig
 	filter []byte
-	users  users
 }
 
 var _ Backend = (*Bubblewrap)(nil)
@@ -45,11 +45,13 @@ const (
 	scriptAt = "/script"
 	// workAt is the folder that a script can write to. It is its home, too.
 	workAt = "/tmp"
+	// sharedAt is where shared memory lies, which a script can write to as well.
+	sharedAt = "/dev/shm"
 	// path is where a script finds programs.
 	path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// inner is the user and the group that a script takes itself for.
 	inner = "1000"
-	// maxFiles bounds the files and folders in the folder of a script, each of which takes memory beside what it has in it.
+	// maxFiles bounds the files and folders in each of the two folders that a script can write to, each of which takes memory beside what it has in it.
 	maxFiles = 16384
 	// maxOpen bounds what a process may have open.
 	maxOpen = 256
@@ -101,7 +103,7 @@ func (b *Bubblewrap) Run(ctx context.Context, p *Program) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	user, free := b.users.take()
+	user, free := programUsers.take()
 	defer free()
 	cmd := &exec.Cmd{Path: b.config.Path, Args: append([]string{"bwrap"}, args...), Env: []string{}, Dir: "/", ExtraFiles: f.given, SysProcAttr: user}
 	s := &supervised{
@@ -109,13 +111,15 @@ func (b *Bubblewrap) Run(ctx context.Context, p *Program) (*Result, error) {
 		// The first process of the namespaces waits at the gate, and has its limits before the script begins.
 		first: func() (int, error) { return firstOf(status) },
 		begin: func(pid int) error {
-			if err := confine(pid, p.Limits, user.Credential); err != nil {
+			limits := p.Limits
+			limits.Disk = max(limits.Disk, int64(len(p.Code))) // bubblewrap writes the script, which is not in the folder
+			if err := confine(pid, limits, user.Credential); err != nil {
 				return err
 			}
 			_, err := gate.Write([]byte{1})
 			return err
 		},
-		work: workAt,
+		work: []string{workAt, sharedAt},
 	}
 	r, err := s.run(ctx)
 	if err != nil {
@@ -148,8 +152,7 @@ func (b *Bubblewrap) arguments(p *Program, f *files) (args []string, status, gat
 		return nil, nil, nil, err
 	}
 	add(root...)
-	add("--proc", "/proc", "--dev", "/dev", "--size", strconv.FormatInt(max(p.Limits.Disk/4, 4096), 10), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
-		"--size", strconv.FormatInt(p.Limits.Disk, 10), "--tmpfs", workAt)
+	add(folders(p.Limits)...)
 	data := func(perms, at string, text []byte) {
 		var fd string
 		if err == nil {
@@ -179,18 +182,40 @@ func (b *Bubblewrap) arguments(p *Program, f *files) (args []string, status, gat
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	add("--seccomp", seccomp, "--json-status-fd", statusFD, "--block-fd", gateFD, "--")
-	if !strings.HasPrefix(string(p.Code), "#!") && !strings.HasPrefix(string(p.Code), "\x7fELF") {
-		add("/bin/sh")
+	add("--seccomp", seccomp, "--json-status-fd", statusFD, "--block-fd", gateFD)
+	// Every user of the machine may read a command line, so the environment must not be on it.
+	options, err := f.data([]byte(strings.Join(args, "\x00") + "\x00"))
+	if err != nil {
+		return nil, nil, nil, err
 	}
-	add(scriptAt)
+	command, err := commandOf(p)
+	return append([]string{"--args", options, "--"}, command...), status, gate, err
+}
+
+// commandOf returns what runs in the sandbox.
+func commandOf(p *Program) (command []string, err error) {
+	if !strings.HasPrefix(string(p.Code), "#!") && !strings.HasPrefix(string(p.Code), "\x7fELF") {
+		command = append(command, "/bin/sh")
+	}
+	command = append(append(command, scriptAt), p.Args...)
 	for _, a := range p.Args {
 		if strings.ContainsRune(a, 0) {
-			return nil, nil, nil, fmt.Errorf("%w: an argument has a zero byte", ErrProgram)
+			return nil, fmt.Errorf("%w: an argument has a zero byte", ErrProgram)
 		}
-		add(a)
 	}
-	return args, status, gate, nil
+	return command, nil
+}
+
+// folders returns the arguments that make what a script has beside its root.
+func folders(l Limits) []string {
+	return []string{
+		// Who could write to the memory of the first process could have it live on when the runner is killed, and with it the script.
+		"--proc", "/proc", "--tmpfs", "/proc/1", "--remount-ro", "/proc/1",
+		// What is mapped of /dev/zero would be memory of no process. /dev/full reads the same, and cannot be mapped.
+		"--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero",
+		"--size", strconv.FormatInt(max(l.Disk/4, 4096), 10), "--tmpfs", sharedAt, "--remount-ro", "/dev",
+		"--size", strconv.FormatInt(l.Disk, 10), "--tmpfs", workAt,
+	}
 }
 
 // environment returns the arguments that give a script its environment.
@@ -249,7 +274,9 @@ func confine(pid int, l Limits, user *syscall.Credential) error {
 	if user != nil {
 		defer func() {
 			if err := become(0, 0); err != nil {
-				panic(err) // this thread would go on as another user
+				// This thread would go on as another user. It ends with its goroutine now, also where the panic is recovered.
+				runtime.LockOSThread()
+				panic(err)
 			}
 		}()
 		if err := become(int(user.Uid), int(user.Gid)); err != nil {

@@ -123,6 +123,9 @@ type users struct {
 	taken map[uint32]bool
 }
 
+// programUsers are those of all backends.
+var programUsers users
+
 // firstUser begins a range that no other use is known of; see the list of users and groups of systemd.
 const firstUser = 2_000_000_000
 

@@ -4,6 +4,7 @@ package sandbox
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -27,9 +28,10 @@ func runModule(r *wasmRequest, from io.Reader) wasmReport {
 	if err != nil {
 		return wasmReport{Refused: err.Error()}
 	}
-	debug.SetMemoryLimit(overhead / 2) // of this process beside the module
+	debug.SetMemoryLimit(r.Memory + overhead/2) // the memory of the module is one of this process
 	ctx := context.Background()
-	machine := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfig().WithMemoryLimitPages(uint32(min(r.Memory/page, 65536))))
+	machine := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfig().WithMemoryLimitPages(uint32(min(r.Memory/page, 65536))).
+		WithMemoryCapacityFromMax(true)) // it grows where it is: as a copy it would be there twice
 	if _, err := wasi_snapshot_preview1.Instantiate(ctx, machine); err != nil {
 		return wasmReport{Refused: err.Error()}
 	}
@@ -38,7 +40,7 @@ func runModule(r *wasmRequest, from io.Reader) wasmReport {
 		return wasmReport{Refused: fmt.Sprintf("the module is not one of WebAssembly, or asks for more memory than its limit: %v", err)}
 	}
 	config := wazero.NewModuleConfig().WithStdin(os.Stdin).WithStdout(os.Stdout).WithStderr(os.Stderr).WithArgs(append([]string{"module"}, r.Args...)...).
-		WithSysWalltime().WithSysNanotime().WithSysNanosleep()
+		WithSysWalltime().WithSysNanotime().WithSysNanosleep().WithRandSource(rand.Reader)
 	for name, value := range r.Env {
 		config = config.WithEnv(name, value)
 	}

@@ -20,7 +20,7 @@ type Limits struct {
 	// Time is how long it may take.
 	Time time.Duration
 	// CPU is how much of the processors' time all its processes may use together, looked at every 25 ms. The kernel ends a process that uses a
-	// quarter more, and up to a second.
+	// quarter more, and up to a second. Children that end between two looks while their parent ignores that are not counted: Time bounds them.
 	CPU time.Duration
 	// Memory is how many bytes all its processes may have together. The kernel refuses more to one process; the sum is looked at every 25 ms.
 	Memory int64

@@ -9,9 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func newBubblewrap(t *testing.T, c BubblewrapConfig) *Bubblewrap {
@@ -38,6 +41,8 @@ func TestScriptHasItsArgumentsItsEnvironmentAndItsInput(t *testing.T) {
 		"signal":           {Program{Code: []byte(`kill -TERM $$`)}, 143, "", ""},
 		"interpreter":      {Program{Code: []byte("#!/usr/bin/perl\nprint \"perl @ARGV\\n\""), Args: []string{"a"}}, 0, "perl a\n", ""},
 		"name":             {Program{Code: []byte(`hostname; id -u; id -un; pwd`)}, 0, "sandbox\n1000\nscript\n/tmp\n", ""},
+		"names of streams": {Program{Code: []byte(`echo out >/dev/stdout; echo err >/dev/stderr; cat /dev/stdin`), Stdin: []byte("in\n")}, 0, "out\nin\n", "err\n"},
+		"zeros":            {Program{Code: []byte(`head -c 2 /dev/zero | od -An -tx1`)}, 0, " 00 00\n", ""},
 		"files of its own": {Program{Code: []byte(`mkdir a && echo x > a/b && cat a/b && ls /tmp`)}, 0, "x\na\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -67,6 +72,17 @@ func TestModuleHasItsArgumentsItsEnvironmentAndItsInput(t *testing.T) {
 	if r.ExitCode != 3 || string(r.Stderr) != "it is you\n" || string(r.Stdout) != "a word on the other stream" || r.CPU == 0 || r.MaxMemory == 0 {
 		t.Errorf("%+v, stdout %q, stderr %q", r, r.Stdout, r.Stderr)
 	}
+	random := map[string]bool{}
+	for range 2 {
+		r, err := w.Run(t.Context(), &Program{Code: code, Args: []string{"random"}, Limits: Default()})
+		if err != nil || r.ExitCode != 0 {
+			t.Fatal(err, r)
+		}
+		random[string(r.Stdout)] = true
+	}
+	if len(random) != 2 {
+		t.Errorf("two modules had the same random word: %v", random)
+	}
 	if _, err := w.Run(t.Context(), &Program{Code: []byte("no module"), Limits: Default()}); !errors.Is(err, ErrProgram) {
 		t.Errorf("%v for what is no module", err)
 	}
@@ -79,6 +95,7 @@ func TestWhatIsNoProgramIsRefusedForGood(t *testing.T) {
 		"network":  {Code: []byte("true"), Network: true},
 		"env":      {Code: []byte("true"), Env: map[string]string{"A=B": "c"}},
 		"argument": {Code: []byte("true"), Args: []string{"a\x00b"}},
+		"long":     {Code: []byte("true"), Args: []string{strings.Repeat("a", 200<<10)}},
 	} {
 		p.Limits = Default()
 		if _, err := b.Run(t.Context(), p); !errors.Is(err, ErrProgram) {
@@ -89,6 +106,67 @@ func TestWhatIsNoProgramIsRefusedForGood(t *testing.T) {
 	limits.Processes = 0
 	if _, err := b.Run(t.Context(), &Program{Code: []byte("true"), Limits: limits}); err == nil {
 		t.Error("a program without processes was run")
+	}
+}
+
+func TestScriptMayBeLargerThanItsFolder(t *testing.T) {
+	b := newBubblewrap(t, BubblewrapConfig{})
+	p := &Program{Code: []byte("exit 7\n" + strings.Repeat("#\n", 1<<20)), Limits: Default()}
+	p.Limits.Disk = minDisk
+	if r, err := b.Run(t.Context(), p); err != nil || r.ExitCode != 7 {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
+func TestScriptHasNoFileOfTheRunner(t *testing.T) {
+	b := newBubblewrap(t, BubblewrapConfig{})
+	at := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(at, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	// As what started the runner may have left it open: for those that it starts too.
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	r, err := b.Run(t.Context(), &Program{Code: []byte("#!/bin/bash\ncat <&" + strconv.Itoa(fd)), Limits: Default()})
+	if err != nil || strings.Contains(string(r.Stdout), "secret") {
+		t.Errorf("%v, %s%s", err, r.Stdout, r.Stderr)
+	}
+}
+
+func TestProgramsOfTwoBackendsAreTwoUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return
+	}
+	b := newBubblewrap(t, BubblewrapConfig{})
+	word := rand.Text()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Run(ctx, &Program{Code: []byte("sleep 1000"), Env: map[string]string{"SCRIPT_" + word: "1"}, Limits: Default()})
+		done <- err
+	}()
+	await(t, func() bool { return len(having("SCRIPT_"+word)) > 0 })
+	of := having("SCRIPT_" + word)[0]
+	var script unix.Stat_t
+	if err := unix.Stat(of, &script); err != nil {
+		t.Fatal(err)
+	}
+	w := &Wasm{path: "/bin/sh", args: []string{"sh", "-c", "id -u"}}
+	r, err := w.Run(t.Context(), &Program{Code: []byte("x"), Limits: Default()})
+	if err != nil || strings.TrimSpace(string(r.Stdout)) == strconv.Itoa(int(script.Uid)) {
+		t.Errorf("%v: the module has the user of the script, %d", err, script.Uid)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -17,6 +17,7 @@ const (
 	offsetArch = 4
 	offsetArg0 = 16
 	offsetArg1 = 24
+	offsetArg3 = 40
 
 	answerAllow = 0x7fff0000
 	answerKill  = 0x80000000
@@ -26,10 +27,10 @@ const (
 )
 
 // refused are the system calls that no script needs, and through which it could get around a limit or reach a part of the kernel that namespaces do
-// not divide. Memory of memfd_create and shmget belongs to no process, so that no limit would see it.
+// not divide. Memory of memfd_create and shmget belongs to no process, so that no limit would see it; nor would it see what vmsplice has put into a pipe.
 func refused() []uint32 {
 	return []uint32{
-		unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET, unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_MSGGET, unix.SYS_SEMGET,
+		unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET, unix.SYS_VMSPLICE, unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_MSGGET, unix.SYS_SEMGET,
 		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 		unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_FANOTIFY_INIT,
 		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
@@ -78,6 +79,12 @@ func filter() ([]byte, error) {
 		bpf.LoadAbsolute{Off: offsetArg1, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.TIOCSTI, SkipTrue: 1},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.TIOCLINUX, SkipTrue: 1},
+		refuse(uint32(unix.EPERM)),
+		bpf.RetConstant{Val: answerAllow})...)
+	program = append(program, is(unix.SYS_MMAP, // memory that is shared stays when no process has it mapped any more, as MADV_DONTNEED leaves it
+		bpf.LoadAbsolute{Off: offsetArg3, Size: 4},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: unix.MAP_TYPE | unix.MAP_ANONYMOUS},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.MAP_SHARED | unix.MAP_ANONYMOUS, SkipTrue: 1},
 		refuse(uint32(unix.EPERM)),
 		bpf.RetConstant{Val: answerAllow})...)
 	sockets := []bpf.Instruction{bpf.LoadAbsolute{Off: offsetArg0, Size: 4}}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os/exec"
 	"runtime"
 	"sync"
@@ -35,8 +36,8 @@ type supervised struct {
 	// first returns the process of which all others of the program descend, and begin lets the program begin.
 	first func() (int, error)
 	begin func(pid int) error
-	// work is the folder whose files are counted, as that process sees it; empty for none.
-	work string
+	// work are the folders whose files are counted, as that process sees them.
+	work []string
 
 	mu      sync.Mutex
 	stopped string
@@ -52,8 +53,8 @@ func (s *supervised) run(ctx context.Context) (*Result, error) {
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = bytes.NewReader(s.stdin), stream{kept, &kept.out}, stream{kept, &kept.err}
 	s.cmd.WaitDelay, s.pidfd = drainFor, -1
 	began := time.Now()
-	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start a program: %w", err)
+	if err := s.start(); err != nil {
+		return nil, err
 	}
 	s.opened()
 	used, failed := s.watch(ctx, began)
@@ -84,6 +85,30 @@ func (s *supervised) run(ctx context.Context) (*Result, error) {
 		r.Stopped = StoppedCPU
 	}
 	return r, nil
+}
+
+// start starts the process. It gets no file but its own: what this process was given by the one that started it would go on to it otherwise. Its
+// streams are files of its user, so that it can open them by the names /dev/stdout and /dev/stderr.
+func (s *supervised) start() error {
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("keep files from a program: %w", err)
+	}
+	if user := s.cmd.SysProcAttr.Credential; user != nil {
+		owner := func(uid, gid uint32) { // of the files that this thread makes
+			_, _, _ = unix.RawSyscall(unix.SYS_SETFSGID, uintptr(gid), 0, 0)
+			_, _, _ = unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0)
+		}
+		owner(user.Uid, user.Gid)
+		defer owner(0, 0)
+	}
+	err := s.cmd.Start()
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("%w: its arguments and its environment are too long", ErrProgram)
+	}
+	if err != nil {
+		return fmt.Errorf("start a program: %w", err)
+	}
+	return nil
 }
 
 // signalled is added to a signal where an exit code is meant, as shells do.
@@ -148,26 +173,14 @@ func (s *supervised) watch(ctx context.Context, began time.Time) (end func() use
 		return func() use { return use{} }, err
 	}
 	w := &watch{pid: pid, work: s.work}
-	ended, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		timer := time.NewTimer(s.limits.Time - time.Since(began))
-		defer timer.Stop()
+	ended := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() { // a look may take long, where a program has many processes and maps
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
 		for {
 			select {
 			case <-ended:
-				return
-			case <-ctx.Done():
-				why := StoppedCancelled
-				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-					why = StoppedTime
-				}
-				s.stop(why)
-				return
-			case <-timer.C:
-				s.stop(StoppedTime)
 				return
 			case <-tick.C:
 				if why := w.look(s.limits, s.alive); why != "" {
@@ -176,8 +189,23 @@ func (s *supervised) watch(ctx context.Context, began time.Time) (end func() use
 				}
 			}
 		}
-	}()
-	return func() use { close(ended); <-done; return w.seen }, nil
+	})
+	done.Go(func() {
+		timer := time.NewTimer(s.limits.Time - time.Since(began))
+		defer timer.Stop()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			why := StoppedCancelled
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				why = StoppedTime
+			}
+			s.stop(why)
+		case <-timer.C:
+			s.stop(StoppedTime)
+		}
+	})
+	return func() use { close(ended); done.Wait(); return w.seen }, nil
 }
 
 // open takes hold of the first process, whose number may be another's when it has ended.

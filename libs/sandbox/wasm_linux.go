@@ -16,9 +16,8 @@ import (
 // Wasm runs WebAssembly modules of WASI, preview 1, each in a process of its own, which has the limits that the kernel and the module's own memory
 // can keep. A module has no files, no sockets and no processes at all. It needs no namespaces.
 type Wasm struct {
-	path  string
-	args  []string
-	users users
+	path string
+	args []string
 }
 
 var _ Backend = (*Wasm)(nil)
@@ -82,7 +81,7 @@ func (w *Wasm) Run(ctx context.Context, p *Program) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	user, free := w.users.take()
+	user, free := programUsers.take()
 	defer free()
 	cmd := &exec.Cmd{Path: w.path, Args: w.args}
 	cmd.Env, cmd.Dir, cmd.ExtraFiles, cmd.SysProcAttr = []string{"GOMAXPROCS=1"}, "/", f.given, user

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -105,6 +106,9 @@ const (
 func (r *Runner) Handler(backend sandbox.Backend) func(context.Context, *worker.Task) error {
 	return func(ctx context.Context, t *worker.Task) error {
 		program, noRetry, err := r.program(t)
+		if errors.As(err, new(unread)) {
+			return fmt.Errorf("this runner cannot read a module: %w", err)
+		}
 		if err != nil {
 			return worker.Permanent(err)
 		}
@@ -176,6 +180,11 @@ func (r *Runner) program(t *worker.Task) (*sandbox.Program, []int, error) {
 	}, p.NoRetry, nil
 }
 
+// unread is why a module that is there cannot be read now.
+type unread struct{ error }
+
+func (u unread) Unwrap() error { return u.error }
+
 var moduleName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$`)
 
 // code returns what to run for a handler.
@@ -197,12 +206,15 @@ func (r *Runner) code(handler string, p *payload) ([]byte, error) {
 		return nil, fmt.Errorf("this runner has no module %q", p.Module)
 	}
 	file, err := os.Open(filepath.Join(r.Modules, p.Module+".wasm"))
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("this runner has no module %q", p.Module)
+	}
+	if err != nil {
+		return nil, unread{err}
 	}
 	code, err := io.ReadAll(io.LimitReader(file, sandbox.MaxCode+1))
 	if err = errors.Join(err, file.Close()); err != nil {
-		return nil, fmt.Errorf("this runner cannot read its module %q: %w", p.Module, err)
+		return nil, unread{err}
 	}
 	return code, nil
 }

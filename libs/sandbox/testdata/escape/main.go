@@ -84,6 +84,18 @@ var ways = map[string]func(args []string) error{
 	"disk":     disk,
 	"files":    files,
 	"shared":   shared,
+	"hidden":   hidden,
+	"tables":   tables,
+	"vmsplice": func([]string) error {
+		var p [2]int
+		if err := unix.Pipe(p[:]); err != nil {
+			return err
+		}
+		b := []byte("x")
+		_, err := unix.Vmsplice(p[1], []unix.Iovec{{Base: &b[0], Len: 1}}, 0)
+		return err
+	},
+	"ignored":  ignored,
 	"memory":   memory,
 	"siblings": siblings,
 	"burn":     func([]string) error { burn(); return nil },
@@ -173,9 +185,9 @@ func disk(args []string) error {
 }
 
 // files makes files without anything in them.
-func files([]string) error {
+func files(args []string) error {
 	for i := range 500_000 {
-		f, err := os.Create("/tmp/file" + strconv.Itoa(i))
+		f, err := os.Create(args[0] + "/file" + strconv.Itoa(i))
 		if err != nil {
 			return err
 		}
@@ -209,6 +221,56 @@ func shared([]string) error {
 		return err
 	}
 	touch(b)
+	return nil
+}
+
+// hidden takes 384 MiB of memory that is shared, and has nothing of it mapped then. With an argument the memory is of a file.
+func hidden(args []string) error {
+	fd, flags := -1, unix.MAP_SHARED|unix.MAP_ANONYMOUS
+	if len(args) > 0 {
+		var err error
+		if fd, err = unix.Open(args[0], unix.O_RDWR, 0); err != nil {
+			return err
+		}
+		flags = unix.MAP_SHARED
+	}
+	b, err := unix.Mmap(fd, 0, 384<<20, unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		return err
+	}
+	for ; len(b) > 0; b = b[4<<20:] {
+		touch(b[:4<<20])
+		if err := unix.Madvise(b[:4<<20], unix.MADV_DONTNEED); err != nil {
+			return err
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
+	return nil
+}
+
+// tables has the kernel make 512 MiB of tables for memory that there is not.
+func tables([]string) error {
+	const span, each = 256 << 30, 2 << 20
+	b, err := unix.Mmap(-1, 0, span, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return err
+	}
+	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
+	sum := 0
+	for i := 0; i < span; i += each {
+		sum += int(b[i])
+	}
+	time.Sleep(100 * time.Millisecond)
+	runtime.KeepAlive(sum)
+	return nil
+}
+
+// ignored burns the processor by one process after the other, whose ends it ignores.
+func ignored([]string) error {
+	signal.Ignore(syscall.SIGCHLD)
+	for range 40 {
+		_ = run("/bin/sh", "-c", "i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done")
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"errors"
 	"io"
 	"os"
@@ -41,6 +42,9 @@ func main() {
 	case "burn":
 		for n := 1; n != 0; n |= 1 {
 		}
+	case "random":
+		os.Stdout.WriteString(rand.Text())
+		return
 	case "sleep":
 		time.Sleep(time.Hour)
 	case "flood":
