@@ -75,7 +75,7 @@ func NewBubblewrap(ctx context.Context, c BubblewrapConfig) (*Bubblewrap, error)
 	}
 	b := &Bubblewrap{config: c, filter: f}
 	limits := Default()
-	limits.Time = 10 * time.Second
+	limits.Time = time.Minute // the machine may be busy
 	const word = "here"
 	r, err := b.Run(ctx, &Program{Code: []byte("sleep 0.2; echo " + word), Limits: limits})
 	switch {

@@ -90,7 +90,7 @@ func newPlace(t *testing.T) place {
 
 // corpus are the ways out that were thought of.
 func corpus(p place) []attempt {
-	small := func(l *Limits) { l.Memory, l.Time, l.Processes = 128<<20, 20*time.Second, 256 }
+	small := func(l *Limits) { l.Memory, l.Processes = 128<<20, 256 }
 	return []attempt{
 		{name: "reads a file of the machine", args: []string{"read", p.file}, harmless: true},
 		{name: "reads the passwords", args: []string{"read", "/etc/shadow"}},
@@ -249,17 +249,20 @@ func TestModulesDoNotEscape(t *testing.T) {
 	}
 }
 
+// patience is how long a program may take unless that is what is tried: programs yield the processor, and CI has much else to do.
+const patience = 4 * time.Minute
+
 // try runs a program in a sandbox, and judges it: by its result, by what it used, and by what is left of it.
 func try(t *testing.T, b Backend, p *Program, a attempt) {
 	t.Helper()
 	mark := "MARK_" + rand.Text()
 	p.Env = map[string]string{mark: "1"}
 	p.Limits = Default()
-	p.Limits.Time = 30 * time.Second
+	p.Limits.Time = patience
 	if a.change != nil {
 		a.change(&p.Limits)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience+time.Minute)
 	defer cancel()
 	r, err := b.Run(ctx, p)
 	if err != nil {
@@ -277,7 +280,7 @@ func try(t *testing.T, b Backend, p *Program, a attempt) {
 	if most := p.Limits.Memory + 512<<20; r.MaxMemory > most {
 		t.Errorf("it had %d MiB of memory", r.MaxMemory>>20)
 	}
-	if r.Wall > p.Limits.Time+5*time.Second {
+	if r.Wall > p.Limits.Time+20*time.Second {
 		t.Errorf("it took %s", r.Wall)
 	}
 	for _, dir := range having(mark) {

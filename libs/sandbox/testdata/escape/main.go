@@ -193,6 +193,7 @@ func files(args []string) error {
 		}
 		f.Close()
 	}
+	hold()
 	return nil
 }
 
@@ -208,7 +209,7 @@ func memory(args []string) error {
 	b := make([]byte, n)
 	touch(b)
 	if len(args) > 1 {
-		time.Sleep(time.Minute)
+		hold()
 	}
 	runtime.KeepAlive(b)
 	return nil
@@ -260,15 +261,21 @@ func tables([]string) error {
 	for i := 0; i < span; i += each {
 		sum += int(b[i])
 	}
-	time.Sleep(100 * time.Millisecond)
+	hold()
 	runtime.KeepAlive(sum)
 	return nil
 }
 
+// long is longer than any program may take here.
+const long = 10 * time.Minute
+
+// hold keeps what was taken until the program is stopped for it, however late somebody looks.
+func hold() { time.Sleep(long) }
+
 // ignored burns the processor by one process after the other, whose ends it ignores.
 func ignored([]string) error {
 	signal.Ignore(syscall.SIGCHLD)
-	for range 40 {
+	for range 2000 {
 		_ = run("/bin/sh", "-c", "i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done")
 	}
 	return nil
@@ -297,7 +304,7 @@ func many(n int, args ...string) error {
 }
 
 func burn() {
-	for began := time.Now(); time.Since(began) < time.Minute; {
+	for began := time.Now(); time.Since(began) < long; {
 	}
 }
 
@@ -318,7 +325,7 @@ func stubborn() error {
 			signal.Ignore(s)
 		}
 	}
-	time.Sleep(time.Minute)
+	hold()
 	return nil
 }
 
