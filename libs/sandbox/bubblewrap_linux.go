@@ -28,6 +28,8 @@ type BubblewrapConfig struct {
 	Root string
 	// Network says that programs may be granted the network of this machine.
 	Network bool
+	// Users are those that scripts run as; nil where nothing else in this process runs programs.
+	Users *Users
 }
 
 // Bubblewrap runs scripts with bubblewrap: in user, mount, process, IPC, UTS, cgroup and, unless it is granted, network namespaces of their own,
@@ -69,6 +71,9 @@ func NewBubblewrap(ctx context.Context, c BubblewrapConfig) (*Bubblewrap, error)
 	if c.Root == "" {
 		c.Root = "/"
 	}
+	if c.Users == nil {
+		c.Users = &Users{}
+	}
 	f, err := filter()
 	if err != nil {
 		return nil, err
@@ -103,7 +108,7 @@ func (b *Bubblewrap) Run(ctx context.Context, p *Program) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	user, free := programUsers.take()
+	user, free := b.config.Users.take()
 	defer free()
 	cmd := &exec.Cmd{Path: b.config.Path, Args: append([]string{"bwrap"}, args...), Env: []string{}, Dir: "/", ExtraFiles: f.given, SysProcAttr: user}
 	s := &supervised{

@@ -228,7 +228,7 @@ func TestModulesDoNotEscape(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPlace(t)
-	b := &Wasm{path: build(t, "serve"), args: []string{"serve"}}
+	b := &Wasm{path: build(t, "serve"), args: []string{"serve"}, users: &Users{}}
 	for _, a := range []attempt{
 		{name: "reads a file of the machine", args: []string{"read", p.file}},
 		{name: "reads a file of its process", args: []string{"read", "/proc/self/environ"}},

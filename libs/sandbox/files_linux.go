@@ -117,20 +117,18 @@ func exitOf(status *os.File) (code int, ok bool) {
 	return 0, false
 }
 
-// users are the users that programs run as where this process is root: each at a time has its own, which owns nothing.
-type users struct {
+// Users are the users that programs run as where this process is root: each at a time has its own, which owns nothing. Backends of one process share
+// them.
+type Users struct {
 	mu    sync.Mutex
 	taken map[uint32]bool
 }
-
-// programUsers are those of all backends.
-var programUsers users
 
 // firstUser begins a range that no other use is known of; see the list of users and groups of systemd.
 const firstUser = 2_000_000_000
 
 // take returns how a program is started, and what gives its user back.
-func (u *users) take() (attributes *syscall.SysProcAttr, free func()) {
+func (u *Users) take() (attributes *syscall.SysProcAttr, free func()) {
 	// The program ends with the thread that started it, which ends with this process.
 	a := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	if os.Geteuid() != 0 {

@@ -11,7 +11,11 @@ import (
 type BubblewrapConfig struct {
 	Path, Root string
 	Network    bool
+	Users      *Users
 }
+
+// Users are the users that programs run as on Linux.
+type Users struct{}
 
 // Bubblewrap runs scripts on Linux.
 type Bubblewrap struct{}
@@ -34,7 +38,7 @@ func (*Bubblewrap) Run(context.Context, *Program) (*Result, error) { return nil,
 func (*Wasm) Run(context.Context, *Program) (*Result, error) { return nil, errSystem }
 
 // NewWasm returns the backend, which fails.
-func NewWasm(...string) *Wasm { return &Wasm{} }
+func NewWasm(*Users, ...string) *Wasm { return &Wasm{} }
 
 // ServeWasm fails.
 func ServeWasm() error { return errSystem }

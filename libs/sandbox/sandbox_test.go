@@ -64,7 +64,7 @@ func TestModuleHasItsArgumentsItsEnvironmentAndItsInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &Wasm{path: build(t, "serve"), args: []string{"serve"}}
+	w := &Wasm{path: build(t, "serve"), args: []string{"serve"}, users: &Users{}}
 	r, err := w.Run(t.Context(), &Program{Code: code, Args: []string{"hello", "you"}, Env: map[string]string{"NAME": "is"}, Stdin: []byte("it"), Limits: Default()})
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,8 @@ func TestProgramsOfTwoBackendsAreTwoUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
 	}
-	b := newBubblewrap(t, BubblewrapConfig{})
+	shared := &Users{}
+	b := newBubblewrap(t, BubblewrapConfig{Users: shared})
 	word := rand.Text()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -159,7 +160,8 @@ func TestProgramsOfTwoBackendsAreTwoUsers(t *testing.T) {
 	if err := unix.Stat(of, &script); err != nil {
 		t.Fatal(err)
 	}
-	w := &Wasm{path: "/bin/sh", args: []string{"sh", "-c", "id -u"}}
+	// It waits at the gate, as the process of a module does.
+	w := &Wasm{path: "/bin/sh", args: []string{"sh", "-c", "head -c 1 <&" + strconv.Itoa(gateFD) + " >/dev/null; id -u"}, users: shared}
 	r, err := w.Run(t.Context(), &Program{Code: []byte("x"), Limits: Default()})
 	if err != nil || strings.TrimSpace(string(r.Stdout)) == strconv.Itoa(int(script.Uid)) {
 		t.Errorf("%v: the module has the user of the script, %d", err, script.Uid)

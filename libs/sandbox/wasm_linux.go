@@ -16,16 +16,17 @@ import (
 // Wasm runs WebAssembly modules of WASI, preview 1, each in a process of its own, which has the limits that the kernel and the module's own memory
 // can keep. A module has no files, no sockets and no processes at all. It needs no namespaces.
 type Wasm struct {
-	path string
-	args []string
+	path  string
+	args  []string
+	users *Users
 }
 
 var _ Backend = (*Wasm)(nil)
 
-// NewWasm returns the backend. This program, run with args, must call [ServeWasm] and nothing else.
-func NewWasm(args ...string) *Wasm {
+// NewWasm returns the backend, whose modules run as some of users. This program, run with args, must call [ServeWasm] and nothing else.
+func NewWasm(users *Users, args ...string) *Wasm {
 	// By this name the program is found also where its path cannot be reached any more.
-	return &Wasm{path: "/proc/self/exe", args: append([]string{os.Args[0]}, args...)}
+	return &Wasm{path: "/proc/self/exe", args: append([]string{os.Args[0]}, args...), users: users}
 }
 
 // wasmRequest is what the process of a module is given.
@@ -81,7 +82,7 @@ func (w *Wasm) Run(ctx context.Context, p *Program) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	user, free := programUsers.take()
+	user, free := w.users.take()
 	defer free()
 	cmd := &exec.Cmd{Path: w.path, Args: w.args}
 	cmd.Env, cmd.Dir, cmd.ExtraFiles, cmd.SysProcAttr = []string{"GOMAXPROCS=1"}, "/", f.given, user

@@ -15,6 +15,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -98,7 +99,7 @@ const (
 	tailBytes = 4 << 10
 	// maxResult is how much the API keeps of a result.
 	maxResult = 12 << 10
-	// keepFor bounds how long a runner tries to keep what a program wrote.
+	// keepFor bounds how long a runner tries to keep what a program wrote to both streams.
 	keepFor = 30 * time.Second
 )
 
@@ -172,9 +173,7 @@ func (r *Runner) program(t *worker.Task) (*sandbox.Program, []int, error) {
 		"MINUTEHAND_SCHEDULED_FOR": t.ScheduledFor.Format(time.RFC3339Nano), "MINUTEHAND_FENCING_TOKEN": t.FencingToken,
 		"MINUTEHAND_IDEMPOTENCY_KEY": t.IdempotencyKey,
 	}
-	for name, value := range p.Env {
-		env[name] = value
-	}
+	maps.Copy(env, p.Env)
 	return &sandbox.Program{
 		Code: code, Args: p.Args, Env: env, Stdin: []byte(p.Stdin), Network: p.Network, Limits: limits,
 	}, p.NoRetry, nil
@@ -260,6 +259,9 @@ func (r *Runner) describe(ctx context.Context, t *worker.Task, ended *sandbox.Re
 		ExitCode: ended.ExitCode, Stopped: ended.Stopped, Seconds: round(ended.Wall), CPUSeconds: round(ended.CPU), MemoryBytes: ended.MaxMemory,
 		StdoutBytes: len(ended.Stdout), StderrBytes: len(ended.Stderr),
 	}
+	// Also for a task that was cancelled.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepFor)
+	defer cancel()
 	kept.StdoutLink = r.keep(ctx, t, "stdout", ended.Stdout)
 	kept.StderrLink = r.keep(ctx, t, "stderr", ended.Stderr)
 	// What is not text takes more room as JSON: then less of it is kept.
@@ -284,8 +286,6 @@ func (r *Runner) keep(ctx context.Context, t *worker.Task, stream string, text [
 	if r.Keeper == nil || len(text) <= tailBytes {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepFor)
-	defer cancel()
 	link, err := r.Keeper.Keep(ctx, t.ExecutionID+"/"+t.FencingToken+"-"+stream, text)
 	if err != nil {
 		r.Logger.Warn("the output of a program cannot be kept", "execution_id", t.ExecutionID, "error", err)

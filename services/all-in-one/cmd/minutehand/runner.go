@@ -90,7 +90,8 @@ func (c *runnerCmd) Run(ctx context.Context) error {
 
 // handlers gives a worker the handlers that this machine can run, and returns their names.
 func (c *runnerCmd) handlers(ctx context.Context, r *runner.Runner, w *worker.Worker) (names []string, err error) {
-	scripts, err := sandbox.NewBubblewrap(ctx, sandbox.BubblewrapConfig{Root: c.Root, Network: c.AllowNetwork})
+	users := &sandbox.Users{}
+	scripts, err := sandbox.NewBubblewrap(ctx, sandbox.BubblewrapConfig{Root: c.Root, Network: c.AllowNetwork, Users: users})
 	if err == nil {
 		w.Handle(runner.Script, r.Handler(scripts))
 		names = append(names, runner.Script)
@@ -100,7 +101,7 @@ func (c *runnerCmd) handlers(ctx context.Context, r *runner.Runner, w *worker.Wo
 	if !sandbox.Supported {
 		return names, err
 	}
-	w.Handle(runner.Wasm, r.Handler(sandbox.NewWasm("__module")))
+	w.Handle(runner.Wasm, r.Handler(sandbox.NewWasm(users, "__module")))
 	return append(names, runner.Wasm), nil
 }
 
