@@ -207,7 +207,8 @@ type Settings interface {
 // Lists holds small items in lists, in the order of their names. A list exists while it has items; it should have fewer than 100,000.
 type Lists interface {
 	// PutItem writes an item, in place of the list's item of that name. Of two writes or removals the one stands that began later, however late
-	// the other takes effect; if they began within clock.MaxDifference of each other in two processes, any may.
+	// the other takes effect; if they began within clock.MaxDifference of each other in two processes, any may. Of two writes with versions the one
+	// with the greater version stands.
 	PutItem(ctx context.Context, list string, i Item) error
 	// RemoveItem removes an item; one that is not there is left as it is.
 	RemoveItem(ctx context.Context, list, name string) error
@@ -222,6 +223,9 @@ type Lists interface {
 type Item struct {
 	Name  string
 	Value []byte
+	// Version orders the writes of an item that is always written with one; 0 for none. It is an instant that is past, in microseconds, so that a
+	// removal that begins later stands. It is not read.
+	Version int64
 }
 
 // ClosesAfter is how long after its minute a bucket may be closed at the earliest, on which late writers rely.

@@ -951,6 +951,9 @@ type Heartbeat struct {
 	FencingToken string `json:"fencing_token"`
 	// Any JSON of up to 65,536 bytes: where the next attempt shall go on.
 	Progress any `json:"progress,omitzero"`
+	// Counts what the worker tells of its progress under this token. What arrives after something with a greater number changes no
+	// progress.
+	Sequence int `json:"sequence,omitzero"`
 }
 
 // HeartbeatResult is a schema of the API.

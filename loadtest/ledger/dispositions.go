@@ -231,7 +231,7 @@ func dispositionOf(events []*job.Event) job.Disposition {
 // lostOnly reports whether an execution has only attempts whose executors were lost before or after the call.
 func lostOnly(events []*job.Event) bool {
 	for _, e := range events {
-		if e.Outcome.Kind != job.OutcomeWorkerLost && e.Outcome.Invoked() {
+		if !lost(e) && e.Outcome.Invoked() {
 			return false
 		}
 	}

@@ -1,4 +1,4 @@
-// Package ledger checks the invariants I1–I16 (services/README.md) on the account of a run: what was promised to clients,
+// Package ledger checks the invariants I1–I17 (services/README.md) on the account of a run: what was promised to clients,
 // what the targets saw, and what is in the history, the archive and the store. It does not know how the run was made, so
 // the bubble, the simulation and the real servers use the same checker.
 package ledger
@@ -42,6 +42,9 @@ type Call struct {
 	Untold bool
 	// GivenBack is set if it was a task that its worker has given back, so that the same attempt was handed out again.
 	GivenBack bool
+	// Pool is set if it was a task that a worker of a pool was handed, with this Progress; 0 for none.
+	Pool     bool
+	Progress int
 }
 
 // JobAccount is a job's current state, with the definitions that were superseded.
@@ -168,6 +171,8 @@ type Account struct {
 	Notifications []Notification
 	// Followers are the jobs that follow others; nil if nobody asked for any.
 	Followers []Follower
+	// Words are what workers of pools told and were answered; nil if there were none.
+	Words []Word
 	// Forecasts are those that clients were shown; nil if nobody asked.
 	Forecasts []Forecast
 	// Keyed are the registrations with a key, and ByKey is which job a client was shown near the end that asked for a key.
@@ -249,6 +254,7 @@ func Check(a *Account) []Violation {
 	checkNotifications(r, a, i)
 	checkFollowers(r, a, i)
 	checkForecasts(r, a)
+	checkWorkers(r, a, i)
 	return r.violations
 }
 

@@ -43,7 +43,7 @@ func checkPromises(r *report, a *Account, i *index) {
 	}
 	for k, calls := range i.calls {
 		c := calls[0]
-		if known[c.JobID] && !c.At.After(settled) && !onRecord(i.attempts[k.executionID], k.attempt) && !nobodyKnows(a, calls) {
+		if known[c.JobID] && !c.At.After(settled) && !onRecord(i.attempts[k.executionID], k.attempt) && !nobodyKnows(a, calls) && !givenBack(calls) {
 			r.add("I7", c.JobID, "attempt %d of %s was called, and no event tells of it", k.attempt, k.executionID)
 		}
 	}
@@ -98,7 +98,8 @@ func checkAnswers(r *report, a *Account, cancelled map[string]bool) {
 
 // checkRetries checks that an attempt is followed by another if its target failed every call of it, in jobs that nobody
 // stopped or updated. (An executor that stalled may make a late call of an attempt that another executor has settled.) The
-// following attempts may have been lost with their executors before they called.
+// following attempts may have been lost with their executors before they called. Of a task that the hot tier forgot while a worker had it nobody knows
+// that it was begun: it may be judged as if it was late.
 func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 	stopped, unsettled := map[string]bool{}, a.unsettled()
 	for _, s := range a.Stops {
@@ -106,7 +107,7 @@ func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 	}
 	for k, calls := range i.calls {
 		c, most, events := calls[len(calls)-1], a.MaxAttempts[calls[0].JobID], i.attempts[k.executionID]
-		if stopped[c.JobID] || a.Removed[k.executionID] || c.At.After(settled) || slices.ContainsFunc(calls, func(c Call) bool { return !c.Failed }) {
+		if stopped[c.JobID] || a.Removed[k.executionID] || c.At.After(settled) || slices.ContainsFunc(calls, func(c Call) bool { return !c.Failed || c.Pool && c.Untold }) {
 			continue
 		}
 		for k.attempt++; lostAt(events, k.attempt); k.attempt++ {
@@ -131,9 +132,15 @@ func cancelled(events []*job.Event) bool {
 	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Outcome.Kind == job.OutcomeCancelled })
 }
 
-// lostAt reports whether an attempt was lost with its executor.
+// lostAt reports whether an attempt was lost.
 func lostAt(events []*job.Event, attempt int) bool {
-	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Entry.Attempt == attempt && e.Outcome.Kind == job.OutcomeWorkerLost })
+	return slices.ContainsFunc(events, func(e *job.Event) bool { return e.Entry.Attempt == attempt && lost(e) })
+}
+
+// lost reports whether an attempt ended that its target may not have seen: its executor was lost, or a task of a pool was handed out in an answer
+// that did not arrive.
+func lost(e *job.Event) bool {
+	return e.Outcome.Kind == job.OutcomeWorkerLost || e.Outcome.Kind == job.OutcomeTimedOut && e.Target.Kind == job.TargetPool
 }
 
 // nobodyKnows reports whether no process was left that could know of some calls, nor a reason to repeat them: an update had
@@ -146,6 +153,11 @@ func nobodyKnows(a *Account, calls []Call) bool {
 			return s.JobID == c.JobID && replaced && s.AckedAt.After(c.At)
 		})
 	})
+}
+
+// givenBack reports whether calls were tasks that their workers gave back. The attempt may be stopped then before it is handed out again.
+func givenBack(calls []Call) bool {
+	return !slices.ContainsFunc(calls, func(c Call) bool { return !c.GivenBack })
 }
 
 func onRecord(events []*job.Event, attempt int) bool {

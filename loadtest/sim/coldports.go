@@ -139,9 +139,10 @@ func (c settings) SwapSetting(ctx context.Context, name string, old, value []byt
 }
 
 func (c settings) PutItem(ctx context.Context, list string, i jobstore.Item) error {
-	began, value := c.p.w.cold.BeginWrite(), append([]byte{}, i.Value...)
+	began := c.p.w.cold.BeginWrite()
+	i.Value = append([]byte{}, i.Value...)
 	return do(ctx, c.p, opPutItem, list+"/"+i.Name, func(context.Context) error {
-		c.p.w.cold.WriteItem(list, i.Name, value, began)
+		c.p.w.cold.WriteItem(list, i, began)
 		return nil
 	})
 }
@@ -149,7 +150,7 @@ func (c settings) PutItem(ctx context.Context, list string, i jobstore.Item) err
 func (c settings) RemoveItem(ctx context.Context, list, name string) error {
 	began := c.p.w.cold.BeginWrite()
 	return do(ctx, c.p, opRemoveItem, list+"/"+name, func(context.Context) error {
-		c.p.w.cold.WriteItem(list, name, nil, began)
+		c.p.w.cold.WriteItem(list, jobstore.Item{Name: name}, began)
 		return nil
 	})
 }

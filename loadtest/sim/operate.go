@@ -19,7 +19,7 @@ func (w *world) operate() {
 	for n := range operates {
 		d := w.faults.dice
 		w.after(time.Duration(20+d.roll("operates/%d", n)*130)*time.Second, func() {})
-		ids := w.standing()
+		ids := slices.DeleteFunc(w.standing(), w.isPooled)
 		if len(ids) == 0 {
 			continue
 		}

@@ -34,10 +34,14 @@ type client struct {
 
 func (p *process) ports() Ports {
 	c := &client{p: p, hot: p.w.hot.Client(p.name)}
-	return Ports{
+	ports := Ports{
 		Jobs: jobs{c}, Pending: pending{c}, History: history{c}, Settings: settings{c}, Hot: buckets{c}, Records: records{c},
 		Log: log{c}, Coord: coordinator{c}, Archive: objects{c}, Board: board{c}, Transport: transport{c}, Owners: owners{c},
 	}
+	if p.w.pooled {
+		ports.Pools = queues{c, c.hot.Pools()}
+	}
+	return ports
 }
 
 // first returns the key of a call about many items: the smallest, which depends least on the timing of the others.

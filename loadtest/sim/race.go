@@ -30,7 +30,7 @@ func (w *world) race(s script, id string, version *int) {
 	for n := range 2 {
 		host := w.host(s, *version+1+n)
 		both.Go(func() {
-			answer, ok := w.patchByETag(fmt.Sprintf("%s-%d", s.name, n), id, "http://"+host+"/", &read)
+			answer, ok := w.patchByETag(fmt.Sprintf("%s-%d", s.name, n), id, s.aimAt(host), &read)
 			if ok {
 				definition, _ := answer["definition_id"].(string)
 				mu.Lock()
@@ -53,7 +53,7 @@ func (w *world) race(s script, id string, version *int) {
 
 // patchByETag sets a job's target by the version that it has read, once others have read it too. It repeats this until
 // nobody else was faster.
-func (w *world) patchByETag(who, id, url string, read *sync.WaitGroup) (answer map[string]any, ok bool) {
+func (w *world) patchByETag(who, id string, target map[string]any, read *sync.WaitGroup) (answer map[string]any, ok bool) {
 	here := sync.OnceFunc(read.Done)
 	defer here()
 	for w.base.Err() == nil {
@@ -64,7 +64,7 @@ func (w *world) patchByETag(who, id, url string, read *sync.WaitGroup) (answer m
 			return nil, false
 		}
 		etag, _ := job["ETag"].(string)
-		body := map[string]any{"target": map[string]any{"url": url}}
+		body := map[string]any{"target": target}
 		answer, ok = w.request(who, http.StatusOK, http.MethodPatch, "/jobs/"+id, body, "If-Match", etag)
 		if kind, _ := answer["type"].(string); ok || !strings.HasSuffix(kind, "/changed") {
 			return answer, ok

@@ -143,6 +143,9 @@ func calmLateness(a *ledger.Account) []time.Duration {
 // beginClients begins what clients do while there are faults.
 func (w *world) beginClients() {
 	dice := w.faults.dice
+	if w.pooled {
+		w.beginPools()
+	}
 	if w.faults.weather.Name != calm.Name && dice.roll("holds") < 0.4 {
 		w.background.Go(w.hold)
 	}
@@ -188,6 +191,9 @@ func (w *world) account(until time.Time) *ledger.Account {
 	if w.variant == nil {
 		a.Incidents, a.Notifications, a.Followers, a.Forecasts = w.incidents, w.notifications, w.followers, w.forecasts
 	}
+	if w.pooled {
+		a.Words = append([]ledger.Word{}, w.words...)
+	}
 	switch w.faults.weather.Name { // in the others a settler may stand still for as long as the faults last
 	case calm.Name:
 		a.TellsWithin, a.NoticesWithin = 100*time.Millisecond, 30*time.Second
@@ -197,6 +203,10 @@ func (w *world) account(until time.Time) *ledger.Account {
 	_, evicted := w.hot.Bounded()
 	for i, p := range w.callers {
 		at := a.Calls[i].At
+		if c := &a.Calls[i]; p == nil { // a worker had it
+			c.Untold = c.EndedAt.IsZero() && (w.poolLost(at, until) || w.lostFor(c.JobID, at, until) || evicted > 0)
+			continue
+		}
 		a.Calls[i].Untold = p.isDead() && (w.lostFor(a.Calls[i].JobID, at, until) || evicted > 0)
 	}
 	a.HotLost, a.Crashed = a.HotLost || evicted > 0, a.Crashed || evicted > 0 // a forgotten outcome may be produced again

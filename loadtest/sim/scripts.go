@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"time"
 )
@@ -205,4 +206,40 @@ func apart(scripts []script) (lists [][]script) {
 		lists = append(lists, []script{s})
 	}
 	return lists
+}
+
+// hosts returns those of the definitions before a version.
+func (w *world) hosts(s script, version int) (list []string) {
+	target, _ := s.body["target"].(map[string]any)
+	if s.ofPool() {
+		list = append(list, "v0")
+	} else {
+		u, _ := url.Parse(target["url"].(string))
+		list = append(list, u.Host)
+	}
+	for v := 1; v < version; v++ {
+		list = append(list, w.host(s, v))
+	}
+	return list
+}
+
+// aimAt returns the members of a target that name a host, or a handler in the place of one.
+func (s *script) aimAt(host string) map[string]any {
+	if s.ofPool() {
+		return map[string]any{"handler": host}
+	}
+	return map[string]any{"url": "http://" + host + "/"}
+}
+
+// host returns the target of the version-th definition.
+func (w *world) host(s script, version int) string {
+	if s.ofPool() {
+		return fmt.Sprintf("v%d", version)
+	}
+	all := []string{"ok", "ok", "ok", "flaky", "fail", "bad", "cut"}
+	if s.body["overlap_policy"] == "buffer_all" {
+		all = quick
+	}
+	behaviour := pick(w.faults.dice, all, "behaviour/%s/%d", s.name, version)
+	return fmt.Sprintf("%s.v%d.%s", behaviour, version, s.name)
 }

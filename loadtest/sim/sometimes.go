@@ -37,6 +37,9 @@ var sometimes = []string{
 	"minutehand_executor_deferred_total", "minutehand_executor_duplicate_fires_total", "minutehand_executor_refused_total",
 	"minutehand_executor_asked_total", "minutehand_executor_outcomes_total{worker_lost}", "minutehand_executor_outcomes_total{timed_out}",
 	"minutehand_audit_writer_discarded_objects_total",
+	"a task that a worker had", "a task that came with progress", "a task that its worker had lost", "a task that was given back", "a task that a replaced server let pass",
+	"a worker told to stop", "a worker believed that had completed", "a worker believed that had failed",
+	"minutehand_tasks_ended_total{worker_lost}", "minutehand_tasks_ended_total{cancelled}", "minutehand_tasks_ended_total{timed_out}",
 }
 
 // seen counts the events of a run by name.
@@ -98,7 +101,37 @@ func (w *world) seen(a *ledger.Account) map[string]int {
 		n["an execution on a page"] += len(executions)
 	}
 	n["an execution redriven"], n["a resume that was answered"] = w.redriven, len(a.Resumed)
+	n["a task that its worker had lost"] = w.tasksLost
+	seenOfWorkers(n, a)
 	return n
+}
+
+// seenOfWorkers counts what workers of pools had and told.
+func seenOfWorkers(n map[string]int, a *ledger.Account) {
+	for i := range a.Calls {
+		c := &a.Calls[i]
+		if !c.Pool {
+			continue
+		}
+		n["a task that a worker had"]++
+		if c.Progress > 0 {
+			n["a task that came with progress"]++
+		}
+		if c.GivenBack {
+			n["a task that was given back"]++
+		}
+		if c.Replaced {
+			n["a task that a replaced server let pass"]++
+		}
+	}
+	for _, w := range a.Words {
+		if w.Stops {
+			n["a worker told to stop"]++
+		}
+		if w.Kind == ledger.WordCompleted || w.Kind == ledger.WordFailed {
+			n["a worker believed that had "+string(w.Kind)]++
+		}
+	}
 }
 
 // wentElsewhere counts the calls of replays at targets other than their jobs'.

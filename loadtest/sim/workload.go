@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -223,7 +222,7 @@ func (w *world) change(s script, id string, n int, what string, version *int) (g
 
 func (w *world) update(s script, id, what string, version *int) {
 	*version++
-	method, body := http.MethodPatch, map[string]any{"target": map[string]any{"url": "http://" + w.host(s, *version) + "/"}}
+	method, body := http.MethodPatch, map[string]any{"target": s.aimAt(w.host(s, *version))}
 	switch {
 	case what == "reschedule" && s.body["type"] == "interval":
 		body["every"] = "13s"
@@ -326,27 +325,6 @@ func (w *world) redrive() {
 		}
 		w.redriven += len(list)
 	})
-}
-
-// hosts returns those of the definitions before a version.
-func (w *world) hosts(s script, version int) (list []string) {
-	target, _ := s.body["target"].(map[string]any)
-	u, _ := url.Parse(target["url"].(string))
-	list = append(list, u.Host)
-	for v := 1; v < version; v++ {
-		list = append(list, w.host(s, v))
-	}
-	return list
-}
-
-// host returns the target of the version-th definition.
-func (w *world) host(s script, version int) string {
-	all := []string{"ok", "ok", "ok", "flaky", "fail", "bad", "cut"}
-	if s.body["overlap_policy"] == "buffer_all" {
-		all = quick
-	}
-	behaviour := pick(w.faults.dice, all, "behaviour/%s/%d", s.name, version)
-	return fmt.Sprintf("%s.v%d.%s", behaviour, version, s.name)
 }
 
 // stopped notes a stop that was acknowledged, and the definition that an update made.

@@ -1,5 +1,5 @@
 // Package sim is the whole simulation: six services, two of each, in one testing/synctest bubble over simulated servers,
-// with faults that follow from a seed. At the end package ledger checks the invariants I1–I12 on the account of the run.
+// with faults that follow from a seed. At the end package ledger checks the invariants I1–I17 on the account of the run.
 package sim
 
 import (
@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
-	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
@@ -78,7 +77,7 @@ type world struct {
 	checked       map[string]check
 	ahead         map[look]time.Duration
 	calls         []ledger.Call
-	callers       []*process // of each of the calls
+	callers       []*process // of each of the calls; nil for those of workers
 	deleted       map[string]bool
 	raced         int // how many of two concurrent changes were refused, because another was faster
 	decidedBefore int // how many claims found a decision other than the one they were to make
@@ -120,6 +119,10 @@ type world struct {
 	epochs  map[int]int64
 	moments []moment
 	broken  []ledger.Violation
+	// pooled is set if the run has pools. words are what workers told, tasksLost counts what they were told to have lost, asks what they asked.
+	pooled          bool
+	words           []ledger.Word
+	tasksLost, asks int
 	// slow are the times during which a worker stalled, or one of its calls was in flight; losses are those of the hot tier.
 	slow   []span
 	deeds  []deed
@@ -154,6 +157,7 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		checked: map[string]check{}, ahead: map[look]time.Duration{}, deleted: map[string]bool{}, executions: map[string]map[string]int{}, shown: map[string][]ledger.Shown{}, shownBefore: map[string][]ledger.Shown{}, tenures: map[tenure]time.Time{}, epochs: map[int]int64{},
 		attempts: map[string]int{}, answeredAt: map[string]time.Time{}, followed: followed{idOf: map[string]string{}}, told: map[string]int{}, notifications: []ledger.Notification{}, lostEntries: map[string]bool{}, removed: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
+	w.pooled = w.withPools()
 	w.cold.Closing = func(rows []job.PendingRow) {
 		for _, r := range rows {
 			if !r.Done {
@@ -415,36 +419,4 @@ func (w *world) strike(f Fault, early time.Duration) {
 		w.mu.Unlock()
 		p.restart(f.For)
 	}
-}
-
-func tokenKey(k attempts.Key, token string) string { return attemptKey(k) + "@" + token }
-
-// check is an accepted last check, perhaps by a server that had been replaced.
-type check struct {
-	at       time.Time
-	replaced bool
-}
-
-// look is an attempt at the moment an executor finds it due by its own clock, right before it asks for the lease.
-type look struct {
-	executor *process
-	attempt  string
-}
-
-// looks notes by how much an executor's clock is ahead when it finds an attempt due.
-func (w *world) looks(p *process, k attempts.Key) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	l, ahead := look{p, attemptKey(k)}, p.clock.Difference()
-	if before, again := w.ahead[l]; again {
-		ahead = max(ahead, before)
-	}
-	w.ahead[l] = ahead
-}
-
-// started notes that the hot tier accepted the last check of an attempt.
-func (w *world) started(k attempts.Key, fence job.Fence) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.checked[tokenKey(k, fence.String())] = check{time.Now(), w.hot.Replaced(k.ExecutionID, fence)}
 }

@@ -29,7 +29,7 @@ func (a *attempt) handOver(ctx context.Context) {
 	s, w := a.s, a.w
 	t := &pools.Task{
 		Fire: w.fire, Holder: s.holder(w.fire.DefinitionID), StopVersion: a.stopVersion, Incarnation: w.incarnation, KnownSince: w.knownSince,
-		Again: w.fire.Attempt > 1 || a.rec.Token.Counter > 1 || s.deps.Clock.Since(w.fire.DueAt) > onTime,
+		Again: s.mayHaveBegun(w.fire, &a.rec),
 	}
 	if !a.release(ctx) {
 		return // ctx ended
@@ -82,6 +82,12 @@ func (s *Service) letWait(ctx context.Context, k attempts.Key, t *pools.Task) (f
 
 // onTime is how late a task may be handed over that no worker can have had before.
 const onTime = 10 * time.Second
+
+// mayHaveBegun reports whether a worker may have had the execution before, and have told of its progress. The hot tier may have forgotten that, and the entry
+// may have been deferred since, so the instant counts, and not when the attempt is due.
+func (s *Service) mayHaveBegun(f *job.Fire, rec *attempts.Record) bool {
+	return f.Attempt > 1 || rec.Token.Counter > 1 || s.deps.Clock.Since(f.ScheduledFor) > onTime
+}
 
 // ofPool reports whether the fire is a task of a pool.
 func (s *Service) ofPool(w *task) bool {

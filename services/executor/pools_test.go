@@ -54,3 +54,28 @@ func TestTaskThatTheHotTierForgotBeforeItsAttemptWasHeldIsAddedAgain(t *testing.
 		}
 	})
 }
+
+// What it says of a task decides whether the progress of an earlier worker is looked for.
+func TestTaskMayHaveBegunUnlessItIsOnTime(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := &Service{}
+		now := time.Now()
+		for name, c := range map[string]struct {
+			attempt, counter int64
+			scheduled, due   time.Time
+			want             bool
+		}{
+			"on time":                           {1, 1, now, now, false},
+			"a little late":                     {1, 1, now.Add(-onTime), now.Add(-onTime), false},
+			"late":                              {1, 1, now.Add(-time.Minute), now.Add(-time.Minute), true},
+			"deferred, and the tier forgot it":  {1, 1, now.Add(-time.Minute), now, true},
+			"another attempt":                   {2, 1, now, now, true},
+			"the same attempt by another token": {1, 2, now, now, true},
+		} {
+			f := &job.Fire{Entry: job.Entry{Locator: job.Locator{Attempt: int(c.attempt), DueAt: c.due}, ScheduledFor: c.scheduled}}
+			if got := s.mayHaveBegun(f, &attempts.Record{Token: job.Token{Counter: c.counter}}); got != c.want {
+				t.Errorf("%s: %t", name, got)
+			}
+		}
+	})
+}

@@ -108,6 +108,32 @@ func TestTaskThatIsJudgedAgainIsHeldByNobody(t *testing.T) {
 	}
 }
 
+// A worker that gives a heartbeat up sends the next one elsewhere. The first may still be under way.
+func TestHeartbeatThatComesLateTakesNoProgressBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, late, want string
+	}{
+		"counted":     {`"progress":"more","sequence":2`, `"progress":"less","sequence":1`, `"more"`},
+		"again":       {`"progress":"more","sequence":2`, `"progress":"more","sequence":2`, `"more"`},
+		"not counted": {`"progress":"less"`, `"progress":"more"`, `"more"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, nil)
+			key := s.waiting(func(of string) string { return of })
+			task := s.poll()[0]
+			for _, told := range []string{c.first, c.late} {
+				if w := s.do(http.MethodPost, "/pools/work/tasks/"+task.ID+"/heartbeat", `{"fencing_token":"`+task.Token+`",`+told+`}`); w.Code != http.StatusOK {
+					t.Fatalf("answered %d: %s", w.Code, w.Body)
+				}
+			}
+			kept, err := s.deps.Settings.Items(t.Context(), "progress/"+key.ExecutionID, "", 10)
+			if err != nil || len(kept) != 1 || string(kept[0].Value) != c.want {
+				t.Errorf("%v: %+v are kept", err, kept)
+			}
+		})
+	}
+}
+
 // What a worker has to say of a failure is kept as of a success, and the error says in short what happened.
 func TestResultOfAFailureIsKeptBesideItsError(t *testing.T) {
 	long := strings.Repeat("x", 20_000)

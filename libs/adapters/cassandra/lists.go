@@ -9,8 +9,11 @@ import (
 
 // PutItem implements jobstore.Lists.
 func (s *Settings) PutItem(ctx context.Context, list string, i jobstore.Item) error {
-	q := s.session.Query("INSERT INTO lists (list, item, value) VALUES (?, ?, ?)", list, []byte(i.Name), i.Value).
-		WithTimestamp(time.Now().UnixMicro()).Idempotent(true)
+	at := i.Version
+	if at == 0 {
+		at = time.Now().UnixMicro()
+	}
+	q := s.session.Query("INSERT INTO lists (list, item, value) VALUES (?, ?, ?)", list, []byte(i.Name), i.Value).WithTimestamp(at).Idempotent(true)
 	return failed("put an item", q.ExecContext(ctx))
 }
 

@@ -26,6 +26,7 @@ const (
 	tableRuns       = 'r' // job id
 	tableJobKey     = 'n' // tenant 0 key
 	tableList       = 'i' // list 0 name
+	tableVersion    = 'v' // as tableList
 	tableExpiry     = 'z' // when, the key of the row that expires then
 )
 

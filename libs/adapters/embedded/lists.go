@@ -2,6 +2,8 @@ package embedded
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -10,17 +12,45 @@ import (
 
 func itemKey(list, name string) []byte { return append(text([]byte{tableList}, list), name...) }
 
+func versionKey(list, name string) []byte { return append(text([]byte{tableVersion}, list), name...) }
+
 // PutItem implements jobstore.Lists.
 func (s *Settings) PutItem(_ context.Context, list string, i jobstore.Item) error {
-	if err := s.db.set(itemKey(list, i.Name), i.Value); err != nil {
+	err := s.putItem(list, &i)
+	if err != nil {
 		return fmt.Errorf("embedded: put an item: %w", err)
 	}
 	return nil
 }
 
+func (s *Settings) putItem(list string, i *jobstore.Item) error {
+	if i.Version == 0 {
+		return s.db.set(itemKey(list, i.Name), i.Value)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := versionKey(list, i.Name)
+	stands, _, err := s.db.getNumber(key)
+	if err != nil || stands > i.Version {
+		return err
+	}
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	if err := errors.Join(b.Set(itemKey(list, i.Name), i.Value, nil), b.Set(key, binary.BigEndian.AppendUint64(nil, uint64(i.Version)), nil)); err != nil {
+		return err
+	}
+	return s.db.commit(b)
+}
+
 // RemoveItem implements jobstore.Lists.
 func (s *Settings) RemoveItem(_ context.Context, list, name string) error {
-	if err := s.db.remove(itemKey(list, name)); err != nil {
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	err := errors.Join(b.Delete(itemKey(list, name), nil), b.Delete(versionKey(list, name), nil))
+	if err == nil {
+		err = s.db.commit(b)
+	}
+	if err != nil {
 		return fmt.Errorf("embedded: remove an item: %w", err)
 	}
 	return nil
@@ -45,10 +75,10 @@ func (s *Settings) Items(ctx context.Context, list, last string, limit int) (ite
 
 // RemoveList implements jobstore.Lists.
 func (s *Settings) RemoveList(_ context.Context, list string) error {
-	begin := itemKey(list, "")
+	items, versions := itemKey(list, ""), versionKey(list, "")
 	b := s.db.pebble.NewBatch()
 	defer b.Close()
-	err := b.DeleteRange(begin, after(begin), nil)
+	err := errors.Join(b.DeleteRange(items, after(items), nil), b.DeleteRange(versions, after(versions), nil))
 	if err == nil {
 		err = s.db.commit(b)
 	}

@@ -3,6 +3,7 @@ package jobstoretest
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/minutehand/minutehand/libs/jobstore"
 )
@@ -55,6 +56,7 @@ func RunSettings(t *testing.T, open func(t *testing.T) jobstore.Settings) {
 		}
 	})
 	runLists(t, open)
+	runVersions(t, open)
 }
 
 func runLists(t *testing.T, open func(t *testing.T) jobstore.Settings) {
@@ -100,5 +102,33 @@ func runLists(t *testing.T, open func(t *testing.T) jobstore.Settings) {
 		holds()
 		must(t, s.PutItem(t.Context(), list, jobstore.Item{Name: "a", Value: []byte("again")}))
 		holds(jobstore.Item{Name: "a", Value: []byte("again")})
+	})
+}
+
+func runVersions(t *testing.T, open func(t *testing.T) jobstore.Settings) {
+	t.Run("of two writes with versions the greater one stands", func(t *testing.T) {
+		s := open(t)
+		list, now := "list/"+newJobID(), time.Now().Add(-time.Minute).UnixMicro()
+		holds := func(want ...jobstore.Item) {
+			t.Helper()
+			page, err := s.Items(t.Context(), list, "", 10)
+			must(t, err)
+			same(t, "the list", page, want)
+		}
+		put := func(value string, version int64) {
+			must(t, s.PutItem(t.Context(), list, jobstore.Item{Name: "a", Value: []byte(value), Version: version}))
+		}
+		put("first", now+1)
+		put("third", now+3)
+		put("second", now+2)
+		holds(jobstore.Item{Name: "a", Value: []byte("third")})
+		put("fourth", now+4)
+		holds(jobstore.Item{Name: "a", Value: []byte("fourth")})
+		must(t, s.RemoveItem(t.Context(), list, "a"))
+		holds()
+		put("fifth", time.Now().UnixMicro()+1)
+		holds(jobstore.Item{Name: "a", Value: []byte("fifth")})
+		must(t, s.RemoveList(t.Context(), list))
+		holds()
 	})
 }

@@ -220,6 +220,7 @@ Heartbeat = TypedDict(
     {
         "fencing_token": "str",
         "progress": "NotRequired[Any]",
+        "sequence": "NotRequired[int]",
     },
 )
 

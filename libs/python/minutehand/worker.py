@@ -92,6 +92,7 @@ class Task:
         self._stopped: Stopped | None = None
         self._next_beat = time.monotonic() + self._timeout / BEATS_IN_TIMEOUT
         self._beating = threading.Lock()
+        self._told = 0
         # The server tells that the task has taken too long, if it is asked then.
         self._ends = time.monotonic() + (instant(raw["ends_at"]) - time.time()) + 1.0
 
@@ -118,11 +119,16 @@ class Task:
     def _beat(self, progress: Any = None, patient: bool = False) -> None:
         """Sends a heartbeat; a patient one until it is answered."""
         with self._beating:
+            body: dict[str, Any] = {}
+            if progress is not None:
+                # A try that comes late, after a later checkpoint, must not take its place.
+                self._told += 1
+                body = {"progress": progress, "sequence": self._told}
             while True:
                 began = time.monotonic()
                 wait = min(self._timeout / BEATS_IN_TIMEOUT, max(self._until - began, 0.1))
                 try:
-                    answer = self._worker.tell(self, "heartbeat", {} if progress is None else {"progress": progress}, timeout=wait)
+                    answer = self._worker.tell(self, "heartbeat", body, timeout=wait)
                     break
                 except (Problem, Unreachable) as e:
                     over = time.monotonic() >= self._until

@@ -27,6 +27,7 @@ const (
 type fenced struct {
 	FencingToken string          `json:"fencing_token"`
 	Progress     json.RawMessage `json:"progress,omitzero"`
+	Sequence     int             `json:"sequence,omitzero"`
 	Result       json.RawMessage `json:"result,omitzero"`
 	Error        string          `json:"error,omitzero"`
 	Retryable    *bool           `json:"retryable,omitzero"`
@@ -127,6 +128,7 @@ type beats struct {
 
 	mu    sync.Mutex // one at a time
 	until time.Time  // by when the task is lost, unless it is heard
+	told  int        // counts the checkpoints: a try that comes late, after a later one, must not take its place
 }
 
 func newBeats(w *Worker, t *Task, stop context.CancelCauseFunc) *beats {
@@ -162,6 +164,9 @@ func (b *beats) run(ctx context.Context) {
 func (b *beats) beat(ctx context.Context, progress json.RawMessage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if progress != nil {
+		b.told++
+	}
 	for {
 		began := time.Now()
 		reason, err := b.try(ctx, progress)
@@ -190,8 +195,12 @@ func (b *beats) try(ctx context.Context, progress json.RawMessage) (reason, err 
 		Cancelled bool   `json:"cancelled"`
 		Reason    string `json:"reason"`
 	}
+	told := fenced{FencingToken: b.task.FencingToken, Progress: progress}
+	if progress != nil {
+		told.Sequence = b.told
+	}
 	err = b.worker.client.Do(ctx, http.MethodPost, b.worker.path("/tasks/"+b.task.ID+"/heartbeat"),
-		fenced{FencingToken: b.task.FencingToken, Progress: progress}, &a)
+		told, &a)
 	switch {
 	case err != nil:
 		return nil, err

@@ -54,7 +54,7 @@ func (m *Memory) SwapSetting(_ context.Context, name string, old, value []byte) 
 	return nil
 }
 
-// PutItem implements jobstore.Lists.
+// PutItem implements jobstore.Lists. Nobody writes items with versions into it.
 func (m *Memory) PutItem(_ context.Context, list string, i jobstore.Item) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,6 +17,8 @@ import (
 	"github.com/minutehand/minutehand/libs/hotbucket/hotbuckettest"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/jobstore/jobstoretest"
+	"github.com/minutehand/minutehand/libs/pools"
+	"github.com/minutehand/minutehand/libs/pools/poolstest"
 	"github.com/minutehand/minutehand/loadtest/sim/servers"
 )
 
@@ -52,6 +54,9 @@ func TestConformance(t *testing.T) {
 	t.Run("records", func(t *testing.T) {
 		attemptstest.Run(t, func(*testing.T) attempts.Records { return servers.NewHot(name(), partitions, 0, 0).Client("") })
 		attemptstest.RunBound(t, bound, func(*testing.T) attempts.Records { return servers.NewHot(name(), 1, 0, bound).Client("") })
+	})
+	t.Run("pools", func(t *testing.T) {
+		poolstest.Run(t, func(*testing.T) pools.Queue { return servers.NewHot(name(), partitions, 0, 0).Client("").Pools() })
 	})
 	t.Run("log", func(t *testing.T) {
 		dispatchtest.Run(t, func(*testing.T) dispatch.Log { return servers.NewLog(name()) })

@@ -13,6 +13,7 @@ import (
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/pools"
 )
 
 // Hot is the hot tier, with a server for each partition.
@@ -23,6 +24,7 @@ type Hot struct {
 
 	mu    sync.Mutex
 	hints []*hotbucket.Hints
+	bells []*pools.Bell
 }
 
 // Broken says what the simulation breaks on purpose.
@@ -139,16 +141,17 @@ func (h *Hot) partitionOf(executionID string) int {
 func (h *Hot) Client(name string) *HotClient {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := &HotClient{tier: h, name: name, hints: hotbucket.NewHints()}
-	h.hints = append(h.hints, c.hints)
+	c := &HotClient{tier: h, name: name, hints: hotbucket.NewHints(), bell: pools.NewBell()}
+	h.hints, h.bells = append(h.hints, c.hints), append(h.bells, c.bell)
 	return c
 }
 
-// HotClient implements hotbucket.Buckets and attempts.Records.
+// HotClient implements hotbucket.Buckets and attempts.Records; see also [HotClient.Pools].
 type HotClient struct {
 	tier  *Hot
 	name  string
 	hints *hotbucket.Hints
+	bell  *pools.Bell
 }
 
 func (c *HotClient) at(partition int) *server { return c.tier.parts[partition].of(c.name) }

@@ -10,8 +10,8 @@ import (
 
 // item is an item of a list, nil for one that was removed, and the number of the write that stands.
 type item struct {
-	value []byte
-	began int64
+	value          []byte
+	began, version int64
 }
 
 // BeginWrite returns the number of a write that begins now.
@@ -19,25 +19,30 @@ func (c *Cold) BeginWrite() int64 { return c.writes.Add(1) }
 
 // PutItem implements jobstore.Lists.
 func (c *Cold) PutItem(_ context.Context, list string, i jobstore.Item) error {
-	c.WriteItem(list, i.Name, append([]byte{}, i.Value...), c.BeginWrite())
+	c.WriteItem(list, jobstore.Item{Name: i.Name, Value: append([]byte{}, i.Value...), Version: i.Version}, c.BeginWrite())
 	return nil
 }
 
 // RemoveItem implements jobstore.Lists.
 func (c *Cold) RemoveItem(_ context.Context, list, name string) error {
-	c.WriteItem(list, name, nil, c.BeginWrite())
+	c.WriteItem(list, jobstore.Item{Name: name}, c.BeginWrite())
 	return nil
 }
 
-// WriteItem is PutItem, or with nil RemoveItem, for a write that has begun.
-func (c *Cold) WriteItem(list, name string, value []byte, began int64) {
+// WriteItem is PutItem, or without a value RemoveItem, for a write that has begun.
+func (c *Cold) WriteItem(list string, i jobstore.Item, began int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lists[list] == nil {
 		c.lists[list] = map[string]item{}
 	}
-	if began >= c.lists[list][name].began {
-		c.lists[list][name] = item{value, began}
+	stands := c.lists[list][i.Name]
+	later := began >= stands.began
+	if i.Version != 0 && stands.version != 0 {
+		later = i.Version >= stands.version
+	}
+	if later {
+		c.lists[list][i.Name] = item{i.Value, max(began, stands.began), i.Version}
 	}
 }
 

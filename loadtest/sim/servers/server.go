@@ -12,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/pools"
 )
 
 // server holds one partition's part of the hot tier: its hot bucket, and the leases, outcomes and stop records of its jobs.
@@ -46,6 +47,7 @@ type hotState struct {
 	stopped   []string // oldest first
 	keptSince time.Time
 	started   int64 // the last checks that were accepted
+	pools     map[pools.Pool]*queue
 }
 
 type dueEntry struct {
@@ -58,13 +60,16 @@ type dueEntry struct {
 func newHotState() hotState {
 	return hotState{
 		due: map[job.Locator]dueEntry{}, epochs: map[coord.Role]int64{},
-		claims: map[string]job.Decision{}, records: map[attempts.Key]attempts.Record{}, stops: map[string]job.State{},
+		claims: map[string]job.Decision{}, records: map[attempts.Key]attempts.Record{}, stops: map[string]job.State{}, pools: map[pools.Pool]*queue{},
 	}
 }
 
 func (s hotState) clone() hotState {
 	s.due, s.epochs, s.claims = maps.Clone(s.due), maps.Clone(s.epochs), maps.Clone(s.claims)
-	s.records, s.stops = maps.Clone(s.records), maps.Clone(s.stops)
+	s.records, s.stops, s.pools = maps.Clone(s.records), maps.Clone(s.stops), maps.Clone(s.pools)
+	for p, q := range s.pools {
+		s.pools[p] = q.clone()
+	}
 	s.ended, s.endedAt, s.stopped = slices.Clone(s.ended), slices.Clone(s.endedAt), slices.Clone(s.stopped)
 	return s
 }

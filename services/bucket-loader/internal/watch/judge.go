@@ -115,7 +115,7 @@ func (w *Watchdog) next(l *look, s *segment, d incidents.Deadline) (p place, ok 
 func (w *Watchdog) nextOf(l *look, d incidents.Deadline) (next place, ok bool) {
 	for _, s := range l.segments {
 		p, found := w.next(l, s, d)
-		if !found || l.job.Status == job.StatusPaused && p.at.After(l.job.PausedAt) {
+		if !found || leftToResume(l.job, &p) {
 			continue
 		}
 		if !ok || p.deadline.Before(next.deadline) {

@@ -736,6 +736,76 @@ func TestAPausedJobHasNoDeadlinesUntilItIsResumed(t *testing.T) {
 	})
 }
 
+// A process looks at an occurrence by a row from before a pause, and finds nothing on record of it. When it looks again, the job is paused, and the
+// resume is on its way that was made before the occurrence was due.
+func TestAnOccurrenceAfterAPauseIsLeftToTheResume(t *testing.T) {
+	const before, after = -4 * time.Second, 18 * time.Second
+	for name, c := range map[string]struct {
+		made  time.Duration // when the resume was, before or after the instant; 0 if the job is cancelled in the pause
+		begun time.Duration
+		told  bool
+	}{
+		"called late":    {before, 19 * time.Second, true},
+		"called in time": {before, time.Second, false},
+		"never called":   {before, 0, true},
+		"called late, and was due when that was made":   {after, 19 * time.Second, false},
+		"never called, and was due when that was made":  {after, 0, false},
+		"never called, and the job was cancelled in it": {0, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				j := f.create()
+				f.until(nth(j, 1).Add(-5 * time.Second))
+				paused := job.Instant(time.Now())
+				f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, 1)}))
+				f.hands.away = true
+				f.until(nth(j, 1).Add(9500 * time.Millisecond))
+				for d, l := range f.jobs[j.ID].lines {
+					if len(l.Aside) != 1 {
+						t.Fatalf("%v are to be looked at again, %s", l.Aside, d)
+					}
+				}
+				f.hands.away = false
+				j.Status, j.PausedAt = job.StatusPaused, paused
+				j.Version++
+				f.must(f.Jobs.Replace(t.Context(), *j))
+				f.until(nth(j, 1).Add(20 * time.Second))
+				if list := f.all(); len(list) != 0 {
+					t.Fatalf("told in the pause: %+v", list)
+				}
+				if c.begun > 0 {
+					f.record(j, 1, 1, outcome(j, 1, job.OutcomeSucceeded, c.begun))
+				}
+				for n := 2; n <= 8; n++ {
+					f.succeed(j, n)
+				}
+				if c.made == 0 {
+					j.Status, j.EndsAt = job.StatusCancelled, paused.Add(time.Millisecond)
+					j.Version++
+					f.must(f.Jobs.Replace(t.Context(), *j))
+				} else {
+					f.redefine(j, func() {
+						made := nth(j, 1).Add(c.made)
+						j.Definition.ID = job.DefinitionPrefix + ulid.MustNew(ulid.Timestamp(made), ulid.DefaultEntropy()).String()
+						j.Definition.EffectiveAt, j.Status = paused.Add(time.Millisecond), job.StatusActive
+					})
+				}
+				f.until(nth(j, 8))
+				list := f.all()
+				if told := len(list) == len(incidents.Deadlines()); told != c.told || !told && len(list) > 0 {
+					t.Fatalf("%+v", list)
+				}
+				for _, i := range list {
+					if !i.First.Equal(nth(j, 1)) || i.Missed != 1 || i.ClosedAt.IsZero() {
+						t.Errorf("%+v", i)
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestAsManyJobsAreWatchedAsThereMayBe(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)

@@ -115,7 +115,12 @@ func (w *Watchdog) notCalled(ctx context.Context, j *job.Job, p *place, e *evide
 		return miss(incidents.CauseMissed, "It was found so late that the missed_run_policy let it go."), nil
 	case pausedLater(j, p, e):
 		return miss(incidents.CauseMissed, "It was not called in time, and then the job was paused."), nil
-	case e.refused != "" || w.refuses(j, p, l):
+	case e.refused != "":
+		return verdict{kind: excused}, nil
+	case leftToResume(j, p):
+		// It was looked at by a row from before the pause. A resume that was made before it was due may let it be called.
+		return verdict{kind: undecided}, nil
+	case w.refuses(j, p, l):
 		return verdict{kind: excused}, nil
 	case w.mayKnowMore(p, e):
 		return verdict{undecided, incidents.CauseHotTierAway, noRedis}, nil
@@ -201,7 +206,15 @@ func (w *Watchdog) refuses(j *job.Job, p *place, l job.Locator) bool {
 	if v == job.VerdictPaused {
 		return !p.deadline.Before(j.PausedAt) // otherwise it was paused too late for that
 	}
-	return v == job.VerdictCancelled && w.stopped(j, p) || v == job.VerdictOutdated || v == job.VerdictAfterPause
+	if v == job.VerdictCancelled {
+		return w.stopped(j, p) || !p.deadline.Before(j.EndsAt) // otherwise it was cancelled too late for that
+	}
+	return v == job.VerdictOutdated
+}
+
+// leftToResume reports whether what becomes of an occurrence is for the resume of its job to say.
+func leftToResume(j *job.Job, p *place) bool {
+	return j.Status == job.StatusPaused && p.at.After(j.PausedAt)
 }
 
 // stopped reports whether an occurrence was cancelled by itself, or another took its place.

@@ -37,6 +37,7 @@ const (
 type beat struct {
 	FencingToken string          `json:"fencing_token"`
 	Progress     json.RawMessage `json:"progress"`
+	Sequence     *form.Whole     `json:"sequence"`
 }
 
 type beatAnswer struct {
@@ -63,7 +64,7 @@ func (ts *Tasks) heartbeat(ctx context.Context, r *edge.Request) (edge.Response,
 		if err != nil {
 			return edge.Response{}, err
 		}
-		kept, err := ts.beat(ctx, r, l, body.Progress)
+		kept, err := ts.beat(ctx, r, l, &body)
 		if err != nil {
 			return edge.Response{}, err
 		}
@@ -79,13 +80,17 @@ const maxBeats = 5
 
 // beat renews a lease, and reports whether it did. The progress is stored first, so that a worker that was answered finds it after a crash; then
 // the attempt's lease is renewed, and the task's.
-func (ts *Tasks) beat(ctx context.Context, r *edge.Request, l *pools.Lease, progress json.RawMessage) (kept bool, err error) {
+func (ts *Tasks) beat(ctx context.Context, r *edge.Request, l *pools.Lease, body *beat) (kept bool, err error) {
 	stops, err := ts.deps.Records.StopsOf(ctx, []string{l.Fire.JobID})
 	if err != nil {
 		return false, fmt.Errorf("read a stop record: %w", err)
 	}
-	if len(progress) > 0 {
-		if err := ts.putProgress(ctx, l, progress, ts.deps.Clock.Now()); err != nil {
+	if len(body.Progress) > 0 {
+		sequence := int64(0)
+		if body.Sequence != nil {
+			sequence = int64(*body.Sequence)
+		}
+		if err := ts.putProgress(ctx, l, body.Progress, sequence, ts.deps.Clock.Now()); err != nil {
 			return false, err
 		}
 		l.Progress = true

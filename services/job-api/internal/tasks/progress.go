@@ -26,15 +26,22 @@ func progressList(executionID string) string { return "progress/" + executionID 
 // hourList names the list of the executions of which progress was first told in an hour.
 func hourList(at time.Time) string { return "progress-of/" + at.UTC().Format("2006-01-02T15") }
 
-// putProgress stores what a worker tells.
-func (ts *Tasks) putProgress(ctx context.Context, l *pools.Lease, progress json.RawMessage, now time.Time) error {
+// putProgress stores what a worker tells. A sequence of 0 means that the worker does not count: then what is stored under the lease's next number stands.
+//
+// A request may come late: the worker has given it up, and has told more through another job-api since. So writes are ordered by the worker's own count,
+// from when the task began, and not by when they are made.
+func (ts *Tasks) putProgress(ctx context.Context, l *pools.Lease, progress json.RawMessage, sequence int64, now time.Time) error {
 	id := l.Fire.ExecutionID
 	if !l.Progress {
 		if err := ts.deps.Lists.PutItem(ctx, hourList(now), jobstore.Item{Name: id, Value: []byte{1}}); err != nil {
 			return fmt.Errorf("note that there is progress: %w", err)
 		}
 	}
-	if err := ts.deps.Lists.PutItem(ctx, progressList(id), jobstore.Item{Name: l.Fence.String(), Value: progress}); err != nil {
+	if sequence == 0 {
+		sequence = l.Number + 1
+	}
+	item := jobstore.Item{Name: l.Fence.String(), Value: progress, Version: min(l.Begun.UnixMicro()+sequence, now.UnixMicro())}
+	if err := ts.deps.Lists.PutItem(ctx, progressList(id), item); err != nil {
 		return fmt.Errorf("store progress: %w", err)
 	}
 	if l.Progress || !l.Again {
