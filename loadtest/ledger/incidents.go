@@ -36,6 +36,7 @@ type course struct {
 	entry     *job.Entry
 	def       *job.Definition
 	called    time.Time // first, as its target saw it
+	answered  time.Time // with success, first, as its target saw it
 	succeeded time.Time // first, as the record says
 	dead      bool
 	lost      bool // an executor was, in an attempt
@@ -101,6 +102,9 @@ func courses(a *Account, i *index, j *JobAccount) map[string]*course {
 			for attempt := 1; attempt <= max(a.MaxAttempts[j.Job.ID], 1); attempt++ {
 				for _, call := range i.calls[attemptKey{e.Entry.ExecutionID, attempt}] {
 					c.called = first(c.called, call.At)
+					if !call.Failed && !call.Gone {
+						c.answered = first(c.answered, call.EndedAt)
+					}
 				}
 			}
 		}
@@ -173,7 +177,9 @@ func checkCourse(r *report, a *Account, c *course, pauses []time.Time, shown []*
 			missed = !c.lost && !c.called.IsZero() && c.called.After(deadline.Add(apart)) && c.began.After(deadline.Add(apart))
 			met = !c.called.IsZero() && c.called.Before(deadline.Add(-apart)) && !c.began.IsZero() && c.began.Before(deadline.Add(-apart))
 		} else {
-			missed = c.succeeded.After(deadline.Add(apart)) || c.succeeded.IsZero() && c.dead
+			// The hot tier may have known of a success in time, and have lost that before anything else had it.
+			forgotten := a.HotLost && !c.answered.IsZero() && !c.answered.After(deadline.Add(apart))
+			missed = c.succeeded.After(deadline.Add(apart)) && !forgotten || c.succeeded.IsZero() && c.dead
 			met = !c.succeeded.IsZero() && c.succeeded.Before(deadline.Add(-apart))
 		}
 		// A pause that nobody was told of yet need not keep an executor from it. It had no deadline after that.

@@ -55,6 +55,12 @@ func TestIncidentsAreHeldAgainstWhatTargetsReceived(t *testing.T) {
 			lost.ID, lost.Outcome = "lost", job.Outcome{Kind: job.OutcomeWorkerLost, Disposition: job.DispositionFired}
 			a.Events = append(a.Events, lost)
 		}, false},
+		"it had succeeded in time, and the hot tier forgot that": {func(a *ledger.Account) {
+			a.Incidents, a.HotLost, a.Calls[1].EndedAt = a.Incidents[:1], true, begin.Add(time.Minute+5*time.Second)
+		}, false},
+		"it had failed in time, and the hot tier forgot that": {func(a *ledger.Account) {
+			a.Incidents, a.HotLost, a.Calls[1].EndedAt, a.Calls[1].Failed = a.Incidents[:1], true, begin.Add(time.Minute+5*time.Second), true
+		}, true},
 		"the job was cancelled": {func(a *ledger.Account) {
 			a.Jobs[0].Job.Status, a.Incidents = job.StatusCancelled, []ledger.Incident{}
 		}, false},

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 )
@@ -24,6 +23,7 @@ const (
 type Word struct {
 	Kind                      WordKind
 	JobID, ExecutionID, Token string
+	Attempt                   int
 	// FirstAt is when it was sent first, SentAt when that was which was answered.
 	FirstAt, SentAt, AckedAt time.Time
 	// Progress is what a heartbeat tells, counted over all attempts of the execution; 0 for nothing.
@@ -69,7 +69,8 @@ func checkEnds(r *report, a *Account, i *index, id string, words []Word, handed 
 			r.add("I17", w.JobID, "a worker was answered that %s has %s under token %s, and no event tells of it", id, w.Kind, w.Token)
 		}
 		for _, c := range handed {
-			if c.Token > w.Token && c.CheckedAt.Before(w.FirstAt) && !c.Replaced {
+			// Two attempts at once there may be where the hot tier forgot the end of one.
+			if c.Token > w.Token && c.CheckedAt.Before(w.FirstAt) && !c.Replaced && (c.Attempt == w.Attempt || !a.HotLost) {
 				r.add("I17", w.JobID, "a worker was answered that %s has %s under token %s, %s after another had it under %s", id, w.Kind, w.Token, w.FirstAt.Sub(c.CheckedAt), c.Token)
 			}
 		}
@@ -104,7 +105,7 @@ func checkProgress(r *report, id string, words []Word, handed []Call) {
 const obeysFor = 10*time.Second + clock.MaxDifference
 
 // checkTold checks that a worker is told to stop what was cancelled, and is then not believed for long. A hot tier that was lost does not know what was
-// cancelled; a server of it that was replaced may not know it for a while.
+// cancelled.
 func checkTold(r *report, a *Account, words []Word) {
 	told := map[string]time.Time{} // by token
 	for _, w := range words {
@@ -118,7 +119,7 @@ func checkTold(r *report, a *Account, words []Word) {
 		}
 		for _, s := range a.Stops {
 			stops := s.Kind == StopExecution && s.ExecutionID == w.ExecutionID // a cancelled job lets what runs go on
-			if stops && w.SentAt.After(s.AckedAt.Add(attempts.ReplacedFor)) {
+			if stops && w.SentAt.After(s.AckedAt) {
 				r.add("I17", w.JobID, "a worker was not told that %s was stopped %s before", w.ExecutionID, w.SentAt.Sub(s.AckedAt))
 			}
 		}

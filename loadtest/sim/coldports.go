@@ -191,6 +191,7 @@ func (c pending) Put(ctx context.Context, entries []job.Entry) error {
 		for i := range entries {
 			c.p.w.did(c.p, writes, &entries[i], entries[i].NominalAt)
 		}
+		c.p.w.puts(c.p, entries)
 		return c.p.w.cold.PutAt(sent, entries)
 	})
 }
@@ -227,6 +228,9 @@ func (c pending) Scan(
 	ctx context.Context, partition int, minute int64, after *job.Locator, limit int,
 ) ([]job.PendingRow, error) {
 	return through(ctx, c.p, opScan, fmt.Sprintf("p%d/%d", partition, minute), func(ctx context.Context) ([]job.PendingRow, error) {
+		if after == nil {
+			c.p.saw(partition, minute, minute+1)
+		}
 		return c.p.w.cold.Scan(ctx, partition, minute, after, limit)
 	})
 }
@@ -234,6 +238,11 @@ func (c pending) Scan(
 func (c pending) FirstOpen(ctx context.Context, partition int, from, to int64) (int64, bool, error) {
 	v, err := through(ctx, c.p, opFirstOpen, fmt.Sprintf("p%d", partition), func(ctx context.Context) (pair[int64, bool], error) {
 		minute, ok, err := c.p.w.cold.FirstOpen(ctx, partition, from, to)
+		if !ok {
+			c.p.saw(partition, from, to)
+		} else {
+			c.p.saw(partition, from, minute)
+		}
 		return pair[int64, bool]{minute, ok}, err
 	})
 	return v.a, v.b, err
@@ -246,8 +255,9 @@ func (c pending) LowWater(ctx context.Context, partition int) (int64, error) {
 }
 
 func (c pending) Close(ctx context.Context, partition int, minute int64) error {
-	return do(ctx, c.p, opClose, fmt.Sprintf("p%d/%d", partition, minute), func(ctx context.Context) error {
-		return c.p.w.cold.Close(ctx, partition, minute)
+	closing := c.p.closes()
+	return do(ctx, c.p, opClose, fmt.Sprintf("p%d/%d", partition, minute), func(context.Context) error {
+		return c.p.w.cold.CloseAnd(partition, minute, closing)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/wire"
 )
 
@@ -46,4 +47,10 @@ func decode(messages []dispatch.Message) (events []job.Event) {
 		}
 	}
 	return events
+}
+
+// poolLost reports whether the part of the hot tier that holds the pool was lost between two instants. The caller holds mu.
+func (w *world) poolLost(from, to time.Time) bool {
+	p := w.hot.PartitionOf(pools.Pool{Tenant: job.DefaultTenant, Name: poolName})
+	return slices.ContainsFunc(w.losses, func(l loss) bool { return l.at.After(from) && l.at.Before(to) && slices.Contains(l.partitions, p) })
 }

@@ -41,6 +41,7 @@ type process struct {
 	stalledUntil time.Time
 	members      []*servers.Member
 	consumers    []*servers.Consumer
+	seen         map[bucketOf]time.Time // when a loader last read what is in a bucket
 }
 
 // die ends the process: nothing that it still does has any effect, and nobody hears from it any more.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
@@ -25,8 +24,8 @@ const (
 	poolJobs, workerCount, workerTasks = 3, 3, 2
 	// pollWait is how long a poll waits; a worker waits answerWait longer for the answer, and for any other.
 	pollWait, answerWait = 8 * time.Second, 10 * time.Second
-	// steps is how much there is to do in a task that tells of its progress.
-	steps = 4
+	// steps is how much there is to do in a task that tells of its progress, longSteps in a long one.
+	steps, longSteps = 4, 12
 	// mostVersions bounds the definitions of a job, each of which has a handler of its own.
 	mostVersions = 20
 )
@@ -51,7 +50,7 @@ func (w *world) beginPools() {
 		}
 		s.body["target"] = map[string]any{
 			"kind": "pool", "pool": poolName, "handler": "v0", "timeout": "1m", "heartbeat_timeout": pick(d, []string{"5s", "8s", "20s"}, "heartbeat/%s", n),
-			"body": map[string]any{"does": pick(d, []string{"quick", "steps", "steps", "steps", "flaky", "bad", "back"}, "does/%s", n)},
+			"body": map[string]any{"does": pick(d, []string{"quick", "steps", "steps", "long", "flaky", "bad", "back"}, "does/%s", n)},
 		}
 		s.body["retry_policy"] = map[string]any{"base_delay": "4s", "max_attempts": s.attempts, "backoff": "fixed"}
 		s.body["priority"] = pick(d, []string{"high", "normal", "low"}, "priority/%s", n)
@@ -61,9 +60,9 @@ func (w *world) beginPools() {
 		case "one_shot":
 			s.body["type"], s.body["delay"] = "one_shot", fmt.Sprintf("%ds", int(1+d.roll("run/%s", n)*400))
 		case "interval":
-			s.body["type"], s.body["every"] = "interval", pick(d, []string{"10s", "25s", "60s"}, "every/%s", n)
+			s.body["type"], s.body["every"] = "interval", pick(d, []string{"20s", "40s", "60s"}, "every/%s", n)
 		case "cron":
-			s.body["type"], s.body["timezone"], s.body["cron_expr"] = "cron", "UTC", "*/20 * * * * *"
+			s.body["type"], s.body["timezone"], s.body["cron_expr"] = "cron", "UTC", "*/30 * * * * *"
 		}
 		s.changes = changes(d, &s)
 		w.background.Go(func() { w.play([]script{s}) })
@@ -247,8 +246,12 @@ func (h *handed) do() {
 		}
 	}
 	switch h.does {
-	case "steps":
-		for at := h.progress; at < steps; {
+	case "steps", "long":
+		all := steps
+		if h.does == "long" {
+			all = longSteps
+		}
+		for at := h.progress; at < all; {
 			stops := !h.rest(time.Duration(1_000+roll(fmt.Sprintf("step %d", at))*2_000)*time.Millisecond, !deaf)
 			at++
 			told, lost := h.beat(at)
@@ -332,7 +335,7 @@ func (h *handed) say(kind ledger.WordKind, progress int, body map[string]any, an
 		case verb.status:
 			beat, _ := answer.(*beatAnswer)
 			word := ledger.Word{
-				Kind: kind, JobID: h.job, ExecutionID: h.execution, Token: h.token, FirstAt: first, SentAt: sent, AckedAt: time.Now(), Progress: progress, Stops: beat != nil && beat.Cancelled,
+				Kind: kind, JobID: h.job, ExecutionID: h.execution, Attempt: h.attempt, Token: h.token, FirstAt: first, SentAt: sent, AckedAt: time.Now(), Progress: progress, Stops: beat != nil && beat.Cancelled,
 			}
 			w.mu.Lock()
 			w.words = append(w.words, word)
@@ -428,12 +431,6 @@ func (w *world) ask(who, path string, body, answer any, within time.Duration) (s
 		}
 	}
 	return rec.Code
-}
-
-// poolLost reports whether the part of the hot tier that holds the pool was lost between two instants. The caller holds mu.
-func (w *world) poolLost(from, to time.Time) bool {
-	p := w.hot.PartitionOf(pools.Pool{Tenant: job.DefaultTenant, Name: poolName})
-	return slices.ContainsFunc(w.losses, func(l loss) bool { return l.at.After(from) && l.at.Before(to) && slices.Contains(l.partitions, p) })
 }
 
 // isPooled reports whether the executions of a job are tasks.

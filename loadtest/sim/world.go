@@ -114,6 +114,8 @@ type world struct {
 	// lostEntries are the jobs whose schedules lost the entry from which they go on.
 	lostEntries map[string]bool
 	removed     map[string]bool // the executions of these entries
+	// late are the rows that clients' writers added when their buckets might be closed, and when.
+	late map[job.Locator]time.Time
 	// tenures hold when workers' reads were last accepted, epochs the greatest epoch of an accepted read, by partition.
 	tenures map[tenure]time.Time
 	epochs  map[int]int64
@@ -158,13 +160,6 @@ func newWorld(base context.Context, seed uint64, f *Faults, v *Variant) *world {
 		attempts: map[string]int{}, answeredAt: map[string]time.Time{}, followed: followed{idOf: map[string]string{}}, told: map[string]int{}, notifications: []ledger.Notification{}, lostEntries: map[string]bool{}, removed: map[string]bool{}, unanswered: map[string]bool{}, pauses: map[string]time.Duration{}, resumed: map[string]bool{},
 	}
 	w.pooled = w.withPools()
-	w.cold.Closing = func(rows []job.PendingRow) {
-		for _, r := range rows {
-			if !r.Done {
-				w.violate("I9", r.JobID, "a bucket was closed in which %s is not done", locatorKey(r.Locator))
-			}
-		}
-	}
 	if v != nil && v.Servers != nil {
 		v.Servers(w)
 	}

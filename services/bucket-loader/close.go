@@ -8,9 +8,9 @@ import (
 )
 
 // close closes, in order, the buckets in which everything is done and whose minute passed CloseAfter ago, and some seconds (calm). It
-// reads each once more right before: an entry written since the bucket was seen all done keeps it open. No entry can be written after
-// that read. An API write that took longer is repeated into its current minute, and a child lives in the bucket of its
-// parent or a later one, and the parent is not done while the child is written.
+// reads each once more right before: an entry written since the bucket was seen all done keeps it open. No entry that
+// counts can be written after that read. An API write that took longer is repeated into its current minute, and a child lives in the
+// bucket of its parent or a later one, and the parent is not done while the child is written.
 func (s *Service) close(ctx context.Context, p *partition, now time.Time) error {
 	end := job.Minute(now.Add(-s.cfg.CloseAfter - s.calm(p)))
 	if p.low >= end || p.closeTried >= end && now.Before(p.closeAgain) {

@@ -40,8 +40,6 @@ type Cold struct {
 	buckets []map[int64]*minute
 	closed  map[[2]int64]time.Time // by partition and minute: when it was deleted
 	buried  map[job.Locator]bool
-	// Closing is called before a bucket is deleted, with its rows.
-	Closing func(rows []job.PendingRow)
 
 	// updated is when a job's row got the definition, unless a resume made the definition.
 	updated  map[string]time.Time

@@ -177,13 +177,16 @@ func (c *Cold) LowWater(_ context.Context, partition int) (int64, error) {
 
 // Close implements jobstore.Pending.
 func (c *Cold) Close(_ context.Context, partition int, min int64) error {
+	return c.CloseAnd(partition, min, func([]job.PendingRow) {})
+}
+
+// CloseAnd is a Close that shows the rows of each bucket before it is deleted.
+func (c *Cold) CloseAnd(partition int, min int64, closing func(rows []job.PendingRow)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for m, b := range c.buckets[partition] {
 		if m >= c.low[partition] && m < min {
-			if c.Closing != nil {
-				c.Closing(b.rows)
-			}
+			closing(b.rows)
 			delete(c.buckets[partition], m)
 			c.closed[[2]int64{int64(partition), m}] = time.Now()
 		}
