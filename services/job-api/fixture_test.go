@@ -20,6 +20,7 @@ type server struct {
 	jobs    *embedded.JobStore
 	pending *embedded.Pending
 	stored  *embedded.Settings
+	service *jobapi.Service
 	handler http.Handler
 	deps    jobapi.Deps
 }
@@ -56,7 +57,7 @@ func newServer(t testing.TB, configure func(*jobapi.Config, *jobapi.Deps)) *serv
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &server{t: t, jobs: jobs, pending: pending, stored: stored, handler: s.Handler(), deps: deps}
+	return &server{t: t, jobs: jobs, pending: pending, stored: stored, service: s, handler: s.Handler(), deps: deps}
 }
 
 // do makes a request with a JSON body and pairs of headers.

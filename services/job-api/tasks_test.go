@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
+	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/pools"
@@ -106,6 +108,64 @@ func TestTaskThatIsJudgedAgainIsHeldByNobody(t *testing.T) {
 	if err != nil || found[0].Alive(time.Now()) {
 		t.Errorf("the attempt is held: %+v, %v", found, err)
 	}
+}
+
+// The owner of the partition removes the entry half a second after its instant: a worker may have given the task back by then.
+func TestTaskThatIsGivenBackAtOnceIsFiredAgainWhenItsEntryIsGone(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.service.Run(ctx) }()
+		defer func() {
+			stop()
+			must(t, <-ended)
+		}()
+		loader := coord.Owner{Role: coord.RoleLoader, Epoch: 1}
+		must(t, s.deps.Hot.SetEpoch(t.Context(), loader))
+		must(t, s.deps.Hot.SetHorizon(t.Context(), loader, time.Now().Add(time.Hour)))
+		hot := func(e *job.Entry) bool {
+			gone, err := s.deps.Hot.Absent(t.Context(), []*job.Entry{e})
+			must(t, err)
+			return len(gone) == 0
+		}
+		for name, c := range map[string]struct {
+			late, taken bool // whether the entry is removed after the task was given back, and somebody has the attempt then
+			want        bool
+		}{
+			"removed before": {want: true}, "removed after": {late: true, want: true}, "fired again by its owner": {late: true, taken: true},
+		} {
+			e := job.Entry{Locator: job.Locator{DueAt: job.Instant(time.Now())}}
+			key := s.waiting(func(of string) string { return of })
+			task := s.poll()[0]
+			e.ExecutionID, e.Attempt = key.ExecutionID, key.Attempt
+			must(t, s.deps.Hot.Add(t.Context(), []job.Entry{e}))
+			if !c.late {
+				must(t, s.deps.Hot.Remove(t.Context(), []*job.Entry{&e}))
+			}
+			if w := s.do(http.MethodPost, "/pools/work/tasks/"+task.ID+"/release", `{"fencing_token":"`+task.Token+`"}`); w.Code != http.StatusNoContent {
+				t.Fatalf("%s: answered %d: %s", name, w.Code, w.Body)
+			}
+			if c.late {
+				time.Sleep(1500 * time.Millisecond)
+				must(t, s.deps.Hot.Remove(t.Context(), []*job.Entry{&e}))
+			}
+			now := time.Now()
+			if c.taken {
+				_, held, err := s.deps.Records.Acquire(t.Context(), key, attempts.Holder{Name: "another"}, now, now.Add(time.Minute))
+				must(t, err)
+				if !held {
+					t.Fatalf("%s: the attempt is held although it was given back", name)
+				}
+			}
+			time.Sleep(1500 * time.Millisecond)
+			if hot(&e) != c.want {
+				t.Errorf("%s: in its hot bucket: %t, want %t", name, !c.want, c.want)
+			}
+			must(t, s.deps.Hot.Remove(t.Context(), []*job.Entry{&e}))
+			time.Sleep(2 * time.Minute)
+		}
+	})
 }
 
 // A worker that gives a heartbeat up sends the next one elsewhere. The first may still be under way.

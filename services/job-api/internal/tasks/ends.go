@@ -240,6 +240,6 @@ func (ts *Tasks) release(ctx context.Context, r *edge.Request) (edge.Response, e
 	if err := ts.deps.Queue.Remove(ctx, poolAt(r), pools.IDOf(key), l.Fence); err != nil {
 		return edge.Response{}, fmt.Errorf("remove a task: %w", err)
 	}
-	ts.deps.Again(ctx, l.Fire.Entry)
+	ts.fireAgain(ctx, l.Fire.Entry)
 	return edge.Response{Status: http.StatusNoContent}, nil
 }

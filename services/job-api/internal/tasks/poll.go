@@ -339,7 +339,7 @@ func (ts *Tasks) giveBack(ctx context.Context, t *pools.Task, rec *attempts.Reco
 	if err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), fence); err != nil {
 		return fmt.Errorf("remove a task: %w", err)
 	}
-	ts.deps.Again(ctx, t.Fire.Entry)
+	ts.fireAgain(ctx, t.Fire.Entry)
 	return nil
 }
 
@@ -357,7 +357,7 @@ func (ts *Tasks) again(ctx context.Context, t *pools.Task) error {
 	if err := ts.drop(ctx, t); err != nil {
 		return err
 	}
-	ts.deps.Again(ctx, t.Fire.Entry)
+	ts.fireAgain(ctx, t.Fire.Entry)
 	return nil
 }
 

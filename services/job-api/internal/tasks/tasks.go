@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ import (
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dispatch"
+	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/pools"
@@ -36,8 +38,9 @@ type Deps struct {
 	Log     dispatch.Log
 	// Lists keeps what workers tell of their progress.
 	Lists jobstore.Lists
-	// Again lets an entry be judged and fired again.
-	Again   func(ctx context.Context, e job.Entry)
+	Hot   hotbucket.Buckets
+	// Near adds entries to their hot buckets, now or soon.
+	Near    func(ctx context.Context, entries []job.Entry)
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
 	Clock   clock.Clock
@@ -54,6 +57,10 @@ type Tasks struct {
 	waiting chan struct{}
 	handed  prometheus.Counter
 	ended   *prometheus.CounterVec
+
+	mu sync.Mutex
+	// stillHot are the entries that are to be fired again once they are gone from their hot buckets.
+	stillHot []stillHot
 }
 
 // New returns what hands tasks out.
@@ -80,13 +87,13 @@ func (ts *Tasks) Operations() map[string]edge.Operation {
 }
 
 const (
-	// lapsedEvery is the pause between two looks for tasks whose workers are silent.
+	// lapsedEvery is the pause between two looks for tasks whose workers are silent, and for entries that are to be fired again.
 	lapsedEvery = time.Second
 	// tidyEvery is the pause between two looks for progress that is too old.
 	tidyEvery = time.Hour
 )
 
-// Run ends the attempts of workers that are silent, until ctx ends.
+// Run ends the attempts of workers that are silent, and fires again what was given back, until ctx ends.
 func (ts *Tasks) Run(ctx context.Context) {
 	if ts.deps.Queue == nil {
 		return
@@ -96,6 +103,9 @@ func (ts *Tasks) Run(ctx context.Context) {
 	for run.Sleep(ctx, lapsedEvery) == nil {
 		if err := ts.endLapsed(ctx); err != nil && ctx.Err() == nil {
 			ts.deps.Logger.Warn("cannot look for tasks whose workers are silent", "error", err)
+		}
+		if err := ts.fireGone(ctx); err != nil && ctx.Err() == nil {
+			ts.deps.Logger.Warn("cannot fire again what was given back", "error", err)
 		}
 		if now := ts.deps.Clock.Now(); now.Sub(tidied) >= tidyEvery {
 			tidied = now
