@@ -304,7 +304,7 @@ var mutants = []mutant{
 	{
 		name: "who has lost a task is believed", file: "services/job-api/internal/tasks/tasks.go",
 		from: "l != nil && l.Fence.String() == fence",
-		to:   "l != nil", first: 150,
+		to:   "l != nil", first: 240,
 	},
 	{
 		name: "a stop while a task waits is not seen", file: "services/job-api/internal/tasks/poll.go",
@@ -314,12 +314,12 @@ var mutants = []mutant{
 	{
 		name: "a worker is not told to stop", file: "services/job-api/internal/tasks/ends.go",
 		from: "renew(l, stopped(stops, l), now)",
-		to:   "renew(l, stops == nil, now)",
+		to:   "renew(l, stops == nil, now)", first: 30,
 	},
 	{
 		name: "who was told to stop keeps its task", file: "services/job-api/internal/tasks/ends.go",
 		from: "until = l.StoppedAt.Add(grace)",
-		to:   "_ = grace",
+		to:   "_ = grace", first: 140,
 	},
 	{
 		name: "an end is answered that is not on the log", file: "services/job-api/internal/tasks/tasks.go",
@@ -329,6 +329,6 @@ var mutants = []mutant{
 	{
 		name: "a silent worker keeps its task", file: "services/job-api/internal/tasks/tasks.go",
 		from: "ts.deps.Queue.Lapsed(ctx, p, now.Add(-clock.MaxDifference))",
-		to:   "ts.deps.Queue.Lapsed(ctx, p, now.Add(-time.Hour-clock.MaxDifference))",
+		to:   "ts.deps.Queue.Lapsed(ctx, p, now.Add(-time.Hour-clock.MaxDifference))", first: 85,
 	},
 }
