@@ -261,7 +261,12 @@ func (w *world) trigger(s script, id string, n int) {
 		w.mu.Lock()
 		w.triggers = append(w.triggers, ledger.Trigger{JobID: id, ExecutionID: execution, AckedAt: time.Now()})
 		w.mu.Unlock()
-		w.cancelExecution(s.name, n, id, execution)
+		likely := 0.4
+		if s.ofPool() { // some of them while a worker has the task
+			likely = 0.7
+			w.after(time.Duration(w.faults.dice.roll("cancelled after/%s/%d", s.name, n)*8_000)*time.Millisecond, func() {})
+		}
+		w.cancelExecution(s.name, n, id, execution, likely)
 	}
 }
 
@@ -297,8 +302,8 @@ func (w *world) replaceBefore(id string, n int) {
 }
 
 // cancelExecution cancels some of the triggered executions.
-func (w *world) cancelExecution(name string, n int, id, execution string) {
-	if w.faults.dice.roll("cancelled/%s/%d", name, n) < 0.6 {
+func (w *world) cancelExecution(name string, n int, id, execution string, likely float64) {
+	if w.faults.dice.roll("cancelled/%s/%d", name, n) < 1-likely {
 		return
 	}
 	if _, ok := w.request(name, http.StatusAccepted, http.MethodPost, "/executions/"+execution+"/cancel", nil); ok {
