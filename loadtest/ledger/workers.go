@@ -32,8 +32,8 @@ type Word struct {
 	Stops bool
 }
 
-// checkWorkers checks I17: what a worker was answered stands. Its end is on record, and the last one of its execution; its progress is given to whoever
-// has the task after it; and who has lost a task, or was told to stop it, is not believed for long.
+// checkWorkers checks I17: what a worker was answered stands. Its end is on record, and the last one of its execution. Its progress is given to the next
+// worker that has the task. And who has lost a task, or was told to stop it, is not believed for long.
 func checkWorkers(r *report, a *Account, i *index) {
 	if a.Words == nil {
 		return

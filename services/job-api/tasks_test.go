@@ -194,6 +194,34 @@ func TestHeartbeatThatComesLateTakesNoProgressBack(t *testing.T) {
 	}
 }
 
+// A pool may lie on another server than the attempts of a job. What it loses, these know.
+func TestTaskThatItsPoolForgotComesWithTheProgressOfItsWorker(t *testing.T) {
+	s := newServer(t, nil)
+	key := s.waiting(func(of string) string { return of })
+	task := s.poll()[0]
+	path := "/pools/work/tasks/" + task.ID + "/heartbeat"
+	if w := s.do(http.MethodPost, path, `{"fencing_token":"`+task.Token+`","progress":"half"}`); w.Code != http.StatusOK {
+		t.Fatalf("answered %d: %s", w.Code, w.Body)
+	}
+	pool := pools.Pool{Tenant: job.DefaultTenant, Name: "work"}
+	leases, err := s.deps.Pools.Leases(t.Context(), pool, []string{task.ID})
+	if err != nil || leases[0] == nil {
+		t.Fatalf("%v, %v", leases, err)
+	}
+	memory, err := s.deps.Records.Memory(t.Context(), leases[0].Fire.JobID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := &pools.Task{Fire: leases[0].Fire, Holder: attempts.Holder{Name: "task"}, Incarnation: memory.Incarnation, KnownSince: job.Instant(time.Now())}
+	if err := errors.Join(s.deps.Pools.Remove(t.Context(), pool, task.ID, leases[0].Fence), s.deps.Pools.Add(t.Context(), again, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	w := s.do(http.MethodPost, "/pools/work/poll", `{"poll_id":"poll-0002","worker":"another","handlers":["do"]}`)
+	if !strings.Contains(w.Body.String(), `"progress":"half"`) || !strings.Contains(w.Body.String(), key.ExecutionID) {
+		t.Errorf("the poll was answered %d: %s", w.Code, w.Body)
+	}
+}
+
 // What a worker has to say of a failure is kept as of a success, and the error says in short what happened.
 func TestResultOfAFailureIsKeptBesideItsError(t *testing.T) {
 	long := strings.Repeat("x", 20_000)

@@ -255,10 +255,6 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*task
 	if t.Lease != nil {
 		return ts.shownAgain(ctx, t, t.Lease, worker)
 	}
-	progress, err := ts.progressOf(ctx, t)
-	if err != nil {
-		return nil, err
-	}
 	key := attempts.KeyOf(&t.Fire.Entry)
 	memory, err := ts.deps.Records.Memory(ctx, t.Fire.JobID)
 	if err != nil {
@@ -274,6 +270,11 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*task
 	}
 	if !ok { // it ended, or another task of the same attempt runs
 		return nil, ts.drop(ctx, t)
+	}
+	t.Again = t.Again || rec.Running // the pool has forgotten that a worker had it
+	progress, err := ts.progressOf(ctx, t)
+	if err != nil {
+		return nil, err
 	}
 	checked := ts.deps.Clock.Now()
 	check := attempts.Check{Entry: &t.Fire.Entry, StopVersion: t.StopVersion, Incarnation: t.Incarnation}
