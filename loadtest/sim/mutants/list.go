@@ -51,7 +51,7 @@ var mutants = []mutant{
 	{
 		name: "a replay that went elsewhere is a dead letter", file: "services/retry-manager/settle.go",
 		from: "if e.Entry.Elsewhere() == nil {",
-		to:   "if e != nil {",
+		to:   "if e != nil {", first: 60,
 	},
 	{
 		name: "a replay that is to go elsewhere calls the job's target", file: "libs/job/entry.go",
@@ -122,7 +122,7 @@ var mutants = []mutant{
 		name: "what was counted under one row is counted under the next", file: "services/bucket-loader/internal/forecast/met.go",
 		from:  "return latest || earlier",
 		to:    "return false && (latest || earlier)",
-		first: 1516511956,
+		first: 1516512120,
 	},
 	{
 		name: "of a schedule that is behind nothing is planned", file: "services/bucket-loader/internal/forecast/forecast.go",
