@@ -11,6 +11,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bubble"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
@@ -191,6 +192,23 @@ func TestHeartbeatThatComesLateTakesNoProgressBack(t *testing.T) {
 				t.Errorf("%v: %+v are kept", err, kept)
 			}
 		})
+	}
+}
+
+// The next heartbeat may come to a job-api whose clock is behind that of the one which handed the task out.
+func TestProgressIsKeptAlthoughClocksDiffer(t *testing.T) {
+	var ahead time.Duration
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Clock = clock.Ahead(func() time.Duration { return ahead }) })
+	key := s.waiting(func(of string) string { return of })
+	task := s.poll()[0]
+	for n, told := range []string{`"progress":"less","sequence":1`, `"progress":"more","sequence":2`} {
+		ahead = time.Duration(-n) * clock.MaxDifference
+		if w := s.do(http.MethodPost, "/pools/work/tasks/"+task.ID+"/heartbeat", `{"fencing_token":"`+task.Token+`",`+told+`}`); w.Code != http.StatusOK {
+			t.Fatalf("answered %d: %s", w.Code, w.Body)
+		}
+	}
+	if kept, err := s.deps.Settings.Items(t.Context(), "progress/"+key.ExecutionID, "", 10); err != nil || len(kept) != 1 || string(kept[0].Value) != `"more"` {
+		t.Errorf("%v: %+v are kept", err, kept)
 	}
 }
 

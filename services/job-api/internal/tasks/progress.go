@@ -29,7 +29,7 @@ func hourList(at time.Time) string { return "progress-of/" + at.UTC().Format("20
 // putProgress stores what a worker tells. A sequence of 0 means that the worker does not count: then what is stored under the lease's next number stands.
 //
 // A request may come late: the worker has given it up, and has told more through another job-api since. So writes are ordered by the worker's own count,
-// from when the task began, and not by when they are made.
+// from when the task began, and not by when they are made: clocks of two job-apis differ.
 func (ts *Tasks) putProgress(ctx context.Context, l *pools.Lease, progress json.RawMessage, sequence int64, now time.Time) error {
 	id := l.Fire.ExecutionID
 	if !l.Progress {
@@ -40,7 +40,7 @@ func (ts *Tasks) putProgress(ctx context.Context, l *pools.Lease, progress json.
 	if sequence == 0 {
 		sequence = l.Number + 1
 	}
-	item := jobstore.Item{Name: l.Fence.String(), Value: progress, Version: min(l.Begun.UnixMicro()+sequence, now.UnixMicro())}
+	item := jobstore.Item{Name: l.Fence.String(), Value: progress, Version: l.Begun.UnixMicro() + sequence}
 	if err := ts.deps.Lists.PutItem(ctx, progressList(id), item); err != nil {
 		return fmt.Errorf("store progress: %w", err)
 	}
