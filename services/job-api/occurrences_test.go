@@ -322,6 +322,43 @@ func TestAccountDoesNotTakeTheRunOfAnotherDefinitionForItsOwn(t *testing.T) {
 	})
 }
 
+// A worker that has not seen an update skips for the former definition what another one skips for the new one. Both runs begin at one instant,
+// so that one of them is on record. (Seed 745 of the simulation.)
+func TestAccountKnowsOfWhatAnotherDefinitionSkipped(t *testing.T) {
+	for _, c := range []struct {
+		before   string
+		from, to int
+		want     []string
+	}{
+		{"* * * * *", 2, 4, []string{"5 unknown", "4 skipped skipped_missed", "3 skipped skipped_missed", "2 skipped skipped_missed"}},
+		{"1-59/2 * * * *", 3, 5, []string{"5 skipped skipped_missed", "4 unknown", "3 skipped skipped_missed", "2 pending"}},
+	} {
+		bubble.Test(t, func(t *testing.T) {
+			a := &accounted{server: newServer(t, nil), began: time.Now()}
+			time.Sleep(time.Second)
+			a.id = a.create(strings.Replace(everyMinute, "* * * * *", c.before, 1))
+			a.attempt(1, 1, job.Outcome{Kind: job.OutcomeSucceeded})
+			first := a.entry(c.from)
+			time.Sleep(89 * time.Second) // 1:30
+			a.answer(http.StatusOK, http.MethodPut, "/jobs/"+a.id, strings.Replace(everyMinute, "/hook", "/other", 1), "If-Match", "*")
+			written := a.entry(2)
+			if first.DefinitionID == written.DefinitionID {
+				t.Fatal("the update makes no definition")
+			}
+			r := job.SkippedRange{From: a.at(c.from), To: a.at(c.to), Count: c.to - c.from + 1}
+			e := job.SkippedEvent(first, job.TargetRef{}, r, job.DispositionSkippedMissed, a.at(5))
+			must(t, a.deps.History.Record(t.Context(), jobstore.Unencoded(&e)))
+			a.publishChanges()
+			must(t, a.pending.MarkDone(t.Context(), []job.Locator{written.Locator}))
+			time.Sleep(4 * time.Minute) // 5:30
+			for _, size := range []int{1, 100} {
+				got, _ := a.account("", size)
+				wantAccount(t, got, append(c.want, "1 succeeded fired 1"))
+			}
+		})
+	}
+}
+
 // The row of an occurrence that a stop refused says no more than that it is not called, as if it had been missed. (Seed 20146 of the
 // simulation.)
 func TestAccountDoesNotTakeARefusalForAMissedOccurrence(t *testing.T) {

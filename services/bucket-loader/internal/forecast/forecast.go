@@ -55,8 +55,6 @@ const (
 	tries, tryAgain = 5, time.Second
 	// mostBehind bounds the schedules of a partition that are behind, or whose occurrence is in progress, at once. More are not counted.
 	mostBehind = 100_000
-	// mostLate is how long before the pass began the entry of a schedule was due at most that may lead on though it is done.
-	mostLate = 2 * time.Minute
 	// lookEvery is the pause before a pass is tried again, and before the forecaster asks again whether it is to begin.
 	lookEvery = 5 * time.Second
 )
@@ -334,9 +332,10 @@ func (p *pass) count(ctx context.Context, rows []job.PendingRow) error {
 }
 
 // counts reports whether a row may be a planned fire, or lead to some. The entry of a schedule that was ahead does so though it is done by now, and
-// that of one that was behind, too: what was missed since then may have been skipped with the instants that were ahead.
+// so does one that was behind, however long, if a run of instants was skipped with it: some of them may have been ahead.
 func (p *pass) counts(r *job.PendingRow) bool {
-	return r.Trigger != job.TriggerChange && (!r.Done || r.Attended() && r.DueAt.After(p.began.Add(-mostLate)))
+	jumped := r.Decision != nil && r.Decision.Skipped != nil
+	return r.Trigger != job.TriggerChange && (!r.Done || r.Attended() && (jumped || r.DueAt.After(p.began)))
 }
 
 // plan counts what is planned of a row, and of what follows from it, as its job is now.

@@ -456,23 +456,31 @@ func TestAnExecutionOfWhichOnlyTheLaterRowIsLeftIsCounted(t *testing.T) {
 
 // A worker that was late lets what was missed go, and with it instants that were ahead when the pass began.
 func TestInstantsThatAreSkippedWhileThePartitionIsReadAreCounted(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		j, e := f.register(every(10*time.Second), nil)
-		time.Sleep(12 * time.Second) // the first is behind
-		store, taken := f.Pending, takenOnce{Pending: f.Pending, partition: e.Partition}
-		taken.take = func() {
-			time.Sleep(25 * time.Second)
-			f.must(store.MarkDone(t.Context(), []job.Locator{e.Locator}))
-			next, ok := f.series(j).Resume(e.Partition, e.NominalAt.Add(30*time.Second), job.Instant(time.Now()))
-			if !ok || next.Ordinal != 4 {
-				t.Errorf("the schedule goes on with %+v", next)
+	for _, late := range []time.Duration{2 * time.Second, 4 * time.Minute} {
+		bubble.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			j, e := f.register(every(10*time.Second), func(j *job.Job) { j.Definition.CatchUpWindow = 10 * time.Second })
+			time.Sleep(10*time.Second + late) // the first is behind
+			store, taken := f.Pending, takenOnce{Pending: f.Pending, partition: e.Partition}
+			taken.take = func() {
+				time.Sleep(25 * time.Second) // so that the instant before the one that comes next was ahead
+				s, now := f.series(j), job.Instant(time.Now())
+				d := s.Late(&e, now)
+				if d.Fire || d.Skipped == nil || !d.Skipped.To.After(now.Add(-25*time.Second)) {
+					t.Errorf("%s late: %+v is decided", late, d)
+				}
+				f.must(store.Decide(t.Context(), e.Locator, d))
+				next, ok := s.Successor(&e, d, now)
+				if !ok || !next.NominalAt.After(d.Skipped.To) {
+					t.Errorf("%s late: the schedule goes on with %+v", late, next)
+				}
+				f.must(store.Put(t.Context(), []job.Entry{next}))
+				f.must(store.MarkDone(t.Context(), []job.Locator{e.Locator}))
 			}
-			f.must(store.Put(t.Context(), []job.Entry{next}))
-		}
-		f.Pending = &taken
-		f.want(1, 61, 360)
-	})
+			f.Pending = &taken
+			f.want(1, 61, 360)
+		})
+	}
 }
 
 // takenOnce is a store of which something is taken when a partition is read first.

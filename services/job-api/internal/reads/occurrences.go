@@ -11,6 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/occurrence"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
@@ -162,6 +163,8 @@ type account struct {
 	runs     []*Execution
 	deferred map[string]time.Time
 	inLine   map[string]string
+	// plans are what the definitions name of which runs were asked, by id; nil for one that is not kept.
+	plans map[string]*schedule.Plan
 }
 
 // inForce is a definition, which was in force until its series' EndsAt.

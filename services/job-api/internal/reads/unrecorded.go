@@ -12,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/schedule"
 )
 
 // explain completes occurrences: it finds out what becomes of those that have no end on record, and says of each in words how it came
@@ -267,8 +268,65 @@ func (a *account) find(ctx context.Context, lost, putOff []*Occurrence) error {
 		default:
 			o.State = stateUnknown
 		}
+		if o.State != stateUnknown {
+			continue
+		}
+		run, err := a.ofAnother(ctx, o.NominalAt)
+		if err != nil {
+			return err
+		}
+		if run != nil {
+			o.State, o.Disposition, o.Reason = run.State, run.Disposition, ""
+		}
 	}
 	return nil
+}
+
+// ofAnother returns the run with which another definition skipped an instant; nil if there is none. A worker that had not seen an update skips
+// for the former definition what another one skips for the new one. Where both runs begin at one instant they have one id, and only one of them
+// is on record.
+func (a *account) ofAnother(ctx context.Context, at time.Time) (*Execution, error) {
+	for _, x := range a.runs {
+		if at.Before(x.Skipped.From) || at.After(x.Skipped.To) {
+			continue
+		}
+		plan, err := a.planOf(ctx, x.Skipped.definitionID)
+		if err != nil {
+			return nil, err
+		}
+		if plan == nil {
+			continue
+		}
+		if first, ok := plan.First(at); ok && first.Equal(at) {
+			return x, nil
+		}
+	}
+	return nil, nil
+}
+
+// planOf returns what a definition of the job names; nil if it is not kept any more.
+func (a *account) planOf(ctx context.Context, id string) (*schedule.Plan, error) {
+	plan, known := a.plans[id]
+	if known {
+		return plan, nil
+	}
+	d, err := a.j.Definition, error(nil)
+	if id != d.ID {
+		d, _, err = a.rs.Jobs.Definition(ctx, a.j.ID, id)
+	}
+	switch {
+	case err == nil:
+		if plan, err = schedule.Compile(d.Schedule, a.j.ID); err != nil {
+			return nil, err
+		}
+	case !errors.Is(err, jobstore.ErrNotFound):
+		return nil, fmt.Errorf("read a definition of job %s: %w", a.j.ID, err)
+	}
+	if a.plans == nil {
+		a.plans = map[string]*schedule.Plan{}
+	}
+	a.plans[id] = plan
+	return plan, nil
 }
 
 // after returns the locator of the first occurrence after the newest one that is on record, which is oldest or lies before it.
