@@ -326,12 +326,12 @@ func TestTaskThatIsGivenBackIsHandedOutAgainWithItsProgress(t *testing.T) {
 		if status := tasks[0].Complete(nil); status != http.StatusConflict {
 			w.T.Errorf("who gave it back ends it: %d", status)
 		}
-		for range 2 {
+		for n := range 2 { // the second time as if the answer to the first had been lost
 			if status := again[0].Complete(nil); status != http.StatusNoContent {
-				w.T.Errorf("the end was answered %d", status)
+				w.T.Errorf("the end was answered %d at the call %d", status, n+1)
 			}
+			time.Sleep(time.Second)
 		}
-		time.Sleep(time.Second)
 		if s := state(w, id); s != "succeeded" {
 			w.T.Errorf("the execution is %v", s)
 		}

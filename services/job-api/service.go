@@ -184,7 +184,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	maps.Copy(operations, (&accounts.Accounts{Directory: directory, Removal: remove, Settings: deps.Settings, Recorder: recorder, Clock: deps.Clock}).Operations())
 	handing := tasks.New(tasks.Deps{
-		Queue: deps.Pools, Records: deps.Records, Log: deps.Log, Lists: deps.Settings, Hot: deps.Hot, Near: write.Near,
+		Queue: deps.Pools, Records: deps.Records, Log: deps.Log, Lists: deps.Settings, History: deps.History, Hot: deps.Hot, Near: write.Near,
 		Logger: deps.Logger, Metrics: deps.Metrics, Clock: deps.Clock, MaxWaiting: cfg.MaxConnections / 2,
 	})
 	maps.Copy(operations, handing.Operations())

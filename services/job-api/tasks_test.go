@@ -15,6 +15,7 @@ import (
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/wire"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
@@ -96,6 +97,55 @@ func TestEndThatIsOnTheLogIsAnsweredAlthoughItsTaskCannotBeRemoved(t *testing.T)
 	if w.Code != http.StatusNoContent || log.records != 1 {
 		t.Errorf("the end was answered %d with %d records on the log: %s", w.Code, log.records, w.Body)
 	}
+}
+
+// goneLog is a log that takes nothing.
+type goneLog struct{ dispatch.Log }
+
+func (goneLog) Publish(context.Context, string, []dispatch.Message) error {
+	return errors.New("connection refused")
+}
+
+// The hot tier may lose the outcome, too, before its entry leads to it: then nobody would publish what a worker was answered. (Seed 1500232 of
+// the simulation.)
+func TestEndWhoseTaskIsLostIsAnsweredOnceItIsOnRecord(t *testing.T) {
+	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = goneLog{} })
+	s.waiting(func(of string) string { return of })
+	task, pool := s.poll()[0], pools.Pool{Tenant: job.DefaultTenant, Name: "work"}
+	answer := func(call, token string, status int, when string) {
+		t.Helper()
+		w := s.do(http.MethodPost, "/pools/work/tasks/"+task.ID+"/"+call, `{"fencing_token":"`+token+`"}`)
+		if w.Code != status || (status == http.StatusServiceUnavailable) != (w.Header().Get("Retry-After") != "") {
+			t.Errorf("%s %s was answered %d: %s", call, when, w.Code, w.Body)
+		}
+	}
+	leases, err := s.deps.Pools.Leases(t.Context(), pool, []string{task.ID})
+	if err != nil || leases[0] == nil {
+		t.Fatal(leases, err)
+	}
+	l := leases[0]
+	answer("fail", task.Token, http.StatusServiceUnavailable, "while the log is away")
+	if err := s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence); err != nil {
+		t.Fatal(err)
+	}
+	answer("fail", task.Token, http.StatusServiceUnavailable, "after the task is lost")
+	answer("complete", task.Token, http.StatusConflict, "after the task is lost")
+	records, err := s.deps.Records.Lookup(t.Context(), []attempts.Key{attempts.KeyOf(&l.Fire.Entry)})
+	if err != nil || records[0].Outcome == nil {
+		t.Fatal(records, err)
+	}
+	ref, err := job.ParseExecutionID(l.Fire.ExecutionID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Fire.NominalAt, l.Fire.Trigger = ref.NominalAt, job.TriggerSchedule
+	event := job.AttemptEvent(l.Fire, l.Fire.Target.Ref(), *records[0].Outcome, time.Now())
+	if err := s.deps.History.Record(t.Context(), jobstore.Unencoded(&event)); err != nil {
+		t.Fatal(err)
+	}
+	answer("fail", task.Token, http.StatusNoContent, "once it is on record")
+	answer("complete", task.Token, http.StatusConflict, "once another end is on record")
+	answer("fail", task.Token[:len(task.Token)-1]+"f", http.StatusConflict, "by another worker")
 }
 
 // Otherwise it would come again only when that hold is over, after five minutes.

@@ -140,14 +140,14 @@ func (ts *Tasks) conclude(ctx context.Context, r *edge.Request, fence string, o 
 	var p *problem.Problem
 	if errors.As(err, &p) {
 		key, ok := pools.KeyOf(r.PathValue("task_id"))
-		if !ok {
+		if _, bad := job.ParseExecutionID(key.ExecutionID); !ok || bad != nil {
 			return edge.Response{}, err
 		}
-		records, failed := ts.deps.Records.Lookup(ctx, []attempts.Key{key})
+		ended, failed := ts.onRecord(ctx, r.Tenant(), key, fence, o.Kind)
 		if failed != nil {
-			return edge.Response{}, fmt.Errorf("look an attempt up: %w", failed)
+			return edge.Response{}, failed
 		}
-		if stands := records[0].Outcome; stands != nil && stands.Fence.String() == fence && stands.Kind == o.Kind {
+		if ended {
 			return edge.Response{Status: http.StatusNoContent}, nil
 		}
 	}
@@ -165,6 +165,32 @@ func (ts *Tasks) conclude(ctx context.Context, r *edge.Request, fence string, o 
 		return edge.Response{}, errLost()
 	}
 	return edge.Response{Status: http.StatusNoContent}, nil
+}
+
+// onRecord reports whether an attempt of which the hot tier has no task any more has ended on record, as its worker says. An outcome that the
+// hot tier alone has is not enough: its event may not be on the log, and who was to publish it may have lost the task. Then the entry finds
+// it within a minute or two, and until then the worker is asked to try again.
+func (ts *Tasks) onRecord(ctx context.Context, tenant job.Tenant, key attempts.Key, fence string, kind job.OutcomeKind) (bool, error) {
+	events, err := ts.deps.History.Execution(ctx, key.ExecutionID)
+	if err != nil {
+		return false, fmt.Errorf("read an execution: %w", err)
+	}
+	ends := func(o *job.Outcome) bool { return o != nil && o.Fence.String() == fence && o.Kind == kind }
+	for i := range events {
+		if e := &events[i]; e.Type == job.EventAttempt && e.Entry.Tenant == tenant && e.Entry.Attempt == key.Attempt && ends(&e.Outcome) {
+			return true, nil
+		}
+	}
+	records, err := ts.deps.Records.Lookup(ctx, []attempts.Key{key})
+	if err != nil {
+		return false, fmt.Errorf("look an attempt up: %w", err)
+	}
+	if ends(records[0].Outcome) {
+		p := problem.New(http.StatusServiceUnavailable, "unavailable", "The end is stored, and not on record yet. Send the same request again.")
+		p.RetryAfter = time.Second
+		return false, p
+	}
+	return false, nil
 }
 
 // complete ends a task with success.

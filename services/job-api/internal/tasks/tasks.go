@@ -38,7 +38,9 @@ type Deps struct {
 	Log     dispatch.Log
 	// Lists keeps what workers tell of their progress.
 	Lists jobstore.Lists
-	Hot   hotbucket.Buckets
+	// History is asked for ends of which the hot tier has no task any more.
+	History jobstore.History
+	Hot     hotbucket.Buckets
 	// Near adds entries to their hot buckets, now or soon.
 	Near    func(ctx context.Context, entries []job.Entry)
 	Logger  *slog.Logger
@@ -159,7 +161,7 @@ func silence(l *pools.Lease, now time.Time) job.Outcome {
 //
 //   - A crash before the outcome is stored leaves the lease: the worker tries again, or it lapses.
 //   - A crash after that leaves the task: the worker tries again and finds its own outcome, or the lease lapses, and the job-api that finds it
-//     publishes the outcome that stands.
+//     publishes the outcome that stands. If the task is lost, too, the worker is answered once its entry has led to that ([Tasks.onRecord]).
 //   - A crash after the event was published leaves a task that ends once more, with the same event.
 func (ts *Tasks) end(ctx context.Context, l *pools.Lease, o job.Outcome) (ended bool, err error) {
 	key, now := attempts.KeyOf(&l.Fire.Entry), ts.deps.Clock.Now()
