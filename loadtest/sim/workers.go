@@ -24,6 +24,8 @@ const (
 	poolJobs, workerCount, workerTasks = 3, 3, 2
 	// pollWait is how long a poll waits; a worker waits answerWait longer for the answer, and for any other.
 	pollWait, answerWait = 8 * time.Second, 10 * time.Second
+	// beatWait is how long a worker waits for the answer to a heartbeat: its lease does not wait. What it gave up may come after the next one.
+	beatWait = 2 * time.Second
 	// steps is how much there is to do in a task that tells of its progress, longSteps in a long one.
 	steps, longSteps = 4, 12
 	// mostVersions bounds the definitions of a job, each of which has a handler of its own.
@@ -324,13 +326,13 @@ func (h *handed) say(kind ledger.WordKind, progress int, body map[string]any, an
 	for k, v := range body {
 		told[k] = v
 	}
-	until := h.until
+	until, wait := h.until, beatWait
 	if kind != ledger.WordHeartbeat {
-		until = until.Add(time.Minute)
+		until, wait = until.Add(time.Minute), answerWait
 	}
 	for first := time.Now(); w.base.Err() == nil && time.Now().Before(until); {
 		sent := time.Now()
-		status := w.ask(h.x.name, "/pools/"+poolName+"/tasks/"+h.id+"/"+verb.path, told, answer, answerWait)
+		status := w.ask(h.x.name, "/pools/"+poolName+"/tasks/"+h.id+"/"+verb.path, told, answer, wait)
 		switch status {
 		case verb.status:
 			beat, _ := answer.(*beatAnswer)

@@ -299,12 +299,12 @@ var mutants = []mutant{
 	{
 		name: "a heartbeat that comes late takes progress back", file: "services/job-api/internal/tasks/progress.go",
 		from: ", Version: l.Begun.UnixMicro() + sequence}",
-		to:   "}\n\t_ = sequence",
+		to:   "}\n\t_ = sequence", first: 50,
 	},
 	{
 		name: "who has lost a task is believed", file: "services/job-api/internal/tasks/tasks.go",
 		from: "l != nil && l.Fence.String() == fence",
-		to:   "l != nil", first: 240,
+		to:   "l != nil", first: 315,
 	},
 	{
 		name: "a stop while a task waits is not seen", file: "services/job-api/internal/tasks/poll.go",
@@ -314,7 +314,7 @@ var mutants = []mutant{
 	{
 		name: "a worker is not told to stop", file: "services/job-api/internal/tasks/ends.go",
 		from: "renew(l, stopped(stops, l), now)",
-		to:   "renew(l, stops == nil, now)", first: 30,
+		to:   "renew(l, stops == nil, now)", first: 65,
 	},
 	{
 		name: "who was told to stop keeps its task", file: "services/job-api/internal/tasks/ends.go",
