@@ -125,8 +125,33 @@ type Take struct {
 	// Handlers are what the worker can do.
 	Handlers []string
 	Most     int
+	// Limits bound what runs.
+	Limits Limits
 	// Now is the caller's clock.
 	Now time.Time
+}
+
+// Limits bound the tasks of a pool that are taken at once. The zero value bounds nothing.
+type Limits struct {
+	// Running bounds all of them; nil for no bound.
+	Running *int
+	// Handlers bounds those for handlers, by name.
+	Handlers map[string]int
+}
+
+// Room returns how many tasks may be taken of a pool in which so many are taken, and how many of each handler, if a call may take `most`.
+func (l *Limits) Room(most, taken int, handlers []string, running func(handler string) int) (room int, of map[string]int) {
+	room, of = most, make(map[string]int, len(handlers))
+	if l.Running != nil {
+		room = max(0, min(room, *l.Running-taken))
+	}
+	for _, h := range handlers {
+		of[h] = most
+		if limit, there := l.Handlers[h]; there {
+			of[h] = max(0, min(most, limit-running(h)))
+		}
+	}
+	return room, of
 }
 
 // Worker is a worker as it was seen last.
@@ -142,8 +167,9 @@ type Worker struct {
 type State struct {
 	// Waiting counts the tasks that wait, by handler and priority.
 	Waiting map[string]map[job.Priority]int
-	// Taken counts those that somebody has.
-	Taken int
+	// Taken counts those that somebody has, Running the same by handler.
+	Taken   int
+	Running map[string]int
 	// Workers were seen lately, in the order of their names.
 	Workers []Worker
 }
@@ -153,7 +179,8 @@ type Queue interface {
 	// Add lets a task wait. One that waits there already is replaced and keeps its place, one that somebody has stays as it is, unless its
 	// time is over. ErrFull if there is no room.
 	Add(ctx context.Context, t *Task, now time.Time) error
-	// Take takes tasks for TakenFor: those of a high priority first, but never only those, and of each priority the earliest instants.
+	// Take takes tasks for TakenFor: those of a high priority first, but never only those, and of each priority the earliest instants. It takes no
+	// more than the limits leave room for; what is taken already counts, whatever the limits were then.
 	Take(ctx context.Context, p Pool, t Take) ([]*Task, error)
 	// Bind binds a lease to a task that is taken; then it is taken until the lease's end. ok reports whether the task is still taken, and what is bound
 	// to it is nothing, for a lease with the number 0, or else the lease with the same fence and the number before. So of two that change it at
@@ -173,7 +200,8 @@ type Queue interface {
 	See(ctx context.Context, p Pool, w *Worker) error
 	// Show returns what there is in a pool.
 	Show(ctx context.Context, p Pool, now time.Time) (*State, error)
-	// Bell rings when tasks were added, here or elsewhere. A ring may be lost.
+	// Bell rings when tasks were added, here or elsewhere, and when there is room again where limits kept tasks from being taken. A ring may be
+	// lost.
 	Bell() *Bell
 }
 

@@ -633,6 +633,14 @@ func (c *Client) PutConnection(ctx context.Context, connection string, body Conn
 	return into[Connection](ctx, c, r, options)
 }
 
+// PutPool: Set limits of a pool, and where the logs of its workers are. This replaces what was set before. A limit bounds the tasks
+// that workers have at once. It holds from ten seconds after the answer on, and takes no task from a worker. While Redis has lost
+// what runs, more may run. Send `{}` to set nothing. A pool need not be in use.
+func (c *Client) PutPool(ctx context.Context, pool string, body PoolPut, options ...Option) (*PoolSettings, error) {
+	r := request{method: http.MethodPut, path: "/pools/" + url.PathEscape(pool), body: body, kind: "application/json"}
+	return into[PoolSettings](ctx, c, r, options)
+}
+
 // RedriveDeadLetters: Execute again what was given up, at a steady rate, under the jobs' present definitions. Each dead letter is
 // redriven once. Those of jobs that were cancelled or deleted are left out.
 func (c *Client) RedriveDeadLetters(ctx context.Context, body Redrive, options ...Option) (*RedriveResult, error) {
@@ -727,7 +735,9 @@ type Attempt struct {
 	// What the target got as `Minutehand-Fencing-Token`. Of two invocations of one execution the later one has the greater token,
 	// compared as text. A target that keeps the greatest it has seen refuses a smaller one.
 	FencingToken string `json:"fencing_token,omitzero"`
-	Number       int    `json:"number"`
+	// Where the logs of that worker are, if that is set for the pool.
+	LogsURL string `json:"logs_url,omitzero"`
+	Number  int    `json:"number"`
 	// One of succeeded, failed, timed_out, worker_lost, cancelled, skipped.
 	Outcome string `json:"outcome"`
 	// The start of the answer, at most 4 KiB; of what a worker of a pool reported, at most 12 KiB.
@@ -737,6 +747,8 @@ type Attempt struct {
 	// An instant in UTC, to the millisecond.
 	StartedAt  time.Time `json:"started_at,omitzero"`
 	StatusCode int       `json:"status_code,omitzero"`
+	// The worker of a pool that made it.
+	Worker string `json:"worker,omitzero"`
 }
 
 // Backfill is a schema of the API.
@@ -943,6 +955,14 @@ type Forecast struct {
 	Planned int `json:"planned"`
 	// The share of the jobs that was looked at.
 	Share float64 `json:"share"`
+}
+
+// HandlerLimit is a schema of the API.
+type HandlerLimit struct {
+	// How many tasks workers have at once at most. With 0 none is handed out.
+	MaxRunning int `json:"max_running"`
+	// What a worker does with a task.
+	Name string `json:"name"`
 }
 
 // Heartbeat is a schema of the API.
@@ -1679,15 +1699,39 @@ type PoolListItems struct {
 	Name string `json:"name"`
 }
 
+// PoolPut is a schema of the API.
+type PoolPut struct {
+	// The handlers that have limits of their own.
+	Handlers []HandlerLimit `json:"handlers,omitzero"`
+	// Where the logs of a worker are. `{pool}`, `{worker}`, `{job_id}`, `{execution_id}` and `{attempt}` are replaced. Workers and
+	// attempts are shown with it.
+	LogsURL string `json:"logs_url,omitzero"`
+	// How many tasks workers have at once at most. With 0 none is handed out.
+	MaxRunning int `json:"max_running,omitzero"`
+}
+
+// PoolSettings is a schema of the API.
+type PoolSettings struct {
+	Handlers []HandlerLimit `json:"handlers,omitzero"`
+	LogsURL  string         `json:"logs_url,omitzero"`
+	// How many tasks workers have at once at most. With 0 none is handed out.
+	MaxRunning int `json:"max_running,omitzero"`
+	// An instant in UTC, to the millisecond.
+	UpdatedAt time.Time `json:"updated_at,omitzero"`
+	// The principal that set it.
+	UpdatedBy string `json:"updated_by,omitzero"`
+}
+
 // PoolState is a schema of the API.
 type PoolState struct {
-	// What waits, by handler and priority.
+	// What waits, by handler and priority, and what runs.
 	Handlers []PoolStateHandlers `json:"handlers"`
 	// As a DNS label: lower-case letters, digits and hyphens.
 	Name string `json:"name"`
 	// How many tasks workers have.
-	Running int      `json:"running"`
-	Workers []Worker `json:"workers"`
+	Running  int           `json:"running"`
+	Settings *PoolSettings `json:"settings,omitzero"`
+	Workers  []Worker      `json:"workers"`
 }
 
 // PoolStateHandlers is a schema of the API.
@@ -1697,6 +1741,8 @@ type PoolStateHandlers struct {
 	// What a worker does with a task.
 	Name   string `json:"name"`
 	Normal int    `json:"normal"`
+	// How many tasks workers have.
+	Running int `json:"running"`
 }
 
 // Preview is a schema of the API.
@@ -2083,6 +2129,8 @@ type Warning struct {
 // Worker is a schema of the API.
 type Worker struct {
 	Handlers []string `json:"handlers"`
+	// Where its logs are, if that is set for the pool.
+	LogsURL string `json:"logs_url,omitzero"`
 	// The worker, which must be the only one of this name.
 	Name string `json:"name"`
 	// How many tasks it had, as it told.

@@ -384,3 +384,60 @@ func TestPollThatFindsOnlyWhatMayNotBeginGoesOnLooking(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 	})
 }
+
+func TestNoMoreTasksRunAtOnceThanThePoolAllows(t *testing.T) {
+	t.Parallel()
+	bubble(t, time.Minute, func(w *world.World) {
+		limits := map[string]any{"max_running": 3, "handlers": []any{map[string]any{"name": "a", "max_running": 2}}, "logs_url": "https://logs.example.com/{worker}/{execution_id}"}
+		if status, answer := w.Do(http.MethodPut, "/pools/work", limits); status != http.StatusOK {
+			w.T.Fatalf("answered %d: %v", status, answer)
+		}
+		var ids []string
+		for n := range 12 {
+			ids = append(ids, w.Create(pooled(fmt.Sprint("job-", n), []string{"a", "b"}[n/8], oneShot(10*time.Second))))
+		}
+		began, end := time.Now().Add(10*time.Second), time.Now().Add(2*time.Minute)
+		var mu sync.Mutex
+		running, most, done := map[string]int{}, map[string]int{}, 0
+		count := func(handler string, n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			running[handler] += n
+			running["all"] += n
+			most[handler], most["all"] = max(most[handler], running[handler]), max(most["all"], running["all"])
+		}
+		var all sync.WaitGroup
+		for n := range 8 {
+			x := w.NewWorker("work", fmt.Sprint("worker-", n), []string{"a", "b"}[n/4])
+			all.Go(func() {
+				for time.Now().Before(end) {
+					tasks, _ := x.Poll(1, "20s")
+					for _, task := range tasks {
+						count(x.Handlers[0], 1)
+						time.Sleep(3 * time.Second)
+						count(x.Handlers[0], -1)
+						if status := task.Complete(nil); status != http.StatusNoContent {
+							w.T.Errorf("the end of %s was answered %d", task.ID, status)
+						}
+						mu.Lock()
+						if done++; done == len(ids) && time.Since(began) > 20*time.Second {
+							w.T.Errorf("12 tasks of 3 s took %s, three at a time", time.Since(began))
+						}
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		all.Wait()
+		if most["a"] != 2 || most["all"] != 3 || done != len(ids) {
+			w.T.Errorf("%d tasks were done; at once ran %v", done, most)
+		}
+		first := w.Executions(ids[0])[0]
+		attempt := first["attempts"].([]any)[0].(map[string]any)
+		worker, _ := attempt["worker"].(string)
+		if worker == "" || attempt["logs_url"] != fmt.Sprintf("https://logs.example.com/%s/%s", worker, first["execution_id"]) {
+			w.T.Errorf("an attempt is shown as %v", attempt)
+		}
+		time.Sleep(time.Minute)
+	})
+}

@@ -177,6 +177,7 @@ func bases() map[string]string {
 		"/jobs/{id}/replay":   `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z","states":["dead"]}`,
 		"/jobs/{id}/backfill": `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z"}`, "/operations/{operation_id}/resume": `{"rate_per_second":20}`,
 		"/connections/{connection}":               `{"kafka":{"brokers":["kafka.example.com:9092"],"tls":true,"username":"jobs","password":"secret"}}`,
+		"/pools/{pool}":                           `{"max_running":5,"handlers":[{"name":"generate","max_running":2}],"logs_url":"https://logs.example.com/{worker}?execution={execution_id}"}`,
 		"/pools/{pool}/poll":                      `{"poll_id":"poll-0001","worker":"worker-1","version":"1.0","handlers":["generate"],"max":2,"wait":"1ms","running":["exe_01ARZ3NDEKTSV4RRFFQ69G5FAV-s1893456000000.1"]}`,
 		"/pools/{pool}/tasks/{task_id}/heartbeat": `{"fencing_token":"` + aToken + `","progress":{"at":1}}`,
 		"/pools/{pool}/tasks/{task_id}/complete":  `{"fencing_token":"` + aToken + `","result":{"rows":1}}`,
@@ -389,7 +390,7 @@ func (h *hostile) send(want int, method, path, body string, headers ...string) *
 	if written || w.Code == http.StatusAccepted && strings.HasSuffix(path, "/trigger") || w.Code == http.StatusOK && (method == "PUT" || method == "PATCH") && strings.HasPrefix(path, "/jobs") {
 		h.accepted++
 	}
-	if w.Code < 300 && strings.HasPrefix(path, "/connections/") { // a setting takes no more than 32 changes that workers have not published
+	if w.Code < 300 && (strings.HasPrefix(path, "/connections/") || method == http.MethodPut && strings.HasPrefix(path, "/pools/")) { // a setting takes no more than 32 changes that workers have not published
 		h.s.publishChanges()
 	}
 	if w.Code >= 500 {

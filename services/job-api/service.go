@@ -162,9 +162,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("job-api: %w", err)
 	}
 	problems := edge.NewProblems(deps.Logger)
+	known := &pools.Known{Store: deps.Settings, Clock: deps.Clock}
 	read := &reads.Reads{
 		Jobs: deps.Jobs, Pending: deps.Pending, History: deps.History, Settings: deps.Settings, Outcomes: deps.Records,
-		Bulk:  &operations.Store{Settings: deps.Settings, Recorder: recorder, Clock: deps.Clock},
+		Bulk: &operations.Store{Settings: deps.Settings, Recorder: recorder, Clock: deps.Clock}, Pools: known,
 		Clock: deps.Clock, Partitions: cfg.Partitions,
 	}
 	write = writes.New(writes.Config{
@@ -184,7 +185,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	maps.Copy(operations, (&accounts.Accounts{Directory: directory, Removal: remove, Settings: deps.Settings, Recorder: recorder, Clock: deps.Clock}).Operations())
 	handing := tasks.New(tasks.Deps{
-		Queue: deps.Pools, Records: deps.Records, Log: deps.Log, Lists: deps.Settings, History: deps.History, Hot: deps.Hot, Near: write.Near,
+		Queue: deps.Pools, Records: deps.Records, Log: deps.Log, Settings: deps.Settings, Known: known, Recorder: recorder, History: deps.History,
+		Hot: deps.Hot, Near: write.Near,
 		Logger: deps.Logger, Metrics: deps.Metrics, Clock: deps.Clock, MaxWaiting: cfg.MaxConnections / 2,
 	})
 	maps.Copy(operations, handing.Operations())

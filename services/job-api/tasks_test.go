@@ -323,3 +323,53 @@ func TestResultOfAFailureIsKeptBesideItsError(t *testing.T) {
 		})
 	}
 }
+
+// poolSettings is what is set for a pool in the test of its limits.
+const poolSettings = `{"max_running":3,"handlers":[{"name":"do","max_running":1}],"logs_url":"https://logs.example.com/{pool}/{worker}?x={execution_id}.{attempt}&j={job_id}"}`
+
+func TestPoolHandsOutNoMoreThanItsLimits(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		s.waiting(func(of string) string { return of })
+		s.answer(http.StatusOK, http.MethodPut, "/pools/work", `{"handlers":[{"name":"do","max_running":0}]}`)
+		if tasks := s.poll(); len(tasks) > 0 {
+			t.Fatalf("%d tasks were handed out", len(tasks))
+		}
+		s.answer(http.StatusOK, http.MethodPut, "/pools/work", poolSettings)
+		time.Sleep(pools.KnownFor)
+		if tasks := s.poll(); len(tasks) != 1 {
+			t.Fatalf("%d tasks were handed out", len(tasks))
+		}
+		shown, _ := s.answer(http.StatusOK, http.MethodGet, "/pools/work", "")
+		set, _ := shown["settings"].(map[string]any)
+		handler, worker := shown["handlers"].([]any)[0].(map[string]any), shown["workers"].([]any)[0].(map[string]any)
+		if set["max_running"] != 3.0 || handler["running"] != 1.0 || worker["logs_url"] != "https://logs.example.com/work/w?x=.&j=" || set["updated_at"] == nil {
+			t.Errorf("the pool is shown as %v", shown)
+		}
+		// What is set again changes nothing, and is no change.
+		time.Sleep(time.Minute)
+		again, _ := s.answer(http.StatusOK, http.MethodPut, "/pools/work", poolSettings)
+		if again["updated_at"] != set["updated_at"] {
+			t.Errorf("set again: %v", again)
+		}
+		gone, _ := s.answer(http.StatusOK, http.MethodPut, "/pools/work", `{}`)
+		shown, _ = s.answer(http.StatusOK, http.MethodGet, "/pools/work", "")
+		if len(gone) > 0 || shown["settings"] != nil {
+			t.Errorf("nothing is set, and shown are %v, %v", gone, shown)
+		}
+		for name, c := range map[string]struct{ body, pointer string }{
+			"a handler twice":           {`{"handlers":[{"name":"do","max_running":1},{"name":"do","max_running":2}]}`, "/handlers/1/name"},
+			"less than none":            {`{"max_running":-1}`, "/max_running"},
+			"another placeholder":       {`{"logs_url":"https://example.com/{host}"}`, "/logs_url"},
+			"a brace that is not ended": {`{"logs_url":"https://example.com/{worker"}`, "/logs_url"},
+			"a script":                  {`{"logs_url":"javascript:alert('{worker}')"}`, "/logs_url"},
+			"a password":                {`{"logs_url":"https://a:b@example.com/"}`, "/logs_url"},
+			"no host":                   {`{"logs_url":"/{worker}"}`, "/logs_url"},
+		} {
+			w := s.do(http.MethodPut, "/pools/work", c.body)
+			if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), `"pointer":"`+c.pointer+`"`) {
+				t.Errorf("%s was answered %d: %s", name, w.Code, w.Body)
+			}
+		}
+	})
+}

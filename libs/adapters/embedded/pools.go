@@ -29,6 +29,9 @@ type pool struct {
 	// waiting holds the ids of what waits, by handler and priority, the earliest first.
 	waiting map[line][]*pooled
 	taken   map[string]*pooled
+	// running counts what is taken by handler; held are the handlers of which limits kept tasks back.
+	running map[string]int
+	held    map[string]bool
 	turn    int64
 	polls   map[string]taking
 	workers map[string]pools.Worker
@@ -67,6 +70,7 @@ func (q *Pools) of(p pools.Pool) *pool {
 	if at == nil {
 		at = &pool{
 			tasks: map[string]*pooled{}, waiting: map[line][]*pooled{}, taken: map[string]*pooled{}, polls: map[string]taking{}, workers: map[string]pools.Worker{},
+			running: map[string]int{}, held: map[string]bool{},
 		}
 		q.all[p] = at
 	}
@@ -89,7 +93,7 @@ func (q *Pools) Add(_ context.Context, t *pools.Task, now time.Time) error {
 		if now.Before(one.until) {
 			return nil
 		}
-		delete(p.taken, one.id)
+		q.free(t.Pool(), one)
 		one.lease = nil
 	} else {
 		p.leave(one)
@@ -144,16 +148,27 @@ func (q *Pools) Take(_ context.Context, name pools.Pool, t pools.Take) (tasks []
 		}
 		return tasks, nil
 	}
+	room, of := t.Limits.Room(t.Most, len(p.taken), t.Handlers, func(h string) int { return p.running[h] })
 	var ids []string
-	for len(tasks) < t.Most {
-		one := p.next(t.Handlers)
+	for len(tasks) < room {
+		one := p.next(t.Handlers, of)
 		if one == nil {
 			break
 		}
 		p.leave(one)
 		one.until = t.Now.Add(pools.TakenFor)
 		p.taken[one.id] = one
+		handler := one.line().handler
+		of[handler]--
+		p.running[handler]++
 		ids, tasks = append(ids, one.id), append(tasks, one.give())
+	}
+	for _, h := range t.Handlers {
+		if len(tasks) < t.Most && (len(tasks) == room || of[h] == 0) {
+			p.held[h] = true
+		} else if len(tasks) < t.Most {
+			delete(p.held, h) // nothing waits
+		}
 	}
 	if len(ids) > 0 {
 		p.polls[t.Poll] = taking{ids, t.Now}
@@ -161,12 +176,24 @@ func (q *Pools) Take(_ context.Context, name pools.Pool, t pools.Take) (tasks []
 	return tasks, nil
 }
 
-// next returns the task that is next in turn for some handlers.
-func (p *pool) next(handlers []string) *pooled {
+// free takes a task from whom has it, and rings for those that limits kept from taking others.
+func (q *Pools) free(name pools.Pool, one *pooled) {
+	p, handler := q.all[name], one.line().handler
+	delete(p.taken, one.id)
+	if p.running[handler]--; p.running[handler] == 0 {
+		delete(p.running, handler)
+	}
+	for h := range p.held {
+		q.bell.Ring(name, h, 1)
+	}
+}
+
+// next returns the task that is next in turn for some handlers, of those with room.
+func (p *pool) next(handlers []string, room map[string]int) *pooled {
 	for _, priority := range pools.Turn(p.turn) {
 		var first *pooled
 		for _, h := range handlers {
-			if list := p.waiting[line{h, priority}]; len(list) > 0 && (first == nil || compare(list[0], first) < 0) {
+			if list := p.waiting[line{h, priority}]; len(list) > 0 && room[h] > 0 && (first == nil || compare(list[0], first) < 0) {
 				first = list[0]
 			}
 		}
@@ -228,7 +255,7 @@ func (q *Pools) Remove(_ context.Context, name pools.Pool, id string, fence job.
 	}
 	one := p.taken[id]
 	if one.lease == nil && fence == (job.Fence{}) || one.lease != nil && one.lease.Fence == fence {
-		delete(p.taken, id)
+		q.free(name, one)
 		delete(p.tasks, id)
 		p.bytes -= one.bytes
 	}
@@ -262,7 +289,7 @@ func (q *Pools) Lapsed(_ context.Context, name pools.Pool, now time.Time) (lease
 			continue
 		}
 		if one.lease == nil {
-			delete(p.taken, id)
+			q.free(name, one)
 			p.wait(one)
 			q.bell.Ring(name, one.line().handler, 1)
 			continue
@@ -315,7 +342,7 @@ func (q *Pools) See(_ context.Context, name pools.Pool, w *pools.Worker) error {
 func (q *Pools) Show(_ context.Context, name pools.Pool, now time.Time) (*pools.State, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	s := &pools.State{Waiting: map[string]map[job.Priority]int{}}
+	s := &pools.State{Waiting: map[string]map[job.Priority]int{}, Running: map[string]int{}}
 	p := q.all[name]
 	if p == nil {
 		return s, nil
@@ -326,6 +353,6 @@ func (q *Pools) Show(_ context.Context, name pools.Pool, now time.Time) (*pools.
 		}
 		s.Waiting[l.handler][l.priority] = len(list)
 	}
-	s.Taken, s.Workers = len(p.taken), p.alive(now)
+	s.Taken, s.Running, s.Workers = len(p.taken), maps.Clone(p.running), p.alive(now)
 	return s, nil
 }

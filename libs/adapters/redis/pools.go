@@ -67,7 +67,8 @@ func (q *Pools) Bell() *pools.Bell { return q.bell }
 // of returns a key of a pool; its name has only letters, digits and a few signs.
 func (q *Pools) of(p pools.Pool, name string) string { return q.key("{w" + p.String() + "}:" + name) }
 
-// poolLua holds what the scripts have in common. A task that waits is in one sorted set for each handler and priority, "wait:<priority>:<handler>".
+// poolLua holds what the scripts have in common. A task that waits is in one sorted set for each handler and priority, "wait:<priority>:<handler>". What
+// is taken is in "taken", and counted by handler in "running"; "held" names the handlers of which limits kept tasks back.
 const poolLua = `
 local prefix = KEYS[1]
 local function k(name) return prefix .. name end
@@ -79,8 +80,15 @@ local function let_wait(id)
     redis.call('PEXPIRE', k(name), 691200000)
   end
 end
+local function free(id, channel, pool)
+  if redis.call('ZREM', k('taken'), id) == 0 then return end
+  local handler = string.match(redis.call('HGET', k('lines'), id) or '', '^%d+ wait:%a+:(.*)$')
+  if handler and redis.call('HINCRBY', k('running'), handler, -1) <= 0 then redis.call('HDEL', k('running'), handler) end
+  if redis.call('EXISTS', k('held')) == 1 then
+    for _, h in ipairs(redis.call('SMEMBERS', k('held'))) do redis.call('PUBLISH', channel, pool .. '|' .. h) end
+  end
+end
 local function forget(id)
-  redis.call('ZREM', k('taken'), id)
   redis.call('INCRBY', k('bytes'), -redis.call('HSTRLEN', k('tasks'), id))
   redis.call('HDEL', k('tasks'), id)
   redis.call('HDEL', k('lines'), id)
@@ -101,7 +109,7 @@ if old == 0 and redis.call('HLEN', k('tasks')) >= tonumber(ARGV[6]) or tonumber(
   return -1
 end
 if until_ then
-  redis.call('ZREM', k('taken'), id)
+  free(id, ARGV[9], ARGV[11])
   redis.call('HDEL', k('leases'), id)
 end
 local line = redis.call('HGET', k('lines'), id)
@@ -112,7 +120,7 @@ redis.call('HSET', k('lines'), id, due .. ' ' .. name)
 if redis.call('SCARD', k('names')) < 1000 then redis.call('SADD', k('names'), name) end
 let_wait(id)
 redis.call('PUBLISH', ARGV[9], ARGV[10])
-for _, one in ipairs({'bytes', 'tasks', 'lines', 'names', 'leases', 'taken', 'turn', name}) do redis.call('PEXPIRE', k(one), ARGV[8]) end
+for _, one in ipairs({'bytes', 'tasks', 'lines', 'names', 'leases', 'taken', 'running', 'turn', name}) do redis.call('PEXPIRE', k(one), ARGV[8]) end
 return 1`)
 
 // Add implements pools.Queue.
@@ -120,7 +128,7 @@ func (q *Pools) Add(ctx context.Context, t *pools.Task, now time.Time) error {
 	p, handler := t.Pool(), t.Fire.Target.Handler
 	name := lineName(pools.PriorityOf(t), handler)
 	added, err := q.gather.run(ctx, addTaskScript, []string{q.of(p, "")}, t.ID(), now.UnixMilli(), t.Fire.DueAt.UnixMilli(), name, pools.MarshalTask(t),
-		pools.MaxTasks, pools.MaxBytes, poolTTL.Milliseconds(), q.key(bellChannel), p.String()+"|"+handler).Int()
+		pools.MaxTasks, pools.MaxBytes, poolTTL.Milliseconds(), q.key(bellChannel), p.String()+"|"+handler, p.String()).Int()
 	if err != nil {
 		return fmt.Errorf("redis: add a task: %w", err)
 	}
@@ -159,7 +167,8 @@ func (q *Pools) note(ctx context.Context, p pools.Pool, now time.Time) error {
 
 func lineName(p job.Priority, handler string) string { return "wait:" + string(p) + ":" + handler }
 
-// takeTasksScript returns, for each task, its id, the task and its lease. The order of the priorities is Turn's.
+// takeTasksScript returns, for each task, its id, the task and its lease. The order of the priorities is Turn's. From its sixth argument on it gets the
+// bound of the pool, and each handler with its bound; -1 for none.
 var takeTasksScript = newScript(poolLua + `
 local now, most, taken_ms, kept_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local poll = k('poll:' .. ARGV[5])
@@ -173,21 +182,34 @@ else
   local orders = {{1, 2, 3}, {2, 1, 3}, {1, 2, 3}, {3, 1, 2}, {1, 2, 3}, {2, 1, 3}, {1, 2, 3}}
   local names = {'high', 'normal', 'low'}
   local lists = {}
+  local limit, room, of = tonumber(ARGV[6]), most, {}
+  if limit >= 0 then room = math.max(0, math.min(room, limit - redis.call('ZCARD', k('taken')))) end
+  for i = 7, #ARGV, 2 do
+    local bound = tonumber(ARGV[i + 1])
+    of[ARGV[i]] = most
+    if bound >= 0 then
+      of[ARGV[i]] = math.max(0, math.min(most, bound - tonumber(redis.call('HGET', k('running'), ARGV[i]) or 0)))
+    end
+  end
   for p = 1, 3 do
     local all = {}
-    for i = 6, #ARGV do
+    for i = 7, #ARGV, 2 do
       local name = k('wait:' .. names[p] .. ':' .. ARGV[i])
-      local some = redis.call('ZRANGE', name, 0, most - 1, 'WITHSCORES')
-      for n = 1, #some, 2 do all[#all + 1] = {some[n], tonumber(some[n + 1]), name} end
+      local some = {}
+      if room > 0 and of[ARGV[i]] > 0 then some = redis.call('ZRANGE', name, 0, most - 1, 'WITHSCORES') end
+      for n = 1, #some, 2 do all[#all + 1] = {some[n], tonumber(some[n + 1]), name, ARGV[i]} end
     end
     table.sort(all, function(a, b) return a[2] < b[2] or a[2] == b[2] and a[1] < b[1] end)
     lists[p] = {all, 1}
   end
   local turn = tonumber(redis.call('GET', k('turn')) or 0)
-  while #ids < most do
+  while #ids < room do
     local found
     for _, p in ipairs(orders[turn % 7 + 1]) do
-      found = lists[p][1][lists[p][2]]
+      repeat
+        found = lists[p][1][lists[p][2]]
+        if found and of[found[4]] == 0 then lists[p][2] = lists[p][2] + 1 end
+      until not found or of[found[4]] > 0
       if found then
         lists[p][2] = lists[p][2] + 1
         break
@@ -197,11 +219,24 @@ else
     turn = turn + 1
     if redis.call('ZREM', found[3], found[1]) == 1 then
       redis.call('ZADD', k('taken'), now + taken_ms, found[1])
+      redis.call('HINCRBY', k('running'), found[4], 1)
+      of[found[4]] = of[found[4]] - 1
       ids[#ids + 1] = found[1]
+    end
+  end
+  if #ids < most then
+    for i = 7, #ARGV, 2 do
+      if #ids == room or of[ARGV[i]] == 0 then
+        redis.call('SADD', k('held'), ARGV[i])
+        redis.call('PEXPIRE', k('held'), 691200000)
+      else
+        redis.call('SREM', k('held'), ARGV[i])
+      end
     end
   end
   if #ids > 0 then
     redis.call('PEXPIRE', k('taken'), 691200000)
+    redis.call('PEXPIRE', k('running'), 691200000)
     redis.call('SET', k('turn'), turn, 'PX', 691200000)
     redis.call('SET', poll, table.concat(ids, ' '), 'PX', kept_ms)
   end
@@ -216,9 +251,16 @@ return answer`)
 
 // Take implements pools.Queue.
 func (q *Pools) Take(ctx context.Context, p pools.Pool, t pools.Take) (tasks []*pools.Task, err error) {
-	args := []any{t.Now.UnixMilli(), t.Most, pools.TakenFor.Milliseconds(), pools.PollKept.Milliseconds(), t.Poll}
+	args := []any{t.Now.UnixMilli(), t.Most, pools.TakenFor.Milliseconds(), pools.PollKept.Milliseconds(), t.Poll, -1}
+	if n := t.Limits.Running; n != nil {
+		args[len(args)-1] = *n
+	}
 	for _, h := range t.Handlers {
-		args = append(args, h)
+		n, there := t.Limits.Handlers[h]
+		if !there {
+			n = -1
+		}
+		args = append(args, h, n)
 	}
 	list, err := q.gather.run(ctx, takeTasksScript, []string{q.of(p, "")}, args...).Slice()
 	if err != nil {
@@ -260,6 +302,7 @@ redis.call('HSET', k('leases'), id, fence .. ' ' .. ARGV[5])
 redis.call('ZADD', k('taken'), ARGV[4], id)
 redis.call('PEXPIRE', k('leases'), ARGV[6])
 redis.call('PEXPIRE', k('taken'), ARGV[6])
+redis.call('PEXPIRE', k('running'), ARGV[6])
 return 1`)
 
 // Bind implements pools.Queue.
@@ -299,6 +342,7 @@ local id, fence = ARGV[1], ARGV[2]
 if not redis.call('ZSCORE', k('taken'), id) then return 0 end
 local lease = redis.call('HGET', k('leases'), id)
 if (lease and string.match(lease, '^[^ ]+') or '') ~= fence then return 0 end
+free(id, ARGV[3], ARGV[4])
 forget(id)
 return 1`)
 
@@ -308,7 +352,7 @@ func (q *Pools) Remove(ctx context.Context, p pools.Pool, id string, fence job.F
 	if fence != (job.Fence{}) {
 		text = fence.String()
 	}
-	if err := q.gather.run(ctx, removeTaskScript, []string{q.of(p, "")}, id, text).Err(); err != nil {
+	if err := q.gather.run(ctx, removeTaskScript, []string{q.of(p, "")}, id, text, q.key(bellChannel), p.String()).Err(); err != nil {
 		return fmt.Errorf("redis: remove a task: %w", err)
 	}
 	return nil
@@ -335,7 +379,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', k('taken'), '-inf', ARGV[1], 'LI
   if lease then
     found[#found + 1] = lease
   else
-    redis.call('ZREM', k('taken'), id)
+    free(id, ARGV[3], ARGV[4])
     let_wait(id)
     local line = redis.call('HGET', k('lines'), id)
     if line then handlers[#handlers + 1] = string.match(line, '^%d+ wait:%a+:(.*)$') end
@@ -345,7 +389,7 @@ return {handlers, found}`)
 
 // Lapsed implements pools.Queue.
 func (q *Pools) Lapsed(ctx context.Context, p pools.Pool, now time.Time) (leases []*pools.Lease, err error) {
-	answer, err := q.run(ctx, lapsedScript, []string{q.of(p, "")}, now.UnixMilli(), pools.MaxLapsed).Slice()
+	answer, err := q.run(ctx, lapsedScript, []string{q.of(p, "")}, now.UnixMilli(), pools.MaxLapsed, q.key(bellChannel), p.String()).Slice()
 	if err != nil {
 		return nil, fmt.Errorf("redis: lapsed tasks: %w", err)
 	}

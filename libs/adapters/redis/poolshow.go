@@ -46,9 +46,10 @@ func (q *Pools) See(ctx context.Context, p pools.Pool, w *pools.Worker) error {
 func (q *Pools) Show(ctx context.Context, p pools.Pool, now time.Time) (*pools.State, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	s := &pools.State{Waiting: map[string]map[job.Priority]int{}}
+	s := &pools.State{Waiting: map[string]map[job.Priority]int{}, Running: map[string]int{}}
 	pipe := q.client.Pipeline()
 	names, taken, workers := pipe.SMembers(ctx, q.of(p, "names")), pipe.ZCard(ctx, q.of(p, "taken")), pipe.HGetAll(ctx, q.of(p, "workers"))
+	running := pipe.HGetAll(ctx, q.of(p, "running"))
 	_, err := pipe.Exec(ctx)
 	counts := map[string]*redis.IntCmd{}
 	if err == nil && len(names.Val()) > 0 {
@@ -73,6 +74,9 @@ func (q *Pools) Show(ctx context.Context, p pools.Pool, now time.Time) (*pools.S
 		s.Waiting[handler][job.Priority(priority)] = int(n.Val())
 	}
 	s.Taken = int(taken.Val())
+	for handler, n := range running.Val() {
+		s.Running[handler], _ = strconv.Atoi(n)
+	}
 	for _, text := range workers.Val() {
 		_, rest, _ := strings.Cut(text, " ")
 		var w pools.Worker

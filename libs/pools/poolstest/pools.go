@@ -88,7 +88,7 @@ func shows(t *testing.T, q pools.Queue) {
 	take(t, q, start, 1, "b")
 	state, err := q.Show(t.Context(), basics, start)
 	same(t, err, nil)
-	same(t, state, &pools.State{Waiting: map[string]map[job.Priority]int{"a": {job.PriorityNormal: 2, job.PriorityLow: 1}}, Taken: 1})
+	same(t, state, &pools.State{Waiting: map[string]map[job.Priority]int{"a": {job.PriorityNormal: 2, job.PriorityLow: 1}}, Taken: 1, Running: map[string]int{"b": 1}})
 }
 
 func known(t *testing.T, q pools.Queue) {

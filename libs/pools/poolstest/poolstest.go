@@ -38,6 +38,8 @@ func Run(t *testing.T, open func(t *testing.T) pools.Queue) {
 		"pools with tasks are known":                                     known,
 		"the bell rings for who can do the task":                         rings,
 		"many that take at once share the tasks":                         shared,
+		"limits bound what is taken":                                     limits,
+		"the bell rings when there is room again":                        roomy,
 	}
 	for name, clause := range clauses {
 		t.Run(name, func(t *testing.T) { clause(t, open(t)) })

@@ -15,6 +15,7 @@ Attempt = TypedDict(
         "duration_ms": "NotRequired[int]",
         "error": "NotRequired[str]",
         "fencing_token": "NotRequired[str]",
+        "logs_url": "NotRequired[str]",
         "number": "int",
         "outcome": "Literal['succeeded', 'failed', 'timed_out', 'worker_lost', 'cancelled', 'skipped']",
         "response_body": "NotRequired[str]",
@@ -22,6 +23,7 @@ Attempt = TypedDict(
         "retryable": "NotRequired[bool]",
         "started_at": "NotRequired[str]",
         "status_code": "NotRequired[int]",
+        "worker": "NotRequired[str]",
     },
 )
 
@@ -211,6 +213,15 @@ Forecast = TypedDict(
         "items": "list[Planned]",
         "planned": "int",
         "share": "float",
+    },
+)
+
+
+HandlerLimit = TypedDict(
+    "HandlerLimit",
+    {
+        "max_running": "int",
+        "name": "str",
     },
 )
 
@@ -716,6 +727,28 @@ PoolList = TypedDict(
 )
 
 
+PoolPut = TypedDict(
+    "PoolPut",
+    {
+        "handlers": "NotRequired[list[HandlerLimit]]",
+        "logs_url": "NotRequired[str]",
+        "max_running": "NotRequired[int]",
+    },
+)
+
+
+PoolSettings = TypedDict(
+    "PoolSettings",
+    {
+        "handlers": "NotRequired[list[HandlerLimit]]",
+        "logs_url": "NotRequired[str]",
+        "max_running": "NotRequired[int]",
+        "updated_at": "NotRequired[str]",
+        "updated_by": "NotRequired[str]",
+    },
+)
+
+
 PoolStateHandlers = TypedDict(
     "PoolStateHandlers",
     {
@@ -723,6 +756,7 @@ PoolStateHandlers = TypedDict(
         "low": "int",
         "name": "str",
         "normal": "int",
+        "running": "int",
     },
 )
 
@@ -733,6 +767,7 @@ PoolState = TypedDict(
         "handlers": "list[PoolStateHandlers]",
         "name": "str",
         "running": "int",
+        "settings": "NotRequired[PoolSettings]",
         "workers": "list[Worker]",
     },
 )
@@ -1082,6 +1117,7 @@ Worker = TypedDict(
     "Worker",
     {
         "handlers": "list[str]",
+        "logs_url": "NotRequired[str]",
         "name": "str",
         "running": "int",
         "seen_at": "str",
@@ -1373,6 +1409,11 @@ class Operations(Transport):
     def put_connection(self, connection: str, body: ConnectionPut) -> Connection:
         """Make a connection, or replace it. Executors use it from five seconds after the answer on."""
         answer: Connection = self.request("PUT", f"/connections/{escaped(connection)}", body=body, kind="application/json")
+        return answer
+
+    def put_pool(self, pool: str, body: PoolPut) -> PoolSettings:
+        """Set limits of a pool, and where the logs of its workers are. This replaces what was set before."""
+        answer: PoolSettings = self.request("PUT", f"/pools/{escaped(pool)}", body=body, kind="application/json")
         return answer
 
     def redrive_dead_letters(self, body: Redrive, *, idempotency_key: str | None = None) -> RedriveResult:

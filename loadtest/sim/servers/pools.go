@@ -19,6 +19,8 @@ type queue struct {
 	turn    int64
 	workers map[string]pools.Worker
 	addedAt time.Time
+	// held are the handlers of which limits kept tasks back.
+	held map[string]bool
 }
 
 // pooled is a task. What it points to is never changed.
@@ -37,7 +39,7 @@ type polled struct {
 
 func (q *queue) clone() *queue {
 	c := *q
-	c.tasks, c.polls, c.workers = maps.Clone(q.tasks), maps.Clone(q.polls), maps.Clone(q.workers)
+	c.tasks, c.polls, c.workers, c.held = maps.Clone(q.tasks), maps.Clone(q.polls), maps.Clone(q.workers), maps.Clone(q.held)
 	return &c
 }
 
@@ -60,12 +62,14 @@ type Pools struct{ client *HotClient }
 func (p *Pools) Bell() *pools.Bell { return p.client.bell }
 
 // ring rings at every process, as each of them hears it.
-func (p *Pools) ring(at pools.Pool, handler string) {
+func (p *Pools) ring(at pools.Pool, handlers ...string) {
 	tier := p.client.tier
 	tier.mu.Lock()
 	defer tier.mu.Unlock()
-	for _, b := range tier.bells {
-		b.Ring(at, handler, 1)
+	for _, handler := range handlers {
+		for _, b := range tier.bells {
+			b.Ring(at, handler, 1)
+		}
 	}
 }
 
@@ -79,7 +83,7 @@ func (p *Pools) on(at pools.Pool, do func(q *queue)) {
 	defer s.mu.Unlock()
 	q := s.state.pools[at]
 	if q == nil {
-		q = &queue{tasks: map[string]pooled{}, polls: map[string]polled{}, workers: map[string]pools.Worker{}}
+		q = &queue{tasks: map[string]pooled{}, polls: map[string]polled{}, workers: map[string]pools.Worker{}, held: map[string]bool{}}
 		s.state.pools[at] = q
 	}
 	do(q)
@@ -87,7 +91,7 @@ func (p *Pools) on(at pools.Pool, do func(q *queue)) {
 
 // Add implements pools.Queue.
 func (p *Pools) Add(_ context.Context, t *pools.Task, now time.Time) (err error) {
-	rings := false
+	rings, held := false, []string(nil)
 	p.on(t.Pool(), func(q *queue) {
 		one, there := q.tasks[t.ID()]
 		if there && one.taken && now.Before(one.until) {
@@ -103,11 +107,27 @@ func (p *Pools) Add(_ context.Context, t *pools.Task, now time.Time) (err error)
 			return
 		}
 		q.tasks[t.ID()], q.addedAt, rings = added, now, true
+		if one.taken {
+			held = q.kept()
+		}
 	})
 	if rings {
-		p.ring(t.Pool(), t.Fire.Target.Handler)
+		p.ring(t.Pool(), append(held, t.Fire.Target.Handler)...)
 	}
 	return err
+}
+
+// kept returns the handlers of which limits kept tasks back.
+func (q *queue) kept() []string { return slices.Sorted(maps.Keys(q.held)) }
+
+// running counts the tasks that somebody has; for "" those of all handlers.
+func (q *queue) running(handler string) (n int) {
+	for _, one := range q.tasks {
+		if one.taken && (handler == "" || handler == one.task.Fire.Target.Handler) {
+			n++
+		}
+	}
+	return n
 }
 
 // Take implements pools.Queue.
@@ -122,16 +142,25 @@ func (p *Pools) Take(_ context.Context, at pools.Pool, t pools.Take) (tasks []*p
 			}
 			return
 		}
+		room, of := t.Limits.Room(t.Most, q.running(""), t.Handlers, q.running)
 		var ids []string
-		for len(ids) < t.Most {
-			id, ok := q.next(t.Handlers)
+		for len(ids) < room {
+			id, ok := q.next(t.Handlers, of)
 			if !ok {
 				break
 			}
 			one := q.tasks[id]
+			of[one.task.Fire.Target.Handler]--
 			one.taken, one.until = true, t.Now.Add(pools.TakenFor)
 			q.tasks[id] = one
 			ids, tasks = append(ids, id), append(tasks, one.give())
+		}
+		for _, h := range t.Handlers {
+			if len(ids) < t.Most && (len(ids) == room || of[h] == 0) {
+				q.held[h] = true
+			} else if len(ids) < t.Most {
+				delete(q.held, h)
+			}
 		}
 		if len(ids) > 0 {
 			q.polls[t.Poll] = polled{ids, t.Now}
@@ -140,15 +169,15 @@ func (p *Pools) Take(_ context.Context, at pools.Pool, t pools.Take) (tasks []*p
 	return tasks, nil
 }
 
-// next returns the task that is next in turn for some handlers.
-func (q *queue) next(handlers []string) (id string, ok bool) {
+// next returns the task that is next in turn for some handlers, of those with room.
+func (q *queue) next(handlers []string, room map[string]int) (id string, ok bool) {
 	order := slices.SortedFunc(maps.Keys(q.tasks), func(a, b string) int {
 		return cmp.Or(q.tasks[a].task.Fire.DueAt.Compare(q.tasks[b].task.Fire.DueAt), cmp.Compare(a, b))
 	})
 	for _, priority := range pools.Turn(q.turn) {
 		for _, id := range order {
 			one := q.tasks[id]
-			if !one.taken && pools.PriorityOf(one.task) == priority && slices.Contains(handlers, one.task.Fire.Target.Handler) {
+			if !one.taken && pools.PriorityOf(one.task) == priority && slices.Contains(handlers, one.task.Fire.Target.Handler) && room[one.task.Fire.Target.Handler] > 0 {
 				q.turn++
 				return id, true
 			}
@@ -187,11 +216,14 @@ func (p *Pools) Leases(_ context.Context, at pools.Pool, ids []string) ([]*pools
 
 // Remove implements pools.Queue.
 func (p *Pools) Remove(_ context.Context, at pools.Pool, id string, fence job.Fence) error {
+	var held []string
 	p.on(at, func(q *queue) {
 		if one := q.tasks[id]; one.taken && (one.lease == nil && fence == (job.Fence{}) || one.lease != nil && one.lease.Fence == fence) {
 			delete(q.tasks, id)
+			held = q.kept()
 		}
 	})
+	p.ring(at, held...)
 	return nil
 }
 
@@ -216,16 +248,14 @@ func (p *Pools) Lapsed(_ context.Context, at pools.Pool, now time.Time) (leases 
 			}
 			if one.lease == nil {
 				q.tasks[id] = pooled{task: one.task}
-				again = append(again, one.task.Fire.Target.Handler)
+				again = append(append(again, one.task.Fire.Target.Handler), q.kept()...)
 				continue
 			}
 			l := *one.lease
 			leases = append(leases, &l)
 		}
 	})
-	for _, handler := range again {
-		p.ring(at, handler)
-	}
+	p.ring(at, again...)
 	return leases, nil
 }
 
@@ -267,13 +297,14 @@ func (q *queue) alive(now time.Time) (list []pools.Worker) {
 
 // Show implements pools.Queue.
 func (p *Pools) Show(_ context.Context, at pools.Pool, now time.Time) (*pools.State, error) {
-	s := &pools.State{Waiting: map[string]map[job.Priority]int{}}
+	s := &pools.State{Waiting: map[string]map[job.Priority]int{}, Running: map[string]int{}}
 	p.on(at, func(q *queue) {
 		for _, one := range q.tasks {
 			handler := one.task.Fire.Target.Handler
 			switch {
 			case one.taken:
 				s.Taken++
+				s.Running[handler]++
 			case s.Waiting[handler] == nil:
 				s.Waiting[handler] = map[job.Priority]int{pools.PriorityOf(one.task): 1}
 			default:

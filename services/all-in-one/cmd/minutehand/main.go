@@ -35,7 +35,7 @@ type cli struct {
 	TZData      tzdataCmd         `cmd:"" name:"tzdata" help:"Say which jobs other time zone data moves, and move them."`
 	DeadLetters deadLettersCmd    `cmd:"" help:"Look at executions that were given up."`
 	Connections connectionsCmd    `cmd:"" help:"Say how to reach clusters of Kafka and accounts of SQS."`
-	Pools       poolsCmd          `cmd:"" help:"Look at pools of workers and their tasks."`
+	Pools       poolsCmd          `cmd:"" help:"Look at pools of workers and their tasks, and limit them."`
 	Runner      runnerCmd         `cmd:"" help:"Run scripts and WebAssembly modules, each in a sandbox, as a worker of a pool."`
 	Module      moduleCmd         `cmd:"" hidden:"" name:"__module"`
 	Tenants     tenantsCmd        `cmd:"" help:"Make and list tenants."`

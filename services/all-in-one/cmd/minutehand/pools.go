@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -13,6 +15,7 @@ import (
 type poolsCmd struct {
 	List poolListCmd `cmd:"" default:"withargs" help:"List the pools to which tasks were given lately."`
 	Get  poolGetCmd  `cmd:"" help:"Show what waits and runs in a pool, and its workers."`
+	Set  poolSetCmd  `cmd:"" help:"Set limits of a pool, and where the logs of its workers are."`
 }
 
 // Help implements kong.HelpProvider.
@@ -65,6 +68,31 @@ type poolAnswer struct {
 	Running  int              `json:"running"`
 	Handlers []map[string]any `json:"handlers"`
 	Workers  []map[string]any `json:"workers"`
+	Settings *poolSettings    `json:"settings,omitempty"`
+}
+
+// poolSettings are what is set for a pool.
+type poolSettings struct {
+	MaxRunning *int           `json:"max_running,omitempty"`
+	Handlers   []handlerLimit `json:"handlers,omitempty"`
+	LogsURL    string         `json:"logs_url,omitempty"`
+}
+
+type handlerLimit struct {
+	Name       string `json:"name"`
+	MaxRunning int    `json:"max_running"`
+}
+
+// limit returns the limit of a handler as it is shown.
+func (s *poolSettings) limit(handler any) string {
+	if s != nil {
+		for _, h := range s.Handlers {
+			if h.Name == handler {
+				return strconv.Itoa(h.MaxRunning)
+			}
+		}
+	}
+	return ""
 }
 
 // Run implements the command.
@@ -74,10 +102,14 @@ func (c *poolGetCmd) Run(ctx context.Context) error {
 		return err
 	}
 	return c.print(p, func(w io.Writer) {
-		fmt.Fprintf(w, "Tasks that run: %d\n\n", p.Running)
-		t := newTable(w, "HANDLER", "HIGH", "NORMAL", "LOW")
+		fmt.Fprintf(w, "Tasks that run: %d", p.Running)
+		if p.Settings != nil && p.Settings.MaxRunning != nil {
+			fmt.Fprintf(w, ", of %d that may", *p.Settings.MaxRunning)
+		}
+		fmt.Fprint(w, "\n\n")
+		t := newTable(w, "HANDLER", "HIGH", "NORMAL", "LOW", "RUNNING", "LIMIT")
 		for _, h := range p.Handlers {
-			t.row(h["name"], h["high"], h["normal"], h["low"])
+			t.row(h["name"], h["high"], h["normal"], h["low"], h["running"], p.Settings.limit(h["name"]))
 		}
 		t.end()
 		fmt.Fprintln(w)
@@ -89,4 +121,49 @@ func (c *poolGetCmd) Run(ctx context.Context) error {
 		}
 		t.end()
 	})
+}
+
+type poolSetCmd struct {
+	client
+	Name       string         `arg:"" help:"The pool."`
+	MaxRunning *int           `help:"How many of its tasks workers have at once at most; with 0 none is handed out." placeholder:"N"`
+	Handler    map[string]int `help:"The same for a handler; may be repeated." placeholder:"NAME=N"`
+	LogsURL    string         `name:"logs-url" help:"Where the logs of a worker are; {pool}, {worker}, {job_id}, {execution_id} and {attempt} are replaced." placeholder:"URL"`
+}
+
+// Help implements kong.HelpProvider.
+func (poolSetCmd) Help() string {
+	return `What is not given is not set from then on. Limits hold ten seconds later, and take no task from a worker.
+
+  minutehand pools set reports --max-running 20 --handler generate=5
+  minutehand pools set reports --logs-url 'https://logs.example.com/{worker}?execution={execution_id}'
+  minutehand pools set reports`
+}
+
+// Run implements the command.
+func (c *poolSetCmd) Run(ctx context.Context) error {
+	s := poolSettings{MaxRunning: c.MaxRunning, LogsURL: c.LogsURL}
+	for name, most := range c.Handler {
+		s.Handlers = append(s.Handlers, handlerLimit{name, most})
+	}
+	slices.SortFunc(s.Handlers, func(a, b handlerLimit) int { return strings.Compare(a.Name, b.Name) })
+	var answer poolSettings
+	if _, err := c.do(ctx, http.MethodPut, "/pools/"+url.PathEscape(c.Name), s, &answer); err != nil {
+		return err
+	}
+	return c.print(answer, func(w io.Writer) {
+		t := newTable(w, "POOL", "LIMIT", "LOGS")
+		t.row(c.Name, limitOf(answer.MaxRunning), answer.LogsURL)
+		for _, h := range answer.Handlers {
+			t.row(c.Name+"/"+h.Name, h.MaxRunning, "")
+		}
+		t.end()
+	})
+}
+
+func limitOf(n *int) string {
+	if n == nil {
+		return "none"
+	}
+	return strconv.Itoa(*n)
 }

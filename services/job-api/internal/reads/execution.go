@@ -67,6 +67,9 @@ type attempt struct {
 	Truncated    bool            `json:"response_truncated,omitempty"`
 	Error        string          `json:"error,omitempty"`
 	FencingToken string          `json:"fencing_token,omitempty"`
+	Worker       string          `json:"worker,omitempty"`
+	LogsURL      string          `json:"logs_url,omitempty"`
+	pool         string
 }
 
 type timeline struct {
@@ -218,6 +221,9 @@ func newAttempt(e *job.Event) attempt {
 	}
 	if o.Fence.Epoch != 0 {
 		a.FencingToken = o.Fence.String()
+	}
+	if e.Target.Kind == job.TargetPool && o.Called() {
+		a.Worker, a.pool = o.Worker, e.Target.Host
 	}
 	if a.StartedAt != nil && !o.Timeline.Completed.IsZero() {
 		took := o.Timeline.Completed.Sub(*a.StartedAt).Milliseconds()

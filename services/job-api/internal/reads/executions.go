@@ -13,6 +13,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
+	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
@@ -35,6 +36,7 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 	if err != nil {
 		return edge.Response{}, err
 	}
+	rs.withLogs(ctx, r.Tenant(), executions...)
 	result := newPage()
 	size := 0
 	for _, x := range executions {
@@ -109,7 +111,25 @@ func (rs *Reads) getExecution(ctx context.Context, r *edge.Request) (edge.Respon
 	if err != nil {
 		return edge.Response{}, err
 	}
+	rs.withLogs(ctx, r.Tenant(), x)
 	return edge.Response{Status: http.StatusOK, Body: x}, nil
+}
+
+// withLogs says where the logs of workers are that made attempts. If that cannot be read, it is left out.
+func (rs *Reads) withLogs(ctx context.Context, of job.Tenant, list ...*Execution) {
+	for _, x := range list {
+		for i := range x.Attempts {
+			a := &x.Attempts[i]
+			if a.pool == "" {
+				continue
+			}
+			set, err := rs.Pools.Of(ctx, pools.Pool{Tenant: of, Name: a.pool})
+			if err != nil {
+				return
+			}
+			a.LogsURL = set.Logs(pools.Subject{Pool: a.pool, Worker: a.Worker, Job: x.JobID, Execution: x.ExecutionID, Attempt: a.Number})
+		}
+	}
 }
 
 // Execution assembles what is known of an execution of the request's tenant. It fails with jobstore.ErrNotFound, or a problem, if

@@ -10,6 +10,7 @@ import (
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
+	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
@@ -21,7 +22,9 @@ type Reads struct {
 	Settings jobstore.Settings
 	Outcomes attempts.Outcomes
 	// Bulk holds the operations.
-	Bulk  *operations.Store
+	Bulk *operations.Store
+	// Pools knows where the logs of workers are.
+	Pools *pools.Known
 	Clock clock.Clock
 	// Partitions is the store's partition count.
 	Partitions int

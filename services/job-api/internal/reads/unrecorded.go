@@ -253,10 +253,22 @@ func (a *account) find(ctx context.Context, lost, putOff []*Occurrence) error {
 			return err
 		}
 	}
+	return a.tell(ctx, lost, &w)
+}
+
+// tell says what became of occurrences that are neither on record nor where their entries are written first, by what waits.
+func (a *account) tell(ctx context.Context, lost []*Occurrence, w *waiting) error {
 	for _, o := range lost {
 		id := job.ScheduleExecutionID(a.j.ID, o.NominalAt)
 		reason, waits := w.at[id]
-		switch run := covering(a.runs, o); {
+		run := covering(a.runs, o)
+		if run == nil && !waits && !w.follows(o) {
+			var err error
+			if run, err = a.ofAnother(ctx, o.NominalAt); err != nil {
+				return err
+			}
+		}
+		switch {
 		case run != nil:
 			o.State, o.Disposition = run.State, run.Disposition
 		case waits:
@@ -267,16 +279,6 @@ func (a *account) find(ctx context.Context, lost, putOff []*Occurrence) error {
 			o.State, o.Reason = stateUnknown, "Nothing is on record of it, and too much waits at present to tell whether it waits, too."
 		default:
 			o.State = stateUnknown
-		}
-		if o.State != stateUnknown {
-			continue
-		}
-		run, err := a.ofAnother(ctx, o.NominalAt)
-		if err != nil {
-			return err
-		}
-		if run != nil {
-			o.State, o.Disposition, o.Reason = run.State, run.Disposition, ""
 		}
 	}
 	return nil

@@ -28,6 +28,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/messaging"
 	"github.com/minutehand/minutehand/libs/operations"
+	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/tenants"
@@ -335,13 +336,15 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	if err := (forecast.Store{Lists: r.Settings}).Forget(ctx, t.Number); err != nil {
 		return err
 	}
-	told, err := r.forgetConnections(ctx, t.Number)
-	if err != nil {
-		return err
-	}
-	if !told {
-		m.GoesOnAt = job.Instant(r.Clock.Now().Add(untold))
-		return nil
+	for _, forget := range []func(context.Context, job.Tenant) (told bool, err error){r.forgetConnections, r.forgetPools} {
+		told, err := forget(ctx, t.Number)
+		if err != nil {
+			return err
+		}
+		if !told {
+			m.GoesOnAt = job.Instant(r.Clock.Now().Add(untold))
+			return nil
+		}
 	}
 	err = (&operations.Store{Settings: r.Settings, Recorder: r.Change.Recorder}).Forget(ctx, t.Number)
 	if errors.Is(err, jobchange.ErrUntold) {
@@ -358,17 +361,33 @@ func (r *Removal) clear(ctx context.Context, t *tenants.Tenant, m *tenants.Remov
 	return nil
 }
 
-// forgetConnections removes a tenant's connections, once it is known how they changed. Nobody is let in any more who could change them.
 func (r *Removal) forgetConnections(ctx context.Context, n job.Tenant) (told bool, err error) {
-	for {
+	return r.forgetSetting(ctx, n, messaging.SettingOf(n), func() ([]byte, []job.ChangeRef, error) {
 		old, set, err := messaging.Read(ctx, r.Settings, n)
+		return old, set.Changes, err
+	})
+}
+
+func (r *Removal) forgetPools(ctx context.Context, n job.Tenant) (told bool, err error) {
+	return r.forgetSetting(ctx, n, pools.SettingOf(n), func() ([]byte, []job.ChangeRef, error) {
+		old, set, err := pools.Read(ctx, r.Settings, n)
+		return old, set.Changes, err
+	})
+}
+
+// forgetSetting removes a setting of a tenant, once it is known how it changed. Nobody is let in any more who could change it.
+func (r *Removal) forgetSetting(
+	ctx context.Context, n job.Tenant, name string, read func() (old []byte, changes []job.ChangeRef, err error),
+) (told bool, err error) {
+	for {
+		old, changes, err := read()
 		if err != nil || old == nil {
 			return err == nil, err
 		}
-		if told, err := r.Change.Published(ctx, job.SettingsOf(n), set.Changes); err != nil || !told {
+		if told, err := r.Change.Published(ctx, job.SettingsOf(n), changes); err != nil || !told {
 			return false, err
 		}
-		if err = r.Settings.SwapSetting(ctx, messaging.SettingOf(n), old, nil); !errors.Is(err, jobstore.ErrConflict) || ctx.Err() != nil {
+		if err = r.Settings.SwapSetting(ctx, name, old, nil); !errors.Is(err, jobstore.ErrConflict) || ctx.Err() != nil {
 			return err == nil, err
 		}
 	}

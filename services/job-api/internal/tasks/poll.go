@@ -210,9 +210,13 @@ const maxRounds = 20
 func (x *polling) take(ctx context.Context) (list []task, err error) {
 	ts := x.ts
 	list = []task{}
+	set, err := ts.deps.Known.Of(ctx, x.pool)
+	if err != nil {
+		return list, err
+	}
 	for range maxRounds {
 		taken, err := ts.deps.Queue.Take(ctx, x.pool, pools.Take{
-			Poll: x.body.PollID + "." + strconv.Itoa(x.round), Handlers: x.body.Handlers, Most: x.most, Now: ts.deps.Clock.Now(),
+			Poll: x.body.PollID + "." + strconv.Itoa(x.round), Handlers: x.body.Handlers, Most: x.most, Limits: set.Limits(), Now: ts.deps.Clock.Now(),
 		})
 		if err != nil {
 			return list, fmt.Errorf("take tasks: %w", err)

@@ -33,7 +33,7 @@ func hourList(at time.Time) string { return "progress-of/" + at.UTC().Format("20
 func (ts *Tasks) putProgress(ctx context.Context, l *pools.Lease, progress json.RawMessage, sequence int64, now time.Time) error {
 	id := l.Fire.ExecutionID
 	if !l.Progress {
-		if err := ts.deps.Lists.PutItem(ctx, hourList(now), jobstore.Item{Name: id, Value: []byte{1}}); err != nil {
+		if err := ts.deps.Settings.PutItem(ctx, hourList(now), jobstore.Item{Name: id, Value: []byte{1}}); err != nil {
 			return fmt.Errorf("note that there is progress: %w", err)
 		}
 	}
@@ -41,16 +41,16 @@ func (ts *Tasks) putProgress(ctx context.Context, l *pools.Lease, progress json.
 		sequence = l.Number + 1
 	}
 	item := jobstore.Item{Name: l.Fence.String(), Value: progress, Version: l.Begun.UnixMicro() + sequence}
-	if err := ts.deps.Lists.PutItem(ctx, progressList(id), item); err != nil {
+	if err := ts.deps.Settings.PutItem(ctx, progressList(id), item); err != nil {
 		return fmt.Errorf("store progress: %w", err)
 	}
 	if l.Progress || !l.Again {
 		return nil
 	}
-	items, err := ts.deps.Lists.Items(ctx, progressList(id), "", maxProgressItems)
+	items, err := ts.deps.Settings.Items(ctx, progressList(id), "", maxProgressItems)
 	for _, i := range items {
 		if i.Name < l.Fence.String() && err == nil {
-			err = ts.deps.Lists.RemoveItem(ctx, progressList(id), i.Name)
+			err = ts.deps.Settings.RemoveItem(ctx, progressList(id), i.Name)
 		}
 	}
 	if err != nil {
@@ -64,7 +64,7 @@ func (ts *Tasks) progressOf(ctx context.Context, t *pools.Task) (json.RawMessage
 	if !t.Again {
 		return nil, nil
 	}
-	items, err := ts.deps.Lists.Items(ctx, progressList(t.Fire.ExecutionID), "", maxProgressItems)
+	items, err := ts.deps.Settings.Items(ctx, progressList(t.Fire.ExecutionID), "", maxProgressItems)
 	if err != nil {
 		return nil, fmt.Errorf("read progress: %w", err)
 	}
@@ -75,7 +75,7 @@ func (ts *Tasks) progressOf(ctx context.Context, t *pools.Task) (json.RawMessage
 }
 
 func (ts *Tasks) forgetProgress(ctx context.Context, executionID string) error {
-	if err := ts.deps.Lists.RemoveList(ctx, progressList(executionID)); err != nil {
+	if err := ts.deps.Settings.RemoveList(ctx, progressList(executionID)); err != nil {
 		return fmt.Errorf("remove progress: %w", err)
 	}
 	return nil
@@ -87,7 +87,7 @@ func (ts *Tasks) tidy(ctx context.Context, now time.Time) error {
 	for n := range tidyHours {
 		hour := hourList(now.Add(-jobstore.HistoryTTL - time.Duration(n)*time.Hour))
 		for {
-			items, err := ts.deps.Lists.Items(ctx, hour, "", page)
+			items, err := ts.deps.Settings.Items(ctx, hour, "", page)
 			if err != nil {
 				return fmt.Errorf("read what has progress: %w", err)
 			}
@@ -95,7 +95,7 @@ func (ts *Tasks) tidy(ctx context.Context, now time.Time) error {
 				if err := ts.forgetProgress(ctx, i.Name); err != nil {
 					return err
 				}
-				if err := ts.deps.Lists.RemoveItem(ctx, hour, i.Name); err != nil {
+				if err := ts.deps.Settings.RemoveItem(ctx, hour, i.Name); err != nil {
 					return fmt.Errorf("remove what has progress: %w", err)
 				}
 			}

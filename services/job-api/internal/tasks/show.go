@@ -13,18 +13,26 @@ import (
 
 // pool is a pool as answers show it.
 type pool struct {
-	Name     string         `json:"name"`
-	Running  int            `json:"running"`
-	Handlers []handler      `json:"handlers"`
-	Workers  []pools.Worker `json:"workers"`
+	Name     string    `json:"name"`
+	Running  int       `json:"running"`
+	Handlers []handler `json:"handlers"`
+	Workers  []worker  `json:"workers"`
+	Settings *settings `json:"settings,omitempty"`
 }
 
-// handler is what waits for a handler.
+// handler is what waits and runs for a handler.
 type handler struct {
-	Name   string `json:"name"`
-	High   int    `json:"high"`
-	Normal int    `json:"normal"`
-	Low    int    `json:"low"`
+	Name    string `json:"name"`
+	High    int    `json:"high"`
+	Normal  int    `json:"normal"`
+	Low     int    `json:"low"`
+	Running int    `json:"running"`
+}
+
+// worker is a worker as answers show it.
+type worker struct {
+	pools.Worker
+	LogsURL string `json:"logs_url,omitempty"`
 }
 
 // show shows a pool: what waits and runs there, and its workers.
@@ -37,10 +45,25 @@ func (ts *Tasks) show(ctx context.Context, r *edge.Request) (edge.Response, erro
 	if err != nil {
 		return edge.Response{}, err
 	}
-	shown := pool{Name: p.Name, Running: s.Taken, Handlers: []handler{}, Workers: append([]pools.Worker{}, s.Workers...)}
-	for _, name := range slices.Sorted(maps.Keys(s.Waiting)) {
+	_, all, err := pools.Read(ctx, ts.deps.Settings, p.Tenant)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	set, err := all.Get(p.Name)
+	if err != nil {
+		return edge.Response{}, err
+	}
+	shown := pool{Name: p.Name, Running: s.Taken, Handlers: []handler{}, Workers: []worker{}, Settings: showSettings(&set)}
+	names := maps.Clone(s.Running)
+	for name := range s.Waiting {
+		names[name] = 0
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		n := s.Waiting[name]
-		shown.Handlers = append(shown.Handlers, handler{name, n[job.PriorityHigh], n[job.PriorityNormal], n[job.PriorityLow]})
+		shown.Handlers = append(shown.Handlers, handler{name, n[job.PriorityHigh], n[job.PriorityNormal], n[job.PriorityLow], s.Running[name]})
+	}
+	for _, w := range s.Workers {
+		shown.Workers = append(shown.Workers, worker{w, set.Logs(pools.Subject{Pool: p.Name, Worker: w.Name})})
 	}
 	return edge.Response{Status: http.StatusOK, Body: shown}, nil
 }

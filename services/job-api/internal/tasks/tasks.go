@@ -22,6 +22,7 @@ import (
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/problem"
@@ -36,8 +37,11 @@ type Deps struct {
 	Queue   pools.Queue
 	Records attempts.Records
 	Log     dispatch.Log
-	// Lists keeps what workers tell of their progress.
-	Lists jobstore.Lists
+	// Settings keeps what workers tell of their progress, and what is set for pools; Known remembers the latter, and Recorder makes known how
+	// it changes.
+	Settings jobstore.Settings
+	Known    *pools.Known
+	Recorder jobchange.Recorder
 	// History is asked for ends of which the hot tier has no task any more.
 	History jobstore.History
 	Hot     hotbucket.Buckets
@@ -84,7 +88,7 @@ func New(deps Deps) *Tasks {
 func (ts *Tasks) Operations() map[string]edge.Operation {
 	return map[string]edge.Operation{
 		"pollTasks": ts.poll, "heartbeatTask": ts.heartbeat, "completeTask": ts.complete, "failTask": ts.fail, "releaseTask": ts.release,
-		"listPools": ts.list, "getPool": ts.show,
+		"listPools": ts.list, "getPool": ts.show, "putPool": ts.put,
 	}
 }
 
