@@ -80,7 +80,7 @@ def agree(body):
         body["cron_expr"] = "0 9 * * MON-FRI"
     if isinstance(body.get("target"), dict):
         body["target"].update(kind="http_webhook", url=CLOSED_PORT)
-        for member in ("timeout", "headers", "connection", "topic", "key", "queue", "group", "pool", "handler", "heartbeat_timeout"):
+        for member in ("timeout", "headers", "connection", "topic", "key", "queue", "group", "pool", "handler", "heartbeat_timeout", "body_ref"):
             body["target"].pop(member, None)
         body.pop("retry_policy", None)
         body.pop("priority", None)

@@ -218,11 +218,22 @@ type Target struct {
 	Headers   map[string]string `json:"headers,omitempty"`
 	// Body is sent verbatim: JSON text.
 	Body json.RawMessage `json:"body,omitempty"`
+	// BodyRef is the object that is sent in place of a body; nil for none.
+	BodyRef *BodyRef `json:"body_ref,omitempty"`
 	// Timeout bounds a call, or how long a worker has a task.
 	Timeout time.Duration `json:"timeout"`
 	// KeyTemplate makes the idempotency key of each execution's calls, see [Target.IdempotencyKey].
 	KeyTemplate string `json:"idempotency_key_template,omitempty"`
 	Unknown     string `json:"-"` // see Job
+}
+
+// MaxReferencedBytes bounds an object that is sent in place of a body.
+const MaxReferencedBytes = 1 << 30
+
+// BodyRef is an object that is sent in place of a body: where it is, and its SHA-256 in lower-case hexadecimal digits.
+type BodyRef struct {
+	URL    string `json:"url"`
+	SHA256 string `json:"sha256"`
 }
 
 // Host returns the host and port of a webhook's URL, "" if its URL has none; of any other target the name of its connection or pool.

@@ -106,7 +106,7 @@ func (e *Entry) Elsewhere() *Elsewhere {
 func (e *Entry) Calls(t Target) Target {
 	if x := e.Elsewhere(); x != nil {
 		if t.Kind != TargetWebhook {
-			t = Target{Kind: TargetWebhook, Method: "POST", Body: t.Body, Timeout: t.Timeout, KeyTemplate: t.KeyTemplate}
+			t = Target{Kind: TargetWebhook, Method: "POST", Body: t.Body, BodyRef: t.BodyRef, Timeout: t.Timeout, KeyTemplate: t.KeyTemplate}
 		}
 		t.URL, t.Headers = x.URL, x.Headers
 	}
@@ -133,6 +133,9 @@ func (d *Definition) Mark(e *Entry) {
 	e.Queues = e.Alone && d.MostWaiting() > 0
 	e.Task = target.Kind == TargetPool
 	e.Weight = len(target.URL) + len(target.Queue) + len(target.Group) + len(target.Body)
+	if target.BodyRef != nil {
+		e.Weight += len(target.BodyRef.URL)
+	}
 	for name, value := range target.Headers {
 		e.Weight += len(name) + len(value)
 	}

@@ -777,6 +777,16 @@ type BackfillPlan struct {
 	Total int `json:"total"`
 }
 
+// BodyRef is a schema of the API. An object that is sent in place of a body, of 1 GiB at most. For each call an executor reads it
+// with a GET, within the timeout of the call, and sends it as it comes, with its Content-Type. If it is not the object with this
+// hash, the target does not get the last of it, and the call fails for good. A worker of a pool gets the reference as `payload_ref`,
+// and fetches the object itself. Other kinds of targets take none.
+type BodyRef struct {
+	// The SHA-256 of the object, in hexadecimal digits.
+	Sha256 string `json:"sha256"`
+	URL    string `json:"url"`
+}
+
 // Change is a schema of the API.
 type Change struct {
 	// An instant in UTC, to the millisecond.
@@ -1976,6 +1986,11 @@ type ScheduleDst struct {
 type Target struct {
 	// Any JSON; what is sent is equal to it as JSON. A request consists of at most 20,000 values in all, a batch of 200,000.
 	Body any `json:"body,omitzero"`
+	// An object that is sent in place of a body, of 1 GiB at most. For each call an executor reads it with a GET, within the timeout of
+	// the call, and sends it as it comes, with its Content-Type. If it is not the object with this hash, the target does not get the
+	// last of it, and the call fails for good. A worker of a pool gets the reference as `payload_ref`, and fetches the object itself.
+	// Other kinds of targets take none.
+	BodyRef *BodyRef `json:"body_ref,omitzero"`
 	// As a DNS label: lower-case letters, digits and hyphens.
 	Connection string `json:"connection,omitzero"`
 	// The message group on a FIFO queue; the id of the job if none is given.
@@ -2029,6 +2044,11 @@ type Task struct {
 	NominalAt time.Time `json:"nominal_at"`
 	// The body of the job's target.
 	Payload any `json:"payload,omitzero"`
+	// An object that is sent in place of a body, of 1 GiB at most. For each call an executor reads it with a GET, within the timeout of
+	// the call, and sends it as it comes, with its Content-Type. If it is not the object with this hash, the target does not get the
+	// last of it, and the call fails for good. A worker of a pool gets the reference as `payload_ref`, and fetches the object itself.
+	// Other kinds of targets take none.
+	PayloadRef *BodyRef `json:"payload_ref,omitzero"`
 	// What the execution's last worker told of its progress.
 	Progress any `json:"progress,omitzero"`
 	// An instant in UTC, to the millisecond.

@@ -110,17 +110,24 @@ func targetToPB(t job.Target) *pb.Target {
 		KeyTemplate: t.KeyTemplate, Connection: t.Connection, Queue: t.Queue, Group: t.Group,
 		Pool: t.Pool, Handler: t.Handler, Priority: string(t.Priority), HeartbeatMs: t.Heartbeat.Milliseconds(),
 	}
+	if r := t.BodyRef; r != nil {
+		m.BodyRef = &pb.BodyRef{Url: r.URL, Sha256: r.SHA256}
+	}
 	putUnknown(m, t.Unknown)
 	return m
 }
 
 func targetFromPB(m *pb.Target) job.Target {
-	return job.Target{
+	t := job.Target{
 		Kind: m.GetKind(), URL: m.GetUrl(), Method: m.GetMethod(), Headers: m.GetHeaders(), Body: m.GetBody(),
 		Timeout: dur(m.GetTimeoutMs()), KeyTemplate: m.GetKeyTemplate(), Connection: m.GetConnection(), Queue: m.GetQueue(), Group: m.GetGroup(),
 		Pool: m.GetPool(), Handler: m.GetHandler(), Priority: job.Priority(m.GetPriority()), Heartbeat: dur(m.GetHeartbeatMs()),
 		Unknown: unknownOf(m),
 	}
+	if r := m.GetBodyRef(); r != nil {
+		t.BodyRef = &job.BodyRef{URL: r.GetUrl(), SHA256: r.GetSha256()}
+	}
+	return t
 }
 
 func retryToPB(r job.RetryPolicy) *pb.RetryPolicy {

@@ -28,6 +28,7 @@ func fill() (job.Fire, job.Event) {
 		Deadlines: job.Deadlines{StartWithin: time.Second, FinishWithin: time.Hour},
 		Target: job.Target{
 			Kind: "http_webhook", URL: "u", Method: "POST", Headers: map[string]string{"A": "b"}, Body: []byte(`{}`), Timeout: time.Second,
+			BodyRef: &job.BodyRef{URL: "o", SHA256: "h"},
 		},
 	}
 	o := job.Outcome{

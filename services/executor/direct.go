@@ -95,7 +95,8 @@ func placeOf(u *url.URL) (p place, ok bool) {
 func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	at, ok := placeOf(req.URL)
 	var text *bytes.Buffer
-	if ok = ok && req.ContentLength <= maxDirectBody; ok && d.speaks(at) {
+	_, streamed := req.Body.(*reference) // of all others the body is in memory
+	if ok = ok && !streamed && req.ContentLength <= maxDirectBody; ok && d.speaks(at) {
 		text = textOf(req)
 	}
 	if text == nil {

@@ -378,7 +378,7 @@ func (s *Service) invoke(ctx context.Context, w *task, fence job.Fence) (outcome
 		outcome = job.Outcome{Kind: job.OutcomeCancelled, Error: "the execution was cancelled while it ran"}
 	}
 	outcome.Fence, outcome.Disposition = fence, job.DispositionFired
-	outcome.Worker, outcome.RequestBytes = s.cfg.Name, int64(len(w.fire.Target.Body))
+	outcome.Worker, outcome.RequestBytes = s.cfg.Name, max(outcome.RequestBytes, int64(len(w.fire.Target.Body)))
 	outcome.Timeline.Invoked = invoked
 	return outcome, true
 }

@@ -78,6 +78,14 @@ func (h *webhook) call(ctx context.Context, f *job.Fire, fence job.Fence) job.Ou
 	if err != nil {
 		return job.Outcome{Kind: job.OutcomeFailed, Error: "the target's request cannot be built"}
 	}
+	if ref := f.Target.BodyRef; ref != nil {
+		return h.stream(ctx, req, ref, f)
+	}
+	return h.send(ctx, req, f)
+}
+
+// send sends a request, and returns how the call ended.
+func (h *webhook) send(ctx context.Context, req *http.Request, f *job.Fire) job.Outcome {
 	resp, err := h.transport.RoundTrip(req)
 	if err != nil {
 		return failure(ctx, err)

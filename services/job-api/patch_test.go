@@ -28,6 +28,35 @@ func TestPatchLeavesTheTargetsBodyAsItWasSent(t *testing.T) {
 	}
 }
 
+// An object takes the place of a body, so a job has one of them, however it came about.
+func TestJobHasEitherABodyOrAnObjectInItsPlace(t *testing.T) {
+	s := newServer(t, nil)
+	ref := `"body_ref":{"url":"https://objects.example.com/a?signature=x","sha256":"` + strings.Repeat("0a", 32) + `"}`
+	with := strings.Replace(goodJob, `"body":{"a":1}`, ref, 1)
+	if with == goodJob {
+		t.Fatal("goodJob has no body")
+	}
+	id := s.create(with)
+	if got := s.do(http.MethodGet, "/jobs/"+id, "").Body.String(); !strings.Contains(got, ref) {
+		t.Errorf("the job is shown as %s", got)
+	}
+	refused := func(method, path, body, pointer string) {
+		t.Helper()
+		w := s.do(method, path, body, "If-Match", "*")
+		if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), `"pointer":"`+pointer+`"`) {
+			t.Errorf("%s %s was answered %d: %s", method, body, w.Code, w.Body)
+		}
+	}
+	refused(http.MethodPost, "/jobs", strings.Replace(goodJob, `"body":{"a":1}`, `"body":{"a":1},`+ref, 1), "/target/body_ref")
+	refused(http.MethodPost, "/jobs", strings.Replace(with, "0a0a", "0A0A", 1), "/target/body_ref/sha256")
+	refused(http.MethodPost, "/jobs", strings.Replace(with, "https://objects", "s3://objects", 1), "/target/body_ref/url")
+	refused(http.MethodPost, "/jobs", strings.Replace(strings.Replace(with, `"http_webhook"`, `"kafka","connection":"a","topic":"b"`, 1), `"url":"https://example.com/hook",`, "", 1), "/target/body_ref")
+	refused(http.MethodPatch, "/jobs/"+id, `{"target":{"body":1}}`, "/target/body_ref")
+	s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"target":{"body":1,"body_ref":null}}`, "If-Match", "*")
+	refused(http.MethodPatch, "/jobs/"+id, `{"target":{`+ref+`}}`, "/target/body_ref")
+	s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"target":{"body":null,`+ref+`}}`, "If-Match", "*")
+}
+
 func TestAPIOnLoopbackAnswersNoForeignName(t *testing.T) {
 	s := newServer(t, func(c *jobapi.Config, _ *jobapi.Deps) { c.LocalHostsOnly = true })
 	for host, want := range map[string]int{

@@ -38,7 +38,7 @@ func newDefinition(id string) job.Definition {
 		},
 		Target: job.Target{
 			Kind: job.TargetWebhook, URL: "http://target/?a=1&b=<2>", Method: "POST", Timeout: 1500 * time.Millisecond,
-			Headers: map[string]string{"X-One": "1"}, Body: json.RawMessage("{ \"b\" : 1.0,\n\t\"a\": \"<&>\\u00e9\" }"),
+			Headers: map[string]string{"X-One": "1"}, Body: json.RawMessage("{ \"b\" : 1.0,\n\t\"a\": \"<&>\\u00e9\" }"), BodyRef: &job.BodyRef{URL: "https://objects/?a=1&b=<2>", SHA256: "00ff"},
 		},
 		Retry: job.DefaultRetryPolicy(), MissedRun: job.MissedBackfill, CatchUpWindow: 90 * time.Second, MaxBackfill: 5,
 		Overlap: job.OverlapSkip, Priority: "normal",

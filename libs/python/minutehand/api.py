@@ -51,6 +51,15 @@ BackfillPlan = TypedDict(
 )
 
 
+BodyRef = TypedDict(
+    "BodyRef",
+    {
+        "sha256": "str",
+        "url": "str",
+    },
+)
+
+
 Change = TypedDict(
     "Change",
     {
@@ -983,6 +992,7 @@ Target = TypedDict(
     "Target",
     {
         "body": "NotRequired[Any]",
+        "body_ref": "NotRequired[BodyRef]",
         "connection": "NotRequired[str]",
         "group": "NotRequired[str]",
         "handler": "NotRequired[str]",
@@ -1015,6 +1025,7 @@ Task = TypedDict(
         "lease_ends_at": "str",
         "nominal_at": "str",
         "payload": "NotRequired[Any]",
+        "payload_ref": "NotRequired[BodyRef]",
         "progress": "NotRequired[Any]",
         "scheduled_for": "str",
         "task_id": "str",

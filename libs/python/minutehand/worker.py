@@ -80,6 +80,7 @@ class Task:
         self.idempotency_key: str = raw["idempotency_key"]
         self.headers: dict[str, str] = raw.get("headers") or {}
         self.payload: Any = raw.get("payload")
+        self.payload_ref = raw.get("payload_ref")  # url and sha256 of the object in its place, which the handler fetches
         #: The last checkpoint of the execution, also that of an earlier attempt; None if there is none.
         self.progress: Any = raw.get("progress")
         self.scheduled_for: str = raw["scheduled_for"]

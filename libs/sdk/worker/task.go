@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/minutehand/minutehand/libs/sdk"
 )
 
 // Task is what a handler works on.
@@ -22,9 +24,11 @@ type Task struct {
 	NominalAt      time.Time         `json:"nominal_at"` // is the instant of the schedule, before any jitter
 	EndsAt         time.Time         `json:"ends_at"`    // is when the timeout of the target is over
 
-	RawPayload  json.RawMessage `json:"payload"`
-	RawProgress json.RawMessage `json:"progress"`
-	Heartbeat   string          `json:"heartbeat_timeout"`
+	// PayloadRef is the object in the place of the payload, which the handler fetches; nil for none.
+	PayloadRef  *sdk.BodyRef `json:"payload_ref"`
+	RawPayload  json.RawMessage     `json:"payload"`
+	RawProgress json.RawMessage     `json:"progress"`
+	Heartbeat   string              `json:"heartbeat_timeout"`
 
 	timeout time.Duration // is Heartbeat
 	result  any

@@ -23,8 +23,10 @@ type Task struct {
 	ID, Execution, Token string
 	Attempt              int
 	Payload, Progress    any
-	worker               *Worker
-	n                    int
+	// Reference is the SHA-256 of the object that is in the place of the payload; "" for none.
+	Reference string
+	worker    *Worker
+	n         int
 }
 
 // NewWorker returns a worker.
@@ -52,6 +54,9 @@ func (x *Worker) Poll(most int, wait string, running ...*Task) (tasks []*Task, c
 		t := &Task{
 			ID: m["task_id"].(string), Execution: m["execution_id"].(string), Token: m["fencing_token"].(string), Attempt: int(m["attempt"].(float64)),
 			Payload: m["payload"], Progress: m["progress"], worker: x,
+		}
+		if ref, ok := m["payload_ref"].(map[string]any); ok {
+			t.Reference = ref["sha256"].(string)
 		}
 		scheduled, _ := time.Parse(time.RFC3339Nano, m["scheduled_for"].(string))
 		t.n = x.W.Targets.Took(&ledger.Call{

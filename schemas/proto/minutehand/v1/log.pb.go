@@ -728,10 +728,12 @@ type Target struct {
 	Queue      string `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
 	Group      string `protobuf:"bytes,10,opt,name=group,proto3" json:"group,omitempty"`
 	// Of a target of kind pool.
-	Pool          string `protobuf:"bytes,11,opt,name=pool,proto3" json:"pool,omitempty"`
-	Handler       string `protobuf:"bytes,12,opt,name=handler,proto3" json:"handler,omitempty"`
-	Priority      string `protobuf:"bytes,13,opt,name=priority,proto3" json:"priority,omitempty"`
-	HeartbeatMs   int64  `protobuf:"varint,14,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
+	Pool        string `protobuf:"bytes,11,opt,name=pool,proto3" json:"pool,omitempty"`
+	Handler     string `protobuf:"bytes,12,opt,name=handler,proto3" json:"handler,omitempty"`
+	Priority    string `protobuf:"bytes,13,opt,name=priority,proto3" json:"priority,omitempty"`
+	HeartbeatMs int64  `protobuf:"varint,14,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
+	// What is sent in place of a body.
+	BodyRef       *BodyRef `protobuf:"bytes,15,opt,name=body_ref,json=bodyRef,proto3" json:"body_ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -864,6 +866,66 @@ func (x *Target) GetHeartbeatMs() int64 {
 	return 0
 }
 
+func (x *Target) GetBodyRef() *BodyRef {
+	if x != nil {
+		return x.BodyRef
+	}
+	return nil
+}
+
+// An object, and its SHA-256 in hexadecimal digits.
+type BodyRef struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Url           string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	Sha256        string                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BodyRef) Reset() {
+	*x = BodyRef{}
+	mi := &file_minutehand_v1_log_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BodyRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BodyRef) ProtoMessage() {}
+
+func (x *BodyRef) ProtoReflect() protoreflect.Message {
+	mi := &file_minutehand_v1_log_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BodyRef.ProtoReflect.Descriptor instead.
+func (*BodyRef) Descriptor() ([]byte, []int) {
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BodyRef) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *BodyRef) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
 type RetryPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Backoff       string                 `protobuf:"bytes,1,opt,name=backoff,proto3" json:"backoff,omitempty"`
@@ -879,7 +941,7 @@ type RetryPolicy struct {
 
 func (x *RetryPolicy) Reset() {
 	*x = RetryPolicy{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[7]
+	mi := &file_minutehand_v1_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +953,7 @@ func (x *RetryPolicy) String() string {
 func (*RetryPolicy) ProtoMessage() {}
 
 func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[7]
+	mi := &file_minutehand_v1_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +966,7 @@ func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPolicy.ProtoReflect.Descriptor instead.
 func (*RetryPolicy) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RetryPolicy) GetBackoff() string {
@@ -978,7 +1040,7 @@ type Fire struct {
 
 func (x *Fire) Reset() {
 	*x = Fire{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[8]
+	mi := &file_minutehand_v1_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1052,7 @@ func (x *Fire) String() string {
 func (*Fire) ProtoMessage() {}
 
 func (x *Fire) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[8]
+	mi := &file_minutehand_v1_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1065,7 @@ func (x *Fire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fire.ProtoReflect.Descriptor instead.
 func (*Fire) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Fire) GetEntry() *Entry {
@@ -1095,7 +1157,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[9]
+	mi := &file_minutehand_v1_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1169,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[9]
+	mi := &file_minutehand_v1_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1182,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Token) GetCounter() int64 {
@@ -1157,7 +1219,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[10]
+	mi := &file_minutehand_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1231,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[10]
+	mi := &file_minutehand_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1244,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Timeline) GetTakenMs() int64 {
@@ -1247,7 +1309,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[11]
+	mi := &file_minutehand_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1321,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[11]
+	mi := &file_minutehand_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1334,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Outcome) GetKind() string {
@@ -1415,7 +1477,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[12]
+	mi := &file_minutehand_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1489,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[12]
+	mi := &file_minutehand_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1502,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Event) GetEventId() string {
@@ -1560,7 +1622,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_minutehand_v1_log_proto_msgTypes[13]
+	mi := &file_minutehand_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1634,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_minutehand_v1_log_proto_msgTypes[13]
+	mi := &file_minutehand_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1647,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_minutehand_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeadLetter) GetEvent() *Event {
@@ -1679,7 +1741,7 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\fSkippedRange\x12\x17\n" +
 	"\afrom_ms\x18\x01 \x01(\x03R\x06fromMs\x12\x13\n" +
 	"\x05to_ms\x18\x02 \x01(\x03R\x04toMs\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x03R\x05count\"\xcf\x03\n" +
+	"\x05count\x18\x03 \x01(\x03R\x05count\"\x82\x04\n" +
 	"\x06Target\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12\x16\n" +
@@ -1698,10 +1760,14 @@ const file_minutehand_v1_log_proto_rawDesc = "" +
 	"\x04pool\x18\v \x01(\tR\x04pool\x12\x18\n" +
 	"\ahandler\x18\f \x01(\tR\ahandler\x12\x1a\n" +
 	"\bpriority\x18\r \x01(\tR\bpriority\x12!\n" +
-	"\fheartbeat_ms\x18\x0e \x01(\x03R\vheartbeatMs\x1a:\n" +
+	"\fheartbeat_ms\x18\x0e \x01(\x03R\vheartbeatMs\x121\n" +
+	"\bbody_ref\x18\x0f \x01(\v2\x16.minutehand.v1.BodyRefR\abodyRef\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe2\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"3\n" +
+	"\aBodyRef\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\tR\x06sha256\"\xe2\x01\n" +
 	"\vRetryPolicy\x12\x18\n" +
 	"\abackoff\x18\x01 \x01(\tR\abackoff\x12!\n" +
 	"\fmax_attempts\x18\x02 \x01(\x03R\vmaxAttempts\x12\"\n" +
@@ -1793,7 +1859,7 @@ func file_minutehand_v1_log_proto_rawDescGZIP() []byte {
 	return file_minutehand_v1_log_proto_rawDescData
 }
 
-var file_minutehand_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_minutehand_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_minutehand_v1_log_proto_goTypes = []any{
 	(*Entry)(nil),        // 0: minutehand.v1.Entry
 	(*Elsewhere)(nil),    // 1: minutehand.v1.Elsewhere
@@ -1802,38 +1868,40 @@ var file_minutehand_v1_log_proto_goTypes = []any{
 	(*Decision)(nil),     // 4: minutehand.v1.Decision
 	(*SkippedRange)(nil), // 5: minutehand.v1.SkippedRange
 	(*Target)(nil),       // 6: minutehand.v1.Target
-	(*RetryPolicy)(nil),  // 7: minutehand.v1.RetryPolicy
-	(*Fire)(nil),         // 8: minutehand.v1.Fire
-	(*Token)(nil),        // 9: minutehand.v1.Token
-	(*Timeline)(nil),     // 10: minutehand.v1.Timeline
-	(*Outcome)(nil),      // 11: minutehand.v1.Outcome
-	(*Event)(nil),        // 12: minutehand.v1.Event
-	(*DeadLetter)(nil),   // 13: minutehand.v1.DeadLetter
-	nil,                  // 14: minutehand.v1.Elsewhere.HeadersEntry
-	nil,                  // 15: minutehand.v1.Target.HeadersEntry
+	(*BodyRef)(nil),      // 7: minutehand.v1.BodyRef
+	(*RetryPolicy)(nil),  // 8: minutehand.v1.RetryPolicy
+	(*Fire)(nil),         // 9: minutehand.v1.Fire
+	(*Token)(nil),        // 10: minutehand.v1.Token
+	(*Timeline)(nil),     // 11: minutehand.v1.Timeline
+	(*Outcome)(nil),      // 12: minutehand.v1.Outcome
+	(*Event)(nil),        // 13: minutehand.v1.Event
+	(*DeadLetter)(nil),   // 14: minutehand.v1.DeadLetter
+	nil,                  // 15: minutehand.v1.Elsewhere.HeadersEntry
+	nil,                  // 16: minutehand.v1.Target.HeadersEntry
 }
 var file_minutehand_v1_log_proto_depIdxs = []int32{
 	2,  // 0: minutehand.v1.Entry.by:type_name -> minutehand.v1.Author
 	3,  // 1: minutehand.v1.Entry.change:type_name -> minutehand.v1.Change
 	1,  // 2: minutehand.v1.Entry.elsewhere:type_name -> minutehand.v1.Elsewhere
-	14, // 3: minutehand.v1.Elsewhere.headers:type_name -> minutehand.v1.Elsewhere.HeadersEntry
+	15, // 3: minutehand.v1.Elsewhere.headers:type_name -> minutehand.v1.Elsewhere.HeadersEntry
 	5,  // 4: minutehand.v1.Decision.skipped:type_name -> minutehand.v1.SkippedRange
-	15, // 5: minutehand.v1.Target.headers:type_name -> minutehand.v1.Target.HeadersEntry
-	0,  // 6: minutehand.v1.Fire.entry:type_name -> minutehand.v1.Entry
-	6,  // 7: minutehand.v1.Fire.target:type_name -> minutehand.v1.Target
-	7,  // 8: minutehand.v1.Fire.retry:type_name -> minutehand.v1.RetryPolicy
-	9,  // 9: minutehand.v1.Outcome.token:type_name -> minutehand.v1.Token
-	10, // 10: minutehand.v1.Outcome.timeline:type_name -> minutehand.v1.Timeline
-	0,  // 11: minutehand.v1.Event.entry:type_name -> minutehand.v1.Entry
-	11, // 12: minutehand.v1.Event.outcome:type_name -> minutehand.v1.Outcome
-	7,  // 13: minutehand.v1.Event.retry:type_name -> minutehand.v1.RetryPolicy
-	5,  // 14: minutehand.v1.Event.skipped:type_name -> minutehand.v1.SkippedRange
-	12, // 15: minutehand.v1.DeadLetter.event:type_name -> minutehand.v1.Event
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	16, // 5: minutehand.v1.Target.headers:type_name -> minutehand.v1.Target.HeadersEntry
+	7,  // 6: minutehand.v1.Target.body_ref:type_name -> minutehand.v1.BodyRef
+	0,  // 7: minutehand.v1.Fire.entry:type_name -> minutehand.v1.Entry
+	6,  // 8: minutehand.v1.Fire.target:type_name -> minutehand.v1.Target
+	8,  // 9: minutehand.v1.Fire.retry:type_name -> minutehand.v1.RetryPolicy
+	10, // 10: minutehand.v1.Outcome.token:type_name -> minutehand.v1.Token
+	11, // 11: minutehand.v1.Outcome.timeline:type_name -> minutehand.v1.Timeline
+	0,  // 12: minutehand.v1.Event.entry:type_name -> minutehand.v1.Entry
+	12, // 13: minutehand.v1.Event.outcome:type_name -> minutehand.v1.Outcome
+	8,  // 14: minutehand.v1.Event.retry:type_name -> minutehand.v1.RetryPolicy
+	5,  // 15: minutehand.v1.Event.skipped:type_name -> minutehand.v1.SkippedRange
+	13, // 16: minutehand.v1.DeadLetter.event:type_name -> minutehand.v1.Event
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_minutehand_v1_log_proto_init() }
@@ -1847,7 +1915,7 @@ func file_minutehand_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_minutehand_v1_log_proto_rawDesc), len(file_minutehand_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -62,6 +62,7 @@ type target struct {
 	Heartbeat  *duration         `json:"heartbeat_timeout,omitempty"`
 	Headers    map[string]string `json:"headers,omitempty"`
 	Body       json.RawMessage   `json:"body,omitempty"`
+	BodyRef    *job.BodyRef      `json:"body_ref,omitempty"`
 	Timeout    *duration         `json:"timeout,omitempty"`
 }
 
@@ -136,7 +137,7 @@ func (b *Job) definition(now time.Time) job.Definition {
 		Overlap: b.Overlap, Priority: b.Priority, Precision: b.Precision, Retry: b.Retry.policy(),
 		Target: job.Target{
 			Kind: b.Target.Kind, URL: b.Target.URL, Method: b.Target.Method, Connection: b.Target.Connection,
-			Queue: cmp.Or(b.Target.Topic, b.Target.Queue), Group: cmp.Or(b.Target.Key, b.Target.Group), Headers: b.Target.Headers, Body: b.Target.Body,
+			Queue: cmp.Or(b.Target.Topic, b.Target.Queue), Group: cmp.Or(b.Target.Key, b.Target.Group), Headers: b.Target.Headers, Body: b.Target.Body, BodyRef: b.Target.BodyRef,
 			Timeout: durationOf(b.Target.Timeout, job.DefaultTimeout), KeyTemplate: b.KeyTemplate,
 			Pool: b.Target.Pool, Handler: b.Target.Handler,
 		},

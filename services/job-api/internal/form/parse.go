@@ -135,6 +135,11 @@ func (l *faultList) target(b *target, t *job.Target) {
 	of(b.Pool != "", "pool", job.TargetPool)
 	of(b.Handler != "", "handler", job.TargetPool)
 	of(b.Heartbeat != nil, "heartbeat_timeout", job.TargetPool)
+	if r := b.BodyRef; r != nil {
+		of(true, "body_ref", job.TargetWebhook, job.TargetPool)
+		l.add(len(t.Body) == 0, at+"/body_ref", "conflict", twoBodies)
+		l.address(at+"/body_ref/url", r.URL)
+	}
 	switch t.Kind {
 	case job.TargetWebhook:
 		l.webhook(at, t.URL, t.Headers)
@@ -184,11 +189,26 @@ func (l *faultList) sqs(at string, b *target, t *job.Target) {
 
 // webhook checks what a call needs, at a place.
 func (l *faultList) webhook(at, address string, headers map[string]string) {
+	l.address(at+"/url", address)
+	l.headers(at, headers)
+}
+
+// address checks a URL that executors or workers call.
+func (l *faultList) address(at, address string) {
 	u, err := url.Parse(address)
 	l.add(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil &&
-		u.Fragment == "" && validPort(u.Port()), at+"/url", "url",
+		u.Fragment == "" && validPort(u.Port()), at, "url",
 		"Must be an absolute http or https URL without user name, password or fragment.")
-	l.headers(at, headers)
+}
+
+const twoBodies = "Give either body or body_ref."
+
+// OneBody refuses a definition that has both a body and an object in its place.
+func OneBody(d *job.Definition) error {
+	if d.Target.BodyRef == nil || len(d.Target.Body) == 0 {
+		return nil
+	}
+	return edge.Invalid([]problem.Fault{{Pointer: "/target/body_ref", Code: "conflict", Message: twoBodies}})
 }
 
 // headers checks the headers of a call or a message, at a place.

@@ -60,7 +60,8 @@ func Of(j *job.Job) Job {
 
 func targetOf(t *job.Target) target {
 	b := target{
-		Kind: t.Kind, URL: t.URL, Method: t.Method, Connection: t.Connection, Headers: masked(t.Headers), Body: t.Body, Timeout: text(t.Timeout),
+		Kind: t.Kind, URL: t.URL, Method: t.Method, Connection: t.Connection, Headers: masked(t.Headers), Body: t.Body,
+		BodyRef: t.BodyRef, Timeout: text(t.Timeout),
 	}
 	switch t.Kind {
 	case job.TargetKafka:

@@ -52,6 +52,7 @@ type task struct {
 	Key          string            `json:"idempotency_key"`
 	Headers      map[string]string `json:"headers,omitempty"`
 	Payload      json.RawMessage   `json:"payload,omitempty"`
+	PayloadRef   *job.BodyRef      `json:"payload_ref,omitempty"`
 	Progress     json.RawMessage   `json:"progress,omitempty"`
 	ScheduledFor time.Time         `json:"scheduled_for"`
 	NominalAt    time.Time         `json:"nominal_at"`
@@ -314,6 +315,7 @@ func (ts *Tasks) shownAgain(ctx context.Context, t *pools.Task, l *pools.Lease, 
 	if l.Worker != worker || !ts.deps.Clock.Now().Before(l.Until) {
 		return nil, nil //nolint:nilnil // it lapses, or another worker's poll had this name
 	}
+	t.Again = t.Again || l.Again // who bound the lease may have learnt it only from the attempt
 	progress, err := ts.progressOf(ctx, t)
 	if err != nil {
 		return nil, err
@@ -379,7 +381,7 @@ func shown(t *pools.Task, l *pools.Lease, progress json.RawMessage) *task {
 	f := t.Fire
 	return &task{
 		TaskID: t.ID(), ExecutionID: f.ExecutionID, Attempt: f.Attempt, JobID: f.JobID, Handler: f.Target.Handler, FencingToken: l.Fence.String(),
-		Key: f.Target.IdempotencyKey(&f.Entry), Headers: f.Target.Headers, Payload: f.Target.Body, Progress: progress, ScheduledFor: f.ScheduledFor,
-		NominalAt: f.NominalAt, Heartbeat: form.Duration(f.Target.Heartbeat), LeaseEndsAt: l.Until, EndsAt: l.Begun.Add(f.Target.Timeout),
+		Key: f.Target.IdempotencyKey(&f.Entry), Headers: f.Target.Headers, Payload: f.Target.Body, PayloadRef: f.Target.BodyRef, Progress: progress,
+		ScheduledFor: f.ScheduledFor, NominalAt: f.NominalAt, Heartbeat: form.Duration(f.Target.Heartbeat), LeaseEndsAt: l.Until, EndsAt: l.Begun.Add(f.Target.Timeout),
 	}
 }

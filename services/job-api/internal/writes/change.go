@@ -59,6 +59,9 @@ func (ws *Writes) update(
 		if keepBody {
 			def.Target.Body = j.Definition.Target.Body
 		}
+		if err := form.OneBody(&def); err != nil {
+			return err
+		}
 		// The new definition begins later than the one it supersedes, which begins after a pause or was made by a clock that
 		// is ahead. It also begins later than a pause in which it is made, and than what was displaced. The instants of a job pass from one definition to
 		// the next and never back.
