@@ -25,10 +25,10 @@ type Task struct {
 	EndsAt         time.Time         `json:"ends_at"`    // is when the timeout of the target is over
 
 	// PayloadRef is the object in the place of the payload, which the handler fetches; nil for none.
-	PayloadRef  *sdk.BodyRef `json:"payload_ref"`
-	RawPayload  json.RawMessage     `json:"payload"`
-	RawProgress json.RawMessage     `json:"progress"`
-	Heartbeat   string              `json:"heartbeat_timeout"`
+	PayloadRef  *sdk.BodyRef    `json:"payload_ref"`
+	RawPayload  json.RawMessage `json:"payload"`
+	RawProgress json.RawMessage `json:"progress"`
+	Heartbeat   string          `json:"heartbeat_timeout"`
 
 	timeout time.Duration // is Heartbeat
 	result  any
