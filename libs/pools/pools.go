@@ -39,6 +39,8 @@ const (
 	TakenFor = 15 * time.Second
 	// PollKept is how long it is known what a poll has taken.
 	PollKept = time.Minute
+	// MaxHeld bounds the handlers of a pool of which it is known that limits kept tasks back. Workers of others look for themselves.
+	MaxHeld = 1000
 	// MaxLapsed bounds the tasks that Lapsed returns.
 	MaxLapsed = 100
 )

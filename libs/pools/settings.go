@@ -23,6 +23,8 @@ const (
 	MaxSetBytes = 64 << 10
 	// KnownFor is how long after a change a process may go by what was set before.
 	KnownFor = 5 * time.Second
+	// readLimit bounds how long it is read.
+	readLimit = 2 * time.Second
 	// maxKnown bounds the tenants of which a process remembers what is set.
 	maxKnown = 1000
 )
@@ -197,7 +199,8 @@ func (s *knownSet) get() (Set, time.Time) {
 	return s.set, s.readAt
 }
 
-// Of returns what is set for a pool, as it was up to KnownFor ago, or when it could be read last. Nobody waits for a read who knows anything.
+// Of returns what is set for a pool, as it was up to KnownFor ago, or when it could be read last. While one reads it again, for readLimit at most,
+// nobody else waits who knows anything.
 func (k *Known) Of(ctx context.Context, p Pool) (Settings, error) {
 	s := k.of(p.Tenant)
 	set, readAt := s.get()
@@ -220,8 +223,11 @@ func (k *Known) Of(ctx context.Context, p Pool) (Settings, error) {
 	if set, readAt = s.get(); !readAt.IsZero() && k.Clock.Since(readAt) < KnownFor {
 		return set.Get(p.Name)
 	}
+	// Whoever asked may give up, and the others still want to know.
+	reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
+	defer cancel()
 	asked := k.Clock.Now()
-	_, read, err := Read(ctx, k.Store, p.Tenant)
+	_, read, err := Read(reading, k.Store, p.Tenant)
 	if err != nil && readAt.IsZero() {
 		return Settings{}, err
 	}
@@ -257,8 +263,8 @@ func CheckLogs(text string) string {
 			break
 		}
 		end := strings.IndexByte(rest[open:], '}')
-		if end < 0 || !slices.Contains(Placeholders(), rest[open:open+end+1]) {
-			return "In braces it may have only " + strings.Join(Placeholders(), ", ") + "."
+		if end < 0 || !slices.Contains(Placeholders(), rest[open:open+end+1]) || strings.Count(text, rest[open:open+end+1]) > 1 {
+			return "In braces it may have only " + strings.Join(Placeholders(), ", ") + ", each once."
 		}
 		rest = rest[open+end+1:]
 	}

@@ -31,12 +31,20 @@ func TestLimitsAreKnownWhileTheStoreIsAway(t *testing.T) {
 				t.Errorf("of another pool %+v is known", other)
 			}
 		}
+		// Who gives up while it reads keeps the others from nothing.
+		store.values[pools.SettingOf(3)], store.takes = []byte(`{"pools":{"work":{"max_running":5}}}`), time.Second
+		time.Sleep(pools.KnownFor)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		if s, err := known.Of(ctx, p); err != nil || *s.MaxRunning != 5 {
+			t.Errorf("after a change %+v is known, %v", s, err)
+		}
 		store.err, store.takes = errors.New("connection refused"), time.Hour
 		time.Sleep(pools.KnownFor)
 		go func() { _, _ = known.Of(t.Context(), p) }() // it reads, and is stuck
 		time.Sleep(time.Second)
 		began := time.Now()
-		if s, err := known.Of(t.Context(), p); err != nil || s.MaxRunning == nil || time.Since(began) > 0 {
+		if s, err := known.Of(t.Context(), p); err != nil || s.MaxRunning == nil || *s.MaxRunning != 5 || time.Since(began) > 0 {
 			t.Errorf("after %s %+v is known, %v", time.Since(began), s, err)
 		}
 		time.Sleep(time.Hour)
@@ -51,8 +59,12 @@ type away struct {
 	reads  int
 }
 
-func (a *away) Setting(_ context.Context, name string) ([]byte, error) {
+func (a *away) Setting(ctx context.Context, name string) ([]byte, error) {
 	a.reads++
-	time.Sleep(a.takes)
+	select {
+	case <-time.After(a.takes):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	return a.values[name], a.err
 }

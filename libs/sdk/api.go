@@ -635,7 +635,8 @@ func (c *Client) PutConnection(ctx context.Context, connection string, body Conn
 
 // PutPool: Set limits of a pool, and where the logs of its workers are. This replaces what was set before. A limit bounds the tasks
 // that workers have at once. It holds from ten seconds after the answer on, and takes no task from a worker. While Redis has lost
-// what runs, more may run. Send `{}` to set nothing. A pool need not be in use.
+// what runs, more may run, and while Cassandra is away, what was set before may hold. Send `{}` to set nothing. A pool need not be
+// in use.
 func (c *Client) PutPool(ctx context.Context, pool string, body PoolPut, options ...Option) (*PoolSettings, error) {
 	r := request{method: http.MethodPut, path: "/pools/" + url.PathEscape(pool), body: body, kind: "application/json"}
 	return into[PoolSettings](ctx, c, r, options)
@@ -782,7 +783,7 @@ type BackfillPlan struct {
 // hash, the target does not get the last of it, and the call fails for good. A worker of a pool gets the reference as `payload_ref`,
 // and fetches the object itself. Other kinds of targets take none.
 type BodyRef struct {
-	// The SHA-256 of the object, in hexadecimal digits.
+	// The SHA-256 of the object, in lower-case hexadecimal digits.
 	Sha256 string `json:"sha256"`
 	URL    string `json:"url"`
 }
@@ -1713,8 +1714,8 @@ type PoolListItems struct {
 type PoolPut struct {
 	// The handlers that have limits of their own.
 	Handlers []HandlerLimit `json:"handlers,omitzero"`
-	// Where the logs of a worker are. `{pool}`, `{worker}`, `{job_id}`, `{execution_id}` and `{attempt}` are replaced. Workers and
-	// attempts are shown with it.
+	// Where the logs of a worker are. `{pool}`, `{worker}`, `{job_id}`, `{execution_id}` and `{attempt}` are replaced, and may stand in
+	// it once each. Workers and attempts are shown with it.
 	LogsURL string `json:"logs_url,omitzero"`
 	// How many tasks workers have at once at most. With 0 none is handed out.
 	MaxRunning int `json:"max_running,omitzero"`

@@ -29,7 +29,7 @@ func (a *attempt) handOver(ctx context.Context) {
 	s, w := a.s, a.w
 	t := &pools.Task{
 		Fire: w.fire, Holder: s.holder(w.fire.DefinitionID), StopVersion: a.stopVersion, Incarnation: w.incarnation, KnownSince: w.knownSince,
-		Again: s.mayHaveBegun(w.fire, &a.rec),
+		Again: s.mayHaveBegun(w.fire, &a.rec, w.incarnation),
 	}
 	if !a.release(ctx) {
 		return // ctx ended
@@ -84,9 +84,11 @@ func (s *Service) letWait(ctx context.Context, k attempts.Key, t *pools.Task) (f
 const onTime = 10 * time.Second
 
 // mayHaveBegun reports whether a worker may have had the execution before, and have told of its progress. The hot tier may have forgotten that, and the entry
-// may have been deferred since, so the instant counts, and not when the attempt is due.
-func (s *Service) mayHaveBegun(f *job.Fire, rec *attempts.Record) bool {
-	return f.Attempt > 1 || rec.Token.Counter > 1 || s.deps.Clock.Since(f.ScheduledFor) > onTime
+// may have been deferred since, so the instant counts, and not when the attempt is due. It has forgotten it for sure if its incarnation began
+// after the instant.
+func (s *Service) mayHaveBegun(f *job.Fire, rec *attempts.Record, incarnation string) bool {
+	forgot := !attempts.Memory{Incarnation: incarnation}.Covers(f.ScheduledFor)
+	return f.Attempt > 1 || rec.Token.Counter > 1 || forgot || s.deps.Clock.Since(f.ScheduledFor) > onTime
 }
 
 // ofPool reports whether the fire is a task of a pool.

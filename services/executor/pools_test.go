@@ -63,17 +63,20 @@ func TestTaskMayHaveBegunUnlessItIsOnTime(t *testing.T) {
 		for name, c := range map[string]struct {
 			attempt, counter int64
 			scheduled, due   time.Time
+			began            time.Duration // of the hot tier's incarnation, before the instant
 			want             bool
 		}{
-			"on time":                           {1, 1, now, now, false},
-			"a little late":                     {1, 1, now.Add(-onTime), now.Add(-onTime), false},
-			"late":                              {1, 1, now.Add(-time.Minute), now.Add(-time.Minute), true},
-			"deferred, and the tier forgot it":  {1, 1, now.Add(-time.Minute), now, true},
-			"another attempt":                   {2, 1, now, now, true},
-			"the same attempt by another token": {1, 2, now, now, true},
+			"on time":                           {1, 1, now, now, time.Hour, false},
+			"a little late":                     {1, 1, now.Add(-onTime), now.Add(-onTime), time.Hour, false},
+			"late":                              {1, 1, now.Add(-time.Minute), now.Add(-time.Minute), time.Hour, true},
+			"deferred, and the tier forgot it":  {1, 1, now.Add(-time.Minute), now, time.Hour, true},
+			"another attempt":                   {2, 1, now, now, time.Hour, true},
+			"the same attempt by another token": {1, 2, now, now, time.Hour, true},
+			"the tier was lost since":           {1, 1, now.Add(-5 * time.Second), now.Add(-5 * time.Second), -time.Second, true},
 		} {
 			f := &job.Fire{Entry: job.Entry{Locator: job.Locator{Attempt: int(c.attempt), DueAt: c.due}, ScheduledFor: c.scheduled}}
-			if got := s.mayHaveBegun(f, &attempts.Record{Token: job.Token{Counter: c.counter}}); got != c.want {
+			incarnation := attempts.IncarnationName(c.scheduled.Add(-c.began).UnixMicro(), "a")
+			if got := s.mayHaveBegun(f, &attempts.Record{Token: job.Token{Counter: c.counter}}, incarnation); got != c.want {
 				t.Errorf("%s: %t", name, got)
 			}
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // referenceChunk is how much of an object is read ahead of what is sent.
-const referenceChunk = 64 << 10
+const referenceChunk = 16 << 10
 
 // The reasons for which no more of an object is sent, besides those of its server.
 var (
@@ -35,10 +35,15 @@ type reference struct {
 
 	cancel context.CancelFunc
 	closed atomic.Bool
-	mu     sync.Mutex
-	from   io.ReadCloser
-	hash   hash.Hash
-	want   string
+	// waits is set while more of the object is awaited.
+	waits atomic.Bool
+	// delimited is set if only the end of the connection tells where the object ends, which looks the same where it was cut off.
+	delimited bool
+
+	mu   sync.Mutex
+	from io.ReadCloser
+	hash hash.Hash
+	want string
 	// next may be given, ahead not yet; free is where the next chunk is read into. There are two buffers.
 	next, ahead, free []byte
 	// ended is set when ahead may be given, too, because the whole is what it is to be.
@@ -56,14 +61,26 @@ func (h *webhook) stream(ctx context.Context, req *http.Request, ref *job.BodyRe
 		return *failed
 	}
 	req.Body, req.ContentLength = body, body.length
+	if body.length == 0 { // to net/http that means an unknown length, so it is read first
+		if _, err := body.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			_ = body.Close()
+			return *ofReading(ctx, err)
+		}
+		req.Body = empty{}
+	}
 	if req.Header.Get("Content-Type") == "" && body.contentType != "" {
 		req.Header.Set("Content-Type", body.contentType)
 	}
 	o := h.send(ctx, req, f)
+	waits := body.waits.Load()
 	_ = body.Close() // who answers before the end lets it be read no further
 	read, err := body.state()
-	if err != nil && o.Kind != job.OutcomeSucceeded {
+	switch {
+	case o.Kind == job.OutcomeSucceeded:
+	case err != nil:
 		o = *ofReading(ctx, err)
+	case waits && o.Kind == job.OutcomeTimedOut:
+		o = *ofReading(ctx, context.DeadlineExceeded)
 	}
 	o.RequestBytes = read
 	return o
@@ -105,9 +122,14 @@ func (h *webhook) open(ctx context.Context, ref *job.BodyRef) (*reference, *job.
 		_ = resp.Body.Close()
 		return nil, ofReading(ctx, errHugeObject)
 	}
+	chunk := referenceChunk
+	if resp.ContentLength >= 0 {
+		chunk = min(chunk, int(resp.ContentLength)+1)
+	}
 	return &reference{
 		length: resp.ContentLength, contentType: resp.Header.Get("Content-Type"), from: resp.Body, hash: sha256.New(), want: ref.SHA256,
-		ahead: make([]byte, 0, referenceChunk), free: make([]byte, 0, referenceChunk),
+		delimited: resp.ContentLength < 0 && resp.ProtoMajor == 1 && len(resp.TransferEncoding) == 0,
+		ahead:     make([]byte, 0, chunk), free: make([]byte, 0, chunk),
 	}, nil
 }
 
@@ -119,7 +141,8 @@ func ofObject(o job.Outcome) *job.Outcome {
 
 // ofReading returns how a call ended whose object could not be sent.
 func ofReading(ctx context.Context, err error) *job.Outcome {
-	if errors.Is(err, errAnotherObject) || errors.Is(err, errHugeObject) {
+	// Where the time is over, a server may end an answer of unknown length properly.
+	if ctx.Err() == nil && (errors.Is(err, errAnotherObject) || errors.Is(err, errHugeObject)) {
 		return &job.Outcome{Kind: job.OutcomeFailed, Error: "the object of body_ref: " + err.Error()}
 	}
 	return ofObject(failure(ctx, err))
@@ -149,10 +172,14 @@ func (r *reference) advance() {
 		return
 	}
 	n, err := 0, error(nil)
-	for chunk := r.free[:referenceChunk]; n < len(chunk) && err == nil; {
+	r.waits.Store(true)
+	for chunk := r.free[:cap(r.free)]; n < len(chunk) && err == nil; {
 		var m int
 		m, err = r.from.Read(chunk[n:])
 		n += m
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		r.waits.Store(false)
 	}
 	chunk := r.free[:n]
 	_, _ = r.hash.Write(chunk) // it never fails
@@ -164,10 +191,14 @@ func (r *reference) advance() {
 		r.err = errCallOver
 	case err != nil && !errors.Is(err, io.EOF):
 		r.err = err
+	case err != nil && hex.EncodeToString(r.hash.Sum(nil)) != r.want && r.delimited:
+		r.err = io.ErrUnexpectedEOF
 	case err != nil && hex.EncodeToString(r.hash.Sum(nil)) != r.want:
 		r.err = errAnotherObject
 	default:
-		r.ended = err != nil
+		if r.ended = err != nil; r.ended {
+			_ = r.from.Close() // before anything is cancelled, so that its connection can be used again
+		}
 		r.next, r.ahead, r.free = r.ahead, chunk, r.ahead[:0]
 	}
 }

@@ -7,10 +7,12 @@ import (
 	"encoding/hex"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,7 +78,7 @@ func TestObjectIsSentInPlaceOfABody(t *testing.T) {
 				t.Fatalf("%d bytes: %+v", size, o)
 			}
 			a := <-got
-			if !a.whole || !bytes.Equal(a.body, text) || a.content != "text/csv" || known && size > 0 && a.length != int64(size) {
+			if !a.whole || !bytes.Equal(a.body, text) || a.content != "text/csv" || known && a.length != int64(size) {
 				t.Errorf("of %d bytes the target got %d, %t, %s, of %d", size, len(a.body), a.whole, a.content, a.length)
 			}
 			objects.Close()
@@ -176,5 +178,82 @@ func TestCallWithAnObjectEndsAsItsTargetSays(t *testing.T) {
 	defer slow.Close()
 	if o := referenced(ctx, url, slow.URL, hashOf(text), true); o.Kind != job.OutcomeTimedOut || !strings.Contains(o.Error, "body_ref") {
 		t.Errorf("an object that does not come ended the call with %+v", o)
+	}
+}
+
+// Where only the end of the connection tells where an object ends, a break of the network looks like that.
+func TestObjectThatMayBeCutOffIsTriedAgain(t *testing.T) {
+	object := rawTargetThatCloses(t, "HTTP/1.0 200 OK\r\n\r\nhalf of")
+	url, _, _ := receiving(t, http.StatusOK)
+	if o := referenced(t.Context(), url, object, hashOf([]byte("half of it")), true); o.Kind != job.OutcomeFailed || !o.Retryable || !strings.Contains(o.Error, "body_ref") {
+		t.Errorf("the call ended with %+v", o)
+	}
+	if o := referenced(t.Context(), url, object, hashOf([]byte("half of")), true); o.Kind != job.OutcomeSucceeded {
+		t.Errorf("a whole object ended the call with %+v", o)
+	}
+}
+
+// rawTargetThatCloses answers every request with the same bytes, and closes the connection.
+func rawTargetThatCloses(t *testing.T, answer string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(conn, answer)
+		_ = conn.Close()
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func TestConnectionToAnObjectIsUsedAgain(t *testing.T) {
+	text := bytes.Repeat([]byte("x"), 3*referenceChunk)
+	var connections atomic.Int64
+	objects := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(text) }))
+	objects.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	objects.Start()
+	defer objects.Close()
+	url, _, _ := receiving(t, http.StatusOK)
+	cfg := DefaultConfig()
+	cfg.AllowPrivateTargets = true
+	h := newWebhook(cfg, clock.Clock{}, nil)
+	for range 3 {
+		f := &job.Fire{Target: job.Target{Method: "POST", URL: url, BodyRef: &job.BodyRef{URL: objects.URL, SHA256: hashOf(text)}}}
+		if o := h.call(t.Context(), f, job.Fence{}); o.Kind != job.OutcomeSucceeded {
+			t.Fatalf("%+v", o)
+		}
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("three calls made %d connections", n)
+	}
+}
+
+// The record says that it was the object, also where net/http reads it while it writes the call: over HTTP/2 nothing else tells.
+func TestSlowObjectIsNotBlamedOnItsTarget(t *testing.T) {
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(bytes.Repeat([]byte("x"), 1<<20))
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	defer slow.Close()
+	target := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	target.EnableHTTP2 = true
+	target.StartTLS()
+	defer target.Close()
+	h := &webhook{transport: target.Client().Transport}
+	for range 10 {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		f := &job.Fire{Target: job.Target{Method: "POST", URL: target.URL, BodyRef: &job.BodyRef{URL: slow.URL, SHA256: hashOf(nil)}}}
+		if o := h.call(ctx, f, job.Fence{}); o.Kind != job.OutcomeTimedOut || !strings.Contains(o.Error, "body_ref") {
+			t.Errorf("the call ended with %+v", o)
+		}
+		cancel()
 	}
 }

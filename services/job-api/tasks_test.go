@@ -148,6 +148,33 @@ func TestEndWhoseTaskIsLostIsAnsweredOnceItIsOnRecord(t *testing.T) {
 	answer("fail", task.Token[:len(task.Token)-1]+"f", http.StatusConflict, "by another worker")
 }
 
+// Who was told to stop, and failed or gave its task back, has ended it as cancelled, and is answered the same when it asks again.
+func TestRepeatedEndOfACancelledTaskIsAnsweredAsBefore(t *testing.T) {
+	s := newServer(t, nil)
+	s.waiting(func(of string) string { return of })
+	task, pool := s.poll()[0], pools.Pool{Tenant: job.DefaultTenant, Name: "work"}
+	leases, err := s.deps.Pools.Leases(t.Context(), pool, []string{task.ID})
+	if err != nil || leases[0] == nil {
+		t.Fatal(leases, err)
+	}
+	l := leases[0]
+	ref, err := job.ParseExecutionID(l.Fire.ExecutionID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Fire.NominalAt, l.Fire.Trigger = ref.NominalAt, job.TriggerSchedule
+	event := job.AttemptEvent(l.Fire, l.Fire.Target.Ref(), job.Outcome{Kind: job.OutcomeCancelled, Fence: l.Fence, Disposition: job.DispositionCancelled}, time.Now())
+	if err := errors.Join(s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence), s.deps.History.Record(t.Context(), jobstore.Unencoded(&event))); err != nil {
+		t.Fatal(err)
+	}
+	for call, status := range map[string]int{"fail": http.StatusNoContent, "release": http.StatusNoContent, "complete": http.StatusConflict} {
+		w := s.do(http.MethodPost, "/pools/work/tasks/"+task.ID+"/"+call, `{"fencing_token":"`+task.Token+`"}`)
+		if w.Code != status {
+			t.Errorf("%s was answered %d: %s", call, w.Code, w.Body)
+		}
+	}
+}
+
 // Otherwise it would come again only when that hold is over, after five minutes.
 func TestTaskThatIsJudgedAgainIsHeldByNobody(t *testing.T) {
 	s := newServer(t, nil)
@@ -382,6 +409,7 @@ func TestPoolHandsOutNoMoreThanItsLimits(t *testing.T) {
 			"less than none":            {`{"max_running":-1}`, "/max_running"},
 			"another placeholder":       {`{"logs_url":"https://example.com/{host}"}`, "/logs_url"},
 			"a brace that is not ended": {`{"logs_url":"https://example.com/{worker"}`, "/logs_url"},
+			"a placeholder twice":       {`{"logs_url":"https://example.com/{worker}/{worker}"}`, "/logs_url"},
 			"a script":                  {`{"logs_url":"javascript:alert('{worker}')"}`, "/logs_url"},
 			"a password":                {`{"logs_url":"https://a:b@example.com/"}`, "/logs_url"},
 			"no host":                   {`{"logs_url":"/{worker}"}`, "/logs_url"},

@@ -83,6 +83,9 @@ func (q *Pools) Add(_ context.Context, t *pools.Task, now time.Time) error {
 	defer q.mu.Unlock()
 	p := q.of(t.Pool())
 	one, bytes := p.tasks[t.ID()], len(t.Fire.Target.Body)+taskOverhead
+	if ref := t.Fire.Target.BodyRef; ref != nil {
+		bytes += len(ref.URL)
+	}
 	if one == nil {
 		if len(p.tasks) >= pools.MaxTasks || p.bytes+bytes > pools.MaxBytes {
 			return pools.ErrFull
@@ -164,10 +167,8 @@ func (q *Pools) Take(_ context.Context, name pools.Pool, t pools.Take) (tasks []
 		ids, tasks = append(ids, one.id), append(tasks, one.give())
 	}
 	for _, h := range t.Handlers {
-		if len(tasks) < t.Most && (len(tasks) == room || of[h] == 0) {
+		if len(tasks) < t.Most && (len(tasks) == room || of[h] == 0) && p.waits(h) && len(p.held) < pools.MaxHeld {
 			p.held[h] = true
-		} else if len(tasks) < t.Most {
-			delete(p.held, h) // nothing waits
 		}
 	}
 	if len(ids) > 0 {
@@ -184,8 +185,17 @@ func (q *Pools) free(name pools.Pool, one *pooled) {
 		delete(p.running, handler)
 	}
 	for h := range p.held {
-		q.bell.Ring(name, h, 1)
+		if p.waits(h) {
+			q.bell.Ring(name, h, 1)
+		} else {
+			delete(p.held, h)
+		}
 	}
+}
+
+// waits reports whether a task waits for a handler.
+func (p *pool) waits(handler string) bool {
+	return len(p.waiting[line{handler, job.PriorityHigh}])+len(p.waiting[line{handler, job.PriorityNormal}])+len(p.waiting[line{handler, job.PriorityLow}]) > 0
 }
 
 // next returns the task that is next in turn for some handlers, of those with room.

@@ -80,12 +80,18 @@ local function let_wait(id)
     redis.call('PEXPIRE', k(name), 691200000)
   end
 end
+local function waits(handler)
+  return redis.call('EXISTS', k('wait:high:' .. handler), k('wait:normal:' .. handler), k('wait:low:' .. handler)) > 0
+end
 local function free(id, channel, pool)
   if redis.call('ZREM', k('taken'), id) == 0 then return end
-  local handler = string.match(redis.call('HGET', k('lines'), id) or '', '^%d+ wait:%a+:(.*)$')
-  if handler and redis.call('HINCRBY', k('running'), handler, -1) <= 0 then redis.call('HDEL', k('running'), handler) end
-  if redis.call('EXISTS', k('held')) == 1 then
-    for _, h in ipairs(redis.call('SMEMBERS', k('held'))) do redis.call('PUBLISH', channel, pool .. '|' .. h) end
+  local own = string.match(redis.call('HGET', k('lines'), id) or '', '^%d+ wait:%a+:(.*)$')
+  if own and redis.call('HINCRBY', k('running'), own, -1) <= 0 then redis.call('HDEL', k('running'), own) end
+  if redis.call('EXISTS', k('held')) == 0 then return end
+  local rung = redis.call('SRANDMEMBER', k('held'), 8)
+  if own and redis.call('SISMEMBER', k('held'), own) == 1 then rung[#rung + 1] = own end
+  for _, h in ipairs(rung) do
+    if waits(h) then redis.call('PUBLISH', channel, pool .. '|' .. h) else redis.call('SREM', k('held'), h) end
   end
 end
 local function forget(id)
@@ -226,11 +232,9 @@ else
   end
   if #ids < most then
     for i = 7, #ARGV, 2 do
-      if #ids == room or of[ARGV[i]] == 0 then
+      if (#ids == room or of[ARGV[i]] == 0) and waits(ARGV[i]) and redis.call('SCARD', k('held')) < 1000 then
         redis.call('SADD', k('held'), ARGV[i])
         redis.call('PEXPIRE', k('held'), 691200000)
-      else
-        redis.call('SREM', k('held'), ARGV[i])
       end
     end
   end

@@ -103,6 +103,9 @@ func RetryAfter(pause time.Duration, err error) error { return failure{error: er
 func Typed[T any](handle func(ctx context.Context, t *Task, payload T) error) func(context.Context, *Task) error {
 	return func(ctx context.Context, t *Task) error {
 		var payload T
+		if t.PayloadRef != nil {
+			return Permanent(errors.New("the job has a body_ref, and this handler takes a payload"))
+		}
 		if len(t.RawPayload) > 0 {
 			if err := t.Payload(&payload); err != nil {
 				return err

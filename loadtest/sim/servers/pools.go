@@ -117,8 +117,21 @@ func (p *Pools) Add(_ context.Context, t *pools.Task, now time.Time) (err error)
 	return err
 }
 
-// kept returns the handlers of which limits kept tasks back.
-func (q *queue) kept() []string { return slices.Sorted(maps.Keys(q.held)) }
+// kept returns the handlers of which limits kept tasks back that wait.
+func (q *queue) kept() []string {
+	maps.DeleteFunc(q.held, func(h string, _ bool) bool { return !q.waits(h) })
+	return slices.Sorted(maps.Keys(q.held))
+}
+
+// waits reports whether a task waits for a handler.
+func (q *queue) waits(handler string) bool {
+	for _, one := range q.tasks {
+		if !one.taken && one.task.Fire.Target.Handler == handler {
+			return true
+		}
+	}
+	return false
+}
 
 // running counts the tasks that somebody has; for "" those of all handlers.
 func (q *queue) running(handler string) (n int) {
@@ -156,10 +169,8 @@ func (p *Pools) Take(_ context.Context, at pools.Pool, t pools.Take) (tasks []*p
 			ids, tasks = append(ids, id), append(tasks, one.give())
 		}
 		for _, h := range t.Handlers {
-			if len(ids) < t.Most && (len(ids) == room || of[h] == 0) {
+			if len(ids) < t.Most && (len(ids) == room || of[h] == 0) && q.waits(h) {
 				q.held[h] = true
-			} else if len(ids) < t.Most {
-				delete(q.held, h)
 			}
 		}
 		if len(ids) > 0 {

@@ -155,6 +155,9 @@ func why(stopped string, l sandbox.Limits) string {
 // program reads the program of a task, and says what is wrong with it.
 func (r *Runner) program(t *worker.Task) (*sandbox.Program, []int, error) {
 	var p payload
+	if t.PayloadRef != nil {
+		return nil, nil, errors.New("a program lies in the body of its job: the runner takes no body_ref")
+	}
 	decoder := json.NewDecoder(bytes.NewReader(t.RawPayload))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&p); err != nil {

@@ -105,7 +105,7 @@ func (w *Watchdog) addListed(ctx context.Context, l *look) error {
 
 // compile returns the segment of a definition that was in force until an end.
 func compile(j *job.Job, d job.Definition, end time.Time) (*segment, error) {
-	d.Target.Body, d.Target.Headers = nil, nil // many of them are held
+	d.Target.Body, d.Target.BodyRef, d.Target.Headers = nil, nil, nil // many of them are held
 	plan, err := schedule.Compile(d.Schedule, j.ID)
 	if err != nil {
 		return nil, fmt.Errorf("read the schedule of job %s: %w", j.ID, err)

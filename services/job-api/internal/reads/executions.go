@@ -36,7 +36,7 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 	if err != nil {
 		return edge.Response{}, err
 	}
-	rs.withLogs(ctx, r.Tenant(), executions...)
+	logs := logs{rs: rs, of: r.Tenant()}
 	result := newPage()
 	size := 0
 	for _, x := range executions {
@@ -50,9 +50,10 @@ func (rs *Reads) listExecutions(ctx context.Context, r *edge.Request) (edge.Resp
 				return edge.Response{Status: http.StatusOK, Body: result}, nil
 			}
 		}
+		logs.put(ctx, x)
 		result.Items = append(result.Items, x)
 		for i := range x.Attempts {
-			size += 512 + len(x.Attempts[i].ResponseBody) + len(x.Attempts[i].Error)
+			size += 512 + len(x.Attempts[i].ResponseBody) + len(x.Attempts[i].Error) + len(x.Attempts[i].LogsURL)
 		}
 	}
 	if more {
@@ -111,24 +112,34 @@ func (rs *Reads) getExecution(ctx context.Context, r *edge.Request) (edge.Respon
 	if err != nil {
 		return edge.Response{}, err
 	}
-	rs.withLogs(ctx, r.Tenant(), x)
+	(&logs{rs: rs, of: r.Tenant()}).put(ctx, x)
 	return edge.Response{Status: http.StatusOK, Body: x}, nil
 }
 
-// withLogs says where the logs of workers are that made attempts. If that cannot be read, it is left out.
-func (rs *Reads) withLogs(ctx context.Context, of job.Tenant, list ...*Execution) {
-	for _, x := range list {
-		for i := range x.Attempts {
-			a := &x.Attempts[i]
-			if a.pool == "" {
-				continue
-			}
-			set, err := rs.Pools.Of(ctx, pools.Pool{Tenant: of, Name: a.pool})
+// logs says where the logs of workers are that made attempts.
+type logs struct {
+	rs *Reads
+	of job.Tenant
+	// set is what is set for a pool, which was asked for last.
+	pool string
+	set  pools.Settings
+}
+
+// put says it of the attempts of an execution. If it cannot be read, it is left out.
+func (l *logs) put(ctx context.Context, x *Execution) {
+	for i := range x.Attempts {
+		a := &x.Attempts[i]
+		if a.pool == "" {
+			continue
+		}
+		if l.pool != a.pool {
+			set, err := l.rs.Pools.Of(ctx, pools.Pool{Tenant: l.of, Name: a.pool})
 			if err != nil {
 				return
 			}
-			a.LogsURL = set.Logs(pools.Subject{Pool: a.pool, Worker: a.Worker, Job: x.JobID, Execution: x.ExecutionID, Attempt: a.Number})
+			l.pool, l.set = a.pool, set
 		}
+		a.LogsURL = l.set.Logs(pools.Subject{Pool: a.pool, Worker: a.Worker, Job: x.JobID, Execution: x.ExecutionID, Attempt: a.Number})
 	}
 }
 

@@ -192,7 +192,7 @@ func (a *account) readSeries(ctx context.Context, before time.Time, p place) err
 	}
 	for read := 0; ; read++ {
 		if def := d; known && d.EffectiveAt.Before(end) {
-			def.Target.Body = nil // many of them are held
+			def.Target.Body, def.Target.BodyRef = nil, nil // many of them are held
 			series, err := form.Compile(a.j.ID, &def)
 			if err != nil {
 				return err

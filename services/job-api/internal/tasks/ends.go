@@ -137,22 +137,8 @@ func renew(l *pools.Lease, cancelled bool, now time.Time) {
 // conclude ends a task by its worker's word. A worker that tries again because the answer was lost is answered as before.
 func (ts *Tasks) conclude(ctx context.Context, r *edge.Request, fence string, o job.Outcome) (edge.Response, error) {
 	l, err := ts.held(ctx, r, fence)
-	var p *problem.Problem
-	if errors.As(err, &p) {
-		key, ok := pools.KeyOf(r.PathValue("task_id"))
-		if _, bad := job.ParseExecutionID(key.ExecutionID); !ok || bad != nil {
-			return edge.Response{}, err
-		}
-		ended, failed := ts.onRecord(ctx, r.Tenant(), key, fence, o.Kind)
-		if failed != nil {
-			return edge.Response{}, failed
-		}
-		if ended {
-			return edge.Response{Status: http.StatusNoContent}, nil
-		}
-	}
 	if err != nil {
-		return edge.Response{}, err
+		return ts.before(ctx, r, fence, o.Kind, err)
 	}
 	if l.Why == whyCancelled && o.Kind != job.OutcomeSucceeded {
 		o = silence(l, ts.deps.Clock.Now())
@@ -167,6 +153,23 @@ func (ts *Tasks) conclude(ctx context.Context, r *edge.Request, fence string, o 
 	return edge.Response{Status: http.StatusNoContent}, nil
 }
 
+// before answers a worker that does not have its task: as before, if that is because it has ended it.
+func (ts *Tasks) before(ctx context.Context, r *edge.Request, fence string, kind job.OutcomeKind, lost error) (edge.Response, error) {
+	key, ok := pools.KeyOf(r.PathValue("task_id"))
+	var p *problem.Problem
+	if _, bad := job.ParseExecutionID(key.ExecutionID); !ok || bad != nil || !errors.As(lost, &p) {
+		return edge.Response{}, lost
+	}
+	ended, err := ts.onRecord(ctx, r.Tenant(), key, fence, kind)
+	switch {
+	case err != nil:
+		return edge.Response{}, err
+	case ended:
+		return edge.Response{Status: http.StatusNoContent}, nil
+	}
+	return edge.Response{}, lost
+}
+
 // onRecord reports whether an attempt of which the hot tier has no task any more has ended on record, as its worker says. An outcome that the
 // hot tier alone has is not enough: its event may not be on the log, and who was to publish it may have lost the task. Then the entry finds
 // it within a minute or two, and until then the worker is asked to try again.
@@ -175,7 +178,10 @@ func (ts *Tasks) onRecord(ctx context.Context, tenant job.Tenant, key attempts.K
 	if err != nil {
 		return false, fmt.Errorf("read an execution: %w", err)
 	}
-	ends := func(o *job.Outcome) bool { return o != nil && o.Fence.String() == fence && o.Kind == kind }
+	// Who was told to stop, and failed, has ended it as cancelled.
+	ends := func(o *job.Outcome) bool {
+		return o != nil && o.Fence.String() == fence && (o.Kind == kind || o.Kind == job.OutcomeCancelled && kind != job.OutcomeSucceeded)
+	}
 	for i := range events {
 		if e := &events[i]; e.Type == job.EventAttempt && e.Entry.Tenant == tenant && e.Entry.Attempt == key.Attempt && ends(&e.Outcome) {
 			return true, nil
@@ -254,7 +260,7 @@ func (ts *Tasks) release(ctx context.Context, r *edge.Request) (edge.Response, e
 	}
 	l, err := ts.held(ctx, r, body.FencingToken)
 	if err != nil {
-		return edge.Response{}, err
+		return ts.before(ctx, r, body.FencingToken, job.OutcomeCancelled, err)
 	}
 	if l.Why == whyCancelled {
 		return ts.conclude(ctx, r, body.FencingToken, silence(l, ts.deps.Clock.Now()))

@@ -293,7 +293,7 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*task
 		return nil, ts.giveBack(ctx, t, &rec, job.Fence{})
 	}
 	light := *t.Fire
-	light.Target.Headers, light.Target.Body = nil, nil
+	light.Target.Headers, light.Target.Body, light.Target.BodyRef = nil, nil, nil
 	l := &pools.Lease{Fire: &light, Token: rec.Token, Fence: fence, Worker: worker, Begun: job.Instant(now), Until: until, Again: t.Again}
 	bound, err := ts.deps.Queue.Bind(ctx, t.Pool(), t.ID(), l, ts.deps.Clock.Now())
 	switch {
