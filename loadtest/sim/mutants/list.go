@@ -299,7 +299,7 @@ var mutants = []mutant{
 	{
 		name: "a heartbeat that comes late takes progress back", file: "services/job-api/internal/tasks/progress.go",
 		from: ", Version: l.Begun.UnixMicro() + sequence}",
-		to:   "}\n\t_ = sequence", first: 50,
+		to:   "}\n\t_ = sequence", first: 300,
 	},
 	{
 		name: "who has lost a task is believed", file: "services/job-api/internal/tasks/tasks.go",

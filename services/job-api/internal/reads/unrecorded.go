@@ -264,7 +264,7 @@ func (a *account) tell(ctx context.Context, lost []*Occurrence, w *waiting) erro
 		run := covering(a.runs, o)
 		if run == nil && !waits && !w.follows(o) {
 			var err error
-			if run, err = a.ofAnother(ctx, o.NominalAt); err != nil {
+			if run, err = a.ofAnother(ctx, o); err != nil {
 				return err
 			}
 		}
@@ -287,9 +287,10 @@ func (a *account) tell(ctx context.Context, lost []*Occurrence, w *waiting) erro
 // ofAnother returns the run with which another definition skipped an instant; nil if there is none. A worker that had not seen an update skips
 // for the former definition what another one skips for the new one. Where both runs begin at one instant they have one id, and only one of them
 // is on record.
-func (a *account) ofAnother(ctx context.Context, at time.Time) (*Execution, error) {
+func (a *account) ofAnother(ctx context.Context, o *Occurrence) (*Execution, error) {
+	at := o.NominalAt
 	for _, x := range a.runs {
-		if at.Before(x.Skipped.From) || at.After(x.Skipped.To) {
+		if x.Skipped.definitionID == o.DefinitionID || at.Before(x.Skipped.From) || at.After(x.Skipped.To) {
 			continue
 		}
 		plan, err := a.planOf(ctx, x.Skipped.definitionID)
