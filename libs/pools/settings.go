@@ -199,8 +199,8 @@ func (s *knownSet) get() (Set, time.Time) {
 	return s.set, s.readAt
 }
 
-// Of returns what is set for a pool, as it was up to KnownFor ago, or when it could be read last. While one reads it again, for readLimit at most,
-// nobody else waits who knows anything.
+// Of returns what is set for a pool, as it was up to KnownFor ago, or when it could be read last. While one caller reads it again, for readLimit at
+// most, all others get what was known before.
 func (k *Known) Of(ctx context.Context, p Pool) (Settings, error) {
 	s := k.of(p.Tenant)
 	set, readAt := s.get()
@@ -223,7 +223,7 @@ func (k *Known) Of(ctx context.Context, p Pool) (Settings, error) {
 	if set, readAt = s.get(); !readAt.IsZero() && k.Clock.Since(readAt) < KnownFor {
 		return set.Get(p.Name)
 	}
-	// Whoever asked may give up, and the others still want to know.
+	// The read goes on if its caller gives up: other callers need it, too.
 	reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), readLimit)
 	defer cancel()
 	asked := k.Clock.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/pools"
 )
 
-// What a process knows it goes by while the store is away, and nobody who polls waits for it.
+// While the store is away, a process uses the limits that it read last, and polls do not wait for the store.
 func TestLimitsAreKnownWhileTheStoreIsAway(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		store := &away{values: map[string][]byte{pools.SettingOf(3): []byte(`{"pools":{"work":{"max_running":2}}}`)}}

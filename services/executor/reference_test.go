@@ -33,7 +33,7 @@ type arrived struct {
 	content string
 }
 
-// receiving is a target that tells what it gets, and answers with a status. end waits until it has told everything.
+// receiving starts a target that sends what it gets to a channel, and answers with a status. end stops it, and closes the channel.
 func receiving(t *testing.T, status int) (url string, got chan arrived, end func()) {
 	t.Helper()
 	got = make(chan arrived, 10)
