@@ -103,15 +103,15 @@ func (s *Store) addresses(ctx context.Context) (list []string, err error) {
 func (o Options) node(ctx context.Context, r *diagnosis.Report, host string) {
 	subject := "cassandra " + host
 	o.Hosts = []string{host}
-	c := config(o)
-	c.HostFilter, c.DisableInitialHostLookup = gocql.WhiteListHostFilter(host), true
-	session, err := c.CreateSession()
+	s, err := connect(o, func(c *gocql.ClusterConfig) {
+		c.HostFilter, c.DisableInitialHostLookup = gocql.WhiteListHostFilter(host), true
+	})
 	var version string
 	var id gocql.UUID
 	var before, after time.Time
 	if err == nil {
-		defer session.Close()
-		q := session.Query("SELECT release_version, now() FROM system.local").Consistency(gocql.One)
+		defer s.Close()
+		q := s.session.Query("SELECT release_version, now() FROM system.local").Consistency(gocql.One)
 		before = time.Now()
 		err = q.ScanContext(ctx, &version, &id)
 		after = time.Now()

@@ -26,16 +26,16 @@ var (
 // migrations (numbered .cql files) in order. It may be run again. It returns ErrReplication, having created nothing, if the cluster
 // has fewer nodes than the replicas requested, or the keyspace has other ones.
 func Migrate(ctx context.Context, o Options, replication string, migrations fs.FS) error {
-	session, err := config(o).CreateSession()
+	bare, err := connect(o, anyKeyspace)
 	if err != nil {
 		return fmt.Errorf("cassandra: %w", err)
 	}
-	defer session.Close()
-	if err := checkReplication(ctx, session, o.Keyspace, replication); err != nil {
+	defer bare.Close()
+	if err := checkReplication(ctx, bare.session, o.Keyspace, replication); err != nil {
 		return fmt.Errorf("cassandra: %w", err)
 	}
 	create := fmt.Sprintf("CREATE KEYSPACE IF NOT EXISTS %q WITH replication = %s", o.Keyspace, replication)
-	if err := session.Query(create).ExecContext(ctx); err != nil {
+	if err := bare.session.Query(create).ExecContext(ctx); err != nil {
 		return fmt.Errorf("cassandra: create keyspace: %w", err)
 	}
 	names, err := fs.Glob(migrations, "*.cql")

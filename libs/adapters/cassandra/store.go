@@ -45,16 +45,6 @@ type Request struct {
 	Err        error
 }
 
-// dialer connects to nodes.
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
-
-// DialContext implements gocql.Dialer.
-func (d dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	return d(ctx, network, address)
-}
-
 // observer reports requests.
 type observer func(Request)
 
@@ -90,7 +80,10 @@ func (neverConvicts) AddFailure(error, *gocql.HostInfo) bool { return false }
 func (neverConvicts) Reset(*gocql.HostInfo) {}
 
 // Store is a connection to the cluster, which the ports share.
-type Store struct{ session *gocql.Session }
+type Store struct {
+	session *gocql.Session
+	dialer  *dialer
+}
 
 func config(o Options) *gocql.ClusterConfig {
 	c := gocql.NewCluster(o.Hosts...)
@@ -107,9 +100,6 @@ func config(o Options) *gocql.ClusterConfig {
 	c.PoolConfig.HostSelectionPolicy = gocql.TokenAwareHostPolicy(fallback)
 	c.ReconnectInterval = time.Second
 	c.ConvictionPolicy = neverConvicts{}
-	if o.Dial != nil {
-		c.Dialer = dialer(o.Dial)
-	}
 	if o.Observe != nil {
 		c.QueryObserver, c.BatchObserver = observer(o.Observe), observer(o.Observe)
 	}
@@ -119,22 +109,36 @@ func config(o Options) *gocql.ClusterConfig {
 	return c
 }
 
-// Open connects to a keyspace that Migrate created; otherwise the error is ErrNotMigrated.
-func Open(o Options) (*Store, error) {
-	c := config(o)
-	c.Keyspace = o.Keyspace
+// connect connects as the options say; changes are made to what follows from them.
+func connect(o Options, changes func(c *gocql.ClusterConfig)) (*Store, error) {
+	c, d := config(o), newDialer(o.Dial)
+	c.Dialer = d
+	changes(c)
 	session, err := c.CreateSession()
 	if err != nil {
+		d.close()
+		return nil, err
+	}
+	return &Store{session, d}, nil
+}
+
+// anyKeyspace is for what is asked about the cluster.
+func anyKeyspace(*gocql.ClusterConfig) {}
+
+// Open connects to a keyspace that Migrate created; otherwise the error is ErrNotMigrated.
+func Open(o Options) (*Store, error) {
+	s, err := connect(o, func(c *gocql.ClusterConfig) { c.Keyspace = o.Keyspace })
+	if err != nil {
 		// The driver does not say why: it may only lack the keyspace.
-		if bare, without := config(o).CreateSession(); without == nil {
+		if bare, without := connect(o, anyKeyspace); without == nil {
 			defer bare.Close()
-			if standing, asked := replicationOf(context.Background(), bare, o.Keyspace); asked == nil && standing == nil {
+			if standing, asked := replicationOf(context.Background(), bare.session, o.Keyspace); asked == nil && standing == nil {
 				err = fmt.Errorf("keyspace %s: %w", o.Keyspace, ErrNotMigrated)
 			}
 		}
 		return nil, fmt.Errorf("cassandra at %s: %w", strings.Join(o.Hosts, ","), err)
 	}
-	return &Store{session}, nil
+	return s, nil
 }
 
 // closeWithin bounds how long Close waits for the driver. The driver waits for ever if its control connection is reconnecting at
@@ -152,6 +156,7 @@ func (s *Store) Close() {
 	case <-closed:
 	case <-time.After(closeWithin):
 	}
+	s.dialer.close()
 }
 
 // Check reports whether the cluster answers.

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +29,9 @@ type demoCmd struct {
 	Jobs int           `default:"2000" help:"How many jobs to register, at least 200." placeholder:"N"`
 	Over time.Duration `default:"10s" help:"How long they take to fire, at least 3s." placeholder:"10s"`
 
+	Kafka string `help:"Send messages to a broker of Kafka, too." placeholder:"HOST:PORT"`
+	SQS   string `name:"sqs" help:"Send messages to a server that speaks the protocol of SQS and asks for no keys, such as ElasticMQ, too." placeholder:"URL"`
+
 	Cluster bool   `help:"Play on the services of a cluster, which run already, instead of starting any."`
 	Server  string `default:"http://127.0.0.1:8080" env:"MINUTEHAND_SERVER" help:"Where a cluster's API is." placeholder:"URL"`
 
@@ -40,7 +42,7 @@ type demoCmd struct {
 func (demoCmd) Help() string {
 	return `Starts Minutehand in this process on a temporary folder and a sink beside it, registers jobs that fire over
 the next seconds (one-shots, crons of every second, a target that fails, tasks of a pool with a worker of its own, some of them scripts, one
-job that is cancelled in time), and accounts for each of them. Exits with 1 if anything is missing, early, or there twice.
+job that is cancelled in time, with --kafka or --sqs messages to a topic or a queue of its own), and accounts for each of them. Exits with 1 if anything is missing, early, or there twice.
 
 With --cluster the services run already, and allow private targets; make cluster starts all of it.
 
@@ -65,7 +67,8 @@ type demo struct {
 	window  time.Duration // how long it is
 	sink    *demoSink
 	sinkURL string
-	pool    string // whose tasks it runs itself
+	name    string // of its pool, whose tasks it runs itself, and of its topic and queue
+	brokers []*demoBroker
 
 	mu  sync.Mutex
 	ids map[string]bool // of the jobs that were registered
@@ -112,7 +115,10 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- p.Run(running) }()
-	d := &demo{client: client{Server: "http://" + api.Addr().String()}, jobs: c.Jobs, each: time.Millisecond, window: c.Over, sink: sink, sinkURL: sinkURL, pool: newDemoPool()}
+	d := &demo{
+		client: client{Server: "http://" + api.Addr().String()}, jobs: c.Jobs, each: time.Millisecond, window: c.Over,
+		sink: sink, sinkURL: sinkURL, name: newDemoName(), brokers: c.demoBrokers(),
+	}
 	playErr := d.play(ctx)
 	if playErr == nil {
 		playErr = d.settle(ctx)
@@ -139,6 +145,11 @@ func (d *demo) play(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+	noMore, err := d.receive(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, noMore()) }()
 	// Registration takes the less, the faster the machine; the window begins when it is surely over.
 	d.begin = time.Now().Add(time.Second + time.Duration(d.jobs)*d.each).Truncate(time.Second)
 	fmt.Printf("registering %d jobs at %s, to fire from %s on\n", d.jobs, d.Server, d.begin.Format("15:04:05"))
@@ -168,10 +179,24 @@ func (d *demo) play(ctx context.Context) (err error) {
 	}
 }
 
-// settle waits until the events of all changes are published: the last ones may be a moment behind the calls, and a
-// process that stops leaves them to the next one that starts on its folder.
+// settle waits until the events of all changes are published, and until the messages that arrive nowhere are given up: the last ones may
+// be a moment behind the calls, and a process that stops leaves them to the next one that starts on its folder.
 func (d *demo) settle(ctx context.Context) error {
 	deadline := time.Now().Add(demoPatience)
+	for {
+		var page struct {
+			Items []struct{} `json:"items"`
+		}
+		if _, err := d.do(ctx, http.MethodGet, "/dead-letters?limit=500", nil, &page); err != nil {
+			return err
+		}
+		if len(page.Items) >= d.letters() || time.Now().After(deadline) {
+			break
+		}
+		if err := run.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
 	for id := range d.ids {
 		for {
 			var page struct {
@@ -194,12 +219,17 @@ func (d *demo) settle(ctx context.Context) error {
 // ticks is how often each cron fires.
 func (d *demo) ticks() int { return int(d.window/time.Second) - 2 }
 
-func (d *demo) oneShots() int { return d.jobs - demoCrons - demoFailing - demoTasks - 1 }
+func (d *demo) oneShots() int {
+	return d.jobs - demoCrons - demoFailing - demoTasks - len(d.brokers)*demoMessages - 1
+}
 
 // expected is how many calls there must be: the cancelled job makes none.
 func (d *demo) expected() int {
-	return d.oneShots() + demoCrons*d.ticks() + demoFailing*demoAttempts + demoTasks + demoRetried
+	return d.oneShots() + demoCrons*d.ticks() + demoFailing*demoAttempts + demoTasks + demoRetried + len(d.brokers)*(demoMessages-demoMisled)
 }
+
+// letters is how many dead letters there must be.
+func (d *demo) letters() int { return demoFailing + demoPermanent + len(d.brokers)*demoMisled }
 
 func (d *demo) register(ctx context.Context) error {
 	if err := d.cancelOne(ctx); err != nil {
@@ -283,8 +313,12 @@ func (d *demo) job(i int) map[string]any {
 		}
 	case i <= demoCrons+demoFailing+demoTasks:
 		body["name"] = "task"
-		body["target"] = map[string]any{"kind": "pool", "pool": d.pool, "handler": demoHandler(i - demoCrons - demoFailing - 1), "body": map[string]any{"script": "echo well"}}
+		body["target"] = map[string]any{"kind": "pool", "pool": d.name, "handler": demoHandler(i - demoCrons - demoFailing - 1), "body": map[string]any{"script": "echo well"}}
 		body["retry_policy"] = map[string]any{"max_attempts": 2, "backoff": "fixed", "base_delay": "500ms", "jitter": 0}
+	case i <= demoCrons+demoFailing+demoTasks+len(d.brokers)*demoMessages:
+		n := i - demoCrons - demoFailing - demoTasks - 1
+		body["name"], body["target"] = "message", d.brokers[n/demoMessages].target(d.name, n%demoMessages)
+		body["retry_policy"] = map[string]any{"max_attempts": demoAttempts, "backoff": "fixed", "base_delay": "500ms", "jitter": 0}
 	}
 	body["run_at"] = at
 	return body
@@ -292,7 +326,7 @@ func (d *demo) job(i int) map[string]any {
 
 // report prints the account and fails if it does not add up.
 func (d *demo) report(w io.Writer, archived []auditwriter.Archived, deadLetters int) error {
-	a := d.sink.account()
+	a, archived := d.sink.account(), d.own(archived)
 	events := map[string]bool{}
 	cancelled, changes := 0, 0
 	for _, x := range archived {
@@ -311,10 +345,14 @@ func (d *demo) report(w io.Writer, archived []auditwriter.Archived, deadLetters 
 		}
 	}
 	missing := d.expected() - len(d.sink.seen)
+	called := "calls and tasks"
+	if len(d.brokers) > 0 {
+		called = "calls, tasks and messages"
+	}
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	row := func(name string, value any) { fmt.Fprintf(t, "%s\t%v\n", name, value) }
 	row("jobs", d.jobs)
-	row("calls and tasks", a.calls)
+	row(called, a.calls)
 	row("lateness p50", a.quantile(.50))
 	row("lateness p99", a.quantile(.99))
 	row("lateness max", a.quantile(1))
@@ -324,12 +362,16 @@ func (d *demo) report(w io.Writer, archived []auditwriter.Archived, deadLetters 
 	row("missing", missing)
 	row("duplicates", a.duplicates)
 	row("early", a.early)
-	row("rows in Parquet", fmt.Sprintf("%d (%d calls and tasks + %d cancelled + %d changes)", len(archived), a.calls, cancelled, changes))
+	rows := fmt.Sprintf("%d (%d %s + %d cancelled + %d changes", len(archived), a.calls, called, cancelled, changes)
+	if refused := d.refused(); refused > 0 {
+		rows += fmt.Sprintf(" + %d to a topic or queue that is not there", refused)
+	}
+	row("rows in Parquet", rows+")")
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	if missing != 0 || a.duplicates != 0 || a.early != 0 || unarchived != 0 || cancelled != 1 ||
-		deadLetters != demoFailing+demoPermanent || changes != d.jobs+1 || len(archived) != a.calls+cancelled+changes {
+		deadLetters != d.letters() || changes != d.jobs+1 || len(archived) != a.calls+cancelled+changes+d.refused() {
 		return errors.New("the account does not add up; this is a bug, please report it")
 	}
 	fmt.Fprintln(w, "every job is accounted for")
@@ -340,88 +382,4 @@ func (d *demo) report(w io.Writer, archived []auditwriter.Archived, deadLetters 
 func executionOf(eventID string) string {
 	id, _, _ := strings.Cut(eventID, "/")
 	return id
-}
-
-// demoSink answers and remembers.
-type demoSink struct {
-	mu    sync.Mutex
-	seen  map[demoKey]int
-	late  []time.Duration
-	early int
-}
-
-type demoKey struct {
-	execution string
-	attempt   string
-}
-
-func (s *demoSink) start() (stop func(), base string, err error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // the listener lives as long as the process
-	if err != nil {
-		return nil, "", err
-	}
-	server := &http.Server{ReadHeaderTimeout: idle, Handler: s}
-	go func() { _ = server.Serve(listener) }()
-	return func() { _ = server.Close() }, "http://" + listener.Addr().String(), nil
-}
-
-// ServeHTTP implements http.Handler.
-func (s *demoSink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	now := time.Now()
-	k := demoKey{r.Header.Get("Webhook-Id"), r.Header.Get("Minutehand-Attempt")}
-	due, err := time.Parse(time.RFC3339Nano, r.Header.Get("Minutehand-Scheduled-For"))
-	if err != nil {
-		due = now
-	}
-	s.note(k, due, now)
-	if r.URL.Path == "/fail" {
-		w.WriteHeader(http.StatusInternalServerError)
-	}
-}
-
-// note remembers an attempt.
-func (s *demoSink) note(k demoKey, due, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen[k]++
-	if k.attempt == "1" {
-		s.late = append(s.late, now.Sub(due))
-		if now.Before(due) {
-			s.early++
-		}
-	}
-}
-
-func (s *demoSink) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.seen)
-}
-
-// demoAccount is what the sink saw, put together.
-type demoAccount struct {
-	calls, retries, duplicates, early int
-	late                              []time.Duration
-}
-
-func (s *demoSink) account() demoAccount {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	a := demoAccount{early: s.early, late: append([]time.Duration(nil), s.late...)}
-	for k, n := range s.seen {
-		a.calls += n
-		a.duplicates += n - 1
-		if k.attempt != "1" {
-			a.retries++
-		}
-	}
-	sort.Slice(a.late, func(i, j int) bool { return a.late[i] < a.late[j] })
-	return a
-}
-
-func (a *demoAccount) quantile(q float64) time.Duration {
-	if len(a.late) == 0 {
-		return 0
-	}
-	return a.late[min(int(q*float64(len(a.late))), len(a.late)-1)].Round(10 * time.Microsecond)
 }

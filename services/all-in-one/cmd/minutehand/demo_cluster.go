@@ -33,7 +33,10 @@ func (c *demoCmd) onCluster(ctx context.Context) error {
 	}
 	defer stopSink()
 	// The servers may have just started.
-	d := &demo{client: client{Server: c.Server}, jobs: c.Jobs, each: 4 * time.Millisecond, window: c.Over, sink: sink, sinkURL: sinkURL, pool: newDemoPool()}
+	d := &demo{
+		client: client{Server: c.Server}, jobs: c.Jobs, each: 4 * time.Millisecond, window: c.Over,
+		sink: sink, sinkURL: sinkURL, name: newDemoName(), brokers: c.demoBrokers(),
+	}
 	if err := d.play(ctx); err != nil {
 		return err
 	}
@@ -43,7 +46,7 @@ func (c *demoCmd) onCluster(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if archived = d.own(all); len(archived) > d.expected()+d.jobs+1 || time.Now().After(deadline) {
+		if archived = d.own(all); len(archived) > d.expected()+d.refused()+d.jobs+1 || time.Now().After(deadline) {
 			break
 		}
 		if err := run.Sleep(ctx, time.Second); err != nil {

@@ -41,8 +41,8 @@ func demoHandler(n int) string {
 	return demoWell
 }
 
-// newDemoPool returns the name of a pool that no other demo uses.
-func newDemoPool() string { return "demo-" + strings.ToLower(rand.Text()[:8]) }
+// newDemoName returns a name that no other demo uses.
+func newDemoName() string { return "demo-" + strings.ToLower(rand.Text()[:8]) }
 
 // work runs the tasks of the demo's pool until what it returns is called, which waits until their ends are on the log. The sink remembers them like
 // calls.
@@ -52,7 +52,7 @@ func (d *demo) work(ctx context.Context) (stop func() error, err error) {
 		return nil, err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	w := worker.New(client, worker.Settings{Pool: d.pool, Version: version, Concurrency: 16, Logger: logger})
+	w := worker.New(client, worker.Settings{Pool: d.name, Version: version, Concurrency: 16, Logger: logger})
 	note := func(t *worker.Task) {
 		d.sink.note(demoKey{t.ExecutionID, strconv.Itoa(t.Attempt)}, t.ScheduledFor, time.Now())
 	}
