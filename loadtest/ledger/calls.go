@@ -66,24 +66,35 @@ func (i *index) keyOf(c *Call) bool {
 	})
 }
 
-// tooEarly returns by how much a retry came too soon after the attempt before it, by the executors' own clocks: least is
+// tooEarly returns by how much a retry came too soon after the attempt before it, by the clocks of the processes that had them: least is
 // the shortest pause.
+//
+// The first end of the attempt before counts, because the retry follows from that. If the hot tier forgets that end, a copy of the first entry,
+// which a slow registration wrote (decision 15), may have the attempt called once more just before the retry.
 func (i *index) tooEarly(k attemptKey, c *Call, least time.Duration) (early time.Duration) {
 	if least == 0 { // it is not known
 		return 0
+	}
+	after := func(begins time.Time) time.Duration { // instants are whole milliseconds
+		return least - c.At.Add(c.AheadAtLook).Sub(begins) - time.Millisecond
 	}
 	first := true
 	for _, before := range i.calls[attemptKey{k.executionID, k.attempt - 1}] {
 		if before.At.After(c.At) { // by an executor that stalled: the attempt had been given up as lost
 			continue
 		}
-		pause := c.At.Add(c.AheadAtLook).Sub(pauseBegins(&before))
-		if by := least - pause - time.Millisecond; first || by < early { // the first call of the attempt counts; instants are whole milliseconds
+		if by := after(pauseBegins(&before)); first || by < early {
 			early, first = by, false
 		}
 	}
-	if first && k.attempt > 1 && !lostAt(i.attempts[k.executionID], k.attempt-1) {
+	events := i.attempts[k.executionID]
+	if first && k.attempt > 1 && !lostAt(events, k.attempt-1) {
 		return least // there was no previous attempt
+	}
+	for _, e := range events { // the target need not have seen an attempt that was lost
+		if e.Entry.Attempt == k.attempt-1 && lost(e) {
+			early = min(early, after(e.Outcome.Timeline.Completed))
+		}
 	}
 	return early
 }

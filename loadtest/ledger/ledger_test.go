@@ -352,6 +352,47 @@ func TestPauseBeginsWhereTheAttemptMayHaveEnded(t *testing.T) {
 	}
 }
 
+func TestPauseBeginsWhereAnAttemptWasLostThatItsTargetDidNotSee(t *testing.T) {
+	const least = 20 * time.Second
+	for _, test := range []struct {
+		name  string
+		lost  func(a *ledger.Account, at time.Time) // at is when the first attempt was called that the target saw, 15 s before the second
+		early bool
+	}{
+		{"never", func(*ledger.Account, time.Time) {}, true},
+		{"so long before the retry that its pause was over", func(a *ledger.Account, at time.Time) { lose(a, 1, at.Add(-5*time.Second)) }, false},
+		{"a millisecond too late for that", func(a *ledger.Account, at time.Time) { lose(a, 1, at.Add(-5*time.Second+2*time.Millisecond)) }, true},
+		{"after the retry", func(a *ledger.Account, at time.Time) { lose(a, 1, at.Add(time.Minute)) }, true},
+		{"in time, but it was the retry", func(a *ledger.Account, at time.Time) { lose(a, 2, at.Add(-5*time.Second)) }, true},
+		{"in time, but it failed with an answer", func(a *ledger.Account, at time.Time) {
+			lose(a, 1, at.Add(-5*time.Second)).Outcome.Kind = job.OutcomeFailed
+		}, true},
+	} {
+		a := sound()
+		trigger(a)
+		a.Crashed = true
+		before := a.Calls[len(a.Calls)-1]
+		retry := before
+		retry.Attempt, retry.At, retry.Token = 2, before.At.Add(15*time.Second), fence(10).String()
+		a.Calls = append(a.Calls, retry)
+		a.RetryAfter = map[string]time.Duration{jobID: least}
+		test.lost(a, before.At)
+		found := slices.ContainsFunc(ledger.Check(a), func(v ledger.Violation) bool { return v.Invariant == "I5" })
+		if found != test.early {
+			t.Errorf("an attempt was lost %s: found early %t, want %t", test.name, found, test.early)
+		}
+	}
+}
+
+// lose adds to the execution of the last call that one of its attempts was lost under another token.
+func lose(a *ledger.Account, attempt int, at time.Time) *job.Event {
+	e := entry(a.Jobs[0].Job.Definition.ID, at)
+	e.ExecutionID, e.Attempt = a.Calls[len(a.Calls)-1].ExecutionID, attempt
+	o := job.Outcome{Kind: job.OutcomeWorkerLost, Retryable: true, Disposition: job.DispositionFired, Fence: fence(8), Timeline: job.Timeline{Completed: at}}
+	a.Events = append(a.Events, job.AttemptEvent(&job.Fire{Entry: e}, job.TargetRef{}, o, at))
+	return &a.Events[len(a.Events)-1]
+}
+
 func TestCallIsEarlyByTheClockThatItsExecutorLookedAt(t *testing.T) {
 	for _, test := range []struct {
 		name               string
