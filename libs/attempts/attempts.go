@@ -231,8 +231,9 @@ type Leases interface {
 	// token or has an outcome. After an error some may be renewed. At most MaxRenew.
 	Renew(ctx context.Context, leases []Lease, lapsesAt time.Time) error
 	// Release releases a lease without an outcome; the record stays. With called, this holder or an earlier one may have called the
-	// target, and the record remains running; without it, the record is as before the last check.
-	Release(ctx context.Context, k Key, t job.Token, called bool) error
+	// target, for an entry of the given definition: the record remains running and names that definition, even if this holder's last
+	// check was for an entry of another one. Without called, the record is as before the last check.
+	Release(ctx context.Context, k Key, t job.Token, called bool, definitionID string) error
 }
 
 // Outcomes record how attempts ended.

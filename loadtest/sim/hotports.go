@@ -213,8 +213,8 @@ func (c records) Renew(ctx context.Context, leases []attempts.Lease, lapsesAt ti
 	})
 }
 
-func (c records) Release(ctx context.Context, k attempts.Key, t job.Token, called bool) error {
-	return do(ctx, c.p, opRelease, attemptKey(k), func(ctx context.Context) error { return c.hot.Release(ctx, k, t, called) })
+func (c records) Release(ctx context.Context, k attempts.Key, t job.Token, called bool, definitionID string) error {
+	return do(ctx, c.p, opRelease, attemptKey(k), func(ctx context.Context) error { return c.hot.Release(ctx, k, t, called, definitionID) })
 }
 
 func (c records) Finish(ctx context.Context, ends []attempts.Completion, now time.Time) ([]attempts.Completed, error) {

@@ -112,10 +112,11 @@ func (a *attempt) end(ctx context.Context, o job.Outcome) {
 }
 
 // release gives the lease up before this executor calls the target, even where the last check let it proceed: after a long
-// delay the check is made again.
+// delay the check is made again. If an earlier holder may have called the target for another definition's entry, the attempt is that
+// entry's to end again.
 func (a *attempt) release(ctx context.Context) bool {
 	a.s.leases.drop(a.key, a.own) // first, because a renewal would bring back what the hot tier forgot meanwhile
-	return a.s.release(ctx, a.key, a.rec.Token, a.rec.Running)
+	return a.s.release(ctx, a.key, &a.rec)
 }
 
 // giveUp ends an attempt that earlier executors took and never finished.

@@ -277,6 +277,53 @@ func TestStopThatComesBetweenTheJudgementAndTheLastCheckIsObeyed(t *testing.T) {
 	}
 }
 
+// slowCheck answers the first last check that it accepts two seconds later, when an update has reached the stop record.
+type slowCheck struct {
+	attempts.Records
+	stop job.State
+	slow atomic.Bool
+}
+
+func (r *slowCheck) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
+	fence, stop, err := r.Records.Start(ctx, k, t, c)
+	if err == nil && stop == nil && r.slow.CompareAndSwap(false, true) {
+		time.Sleep(2 * time.Second)
+		_, err = r.SetStop(ctx, c.Entry.JobID, r.stop)
+	}
+	return fence, stop, err
+}
+
+// Otherwise nobody would end what the newer definition's entry began: the older one's entry is done, and the newer one's finds the attempt
+// begun for another definition.
+func TestAttemptThatIsLetGoUncalledIsAgainTheOneOfTheDefinitionThatBeganIt(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const newer = "def_01M7ZJW5E6D77SAJPXRZZZZZZZ"
+		b := newBench(t, time.Second)
+		fire := b.publish(time.Now(), false)
+		key, began := attempts.KeyOf(&fire.Entry), fire.Entry
+		began.DefinitionID = newer
+		rec, _, err := b.records.Acquire(t.Context(), key, attempts.Holder{Name: "another", Start: 7, DefinitionID: newer}, time.Now(), time.Now().Add(time.Minute))
+		must(t, err)
+		_, _, err = b.records.Start(t.Context(), key, rec.Token, attempts.Check{Entry: &began, Incarnation: fire.Incarnation})
+		must(t, err)
+		must(t, b.records.Release(t.Context(), key, rec.Token, true, newer)) // as by a worker of a pool that gives its task back
+		records := &slowCheck{Records: b.records, stop: job.State{Version: 1, Status: job.StatusActive, DefinitionID: newer}}
+		b.shown = records
+		stop, ended := b.start()
+		time.Sleep(10 * time.Second)
+		stop()
+		<-ended
+		if !records.slow.Load() || b.target.calls.Load() != 0 || b.events() != 1 {
+			t.Errorf("a check was slow: %t; %d calls and %d events, want none and that it was released", records.slow.Load(), b.target.calls.Load(), b.events())
+		}
+		found, err := b.records.Lookup(t.Context(), []attempts.Key{key})
+		if err != nil || !found[0].Running || !found[0].Of(newer) || found[0].Of(fire.DefinitionID) {
+			t.Errorf("the attempt is %+v, %v; want it begun for %s", found, err, newer)
+		}
+		b.wantCommitted()
+	})
+}
+
 // losesAnAnswer stores outcomes, and fails the first call that does.
 type losesAnAnswer struct {
 	attempts.Records

@@ -396,9 +396,10 @@ func (s *Service) awaitInstant(ctx context.Context, f *job.Fire) error {
 	return nil
 }
 
-func (s *Service) release(ctx context.Context, key attempts.Key, t job.Token, called bool) bool {
+// release releases a lease under which this executor has called nobody: the record is again what it was when the lease was acquired.
+func (s *Service) release(ctx context.Context, key attempts.Key, rec *attempts.Record) bool {
 	err := run.Retry(ctx, s.deps.Logger, "release a lease", func(ctx context.Context) error {
-		return s.deps.Records.Release(ctx, key, t, called)
+		return s.deps.Records.Release(ctx, key, rec.Token, rec.Running, rec.DefinitionID)
 	})
 	return err == nil
 }

@@ -188,6 +188,43 @@ func TestTaskThatIsJudgedAgainIsHeldByNobody(t *testing.T) {
 	}
 }
 
+// slowChecks answers last checks two seconds after it has accepted them.
+type slowChecks struct{ attempts.Records }
+
+func (r slowChecks) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
+	fence, stop, err := r.Records.Start(ctx, k, t, c)
+	time.Sleep(2 * time.Second)
+	return fence, stop, err
+}
+
+// Otherwise nobody would end what was begun for the other definition's entry.
+func TestTaskThatIsJudgedAgainBeforeAWorkerHasItIsStillAnotherDefinitionsRun(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var records attempts.Records
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { records, d.Records = d.Records, slowChecks{d.Records} })
+		const other = "def_01M7ZJW5E6D77SAJPXRZ65CMZZ"
+		e := &job.Entry{
+			Locator: job.Locator{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893492000000", Attempt: 1, DefinitionID: other},
+			JobID:   "job_01M7ZJW5E6D77SAJPXRW35C2CA",
+		}
+		memory, err := records.Memory(t.Context(), e.JobID)
+		must(t, err)
+		rec, _, err := records.Acquire(t.Context(), attempts.KeyOf(e), attempts.Holder{Name: "another", Start: 7}, time.Now(), time.Now().Add(time.Minute))
+		must(t, err)
+		_, _, err = records.Start(t.Context(), attempts.KeyOf(e), rec.Token, attempts.Check{Entry: e, Incarnation: memory.Incarnation})
+		must(t, err)
+		must(t, records.Release(t.Context(), attempts.KeyOf(e), rec.Token, true, other))
+		key := s.waiting(func(of string) string { return of })
+		if tasks := s.poll(); len(tasks) > 0 {
+			t.Fatalf("%d tasks were handed out by a check that may be older than a stop", len(tasks))
+		}
+		found, err := records.Lookup(t.Context(), []attempts.Key{key})
+		if err != nil || found[0].Alive(time.Now()) || !found[0].Running || found[0].DefinitionID != other {
+			t.Errorf("the attempt is %+v, %v; want it released and begun for %s", found, err, other)
+		}
+	})
+}
+
 // The owner of the partition removes the entry half a second after its instant: a worker may have given the task back by then.
 func TestTaskThatIsGivenBackAtOnceIsFiredAgainWhenItsEntryIsGone(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

@@ -62,7 +62,7 @@ func TestOccurrenceThatIsMissedIsNotCalledBecauseAnotherDefinitionHadItsAttempt(
 	if len(pending.inProgress) > 0 || f.log.fires > 0 {
 		t.Errorf("while its attempt is held, %d entries follow it, and %d fires were published", len(pending.inProgress), f.log.fires)
 	}
-	f.must(f.records.Release(t.Context(), attempts.KeyOf(one.entry), token, false))
+	f.must(f.records.Release(t.Context(), attempts.KeyOf(one.entry), token, false, ""))
 	f.must(f.carryOutLate(t.Context(), one, missed, f.deps.Clock.Now()))
 	if events := f.log.events; len(events) != 1 || events[0].Disposition != job.DispositionSkippedMissed || f.log.fires > 0 {
 		t.Errorf("once its attempt is free, %+v was told, and %d fires were published", events, f.log.fires)
@@ -101,7 +101,7 @@ func TestOccurrenceKeepsWaitingWhileAnotherDefinitionHasItsAttempt(t *testing.T)
 		t.Errorf("it waits for %q (%v), want the first", before, err)
 	}
 	// An executor that holds it for an entry of its own definition was told that it is its turn.
-	f.must(f.records.Release(t.Context(), attempts.KeyOf(one.entry), token, false))
+	f.must(f.records.Release(t.Context(), attempts.KeyOf(one.entry), token, false, ""))
 	f.acquire(one, one.entry.DefinitionID, f.deps.Clock.Now())
 	if before, err := f.turn(t.Context(), one, f.deps.Clock.Now()); err != nil || before != "" {
 		t.Errorf("it waits for %q (%v), although it was dispatched", before, err)

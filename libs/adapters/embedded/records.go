@@ -209,7 +209,7 @@ func (r *Records) Renew(_ context.Context, leases []attempts.Lease, lapsesAt tim
 }
 
 // Release implements attempts.Records.
-func (r *Records) Release(_ context.Context, k attempts.Key, t job.Token, called bool) error {
+func (r *Records) Release(_ context.Context, k attempts.Key, t job.Token, called bool, definitionID string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.records[k]
@@ -224,6 +224,11 @@ func (r *Records) Release(_ context.Context, k attempts.Key, t job.Token, called
 		now := time.Now()
 		r.released.push(k, now)
 		r.evict(now)
+	} else if rec.DefinitionID != definitionID {
+		rec.DefinitionID = definitionID
+		if err := r.db.setLater(startedKey(k.ExecutionID, k.Attempt), encodeStarted(rec)); err != nil {
+			return fmt.Errorf("embedded: release: %w", err)
+		}
 	}
 	return nil
 }

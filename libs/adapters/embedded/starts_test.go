@@ -83,6 +83,43 @@ func TestOnlyStartsOfAttemptsThatGoOnAreWritten(t *testing.T) {
 	})
 }
 
+// Otherwise the next process would end the attempt for an entry that nobody was called for.
+func TestReleaseOutlivesTheProcessWithTheDefinitionThatRan(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		fsys := vfs.NewMem()
+		db, records := openRecords(t, fsys)
+		key := attempts.Key{ExecutionID: "one", Attempt: 1}
+		run := func(definition string, start int64, called bool) {
+			t.Helper()
+			rec, _, err := records.Acquire(t.Context(), key, attempts.Holder{Name: definition, Start: start, DefinitionID: definition}, time.Now(), time.Now().Add(time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := &job.Entry{Locator: job.Locator{ExecutionID: "one", Attempt: 1, DefinitionID: definition}, JobID: "job_1"}
+			if _, stop, err := records.Start(t.Context(), key, rec.Token, attempts.Check{Entry: e, Incarnation: db.Incarnation()}); err != nil || stop != nil {
+				t.Fatal(stop, err)
+			}
+			if called {
+				rec.Running, rec.DefinitionID = true, definition
+			}
+			if err := records.Release(t.Context(), key, rec.Token, rec.Running, rec.DefinitionID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run("def_2", 1, true)
+		run("def_1", 2, false)
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		db, records = openRecords(t, fsys)
+		defer func() { _ = db.Close() }()
+		found, err := records.Lookup(t.Context(), []attempts.Key{key})
+		if err != nil || !found[0].Running || found[0].DefinitionID != "def_2" {
+			t.Errorf("the next process finds %+v, %v; want it begun for def_2", found, err)
+		}
+	})
+}
+
 func openRecords(t *testing.T, fsys vfs.FS) (*DB, *Records) {
 	t.Helper()
 	db, err := Open(Options{Dir: "/data", FS: fsys, Partitions: 4})

@@ -283,9 +283,9 @@ func (x *recordsPort) Renew(ctx context.Context, leases []attempts.Lease, lapses
 	return err
 }
 
-func (x *recordsPort) Release(ctx context.Context, k attempts.Key, t job.Token, called bool) (err error) {
+func (x *recordsPort) Release(ctx context.Context, k attempts.Key, t job.Token, called bool, definitionID string) (err error) {
 	defer func(began time.Time) { x.m.done("records", "Release", began, err) }(time.Now())
-	err = x.Records.Release(ctx, k, t, called)
+	err = x.Records.Release(ctx, k, t, called, definitionID)
 	return err
 }
 

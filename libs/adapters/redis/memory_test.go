@@ -231,7 +231,7 @@ func packedOutcomeEnds(t *testing.T, r *redis.Records, k attempts.Key) {
 	if err := r.Renew(ctx, []attempts.Lease{{Key: k, Holder: h, Token: token}}, now.Add(time.Minute)); err != nil {
 		t.Error(err)
 	}
-	if err := r.Release(ctx, k, token, true); err != nil {
+	if err := r.Release(ctx, k, token, true, "def_2"); err != nil {
 		t.Error(err)
 	}
 	records, err := r.Lookup(ctx, []attempts.Key{k})

@@ -282,13 +282,16 @@ func flag(b bool) string {
 var releaseScript = newScript(recordLua + `
 if not there or not mine(ARGV[1], ARGV[2]) or outcome or released then return 0 end
 redis.call('HSET', key, 'r', '1')
-if ARGV[3] == '0' then redis.call('HSET', key, 'n', '0') end
-if ARGV[3] == '0' or not running then redis.call('HSET', key, 'e', '0') end
+if ARGV[3] == '1' and running then
+  redis.call('HSET', key, 'd', ARGV[4])
+else
+  redis.call('HSET', key, 'e', '0', 'n', '0')
+end
 return 1`)
 
 // Release implements attempts.Records.
-func (r *Records) Release(ctx context.Context, k attempts.Key, t job.Token, called bool) error {
-	if err := r.gather.run(ctx, releaseScript, []string{r.recordKey(k)}, t.Counter, t.Start, flag(called)).Err(); err != nil {
+func (r *Records) Release(ctx context.Context, k attempts.Key, t job.Token, called bool, definitionID string) error {
+	if err := r.gather.run(ctx, releaseScript, []string{r.recordKey(k)}, t.Counter, t.Start, flag(called), definitionID).Err(); err != nil {
 		return fmt.Errorf("redis: release: %w", err)
 	}
 	return nil

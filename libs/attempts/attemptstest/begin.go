@@ -59,7 +59,7 @@ func beginYields(t *testing.T, plain fixture) {
 	}{
 		{"a lease", func(f fixture, _ *attempts.Check) { f.acquire(t, bob, f.now) }},
 		{"a released lease", func(f fixture, _ *attempts.Check) {
-			must(t, f.Release(t.Context(), f.key, f.acquire(t, bob, f.now).Token, false))
+			must(t, f.Release(t.Context(), f.key, f.acquire(t, bob, f.now).Token, false, f.entry.DefinitionID))
 		}},
 		{"a lease that lapsed", func(f fixture, _ *attempts.Check) { f.acquire(t, bob, f.now.Add(-2*lease)) }},
 		{"an outcome", func(f fixture, _ *attempts.Check) {

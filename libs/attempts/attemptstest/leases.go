@@ -46,7 +46,7 @@ func askedAgainIsHad(t *testing.T, f fixture) {
 	if again := f.acquire(t, alice, f.now.Add(3*lease)); again.Token != rec.Token || !again.Running {
 		t.Errorf("after the start it is had again as %+v", again)
 	}
-	must(t, f.Release(t.Context(), f.key, rec.Token, true))
+	must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID))
 	if again := f.acquire(t, alice, f.now.Add(3*lease)); !rec.Token.Less(again.Token) {
 		t.Errorf("after a release it is had again as %+v, was %+v", again, rec)
 	}
@@ -116,7 +116,7 @@ func takenOverIsFenced(t *testing.T, f fixture) {
 	_, _, err := f.Start(t.Context(), f.key, first.Token, f.check())
 	mustBeFenced(t, "starting", err)
 	f.wantNotRenewed(t, attempts.Lease{Key: f.key, Holder: alice, Token: first.Token})
-	must(t, f.Release(t.Context(), f.key, first.Token, true))
+	must(t, f.Release(t.Context(), f.key, first.Token, true, f.entry.DefinitionID))
 	if f.finish(t, first.Token, outcome(job.OutcomeSucceeded, first.Token, later), later) {
 		t.Error("its outcome was stored over a live lease")
 	}
@@ -234,8 +234,8 @@ func releaseFrees(t *testing.T, f fixture) {
 			if started {
 				f.start(t, rec.Token)
 			}
-			must(t, f.Release(t.Context(), f.key, rec.Token, true))
-			must(t, f.Release(t.Context(), f.key, rec.Token, true))
+			must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID))
+			must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID))
 			last = rec.Token
 		}
 	}
@@ -245,7 +245,7 @@ func releaseKeepsRecord(t *testing.T, f fixture) {
 	f.acquire(t, alice, f.now)
 	at := f.now.Add(lease)
 	taken := f.acquire(t, bob, at)
-	must(t, f.Release(t.Context(), f.key, taken.Token, true))
+	must(t, f.Release(t.Context(), f.key, taken.Token, true, f.entry.DefinitionID))
 	if rec := f.record(t); rec.Alive(at) || rec.Outcome != nil {
 		t.Errorf("a released record is %+v", rec)
 	}
@@ -260,13 +260,13 @@ func releaseKeepsRecord(t *testing.T, f fixture) {
 
 func releasedIsFenced(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
-	must(t, f.Release(t.Context(), f.key, rec.Token, true))
+	must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID))
 	_, _, err := f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting what was released", err)
 	again := f.acquire(t, alice, f.now)
 	_, _, err = f.Start(t.Context(), f.key, rec.Token, f.check())
 	mustBeFenced(t, "starting with the token of before", err)
-	must(t, f.Release(t.Context(), f.key, rec.Token, true)) // with the earlier token: not this lease's
+	must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID)) // with the earlier token: not this lease's
 	f.start(t, again.Token)
 }
 
@@ -277,7 +277,7 @@ func runningStays(t *testing.T, f fixture) {
 	if rec := f.record(t); !rec.Running || !rec.Alive(f.now) {
 		t.Errorf("a started record is %+v", rec)
 	}
-	must(t, f.Release(t.Context(), f.key, rec.Token, true))
+	must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID))
 	if rec := f.acquire(t, bob, f.now); !rec.Running {
 		t.Error("after a release it is not running")
 	}
@@ -289,7 +289,7 @@ func runningStays(t *testing.T, f fixture) {
 func releasedBeforeACallNeverRan(t *testing.T, f fixture) {
 	rec := f.acquire(t, alice, f.now)
 	f.start(t, rec.Token)
-	must(t, f.Release(t.Context(), f.key, rec.Token, false))
+	must(t, f.Release(t.Context(), f.key, rec.Token, false, f.entry.DefinitionID))
 	if rec := f.record(t); rec.Exists || rec.Running {
 		t.Errorf("a record that was released before a call is %+v", rec)
 	}
@@ -300,6 +300,33 @@ func releasedBeforeACallNeverRan(t *testing.T, f fixture) {
 	f.start(t, again.Token)
 	if rec := f.record(t); !rec.Running || !rec.Alive(f.now) {
 		t.Errorf("started again it is %+v", rec)
+	}
+}
+
+func releaseNamesWhoWasCalledFor(t *testing.T, f fixture) {
+	first, other := *f.entry, *f.entry
+	first.DefinitionID, other.DefinitionID = "def_2", "def_1"
+	start := func(e *job.Entry, token job.Token) {
+		t.Helper()
+		c := f.check()
+		c.Entry = e
+		if _, stop, err := f.Start(t.Context(), f.key, token, c); err != nil || stop != nil {
+			t.Fatalf("it did not begin: %+v, %v", stop, err)
+		}
+		if rec := f.record(t); rec.DefinitionID != e.DefinitionID {
+			t.Errorf("once started for %s it is %+v", e.DefinitionID, rec)
+		}
+	}
+	start(&first, f.acquire(t, alice, f.now).Token)
+	rec := f.acquire(t, bob, f.now.Add(lease))
+	start(&other, rec.Token)
+	must(t, f.Release(t.Context(), f.key, rec.Token, rec.Running, rec.DefinitionID))
+	must(t, f.Release(t.Context(), f.key, rec.Token, true, other.DefinitionID)) // a call that comes late, when nothing is left to release
+	if rec := f.record(t); !rec.Running || !rec.Of(first.DefinitionID) || rec.Of(other.DefinitionID) {
+		t.Errorf("released by a holder that called nobody it is %+v, want it of %s", rec, first.DefinitionID)
+	}
+	if rec := f.acquire(t, alice, f.now.Add(lease)); !rec.Running || rec.DefinitionID != first.DefinitionID {
+		t.Errorf("the next holder finds %+v, want it of %s", rec, first.DefinitionID)
 	}
 }
 
@@ -336,7 +363,7 @@ func fencesGrow(t *testing.T, f fixture) {
 		g.entry, g.key = &e, attempts.KeyOf(&e)
 		rec := g.acquire(t, bob, f.now)
 		fences = append(fences, g.start(t, rec.Token).String(), g.start(t, rec.Token).String())
-		must(t, g.Release(t.Context(), g.key, rec.Token, true))
+		must(t, g.Release(t.Context(), g.key, rec.Token, true, g.entry.DefinitionID))
 	}
 	if !slices.IsSorted(fences) || len(slices.Compact(slices.Clone(fences))) != len(fences) {
 		t.Errorf("later checks of one execution have the fencing tokens %q", fences)

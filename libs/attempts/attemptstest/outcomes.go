@@ -180,7 +180,7 @@ func ownOutcome(t *testing.T, f fixture) {
 				f.start(t, rec.Token)
 			}
 			if c.release {
-				must(t, f.Release(t.Context(), f.key, rec.Token, true))
+				must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID))
 			}
 			if at := f.now.Add(c.at); !f.finish(t, rec.Token, outcome(job.OutcomeSucceeded, rec.Token, at), at) {
 				t.Errorf("%s, started %v: not stored", name, started)
@@ -211,7 +211,7 @@ func foreignOutcome(t *testing.T, f fixture) {
 		t.Error("not stored over a lapsed lease")
 	}
 	f = newFixture(f.Records)
-	must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token, true))
+	must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token, true, f.entry.DefinitionID))
 	if !f.finish(t, old, outcome(job.OutcomeSucceeded, old, f.now), f.now) {
 		t.Error("not stored over a released lease")
 	}
@@ -234,7 +234,7 @@ func firstOutcomeStands(t *testing.T, f fixture) {
 		}
 	}
 	f.wantNotRenewed(t, attempts.Lease{Key: f.key, Holder: bob, Token: job.Token{Counter: 99, Start: bob.Start}})
-	must(t, f.Release(t.Context(), f.key, rec.Token, true))
+	must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID))
 	if stands := f.record(t); stands.Outcome == nil || !reflect.DeepEqual(*stands.Outcome, first) {
 		t.Errorf("after a release there stands %+v", stands)
 	}
@@ -286,7 +286,7 @@ func refusalOfNothing(t *testing.T, f fixture) {
 	for _, released := range []bool{false, true} {
 		f := newFixture(f.Records)
 		if released {
-			must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token, true))
+			must(t, f.Release(t.Context(), f.key, f.acquire(t, alice, f.now).Token, true, f.entry.DefinitionID))
 		}
 		if !f.refuse(t, outcome(job.OutcomeSkipped, job.Token{}, f.now), f.now) {
 			t.Errorf("released %v: not stored", released)
@@ -316,7 +316,7 @@ func refusalYields(t *testing.T, f fixture) {
 		rec := f.acquire(t, alice, f.now)
 		f.start(t, rec.Token)
 		if release {
-			must(t, f.Release(t.Context(), f.key, rec.Token, true))
+			must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID))
 		}
 		if f.refuse(t, skipped, f.now.Add(2*lease)) {
 			t.Errorf("released %v: stored over what ran", release)
@@ -387,12 +387,12 @@ func RunBound(t *testing.T, bound int, open func(t *testing.T) attempts.Records)
 	t.Run("evicting never takes a lease that is held", func(t *testing.T) {
 		f := newFixture(open(t))
 		rec := f.acquire(t, alice, f.now)
-		must(t, f.Release(t.Context(), f.key, rec.Token, true))
+		must(t, f.Release(t.Context(), f.key, rec.Token, true, f.entry.DefinitionID))
 		rec = f.acquire(t, bob, f.now)
 		f.end(t, 3*bound, time.Millisecond)
 		for range 3 * bound {
 			other := newFixture(f.Records)
-			must(t, f.Release(t.Context(), other.key, other.acquire(t, alice, f.now).Token, true))
+			must(t, f.Release(t.Context(), other.key, other.acquire(t, alice, f.now).Token, true, other.entry.DefinitionID))
 		}
 		if stands := f.record(t); stands != rec {
 			t.Errorf("there stands %+v, held is %+v", stands, rec)

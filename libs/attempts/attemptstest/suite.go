@@ -243,6 +243,7 @@ func Run(t *testing.T, open func(t *testing.T) attempts.Records) {
 		{"a holder that released its lease may not start until it holds it again", releasedIsFenced},
 		{"a record that was started stays so under every holder", runningStays},
 		{"a record that is released before a call never ran", releasedBeforeACallNeverRan},
+		{"a record that is released by a holder that called nobody is told for the definition that ran before", releaseNamesWhoWasCalledFor},
 		{"attempts of one execution are records of their own", attemptsAreSeparate},
 		{"records are looked up in order, those that do not exist are empty", lookupInOrder},
 		{"starting needs a lease and no outcome", startNeedsLease},

@@ -102,7 +102,7 @@ func (h *server) renew(l attempts.Lease, lapsesAt time.Time) {
 	h.state.records[l.Key] = rec
 }
 
-func (h *server) release(k attempts.Key, t job.Token, called bool) error {
+func (h *server) release(k attempts.Key, t job.Token, called bool, definitionID string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec, ok := h.state.records[k]
@@ -110,7 +110,9 @@ func (h *server) release(k attempts.Key, t job.Token, called bool) error {
 		return nil
 	}
 	rec.Released, rec.Running = true, rec.Running && called
-	if !rec.Running {
+	if rec.Running {
+		rec.DefinitionID = definitionID
+	} else {
 		rec.Exists = false // token and takeovers stay counted
 	}
 	h.state.records[k] = rec
@@ -230,8 +232,8 @@ func (c *HotClient) Renew(_ context.Context, leases []attempts.Lease, lapsesAt t
 }
 
 // Release implements attempts.Records.
-func (c *HotClient) Release(_ context.Context, k attempts.Key, t job.Token, called bool) error {
-	return c.of(k).release(k, t, called)
+func (c *HotClient) Release(_ context.Context, k attempts.Key, t job.Token, called bool, definitionID string) error {
+	return c.of(k).release(k, t, called, definitionID)
 }
 
 // Finish implements attempts.Records.

@@ -266,7 +266,7 @@ func (ts *Tasks) release(ctx context.Context, r *edge.Request) (edge.Response, e
 		return ts.conclude(ctx, r, body.FencingToken, silence(l, ts.deps.Clock.Now()))
 	}
 	key := attempts.KeyOf(&l.Fire.Entry)
-	if err := ts.deps.Records.Release(ctx, key, l.Token, true); err != nil {
+	if err := ts.deps.Records.Release(ctx, key, l.Token, true, l.Fire.DefinitionID); err != nil {
 		return edge.Response{}, fmt.Errorf("release a task: %w", err)
 	}
 	if err := ts.deps.Queue.Remove(ctx, poolAt(r), pools.IDOf(key), l.Fence); err != nil {

@@ -340,7 +340,7 @@ func (ts *Tasks) giveBack(ctx context.Context, t *pools.Task, rec *attempts.Reco
 			return err
 		}
 	}
-	if err := ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running); err != nil {
+	if err := ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running, rec.DefinitionID); err != nil {
 		return fmt.Errorf("release a task: %w", err)
 	}
 	if err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), fence); err != nil {
