@@ -63,10 +63,10 @@ func ManualExecutionID(jobID, requestULID string) string {
 	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-m" + requestULID
 }
 
-// RedriveExecutionID returns the id of the execution that replaces one that was given up; the ULID's time is the instant at which
-// it is due.
-func RedriveExecutionID(jobID, requestULID string) string {
-	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-r" + requestULID
+// RedriveExecutionID returns the id of the execution by which a request replaces one that was given up. The ULID's time is that of the
+// request's; the rest is a hash of both.
+func RedriveExecutionID(jobID, requestULID, source string) string {
+	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-r" + hashed(requestULID, source)
 }
 
 // BackfillExecutionID returns the id of the execution by which an operation fills an occurrence in. The ULID's time is that of the
@@ -83,10 +83,15 @@ func BackfillExecutionID(jobID, operationID string, nominalAt time.Time) string 
 // ReplayExecutionID returns the id of the execution by which a request, or an operation, repeats another. The ULID's time is that of the
 // request's; the rest is a hash of both.
 func ReplayExecutionID(jobID, requestULID, source string) string {
+	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-p" + hashed(requestULID, source)
+}
+
+// hashed returns a ULID of the time of a request's. The rest is a hash of it and of the execution that is repeated.
+func hashed(requestULID, source string) string {
 	of, _ := parseULID(requestULID) // the zero ULID for text that is none
 	sum := sha256.Sum256([]byte(requestULID + source))
 	copy(of[6:], sum[:])
-	return ExecutionPrefix + strings.TrimPrefix(jobID, JobPrefix) + "-p" + of.String()
+	return of.String()
 }
 
 // AfterExecutionID returns the id of the execution by which a job follows others: what it follows, an execution or an occurrence, at the instant

@@ -1,5 +1,5 @@
-// Package operations holds the work on many executions that somebody asked for: a backfill of a range of a schedule, or a replay of what was
-// executed. An operation has progress and a rate, and can be paused, resumed and cancelled; bucket-loaders carry it out.
+// Package operations holds the work on many executions that somebody asked for: a backfill of a range of a schedule, a replay of what was
+// executed, or a redrive of what was given up. An operation has progress and a rate, and can be paused, resumed and cancelled; bucket-loaders carry it out.
 //
 // It promises: an operation exists when the one write that makes it has succeeded. What it hands out is noted, by compare-and-set, before it
 // is written: whoever carries on after a crash writes the same executions, under the same ids.
@@ -54,9 +54,11 @@ type Type string
 
 // The types.
 const (
-	// TypeBackfill executes a job for each instant of its schedule in a range, TypeReplay repeats executions of a job.
+	// TypeBackfill executes a job for each instant of its schedule in a range, TypeReplay repeats executions of a job, TypeRedrive executes
+	// dead letters of any jobs again.
 	TypeBackfill Type = "backfill"
 	TypeReplay   Type = "replay"
+	TypeRedrive  Type = "redrive"
 )
 
 // Status is the state of an operation.
@@ -83,18 +85,23 @@ const (
 
 // Operation is one operation.
 type Operation struct {
-	ID     string `json:"id"`
-	Type   Type   `json:"type"`
+	ID   string `json:"id"`
+	Type Type   `json:"type"`
+	// JobID is the job; of a redrive, "" for all.
 	JobID  string `json:"job_id"`
 	Status Status `json:"status"`
 	Reason string `json:"reason,omitempty"`
-	// DefinitionID is the definition of the job under which everything of the operation is executed.
+	// DefinitionID is the definition of the job under which everything of the operation is executed; "" for a redrive, which takes the
+	// present one for each part.
 	DefinitionID string `json:"definition_id"`
-	// From and To bound the nominal instants, To is not one of them; States those of the executions that are replayed, none for all.
+	// From and To bound the nominal instants, and for a redrive the instants at which executions were given up. To is not one of them.
+	// States are those of the executions that are replayed, none for all.
 	From   time.Time `json:"from"`
 	To     time.Time `json:"to"`
 	States []string  `json:"states,omitempty"`
-	Order  Order     `json:"order"`
+	// GivenUpFor is the reason for which the executions were given up that are redriven; "" for all.
+	GivenUpFor string `json:"given_up_for,omitempty"`
+	Order      Order  `json:"order"`
 	// Elsewhere is what a replay calls instead of the job's target; nil for that.
 	Elsewhere *job.Elsewhere `json:"target,omitempty"`
 	// Rate is how many executions are due in a second.
@@ -109,6 +116,8 @@ type Operation struct {
 	// Last is the nominal instant, and for a replay the execution, that was noted last; zero before the first.
 	Last          time.Time `json:"last,omitzero"`
 	LastExecution string    `json:"last_execution,omitempty"`
+	// Cursor is where a redrive goes on among the dead letters.
+	Cursor string `json:"cursor,omitempty"`
 	// DueAt is when the next execution is due at the earliest.
 	DueAt time.Time `json:"due_at"`
 	// Chunk is what is being handed out; nil for nothing.
@@ -126,6 +135,8 @@ type Chunk struct {
 	// At are the nominal instants for which the executions stand, in milliseconds, Sources those that they repeat.
 	At      []int64  `json:"at"`
 	Sources []string `json:"sources,omitempty"`
+	// Definitions are those under which a redrive executes them.
+	Definitions []string `json:"definitions,omitempty"`
 }
 
 // Due returns when the n-th execution of the chunk is due, from 0.
@@ -138,6 +149,9 @@ func (c *Chunk) From(n int) Chunk {
 	rest := Chunk{NotedAt: c.NotedAt, DueAt: c.Due(n), Rate: c.Rate, At: c.At[n:]}
 	if c.Sources != nil {
 		rest.Sources = c.Sources[n:]
+	}
+	if c.Definitions != nil {
+		rest.Definitions = c.Definitions[n:]
 	}
 	return rest
 }

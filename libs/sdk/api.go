@@ -642,6 +642,15 @@ func (c *Client) PutPool(ctx context.Context, pool string, body PoolPut, options
 	return into[PoolSettings](ctx, c, r, options)
 }
 
+// RedriveAllDeadLetters: Begin an operation that executes again what was given up, however much it is. As `/dead-letters:redrive`,
+// but as an operation: it goes on after the answer, newest day first, and can be paused, given another rate and cancelled. It takes
+// the dead letters that `/dead-letters` lists when the request is made and that were not redriven, under the definition that each
+// job has by then. Those of jobs that were cancelled or deleted are left out.
+func (c *Client) RedriveAllDeadLetters(ctx context.Context, body RedriveAll, options ...Option) (*Operation, error) {
+	r := request{method: http.MethodPost, path: "/dead-letters:redrive-all", body: body, kind: "application/json", keyed: true}
+	return into[Operation](ctx, c, r, options)
+}
+
 // RedriveDeadLetters: Execute again what was given up, at a steady rate, under the jobs' present definitions. Each dead letter is
 // redriven once. Those of jobs that were cancelled or deleted are left out.
 func (c *Client) RedriveDeadLetters(ctx context.Context, body Redrive, options ...Option) (*RedriveResult, error) {
@@ -1545,15 +1554,18 @@ type OccurrencePage struct {
 type Operation struct {
 	// An instant in UTC, to the millisecond.
 	CreatedAt time.Time `json:"created_at"`
-	// The definition that is executed, also if the job is updated meanwhile.
-	DefinitionID string `json:"definition_id"`
+	// The definition that is executed, also if the job is updated meanwhile; none for a redrive.
+	DefinitionID string `json:"definition_id,omitzero"`
 	// An instant in UTC, to the millisecond.
 	EndedAt time.Time `json:"ended_at,omitzero"`
-	// An instant in UTC, to the millisecond.
+	// Where the range of nominal instants begins, or for a redrive that of the instants at which executions were given up.
 	From time.Time `json:"from"`
+	// The reason for which the executions were given up that are redriven. Without it they are those of any.
+	GivenUpFor string `json:"given_up_for,omitzero"`
 	// How many executions were handed out. Each of them is executed, also if the operation is paused or cancelled after that.
-	HandedOut   int    `json:"handed_out"`
-	JobID       string `json:"job_id"`
+	HandedOut int `json:"handed_out"`
+	// The job; none for a redrive of all jobs.
+	JobID       string `json:"job_id,omitzero"`
 	OperationID string `json:"operation_id"`
 	// By their instants. One of oldest_first, newest_first.
 	Order         string `json:"order"`
@@ -1569,11 +1581,11 @@ type Operation struct {
 	// It is done when everything was handed out; the last executions may still run. One of running, paused, done, cancelled, failed.
 	Status string     `json:"status"`
 	Target *Recipient `json:"target,omitzero"`
-	// An instant in UTC, to the millisecond.
+	// Where the range ends, which does not belong to it.
 	To time.Time `json:"to"`
 	// How many executions it has, where that is known.
 	Total int `json:"total,omitzero"`
-	// One of backfill, replay.
+	// One of backfill, replay, redrive.
 	Type string `json:"type"`
 	// An instant in UTC, to the millisecond.
 	UpdatedAt time.Time `json:"updated_at"`
@@ -1862,15 +1874,23 @@ type Redrive struct {
 	RatePerSecond int `json:"rate_per_second,omitzero"`
 }
 
+// RedriveAll is a schema of the API.
+type RedriveAll struct {
+	// Which dead letters; without members, all that were not redriven before.
+	Filter *RedriveFilter `json:"filter,omitzero"`
+	// How many executions are due in a second.
+	RatePerSecond int `json:"rate_per_second,omitzero"`
+}
+
 // RedriveFilter is a schema of the API. Which dead letters; without members, all that were not redriven before.
 type RedriveFilter struct {
-	// RFC 3339, in the years 1970 to 9999.
+	// Those that were given up at this instant or later.
 	From time.Time `json:"from,omitzero"`
 	// A job's id, or `key:` and its key.
 	JobID string `json:"job_id,omitzero"`
 	// One of permanent, max_attempts, window, overtaken.
 	Reason string `json:"reason,omitzero"`
-	// RFC 3339, in the years 1970 to 9999.
+	// Those that were given up before this instant.
 	To time.Time `json:"to,omitzero"`
 }
 

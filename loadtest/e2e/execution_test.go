@@ -134,6 +134,71 @@ func TestDeadLettersAreRedrivenOnceAtTheirRate(t *testing.T) {
 	})
 }
 
+func TestOperationRedrivesAllThatWasGivenUpAcrossCrashes(t *testing.T) {
+	world.Run(t, time.Minute, func(w *world.World) {
+		w.Start()
+		fails := func(*http.Request, ledger.Call) (int, error) { return http.StatusNotFound, nil }
+		w.Targets.Set("target", fails)
+		var of []string
+		for i := range 30 {
+			of = append(of, w.Create(world.Job(fmt.Sprint("j", i), "target", map[string]any{"type": "one_shot", "delay": "10s"})))
+		}
+		time.Sleep(time.Minute)
+		before := len(w.Targets.Calls())
+		called := func() int { // a crash may have an execution called twice
+			seen := map[string]bool{}
+			for _, c := range w.Targets.Calls()[before:] {
+				seen[c.ExecutionID] = true
+			}
+			return len(seen)
+		}
+		w.Must(http.StatusOK, http.MethodPost, "/jobs/"+of[29]+"/cancel", nil)
+		o := w.Must(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive-all", map[string]any{"rate_per_second": 2})
+		path := "/operations/" + o["operation_id"].(string)
+		time.Sleep(3 * time.Second)
+		w.Crash()
+		w.Start()
+		time.Sleep(5 * time.Second)
+		w.Must(http.StatusOK, http.MethodPost, path+"/pause", nil)
+		time.Sleep(5 * time.Second)
+		paused := called()
+		time.Sleep(time.Minute)
+		if n := called(); n != paused || n < 8 || n > 24 {
+			t.Errorf("%d calls at the pause, and %d a minute later", paused, n)
+		}
+		w.Must(http.StatusOK, http.MethodPost, path+"/resume", map[string]any{"rate_per_second": 50})
+		time.Sleep(10 * time.Second)
+		w.Targets.Set("target", nil)
+		time.Sleep(time.Minute)
+		o = w.Must(http.StatusOK, http.MethodGet, path, nil)
+		if n := called(); n != 29 || o["status"] != "done" || o["handed_out"] != 29.0 {
+			t.Errorf("%d calls, want 29; the operation is %v", n, o)
+		}
+		// They failed again, and are dead letters of their own, of after the request.
+		page := w.Must(http.StatusOK, http.MethodGet, "/dead-letters?limit=100", nil)
+		redriven, by := 0, map[string]bool{}
+		for _, item := range page["items"].([]any) {
+			d := item.(map[string]any)
+			if id, is := d["redriven_by"].(string); is {
+				redriven++
+				by[id] = true
+			}
+		}
+		for _, item := range page["items"].([]any) {
+			delete(by, item.(map[string]any)["execution_id"].(string))
+		}
+		if n := len(page["items"].([]any)); n != 30+29 || redriven != 29 || len(by) != 0 {
+			t.Errorf("%d dead letters, %d redriven, by %d that are none", n, redriven, len(by))
+		}
+		// Another operation redrives what failed again, with success.
+		w.Must(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive-all", map[string]any{"filter": map[string]any{"job_id": of[3]}, "rate_per_second": 50})
+		time.Sleep(time.Minute)
+		if n := called(); n != 30 {
+			t.Errorf("%d calls, want 30", n)
+		}
+	})
+}
+
 func executionOf(answer map[string]any, i int) string {
 	return answer["executions"].([]any)[i].(map[string]any)["execution_id"].(string)
 }

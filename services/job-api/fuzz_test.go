@@ -28,6 +28,7 @@ func FuzzRequests(f *testing.F) {
 		{http.MethodPost, "/dispatch/pause"},
 		{http.MethodPost, "/dispatch/resume"},
 		{http.MethodPost, "/dead-letters:redrive"},
+		{http.MethodPost, "/dead-letters:redrive-all"},
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		s := &server{t: t, jobs: s.jobs, pending: s.pending, handler: s.handler}

@@ -329,7 +329,7 @@ func (w *two) tryAll() {
 			answer, _ := w.ask("globex", &op, template, body)
 			w.clean(&op, answer)
 		}
-		if op.id == "redriveDeadLetters" {
+		if strings.HasPrefix(op.id, "redrive") {
 			w.alike(&op, template, template, `{"filter":{"job_id":"`+w.jobs["acme"]+`"}}`)
 		}
 	}

@@ -222,6 +222,46 @@ func TestOperationIsPausedResumedAndCancelled(t *testing.T) {
 }
 
 // Whatever repeats an occurrence tells its target of that one's instant, and a key that is made of it is that of the occurrence.
+func TestRedriveOfAllIsOneOperationForEachKey(t *testing.T) {
+	s := newServer(t, nil)
+	id := s.create(everyMinute)
+	const path = "/dead-letters:redrive-all"
+	m, h := s.answer(http.StatusAccepted, http.MethodPost, path, `{"filter":{"reason":"permanent"},"rate_per_second":50}`, "Idempotency-Key", "k")
+	again, _ := s.answer(http.StatusAccepted, http.MethodPost, path, `{"filter":{"reason":"permanent"},"rate_per_second":50}`, "Idempotency-Key", "k")
+	if m["operation_id"] != again["operation_id"] || h.Get("Location") != "/api/v1/operations/"+m["operation_id"].(string) {
+		t.Errorf("answered %v and %v", m, again)
+	}
+	for member, want := range map[string]any{
+		"type": "redrive", "status": "running", "given_up_for": "permanent", "rate_per_second": 50.0, "handed_out": 0.0, "job_id": nil, "definition_id": nil,
+		"to": m["created_at"], "order": "newest_first", "total": nil,
+	} {
+		if m[member] != want {
+			t.Errorf("%s is %v, want %v", member, m[member], want)
+		}
+	}
+	from, to := time.Now().Add(-2*time.Hour).UTC().Format(time.RFC3339), time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+	m, _ = s.answer(http.StatusAccepted, http.MethodPost, path, `{"filter":{"job_id":"`+id+`","from":"`+from+`","to":"`+to+`"}}`)
+	if m["job_id"] != id || m["from"] != from || m["to"] != to {
+		t.Errorf("answered %v", m)
+	}
+	for body, pointer := range map[string]string{
+		`{"filter":{"job_id":"job_01ARZ3NDEKTSV4RRFFQ69G5FAV"}}`: "/filter/job_id",
+		`{"filter":{"from":"` + to + `","to":"` + from + `"}}`:   "/filter/from",
+		`{"filter":{"from":"2100-01-01T00:00:00Z"}}`:             "/filter/from",
+		`{"rate_per_second":0}`:                                  "/rate_per_second",
+		`{"limit":5}`:                                            "/limit",
+	} {
+		m, _ := s.answer(http.StatusUnprocessableEntity, http.MethodPost, path, body)
+		if faults := fmt.Sprint(m["errors"]); !strings.Contains(faults, pointer) {
+			t.Errorf("%s is answered %s, want a fault at %s", body, faults, pointer)
+		}
+	}
+	list, _ := s.answer(http.StatusOK, http.MethodGet, "/operations", "")
+	if n := len(list["items"].([]any)); n != 2 {
+		t.Errorf("%d operations are listed, want 2", n)
+	}
+}
+
 func TestWhatRepeatsAnOccurrenceStandsForIt(t *testing.T) {
 	s := newServer(t, nil)
 	id := s.create(everyMinute)

@@ -609,11 +609,12 @@ Operation = TypedDict(
     "Operation",
     {
         "created_at": "str",
-        "definition_id": "str",
+        "definition_id": "NotRequired[str]",
         "ended_at": "NotRequired[str]",
         "from": "str",
+        "given_up_for": "NotRequired[str]",
         "handed_out": "int",
-        "job_id": "str",
+        "job_id": "NotRequired[str]",
         "operation_id": "str",
         "order": "Literal['oldest_first', 'newest_first']",
         "rate_per_second": "int",
@@ -625,7 +626,7 @@ Operation = TypedDict(
         "target": "NotRequired[Recipient]",
         "to": "str",
         "total": "NotRequired[int]",
-        "type": "Literal['backfill', 'replay']",
+        "type": "Literal['backfill', 'replay', 'redrive']",
         "updated_at": "str",
     },
 )
@@ -877,6 +878,25 @@ Recipient = TypedDict(
 )
 
 
+Redrive = TypedDict(
+    "Redrive",
+    {
+        "filter": "NotRequired[RedriveFilter]",
+        "limit": "NotRequired[int]",
+        "rate_per_second": "NotRequired[int]",
+    },
+)
+
+
+RedriveAll = TypedDict(
+    "RedriveAll",
+    {
+        "filter": "NotRequired[RedriveFilter]",
+        "rate_per_second": "NotRequired[int]",
+    },
+)
+
+
 RedriveFilter = TypedDict(
     "RedriveFilter",
     {
@@ -884,16 +904,6 @@ RedriveFilter = TypedDict(
         "job_id": "NotRequired[str]",
         "reason": "NotRequired[Literal['permanent', 'max_attempts', 'window', 'overtaken']]",
         "to": "NotRequired[str]",
-    },
-)
-
-
-Redrive = TypedDict(
-    "Redrive",
-    {
-        "filter": "NotRequired[RedriveFilter]",
-        "limit": "NotRequired[int]",
-        "rate_per_second": "NotRequired[int]",
     },
 )
 
@@ -1425,6 +1435,11 @@ class Operations(Transport):
     def put_pool(self, pool: str, body: PoolPut) -> PoolSettings:
         """Set limits of a pool, and where the logs of its workers are. This replaces what was set before."""
         answer: PoolSettings = self.request("PUT", f"/pools/{escaped(pool)}", body=body, kind="application/json")
+        return answer
+
+    def redrive_all_dead_letters(self, body: RedriveAll, *, idempotency_key: str | None = None) -> Operation:
+        """Begin an operation that executes again what was given up, however much it is."""
+        answer: Operation = self.request("POST", f"/dead-letters:redrive-all", body=body, kind="application/json", keyed=True, idempotency_key=idempotency_key)
         return answer
 
     def redrive_dead_letters(self, body: Redrive, *, idempotency_key: str | None = None) -> RedriveResult:

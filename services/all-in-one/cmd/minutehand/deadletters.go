@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -57,16 +58,19 @@ type redriveCmd struct {
 	From           string `help:"Only those given up at this instant or later." placeholder:"RFC3339"`
 	To             string `help:"Only those given up before this instant." placeholder:"RFC3339"`
 	Rate           int    `default:"10" help:"How many a second." placeholder:"N"`
-	Limit          int    `default:"1000" help:"How many at most." placeholder:"N"`
+	Limit          int    `help:"How many at most; 1000 if it is not given." placeholder:"N"`
+	All            bool   `help:"All of them, as an operation that goes on after the answer: see minutehand operations."`
 	IdempotencyKey string `help:"Redrive at most once under this key." placeholder:"KEY"`
 }
 
 // Help implements kong.HelpProvider.
 func (redriveCmd) Help() string {
 	return `Each dead letter is redriven once, as a new execution under its job's present definition: mend the target first, with
-an update of the job.
+an update of the job. With --all it is an operation, which can be paused, given another rate and cancelled, and takes what has been given
+up by now.
 
   minutehand dead-letters redrive --reason permanent --rate 5
+  minutehand dead-letters redrive --reason max_attempts --all --rate 50
   minutehand dead-letters redrive --job JOB --from 2020-01-01T00:00:00Z
   minutehand dead-letters redrive --limit 100 --idempotency-key monday -o json`
 }
@@ -88,7 +92,20 @@ func (c *redriveCmd) Run(ctx context.Context) error {
 		More       bool             `json:"more"`
 		Executions []map[string]any `json:"executions"`
 	}
-	body := map[string]any{"filter": filter, "rate_per_second": c.Rate, "limit": c.Limit}
+	body := map[string]any{"filter": filter, "rate_per_second": c.Rate}
+	if c.All {
+		if c.Limit != 0 {
+			return usageError{errors.New("give --limit or --all")}
+		}
+		var o map[string]any
+		if _, err := c.do(ctx, http.MethodPost, "/dead-letters:redrive-all", body, &o, headers...); err != nil {
+			return err
+		}
+		return c.printOperation(o)
+	}
+	if c.Limit != 0 {
+		body["limit"] = c.Limit
+	}
 	if _, err := c.do(ctx, http.MethodPost, "/dead-letters:redrive", body, &answer, headers...); err != nil {
 		return err
 	}
@@ -99,7 +116,7 @@ func (c *redriveCmd) Run(ctx context.Context) error {
 		}
 		t.end()
 		if answer.More {
-			fmt.Fprintln(w, "There may be more; run it again.")
+			fmt.Fprintln(w, "There may be more; run it again, or with --all.")
 		}
 	})
 }

@@ -27,7 +27,7 @@ type cli struct {
 	Import      importCmd         `cmd:"" help:"Take jobs over from elsewhere."`
 	Executions  executionsCmd     `cmd:"" help:"Show what became of a job's occurrences."`
 	Occurrences occurrencesCmd    `cmd:"" help:"Account for each instant that a job's schedule names."`
-	Operations  operationsCmd     `cmd:"" help:"Look at backfills and replays, pause and cancel them."`
+	Operations  operationsCmd     `cmd:"" help:"Look at backfills, replays and redrives, pause and cancel them."`
 	Incidents   incidentsCmd      `cmd:"" help:"Show where jobs missed their deadlines."`
 	Forecast    forecastCmd       `cmd:"" help:"Show how many fires are planned, minute by minute, for the next 24 hours."`
 	Audit       auditCmd          `cmd:"" help:"List the instants of which nothing is on record, over all jobs."`

@@ -23,7 +23,7 @@ type operationsCmd struct {
 
 // Help implements kong.HelpProvider.
 func (operationsCmd) Help() string {
-	return `Work on many executions: what minutehand jobs backfill and minutehand jobs replay begin.
+	return `Work on many executions: what minutehand jobs backfill, minutehand jobs replay and minutehand dead-letters redrive --all begin.
 
   minutehand operations                 the same as operations list
   minutehand operations get OPERATION`
@@ -148,7 +148,7 @@ func operationTable(w io.Writer, items []map[string]any) {
 		if total, ok := o["total"]; ok {
 			done += fmt.Sprint(" of ", total)
 		}
-		t.row(o["operation_id"], o["type"], o["job_id"], status(fmt.Sprint(o["status"])), done, o["rate_per_second"], o["from"], o["to"], when(o["created_at"]))
+		t.row(o["operation_id"], o["type"], orNone(o["job_id"]), status(fmt.Sprint(o["status"])), done, o["rate_per_second"], o["from"], o["to"], when(o["created_at"]))
 	}
 	t.end()
 	for _, o := range items {

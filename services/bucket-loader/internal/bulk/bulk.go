@@ -1,4 +1,4 @@
-// Package bulk carries operations out: backfills, and replays of what was executed.
+// Package bulk carries operations out: backfills, replays of what was executed, and redrives of what was given up.
 //
 // It promises: each execution of an operation is handed out once, at the operation's rate at most, whatever crashes. What an operation hands
 // out is noted before it is written, so that it has the same keys whoever writes it; what was noted long ago, and may have been written, called
@@ -222,7 +222,7 @@ func (r *Runner) advance(ctx context.Context, t job.Tenant, o *operations.Operat
 	if o.Status != operations.StatusRunning {
 		return changed, nil
 	}
-	moved, err := r.next(ctx, o)
+	moved, err := r.next(ctx, t, o)
 	return changed || moved, err
 }
 
@@ -258,6 +258,9 @@ func (r *Runner) handOut(ctx context.Context, t job.Tenant, o *operations.Operat
 		rest, err = r.missing(ctx, o, entries)
 	} else {
 		err = r.write(ctx, c, entries)
+	}
+	if err == nil && o.Type == operations.TypeRedrive {
+		err = r.mark(ctx, entries, &rest)
 	}
 	if err != nil {
 		return false, err
@@ -301,9 +304,14 @@ func (r *Runner) missing(ctx context.Context, o *operations.Operation, entries [
 	for n := range entries {
 		locators[n] = entries[n].Locator
 	}
-	low, err := r.Pending.LowWater(ctx, entries[0].Partition)
-	if err != nil {
-		return rest, fmt.Errorf("read the low-water mark: %w", err)
+	low := map[int]int64{} // by partition
+	for _, l := range locators {
+		if _, known := low[l.Partition]; known {
+			continue
+		}
+		if low[l.Partition], err = r.Pending.LowWater(ctx, l.Partition); err != nil {
+			return rest, fmt.Errorf("read the low-water mark: %w", err)
+		}
 	}
 	rows, err := r.Pending.Rows(ctx, locators)
 	if err != nil {
@@ -312,7 +320,7 @@ func (r *Runner) missing(ctx context.Context, o *operations.Operation, entries [
 	there := make([]bool, len(entries))
 	for n, l := range locators {
 		_, found := rows[l]
-		there[n] = found && l.Minute >= low
+		there[n] = found && l.Minute >= low[l.Partition]
 	}
 	if slices.Contains(there, false) {
 		whole, err := r.history()
@@ -341,6 +349,9 @@ func (r *Runner) missing(ctx context.Context, o *operations.Operation, entries [
 		}
 		if rest.At = append(rest.At, o.Chunk.At[n]); o.Chunk.Sources != nil {
 			rest.Sources = append(rest.Sources, o.Chunk.Sources[n])
+		}
+		if o.Chunk.Definitions != nil {
+			rest.Definitions = append(rest.Definitions, o.Chunk.Definitions[n])
 		}
 	}
 	return rest, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +15,6 @@ import (
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/bubble"
-	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/job"
@@ -117,11 +117,13 @@ func (f *fixture) operation(id string) operations.Operation {
 func (f *fixture) rows(id string) (rows []job.PendingRow) {
 	f.t.Helper()
 	for minute := job.Minute(f.began) - 1; minute < job.Minute(time.Now())+10; minute++ {
-		page, err := f.Pending.Scan(f.t.Context(), bucket.Partition(jobID, partitions), minute, nil, 5000)
-		f.must(err)
-		for _, row := range page {
-			if row.Change == nil && row.Note != nil && row.Note.Operation == id {
-				rows = append(rows, row)
+		for p := range partitions {
+			page, err := f.Pending.Scan(f.t.Context(), p, minute, nil, 5000)
+			f.must(err)
+			for _, row := range page {
+				if row.Change == nil && row.Note != nil && row.Note.Operation == id {
+					rows = append(rows, row)
+				}
 			}
 		}
 	}
@@ -180,11 +182,13 @@ func TestEachInstantOfARangeIsHandedOutOnceAtTheRate(t *testing.T) {
 	}
 }
 
-// hindered fails, or does something else, before or after the n-th note or write.
+// hindered fails, or does something else, before or after the n-th note, write or mark of a dead letter.
 type hindered struct {
 	jobstore.Settings
 	jobstore.Pending
+	jobstore.History
 	notes, puts   int
+	marks         atomic.Int64
 	before, after func(what string, n int) error
 }
 
@@ -196,6 +200,10 @@ func (h *hindered) SwapSetting(ctx context.Context, name string, old, value []by
 func (h *hindered) Put(ctx context.Context, entries []job.Entry) error {
 	h.puts++
 	return h.do("put", h.puts, func() error { return h.Pending.Put(ctx, entries) })
+}
+
+func (h *hindered) MarkRedriven(ctx context.Context, d job.DeadLetter, id string) error {
+	return h.do("mark", int(h.marks.Add(1)), func() error { return h.History.MarkRedriven(ctx, d, id) })
 }
 
 func (h *hindered) do(what string, n int, write func() error) error {
@@ -215,8 +223,8 @@ func (h *hindered) do(what string, n int, write func() error) error {
 
 // hinder puts a hindered store in front of the fixture's.
 func (f *fixture) hinder() *hindered {
-	h := &hindered{Settings: f.Store.Settings, Pending: f.Pending}
-	f.Store.Settings, f.Pending = h, h
+	h := &hindered{Settings: f.Store.Settings, Pending: f.Pending, History: f.History}
+	f.Store.Settings, f.Pending, f.History = h, h, h
 	return h
 }
 

@@ -19,15 +19,15 @@ var errGone = errors.New("the definition is no longer kept")
 // errSchedule: the schedule cannot be read.
 var errSchedule = errors.New("the schedule cannot be read")
 
-// definition returns the definition under which an operation executes, and the job's row.
-func (r *Runner) definition(ctx context.Context, o *operations.Operation) (j job.Job, d *job.Definition, err error) {
-	if j, err = r.Jobs.Get(ctx, o.JobID); err != nil {
+// definition returns the definition under which an operation executes a job, and the job's row.
+func (r *Runner) definition(ctx context.Context, jobID, id string) (j job.Job, d *job.Definition, err error) {
+	if j, err = r.Jobs.Get(ctx, jobID); err != nil {
 		return j, nil, err
 	}
-	if j.Definition.ID == o.DefinitionID {
+	if j.Definition.ID == id {
 		return j, &j.Definition, nil
 	}
-	superseded, _, err := r.Jobs.Definition(ctx, o.JobID, o.DefinitionID)
+	superseded, _, err := r.Jobs.Definition(ctx, jobID, id)
 	if errors.Is(err, jobstore.ErrNotFound) {
 		err = errGone
 	}
@@ -36,31 +36,46 @@ func (r *Runner) definition(ctx context.Context, o *operations.Operation) (j job
 
 // entries returns the first n entries of what is noted of an operation. They follow from that alone, but for their marks.
 func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operation, n int) ([]job.Entry, error) {
-	_, d, err := r.definition(ctx, o)
-	if errors.Is(err, jobstore.ErrNotFound) || errors.Is(err, errGone) {
-		d, err = &job.Definition{}, nil // a worker drops them
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the job: %w", err)
-	}
 	c := o.Chunk
+	definitions := map[string]*job.Definition{} // one for all, but for a redrive
+	read := func(jobID, id string) (*job.Definition, error) {
+		if d, known := definitions[id]; known {
+			return d, nil
+		}
+		_, d, err := r.definition(ctx, jobID, id)
+		if errors.Is(err, jobstore.ErrNotFound) || errors.Is(err, errGone) {
+			d, err = &job.Definition{}, nil // a worker drops them
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the job: %w", err)
+		}
+		definitions[id] = d
+		return d, nil
+	}
 	request := o.ID[len(job.OperationPrefix):]
 	entries := make([]job.Entry, n)
 	for n := range entries {
+		jobID, definitionID := executes(o, n)
+		d, err := read(jobID, definitionID)
+		if err != nil {
+			return nil, err
+		}
 		at, due := time.UnixMilli(c.At[n]).UTC(), c.Due(n)
 		e := job.Entry{
-			Locator: job.Locator{
-				Partition: bucket.Partition(o.JobID, r.Partitions), DueAt: due, Attempt: 1, DefinitionID: o.DefinitionID,
-			},
+			Locator: job.Locator{Partition: bucket.Partition(jobID, r.Partitions), DueAt: due, Attempt: 1, DefinitionID: definitionID},
 			// Its place in the history is where the operation was asked for, and not where the occurrence was, which may be years ago.
-			JobID: o.JobID, Tenant: t, NominalAt: job.ULIDTime(request), ScheduledFor: due, WrittenAt: c.NotedAt,
+			JobID: jobID, Tenant: t, NominalAt: job.ULIDTime(request), ScheduledFor: due, WrittenAt: c.NotedAt,
 			By: &o.By, Note: &job.Note{Operation: o.ID, Occurrence: at, Elsewhere: o.Elsewhere},
 		}
-		if o.Type == operations.TypeReplay {
+		switch o.Type {
+		case operations.TypeBackfill:
+			e.Trigger, e.ExecutionID = job.TriggerBackfill, job.BackfillExecutionID(jobID, o.ID, at)
+		case operations.TypeReplay:
 			e.Trigger, e.Note.Source = job.TriggerReplay, c.Sources[n]
-			e.ExecutionID = job.ReplayExecutionID(o.JobID, request, c.Sources[n])
-		} else {
-			e.Trigger, e.ExecutionID = job.TriggerBackfill, job.BackfillExecutionID(o.JobID, o.ID, at)
+			e.ExecutionID = job.ReplayExecutionID(jobID, request, c.Sources[n])
+		case operations.TypeRedrive:
+			e.Trigger, e.Note.Source = job.TriggerRedrive, c.Sources[n]
+			e.ExecutionID = job.RedriveExecutionID(jobID, request, c.Sources[n])
 		}
 		d.Mark(&e)
 		entries[n] = job.NewEntry(e, c.NotedAt)
@@ -69,12 +84,21 @@ func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operat
 }
 
 // next takes what is due next of a running operation, and ends the operation if nothing is left of it. It reports whether it did either.
-func (r *Runner) next(ctx context.Context, o *operations.Operation) (changed bool, err error) {
+func (r *Runner) next(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
 	now := job.Instant(r.Clock.Now())
 	if o.DueAt.After(now.Add(r.Ahead)) {
 		return false, nil
 	}
-	j, d, err := r.definition(ctx, o)
+	c := operations.Chunk{NotedAt: now, DueAt: job.Later(o.DueAt, now), Rate: o.Rate}
+	if o.Type == operations.TypeRedrive {
+		before := o.Cursor
+		left, err := r.again(ctx, t, o, &c, now.Add(r.Ahead))
+		if err != nil {
+			return false, err
+		}
+		return took(o, &c, left, o.Cursor != before), nil
+	}
+	j, d, err := r.definition(ctx, o.JobID, o.DefinitionID)
 	switch {
 	case errors.Is(err, jobstore.ErrNotFound) || err == nil && j.Deleted:
 		o.End(operations.StatusFailed, "the job was deleted", now)
@@ -88,7 +112,6 @@ func (r *Runner) next(ctx context.Context, o *operations.Operation) (changed boo
 		o.End(operations.StatusFailed, "the job was cancelled", now)
 		return true, nil
 	}
-	c := operations.Chunk{NotedAt: now, DueAt: job.Later(o.DueAt, now), Rate: o.Rate}
 	last, left := jobstore.Cursor{NominalAt: o.Last, ExecutionID: o.LastExecution}, false
 	if o.Type == operations.TypeReplay {
 		left, err = r.repeat(ctx, o, &j, &c, now.Add(r.Ahead))
@@ -102,16 +125,22 @@ func (r *Runner) next(ctx context.Context, o *operations.Operation) (changed boo
 	if err != nil {
 		return false, err
 	}
+	return took(o, &c, left, last != jobstore.Cursor{NominalAt: o.Last, ExecutionID: o.LastExecution}), nil
+}
+
+// took notes what was taken for an operation, or that nothing is left. It reports whether that is to be noted: further, whether the operation was
+// looked through any further.
+func took(o *operations.Operation, c *operations.Chunk, left, further bool) bool {
 	switch {
 	case len(c.At) > 0:
-		o.Chunk, o.DueAt = &c, c.Due(len(c.At))
+		o.Chunk, o.DueAt = c, c.Due(len(c.At))
 	case !left:
-		o.End(operations.StatusDone, "", now)
-	case last == jobstore.Cursor{NominalAt: o.Last, ExecutionID: o.LastExecution}:
-		return false, nil
+		o.End(operations.StatusDone, "", c.NotedAt)
+	case !further:
+		return false
 	}
-	o.UpdatedAt = now
-	return true, nil
+	o.UpdatedAt = c.NotedAt
+	return true
 }
 
 // fill takes the next instants of a backfill that are due until then, at most [operations.MaxChunk]. left is false if there is no other.

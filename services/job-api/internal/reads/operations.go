@@ -16,13 +16,14 @@ import (
 type operation struct {
 	ID           string            `json:"operation_id"`
 	Type         operations.Type   `json:"type"`
-	JobID        string            `json:"job_id"`
-	DefinitionID string            `json:"definition_id"`
+	JobID        string            `json:"job_id,omitempty"`
+	DefinitionID string            `json:"definition_id,omitempty"`
 	Status       operations.Status `json:"status"`
 	Reason       string            `json:"reason,omitempty"`
 	From         time.Time         `json:"from"`
 	To           time.Time         `json:"to"`
 	States       []string          `json:"states,omitempty"`
+	GivenUpFor   string            `json:"given_up_for,omitempty"`
 	Target       *form.Recipient   `json:"target,omitempty"`
 	Order        operations.Order  `json:"order"`
 	Rate         int               `json:"rate_per_second"`
@@ -39,7 +40,7 @@ type operation struct {
 func Operation(o *operations.Operation) any {
 	shown := operation{
 		ID: o.ID, Type: o.Type, JobID: o.JobID, DefinitionID: o.DefinitionID, Status: o.Status, Reason: o.Reason, From: o.From, To: o.To,
-		States: o.States, Target: form.RecipientOf(o.Elsewhere), Order: o.Order, Rate: o.Rate, HandedOut: o.HandedOut, RequestedBy: o.By.Subject, RequestID: o.By.Request,
+		States: o.States, GivenUpFor: o.GivenUpFor, Target: form.RecipientOf(o.Elsewhere), Order: o.Order, Rate: o.Rate, HandedOut: o.HandedOut, RequestedBy: o.By.Subject, RequestID: o.By.Request,
 		CreatedAt: o.CreatedAt, UpdatedAt: o.UpdatedAt, EndedAt: form.Instant(o.EndedAt),
 	}
 	if o.Type == operations.TypeBackfill {

@@ -2,32 +2,44 @@ package writes
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
+// letterFilter says which dead letters a request means.
+type letterFilter struct {
+	JobID  string     `json:"job_id"`
+	Reason string     `json:"reason"`
+	From   *time.Time `json:"from"`
+	To     *time.Time `json:"to"`
+}
+
+// resolve puts the job's id in the place of its key, in the request's body too: a request is the same if the job is.
+func (f *letterFilter) resolve(ctx context.Context, ws *Writes, r *edge.Request) (err error) {
+	if f.JobID, err = ws.deps.Reads.JobID(ctx, r, f.JobID, "/filter/job_id"); err != nil {
+		return err
+	}
+	if tree, ok := r.Tree.(map[string]any); ok && f.JobID != "" {
+		tree["filter"].(map[string]any)["job_id"] = f.JobID
+	}
+	return nil
+}
+
 // redriveBody is a request to execute dead letters again.
 type redriveBody struct {
-	Filter struct {
-		JobID  string     `json:"job_id"`
-		Reason string     `json:"reason"`
-		From   *time.Time `json:"from"`
-		To     *time.Time `json:"to"`
-	} `json:"filter"`
-	RatePerSecond form.Whole `json:"rate_per_second"`
-	Limit         form.Whole `json:"limit"`
+	Filter        letterFilter `json:"filter"`
+	RatePerSecond form.Whole   `json:"rate_per_second"`
+	Limit         form.Whole   `json:"limit"`
 }
 
 // matches reports whether a request redrives a letter. A letter that an earlier try of the request has redriven matches
@@ -57,12 +69,8 @@ func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 	if err := json.Unmarshal(r.Raw, &b); err != nil {
 		return edge.Response{}, edge.OutOfRange()
 	}
-	var err error
-	if b.Filter.JobID, err = ws.deps.Reads.JobID(ctx, r, b.Filter.JobID, "/filter/job_id"); err != nil {
+	if err := b.Filter.resolve(ctx, ws, r); err != nil {
 		return edge.Response{}, err
-	}
-	if tree, ok := r.Tree.(map[string]any); ok && b.Filter.JobID != "" {
-		tree["filter"].(map[string]any)["job_id"] = b.Filter.JobID // a request is the same if the job is
 	}
 	now := job.Instant(ws.deps.Clock.Now())
 	claim := jobstore.Claim{ID: ws.newID("", now), AcceptedAt: now}
@@ -95,6 +103,56 @@ func (ws *Writes) redriveDeadLetters(ctx context.Context, r *edge.Request) (edge
 	return turn.finish(ctx, edge.Response{Status: http.StatusAccepted, Headers: map[string]string{}, Body: map[string]any{
 		"redriven": len(list), "more": more, "executions": list,
 	}})
+}
+
+// redriveAllBody is a request for an operation that executes dead letters again.
+type redriveAllBody struct {
+	Filter        letterFilter `json:"filter"`
+	RatePerSecond form.Whole   `json:"rate_per_second"`
+}
+
+// redriveAllDeadLetters makes an operation that executes dead letters again, however many there are. What is given up after the request is none
+// of them, so it ends although the target still fails.
+func (ws *Writes) redriveAllDeadLetters(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	b := redriveAllBody{RatePerSecond: 10}
+	if err := json.Unmarshal(r.Raw, &b); err != nil {
+		return edge.Response{}, edge.OutOfRange()
+	}
+	if err := b.Filter.resolve(ctx, ws, r); err != nil {
+		return edge.Response{}, err
+	}
+	if id := b.Filter.JobID; id != "" {
+		_, err := ws.deps.Reads.Find(ctx, r, id)
+		if errors.Is(err, jobstore.ErrNotFound) {
+			return edge.Response{}, fault("/filter/job_id", "not-found", "There is no such job; check the id.")
+		}
+		if err != nil {
+			return edge.Response{}, err
+		}
+	}
+	now := job.Instant(ws.deps.Clock.Now())
+	turn, answered, err := ws.begin(ctx, r, "redriveAllDeadLetters", r.Parameters["Idempotency-Key"], jobstore.Claim{ID: ws.newID("", now), AcceptedAt: now})
+	if err != nil {
+		return edge.Response{}, err
+	}
+	if answered != nil {
+		return *answered, nil
+	}
+	accepted := turn.claim.AcceptedAt
+	o := operations.Operation{
+		ID: job.OperationPrefix + turn.claim.ID, Type: operations.TypeRedrive, JobID: b.Filter.JobID, Status: operations.StatusRunning,
+		From: accepted.Add(-jobstore.HistoryTTL), To: accepted, GivenUpFor: b.Filter.Reason, Order: operations.NewestFirst, Rate: int(b.RatePerSecond),
+	}
+	if b.Filter.From != nil {
+		o.From = job.Instant(*b.Filter.From)
+	}
+	if b.Filter.To != nil && b.Filter.To.Before(accepted) {
+		o.To = job.Instant(*b.Filter.To)
+	}
+	if !o.From.Before(o.To) {
+		return edge.Response{}, fault("/filter/from", "after-to", "Nothing is given up between from and to. Give an instant that is past, and earlier than to.")
+	}
+	return ws.beginOperation(ctx, r, &turn, o)
 }
 
 // redriveEntries returns the executions of the letters whose jobs still exist, perSecond of them in each second, and the
@@ -153,11 +211,7 @@ func (ws *Writes) lettersFor(
 
 // redriveID returns the id of the execution by which a request redrives the last attempt of another.
 func redriveID(source *job.Entry, c jobstore.Claim) string {
-	sum := sha256.Sum256([]byte(c.ID + source.ExecutionID))
-	var id ulid.ULID
-	_ = id.SetTime(uint64(c.AcceptedAt.UnixMilli())) // until the year 10889
-	copy(id[6:], sum[:])
-	return job.RedriveExecutionID(source.JobID, id.String())
+	return job.RedriveExecutionID(source.JobID, c.ID, source.ExecutionID)
 }
 
 // redriveEntry returns the entry by which a claim redrives the last attempt of a source.

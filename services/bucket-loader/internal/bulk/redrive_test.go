@@ -1,0 +1,183 @@
+package bulk
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/bubble"
+	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/operations"
+)
+
+// other makes a job beside the fixture's.
+func (f *fixture) other(id string, status job.Status) {
+	f.t.Helper()
+	j, err := f.Jobs.Get(f.t.Context(), jobID)
+	f.must(err)
+	j.ID, j.Status, j.Definition.ID = id, status, "def_"+id[len(job.JobPrefix):]
+	f.must(f.Jobs.Create(f.t.Context(), j, true))
+}
+
+// letter stores a dead letter of a job and returns its execution.
+func (f *fixture) letter(id string, n int, change func(d *job.DeadLetter)) string {
+	f.t.Helper()
+	at := f.began.Add(time.Duration(-1-n) * time.Minute)
+	e := job.Entry{JobID: id, Tenant: tenant, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at}
+	e.ExecutionID, e.Attempt = job.ScheduleExecutionID(id, at), 1
+	event := job.AttemptEvent(&job.Fire{Entry: e}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeFailed}, at)
+	d := job.DeadLetter{Event: event, Reason: "permanent", At: at}
+	if change != nil {
+		change(&d)
+	}
+	f.must(f.History.PutDeadLetter(f.t.Context(), d))
+	if d.RedrivenBy != "" {
+		f.must(f.History.MarkRedriven(f.t.Context(), d, d.RedrivenBy))
+	}
+	return e.ExecutionID
+}
+
+const (
+	secondJob    = "job_01M7ZJW5E6D77SAJPXRW35C2CB"
+	cancelledJob = "job_01M7ZJW5E6D77SAJPXRW35C2CC"
+	goneJob      = "job_01M7ZJW5E6D77SAJPXRW35C2CD"
+)
+
+// letters stores dead letters of two jobs, which it returns, and some that a redrive of what was given up as permanent leaves out.
+func (f *fixture) letters(n int) (want []string) {
+	f.t.Helper()
+	f.other(secondJob, job.StatusPaused)
+	f.other(cancelledJob, job.StatusCancelled)
+	for i := range n {
+		want = append(want, f.letter([]string{jobID, secondJob}[i%2], i, nil))
+	}
+	f.letter(cancelledJob, 1, nil)
+	f.letter(goneJob, 1, nil)
+	f.letter(jobID, n+1, func(d *job.DeadLetter) { d.Reason = "window" })
+	f.letter(jobID, n+2, func(d *job.DeadLetter) { d.RedrivenBy = "exe_before" })
+	f.letter(jobID, n+3, func(d *job.DeadLetter) { d.At = f.began.Add(time.Hour) }) // after the request
+	slices.Sort(want)
+	return want
+}
+
+func (f *fixture) redrive(rate int) string {
+	f.t.Helper()
+	return f.begin(0, rate, func(o *operations.Operation) {
+		o.Type, o.JobID, o.DefinitionID, o.Total = operations.TypeRedrive, "", "", 0
+		o.From, o.GivenUpFor, o.Order = f.began.Add(-24*time.Hour), "permanent", operations.NewestFirst
+	})
+}
+
+// wantsRedriven checks that an operation wrote one row for each of the dead letters, at a rate, and marked exactly these.
+func (f *fixture) wantsRedriven(id string, want []string, rate int) {
+	f.t.Helper()
+	rows := f.rows(id)
+	slices.SortFunc(rows, func(a, b job.PendingRow) int { return a.DueAt.Compare(b.DueAt) })
+	by := map[string]string{}
+	for i, row := range rows {
+		of, err := job.ParseExecutionID(row.Note.Source)
+		f.must(err)
+		by[row.Note.Source] = row.ExecutionID
+		if row.JobID != of.JobID || row.ExecutionID != job.RedriveExecutionID(of.JobID, id[3:], row.Note.Source) ||
+			row.Partition != bucket.Partition(of.JobID, partitions) || !row.Note.Occurrence.Equal(of.NominalAt) ||
+			row.Tenant != tenant || row.Trigger != job.TriggerRedrive || row.By == nil || row.Lane == 0 || row.DefinitionID == "" {
+			f.t.Errorf("row %d is %+v", i, row)
+		}
+		if i > 0 && row.DueAt.Sub(rows[i-1].DueAt) < time.Second/time.Duration(rate)-time.Millisecond {
+			f.t.Errorf("row %d is due %s after the one before", i, row.DueAt.Sub(rows[i-1].DueAt))
+		}
+	}
+	if got := slices.Sorted(maps.Keys(by)); !slices.Equal(got, want) || len(rows) != len(want) {
+		f.t.Errorf("%d rows redrive %d dead letters, want %d of as many", len(rows), len(got), len(want))
+	}
+	letters, _, err := f.History.DeadLetters(f.t.Context(), tenant, "", 500)
+	f.must(err)
+	for _, d := range letters {
+		source := d.Event.Entry.ExecutionID
+		if d.RedrivenBy != by[source] && d.RedrivenBy != "exe_before" {
+			f.t.Errorf("%s is marked as redriven by %q, want %q", source, d.RedrivenBy, by[source])
+		}
+	}
+	if o := f.operation(id); o.Status != operations.StatusDone || o.HandedOut != len(want) || !o.Settled() {
+		f.t.Errorf("the operation is %+v", o)
+	}
+}
+
+func TestEachDeadLetterIsRedrivenOnceAtTheRate(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		want := f.letters(300)
+		id := f.redrive(20)
+		f.rounds(5 * time.Second)
+		if n := len(f.rows(id)); n < 80 || n > 8*20+1 {
+			t.Errorf("%d rows were written within five seconds", n)
+		}
+		f.rounds(30 * time.Second)
+		f.wantsRedriven(id, want, 20)
+		again := f.redrive(20)
+		f.rounds(5 * time.Second)
+		if o := f.operation(again); o.Status != operations.StatusDone || o.HandedOut != 0 || len(f.rows(again)) != 0 {
+			t.Errorf("another operation is %+v", o)
+		}
+	})
+}
+
+// A runner ends before and after each of its first writes and marks; another one carries on, at once or after so long that what was noted must be
+// looked for.
+func TestRedriveThatDiesAtAnyWriteLeavesEachExecutionOnce(t *testing.T) {
+	for _, away := range []time.Duration{time.Second, 10 * time.Minute} {
+		for _, what := range []string{"note", "put", "mark"} {
+			for n := 1; n <= 4; n++ {
+				for _, applied := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s %d of a %s, applied: %t", away, n, what, applied), func(t *testing.T) {
+						bubble.Test(t, func(t *testing.T) {
+							f := newFixture(t)
+							want := f.letters(100)
+							id := f.redrive(20)
+							h := f.hinder()
+							ctx, die := context.WithCancel(t.Context())
+							hinder := func(w string, k int) error {
+								if w == what && k == n {
+									die()
+									return errDied
+								}
+								return nil
+							}
+							if h.before = hinder; applied {
+								h.before, h.after = nil, hinder
+							}
+							f.Run(ctx)
+							if ctx.Err() == nil {
+								t.Fatal("it did not die")
+							}
+							h.before, h.after = nil, nil
+							time.Sleep(away)
+							f.rounds(30 * time.Second)
+							f.wantsRedriven(id, want, 20)
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+func TestRedriveOfAJobTakesThoseOfTheJob(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		want := slices.DeleteFunc(f.letters(40), func(id string) bool {
+			of, err := job.ParseExecutionID(id)
+			return err != nil || of.JobID != secondJob
+		})
+		id := f.begin(0, 50, func(o *operations.Operation) {
+			o.Type, o.JobID, o.DefinitionID, o.Total = operations.TypeRedrive, secondJob, "", 0
+			o.From, o.Order = f.began.Add(-24*time.Hour), operations.NewestFirst
+		})
+		f.rounds(10 * time.Second)
+		f.wantsRedriven(id, want, 50)
+	})
+}
