@@ -40,6 +40,10 @@ const DetailFor = 2 * time.Minute
 // promoted in its place. Servers must be configured so that this holds: see schemas/redis/KEYS.md.
 const ReplacedFor = 15 * time.Second
 
+// AloneFor is how much later than one hand-out of a task another one may take its lease over. No server that was replaced hands anything out as
+// late as that.
+const AloneFor = ReplacedFor + clock.MaxDifference
+
 // epochDigits is the number of hexadecimal digits of the number in an incarnation's name.
 const epochDigits = 14
 
@@ -105,6 +109,28 @@ type Record struct {
 	Takeovers int
 	// Outcome is the end of the attempt, nil while there is none.
 	Outcome *job.Outcome
+	// For and ForSince are the hand-out that has the lease, see [Holder]; empty if there was none.
+	For      string
+	ForSince time.Time
+}
+
+// AcquireAgain acquires a lease for the holder that has it already. mine reports whether that is the holder. ok reports whether it acquired the
+// lease: not if another hand-out has it.
+func (r *Record) AcquireAgain(h Holder, lapsesAt time.Time) (mine, ok bool) {
+	if !r.Exists || r.Outcome != nil || r.Released || r.Holder != h.Name || r.Token.Start != h.Start {
+		return false, false
+	}
+	if h.For != "" && h.For != r.For {
+		if r.For != "" {
+			if h.ForSince.Before(r.ForSince.Add(AloneFor)) {
+				return true, false
+			}
+			r.Token.Counter++
+		}
+		r.For, r.ForSince = h.For, h.ForSince
+	}
+	r.LapsesAt = job.Later(r.LapsesAt, lapsesAt)
+	return true, true
 }
 
 // Of reports whether a lease or an outcome may stem from this definition's entry. Around an update, entries of two definitions may
@@ -130,6 +156,11 @@ type Holder struct {
 	// Start makes every token unique. It combines the number drawn from the coordinator at the process's start and a count of its
 	// leases. A holder that asks again with the same number asks for the same lease.
 	Start int64
+	// For names a hand-out of a task that several processes hand out as one holder, and ForSince is when the task was taken for it. For is ""
+	// otherwise. One hand-out at a time has the lease: another one is refused until AloneFor after the one before, and then takes the lease
+	// over, under a greater token. Without For, the holder asks for the lease whoever it was handed out to.
+	For      string
+	ForSince time.Time
 }
 
 // Check is the subject of the last check.
@@ -211,7 +242,7 @@ type Leases interface {
 	// Acquire acquires the lease until lapsesAt if nobody holds it and there is no outcome; it raises the token above every one seen
 	// before. ok reports whether it did; rec is the record that stands now. A lease that was acquired with the same name and number,
 	// by a call whose answer was lost, is renewed and returned with the token that it has. This never shortens a lease, however late a
-	// call comes.
+	// call comes. Another hand-out of the same task (Holder.For) has a lease of its own.
 	Acquire(ctx context.Context, k Key, h Holder, now, lapsesAt time.Time) (rec Record, ok bool, err error)
 	// Begin is Acquire and Start in one, where nothing stands in the way: there is no record of the attempt, nor a stop record of its
 	// job, the hot tier's incarnation is the check's, and it has kept every outcome since the given instant. ok reports whether the

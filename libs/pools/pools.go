@@ -35,8 +35,9 @@ const (
 	MaxPools = 10_000
 	// UnusedFor is how long a pool is known at least after the last task was added.
 	UnusedFor = 24 * time.Hour
-	// TakenFor is how long a task is kept for whom took it until a lease is bound to it.
-	TakenFor = 15 * time.Second
+	// TakenFor is how long a task is kept for whom took it until a lease is bound to it. It is longer than attempts.AloneFor, so that who takes the
+	// task next gets the lease of its attempt, also where clocks differ.
+	TakenFor = 20 * time.Second
 	// PollKept is how long it is known what a poll has taken.
 	PollKept = time.Minute
 	// MaxHeld bounds the handlers of a pool of which it is known that limits kept tasks back. Workers of others look for themselves.

@@ -74,7 +74,12 @@ type handed struct {
 // poll fetches tasks.
 func (s *server) poll() (tasks []handed) {
 	s.t.Helper()
-	w := s.do(http.MethodPost, "/pools/work/poll", `{"poll_id":"poll-0001","worker":"w","handlers":["do"]}`)
+	return s.pollAs("w", "poll-0001")
+}
+
+func (s *server) pollAs(worker, id string) (tasks []handed) {
+	s.t.Helper()
+	w := s.do(http.MethodPost, "/pools/work/poll", `{"poll_id":"`+id+`","worker":"`+worker+`","handlers":["do"]}`)
 	var answer struct {
 		Tasks []handed `json:"tasks"`
 	}
@@ -326,7 +331,106 @@ func TestProgressIsKeptAlthoughClocksDiffer(t *testing.T) {
 	}
 }
 
+// split returns two servers whose pools do not know of each other, as those of a server of the hot tier that was replaced and of the one in its
+// place. The attempts lie elsewhere. One task waits in both.
+func split(t *testing.T) (key attempts.Key, one, two *server) {
+	one = newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = &told{} })
+	two = newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
+		d.Log, d.Records, d.History, d.Settings = one.deps.Log, one.deps.Records, one.deps.History, one.deps.Settings
+	})
+	key = one.waiting(func(of string) string { return of })
+	two.waiting(func(of string) string { return of })
+	return key, one, two
+}
+
+// complete tells that a task is done, and returns how that was answered.
+func (s *server) complete(task handed) int {
+	return s.do(http.MethodPost, "/pools/work/tasks/"+task.ID+"/complete", `{"fencing_token":"`+task.Token+`"}`).Code
+}
+
+// Otherwise two workers would have it under one lease of the attempt, and one of them would end it after the other had it under a greater token. (Seed
+// 1900072 of the simulation.)
+func TestTaskIsHandedOutOnceAlthoughAReplacedServerHasItToo(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		key, one, two := split(t)
+		has := one.pollAs("w", "poll-0001")
+		if len(has) != 1 {
+			t.Fatalf("%d tasks were handed out", len(has))
+		}
+		time.Sleep(attempts.ReplacedFor - time.Second)
+		if more := two.pollAs("another", "poll-0002"); len(more) > 0 {
+			t.Errorf("it was handed out once more, as %+v after %+v", more, has)
+		}
+		if again := one.pollAs("w", "poll-0001"); len(again) != 1 || again[0] != has[0] {
+			t.Errorf("repeated, the poll was answered %+v, first %+v", again, has)
+		}
+		if status := one.complete(has[0]); status != http.StatusNoContent {
+			t.Errorf("its end was answered %d", status)
+		}
+		found, err := one.deps.Records.Lookup(t.Context(), []attempts.Key{key})
+		if err != nil || found[0].Outcome == nil || found[0].Outcome.Kind != job.OutcomeSucceeded {
+			t.Errorf("%+v, %v", found, err)
+		}
+	})
+}
+
+// A pool may have forgotten that a worker has a task. Then it is another one's after a while, and its own no more.
+func TestWorkerEndsNoTaskThatWasHandedOutToAnother(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		_, one, two := split(t)
+		before := one.pollAs("w", "poll-0001")
+		time.Sleep(attempts.AloneFor)
+		later := two.pollAs("another", "poll-0002")
+		if len(before) != 1 || len(later) != 1 || later[0].Token <= before[0].Token {
+			t.Fatalf("handed out were %+v and %+v", before, later)
+		}
+		if status := one.complete(before[0]); status != http.StatusConflict {
+			t.Errorf("the end of who has lost it was answered %d", status)
+		}
+		if status := two.complete(later[0]); status != http.StatusNoContent {
+			t.Errorf("the end of who has it was answered %d", status)
+		}
+	})
+}
+
+// lateCheck is records that let time pass once before an attempt begins.
+type lateCheck struct {
+	attempts.Records
+	until func()
+}
+
+func (r *lateCheck) Start(ctx context.Context, k attempts.Key, t job.Token, c attempts.Check) (job.Fence, *job.State, error) {
+	if until := r.until; until != nil {
+		r.until = nil
+		until()
+	}
+	return r.Records.Start(ctx, k, t, c)
+}
+
+// Who stalls between the lease and the check may find that the task was handed out once more, and must not take it away.
+func TestPollThatStalledTakesNoTaskFromAnother(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		_, one, two := split(t)
+		records := &lateCheck{Records: one.deps.Records}
+		var has []handed
+		records.until = func() {
+			time.Sleep(attempts.AloneFor)
+			has = two.pollAs("another", "poll-0002")
+		}
+		slow := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
+			d.Log, d.Records, d.History, d.Settings, d.Pools = one.deps.Log, records, one.deps.History, one.deps.Settings, one.deps.Pools
+		})
+		if late := slow.pollAs("w", "poll-0001"); len(late) > 0 || len(has) != 1 {
+			t.Fatalf("handed out were %+v, and late %+v", has, late)
+		}
+		if status := two.complete(has[0]); status != http.StatusNoContent {
+			t.Errorf("the end of who has it was answered %d", status)
+		}
+	})
+}
+
 // forgotten lets a worker tell of its progress, and then its pool forget that it has the task. What an earlier executor knew of the task waits there.
+// It runs in a bubble.
 func (s *server) forgotten() attempts.Key {
 	s.t.Helper()
 	key := s.waiting(func(of string) string { return of })
@@ -348,30 +452,35 @@ func (s *server) forgotten() attempts.Key {
 	if err := errors.Join(s.deps.Pools.Remove(ctx, pool, task.ID, leases[0].Fence), s.deps.Pools.Add(ctx, again, time.Now())); err != nil {
 		s.t.Fatal(err)
 	}
+	time.Sleep(attempts.AloneFor) // until the task can be another worker's
 	return key
 }
 
 // A pool may lie on another server than the attempts of a job. What it loses, these know.
 func TestTaskThatItsPoolForgotComesWithTheProgressOfItsWorker(t *testing.T) {
-	s := newServer(t, nil)
-	key := s.forgotten()
-	w := s.do(http.MethodPost, "/pools/work/poll", `{"poll_id":"poll-0002","worker":"another","handlers":["do"]}`)
-	if !strings.Contains(w.Body.String(), `"progress":"half"`) || !strings.Contains(w.Body.String(), key.ExecutionID) {
-		t.Errorf("the poll was answered %d: %s", w.Code, w.Body)
-	}
+	bubble.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		key := s.forgotten()
+		w := s.do(http.MethodPost, "/pools/work/poll", `{"poll_id":"poll-0002","worker":"another","handlers":["do"]}`)
+		if !strings.Contains(w.Body.String(), `"progress":"half"`) || !strings.Contains(w.Body.String(), key.ExecutionID) {
+			t.Errorf("the poll was answered %d: %s", w.Code, w.Body)
+		}
+	})
 }
 
 // The answer to the first poll may be lost. The task waits as one that nobody has had: that a worker had it, only the lease says. (Seed 1701234 of
 // the simulation.)
 func TestPollThatIsRepeatedIsAnsweredWithTheProgressOfTheWorkerBefore(t *testing.T) {
-	s := newServer(t, nil)
-	s.forgotten()
-	poll := func() string {
-		return s.do(http.MethodPost, "/pools/work/poll", `{"poll_id":"poll-0002","worker":"another","handlers":["do"]}`).Body.String()
-	}
-	if first, repeated := poll(), poll(); !strings.Contains(first, `"progress":"half"`) || repeated != first {
-		t.Errorf("the poll was answered %s, and when it was repeated %s", first, repeated)
-	}
+	bubble.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		s.forgotten()
+		poll := func() string {
+			return s.do(http.MethodPost, "/pools/work/poll", `{"poll_id":"poll-0002","worker":"another","handlers":["do"]}`).Body.String()
+		}
+		if first, repeated := poll(), poll(); !strings.Contains(first, `"progress":"half"`) || repeated != first {
+			t.Errorf("the poll was answered %s, and when it was repeated %s", first, repeated)
+		}
+	})
 }
 
 // What a worker has to say of a failure is kept as of a success, and the error says in short what happened.

@@ -100,21 +100,34 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 // while it called the target, the hot tier may have forgotten that call, and an update or another executor may have ended
 // the entry meanwhile. Or an executor that was told to stop stalled before it said so, and another took its lease. Then no
 // follow-up is on record: what was invoked in vain is a dead letter.
+//
+// An attempt may also end twice, first as lost, and once more after the hot tier forgot that. What follows it was written for the first end,
+// which the history has, unless it is behind.
 func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) error {
 	told, err := s.deps.History.Execution(ctx, e.Entry.ExecutionID)
 	if err != nil {
 		return err
 	}
+	ends := []*job.Event{e}
 	for i := range told {
 		if told[i].Type == job.EventAttempt && (told[i].Entry.Attempt > e.Entry.Attempt || !told[i].Outcome.Failed()) {
 			return nil
 		}
+		if told[i].Type == job.EventAttempt && told[i].Entry.Attempt == e.Entry.Attempt && told[i].ID != e.ID {
+			ends = append(ends, &told[i])
+		}
 	}
-	next, reason := e.Next()
-	if reason == "" {
+	_, reason := e.Next()
+	for _, end := range ends {
+		next, never := end.Next()
+		if never != "" {
+			continue
+		}
 		if _, err := s.deps.Pending.Row(ctx, next.Locator); !errors.Is(err, jobstore.ErrNotFound) {
 			return err
 		}
+	}
+	if reason == "" {
 		reason = "overtaken"
 	}
 	s.giveUp(b, e, reason)

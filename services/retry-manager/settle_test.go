@@ -166,6 +166,24 @@ func TestFailureThatAnotherAttemptFollowedIsNoDeadLetter(t *testing.T) {
 	f.want(false)
 }
 
+// The first end is on record, and what follows it is due by that one.
+func TestSecondEndOfAnAttemptIsNoDeadLetterWhereTheFirstIsFollowed(t *testing.T) {
+	f := newFixture(t)
+	f.settled(f.failed)
+	again := f.failed
+	again.Outcome.Timeline.Completed = again.Outcome.Timeline.Completed.Add(10 * time.Second)
+	again.ID += "/again"
+	f.settled(again)
+	f.want(true, "overtaken") // the history is behind
+	f = newFixture(t)
+	f.settled(f.failed)
+	if err := f.deps.History.Record(t.Context(), jobstore.Unencoded(&f.failed)); err != nil {
+		t.Fatal(err)
+	}
+	f.settled(again)
+	f.want(true)
+}
+
 func TestFailureThatCameAfterAReleaseIsADeadLetter(t *testing.T) {
 	for _, once := range []bool{true, false} {
 		f := newFixture(t)

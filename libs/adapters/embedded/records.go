@@ -94,9 +94,8 @@ func (r *Records) Acquire(
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.obtain(k)
-	if rec.Exists && rec.Outcome == nil && !rec.Released && rec.Holder == h.Name && rec.Token.Start == h.Start {
-		rec.LapsesAt = job.Later(rec.LapsesAt, lapsesAt)
-		return *rec, true, nil
+	if mine, ok := rec.AcquireAgain(h, lapsesAt); mine {
+		return *rec, ok, nil
 	}
 	if rec.Outcome != nil || rec.Alive(now) {
 		return *rec, false, nil
@@ -105,7 +104,7 @@ func (r *Records) Acquire(
 		rec.Takeovers++
 	}
 	rec.Exists, rec.Released = true, false
-	rec.Holder, rec.LapsesAt = h.Name, lapsesAt
+	rec.Holder, rec.LapsesAt, rec.For, rec.ForSince = h.Name, lapsesAt, h.For, h.ForSince
 	if !rec.Running {
 		rec.DefinitionID = h.DefinitionID
 	}

@@ -114,7 +114,7 @@ func (r *Records) Memory(ctx context.Context, jobID string) (attempts.Memory, er
 }
 
 // A record is a hash for one attempt: e exists, h holder, d definition, c and s the token's counter and start, l when the lease
-// expires, r released, n running, t takeovers, o outcome. Starts of tokens are compared as text, because they exceed 2^53. The hash
+// expires, r released, n running, t takeovers, o outcome, w and u the hand-out and when its task was taken. Starts of tokens are compared as text, because they exceed 2^53. The hash
 // expires soon after its attempt; what is kept of the outcome is then in a hash for many attempts, KEYS[2] or KEYS[3], under the attempt's
 // digest.
 const recordLua = `
@@ -146,12 +146,21 @@ end
 var acquireScript = newScript(recordLua + `
 look(ARGV[7])
 if exists and not outcome and not released and f[7] == ARGV[3] and redis.call('HGET', key, 'h') == ARGV[1] then
+  local given = redis.call('HMGET', key, 'w', 'u')
+  if ARGV[8] ~= '' and given[1] ~= ARGV[8] then
+    if given[1] then
+      if tonumber(ARGV[9]) < tonumber(given[2]) + tonumber(ARGV[10]) then return answer(0) end
+      redis.call('HINCRBY', key, 'c', 1)
+    end
+    redis.call('HSET', key, 'w', ARGV[8], 'u', ARGV[9])
+  end
   if tonumber(ARGV[5]) > lapses then redis.call('HSET', key, 'l', ARGV[5]) end
   return answer(1)
 end
 if outcome or alive(ARGV[4]) then return answer(0) end
 if exists and not released then redis.call('HINCRBY', key, 't', 1) end
 redis.call('HSET', key, 'e', '1', 'r', '0', 'h', ARGV[1], 's', ARGV[3], 'l', ARGV[5])
+if ARGV[8] ~= '' then redis.call('HSET', key, 'w', ARGV[8], 'u', ARGV[9]) elseif there then redis.call('HDEL', key, 'w', 'u') end
 if not running then redis.call('HSET', key, 'd', ARGV[2]) end
 redis.call('HINCRBY', key, 'c', 1)
 redis.call('PEXPIRE', key, ARGV[6])
@@ -162,7 +171,7 @@ func (r *Records) Acquire(
 	ctx context.Context, k attempts.Key, h attempts.Holder, now, lapsesAt time.Time,
 ) (attempts.Record, bool, error) {
 	rec, ok, err := answerOf(r.gather.run(ctx, acquireScript, r.keysOf(k), h.Name, h.DefinitionID, h.Start,
-		now.UnixMilli(), lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k)))
+		now.UnixMilli(), lapsesAt.UnixMilli(), recordTTL.Milliseconds(), digest(k), h.For, h.ForSince.UnixMilli(), attempts.AloneFor.Milliseconds()))
 	if err != nil {
 		return rec, ok, fmt.Errorf("redis: acquire: %w", err)
 	}
@@ -416,7 +425,10 @@ func recordOf(f map[string]string) (rec attempts.Record, err error) {
 	}
 	rec = attempts.Record{
 		Exists: f["e"] == "1", Holder: f["h"], DefinitionID: f["d"], Token: job.Token{Counter: number("c"), Start: number("s")},
-		Released: f["r"] == "1", Running: f["n"] == "1", Takeovers: int(number("t")),
+		Released: f["r"] == "1", Running: f["n"] == "1", Takeovers: int(number("t")), For: f["w"],
+	}
+	if ms := number("u"); ms != 0 {
+		rec.ForSince = time.UnixMilli(ms).UTC()
 	}
 	if text, ok := f["p"]; ok {
 		o, token, failed := attempts.Unpack(text)

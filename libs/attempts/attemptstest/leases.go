@@ -56,6 +56,72 @@ func askedAgainIsHad(t *testing.T, f fixture) {
 	f.wantHeld(t, bob, f.now.Add(4*lease))
 }
 
+// of returns the holder of a hand-out.
+func of(name string, since time.Time) attempts.Holder {
+	h := alice
+	h.For, h.ForSince = name, since
+	return h
+}
+
+func handOutsExclude(t *testing.T, f fixture) {
+	held := f.acquire(t, alice, f.now)
+	first := f.acquire(t, of("one", f.now), f.now)
+	if first.Token != held.Token || first.For != "one" || !first.ForSince.Equal(f.now) {
+		t.Errorf("the first hand-out has %+v, it was held as %+v", first, held)
+	}
+	fence := f.start(t, first.Token)
+	for _, since := range []time.Time{f.now.Add(-time.Hour), f.now, f.now.Add(attempts.AloneFor - time.Millisecond)} {
+		if stands := f.wantHeld(t, of("two", since), f.now); stands.Token != first.Token || stands.Holder != alice.Name || stands.For != "one" {
+			t.Errorf("another hand-out was told %+v", stands)
+		}
+	}
+	later := f.now.Add(3 * attempts.AloneFor)
+	if again := f.acquire(t, of("one", later), later); again.Token != first.Token || !again.ForSince.Equal(f.now) {
+		t.Errorf("the same hand-out has %+v, it had %+v", again, first)
+	}
+	if again := f.acquire(t, alice, later); again.Token != first.Token || again.For != "one" {
+		t.Errorf("without a hand-out the holder has %+v, the first had %+v", again, first)
+	}
+	if next := f.start(t, first.Token); next.String() <= fence.String() {
+		t.Errorf("fence %s after %s", next, fence)
+	}
+}
+
+func laterHandOutTakesOver(t *testing.T, f fixture) {
+	first := f.acquire(t, of("one", f.now), f.now)
+	f.start(t, first.Token)
+	later := f.now.Add(attempts.AloneFor)
+	second := f.acquire(t, of("two", later), later)
+	if !first.Token.Less(second.Token) || !second.Running || second.Takeovers != 0 || second.For != "two" || !second.ForSince.Equal(later) {
+		t.Errorf("taken over as %+v from %+v", second, first)
+	}
+	f.wantHeld(t, of("one", f.now), later)
+	_, _, err := f.Start(t.Context(), f.key, first.Token, f.check())
+	mustBeFenced(t, "starting", err)
+	f.wantNotRenewed(t, attempts.Lease{Key: f.key, Holder: alice, Token: first.Token})
+	must(t, f.Release(t.Context(), f.key, first.Token, true, f.entry.DefinitionID))
+	if f.finish(t, first.Token, outcome(job.OutcomeSucceeded, first.Token, later), later) {
+		t.Error("the outcome of the hand-out before was stored")
+	}
+	f.start(t, second.Token)
+	if !f.finish(t, second.Token, outcome(job.OutcomeSucceeded, second.Token, later), later) {
+		t.Error("the outcome was not stored")
+	}
+}
+
+func freshLeaseForgetsHandOut(t *testing.T, f fixture) {
+	first := f.acquire(t, of("one", f.now), f.now)
+	must(t, f.Release(t.Context(), f.key, first.Token, true, f.entry.DefinitionID))
+	if rec := f.acquire(t, bob, f.now); rec.For != "" || !rec.ForSince.IsZero() {
+		t.Errorf("after a release another holder has %+v", rec)
+	}
+	at := f.now.Add(lease)
+	if rec := f.acquire(t, of("two", f.now), at); rec.For != "two" || !rec.ForSince.Equal(f.now) {
+		t.Errorf("after a takeover there is %+v", rec)
+	}
+	f.wantHeld(t, of("three", f.now), at)
+}
+
 // race has everyone acquire at an instant and returns the one record that all of them received.
 func (f fixture) race(t *testing.T, at time.Time) attempts.Record {
 	t.Helper()

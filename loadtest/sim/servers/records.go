@@ -17,10 +17,9 @@ func (h *server) acquire(
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	rec := h.state.records[k]
-	if rec.Exists && rec.Outcome == nil && !rec.Released && rec.Holder == holder.Name && rec.Token.Start == holder.Start {
-		rec.LapsesAt = job.Later(rec.LapsesAt, lapsesAt)
+	if mine, ok := rec.AcquireAgain(holder, lapsesAt); mine {
 		h.state.records[k] = rec
-		return rec, true, nil
+		return rec, ok, nil
 	}
 	if rec.Outcome != nil || rec.Alive(now) {
 		return rec, false, nil
@@ -29,7 +28,7 @@ func (h *server) acquire(
 		rec.Takeovers++
 	}
 	rec.Exists, rec.Released = true, false
-	rec.Holder, rec.LapsesAt = holder.Name, lapsesAt
+	rec.Holder, rec.LapsesAt, rec.For, rec.ForSince = holder.Name, lapsesAt, holder.For, holder.ForSince
 	if !rec.Running {
 		rec.DefinitionID = holder.DefinitionID
 	}

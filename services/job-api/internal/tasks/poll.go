@@ -216,16 +216,17 @@ func (x *polling) take(ctx context.Context) (list []task, err error) {
 		return list, err
 	}
 	for range maxRounds {
-		taken, err := ts.deps.Queue.Take(ctx, x.pool, pools.Take{
+		asked := pools.Take{
 			Poll: x.body.PollID + "." + strconv.Itoa(x.round), Handlers: x.body.Handlers, Most: x.most, Limits: set.Limits(), Now: ts.deps.Clock.Now(),
-		})
+		}
+		taken, err := ts.deps.Queue.Take(ctx, x.pool, asked)
 		if err != nil {
 			return list, fmt.Errorf("take tasks: %w", err)
 		}
 		begun, errs := make([]*task, len(taken)), make([]error, len(taken))
 		var all sync.WaitGroup
 		for i, t := range taken {
-			all.Go(func() { begun[i], errs[i] = ts.begin(ctx, t, x.body.Worker) })
+			all.Go(func() { begun[i], errs[i] = ts.begin(ctx, t, x.body.Worker, &asked) })
 		}
 		all.Wait()
 		for _, one := range begun {
@@ -250,12 +251,15 @@ func (x *polling) take(ctx context.Context) (list []task, err error) {
 // begin lets an attempt begin: it acquires the lease, makes the last check, and binds the worker's lease to the task. It returns nil if the
 // attempt may not begin: then it is over, somebody else has it, or it is judged again.
 //
-//   - Everything here is done again if the poll is repeated: the holder is the task's, so the lease is the same.
-//   - A crash in between leaves a task that is taken and not bound. It waits again after pools.TakenFor, and can then be acquired by the same holder.
+//   - Everything here is done again if the poll is repeated: the holder is the task's, and the hand-out the poll's, so the lease is the same.
+//   - A server of the pool that was replaced may hand the task out once more, beside the one in its place. The attempt's record lets one of the two
+//     have the lease, so no worker ends the attempt after another one had it under a greater token.
+//   - A crash in between leaves a task that is taken and not bound. It waits again after pools.TakenFor, and is then another hand-out of the same
+//     holder. That has a greater token, so this process cannot go on when it wakes.
 //   - If this process stalls, the task may have waited again and be another worker's: then a lease is bound to it, and this one binds none.
 //   - A check that took longer than a second may be older than a stop. The attempt is then judged again.
 //   - A task that has waited so long that the hot tier may have forgotten how the attempt ended is judged again, too.
-func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*task, error) {
+func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string, asked *pools.Take) (*task, error) {
 	now := ts.deps.Clock.Now()
 	if t.Lease != nil {
 		return ts.shownAgain(ctx, t, t.Lease, worker)
@@ -269,9 +273,14 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*task
 		return nil, ts.again(ctx, t)
 	}
 	until := job.Instant(now.Add(t.Fire.Target.Heartbeat))
-	rec, ok, err := ts.deps.Records.Acquire(ctx, key, t.Holder, now, until.Add(2*clock.MaxDifference))
+	holder := t.Holder
+	holder.For, holder.ForSince = worker+"/"+asked.Poll, job.Instant(asked.Now)
+	rec, ok, err := ts.deps.Records.Acquire(ctx, key, holder, now, until.Add(2*clock.MaxDifference))
 	if err != nil {
 		return nil, fmt.Errorf("acquire a task: %w", err)
+	}
+	if !ok && rec.Outcome == nil && rec.Holder == holder.Name && rec.Token.Start == holder.Start {
+		return nil, nil //nolint:nilnil // another hand-out of it has the lease; it waits again after pools.TakenFor, unless a lease is bound to it
 	}
 	if !ok { // it ended, or another task of the same attempt runs
 		return nil, ts.drop(ctx, t)
@@ -286,7 +295,7 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string) (*task
 	fence, stop, err := ts.deps.Records.Start(ctx, key, rec.Token, check)
 	switch {
 	case errors.Is(err, attempts.ErrFenced):
-		return nil, ts.drop(ctx, t)
+		return nil, nil //nolint:nilnil // it ended, or this process stalled and another hand-out has it: it waits again, and the next poll finds out
 	case err != nil && !errors.Is(err, attempts.ErrIncarnation):
 		return nil, fmt.Errorf("check a task: %w", err)
 	case err != nil, stop != nil, ts.deps.Clock.Since(checked) > checkLimit:
