@@ -116,8 +116,9 @@ type Operation struct {
 	// Last is the nominal instant, and for a replay the execution, that was noted last; zero before the first.
 	Last          time.Time `json:"last,omitzero"`
 	LastExecution string    `json:"last_execution,omitempty"`
-	// Cursor is where a redrive goes on among the dead letters.
+	// Cursor is where a redrive goes on among the dead letters; Read is set once it has read the last of them.
 	Cursor string `json:"cursor,omitempty"`
+	Read   bool   `json:"read,omitempty"`
 	// DueAt is when the next execution is due at the earliest.
 	DueAt time.Time `json:"due_at"`
 	// Chunk is what is being handed out; nil for nothing.
@@ -135,8 +136,9 @@ type Chunk struct {
 	// At are the nominal instants for which the executions stand, in milliseconds, Sources those that they repeat.
 	At      []int64  `json:"at"`
 	Sources []string `json:"sources,omitempty"`
-	// Definitions are those under which a redrive executes them.
+	// Definitions are those under which a redrive executes them, and Cursor is where the page began from which they were taken.
 	Definitions []string `json:"definitions,omitempty"`
+	Cursor      string   `json:"cursor,omitempty"`
 }
 
 // Due returns when the n-th execution of the chunk is due, from 0.
@@ -146,7 +148,7 @@ func (c *Chunk) Due(n int) time.Time {
 
 // From returns the part of the chunk that begins with its n-th execution.
 func (c *Chunk) From(n int) Chunk {
-	rest := Chunk{NotedAt: c.NotedAt, DueAt: c.Due(n), Rate: c.Rate, At: c.At[n:]}
+	rest := Chunk{NotedAt: c.NotedAt, DueAt: c.Due(n), Rate: c.Rate, At: c.At[n:], Cursor: c.Cursor}
 	if c.Sources != nil {
 		rest.Sources = c.Sources[n:]
 	}

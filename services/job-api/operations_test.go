@@ -248,6 +248,7 @@ func TestRedriveOfAllIsOneOperationForEachKey(t *testing.T) {
 		`{"filter":{"job_id":"job_01ARZ3NDEKTSV4RRFFQ69G5FAV"}}`: "/filter/job_id",
 		`{"filter":{"from":"` + to + `","to":"` + from + `"}}`:   "/filter/from",
 		`{"filter":{"from":"2100-01-01T00:00:00Z"}}`:             "/filter/from",
+		`{"filter":{"to":"1999-01-01T00:00:00Z"}}`:               "/filter/to",
 		`{"rate_per_second":0}`:                                  "/rate_per_second",
 		`{"limit":5}`:                                            "/limit",
 	} {

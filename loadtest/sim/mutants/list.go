@@ -302,11 +302,6 @@ var mutants = []mutant{
 		to:   "}\n\t_ = sequence", first: 300,
 	},
 	{
-		name: "who has lost a task is believed", file: "services/job-api/internal/tasks/tasks.go",
-		from: "l != nil && l.Fence.String() == fence",
-		to:   "l != nil", first: 315,
-	},
-	{
 		name: "a stop while a task waits is not seen", file: "services/job-api/internal/tasks/poll.go",
 		from: "case err != nil, stop != nil, ts.deps.Clock.Since(checked) > checkLimit:",
 		to:   "case err != nil, stop == nil && ts == nil:",

@@ -178,7 +178,7 @@ func (r *Runner) carryOn(ctx context.Context, t job.Tenant) (ended bool, err err
 		for n := range book.Operations {
 			o := &book.Operations[n]
 			before := o.HandedOut
-			moved, err := r.advance(ctx, t, o)
+			moved, err := r.advance(ctx, t, o, &book)
 			if err != nil {
 				failed = append(failed, fmt.Errorf("operation %s: %w", o.ID, err))
 			}
@@ -202,12 +202,17 @@ func (r *Runner) carryOn(ctx context.Context, t job.Tenant) (ended bool, err err
 }
 
 // advance writes what is noted of an operation and due soon, and takes what is to be noted next. It reports whether that, or anything else about
-// the operation, is to be noted, also if it fails.
-func (r *Runner) advance(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
+// the operation, is to be noted, also if it fails. The book is the tenant's, with what the operations before this one take in the same turn.
+func (r *Runner) advance(ctx context.Context, t job.Tenant, o *operations.Operation, book *operations.Book) (changed bool, err error) {
 	now := job.Instant(r.Clock.Now())
 	if !o.Ended() && now.Sub(o.CreatedAt) > operations.Lasts {
 		o.End(operations.StatusFailed, "it was asked for so long ago that the history would forget what it executes", now)
 		changed = true
+	}
+	if !whole(o) {
+		o.Chunk = nil
+		o.End(operations.StatusFailed, "a process of an earlier release has removed a part of what was noted of it", now)
+		return true, nil
 	}
 	if o.Chunk != nil {
 		written, err := r.handOut(ctx, t, o)
@@ -222,17 +227,18 @@ func (r *Runner) advance(ctx context.Context, t job.Tenant, o *operations.Operat
 	if o.Status != operations.StatusRunning {
 		return changed, nil
 	}
-	moved, err := r.next(ctx, t, o)
+	moved, err := r.next(ctx, t, o, book)
 	return changed || moved, err
 }
 
 // handOut writes what of the noted part is due soon, and counts it. What was noted long ago is looked for instead, and the rest of it noted
-// anew; it is dropped if the operation has ended meanwhile, and left alone while it is paused.
+// anew; it is dropped if the operation has ended meanwhile, and left alone while it is paused. A redrive drops it in both cases, and reads the
+// dead letters again: another one may have redriven them meanwhile.
 func (r *Runner) handOut(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
 	c, now := o.Chunk, job.Instant(r.Clock.Now())
 	stale, paused := r.Clock.Since(c.NotedAt) > lateWrite, o.Status == operations.StatusPaused
 	switch {
-	case paused && (stale || c.Held):
+	case paused && (stale || c.Held) && o.Type != operations.TypeRedrive:
 		return false, nil
 	case c.Held && o.Ended():
 		o.Chunk = nil
@@ -266,6 +272,10 @@ func (r *Runner) handOut(ctx context.Context, t job.Tenant, o *operations.Operat
 		return false, err
 	}
 	o.HandedOut, o.UpdatedAt, o.Chunk = o.HandedOut+len(c.At)-len(rest.At), now, nil
+	if o.Type == operations.TypeRedrive && (stale || paused) {
+		o.Cursor, o.Read = c.Cursor, false
+		return true, nil
+	}
 	if len(rest.At) > 0 && !o.Ended() {
 		rest.NotedAt, rest.DueAt, rest.Held = now, job.Later(rest.DueAt, now), paused
 		o.Chunk, o.DueAt = &rest, job.Later(o.DueAt, rest.Due(len(rest.At)))
@@ -349,9 +359,6 @@ func (r *Runner) missing(ctx context.Context, o *operations.Operation, entries [
 		}
 		if rest.At = append(rest.At, o.Chunk.At[n]); o.Chunk.Sources != nil {
 			rest.Sources = append(rest.Sources, o.Chunk.Sources[n])
-		}
-		if o.Chunk.Definitions != nil {
-			rest.Definitions = append(rest.Definitions, o.Chunk.Definitions[n])
 		}
 	}
 	return rest, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
+	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
@@ -34,32 +35,42 @@ func (r *Runner) definition(ctx context.Context, jobID, id string) (j job.Job, d
 	return j, &superseded, err
 }
 
-// entries returns the first n entries of what is noted of an operation. They follow from that alone, but for their marks.
-func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operation, n int) ([]job.Entry, error) {
-	c := o.Chunk
-	definitions := map[string]*job.Definition{} // one for all, but for a redrive
-	read := func(jobID, id string) (*job.Definition, error) {
-		if d, known := definitions[id]; known {
-			return d, nil
+// definitions returns those of the first n executions of what is noted: one for all, but for a redrive.
+func (r *Runner) definitions(ctx context.Context, o *operations.Operation, n int) (map[string]*job.Definition, error) {
+	var ids []string
+	of := map[string]string{} // the job
+	for n := range n {
+		if jobID, id := executes(o, n); of[id] == "" {
+			ids, of[id] = append(ids, id), jobID
 		}
-		_, d, err := r.definition(ctx, jobID, id)
+	}
+	read := make([]*job.Definition, len(ids))
+	err := run.Each(len(ids), lookups, func(n int) error {
+		_, d, err := r.definition(ctx, of[ids[n]], ids[n])
 		if errors.Is(err, jobstore.ErrNotFound) || errors.Is(err, errGone) {
 			d, err = &job.Definition{}, nil // a worker drops them
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read the job: %w", err)
-		}
-		definitions[id] = d
-		return d, nil
+		read[n] = d
+		return err
+	})
+	definitions := map[string]*job.Definition{}
+	for n := range ids {
+		definitions[ids[n]] = read[n]
+	}
+	return definitions, err
+}
+
+// entries returns the first n entries of what is noted of an operation. They follow from that alone, but for their marks.
+func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operation, n int) ([]job.Entry, error) {
+	c := o.Chunk
+	definitions, err := r.definitions(ctx, o, n)
+	if err != nil {
+		return nil, fmt.Errorf("read the job: %w", err)
 	}
 	request := o.ID[len(job.OperationPrefix):]
 	entries := make([]job.Entry, n)
 	for n := range entries {
 		jobID, definitionID := executes(o, n)
-		d, err := read(jobID, definitionID)
-		if err != nil {
-			return nil, err
-		}
 		at, due := time.UnixMilli(c.At[n]).UTC(), c.Due(n)
 		e := job.Entry{
 			Locator: job.Locator{Partition: bucket.Partition(jobID, r.Partitions), DueAt: due, Attempt: 1, DefinitionID: definitionID},
@@ -77,14 +88,14 @@ func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operat
 			e.Trigger, e.Note.Source = job.TriggerRedrive, c.Sources[n]
 			e.ExecutionID = job.RedriveExecutionID(jobID, request, c.Sources[n])
 		}
-		d.Mark(&e)
+		definitions[definitionID].Mark(&e)
 		entries[n] = job.NewEntry(e, c.NotedAt)
 	}
 	return entries, nil
 }
 
 // next takes what is due next of a running operation, and ends the operation if nothing is left of it. It reports whether it did either.
-func (r *Runner) next(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
+func (r *Runner) next(ctx context.Context, t job.Tenant, o *operations.Operation, book *operations.Book) (changed bool, err error) {
 	now := job.Instant(r.Clock.Now())
 	if o.DueAt.After(now.Add(r.Ahead)) {
 		return false, nil
@@ -92,7 +103,7 @@ func (r *Runner) next(ctx context.Context, t job.Tenant, o *operations.Operation
 	c := operations.Chunk{NotedAt: now, DueAt: job.Later(o.DueAt, now), Rate: o.Rate}
 	if o.Type == operations.TypeRedrive {
 		before := o.Cursor
-		left, err := r.again(ctx, t, o, &c, now.Add(r.Ahead))
+		left, err := r.again(ctx, t, o, book, &c, now.Add(r.Ahead))
 		if err != nil {
 			return false, err
 		}

@@ -14,59 +14,115 @@ import (
 )
 
 const (
-	// lettersRead is how many dead letters are read at once at most, and so how many are redriven with one note.
+	// lettersRead is how many dead letters are read at once, and so how many are redriven with one note at most.
 	lettersRead = 100
 	// mostPages is how many pages of them are read in a turn in which none is to be redriven.
 	mostPages = 10
 )
 
-// again takes the next dead letters of a redrive, those of a page at most: no more than are due until then, since others may redrive a letter that
-// is noted and not marked yet. left is false if there is no other.
-func (r *Runner) again(ctx context.Context, t job.Tenant, o *operations.Operation, c *operations.Chunk, until time.Time) (left bool, err error) {
+// again takes the next dead letters of a redrive, of one page, and no more than are due until then: others may redrive a letter that is noted and
+// not marked yet. left is false if there is no other. What was redriven is left out, and what another operation of the tenant has noted. This one
+// marks the letters of a part before it notes that the part is done.
+func (r *Runner) again(
+	ctx context.Context, t job.Tenant, o *operations.Operation, book *operations.Book, c *operations.Chunk, until time.Time,
+) (left bool, err error) {
 	limit := min(lettersRead, 1+int(until.Sub(c.DueAt)*time.Duration(c.Rate)/time.Second))
-	jobs := map[string]*job.Job{} // nil for those that are not executed any more
 	for range mostPages {
-		page, next, err := r.History.DeadLetters(ctx, t, o.Cursor, limit)
+		if o.Read {
+			return false, nil
+		}
+		page, next, err := r.History.DeadLetters(ctx, t, o.Cursor, lettersRead)
 		if err != nil {
 			return false, fmt.Errorf("read dead letters: %w", err)
 		}
-		for n := range page {
-			d := &page[n]
-			source := &d.Event.Entry
-			if d.RedrivenBy != "" || d.At.Before(o.From) || !d.At.Before(o.To) || o.JobID != "" && source.JobID != o.JobID ||
-				o.GivenUpFor != "" && d.Reason != o.GivenUpFor {
-				continue
-			}
-			j, known := jobs[source.JobID]
-			if !known {
-				if j, err = r.executed(ctx, t, source.JobID); err != nil {
-					return false, err
-				}
-				jobs[source.JobID] = j
-			}
-			if j == nil {
-				continue
-			}
-			c.At, c.Sources = append(c.At, source.Occurrence().UnixMilli()), append(c.Sources, source.ExecutionID)
-			c.Definitions = append(c.Definitions, j.Definition.ID)
+		taken, err := r.wanted(ctx, t, o, book, page)
+		if err != nil {
+			return false, err
 		}
-		if o.Cursor = next; next == "" || len(c.At) > 0 {
-			return next != "", nil
+		if len(taken) > limit {
+			taken = taken[:limit]
+			last := taken[limit-1].at
+			if _, next, err = r.History.DeadLetters(ctx, t, o.Cursor, last+1); err != nil {
+				return false, fmt.Errorf("read dead letters: %w", err)
+			}
+		}
+		c.Cursor, o.Cursor, o.Read = o.Cursor, next, next == ""
+		for _, x := range taken {
+			source := &page[x.at].Event.Entry
+			c.At, c.Sources = append(c.At, source.Occurrence().UnixMilli()), append(c.Sources, source.ExecutionID)
+			c.Definitions = append(c.Definitions, x.definitionID)
+		}
+		if len(taken) > 0 {
+			return true, nil
 		}
 	}
 	return true, nil
 }
 
-// executed returns a job of a tenant; nil if it is gone or cancelled, so that nothing of it is executed.
-func (r *Runner) executed(ctx context.Context, t job.Tenant, id string) (*job.Job, error) {
+// wantedLetter is a dead letter of a page that is to be redriven, and the definition of its job.
+type wantedLetter struct {
+	at           int
+	definitionID string
+}
+
+// wanted returns those of a page that are to be redriven.
+func (r *Runner) wanted(ctx context.Context, t job.Tenant, o *operations.Operation, book *operations.Book, page []job.DeadLetter) ([]wantedLetter, error) {
+	noted := map[string]bool{}
+	for n := range book.Operations {
+		if c := book.Operations[n].Chunk; c != nil && book.Operations[n].Type == operations.TypeRedrive {
+			for _, source := range c.Sources {
+				noted[source] = true
+			}
+		}
+	}
+	var list []wantedLetter
+	var ids []string
+	at := map[string]int{} // in ids
+	for n := range page {
+		d := &page[n]
+		source := &d.Event.Entry
+		if d.RedrivenBy != "" || noted[source.ExecutionID] || d.At.Before(o.From) || !d.At.Before(o.To) ||
+			o.JobID != "" && source.JobID != o.JobID || o.GivenUpFor != "" && d.Reason != o.GivenUpFor {
+			continue
+		}
+		if _, known := at[source.JobID]; !known {
+			at[source.JobID], ids = len(ids), append(ids, source.JobID)
+		}
+		list = append(list, wantedLetter{at: n})
+	}
+	definitions := make([]string, len(ids))
+	err := run.Each(len(ids), lookups, func(n int) (err error) {
+		definitions[n], err = r.executed(ctx, t, ids[n])
+		return err
+	})
+	kept := list[:0]
+	for _, x := range list {
+		if x.definitionID = definitions[at[page[x.at].Event.Entry.JobID]]; x.definitionID != "" {
+			kept = append(kept, x)
+		}
+	}
+	return kept, err
+}
+
+// executed returns the definition of a job of a tenant; "" if the job is gone or cancelled, so that nothing of it is executed.
+func (r *Runner) executed(ctx context.Context, t job.Tenant, id string) (string, error) {
 	j, err := r.Jobs.Get(ctx, id)
 	switch {
 	case errors.Is(err, jobstore.ErrNotFound) || err == nil && (j.Deleted || j.Status == job.StatusCancelled || j.Tenant != t):
-		return nil, nil //nolint:nilnil // none is no error
+		return "", nil
 	case err != nil:
-		return nil, fmt.Errorf("read job %s: %w", id, err)
+		return "", fmt.Errorf("read job %s: %w", id, err)
 	}
-	return &j, nil
+	return j.Definition.ID, nil
+}
+
+// whole reports whether nothing is missing in what is noted of an operation: a process of a release that does not know redrives leaves out what it
+// does not know when it notes other operations of the tenant.
+func whole(o *operations.Operation) bool {
+	if o.Type != operations.TypeRedrive || o.Chunk == nil {
+		return true
+	}
+	return len(o.Chunk.Sources) == len(o.Chunk.At) && len(o.Chunk.Definitions) == len(o.Chunk.At)
 }
 
 // executes returns of which job the n-th execution of the noted part is, and under which definition.

@@ -2,6 +2,7 @@ package bulk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -136,10 +137,10 @@ func TestRedriveThatDiesAtAnyWriteLeavesEachExecutionOnce(t *testing.T) {
 					t.Run(fmt.Sprintf("%s %d of a %s, applied: %t", away, n, what, applied), func(t *testing.T) {
 						bubble.Test(t, func(t *testing.T) {
 							f := newFixture(t)
-							want := f.letters(100)
+							want := f.letters(220)
 							id := f.redrive(20)
 							h := f.hinder()
-							ctx, die := context.WithCancel(t.Context())
+							ctx, die := context.WithTimeout(t.Context(), time.Minute)
 							hinder := func(w string, k int) error {
 								if w == what && k == n {
 									die()
@@ -151,7 +152,7 @@ func TestRedriveThatDiesAtAnyWriteLeavesEachExecutionOnce(t *testing.T) {
 								h.before, h.after = nil, hinder
 							}
 							f.Run(ctx)
-							if ctx.Err() == nil {
+							if !errors.Is(ctx.Err(), context.Canceled) {
 								t.Fatal("it did not die")
 							}
 							h.before, h.after = nil, nil
@@ -164,6 +165,115 @@ func TestRedriveThatDiesAtAnyWriteLeavesEachExecutionOnce(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestTwoRedrivesAtOnceRedriveEachDeadLetterOnce(t *testing.T) {
+	for _, rates := range [][2]int{{10, 10}, {10, 50}} {
+		bubble.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			want := f.letters(150)
+			one := f.redrive(rates[0])
+			f.rounds(2 * time.Second)
+			other := f.redrive(rates[1])
+			f.rounds(time.Minute)
+			seen := map[string]bool{}
+			for _, row := range append(f.rows(one), f.rows(other)...) {
+				if seen[row.Note.Source] {
+					t.Errorf("%s is redriven twice", row.Note.Source)
+				}
+				seen[row.Note.Source] = true
+			}
+			if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) {
+				t.Errorf("%d dead letters are redriven, want %d", len(got), len(want))
+			}
+		})
+	}
+}
+
+// What was noted before the runner died, and not written, may have been redriven by others when the next one comes.
+func TestRedriveLeavesAloneWhatWasRedrivenWhileNobodyCarriedItOn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		want := f.letters(20)
+		id := f.redrive(1000)
+		h := f.hinder()
+		ctx, die := context.WithTimeout(t.Context(), time.Minute)
+		h.before = func(what string, _ int) error {
+			if what == "put" {
+				die()
+				return errDied
+			}
+			return nil
+		}
+		f.Run(ctx)
+		h.before = nil
+		time.Sleep(5 * time.Minute)
+		letters, _, err := f.History.DeadLetters(t.Context(), tenant, "", 500)
+		f.must(err)
+		for i := range letters {
+			if slices.Contains(want[:5], letters[i].Event.Entry.ExecutionID) {
+				f.must(f.History.MarkRedriven(t.Context(), letters[i], "exe_before"))
+			}
+		}
+		f.rounds(time.Minute)
+		f.wantsRedriven(id, want[5:], 1000)
+	})
+}
+
+func TestPauseOfARedriveMarksWhatWasWrittenAndLeavesTheRestToOthers(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.letters(20)
+		id := f.redrive(1000)
+		h := f.hinder()
+		ctx, die := context.WithTimeout(t.Context(), time.Minute)
+		h.after = func(what string, _ int) error {
+			if what == "put" {
+				die()
+				return errDied
+			}
+			return nil
+		}
+		f.Run(ctx)
+		h.after = nil
+		pause := func(s operations.Status) {
+			f.change(id, func(o *operations.Operation) { o.Status = s })
+		}
+		pause(operations.StatusPaused)
+		time.Sleep(5 * time.Minute)
+		f.rounds(10 * time.Second)
+		letters, _, err := f.History.DeadLetters(t.Context(), tenant, "", 500)
+		f.must(err)
+		marked := 0
+		for i := range letters {
+			if by := letters[i].RedrivenBy; by != "" && by != "exe_before" {
+				marked++
+			}
+		}
+		if o := f.operation(id); marked != 20 || o.HandedOut != 20 || o.Chunk != nil || o.Status != operations.StatusPaused {
+			t.Errorf("%d letters are marked; the operation is %+v", marked, o)
+		}
+		pause(operations.StatusRunning)
+		f.rounds(10 * time.Second)
+		if o := f.operation(id); o.Status != operations.StatusDone || o.HandedOut != 20 || len(f.rows(id)) != 20 {
+			t.Errorf("the operation is %+v", o)
+		}
+	})
+}
+
+// A process of a release that does not know redrives leaves out what it does not know when it notes the tenant's operations.
+func TestRedriveOfWhichAPartIsMissingFails(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		id := f.redrive(10)
+		f.change(id, func(o *operations.Operation) {
+			o.Chunk = &operations.Chunk{NotedAt: time.Now(), DueAt: time.Now(), Rate: 10, At: []int64{1}, Sources: []string{"exe_1"}}
+		})
+		f.rounds(5 * time.Second)
+		if o := f.operation(id); o.Status != operations.StatusFailed || o.Reason == "" || !o.Settled() || len(f.rows(id)) != 0 {
+			t.Errorf("the operation is %+v", o)
+		}
+	})
 }
 
 func TestRedriveOfAJobTakesThoseOfTheJob(t *testing.T) {

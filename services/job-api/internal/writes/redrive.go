@@ -150,7 +150,11 @@ func (ws *Writes) redriveAllDeadLetters(ctx context.Context, r *edge.Request) (e
 		o.To = job.Instant(*b.Filter.To)
 	}
 	if !o.From.Before(o.To) {
-		return edge.Response{}, fault("/filter/from", "after-to", "Nothing is given up between from and to. Give an instant that is past, and earlier than to.")
+		pointer := "/filter/from"
+		if b.Filter.From == nil {
+			pointer = "/filter/to"
+		}
+		return edge.Response{}, fault(pointer, "empty-range", "Nothing that is on record was given up in this range. From must be past and earlier than to, and to within the last 30 days.")
 	}
 	return ws.beginOperation(ctx, r, &turn, o)
 }
