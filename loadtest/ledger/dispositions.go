@@ -16,6 +16,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 	definitions := append(append([]job.Definition(nil), j.Superseded...), j.Job.Definition)
 	expected, superseded := map[int64]bool{}, map[int64]bool{}
 	ahead := map[int64]bool{} // expected, and due after the account was taken
+	lost := a.lostBefore410(j, given)
 	for n := range definitions {
 		if n+1 < len(definitions) {
 			_, list := instants(r, j, &definitions[n], a.Until)
@@ -34,7 +35,7 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 				continue
 			}
 			n := len(given[at.UnixMilli()])
-			if n == 0 && i.inLine(j.Job.ID, at) {
+			if n == 0 && (i.inLine(j.Job.ID, at) || !lost.IsZero() && !at.Before(lost)) {
 				continue
 			}
 			twice := a.excuses(j.Job.ID, at) || a.whileUpdated(definitions, at) || a.gaveWayBefore(definitions, i.eventsOf[j.Job.ID], at)
@@ -62,6 +63,27 @@ func checkDispositions(r *report, a *Account, i *index, j *JobAccount) {
 func (i *index) inLine(jobID string, at time.Time) bool {
 	x := job.ScheduleExecutionID(jobID, at)
 	return slices.ContainsFunc(i.pendingOf[jobID], func(p *job.PendingRow) bool { return p.ExecutionID == x && p.InLine() && !p.Done })
+}
+
+// lostBefore410 returns the instant whose entry an operator removed, if the target then answered 410 to another execution of the job, which
+// paused it, before the audit of the schedules had mended the loss; zero otherwise. The audit does not look at a job that is paused
+// (decision 55), so nothing tells of the instants from that one to the pause. If anything is on record of one of them, the schedule went on,
+// and all of them are owed.
+func (a *Account) lostBefore410(j *JobAccount, given map[int64][]job.Disposition) (lost time.Time) {
+	if j.Job.Status != job.StatusPaused || !slices.ContainsFunc(a.Calls, func(c Call) bool { return c.JobID == j.Job.ID && c.Gone }) {
+		return lost
+	}
+	for x := range a.Removed {
+		if ref, err := job.ParseExecutionID(x); err == nil && ref.JobID == j.Job.ID {
+			lost = later(lost, ref.NominalAt)
+		}
+	}
+	for ms, ds := range given {
+		if len(ds) > 0 && ms >= lost.UnixMilli() {
+			return time.Time{}
+		}
+	}
+	return lost
 }
 
 // whileUpdated reports whether an instant lies between the beginning of an update and the moment it took effect. The job's

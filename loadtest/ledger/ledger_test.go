@@ -451,6 +451,51 @@ func TestWhatTheDesignExcludesIsExcused(t *testing.T) {
 	}
 }
 
+// The entry of a job was removed, and a backfill paused the job by a 410 before the audit of the schedules came by.
+func TestScheduleThatLostItsEntryIsOwedUnlessItsTargetPausedItBeforeTheAudit(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(a *ledger.Account)
+		sound  bool
+	}{
+		{"nothing else", func(*ledger.Account) {}, true},
+		{"no entry was removed", func(a *ledger.Account) { a.Removed = nil }, false},
+		{"that of another job was", func(a *ledger.Account) {
+			a.Removed = map[string]bool{job.ScheduleExecutionID("job_02HZZZZZZZZZZZZZZZZZZZZZZZ", begin.Add(time.Minute)): true}
+		}, false},
+		{"the entry of a later instant was", func(a *ledger.Account) {
+			a.Removed = map[string]bool{job.ScheduleExecutionID(jobID, begin.Add(2*time.Minute)): true}
+		}, false},
+		{"no target answered 410", func(a *ledger.Account) { a.Calls[1].Gone = false }, false},
+		{"the job is active", func(a *ledger.Account) { a.Jobs[0].Job.Status, a.Jobs[0].Job.PausedAt = job.StatusActive, time.Time{} }, false},
+		{"the schedule went on behind an instant", func(a *ledger.Account) {
+			whole := sound()
+			a.Events, a.Calls = append(a.Events, whole.Events[2]), append(a.Calls, whole.Calls[2])
+			a.Archived = append(a.Archived, ledger.Archived{EventID: whole.Events[2].ID, Offset: 2})
+		}, false},
+	} {
+		a := sound()
+		a.Events, a.Calls, a.Archived = a.Events[:1:1], a.Calls[:1:1], a.Archived[:1:1]
+		backfill := job.AttemptEvent(&job.Fire{Entry: job.Entry{
+			Locator: job.Locator{ExecutionID: job.BackfillExecutionID(jobID, "op_01HZZZZZZZZZZZZZZZZZZZZZZZ", begin.Add(-time.Hour)), Attempt: 1},
+			JobID:   jobID, Trigger: job.TriggerBackfill, NominalAt: begin.Add(2 * time.Minute),
+		}}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeFailed, Disposition: job.DispositionFired, Fence: fence(3), PauseJob: true}, begin.Add(2*time.Minute))
+		a.Events, a.DeadLetters = append(a.Events, backfill), []job.DeadLetter{{Event: backfill}}
+		a.Archived = append(a.Archived, ledger.Archived{EventID: backfill.ID, Offset: 1})
+		a.Calls = append(a.Calls, ledger.Call{
+			Host: "gone", JobID: jobID, ExecutionID: backfill.Entry.ExecutionID, Attempt: 1, Token: fence(3).String(), At: begin.Add(2 * time.Minute), Gone: true,
+		})
+		j := &a.Jobs[0].Job
+		j.Status, j.PausedAt, a.Pending = job.StatusPaused, begin.Add(130*time.Second), nil
+		a.Removed = map[string]bool{job.ScheduleExecutionID(jobID, begin.Add(time.Minute)): true}
+		test.change(a)
+		violations := ledger.Check(a)
+		if found := slices.ContainsFunc(violations, func(v ledger.Violation) bool { return v.Invariant == "I1" }); found == test.sound || test.sound && len(violations) > 0 {
+			t.Errorf("%s: %v", test.name, violations)
+		}
+	}
+}
+
 func TestWhatIsExcusedIsExcusedBehindAStopToo(t *testing.T) {
 	for _, stop := range []struct {
 		name string
