@@ -158,7 +158,7 @@ type Holder struct {
 	Start int64
 	// For names a hand-out of a task that several processes hand out as one holder, and ForSince is when the task was taken for it. For is ""
 	// otherwise. One hand-out at a time has the lease: another one is refused until AloneFor after the one before, and then takes the lease
-	// over, under a greater token. Without For, the holder asks for the lease whoever it was handed out to.
+	// over, under a greater token. Without For, the holder has the lease as before, and no hand-out changes.
 	For      string
 	ForSince time.Time
 }

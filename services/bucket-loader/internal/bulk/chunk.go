@@ -107,7 +107,7 @@ func (r *Runner) next(ctx context.Context, t job.Tenant, o *operations.Operation
 		if err != nil {
 			return false, err
 		}
-		return took(o, &c, left, o.Cursor != before), nil
+		return took(o, &c, left, o.Read || o.Cursor != before), nil
 	}
 	j, d, err := r.definition(ctx, o.JobID, o.DefinitionID)
 	switch {

@@ -276,6 +276,23 @@ func TestRedriveOfWhichAPartIsMissingFails(t *testing.T) {
 	})
 }
 
+// The last page of a turn may be the last of all. Its cursor is then the one with which the walk began.
+func TestRedriveThatFindsNothingEndsHoweverManyPagesThereAre(t *testing.T) {
+	for _, pages := range []int{0, 1, mostPages, 2 * mostPages} {
+		bubble.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			for n := range pages * lettersRead {
+				f.letter(jobID, n, func(d *job.DeadLetter) { d.Reason = "window" })
+			}
+			id := f.redrive(10)
+			f.rounds(10 * time.Second)
+			if o := f.operation(id); o.Status != operations.StatusDone || o.HandedOut != 0 {
+				t.Errorf("of %d pages, the operation is %+v", pages, o)
+			}
+		})
+	}
+}
+
 func TestRedriveOfAJobTakesThoseOfTheJob(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
