@@ -108,7 +108,7 @@ vet: ## go vet
 .PHONY: unit
 unit: ## the tests of libs and services, with the race detector
 	@infra/local/local tool bwrap bubblewrap
-	@go test -race -count=1 $(filter-out ./loadtest/...,$(PACKAGES))
+	@go test -race -count=1 -timeout 30m $(filter-out ./loadtest/...,$(PACKAGES))
 
 .PHONY: e2e
 e2e: ## one process end to end, in bubbles and as a binary that is killed, with the race detector
@@ -140,7 +140,8 @@ release-sim-race:
 # Figures count here, so the test's own half goes without the race detector, too.
 .PHONY: release-e2e
 release-e2e:
-	@go test -count=1 -v -timeout 25m ./loadtest/e2e -e2e.full
+	@go test -count=1 -v -timeout 20m ./loadtest/e2e -e2e.full
+	@go test -count=1 -v -timeout 5m -run Survive ./libs/embed -embed.full
 
 FUZZ ?= 5m
 

@@ -3,10 +3,12 @@ package embed
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,10 +18,11 @@ import (
 )
 
 const (
-	killedTasks       = 10_000
 	killedConcurrency = 32
 	killedPatience    = 4 * time.Minute
 )
+
+var full = flag.Bool("embed.full", false, "kill a program of ten thousand tasks instead of two thousand")
 
 // program is a program of its own: it schedules the tasks, unless that was done, and runs them. It writes what it does to the standard output.
 func program(dir string) {
@@ -35,8 +38,8 @@ func program(dir string) {
 		_, err := fmt.Printf("ran %s %s\n", t.ExecutionID, t.FencingToken)
 		return err
 	})
-	if os.Getenv("MINUTEHAND_TEST_SCHEDULE") != "" {
-		for from := 0; from < killedTasks; from += 500 {
+	if tasks, err := strconv.Atoi(os.Getenv("MINUTEHAND_TEST_SCHEDULE")); err == nil {
+		for from := 0; from < tasks; from += 500 {
 			var b sdk.JobBatch
 			for n := range 500 {
 				j := define("work", from+n, nil)
@@ -95,7 +98,11 @@ func run(t *testing.T, dir string, env string, see func(words []string) bool) {
 
 // What the program said that it had scheduled is run, whenever it is killed; what runs twice is known by a greater token, and is only what ran
 // when it was killed.
-func TestTenThousandTasksSurviveAKill(t *testing.T) {
+func TestTasksSurviveAKill(t *testing.T) {
+	tasks := 2000
+	if *full {
+		tasks = 10_000
+	}
 	dir := t.TempDir()
 	scheduled, tokens := map[string]bool{}, map[string][]string{}
 	see := func(words []string) {
@@ -106,20 +113,20 @@ func TestTenThousandTasksSurviveAKill(t *testing.T) {
 			tokens[words[1]] = append(tokens[words[1]], words[2])
 		}
 	}
-	run(t, dir, "MINUTEHAND_TEST_SCHEDULE=yes", func(words []string) bool {
+	run(t, dir, fmt.Sprint("MINUTEHAND_TEST_SCHEDULE=", tasks), func(words []string) bool {
 		see(words)
-		return len(tokens) < killedTasks/3 || len(scheduled) < killedTasks
+		return len(tokens) < tasks/3 || len(scheduled) < tasks
 	})
 	for range 2 {
 		before := len(tokens)
 		run(t, dir, "", func(words []string) bool {
 			see(words)
-			return len(tokens) < min(before+killedTasks/4, killedTasks)
+			return len(tokens) < min(before+tasks/4, tasks)
 		})
 	}
 	run(t, dir, "", func(words []string) bool {
 		see(words)
-		return len(tokens) < killedTasks
+		return len(tokens) < tasks
 	})
 	twice := 0
 	for execution, all := range tokens {

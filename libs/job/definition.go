@@ -68,6 +68,17 @@ func Void(id string, tenant Tenant, key string, now time.Time) Job {
 // IsVoid reports whether a row is one of [Void]: there never was a job, whatever entries name its id.
 func (j *Job) IsVoid() bool { return j.Deleted && j.Definition.ID == "" }
 
+// NextEffective returns from when on a definition holds that supersedes the job's at an instant. It begins later than that one, which begins after
+// a pause or was made by a clock that is ahead. It also begins later than a pause in which it is made, and than what was displaced. The instants
+// of a job pass from one definition to the next and never back.
+func (j *Job) NextEffective(now time.Time) time.Time {
+	at := Later(Later(now, j.StoppedBefore.Add(time.Millisecond)), j.Definition.EffectiveAt.Add(time.Millisecond))
+	if j.Status == StatusPaused {
+		at = Later(at, j.PausedAt.Add(time.Millisecond))
+	}
+	return at
+}
+
 // State returns the part of the row that decides whether an attempt may begin.
 func (j *Job) State() State {
 	return State{

@@ -1,5 +1,5 @@
-// Package operations holds the work on many executions that somebody asked for: a backfill of a range of a schedule, a replay of what was
-// executed, or a redrive of what was given up. An operation has progress and a rate, and can be paused, resumed and cancelled; bucket-loaders carry it out.
+// Package operations holds the work on many executions or jobs that somebody asked for: a backfill of a range of a schedule, a replay of what
+// was executed, a redrive of what was given up, or that jobs are planned by other time zone data. An operation has progress and a rate, and can be paused, resumed and cancelled; bucket-loaders carry it out.
 //
 // It promises: an operation exists when the one write that makes it has succeeded. What it hands out is noted, by compare-and-set, before it
 // is written: whoever carries on after a crash writes the same executions, under the same ids.
@@ -55,10 +55,11 @@ type Type string
 // The types.
 const (
 	// TypeBackfill executes a job for each instant of its schedule in a range, TypeReplay repeats executions of a job, TypeRedrive executes
-	// dead letters of any jobs again.
+	// dead letters of any jobs again. TypeReplan plans each job whose next occurrence other time zone data has planned.
 	TypeBackfill Type = "backfill"
 	TypeReplay   Type = "replay"
 	TypeRedrive  Type = "redrive"
+	TypeReplan   Type = "replan"
 )
 
 // Status is the state of an operation.
@@ -87,14 +88,15 @@ const (
 type Operation struct {
 	ID   string `json:"id"`
 	Type Type   `json:"type"`
-	// JobID is the job; of a redrive, "" for all.
+	// JobID is the job; of a redrive, "" for all; of a replan, "".
 	JobID  string `json:"job_id"`
 	Status Status `json:"status"`
 	Reason string `json:"reason,omitempty"`
 	// DefinitionID is the definition of the job under which everything of the operation is executed; "" for a redrive, which takes the
-	// present one for each part.
+	// present one for each part, and for a replan.
 	DefinitionID string `json:"definition_id"`
-	// From and To bound the nominal instants, and for a redrive the instants at which executions were given up. To is not one of them.
+	// From and To bound the nominal instants, and for a redrive the instants at which executions were given up. To is not one of them. For a
+	// replan both are when it was asked for.
 	// States are those of the executions that are replayed, none for all.
 	From   time.Time `json:"from"`
 	To     time.Time `json:"to"`
@@ -104,9 +106,9 @@ type Operation struct {
 	Order      Order  `json:"order"`
 	// Elsewhere is what a replay calls instead of the job's target; nil for that.
 	Elsewhere *job.Elsewhere `json:"target,omitempty"`
-	// Rate is how many executions are due in a second.
+	// Rate is how many executions are due in a second, or jobs are planned.
 	Rate int `json:"rate"`
-	// Total is how many occurrences a backfill has; 0 where it is not known. HandedOut is how many executions were handed out.
+	// Total is how many occurrences a backfill has; 0 where it is not known. HandedOut is how many executions were handed out, or jobs planned.
 	Total     int        `json:"total,omitempty"`
 	HandedOut int        `json:"handed_out"`
 	By        job.Author `json:"by"`
@@ -116,7 +118,7 @@ type Operation struct {
 	// Last is the nominal instant, and for a replay the execution, that was noted last; zero before the first.
 	Last          time.Time `json:"last,omitzero"`
 	LastExecution string    `json:"last_execution,omitempty"`
-	// Cursor is where a redrive goes on among the dead letters; Read is set once it has read the last of them.
+	// Cursor is where a redrive goes on among the dead letters, or a replan among the jobs; Read is set once it has read the last of them.
 	Cursor string `json:"cursor,omitempty"`
 	Read   bool   `json:"read,omitempty"`
 	// DueAt is when the next execution is due at the earliest.
@@ -133,7 +135,7 @@ type Chunk struct {
 	Rate    int       `json:"rate"`
 	// Held is set if nothing of it was written, because the operation was paused.
 	Held bool `json:"held,omitempty"`
-	// At are the nominal instants for which the executions stand, in milliseconds, Sources those that they repeat.
+	// At are the nominal instants for which the executions stand, in milliseconds, Sources those that they repeat, or for a replan the jobs.
 	At      []int64  `json:"at"`
 	Sources []string `json:"sources,omitempty"`
 	// Definitions are those under which a redrive executes them, and Cursor is where the page began from which they were taken.

@@ -671,6 +671,16 @@ func (c *Client) ReplaceJob(ctx context.Context, id string, ifMatch string, body
 	return into[Job](ctx, c, r, options)
 }
 
+// ReplanJobs: Begin an operation that plans jobs by other time zone data. The next occurrence of a job was planned by the time zone
+// data of its time. When all processes have other data, this finds each active cron job of which that data names another next
+// occurrence, and updates it with what it has: what falls due from then on follows the new data. An instant that the new data puts
+// into the past is not made up for. A job that is in its place is left alone, and a paused one is planned by its resume. It is an
+// operation: it goes on after the answer, and can be paused, given another rate and cancelled.
+func (c *Client) ReplanJobs(ctx context.Context, body Replan, options ...Option) (*Operation, error) {
+	r := request{method: http.MethodPost, path: "/jobs:replan", body: body, kind: "application/json", keyed: true}
+	return into[Operation](ctx, c, r, options)
+}
+
 // ReplayExecution: Execute once more, now, what an execution did. The new execution has the trigger `replay` and is made under the
 // job's present definition. Its calls have the nominal instant of what it repeats, without jitter, as `Minutehand-Scheduled-For`.
 func (c *Client) ReplayExecution(ctx context.Context, executionID string, options ...Option) (*TriggerResult, error) {
@@ -1554,17 +1564,19 @@ type OccurrencePage struct {
 type Operation struct {
 	// An instant in UTC, to the millisecond.
 	CreatedAt time.Time `json:"created_at"`
-	// The definition that is executed, also if the job is updated meanwhile; none for a redrive.
+	// The definition that is executed, also if the job is updated meanwhile; none for a redrive or a replan.
 	DefinitionID string `json:"definition_id,omitzero"`
 	// An instant in UTC, to the millisecond.
 	EndedAt time.Time `json:"ended_at,omitzero"`
-	// Where the range of nominal instants begins, or for a redrive that of the instants at which executions were given up.
+	// Where the range of nominal instants begins, or for a redrive that of the instants at which executions were given up. For a replan,
+	// when it was asked for.
 	From time.Time `json:"from"`
 	// The reason for which the executions were given up that are redriven. Without it they are those of any.
 	GivenUpFor string `json:"given_up_for,omitzero"`
-	// How many executions were handed out. Each of them is executed, also if the operation is paused or cancelled after that.
+	// How many executions were handed out, or jobs planned by a replan. Each execution takes place, also if the operation is paused or
+	// cancelled after that.
 	HandedOut int `json:"handed_out"`
-	// The job; none for a redrive of all jobs.
+	// The job; none for a redrive of all jobs, and for a replan.
 	JobID       string `json:"job_id,omitzero"`
 	OperationID string `json:"operation_id"`
 	// By their instants. One of oldest_first, newest_first.
@@ -1581,11 +1593,11 @@ type Operation struct {
 	// It is done when everything was handed out; the last executions may still run. One of running, paused, done, cancelled, failed.
 	Status string     `json:"status"`
 	Target *Recipient `json:"target,omitzero"`
-	// Where the range ends, which does not belong to it.
+	// Where the range ends, which does not belong to it. For a replan, when it was asked for.
 	To time.Time `json:"to"`
 	// How many executions it has, where that is known.
 	Total int `json:"total,omitzero"`
-	// One of backfill, replay, redrive.
+	// One of backfill, replay, redrive, replan.
 	Type string `json:"type"`
 	// An instant in UTC, to the millisecond.
 	UpdatedAt time.Time `json:"updated_at"`
@@ -1911,6 +1923,12 @@ type RedriveResultExecutions struct {
 	JobID       string `json:"job_id"`
 	// It says of which job it is, and of which instant (s) or by which request (m by hand, r redriven, b filled in, p replayed).
 	SourceExecutionID string `json:"source_execution_id"`
+}
+
+// Replan is a schema of the API.
+type Replan struct {
+	// How many jobs are planned in a second.
+	RatePerSecond int `json:"rate_per_second,omitzero"`
 }
 
 // Replay is a schema of the API.

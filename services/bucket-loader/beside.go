@@ -25,7 +25,8 @@ func (s *Service) audit(ctx context.Context) (end func()) {
 	running.Go(func() { a.Run(ctx) })
 	b := &bulk.Runner{
 		Config: bulk.DefaultConfig(), Store: operations.Store{Settings: d.Settings, Clock: d.Clock}, Jobs: d.Jobs, Pending: d.Pending, History: d.History,
-		Hot: d.Hot, Log: d.Log, Partitions: s.cfg.Partitions, Clock: d.Clock, Logger: d.Logger, Metrics: s.metrics.operations, Mine: s.audits.Load,
+		Hot: d.Hot, Stops: d.Records, Log: d.Log, Partitions: s.cfg.Partitions, Clock: d.Clock, Entropy: d.Entropy, Logger: d.Logger,
+		Metrics: s.metrics.operations, Mine: s.audits.Load,
 	}
 	running.Go(func() { b.Run(ctx) })
 	f := &forecast.Forecaster{

@@ -8,8 +8,10 @@ package bucketloader
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -112,6 +114,8 @@ type Deps struct {
 	Targets http.RoundTripper
 	// Clock is the time of this machine.
 	Clock clock.Clock
+	// Entropy is the source of ids, safe for concurrent use; nil means crypto/rand.
+	Entropy io.Reader
 }
 
 // Service is a bucket-loader.
@@ -199,6 +203,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	if deps.Jobs != nil && cfg.Partitions < 1 {
 		return nil, errors.New("bucket-loader: partitions must be over 0")
+	}
+	if deps.Entropy == nil {
+		deps.Entropy = rand.Reader
 	}
 	return &Service{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), partitions: map[int]*partition{}}, nil
 }

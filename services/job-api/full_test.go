@@ -17,7 +17,7 @@ func TestFullDiskTakesNothingNewButStopsWhatItIsAskedTo(t *testing.T) {
 	before := s.entries()
 	for path, body := range map[string]string{
 		"/jobs": goodJob, "/jobs:batch": `{"jobs":[` + goodJob + `]}`, "/jobs/" + id + "/trigger": "",
-		"/dead-letters:redrive": `{}`, "/dead-letters:redrive-all": `{}`,
+		"/dead-letters:redrive": `{}`, "/dead-letters:redrive-all": `{}`, "/jobs:replan": `{}`,
 	} {
 		_, h := s.answer(http.StatusServiceUnavailable, http.MethodPost, path, body)
 		if h.Get("Retry-After") == "" {

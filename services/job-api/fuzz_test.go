@@ -29,6 +29,7 @@ func FuzzRequests(f *testing.F) {
 		{http.MethodPost, "/dispatch/resume"},
 		{http.MethodPost, "/dead-letters:redrive"},
 		{http.MethodPost, "/dead-letters:redrive-all"},
+		{http.MethodPost, "/jobs:replan"},
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		s := &server{t: t, jobs: s.jobs, pending: s.pending, handler: s.handler}

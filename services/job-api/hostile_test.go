@@ -172,7 +172,7 @@ func (h *hostile) operation(path, method string, item, op map[string]any) {
 func bases() map[string]string {
 	return map[string]string{
 		"/schedules/preview": `{"type":"cron","cron_expr":"0 9 * * MON"}`, "/jobs:batch": `{"jobs":[` + goodJob + `]}`,
-		"/dead-letters:redrive": `{"filter":{},"rate_per_second":5}`, "/dead-letters:redrive-all": `{"filter":{},"rate_per_second":5}`, "/dispatch/pause": `{}`, "/dispatch/resume": `{}`,
+		"/dead-letters:redrive": `{"filter":{},"rate_per_second":5}`, "/dead-letters:redrive-all": `{"filter":{},"rate_per_second":5}`, "/jobs:replan": `{"rate_per_second":5}`, "/dispatch/pause": `{}`, "/dispatch/resume": `{}`,
 		"/tenants": `{"name":"acme"}`, "/keys": `{"name":"deploy","role":"viewer"}`, "/keys/{key_id}/rotate": `{}`,
 		"/jobs/{id}/replay":   `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z","states":["dead"]}`,
 		"/jobs/{id}/backfill": `{"from":"1999-01-01T00:00:00Z","to":"1999-03-01T00:00:00Z"}`, "/operations/{operation_id}/resume": `{"rate_per_second":20}`,

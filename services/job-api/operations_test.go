@@ -221,7 +221,6 @@ func TestOperationIsPausedResumedAndCancelled(t *testing.T) {
 	})
 }
 
-// Whatever repeats an occurrence tells its target of that one's instant, and a key that is made of it is that of the occurrence.
 func TestRedriveOfAllIsOneOperationForEachKey(t *testing.T) {
 	s := newServer(t, nil)
 	id := s.create(everyMinute)
@@ -263,6 +262,31 @@ func TestRedriveOfAllIsOneOperationForEachKey(t *testing.T) {
 	}
 }
 
+func TestReplanOfJobsIsOneOperationForEachKey(t *testing.T) {
+	s := newServer(t, nil)
+	const path = "/jobs:replan"
+	m, h := s.answer(http.StatusAccepted, http.MethodPost, path, `{"rate_per_second":50}`, "Idempotency-Key", "k")
+	again, _ := s.answer(http.StatusAccepted, http.MethodPost, path, `{"rate_per_second":50}`, "Idempotency-Key", "k")
+	if m["operation_id"] != again["operation_id"] || h.Get("Location") != "/api/v1/operations/"+m["operation_id"].(string) {
+		t.Errorf("answered %v and %v", m, again)
+	}
+	for member, want := range map[string]any{
+		"type": "replan", "status": "running", "rate_per_second": 50.0, "handed_out": 0.0, "job_id": nil, "definition_id": nil, "total": nil,
+		"from": m["created_at"], "to": m["created_at"], "order": "newest_first",
+	} {
+		if m[member] != want {
+			t.Errorf("%s is %v, want %v", member, m[member], want)
+		}
+	}
+	for body, pointer := range map[string]string{`{"rate_per_second":0}`: "/rate_per_second", `{"old":"2025a"}`: "/old"} {
+		p, _ := s.answer(http.StatusUnprocessableEntity, http.MethodPost, path, body)
+		if faults := fmt.Sprint(p["errors"]); !strings.Contains(faults, pointer) {
+			t.Errorf("%s is answered %s, want a fault at %s", body, faults, pointer)
+		}
+	}
+}
+
+// Whatever repeats an occurrence tells its target of that one's instant, and a key that is made of it is that of the occurrence.
 func TestWhatRepeatsAnOccurrenceStandsForIt(t *testing.T) {
 	s := newServer(t, nil)
 	id := s.create(everyMinute)

@@ -191,7 +191,7 @@ func TestEveryOperationOnAStoreThatIsAwayAnswers503(t *testing.T) {
 			t.Errorf("%s: headers %v", op.id, h)
 		}
 	}
-	if tried != 45 { // those of pools ask another one
+	if tried != 46 { // those of pools ask another one
 		t.Errorf("%d operations were tried", tried)
 	}
 }

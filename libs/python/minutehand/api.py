@@ -626,7 +626,7 @@ Operation = TypedDict(
         "target": "NotRequired[Recipient]",
         "to": "str",
         "total": "NotRequired[int]",
-        "type": "Literal['backfill', 'replay', 'redrive']",
+        "type": "Literal['backfill', 'replay', 'redrive', 'replan']",
         "updated_at": "str",
     },
 )
@@ -925,6 +925,14 @@ RedriveResult = TypedDict(
         "executions": "list[RedriveResultExecutions]",
         "more": "bool",
         "redriven": "int",
+    },
+)
+
+
+Replan = TypedDict(
+    "Replan",
+    {
+        "rate_per_second": "NotRequired[int]",
     },
 )
 
@@ -1454,6 +1462,11 @@ class Operations(Transport):
     def replace_job(self, id: str, if_match: str, body: JobDefinition) -> Job:
         """Replace a job's definition. Occurrences from the answer's effective_at on follow the new one."""
         answer: Job = self.request("PUT", f"/jobs/{escaped(id)}", body=body, kind="application/json", if_match=if_match, once=True)
+        return answer
+
+    def replan_jobs(self, body: Replan, *, idempotency_key: str | None = None) -> Operation:
+        """Begin an operation that plans jobs by other time zone data."""
+        answer: Operation = self.request("POST", f"/jobs:replan", body=body, kind="application/json", keyed=True, idempotency_key=idempotency_key)
         return answer
 
     def replay_execution(self, execution_id: str, *, idempotency_key: str | None = None) -> TriggerResult:

@@ -84,7 +84,7 @@ func JobAPI(cfg jobapi.Config, p *Ports, s Surroundings) (*jobapi.Service, error
 func BucketLoader(cfg bucketloader.Config, p *Ports, s Surroundings) (*bucketloader.Service, error) {
 	return bucketloader.New(cfg, bucketloader.Deps{
 		Jobs: p.Jobs, Pending: p.Pending, History: p.History, Settings: p.Settings, Hot: p.Hot, Records: p.Records, Log: p.Log, Coord: p.Coord,
-		Targets: p.Owners, Logger: s.of("bucket-loader"), Metrics: s.Metrics, Clock: s.Clock,
+		Targets: p.Owners, Entropy: s.Entropy, Logger: s.of("bucket-loader"), Metrics: s.Metrics, Clock: s.Clock,
 	})
 }
 

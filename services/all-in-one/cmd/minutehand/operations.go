@@ -23,7 +23,8 @@ type operationsCmd struct {
 
 // Help implements kong.HelpProvider.
 func (operationsCmd) Help() string {
-	return `Work on many executions: what minutehand jobs backfill, minutehand jobs replay and minutehand dead-letters redrive --all begin.
+	return `Work on many executions or jobs: what minutehand jobs backfill, minutehand jobs replay, minutehand dead-letters redrive --all and minutehand
+tzdata apply begin.
 
   minutehand operations                 the same as operations list
   minutehand operations get OPERATION`
@@ -88,7 +89,7 @@ type (
 
 // Help implements kong.HelpProvider.
 func (operationGetCmd) Help() string {
-	return `It is done when everything was handed out. What became of the executions is shown by minutehand executions JOB.
+	return `It is done when everything was handed out, or all jobs are planned. What became of executions is shown by minutehand executions JOB.
 
   minutehand operations get OPERATION
   minutehand operations get OPERATION -o json`

@@ -17,17 +17,17 @@ import (
 
 type tzdataCmd struct {
 	Diff   tzdataDiffCmd   `cmd:"" help:"List the jobs whose next occurrence other time zone data moves."`
-	Apply  tzdataApplyCmd  `cmd:"" help:"Plan those jobs anew."`
+	Apply  tzdataApplyCmd  `cmd:"" help:"Plan the jobs that the data of the processes moves."`
 	Export tzdataExportCmd `cmd:"" help:"Write the data in this program to a file."`
 }
 
 // Help implements kong.HelpProvider.
 func (tzdataCmd) Help() string {
 	return `Governments move the days on which clocks change. A job's next occurrence was planned by the data of its time; what comes after it follows
-the data that the processes have then. So: look at what new data moves, start all processes with it, and plan those jobs anew.
+the data that the processes have then. So: look at what new data moves, start all processes with it, and let it plan those jobs.
 
   minutehand tzdata diff embedded zoneinfo.zip
-  minutehand tzdata apply embedded zoneinfo.zip`
+  minutehand tzdata apply`
 }
 
 type tzdataExportCmd struct {
@@ -76,14 +76,20 @@ func (tzdataDiffCmd) Help() string {
   minutehand tzdata diff embedded zoneinfo.zip -o json`
 }
 
-type tzdataApplyCmd struct{ zoneData }
+type tzdataApplyCmd struct {
+	client
+	Rate           int    `default:"100" help:"How many jobs a second, at most 1000." placeholder:"N"`
+	IdempotencyKey string `help:"Begin at most one operation under this key, however often the command is repeated." placeholder:"KEY"`
+}
 
 // Help implements kong.HelpProvider.
 func (tzdataApplyCmd) Help() string {
-	return `Updates each job that diff lists with what it has, so that its next occurrence is planned by the data that the processes have. They must
-have the new data (--tzdata); an instant that is past by then is not made up for. Doing it again does no harm.
+	return `Begins an operation that updates each job with what it has of which the data of the processes names another next occurrence than the one that was
+planned. All processes must have the new data (--tzdata) by then; an instant that is past is not made up for. Doing it again does no harm.
+minutehand operations shows how far it is.
 
-  minutehand tzdata apply embedded zoneinfo.zip`
+  minutehand tzdata apply
+  minutehand tzdata apply --rate 500 --idempotency-key 2026b`
 }
 
 // zoneDiff is what moves between two releases.
@@ -102,8 +108,6 @@ type movedNext struct {
 	Timezone string     `json:"timezone"`
 	Old      *time.Time `json:"old_instant"`
 	New      *time.Time `json:"new_instant"`
-	// oldDue is when the old one is due, with its jitter.
-	oldDue time.Time
 }
 
 // Run implements the command.
@@ -117,19 +121,15 @@ func (c *tzdataDiffCmd) Run(ctx context.Context) error {
 
 // Run implements the command.
 func (c *tzdataApplyCmd) Run(ctx context.Context) error {
-	d, err := c.diff(ctx, time.Now())
-	if err != nil {
+	var headers []string
+	if c.IdempotencyKey != "" {
+		headers = []string{"Idempotency-Key", c.IdempotencyKey}
+	}
+	var o map[string]any
+	if _, err := c.do(ctx, http.MethodPost, "/jobs:replan", map[string]any{"rate_per_second": c.Rate}, &o, headers...); err != nil {
 		return err
 	}
-	for i := range d.Moved {
-		if err := c.plan(ctx, &d.Moved[i]); err != nil {
-			return fmt.Errorf("%s: %w", d.Moved[i].JobID, err)
-		}
-	}
-	return c.print(d, func(w io.Writer) {
-		zoneTable(w, d)
-		fmt.Fprintf(w, "%d jobs are planned anew\n", len(d.Moved))
-	})
+	return c.printOperation(o)
 }
 
 func openZones(path string) (*schedule.Zones, error) {
@@ -161,7 +161,6 @@ func (c *zoneData) diff(ctx context.Context, now time.Time) (*zoneDiff, error) {
 		}
 		d.Jobs++
 		var next [2]*time.Time
-		var oldDue time.Time
 		for i, zones := range []*schedule.Zones{before, after} {
 			plan, err := schedule.CompileBy(zones, j.schedule(), j.JobID)
 			if fault := new(schedule.Error); errors.As(err, &fault) && fault.Field == "timezone" {
@@ -172,13 +171,10 @@ func (c *zoneData) diff(ctx context.Context, now time.Time) (*zoneDiff, error) {
 			}
 			if at, ok := plan.First(job.Later(now, j.EffectiveAt)); ok {
 				next[i] = &at
-				if i == 0 {
-					oldDue = plan.ScheduledFor(at)
-				}
 			}
 		}
 		if !same(next[0], next[1]) {
-			d.Moved = append(d.Moved, movedNext{j.JobID, j.Name, j.Timezone, next[0], next[1], oldDue})
+			d.Moved = append(d.Moved, movedNext{j.JobID, j.Name, j.Timezone, next[0], next[1]})
 		}
 		return nil
 	})
@@ -202,7 +198,6 @@ type zonedJob struct {
 	Jitter      string    `json:"jitter"`
 	Spread      string    `json:"spread_within"`
 	EffectiveAt time.Time `json:"effective_at"`
-	NextRunAt   time.Time `json:"next_run_at"`
 }
 
 // zonedJobOf returns a cron job that goes by a zone other than UTC; nil for any other.
@@ -227,30 +222,6 @@ func (j *zonedJob) schedule() job.Schedule {
 	return job.Schedule{
 		Type: job.ScheduleCron, CronExpr: j.CronExpr, Timezone: j.Timezone, DST: j.DST, StartAt: j.StartAt, EndAt: j.EndAt, Jitter: jitter, Spread: spread,
 	}
-}
-
-var errOldData = errors.New("the API plans it by the old data; start all processes with --tzdata and the new")
-
-// plan updates a job with what it has.
-func (c *zoneData) plan(ctx context.Context, m *movedNext) error {
-	path := "/jobs/" + url.PathEscape(m.JobID)
-	var item map[string]any
-	header, err := c.do(ctx, http.MethodGet, path, nil, &item)
-	if refused := (refusal{}); errors.As(err, &refused) && refused.code == http.StatusNotFound {
-		return nil // it was deleted meanwhile
-	}
-	if err != nil {
-		return err
-	}
-	j, err := zonedJobOf(item)
-	if err != nil || j == nil {
-		return err // it was changed meanwhile, and planned by that
-	}
-	if m.Old != nil && j.NextRunAt.Equal(m.oldDue) {
-		return errOldData
-	}
-	_, err = c.do(ctx, http.MethodPatch, path, map[string]any{}, nil, "If-Match", header.Get("ETag"), "Content-Type", "application/merge-patch+json")
-	return err
 }
 
 // zoneTable shows what moves.

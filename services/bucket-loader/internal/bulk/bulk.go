@@ -1,4 +1,5 @@
-// Package bulk carries operations out: backfills, replays of what was executed, and redrives of what was given up.
+// Package bulk carries operations out: backfills, replays of what was executed, redrives of what was given up, and the planning of jobs by other
+// time zone data.
 //
 // It promises: each execution of an operation is handed out once, at the operation's rate at most, whatever crashes. What an operation hands
 // out is noted before it is written, so that it has the same keys whoever writes it; what was noted long ago, and may have been written, called
@@ -15,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/dispatch"
 	"github.com/minutehand/minutehand/libs/hotbucket"
@@ -50,11 +53,14 @@ type Runner struct {
 	Pending    jobstore.Pending
 	History    jobstore.History
 	Hot        hotbucket.Buckets
+	Stops      attempts.Stops
 	Log        dispatch.Log
 	Partitions int
 	Clock      clock.Clock
-	Logger     *slog.Logger
-	Metrics    *Metrics
+	// Entropy is the source of ids, safe for concurrent use.
+	Entropy io.Reader
+	Logger  *slog.Logger
+	Metrics *Metrics
 	// Mine reports whether this process is the one that is to do it.
 	Mine func() bool
 
@@ -80,7 +86,7 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		handedOut: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "minutehand_bucket_loader_operation_executions_total", Help: "Executions that operations have handed out, by the operation's type.",
+			Name: "minutehand_bucket_loader_operation_executions_total", Help: "Executions that operations have handed out, and jobs that they have planned, by the operation's type.",
 		}, []string{"type"}),
 		tenants: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "minutehand_bucket_loader_operation_tenants", Help: "Tenants that have operations which have not ended.",
@@ -209,6 +215,10 @@ func (r *Runner) advance(ctx context.Context, t job.Tenant, o *operations.Operat
 		o.End(operations.StatusFailed, "it was asked for so long ago that the history would forget what it executes", now)
 		changed = true
 	}
+	if o.Type == operations.TypeReplan {
+		moved, err := r.replan(ctx, t, o)
+		return changed || moved, err
+	}
 	if !whole(o) {
 		o.Chunk = nil
 		o.End(operations.StatusFailed, "a process of an earlier release has removed a part of what was noted of it", now)
@@ -236,9 +246,9 @@ func (r *Runner) advance(ctx context.Context, t job.Tenant, o *operations.Operat
 // dead letters again: another one may have redriven them meanwhile.
 func (r *Runner) handOut(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
 	c, now := o.Chunk, job.Instant(r.Clock.Now())
-	stale, paused := r.Clock.Since(c.NotedAt) > lateWrite, o.Status == operations.StatusPaused
+	stale, paused, redrive := r.Clock.Since(c.NotedAt) > lateWrite, o.Status == operations.StatusPaused, o.Type == operations.TypeRedrive
 	switch {
-	case paused && (stale || c.Held) && o.Type != operations.TypeRedrive:
+	case paused && (stale || c.Held) && !redrive:
 		return false, nil
 	case c.Held && o.Ended():
 		o.Chunk = nil
@@ -265,14 +275,14 @@ func (r *Runner) handOut(ctx context.Context, t job.Tenant, o *operations.Operat
 	} else {
 		err = r.write(ctx, c, entries)
 	}
-	if err == nil && o.Type == operations.TypeRedrive {
+	if err == nil && redrive {
 		err = r.mark(ctx, entries, &rest)
 	}
 	if err != nil {
 		return false, err
 	}
 	o.HandedOut, o.UpdatedAt, o.Chunk = o.HandedOut+len(c.At)-len(rest.At), now, nil
-	if o.Type == operations.TypeRedrive && (stale || paused) {
+	if redrive && (stale || paused) {
 		o.Cursor, o.Read = c.Cursor, false
 		return true, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
+	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/coord"
 	"github.com/minutehand/minutehand/libs/dispatch"
@@ -52,11 +54,15 @@ func newFixture(t *testing.T) *fixture {
 			t.Error(err)
 		}
 	})
+	records, err := embedded.NewRecords(t.Context(), db, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	settings, pending := embedded.NewSettings(db), embedded.NewPending(db)
 	f := &fixture{t: t, began: job.Instant(time.Now()), Runner: &Runner{
 		Config: DefaultConfig(), Jobs: embedded.NewJobStore(db), Pending: pending, History: embedded.NewHistory(db),
 		Store: operations.Store{Settings: settings, Recorder: jobchange.Recorder{Pending: pending, Entropy: rand.Reader, Partitions: partitions, Grace: time.Minute}},
-		Hot:   embedded.NewHotBuckets(db.Incarnation(), partitions, 0), Log: log, Partitions: partitions,
+		Hot:   embedded.NewHotBuckets(db.Incarnation(), partitions, 0), Stops: records, Log: log, Partitions: partitions, Entropy: rand.Reader,
 		Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Mine: func() bool { return true },
 	}}
 	for p := range partitions {
@@ -182,14 +188,16 @@ func TestEachInstantOfARangeIsHandedOutOnceAtTheRate(t *testing.T) {
 	}
 }
 
-// hindered fails, or does something else, before or after the n-th note, write or mark of a dead letter.
+// hindered fails, or does something else, before or after the n-th note, write, mark of a dead letter, row of a job or stop record.
 type hindered struct {
 	jobstore.Settings
 	jobstore.Pending
 	jobstore.History
-	notes, puts   int
-	marks         atomic.Int64
-	before, after func(what string, n int) error
+	jobstore.Jobs
+	attempts.Stops
+	notes                    int
+	puts, marks, rows, stops atomic.Int64
+	before, after            func(what string, n int) error
 }
 
 func (h *hindered) SwapSetting(ctx context.Context, name string, old, value []byte) error {
@@ -198,12 +206,23 @@ func (h *hindered) SwapSetting(ctx context.Context, name string, old, value []by
 }
 
 func (h *hindered) Put(ctx context.Context, entries []job.Entry) error {
-	h.puts++
-	return h.do("put", h.puts, func() error { return h.Pending.Put(ctx, entries) })
+	return h.do("put", int(h.puts.Add(1)), func() error { return h.Pending.Put(ctx, entries) })
 }
 
 func (h *hindered) MarkRedriven(ctx context.Context, d job.DeadLetter, id string) error {
 	return h.do("mark", int(h.marks.Add(1)), func() error { return h.History.MarkRedriven(ctx, d, id) })
+}
+
+func (h *hindered) Replace(ctx context.Context, j job.Job) error {
+	return h.do("row", int(h.rows.Add(1)), func() error { return h.Jobs.Replace(ctx, j) })
+}
+
+func (h *hindered) SetStop(ctx context.Context, id string, s job.State) (holdsIn time.Duration, err error) {
+	err = h.do("stop", int(h.stops.Add(1)), func() error {
+		holdsIn, err = h.Stops.SetStop(ctx, id, s)
+		return err
+	})
+	return holdsIn, err
 }
 
 func (h *hindered) do(what string, n int, write func() error) error {
@@ -223,48 +242,58 @@ func (h *hindered) do(what string, n int, write func() error) error {
 
 // hinder puts a hindered store in front of the fixture's.
 func (f *fixture) hinder() *hindered {
-	h := &hindered{Settings: f.Store.Settings, Pending: f.Pending, History: f.History}
-	f.Store.Settings, f.Pending, f.History = h, h, h
+	h := &hindered{Settings: f.Store.Settings, Pending: f.Pending, History: f.History, Jobs: f.Jobs, Stops: f.Stops}
+	f.Store.Settings, f.Pending, f.History, f.Jobs, f.Stops = h, h, h, h, h
 	return h
 }
 
 var errDied = errors.New("the process died")
 
-// TestRunnerThatDiesAtAnyWriteLeavesEachExecutionOnce ends a runner before and after each of its first writes; another one carries on, at once
-// or after so long that what was noted must be looked for.
-func TestRunnerThatDiesAtAnyWriteLeavesEachExecutionOnce(t *testing.T) {
+// eachDeath ends a runner before and after each of its first writes of some kinds; another one carries on, at once or after so long that what was
+// noted must be looked for. begin makes what is carried on, and returns what is checked after that.
+func eachDeath(t *testing.T, kinds []string, begin func(f *fixture) (check func())) {
+	t.Helper()
 	for _, away := range []time.Duration{time.Second, 10 * time.Minute} {
-		for _, what := range []string{"note", "put"} {
+		for _, what := range kinds {
 			for n := 1; n <= 4; n++ {
 				for _, applied := range []bool{false, true} {
-					bubble.Test(t, func(t *testing.T) {
-						f := newFixture(t)
-						id := f.begin(120, 20, nil)
-						h := f.hinder()
-						ctx, die := context.WithCancel(t.Context())
-						hinder := func(w string, k int) error {
-							if w == what && k == n {
-								die()
-								return errDied
+					t.Run(fmt.Sprintf("%s %d of a %s, applied: %t", away, n, what, applied), func(t *testing.T) {
+						bubble.Test(t, func(t *testing.T) {
+							f := newFixture(t)
+							check := begin(f)
+							h := f.hinder()
+							ctx, die := context.WithTimeout(t.Context(), time.Minute)
+							hinder := func(w string, k int) error {
+								if w == what && k == n {
+									die()
+									return errDied
+								}
+								return nil
 							}
-							return nil
-						}
-						if h.before = hinder; applied {
-							h.before, h.after = nil, hinder
-						}
-						f.Run(ctx)
-						if ctx.Err() == nil {
-							t.Fatal("it did not die")
-						}
-						h.before, h.after = nil, nil
-						time.Sleep(away)
-						f.rounds(30 * time.Second)
-						f.wants(id, 120, 20)
+							if h.before = hinder; applied {
+								h.before, h.after = nil, hinder
+							}
+							f.Run(ctx)
+							if !errors.Is(ctx.Err(), context.Canceled) {
+								t.Fatal("it did not die")
+							}
+							h.before, h.after = nil, nil
+							time.Sleep(away)
+							f.rounds(30 * time.Second)
+							check()
+						})
 					})
 				}
 			}
 		}
 	}
+}
+
+func TestRunnerThatDiesAtAnyWriteLeavesEachExecutionOnce(t *testing.T) {
+	eachDeath(t, []string{"note", "put"}, func(f *fixture) func() {
+		id := f.begin(120, 20, nil)
+		return func() { f.wants(id, 120, 20) }
+	})
 }
 
 // What was noted long ago was written in part; some of that was called since, and its bucket was closed.

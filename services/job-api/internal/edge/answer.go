@@ -91,7 +91,7 @@ func (e *Edge) resolve(ctx context.Context, r *Request) error {
 // that stop, pause or hold something.
 func takesWork(operation string) bool {
 	switch operation {
-	case "createJob", "createJobs", "replaceJob", "patchJob", "resumeJob", "triggerJob", "redriveDeadLetters", "redriveAllDeadLetters", "backfillJob", "replayJob", "replayExecution":
+	case "createJob", "createJobs", "replaceJob", "patchJob", "resumeJob", "triggerJob", "redriveDeadLetters", "redriveAllDeadLetters", "replanJobs", "backfillJob", "replayJob", "replayExecution":
 		return true
 	}
 	return false

@@ -62,13 +62,7 @@ func (ws *Writes) update(
 		if err := form.OneBody(&def); err != nil {
 			return err
 		}
-		// The new definition begins later than the one it supersedes, which begins after a pause or was made by a clock that
-		// is ahead. It also begins later than a pause in which it is made, and than what was displaced. The instants of a job pass from one definition to
-		// the next and never back.
-		def.EffectiveAt = job.Later(job.Later(now, j.StoppedBefore.Add(time.Millisecond)), j.Definition.EffectiveAt.Add(time.Millisecond))
-		if j.Status == job.StatusPaused {
-			def.EffectiveAt = job.Later(def.EffectiveAt, j.PausedAt.Add(time.Millisecond))
-		}
+		def.EffectiveAt = j.NextEffective(now)
 		if at := def.Schedule.RunAt; !at.IsZero() && at.Before(now) && !at.Equal(j.Definition.Schedule.RunAt) {
 			return edge.Invalid([]problem.Fault{{
 				Pointer: "/run_at", Code: "in-the-past", Message: "Lies in the past; give an instant ahead, or trigger the job.",

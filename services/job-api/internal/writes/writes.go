@@ -97,7 +97,7 @@ func (ws *Writes) Operations() map[string]edge.Operation {
 	return map[string]edge.Operation{
 		"createJob": ws.createJob, "createJobs": ws.createJobs, "replaceJob": ws.replaceJob, "patchJob": ws.patchJob,
 		"deleteJob": ws.deleteJob, "pauseJob": ws.pauseJob, "resumeJob": ws.resumeJob, "cancelJob": ws.cancelJob, "triggerJob": ws.triggerJob,
-		"cancelExecution": ws.cancelExecution, "redriveDeadLetters": ws.redriveDeadLetters, "redriveAllDeadLetters": ws.redriveAllDeadLetters,
+		"cancelExecution": ws.cancelExecution, "redriveDeadLetters": ws.redriveDeadLetters, "redriveAllDeadLetters": ws.redriveAllDeadLetters, "replanJobs": ws.replanJobs,
 		"backfillJob": ws.backfillJob, "replayJob": ws.replayJob, "replayExecution": ws.replayExecution, "pauseOperation": ws.pauseOperation, "resumeOperation": ws.resumeOperation, "cancelOperation": ws.cancelOperation,
 		"pauseDispatch": ws.pauseDispatch, "resumeDispatch": ws.resumeDispatch,
 	}
