@@ -66,6 +66,15 @@ func (e *Entry) Occurrence() time.Time {
 	return e.NominalAt
 }
 
+// ToldInstant returns the instant that a target is told: of what repeats an occurrence or fills one in that one's, so that the target does what it
+// would have done then, of anything else when it was due, with its jitter.
+func (e *Entry) ToldInstant() time.Time {
+	if e.Note != nil && !e.Note.Occurrence.IsZero() {
+		return e.Note.Occurrence
+	}
+	return e.ScheduledFor
+}
+
 // Note is what the archive tells of an entry. It must not be changed: entries that follow from one another share it.
 type Note struct {
 	// Source is the execution that a redrive or a replay repeats, or that one of another job follows; Operation the one that asked for it.

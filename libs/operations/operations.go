@@ -106,6 +106,8 @@ type Operation struct {
 	Order      Order  `json:"order"`
 	// Elsewhere is what a replay calls instead of the job's target; nil for that.
 	Elsewhere *job.Elsewhere `json:"target,omitempty"`
+	// TZData is the release of the time zone data by which a replan plans jobs.
+	TZData string `json:"tzdata,omitempty"`
 	// Rate is how many executions are due in a second, or jobs are planned.
 	Rate int `json:"rate"`
 	// Total is how many occurrences a backfill has; 0 where it is not known. HandedOut is how many executions were handed out, or jobs planned.

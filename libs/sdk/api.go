@@ -672,10 +672,11 @@ func (c *Client) ReplaceJob(ctx context.Context, id string, ifMatch string, body
 }
 
 // ReplanJobs: Begin an operation that plans jobs by other time zone data. The next occurrence of a job was planned by the time zone
-// data of its time. When all processes have other data, this finds each active cron job of which that data names another next
-// occurrence, and updates it with what it has: what falls due from then on follows the new data. An instant that the new data puts
-// into the past is not made up for. A job that is in its place is left alone, and a paused one is planned by its resume. It is an
-// operation: it goes on after the answer, and can be paused, given another rate and cancelled.
+// data of its time. When all processes have other data, this finds each active cron job whose next occurrence waits elsewhere than
+// where that data puts it, and updates it with what it has: what falls due from then on follows the new data. An instant that the
+// new data puts into the past is not made up for. A job that is in its place is left alone, and so is one that is held or behind,
+// because its next occurrence is still to be planned; a paused one is planned by its resume. It is an operation: it goes on after
+// the answer, and can be paused, given another rate and cancelled. It fails if a process has other data than the one that answers.
 func (c *Client) ReplanJobs(ctx context.Context, body Replan, options ...Option) (*Operation, error) {
 	r := request{method: http.MethodPost, path: "/jobs:replan", body: body, kind: "application/json", keyed: true}
 	return into[Operation](ctx, c, r, options)
@@ -1599,6 +1600,8 @@ type Operation struct {
 	Total int `json:"total,omitzero"`
 	// One of backfill, replay, redrive, replan.
 	Type string `json:"type"`
+	// The release of the time zone data by which a replan plans jobs.
+	Tzdata string `json:"tzdata,omitzero"`
 	// An instant in UTC, to the millisecond.
 	UpdatedAt time.Time `json:"updated_at"`
 }
@@ -2079,7 +2082,7 @@ type Task struct {
 	JobID          string `json:"job_id"`
 	// An instant in UTC, to the millisecond.
 	LeaseEndsAt time.Time `json:"lease_ends_at"`
-	// An instant in UTC, to the millisecond.
+	// The instant for which the execution stands, without jitter.
 	NominalAt time.Time `json:"nominal_at"`
 	// The body of the job's target.
 	Payload any `json:"payload,omitzero"`
@@ -2090,7 +2093,7 @@ type Task struct {
 	PayloadRef *BodyRef `json:"payload_ref,omitzero"`
 	// What the execution's last worker told of its progress.
 	Progress any `json:"progress,omitzero"`
-	// An instant in UTC, to the millisecond.
+	// When the execution was due; of one that repeats an occurrence or fills one in, that one's instant.
 	ScheduledFor time.Time `json:"scheduled_for"`
 	// The execution, and which of its attempts.
 	TaskID string `json:"task_id"`

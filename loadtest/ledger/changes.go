@@ -68,7 +68,7 @@ func told(a *Account, q *Request, changes []Archived) bool {
 	switch q.Operation {
 	case "createJob", "createJobs": // a request that is repeated under its key is answered with the job that an earlier try has made
 		return slices.ContainsFunc(changes, func(x Archived) bool { return x.Version == 1 && x.Operation == q.Operation })
-	case "backfillJob", "replayJob", "pauseOperation", "resumeOperation", "cancelOperation": // an earlier try made the change
+	case "backfillJob", "replayJob", "redriveAllDeadLetters", "pauseOperation", "resumeOperation", "cancelOperation": // an earlier try made the change
 		return slices.ContainsFunc(changes, func(x Archived) bool { return x.Operation == q.Operation && x.Object == q.Object })
 	case "cancelExecution": // it was cancelled before, or had ended so long ago that no attempt can come any more
 		before := func(x Archived) bool { return x.Operation == q.Operation && x.Object == q.Object }

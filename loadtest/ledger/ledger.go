@@ -155,8 +155,8 @@ type Account struct {
 	Triggers    []Trigger
 	// Removed are the executions whose entry an operator removed, so that no other attempt follows.
 	Removed map[string]bool
-	// Operations are those that were answered; nil if nobody asked for any. Unanswered are the jobs for which one was asked for that nobody knows
-	// of, because no answer came.
+	// Operations are those that were answered; nil if nobody asked for any. Unanswered are the jobs, "" for all, for which one was asked for that
+	// nobody knows of, because no answer came.
 	Operations []Operation
 	Unanswered map[string]bool
 	// Resumed are the jobs whose last change requested by a client is a resume that was answered. Refusals are the requests

@@ -9,16 +9,18 @@ import (
 	"github.com/minutehand/minutehand/libs/schedule"
 )
 
-// Operation is a backfill or a replay that was answered to a client.
+// Operation is a backfill, a replay or a redrive that was answered to a client.
 type Operation struct {
+	// JobID is "" for a redrive, which is one of all jobs.
 	JobID, ID, DefinitionID string
-	Replay                  bool
+	Replay, Redrive         bool
 	// Elsewhere is the host that a replay calls instead of the job's target; "" for that.
 	Elsewhere string
 	From, To  time.Time
-	// Total is how many instants the answer named; 0 for a replay.
+	// Total is how many instants the answer of a backfill named.
 	Total int
-	// Known are the executions that a client was shown as ended, before it asked for the replay, in one of the states that it named.
+	// Known are the executions that a client was shown as ended, before it asked for the replay, in one of the states that it named; for a
+	// redrive those that it was shown as dead letters which nobody had redriven.
 	Known   []string
 	AckedAt time.Time
 	// Rate is how many executions were asked for in a second. Cancelled is set if a cancel was answered, when AtCancel were handed out.
@@ -41,25 +43,41 @@ func checkOperations(r *report, a *Account, i *index) {
 	for _, s := range a.Stops {
 		stopped[s.JobID] = stopped[s.JobID] || s.Kind == StopCancel
 	}
+	for id := range a.Deleted {
+		stopped[id] = stopped[id] || a.Deleted[id]
+	}
+	redrives := &redrives{stopped: stopped, by: map[string]string{}}
+	for n := range a.Operations {
+		redrives.take(r, a, i, &a.Operations[n])
+	}
 	for n := range a.Operations {
 		o := &a.Operations[n]
 		var own []string
-		if o.Replay {
+		spare := 0
+		switch {
+		case o.Redrive:
+			own, spare = redrives.check(r, a, i, o)
+		case o.Replay:
 			own = checkReplay(r, a, i, o)
-		} else {
+		default:
 			own = checkBackfill(r, i, o)
 		}
 		for _, id := range own {
 			asked[id], elsewhere[id] = true, o.Elsewhere
 		}
-		if !stopped[o.JobID] && !a.Deleted[o.JobID] {
-			checkHandedOut(r, a, i, o, own)
+		if !stopped[o.JobID] {
+			checkHandedOut(r, a, i, o, own, spare)
 		}
 	}
 	checkElsewhere(r, a, i, elsewhere)
+	for _, t := range a.Triggers {
+		asked[t.ExecutionID] = true
+	}
 	for n := range a.Calls {
 		c := &a.Calls[n]
-		if ref, err := job.ParseExecutionID(c.ExecutionID); err == nil && ofOperation(ref.Trigger) && !asked[c.ExecutionID] && !a.Unanswered[c.JobID] {
+		ref, err := job.ParseExecutionID(c.ExecutionID)
+		of := ofOperation(ref.Trigger) && !a.Unanswered[c.JobID] || ref.Trigger == job.TriggerRedrive && redrives.asked && !a.Unanswered[""]
+		if err == nil && of && !asked[c.ExecutionID] {
 			asked[c.ExecutionID] = true
 			r.add("I1", c.JobID, "%s was called, which belongs to no operation that was answered", c.ExecutionID)
 		}
@@ -167,6 +185,56 @@ func checkReplay(r *report, a *Account, i *index, o *Operation) (ids []string) {
 	return ids
 }
 
+// redrives are those that were answered.
+type redrives struct {
+	// stopped are the jobs that were cancelled or deleted. by is which operation executed a dead letter again, asked is set if there is one.
+	stopped map[string]bool
+	by      map[string]string
+	asked   bool
+}
+
+// take notes which dead letters an operation executed again, if it is a redrive. No two of them take one.
+func (rs *redrives) take(r *report, a *Account, i *index, o *Operation) {
+	if !o.Redrive {
+		return
+	}
+	rs.asked = true
+	for n := range a.DeadLetters {
+		e := &a.DeadLetters[n].Event.Entry
+		id := redriveOf(o, e)
+		if !traced(i, id) {
+			continue
+		}
+		if other := rs.by[e.ExecutionID]; other != "" {
+			r.add("I1", e.JobID, "%s was executed again by operation %s and by %s", e.ExecutionID, other, o.ID)
+		}
+		rs.by[e.ExecutionID] = o.ID
+		checkOccurrence(r, i, id, e.Occurrence())
+	}
+}
+
+func redriveOf(o *Operation, e *job.Entry) string {
+	return job.RedriveExecutionID(e.JobID, strings.TrimPrefix(o.ID, job.OperationPrefix), e.ExecutionID)
+}
+
+// check returns the executions by which a redrive executes dead letters again, whichever they are, and how many of them need not be executed, because
+// their jobs were stopped. One that is done has left none that it was to take.
+func (rs *redrives) check(r *report, a *Account, i *index, o *Operation) (ids []string, spare int) {
+	for n := range a.DeadLetters {
+		e := &a.DeadLetters[n].Event.Entry
+		id := redriveOf(o, e)
+		if ids = append(ids, id); rs.stopped[e.JobID] && !traced(i, id) {
+			spare++
+		}
+	}
+	for _, source := range o.Known {
+		if ref, err := job.ParseExecutionID(source); err == nil && o.Status == "done" && !rs.stopped[ref.JobID] && rs.by[source] == "" {
+			r.add("I1", ref.JobID, "operation %s is done, and nobody has executed %s again, which a client had been shown before", o.ID, source)
+		}
+	}
+	return ids, spare
+}
+
 // checkOccurrence checks that the calls of an execution tell their target of the instant for which it stands.
 func checkOccurrence(r *report, i *index, id string, at time.Time) {
 	for attempt := 1; ; attempt++ {
@@ -182,8 +250,8 @@ func checkOccurrence(r *report, i *index, id string, at time.Time) {
 	}
 }
 
-// checkHandedOut compares what an operation of a job that nobody stopped says with what it executed.
-func checkHandedOut(r *report, a *Account, i *index, o *Operation, own []string) {
+// checkHandedOut compares what an operation of a job that nobody stopped says with what it executed; spare of that need not be.
+func checkHandedOut(r *report, a *Account, i *index, o *Operation, own []string, spare int) {
 	executed := 0
 	for _, id := range own {
 		if traced(i, id) {
@@ -194,7 +262,7 @@ func checkHandedOut(r *report, a *Account, i *index, o *Operation, own []string)
 	case o.Status == "":
 	case o.AckedAt.Before(a.Until.Add(-a.Settles)) && !slices.Contains([]string{"done", "paused", "cancelled"}, o.Status):
 		r.add("I1", o.JobID, "operation %s is %s long after it began", o.ID, o.Status)
-	case o.Status == "done" && !o.Replay && o.HandedOut != o.Total:
+	case o.Status == "done" && !o.Replay && !o.Redrive && o.HandedOut != o.Total:
 		r.add("I1", o.JobID, "operation %s is done, and has handed out %d of %d", o.ID, o.HandedOut, o.Total)
 	case o.Cancelled && o.Status != "cancelled":
 		r.add("API", o.JobID, "the cancel of operation %s was answered, and it is %s", o.ID, o.Status)
@@ -205,7 +273,7 @@ func checkHandedOut(r *report, a *Account, i *index, o *Operation, own []string)
 	case o.Status == "cancelled" && a.Crashed && executed > o.HandedOut && executed <= o.HandedOut+aheadOf*o.Rate+1:
 		// A process that stood still wrote what nobody counts any more.
 	case o.Status == "running" && executed > o.HandedOut: // it was shown before it was done
-	case executed != o.HandedOut:
+	case executed > o.HandedOut || executed < o.HandedOut-spare:
 		r.add("I1", o.JobID, "operation %s says that it handed out %d, and %d were executed", o.ID, o.HandedOut, executed)
 	}
 }

@@ -41,7 +41,7 @@ func RequestsOf(method, of string, status int, answer http.Header, jobIDs []stri
 			list = append(list, q)
 		}
 		return list
-	case "backfillJob", "replayJob": // the operation is what the answer names
+	case "backfillJob", "replayJob", "redriveAllDeadLetters": // the operation is what the answer names
 		q.Object = path.Base(answer.Get("Location"))
 	case "pauseOperation", "resumeOperation", "cancelOperation":
 		q.JobID, q.Object = job.SettingsOf(job.DefaultTenant), named
@@ -104,6 +104,8 @@ func operationOf(method, path string) (operation, named string) {
 		return action + "Job", part[1]
 	case "jobs POST backfill", "jobs POST replay":
 		return action + "Job", job.SettingsOf(job.DefaultTenant)
+	case "dead-letters:redrive-all POST ":
+		return "redriveAllDeadLetters", job.SettingsOf(job.DefaultTenant)
 	case "operations POST pause", "operations POST resume", "operations POST cancel":
 		return action + "Operation", part[1]
 	case "executions POST cancel":

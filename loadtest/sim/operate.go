@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -63,7 +64,53 @@ func (w *world) operate() {
 	}
 }
 
-// asksFor notes that an operation for a job was asked for, and not answered yet.
+// redriveAll asks for operations that redrive all dead letters, mostly for two at the same time.
+func (w *world) redriveAll() {
+	d := w.faults.dice
+	w.after(time.Duration(200+d.roll("redriven")*240)*time.Second, func() {})
+	for n := range 2 {
+		rate := 1 + int(d.roll("redriven a second/%d", n)*20)
+		known := w.deadLetters()
+		w.asksFor("", true)
+		begun, ok := w.request("operator", http.StatusAccepted, http.MethodPost, "/dead-letters:redrive-all", map[string]any{"rate_per_second": rate},
+			"Idempotency-Key", fmt.Sprintf("redrive-all-%d", n))
+		if !ok {
+			return
+		}
+		w.asksFor("", false)
+		if op, _ := begun["operation_id"].(string); op != "" {
+			w.mu.Lock()
+			w.operations = append(w.operations, ledger.Operation{ID: op, Redrive: true, Known: known, AckedAt: time.Now(), Rate: rate})
+			w.mu.Unlock()
+			w.background.Go(func() { w.steer(op, operates+n) })
+		}
+		w.after(time.Duration(d.roll("redriven again/%d", n)*10)*time.Second, func() {})
+	}
+}
+
+// deadLetters returns the executions that a client is shown as given up, and not redriven.
+func (w *world) deadLetters() (list []string) {
+	for query := "?limit=100"; ; {
+		page, ok := w.request("operator", http.StatusOK, http.MethodGet, "/dead-letters"+query, nil)
+		if !ok {
+			return list
+		}
+		items, _ := page["items"].([]any)
+		for _, x := range items {
+			item, _ := x.(map[string]any)
+			if execution, _ := item["execution_id"].(string); item["redriven_by"] == nil {
+				list = append(list, execution)
+			}
+		}
+		cursor, _ := page["next_cursor"].(string)
+		if cursor == "" {
+			return list
+		}
+		query = "?limit=100&cursor=" + url.QueryEscape(cursor)
+	}
+}
+
+// asksFor notes that an operation for a job, or a redrive of all jobs, was asked for, and not answered yet.
 func (w *world) asksFor(id string, asks bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,6 +187,9 @@ func (w *world) readOperations() {
 				handedOut, _ := item["handed_out"].(float64)
 				o.Status, _ = item["status"].(string)
 				o.HandedOut = int(handedOut)
+				if o.Redrive {
+					w.redriven += o.HandedOut
+				}
 			}
 		}
 	}

@@ -153,7 +153,11 @@ func (w *world) beginClients() {
 		w.background.Go(w.administer)
 	}
 	if dice.roll("redrives") < 0.5 {
-		w.background.Go(w.redrive)
+		if dice.roll("redrives all") < 0.5 {
+			w.background.Go(w.redriveAll)
+		} else {
+			w.background.Go(w.redrive)
+		}
 	}
 	if w.variant == nil && dice.roll("follows?") < 0.6 {
 		w.mu.Lock()

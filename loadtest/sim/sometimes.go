@@ -29,7 +29,7 @@ var sometimes = []string{
 	"a notification of dead_letter", "a notification of sla_missed", "a notification of paused_by_410", "a notification of recovered", "a notification that was refused",
 	"an execution that follows another", "an execution that follows a failure", "an execution that follows several", "an execution that follows and was paused", "a chain of three",
 	"a forecast", "minutehand_bucket_loader_forecasts_total",
-	"an operation that was done", "an operation that was cancelled", "an execution that went elsewhere", "minutehand_bucket_loader_operation_executions_total{backfill}", "minutehand_bucket_loader_operation_executions_total{replay}",
+	"an operation that was done", "an operation that was cancelled", "an execution that went elsewhere", "minutehand_bucket_loader_operation_executions_total{backfill}", "minutehand_bucket_loader_operation_executions_total{replay}", "minutehand_bucket_loader_operation_executions_total{redrive}",
 	"minutehand_bucket_loader_mended_schedules_total", "minutehand_bucket_loader_put_back_entries_total", "minutehand_bucket_loader_closed_minutes_total",
 	"minutehand_scheduler_worker_late_decisions_total{fire}", "minutehand_scheduler_worker_late_decisions_total{skip}",
 	"minutehand_scheduler_worker_parked_total", "minutehand_scheduler_worker_postponed_total",

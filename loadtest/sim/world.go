@@ -103,7 +103,7 @@ type world struct {
 	attempts map[string]int
 	pauses   map[string]time.Duration
 	redriven int
-	// operations are those that were answered, unanswered the jobs for which one was asked for and not answered yet.
+	// operations are those that were answered, unanswered the jobs, "" for all, for which one was asked for and not answered yet.
 	operations []ledger.Operation
 	incidents  []ledger.Incident
 	forecasts  []ledger.Forecast

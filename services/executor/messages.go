@@ -339,14 +339,10 @@ func message(ctx context.Context, f *job.Fire, fence job.Fence) *messaging.Messa
 	for name, value := range f.Target.Headers {
 		m.Headers[name] = value
 	}
-	scheduled := f.ScheduledFor
-	if f.Note != nil && !f.Note.Occurrence.IsZero() {
-		scheduled = f.Note.Occurrence
-	}
 	for name, value := range map[string]string{
 		"Minutehand-Execution-Id":  f.ExecutionID,
 		"Minutehand-Job-Id":        f.JobID,
-		"Minutehand-Scheduled-For": scheduled.Format("2006-01-02T15:04:05.000Z07:00"),
+		"Minutehand-Scheduled-For": f.ToldInstant().Format("2006-01-02T15:04:05.000Z07:00"),
 		"Minutehand-Attempt":       strconv.Itoa(f.Attempt),
 		"Minutehand-Fencing-Token": fence.String(),
 		"Traceparent":              traceparent(ctx, f),

@@ -242,11 +242,7 @@ func request(ctx context.Context, f *job.Fire, fence job.Fence, now time.Time) (
 	set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
 	set("Traceparent", traceparent(ctx, f))
 	set("Minutehand-Job-Id", f.JobID)
-	scheduled := f.ScheduledFor
-	if f.Note != nil && !f.Note.Occurrence.IsZero() {
-		scheduled = f.Note.Occurrence // the target is to do what it would have done then
-	}
-	set("Minutehand-Scheduled-For", scheduled.Format("2006-01-02T15:04:05.000Z07:00"))
+	set("Minutehand-Scheduled-For", f.ToldInstant().Format("2006-01-02T15:04:05.000Z07:00"))
 	set("Minutehand-Attempt", strconv.Itoa(f.Attempt))
 	set("Minutehand-Fencing-Token", fence.String())
 	if f.Note != nil && f.Note.Hops > 0 {

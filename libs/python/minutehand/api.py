@@ -627,6 +627,7 @@ Operation = TypedDict(
         "to": "str",
         "total": "NotRequired[int]",
         "type": "Literal['backfill', 'replay', 'redrive', 'replan']",
+        "tzdata": "NotRequired[str]",
         "updated_at": "str",
     },
 )

@@ -326,4 +326,14 @@ var mutants = []mutant{
 		from: "ts.deps.Queue.Lapsed(ctx, p, now.Add(-clock.MaxDifference))",
 		to:   "ts.deps.Queue.Lapsed(ctx, p, now.Add(-time.Hour-clock.MaxDifference))", first: 85,
 	},
+	{
+		name: "redrives of all do not mark what they took", file: "services/bucket-loader/internal/bulk/redrive.go",
+		from: "if slices.Contains(rest.Sources, e.Note.Source) {",
+		to:   "if len(rest.Sources) >= 0 {",
+	},
+	{
+		name: "a redrive of all goes by its own clock", file: "services/bucket-loader/internal/bulk/redrive.go",
+		from: "to = to.Add(clock.MaxDifference)",
+		to:   "to = to.Add(-clock.MaxDifference)",
+	},
 }

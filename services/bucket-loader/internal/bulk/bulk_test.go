@@ -198,6 +198,8 @@ type hindered struct {
 	notes                    int
 	puts, marks, rows, stops atomic.Int64
 	before, after            func(what string, n int) error
+	// fails is a job of which no definition can be stored.
+	fails string
 }
 
 func (h *hindered) SwapSetting(ctx context.Context, name string, old, value []byte) error {
@@ -211,6 +213,13 @@ func (h *hindered) Put(ctx context.Context, entries []job.Entry) error {
 
 func (h *hindered) MarkRedriven(ctx context.Context, d job.DeadLetter, id string) error {
 	return h.do("mark", int(h.marks.Add(1)), func() error { return h.History.MarkRedriven(ctx, d, id) })
+}
+
+func (h *hindered) PutDefinition(ctx context.Context, id string, d job.Definition) error {
+	if id == h.fails {
+		return errDied
+	}
+	return h.Jobs.PutDefinition(ctx, id, d)
 }
 
 func (h *hindered) Replace(ctx context.Context, j job.Job) error {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
@@ -67,6 +68,10 @@ type wantedLetter struct {
 
 // wanted returns those of a page that are to be redriven.
 func (r *Runner) wanted(ctx context.Context, t job.Tenant, o *operations.Operation, book *operations.Book, page []job.DeadLetter) ([]wantedLetter, error) {
+	to := o.To
+	if !to.Before(o.CreatedAt) { // what was listed when it was asked for may have been given up by a clock that is ahead
+		to = to.Add(clock.MaxDifference)
+	}
 	noted := map[string]bool{}
 	for n := range book.Operations {
 		if c := book.Operations[n].Chunk; c != nil && book.Operations[n].Type == operations.TypeRedrive {
@@ -81,7 +86,7 @@ func (r *Runner) wanted(ctx context.Context, t job.Tenant, o *operations.Operati
 	for n := range page {
 		d := &page[n]
 		source := &d.Event.Entry
-		if d.RedrivenBy != "" || noted[source.ExecutionID] || d.At.Before(o.From) || !d.At.Before(o.To) ||
+		if d.RedrivenBy != "" || noted[source.ExecutionID] || d.At.Before(o.From) || !d.At.Before(to) ||
 			o.JobID != "" && source.JobID != o.JobID || o.GivenUpFor != "" && d.Reason != o.GivenUpFor {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/bucket"
+	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/operations"
 )
@@ -224,6 +225,24 @@ func TestPauseOfARedriveMarksWhatWasWrittenAndLeavesTheRestToOthers(t *testing.T
 		if o := f.operation(id); o.Status != operations.StatusDone || o.HandedOut != 20 || len(f.rows(id)) != 20 {
 			t.Errorf("the operation is %+v", o)
 		}
+	})
+}
+
+// The clock of who gave a letter up may be ahead of that of who was asked.
+func TestRedriveTakesWhatAClockThatIsAheadGaveUpBeforeIt(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		var want []string
+		for n, ahead := range []time.Duration{0, clock.MaxDifference - time.Millisecond, clock.MaxDifference, time.Minute} {
+			source := f.letter(jobID, n, func(d *job.DeadLetter) { d.At = f.began.Add(ahead) })
+			if ahead < clock.MaxDifference {
+				want = append(want, source)
+			}
+		}
+		slices.Sort(want)
+		id := f.redrive(10)
+		f.rounds(10 * time.Second)
+		f.wantsRedriven(id, want, 10)
 	})
 }
 

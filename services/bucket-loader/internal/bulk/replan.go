@@ -28,18 +28,26 @@ const (
 
 // replan goes on with an operation that plans jobs by the time zone data of this process. It looks through a tenant's jobs, notes those of which
 // the next occurrence lies elsewhere, and updates these in the next turn. An update that a crash repeats is none: the entry is there by then. So
-// the jobs that are noted are counted once, whatever crashes. They are also updated if the operation is paused or cancelled.
+// the jobs that are noted are counted once, whatever crashes. They are also updated if the operation is paused or cancelled; those of which that
+// fails stay noted until then.
 func (r *Runner) replan(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
 	now := job.Instant(r.Clock.Now())
+	if here := schedule.TZDataVersion(); o.TZData != here && !o.Ended() {
+		o.End(operations.StatusFailed, fmt.Sprintf("it was asked for by time zone data %s, and a bucket-loader has %s; give all processes the same, and ask again", o.TZData, here), now)
+		changed = true
+	}
 	if c := o.Chunk; c != nil {
-		if err := r.replanAll(ctx, t, o, c.Sources); err != nil {
-			return false, err
+		failed, err := r.replanAll(ctx, t, o, c.Sources)
+		if o.HandedOut += len(c.Sources) - len(failed); len(failed) == len(c.Sources) && !o.Ended() {
+			return changed, err
 		}
-		o.HandedOut, o.Chunk, o.UpdatedAt = o.HandedOut+len(c.Sources), nil, now
-		return true, nil
+		if o.Chunk, o.UpdatedAt = nil, now; len(failed) > 0 && !o.Ended() {
+			o.Chunk = &operations.Chunk{NotedAt: now, DueAt: now, Rate: c.Rate, Sources: failed}
+		}
+		return true, err
 	}
 	if o.Status != operations.StatusRunning || o.DueAt.After(now) {
-		return false, nil
+		return changed, nil
 	}
 	if o.Read {
 		o.End(operations.StatusDone, "", now)
@@ -50,12 +58,12 @@ func (r *Runner) replan(ctx context.Context, t job.Tenant, o *operations.Operati
 	if err != nil {
 		return false, fmt.Errorf("list jobs: %w", err)
 	}
-	ids, err := r.elsewhere(ctx, page)
+	most := min(mostReplanned, o.Rate)
+	ids, err := r.elsewhere(ctx, page, most)
 	if err != nil {
 		return false, err
 	}
-	if most := min(mostReplanned, o.Rate); len(ids) > most {
-		ids = ids[:most]
+	if len(ids) == most {
 		next = ids[most-1]
 	}
 	o.Cursor, o.Read, o.UpdatedAt = next, next == "", now
@@ -70,8 +78,9 @@ func (r *Runner) replan(ctx context.Context, t job.Tenant, o *operations.Operati
 type candidate struct {
 	job    *job.Job
 	series *occurrence.Series
-	// last and next are the instants around now; zero where there is none.
-	last, next time.Time
+	// next is the next instant, zero if there is none; near are that and the one before it.
+	next time.Time
+	near []time.Time
 }
 
 func (r *Runner) entryAt(c *candidate, at time.Time) job.Locator {
@@ -82,55 +91,58 @@ func (r *Runner) entryAt(c *candidate, at time.Time) job.Locator {
 	}
 }
 
-// elsewhere returns those of jobs, in their order, that have no entry where the time zone data of this process puts their next occurrence, and
-// of which the occurrence before is done or has none either. Its entry is read first: a worker marks it as done after it has written the next.
-//
-// A schedule that is behind by more than an occurrence is among them, and one that has ended before its end_at. An update changes nothing
-// for them.
-func (r *Runner) elsewhere(ctx context.Context, jobs []job.Job) (ids []string, err error) {
-	var list []*candidate
+// elsewhere returns those of jobs, in their order and no more than most, that have no entry where the time zone data of this process puts their next
+// occurrence, and one that waits ahead where other data may have put it. A job that is held or behind has neither, and is left alone: its next
+// entry is to be planned yet, by this data.
+func (r *Runner) elsewhere(ctx context.Context, jobs []job.Job, most int) (ids []string, err error) {
 	now := r.Clock.Now()
+	var list []*candidate
+	var locators []job.Locator
 	for n := range jobs {
 		if c := r.candidate(&jobs[n], now); c != nil {
-			list = append(list, c)
+			list, locators = append(list, c), append(locators, r.entryAt(c, c.next))
 		}
 	}
-	waits := map[*candidate]bool{}
-	for _, of := range []func(c *candidate) time.Time{
-		func(c *candidate) time.Time { return c.last }, func(c *candidate) time.Time { return c.next },
-	} {
-		if err := r.look(ctx, list, of, waits); err != nil {
+	rows, err := r.Pending.Rows(ctx, locators)
+	if err != nil {
+		return nil, fmt.Errorf("read entries: %w", err)
+	}
+	for n, c := range list {
+		if _, there := rows[locators[n]]; there && !c.next.IsZero() {
+			continue
+		}
+		moved, err := r.moved(ctx, c, now)
+		if err != nil {
 			return nil, err
 		}
-	}
-	for _, c := range list {
-		if !waits[c] {
-			ids = append(ids, c.job.ID)
+		if !moved {
+			continue
+		}
+		if ids = append(ids, c.job.ID); len(ids) == most {
+			break
 		}
 	}
 	return ids, nil
 }
 
-// look notes which candidates have an entry that is not done at an instant.
-func (r *Runner) look(ctx context.Context, list []*candidate, of func(c *candidate) time.Time, waits map[*candidate]bool) error {
-	at := map[job.Locator]*candidate{}
+// moved reports whether an entry of a candidate waits ahead where other time zone data may have put it.
+func (r *Runner) moved(ctx context.Context, c *candidate, now time.Time) (bool, error) {
 	var locators []job.Locator
-	for _, c := range list {
-		if instant := of(c); !waits[c] && !instant.IsZero() {
-			l := r.entryAt(c, instant)
-			at[l], locators = c, append(locators, l)
+	for _, at := range occurrence.Elsewhere(c.near...) {
+		if at.After(now) && !at.Equal(c.next) {
+			locators = append(locators, r.entryAt(c, at))
 		}
 	}
 	rows, err := r.Pending.Rows(ctx, locators)
 	if err != nil {
-		return fmt.Errorf("read entries: %w", err)
+		return false, fmt.Errorf("read entries of job %s: %w", c.job.ID, err)
 	}
-	for l, row := range rows {
+	for _, row := range rows {
 		if !row.Done {
-			waits[at[l]] = true
+			return true, nil
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // candidate returns a job that other time zone data may have planned; nil if none can have.
@@ -145,27 +157,22 @@ func (r *Runner) candidate(j *job.Job, now time.Time) *candidate {
 		return nil
 	}
 	c := &candidate{job: j, series: &occurrence.Series{JobID: j.ID, Tenant: j.Tenant, Def: &j.Definition, Plan: plan}}
-	next, ok := c.series.NextRun(now)
-	if !ok && !s.EndAt.After(now) {
-		return nil
+	end := now
+	if next, ok := c.series.NextRun(now); ok {
+		c.next, c.near, end = next, []time.Time{next}, next
 	}
-	if !ok {
-		next = s.EndAt
-	} else {
-		c.next = next
-	}
-	if last, ok := c.series.Prev(next); ok {
-		c.last = last
+	if last, ok := c.series.Prev(end); ok {
+		c.near = append(c.near, last)
 	}
 	return c
 }
 
-// replanAll updates those of jobs that have no entry where this time zone data puts their next occurrence, and returns when the updates hold. The
-// others may have been updated before a crash, and get the stop record that it may have left out.
-func (r *Runner) replanAll(ctx context.Context, t job.Tenant, o *operations.Operation, ids []string) error {
+// replanAll updates those of jobs whose next occurrence lies elsewhere, and returns when the updates hold. The others may have been updated before a
+// crash, and get the stop record that it may have left out. failed are those of which that is to be tried again.
+func (r *Runner) replanAll(ctx context.Context, t job.Tenant, o *operations.Operation, ids []string) (failed []string, err error) {
 	rows, err := r.Jobs.GetMany(ctx, ids)
 	if err != nil {
-		return fmt.Errorf("read jobs: %w", err)
+		return ids, fmt.Errorf("read jobs: %w", err)
 	}
 	var jobs []job.Job
 	for _, id := range ids {
@@ -173,24 +180,28 @@ func (r *Runner) replanAll(ctx context.Context, t job.Tenant, o *operations.Oper
 			jobs = append(jobs, *j)
 		}
 	}
-	moved, err := r.elsewhere(ctx, jobs)
+	moved, err := r.elsewhere(ctx, jobs, len(jobs))
 	if err != nil {
-		return err
+		return ids, err
 	}
-	changes := make([]jobchange.Changed, len(jobs))
-	err = run.Each(len(jobs), lookups, func(n int) (err error) {
-		changes[n], err = r.replanJob(ctx, o, &jobs[n], slices.Contains(moved, jobs[n].ID))
-		return err
+	changes, errs := make([]jobchange.Changed, len(jobs)), make([]error, len(jobs))
+	_ = run.Each(len(jobs), lookups, func(n int) error {
+		changes[n], errs[n] = r.replanJob(ctx, o, &jobs[n], slices.Contains(moved, jobs[n].ID))
+		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return run.Each(len(changes), mostReplanned, func(n int) error {
-		if err := changes[n].Await(ctx); err != nil {
-			return fmt.Errorf("wait until the change of job %s holds: %w", jobs[n].ID, err)
+	_ = run.Each(len(jobs), mostReplanned, func(n int) error {
+		if errs[n] == nil {
+			errs[n] = changes[n].Await(ctx)
 		}
 		return nil
 	})
+	for n, err := range errs {
+		if err != nil {
+			failed = append(failed, jobs[n].ID)
+			errs[n] = fmt.Errorf("plan job %s: %v", jobs[n].ID, err) //nolint:errorlint // a conflict about the job is none about the operations
+		}
+	}
+	return failed, errors.Join(errs...)
 }
 
 // replanJob gives a job that was read and has moved the definition that it has, effective now, as an update without a change does. A job that was
@@ -232,7 +243,7 @@ func (r *Runner) replanJob(ctx context.Context, o *operations.Operation, read *j
 		return jobchange.Changed{}, nil
 	}
 	if err != nil {
-		return changed, fmt.Errorf("plan job %s: %w", read.ID, err)
+		return changed, err
 	}
 	if err := hotbucket.AddNear(ctx, r.Hot, changed.Entries); err != nil && ctx.Err() == nil {
 		r.Logger.Warn("cannot add entries to the hot bucket, the sweeps will", "job_id", read.ID, "error", err)

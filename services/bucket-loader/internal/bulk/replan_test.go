@@ -2,8 +2,7 @@ package bulk
 
 import (
 	"fmt"
-	"maps"
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +55,7 @@ func (f *fixture) replans(rate int) string {
 	f.t.Helper()
 	return f.begin(0, rate, func(o *operations.Operation) {
 		o.Type, o.JobID, o.DefinitionID, o.Total, o.From, o.To, o.Order = operations.TypeReplan, "", "", 0, o.CreatedAt, o.CreatedAt, operations.NewestFirst
+		o.TZData = schedule.TZDataVersion()
 	})
 }
 
@@ -73,8 +73,7 @@ func (f *fixture) wantsReplanned(id string, n int, want map[int]bool) {
 		}
 		s := f.series(&j)
 		at, _ := s.NextRun(time.Now())
-		c := &candidate{job: &j, series: s}
-		row, err := f.Pending.Row(f.t.Context(), f.entryAt(c, at))
+		row, err := f.Pending.Row(f.t.Context(), f.entryAt(&candidate{job: &j, series: s}, at))
 		if err != nil || row.Done || row.Tenant != tenant {
 			f.t.Fatalf("job %d has no entry at %s under %s: %v", i, at, j.Definition.ID, err)
 		}
@@ -134,55 +133,120 @@ func TestReplanThatDiesAtAnyWriteCountsEachJobOnce(t *testing.T) {
 	})
 }
 
-// An entry that waits, is late by one occurrence or is moved by jitter is where it belongs, and what is not active has none. A schedule that has
-// no instant left by this data, but ends later, may have one by the other.
-func TestReplanLeavesAloneWhatIsInItsPlace(t *testing.T) {
+// put writes the entry of an instant of a zoned job.
+func (f *fixture) put(n int, at time.Time) job.Locator {
+	f.t.Helper()
+	j, err := f.Jobs.Get(f.t.Context(), zonedJob(n))
+	f.must(err)
+	e := job.NewEntry(job.Entry{
+		Locator: f.entryAt(&candidate{job: &j, series: f.series(&j)}, at), JobID: j.ID, Tenant: tenant, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Ordinal: 1,
+	}, f.began)
+	f.must(f.Pending.Put(f.t.Context(), []job.Entry{e}))
+	return e.Locator
+}
+
+// An entry that waits is where it belongs, and what is not active has none that counts. What is behind, because it is held for example, has none
+// ahead. An occurrence that runs for long hides nothing, nor does an instant that other data has just before the end.
+func TestReplanFindsWhatLiesElsewhereAndLeavesAloneWhatIsInItsPlaceOrBehind(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		changes := []func(j *job.Job){
-			func(j *job.Job) { j.Definition.Schedule.Timezone = "UTC" },
-			func(j *job.Job) { j.Definition.Schedule.Timezone = "" },
-			func(j *job.Job) { j.Status, j.PausedAt = job.StatusPaused, f.began },
-			func(j *job.Job) { j.Status = job.StatusCancelled },
-			func(j *job.Job) { j.Deleted = true },
-			func(j *job.Job) { j.Tenant = tenant + 1 },
-		}
-		for n, change := range changes {
-			f.zoned(n, true, change)
-		}
-		n := len(changes)
 		minutely := func(j *job.Job) { j.Definition.Schedule.CronExpr = "* * * * *" }
-		f.zoned(n, false, minutely)
-		f.zoned(n+1, false, func(j *job.Job) {
-			minutely(j)
-			j.Definition.Schedule.Jitter = 50 * time.Second
-		})
-		next, err := f.Jobs.Get(t.Context(), zonedJob(n))
-		f.must(err)
-		at, _ := f.series(&next).NextRun(f.began)
-		time.Sleep(time.Until(at) + time.Second)
-		f.zoned(n+2, true, func(j *job.Job) { j.Definition.Schedule.EndAt = f.began.Add(90 * 24 * time.Hour) })
-		f.zoned(n+3, false, func(j *job.Job) {
-			j.Definition.Schedule.CronExpr, j.Definition.Schedule.EndAt = "* * * * *", at.Add(30*time.Second)
-		})
-		ended, err := f.Jobs.Get(t.Context(), zonedJob(n+3))
-		f.must(err)
-		f.must(f.Pending.MarkDone(t.Context(), []job.Locator{f.entryAt(&candidate{job: &ended, series: f.series(&ended)}, at)}))
-		id := f.replans(100)
-		f.rounds(10 * time.Second)
-		want := map[int]bool{n + 2: true}
-		var got []int
-		for i := range n + 4 {
-			j, err := f.Jobs.Get(t.Context(), zonedJob(i))
-			if f.must(err); j.Version > 1 {
-				got = append(got, i)
+		long := func(j *job.Job) { j.Definition.CatchUpWindow = time.Hour }
+		cases := []struct {
+			name   string
+			change func(j *job.Job)
+			// moved is whether its first entry lies elsewhere, done whether that was executed since; more are entries besides.
+			moved, done bool
+			more        []time.Duration
+			want        bool
+		}{
+			{name: "utc", change: func(j *job.Job) { j.Definition.Schedule.Timezone = "UTC" }, moved: true},
+			{name: "no zone", change: func(j *job.Job) { j.Definition.Schedule.Timezone = "" }, moved: true},
+			{name: "paused", change: func(j *job.Job) { j.Status, j.PausedAt = job.StatusPaused, f.began }, moved: true},
+			{name: "cancelled", change: func(j *job.Job) { j.Status = job.StatusCancelled }, moved: true},
+			{name: "deleted", change: func(j *job.Job) { j.Deleted = true }, moved: true},
+			{name: "another tenant's", change: func(j *job.Job) { j.Tenant = tenant + 1 }, moved: true},
+			{name: "in its place"},
+			{name: "moved", moved: true, want: true},
+			{name: "behind", change: minutely},
+			{name: "late by one and planned", change: minutely, more: []time.Duration{3 * time.Minute}},
+			{name: "moved by jitter", change: func(j *job.Job) { minutely(j); j.Definition.Schedule.Jitter = 50 * time.Second }, done: true, more: []time.Duration{3 * time.Minute}},
+			{name: "runs, and moved", change: func(j *job.Job) { long(j); j.Definition.Schedule.CronExpr = "0 1 * * *" }, more: []time.Duration{25 * time.Hour}, want: true},
+			{name: "past the end", change: func(j *job.Job) {
+				j.Definition.Schedule.CronExpr, j.Definition.Schedule.EndAt = "0 1 * * *", f.began.Add(20*time.Hour)
+			}, done: true, more: []time.Duration{time.Hour}, want: true},
+			{name: "ended", change: func(j *job.Job) {
+				j.Definition.Schedule.CronExpr, j.Definition.Schedule.EndAt = "0 1 * * *", f.began.Add(20*time.Hour)
+			}, done: true},
+		}
+		for n, c := range cases {
+			f.zoned(n, c.moved, c.change)
+			if c.done {
+				j, err := f.Jobs.Get(t.Context(), zonedJob(n))
+				f.must(err)
+				at, _ := f.series(&j).NextRun(f.began)
+				f.must(f.Pending.MarkDone(t.Context(), []job.Locator{f.entryAt(&candidate{job: &j, series: f.series(&j)}, at)}))
+			}
+			for _, d := range c.more {
+				f.put(n, f.began.Add(d))
 			}
 		}
-		// The last one has no instant left before its end.
-		if want[n+3] = true; !slices.Equal(got, slices.Sorted(maps.Keys(want))) {
-			t.Errorf("jobs %v are planned, want %v", got, slices.Sorted(maps.Keys(want)))
+		time.Sleep(2*time.Minute + time.Second)
+		id, planned := f.replans(100), 0
+		f.rounds(10 * time.Second)
+		for n, c := range cases {
+			j, err := f.Jobs.Get(t.Context(), zonedJob(n))
+			f.must(err)
+			if planned += int(j.Version) - 1; (j.Version > 1) != c.want {
+				t.Errorf("%s: it has version %d", c.name, j.Version)
+			}
 		}
-		if o := f.operation(id); o.Status != operations.StatusDone || o.HandedOut != len(want) {
+		if o := f.operation(id); o.Status != operations.StatusDone || o.HandedOut != planned {
+			t.Errorf("%d are planned; the operation is %+v", planned, o)
+		}
+	})
+}
+
+// A job that cannot be planned for now is tried again until the operation is cancelled, and no other waits for it.
+func TestJobThatCannotBePlannedHoldsUpNoOther(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		for n := range 4 {
+			f.zoned(n, true, nil)
+		}
+		h := f.hinder()
+		h.fails = zonedJob(1)
+		id := f.replans(100)
+		f.rounds(5 * time.Second)
+		if o := f.operation(id); o.Status != operations.StatusRunning || o.HandedOut != 3 {
+			t.Errorf("the operation is %+v", o)
+		}
+		other := f.begin(10, 1000, nil)
+		f.rounds(10 * time.Second)
+		f.wants(other, 10, 1000)
+		f.change(id, func(o *operations.Operation) { o.End(operations.StatusCancelled, "", time.Now()) })
+		f.rounds(5 * time.Second)
+		if o := f.operation(id); o.HandedOut != 3 || !o.Settled() {
+			t.Errorf("the cancelled one is %+v", o)
+		}
+		h.fails = ""
+		id = f.replans(100)
+		f.rounds(5 * time.Second)
+		if o := f.operation(id); o.Status != operations.StatusDone || o.HandedOut != 1 {
+			t.Errorf("another one is %+v", o)
+		}
+	})
+}
+
+// A process with other data than that by which an operation was asked for would move jobs back.
+func TestReplanByOtherDataFails(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.zoned(0, true, nil)
+		id := f.replans(10)
+		f.change(id, func(o *operations.Operation) { o.TZData = "2099z" })
+		f.rounds(5 * time.Second)
+		if o := f.operation(id); o.Status != operations.StatusFailed || !strings.Contains(o.Reason, "2099z") || o.HandedOut != 0 || !o.Settled() {
 			t.Errorf("the operation is %+v", o)
 		}
 	})

@@ -287,25 +287,15 @@ func (a *Audit) ahead(ctx context.Context, s *subject, end int64) (bool, error) 
 
 func isOpen(r job.PendingRow) bool { return !r.Done }
 
-// An entry was written by the time zone data of its writer. Other data may name another instant: one that differs by what offsets differ by,
-// which are multiples of zoneStep up to zoneReach, or by a day where the date line moves.
-const zoneStep, zoneReach, zoneDay = 15 * time.Minute, 3 * time.Hour, 24 * time.Hour
-
 // elsewhere reports whether the entry from which a subject goes on is that of an instant that other time zone data named in place of one of
 // these.
 func (a *Audit) elsewhere(ctx context.Context, s *subject, near []time.Time) (bool, error) {
 	if zone := s.job.Definition.Schedule.Timezone; zone == "" || zone == "UTC" {
 		return false, nil
 	}
-	by := []time.Duration{-zoneDay, zoneDay}
-	for d := zoneStep; d <= zoneReach; d += zoneStep {
-		by = append(by, -d, d)
-	}
 	var locators []job.Locator
-	for _, at := range near {
-		for _, d := range by {
-			locators = append(locators, s.at(at.Add(d), a.Partitions))
-		}
+	for _, at := range occurrence.Elsewhere(near...) {
+		locators = append(locators, s.at(at, a.Partitions))
 	}
 	rows, err := a.Pending.Rows(ctx, locators)
 	if err != nil {

@@ -25,6 +25,7 @@ type operation struct {
 	States       []string          `json:"states,omitempty"`
 	GivenUpFor   string            `json:"given_up_for,omitempty"`
 	Target       *form.Recipient   `json:"target,omitempty"`
+	TZData       string            `json:"tzdata,omitempty"`
 	Order        operations.Order  `json:"order"`
 	Rate         int               `json:"rate_per_second"`
 	Total        *int              `json:"total,omitempty"`
@@ -40,7 +41,7 @@ type operation struct {
 func Operation(o *operations.Operation) any {
 	shown := operation{
 		ID: o.ID, Type: o.Type, JobID: o.JobID, DefinitionID: o.DefinitionID, Status: o.Status, Reason: o.Reason, From: o.From, To: o.To,
-		States: o.States, GivenUpFor: o.GivenUpFor, Target: form.RecipientOf(o.Elsewhere), Order: o.Order, Rate: o.Rate, HandedOut: o.HandedOut, RequestedBy: o.By.Subject, RequestID: o.By.Request,
+		States: o.States, GivenUpFor: o.GivenUpFor, Target: form.RecipientOf(o.Elsewhere), TZData: o.TZData, Order: o.Order, Rate: o.Rate, HandedOut: o.HandedOut, RequestedBy: o.By.Subject, RequestID: o.By.Request,
 		CreatedAt: o.CreatedAt, UpdatedAt: o.UpdatedAt, EndedAt: form.Instant(o.EndedAt),
 	}
 	if o.Type == operations.TypeBackfill {

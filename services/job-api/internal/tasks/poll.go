@@ -391,6 +391,6 @@ func shown(t *pools.Task, l *pools.Lease, progress json.RawMessage) *task {
 	return &task{
 		TaskID: t.ID(), ExecutionID: f.ExecutionID, Attempt: f.Attempt, JobID: f.JobID, Handler: f.Target.Handler, FencingToken: l.Fence.String(),
 		Key: f.Target.IdempotencyKey(&f.Entry), Headers: f.Target.Headers, Payload: f.Target.Body, PayloadRef: f.Target.BodyRef, Progress: progress,
-		ScheduledFor: f.ScheduledFor, NominalAt: f.NominalAt, Heartbeat: form.Duration(f.Target.Heartbeat), LeaseEndsAt: l.Until, EndsAt: l.Begun.Add(f.Target.Timeout),
+		ScheduledFor: f.ToldInstant(), NominalAt: f.Occurrence(), Heartbeat: form.Duration(f.Target.Heartbeat), LeaseEndsAt: l.Until, EndsAt: l.Begun.Add(f.Target.Timeout),
 	}
 }

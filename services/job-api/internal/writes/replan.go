@@ -7,12 +7,13 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
 
-// replanJobs makes an operation that plans each job of the tenant whose next occurrence was planned by other time zone data than that of the
-// process which carries it out.
+// replanJobs makes an operation that plans each job of the tenant whose next occurrence was planned by other time zone data than that of this
+// process.
 func (ws *Writes) replanJobs(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	b := struct {
 		RatePerSecond form.Whole `json:"rate_per_second"`
@@ -32,5 +33,6 @@ func (ws *Writes) replanJobs(ctx context.Context, r *edge.Request) (edge.Respons
 	return ws.beginOperation(ctx, r, &turn, operations.Operation{
 		ID: job.OperationPrefix + turn.claim.ID, Type: operations.TypeReplan, Status: operations.StatusRunning,
 		From: accepted, To: accepted, Order: operations.NewestFirst, Rate: int(b.RatePerSecond),
+		TZData: schedule.TZDataVersion(),
 	})
 }
