@@ -329,7 +329,7 @@ var mutants = []mutant{
 	{
 		name: "redrives of all do not mark what they took", file: "services/bucket-loader/internal/bulk/redrive.go",
 		from: "if slices.Contains(rest.Sources, e.Note.Source) {",
-		to:   "if len(rest.Sources) >= 0 {",
+		to:   "if slices.Contains(rest.Sources, e.Note.Source) || len(entries) > 0 {",
 	},
 	{
 		name: "a redrive of all goes by its own clock", file: "services/bucket-loader/internal/bulk/redrive.go",

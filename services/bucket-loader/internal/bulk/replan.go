@@ -32,14 +32,16 @@ const (
 // fails stay noted until then.
 func (r *Runner) replan(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
 	now := job.Instant(r.Clock.Now())
-	if here := schedule.TZDataVersion(); o.TZData != here && !o.Ended() {
-		o.End(operations.StatusFailed, fmt.Sprintf("it was asked for by time zone data %s, and a bucket-loader has %s; give all processes the same, and ask again", o.TZData, here), now)
-		changed = true
+	if here := schedule.TZDataVersion(); o.TZData != here && !o.Settled() { // what was planned already would be moved back
+		if o.Chunk, o.UpdatedAt = nil, now; !o.Ended() {
+			o.End(operations.StatusFailed, fmt.Sprintf("it was asked for by time zone data %s, and a bucket-loader has %s; give all processes the same, and ask again", o.TZData, here), now)
+		}
+		return true, nil
 	}
 	if c := o.Chunk; c != nil {
 		failed, err := r.replanAll(ctx, t, o, c.Sources)
 		if o.HandedOut += len(c.Sources) - len(failed); len(failed) == len(c.Sources) && !o.Ended() {
-			return changed, err
+			return false, err
 		}
 		if o.Chunk, o.UpdatedAt = nil, now; len(failed) > 0 && !o.Ended() {
 			o.Chunk = &operations.Chunk{NotedAt: now, DueAt: now, Rate: c.Rate, Sources: failed}
@@ -47,7 +49,7 @@ func (r *Runner) replan(ctx context.Context, t job.Tenant, o *operations.Operati
 		return true, err
 	}
 	if o.Status != operations.StatusRunning || o.DueAt.After(now) {
-		return changed, nil
+		return false, nil
 	}
 	if o.Read {
 		o.End(operations.StatusDone, "", now)
@@ -99,17 +101,23 @@ func (r *Runner) elsewhere(ctx context.Context, jobs []job.Job, most int) (ids [
 	var list []*candidate
 	var locators []job.Locator
 	for n := range jobs {
-		if c := r.candidate(&jobs[n], now); c != nil {
-			list, locators = append(list, c), append(locators, r.entryAt(c, c.next))
+		c := r.candidate(&jobs[n], now)
+		if c == nil {
+			continue
+		}
+		if list = append(list, c); !c.next.IsZero() {
+			locators = append(locators, r.entryAt(c, c.next))
 		}
 	}
 	rows, err := r.Pending.Rows(ctx, locators)
 	if err != nil {
 		return nil, fmt.Errorf("read entries: %w", err)
 	}
-	for n, c := range list {
-		if _, there := rows[locators[n]]; there && !c.next.IsZero() {
-			continue
+	for _, c := range list {
+		if !c.next.IsZero() {
+			if _, there := rows[r.entryAt(c, c.next)]; there {
+				continue
+			}
 		}
 		moved, err := r.moved(ctx, c, now)
 		if err != nil {

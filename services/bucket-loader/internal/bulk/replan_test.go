@@ -244,10 +244,16 @@ func TestReplanByOtherDataFails(t *testing.T) {
 		f := newFixture(t)
 		f.zoned(0, true, nil)
 		id := f.replans(10)
-		f.change(id, func(o *operations.Operation) { o.TZData = "2099z" })
+		f.change(id, func(o *operations.Operation) {
+			o.TZData = "2099z"
+			o.Chunk = &operations.Chunk{NotedAt: time.Now(), DueAt: time.Now(), Rate: 10, Sources: []string{zonedJob(0)}}
+		})
 		f.rounds(5 * time.Second)
 		if o := f.operation(id); o.Status != operations.StatusFailed || !strings.Contains(o.Reason, "2099z") || o.HandedOut != 0 || !o.Settled() {
 			t.Errorf("the operation is %+v", o)
+		}
+		if j, err := f.Jobs.Get(t.Context(), zonedJob(0)); err != nil || j.Version != 1 {
+			t.Errorf("the job is %+v: %v", j, err)
 		}
 	})
 }
