@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -41,10 +42,7 @@ const hour = 60 * 60 * 1000
 // out instead of meeting just before it. The result may lie after end_at.
 func (p *Plan) ScheduledFor(nominal time.Time) time.Time {
 	at := floorMS(nominal)
-	spread := p.jitter
-	if at%hour == 0 {
-		spread = max(spread, p.spread)
-	}
+	spread := p.spreadAt(at)
 	if spread == 0 {
 		return toTime(at)
 	}
@@ -52,6 +50,31 @@ func (p *Plan) ScheduledFor(nominal time.Time) time.Time {
 		spread = min(spread, next-at)
 	}
 	return toTime(at + int64(p.seed%uint64(spread)))
+}
+
+// spreadAt returns within which time of a nominal instant it is due, if no other is nearer.
+func (p *Plan) spreadAt(at int64) int64 {
+	if at%hour == 0 {
+		return max(p.jitter, p.spread)
+	}
+	return p.jitter
+}
+
+// MayBeDue returns when a nominal instant of other time zone data may be due: as if this data had named it, as if the next one lay a period later,
+// and as if it lay further away than the jitter reaches. Without jitter that is the instant.
+func (p *Plan) MayBeDue(nominal time.Time, period time.Duration) []time.Time {
+	list := []time.Time{p.ScheduledFor(nominal)}
+	at := floorMS(nominal)
+	spread := p.spreadAt(at)
+	for _, within := range []int64{spread, min(spread, period.Milliseconds())} {
+		if within <= 0 {
+			continue
+		}
+		if due := toTime(at + int64(p.seed%uint64(within))); !slices.ContainsFunc(list, due.Equal) {
+			list = append(list, due)
+		}
+	}
+	return list
 }
 
 // Note returns by which rules of its time zone the plan made a nominal instant; nil for a schedule that asks no zone but UTC.

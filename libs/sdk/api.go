@@ -676,7 +676,8 @@ func (c *Client) ReplaceJob(ctx context.Context, id string, ifMatch string, body
 // where that data puts it, and updates it with what it has: what falls due from then on follows the new data. An instant that the
 // new data puts into the past is not made up for. A job that is in its place is left alone, and so is one that is held or behind,
 // because its next occurrence is still to be planned; a paused one is planned by its resume. It is an operation: it goes on after
-// the answer, and can be paused, given another rate and cancelled. It fails if a process has other data than the one that answers.
+// the answer, and can be paused, given another rate and cancelled. It fails if the process that carries it out has another release
+// of the data than the one that answers.
 func (c *Client) ReplanJobs(ctx context.Context, body Replan, options ...Option) (*Operation, error) {
 	r := request{method: http.MethodPost, path: "/jobs:replan", body: body, kind: "application/json", keyed: true}
 	return into[Operation](ctx, c, r, options)

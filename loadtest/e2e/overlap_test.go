@@ -421,6 +421,13 @@ func checkWaits(t *testing.T, w *world.World, id string, begin time.Time, c *ove
 			t.Errorf("%s was called %s after what it waited for had ended", x["execution_id"], began.Sub(over))
 		}
 	}
+	for me, other := range c.waited { // what an occurrence cancels may end before the occurrence has to wait for it
+		call, known := first[job.ScheduleExecutionID(id, begin.Add(time.Duration(me)*time.Minute))]
+		over := ended[job.ScheduleExecutionID(id, begin.Add(time.Duration(other)*time.Minute))]
+		if _, waits := waited[me]; !waits && c.cancelled != nil && known && !over.IsZero() && !call.At.Before(over) {
+			waited[me] = other
+		}
+	}
 	cancelled := []int{}
 	for _, x := range w.Executions(id) {
 		if me, err := job.ParseExecutionID(x["execution_id"].(string)); err == nil && x["state"] == "cancelled" {

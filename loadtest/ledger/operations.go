@@ -228,7 +228,7 @@ func (rs *redrives) check(r *report, a *Account, i *index, o *Operation) (ids []
 		}
 	}
 	for _, source := range o.Known {
-		if ref, err := job.ParseExecutionID(source); err == nil && o.Status == "done" && !rs.stopped[ref.JobID] && rs.by[source] == "" {
+		if ref, err := job.ParseExecutionID(source); err == nil && o.Status == "done" && !rs.stopped[ref.JobID] && rs.by[source] == "" && !a.Unanswered[""] {
 			r.add("I1", ref.JobID, "operation %s is done, and nobody has executed %s again, which a client had been shown before", o.ID, source)
 		}
 	}

@@ -69,7 +69,7 @@ func (w *world) redriveAll() {
 	d := w.faults.dice
 	w.after(time.Duration(200+d.roll("redriven")*240)*time.Second, func() {})
 	for n := range 2 {
-		rate := 1 + int(d.roll("redriven a second/%d", n)*20)
+		rate := 5 + int(d.roll("redriven a second/%d", n)*20)
 		known := w.deadLetters()
 		w.asksFor("", true)
 		begun, ok := w.request("operator", http.StatusAccepted, http.MethodPost, "/dead-letters:redrive-all", map[string]any{"rate_per_second": rate},

@@ -22,8 +22,8 @@ const (
 )
 
 // again takes the next dead letters of a redrive, of one page, and no more than are due until then: others may redrive a letter that is noted and
-// not marked yet. left is false if there is no other. What was redriven is left out, and what another operation of the tenant has noted. This one
-// marks the letters of a part before it notes that the part is done.
+// not marked yet. left is false if there is no other. What was redriven is left out. What another operation of the tenant has noted is waited for: that
+// one marks it within seconds, or gives it up. An operation marks the letters of a part before it notes that the part is done.
 func (r *Runner) again(
 	ctx context.Context, t job.Tenant, o *operations.Operation, book *operations.Book, c *operations.Chunk, until time.Time,
 ) (left bool, err error) {
@@ -36,14 +36,20 @@ func (r *Runner) again(
 		if err != nil {
 			return false, fmt.Errorf("read dead letters: %w", err)
 		}
-		taken, err := r.wanted(ctx, t, o, book, page)
+		upTo := heldBack(o, book, page)
+		if upTo == 0 && len(page) > 0 {
+			return true, nil
+		}
+		taken, err := r.wanted(ctx, t, o, page[:upTo])
 		if err != nil {
 			return false, err
 		}
 		if len(taken) > limit {
 			taken = taken[:limit]
-			last := taken[limit-1].at
-			if _, next, err = r.History.DeadLetters(ctx, t, o.Cursor, last+1); err != nil {
+			upTo = taken[limit-1].at + 1
+		}
+		if upTo < len(page) {
+			if _, next, err = r.History.DeadLetters(ctx, t, o.Cursor, upTo); err != nil {
 				return false, fmt.Errorf("read dead letters: %w", err)
 			}
 		}
@@ -66,12 +72,20 @@ type wantedLetter struct {
 	definitionID string
 }
 
-// wanted returns those of a page that are to be redriven.
-func (r *Runner) wanted(ctx context.Context, t job.Tenant, o *operations.Operation, book *operations.Book, page []job.DeadLetter) ([]wantedLetter, error) {
+// matches reports whether a dead letter is one of those that a redrive is about, and was not redriven. What it has executed itself is none, although
+// it was given up so soon that a clock may say that it was before the request.
+func matches(o *operations.Operation, d *job.DeadLetter) bool {
 	to := o.To
 	if !to.Before(o.CreatedAt) { // what was listed when it was asked for may have been given up by a clock that is ahead
 		to = to.Add(clock.MaxDifference)
 	}
+	source := &d.Event.Entry
+	return d.RedrivenBy == "" && !d.At.Before(o.From) && d.At.Before(to) && (o.JobID == "" || source.JobID == o.JobID) &&
+		(o.GivenUpFor == "" || d.Reason == o.GivenUpFor) && (source.Note == nil || source.Note.Operation != o.ID)
+}
+
+// heldBack returns where in a page the first dead letter is that a redrive is about and that another operation has noted; the length if none is.
+func heldBack(o *operations.Operation, book *operations.Book, page []job.DeadLetter) int {
 	noted := map[string]bool{}
 	for n := range book.Operations {
 		if c := book.Operations[n].Chunk; c != nil && book.Operations[n].Type == operations.TypeRedrive {
@@ -80,18 +94,26 @@ func (r *Runner) wanted(ctx context.Context, t job.Tenant, o *operations.Operati
 			}
 		}
 	}
+	for n := range page {
+		if noted[page[n].Event.Entry.ExecutionID] && matches(o, &page[n]) {
+			return n
+		}
+	}
+	return len(page)
+}
+
+// wanted returns those of a page that are to be redriven.
+func (r *Runner) wanted(ctx context.Context, t job.Tenant, o *operations.Operation, page []job.DeadLetter) ([]wantedLetter, error) {
 	var list []wantedLetter
 	var ids []string
-	at := map[string]int{} // in ids
+	at := map[string]int{} // in ids, from 1
 	for n := range page {
-		d := &page[n]
-		source := &d.Event.Entry
-		if d.RedrivenBy != "" || noted[source.ExecutionID] || d.At.Before(o.From) || !d.At.Before(to) ||
-			o.JobID != "" && source.JobID != o.JobID || o.GivenUpFor != "" && d.Reason != o.GivenUpFor {
+		if !matches(o, &page[n]) {
 			continue
 		}
-		if _, known := at[source.JobID]; !known {
-			at[source.JobID], ids = len(ids), append(ids, source.JobID)
+		if id := page[n].Event.Entry.JobID; at[id] == 0 {
+			ids = append(ids, id)
+			at[id] = len(ids)
 		}
 		list = append(list, wantedLetter{at: n})
 	}
@@ -102,7 +124,7 @@ func (r *Runner) wanted(ctx context.Context, t job.Tenant, o *operations.Operati
 	})
 	kept := list[:0]
 	for _, x := range list {
-		if x.definitionID = definitions[at[page[x.at].Event.Entry.JobID]]; x.definitionID != "" {
+		if x.definitionID = definitions[at[page[x.at].Event.Entry.JobID]-1]; x.definitionID != "" {
 			kept = append(kept, x)
 		}
 	}

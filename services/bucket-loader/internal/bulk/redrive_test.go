@@ -241,8 +241,26 @@ func TestRedriveTakesWhatAClockThatIsAheadGaveUpBeforeIt(t *testing.T) {
 		}
 		slices.Sort(want)
 		id := f.redrive(10)
+		f.letter(jobID, 9, func(d *job.DeadLetter) { // by the operation itself, and given up at once
+			d.At, d.Event.Entry.Note = f.began.Add(time.Second), &job.Note{Operation: id}
+		})
 		f.rounds(10 * time.Second)
 		f.wantsRedriven(id, want, 10)
+	})
+}
+
+// What another operation has noted, and then gives up, is not lost to one that came by meanwhile.
+func TestRedriveWaitsForWhatAnotherHasNoted(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		want := f.letters(20)
+		noted := f.redrive(1000)
+		f.notes()
+		f.change(noted, func(o *operations.Operation) { o.End(operations.StatusCancelled, "", time.Now()) })
+		time.Sleep(5 * time.Minute)
+		id := f.redrive(1000)
+		f.rounds(10 * time.Second)
+		f.wantsRedriven(id, want, 1000)
 	})
 }
 

@@ -28,8 +28,8 @@ const (
 
 // replan goes on with an operation that plans jobs by the time zone data of this process. It looks through a tenant's jobs, notes those of which
 // the next occurrence lies elsewhere, and updates these in the next turn. An update that a crash repeats is none: the entry is there by then. So
-// the jobs that are noted are counted once, whatever crashes. They are also updated if the operation is paused or cancelled; those of which that
-// fails stay noted until then.
+// the jobs that are noted are counted once, whatever crashes. They are also updated if the operation is paused or cancelled. Those of which that
+// fails stay noted, beside the next ones, until the operation has ended.
 func (r *Runner) replan(ctx context.Context, t job.Tenant, o *operations.Operation) (changed bool, err error) {
 	now := job.Instant(r.Clock.Now())
 	if here := schedule.TZDataVersion(); o.TZData != here && !o.Settled() { // what was planned already would be moved back
@@ -38,55 +38,66 @@ func (r *Runner) replan(ctx context.Context, t job.Tenant, o *operations.Operati
 		}
 		return true, nil
 	}
+	var failed []string
 	if c := o.Chunk; c != nil {
-		failed, err := r.replanAll(ctx, t, o, c.Sources)
-		if o.HandedOut += len(c.Sources) - len(failed); len(failed) == len(c.Sources) && !o.Ended() {
-			return false, err
-		}
-		if o.Chunk, o.UpdatedAt = nil, now; len(failed) > 0 && !o.Ended() {
-			o.Chunk = &operations.Chunk{NotedAt: now, DueAt: now, Rate: c.Rate, Sources: failed}
-		}
-		return true, err
+		failed, err = r.replanAll(ctx, t, o, c.Sources)
+		changed = len(failed) < len(c.Sources) || o.Ended()
+		o.HandedOut += len(c.Sources) - len(failed)
 	}
-	if o.Status != operations.StatusRunning || o.DueAt.After(now) {
-		return false, nil
-	}
-	if o.Read {
+	var more []string
+	due := o.Status == operations.StatusRunning && !o.DueAt.After(now)
+	switch {
+	case due && o.Read && len(failed) == 0:
 		o.End(operations.StatusDone, "", now)
-		o.UpdatedAt = now
-		return true, nil
+		changed = true
+	case due && !o.Read && len(failed) < mostReplanned:
+		var missed error
+		if more, missed = r.take(ctx, t, o, min(mostReplanned-len(failed), o.Rate)); missed != nil {
+			err = errors.Join(err, missed)
+			break
+		}
+		changed = true
+		o.DueAt = now.Add(time.Duration(len(more)) * time.Second / time.Duration(o.Rate))
 	}
+	if changed {
+		if o.Chunk, o.UpdatedAt = nil, now; len(failed)+len(more) > 0 && !o.Ended() {
+			o.Chunk = &operations.Chunk{NotedAt: now, DueAt: now, Rate: o.Rate, Sources: append(failed, more...)}
+		}
+	}
+	return changed, err
+}
+
+// take returns the next jobs of a page, at most so many, of which the next occurrence lies elsewhere.
+func (r *Runner) take(ctx context.Context, t job.Tenant, o *operations.Operation, most int) (ids []string, err error) {
 	page, next, err := r.Jobs.List(ctx, t, o.Cursor, jobsRead)
 	if err != nil {
-		return false, fmt.Errorf("list jobs: %w", err)
+		return nil, fmt.Errorf("list jobs: %w", err)
 	}
-	most := min(mostReplanned, o.Rate)
-	ids, err := r.elsewhere(ctx, page, most)
-	if err != nil {
-		return false, err
+	if ids, err = r.elsewhere(ctx, page, most); err != nil {
+		return nil, err
 	}
 	if len(ids) == most {
 		next = ids[most-1]
 	}
-	o.Cursor, o.Read, o.UpdatedAt = next, next == "", now
-	if len(ids) > 0 {
-		o.Chunk = &operations.Chunk{NotedAt: now, DueAt: now, Rate: o.Rate, Sources: ids}
-		o.DueAt = now.Add(time.Duration(len(ids)) * time.Second / time.Duration(o.Rate))
-	}
-	return true, nil
+	o.Cursor, o.Read = next, next == ""
+	return ids, nil
 }
 
 // candidate is an active cron job that goes by a time zone.
 type candidate struct {
 	job    *job.Job
 	series *occurrence.Series
-	// next is the next instant, zero if there is none; near are that and the one before it.
+	// next is the next instant, zero if there is none; near are that, the one after it, which other data may have planned already, and the one
+	// before it.
 	next time.Time
 	near []time.Time
 }
 
 func (r *Runner) entryAt(c *candidate, at time.Time) job.Locator {
-	due := c.series.Plan.ScheduledFor(at)
+	return r.entryDue(c, at, c.series.Plan.ScheduledFor(at))
+}
+
+func (r *Runner) entryDue(c *candidate, at, due time.Time) job.Locator {
 	return job.Locator{
 		Partition: bucket.Partition(c.job.ID, r.Partitions), Minute: job.Minute(due), DueAt: due,
 		ExecutionID: job.ScheduleExecutionID(c.job.ID, at), Attempt: 1, DefinitionID: c.job.Definition.ID,
@@ -136,9 +147,9 @@ func (r *Runner) elsewhere(ctx context.Context, jobs []job.Job, most int) (ids [
 // moved reports whether an entry of a candidate waits ahead where other time zone data may have put it.
 func (r *Runner) moved(ctx context.Context, c *candidate, now time.Time) (bool, error) {
 	var locators []job.Locator
-	for _, at := range occurrence.Elsewhere(c.near...) {
-		if at.After(now) && !at.Equal(c.next) {
-			locators = append(locators, r.entryAt(c, at))
+	for _, x := range occurrence.Elsewhere(c.series.Plan, c.near...) {
+		if x.At.After(now) && !x.Nominal.Equal(c.next) {
+			locators = append(locators, r.entryDue(c, x.Nominal, x.At))
 		}
 	}
 	rows, err := r.Pending.Rows(ctx, locators)
@@ -168,6 +179,9 @@ func (r *Runner) candidate(j *job.Job, now time.Time) *candidate {
 	end := now
 	if next, ok := c.series.NextRun(now); ok {
 		c.next, c.near, end = next, []time.Time{next}, next
+		if after, ok := plan.Next(next); ok {
+			c.near = append(c.near, after)
+		}
 	}
 	if last, ok := c.series.Prev(end); ok {
 		c.near = append(c.near, last)

@@ -21,6 +21,22 @@ func zonedJob(n int) string { return fmt.Sprintf("job_00VHNCZB006D77SAJPXRW35%03
 // planned it.
 func (f *fixture) zoned(n int, moved bool, change func(j *job.Job)) {
 	f.t.Helper()
+	j := f.unplanned(n, change)
+	e, ok := f.series(j).First(bucket.Partition(j.ID, partitions), f.began)
+	if !ok {
+		f.t.Fatal("the job has no instant ahead")
+	}
+	if moved {
+		at := e.NominalAt.Add(time.Hour)
+		e.NominalAt, e.ScheduledFor, e.DueAt, e.ExecutionID = at, at, at, job.ScheduleExecutionID(j.ID, at)
+		e = job.NewEntry(e, f.began)
+	}
+	f.must(f.Pending.Put(f.t.Context(), []job.Entry{e}))
+}
+
+// unplanned makes a job of Berlin's midnights without an entry.
+func (f *fixture) unplanned(n int, change func(j *job.Job)) *job.Job {
+	f.t.Helper()
 	j := job.Job{
 		ID: zonedJob(n), Tenant: tenant, Status: job.StatusActive, Version: 1, CreatedAt: f.began, UpdatedAt: f.began,
 		Definition: job.Definition{
@@ -32,16 +48,7 @@ func (f *fixture) zoned(n int, moved bool, change func(j *job.Job)) {
 		change(&j)
 	}
 	f.must(f.Jobs.Create(f.t.Context(), j, true))
-	e, ok := f.series(&j).First(bucket.Partition(j.ID, partitions), f.began)
-	if !ok {
-		f.t.Fatal("the job has no instant ahead")
-	}
-	if moved {
-		at := e.NominalAt.Add(time.Hour)
-		e.NominalAt, e.ScheduledFor, e.DueAt, e.ExecutionID = at, at, at, job.ScheduleExecutionID(j.ID, at)
-		e = job.NewEntry(e, f.began)
-	}
-	f.must(f.Pending.Put(f.t.Context(), []job.Entry{e}))
+	return &j
 }
 
 func (f *fixture) series(j *job.Job) *occurrence.Series {
@@ -133,16 +140,21 @@ func TestReplanThatDiesAtAnyWriteCountsEachJobOnce(t *testing.T) {
 	})
 }
 
-// put writes the entry of an instant of a zoned job.
-func (f *fixture) put(n int, at time.Time) job.Locator {
+// put writes the entry of an instant of a zoned job, which is due by the whole jitter, however near the next instant is by this data.
+func (f *fixture) put(n int, at time.Time) {
 	f.t.Helper()
 	j, err := f.Jobs.Get(f.t.Context(), zonedJob(n))
 	f.must(err)
+	due := at
+	if s := j.Definition.Schedule; s.Jitter > 0 {
+		alone, err := schedule.Compile(job.Schedule{Type: job.ScheduleOneShot, RunAt: at, Jitter: s.Jitter}, j.ID)
+		f.must(err)
+		due = alone.ScheduledFor(at)
+	}
 	e := job.NewEntry(job.Entry{
-		Locator: f.entryAt(&candidate{job: &j, series: f.series(&j)}, at), JobID: j.ID, Tenant: tenant, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: at, Ordinal: 1,
+		Locator: f.entryDue(&candidate{job: &j, series: f.series(&j)}, at, due), JobID: j.ID, Tenant: tenant, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: 1,
 	}, f.began)
 	f.must(f.Pending.Put(f.t.Context(), []job.Entry{e}))
-	return e.Locator
 }
 
 // An entry that waits is where it belongs, and what is not active has none that counts. What is behind, because it is held for example, has none
@@ -155,10 +167,11 @@ func TestReplanFindsWhatLiesElsewhereAndLeavesAloneWhatIsInItsPlaceOrBehind(t *t
 		cases := []struct {
 			name   string
 			change func(j *job.Job)
-			// moved is whether its first entry lies elsewhere, done whether that was executed since; more are entries besides.
-			moved, done bool
-			more        []time.Duration
-			want        bool
+			// moved is whether its first entry lies elsewhere, done whether that was executed since, none whether there is none; more are entries
+			// besides.
+			moved, done, none bool
+			more              []time.Duration
+			want              bool
 		}{
 			{name: "utc", change: func(j *job.Job) { j.Definition.Schedule.Timezone = "UTC" }, moved: true},
 			{name: "no zone", change: func(j *job.Job) { j.Definition.Schedule.Timezone = "" }, moved: true},
@@ -175,12 +188,20 @@ func TestReplanFindsWhatLiesElsewhereAndLeavesAloneWhatIsInItsPlaceOrBehind(t *t
 			{name: "past the end", change: func(j *job.Job) {
 				j.Definition.Schedule.CronExpr, j.Definition.Schedule.EndAt = "0 1 * * *", f.began.Add(20*time.Hour)
 			}, done: true, more: []time.Duration{time.Hour}, want: true},
+			{name: "executed today by other data", change: func(j *job.Job) { j.Definition.Schedule.CronExpr = "0 2 * * *" }, none: true, more: []time.Duration{24 * time.Hour}, want: true},
+			{name: "jitter beyond the shift", change: func(j *job.Job) {
+				j.Definition.Schedule.CronExpr, j.Definition.Schedule.Jitter = "0 9 * * *", 2*time.Hour
+			}, none: true, more: []time.Duration{7 * time.Hour}, want: true},
 			{name: "ended", change: func(j *job.Job) {
 				j.Definition.Schedule.CronExpr, j.Definition.Schedule.EndAt = "0 1 * * *", f.began.Add(20*time.Hour)
 			}, done: true},
 		}
 		for n, c := range cases {
-			f.zoned(n, c.moved, c.change)
+			if c.none {
+				f.unplanned(n, c.change)
+			} else {
+				f.zoned(n, c.moved, c.change)
+			}
 			if c.done {
 				j, err := f.Jobs.Get(t.Context(), zonedJob(n))
 				f.must(err)
@@ -215,9 +236,9 @@ func TestJobThatCannotBePlannedHoldsUpNoOther(t *testing.T) {
 			f.zoned(n, true, nil)
 		}
 		h := f.hinder()
-		h.fails = zonedJob(1)
-		id := f.replans(100)
-		f.rounds(5 * time.Second)
+		h.fails = zonedJob(3) // the first that is listed
+		id := f.replans(1)
+		f.rounds(10 * time.Second)
 		if o := f.operation(id); o.Status != operations.StatusRunning || o.HandedOut != 3 {
 			t.Errorf("the operation is %+v", o)
 		}

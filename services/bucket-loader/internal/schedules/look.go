@@ -31,7 +31,10 @@ func (s *subject) partition(of int) int { return bucket.Partition(s.job.ID, of) 
 
 // at returns where the entry of an instant lies, unless the one before it was late.
 func (s *subject) at(instant time.Time, partitions int) job.Locator {
-	due := s.series.Plan.ScheduledFor(instant)
+	return s.dueAt(instant, s.series.Plan.ScheduledFor(instant), partitions)
+}
+
+func (s *subject) dueAt(instant, due time.Time, partitions int) job.Locator {
 	return job.Locator{
 		Partition: s.partition(partitions), Minute: job.Minute(due), DueAt: due,
 		ExecutionID: job.ScheduleExecutionID(s.job.ID, instant), Attempt: 1, DefinitionID: s.job.Definition.ID,
@@ -271,6 +274,9 @@ func (a *Audit) ahead(ctx context.Context, s *subject, end int64) (bool, error) 
 		return true, nil // it is about to end
 	}
 	near := []time.Time{next}
+	if after, ok := s.series.Plan.Next(next); ok { // other data may have the one before it already behind it
+		near = append(near, after)
+	}
 	if last, ok := s.series.Plan.Prev(next); ok {
 		near = append(near, last)
 		rows, err := a.rows(ctx, s, last)
@@ -294,8 +300,8 @@ func (a *Audit) elsewhere(ctx context.Context, s *subject, near []time.Time) (bo
 		return false, nil
 	}
 	var locators []job.Locator
-	for _, at := range occurrence.Elsewhere(near...) {
-		locators = append(locators, s.at(at, a.Partitions))
+	for _, x := range occurrence.Elsewhere(s.series.Plan, near...) {
+		locators = append(locators, s.dueAt(x.Nominal, x.At, a.Partitions))
 	}
 	rows, err := a.Pending.Rows(ctx, locators)
 	if err != nil {
