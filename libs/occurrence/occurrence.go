@@ -135,14 +135,18 @@ func (s *Series) Successor(parent *job.Entry, d job.Decision, now time.Time) (e 
 	return job.NewEntry(e, job.MinuteStart(parent.Minute)), true
 }
 
+// Locator returns where the entry of an instant lies that is due then, unless the one before it was late. partition is the job's.
+func (s *Series) Locator(partition int, instant, due time.Time) job.Locator {
+	return job.Locator{
+		Partition: partition, Minute: job.Minute(due), DueAt: due, ExecutionID: job.ScheduleExecutionID(s.JobID, instant), Attempt: 1, DefinitionID: s.Def.ID,
+	}
+}
+
 func (s *Series) entry(partition int, at time.Time, ordinal int) job.Entry {
 	due := s.Plan.ScheduledFor(at)
 	e := job.Entry{
-		Locator: job.Locator{
-			Partition: partition, DueAt: due, ExecutionID: job.ScheduleExecutionID(s.JobID, at), Attempt: 1,
-			DefinitionID: s.Def.ID,
-		},
-		JobID: s.JobID, Tenant: s.Tenant, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: ordinal,
+		Locator: s.Locator(partition, at, due),
+		JobID:   s.JobID, Tenant: s.Tenant, Trigger: job.TriggerSchedule, NominalAt: at, ScheduledFor: due, Ordinal: ordinal,
 		Note: s.Plan.Note(at),
 	}
 	s.Def.Mark(&e)

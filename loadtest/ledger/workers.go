@@ -50,7 +50,7 @@ func checkWorkers(r *report, a *Account, i *index) {
 	}
 	for id, list := range words {
 		checkEnds(r, a, i, id, list, handed[id])
-		checkProgress(r, id, list, handed[id])
+		checkProgress(r, a, i, id, list, handed[id])
 		checkTold(r, a, list)
 	}
 }
@@ -89,11 +89,15 @@ func checkEnds(r *report, a *Account, i *index, id string, words []Word, handed 
 	}
 }
 
-// checkProgress checks that progress that was answered is given to those who have the task later. After a success it is removed.
-func checkProgress(r *report, id string, words []Word, handed []Call) {
+// checkProgress checks that progress that was answered is given to those who have the task later. After a success it is removed: after one that a
+// worker was told of, or after one on record whose worker had given up waiting for the answer. Then only a hot tier that forgot it hands the task out.
+func checkProgress(r *report, a *Account, i *index, id string, words []Word, handed []Call) {
 	for _, c := range handed {
+		ended := slices.ContainsFunc(words, func(e Word) bool { return e.Kind == WordCompleted && e.FirstAt.Before(c.CheckedAt) }) ||
+			a.HotLost && slices.ContainsFunc(i.attempts[id], func(e *job.Event) bool {
+				return e.Outcome.Kind == job.OutcomeSucceeded && e.Outcome.Timeline.Completed.Before(c.CheckedAt.Add(clock.MaxDifference))
+			})
 		for _, w := range words {
-			ended := slices.ContainsFunc(words, func(e Word) bool { return e.Kind == WordCompleted && e.FirstAt.Before(c.CheckedAt) })
 			if w.Progress > c.Progress && w.Token != c.Token && w.AckedAt.Before(c.CheckedAt) && !ended {
 				r.add("I17", w.JobID, "%s was handed out with progress %d, %s after a worker was answered that it has %d", id, c.Progress, c.CheckedAt.Sub(w.AckedAt), w.Progress)
 			}

@@ -35,6 +35,14 @@ func worked() *ledger.Account {
 	return a
 }
 
+// forgotten lets the second worker be handed the task without its progress after a success of the first, of which that was not answered.
+func forgotten(a *ledger.Account, calls []ledger.Call) {
+	success := a.Events[1]
+	success.Outcome.Fence, success.Outcome.Timeline.Completed = job.Fence{Epoch: 1, Counter: 1}, calls[1].CheckedAt.Add(-time.Second)
+	a.Events = append(a.Events, success)
+	calls[1].Progress = 0
+}
+
 func TestWhatWorkersWereAnsweredStands(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(a *ledger.Account, calls []ledger.Call)
@@ -69,6 +77,14 @@ func TestWhatWorkersWereAnsweredStands(t *testing.T) {
 			a.Calls = append(a.Calls, again)
 		}, true},
 		"progress is not given on": {func(_ *ledger.Account, calls []ledger.Call) { calls[1].Progress = 2 }, true},
+		"progress is not given on after a success without an answer, and the hot tier had forgotten that": {func(a *ledger.Account, calls []ledger.Call) {
+			forgotten(a, calls)
+			a.HotLost = true
+		}, false},
+		"progress is not given on after a success without an answer": {forgotten, true},
+		"progress is not given on before a success, and the hot tier had forgotten something": {func(a *ledger.Account, calls []ledger.Call) {
+			calls[1].Progress, a.HotLost = 2, true
+		}, true},
 		"progress that is told later is not given on": {func(a *ledger.Account, calls []ledger.Call) {
 			calls[1].Progress, a.Words[0].AckedAt = 2, calls[1].CheckedAt.Add(time.Second)
 		}, false},

@@ -314,6 +314,37 @@ func TestHeartbeatThatComesLateTakesNoProgressBack(t *testing.T) {
 	}
 }
 
+// lateEnd is records that let time pass before an outcome is stored.
+type lateEnd struct {
+	attempts.Records
+	by time.Duration
+}
+
+func (r *lateEnd) Finish(ctx context.Context, cs []attempts.Completion, now time.Time) ([]attempts.Completed, error) {
+	time.Sleep(r.by)
+	return r.Records.Finish(ctx, cs, now)
+}
+
+// An end that is stored late may find its task given up, and another worker with it: that one goes on from the progress. (Seed 4068324678 of the
+// simulation.)
+func TestEndThatComesLateTakesNoProgressAway(t *testing.T) {
+	for by, want := range map[time.Duration]int{0: 0, 31 * time.Second: 1} {
+		bubble.Test(t, func(t *testing.T) {
+			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log, d.Records = &told{}, &lateEnd{d.Records, by} })
+			key := s.waiting(func(of string) string { return of })
+			task := s.poll()[0]
+			for _, r := range [][2]string{{"heartbeat", `,"progress":"half"`}, {"complete", ""}} {
+				if w := s.do(http.MethodPost, "/pools/work/tasks/"+task.ID+"/"+r[0], `{"fencing_token":"`+task.Token+`"`+r[1]+`}`); w.Code >= 300 {
+					t.Fatalf("%s was answered %d: %s", r[0], w.Code, w.Body)
+				}
+			}
+			if kept, err := s.deps.Settings.Items(t.Context(), "progress/"+key.ExecutionID, "", 10); err != nil || len(kept) != want {
+				t.Errorf("%v: after an end that took %s, %+v are kept", err, by, kept)
+			}
+		})
+	}
+}
+
 // The next heartbeat may come to a job-api whose clock is behind that of the one which handed the task out.
 func TestProgressIsKeptAlthoughClocksDiffer(t *testing.T) {
 	var ahead time.Duration

@@ -98,10 +98,7 @@ func (r *Runner) entryAt(c *candidate, at time.Time) job.Locator {
 }
 
 func (r *Runner) entryDue(c *candidate, at, due time.Time) job.Locator {
-	return job.Locator{
-		Partition: bucket.Partition(c.job.ID, r.Partitions), Minute: job.Minute(due), DueAt: due,
-		ExecutionID: job.ScheduleExecutionID(c.job.ID, at), Attempt: 1, DefinitionID: c.job.Definition.ID,
-	}
+	return c.series.Locator(bucket.Partition(c.job.ID, r.Partitions), at, due)
 }
 
 // elsewhere returns those of jobs, in their order and no more than most, that have no entry where the time zone data of this process puts their next

@@ -31,14 +31,7 @@ func (s *subject) partition(of int) int { return bucket.Partition(s.job.ID, of) 
 
 // at returns where the entry of an instant lies, unless the one before it was late.
 func (s *subject) at(instant time.Time, partitions int) job.Locator {
-	return s.dueAt(instant, s.series.Plan.ScheduledFor(instant), partitions)
-}
-
-func (s *subject) dueAt(instant, due time.Time, partitions int) job.Locator {
-	return job.Locator{
-		Partition: s.partition(partitions), Minute: job.Minute(due), DueAt: due,
-		ExecutionID: job.ScheduleExecutionID(s.job.ID, instant), Attempt: 1, DefinitionID: s.job.Definition.ID,
-	}
+	return s.series.Locator(s.partition(partitions), instant, s.series.Plan.ScheduledFor(instant))
 }
 
 // look looks for the next entries of jobs, and mends what is not there.
@@ -301,7 +294,7 @@ func (a *Audit) elsewhere(ctx context.Context, s *subject, near []time.Time) (bo
 	}
 	var locators []job.Locator
 	for _, x := range occurrence.Elsewhere(s.series.Plan, near...) {
-		locators = append(locators, s.dueAt(x.Nominal, x.At, a.Partitions))
+		locators = append(locators, s.series.Locator(s.partition(a.Partitions), x.Nominal, x.At))
 	}
 	rows, err := a.Pending.Rows(ctx, locators)
 	if err != nil {

@@ -192,10 +192,7 @@ func (w *Watchdog) unsent(ctx context.Context, j *job.Job, row *job.PendingRow, 
 
 // locator returns where the entry of an occurrence lies, unless the one before it was late.
 func (w *Watchdog) locator(j *job.Job, p *place) job.Locator {
-	return job.Locator{
-		Partition: bucket.Partition(j.ID, w.Partitions), Minute: job.Minute(p.due), DueAt: p.due,
-		ExecutionID: job.ScheduleExecutionID(j.ID, p.at), Attempt: 1, DefinitionID: p.Def.ID,
-	}
+	return p.Locator(bucket.Partition(j.ID, w.Partitions), p.at, p.due)
 }
 
 // refuses reports whether a job's row lets an occurrence not be called.

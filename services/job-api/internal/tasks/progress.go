@@ -11,8 +11,8 @@ import (
 )
 
 // The progress of an execution is a list of the cold store, with an item for each lease under which a worker told any: its name is the
-// fencing token. So a worker that lost its task changes nothing of what a later one tells. It is removed when the execution succeeds, and with
-// all others of its hour when it is older than the history.
+// fencing token. So a worker that lost its task changes nothing of what a later one tells. It is removed when the execution succeeds in
+// time, and with all others of its hour when it is older than the history.
 
 const (
 	// maxProgressItems bounds the leases of an execution of which progress is kept: that of earlier ones is removed when a later one tells any.

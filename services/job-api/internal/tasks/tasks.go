@@ -189,16 +189,18 @@ func (ts *Tasks) end(ctx context.Context, l *pools.Lease, o job.Outcome) (ended 
 			ts.ended.WithLabelValues(string(o.Kind)).Inc()
 		}
 	}
-	return ended, ts.forget(ctx, l, ended && o.Kind == job.OutcomeSucceeded, ended)
+	// Who was late with the end may have been given up, and its task handed out again: that worker needs the progress.
+	alone := ts.deps.Clock.Now().Before(l.Until)
+	return ended, ts.forget(ctx, l, ended && alone && o.Kind == job.OutcomeSucceeded, ended)
 }
 
-// forget removes a task that has ended, and its progress after a success. If that fails although the end is on the log, the worker is answered
+// forget removes a task that has ended, and its progress if the execution is over. If that fails although the end is on the log, the worker is answered
 // all the same: were it to repeat the end, a hot tier that has lost the task meanwhile could not know it. The lease lapses then, and its end finds
 // the outcome that stands; progress is removed when it is old.
-func (ts *Tasks) forget(ctx context.Context, l *pools.Lease, succeeded, onLog bool) error {
+func (ts *Tasks) forget(ctx context.Context, l *pools.Lease, over, onLog bool) error {
 	key := attempts.KeyOf(&l.Fire.Entry)
 	err := ts.deps.Queue.Remove(ctx, poolOf(l), pools.IDOf(key), l.Fence)
-	if err == nil && succeeded && (l.Progress || l.Again) {
+	if err == nil && over && (l.Progress || l.Again) {
 		err = ts.forgetProgress(ctx, key.ExecutionID)
 	}
 	if err != nil && onLog {
