@@ -32,8 +32,12 @@ run: build ## build and start Minutehand in one process, with an echo target to 
 	@$(BIN)/minutehand run --data .data --echo
 
 .PHONY: demo
-demo: build ## register 2,000 jobs, fire them at a sink, and account for every one
+demo: build ## register 2,000 jobs, fire them at a sink, and account for every one; BROKERS=1 sends messages to a real Kafka and a real SQS, too
+ifdef BROKERS
+	@infra/local/with-servers --only 'kafka sqs' sh -c '$(BIN)/minutehand demo --kafka "127.0.0.1:$$KAFKA_PORT" --sqs "http://127.0.0.1:$$SQS_PORT"'
+else
 	@$(BIN)/minutehand demo
+endif
 
 .PHONY: binaries
 binaries: build ## build the six services' binaries into .bin, beside minutehand
@@ -419,6 +423,11 @@ bench-precision: binaries ## measure how late jobs of each precision are called,
 bench-backfill: binaries ## measure how late a steady load is called beside a backfill of FILLS=100000 occurrences, in one process and on the real servers
 	@go run ./loadtest/bench -backfill $(or $(FILLS),100000)
 	@infra/local/with-servers go run ./loadtest/bench -backfill $(or $(FILLS),100000) -servers
+
+.PHONY: bench-tasks
+bench-tasks: binaries ## measure what TASKS=20000 tasks of a pool cost, and how long one waits for an idle worker, in one process and on the real servers
+	@go run ./loadtest/bench -tasks $(or $(TASKS),20000) -rounds $(ROUNDS)
+	@infra/local/with-servers go run ./loadtest/bench -tasks $(or $(TASKS),20000) -rounds $(ROUNDS) -servers
 
 .PHONY: bench-forecast
 bench-forecast: ## measure what a forecast's pass over JOBS=1000000 jobs at rest costs, on the embedded store and on Cassandra

@@ -191,7 +191,8 @@ type History interface {
 	MarkRedriven(ctx context.Context, d job.DeadLetter, executionID string) error
 	// RemoveDeadLetters removes all dead letters of a tenant.
 	RemoveDeadLetters(ctx context.Context, tenant job.Tenant) error
-	// DeadLetters returns up to limit of the tenant's dead letters, newest day first, after the cursor. next is "" at the end.
+	// DeadLetters returns up to limit of the tenant's dead letters, newest day first, after the cursor. next is "" at the end, and else of at most
+	// 256 letters, digits, "_" and "-": clients are given it.
 	DeadLetters(ctx context.Context, tenant job.Tenant, cursor string, limit int) (page []job.DeadLetter, next string, err error)
 }
 

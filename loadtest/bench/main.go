@@ -42,18 +42,22 @@ func main() {
 	rungs := rungFlags(last)
 	tiers := flag.Bool("precision", false, "measure how late jobs of each precision are called, -last each, in one process or with -servers on the servers")
 	filled := flag.Int("backfill", 0, "measure how late a steady load is called beside a backfill of so many occurrences, in one process or with -servers on the servers")
+	tasks := flag.Int("tasks", 0, "measure what tasks of a pool cost, so many due at one instant, and how long one waits, in one process or with -servers on the servers")
+	beWorkers := flag.String("workers", "", "complete tasks at this address (used by bench itself)")
 	soaks := flag.Duration("soak", 0, "fire 300/s on the real servers for so long, and fail if memory or disk does not level off; built with the tag soak")
 	long := flag.Int("calls", 0, "measure so many calls at once over TLS to 1,000 hosts, each of two seconds, in one process or with -servers on the servers")
 	beHosts := flag.String("hosts", "", "be these hosts, and keep their CA in this folder (used by bench itself)")
 	timers := flag.String("timers", "", "post to this URL at instants (used by bench itself)")
 	flag.Parse()
-	part, err := bePart(ctx, *sink, *inner, *bare, *beHosts, *timers, *fires)
+	part, err := bePart(ctx, *sink, *inner, *bare, *beHosts, *timers, *beWorkers, *fires)
 	switch {
 	case part:
 	case *tiers:
 		err = precision(ctx, *binary, *servers, *last)
 	case *filled > 0:
 		err = backfills(ctx, *binary, *servers, *filled)
+	case *tasks > 0:
+		err = pooled(ctx, *binary, *servers, *tasks, *rounds)
 	case *soaks > 0:
 		err = soak(ctx, *soaks)
 	case *long > 0:
@@ -78,7 +82,7 @@ func main() {
 }
 
 // bePart is what bench starts beside itself, if that is asked for.
-func bePart(ctx context.Context, sink, inner bool, bare, hosts, timers string, fires int) (asked bool, err error) {
+func bePart(ctx context.Context, sink, inner bool, bare, hosts, timers, workers string, fires int) (asked bool, err error) {
 	switch {
 	case sink:
 		return true, runSink(ctx)
@@ -90,6 +94,8 @@ func bePart(ctx context.Context, sink, inner bool, bare, hosts, timers string, f
 		return true, runHosts(ctx, hosts)
 	case timers != "":
 		return true, runTimers(ctx, timers, fires)
+	case workers != "":
+		return true, runWorkers(ctx, workers, fires)
 	}
 	return false, nil
 }

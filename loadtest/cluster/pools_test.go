@@ -215,9 +215,9 @@ func (ws *workers) explain(ids []string) {
 }
 
 func TestTasksOfAPoolAreCompletedWhateverIsKilled(t *testing.T) {
-	n, many, lasts := sized(600, 20_000), sized(24, 200), sized(20*time.Second, 3*time.Minute)
+	n, many, lasts := sized(600, 50_000), sized(24, 200), sized(20*time.Second, 6*time.Minute)
 	f := newInstallation(t).fleet()
-	from := time.Now().Add(8 * time.Second)
+	from := time.Now().Add(8*time.Second + time.Duration(n)*time.Millisecond) // once they are registered
 	jobs := make([]map[string]any, n)
 	for i := range jobs {
 		j := f.oneShot(from.Add(time.Duration(i)*lasts/time.Duration(n)), "")

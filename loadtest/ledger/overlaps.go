@@ -72,11 +72,14 @@ func (i *index) lastCall(executionID string) (at time.Time) {
 	return at
 }
 
-// overtaken reports whether a pause or a cancel of the job was answered after an occurrence had given way: it may have stopped the other one at
-// its last check.
-func overtaken(a *Account, e *job.Event) bool {
+// overtaken reports whether a pause or a cancel of the job was answered after an occurrence had given way, or an update that had made a later
+// definition from the instant of the other one or earlier on, maybe by a try without an answer: it may have stopped the other one at its last check.
+// After an update its instant is decided about once more.
+func overtaken(a *Account, e *job.Event, definitions []job.Definition, other time.Time) bool {
+	updated := slices.ContainsFunc(definitions, func(d job.Definition) bool { return d.ID > e.Entry.DefinitionID && !d.EffectiveAt.After(other) })
 	return slices.ContainsFunc(a.Stops, func(s Stop) bool {
-		return s.JobID == e.Entry.JobID && (s.Kind == StopPause || s.Kind == StopCancel) && s.AckedAt.After(e.At.Add(-apart))
+		stops := s.Kind == StopPause || s.Kind == StopCancel || s.Kind == StopUpdate && updated
+		return stops && s.JobID == e.Entry.JobID && s.AckedAt.After(e.At.Add(-apart))
 	})
 }
 
@@ -124,7 +127,8 @@ func checkLine(r *report, a *Account, i *index, j *JobAccount, spans []span, mos
 // occurrence gave way only to one that was in progress.
 func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 	alone, most, policies := map[string]bool{}, map[string]int{}, map[string]job.Overlap{}
-	for _, d := range append(slices.Clone(j.Superseded), j.Job.Definition) {
+	definitions := append(slices.Clone(j.Superseded), j.Job.Definition)
+	for _, d := range definitions {
 		alone[d.ID], most[d.ID], policies[d.ID] = d.Alone(), d.MostWaiting(), d.Overlap
 	}
 	var spans []span
@@ -179,7 +183,7 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 				r.add("I11", j.Job.ID, "%s gave way to %s, which did not wait: it had been called %s before", e.Entry.ExecutionID, x, e.Entry.DueAt.Sub(s.from))
 			}
 		}
-		if d := i.unfired(x); d != "" && !a.Crashed && most[e.Entry.DefinitionID] == 0 && !overtaken(a, e) {
+		if d := i.unfired(x); d != "" && !a.Crashed && most[e.Entry.DefinitionID] == 0 && !overtaken(a, e, definitions, ref.NominalAt) {
 			r.add("I11", j.Job.ID, "%s gave way to %s, which was %s", e.Entry.ExecutionID, x, d)
 		}
 		if end := ended[x]; !end.IsZero() && a.TellsWithin > 0 && end.Add(a.TellsWithin).Before(e.Entry.DueAt) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 const (
 	// mostBackfilled is how many jobs are backfilled, fillRate how many of their executions are due in a second.
 	mostBackfilled, fillRate = 3, 20
+	// redriveRate is how many dead letters a redrive of all executes again in a second.
+	redriveRate = 20
 	// filled is how long before the start the range of a backfill begins.
 	filled = 90 * time.Second
 )
@@ -31,18 +34,49 @@ func (u *Users) operate(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		o := ledger.Operation{
+		u.awaits(ctx, ledger.Operation{
 			JobID: id, ID: v.OperationID, DefinitionID: v.DefinitionID, From: job.Instant(from), To: job.Instant(to), Total: v.Total, AckedAt: time.Now(), Rate: fillRate,
+		})
+	}
+}
+
+// awaits notes an operation once it is done.
+func (u *Users) awaits(ctx context.Context, o ledger.Operation) {
+	for o.Status != "done" && run.Sleep(ctx, time.Second) == nil {
+		v, ok := u.request(ctx, http.StatusOK, http.MethodGet, "/operations/"+o.ID, nil)
+		if !ok {
+			break
 		}
-		for o.Status != "done" && run.Sleep(ctx, time.Second) == nil {
-			if v, ok = u.request(ctx, http.StatusOK, http.MethodGet, "/operations/"+o.ID, nil); !ok {
-				break
+		o.Status, o.HandedOut = v.Status, v.HandedOut
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.said.Operations = append(u.said.Operations, o)
+}
+
+// redriveAll redrives all dead letters.
+func (u *Users) redriveAll(ctx context.Context) {
+	known := u.deadLetters(ctx)
+	v, ok := u.request(ctx, http.StatusAccepted, http.MethodPost, "/dead-letters:redrive-all", map[string]any{"rate_per_second": redriveRate},
+		"Idempotency-Key", fmt.Sprint("redrive-all-", u.began.UnixNano()))
+	if ok {
+		u.awaits(ctx, ledger.Operation{ID: v.OperationID, Redrive: true, Known: known, AckedAt: time.Now(), Rate: redriveRate})
+	}
+}
+
+// deadLetters returns the executions that are shown as given up, and not redriven.
+func (u *Users) deadLetters(ctx context.Context) (ids []string) {
+	for cursor := ""; ; {
+		v, ok := u.request(ctx, http.StatusOK, http.MethodGet, "/dead-letters?limit=100"+cursor, nil)
+		for _, d := range v.Items {
+			if d.RedrivenBy == "" {
+				ids = append(ids, d.ExecutionID)
 			}
-			o.Status, o.HandedOut = v.Status, v.HandedOut
 		}
-		u.mu.Lock()
-		u.said.Operations = append(u.said.Operations, o)
-		u.mu.Unlock()
+		if !ok || v.NextCursor == "" {
+			return ids
+		}
+		cursor = "&cursor=" + url.QueryEscape(v.NextCursor)
 	}
 }
 

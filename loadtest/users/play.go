@@ -35,6 +35,12 @@ type view struct {
 		ExecutionID string `json:"execution_id"`
 		JobID       string `json:"job_id"`
 	} `json:"executions"`
+	// Items are dead letters.
+	Items []struct {
+		ExecutionID string `json:"execution_id"`
+		RedrivenBy  string `json:"redriven_by"`
+	} `json:"items"`
+	NextCursor string `json:"next_cursor"`
 	// version is the one in the answer's ETag.
 	version int64
 	// Type is that of a job, or of a problem document.
@@ -304,7 +310,7 @@ func (u *Users) administer(ctx context.Context) {
 // mostRedriven is how many dead letters are redriven.
 const mostRedriven = 10
 
-// redrive redrives dead letters, as an operator does, in the middle of the run.
+// redrive redrives some dead letters, as an operator does, in the middle of the run, and then all others.
 func (u *Users) redrive(ctx context.Context) {
 	if run.Sleep(ctx, u.cfg.Lasts*2/3) != nil {
 		return
@@ -315,9 +321,12 @@ func (u *Users) redrive(ctx context.Context) {
 		return
 	}
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	for _, x := range v.Executions {
 		u.said.Triggers = append(u.said.Triggers, ledger.Trigger{JobID: x.JobID, ExecutionID: x.ExecutionID, AckedAt: time.Now()})
+	}
+	u.mu.Unlock()
+	if !u.cfg.NoPrecision {
+		u.redriveAll(ctx)
 	}
 }
 

@@ -211,7 +211,7 @@ func (u *Users) Summary() string {
 			failed++
 		}
 	}
-	return fmt.Sprintf("%d jobs, %d calls (%d failed, %d duplicates), %d triggers and redrives, %d backfills, stops %v, answers by status %v", len(u.said.Registered),
+	return fmt.Sprintf("%d jobs, %d calls (%d failed, %d duplicates), %d triggers and redrives, %d operations, stops %v, answers by status %v", len(u.said.Registered),
 		len(calls), failed, repeated(calls), len(u.said.Triggers), len(u.said.Operations), kinds, u.answer)
 }
 

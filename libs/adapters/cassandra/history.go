@@ -315,7 +315,7 @@ func (s *History) DeadLetters(
 ) (page []job.DeadLetter, next string, err error) {
 	day, after := newestDay(), ""
 	if cursor != "" {
-		text, execution, ok := strings.Cut(cursor, ".")
+		text, execution, ok := strings.Cut(cursor, "_")
 		if day, err = strconv.Atoi(text); err != nil || !ok {
 			return nil, "", fmt.Errorf("cassandra: dead letters: cursor: %w", jobstore.ErrNotFound)
 		}
@@ -342,7 +342,7 @@ func (s *History) DeadLetters(
 			return nil, "", failed("dead letters", err)
 		}
 		if len(page) >= limit {
-			return page, fmt.Sprintf("%d.%s", day, page[len(page)-1].Event.Entry.ExecutionID), nil
+			return page, fmt.Sprintf("%d_%s", day, page[len(page)-1].Event.Entry.ExecutionID), nil
 		}
 		after = ""
 	}

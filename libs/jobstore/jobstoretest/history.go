@@ -3,6 +3,7 @@ package jobstoretest
 import (
 	"crypto/rand"
 	"fmt"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -331,6 +332,9 @@ func lettersInPages(t *testing.T, s jobstore.History) {
 
 func day(d job.DeadLetter) time.Time { return d.Event.Entry.NominalAt.Truncate(24 * time.Hour) }
 
+// clientsCursor is what the API takes for a cursor.
+var clientsCursor = regexp.MustCompile(`^[0-9A-Za-z_-]{1,256}$`)
+
 // letters reads all pages of a tenant's dead letters.
 func letters(t *testing.T, s jobstore.History, tenant job.Tenant, limit int) []job.DeadLetter {
 	t.Helper()
@@ -345,6 +349,9 @@ func letters(t *testing.T, s jobstore.History, tenant job.Tenant, limit int) []j
 		all = append(all, page...)
 		if next == "" {
 			return all
+		}
+		if !clientsCursor.MatchString(next) {
+			t.Fatalf("the cursor %q cannot be a parameter of the API", next)
 		}
 		cursor = next
 	}

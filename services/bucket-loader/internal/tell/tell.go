@@ -358,14 +358,29 @@ func (t *Teller) recover(ctx context.Context, x *notices.Notice, j *job.Job) err
 }
 
 // eventsRead is how many events of a job are read at once to find a success, and mostEvents how many in all: of those whose executions have the
-// latest nominal instants.
-const eventsRead, mostEvents = 200, 1000
+// latest nominal instants. Those up to soon after a failure are looked through first: a recovery is known by when the first success came, and what
+// is owed a second time must come to the same, however much has happened since.
+const eventsRead, mostEvents, soon = 200, 1000, 10 * time.Minute
 
-// succeeded returns when an execution of a job succeeded after a notice's instant; zero for none.
+// succeeded returns when an execution of a job first succeeded after a notice's instant; zero for none.
 func (t *Teller) succeeded(ctx context.Context, x *notices.Notice, j *job.Job) (at time.Time, execution string, err error) {
-	var before jobstore.Cursor
+	between := x.At.Add(soon)
+	at, execution, err = t.first(ctx, x, j, x.At.Add(-t.GiveUp), jobstore.Cursor{NominalAt: between})
+	// Nothing is called before its instant.
+	if err != nil || !at.IsZero() && !at.After(between) || t.Clock.Now().Before(between) {
+		return at, execution, err
+	}
+	later, other, err := t.first(ctx, x, j, between, jobstore.Cursor{})
+	if !later.IsZero() && (at.IsZero() || later.Before(at)) {
+		at, execution = later, other
+	}
+	return at, execution, err
+}
+
+// first is succeeded for executions with nominal instants from one on, before another.
+func (t *Teller) first(ctx context.Context, x *notices.Notice, j *job.Job, from time.Time, before jobstore.Cursor) (at time.Time, execution string, err error) {
 	for range mostEvents / eventsRead {
-		events, err := t.History.Executions(ctx, jobstore.OfJob(j), before, x.At.Add(-t.GiveUp), eventsRead)
+		events, err := t.History.Executions(ctx, jobstore.OfJob(j), before, from, eventsRead)
 		if err != nil {
 			return at, "", err
 		}
@@ -385,7 +400,7 @@ func (t *Teller) succeeded(ctx context.Context, x *notices.Notice, j *job.Job) (
 				at, execution = e.Outcome.Timeline.Completed, e.Entry.ExecutionID
 			}
 		}
-		if !at.IsZero() || !full {
+		if !full {
 			break
 		}
 	}

@@ -375,21 +375,49 @@ func TestCallThatIsUnderWayAtAStopIsNotMadeAgain(t *testing.T) {
 	})
 }
 
+// record puts an execution of a job that ends now into the history, and returns its instant.
+func (f *fixture) record(j *job.Job, n int, k job.OutcomeKind) time.Time {
+	f.t.Helper()
+	now := job.Instant(time.Now())
+	e := job.NewEntry(job.Entry{
+		Locator: job.Locator{DueAt: now, ExecutionID: job.ScheduleExecutionID(j.ID, now), Attempt: 1, DefinitionID: j.Definition.ID},
+		JobID:   j.ID, Tenant: 1, Trigger: job.TriggerSchedule, NominalAt: now, ScheduledFor: now, Ordinal: n,
+	}, now)
+	o := job.Outcome{Kind: k, Disposition: job.DispositionFired, Timeline: job.Timeline{Invoked: now, Completed: now}}
+	event := job.AttemptEvent(&job.Fire{Entry: e}, job.TargetRef{}, o, now)
+	f.must(f.History.Record(f.t.Context(), jobstore.Unencoded(&event)))
+	return now
+}
+
+// A log that begins over brings dead letters that were told of, and are over, once more. (Seed 1903430 of the simulation.)
+func TestRecoveryThatIsOwedAgainComesToTheSame(t *testing.T) {
+	for _, later := range []time.Duration{time.Second, time.Hour} { // until the first success
+		bubble.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			j := f.create(1, "https://a.example/x")
+			f.record(j, 1, job.OutcomeFailed)
+			x := f.owe(j, 0, job.CauseRecovered, func(x *notices.Notice) { x.AfterSuccess = true })
+			time.Sleep(later)
+			f.record(j, 2, job.OutcomeSucceeded)
+			f.run(time.Minute)
+			for n := range eventsRead + 100 {
+				time.Sleep(10 * time.Second)
+				f.record(j, 3+n, job.OutcomeSucceeded)
+			}
+			f.must(f.store().Owe(t.Context(), &x))
+			f.run(time.Minute)
+			if n := len(f.calls); n == 0 || f.bodies[n-1].NotificationID != f.bodies[0].NotificationID || f.bodies[n-1].ExecutionID != f.bodies[0].ExecutionID {
+				t.Errorf("%d calls: %+v", n, f.bodies)
+			}
+		})
+	}
+}
+
 func TestRecoveryIsToldOnceWhenAnExecutionHasSucceeded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		j := f.create(1, "https://a.example/x")
-		record := func(n int, k job.OutcomeKind) time.Time {
-			now := job.Instant(time.Now())
-			e := job.NewEntry(job.Entry{
-				Locator: job.Locator{DueAt: now, ExecutionID: job.ScheduleExecutionID(j.ID, now), Attempt: 1, DefinitionID: j.Definition.ID},
-				JobID:   j.ID, Tenant: 1, Trigger: job.TriggerSchedule, NominalAt: now, ScheduledFor: now, Ordinal: n,
-			}, now)
-			o := job.Outcome{Kind: k, Disposition: job.DispositionFired, Timeline: job.Timeline{Invoked: now, Completed: now}}
-			event := job.AttemptEvent(&job.Fire{Entry: e}, job.TargetRef{}, o, now)
-			f.must(f.History.Record(t.Context(), jobstore.Unencoded(&event)))
-			return now
-		}
+		record := func(n int, k job.OutcomeKind) time.Time { return f.record(j, n, k) }
 		record(1, job.OutcomeSucceeded)
 		time.Sleep(time.Second)
 		record(2, job.OutcomeFailed)

@@ -1,0 +1,57 @@
+package ledger_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/loadtest/ledger"
+)
+
+// An update that is tried several times may have stopped by one try what another occurrence has given way to. (Seed 1906716 of the simulation.)
+func TestOccurrenceGivesWayOnlyToOneThatIsCalled(t *testing.T) {
+	third := begin.Add(2 * time.Minute)
+	updated := func(effective, acked time.Duration) func(a *ledger.Account) {
+		return func(a *ledger.Account) {
+			j := &a.Jobs[0]
+			j.Superseded = append(j.Superseded, j.Job.Definition)
+			j.Job.Definition.ID, j.Job.Definition.EffectiveAt = job.DefinitionPrefix+"01HMHMHMHMHMHMHMHMHMHMHMHN", third.Add(effective)
+			a.Stops = append(a.Stops, ledger.Stop{JobID: jobID, Kind: ledger.StopUpdate, EffectiveAt: third.Add(time.Hour), AckedAt: third.Add(acked)})
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(a *ledger.Account)
+		broken bool
+	}{
+		"no update was answered":                   {func(*ledger.Account) {}, true},
+		"an update was answered later":             {updated(-time.Minute, time.Minute), false},
+		"a process had died":                       {func(a *ledger.Account) { a.Crashed = true }, false},
+		"an update of later instants was answered": {updated(time.Second, time.Minute), true},
+		"an update had been answered long before":  {updated(-time.Hour, -30*time.Minute), true},
+		"a pause was answered later, of another job": {func(a *ledger.Account) {
+			a.Stops = append(a.Stops, ledger.Stop{JobID: "job_2", Kind: ledger.StopPause, AckedAt: third.Add(time.Minute)})
+		}, true},
+		"a pause was answered later": {func(a *ledger.Account) {
+			a.Stops = append(a.Stops, ledger.Stop{JobID: jobID, Kind: ledger.StopPause, AckedAt: third.Add(time.Minute)})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := late()
+			a.Jobs[0].Job.Definition.Overlap = job.OverlapSkip
+			e, other := &a.Events[1], &a.Events[2]
+			e.At, e.Disposition = third, job.DispositionSkippedOverlap
+			e.Outcome = job.Outcome{Kind: job.OutcomeSkipped, Disposition: e.Disposition, GaveWayTo: third}
+			other.Disposition = job.DispositionSkippedMissed
+			other.Outcome = job.Outcome{Kind: job.OutcomeSkipped, Disposition: other.Disposition}
+			test.change(a)
+			broken := false
+			for _, v := range ledger.Check(a) {
+				broken = broken || v.Invariant == "I11" && strings.Contains(v.String(), "gave way to")
+			}
+			if broken != test.broken {
+				t.Errorf("broken: %v, want %v", broken, test.broken)
+			}
+		})
+	}
+}
