@@ -79,6 +79,7 @@ require (
 	github.com/labstack/echo/v5 v5.3.1 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/minio/minlz v1.0.1-0.20250507153514-87eb42fe8882 // indirect
+	github.com/minutehand/minutehand/libs/sdk v0.0.0
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/parquet-go/bitpack v1.0.0 // indirect
@@ -131,3 +132,5 @@ replace (
 	github.com/minutehand/minutehand/services/scheduler-worker => ../services/scheduler-worker
 	google.golang.org/genproto v0.0.0-20230410155749-daa745c078e1 => google.golang.org/genproto v0.0.0-20260526163538-3dc84a4a5aaa
 )
+
+replace github.com/minutehand/minutehand/libs/sdk => ../libs/sdk
