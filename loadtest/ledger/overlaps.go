@@ -72,15 +72,30 @@ func (i *index) lastCall(executionID string) (at time.Time) {
 	return at
 }
 
-// overtaken reports whether a pause or a cancel of the job was answered after an occurrence had given way, or an update that had made a later
-// definition from the instant of the other one or earlier on, maybe by a try without an answer: it may have stopped the other one at its last check.
-// After an update its instant is decided about once more.
-func overtaken(a *Account, e *job.Event, definitions []job.Definition, other time.Time) bool {
-	updated := slices.ContainsFunc(definitions, func(d job.Definition) bool { return d.ID > e.Entry.DefinitionID && !d.EffectiveAt.After(other) })
-	return slices.ContainsFunc(a.Stops, func(s Stop) bool {
-		stops := s.Kind == StopPause || s.Kind == StopCancel || s.Kind == StopUpdate && updated
-		return stops && s.JobID == e.Entry.JobID && s.AckedAt.After(e.At.Add(-apart))
-	})
+// overtaken reports whether a pause or a cancel of the job was answered after an occurrence had given way: it may have stopped the other one at
+// its last check. So may an update, by a try without an answer, too: then the other one was decided about once more, under the definition that the
+// try had made, and what was answered first of that definition or a later one was answered after the occurrence had given way.
+func overtaken(a *Account, e *job.Event, other []*job.Event, definitions []job.Definition) bool {
+	var began time.Time // from when on the definition applied under which the other one was decided about last
+	for _, d := range definitions {
+		under := func(o *job.Event) bool {
+			return o.Entry.DefinitionID == d.ID && !d.EffectiveAt.After(o.Entry.NominalAt)
+		}
+		if d.ID > e.Entry.DefinitionID && slices.ContainsFunc(other, under) {
+			began = later(began, d.EffectiveAt)
+		}
+	}
+	var answered time.Time
+	for _, s := range a.Stops {
+		switch after := s.AckedAt.After(e.At.Add(-apart)); {
+		case s.JobID != e.Entry.JobID:
+		case after && (s.Kind == StopPause || s.Kind == StopCancel):
+			return true
+		case s.Kind == StopUpdate && !began.IsZero() && !s.EffectiveAt.Before(began) && (answered.IsZero() || s.AckedAt.Before(answered)):
+			answered = s.AckedAt
+		}
+	}
+	return !answered.IsZero() && answered.After(e.At.Add(-apart))
 }
 
 // checkLine checks of those that may wait, by definition as many as most, that they were called in the order of their instants, and that no
@@ -183,7 +198,7 @@ func checkOverlaps(r *report, a *Account, i *index, j *JobAccount) {
 				r.add("I11", j.Job.ID, "%s gave way to %s, which did not wait: it had been called %s before", e.Entry.ExecutionID, x, e.Entry.DueAt.Sub(s.from))
 			}
 		}
-		if d := i.unfired(x); d != "" && !a.Crashed && most[e.Entry.DefinitionID] == 0 && !overtaken(a, e, definitions, ref.NominalAt) {
+		if d := i.unfired(x); d != "" && !a.Crashed && most[e.Entry.DefinitionID] == 0 && !overtaken(a, e, i.attempts[x], definitions) {
 			r.add("I11", j.Job.ID, "%s gave way to %s, which was %s", e.Entry.ExecutionID, x, d)
 		}
 		if end := ended[x]; !end.IsZero() && a.TellsWithin > 0 && end.Add(a.TellsWithin).Before(e.Entry.DueAt) {

@@ -17,6 +17,7 @@ func TestOccurrenceGivesWayOnlyToOneThatIsCalled(t *testing.T) {
 			j := &a.Jobs[0]
 			j.Superseded = append(j.Superseded, j.Job.Definition)
 			j.Job.Definition.ID, j.Job.Definition.EffectiveAt = job.DefinitionPrefix+"01HMHMHMHMHMHMHMHMHMHMHMHN", third.Add(effective)
+			a.Events[2].Entry.DefinitionID = j.Job.Definition.ID
 			a.Stops = append(a.Stops, ledger.Stop{JobID: jobID, Kind: ledger.StopUpdate, EffectiveAt: third.Add(time.Hour), AckedAt: third.Add(acked)})
 		}
 	}
@@ -29,6 +30,15 @@ func TestOccurrenceGivesWayOnlyToOneThatIsCalled(t *testing.T) {
 		"a process had died":                       {func(a *ledger.Account) { a.Crashed = true }, false},
 		"an update of later instants was answered": {updated(time.Second, time.Minute), true},
 		"an update had been answered long before":  {updated(-time.Hour, -30*time.Minute), true},
+		"an update was answered later, and the former definition decided": {func(a *ledger.Account) {
+			former := a.Events[2].Entry.DefinitionID
+			updated(-time.Minute, time.Minute)(a)
+			a.Events[2].Entry.DefinitionID = former
+		}, true},
+		"an update was answered before, and another later": {func(a *ledger.Account) {
+			updated(-time.Hour, -30*time.Minute)(a)
+			a.Stops = append(a.Stops, ledger.Stop{JobID: jobID, Kind: ledger.StopUpdate, EffectiveAt: third.Add(2 * time.Hour), AckedAt: third.Add(time.Minute)})
+		}, true},
 		"a pause was answered later, of another job": {func(a *ledger.Account) {
 			a.Stops = append(a.Stops, ledger.Stop{JobID: "job_2", Kind: ledger.StopPause, AckedAt: third.Add(time.Minute)})
 		}, true},

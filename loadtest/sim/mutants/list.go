@@ -135,7 +135,7 @@ var mutants = []mutant{
 		to:   "jobstore.Item{Name: n.ID(), Value: value}",
 	},
 	{
-		name: "a recovery is told before it has come", file: "services/bucket-loader/internal/tell/tell.go",
+		name: "a recovery is told before it has come", file: "services/bucket-loader/internal/tell/recover.go",
 		from: "if err != nil || at.IsZero() {",
 		to:   "if at = job.Later(at, x.At); err != nil {",
 	},
