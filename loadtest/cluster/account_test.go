@@ -144,15 +144,15 @@ func (f *platform) rest(a *ledger.Account) string {
 		}
 		delete(ids, e.ID)
 		if e.Type == job.EventAttempt {
-			recorded[e.Entry.ExecutionID] = true
+			recorded[attemptOf(e.Entry.ExecutionID, e.Entry.Attempt)] = true
 		}
 	}
 	if len(ids) > 0 {
 		return fmt.Sprintf("%d events that are archived and not in the history", len(ids))
 	}
 	for _, c := range a.Calls {
-		if !recorded[c.ExecutionID] {
-			return "no record of the call of " + c.ExecutionID
+		if x := attemptOf(c.ExecutionID, c.Attempt); !recorded[x] { // the events were read before the calls
+			return "no record of the call of " + x
 		}
 	}
 	for i := range a.Pending {
@@ -161,6 +161,10 @@ func (f *platform) rest(a *ledger.Account) string {
 		}
 	}
 	return ""
+}
+
+func attemptOf(executionID string, attempt int) string {
+	return fmt.Sprintf("%s/%d", executionID, attempt)
 }
 
 // restWithin is how long an installation may take until it is at rest: an entry whose registration was cut short is dropped
