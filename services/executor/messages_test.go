@@ -160,6 +160,7 @@ func TestAMessageThatIsNotTakenIsAnOutcomeWithTheReason(t *testing.T) {
 	b := &broker{}
 	b.put(0, kafkaTo("a:1"))
 	m := b.messages()
+	m.call(t.Context(), toQueue(0, job.TargetKafka, "orders"), job.Fence{}) // the row is read: no case is the one that waits for that
 	ended, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	for name, c := range map[string]struct {
