@@ -102,22 +102,25 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 // follow-up is on record: what was invoked in vain is a dead letter.
 //
 // An attempt may also end twice, first as lost, and once more after the hot tier forgot that. What follows it was written for the first end,
-// which the history has, unless it is behind.
+// which the history has, unless it is behind. A dead letter is of the first end, too: a later instant would take it out of what was to be redriven.
 func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) error {
 	told, err := s.deps.History.Execution(ctx, e.Entry.ExecutionID)
 	if err != nil {
 		return err
 	}
-	ends := []*job.Event{e}
+	ends, first := []*job.Event{e}, e
 	for i := range told {
 		if told[i].Type == job.EventAttempt && (told[i].Entry.Attempt > e.Entry.Attempt || !told[i].Outcome.Failed()) {
 			return nil
 		}
 		if told[i].Type == job.EventAttempt && told[i].Entry.Attempt == e.Entry.Attempt && told[i].ID != e.ID {
 			ends = append(ends, &told[i])
+			if told[i].Outcome.Timeline.Completed.Before(first.Outcome.Timeline.Completed) {
+				first = &told[i]
+			}
 		}
 	}
-	_, reason := e.Next()
+	_, reason := first.Next()
 	for _, end := range ends {
 		next, never := end.Next()
 		if never != "" {
@@ -130,7 +133,7 @@ func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) e
 	if reason == "" {
 		reason = "overtaken"
 	}
-	s.giveUp(b, e, reason)
+	s.giveUp(b, first, reason)
 	s.end(b, e, true)
 	return nil
 }

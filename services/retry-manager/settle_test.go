@@ -2,6 +2,7 @@ package retrymanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -182,6 +183,25 @@ func TestSecondEndOfAnAttemptIsNoDeadLetterWhereTheFirstIsFollowed(t *testing.T)
 	}
 	f.settled(again)
 	f.want(true)
+}
+
+// It is redriven with what has failed by the instant of its first end.
+func TestSecondEndOfAnAttemptLeavesTheDeadLetterOfTheFirst(t *testing.T) {
+	f := newFixture(t)
+	f.failed.Outcome.Retryable = false
+	again := f.failed
+	again.Outcome.Timeline.Completed = again.Outcome.Timeline.Completed.Add(10 * time.Second)
+	again.ID += "/again"
+	f.settled(f.failed)
+	before, _, err := f.deps.History.DeadLetters(t.Context(), job.DefaultTenant, "", 10)
+	if err := errors.Join(err, f.deps.History.Record(t.Context(), jobstore.Unencoded(&f.failed, &again))); err != nil {
+		t.Fatal(err)
+	}
+	f.settled(again)
+	after, _, err := f.deps.History.DeadLetters(t.Context(), job.DefaultTenant, "", 10)
+	if err != nil || len(after) != 1 || len(before) != 1 || !after[0].At.Equal(before[0].At) || after[0].Reason != before[0].Reason {
+		t.Errorf("%+v, %v; before the second end %+v", after, err, before)
+	}
 }
 
 func TestFailureThatCameAfterAReleaseIsADeadLetter(t *testing.T) {
