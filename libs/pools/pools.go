@@ -191,8 +191,9 @@ type Queue interface {
 	Bind(ctx context.Context, p Pool, id string, l *Lease, now time.Time) (ok bool, err error)
 	// Leases returns the leases that are bound to tasks, in order; nil for one that has none.
 	Leases(ctx context.Context, p Pool, ids []string) ([]*Lease, error)
-	// Remove removes a taken task to which a lease with this fence is bound; with a zero fence one to which none is.
-	Remove(ctx context.Context, p Pool, id string, fence job.Fence) error
+	// Remove removes a taken task to which a lease with this fence is bound; with a zero fence one to which none is. It reports whether there was one:
+	// of two that remove a task at once, one did.
+	Remove(ctx context.Context, p Pool, id string, fence job.Fence) (removed bool, err error)
 	// Forget removes a task that waits.
 	Forget(ctx context.Context, p Pool, id string) error
 	// Lapsed returns tasks whose time is over, with their leases if they have any, at most MaxLapsed. Those that have none wait again.

@@ -37,8 +37,8 @@ func (l *told) Publish(_ context.Context, _ string, records []dispatch.Message) 
 // dies is a hot tier that does not answer any more when a task is to be removed.
 type dies struct{ pools.Queue }
 
-func (dies) Remove(context.Context, pools.Pool, string, job.Fence) error {
-	return errors.New("connection refused")
+func (dies) Remove(context.Context, pools.Pool, string, job.Fence) (bool, error) {
+	return false, errors.New("connection refused")
 }
 
 // waiting lets a task wait that a tenant's job has given to a pool, as an executor does.
@@ -130,8 +130,8 @@ func TestEndWhoseTaskIsLostIsAnsweredOnceItIsOnRecord(t *testing.T) {
 	}
 	l := leases[0]
 	answer("fail", task.Token, http.StatusServiceUnavailable, "while the log is away")
-	if err := s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence); err != nil {
-		t.Fatal(err)
+	if removed, err := s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence); err != nil || !removed {
+		t.Fatal(removed, err)
 	}
 	answer("fail", task.Token, http.StatusServiceUnavailable, "after the task is lost")
 	answer("complete", task.Token, http.StatusConflict, "after the task is lost")
@@ -169,7 +169,8 @@ func TestRepeatedEndOfACancelledTaskIsAnsweredAsBefore(t *testing.T) {
 	}
 	l.Fire.NominalAt, l.Fire.Trigger = ref.NominalAt, job.TriggerSchedule
 	event := job.AttemptEvent(l.Fire, l.Fire.Target.Ref(), job.Outcome{Kind: job.OutcomeCancelled, Fence: l.Fence, Disposition: job.DispositionCancelled}, time.Now())
-	if err := errors.Join(s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence), s.deps.History.Record(t.Context(), jobstore.Unencoded(&event))); err != nil {
+	_, err = s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence)
+	if err := errors.Join(err, s.deps.History.Record(t.Context(), jobstore.Unencoded(&event))); err != nil {
 		t.Fatal(err)
 	}
 	for call, status := range map[string]int{"fail": http.StatusNoContent, "release": http.StatusNoContent, "complete": http.StatusConflict} {
@@ -460,6 +461,98 @@ func TestPollThatStalledTakesNoTaskFromAnother(t *testing.T) {
 	})
 }
 
+// hooks is a hot tier that does something once: before it releases an attempt, before it removes a task, or after it has bound a lease.
+type hooks struct {
+	release, remove, bound func()
+}
+
+func once(do *func()) {
+	if f := *do; f != nil {
+		*do = nil
+		f()
+	}
+}
+
+type hookedRecords struct {
+	attempts.Records
+	h *hooks
+}
+
+func (r hookedRecords) Release(ctx context.Context, k attempts.Key, token job.Token, running bool, definition string) error {
+	once(&r.h.release)
+	return r.Records.Release(ctx, k, token, running, definition)
+}
+
+type hookedQueue struct {
+	pools.Queue
+	h *hooks
+}
+
+func (q hookedQueue) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) (bool, error) {
+	once(&q.h.remove)
+	return q.Queue.Remove(ctx, p, id, fence)
+}
+
+func (q hookedQueue) Bind(ctx context.Context, p pools.Pool, id string, l *pools.Lease, now time.Time) (bool, error) {
+	ok, err := q.Queue.Bind(ctx, p, id, l, now)
+	once(&q.h.bound)
+	return ok, err
+}
+
+// A worker that gets no answer repeats its poll, and another process may answer that while the first gives back what it found too late.
+func TestPollThatIsSlowTakesNoTaskFromItsRepetition(t *testing.T) {
+	later := func() { time.Sleep(2 * time.Second) }
+	for name, c := range map[string]struct {
+		when      func(h *hooks, again func())
+		slowCheck bool
+		told      int
+	}{
+		"before it removes":          {func(h *hooks, again func()) { h.remove = again }, true, 1},
+		"before it releases":         {func(h *hooks, again func()) { h.release = again }, true, 0},
+		"after it has bound":         {func(h *hooks, again func()) { h.bound = func() { again(); later() } }, false, 1},
+		"before it removes, bound":   {func(h *hooks, again func()) { h.bound, h.remove = later, again }, false, 0},
+		"before it releases, bound":  {func(h *hooks, again func()) { h.bound, h.release = later, again }, false, 0},
+		"after it was bound, slowly": {func(h *hooks, again func()) { h.bound = func() { later(); again() } }, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				one := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = &told{} })
+				server := func(records attempts.Records, queue pools.Queue) *server {
+					return newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) {
+						d.Log, d.Records, d.History, d.Settings, d.Pools = one.deps.Log, records, one.deps.History, one.deps.Settings, queue
+					})
+				}
+				two := server(one.deps.Records, one.deps.Pools)
+				key := one.waiting(func(of string) string { return of })
+				var h hooks
+				var has []handed
+				c.when(&h, func() { has = two.pollAs("w", "poll-0001") })
+				records := attempts.Records(hookedRecords{one.deps.Records, &h})
+				if c.slowCheck {
+					records = slowChecks{records}
+				}
+				has = append(has, server(records, hookedQueue{one.deps.Pools, &h}).pollAs("w", "poll-0001")...)
+				if len(has) != c.told {
+					t.Fatalf("handed out were %+v, want %d", has, c.told)
+				}
+				found, err := one.deps.Records.Lookup(t.Context(), []attempts.Key{key})
+				must(t, err)
+				for _, task := range has {
+					if !found[0].Alive(time.Now()) {
+						t.Errorf("another may have what a worker was told: %+v", found[0])
+					}
+					if status := two.complete(task); status != http.StatusNoContent {
+						t.Errorf("the end of who has it was answered %d", status)
+					}
+				}
+				if len(has) == 0 && found[0].Alive(time.Now()) {
+					t.Errorf("the attempt of which no worker was told is held: %+v", found[0])
+				}
+			})
+		})
+	}
+}
+
 // forgotten lets a worker tell of its progress, and then its pool forget that it has the task. What an earlier executor knew of the task waits there.
 // It runs in a bubble.
 func (s *server) forgotten() attempts.Key {
@@ -480,7 +573,8 @@ func (s *server) forgotten() attempts.Key {
 		s.t.Fatal(err)
 	}
 	again := &pools.Task{Fire: leases[0].Fire, Holder: attempts.Holder{Name: "task"}, Incarnation: memory.Incarnation, KnownSince: job.Instant(time.Now())}
-	if err := errors.Join(s.deps.Pools.Remove(ctx, pool, task.ID, leases[0].Fence), s.deps.Pools.Add(ctx, again, time.Now())); err != nil {
+	_, err = s.deps.Pools.Remove(ctx, pool, task.ID, leases[0].Fence)
+	if err := errors.Join(err, s.deps.Pools.Add(ctx, again, time.Now())); err != nil {
 		s.t.Fatal(err)
 	}
 	time.Sleep(attempts.AloneFor) // until the task can be another worker's

@@ -256,20 +256,21 @@ func (q *Pools) Leases(_ context.Context, name pools.Pool, ids []string) ([]*poo
 }
 
 // Remove implements pools.Queue.
-func (q *Pools) Remove(_ context.Context, name pools.Pool, id string, fence job.Fence) error {
+func (q *Pools) Remove(_ context.Context, name pools.Pool, id string, fence job.Fence) (removed bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := q.all[name]
 	if p == nil || p.taken[id] == nil {
-		return nil
+		return false, nil
 	}
 	one := p.taken[id]
 	if one.lease == nil && fence == (job.Fence{}) || one.lease != nil && one.lease.Fence == fence {
 		q.free(name, one)
 		delete(p.tasks, id)
 		p.bytes -= one.bytes
+		return true, nil
 	}
-	return nil
+	return false, nil
 }
 
 // Forget implements pools.Queue.

@@ -119,10 +119,10 @@ func (x *poolsPort) Leases(ctx context.Context, p pools.Pool, ids []string) (a [
 	return a, err
 }
 
-func (x *poolsPort) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) (err error) {
+func (x *poolsPort) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) (removed bool, err error) {
 	defer func(began time.Time) { x.m.done("pools", "Remove", began, err) }(time.Now())
-	err = x.Queue.Remove(ctx, p, id, fence)
-	return err
+	removed, err = x.Queue.Remove(ctx, p, id, fence)
+	return removed, err
 }
 
 func (x *poolsPort) Forget(ctx context.Context, p pools.Pool, id string) (err error) {

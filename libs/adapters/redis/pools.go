@@ -351,15 +351,16 @@ forget(id)
 return 1`)
 
 // Remove implements pools.Queue.
-func (q *Pools) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) error {
+func (q *Pools) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) (removed bool, err error) {
 	text := ""
 	if fence != (job.Fence{}) {
 		text = fence.String()
 	}
-	if err := q.gather.run(ctx, removeTaskScript, []string{q.of(p, "")}, id, text, q.key(bellChannel), p.String()).Err(); err != nil {
-		return fmt.Errorf("redis: remove a task: %w", err)
+	n, err := q.gather.run(ctx, removeTaskScript, []string{q.of(p, "")}, id, text, q.key(bellChannel), p.String()).Int()
+	if err != nil {
+		return false, fmt.Errorf("redis: remove a task: %w", err)
 	}
-	return nil
+	return n == 1, nil
 }
 
 var forgetTaskScript = newScript(poolLua + `

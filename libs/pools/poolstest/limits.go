@@ -43,18 +43,14 @@ func limits(t *testing.T, q pools.Queue) {
 	same(t, len(limited(t, q, start, 9, bounds(2, nil), "c")), 0) // it was lowered
 	// What is removed, given back or over makes room. A lease that is bound does not.
 	bind(t, q, got[1], lease(got[1], 1, start.Add(time.Hour)), start, true)
-	if err := q.Remove(t.Context(), basics, got[0].ID(), job.Fence{}); err != nil {
-		t.Fatal(err)
-	}
+	remove(t, q, got[0].ID(), job.Fence{}, true)
 	same(t, len(limited(t, q, start, 9, bounds(4, nil), "c")), 1)
 	leases, err := q.Lapsed(t.Context(), basics, start.Add(pools.TakenFor))
 	same(t, err, nil)
 	same(t, len(leases), 0)
 	handler := got[1].Fire.Target.Handler
 	running(map[string]int{handler: 1})
-	if err := q.Remove(t.Context(), basics, got[1].ID(), job.Fence{Epoch: 1_760_000_000_000_000, Counter: 1, Start: got[1].Holder.Start}); err != nil {
-		t.Fatal(err)
-	}
+	remove(t, q, got[1].ID(), job.Fence{Epoch: 1_760_000_000_000_000, Counter: 1, Start: got[1].Holder.Start}, true)
 	running(map[string]int{})
 	same(t, len(limited(t, q, start, 9, bounds(4, map[string]int{"c": 3}), "c", "b")), 4)
 	// A task whose time is over may be added again, and waits then.
@@ -79,9 +75,7 @@ func roomy(t *testing.T, q pools.Queue) {
 		same(t, len(limited(t, q, start, most, bounds(1, nil), handler, "z")), 0)
 		w := q.Bell().Wait(basics, []string{handler})
 		defer q.Bell().End(w)
-		if err := q.Remove(t.Context(), basics, one[0].ID(), job.Fence{}); err != nil {
-			t.Fatal(err)
-		}
+		remove(t, q, one[0].ID(), job.Fence{}, true)
 		select {
 		case <-w.Rung:
 			return true

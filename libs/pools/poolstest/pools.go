@@ -44,9 +44,7 @@ func full(t *testing.T, q pools.Queue) {
 				t.Errorf("a small task found no room: %v", err)
 			}
 			first := take(t, q, start, 1, "a")[0]
-			if err := q.Remove(t.Context(), basics, first.ID(), job.Fence{}); err != nil {
-				t.Fatal(err)
-			}
+			remove(t, q, first.ID(), job.Fence{}, true)
 			if err := q.Add(t.Context(), one, start); err != nil {
 				t.Errorf("after one was removed there was no room: %v", err)
 			}

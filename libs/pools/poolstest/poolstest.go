@@ -222,9 +222,7 @@ func repeated(t *testing.T, q pools.Queue) {
 	}
 	first[0].Lease = l
 	same(t, second, first)
-	if err := q.Remove(t.Context(), basics, first[0].ID(), l.Fence); err != nil {
-		t.Fatal(err)
-	}
+	remove(t, q, first[0].ID(), l.Fence, true)
 	third, err := q.Take(t.Context(), basics, ask)
 	same(t, err, nil)
 	same(t, ids(third), ids(first[1:]))
@@ -243,9 +241,7 @@ func unbound(t *testing.T, q pools.Queue) {
 	same(t, len(leases), 0)
 	got := take(t, q, late, 1, "a")
 	same(t, got, []*pools.Task{one})
-	if err := q.Remove(t.Context(), basics, one.ID(), job.Fence{}); err != nil {
-		t.Fatal(err)
-	}
+	remove(t, q, one.ID(), job.Fence{}, true)
 	leases, err = q.Lapsed(t.Context(), basics, late.Add(time.Hour))
 	same(t, err, nil)
 	same(t, len(leases), 0)
@@ -286,12 +282,18 @@ func lapsed(t *testing.T, q pools.Queue) {
 		same(t, err, nil)
 		same(t, leases, []*pools.Lease{l})
 	}
-	if err := q.Remove(t.Context(), basics, tasks[0].ID(), l.Fence); err != nil {
-		t.Fatal(err)
-	}
+	remove(t, q, tasks[0].ID(), l.Fence, true)
 	leases, err := q.Lapsed(t.Context(), basics, start.Add(10*time.Second))
 	same(t, err, nil)
 	same(t, len(leases), 0)
+}
+
+// remove removes a task that is there to be removed, or is not.
+func remove(t *testing.T, q pools.Queue, id string, fence job.Fence, there bool) {
+	t.Helper()
+	removed, err := q.Remove(t.Context(), basics, id, fence)
+	same(t, err, nil)
+	same(t, removed, there)
 }
 
 func removed(t *testing.T, q pools.Queue) {
@@ -300,20 +302,14 @@ func removed(t *testing.T, q pools.Queue) {
 	l := lease(tasks[0], 1, start.Add(10*time.Second))
 	bind(t, q, tasks[0], l, start, true)
 	for _, fence := range []job.Fence{{}, {Epoch: l.Fence.Epoch, Counter: 2, Start: l.Fence.Start}} {
-		if err := q.Remove(t.Context(), basics, tasks[0].ID(), fence); err != nil {
-			t.Fatal(err)
-		}
+		remove(t, q, tasks[0].ID(), fence, false)
 	}
-	if err := q.Remove(t.Context(), basics, task(2, "a", "").ID(), job.Fence{}); err != nil {
-		t.Fatal(err)
-	}
+	remove(t, q, task(2, "a", "").ID(), job.Fence{}, false) // it waits
 	leases, err := q.Leases(t.Context(), basics, ids(tasks))
 	same(t, err, nil)
 	same(t, leases, []*pools.Lease{l})
-	for range 2 {
-		if err := q.Remove(t.Context(), basics, tasks[0].ID(), l.Fence); err != nil {
-			t.Fatal(err)
-		}
+	for _, there := range []bool{true, false} {
+		remove(t, q, tasks[0].ID(), l.Fence, there)
 	}
 	same(t, ids(take(t, q, start, 9, "a")), []string{task(2, "a", "").ID()})
 }

@@ -226,16 +226,16 @@ func (p *Pools) Leases(_ context.Context, at pools.Pool, ids []string) ([]*pools
 }
 
 // Remove implements pools.Queue.
-func (p *Pools) Remove(_ context.Context, at pools.Pool, id string, fence job.Fence) error {
+func (p *Pools) Remove(_ context.Context, at pools.Pool, id string, fence job.Fence) (removed bool, err error) {
 	var held []string
 	p.on(at, func(q *queue) {
 		if one := q.tasks[id]; one.taken && (one.lease == nil && fence == (job.Fence{}) || one.lease != nil && one.lease.Fence == fence) {
 			delete(q.tasks, id)
-			held = q.kept()
+			held, removed = q.kept(), true
 		}
 	})
 	p.ring(at, held...)
-	return nil
+	return removed, nil
 }
 
 // Forget implements pools.Queue.

@@ -309,27 +309,43 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string, asked 
 	case err != nil:
 		return nil, fmt.Errorf("bind the lease of a task: %w", err)
 	case bound && ts.deps.Clock.Since(checked) > checkLimit:
-		return nil, ts.giveBack(ctx, t, &rec, fence)
+		return nil, ts.takeBack(ctx, t, &rec, l)
 	case bound:
 		return shown(t, l, progress), nil
 	}
-	if l, err = ts.bound(ctx, t); err != nil || l == nil || l.Worker != worker {
-		return nil, err // it waits again, or is another worker's
+	if l, err = ts.bound(ctx, t); err != nil || l == nil {
+		return nil, err // it waits again
 	}
-	return shown(t, l, progress), nil // the poll was repeated at the same time
+	return ts.shownAgain(ctx, t, l, worker) // the poll was repeated at the same time
 }
 
-// shownAgain returns a task that was handed out already, if the poll of the worker that has it is repeated.
+// shownAgain returns a task that was handed out already, if the poll of the worker that has it is repeated. The lease is changed before: otherwise
+// who bound it, for the same poll, might take it back.
 func (ts *Tasks) shownAgain(ctx context.Context, t *pools.Task, l *pools.Lease, worker string) (*task, error) {
-	if l.Worker != worker || !ts.deps.Clock.Now().Before(l.Until) {
-		return nil, nil //nolint:nilnil // it lapses, or another worker's poll had this name
+	for range maxBeats {
+		now := ts.deps.Clock.Now()
+		if l == nil || l.Worker != worker || l.Why == whyTakenBack || !now.Before(l.Until) {
+			return nil, nil //nolint:nilnil // it lapses, it is handed over again, or another worker's poll had this name
+		}
+		told := *l
+		told.Number++
+		kept, err := ts.deps.Queue.Bind(ctx, t.Pool(), t.ID(), &told, now)
+		if err != nil {
+			return nil, fmt.Errorf("keep a task: %w", err)
+		}
+		if kept {
+			t.Again = t.Again || l.Again // who bound the lease may have learnt it only from the attempt
+			progress, err := ts.progressOf(ctx, t)
+			if err != nil {
+				return nil, err
+			}
+			return shown(t, &told, progress), nil
+		}
+		if l, err = ts.bound(ctx, t); err != nil { // a heartbeat changed it, or another repetition
+			return nil, err
+		}
 	}
-	t.Again = t.Again || l.Again // who bound the lease may have learnt it only from the attempt
-	progress, err := ts.progressOf(ctx, t)
-	if err != nil {
-		return nil, err
-	}
-	return shown(t, l, progress), nil
+	return nil, nil //nolint:nilnil // the next repetition finds it
 }
 
 // bound returns the lease that is bound to a task; nil if there is none.
@@ -341,19 +357,34 @@ func (ts *Tasks) bound(ctx context.Context, t *pools.Task) (*pools.Lease, error)
 	return leases[0], nil
 }
 
+// takeBack gives an attempt back to which this process has just bound a lease, unless the same poll was repeated meanwhile, and its worker told.
+func (ts *Tasks) takeBack(ctx context.Context, t *pools.Task, rec *attempts.Record, l *pools.Lease) error {
+	l.Number++
+	l.Why = whyTakenBack
+	kept, err := ts.deps.Queue.Bind(ctx, t.Pool(), t.ID(), l, ts.deps.Clock.Now())
+	if err != nil {
+		return fmt.Errorf("take a task back: %w", err)
+	}
+	if !kept {
+		return nil
+	}
+	return ts.giveBack(ctx, t, rec, l.Fence)
+}
+
 // giveBack releases an attempt that may not begin as it was checked, and lets it be judged again. With a fence, this process has bound a lease with
-// it, of which no worker was told. Without one, a worker may have the task by now, if this process has stalled: then nothing is released.
+// it, of which no worker was told. Without one, a worker may have the task by now, if this process has stalled, or somebody else has given it back.
+// So the task is removed first: only who did that releases. A crash after it leaves an attempt that is held until the end of the lease, and an entry
+// that is put back.
 func (ts *Tasks) giveBack(ctx context.Context, t *pools.Task, rec *attempts.Record, fence job.Fence) error {
-	if fence == (job.Fence{}) {
-		if l, err := ts.bound(ctx, t); l != nil || err != nil {
-			return err
-		}
+	removed, err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), fence)
+	if err != nil {
+		return fmt.Errorf("remove a task: %w", err)
+	}
+	if !removed {
+		return nil
 	}
 	if err := ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running, rec.DefinitionID); err != nil {
 		return fmt.Errorf("release a task: %w", err)
-	}
-	if err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), fence); err != nil {
-		return fmt.Errorf("remove a task: %w", err)
 	}
 	ts.fireAgain(ctx, t.Fire.Entry)
 	return nil
@@ -379,7 +410,7 @@ func (ts *Tasks) again(ctx context.Context, t *pools.Task) error {
 
 // drop removes a task to which no lease is bound.
 func (ts *Tasks) drop(ctx context.Context, t *pools.Task) error {
-	if err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), job.Fence{}); err != nil {
+	if _, err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), job.Fence{}); err != nil {
 		return fmt.Errorf("remove a task: %w", err)
 	}
 	return nil

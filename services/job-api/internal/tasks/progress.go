@@ -50,7 +50,7 @@ func (ts *Tasks) putProgress(ctx context.Context, l *pools.Lease, progress json.
 	items, err := ts.deps.Settings.Items(ctx, progressList(id), "", maxProgressItems)
 	for _, i := range items {
 		if i.Name < l.Fence.String() && err == nil {
-			err = ts.deps.Settings.RemoveItem(ctx, progressList(id), i.Name)
+			err = ts.deps.Settings.RemoveItem(ctx, progressList(id), i.Name, 0)
 		}
 	}
 	if err != nil {
@@ -95,7 +95,7 @@ func (ts *Tasks) tidy(ctx context.Context, now time.Time) error {
 				if err := ts.forgetProgress(ctx, i.Name); err != nil {
 					return err
 				}
-				if err := ts.deps.Settings.RemoveItem(ctx, hour, i.Name); err != nil {
+				if err := ts.deps.Settings.RemoveItem(ctx, hour, i.Name, 0); err != nil {
 					return fmt.Errorf("remove what has progress: %w", err)
 				}
 			}
