@@ -56,7 +56,7 @@ func (s Store) Of(ctx context.Context, jobID string) ([]Dependent, error) {
 
 // Leave takes a job that follows none any more out of the list of another one.
 func (s Store) Leave(ctx context.Context, parent, jobID string) error {
-	if err := s.Settings.RemoveItem(ctx, followed+parent, jobID); err != nil {
+	if err := s.Settings.RemoveItem(ctx, followed+parent, jobID, 0); err != nil {
 		return fmt.Errorf("remove a dependent: %w", err)
 	}
 	return nil

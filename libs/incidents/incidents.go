@@ -154,7 +154,7 @@ func (w Watched) name() string { return w.JobID + "/" + w.DefinitionID }
 
 // Unwatch removes a definition from the list of its job.
 func (s Store) Unwatch(ctx context.Context, w Watched) error {
-	if err := s.Lists.RemoveItem(ctx, watched(SliceOf(w.JobID)), w.name()); err != nil {
+	if err := s.Lists.RemoveItem(ctx, watched(SliceOf(w.JobID)), w.name(), 0); err != nil {
 		return fmt.Errorf("note that definition %s is over: %w", w.DefinitionID, err)
 	}
 	return nil
@@ -206,7 +206,7 @@ func (s Store) Note(ctx context.Context, jobID string, how map[Deadline]Judged) 
 
 // ForgetJob removes what [Store.Note] noted of a job.
 func (s Store) ForgetJob(ctx context.Context, jobID string) error {
-	if err := s.Lists.RemoveItem(ctx, judged(SliceOf(jobID)), jobID); err != nil {
+	if err := s.Lists.RemoveItem(ctx, judged(SliceOf(jobID)), jobID, 0); err != nil {
 		return fmt.Errorf("forget how far job %s was judged: %w", jobID, err)
 	}
 	return nil
@@ -308,7 +308,7 @@ func (s Store) Forget(ctx context.Context, tenant job.Tenant, now time.Time) err
 				if !strings.HasPrefix(i.Name, of) {
 					break
 				}
-				if err := s.Lists.RemoveItem(ctx, list, i.Name); err != nil {
+				if err := s.Lists.RemoveItem(ctx, list, i.Name, 0); err != nil {
 					return fmt.Errorf("remove an incident: %w", err)
 				}
 				removed++

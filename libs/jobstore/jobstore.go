@@ -185,7 +185,7 @@ type History interface {
 	// Forget removes all events that Executions finds, so a job and its definitions are removed after them.
 	Forget(ctx context.Context, of Of) error
 
-	// PutDeadLetter stores a dead letter; storing the same execution twice has no further effect.
+	// PutDeadLetter stores a dead letter, in place of that of the same execution. What MarkRedriven stored stays.
 	PutDeadLetter(ctx context.Context, d job.DeadLetter) error
 	// MarkRedriven stores which execution replaces a dead letter's.
 	MarkRedriven(ctx context.Context, d job.DeadLetter, executionID string) error
@@ -211,8 +211,9 @@ type Lists interface {
 	// the other takes effect; if they began within clock.MaxDifference of each other in two processes, any may. Of two writes with versions the one
 	// with the greater version stands.
 	PutItem(ctx context.Context, list string, i Item) error
-	// RemoveItem removes an item; one that is not there is left as it is.
-	RemoveItem(ctx context.Context, list, name string) error
+	// RemoveItem removes an item; one that is not there is left as it is. With a version, for an item that is always written with one, it leaves what
+	// was written with a greater one. What is written after that with the same or a smaller one may stand or not.
+	RemoveItem(ctx context.Context, list, name string, version int64) error
 	// Items returns up to limit items in the order of the bytes of their names, after the given name ("" for the start). Fewer than limit
 	// means the end.
 	Items(ctx context.Context, list, after string, limit int) ([]Item, error)
@@ -225,7 +226,7 @@ type Item struct {
 	Name  string
 	Value []byte
 	// Version orders the writes of an item that is always written with one; 0 for none. It is an instant that is past, in microseconds, so that a
-	// removal that begins later stands. It is not read.
+	// removal without one that begins later stands. It is not read.
 	Version int64
 }
 

@@ -41,6 +41,9 @@ type Notice struct {
 	// AfterSuccess is set for a recovery that has not come yet, from a failure at At: it is owed when an execution has succeeded after that. There is
 	// one for a job and whom it tells, whatever the period.
 	AfterSuccess bool `json:"after_success,omitempty"`
+	// Version is that of the item of a recovery that has not come yet: its failure's instant, in microseconds. So a failure is not replaced by an
+	// earlier one, nor removed with it, whatever stalls. Zero in an item of a release that wrote none.
+	Version int64 `json:"version,omitempty"`
 }
 
 // Prefix begins the ids of notices.
@@ -76,36 +79,18 @@ func list(jobID string) string { return "notices/" + strconv.Itoa(bucket.Partiti
 // Owe puts a notice where it waits to be told. A recovery that has not come yet waits from the latest failure on, also if an earlier one is found
 // again: a log may be read once more.
 func (s Store) Owe(ctx context.Context, n *Notice) error {
+	owed := *n
 	if n.AfterSuccess {
-		later, err := s.waitsFromLater(ctx, n)
-		if err != nil || later {
-			return err
-		}
+		owed.Version = n.At.UnixMicro()
 	}
-	value, err := json.Marshal(n)
+	value, err := json.Marshal(&owed)
 	if err != nil {
 		return err
 	}
-	if err := s.Lists.PutItem(ctx, list(n.JobID), jobstore.Item{Name: n.ID(), Value: value}); err != nil {
+	if err := s.Lists.PutItem(ctx, list(n.JobID), jobstore.Item{Name: n.ID(), Value: value, Version: owed.Version}); err != nil {
 		return fmt.Errorf("owe a notice of job %s: %w", n.JobID, err)
 	}
 	return nil
-}
-
-// waitsFromLater reports whether the same recovery waits already, from a later failure on.
-func (s Store) waitsFromLater(ctx context.Context, n *Notice) (bool, error) {
-	id := n.ID()
-	items, err := s.Lists.Items(ctx, list(n.JobID), strings.TrimSuffix(id, n.To), 2*job.MaxNotify) // those of the job's targets follow
-	if err != nil {
-		return false, fmt.Errorf("look for a notice of job %s: %w", n.JobID, err)
-	}
-	for _, i := range items {
-		var standing Notice
-		if i.Name == id && json.Unmarshal(i.Value, &standing) == nil {
-			return standing.At.After(n.At), nil
-		}
-	}
-	return false, nil
 }
 
 // Told marks a notice as told, and removes it. It may come again.
@@ -120,16 +105,18 @@ func (s Store) Told(ctx context.Context, n *Notice) error {
 	return s.Remove(ctx, n)
 }
 
-// Remove removes a notice that is not to be told.
-func (s Store) Remove(ctx context.Context, n *Notice) error { return s.remove(ctx, n.JobID, n.ID()) }
+// Remove removes a notice that is not to be told. A recovery that waits from a later failure on by now stays.
+func (s Store) Remove(ctx context.Context, n *Notice) error {
+	return s.remove(ctx, n.JobID, n.ID(), n.Version)
+}
 
 // Forget removes the mark of a notice that was told.
 func (s Store) Forget(ctx context.Context, n *Notice) error {
-	return s.remove(ctx, n.JobID, n.ID()+told)
+	return s.remove(ctx, n.JobID, n.ID()+told, 0)
 }
 
-func (s Store) remove(ctx context.Context, jobID, name string) error {
-	if err := s.Lists.RemoveItem(ctx, list(jobID), name); err != nil {
+func (s Store) remove(ctx context.Context, jobID, name string, version int64) error {
+	if err := s.Lists.RemoveItem(ctx, list(jobID), name, version); err != nil {
 		return fmt.Errorf("remove a notice of job %s: %w", jobID, err)
 	}
 	return nil

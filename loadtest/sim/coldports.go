@@ -147,10 +147,10 @@ func (c settings) PutItem(ctx context.Context, list string, i jobstore.Item) err
 	})
 }
 
-func (c settings) RemoveItem(ctx context.Context, list, name string) error {
+func (c settings) RemoveItem(ctx context.Context, list, name string, version int64) error {
 	began := c.p.w.cold.BeginWrite()
 	return do(ctx, c.p, opRemoveItem, list+"/"+name, func(context.Context) error {
-		c.p.w.cold.WriteItem(list, jobstore.Item{Name: name}, began)
+		c.p.w.cold.WriteItem(list, jobstore.Item{Name: name, Version: version}, began)
 		return nil
 	})
 }

@@ -9,19 +9,23 @@ import (
 
 // PutItem implements jobstore.Lists.
 func (s *Settings) PutItem(ctx context.Context, list string, i jobstore.Item) error {
-	at := i.Version
-	if at == 0 {
-		at = time.Now().UnixMicro()
-	}
-	q := s.session.Query("INSERT INTO lists (list, item, value) VALUES (?, ?, ?)", list, []byte(i.Name), i.Value).WithTimestamp(at).Idempotent(true)
+	q := s.session.Query("INSERT INTO lists (list, item, value) VALUES (?, ?, ?)", list, []byte(i.Name), i.Value).
+		WithTimestamp(written(i.Version)).Idempotent(true)
 	return failed("put an item", q.ExecContext(ctx))
 }
 
-// RemoveItem implements jobstore.Lists.
-func (s *Settings) RemoveItem(ctx context.Context, list, name string) error {
-	q := s.session.Query("DELETE FROM lists WHERE list = ? AND item = ?", list, []byte(name)).
-		WithTimestamp(time.Now().UnixMicro()).Idempotent(true)
+// RemoveItem implements jobstore.Lists. Of a write and a removal with one timestamp, the removal stands.
+func (s *Settings) RemoveItem(ctx context.Context, list, name string, version int64) error {
+	q := s.session.Query("DELETE FROM lists WHERE list = ? AND item = ?", list, []byte(name)).WithTimestamp(written(version)).Idempotent(true)
 	return failed("remove an item", q.ExecContext(ctx))
+}
+
+// written returns the timestamp of a write with a version, 0 for none.
+func written(version int64) int64 {
+	if version == 0 {
+		return time.Now().UnixMicro()
+	}
+	return version
 }
 
 // Items implements jobstore.Lists.

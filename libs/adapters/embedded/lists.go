@@ -43,17 +43,30 @@ func (s *Settings) putItem(list string, i *jobstore.Item) error {
 }
 
 // RemoveItem implements jobstore.Lists.
-func (s *Settings) RemoveItem(_ context.Context, list, name string) error {
-	b := s.db.pebble.NewBatch()
-	defer b.Close()
-	err := errors.Join(b.Delete(itemKey(list, name), nil), b.Delete(versionKey(list, name), nil))
-	if err == nil {
-		err = s.db.commit(b)
-	}
+func (s *Settings) RemoveItem(_ context.Context, list, name string, version int64) error {
+	err := s.removeItem(list, name, version)
 	if err != nil {
 		return fmt.Errorf("embedded: remove an item: %w", err)
 	}
 	return nil
+}
+
+func (s *Settings) removeItem(list, name string, version int64) error {
+	key := versionKey(list, name)
+	if version != 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		stands, _, err := s.db.getNumber(key)
+		if err != nil || stands > version {
+			return err
+		}
+	}
+	b := s.db.pebble.NewBatch()
+	defer b.Close()
+	if err := errors.Join(b.Delete(itemKey(list, name), nil), b.Delete(key, nil)); err != nil {
+		return err
+	}
+	return s.db.commit(b)
 }
 
 // Items implements jobstore.Lists.

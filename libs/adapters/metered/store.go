@@ -274,9 +274,9 @@ func (x *settingsPort) PutItem(ctx context.Context, list string, i jobstore.Item
 	return err
 }
 
-func (x *settingsPort) RemoveItem(ctx context.Context, list, name string) (err error) {
+func (x *settingsPort) RemoveItem(ctx context.Context, list, name string, version int64) (err error) {
 	defer func(began time.Time) { x.m.done("settings", "RemoveItem", began, err) }(time.Now())
-	err = x.Settings.RemoveItem(ctx, list, name)
+	err = x.Settings.RemoveItem(ctx, list, name, version)
 	return err
 }
 

@@ -69,7 +69,7 @@ func (m *Memory) PutItem(_ context.Context, list string, i jobstore.Item) error 
 }
 
 // RemoveItem implements jobstore.Lists.
-func (m *Memory) RemoveItem(_ context.Context, list, name string) error {
+func (m *Memory) RemoveItem(_ context.Context, list, name string, _ int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.lists[list], name)

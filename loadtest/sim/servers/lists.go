@@ -24,8 +24,8 @@ func (c *Cold) PutItem(_ context.Context, list string, i jobstore.Item) error {
 }
 
 // RemoveItem implements jobstore.Lists.
-func (c *Cold) RemoveItem(_ context.Context, list, name string) error {
-	c.WriteItem(list, jobstore.Item{Name: name}, c.BeginWrite())
+func (c *Cold) RemoveItem(_ context.Context, list, name string, version int64) error {
+	c.WriteItem(list, jobstore.Item{Name: name, Version: version}, c.BeginWrite())
 	return nil
 }
 
@@ -40,6 +40,9 @@ func (c *Cold) WriteItem(list string, i jobstore.Item, began int64) {
 	later := began >= stands.began
 	if i.Version != 0 && stands.version != 0 {
 		later = i.Version >= stands.version
+	}
+	if i.Value == nil {
+		i.Version = 0 // the embedded store forgets it with the item
 	}
 	if later {
 		c.lists[list][i.Name] = item{i.Value, max(began, stands.began), i.Version}

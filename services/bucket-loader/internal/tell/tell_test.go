@@ -440,6 +440,40 @@ func TestRecoveryIsToldOnceWhenAnExecutionHasSucceeded(t *testing.T) {
 	})
 }
 
+// A teller that stalls removes a recovery that has come late: by then another failure may wait for one. (Seed 991391876 of the simulation.)
+func TestRecoveryFromALaterFailureIsNotRemovedWithAnEarlierOne(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(1, "https://a.example/x")
+		waits := func(x *notices.Notice) { x.AfterSuccess = true }
+		f.record(j, 1, job.OutcomeFailed)
+		f.owe(j, 0, job.CauseRecovered, waits)
+		time.Sleep(time.Second)
+		f.record(j, 2, job.OutcomeSucceeded)
+		f.puts = func(string) error { // the recovery is owed, and what waited for it not removed yet
+			f.puts = nil
+			time.Sleep(time.Second)
+			f.record(j, 3, job.OutcomeFailed)
+			f.owe(j, 0, job.CauseRecovered, waits)
+			return nil
+		}
+		f.run(20 * time.Minute) // until another period
+		if len(f.calls) != 1 {
+			t.Fatalf("%d calls", len(f.calls))
+		}
+		f.record(j, 4, job.OutcomeSucceeded)
+		f.run(20 * time.Minute)
+		if len(f.calls) != 2 || f.bodies[1].NotificationID == f.bodies[0].NotificationID {
+			t.Errorf("%d calls: %+v", len(f.calls), f.bodies)
+		}
+		for _, x := range f.left() {
+			if x.Owed {
+				t.Errorf("%s is left", x.ID())
+			}
+		}
+	})
+}
+
 func TestOneProcessCallsAtATime(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)

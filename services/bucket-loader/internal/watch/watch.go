@@ -228,11 +228,11 @@ func (l leased) PutItem(ctx context.Context, list string, i jobstore.Item) error
 	return l.Lists.PutItem(ctx, list, i)
 }
 
-func (l leased) RemoveItem(ctx context.Context, list, name string) error {
+func (l leased) RemoveItem(ctx context.Context, list, name string, version int64) error {
 	if l.w.lease.Lapsed() {
 		return errLapsed
 	}
-	return l.Lists.RemoveItem(ctx, list, name)
+	return l.Lists.RemoveItem(ctx, list, name, version)
 }
 
 // show sets the gauges.
