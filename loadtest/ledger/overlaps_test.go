@@ -65,3 +65,36 @@ func TestOccurrenceGivesWayOnlyToOneThatIsCalled(t *testing.T) {
 		})
 	}
 }
+
+// A worker whose clock is ahead skips an instant before the update that takes it over. (Seed 1122508237 of the simulation.)
+func TestAccountMayHaveShownWhatAFormerDefinitionSkippedEarly(t *testing.T) {
+	for name, test := range map[string]struct {
+		applied time.Duration // after the former definition's word
+		again   bool
+	}{
+		"the update took effect a little later": {200 * time.Millisecond, true},
+		"the update took effect long before":    {-time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := sound()
+			j, fired := &a.Jobs[0], &a.Events[2]
+			at := fired.Entry.NominalAt
+			said := at.Add(-500 * time.Millisecond)
+			e := *fired
+			e.ID += "/former"
+			e.Disposition = job.DispositionSkippedOverlap
+			e.Outcome = job.Outcome{Kind: job.OutcomeSkipped, Disposition: e.Disposition, GaveWayTo: at.Add(-time.Minute), Timeline: job.Timeline{Completed: said}}
+			e.Entry.DefinitionID = job.DefinitionPrefix + "00000000000000000000000000"
+			a.Events = append(a.Events, e)
+			a.Updated = map[string]time.Time{j.Job.Definition.ID: said.Add(test.applied)}
+			a.ShownBefore = map[string][]ledger.Shown{jobID: {{NominalAt: at, Disposition: e.Disposition, State: "skipped", Reason: "Skipped."}}}
+			broken := false
+			for _, v := range ledger.Check(a) {
+				broken = broken || strings.Contains(v.String(), "once showed")
+			}
+			if broken == test.again {
+				t.Errorf("broken: %v, want %v", broken, !test.again)
+			}
+		})
+	}
+}

@@ -70,7 +70,8 @@ func checkShownBefore(r *report, a *Account, i *index, j *JobAccount, definition
 			r.add("I1", j.Job.ID, "its account once showed instant %s as %s, which the history does not say", s.NominalAt.Format(time.RFC3339Nano), s.State)
 		}
 		ds := given[s.NominalAt.UnixMilli()]
-		if slices.Contains(ds, s.Disposition) || a.excuses(j.Job.ID, s.NominalAt) || a.lostToHistory(j.Job.ID, s.NominalAt) || a.whileUpdated(definitions, s.NominalAt) {
+		twice := a.excuses(j.Job.ID, s.NominalAt) || a.whileUpdated(definitions, s.NominalAt) || a.gaveWayBefore(definitions, i.eventsOf[j.Job.ID], s.NominalAt)
+		if slices.Contains(ds, s.Disposition) || twice || a.lostToHistory(j.Job.ID, s.NominalAt) {
 			continue
 		}
 		// The hot tier may forget a pause's refusal before it is on record; then a cancel refuses the instant again.
