@@ -52,7 +52,11 @@ const Prefix = "ntf_"
 // ID returns the notice's id.
 func (n *Notice) ID() string {
 	if n.AfterSuccess {
-		return fmt.Sprintf("%s%s-w-%s", Prefix, strings.TrimPrefix(n.JobID, job.JobPrefix), n.To)
+		mark := 'v'
+		if n.Version == 0 { // no item is written both with versions and without
+			mark = 'w'
+		}
+		return fmt.Sprintf("%s%s-%c-%s", Prefix, strings.TrimPrefix(n.JobID, job.JobPrefix), mark, n.To)
 	}
 	return fmt.Sprintf("%s%s-%c%013d-%s", Prefix, strings.TrimPrefix(n.JobID, job.JobPrefix), n.Cause[0], n.Period.UnixMilli(), n.To)
 }
@@ -87,7 +91,7 @@ func (s Store) Owe(ctx context.Context, n *Notice) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Lists.PutItem(ctx, list(n.JobID), jobstore.Item{Name: n.ID(), Value: value, Version: owed.Version}); err != nil {
+	if err := s.Lists.PutItem(ctx, list(n.JobID), jobstore.Item{Name: owed.ID(), Value: value, Version: owed.Version}); err != nil {
 		return fmt.Errorf("owe a notice of job %s: %w", n.JobID, err)
 	}
 	return nil

@@ -121,6 +121,9 @@ type Lease struct {
 	Number int64
 }
 
+// AnyNumber stands for each number of a lease.
+const AnyNumber = -1
+
 // Take asks for tasks.
 type Take struct {
 	// Poll names the call: one that is repeated under the same name gets the same tasks, as far as they are still taken.
@@ -191,9 +194,9 @@ type Queue interface {
 	Bind(ctx context.Context, p Pool, id string, l *Lease, now time.Time) (ok bool, err error)
 	// Leases returns the leases that are bound to tasks, in order; nil for one that has none.
 	Leases(ctx context.Context, p Pool, ids []string) ([]*Lease, error)
-	// Remove removes a taken task to which a lease with this fence is bound; with a zero fence one to which none is. It reports whether there was one:
-	// of two that remove a task at once, one did.
-	Remove(ctx context.Context, p Pool, id string, fence job.Fence) (removed bool, err error)
+	// Remove removes a taken task to which a lease with this fence and number is bound; with a zero fence one to which none is. It reports whether there
+	// was one: of two that remove a task at once, one did.
+	Remove(ctx context.Context, p Pool, id string, fence job.Fence, number int64) (removed bool, err error)
 	// Forget removes a task that waits.
 	Forget(ctx context.Context, p Pool, id string) error
 	// Lapsed returns tasks whose time is over, with their leases if they have any, at most MaxLapsed. Those that have none wait again.
@@ -325,6 +328,14 @@ func instant(ms int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms).UTC()
+}
+
+// Is reports whether a lease, nil for none, has a fence and a number; a zero fence is that of none.
+func (l *Lease) Is(fence job.Fence, number int64) bool {
+	if l == nil {
+		return fence == (job.Fence{})
+	}
+	return l.Fence == fence && (number == AnyNumber || l.Number == number)
 }
 
 // Follows reports whether a lease may be bound where another one is; nil for none.

@@ -51,8 +51,8 @@ func (c queues) Leases(ctx context.Context, p pools.Pool, ids []string) ([]*pool
 	return through(ctx, c.p, opLeases, first(ids, same), func(ctx context.Context) ([]*pools.Lease, error) { return c.Queue.Leases(ctx, p, ids) })
 }
 
-func (c queues) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) (bool, error) {
-	return through(ctx, c.p, opRemoveTask, id, func(ctx context.Context) (bool, error) { return c.Queue.Remove(ctx, p, id, fence) })
+func (c queues) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence, number int64) (bool, error) {
+	return through(ctx, c.p, opRemoveTask, id, func(ctx context.Context) (bool, error) { return c.Queue.Remove(ctx, p, id, fence, number) })
 }
 
 func (c queues) Forget(ctx context.Context, p pools.Pool, id string) error {

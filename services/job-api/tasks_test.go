@@ -37,7 +37,7 @@ func (l *told) Publish(_ context.Context, _ string, records []dispatch.Message) 
 // dies is a hot tier that does not answer any more when a task is to be removed.
 type dies struct{ pools.Queue }
 
-func (dies) Remove(context.Context, pools.Pool, string, job.Fence) (bool, error) {
+func (dies) Remove(context.Context, pools.Pool, string, job.Fence, int64) (bool, error) {
 	return false, errors.New("connection refused")
 }
 
@@ -130,7 +130,7 @@ func TestEndWhoseTaskIsLostIsAnsweredOnceItIsOnRecord(t *testing.T) {
 	}
 	l := leases[0]
 	answer("fail", task.Token, http.StatusServiceUnavailable, "while the log is away")
-	if removed, err := s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence); err != nil || !removed {
+	if removed, err := s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence, pools.AnyNumber); err != nil || !removed {
 		t.Fatal(removed, err)
 	}
 	answer("fail", task.Token, http.StatusServiceUnavailable, "after the task is lost")
@@ -169,7 +169,7 @@ func TestRepeatedEndOfACancelledTaskIsAnsweredAsBefore(t *testing.T) {
 	}
 	l.Fire.NominalAt, l.Fire.Trigger = ref.NominalAt, job.TriggerSchedule
 	event := job.AttemptEvent(l.Fire, l.Fire.Target.Ref(), job.Outcome{Kind: job.OutcomeCancelled, Fence: l.Fence, Disposition: job.DispositionCancelled}, time.Now())
-	_, err = s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence)
+	_, err = s.deps.Pools.Remove(t.Context(), pool, task.ID, l.Fence, pools.AnyNumber)
 	if err := errors.Join(err, s.deps.History.Record(t.Context(), jobstore.Unencoded(&event))); err != nil {
 		t.Fatal(err)
 	}
@@ -464,6 +464,8 @@ func TestPollThatStalledTakesNoTaskFromAnother(t *testing.T) {
 // hooks is a hot tier that does something once: before it releases an attempt, before it removes a task, or after it has bound a lease.
 type hooks struct {
 	release, remove, bound func()
+	// refuses is set if the first release fails.
+	refuses bool
 }
 
 func once(do *func()) {
@@ -480,6 +482,10 @@ type hookedRecords struct {
 
 func (r hookedRecords) Release(ctx context.Context, k attempts.Key, token job.Token, running bool, definition string) error {
 	once(&r.h.release)
+	if r.h.refuses {
+		r.h.refuses = false
+		return errors.New("connection refused")
+	}
 	return r.Records.Release(ctx, k, token, running, definition)
 }
 
@@ -488,9 +494,9 @@ type hookedQueue struct {
 	h *hooks
 }
 
-func (q hookedQueue) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) (bool, error) {
+func (q hookedQueue) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence, number int64) (bool, error) {
 	once(&q.h.remove)
-	return q.Queue.Remove(ctx, p, id, fence)
+	return q.Queue.Remove(ctx, p, id, fence, number)
 }
 
 func (q hookedQueue) Bind(ctx context.Context, p pools.Pool, id string, l *pools.Lease, now time.Time) (bool, error) {
@@ -510,8 +516,9 @@ func TestPollThatIsSlowTakesNoTaskFromItsRepetition(t *testing.T) {
 		"before it removes":          {func(h *hooks, again func()) { h.remove = again }, true, 1},
 		"before it releases":         {func(h *hooks, again func()) { h.release = again }, true, 0},
 		"after it has bound":         {func(h *hooks, again func()) { h.bound = func() { again(); later() } }, false, 1},
-		"before it removes, bound":   {func(h *hooks, again func()) { h.bound, h.remove = later, again }, false, 0},
+		"before it removes, bound":   {func(h *hooks, again func()) { h.bound, h.remove = later, again }, false, 1},
 		"before it releases, bound":  {func(h *hooks, again func()) { h.bound, h.release = later, again }, false, 0},
+		"whose release fails":        {func(h *hooks, _ func()) { h.refuses = true }, true, 0},
 		"after it was bound, slowly": {func(h *hooks, again func()) { h.bound = func() { later(); again() } }, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -573,7 +580,7 @@ func (s *server) forgotten() attempts.Key {
 		s.t.Fatal(err)
 	}
 	again := &pools.Task{Fire: leases[0].Fire, Holder: attempts.Holder{Name: "task"}, Incarnation: memory.Incarnation, KnownSince: job.Instant(time.Now())}
-	_, err = s.deps.Pools.Remove(ctx, pool, task.ID, leases[0].Fence)
+	_, err = s.deps.Pools.Remove(ctx, pool, task.ID, leases[0].Fence, pools.AnyNumber)
 	if err := errors.Join(err, s.deps.Pools.Add(ctx, again, time.Now())); err != nil {
 		s.t.Fatal(err)
 	}

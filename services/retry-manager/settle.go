@@ -102,7 +102,8 @@ func (s *Service) handle(ctx context.Context, b *batch, e *job.Event) error {
 // follow-up is on record: what was invoked in vain is a dead letter.
 //
 // An attempt may also end twice, first as lost, and once more after the hot tier forgot that. What follows it was written for the first end,
-// which the history has, unless it is behind. A dead letter is of the first end, too: a later instant would take it out of what was to be redriven.
+// which the history has, unless it is behind. A dead letter is of the end that completed first, of those that the history has: a later instant would
+// take it out of what was to be redriven.
 func (s *Service) handleOvertaken(ctx context.Context, b *batch, e *job.Event) error {
 	told, err := s.deps.History.Execution(ctx, e.Entry.ExecutionID)
 	if err != nil {

@@ -256,7 +256,7 @@ func (q *Pools) Leases(_ context.Context, name pools.Pool, ids []string) ([]*poo
 }
 
 // Remove implements pools.Queue.
-func (q *Pools) Remove(_ context.Context, name pools.Pool, id string, fence job.Fence) (removed bool, err error) {
+func (q *Pools) Remove(_ context.Context, name pools.Pool, id string, fence job.Fence, number int64) (removed bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := q.all[name]
@@ -264,13 +264,13 @@ func (q *Pools) Remove(_ context.Context, name pools.Pool, id string, fence job.
 		return false, nil
 	}
 	one := p.taken[id]
-	if one.lease == nil && fence == (job.Fence{}) || one.lease != nil && one.lease.Fence == fence {
-		q.free(name, one)
-		delete(p.tasks, id)
-		p.bytes -= one.bytes
-		return true, nil
+	if !one.lease.Is(fence, number) {
+		return false, nil
 	}
-	return false, nil
+	q.free(name, one)
+	delete(p.tasks, id)
+	p.bytes -= one.bytes
+	return true, nil
 }
 
 // Forget implements pools.Queue.

@@ -119,9 +119,9 @@ func (x *poolsPort) Leases(ctx context.Context, p pools.Pool, ids []string) (a [
 	return a, err
 }
 
-func (x *poolsPort) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) (removed bool, err error) {
+func (x *poolsPort) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence, number int64) (removed bool, err error) {
 	defer func(began time.Time) { x.m.done("pools", "Remove", began, err) }(time.Now())
-	removed, err = x.Queue.Remove(ctx, p, id, fence)
+	removed, err = x.Queue.Remove(ctx, p, id, fence, number)
 	return removed, err
 }
 

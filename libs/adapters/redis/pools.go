@@ -346,17 +346,18 @@ local id, fence = ARGV[1], ARGV[2]
 if not redis.call('ZSCORE', k('taken'), id) then return 0 end
 local lease = redis.call('HGET', k('leases'), id)
 if (lease and string.match(lease, '^[^ ]+') or '') ~= fence then return 0 end
+if lease and ARGV[5] ~= '-1' and string.match(lease, '^[^ ]+ (%d+) ') ~= ARGV[5] then return 0 end
 free(id, ARGV[3], ARGV[4])
 forget(id)
 return 1`)
 
 // Remove implements pools.Queue.
-func (q *Pools) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence) (removed bool, err error) {
+func (q *Pools) Remove(ctx context.Context, p pools.Pool, id string, fence job.Fence, number int64) (removed bool, err error) {
 	text := ""
 	if fence != (job.Fence{}) {
 		text = fence.String()
 	}
-	n, err := q.gather.run(ctx, removeTaskScript, []string{q.of(p, "")}, id, text, q.key(bellChannel), p.String()).Int()
+	n, err := q.gather.run(ctx, removeTaskScript, []string{q.of(p, "")}, id, text, q.key(bellChannel), p.String(), number).Int()
 	if err != nil {
 		return false, fmt.Errorf("redis: remove a task: %w", err)
 	}

@@ -291,7 +291,7 @@ func lapsed(t *testing.T, q pools.Queue) {
 // remove removes a task that is there to be removed, or is not.
 func remove(t *testing.T, q pools.Queue, id string, fence job.Fence, there bool) {
 	t.Helper()
-	removed, err := q.Remove(t.Context(), basics, id, fence)
+	removed, err := q.Remove(t.Context(), basics, id, fence, pools.AnyNumber)
 	same(t, err, nil)
 	same(t, removed, there)
 }
@@ -308,6 +308,14 @@ func removed(t *testing.T, q pools.Queue) {
 	leases, err := q.Leases(t.Context(), basics, ids(tasks))
 	same(t, err, nil)
 	same(t, leases, []*pools.Lease{l})
+	changed := *l
+	changed.Number++
+	bind(t, q, tasks[0], &changed, start, true)
+	for _, number := range []int64{0, 2} {
+		removed, err := q.Remove(t.Context(), basics, tasks[0].ID(), l.Fence, number)
+		same(t, err, nil)
+		same(t, removed, false)
+	}
 	for _, there := range []bool{true, false} {
 		remove(t, q, tasks[0].ID(), l.Fence, there)
 	}

@@ -33,6 +33,12 @@ func (c *Cold) RemoveItem(_ context.Context, list, name string, version int64) e
 func (c *Cold) WriteItem(list string, i jobstore.Item, began int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if i.Value == nil && i.Version != 0 {
+		if c.lists[list][i.Name].version <= i.Version {
+			delete(c.lists[list], i.Name) // whatever is written after that, or on its way, may stand
+		}
+		return
+	}
 	if c.lists[list] == nil {
 		c.lists[list] = map[string]item{}
 	}
@@ -40,9 +46,6 @@ func (c *Cold) WriteItem(list string, i jobstore.Item, began int64) {
 	later := began >= stands.began
 	if i.Version != 0 && stands.version != 0 {
 		later = i.Version >= stands.version
-	}
-	if i.Value == nil {
-		i.Version = 0 // the embedded store forgets it with the item
 	}
 	if later {
 		c.lists[list][i.Name] = item{i.Value, max(began, stands.began), i.Version}

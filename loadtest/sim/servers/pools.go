@@ -226,10 +226,10 @@ func (p *Pools) Leases(_ context.Context, at pools.Pool, ids []string) ([]*pools
 }
 
 // Remove implements pools.Queue.
-func (p *Pools) Remove(_ context.Context, at pools.Pool, id string, fence job.Fence) (removed bool, err error) {
+func (p *Pools) Remove(_ context.Context, at pools.Pool, id string, fence job.Fence, number int64) (removed bool, err error) {
 	var held []string
 	p.on(at, func(q *queue) {
-		if one := q.tasks[id]; one.taken && (one.lease == nil && fence == (job.Fence{}) || one.lease != nil && one.lease.Fence == fence) {
+		if one := q.tasks[id]; one.taken && one.lease.Is(fence, number) {
 			delete(q.tasks, id)
 			held, removed = q.kept(), true
 		}

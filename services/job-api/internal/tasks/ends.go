@@ -24,9 +24,6 @@ const (
 	whyTimeout   = "timeout"
 )
 
-// whyTakenBack is why no worker is told of a lease: what it was bound by is out of date.
-const whyTakenBack = "taken back"
-
 const (
 	// maxGrace bounds how long a worker that was told to stop keeps its lease, unless that is shorter.
 	maxGrace = 10 * time.Second
@@ -272,7 +269,7 @@ func (ts *Tasks) release(ctx context.Context, r *edge.Request) (edge.Response, e
 	if err := ts.deps.Records.Release(ctx, key, l.Token, true, l.Fire.DefinitionID); err != nil {
 		return edge.Response{}, fmt.Errorf("release a task: %w", err)
 	}
-	if _, err := ts.deps.Queue.Remove(ctx, poolAt(r), pools.IDOf(key), l.Fence); err != nil {
+	if _, err := ts.deps.Queue.Remove(ctx, poolAt(r), pools.IDOf(key), l.Fence, pools.AnyNumber); err != nil {
 		return edge.Response{}, fmt.Errorf("remove a task: %w", err)
 	}
 	ts.fireAgain(ctx, l.Fire.Entry)

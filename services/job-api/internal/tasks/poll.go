@@ -309,7 +309,7 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string, asked 
 	case err != nil:
 		return nil, fmt.Errorf("bind the lease of a task: %w", err)
 	case bound && ts.deps.Clock.Since(checked) > checkLimit:
-		return nil, ts.takeBack(ctx, t, &rec, l)
+		return nil, ts.giveBack(ctx, t, &rec, fence)
 	case bound:
 		return shown(t, l, progress), nil
 	}
@@ -320,12 +320,12 @@ func (ts *Tasks) begin(ctx context.Context, t *pools.Task, worker string, asked 
 }
 
 // shownAgain returns a task that was handed out already, if the poll of the worker that has it is repeated. The lease is changed before: otherwise
-// who bound it, for the same poll, might take it back.
+// who bound it, for the same poll, might give it back.
 func (ts *Tasks) shownAgain(ctx context.Context, t *pools.Task, l *pools.Lease, worker string) (*task, error) {
 	for range maxBeats {
 		now := ts.deps.Clock.Now()
-		if l == nil || l.Worker != worker || l.Why == whyTakenBack || !now.Before(l.Until) {
-			return nil, nil //nolint:nilnil // it lapses, it is handed over again, or another worker's poll had this name
+		if l == nil || l.Worker != worker || !now.Before(l.Until) {
+			return nil, nil //nolint:nilnil // it was given back, it lapses, or another worker's poll had this name
 		}
 		told := *l
 		told.Number++
@@ -357,36 +357,33 @@ func (ts *Tasks) bound(ctx context.Context, t *pools.Task) (*pools.Lease, error)
 	return leases[0], nil
 }
 
-// takeBack gives an attempt back to which this process has just bound a lease, unless the same poll was repeated meanwhile, and its worker told.
-func (ts *Tasks) takeBack(ctx context.Context, t *pools.Task, rec *attempts.Record, l *pools.Lease) error {
-	l.Number++
-	l.Why = whyTakenBack
-	kept, err := ts.deps.Queue.Bind(ctx, t.Pool(), t.ID(), l, ts.deps.Clock.Now())
-	if err != nil {
-		return fmt.Errorf("take a task back: %w", err)
-	}
-	if !kept {
-		return nil
-	}
-	return ts.giveBack(ctx, t, rec, l.Fence)
-}
+// backWithin bounds the giving back of an attempt, which goes on if its worker has gone.
+const backWithin = 10 * time.Second
 
-// giveBack releases an attempt that may not begin as it was checked, and lets it be judged again. With a fence, this process has bound a lease with
-// it, of which no worker was told. Without one, a worker may have the task by now, if this process has stalled, or somebody else has given it back.
-// So the task is removed first: only who did that releases. A crash after it leaves an attempt that is held until the end of the lease, and an entry
-// that is put back.
+// giveBack releases an attempt that may not begin as it was checked, and lets it be judged again. With a fence, this process has just bound a lease
+// with it.
+//
+// A worker may have the task by now, if the same poll was repeated at another process, or somebody else has given it back. So the task is removed
+// first, where it stands as this process left it, and only who did that releases. A crash in between leaves an attempt that nobody has and that is
+// held until the end of its hold: that of the lease, or of the executor that handed the task over. Then its entry leads to it.
 func (ts *Tasks) giveBack(ctx context.Context, t *pools.Task, rec *attempts.Record, fence job.Fence) error {
-	removed, err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), fence)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), backWithin)
+	defer cancel()
+	removed, err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), fence, 0)
 	if err != nil {
 		return fmt.Errorf("remove a task: %w", err)
 	}
 	if !removed {
 		return nil
 	}
-	if err := ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running, rec.DefinitionID); err != nil {
-		return fmt.Errorf("release a task: %w", err)
+	err = ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running, rec.DefinitionID)
+	if err != nil { // it is done once more, and by its token no harm
+		err = ts.deps.Records.Release(ctx, attempts.KeyOf(&t.Fire.Entry), rec.Token, rec.Running, rec.DefinitionID)
 	}
 	ts.fireAgain(ctx, t.Fire.Entry)
+	if err != nil {
+		return fmt.Errorf("release a task: %w", err)
+	}
 	return nil
 }
 
@@ -410,7 +407,7 @@ func (ts *Tasks) again(ctx context.Context, t *pools.Task) error {
 
 // drop removes a task to which no lease is bound.
 func (ts *Tasks) drop(ctx context.Context, t *pools.Task) error {
-	if _, err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), job.Fence{}); err != nil {
+	if _, err := ts.deps.Queue.Remove(ctx, t.Pool(), t.ID(), job.Fence{}, 0); err != nil {
 		return fmt.Errorf("remove a task: %w", err)
 	}
 	return nil

@@ -199,7 +199,7 @@ func (ts *Tasks) end(ctx context.Context, l *pools.Lease, o job.Outcome) (ended 
 // the outcome that stands; progress is removed when it is old.
 func (ts *Tasks) forget(ctx context.Context, l *pools.Lease, over, onLog bool) error {
 	key := attempts.KeyOf(&l.Fire.Entry)
-	_, err := ts.deps.Queue.Remove(ctx, poolOf(l), pools.IDOf(key), l.Fence)
+	_, err := ts.deps.Queue.Remove(ctx, poolOf(l), pools.IDOf(key), l.Fence, pools.AnyNumber)
 	if err == nil && over && (l.Progress || l.Again) {
 		err = ts.forgetProgress(ctx, key.ExecutionID)
 	}
