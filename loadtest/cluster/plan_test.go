@@ -24,7 +24,7 @@ func zoneData(t *testing.T, changes ...time.Time) (folders []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer archive.Close()
+	defer func() { _ = archive.Close() }()
 	for n, change := range changes {
 		dir := filepath.Join(t.TempDir(), "zones")
 		berlin := scheduletest.Zone{Offset: time.Hour, Changes: []scheduletest.Change{{At: change, Offset: 2 * time.Hour}}}
