@@ -278,6 +278,9 @@ func (w *Watchdog) begin(ctx context.Context) error {
 					if l := s.lines[d]; l != nil {
 						l.Aside, l.Met, l.Open, l.Told, l.Periods, l.behind = j.Aside, j.Met, j.Open, j.Told, j.Periods, j.Open != nil
 						maps.Copy(l.Until, j.Until)
+						// What the process before noted may not have taken effect yet, as that this incident is over. This one is about to write it
+						// as open, and notes it before that: whoever carries on after a crash knows that it is to be closed.
+						s.unnoted = s.unnoted || l.behind
 					}
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -413,6 +414,52 @@ func TestAnIncidentThatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
 		f.succeed(j, 1)
 		f.until(nth(j, 1).Add(5 * time.Minute))
 		f.forgotten(j)
+	})
+}
+
+func TestAnIncidentIsClosedHoweverLateItTakesEffectThatItIsOver(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.Every = 5 * time.Minute })
+		f.until(nth(j, 2))
+		f.succeed(j, 2)
+		stopped, away := false, errors.New("away")
+		f.hands.put = func(list string) error {
+			if stopped = stopped || strings.HasPrefix(list, "judged/") && !f.one().ClosedAt.IsZero(); stopped {
+				return away
+			}
+			return nil
+		}
+		f.until(nth(j, 2).Add(20 * time.Second))
+		if !stopped {
+			t.Fatal("it was not noted that the incident is over")
+		}
+		f.Watchdog, stopped = f.another(), false
+		noted := false
+		f.hands.put = func(list string) error {
+			if stopped {
+				return away
+			}
+			if !noted { // the other has read what was noted before, and what the one before it noted takes effect
+				noted = true
+				f.must(incidents.Store{Lists: f.hands.Settings}.Note(t.Context(), j.ID, map[incidents.Deadline]incidents.Judged{
+					incidents.StartWithin: {Until: map[string]time.Time{j.Definition.ID: nth(j, 2).Add(time.Millisecond)}, Met: nth(j, 2)},
+				}))
+			}
+			stopped = strings.HasPrefix(list, "incidents/") // right after this
+			return nil
+		}
+		time.Sleep(time.Minute)
+		f.until(nth(j, 2).Add(2 * time.Minute))
+		if i := f.one(); !stopped || !i.ClosedAt.IsZero() {
+			t.Fatalf("the other has not written the incident: %+v", i)
+		}
+		f.Watchdog, f.hands.put = f.another(), nil
+		time.Sleep(time.Minute)
+		f.until(nth(j, 2).Add(4 * time.Minute))
+		if i := f.one(); i.ClosedAt.IsZero() || i.Missed != 1 {
+			t.Errorf("%+v", i)
+		}
 	})
 }
 
