@@ -219,11 +219,12 @@ func (i *index) unfired(executionID string) job.Disposition {
 	return ""
 }
 
-// repeated reports whether an attempt of an execution was called more than once, or although it was skipped before.
+// repeated reports whether an attempt of an execution was called more than once, or ended on record without its call, too.
 func (i *index) repeated(executionID string) bool {
 	for _, e := range i.attempts[executionID] {
-		calls := len(i.calls[attemptKey{executionID, e.Entry.Attempt}])
-		if calls > 1 || calls > 0 && e.Outcome.Kind == job.OutcomeSkipped {
+		calls := i.calls[attemptKey{executionID, e.Entry.Attempt}]
+		under := func(c Call) bool { return c.Token == e.Outcome.Fence.String() }
+		if len(calls) > 1 || len(calls) > 0 && !slices.ContainsFunc(calls, under) { // it ended once without that call
 			return true
 		}
 	}

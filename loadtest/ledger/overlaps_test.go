@@ -98,3 +98,41 @@ func TestAccountMayHaveShownWhatAFormerDefinitionSkippedEarly(t *testing.T) {
 		})
 	}
 }
+
+// An executor that stalled before its call makes it after another one has ended the attempt. Where the hot tier forgot that end, it ends the attempt
+// once more, on record. (Seed 1910327 of the simulation.)
+func TestCallOfAnAttemptThatHadEndedMayComeLateWhereTheHotTierForgotTheEnd(t *testing.T) {
+	ended := func(a *ledger.Account) {
+		e := a.Events[0]
+		e.ID += "/lost"
+		e.Outcome = job.Outcome{Kind: job.OutcomeWorkerLost, Fence: fence(1000), Disposition: job.DispositionFired, Timeline: job.Timeline{Completed: begin.Add(time.Second)}}
+		a.Events = append(a.Events, e)
+	}
+	for name, test := range map[string]struct {
+		change func(a *ledger.Account)
+		broken bool
+	}{
+		"it ended once":                        {func(a *ledger.Account) { a.HotLost = true }, true},
+		"it ended twice":                       {ended, true},
+		"it ended twice, and the end was lost": {func(a *ledger.Account) { ended(a); a.HotLost = true }, false},
+		"another one ended twice, and was lost": {func(a *ledger.Account) {
+			ended(a)
+			a.HotLost = true
+			a.Events[len(a.Events)-1].Entry = a.Events[2].Entry
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := late()
+			a.Jobs[0].Job.Definition.Overlap = job.OverlapSkip
+			a.Calls[0].EndedAt = begin.Add(2 * time.Minute) // the second one was called meanwhile
+			test.change(a)
+			broken := false
+			for _, v := range ledger.Check(a) {
+				broken = broken || v.Invariant == "I11" && strings.Contains(v.String(), "had ended")
+			}
+			if broken != test.broken {
+				t.Errorf("broken: %v, want %v", broken, test.broken)
+			}
+		})
+	}
+}

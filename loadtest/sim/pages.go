@@ -59,7 +59,7 @@ func (w *world) watch() {
 		list, _ := w.occurrences("watcher", id)
 		w.mu.Lock()
 		for _, s := range list {
-			if s.Ended() {
+			if s.Ended() && !w.deleted[id] { // the key of a deleted job may name another one by now
 				w.shownBefore[id] = append(w.shownBefore[id], s)
 			}
 		}
