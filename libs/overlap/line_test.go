@@ -120,6 +120,33 @@ func TestDefinitionsThatShareAnInstantKeepTheirRowsInLine(t *testing.T) {
 	}
 }
 
+// An executor may let go of an entry because of an update, and another definition may have an entry for the same instant. If that comes when
+// the next execution has been called, its place is behind.
+func TestEntryOfAnotherDefinitionEntersBehindWhoWasCalled(t *testing.T) {
+	for _, called := range []string{"in its turn", "as a row that repeats another"} {
+		s := line(t, 2)
+		s.end(entry(1, 1))
+		if called == "in its turn" {
+			if b := s.before(t, entry(2, 1)); b != "" {
+				t.Fatalf("before the second is %q", b)
+			}
+		} else {
+			again := entry(2, 1)
+			again.Minute++
+			s.rows[again.Locator] = open(again)
+			if p := s.join(t, again, 1, nil); p.Full || len(p.Before) > 0 {
+				t.Fatalf("its place is %+v", p)
+			}
+		}
+		other := entry(1, 1)
+		other.DefinitionID = "def_2"
+		s.rows[other.Locator] = open(other)
+		if p := s.join(t, other, 1, nil); p.Full || len(p.Before) != 1 {
+			t.Errorf("%s: the place of the other definition's is %+v, and the second is called", called, p)
+		}
+	}
+}
+
 // changing are stores in which something happens after each read of the list.
 type changing struct {
 	*stores

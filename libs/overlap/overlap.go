@@ -8,8 +8,8 @@
 //   - [Note] puts the row of another attempt, or of a deferred one, in its place before the row that led to it is marked done.
 //
 // So an execution has an open row in the list from its decision to its last mark, whichever process dies in between. Nothing is removed
-// when it ends: a row that is done does not count, and the next execution to enter leaves it out. A process that stalled and adds a row
-// late therefore does no harm.
+// when it ends: a row that is done does not count, and the next execution to enter, or to be called, leaves it out. A process that stalled
+// and adds a row late therefore does no harm.
 //
 // An execution that was cancelled, or whose place another one took, is over as soon as no attempt of it runs, although its row may be open
 // for hours.
@@ -88,7 +88,7 @@ func (s Stores) Enter(ctx context.Context, e *job.Entry, most int, now time.Time
 		case !entered:
 			return append(open, e.Locator), nil // without what is over
 		case !slices.Contains(runs, e.Locator): // a row that repeats another one
-			return slices.Insert(slices.Clone(runs), len(before), e.Locator), nil
+			return append(append(open, e.Locator), runs[len(before):]...), nil
 		case len(open) == len(before):
 			return nil, nil
 		}
@@ -133,8 +133,9 @@ func (s Stores) Turn(ctx context.Context, e *job.Entry, now time.Time, stopped f
 			return "", nil
 		}
 		// Only where the list has not changed do rows that are done prove that their executions are over: the row of another attempt is on
-		// the list before the one that led to it is marked.
-		if again, err := s.Jobs.Runs(ctx, e.JobID); err != nil || slices.Equal(again, runs) {
+		// the list before the one that led to it is marked. They go off the list, or an entry of another definition for one of them would
+		// take its place there, and be called beside this one.
+		if err = s.Jobs.SwapRuns(ctx, e.JobID, runs, runs[len(ahead):]); !errors.Is(err, jobstore.ErrConflict) {
 			return "", err
 		}
 	}
