@@ -41,7 +41,7 @@ func zoneData(t *testing.T, changes ...time.Time) (folders []string) {
 	return folders
 }
 
-// planned is a job whose next occurrence is at an instant, and whether it is at another one by other time zone data.
+// planned is a job with the instants of its next occurrence: by the first time zone data, and by the other.
 type planned struct {
 	id       string
 	at, then time.Time
@@ -122,10 +122,10 @@ func TestPlanOfAnInstallationIsForecastAndFollowsTheTimeZoneData(t *testing.T) {
 	}
 	forecast := func(want map[time.Time]int) {
 		t.Helper()
-		first := ""
+		shown := ""
 		defer func() {
 			if t.Failed() {
-				t.Log(first)
+				t.Log(shown)
 			}
 		}()
 		eventually(t, "the plan is forecast", 3*time.Minute, func() bool {
@@ -139,14 +139,14 @@ func TestPlanOfAnInstallationIsForecastAndFollowsTheTimeZoneData(t *testing.T) {
 				} `json:"items"`
 			}
 			if a.status != http.StatusOK {
-				first = fmt.Sprint("it is answered ", a.status)
+				shown = fmt.Sprint("it is answered ", a.status)
 				return false
 			}
 			f.must(json.Unmarshal(a.body, &of))
-			first = fmt.Sprintf("%d minutes of a share of %g", len(of.Items), of.Share)
+			shown = fmt.Sprintf("%d minutes of a share of %g", len(of.Items), of.Share)
 			for _, x := range of.Items {
 				if ahead := time.Until(x.At); ahead > time.Minute && ahead < 24*time.Hour && (x.Planned != want[x.At.UTC()] || x.Error != 0) {
-					first = fmt.Sprintf("%s has %d (an error of %d), want %d", x.At, x.Planned, x.Error, want[x.At.UTC()])
+					shown = fmt.Sprintf("%s has %d (an error of %d), want %d", x.At, x.Planned, x.Error, want[x.At.UTC()])
 					return false
 				}
 			}

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,11 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
+
+// breaks reports whether an account breaks an invariant in a way that is told with a text.
+func breaks(a *ledger.Account, invariant, text string) bool {
+	return slices.ContainsFunc(ledger.Check(a), func(v ledger.Violation) bool { return v.Invariant == invariant && strings.Contains(v.String(), text) })
+}
 
 // An update that is tried several times may have stopped by one try what another occurrence has given way to. (Seed 1906716 of the simulation.)
 func TestOccurrenceGivesWayOnlyToOneThatIsCalled(t *testing.T) {
@@ -55,10 +61,7 @@ func TestOccurrenceGivesWayOnlyToOneThatIsCalled(t *testing.T) {
 			other.Disposition = job.DispositionSkippedMissed
 			other.Outcome = job.Outcome{Kind: job.OutcomeSkipped, Disposition: other.Disposition}
 			test.change(a)
-			broken := false
-			for _, v := range ledger.Check(a) {
-				broken = broken || v.Invariant == "I11" && strings.Contains(v.String(), "gave way to")
-			}
+			broken := breaks(a, "I11", "gave way to")
 			if broken != test.broken {
 				t.Errorf("broken: %v, want %v", broken, test.broken)
 			}
@@ -88,10 +91,7 @@ func TestAccountMayHaveShownWhatAFormerDefinitionSkippedEarly(t *testing.T) {
 			a.Events = append(a.Events, e)
 			a.Updated = map[string]time.Time{j.Job.Definition.ID: said.Add(test.applied)}
 			a.ShownBefore = map[string][]ledger.Shown{jobID: {{NominalAt: at, Disposition: e.Disposition, State: "skipped", Reason: "Skipped."}}}
-			broken := false
-			for _, v := range ledger.Check(a) {
-				broken = broken || strings.Contains(v.String(), "once showed")
-			}
+			broken := breaks(a, "I1", "once showed")
 			if broken == test.again {
 				t.Errorf("broken: %v, want %v", broken, !test.again)
 			}
@@ -126,10 +126,7 @@ func TestCallOfAnAttemptThatHadEndedMayComeLateWhereTheHotTierForgotTheEnd(t *te
 			a.Jobs[0].Job.Definition.Overlap = job.OverlapSkip
 			a.Calls[0].EndedAt = begin.Add(2 * time.Minute) // the second one was called meanwhile
 			test.change(a)
-			broken := false
-			for _, v := range ledger.Check(a) {
-				broken = broken || v.Invariant == "I11" && strings.Contains(v.String(), "had ended")
-			}
+			broken := breaks(a, "I11", "had ended")
 			if broken != test.broken {
 				t.Errorf("broken: %v, want %v", broken, test.broken)
 			}

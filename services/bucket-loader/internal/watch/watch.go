@@ -278,8 +278,8 @@ func (w *Watchdog) begin(ctx context.Context) error {
 					if l := s.lines[d]; l != nil {
 						l.Aside, l.Met, l.Open, l.Told, l.Periods, l.behind = j.Aside, j.Met, j.Open, j.Told, j.Periods, j.Open != nil
 						maps.Copy(l.Until, j.Until)
-						// What the process before noted may not have taken effect yet, as that this incident is over. This one is about to write it
-						// as open, and notes it before that: whoever carries on after a crash knows that it is to be closed.
+						// The process before may have noted that this incident is over, and that may take effect only now. This process will write
+						// it as open, so it is noted again before: the next process, after a crash, then knows that it is to be closed.
 						s.unnoted = s.unnoted || l.behind
 					}
 				}
