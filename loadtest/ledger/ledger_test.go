@@ -393,6 +393,35 @@ func lose(a *ledger.Account, attempt int, at time.Time) *job.Event {
 	return &a.Events[len(a.Events)-1]
 }
 
+// A worker's completion was answered, the hot tier forgot it, and the lease of the task lapsed. (Seed 1912366 of the simulation.)
+func TestAttemptThatSucceededAndIsOnRecordAsLostIsTheLast(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(second *ledger.Call)
+		broken bool
+	}{
+		"it succeeded":                    {func(*ledger.Call) {}, false},
+		"it failed":                       {func(c *ledger.Call) { c.Failed = true }, true},
+		"it was given back":               {func(c *ledger.Call) { c.GivenBack = true }, true},
+		"nobody knows how its call ended": {func(c *ledger.Call) { c.EndedAt = time.Time{} }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := sound()
+			trigger(a)
+			a.Crashed, a.HotLost, a.MaxAttempts = true, true, map[string]int{jobID: 3}
+			first := &a.Calls[len(a.Calls)-1]
+			first.Failed = true
+			second := *first
+			second.Attempt, second.At, second.Token, second.Failed, second.EndedAt = 2, first.At.Add(time.Minute), fence(10).String(), false, first.At.Add(2*time.Minute)
+			test.change(&second)
+			a.Calls = append(a.Calls, second)
+			lose(a, 2, second.At.Add(time.Minute))
+			if broken := breaks(a, "I1", "never came"); broken != test.broken {
+				t.Errorf("another attempt is owed: %v, want %v", broken, test.broken)
+			}
+		})
+	}
+}
+
 func TestCallIsEarlyByTheClockThatItsExecutorLookedAt(t *testing.T) {
 	for _, test := range []struct {
 		name               string

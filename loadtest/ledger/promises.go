@@ -99,7 +99,7 @@ func checkAnswers(r *report, a *Account, cancelled map[string]bool) {
 // checkRetries checks that an attempt is followed by another if its target failed every call of it, in jobs that nobody
 // stopped or updated. (An executor that stalled may make a late call of an attempt that another executor has settled.) The
 // following attempts may have been lost with their executors before they called. Of a task that the hot tier forgot while a worker had it nobody knows
-// that it was begun: it may be judged as if it was late.
+// that it was begun: it may be judged as if it was late. And an attempt that the hot tier forgot after a success may be on record as lost, too.
 func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 	stopped, unsettled := map[string]bool{}, a.unsettled()
 	for _, s := range a.Stops {
@@ -110,7 +110,7 @@ func checkRetries(r *report, a *Account, i *index, settled time.Time) {
 		if stopped[c.JobID] || a.Removed[k.executionID] || c.At.After(settled) || slices.ContainsFunc(calls, func(c Call) bool { return !c.Failed || c.Pool && c.Untold }) {
 			continue
 		}
-		for k.attempt++; lostAt(events, k.attempt); k.attempt++ {
+		for k.attempt++; lostAt(events, k.attempt) && !succeeded(i.calls[k]); k.attempt++ {
 		}
 		if gaveUp := cancelled(events) && displaced(a, i, k.executionID); k.attempt <= most && len(i.calls[k]) == 0 && !unsettled[k.executionID] && !gaveUp {
 			r.add("I1", c.JobID, "attempt %d of %s failed, and attempt %d never came", c.Attempt, k.executionID, k.attempt)
@@ -141,6 +141,11 @@ func lostAt(events []*job.Event, attempt int) bool {
 // that did not arrive.
 func lost(e *job.Event) bool {
 	return e.Outcome.Kind == job.OutcomeWorkerLost || e.Outcome.Kind == job.OutcomeTimedOut && e.Target.Kind == job.TargetPool
+}
+
+// succeeded reports whether the target is known to have taken one of an attempt's calls. (A task that was given back is handed out again.)
+func succeeded(calls []Call) bool {
+	return slices.ContainsFunc(calls, func(c Call) bool { return !c.Failed && !c.EndedAt.IsZero() && !c.GivenBack })
 }
 
 // nobodyKnows reports whether no process was left that could know of some calls, nor a reason to repeat them: an update had
