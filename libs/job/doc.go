@@ -16,6 +16,9 @@ func Instant(t time.Time) time.Time {
 	return time.UnixMilli(t.UnixMilli()).UTC()
 }
 
+// Bound returns the first instant in the form of [Instant] that is not before t: where t begins or ends a range of instants, it does so too.
+func Bound(t time.Time) time.Time { return Instant(t.Add(time.Millisecond - 1)) }
+
 // Minute returns the number of the minute that contains t, counted from the Unix epoch.
 func Minute(t time.Time) int64 {
 	ms := t.UnixMilli()

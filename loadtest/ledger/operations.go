@@ -16,7 +16,8 @@ type Operation struct {
 	Replay, Redrive         bool
 	// Elsewhere is the host that a replay calls instead of the job's target; "" for that.
 	Elsewhere string
-	From, To  time.Time
+	// From and To bound the range as it was asked for, to the nanosecond.
+	From, To time.Time
 	// Total is how many instants the answer of a backfill named.
 	Total int
 	// Known are the executions that a client was shown as ended, before it asked for the replay, in one of the states that it named; for a

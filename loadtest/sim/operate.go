@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
 
@@ -55,7 +54,7 @@ func (w *world) operate() {
 			definition, _ := begun["definition_id"].(string)
 			w.mu.Lock()
 			w.operations = append(w.operations, ledger.Operation{
-				JobID: id, ID: op, DefinitionID: definition, Replay: what == "replay", Elsewhere: elsewhere, From: job.Instant(from), To: job.Instant(to), Total: int(total), Known: known,
+				JobID: id, ID: op, DefinitionID: definition, Replay: what == "replay", Elsewhere: elsewhere, From: from, To: to, Total: int(total), Known: known,
 				AckedAt: time.Now(), Rate: rate,
 			})
 			w.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/run"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 )
@@ -35,7 +34,7 @@ func (u *Users) operate(ctx context.Context) {
 			continue
 		}
 		u.awaits(ctx, ledger.Operation{
-			JobID: id, ID: v.OperationID, DefinitionID: v.DefinitionID, From: job.Instant(from), To: job.Instant(to), Total: v.Total, AckedAt: time.Now(), Rate: fillRate,
+			JobID: id, ID: v.OperationID, DefinitionID: v.DefinitionID, From: from, To: to, Total: v.Total, AckedAt: time.Now(), Rate: fillRate,
 		})
 	}
 }

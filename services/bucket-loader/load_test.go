@@ -76,6 +76,41 @@ func TestWhatFoundNoRoomIsHotAtItsInstant(t *testing.T) {
 	})
 }
 
+// Sweeps of partitions whose entries all wait in hot buckets pause. What a full hot tier refused meanwhile comes back soon after those have left,
+// however slow the store was until then.
+func TestWhatFoundNoRoomComesBackSoonAfterOthersLeft(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const partitions = 64
+		l := newLoading(t, partitions)
+		l.cfg.MaxCandidates = 1 // so a sweep finds minShare
+		l.cold.took = time.Second
+		var waiting, refused []job.Locator
+		for p := range partitions {
+			for n := range minShare + minShare/2 {
+				waiting = append(waiting, l.put(t, p, p*1000+n, time.Now()))
+			}
+		}
+		for _, at := range waiting {
+			if err := l.deps.Hot.Add(t.Context(), []job.Entry{{Locator: at}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.run(t, time.Now().Add(time.Second))
+		for p := range partitions {
+			refused = append(refused, l.put(t, p, p*1000+999, time.Now()))
+		}
+		l.run(t, time.Now().Add(10*time.Minute))
+		l.cold.took = 0
+		l.fires(t, waiting...)
+		l.run(t, time.Now().Add(quietMost+l.cfg.CloseSweepAfter+2*l.cfg.PutBackWait))
+		for p, at := range refused {
+			if !l.isHot(t, at) {
+				t.Errorf("the entry of partition %d did not come back", p)
+			}
+		}
+	})
+}
+
 // A minute's entries of all partitions are not read in one second, least of all in that at which most is due.
 func TestPartitionsTakeTurnsWithinAMinute(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

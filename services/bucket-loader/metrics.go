@@ -1,6 +1,8 @@
 package bucketloader
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/minutehand/minutehand/services/bucket-loader/internal/bulk"
@@ -52,4 +54,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		reg.MustRegister(m.staged, m.putBack, m.closed, m.candidates, m.oldestOpen, m.oldestDue)
 	}
 	return m
+}
+
+// observeOldest sets the metric of the oldest entry that was still open in the last sweeps.
+func (s *Service) observeOldest(now time.Time) {
+	age := 0.0
+	for _, other := range s.partitions {
+		if !other.oldestDue.IsZero() {
+			age = max(age, now.Sub(other.oldestDue).Seconds())
+		}
+	}
+	s.metrics.oldestDue.Set(age)
 }

@@ -76,8 +76,12 @@ func (s *Service) absent(ctx context.Context, entries []*job.Entry) (map[job.Loc
 	return gone, err
 }
 
-// quietShare is how long sweeps that found nothing missing pause, as a multiple of the time that they took.
-const quietShare = 20
+// quietShare is how long sweeps that found nothing missing pause, as a multiple of the time that they took, and quietMost how long a turn of all
+// partitions takes at most: on a busy machine sweeps take long.
+const (
+	quietShare = 20
+	quietMost  = time.Minute
+)
 
 // sweeping is a sweep of a partition in progress.
 type sweeping struct {
@@ -204,7 +208,8 @@ func (s *Service) endSweep(w *sweeping, missing int, took time.Duration) {
 		// All of them wait for their targets. There may be a million such entries, and the cost of a fire must not depend on
 		// that: looking at them again takes a small part of the time, shared by all partitions.
 		s.mu.Lock()
-		s.nextQuiet = job.Later(s.nextQuiet, w.now).Add(quietShare * took)
+		pause := min(quietShare*took, quietMost/time.Duration(max(len(s.partitions), 1)))
+		s.nextQuiet = job.Later(s.nextQuiet, w.now).Add(pause)
 		p.sweepAt = s.nextQuiet
 		s.mu.Unlock()
 	case w.resume != nil:
@@ -253,17 +258,6 @@ func (s *Service) passDone(p *partition, minute int64, now time.Time) int64 {
 func (p *partition) isDone(minute, final int64) bool {
 	_, ok := p.allDone[minute]
 	return minute >= final && ok || p.done.end(minute) > minute
-}
-
-// observeOldest sets the metric of the oldest entry that was still open in the last sweeps.
-func (s *Service) observeOldest(now time.Time) {
-	age := 0.0
-	for _, other := range s.partitions {
-		if !other.oldestDue.IsZero() {
-			age = max(age, now.Sub(other.oldestDue).Seconds())
-		}
-	}
-	s.metrics.oldestDue.Set(age)
 }
 
 // note keeps the entries that are really missing. The next putBackAll notes the ends of the logs with them.

@@ -139,6 +139,64 @@ func TestRangesThatCannotBeAreRefusedWithAPointer(t *testing.T) {
 	})
 }
 
+// Instants are whole milliseconds. A range need not begin or end at one, and an operation takes what is shown in it.
+func TestOperationTakesWhatIsShownInItsRange(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		id, at := s.create(everyMinute), time.Now().Add(-time.Hour).UTC()
+		e := job.Entry{JobID: id, Trigger: job.TriggerSchedule, NominalAt: at}
+		e.ExecutionID, e.Attempt = job.ScheduleExecutionID(id, at), 1
+		event := job.AttemptEvent(&job.Fire{Entry: e}, job.TargetRef{}, job.Outcome{Kind: job.OutcomeSucceeded, Disposition: job.DispositionFired}, at)
+		must(t, s.deps.History.Record(t.Context(), jobstore.Unencoded(&event)))
+		for _, c := range []struct {
+			from, to time.Duration // after the instant
+			has      bool
+		}{
+			{-time.Second, time.Microsecond, true},
+			{time.Microsecond - time.Millisecond, time.Second, true},
+			{0, 1, true},
+			{-time.Second, time.Microsecond - time.Millisecond, false},
+			{-time.Second, 0, false},
+			{1, time.Second, false},
+		} {
+			from, to := at.Add(c.from).Format(time.RFC3339Nano), at.Add(c.to).Format(time.RFC3339Nano)
+			list, _ := s.answer(http.StatusOK, http.MethodGet, "/jobs/"+id+"/executions?from="+from+"&to="+to, "")
+			if has := len(list["items"].([]any)) == 1; has != c.has {
+				t.Errorf("from %s to %s it is shown: %t", from, to, has)
+			}
+			body := fmt.Sprintf(`{"from":%q,"to":%q}`, from, to)
+			replay, _ := s.answer(http.StatusAccepted, http.MethodPost, "/jobs/"+id+"/replay", body)
+			redrive, _ := s.answer(http.StatusAccepted, http.MethodPost, "/dead-letters:redrive-all", `{"filter":`+body+`}`)
+			for _, o := range []map[string]any{replay, redrive} {
+				begin, err := time.Parse(time.RFC3339Nano, o["from"].(string))
+				must(t, err)
+				end, err := time.Parse(time.RFC3339Nano, o["to"].(string))
+				if must(t, err); (!at.Before(begin) && at.Before(end)) != c.has {
+					t.Errorf("the %s from %s to %s takes what is from %s to %s", o["type"], from, to, o["from"], o["to"])
+				}
+			}
+			status := map[bool]int{true: http.StatusOK, false: http.StatusUnprocessableEntity}[c.has]
+			s.answer(status, http.MethodPost, "/jobs/"+id+"/backfill", strings.TrimSuffix(body, "}")+`,"dry_run":true}`)
+			s.settles()
+		}
+	})
+}
+
+// A request is accepted at a whole millisecond, and its range may end at the instant at which it was made.
+func TestRangeEndsWhenItsOperationWasAskedForAtTheLatest(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		path := "/jobs/" + s.create(everyMinute)
+		time.Sleep(time.Minute + time.Microsecond)
+		body := fmt.Sprintf(`{"from":"1999-12-31T00:00:00Z","to":%q}`, time.Now().UTC().Format(time.RFC3339Nano))
+		for _, what := range []string{"/backfill", "/replay"} {
+			if o, _ := s.answer(http.StatusAccepted, http.MethodPost, path+what, body); o["to"] != o["created_at"] {
+				t.Errorf("%s: the range ends at %s, and it was asked for at %s", what, o["to"], o["created_at"])
+			}
+		}
+	})
+}
+
 func TestDryRunSaysWhatABackfillWouldDoAndDoesNothing(t *testing.T) {
 	s := newServer(t, nil)
 	path := "/jobs/" + s.create(everyMinute) + "/backfill"

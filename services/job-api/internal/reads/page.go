@@ -44,15 +44,14 @@ func position(nominalAt time.Time, executionID string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(nominalAt.UnixMilli(), 10) + " " + executionID))
 }
 
-// span returns from when on a request asks, as far back as history goes, and before when; zero if it does not say. Instants have whole
-// milliseconds.
+// span returns from when on a request asks, as far back as history goes, and before when; zero if it does not say.
 func span(r *edge.Request, now time.Time) (from, to time.Time) {
 	from = now.Add(-jobstore.HistoryTTL)
 	if at, err := time.Parse(time.RFC3339Nano, r.Parameters["from"]); err == nil {
-		from = job.Later(from, job.Instant(at.Add(time.Millisecond-1)))
+		from = job.Later(from, job.Bound(at))
 	}
 	if at, err := time.Parse(time.RFC3339Nano, r.Parameters["to"]); err == nil {
-		to = job.Instant(at.Add(time.Millisecond - 1))
+		to = job.Bound(at)
 	}
 	return from, to
 }

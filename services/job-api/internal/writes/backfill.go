@@ -41,7 +41,6 @@ func (ws *Writes) backfillJob(ctx context.Context, r *edge.Request) (edge.Respon
 	if err := json.Unmarshal(r.Raw, &b); err != nil {
 		return edge.Response{}, edge.OutOfRange()
 	}
-	b.From, b.To = job.Instant(b.From), job.Instant(b.To)
 	j, err := ws.deps.Reads.Find(ctx, r, r.PathValue("id"))
 	if err != nil {
 		return edge.Response{}, err
@@ -76,9 +75,9 @@ func (ws *Writes) backfillJob(ctx context.Context, r *edge.Request) (edge.Respon
 	return ws.beginOperation(ctx, r, &turn, o)
 }
 
-// planned returns what a backfill is about to do, or what is wrong with it.
+// planned returns what a backfill is about to do, or what is wrong with it. It puts the range of the operation in the place of the one asked for.
 func (ws *Writes) planned(ctx context.Context, j *job.Job, b *backfillBody, c jobstore.Claim) (p dryRun, err error) {
-	if err := pastRange(b.From, b.To, c.AcceptedAt); err != nil {
+	if b.From, b.To, err = pastRange(b.From, b.To, c.AcceptedAt); err != nil {
 		return p, err
 	}
 	d := &j.Definition
@@ -110,15 +109,21 @@ func fault(pointer, code, message string) error {
 	return edge.Invalid([]problem.Fault{{Pointer: pointer, Code: code, Message: message}})
 }
 
-// pastRange returns what is wrong with the range of an operation.
-func pastRange(from, to, now time.Time) error {
-	switch {
-	case !from.Before(to):
-		return fault("/to", "before-from", "Must be later than from.")
-	case to.After(now):
-		return fault("/to", "ahead", "Lies ahead; what is ahead is executed by the schedule itself. Give an instant that is past.")
+// pastRange returns the range of an operation, in which the same instants lie as in the one that was asked for, or what is wrong with that. It ends
+// when the request was accepted, at the latest: from then on the operation's own executions lie in the history.
+func pastRange(from, to, accepted time.Time) (begin, end time.Time, err error) {
+	begin, end = job.Bound(from), job.Bound(to)
+	ahead := job.Instant(to).After(accepted) // not the rest of the millisecond in which it was accepted
+	if end.After(accepted) && !ahead {
+		end = accepted
 	}
-	return nil
+	switch {
+	case !begin.Before(end):
+		return begin, end, fault("/to", "before-from", "Must be later than from.")
+	case ahead:
+		return begin, end, fault("/to", "ahead", "Lies ahead; what is ahead is executed by the schedule itself. Give an instant that is past.")
+	}
+	return begin, end, nil
 }
 
 // beginOperation stores an operation of a request, and answers the request.

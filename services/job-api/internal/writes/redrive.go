@@ -144,10 +144,10 @@ func (ws *Writes) redriveAllDeadLetters(ctx context.Context, r *edge.Request) (e
 		From: accepted.Add(-jobstore.HistoryTTL), To: accepted, GivenUpFor: b.Filter.Reason, Order: operations.NewestFirst, Rate: int(b.RatePerSecond),
 	}
 	if b.Filter.From != nil {
-		o.From = job.Instant(*b.Filter.From)
+		o.From = job.Bound(*b.Filter.From)
 	}
 	if b.Filter.To != nil && b.Filter.To.Before(accepted) {
-		o.To = job.Instant(*b.Filter.To)
+		o.To = job.Bound(*b.Filter.To)
 	}
 	if !o.From.Before(o.To) {
 		pointer := "/filter/from"

@@ -33,7 +33,6 @@ func (ws *Writes) replayJob(ctx context.Context, r *edge.Request) (edge.Response
 	if err := json.Unmarshal(r.Raw, &b); err != nil {
 		return edge.Response{}, edge.OutOfRange()
 	}
-	b.From, b.To = job.Instant(b.From), job.Instant(b.To)
 	j, err := ws.deps.Reads.Find(ctx, r, r.PathValue("id"))
 	if err != nil {
 		return edge.Response{}, err
@@ -56,7 +55,7 @@ func (ws *Writes) replayJob(ctx context.Context, r *edge.Request) (edge.Response
 	if j.Status == job.StatusCancelled {
 		return edge.Response{}, cancelled()
 	}
-	if err := pastRange(b.From, b.To, turn.claim.AcceptedAt); err != nil {
+	if b.From, b.To, err = pastRange(b.From, b.To, turn.claim.AcceptedAt); err != nil {
 		return edge.Response{}, err
 	}
 	return ws.beginOperation(ctx, r, &turn, operations.Operation{
