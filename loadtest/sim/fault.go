@@ -160,6 +160,8 @@ type Faults struct {
 	aimedAt time.Duration
 
 	mu sync.Mutex
+	// awaited holds the channels that are closed when an executor makes a job's next last check.
+	awaited map[string]chan struct{}
 	// until is when faults end; there are none before from.
 	from, until time.Time
 	calls       map[Point]int // with N = 0
@@ -200,7 +202,7 @@ type Hit struct {
 }
 
 func newFaults(seed uint64, w Weather, replay []Fault) *Faults {
-	f := &Faults{dice: dice{seed}, weather: w, calls: map[Point]int{}, hits: map[Hit]int{}}
+	f := &Faults{dice: dice{seed}, weather: w, calls: map[Point]int{}, hits: map[Hit]int{}, awaited: map[string]chan struct{}{}}
 	f.aim(seed)
 	if replay != nil {
 		f.replay = map[Point][]Fault{}
@@ -227,12 +229,14 @@ func (f *Faults) At(kind string, op *Op, key string) Fault {
 		return Fault{}
 	}
 	var fault Fault
-	switch {
+	switch late := f.comesLate(kind, op, key); {
 	case f.replay != nil:
 		fault = f.next(p, now.Sub(f.from))
 	case f.aimed.Port == op.Port && f.aimed.Op == op.Name && now.Sub(f.from) >= f.aimedAt:
 		fault = Fault{Kind: f.aimed.Kind, Point: p, For: f.length(f.aimed.Kind, p)}
 		f.aimed = Hit{}
+	case late:
+		fault = Fault{Kind: SlowBefore, Point: p, For: lateCheck}
 	default:
 		fault = f.decide(op, p, eagerness(kind, op))
 	}

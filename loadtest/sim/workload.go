@@ -299,6 +299,9 @@ func (w *world) replaceBefore(id string, n int) {
 		Kind: Replace, What: strconv.Itoa(bucket.Partition(id, partitions)) + who, At: at, For: attempts.ReplacedFor - time.Millisecond, Aimed: true,
 	})
 	w.after(1005*time.Millisecond+time.Duration(w.faults.dice.roll("replaced/%s/%d", id, n)*2500)*time.Millisecond, func() {})
+	if w.faults.dice.roll("late check/%s/%d", id, n) < 0.5 {
+		w.delaysCheck(id)
+	}
 }
 
 // cancelExecution cancels some of the triggered executions.
