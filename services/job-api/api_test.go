@@ -166,6 +166,24 @@ func TestPreviewTellsWhatTheClocksDo(t *testing.T) {
 	}
 }
 
+func TestPreviewForAJobTellsWhereJitterAndSpreadMoveIt(t *testing.T) {
+	s := newServer(t, nil)
+	for _, moved := range []string{`"jitter":"30m"`, `"spread":"auto","spread_within":"30m"`} {
+		schedule := `"type":"cron","cron_expr":"0 21 * * *",` + moved
+		m, _ := s.answer(http.StatusCreated, http.MethodPost, "/jobs", `{"name":"moved",`+schedule+`,"target":{"kind":"http_webhook","url":"https://example.com/hook"}}`)
+		p, _ := s.answer(http.StatusOK, http.MethodPost, "/schedules/preview", `{`+schedule+`,"count":1,"job_id":"`+m["job_id"].(string)+`"}`)
+		first := p["occurrences"].([]any)[0].(map[string]any)
+		nominal, _ := first["occurrence"].(string)
+		if first["scheduled_for"] != m["next_run_at"] || first["local"] != m["next_run_at"] || !strings.HasSuffix(nominal, "T21:00:00Z") {
+			t.Errorf("with %s the preview shows %v, and the job is due at %v", moved, first, m["next_run_at"])
+		}
+		p, _ = s.answer(http.StatusOK, http.MethodPost, "/schedules/preview", `{`+schedule+`,"count":1}`)
+		if first := p["occurrences"].([]any)[0].(map[string]any); first["occurrence"] != nil || !strings.HasSuffix(first["scheduled_for"].(string), "T21:00:00Z") {
+			t.Errorf("with %s and for no job the preview shows %v", moved, first)
+		}
+	}
+}
+
 func TestTokenIsDemandedWhereOneIsSet(t *testing.T) {
 	s := newServer(t, func(c *jobapi.Config, _ *jobapi.Deps) { c.AuthToken = "a-long-random-token" })
 	s.answer(http.StatusUnauthorized, http.MethodGet, "/jobs", "")

@@ -84,6 +84,12 @@ func TestAJobInACrowdedMinuteIsCreatedWithAWarning(t *testing.T) {
 	if fmt.Sprint(again["warnings"]) != fmt.Sprint(m["warnings"]) {
 		t.Errorf("the repeated request was answered %v", again["warnings"])
 	}
+	batch, _ := s.answer(http.StatusOK, http.MethodPost, "/jobs:batch", `{"jobs":[`+at(crowded)+`,`+strings.Replace(at(crowded), `"name"`, `"key":"k","name"`, 1)+`]}`)
+	for _, result := range batch["results"].([]any) {
+		if job := result.(map[string]any)["job"].(map[string]any); fmt.Sprint(job["warnings"]) != fmt.Sprint(m["warnings"]) {
+			t.Errorf("in a batch it is created with the warnings %v", job["warnings"])
+		}
+	}
 	daily := fmt.Sprintf(`{"name":"n","type":"cron","cron_expr":"0 %d * * *","target":{"kind":"http_webhook","url":"https://t.example/"}}`, crowded.UTC().Hour())
 	m, _ = s.answer(http.StatusCreated, http.MethodPost, "/jobs", daily)
 	if got := fmt.Sprint(m["warnings"]); !strings.Contains(got, "/cron_expr") || !strings.Contains(got, "spread") {

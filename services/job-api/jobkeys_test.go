@@ -26,6 +26,44 @@ func (s *server) taken(id string, headers ...string) {
 	}
 }
 
+func TestWrittenKeyStandsForTheJobThatHasItNow(t *testing.T) {
+	s := newServer(t, nil)
+	s.create(keyedJob)
+	const follows = `{"name":"after","type":"after","after":[{"job":"key:nightly:report"}],"target":{"kind":"http_webhook","url":"https://example.com/hook"}}`
+	id := s.create(follows)
+	parent := func() string {
+		t.Helper()
+		row, err := s.jobs.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return row.Definition.Schedule.After[0].JobID
+	}
+	former := parent()
+	s.answer(http.StatusNoContent, http.MethodDelete, "/jobs/key:nightly:report", "")
+	for _, c := range [][2]string{{http.MethodPut, follows}, {http.MethodPatch, `{"after":[{"job":"key:nightly:report"}]}`}} {
+		s.answer(http.StatusOK, c[0], "/jobs/"+id, c[1], "If-Match", "*") // nobody has the key
+		if parent() != former {
+			t.Errorf("after %s it follows %s while nobody has the key, want %s as before", c[0], parent(), former)
+		}
+	}
+	present := s.create(keyedJob)
+	s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"name":"other"}`, "If-Match", "*")
+	if parent() != former {
+		t.Errorf("it follows %s, though only its name was changed", parent())
+	}
+	s.answer(http.StatusOK, http.MethodPatch, "/jobs/"+id, `{"after":[{"job":"key:nightly:report","on":"any"}]}`, "If-Match", "*")
+	if parent() != present {
+		t.Errorf("it follows %s, want %s, which has the key", parent(), present)
+	}
+	s.answer(http.StatusNoContent, http.MethodDelete, "/jobs/key:nightly:report", "")
+	present = s.create(keyedJob)
+	s.answer(http.StatusOK, http.MethodPut, "/jobs/"+id, follows, "If-Match", "*")
+	if parent() != present {
+		t.Errorf("after PUT it follows %s, want %s, which has the key", parent(), present)
+	}
+}
+
 func TestJobIsFoundUnderItsKey(t *testing.T) {
 	s := newServer(t, nil)
 	id := s.create(keyedJob)

@@ -47,6 +47,10 @@ func Parse(body []byte, now time.Time, standing *job.Job) (b Job, d job.Definiti
 	faults.unmask("/target/headers", d.Target.Headers, standing.Definition.Target.Headers)
 	faults.target(&b.Target, &d.Target)
 	faults.policies(&d)
+	if b.SLA != nil {
+		faults.deadline("/sla/start_within", b.SLA.StartWithin)
+		faults.deadline("/sla/finish_within", b.SLA.FinishWithin)
+	}
 	faults.notify(b.Notify, standing)
 	if p := edge.Invalid(faults); p != nil {
 		return b, d, p
@@ -236,8 +240,9 @@ func validPort(port string) bool {
 	return n > 0
 }
 
-func (l *faultList) deadline(pointer string, d time.Duration) {
-	l.add(d == 0 || d >= job.MinDeadline && d <= job.MaxDeadline, pointer, "range", "Must be at least 1s and at most 24h.")
+func (l *faultList) deadline(pointer string, given *duration) {
+	d := durationOf(given, job.MinDeadline)
+	l.add(d >= job.MinDeadline && d <= job.MaxDeadline, pointer, "range", "Must be at least 1s and at most 24h.")
 }
 
 func (l *faultList) policies(d *job.Definition) {
@@ -255,8 +260,6 @@ func (l *faultList) policies(d *job.Definition) {
 		"What follows other jobs may overlap; leave overlap_policy out.")
 	l.add(d.Deadlines == (job.Deadlines{}) || d.Schedule.Type != job.ScheduleAfter, "/sla", "conflict",
 		"Deadlines count from the instants of a schedule, and a job that follows others has none; give them to the first of these.")
-	l.deadline("/sla/start_within", d.Deadlines.StartWithin)
-	l.deadline("/sla/finish_within", d.Deadlines.FinishWithin)
 	l.add(r.BaseDelay > 0 || r.Backoff == job.BackoffList, "/retry_policy/base_delay", "range", "Must be more than 0.")
 	l.add(r.MaxDelay >= r.BaseDelay, "/retry_policy/max_delay", "range", "Must be at least base_delay.")
 	l.add(r.Window > 0 && r.Window <= 30*24*time.Hour, "/retry_policy/window", "range", "Must be more than 0 and at most 720h.")

@@ -51,9 +51,15 @@ func (rs *Reads) previewSchedule(ctx context.Context, r *edge.Request) (edge.Res
 	}
 	occurrences := []map[string]string{}
 	for _, o := range plan.Preview(after, int(b.Count)) {
-		shown := map[string]string{
-			"scheduled_for": o.At.Format(time.RFC3339Nano), "local": o.Local.Format(time.RFC3339Nano),
+		shown := map[string]string{}
+		at := o.At
+		if b.JobID != "" { // jitter and spread follow from it
+			at = plan.ScheduledFor(o.At)
 		}
+		if !at.Equal(o.At) {
+			shown["occurrence"] = o.At.Format(time.RFC3339Nano)
+		}
+		shown["scheduled_for"], shown["local"] = at.Format(time.RFC3339Nano), at.In(o.Local.Location()).Format(time.RFC3339Nano)
 		if o.Note != "" {
 			shown["note"] = o.Note
 		}

@@ -2,6 +2,7 @@ package writes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,23 +20,30 @@ func (ws *Writes) dependents() dependents.Store {
 	return dependents.Store{Jobs: ws.deps.Jobs, Settings: ws.deps.Settings}
 }
 
-// findParents finds the jobs that a definition of a job follows, "" for a new one, by their ids or keys; those that it followed before stay as they
-// are. It refuses what is not there, and a circle, also one that others close; two requests that come at once may close one between them, which
+// findParents finds the jobs that a definition of a job follows, "" for a new one, by their ids or keys. Those that it followed before may be
+// gone; a key that the request writes stands for the job that has it now, if there is one. It refuses what is not there, and a circle, also one that others close; two requests that come at once may close one between them, which
 // the bound on what follows one another ends.
 func (ws *Writes) findParents(ctx context.Context, r *edge.Request, jobID string, before []job.Parent, d *job.Definition) error {
 	parents := d.Schedule.After
 	if len(parents) == 0 {
 		return nil
 	}
+	body, _ := r.Tree.(map[string]any)
+	_, written := body["after"]
 	known := map[string]bool{}
 	for i := range parents {
 		p, at := &parents[i], fmt.Sprintf("/after/%d/job", i)
 		if k := slices.IndexFunc(before, func(o job.Parent) bool { return o.Named == p.Named }); k >= 0 {
 			p.JobID = before[k].JobID
 			known[p.JobID] = true
-		} else {
-			var err error
-			if p.JobID, err = ws.deps.Reads.JobID(ctx, r, p.Named, at); err != nil {
+		}
+		if p.JobID == "" || written {
+			id, err := ws.deps.Reads.JobID(ctx, r, p.Named, at)
+			var refused *problem.Problem
+			switch {
+			case err == nil:
+				p.JobID = id
+			case p.JobID == "" || !errors.As(err, &refused):
 				return err
 			}
 		}

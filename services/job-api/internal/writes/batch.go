@@ -23,6 +23,7 @@ import (
 	"github.com/minutehand/minutehand/libs/trace"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
+	"github.com/minutehand/minutehand/services/job-api/internal/reads"
 )
 
 // keyedAtOnce bounds how many jobs of a batch that have keys are created concurrently.
@@ -74,6 +75,12 @@ func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Respons
 	}
 	if err := ws.acceptAll(ctx, r, jobs, results, turn.again); err != nil {
 		return edge.Response{}, err
+	}
+	seen := ws.served()
+	for _, b := range jobs {
+		if shown, ok := results[b.at].Job.(*reads.Job); ok {
+			ws.warn(ctx, shown, bodies[b.at], &b.job, b.series, seen)
+		}
 	}
 	ws.createKeyed(ctx, keyed, turn.claim, turn.again, results)
 	resp := edge.Response{Status: http.StatusOK, Headers: map[string]string{}, Body: map[string]any{"results": results}}

@@ -191,9 +191,14 @@ func (ws *Writes) accept(ctx context.Context, r *edge.Request, j job.Job, exclus
 func (ws *Writes) created(ctx context.Context, r *edge.Request, j *job.Job, series *occurrence.Series) (edge.Response, error) {
 	resp, err := ws.deps.Reads.Answer(ctx, http.StatusCreated, j)
 	if body, ok := resp.Body.(*reads.Job); ok && err == nil {
-		body.Warnings = append(ws.crowds.warn(ctx, r.Raw, series, body.NextRunAt, ws.deps.Clock.Now()), ws.unserved(ctx, j)...)
+		ws.warn(ctx, body, r.Raw, j, series, ws.served())
 	}
 	return resp, err
+}
+
+// warn tells with a new job what its client may want to know of it.
+func (ws *Writes) warn(ctx context.Context, shown *reads.Job, text []byte, j *job.Job, series *occurrence.Series, s served) {
+	shown.Warnings = append(ws.crowds.warn(ctx, text, series, shown.NextRunAt, s.now), s.warn(ctx, j)...)
 }
 
 // list lets a job be found by those who watch its deadlines, and by those whose jobs it follows, before its row is written: if that never

@@ -65,20 +65,23 @@ func (c *crowds) warn(ctx context.Context, body []byte, s *occurrence.Series, du
 	if due == nil {
 		return nil
 	}
-	next, ok := s.NextRun(now)
-	if after, more := s.Plan.Next(next); !ok || more && after.Sub(next) < 2*around*time.Minute {
-		return nil
-	}
 	f := c.latest(ctx)
 	minute := job.Minute(*due)
 	if f == nil || f.Stale(now) || minute < f.From || minute >= f.From+forecast.Minutes {
 		return nil
 	}
 	planned, off := f.Sum(minute, minute+1)
+	if planned-off < crowdedFires {
+		return nil
+	}
+	next, ok := s.NextRun(now)
+	if after, more := s.Plan.Next(next); !ok || more && after.Sub(next) < 2*around*time.Minute {
+		return nil
+	}
 	sum, _ := f.Sum(minute-around, minute+around)
 	covered := min(minute+around, f.From+forecast.Minutes) - max(minute-around, f.From)
 	mean := float64(sum) / float64(covered)
-	if planned-off < crowdedFires || float64(planned-off) < crowdedTimes*mean {
+	if float64(planned-off) < crowdedTimes*mean {
 		return nil
 	}
 	w := reads.Warning{Code: "crowded-minute", Pointer: pointerOf(body, &s.Def.Schedule)}
