@@ -64,7 +64,10 @@ func OpenZones(path string) (*Zones, error) {
 // Bounds of the files of time zone data, in bytes.
 const maxZoneData, maxZone = 64 << 20, 1 << 20
 
-// releaseOf returns the release that time zone data says it is, "unknown" if it does not.
+// UnknownRelease stands for the release of data that names none.
+const UnknownRelease = "unknown"
+
+// releaseOf returns the release that time zone data says it is.
 func releaseOf(files fs.FS) string {
 	for _, name := range []string{"+VERSION", "VERSION", "version"} {
 		if text, err := fs.ReadFile(files, name); err == nil && len(text) < 32 {
@@ -76,7 +79,7 @@ func releaseOf(files fs.FS) string {
 			return strings.TrimSpace(line)
 		}
 	}
-	return "unknown"
+	return UnknownRelease
 }
 
 // Release returns the release of the data, such as 2025c.

@@ -120,6 +120,10 @@ func examineProcess(ctx context.Context, subject, at string, get fetcher, r *dia
 		b = build{one.labels["version"], one.labels["tzdata"]}
 		r.Fine(subject, "it runs version %s, with time zones %s", b.version, b.timeZones)
 	}
+	for _, one := range m["minutehand_bucket_loader_other_time_zone_data"] {
+		r.Notice(subject, "minutehand tzdata apply, when all processes have the new data (runbooks/time-zone-data.md)",
+			"jobs were planned by time zone data %s, and it has another release", one.labels["planned_by"])
+	}
 	m.certificates(subject, r)
 	m.disk(subject, r)
 	return b

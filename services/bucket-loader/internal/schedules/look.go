@@ -140,13 +140,13 @@ func (a *Audit) without(ctx context.Context, subjects []*subject) (missing []*su
 // order of their keys meets the entry from which a schedule goes on, or that lies beyond where he ends.
 func (a *Audit) search(ctx context.Context, partition int, subjects []*subject) (lost []job.Entry, err error) {
 	if a.full[partition] {
-		a.Metrics.undecided.Add(float64(len(subjects)))
+		a.undecided(subjects)
 		return nil, nil
 	}
 	end, err := a.scan(ctx, partition, subjects)
 	if errors.Is(err, errTooMuch) {
 		a.full[partition] = true
-		a.Metrics.undecided.Add(float64(len(subjects)))
+		a.undecided(subjects)
 		return nil, nil
 	}
 	if err != nil {
@@ -182,6 +182,12 @@ func (a *Audit) search(ctx context.Context, partition int, subjects []*subject) 
 		}
 	}
 	return lost, nil
+}
+
+// undecided notes that of some jobs it cannot be told whether they have their entry.
+func (a *Audit) undecided(subjects []*subject) {
+	a.Metrics.undecided.Add(float64(len(subjects)))
+	a.unsure = true
 }
 
 // errTooMuch: a partition holds more rows than are read.
@@ -281,14 +287,14 @@ func (a *Audit) ahead(ctx context.Context, s *subject, end int64) (bool, error) 
 	if err != nil || len(rows) > 0 {
 		return true, err
 	}
-	return a.elsewhere(ctx, s, near)
+	return a.movedBy(ctx, s, near)
 }
 
 func isOpen(r job.PendingRow) bool { return !r.Done }
 
-// elsewhere reports whether the entry from which a subject goes on is that of an instant that other time zone data named in place of one of
+// movedBy reports whether the entry from which a subject goes on is that of an instant that other time zone data named in place of one of
 // these.
-func (a *Audit) elsewhere(ctx context.Context, s *subject, near []time.Time) (bool, error) {
+func (a *Audit) movedBy(ctx context.Context, s *subject, near []time.Time) (bool, error) {
 	if zone := s.job.Definition.Schedule.Timezone; zone == "" || zone == "UTC" {
 		return false, nil
 	}
@@ -300,7 +306,11 @@ func (a *Audit) elsewhere(ctx context.Context, s *subject, near []time.Time) (bo
 	if err != nil {
 		return false, fmt.Errorf("read entries of job %s: %w", s.job.ID, err)
 	}
-	return slices.ContainsFunc(slices.Collect(maps.Values(rows)), isOpen), nil
+	there := slices.ContainsFunc(slices.Collect(maps.Values(rows)), isOpen)
+	if there {
+		a.elsewhere++
+	}
+	return there, nil
 }
 
 // rows returns the rows of the entry of an instant: that in its own minute, and those of mends that were moved.

@@ -29,6 +29,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobchange"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/libs/tenants"
 	"github.com/minutehand/minutehand/libs/wire"
 )
@@ -77,10 +78,19 @@ type Audit struct {
 	// failed is how often the page that is looked at has failed. full are the partitions of which this pass has read too much.
 	failed int
 	full   map[int]bool
+	// elsewhere is how many jobs of that page wait where other time zone data puts them, unsure is set if that is not known of all.
+	elsewhere int
+	unsure    bool
+	// checked is when this process looked by which time zone data the schedules are planned, plannedBy what it told of that.
+	checked   time.Time
+	plannedBy string
 }
 
 // Metrics counts what an audit does.
-type Metrics struct{ looked, mended, undecided, passes prometheus.Counter }
+type Metrics struct {
+	looked, mended, undecided, passes prometheus.Counter
+	otherZones                        *prometheus.GaugeVec
+}
 
 // NewMetrics registers the counters; reg may be nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
@@ -92,9 +102,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		mended:    counter("minutehand_bucket_loader_mended_schedules_total", "Schedules that had lost their next entry and were given it again."),
 		undecided: counter("minutehand_bucket_loader_undecided_schedules_total", "Schedules of which too much waits to tell whether they have their next entry."),
 		passes:    counter("minutehand_bucket_loader_schedule_audits_total", "Passes of the audit over all jobs."),
+		otherZones: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "minutehand_bucket_loader_other_time_zone_data", Help: "1 while schedules are planned by time zone data of another release than that of this process.",
+		}, []string{"planned_by"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.looked, m.mended, m.undecided, m.passes)
+		reg.MustRegister(m.looked, m.mended, m.undecided, m.passes, m.otherZones)
 	}
 	return m
 }
@@ -108,6 +121,11 @@ type progress struct {
 	Tenant job.Tenant `json:"tenant"`
 	Cursor string     `json:"cursor,omitempty"`
 	Ended  time.Time  `json:"ended,omitzero"`
+	// Zones is the release of the time zone data by which the pass looks, Elsewhere how many schedules wait where other data puts them, and
+	// Unsure is set if it could not tell of all.
+	Zones     string `json:"zones,omitempty"`
+	Elsewhere int    `json:"elsewhere,omitempty"`
+	Unsure    bool   `json:"unsure,omitempty"`
 	// Mends are the entries that are written for jobs of that page. They are noted before they are written: whoever does the page again,
 	// while a write may still be on its way, writes the same rows.
 	Mends [][]byte `json:"mends,omitempty"`
@@ -129,7 +147,17 @@ const (
 
 // Run looks through the schedules, again and again, until ctx ends.
 func (a *Audit) Run(ctx context.Context) {
-	for pause := lookEvery; run.Sleep(ctx, pause) == nil; {
+	for pause := time.Duration(0); run.Sleep(ctx, pause) == nil; {
+		if a.Clock.Since(a.checked) >= a.Pause {
+			if err := a.checkZones(ctx); err != nil {
+				if ctx.Err() == nil {
+					a.Logger.Warn("cannot compare time zone data, it is tried again", "error", err)
+				}
+				pause = lookEvery
+				continue
+			}
+			a.checked = a.Clock.Now()
+		}
 		if !a.Mine() {
 			a.mine, pause = false, lookEvery
 			continue
@@ -161,7 +189,7 @@ func (a *Audit) step(ctx context.Context) (looked int, err error) {
 		if a.Clock.Since(p.Ended) < a.Pause {
 			return 0, nil
 		}
-		return 0, a.note(ctx, progress{})
+		return 0, a.note(ctx, progress{Zones: schedule.TZDataVersion()})
 	}
 	directory := tenants.New(a.Settings, jobchange.Recorder{}, a.Clock)
 	list, next, err := directory.List(ctx, p.Tenant, 1)
@@ -169,7 +197,7 @@ func (a *Audit) step(ctx context.Context) (looked int, err error) {
 		return 0, fmt.Errorf("list tenants: %w", err)
 	}
 	if len(list) == 0 {
-		return 0, a.end(ctx)
+		return 0, a.end(ctx, &p)
 	}
 	if list[0].Number != p.Tenant {
 		p.Tenant, p.Cursor = list[0].Number, ""
@@ -178,28 +206,37 @@ func (a *Audit) step(ctx context.Context) (looked int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("list jobs of tenant %s: %w", p.Tenant, err)
 	}
+	if p.Zones != schedule.TZDataVersion() {
+		p.Zones = "" // it began by other data
+	}
+	a.elsewhere, a.unsure = 0, false
 	if err := a.look(ctx, jobs); err != nil {
 		a.failed++
 		if a.failed < mostTries || errors.Is(err, jobstore.ErrConflict) || ctx.Err() != nil {
 			return 0, err
 		}
 		a.Metrics.undecided.Add(float64(len(jobs)))
+		a.unsure = true
 		a.Logger.Error("some jobs cannot be looked at, the audit of the schedules goes on behind them", "tenant", p.Tenant, "jobs", len(jobs), "error", err)
 	}
 	a.failed = 0
+	p.Elsewhere, p.Unsure = p.Elsewhere+a.elsewhere, p.Unsure || a.unsure
 	switch p.Mends = nil; {
 	case cursor != "":
 		p.Cursor = cursor
 	case next != 0:
 		p.Tenant, p.Cursor = next, ""
 	default:
-		return len(jobs), a.end(ctx)
+		return len(jobs), a.end(ctx, &p)
 	}
 	return len(jobs), a.goOn(ctx, p)
 }
 
 // end notes that a pass is over.
-func (a *Audit) end(ctx context.Context) error {
+func (a *Audit) end(ctx context.Context, p *progress) error {
+	if err := a.settleZones(ctx, p); err != nil {
+		return err
+	}
 	a.Metrics.passes.Inc()
 	clear(a.full)
 	return a.note(ctx, progress{Ended: job.Instant(a.Clock.Now())})
@@ -219,7 +256,9 @@ func (a *Audit) read(ctx context.Context) (err error) {
 		return fmt.Errorf("read the progress: %w", err)
 	}
 	a.progress = progress{}
-	if a.stored != nil {
+	if a.stored == nil {
+		a.progress.Zones = schedule.TZDataVersion()
+	} else {
 		if err := json.Unmarshal(a.stored, &a.progress); err != nil {
 			a.Logger.Warn("the progress of the audit of the schedules cannot be read, it begins anew", "error", err)
 		}

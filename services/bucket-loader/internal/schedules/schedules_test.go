@@ -13,6 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/minutehand/minutehand/libs/adapters/embedded"
 	"github.com/minutehand/minutehand/libs/bubble"
@@ -242,6 +243,47 @@ func TestScheduleThatOtherTimeZoneDataPlannedIsLeftAlone(t *testing.T) {
 			row, err := f.Pending.Row(t.Context(), f.entry(j, next).Locator)
 			if mended := err == nil && !row.Done; mended != (by == 0) {
 				t.Errorf("an entry %s later than planned, with a jitter of %s: mended is %t (%v)", by, c.jitter, mended, err)
+			}
+		}
+	})
+}
+
+// The store says which release of the time zone data the schedules are planned by; a pass by other data takes its place once it finds each in
+// its place.
+func TestSchedulesThatOtherTimeZoneDataPlannedAreTold(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		var told strings.Builder
+		f.Logger = slog.New(slog.NewTextHandler(&told, nil))
+		wants := func(when, planned string, differs bool) {
+			t.Helper()
+			f.must(f.checkZones(t.Context()))
+			value, err := f.Settings.Setting(t.Context(), zoneSetting)
+			f.must(err)
+			if n := testutil.CollectAndCount(f.Metrics.otherZones); string(value) != planned || (n == 1) != differs {
+				t.Errorf("%s: planned by %q, want %q; %d series say that it differs", when, value, planned, n)
+			}
+		}
+		here := schedule.TZDataVersion()
+		wants("at first", here, false)
+		f.must(f.Settings.SwapSetting(t.Context(), zoneSetting, []byte(here), []byte("2020a")))
+		j := f.create(1, job.Schedule{Type: job.ScheduleCron, CronExpr: "0 9 * * *", Timezone: "America/New_York"})
+		plan, err := schedule.Compile(j.Definition.Schedule, j.ID)
+		f.must(err)
+		next, _ := plan.First(time.Now())
+		e := f.entry(j, next)
+		at := next.Add(time.Hour)
+		e.ExecutionID, e.NominalAt, e.ScheduledFor, e.DueAt = job.ScheduleExecutionID(j.ID, at), at, at, at
+		f.must(f.Pending.Put(t.Context(), []job.Entry{job.NewEntry(e, time.Now())}))
+		wants("after a change of the data", "2020a", true)
+		f.must(f.pass())
+		wants("after a pass that found an entry elsewhere", "2020a", true)
+		f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, next)}))
+		f.must(f.pass())
+		wants("after a pass that found each in its place", here, false)
+		for _, line := range []string{"jobs were planned by other time zone data", "schedules=1 planned_by=2020a", "all schedules are planned by"} {
+			if strings.Count(told.String(), line) != 1 {
+				t.Errorf("%q is told %d times: %s", line, strings.Count(told.String(), line), told.String())
 			}
 		}
 	})
