@@ -186,7 +186,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	maps.Copy(operations, (&accounts.Accounts{Directory: directory, Removal: remove, Settings: deps.Settings, Recorder: recorder, Clock: deps.Clock}).Operations())
 	handing := tasks.New(tasks.Deps{
 		Queue: deps.Pools, Records: deps.Records, Log: deps.Log, Settings: deps.Settings, Known: known, Recorder: recorder, History: deps.History,
-		Hot: deps.Hot, Near: write.Near,
+		Holds: read.DispatchHold, Jobs: deps.Jobs, Hot: deps.Hot, Near: write.Near,
 		Logger: deps.Logger, Metrics: deps.Metrics, Clock: deps.Clock, MaxWaiting: cfg.MaxConnections / 2,
 	})
 	maps.Copy(operations, handing.Operations())

@@ -194,6 +194,60 @@ func TestTaskThatIsJudgedAgainIsHeldByNobody(t *testing.T) {
 	}
 }
 
+// What a worker has goes on, and a poll that is repeated has what it had.
+func TestTasksThatWaitAreNotHandedOutWhileTheirJobsAreHeld(t *testing.T) {
+	for _, c := range []struct{ name, hold string }{{"everything", `{}`}, {"a label", `{"label":"team=a"}`}} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				s := newServer(t, nil)
+				row := job.Job{
+					ID: "job_01M7ZJW5E6D77SAJPXRW35C2CA", Tenant: job.DefaultTenant, Status: job.StatusActive, Version: 1, Labels: map[string]string{"team": "a"},
+					CreatedAt: time.Now(), UpdatedAt: time.Now(),
+				}
+				must(t, s.jobs.Create(t.Context(), row, false))
+				s.waiting(func(of string) string { return of })
+				had := s.poll()
+				if len(had) != 1 {
+					t.Fatalf("%d tasks were handed out before the pause", len(had))
+				}
+				s.answer(http.StatusOK, http.MethodPost, "/dispatch/pause", c.hold)
+				time.Sleep(heldWithin)
+				if again := s.poll(); len(again) != 1 || again[0] != had[0] {
+					t.Errorf("a poll that is repeated gets %v, and had %v", again, had)
+				}
+				w := s.do(http.MethodPost, "/pools/work/tasks/"+had[0].ID+"/release", `{"fencing_token":"`+had[0].Token+`"}`)
+				if w.Code != http.StatusNoContent {
+					t.Fatalf("release was answered %d: %s", w.Code, w.Body)
+				}
+				key := s.waiting(func(of string) string { return of })
+				if tasks := s.pollAs("w", "poll-0002"); len(tasks) > 0 {
+					t.Fatalf("%d tasks were handed out while they are held", len(tasks))
+				}
+				found, err := s.deps.Records.Lookup(t.Context(), []attempts.Key{key})
+				must(t, err)
+				state, err := s.deps.Pools.Show(t.Context(), pools.Pool{Tenant: job.DefaultTenant, Name: "work"}, time.Now())
+				must(t, err)
+				// What is held by a label goes back to its entry, which the scheduler-worker holds; otherwise it waits where it is.
+				waits := len(state.Waiting) > 0
+				if byLabel := c.name == "a label"; waits == byLabel || found[0].Alive(time.Now()) == byLabel {
+					t.Errorf("it waits in the pool: %t, and the attempt is held: %t", waits, found[0].Alive(time.Now()))
+				}
+				s.answer(http.StatusOK, http.MethodPost, "/dispatch/resume", `{}`)
+				time.Sleep(heldWithin)
+				if c.name == "a label" {
+					s.waiting(func(of string) string { return of })
+				}
+				if tasks := s.pollAs("w", "poll-0003"); len(tasks) != 1 {
+					t.Errorf("%d tasks were handed out after the end of the hold", len(tasks))
+				}
+			})
+		})
+	}
+}
+
+// heldWithin is the time within which a hold takes effect.
+const heldWithin = 2 * time.Second
+
 // slowChecks answers last checks two seconds after it has accepted them.
 type slowChecks struct{ attempts.Records }
 

@@ -215,17 +215,33 @@ func (x *polling) take(ctx context.Context) (list []task, err error) {
 	if err != nil {
 		return list, err
 	}
+	hold, err := ts.hold(ctx)
+	if err != nil {
+		return list, err
+	}
+	limits := set.Limits()
+	if hold.Holds(x.pool.Tenant, nil) { // a poll that is repeated gets what it had all the same
+		limits = pools.Limits{Running: new(int)}
+	}
 	for range maxRounds {
 		asked := pools.Take{
-			Poll: x.body.PollID + "." + strconv.Itoa(x.round), Handlers: x.body.Handlers, Most: x.most, Limits: set.Limits(), Now: ts.deps.Clock.Now(),
+			Poll: x.body.PollID + "." + strconv.Itoa(x.round), Handlers: x.body.Handlers, Most: x.most, Limits: limits, Now: ts.deps.Clock.Now(),
 		}
 		taken, err := ts.deps.Queue.Take(ctx, x.pool, asked)
 		if err != nil {
 			return list, fmt.Errorf("take tasks: %w", err)
 		}
+		held, err := ts.heldAmong(ctx, hold, x.pool.Tenant, taken)
+		if err != nil {
+			return list, err
+		}
 		begun, errs := make([]*task, len(taken)), make([]error, len(taken))
 		var all sync.WaitGroup
 		for i, t := range taken {
+			if t.Lease == nil && held[t.Fire.JobID] {
+				all.Go(func() { errs[i] = ts.again(ctx, t) })
+				continue
+			}
 			all.Go(func() { begun[i], errs[i] = ts.begin(ctx, t, x.body.Worker, &asked) })
 		}
 		all.Wait()

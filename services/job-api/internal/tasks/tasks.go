@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,6 +43,9 @@ type Deps struct {
 	Settings jobstore.Settings
 	Known    *pools.Known
 	Recorder jobchange.Recorder
+	// Holds tells what operators keep from being dispatched, and Jobs has the labels by which they do.
+	Holds func(ctx context.Context) (stored []byte, hold job.DispatchHold, err error)
+	Jobs  jobstore.Jobs
 	// History is asked for ends of which the hot tier has no task any more.
 	History jobstore.History
 	Hot     hotbucket.Buckets
@@ -63,6 +67,9 @@ type Tasks struct {
 	waiting chan struct{}
 	handed  prometheus.Counter
 	ended   *prometheus.CounterVec
+	// known is what operators hold, which one caller is reading at a time.
+	known   atomic.Pointer[knownHold]
+	reading sync.Mutex
 
 	mu sync.Mutex
 	// stillHot are the entries that are to be fired again once they are gone from their hot buckets.
