@@ -106,7 +106,7 @@ class Transport:
             headers["Idempotency-Key"] = idempotency_key or uuid.uuid4().hex
         parameters = {name: value for name, value in (query or {}).items() if value is not None}
         address = self._base + path + ("?" + urllib.parse.urlencode(parameters) if parameters else "")
-        payload = None if body is None else json.dumps(body).encode()
+        payload = None if body is None else json.dumps(body, allow_nan=False).encode()  # JSON has no NaN: the server would refuse it
         # A job's key may be another job's by the time a deletion is repeated.
         once = (once and if_match != "*") or (method == "DELETE" and path.startswith("/jobs/key:"))
         if once:

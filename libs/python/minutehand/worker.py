@@ -58,7 +58,7 @@ class Retry(Exception):
 
     def __init__(self, message: str, after: float = 0.0) -> None:
         super().__init__(message)
-        self.after = after
+        self.after = float(after)  # what is no number is an error of the handler, where it is raised
 
 
 class Drained(Stopped):
@@ -335,11 +335,11 @@ class Worker:
         try:
             result = self._handlers[task.handler](task)
         except Permanent as e:
-            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retryable": False, **kept(task, task.result)})
+            self._end(task, "fail", {"error": told(e), "retryable": False, **kept(task, task.result)})
         except Retry as e:
             pause = max(e.after, 0.0) if math.isfinite(e.after) else 0.0
-            self._end(task, "fail", {"error": str(e)[:MAX_ERROR], "retry_after": f"{int(pause * 1000)}ms", **kept(task, task.result)})
-        except Exception as e:
+            self._end(task, "fail", {"error": told(e), "retry_after": f"{int(pause * 1000)}ms", **kept(task, task.result)})
+        except BaseException as e:  # such as that of sys.exit, which ends neither this thread nor the process: only the task
             if isinstance(task._stopped, Lost):
                 log.warning("the task %s was lost", task.id)
             elif isinstance(task._stopped, Drained):
@@ -347,7 +347,7 @@ class Worker:
             else:
                 if not isinstance(e, Stopped):
                     log.warning("the task %s failed", task.id, exc_info=True)
-                self._end(task, "fail", {"error": (str(e) or type(e).__name__)[:MAX_ERROR], **kept(task, task.result)})
+                self._end(task, "fail", {"error": told(e), **kept(task, task.result)})
         else:
             self._end(task, "complete", kept(task, task.result if result is None else result))
 
@@ -364,10 +364,12 @@ class Worker:
                 self.tell(task, how, body)
                 return
             except (Problem, Unreachable) as e:
-                if isinstance(e, Problem) and e.status == 422 and "result" in body:
-                    body = {k: v for k, v in body.items() if k != "result"}  # such as one of too many values
-                    continue
                 refused = isinstance(e, Problem) and 400 <= e.status < 500 and not e.passing
+                gone = isinstance(e, Problem) and e.status in (404, 409)  # the task is another worker's
+                if refused and not gone and "result" in body:  # such as one of too many values
+                    log.warning("the result of the task %s is refused and is not kept: %s", task.id, e)
+                    body = {k: v for k, v in body.items() if k != "result"}
+                    continue
                 if refused or time.monotonic() >= deadline:
                     log.warning("cannot tell how the task %s ended: %s", task.id, e)
                     return
@@ -380,13 +382,21 @@ def kept(task: Task, result: Any) -> dict[str, Any]:
     if result is None:
         return {}
     try:
-        text = json.dumps(result)
+        text = json.dumps(result, allow_nan=False)
         if len(text) > MAX_RESULT:
             raise ValueError(f"it has {len(text)} bytes, more than {MAX_RESULT}")
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, RecursionError) as e:
         log.warning("the result of the task %s cannot be kept: %s", task.id, e)
         return {}
     return {"result": result}
+
+
+def told(e: BaseException) -> str:
+    """What is told of an exception: text that JSON can carry, whatever is in its message."""
+    text = str(e) or type(e).__name__
+    if not isinstance(e, Exception):
+        text = f"the handler raised {type(e).__name__}: {e}"
+    return text.encode(errors="replace").decode()[:MAX_ERROR]
 
 
 def instant(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -155,10 +156,49 @@ class TasksOfAPool(WithServer):
         self.ended(job_id, "succeeded")
         self.assertEqual(attempts, [1], "what is given back is the same attempt")
 
-    def test_result_that_cannot_be_kept_costs_no_success(self) -> None:
-        self.work({"set": lambda task: {1, 2}, "many": lambda task: list(range(30_000)), "large": lambda task: "x" * 100_000})
-        for handler in ("set", "many", "large"):
-            self.ended(self.create(handler), "succeeded")
+    def test_result_that_cannot_be_kept_costs_no_success_and_is_logged(self) -> None:
+        nested: list[Any] = []
+        for _ in range(100_000):
+            nested = [nested]
+        results: dict[str, Any] = {
+            "set": {1, 2}, "many": list(range(30_000)), "large": "x" * 100_000, "nan": {"loss": math.nan}, "infinite": -math.inf,
+            "nested": nested, "zeros": [0] * 21_000,  # the server alone refuses the last
+        }
+
+        def returns(result: Any) -> Callable[[Task], Any]:
+            return lambda task: result
+
+        with self.assertLogs("minutehand", "WARNING") as logged:
+            self.work({name: returns(result) for name, result in results.items()})
+            ids = {name: self.create(name) for name in results}
+            tasks = [self.ended(job_id, "succeeded")["execution_id"] for job_id in ids.values()]
+        for name, task in zip(ids, tasks, strict=True):
+            self.assertEqual(len(self.client.get_execution(task)["attempts"]), 1, name)
+            self.assertTrue(any(f"the result of the task {task}" in line for line in logged.output), f"{name} is not logged: {logged.output}")
+
+    def test_failure_is_told_whatever_is_raised(self) -> None:
+        def fails(error: BaseException) -> Callable[[Task], Any]:
+            def run(task: Task) -> None:
+                task.result = math.nan
+                raise error
+
+            return run
+
+        def later(task: Task) -> None:
+            raise Retry("busy", after="soon")  # type: ignore[arg-type]
+
+        errors = {
+            "exit": (fails(SystemExit(3)), "the handler raised SystemExit: 3"),
+            "interrupt": (fails(KeyboardInterrupt()), "the handler raised KeyboardInterrupt: "),
+            "surrogate": (fails(OSError("no file \udcff")), "no file ?"),
+            "empty": (fails(ValueError()), "ValueError"),
+            "later": (later, "could not convert string to float: 'soon'"),
+        }
+        self.work({name: run for name, (run, _) in errors.items()})
+        ids = {name: self.create(name, retry_policy={"max_attempts": 1}) for name in errors}
+        for name, (_, text) in errors.items():
+            execution = self.client.get_execution(self.ended(ids[name], "dead")["execution_id"])
+            self.assertEqual([(a["outcome"], a["response_body"]) for a in execution["attempts"]], [("failed", text)], name)
 
     def test_worker_that_is_refused_ends_what_it_runs_before_it_fails(self) -> None:
         begun = threading.Event()

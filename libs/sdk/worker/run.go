@@ -107,7 +107,9 @@ func (w *Worker) end(ctx context.Context, t *Task, how string, body fenced) {
 		if err == nil {
 			return
 		}
-		if sdk.HasStatus(err, http.StatusUnprocessableEntity) && body.Result != nil {
+		gone := sdk.HasStatus(err, http.StatusNotFound) || sdk.HasStatus(err, http.StatusConflict) // the task is another worker's
+		if refused(err) && !gone && body.Result != nil {
+			w.settings.Logger.Warn("the result of a task is refused and is not kept", "task_id", t.ID, "error", err)
 			body.Result = nil // such as one of too many values
 			continue
 		}

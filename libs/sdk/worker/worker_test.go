@@ -1,11 +1,13 @@
 package worker_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"runtime"
@@ -35,6 +37,10 @@ type pool struct {
 	polls int
 	// fails answers a request instead of the server; nil of it means that it does not.
 	fails func(ctx context.Context, what string) error
+	// refuses is the status of the answer to an end with a result; 0 means that it is taken.
+	refuses int
+	// logged gets what the worker logs.
+	logged bytes.Buffer
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -88,7 +94,11 @@ func (p *pool) RoundTrip(r *http.Request) (*http.Response, error) {
 	case what == "heartbeat":
 		answer = `{"cancelled":false}`
 	}
-	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(answer))}, nil
+	status := http.StatusOK
+	if body.Result != nil && p.refuses != 0 {
+		status, answer = p.refuses, `{"detail":"it is refused"}`
+	}
+	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(answer))}, nil
 }
 
 // work runs the task with a handler, for a while, and then ends the worker.
@@ -98,7 +108,7 @@ func (p *pool) work(t *testing.T, lasts time.Duration, handle func(context.Conte
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := worker.New(client, worker.Settings{Pool: "work", Name: "w", Drain: time.Second, Logger: slog.New(slog.DiscardHandler)})
+	w := worker.New(client, worker.Settings{Pool: "work", Name: "w", Drain: time.Second, Logger: slog.New(slog.NewTextHandler(&p.logged, nil))})
 	w.Handle("do", handle)
 	ctx, end := context.WithTimeout(t.Context(), lasts)
 	defer end()
@@ -132,14 +142,33 @@ func TestPollThatFailedIsAskedAgainWhenTheWorkerEnds(t *testing.T) {
 
 func TestSuccessIsToldWhateverItsResultIs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		for _, result := range []any{make(chan int), strings.Repeat("x", 100_000)} {
+		for _, result := range []any{make(chan int), math.NaN(), strings.Repeat("x", 100_000)} {
 			p := &pool{}
 			p.work(t, time.Second, func(_ context.Context, task *worker.Task) error {
 				task.SetResult(result)
 				return nil
 			})
-			if !slices.Equal(p.said, []string{"complete"}) {
-				t.Errorf("it said %q", p.said)
+			if log := p.logged.String(); !slices.Equal(p.said, []string{"complete"}) || !strings.Contains(log, "the result of a task cannot be kept") {
+				t.Errorf("it said %q and logged %q", p.said, log)
+			}
+		}
+	})
+}
+
+func TestEndIsToldWithoutAResultThatIsRefusedUnlessTheTaskIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for status, want := range map[int][]string{
+			http.StatusBadRequest: {"complete", "complete"}, http.StatusRequestEntityTooLarge: {"complete", "complete"},
+			http.StatusUnprocessableEntity: {"complete", "complete"}, http.StatusConflict: {"complete"}, http.StatusNotFound: {"complete"},
+		} {
+			p := &pool{refuses: status}
+			p.work(t, time.Second, func(_ context.Context, task *worker.Task) error {
+				task.SetResult("done")
+				return nil
+			})
+			told := strings.Contains(p.logged.String(), "is refused and is not kept")
+			if !slices.Equal(p.said, want) || told != (len(want) == 2) {
+				t.Errorf("after %d it said %q and logged %q", status, p.said, p.logged.String())
 			}
 		}
 	})
