@@ -134,9 +134,30 @@ func (b *Bubblewrap) Run(ctx context.Context, p *Program) (*Result, error) {
 	if code, ok := exitOf(status); ok {
 		r.ExitCode = code
 	} else if r.Stopped == "" {
-		return nil, fmt.Errorf("bubblewrap did not run the script: %s", strings.TrimSpace(string(r.Stderr)))
+		return nil, notRun(p.Code, strings.TrimSpace(string(r.Stderr)))
 	}
 	return r, nil
+}
+
+// notRun returns why bubblewrap did not run a script, of which it said something. No further try helps where the kernel does not find or take what is
+// to run it.
+func notRun(code []byte, said string) error {
+	_, failed, begun := strings.Cut(said, "bwrap: execvp ")
+	_, why, _ := strings.Cut(failed, ": ")
+	forGood := func(e error) bool { return strings.EqualFold(e.Error(), why) }
+	if !begun || !slices.ContainsFunc([]error{unix.ENOENT, unix.EACCES, unix.ENOTDIR, unix.ELOOP}, forGood) {
+		return fmt.Errorf("bubblewrap did not run the script: %s", said)
+	}
+	first, _, _ := strings.Cut(string(code), "\n")
+	line, script := strings.CutPrefix(first, "#!")
+	interpreter, _, _ := strings.Cut(strings.TrimLeft(line, " \t"), " ")
+	switch {
+	case !script:
+		return fmt.Errorf("%w: this machine cannot execute it: %s", ErrProgram, why)
+	case strings.HasSuffix(first, "\r"):
+		return fmt.Errorf("%w: its first line ends with a carriage return, so that it names no interpreter; end its lines with a line feed alone", ErrProgram)
+	}
+	return fmt.Errorf("%w: its interpreter %q cannot be executed here: %s", ErrProgram, interpreter, why)
 }
 
 // arguments returns bubblewrap's arguments, the file in which it reports, and the gate at which the script waits.

@@ -102,6 +102,20 @@ func TestWhatIsNoProgramIsRefusedForGood(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	binary, err := os.ReadFile("/usr/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for code, want := range map[string]string{
+		strings.ReplaceAll(string(binary), "/ld-linux", "/ld-minix"): "this machine cannot execute it: No such file or directory",
+		"#!/bin/sh\r\necho hello\r\n":                                "carriage return",
+		"#!/no/such/thing -e\necho hello":                            `its interpreter "/no/such/thing" cannot be executed here: No such file or directory`,
+		"#! /usr\necho hello":                                        `its interpreter "/usr" cannot be executed here: Permission denied`,
+	} {
+		if _, err := b.Run(t.Context(), &Program{Code: []byte(code), Limits: Default()}); !errors.Is(err, ErrProgram) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: %v", code, err)
+		}
+	}
 	limits := Default()
 	limits.Processes = 0
 	if _, err := b.Run(t.Context(), &Program{Code: []byte("true"), Limits: limits}); err == nil {
