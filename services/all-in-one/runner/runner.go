@@ -67,6 +67,23 @@ type payload struct {
 	Network bool              `json:"network"`
 	Limits  limits            `json:"limits"`
 	NoRetry []int             `json:"no_retry"` // are the exit codes after which no further attempt can succeed
+
+	// Command is a line of a crontab in the place of a script, as minutehand import crontab has it: the SHELL of its environment runs it, or /bin/sh.
+	Command     string            `json:"command"`
+	Environment map[string]string `json:"environment"`
+	User        string            `json:"user"` // changes nothing: in its sandbox a program has a user of its own
+}
+
+// script returns the script of a payload.
+func (p *payload) script() string {
+	if p.Command == "" {
+		return p.Script
+	}
+	shell := "/bin/sh"
+	if own := p.Environment["SHELL"]; own != "" {
+		shell = own
+	}
+	return "#!" + shell + "\n" + p.Command + "\n"
 }
 
 // limits are those of one program. What is missing is the runner's.
@@ -176,6 +193,7 @@ func (r *Runner) program(t *worker.Task) (*sandbox.Program, []int, error) {
 		"MINUTEHAND_SCHEDULED_FOR": t.ScheduledFor.Format(time.RFC3339Nano), "MINUTEHAND_FENCING_TOKEN": t.FencingToken,
 		"MINUTEHAND_IDEMPOTENCY_KEY": t.IdempotencyKey,
 	}
+	maps.Copy(env, p.Environment)
 	maps.Copy(env, p.Env)
 	return &sandbox.Program{
 		Code: code, Args: p.Args, Env: env, Stdin: []byte(p.Stdin), Network: p.Network, Limits: limits,
@@ -192,11 +210,11 @@ var moduleName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$`)
 // code returns what to run for a handler.
 func (r *Runner) code(handler string, p *payload) ([]byte, error) {
 	switch {
-	case handler == Script && p.Script != "" && p.Wasm == "" && p.Module == "":
-		return []byte(p.Script), nil
+	case handler == Script && (p.Script == "") != (p.Command == "") && p.Wasm == "" && p.Module == "":
+		return []byte(p.script()), nil
 	case handler == Script:
-		return nil, errors.New("the handler script needs \"script\", and neither \"wasm\" nor \"module\"")
-	case p.Script != "" || (p.Wasm == "") == (p.Module == ""):
+		return nil, errors.New("the handler script needs either \"script\" or \"command\", a line of a crontab, and neither \"wasm\" nor \"module\"")
+	case p.Script != "" || p.Command != "" || (p.Wasm == "") == (p.Module == ""):
 		return nil, errors.New("the handler wasm needs either \"wasm\", a module in base64, or \"module\", the name of one in the runner's folder")
 	case p.Wasm != "":
 		code, err := base64.StdEncoding.DecodeString(p.Wasm)

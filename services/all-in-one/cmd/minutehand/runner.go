@@ -49,7 +49,8 @@ need Linux and the package bubblewrap; modules need Linux alone. A runner serves
 
 A script begins with #! and its interpreter, which must lie under the root, or is one of /bin/sh. It works in /tmp, its home, which is
 empty and goes with it. The body may also have args, env, stdin, no_retry (exit codes after which no retry helps), network, and limits (time, cpu,
-memory_bytes, disk_bytes, processes, output_bytes), none above the runner's. A module is of WASI, preview 1, in base64 as wasm, or named by module. The exit
+memory_bytes, disk_bytes, processes, output_bytes), none above the runner's. In place of script it may have command, user and environment, as minutehand
+import crontab --pool POOL/script makes them: the environment's SHELL, or /bin/sh, runs the command, as the sandbox's own user. A module is of WASI, preview 1, in base64 as wasm, or named by module. The exit
 code, the last 4 KiB of each stream and what was used are kept with the attempt, as an answer.
 
   minutehand runner --pool scripts
@@ -64,6 +65,11 @@ func (c *runnerCmd) Run(ctx context.Context) error {
 	}}, Logger: logger}
 	if err := r.Limits.Validate(); err != nil {
 		return usageError{err}
+	}
+	if c.Modules != "" {
+		if _, err := os.ReadDir(c.Modules); err != nil {
+			return usageError{fmt.Errorf("--modules: cannot read the folder %s: %w", c.Modules, cause(err))}
+		}
 	}
 	var err error
 	if r.Keeper, err = c.keeper(ctx, logger); err != nil {
