@@ -25,6 +25,8 @@ type crontab struct {
 	jobs []map[string]any
 	// left are the lines that no job stands for.
 	left []untranslated
+	// assumed says that a job has the zone of [importing], because no CRON_TZ stands before its line.
+	assumed bool
 }
 
 // untranslated is a line of a crontab, and why no job stands for it.
@@ -80,6 +82,7 @@ func readCrontab(text []byte, how importing) (c crontab) {
 			continue
 		}
 		c.jobs = append(c.jobs, j)
+		c.assumed = c.assumed || environment["CRON_TZ"] == ""
 	}
 	if err := scanner.Err(); err != nil {
 		c.left = append(c.left, untranslated{0, "", "the file cannot be read to its end: " + err.Error()})
@@ -131,7 +134,7 @@ func jobOfLine(line, comment string, environment map[string]string, how importin
 		if err == nil {
 			err = errors.New("it is run as another user, or with an input")
 		}
-		return nil, fmt.Errorf("%w; name who is to run commands with --url, --kafka or --sqs", err)
+		return nil, fmt.Errorf("%w; name who is to run commands with --url, --kafka, --sqs or --pool", err)
 	}
 	body := map[string]any{"command": command}
 	set(body, "stdin", stdin, "user", user)

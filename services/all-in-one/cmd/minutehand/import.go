@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/schedule"
 )
 
 // importCmd are the commands that take jobs over from elsewhere.
@@ -46,6 +47,9 @@ func (importCrontabCmd) Help() string {
 variables, input and user, to whom --url, --kafka, --sqs or --pool names. What cannot be translated is listed with its line and the reason, and is not
 created. A comment right above a line is the name of its job. Each line has a key of its own, so that it is imported once.
 
+The handler script of minutehand runner runs such commands: --pool POOL/script. They run in its sandbox then, without the files and the network of the
+machine, and as no other user.
+
 As cron does, a job lets go what was missed. At the change of daylight saving time it is due once.
 
   minutehand import crontab crontab --dry-run --timezone Europe/Berlin
@@ -64,6 +68,9 @@ func (c *importCrontabCmd) Run(ctx context.Context) error {
 		return usageError{fmt.Errorf("cannot read %s: %w", c.File, cause(err))}
 	}
 	found := readCrontab(text, how)
+	if found.assumed && c.Timezone == "" {
+		fmt.Fprintf(os.Stderr, "times without a CRON_TZ are taken as those of %s\n", how.timezone)
+	}
 	if c.DryRun {
 		if err := c.printJobs(found.jobs); err != nil {
 			return err
@@ -99,7 +106,8 @@ func (c *importCrontabCmd) how() (how importing, err error) {
 		if how.timezone = localZone(); how.timezone == "" {
 			return how, errors.New("the time zone of this machine is not known; name that of the crontab with --timezone")
 		}
-		fmt.Fprintf(os.Stderr, "its times are taken as those of %s\n", how.timezone)
+	} else if _, err := schedule.LoadLocation(how.timezone); err != nil {
+		return how, fmt.Errorf("--timezone: %q is not an IANA time zone, such as Europe/Berlin", how.timezone)
 	}
 	flags := jobFlags{URL: c.URL, Kafka: c.Kafka, SQS: c.SQS, Pool: c.Pool}
 	if c.URL+c.Kafka+c.SQS+c.Pool == "" {
