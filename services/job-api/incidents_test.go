@@ -125,3 +125,26 @@ func TestIncidentsAreListedPageByPageWithoutThoseOfDeletedJobs(t *testing.T) {
 	}
 	s.answer(http.StatusBadRequest, http.MethodGet, "/incidents?cursor=inc_x", "")
 }
+
+func TestIncidentsAreThoseOfTheJobOfAKey(t *testing.T) {
+	s := newServer(t, nil)
+	ids := map[string]string{}
+	for _, key := range []string{"one", "two"} {
+		m, _ := s.answer(http.StatusCreated, http.MethodPost, "/jobs", strings.Replace(watchedJob, `"name"`, `"key":"`+key+`","name"`, 1))
+		id := m["job_id"].(string)
+		at := job.Instant(time.Now())
+		must(t, incidents.Store{Lists: s.stored}.Put(t.Context(), &incidents.Incident{
+			ID: incidents.ID(id, incidents.FinishWithin, at), Tenant: job.DefaultTenant, JobID: id, Deadline: incidents.FinishWithin, First: at, Last: at,
+		}))
+		ids[key] = id
+	}
+	m, _ := s.answer(http.StatusOK, http.MethodGet, "/incidents?job_id=key:two", "")
+	items := m["items"].([]any)
+	if len(items) != 1 || items[0].(map[string]any)["job_id"] != ids["two"] {
+		t.Errorf("%v, want those of %s", items, ids["two"])
+	}
+	m, _ = s.answer(http.StatusBadRequest, http.MethodGet, "/incidents?job_id=key:three", "")
+	if got := fmt.Sprint(m["errors"]); !strings.Contains(got, "/query/job_id") || !strings.Contains(got, "No job has this key") {
+		t.Errorf("a key of no job: %s", got)
+	}
+}

@@ -8,7 +8,7 @@ import (
 type incidentsCmd struct {
 	paged
 	Open bool   `help:"Only those that have not ended."`
-	Job  string `help:"Only those of this job." placeholder:"JOB"`
+	Job  string `help:"Only those of this job: its id (job_…), or key: and its key." placeholder:"JOB"`
 }
 
 // Help implements kong.HelpProvider.

@@ -100,8 +100,13 @@ func NotFound() *problem.Problem {
 
 // BadCursor returns the answer to a cursor that no page has returned.
 func BadCursor() *problem.Problem {
-	return problem.New(http.StatusBadRequest, "invalid-parameter", "The cursor is not one of a page before.",
+	return BadParameter("The cursor is not one of a page before.",
 		problem.Fault{Pointer: "/query/cursor", Code: "cursor", Message: "Use the next_cursor of the page before."})
+}
+
+// BadParameter returns the answer to a parameter whose form is right and whose value cannot be.
+func BadParameter(detail string, fault problem.Fault) *problem.Problem {
+	return problem.New(http.StatusBadRequest, "invalid-parameter", detail, fault)
 }
 
 // Invalid returns the answer to a body with faults; nil if there are none.

@@ -47,6 +47,10 @@ func showIncident(i *incidents.Incident) incident {
 
 // listIncidents shows a page of a tenant's incidents, without those of jobs that are deleted.
 func (rs *Reads) listIncidents(ctx context.Context, r *edge.Request) (edge.Response, error) {
+	of, err := rs.filteredJob(ctx, r)
+	if err != nil {
+		return edge.Response{}, err
+	}
 	store, cursor, now := incidents.Store{Lists: rs.Settings}, r.Parameters["cursor"], rs.Clock.Now()
 	result := newPage()
 	for read := 0; read < maxRowsRead && len(result.Items) < r.Limit(); {
@@ -74,7 +78,7 @@ func (rs *Reads) listIncidents(ctx context.Context, r *edge.Request) (edge.Respo
 			}
 			cursor = list[i].ID
 			shown := showIncident(&list[i])
-			if j := jobs[shown.JobID]; j == nil || j.Deleted || j.Tenant != r.Tenant() || !wanted(r, &shown) {
+			if j := jobs[shown.JobID]; j == nil || j.Deleted || j.Tenant != r.Tenant() || !wanted(r.Parameters["status"], of, &shown) {
 				continue
 			}
 			result.Items = append(result.Items, shown)
@@ -87,8 +91,7 @@ func (rs *Reads) listIncidents(ctx context.Context, r *edge.Request) (edge.Respo
 	return edge.Response{Status: http.StatusOK, Body: result}, nil
 }
 
-// wanted reports whether an incident passes the filters of a request.
-func wanted(r *edge.Request, i *incident) bool {
-	status, of := r.Parameters["status"], r.Parameters["job_id"]
+// wanted reports whether an incident has a status and is of a job; the empty text stands for any.
+func wanted(status, of string, i *incident) bool {
 	return (status == "" || status == i.Status) && (of == "" || of == i.JobID)
 }

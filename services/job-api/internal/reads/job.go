@@ -134,6 +134,16 @@ func (rs *Reads) JobID(ctx context.Context, r *edge.Request, reference, pointer 
 	return id, nil
 }
 
+// filteredJob returns the id of the job to which the parameter job_id narrows a list; the empty text if there is none.
+func (rs *Reads) filteredJob(ctx context.Context, r *edge.Request) (string, error) {
+	id, err := rs.JobID(ctx, r, r.Parameters["job_id"], "/query/job_id")
+	var p *problem.Problem
+	if errors.As(err, &p) && len(p.Errors) > 0 {
+		return "", edge.BadParameter("There is no job to narrow the list to.", p.Errors[0])
+	}
+	return id, err
+}
+
 // getJob shows a job.
 func (rs *Reads) getJob(ctx context.Context, r *edge.Request) (edge.Response, error) {
 	j, err := rs.Find(ctx, r, r.PathValue("id"))
