@@ -168,7 +168,8 @@ func (p *GetForecastParams) query() url.Values {
 // one is no further than `error` away. For a longer step, and in all, the errors of the minutes are added up. Planned is what would
 // fire if nothing changed - not what follows other jobs, nor the retries of what will fail. While there is none that is less than
 // six hours old, as in the first two minutes of an installation and sometimes where there are more than 1,000 tenants, `share` is 0
-// and there is no `as_of`.
+// and there is no `as_of`. A range of which no part is forecast, because it ends before now or begins behind the last minute, is
+// refused.
 func (c *Client) GetForecast(ctx context.Context, params GetForecastParams, options ...Option) (*Forecast, error) {
 	r := request{method: http.MethodGet, path: "/forecast", query: params.query()}
 	return into[Forecast](ctx, c, r, options)

@@ -63,6 +63,44 @@ func TestAForecastIsShownByMinutesAndInSteps(t *testing.T) {
 	}
 }
 
+func TestARangeWithNothingOfAForecastIsRefused(t *testing.T) {
+	s := newServer(t, nil)
+	now := time.Now().UTC().Truncate(time.Minute)
+	in := func(d time.Duration) string { return now.Add(d).Format(time.RFC3339) }
+	for _, made := range []bool{false, true} {
+		if made {
+			s.foresee(now.Add(-3*time.Hour), 1, nil)
+		}
+		for query, want := range map[string]string{
+			"from=" + in(25*time.Hour):                             "/query/from beyond-forecast",
+			"from=2100-01-01T09:00:00Z&to=2100-01-01T12:00:00Z":    "/query/from beyond-forecast",
+			"from=" + in(3*time.Hour) + "&to=" + in(2*time.Hour):   "/query/to before-from",
+			"from=" + in(3*time.Hour) + "&to=" + in(3*time.Hour):   "/query/to before-from",
+			"to=" + in(-time.Hour):                                 "/query/to past",
+			"from=" + in(-4*time.Hour) + "&to=" + in(-time.Hour):   "/query/to past",
+			"from=" + in(-4*time.Hour) + "&to=" + in(time.Hour):    "",
+			"from=" + in(20*time.Hour) + "&to=" + in(99*time.Hour): "",
+		} {
+			if want == "" {
+				m, _ := s.answer(http.StatusOK, http.MethodGet, "/forecast?"+query, "")
+				if items := m["items"].([]any); (len(items) > 0) != made {
+					t.Errorf("%s has %d items, a forecast was made: %v", query, len(items), made)
+				}
+				continue
+			}
+			m, _ := s.answer(http.StatusBadRequest, http.MethodGet, "/forecast?"+query, "")
+			fault := m["errors"].([]any)[0].(map[string]any)
+			if got := fmt.Sprint(fault["pointer"], " ", fault["code"]); got != want {
+				t.Errorf("%s is refused for %s, want %s", query, got, want)
+			}
+		}
+	}
+	m, _ := s.answer(http.StatusBadRequest, http.MethodGet, "/forecast?from="+in(22*time.Hour), "") // it was made three hours ago
+	if got := fmt.Sprint(m["errors"]); !strings.Contains(got, "to "+in(21*time.Hour+time.Minute)) {
+		t.Errorf("it does not say what is forecast: %s", got)
+	}
+}
+
 func TestAJobInACrowdedMinuteIsCreatedWithAWarning(t *testing.T) {
 	s := newServer(t, nil)
 	crowded := time.Now().Truncate(time.Hour).Add(3 * time.Hour)

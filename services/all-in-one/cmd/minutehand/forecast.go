@@ -20,11 +20,11 @@ type forecastCmd struct {
 // Help implements kong.HelpProvider.
 func (forecastCmd) Help() string {
 	return `A line for each hour, with a column for each minute. If there are very many jobs it is estimated from a sample, and the error is stated.
-It is made again every half minute, and up to every hour where it takes long; a job that was created since is not in it.
+It is made again every half minute, and up to every hour where it takes long; a job that was created since is not in it. It covers 24 hours.
 
   minutehand forecast
   minutehand forecast --step 1h -o json
-  minutehand forecast --from 2030-01-01T09:00:00Z --to 2030-01-01T12:00:00Z`
+  minutehand forecast --to $(date -u +%FT23:59:59Z)      the rest of the day, in UTC`
 }
 
 // forecastAnswer is what the API answers.
