@@ -82,7 +82,7 @@ type (
 	operationPauseCmd  struct{ operationRef }
 	operationResumeCmd struct {
 		operationRef
-		Rate int `help:"How many executions a second; without it, as many as before." placeholder:"N"`
+		Rate *int `help:"How many executions a second, at most 1000; without it, as many as before." placeholder:"N"`
 	}
 	operationCancelCmd struct{ operationRef }
 )
@@ -125,8 +125,8 @@ func (operationResumeCmd) Help() string {
 // Run implements the command.
 func (c *operationResumeCmd) Run(ctx context.Context) error {
 	body := map[string]any{}
-	if c.Rate != 0 {
-		body["rate_per_second"] = c.Rate
+	if c.Rate != nil {
+		body["rate_per_second"] = *c.Rate
 	}
 	return c.change(ctx, "/resume", body)
 }
