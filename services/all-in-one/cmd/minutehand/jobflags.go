@@ -20,7 +20,7 @@ type jobFlags struct {
 	Cron          string            `help:"Fire by this cron expression." placeholder:"EXPR" group:"When:"`
 	Timezone      string            `help:"IANA zone of the cron expression." placeholder:"ZONE" group:"When:"`
 	Every         string            `help:"Fire at this interval." placeholder:"15m" group:"When:"`
-	After         map[string]string `help:"Fire when an execution of a job, named by its id or key:KEY, has ended: with success, failure or any." placeholder:"JOB=END" group:"When:"`
+	After         []string          `sep:";" help:"Fire when an execution of a job, named by its id or key:KEY, has ended: with success, which is the default, failure or any." placeholder:"JOB[=END]" group:"When:"`
 	AfterMode     string            `name:"after-mode" help:"With several --after: follow each of them (any), or once all had the same instant (all)." placeholder:"MODE" group:"When:"`
 	StartAt       string            `help:"Not before this instant." placeholder:"RFC3339" group:"When:"`
 	EndAt         string            `help:"Not from this instant on." placeholder:"RFC3339" group:"When:"`
@@ -170,10 +170,15 @@ func member(object map[string]any, name string) map[string]any {
 	return m
 }
 
-// after returns the jobs that one follows, from the ends by jobs.
-func after(ends map[string]string) (list []any) {
-	for _, job := range slices.Sorted(maps.Keys(ends)) {
-		list = append(list, map[string]any{"job": job, "on": ends[job]})
+// after returns the jobs that one follows, each with its end if that is named.
+func after(jobs []string) (list []any) {
+	for _, named := range jobs {
+		job, end, ends := strings.Cut(named, "=")
+		parent := map[string]any{"job": job}
+		if ends {
+			parent["on"] = end
+		}
+		list = append(list, parent)
 	}
 	return list
 }
