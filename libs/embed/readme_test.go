@@ -12,6 +12,9 @@ import (
 	"time"
 )
 
+// sdkModule is the module that the quick start of the SDK gets.
+const sdkModule = "github.com/minutehand/minutehand/libs/sdk"
+
 const quickStartPatience = 5 * time.Minute // it builds the program
 
 // block is the first piece of a language in a README.
@@ -93,11 +96,23 @@ func TestQuickStartOfTheSDKRunsAsItStands(t *testing.T) {
 		}
 	}()
 	dir := beside(t)
+	var commands []string
+	for line := range strings.Lines(block(t, "../sdk/README.md", "sh")) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, "go get "+sdkModule+"@"): // there is no network; as go get does, this wants a go.mod
+			line = "go mod edit -require=" + sdkModule + "@v0.0.0 -replace=" + sdkModule + "=../minutehand/libs/sdk"
+		case line == "minutehand run &":
+			line = ":" // the server runs here
+		}
+		commands = append(commands, line)
+	}
+	folder := strings.TrimSpace(shell(t, dir, strings.Join(append(commands, "pwd"), "\n")))
 	program := strings.ReplaceAll(block(t, "../sdk/README.md", "go"), "http://127.0.0.1:8080", "http://"+listener.Addr().String())
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, "main.go"), []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out := shell(t, dir, "go mod init quickstart && go work init . minutehand/libs/sdk && go run .")
+	out := shell(t, folder, "go run .")
 	if want := "invoice for customer 0\ninvoice for customer 1\ninvoice for customer 2\n"; out != want {
 		t.Errorf("it prints %q", out)
 	}
