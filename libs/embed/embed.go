@@ -50,12 +50,14 @@ type Scheduler struct {
 	platform *platform.Platform
 	client   *sdk.Client
 	worker   *worker.Worker
+	logger   *slog.Logger
 	stop     context.CancelFunc
 	ended    chan struct{} // is closed when the services have ended
 	err      error         // with which they ended
 
 	direct   *direct
 	mu       sync.Mutex
+	handlers map[string]bool
 	closing  context.Context // ends when Close is called, and with it every Run
 	endRuns  context.CancelFunc
 	runs     sync.WaitGroup
@@ -97,7 +99,10 @@ func Open(dir string, settings ...Settings) (*Scheduler, error) {
 		s.Worker.Logger = s.Logger
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	e := &Scheduler{platform: p, client: client, worker: worker.New(client, s.Worker), stop: stop, ended: make(chan struct{}), direct: calls}
+	e := &Scheduler{
+		platform: p, client: client, worker: worker.New(client, s.Worker), logger: s.Logger, stop: stop, ended: make(chan struct{}), direct: calls,
+		handlers: map[string]bool{},
+	}
 	e.closing, e.endRuns = context.WithCancel(context.Background())
 	go func() {
 		defer close(e.ended)
@@ -128,6 +133,9 @@ func (s *Scheduler) Client() *sdk.Client { return s.client }
 // function returns nil; else it is tried again as the retry policy of its job says (see worker.Permanent and worker.RetryAfter). A task may
 // come again, such as when the program was killed while it ran: see worker.Task for what it carries to recognise that, and for checkpoints.
 func Handle[T any](s *Scheduler, handler string, run func(ctx context.Context, t *worker.Task, payload T) error) {
+	s.mu.Lock()
+	s.handlers[handler] = true
+	s.mu.Unlock()
 	s.worker.Handle(handler, worker.Typed(run))
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,6 +43,55 @@ func TestTaskRunsAtItsInstantWithItsPayload(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestScheduleOfAHandlerThatIsNotThereIsAcceptedWithAWarning(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var log logged
+		f := newFolder(t)
+		f.log = &log
+		s, stop := f.open(time.Second, func(s *Scheduler) {
+			Handle(s, "greet", func(context.Context, *worker.Task, string) error { return nil })
+			// Not yet seen by the API, because Run has not begun.
+			_, in := s.In(t.Context(), time.Hour, "greet", "world")
+			_, every := s.Every(t.Context(), "hourly", time.Hour, "greet", "world")
+			if err := errors.Join(in, every); err != nil {
+				t.Fatal(err)
+			}
+		})
+		defer stop()
+		if text := log.String(); text != "" {
+			t.Errorf("it warns of what will be served: %s", text)
+		}
+		_, in := s.In(t.Context(), 0, "gret", "world")
+		_, cron := s.Cron(t.Context(), "daily", "@daily", "weep", "world")
+		if err := errors.Join(in, cron); err != nil {
+			t.Fatal(err)
+		}
+		text := log.String()
+		if strings.Count(text, "accepted with a warning") != 2 || !strings.Contains(text, "handler=gret") || !strings.Contains(text, "handler=weep") || !strings.Contains(text, "code=unserved") {
+			t.Errorf("it logs %q", text)
+		}
+	})
+}
+
+// logged is a log that several may write to.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements io.Writer.
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func TestWhatWasScheduledOutlivesTheProgram(t *testing.T) {

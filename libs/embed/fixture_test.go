@@ -3,6 +3,7 @@ package embed
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -27,17 +28,18 @@ func TestMain(m *testing.M) {
 
 // folder is one in memory that outlives a scheduler.
 type folder struct {
-	t  *testing.T
-	fs *vfs.MemFS
+	t   *testing.T
+	fs  *vfs.MemFS
+	log io.Writer
 }
 
-func newFolder(t *testing.T) *folder { return &folder{t: t, fs: vfs.NewMem()} }
+func newFolder(t *testing.T) *folder { return &folder{t: t, fs: vfs.NewMem(), log: t.Output()} }
 
 // open opens a scheduler, lets it have its handlers, and runs it. stop ends it as a program would.
 func (f *folder) open(drain time.Duration, handlers func(*Scheduler)) (s *Scheduler, stop func()) {
 	f.t.Helper()
 	s, err := Open("/data", Settings{
-		Concurrency: 4, Worker: worker.Settings{Drain: drain}, Logger: slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Concurrency: 4, Worker: worker.Settings{Drain: drain}, Logger: slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		edit: func(cfg *platform.Config) {
 			cfg.FS, cfg.Partitions = f.fs, 8
 			cfg.Auditor.Codec = "snappy" // zstd's encoders are pooled, with channels that belong to the bubble of their first use

@@ -33,7 +33,21 @@ func (s *Scheduler) At(ctx context.Context, at time.Time, handler string, payloa
 	if err != nil {
 		return "", fmt.Errorf("schedule %s: %w", handler, err)
 	}
+	s.warn(created)
 	return created.JobID, nil
+}
+
+// warn logs what the API says of a job that it created although something about it may not be meant. That no worker was seen which has the handler means nothing of one that this program has:
+// it is seen once Run fetches tasks.
+func (s *Scheduler) warn(j *sdk.Job) {
+	s.mu.Lock()
+	own := j.Target.Pool == pool && s.handlers[j.Target.Handler]
+	s.mu.Unlock()
+	for _, w := range j.Warnings {
+		if w.Code != "unserved" || !own {
+			s.logger.Warn("a schedule was accepted with a warning", "job_id", j.JobID, "handler", j.Target.Handler, "code", w.Code, "warning", w.Message)
+		}
+	}
 }
 
 // Cron runs a handler by a cron expression, as long as the folder lives. The key names the schedule: a program that asks for it again, such as
@@ -74,6 +88,7 @@ func (s *Scheduler) keep(ctx context.Context, key string, j sdk.JobCreate) (stri
 	for range keepTries {
 		created, err := s.client.CreateJob(ctx, j)
 		if err == nil {
+			s.warn(created)
 			return created.JobID, nil
 		}
 		if !sdk.HasStatus(err, http.StatusConflict) {
