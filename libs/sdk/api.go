@@ -589,7 +589,8 @@ func (c *Client) PatchJob(ctx context.Context, id string, ifMatch string, body m
 }
 
 // PauseDispatch: Hold everything, or the jobs with a label, within two seconds and over restarts. Nothing is lost; what is due
-// meanwhile waits. What runs is not interrupted. At most 100 labels can be held at once.
+// meanwhile waits. What runs is not interrupted, nor what a worker of a pool has; tasks that wait in a pool are not handed out. At
+// most 100 labels can be held at once.
 func (c *Client) PauseDispatch(ctx context.Context, body DispatchChange, options ...Option) (*Dispatch, error) {
 	r := request{method: http.MethodPost, path: "/dispatch/pause", body: body, kind: "application/json"}
 	return into[Dispatch](ctx, c, r, options)
@@ -869,7 +870,7 @@ type ConnectionPut struct {
 type DeadLetter struct {
 	// An instant in UTC, to the millisecond.
 	At time.Time `json:"at"`
-	// How many attempts were made.
+	// How many attempts are on record: those that were made, and one that was refused in place of a call (skipped or cancelled).
 	Attempts int `json:"attempts"`
 	// It says of which job it is, and of which instant (s) or by which request (m by hand, r redriven, b filled in, p replayed).
 	ExecutionID string   `json:"execution_id"`
@@ -1066,11 +1067,12 @@ type Job struct {
 	// The jobs that a job of type `after` follows. It has no instants of its own: it is executed when executions of these have ended
 	// that were scheduled, or asked for, from its `effective_at` on (one that is scheduled within six seconds of the answer may be left
 	// out). Each execution has the trigger `after`, the one that it follows as `source_execution_id`, and that one's instant as
-	// `occurrence`, which its calls have as `Minutehand-Scheduled-For`. What is cancelled or skipped is followed by nothing; a redrive
-	// and a replay are executions like any other. The definition is that which was in force at the instant of the execution that is
-	// followed. A pause skips what follows. A job may not follow itself, nor through others: that is refused with the path, and after
-	// 100 executions in a row nothing follows. At most 100 jobs follow one, directly; of a batch, none follows another. This is no
-	// engine for workflows: nothing is passed on but the instant.
+	// `occurrence`, which its calls have as `Minutehand-Scheduled-For`. A key stands for the job that has it when `after` is written: a
+	// job that is deleted is followed no more, also if another has its key afterwards, until `after` is written again. What is cancelled
+	// or skipped is followed by nothing; a redrive and a replay are executions like any other. The definition is that which was in force
+	// at the instant of the execution that is followed. A pause skips what follows. A job may not follow itself, nor through others:
+	// that is refused with the path, and after 100 executions in a row nothing follows. At most 100 jobs follow one, directly; of a
+	// batch, none follows another. This is no engine for workflows: nothing is passed on but the instant.
 	After []Parent `json:"after,omitzero"`
 	// Whether it follows each execution of each of these jobs (`any`), or is executed once for each instant of which all of them had an
 	// execution that ended as `on` says (`all`). The instant is that of the occurrence, or of what it repeats. Of a job, the latest
@@ -1167,7 +1169,7 @@ type Job struct {
 	Status string `json:"status"`
 	// An instant in UTC, to the millisecond.
 	UpdatedAt time.Time `json:"updated_at"`
-	// What its client may not have meant. Only the answer that creates a job has it.
+	// What its client may not have meant. Only an answer that creates jobs has it.
 	Warnings []Warning `json:"warnings,omitzero"`
 }
 
@@ -1212,11 +1214,12 @@ type JobCreate struct {
 	// The jobs that a job of type `after` follows. It has no instants of its own: it is executed when executions of these have ended
 	// that were scheduled, or asked for, from its `effective_at` on (one that is scheduled within six seconds of the answer may be left
 	// out). Each execution has the trigger `after`, the one that it follows as `source_execution_id`, and that one's instant as
-	// `occurrence`, which its calls have as `Minutehand-Scheduled-For`. What is cancelled or skipped is followed by nothing; a redrive
-	// and a replay are executions like any other. The definition is that which was in force at the instant of the execution that is
-	// followed. A pause skips what follows. A job may not follow itself, nor through others: that is refused with the path, and after
-	// 100 executions in a row nothing follows. At most 100 jobs follow one, directly; of a batch, none follows another. This is no
-	// engine for workflows: nothing is passed on but the instant.
+	// `occurrence`, which its calls have as `Minutehand-Scheduled-For`. A key stands for the job that has it when `after` is written: a
+	// job that is deleted is followed no more, also if another has its key afterwards, until `after` is written again. What is cancelled
+	// or skipped is followed by nothing; a redrive and a replay are executions like any other. The definition is that which was in force
+	// at the instant of the execution that is followed. A pause skips what follows. A job may not follow itself, nor through others:
+	// that is refused with the path, and after 100 executions in a row nothing follows. At most 100 jobs follow one, directly; of a
+	// batch, none follows another. This is no engine for workflows: nothing is passed on but the instant.
 	After []Parent `json:"after,omitzero"`
 	// Whether it follows each execution of each of these jobs (`any`), or is executed once for each instant of which all of them had an
 	// execution that ended as `on` says (`all`). The instant is that of the occurrence, or of what it repeats. Of a job, the latest
@@ -1323,11 +1326,12 @@ type JobDefinition struct {
 	// The jobs that a job of type `after` follows. It has no instants of its own: it is executed when executions of these have ended
 	// that were scheduled, or asked for, from its `effective_at` on (one that is scheduled within six seconds of the answer may be left
 	// out). Each execution has the trigger `after`, the one that it follows as `source_execution_id`, and that one's instant as
-	// `occurrence`, which its calls have as `Minutehand-Scheduled-For`. What is cancelled or skipped is followed by nothing; a redrive
-	// and a replay are executions like any other. The definition is that which was in force at the instant of the execution that is
-	// followed. A pause skips what follows. A job may not follow itself, nor through others: that is refused with the path, and after
-	// 100 executions in a row nothing follows. At most 100 jobs follow one, directly; of a batch, none follows another. This is no
-	// engine for workflows: nothing is passed on but the instant.
+	// `occurrence`, which its calls have as `Minutehand-Scheduled-For`. A key stands for the job that has it when `after` is written: a
+	// job that is deleted is followed no more, also if another has its key afterwards, until `after` is written again. What is cancelled
+	// or skipped is followed by nothing; a redrive and a replay are executions like any other. The definition is that which was in force
+	// at the instant of the execution that is followed. A pause skips what follows. A job may not follow itself, nor through others:
+	// that is refused with the path, and after 100 executions in a row nothing follows. At most 100 jobs follow one, directly; of a
+	// batch, none follows another. This is no engine for workflows: nothing is passed on but the instant.
 	After []Parent `json:"after,omitzero"`
 	// Whether it follows each execution of each of these jobs (`any`), or is executed once for each instant of which all of them had an
 	// execution that ended as `on` says (`all`). The instant is that of the occurrence, or of what it repeats. Of a job, the latest
@@ -1794,11 +1798,13 @@ type Preview struct {
 
 // PreviewOccurrences is a schema of the API.
 type PreviewOccurrences struct {
-	// The same instant in the schedule's zone.
+	// When it is called, in the schedule's zone.
 	Local string `json:"local"`
 	// What a change of the clocks did to it.
 	Note string `json:"note,omitzero"`
-	// RFC 3339, in the years 1970 to 9999.
+	// The instant of the schedule, where it was moved from that.
+	Occurrence time.Time `json:"occurrence,omitzero"`
+	// When it is called, with the jitter or the spread of the job, if one is named.
 	ScheduledFor time.Time `json:"scheduled_for"`
 }
 
@@ -1821,7 +1827,7 @@ type PreviewRequest struct {
 	Every Duration `json:"every,omitzero"`
 	// Text such as "30s", "5m", "1h30m" or "250ms".
 	Jitter Duration `json:"jitter,omitzero"`
-	// The job whose H and jitter are shown.
+	// The job whose H, jitter and spread are shown. Without it, H is that of no job, and nothing is moved.
 	JobID          string `json:"job_id,omitzero"`
 	MaxOccurrences int    `json:"max_occurrences,omitzero"`
 	// RFC 3339, in the years 1970 to 9999.
@@ -1981,11 +1987,12 @@ type Schedule struct {
 	// The jobs that a job of type `after` follows. It has no instants of its own: it is executed when executions of these have ended
 	// that were scheduled, or asked for, from its `effective_at` on (one that is scheduled within six seconds of the answer may be left
 	// out). Each execution has the trigger `after`, the one that it follows as `source_execution_id`, and that one's instant as
-	// `occurrence`, which its calls have as `Minutehand-Scheduled-For`. What is cancelled or skipped is followed by nothing; a redrive
-	// and a replay are executions like any other. The definition is that which was in force at the instant of the execution that is
-	// followed. A pause skips what follows. A job may not follow itself, nor through others: that is refused with the path, and after
-	// 100 executions in a row nothing follows. At most 100 jobs follow one, directly; of a batch, none follows another. This is no
-	// engine for workflows: nothing is passed on but the instant.
+	// `occurrence`, which its calls have as `Minutehand-Scheduled-For`. A key stands for the job that has it when `after` is written: a
+	// job that is deleted is followed no more, also if another has its key afterwards, until `after` is written again. What is cancelled
+	// or skipped is followed by nothing; a redrive and a replay are executions like any other. The definition is that which was in force
+	// at the instant of the execution that is followed. A pause skips what follows. A job may not follow itself, nor through others:
+	// that is refused with the path, and after 100 executions in a row nothing follows. At most 100 jobs follow one, directly; of a
+	// batch, none follows another. This is no engine for workflows: nothing is passed on but the instant.
 	After []Parent `json:"after,omitzero"`
 	// Whether it follows each execution of each of these jobs (`any`), or is executed once for each instant of which all of them had an
 	// execution that ended as `on` says (`all`). The instant is that of the occurrence, or of what it repeats. Of a job, the latest

@@ -789,6 +789,7 @@ PreviewOccurrences = TypedDict(
     {
         "local": "str",
         "note": "NotRequired[str]",
+        "occurrence": "NotRequired[str]",
         "scheduled_for": "str",
     },
 )
