@@ -870,7 +870,7 @@ type ConnectionPut struct {
 type DeadLetter struct {
 	// An instant in UTC, to the millisecond.
 	At time.Time `json:"at"`
-	// How many attempts are on record: those that were made, and one that was refused in place of a call (skipped or cancelled).
+	// How many attempts were made.
 	Attempts int `json:"attempts"`
 	// It says of which job it is, and of which instant (s) or by which request (m by hand, r redriven, b filled in, p replayed).
 	ExecutionID string   `json:"execution_id"`
@@ -1522,7 +1522,7 @@ type Notify struct {
 
 // Occurrence is a schema of the API.
 type Occurrence struct {
-	// How many attempts were made.
+	// How many attempts are on record: those that were made, and one that was refused in place of a call (skipped or cancelled).
 	Attempts int `json:"attempts,omitzero"`
 	// The definition to which it belongs.
 	DefinitionID string `json:"definition_id,omitzero"`
