@@ -22,12 +22,15 @@ const (
 	maxDepth = 1000
 	// maxValues bounds the values of all kinds in a request, maxBatchValues those in a batch.
 	maxValues, maxBatchValues = 20_000, 200_000
-	// maxMembers and maxItems bound an object and an array, except in a target's body: nothing else in the document is
-	// larger.
+	// maxMembers and maxItems bound an object and an array, except in a target's body and in what a worker reports: nothing else in the
+	// document is larger.
 	maxMembers, maxItems = 128, 1000
-	// ofTarget is the member that may hold anything.
-	ofTarget = "body"
 )
+
+// holdsAnything reports whether a member of an object may hold anything: a target's body wherever it is, and what a worker reports of its task.
+func (p *place) holdsAnything(member string) bool {
+	return p.free || member == "body" || p.in == nil && (member == "progress" || member == "result")
+}
 
 // reasonable reports whether computing with a number costs little: exact arithmetic on 1e1000000 takes a megabyte.
 func reasonable(n json.Number) bool {
@@ -74,7 +77,7 @@ type place struct {
 	index int    // of the item, in an array
 	array bool
 	depth int
-	free  bool // within what is sent to a target
+	free  bool // within what is sent to a target, or what a worker reports
 }
 
 // location returns the path to the place.
@@ -134,7 +137,7 @@ func (r *reader) object(at *place) (any, error) {
 			return nil, &limitError{Pointer: Pointer(at.location()), Code: "max-properties", Message: message}
 		}
 		inner.name = token.String()
-		inner.free = at.free || inner.name == ofTarget
+		inner.free = at.holdsAnything(inner.name)
 		if object[inner.name], err = r.value(&inner); err != nil {
 			return nil, err
 		}

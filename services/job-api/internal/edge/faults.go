@@ -134,6 +134,9 @@ func describe(k jsonschema.ErrorKind) (code, message string, members []string) {
 	return "invalid", "Does not match the API's description.", nil
 }
 
+// ofAttempt is the end of a task's pattern: the number of the attempt.
+const ofAttempt = "[.][1-9][0-9]{0,2}$"
+
 // inWords says in words what a pattern asks for, if it is the pattern of an id.
 func inWords(pattern string) string {
 	switch {
@@ -141,6 +144,8 @@ func inWords(pattern string) string {
 		return `be a job's id, such as "job_01M7ZJW5E6D77SAJPXRW35C2CA"`
 	case strings.HasPrefix(pattern, "^(job_"):
 		return `be a job's id, such as "job_01M7ZJW5E6D77SAJPXRW35C2CA", or "key:" and its key`
+	case strings.HasPrefix(pattern, "^exe_") && strings.HasSuffix(pattern, ofAttempt):
+		return `be a task's id, such as "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893456000000.1"`
 	case strings.HasPrefix(pattern, "^exe_"):
 		return `be an execution's id, such as "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893456000000"`
 	case pattern == "^([0-9]|10)$":
