@@ -7,7 +7,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/clock"
+	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/wire"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
@@ -84,5 +89,84 @@ func TestExampleInAFaultOfATaskIDIsOne(t *testing.T) {
 	}
 	if status, message := poll(example[1]); status != http.StatusOK {
 		t.Errorf("%s was answered %d: %s", example[1], status, message)
+	}
+}
+
+// beside returns a server that shares everything with another one, but the clock, and the queue if it is given.
+func (s *server) beside(ahead time.Duration, queue pools.Queue) *server {
+	return newServer(s.t, func(_ *jobapi.Config, d *jobapi.Deps) {
+		d.Log, d.Jobs, d.Records, d.History, d.Settings, d.Pools = s.deps.Log, s.deps.Jobs, s.deps.Records, s.deps.History, s.deps.Settings, s.deps.Pools
+		d.Hot, d.Clock = s.deps.Hot, clock.AheadBy(ahead)
+		if queue != nil {
+			d.Pools = queue
+		}
+	})
+}
+
+// tell tells something of a task, and returns how that was answered.
+func (s *server) tell(task handed, what string) int {
+	return s.do(http.MethodPost, "/pools/work/tasks/"+task.ID+"/"+what, `{"fencing_token":"`+task.Token+`"}`).Code
+}
+
+// owned lets the tenant have the job of the tasks that wait.
+func (s *server) owned() {
+	s.t.Helper()
+	must(s.t, s.deps.Jobs.Create(s.t.Context(), job.Job{ID: "job_01M7ZJW5E6D77SAJPXRW35C2CA", Tenant: job.DefaultTenant, Version: 1, Status: job.StatusActive}, true))
+}
+
+// The history has an end a moment after it was answered. A worker that lost the answer repeats it at once.
+func TestEndIsAnsweredAlikeWhenItIsRepeatedAtOnce(t *testing.T) {
+	for what, others := range map[string][]string{"complete": {"fail", "release"}, "fail": {"complete", "release"}} {
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = &told{} })
+		s.owned()
+		s.waiting(func(of string) string { return of })
+		task := s.poll()[0]
+		for range 2 {
+			if status := s.tell(task, what); status != http.StatusNoContent {
+				t.Errorf("%s was answered %d", what, status)
+			}
+		}
+		for _, other := range others {
+			if status := s.tell(task, other); status != http.StatusConflict {
+				t.Errorf("%s after %s was answered %d", other, what, status)
+			}
+		}
+		if status := s.tell(handed{task.ID, task.Token[:len(task.Token)-1] + "f"}, what); status != http.StatusConflict {
+			t.Errorf("%s by another worker was answered %d", what, status)
+		}
+		// Another process does not know that it is on the log.
+		if status := s.beside(0, nil).tell(task, what); status != http.StatusServiceUnavailable {
+			t.Errorf("%s was answered %d by another process before it is on record", what, status)
+		}
+	}
+}
+
+var requestID = regexp.MustCompile(`"(request_id|instance)":"[^"]*"`)
+
+// What the hot tier has of an attempt does not say whose it is.
+func TestTaskOfAnotherTenantIsAnsweredAsOneThatIsNotThere(t *testing.T) {
+	w := newTwo(t, nil)
+	now := time.Now()
+	e := &job.Entry{Locator: job.Locator{ExecutionID: job.ScheduleExecutionID(w.jobs["acme"], job.Instant(now)), Attempt: 1}, JobID: w.jobs["acme"]}
+	key := attempts.KeyOf(e)
+	memory, err := w.deps.Records.Memory(t.Context(), e.JobID)
+	must(t, err)
+	rec, _, err := w.deps.Records.Acquire(t.Context(), key, attempts.Holder{Name: "task"}, now, now.Add(time.Minute))
+	must(t, err)
+	fence, _, err := w.deps.Records.Start(t.Context(), key, rec.Token, attempts.Check{Entry: e, Incarnation: memory.Incarnation})
+	must(t, err)
+	o := job.Outcome{Kind: job.OutcomeSucceeded, Fence: fence}
+	_, err = w.deps.Records.Finish(t.Context(), []attempts.Completion{{Key: key, Token: rec.Token, Outcome: &o}}, now)
+	must(t, err)
+	ask := func(tenant, id string) (int, string) {
+		got := w.do(http.MethodPost, "/pools/work/tasks/"+id+"/complete", `{"fencing_token":"`+fence.String()+`"}`, as(w.keys[tenant])...)
+		return got.Code, requestID.ReplaceAllString(got.Body.String(), "")
+	}
+	if status, _ := ask("acme", pools.IDOf(key)); status != http.StatusServiceUnavailable {
+		t.Errorf("its own worker was answered %d", status)
+	}
+	status, body := ask("globex", pools.IDOf(key))
+	if none, want := ask("globex", pools.IDOf(attempts.Key{ExecutionID: key.ExecutionID, Attempt: 2})); status != none || status != http.StatusConflict || body != want {
+		t.Errorf("another tenant's worker was answered %d %s, and for no task %d %s", status, body, none, want)
 	}
 }

@@ -115,6 +115,7 @@ func (goneLog) Publish(context.Context, string, []dispatch.Message) error {
 // the simulation.)
 func TestEndWhoseTaskIsLostIsAnsweredOnceItIsOnRecord(t *testing.T) {
 	s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = goneLog{} })
+	s.owned()
 	s.waiting(func(of string) string { return of })
 	task, pool := s.poll()[0], pools.Pool{Tenant: job.DefaultTenant, Name: "work"}
 	answer := func(call, token string, status int, when string) {

@@ -12,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/attempts"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
+	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/pools"
 	"github.com/minutehand/minutehand/libs/problem"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
@@ -170,17 +171,22 @@ func (ts *Tasks) before(ctx context.Context, r *edge.Request, fence string, kind
 	return edge.Response{}, lost
 }
 
-// onRecord reports whether an attempt of which the hot tier has no task any more has ended on record, as its worker says. An outcome that the
-// hot tier alone has is not enough: its event may not be on the log, and who was to publish it may have lost the task. Then the entry finds
-// it within a minute or two, and until then the worker is asked to try again.
+// onRecord reports whether an attempt of which the hot tier has no task any more has ended on record, as its worker says: in the history, or
+// on the log, which the history follows, if this process has put it there. An outcome that the hot tier alone has is not enough: its event may not
+// be on the log, and who was to publish it may have lost the task. Then the entry finds it within a minute or two, and until then the worker is
+// asked to try again.
 func (ts *Tasks) onRecord(ctx context.Context, tenant job.Tenant, key attempts.Key, fence string, kind job.OutcomeKind) (bool, error) {
+	// Who was told to stop, and failed, has ended it as cancelled.
+	same := func(stands job.OutcomeKind) bool {
+		return stands == kind || stands == job.OutcomeCancelled && kind != job.OutcomeSucceeded
+	}
+	ends := func(o *job.Outcome) bool { return o != nil && o.Fence.String() == fence && same(o.Kind) }
+	if stands, known := ts.onLog.of(publishedEnd{tenant, key, fence}); known {
+		return same(stands), nil
+	}
 	events, err := ts.deps.History.Execution(ctx, key.ExecutionID)
 	if err != nil {
 		return false, fmt.Errorf("read an execution: %w", err)
-	}
-	// Who was told to stop, and failed, has ended it as cancelled.
-	ends := func(o *job.Outcome) bool {
-		return o != nil && o.Fence.String() == fence && (o.Kind == kind || o.Kind == job.OutcomeCancelled && kind != job.OutcomeSucceeded)
 	}
 	for i := range events {
 		if e := &events[i]; e.Type == job.EventAttempt && e.Entry.Tenant == tenant && e.Entry.Attempt == key.Attempt && ends(&e.Outcome) {
@@ -191,12 +197,32 @@ func (ts *Tasks) onRecord(ctx context.Context, tenant job.Tenant, key attempts.K
 	if err != nil {
 		return false, fmt.Errorf("look an attempt up: %w", err)
 	}
-	if ends(records[0].Outcome) {
+	if !ends(records[0].Outcome) {
+		return false, nil
+	}
+	owns, err := ts.owns(ctx, tenant, key)
+	if owns {
 		p := problem.New(http.StatusServiceUnavailable, "unavailable", "The end is stored, and not on record yet. Send the same request again.")
 		p.RetryAfter = time.Second
 		return false, p
 	}
-	return false, nil
+	return false, err
+}
+
+// owns reports whether an execution is one of a tenant, whose job may be deleted. The record of an attempt does not say whose it is.
+func (ts *Tasks) owns(ctx context.Context, tenant job.Tenant, key attempts.Key) (bool, error) {
+	ref, err := job.ParseExecutionID(key.ExecutionID)
+	if err != nil {
+		return false, nil //nolint:nilerr // it is nobody's
+	}
+	j, err := ts.deps.Jobs.Get(ctx, ref.JobID)
+	if errors.Is(err, jobstore.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the job of a task: %w", err)
+	}
+	return j.Tenant == tenant, nil
 }
 
 // complete ends a task with success.

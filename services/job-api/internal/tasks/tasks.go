@@ -43,11 +43,11 @@ type Deps struct {
 	Settings jobstore.Settings
 	Known    *pools.Known
 	Recorder jobchange.Recorder
-	// Holds tells what operators keep from being dispatched, and Jobs has the labels by which they do.
+	// Holds tells what operators keep from being dispatched.
 	Holds func(ctx context.Context) (stored []byte, hold job.DispatchHold, err error)
-	Jobs  jobstore.Jobs
-	// History is asked for ends of which the hot tier has no task any more.
+	// History is asked for ends of which the hot tier has no task any more, and Jobs whose they are, and which labels they have.
 	History jobstore.History
+	Jobs    jobstore.Jobs
 	Hot     hotbucket.Buckets
 	// Near adds entries to their hot buckets, now or soon.
 	Near    func(ctx context.Context, entries []job.Entry)
@@ -70,6 +70,8 @@ type Tasks struct {
 	// known is what operators hold, which one caller is reading at a time.
 	known   atomic.Pointer[knownHold]
 	reading sync.Mutex
+	// onLog are the ends that this process has published lately.
+	onLog published
 
 	mu sync.Mutex
 	// stillHot are the entries that are to be fired again once they are gone from their hot buckets.
@@ -191,6 +193,7 @@ func (ts *Tasks) end(ctx context.Context, l *pools.Lease, o job.Outcome) (ended 
 		if err := ts.deps.Log.Publish(ctx, dispatch.TopicEvents, []dispatch.Message{wire.EventMessage(&event)}); err != nil {
 			return false, fmt.Errorf("publish the outcome of a task: %w", err)
 		}
+		ts.onLog.note(publishedEnd{l.Fire.Tenant, key, l.Fence.String()}, stands.Kind)
 		ended = stands.Kind == o.Kind
 		if done[0].Stored {
 			ts.ended.WithLabelValues(string(o.Kind)).Inc()
