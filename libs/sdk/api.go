@@ -613,8 +613,9 @@ func (c *Client) PauseOperation(ctx context.Context, operationID string, options
 // PollTasks: Fetch tasks. Waits until there is one, as long as it is asked to. Give each poll an id of its own, and repeat it under
 // the same id if its answer was lost: for a minute it is answered with the same tasks. A worker has a task until `lease_ends_at`,
 // and tells before that that it still works on it (`heartbeat`), or how it ended (`complete`, `fail`, `release`), with the task's
-// `fencing_token`. A task that was lost is given out again, with a greater token, as the job's retry policy says. In `running` a
-// worker names its tasks: the answer comes within a second when one of them was cancelled.
+// `fencing_token`. When its lease is over it has lost the task, and is answered 409 `lease-lost`. The task is then given out again,
+// with a greater token, as the job's retry policy says. In `running` a worker names its tasks: the answer comes within a second when
+// one of them was cancelled.
 func (c *Client) PollTasks(ctx context.Context, pool string, body Poll, options ...Option) (*PollResult, error) {
 	r := request{method: http.MethodPost, path: "/pools/" + url.PathEscape(pool) + "/poll", body: body, kind: "application/json"}
 	return into[PollResult](ctx, c, r, options)

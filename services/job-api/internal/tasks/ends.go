@@ -73,10 +73,10 @@ func (ts *Tasks) heartbeat(ctx context.Context, r *edge.Request) (edge.Response,
 			return edge.Response{Status: http.StatusOK, Body: beatAnswer{Cancelled: l.Why != "", Reason: l.Why, LeaseEndsAt: l.Until}}, nil
 		}
 	}
-	return edge.Response{}, errLost()
+	return edge.Response{}, errBusy()
 }
 
-// maxBeats bounds how often a heartbeat begins again.
+// maxBeats bounds how often a request begins again because another one has changed the lease.
 const maxBeats = 5
 
 // beat renews a lease, and reports whether it did. The progress is stored first, so that a worker that was answered finds it after a crash; then
@@ -98,7 +98,7 @@ func (ts *Tasks) beat(ctx context.Context, r *edge.Request, l *pools.Lease, body
 	}
 	now, asked := ts.deps.Clock.Now(), l.Until
 	if !now.Before(asked) {
-		return false, errLost()
+		return false, nil // it took so long that the lease is over: then it is judged again
 	}
 	renew(l, stopped(stops, l), now)
 	lease := attempts.Lease{

@@ -1,8 +1,9 @@
 // Package tasks hands the tasks of pools to the workers that fetch them, and ends their attempts.
 //
 // It promises: a worker has a task under a lease and a fencing token, and loses it when it is silent for longer than the task allows. Only
-// the worker with the lease ends the attempt. An end that was answered is on the log. No worker gets a task of another tenant, or one that
-// was stopped before (I4). What this process forgets or leaves half done is found by another one, or comes back with its entry (decision 64).
+// the worker with the lease ends the attempt, and only until the lease is over. An end that was answered is on the log. No worker gets a task
+// of another tenant, or one that was stopped before (I4). What this process forgets or leaves half done is found by another one, or comes back
+// with its entry (decision 64).
 package tasks
 
 import (
@@ -232,19 +233,62 @@ func errLost() *problem.Problem {
 	return problem.New(http.StatusConflict, "lease-lost", "The worker does not have this task any more: another one may have it, or it has ended. Leave it.")
 }
 
-// held returns the lease under which a worker has a task.
+// errBusy is the answer to a worker whose task so many requests change at once that this one could not.
+func errBusy() *problem.Problem {
+	p := problem.New(http.StatusServiceUnavailable, "unavailable", "Other requests change the lease of this task at the same time. Send the same request again.")
+	p.RetryAfter = time.Second
+	return p
+}
+
+// held returns the lease under which a worker has a task. A heartbeat and an end are judged alike: whose lease is over has lost the task, also before
+// anybody has taken it away.
 func (ts *Tasks) held(ctx context.Context, r *edge.Request, fence string) (*pools.Lease, error) {
 	if ts.deps.Queue == nil {
 		return nil, errNoQueue
 	}
-	leases, err := ts.deps.Queue.Leases(ctx, poolAt(r), []string{r.PathValue("task_id")})
+	p, id := poolAt(r), r.PathValue("task_id")
+	for range maxBeats {
+		asked := ts.deps.Clock.Now()
+		leases, err := ts.deps.Queue.Leases(ctx, p, []string{id})
+		if err != nil {
+			return nil, fmt.Errorf("read the lease of a task: %w", err)
+		}
+		l := leases[0]
+		if l == nil || l.Fence.String() != fence {
+			return nil, errLost()
+		}
+		now := ts.deps.Clock.Now()
+		if now.Before(l.Until) {
+			return l, nil
+		}
+		if !asked.Add(-clock.MaxDifference).Before(l.Until) { // no other clock would let it go on either, when it was read
+			return nil, errLost()
+		}
+		over, err := ts.over(ctx, p, id, l, now)
+		if err != nil {
+			return nil, err
+		}
+		if over {
+			return nil, errLost()
+		}
+	}
+	return nil, errBusy()
+}
+
+// over lets a lease that is over by this clock be over by every clock, before its worker is told so: a job-api whose clock is behind would still take its
+// end. The task stays, and [Tasks.endLapsed] ends the attempt. It reports false if the lease was changed since it was read; then it is judged again.
+func (ts *Tasks) over(ctx context.Context, p pools.Pool, id string, l *pools.Lease, now time.Time) (bool, error) {
+	sooner := *l
+	if everywhere := job.Instant(now.Add(-clock.MaxDifference)); everywhere.Before(l.Until) {
+		sooner.Until = everywhere
+	}
+	sooner.Number++
+	// Nothing is bound to a task whose time is over: so it is bound as of the last moment before.
+	ok, err := ts.deps.Queue.Bind(ctx, p, id, &sooner, l.Until.Add(-time.Millisecond))
 	if err != nil {
-		return nil, fmt.Errorf("read the lease of a task: %w", err)
+		return false, fmt.Errorf("end the lease of a task: %w", err)
 	}
-	if l := leases[0]; l != nil && l.Fence.String() == fence {
-		return l, nil
-	}
-	return nil, errLost()
+	return ok, nil
 }
 
 var errNoQueue = errors.New("there are no pools here")
