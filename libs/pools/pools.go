@@ -167,6 +167,20 @@ type Worker struct {
 	Handlers []string  `json:"handlers"`
 	Running  int       `json:"running"`
 	SeenAt   time.Time `json:"seen_at"`
+	// Beats is set if a heartbeat showed it, which tells less than a poll.
+	Beats bool `json:"-"`
+}
+
+// After returns what is known of a worker that is seen once more, or for the first time if before is nil. After a heartbeat its version and handlers
+// are as it told before, and it has one task at least.
+func (w *Worker) After(before *Worker) Worker {
+	after := *w
+	if w.Beats && before != nil {
+		after = *before
+		after.Running, after.SeenAt = max(before.Running, w.Running), job.Later(before.SeenAt, w.SeenAt)
+	}
+	after.Beats = false
+	return after
 }
 
 // State is what there is in a pool.
@@ -203,7 +217,7 @@ type Queue interface {
 	Lapsed(ctx context.Context, p Pool, now time.Time) ([]*Lease, error)
 	// Pools returns the pools to which tasks were added within UnusedFor, or a little less, in the order of their names.
 	Pools(ctx context.Context, now time.Time) ([]Pool, error)
-	// See notes a worker.
+	// See notes a worker, as [Worker.After] says if it is known.
 	See(ctx context.Context, p Pool, w *Worker) error
 	// Show returns what there is in a pool.
 	Show(ctx context.Context, p Pool, now time.Time) (*State, error)

@@ -2205,9 +2205,9 @@ type Worker struct {
 	LogsURL string `json:"logs_url,omitzero"`
 	// The worker, which must be the only one of this name.
 	Name string `json:"name"`
-	// How many tasks it had, as it told.
+	// How many tasks it had, as it told at its last poll; one at least if a heartbeat came since.
 	Running int `json:"running"`
-	// An instant in UTC, to the millisecond.
+	// Its last poll, or its last heartbeat to within 20 seconds.
 	SeenAt  time.Time `json:"seen_at"`
 	Version string    `json:"version,omitzero"`
 }

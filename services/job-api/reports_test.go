@@ -1,8 +1,10 @@
 package jobapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
+	"github.com/minutehand/minutehand/libs/bubble"
 	"github.com/minutehand/minutehand/libs/clock"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/pools"
@@ -169,4 +172,62 @@ func TestTaskOfAnotherTenantIsAnsweredAsOneThatIsNotThere(t *testing.T) {
 	if none, want := ask("globex", pools.IDOf(attempts.Key{ExecutionID: key.ExecutionID, Attempt: 2})); status != none || status != http.StatusConflict || body != want {
 		t.Errorf("another tenant's worker was answered %d %s, and for no task %d %s", status, body, none, want)
 	}
+}
+
+// seenQueue counts how often workers are noted.
+type seenQueue struct {
+	pools.Queue
+	seen int
+}
+
+func (q *seenQueue) See(ctx context.Context, p pools.Pool, w *pools.Worker) error {
+	q.seen++
+	return q.Queue.See(ctx, p, w)
+}
+
+// A worker that has no room for more does not poll. It would vanish after ten minutes, and jobs be called unserved.
+func TestWorkerThatOnlySendsHeartbeatsIsShown(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var queue *seenQueue
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { queue = &seenQueue{Queue: d.Pools}; d.Pools = queue })
+		s.waiting(func(of string) string { return of })
+		polled := `{"poll_id":"poll-0001","worker":"w","version":"7","handlers":["do","more"]}`
+		got := s.do(http.MethodPost, "/pools/work/poll", polled)
+		var answer struct{ Tasks []handed }
+		if err := json.Unmarshal(got.Body.Bytes(), &answer); err != nil || len(answer.Tasks) != 1 {
+			t.Fatalf("the poll was answered %s", got.Body)
+		}
+		const beats = 12 * 60 / 5
+		for range beats {
+			time.Sleep(5 * time.Second)
+			if status := s.tell(answer.Tasks[0], "heartbeat"); status != http.StatusOK {
+				t.Fatalf("a heartbeat was answered %d", status)
+			}
+		}
+		shown, _ := s.answer(http.StatusOK, http.MethodGet, "/pools/work", "")
+		workers, _ := shown["workers"].([]any)
+		want := map[string]any{"name": "w", "version": "7", "handlers": []any{"do", "more"}, "running": 1.0, "seen_at": time.Now().UTC().Format(time.RFC3339)}
+		if len(workers) != 1 {
+			t.Fatalf("the workers are shown as %v", workers)
+		}
+		w, _ := workers[0].(map[string]any)
+		at, err := time.Parse(time.RFC3339, w["seen_at"].(string))
+		if err != nil || time.Since(at) >= 20*time.Second {
+			t.Errorf("it was seen at %v, and it is %v", w["seen_at"], want["seen_at"])
+		}
+		delete(w, "seen_at")
+		delete(want, "seen_at")
+		if !reflect.DeepEqual(w, want) {
+			t.Errorf("shown is %v, want %v", w, want)
+		}
+		if most := 1 + beats/4; queue.seen > most {
+			t.Errorf("it was noted %d times in %d heartbeats, want %d at most", queue.seen, beats, most)
+		}
+		// It is no longer noted once it has lost its task.
+		time.Sleep(time.Minute)
+		noted := queue.seen
+		if status := s.tell(answer.Tasks[0], "heartbeat"); status != http.StatusConflict || queue.seen != noted {
+			t.Errorf("a late heartbeat was answered %d, and noted %d times", status, queue.seen-noted)
+		}
+	})
 }

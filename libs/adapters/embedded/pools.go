@@ -343,8 +343,12 @@ func (q *Pools) See(_ context.Context, name pools.Pool, w *pools.Worker) error {
 		return nil
 	}
 	p := q.of(name)
-	if _, there := p.workers[w.Name]; there || len(p.workers) < pools.MaxWorkers || len(p.alive(w.SeenAt)) < pools.MaxWorkers {
-		p.workers[w.Name] = *w
+	before, there := p.workers[w.Name]
+	switch {
+	case there:
+		p.workers[w.Name] = w.After(&before)
+	case len(p.workers) < pools.MaxWorkers || len(p.alive(w.SeenAt)) < pools.MaxWorkers:
+		p.workers[w.Name] = w.After(nil)
 	}
 	return nil
 }

@@ -26,7 +26,15 @@ if redis.call('HEXISTS', k('workers'), ARGV[1]) == 0 and redis.call('HLEN', k('w
   end
   if redis.call('HLEN', k('workers')) >= tonumber(ARGV[3]) then return 0 end
 end
-redis.call('HSET', k('workers'), ARGV[1], ARGV[2])
+-- A heartbeat shows that a worker is there and has a task; the rest is as it told before. The instant before its JSON counts.
+local text, old = ARGV[2], ARGV[6] == '1' and redis.call('HGET', k('workers'), ARGV[1])
+if old then
+  local at, rest = string.match(old, '^(%d+) (.*)$')
+  local seen = string.match(text, '^%d+')
+  if tonumber(at) > tonumber(seen) then seen = at end
+  text = seen .. ' ' .. string.gsub(rest, '"running":0,', '"running":1,', 1)
+end
+redis.call('HSET', k('workers'), ARGV[1], text)
 return redis.call('PEXPIRE', k('workers'), ARGV[5])`)
 
 // See implements pools.Queue.
@@ -34,7 +42,7 @@ func (q *Pools) See(ctx context.Context, p pools.Pool, w *pools.Worker) error {
 	text, err := json.Marshal(w)
 	if err == nil {
 		err = q.gather.run(ctx, seeScript, []string{q.of(p, "")}, w.Name, strconv.FormatInt(w.SeenAt.UnixMilli(), 10)+" "+string(text), pools.MaxWorkers,
-			w.SeenAt.Add(-pools.WorkerKept).UnixMilli(), pools.WorkerKept.Milliseconds()).Err()
+			w.SeenAt.Add(-pools.WorkerKept).UnixMilli(), pools.WorkerKept.Milliseconds(), w.Beats).Err()
 	}
 	if err != nil {
 		return fmt.Errorf("redis: note a worker: %w", err)
@@ -78,11 +86,13 @@ func (q *Pools) Show(ctx context.Context, p pools.Pool, now time.Time) (*pools.S
 		s.Running[handler], _ = strconv.Atoi(n)
 	}
 	for _, text := range workers.Val() {
-		_, rest, _ := strings.Cut(text, " ")
+		at, rest, _ := strings.Cut(text, " ")
 		var w pools.Worker
-		if err := json.Unmarshal([]byte(rest), &w); err != nil {
+		seen, err := strconv.ParseInt(at, 10, 64)
+		if err := errors.Join(err, json.Unmarshal([]byte(rest), &w)); err != nil {
 			return nil, fmt.Errorf("redis: show a pool: %w", err)
 		}
+		w.SeenAt = time.UnixMilli(seen).UTC() // a heartbeat may have come since the worker told the rest
 		if now.Sub(w.SeenAt) <= pools.WorkerKept {
 			s.Workers = append(s.Workers, w)
 		}

@@ -81,6 +81,44 @@ func workers(t *testing.T, q pools.Queue) {
 	see("late", start.Add(time.Hour))
 }
 
+// beats notes what heartbeats show of workers.
+func beats(t *testing.T, q pools.Queue) {
+	see := func(w pools.Worker) {
+		t.Helper()
+		if err := q.See(t.Context(), basics, &w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	beat := func(name string, at time.Duration) {
+		see(pools.Worker{Name: name, Handlers: []string{"c"}, Running: 1, SeenAt: start.Add(at), Beats: true})
+	}
+	polled := func(name string, running int) pools.Worker {
+		return pools.Worker{Name: name, Version: `"running":0,`, Handlers: []string{"a", "b"}, Running: running, SeenAt: start}
+	}
+	see(polled("idle", 0))
+	see(polled("busy", 3))
+	see(polled("early", 2))
+	for _, name := range []string{"idle", "busy", "new"} {
+		beat(name, pools.WorkerKept)
+	}
+	beat("early", -time.Second)
+	idle, busy, early := polled("idle", 1), polled("busy", 3), polled("early", 2)
+	idle.SeenAt, busy.SeenAt = start.Add(pools.WorkerKept), start.Add(pools.WorkerKept)
+	fresh := pools.Worker{Name: "new", Handlers: []string{"c"}, Running: 1, SeenAt: start.Add(pools.WorkerKept)}
+	state, err := q.Show(t.Context(), basics, start.Add(pools.WorkerKept))
+	same(t, err, nil)
+	same(t, state.Workers, []pools.Worker{busy, early, idle, fresh})
+	state, err = q.Show(t.Context(), basics, start.Add(2*pools.WorkerKept))
+	same(t, err, nil)
+	same(t, state.Workers, []pools.Worker{busy, idle, fresh})
+	again := polled("idle", 0)
+	again.Handlers, again.SeenAt = []string{"d"}, start.Add(pools.WorkerKept+time.Minute)
+	see(again)
+	state, err = q.Show(t.Context(), basics, start.Add(2*pools.WorkerKept))
+	same(t, err, nil)
+	same(t, state.Workers, []pools.Worker{busy, again, fresh})
+}
+
 func shows(t *testing.T, q pools.Queue) {
 	add(t, q, task(1, "a", ""), task(2, "a", job.PriorityLow), task(3, "b", job.PriorityHigh), task(4, "a", job.PriorityNormal))
 	take(t, q, start, 1, "b")

@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) pools.Queue) {
 		"a pool sees nothing of another one":                             apart,
 		"a pool that is full takes no more":                              full,
 		"workers are shown while they are seen":                          workers,
+		"a heartbeat shows a worker":                                     beats,
 		"a pool shows what is there":                                     shows,
 		"pools with tasks are known":                                     known,
 		"the bell rings for who can do the task":                         rings,

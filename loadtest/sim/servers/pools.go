@@ -289,8 +289,12 @@ func (p *Pools) Pools(context.Context, time.Time) (list []pools.Pool, err error)
 // See implements pools.Queue.
 func (p *Pools) See(_ context.Context, at pools.Pool, w *pools.Worker) error {
 	p.on(at, func(q *queue) {
-		if _, there := q.workers[w.Name]; there || len(q.alive(w.SeenAt)) < pools.MaxWorkers {
-			q.workers[w.Name] = *w
+		before, there := q.workers[w.Name]
+		switch {
+		case there:
+			q.workers[w.Name] = w.After(&before)
+		case len(q.alive(w.SeenAt)) < pools.MaxWorkers:
+			q.workers[w.Name] = w.After(nil)
 		}
 	})
 	return nil

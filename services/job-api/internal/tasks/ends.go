@@ -70,6 +70,7 @@ func (ts *Tasks) heartbeat(ctx context.Context, r *edge.Request) (edge.Response,
 			return edge.Response{}, err
 		}
 		if kept {
+			ts.heard(ctx, l)
 			return edge.Response{Status: http.StatusOK, Body: beatAnswer{Cancelled: l.Why != "", Reason: l.Why, LeaseEndsAt: l.Until}}, nil
 		}
 	}

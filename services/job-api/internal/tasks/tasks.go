@@ -73,6 +73,8 @@ type Tasks struct {
 	reading sync.Mutex
 	// onLog are the ends that this process has published lately.
 	onLog published
+	// beats are the workers that were noted by their heartbeats lately.
+	beats noted
 
 	mu sync.Mutex
 	// stillHot are the entries that are to be fired again once they are gone from their hot buckets.
