@@ -76,7 +76,7 @@ type Subject struct {
 	Attempt                      int
 }
 
-// Placeholders returns what stands in a URL of logs for the parts of a subject.
+// Placeholders returns what stands in a URL of logs for the parts of a subject: two for the worker, and the others for what it does.
 func Placeholders() []string {
 	return []string{"{pool}", "{worker}", "{job_id}", "{execution_id}", "{attempt}"}
 }
@@ -95,6 +95,16 @@ func (s *Settings) Logs(of Subject) string {
 		pairs = append(pairs, Placeholders()[i], escape(value))
 	}
 	return strings.NewReplacer(pairs...).Replace(s.LogsURL)
+}
+
+// LogsOfWorker returns where the logs of a worker are, whatever it does; "" if that is not set, or only for attempts.
+func (s *Settings) LogsOfWorker(pool, worker string) string {
+	for _, of := range Placeholders()[2:] {
+		if strings.Contains(s.LogsURL, of) {
+			return ""
+		}
+	}
+	return s.Logs(Subject{Pool: pool, Worker: worker})
 }
 
 // escape writes a value so that it is one part of a path, or one value of a query: RFC 3986, section 2.3.

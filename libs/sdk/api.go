@@ -906,7 +906,7 @@ type DispatchChange struct {
 // Execution is a schema of the API.
 type Execution struct {
 	Attempts []Attempt `json:"attempts"`
-	// It was cancelled, and what ends it is on its way.
+	// It was cancelled, and what ends it is on its way: no attempt begins any more, and one that runs is told to stop.
 	Cancelling bool `json:"cancelling,omitzero"`
 	// One of fired, skipped_missed, skipped_paused, skipped_overlap, cancelled.
 	Disposition string `json:"disposition,omitzero"`
@@ -1749,7 +1749,7 @@ type PoolPut struct {
 	// The handlers that have limits of their own.
 	Handlers []HandlerLimit `json:"handlers,omitzero"`
 	// Where the logs of a worker are. `{pool}`, `{worker}`, `{job_id}`, `{execution_id}` and `{attempt}` are replaced, and may stand in
-	// it once each. Workers and attempts are shown with it.
+	// it once each. Attempts are shown with it, and workers, too, if it names neither job nor execution nor attempt.
 	LogsURL string `json:"logs_url,omitzero"`
 	// How many tasks workers have at once at most. With 0 none is handed out.
 	MaxRunning int `json:"max_running,omitzero"`
@@ -2201,7 +2201,7 @@ type Warning struct {
 // Worker is a schema of the API.
 type Worker struct {
 	Handlers []string `json:"handlers"`
-	// Where its logs are, if that is set for the pool.
+	// Where its logs are, if that is set for the pool and needs no execution.
 	LogsURL string `json:"logs_url,omitzero"`
 	// The worker, which must be the only one of this name.
 	Name string `json:"name"`

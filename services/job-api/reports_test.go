@@ -231,3 +231,26 @@ func TestWorkerThatOnlySendsHeartbeatsIsShown(t *testing.T) {
 		}
 	})
 }
+
+// Otherwise the link would have nothing in the place of the execution, and lead nowhere.
+func TestWorkerIsShownWithALinkToItsLogsOnlyIfThatNeedsNoExecution(t *testing.T) {
+	s := newServer(t, nil)
+	s.poll()
+	for template, want := range map[string]any{
+		"https://logs.example.com/{pool}/{worker}":                "https://logs.example.com/work/w",
+		"https://logs.example.com/":                               "https://logs.example.com/",
+		"https://logs.example.com/{pool}/{worker}/{execution_id}": nil,
+		"https://logs.example.com/{worker}?n={attempt}":           nil,
+		"https://logs.example.com/{worker}?job={job_id}":          nil,
+	} {
+		s.answer(http.StatusOK, http.MethodPut, "/pools/work", `{"logs_url":"`+template+`"}`)
+		shown, _ := s.answer(http.StatusOK, http.MethodGet, "/pools/work", "")
+		workers, _ := shown["workers"].([]any)
+		if len(workers) != 1 {
+			t.Fatalf("the workers are shown as %v", shown["workers"])
+		}
+		if w, _ := workers[0].(map[string]any); w["logs_url"] != want {
+			t.Errorf("with %s, the worker is shown with %v, want %v", template, w["logs_url"], want)
+		}
+	}
+}

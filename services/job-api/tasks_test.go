@@ -723,7 +723,7 @@ func TestPoolHandsOutNoMoreThanItsLimits(t *testing.T) {
 		shown, _ := s.answer(http.StatusOK, http.MethodGet, "/pools/work", "")
 		set, _ := shown["settings"].(map[string]any)
 		handler, worker := shown["handlers"].([]any)[0].(map[string]any), shown["workers"].([]any)[0].(map[string]any)
-		if set["max_running"] != 3.0 || handler["running"] != 1.0 || worker["logs_url"] != "https://logs.example.com/work/w?x=.&j=" || set["updated_at"] == nil {
+		if set["max_running"] != 3.0 || handler["running"] != 1.0 || worker["logs_url"] != nil || set["updated_at"] == nil {
 			t.Errorf("the pool is shown as %v", shown)
 		}
 		// What is set again changes nothing, and is no change.

@@ -63,7 +63,7 @@ func (ts *Tasks) show(ctx context.Context, r *edge.Request) (edge.Response, erro
 		shown.Handlers = append(shown.Handlers, handler{name, n[job.PriorityHigh], n[job.PriorityNormal], n[job.PriorityLow], s.Running[name]})
 	}
 	for _, w := range s.Workers {
-		shown.Workers = append(shown.Workers, worker{w, set.Logs(pools.Subject{Pool: p.Name, Worker: w.Name})})
+		shown.Workers = append(shown.Workers, worker{w, set.LogsOfWorker(p.Name, w.Name)})
 	}
 	return edge.Response{Status: http.StatusOK, Body: shown}, nil
 }
