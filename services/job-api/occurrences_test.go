@@ -165,6 +165,57 @@ func TestAccountNamesEachOccurrenceOnceWithWhatBecameOfIt(t *testing.T) {
 	})
 }
 
+// Until its end is on record, only the job's row says that it was cancelled.
+func TestExecutionThatWasCancelledIsShownSoUntilItHasEnded(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		time.Sleep(3*time.Minute + 30*time.Second)
+		failed := job.Outcome{Kind: job.OutcomeFailed, Retryable: true}
+		a.attempt(1, 1, failed)
+		a.attempt(2, 1, failed)
+		must(t, a.pending.Put(t.Context(), []job.Entry{a.entry(3)}))
+		cancelling := func() map[int]bool {
+			t.Helper()
+			shown := map[int]bool{}
+			for n := 1; n <= 3; n++ {
+				m, _ := a.answer(http.StatusOK, http.MethodGet, "/executions/"+job.ScheduleExecutionID(a.id, a.at(n)), "")
+				if m["cancelling"] == true {
+					shown[n] = true
+				}
+			}
+			page, _ := a.answer(http.StatusOK, http.MethodGet, "/jobs/"+a.id+"/executions", "")
+			for _, item := range page["items"].([]any) {
+				x, _ := item.(map[string]any)
+				for n := 1; n <= 2; n++ {
+					if x["execution_id"] == job.ScheduleExecutionID(a.id, a.at(n)) && (x["cancelling"] == true) != shown[n] {
+						t.Errorf("execution %d is listed as %v, and shown alone: cancelling %t", n, x, shown[n])
+					}
+				}
+			}
+			return shown
+		}
+		if shown := cancelling(); len(shown) > 0 {
+			t.Errorf("before the cancel, %v are shown as cancelled", shown)
+		}
+		for _, n := range []int{1, 3} {
+			a.answer(http.StatusAccepted, http.MethodPost, "/executions/"+job.ScheduleExecutionID(a.id, a.at(n))+"/cancel", "")
+		}
+		if shown := cancelling(); len(shown) != 2 || !shown[1] || !shown[3] {
+			t.Errorf("after the cancel, %v are shown as cancelled", shown)
+		}
+		_, reasons := a.account("", 100)
+		for n, word := range map[int]string{1: "no attempt follows", 2: "the next one follows", 3: "It was cancelled"} {
+			if !strings.Contains(reasons[n], word) {
+				t.Errorf("of %d it says: %s", n, reasons[n])
+			}
+		}
+		a.attempt(1, 2, job.Outcome{Kind: job.OutcomeCancelled})
+		if shown := cancelling(); len(shown) != 1 || shown[1] {
+			t.Errorf("after the end of one, %v are shown as cancelled", shown)
+		}
+	})
+}
+
 // Around a pause, an update in it and a resume, an instant belongs to one definition and is named once.
 func TestAccountFollowsTheDefinitionsThatWereInForce(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

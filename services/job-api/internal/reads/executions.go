@@ -84,6 +84,10 @@ func (rs *Reads) executions(
 	if n := len(list); n > 0 {
 		last = jobstore.Cursor{NominalAt: list[n-1].NominalAt, ExecutionID: list[n-1].ExecutionID}
 	}
+	stops := j.State()
+	for _, x := range list {
+		x.Cancelling = !x.Ended() && stops.Stops(x.ExecutionID)
+	}
 	return slices.DeleteFunc(list, (*Execution).nothing), last, more && len(list) > 0, nil
 }
 
@@ -155,16 +159,19 @@ func (rs *Reads) Execution(ctx context.Context, r *edge.Request, id string) (*Ex
 		return nil, err
 	}
 	x, err := rs.recorded(ctx, id)
-	if err != nil || x != nil {
-		return x, err
-	}
-	pending, err := rs.pending(ctx, &j, id, ref)
-	if errors.Is(err, jobstore.ErrNotFound) { // or it was pending when the history was read, and has ended since
-		if x, err := rs.recorded(ctx, id); err != nil || x != nil {
-			return x, err
+	if err == nil && x == nil {
+		x, err = rs.pending(ctx, &j, id, ref)
+		if errors.Is(err, jobstore.ErrNotFound) { // or it was pending when the history was read, and has ended since
+			if ended, failed := rs.recorded(ctx, id); failed != nil || ended != nil {
+				x, err = ended, failed
+			}
 		}
 	}
-	return pending, err
+	if err != nil {
+		return nil, err
+	}
+	x.Cancelling = j.State().Stops(id) && !x.Ended()
+	return x, nil
 }
 
 // recorded returns an execution of which the history has events; nil if it has none.

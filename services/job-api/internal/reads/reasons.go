@@ -40,6 +40,8 @@ func ofAttempts(x *Execution) string {
 		return ""
 	case x.State == "succeeded":
 		return fmt.Sprintf("It was called, and succeeded at %s.", attemptOf(n))
+	case x.State == "retrying" && x.Cancelling:
+		return fmt.Sprintf("%s ended with %s, and then it was cancelled: no attempt follows.", capital(attemptOf(n)), x.Attempts[n-1].Outcome)
 	case x.State == "retrying":
 		return fmt.Sprintf("%s ended with %s; the next one follows.", capital(attemptOf(n)), x.Attempts[n-1].Outcome)
 	case x.State == "dead":
@@ -66,4 +68,6 @@ const (
 	deferred = "Its target has no room; it is tried again."
 	inLine   = "It is called once the executions before it have ended, as the overlap_policy asks."
 	ending   = "It has ended, and how comes on record in a moment."
+	// stopping says it of one that was cancelled, and has not ended.
+	stopping = "It was cancelled, and what ends it is on its way."
 )

@@ -38,6 +38,7 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 			return err
 		}
 	}
+	stops := a.j.State()
 	for _, o := range items {
 		if o.Reason == "" {
 			o.Reason = reasons[o.State]
@@ -50,6 +51,9 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 		}
 		if ref, err := job.ParseExecutionID(o.GaveWayTo); err == nil {
 			a.ofOverlap(o, ref.NominalAt.Format(time.RFC3339Nano))
+		}
+		if stops.Stops(o.ExecutionID) && o.Reason != ending && (o.State == "pending" || o.State == "dispatched" || o.State == "running") {
+			o.Reason = stopping
 		}
 	}
 	return nil
