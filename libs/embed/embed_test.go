@@ -69,7 +69,7 @@ func TestScheduleOfAHandlerThatIsNotThereIsAcceptedWithAWarning(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := log.String()
-		if strings.Count(text, "accepted with a warning") != 2 || !strings.Contains(text, "handler=gret") || !strings.Contains(text, "handler=weep") || !strings.Contains(text, "code=unserved") {
+		if strings.Count(text, "accepted with a warning") != 2 || !strings.Contains(text, "handler=gret") || !strings.Contains(text, "handler=weep") || !strings.Contains(text, "reason=\"No worker of the pool") {
 			t.Errorf("it logs %q", text)
 		}
 	})

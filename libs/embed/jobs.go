@@ -45,7 +45,7 @@ func (s *Scheduler) warn(j *sdk.Job) {
 	s.mu.Unlock()
 	for _, w := range j.Warnings {
 		if w.Code != "unserved" || !own {
-			s.logger.Warn("a schedule was accepted with a warning", "job_id", j.JobID, "handler", j.Target.Handler, "code", w.Code, "warning", w.Message)
+			s.logger.Warn("a schedule was accepted with a warning", "job_id", j.JobID, "handler", j.Target.Handler, "reason", w.Message)
 		}
 	}
 }
