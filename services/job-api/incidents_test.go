@@ -66,7 +66,9 @@ func TestDeadlinesOutOfRangeAreRefused(t *testing.T) {
 	for _, c := range [][2]string{
 		{`{"start_within":"0s"}`, "/sla/start_within"},
 		{`{"finish_within":"0s"}`, "/sla/finish_within"},
-		{`{"start_within":"999ms"}`, "/sla/start_within"}, {`{"finish_within":"24h1s"}`, "/sla/finish_within"}, {`{"within":"1s"}`, "/sla/within"},
+		{`{"start_within":"999ms"}`, "/sla/start_within"},
+		{`{"finish_within":"24h1s"}`, "/sla/finish_within"},
+		{`{"within":"1s"}`, "/sla/within"},
 	} {
 		body := strings.Replace(goodJob, `"name"`, `"sla":`+c[0]+`,"name"`, 1)
 		m, _ := s.answer(http.StatusUnprocessableEntity, http.MethodPost, "/jobs", body)
