@@ -31,12 +31,19 @@ func (ts *Tasks) hold(ctx context.Context) (*job.DispatchHold, error) {
 	if known.fresh(ts) {
 		return known.hold, nil
 	}
-	if known == nil {
-		ts.reading.Lock()
-	} else if !ts.reading.TryLock() {
-		return known.hold, nil
+	select {
+	case ts.reading <- struct{}{}:
+	default:
+		if known != nil {
+			return known.hold, nil
+		}
+		select {
+		case ts.reading <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	defer ts.reading.Unlock()
+	defer func() { <-ts.reading }()
 	if again := ts.known.Load(); again.fresh(ts) {
 		return again.hold, nil
 	}

@@ -68,9 +68,9 @@ type Tasks struct {
 	waiting chan struct{}
 	handed  prometheus.Counter
 	ended   *prometheus.CounterVec
-	// known is what operators hold, which one caller is reading at a time.
+	// known is what operators hold. Who reads it has the one place in reading.
 	known   atomic.Pointer[knownHold]
-	reading sync.Mutex
+	reading chan struct{}
 	// onLog are the ends that this process has published lately.
 	onLog published
 	// beats are the workers that were noted by their heartbeats lately.
@@ -84,7 +84,7 @@ type Tasks struct {
 // New returns what hands tasks out.
 func New(deps Deps) *Tasks {
 	t := &Tasks{
-		deps: deps, stopping: make(chan struct{}), waiting: make(chan struct{}, deps.MaxWaiting),
+		deps: deps, stopping: make(chan struct{}), waiting: make(chan struct{}, deps.MaxWaiting), reading: make(chan struct{}, 1),
 		handed: prometheus.NewCounter(prometheus.CounterOpts{Name: "minutehand_tasks_handed_out_total", Help: "Tasks that were handed to workers of pools."}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "minutehand_tasks_ended_total", Help: "Tasks that workers of pools ended or lost, by outcome.",
