@@ -45,7 +45,7 @@ type sender struct {
 	client    *sqs.Client
 	transport *http.Transport
 	account   *string
-	batches   run.Gatherer[string, asked, result]
+	batches   run.Gatherer[string, *asked, result]
 
 	closed atomic.Bool
 
@@ -73,8 +73,30 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // asked is a message that somebody waits for.
 type asked struct {
-	ctx context.Context //nolint:containedctx // that of the call
 	*messaging.Message
+
+	mu sync.Mutex
+	// over says that nobody waits any more; end ends the request that the message is in.
+	over bool
+	end  context.CancelFunc
+}
+
+// join enters a request, which end ends. It reports false if nobody waits for the message any more.
+func (a *asked) join(end context.CancelFunc) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.end = end
+	return !a.over
+}
+
+// leave ends the request that the message is in, before the call returns that nobody waits for any more: what is sent later is not of it.
+func (a *asked) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+	if a.end != nil {
+		a.end()
+	}
 }
 
 // result is what became of one message of a request.
@@ -110,7 +132,7 @@ func newSender(c *messaging.SQS, dial messaging.Dial) *sender {
 		s.account = aws.String(c.Account)
 	}
 	s.client = sqs.New(o)
-	s.batches = run.Gatherer[string, asked, result]{Send: s.send, Flights: flights, Most: atOnce}
+	s.batches = run.Gatherer[string, *asked, result]{Send: s.send, Flights: flights, Most: atOnce}
 	return s
 }
 
@@ -132,16 +154,19 @@ func (s *sender) Send(ctx context.Context, m *messaging.Message) ([]byte, error)
 		return s.sendAlone(ctx, to, m)
 	}
 	for {
-		r, err := s.batches.Do(ctx, to, asked{ctx, m})
+		a := &asked{Message: m}
+		r, err := s.batches.Do(ctx, to, a)
 		var answered smithy.APIError
 		switch {
 		case err == nil && r.err == nil:
 			return r.receipt, nil
 		case err == nil:
 			return nil, s.failure(m.Queue, r.err)
-		case ctx.Err() == nil && errors.Is(err, context.Canceled):
+		case ctx.Err() != nil:
+			a.leave()
+		case errors.Is(err, context.Canceled):
 			continue // another call of the request was over
-		case errors.As(err, &answered) && ctx.Err() == nil:
+		case errors.As(err, &answered):
 			return s.sendAlone(ctx, to, m) // perhaps another message was meant
 		}
 		return nil, s.failure(m.Queue, err)
@@ -160,12 +185,13 @@ func (s *sender) sendAlone(ctx context.Context, to string, m *messaging.Message)
 }
 
 // send sends messages in one request. It ends with the first of their calls, for which nothing may be sent then; the others are asked for again.
-func (s *sender) send(ctx context.Context, to string, messages []asked) ([]result, error) {
+func (s *sender) send(ctx context.Context, to string, messages []*asked) ([]result, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
 	for _, m := range messages {
-		stop := context.AfterFunc(m.ctx, cancel)
-		defer stop()
+		if !m.join(cancel) {
+			return nil, context.Canceled
+		}
 	}
 	in := &sqs.SendMessageBatchInput{QueueUrl: &to}
 	for i, m := range messages {
