@@ -82,7 +82,25 @@ func (p *Plan) Note(nominal time.Time) *job.Note {
 	if p.kind != job.ScheduleCron || p.zone.loc == time.UTC {
 		return nil
 	}
-	return &job.Note{TZData: p.zone.release, UTCOffset: int(p.zone.offs[p.zone.segment(nominal.Unix())])}
+	return &job.Note{TZData: p.zone.release, UTCOffset: p.zone.offset(nominal)}
+}
+
+// Localize notes in the entry of an execution that somebody asked for what [Plan.Note] notes of an occurrence: by which rules the zone of the
+// job's schedule shows its nominal instant. It notes nothing where the schedule asks no zone but UTC, or one that the data does not have.
+func Localize(e *job.Entry, s *job.Schedule) {
+	if s.Type != job.ScheduleCron || s.Timezone == "" {
+		return
+	}
+	z, err := current().load(s.Timezone)
+	if err != nil || z.loc == time.UTC {
+		return
+	}
+	n := job.Note{}
+	if e.Note != nil {
+		n = *e.Note
+	}
+	n.TZData, n.UTCOffset = z.release, z.offset(e.NominalAt)
+	e.Note = &n
 }
 
 // Count returns how many nominal instants lie in [from, to), or limit if there are more. It takes constant time for an

@@ -246,6 +246,9 @@ func (z *zone) segment(sec int64) int {
 	return lo
 }
 
+// offset returns the seconds east of UTC at an instant.
+func (z *zone) offset(at time.Time) int { return int(z.offs[z.segment(at.Unix())]) }
+
 // end returns the second at which segment i ends and the next begins.
 func (z *zone) end(i int) int64 {
 	if i+1 < len(z.starts) {

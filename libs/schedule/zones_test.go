@@ -62,3 +62,27 @@ func TestWhatHasNoZonesIsNoTimeZoneData(t *testing.T) {
 		}
 	}
 }
+
+func TestEntryThatSomebodyAskedForHasTheRulesOfItsZone(t *testing.T) {
+	summer := time.Date(2030, 7, 1, 12, 0, 0, 0, time.UTC)
+	shared := &job.Note{Source: "exe_1"}
+	for _, c := range []struct {
+		s      job.Schedule
+		offset int
+	}{
+		{job.Schedule{Type: job.ScheduleCron, Timezone: "Europe/Berlin"}, 7200},
+		{job.Schedule{Type: job.ScheduleCron, Timezone: "UTC"}, 0},
+		{job.Schedule{Type: job.ScheduleCron}, 0},
+		{job.Schedule{Type: job.ScheduleCron, Timezone: "Atlantis/Capital"}, 0},
+		{job.Schedule{Type: job.ScheduleInterval, Timezone: "Europe/Berlin"}, 0},
+	} {
+		e := job.Entry{NominalAt: summer, Note: shared}
+		schedule.Localize(&e, &c.s)
+		if e.Note.Source != "exe_1" || e.Note.UTCOffset != c.offset || (e.Note.TZData != "") != (c.offset != 0) {
+			t.Errorf("%v: %+v", c.s, e.Note)
+		}
+	}
+	if shared.TZData != "" {
+		t.Error("a note that entries share was changed")
+	}
+}

@@ -2189,7 +2189,7 @@ type TriggerResult struct {
 // Warning is a schema of the API.
 type Warning struct {
 	// crowded-minute - many fires are planned for the minute in which the job is due first; unserved - no worker was seen that could
-	// fetch the tasks of the job.
+	// fetch the tasks of the job; no-deadline - notifications of sla_missed are asked for, and the job has no sla.
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	// By how many minutes to move the job to a calmer one; negative is earlier.

@@ -36,6 +36,20 @@ func TestWhomAJobTellsIsShownWithoutItsSecretsAndKept(t *testing.T) {
 	}
 }
 
+func TestJobThatWouldTellOfDeadlinesWithoutOneIsWarned(t *testing.T) {
+	s := newServer(t, nil)
+	list := `{"on":["dead_letter","sla_missed"],"target":{"kind":"http_webhook","url":"https://team.example/x"}}`
+	m, _ := s.answer(http.StatusCreated, http.MethodPost, "/jobs", tells(list))
+	if w := fmt.Sprint(m["warnings"]); !strings.Contains(w, "code:no-deadline") || !strings.Contains(w, "pointer:/notify/0/on") {
+		t.Errorf("it is warned of %s", w)
+	}
+	for _, body := range []string{strings.Replace(tells(list), `"name"`, `"sla":{"start_within":"1m"},"name"`, 1), tells(strings.Replace(list, `,"sla_missed"`, "", 1))} {
+		if m, _ = s.answer(http.StatusCreated, http.MethodPost, "/jobs", body); m["warnings"] != nil {
+			t.Errorf("it is warned of %v", m["warnings"])
+		}
+	}
+}
+
 func TestWhomAJobCannotTellIsRefusedAtItsPlace(t *testing.T) {
 	s := newServer(t, nil)
 	good := `{"on":["sla_missed"],"target":{"kind":"http_webhook","url":"https://team.example/x"}}`

@@ -572,3 +572,93 @@ func TestAccountGoesOnWhereMuchElseIsOnRecord(t *testing.T) {
 		}
 	})
 }
+
+func TestAccountSaysInWhichAttemptAnExecutionWasToWhichOthersGaveWay(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		a.id = a.create(strings.Replace(everyMinute, `"type"`, `"overlap_policy":"skip","type"`, 1))
+		record := func(n, k int, o job.Outcome) {
+			f := &job.Fire{Entry: a.entry(n), Retry: job.RetryPolicy{MaxAttempts: 3, Window: time.Hour}}
+			f.Attempt = k
+			e := job.AttemptEvent(f, job.TargetRef{}, o, a.at(n))
+			must(t, a.deps.History.Record(t.Context(), jobstore.Unencoded(&e)))
+		}
+		fails := func(n, k int, from, to time.Duration) {
+			record(n, k, job.Outcome{
+				Kind: job.OutcomeFailed, Retryable: true, Disposition: job.DispositionFired, Timeline: job.Timeline{Invoked: a.at(n).Add(from), Completed: a.at(n).Add(to)},
+			})
+		}
+		givesWay := func(n, to int) {
+			record(n, 1, job.Outcome{Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedOverlap, GaveWayTo: a.at(to)})
+		}
+		fails(1, 1, 0, time.Second)
+		fails(1, 2, 50*time.Second, 130*time.Second)
+		fails(5, 1, 0, time.Second)
+		fails(5, 2, 100*time.Second, 110*time.Second)
+		for n, to := range map[int]int{2: 1, 3: 1, 4: 1, 6: 5, 8: 7} {
+			givesWay(n, to)
+		}
+		time.Sleep(8*time.Minute + 30*time.Second)
+		for _, size := range []int{1, 100} {
+			_, reasons := a.account("", size)
+			for n, word := range map[int]string{
+				2: "in attempt 2, and the", 3: "in attempt 2, and the", 4: "in progress after attempt 2, and the", 6: "in the pause before attempt 2, and the", 8: "still in progress, and the",
+			} {
+				if !strings.Contains(reasons[n], word) {
+					t.Errorf("in pages of %d it says of %d: %s", size, n, reasons[n])
+				}
+			}
+		}
+	})
+}
+
+func TestExecutionIsShownAsCancelledWhileAnotherTakesItsPlace(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		a.id = a.create(strings.Replace(everyMinute, `"type"`, `"overlap_policy":"cancel_other","type"`, 1))
+		time.Sleep(3*time.Minute + 30*time.Second)
+		for n := 1; n <= 3; n++ {
+			e := a.entry(n)
+			e.Alone = true
+			must(t, a.pending.Put(t.Context(), []job.Entry{e}))
+		}
+		row, err := a.jobs.Get(t.Context(), a.id)
+		must(t, err)
+		row.Version, row.StoppedBefore = row.Version+1, a.at(3)
+		must(t, a.jobs.Replace(t.Context(), row))
+		for n := 1; n <= 3; n++ {
+			m, _ := a.answer(http.StatusOK, http.MethodGet, "/executions/"+job.ScheduleExecutionID(a.id, a.at(n)), "")
+			if (m["cancelling"] == true) != (n < 3) {
+				t.Errorf("execution %d is shown as %v", n, m)
+			}
+		}
+		_, reasons := a.account("", 100)
+		if !strings.Contains(reasons[2], "cancelled") || strings.Contains(reasons[3], "cancelled") {
+			t.Errorf("the account says of 2: %s, and of 3: %s", reasons[2], reasons[3])
+		}
+	})
+}
+
+func TestExecutionThatSomebodyAskedForHasItsLocalTime(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		a := newAccounted(t)
+		a.id = a.create(strings.Replace(everyMinute, `"type"`, `"timezone":"Asia/Kolkata","type"`, 1))
+		time.Sleep(90 * time.Second)
+		a.attempt(1, 1, job.Outcome{Kind: job.OutcomeFailed})
+		for _, path := range []string{"/jobs/" + a.id + "/trigger", "/executions/" + job.ScheduleExecutionID(a.id, a.at(1)) + "/replay"} {
+			asked, _ := a.answer(http.StatusAccepted, http.MethodPost, path, "")
+			id, _ := asked["execution_id"].(string)
+			m, _ := a.answer(http.StatusOK, http.MethodGet, "/executions/"+id, "")
+			if at, _ := m["local"].(string); !strings.HasPrefix(at, "2000-01-01T05:31:3") || !strings.HasSuffix(at, "+05:30") {
+				t.Errorf("%s: it waits as %v", path, m)
+			}
+			noted := false
+			a.eachEntry(func(e *job.Entry) {
+				noted = noted || e.ExecutionID == id && e.Note != nil && e.Note.TZData != "" && e.Note.UTCOffset == 19800
+			})
+			if !noted {
+				t.Errorf("%s: the entry does not have the zone", path)
+			}
+		}
+	})
+}

@@ -74,7 +74,7 @@ func newFixture(t *testing.T) *fixture {
 		ID: jobID, Tenant: tenant, Status: job.StatusActive, Version: 1, CreatedAt: f.began, UpdatedAt: f.began,
 		Definition: job.Definition{
 			ID: "def_01M7ZJW5E6D77SAJPXRZ65CMZZ", EffectiveAt: f.began, FirstOrdinal: 1,
-			Schedule: job.Schedule{Type: job.ScheduleCron, CronExpr: "* * * * *"}, Target: job.Target{URL: "http://a.example/"},
+			Schedule: job.Schedule{Type: job.ScheduleCron, CronExpr: "* * * * *", Timezone: "Asia/Kolkata"}, Target: job.Target{URL: "http://a.example/"},
 		},
 	}, true))
 	return f
@@ -155,7 +155,7 @@ func (f *fixture) wants(id string, n, rate int) {
 		if seen[row.ExecutionID] = true; i > 0 && row.DueAt.Sub(rows[i-1].DueAt) < time.Second/time.Duration(rate)-time.Millisecond {
 			f.t.Errorf("row %d is due %s after the one before", i, row.DueAt.Sub(rows[i-1].DueAt))
 		}
-		if row.Tenant != tenant || row.Trigger != job.TriggerBackfill || row.By == nil || row.By.Subject != "key:mh_1" || row.Lane == 0 {
+		if row.Tenant != tenant || row.Trigger != job.TriggerBackfill || row.By == nil || row.By.Subject != "key:mh_1" || row.Lane == 0 || row.Note.UTCOffset != 19800 {
 			f.t.Errorf("row %d is %+v", i, row)
 		}
 	}

@@ -60,7 +60,7 @@ func (r *Runner) definitions(ctx context.Context, o *operations.Operation, n int
 	return definitions, err
 }
 
-// entries returns the first n entries of what is noted of an operation. They follow from that alone, but for their marks.
+// entries returns the first n entries of what is noted of an operation. They follow from that alone, but for their marks and their zone.
 func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operation, n int) ([]job.Entry, error) {
 	c := o.Chunk
 	definitions, err := r.definitions(ctx, o, n)
@@ -89,6 +89,7 @@ func (r *Runner) entries(ctx context.Context, t job.Tenant, o *operations.Operat
 			e.ExecutionID = job.RedriveExecutionID(jobID, request, c.Sources[n])
 		}
 		definitions[definitionID].Mark(&e)
+		schedule.Localize(&e, &definitions[definitionID].Schedule)
 		entries[n] = job.NewEntry(e, c.NotedAt)
 	}
 	return entries, nil

@@ -42,6 +42,8 @@ type Execution struct {
 	waits []string
 	// waitsUntil is when a deferred fire comes again.
 	waitsUntil time.Time
+	// alone is set if it must be the only one of the schedule in progress.
+	alone bool
 	// inLine is set if it was deferred last because it waits for others.
 	inLine bool
 	// gaveUp is why no attempt follows the last one, which failed.
@@ -90,6 +92,11 @@ func (x *Execution) Ended() bool {
 	return false
 }
 
+// cancelling reports whether an execution of the job was cancelled, or another one takes its place, and it has not ended yet.
+func (x *Execution) cancelling(s job.State) bool {
+	return !x.Ended() && (s.Stops(x.ExecutionID) || x.alone && x.NominalAt.Before(s.StoppedBefore))
+}
+
 // LastEnd returns when the last attempt on record ended; the zero time if there is none.
 func (x *Execution) LastEnd() time.Time { return x.lastEnd }
 
@@ -113,7 +120,7 @@ func group(events []job.Event) []*Execution {
 			last = &Execution{
 				ExecutionID: e.Entry.ExecutionID, JobID: e.Entry.JobID, Trigger: e.Entry.Trigger,
 				NominalAt: e.Entry.NominalAt, ScheduledFor: e.Entry.ScheduledFor, Local: local(e.Entry.NominalAt, e.Entry.Note), State: "pending",
-				Attempts: []attempt{},
+				Attempts: []attempt{}, alone: e.Entry.Alone,
 			}
 			if by := e.Entry.By; by != nil {
 				last.RequestedBy, last.RequestID = by.Subject, by.Request

@@ -14,6 +14,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/libs/pools"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
@@ -86,7 +87,7 @@ func (rs *Reads) executions(
 	}
 	stops := j.State()
 	for _, x := range list {
-		x.Cancelling = !x.Ended() && stops.Stops(x.ExecutionID)
+		x.Cancelling = x.cancelling(stops)
 	}
 	return slices.DeleteFunc(list, (*Execution).nothing), last, more && len(list) > 0, nil
 }
@@ -170,7 +171,7 @@ func (rs *Reads) Execution(ctx context.Context, r *edge.Request, id string) (*Ex
 	if err != nil {
 		return nil, err
 	}
-	x.Cancelling = j.State().Stops(id) && !x.Ended()
+	x.Cancelling = x.cancelling(j.State())
 	return x, nil
 }
 
@@ -190,15 +191,18 @@ func (rs *Reads) recorded(ctx context.Context, id string) (*Execution, error) {
 func (rs *Reads) pending(ctx context.Context, j *job.Job, id string, ref job.ExecutionRef) (*Execution, error) {
 	x := &Execution{
 		ExecutionID: id, JobID: j.ID, Trigger: ref.Trigger, NominalAt: ref.NominalAt, ScheduledFor: ref.NominalAt,
-		State: "pending", Attempts: []attempt{},
+		State: "pending", Attempts: []attempt{}, alone: ref.Trigger == job.TriggerSchedule && j.Definition.Alone(),
 	}
 	if ref.Trigger == job.TriggerSchedule {
 		series, err := form.Compile(j.ID, &j.Definition)
 		if err != nil {
 			return nil, err
 		}
-		x.ScheduledFor, x.Local = series.Plan.ScheduledFor(ref.NominalAt), local(ref.NominalAt, series.Plan.Note(ref.NominalAt))
+		x.ScheduledFor = series.Plan.ScheduledFor(ref.NominalAt)
 	}
+	e := job.Entry{NominalAt: ref.NominalAt}
+	schedule.Localize(&e, &j.Definition.Schedule)
+	x.Local = local(ref.NominalAt, e.Note)
 	if err := rs.underWay(ctx, x); err != nil || x.State != "pending" {
 		return x, err
 	}

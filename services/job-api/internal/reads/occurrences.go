@@ -30,6 +30,8 @@ type Occurrence struct {
 	Attempts     int             `json:"attempts,omitempty"`
 	LatenessMS   *int64          `json:"lateness_ms,omitempty"`
 	Skipped      *skippedRun     `json:"skipped,omitempty"`
+	// skippedAt is when it was decided that it is skipped, as far as that is on record.
+	skippedAt time.Time
 }
 
 // The states that occurrences have and executions have not.
@@ -69,7 +71,7 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 	if p.Before != 0 && time.UnixMilli(p.Before).Before(before) {
 		before = time.UnixMilli(p.Before).UTC()
 	}
-	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit(), deferred: map[string]time.Time{}, inLine: map[string]string{}}
+	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit(), called: map[string]*Execution{}, deferred: map[string]time.Time{}, inLine: map[string]string{}}
 	if p.Read != 0 {
 		a.cursor = jobstore.Cursor{NominalAt: time.UnixMilli(p.Read).UTC(), ExecutionID: p.ReadID}
 	}
@@ -158,6 +160,8 @@ type account struct {
 	cursor     jobstore.Cursor
 	ended, cut bool
 	read       int
+	// called are the executions among all that was read of which an attempt is on record, by id.
+	called map[string]*Execution
 	// runs are the runs of skipped instants among all that was read, deferred the executions of which a fire was deferred and nothing else
 	// is on record, with the instant at which it comes again, and inLine those among them that wait for others, with the last of these.
 	runs     []*Execution
@@ -285,6 +289,9 @@ func (a *account) recorded(ctx context.Context, pos, named time.Time) ([]*Execut
 			case x.Trigger != job.TriggerSchedule:
 			case x.Skipped != nil || len(x.Attempts) > 0:
 				a.records = append(a.records, x)
+				if x.Skipped == nil {
+					a.called[x.ExecutionID] = x
+				}
 			default:
 				a.deferred[x.ExecutionID] = x.waitsUntil
 				if x.inLine {
@@ -367,5 +374,5 @@ func (a *account) ofRecord(o *Occurrence, list []*Execution, named time.Time) {
 		return
 	}
 	o.ScheduledFor, o.ExecutionID, o.Attempts, o.LatenessMS = x.ScheduledFor, x.ExecutionID, len(x.Attempts), x.LatenessMS
-	o.Reason = ofAttempts(x)
+	o.Reason, o.skippedAt = ofAttempts(x), x.lastEnd
 }

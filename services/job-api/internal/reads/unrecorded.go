@@ -49,40 +49,16 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 		if o.State == "cancelled" && a.displaced(o) {
 			o.Reason = "Cancelled by the overlap_policy: the execution of a later instant took its place."
 		}
-		if ref, err := job.ParseExecutionID(o.GaveWayTo); err == nil {
-			a.ofOverlap(o, ref.NominalAt.Format(time.RFC3339Nano))
-		}
-		if stops.Stops(o.ExecutionID) && o.Reason != ending && (o.State == "pending" || o.State == "dispatched" || o.State == "running") {
+	}
+	if err := a.ofOverlaps(ctx, items); err != nil {
+		return err
+	}
+	for _, o := range items {
+		if (stops.Stops(o.ExecutionID) || a.displaced(o)) && o.Reason != ending && (o.State == "pending" || o.State == "dispatched" || o.State == "running") {
 			o.Reason = stopping
 		}
 	}
 	return nil
-}
-
-// displaced reports whether another occurrence took the place of one that was cancelled.
-func (a *account) displaced(o *Occurrence) bool {
-	s := a.seriesOf(o.NominalAt)
-	return o.NominalAt.Before(a.j.StoppedBefore) && s != nil && s.Def.Alone() && !a.j.State().Stops(o.ExecutionID)
-}
-
-// ofOverlap says how the execution of another instant was in the way of an occurrence.
-func (a *account) ofOverlap(o *Occurrence, other string) {
-	policy := job.OverlapSkip
-	if s := a.seriesOf(o.NominalAt); s != nil {
-		policy = s.Def.Overlap
-	}
-	switch {
-	case o.Disposition == job.DispositionSkippedOverlap && policy == job.OverlapSkip:
-		o.Reason = fmt.Sprintf("Skipped: the execution of %s was still in progress, and the overlap_policy is skip.", other)
-	case o.Disposition == job.DispositionSkippedOverlap && (policy == job.OverlapCancelOther || policy == job.OverlapTerminateOther):
-		o.Reason = fmt.Sprintf("Skipped: the execution of %s was in progress, and nothing takes the place of a later one or of so many.", other)
-	case o.Disposition == job.DispositionSkippedOverlap:
-		o.Reason = fmt.Sprintf("Skipped: the execution of %s was waiting already, and the overlap_policy is %s.", other, policy)
-	case o.State == "pending":
-		o.Reason = fmt.Sprintf("It is called once the execution of %s has ended, as the overlap_policy asks.", other)
-	default:
-		o.Reason += fmt.Sprintf(" Until then it waited for the execution of %s.", other)
-	}
 }
 
 // undecided reports whether a resume will decide about an occurrence of which nothing is on record.

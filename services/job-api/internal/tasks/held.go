@@ -25,7 +25,7 @@ type knownHold struct {
 func (h *knownHold) fresh(ts *Tasks) bool { return h != nil && ts.deps.Clock.Since(h.readAt) < heldFor }
 
 // hold returns what operators keep from being dispatched, as it was up to a second ago. While one caller reads it, all others go by what was
-// known before, which also stands while it cannot be read.
+// known before, which also stands while it cannot be read. A caller that gives up meanwhile has it read all the same.
 func (ts *Tasks) hold(ctx context.Context) (*job.DispatchHold, error) {
 	known := ts.known.Load()
 	if known.fresh(ts) {
@@ -48,7 +48,7 @@ func (ts *Tasks) hold(ctx context.Context) (*job.DispatchHold, error) {
 		return again.hold, nil
 	}
 	asked := ts.deps.Clock.Now()
-	ctx, cancel := context.WithTimeout(ctx, heldLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), heldLimit)
 	defer cancel()
 	_, read, err := ts.deps.Holds(ctx)
 	switch {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/bucket"
@@ -198,7 +200,18 @@ func (ws *Writes) created(ctx context.Context, r *edge.Request, j *job.Job, seri
 
 // warn tells with a new job what its client may want to know of it.
 func (ws *Writes) warn(ctx context.Context, shown *reads.Job, text []byte, j *job.Job, series *occurrence.Series, s served) {
-	shown.Warnings = append(ws.crowds.warn(ctx, text, series, shown.NextRunAt, s.now), s.warn(ctx, j)...)
+	shown.Warnings = slices.Concat(ws.crowds.warn(ctx, text, series, shown.NextRunAt, s.now), s.warn(ctx, j), untold(j))
+}
+
+// untold returns the warning of a job that asks for notifications of deadlines and has none.
+func untold(j *job.Job) []reads.Warning {
+	i := slices.IndexFunc(j.Notify, func(n job.Notify) bool { return n.Tells(job.CauseSLAMissed) })
+	if i < 0 || j.Definition.Deadlines != (job.Deadlines{}) {
+		return nil
+	}
+	return []reads.Warning{{
+		Code: "no-deadline", Pointer: "/notify/" + strconv.Itoa(i) + "/on", Message: "Nobody will be told of sla_missed, because the job has no deadline to miss; give it sla.",
+	}}
 }
 
 // list lets a job be found by those who watch its deadlines, and by those whose jobs it follows, before its row is written: if that never

@@ -12,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
 )
@@ -231,5 +232,6 @@ func (ws *Writes) redriveEntry(j *job.Job, source *job.Entry, c jobstore.Claim, 
 		Note: &job.Note{Source: source.ExecutionID, Occurrence: source.Occurrence()},
 	}
 	j.Definition.Mark(&e)
+	schedule.Localize(&e, &j.Definition.Schedule)
 	return e
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/operations"
 	"github.com/minutehand/minutehand/libs/problem"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/services/job-api/internal/access"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 	"github.com/minutehand/minutehand/services/job-api/internal/form"
@@ -105,6 +106,7 @@ func (ws *Writes) replayExecution(ctx context.Context, r *edge.Request) (edge.Re
 		Note: &job.Note{Source: source.ExecutionID, Occurrence: stands},
 	}
 	j.Definition.Mark(&e)
+	schedule.Localize(&e, &j.Definition.Schedule)
 	return ws.execute(ctx, r, &turn, e)
 }
 

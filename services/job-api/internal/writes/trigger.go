@@ -9,6 +9,7 @@ import (
 	"github.com/minutehand/minutehand/libs/bucket"
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
+	"github.com/minutehand/minutehand/libs/schedule"
 	"github.com/minutehand/minutehand/services/job-api/internal/edge"
 )
 
@@ -36,6 +37,7 @@ func (ws *Writes) triggerJob(ctx context.Context, r *edge.Request) (edge.Respons
 	if hops, _ := strconv.Atoi(r.Parameters["Minutehand-Hops"]); hops > 0 { // checked to be a number
 		e.Note = &job.Note{Hops: hops}
 	}
+	schedule.Localize(&e, &j.Definition.Schedule)
 	return ws.execute(ctx, r, &turn, e)
 }
 
