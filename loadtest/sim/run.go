@@ -12,6 +12,7 @@ import (
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/loadtest/ledger"
 	auditwriter "github.com/minutehand/minutehand/services/audit-writer"
+	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
 // Result is the result of a run.
@@ -52,6 +53,9 @@ const turns = 10_000
 // Run runs a seed; if replay is not nil, with a trace's faults instead of the seed's own.
 func Run(t *testing.T, seed uint64, v *Variant, replay []Fault) *Result {
 	t.Helper()
+	if err := jobapi.Warm(); err != nil { // outside the bubble, so that the first seed of a process runs like the others
+		t.Fatal(err)
+	}
 	var w *world
 	var a *ledger.Account
 	f := newFaults(seed, weatherOf(seed), replay)

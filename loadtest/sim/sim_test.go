@@ -176,7 +176,7 @@ func runChild(t *testing.T, first uint64, count int, v string, again int) report
 // runAll distributes seeds over as many children as there are processors.
 func runAll(t *testing.T, first uint64, count int, v string) report {
 	t.Helper()
-	const chunk = 50
+	chunk := min(50, (count+runtime.NumCPU()-1)/runtime.NumCPU()) // the seeds of one child
 	total := report{Weathers: map[string]int{}, Lateness: lateness{}, Calm: lateness{}, Seen: map[string]int{}}
 	struck := map[Hit]int{}
 	began, told := time.Now(), time.Now()

@@ -139,6 +139,12 @@ type Service struct {
 // holdingShare is the share of connections, one in holdingShare, that may wait until a change holds.
 const holdingShare = 4
 
+// Warm does what the first New does for all of a process, so that it is like those after it: it compiles the OpenAPI document.
+func Warm() error {
+	_, err := edge.LoadDocument()
+	return err
+}
+
 // New returns an API that does not listen yet. It fails if the OpenAPI document and the operations do not agree.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
