@@ -137,6 +137,13 @@ type Take struct {
 	Now time.Time
 }
 
+// Taken is what a call has taken.
+type Taken struct {
+	Tasks []*Task
+	// Again is set if a call of this name has taken tasks before: these are the ones among them that are still taken.
+	Again bool
+}
+
 // Limits bound the tasks of a pool that are taken at once. The zero value bounds nothing.
 type Limits struct {
 	// Running bounds all of them; nil for no bound.
@@ -201,7 +208,7 @@ type Queue interface {
 	Add(ctx context.Context, t *Task, now time.Time) error
 	// Take takes tasks for TakenFor: those of a high priority first, but never only those, and of each priority the earliest instants. It takes no
 	// more than the limits leave room for; what is taken already counts, whatever the limits were then.
-	Take(ctx context.Context, p Pool, t Take) ([]*Task, error)
+	Take(ctx context.Context, p Pool, t Take) (Taken, error)
 	// Bind binds a lease to a task that is taken; then it is taken until the lease's end. ok reports whether the task is still taken, and what is bound
 	// to it is nothing, for a lease with the number 0, or else the lease with the same fence and the number before. So of two that change it at
 	// once, one does.

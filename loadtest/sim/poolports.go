@@ -35,8 +35,8 @@ func (c queues) Add(ctx context.Context, t *pools.Task, now time.Time) error {
 	return do(ctx, c.p, opAddTask, t.ID(), func(ctx context.Context) error { return c.Queue.Add(ctx, t, now) })
 }
 
-func (c queues) Take(ctx context.Context, p pools.Pool, t pools.Take) ([]*pools.Task, error) {
-	return through(ctx, c.p, opTakeTasks, c.p.name, func(ctx context.Context) ([]*pools.Task, error) { return c.Queue.Take(ctx, p, t) })
+func (c queues) Take(ctx context.Context, p pools.Pool, t pools.Take) (pools.Taken, error) {
+	return through(ctx, c.p, opTakeTasks, c.p.name, func(ctx context.Context) (pools.Taken, error) { return c.Queue.Take(ctx, p, t) })
 }
 
 func (c queues) Bind(ctx context.Context, p pools.Pool, id string, l *pools.Lease, now time.Time) (bool, error) {

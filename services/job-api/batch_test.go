@@ -1,12 +1,16 @@
 package jobapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/minutehand/minutehand/libs/bubble"
+	"github.com/minutehand/minutehand/libs/pools"
 	jobapi "github.com/minutehand/minutehand/services/job-api"
 )
 
@@ -162,5 +166,39 @@ func TestScheduleThatItsHashMakesImpossibleIsRefused(t *testing.T) {
 	}
 	if accepted == 0 || refused == 0 || s.entries() != accepted {
 		t.Errorf("%d accepted, %d refused, %d entries", accepted, refused, s.entries())
+	}
+}
+
+// looks counts how often a pool is shown; it answers nothing while it is away.
+type looks struct {
+	pools.Queue
+	n    int
+	away bool
+}
+
+func (l *looks) Show(ctx context.Context, p pools.Pool, now time.Time) (*pools.State, error) {
+	if l.n++; l.away {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return l.Queue.Show(ctx, p, now)
+}
+
+func TestAnswerToABatchDoesNotWaitForEachPoolThatItNames(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		bubble.Test(t, func(t *testing.T) {
+			queue := &looks{away: away}
+			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { queue.Queue, d.Pools = d.Pools, queue })
+			list := make([]string, 100)
+			for i := range list {
+				list[i] = fmt.Sprintf(`{"name":"n","type":"one_shot","delay":"1h","target":{"kind":"pool","pool":"p%d","handler":"h"}}`, i)
+			}
+			began := time.Now()
+			answer, _ := s.answer(http.StatusOK, http.MethodPost, "/jobs:batch", `{"jobs":[`+strings.Join(list, ",")+`]}`)
+			warned := strings.Count(fmt.Sprint(answer), "code:unserved")
+			if most := 20; away && (queue.n != 1 || warned != 0) || !away && (queue.n != most || warned != most) || time.Since(began) > 5*time.Second {
+				t.Errorf("away %t: %d pools were looked up and %d jobs warned in %s", away, queue.n, warned, time.Since(began))
+			}
+		})
 	}
 }

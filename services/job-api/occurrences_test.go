@@ -589,7 +589,7 @@ func TestAccountSaysInWhichAttemptAnExecutionWasToWhichOthersGaveWay(t *testing.
 			})
 		}
 		givesWay := func(n, to int) {
-			record(n, 1, job.Outcome{Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedOverlap, GaveWayTo: a.at(to)})
+			record(n, 1, job.Outcome{Kind: job.OutcomeSkipped, Disposition: job.DispositionSkippedOverlap, GaveWayTo: a.at(to), Timeline: job.Timeline{Completed: a.at(n)}})
 		}
 		fails(1, 1, 0, time.Second)
 		fails(1, 2, 50*time.Second, 130*time.Second)

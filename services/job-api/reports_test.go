@@ -36,14 +36,14 @@ func TestWhatAWorkerReportsMayBeAnyJSON(t *testing.T) {
 	for name, report := range map[string]string{
 		"a long list": list(1001), "a wide object": object(1001), "within another": `{"done":` + list(5000) + `,"of":{"x":` + object(200) + `}}`, "many values": list(19_000),
 	} {
-		t.Run(name, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			log := &told{}
 			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = log })
 			key := s.waiting(func(of string) string { return of })
 			task := s.poll()[0]
 			path, token := "/pools/work/tasks/"+task.ID, `{"fencing_token":"`+task.Token+`",`
 			if w := s.do(http.MethodPost, path+"/heartbeat", token+`"progress":`+report+`}`); w.Code != http.StatusOK {
-				t.Errorf("progress was answered %d: %s", w.Code, w.Body)
+				t.Errorf("%s: progress was answered %d: %s", name, w.Code, w.Body)
 			}
 			if kept, err := s.deps.Settings.Items(t.Context(), "progress/"+key.ExecutionID, "", 10); err != nil || len(kept) != 1 || string(kept[0].Value) != report {
 				t.Errorf("%v: %d items are kept", err, len(kept))
@@ -56,6 +56,10 @@ func TestWhatAWorkerReportsMayBeAnyJSON(t *testing.T) {
 			}
 		})
 	}
+	bubble.Test(t, testReportsThatAreNot)
+}
+
+func testReportsThatAreNot(t *testing.T) {
 	s := newServer(t, nil)
 	s.waiting(func(of string) string { return of })
 	task := s.poll()[0]
@@ -120,27 +124,29 @@ func (s *server) owned() {
 // The history has an end a moment after it was answered. A worker that lost the answer repeats it at once.
 func TestEndIsAnsweredAlikeWhenItIsRepeatedAtOnce(t *testing.T) {
 	for what, others := range map[string][]string{"complete": {"fail", "release"}, "fail": {"complete", "release"}} {
-		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = &told{} })
-		s.owned()
-		s.waiting(func(of string) string { return of })
-		task := s.poll()[0]
-		for range 2 {
-			if status := s.tell(task, what); status != http.StatusNoContent {
-				t.Errorf("%s was answered %d", what, status)
+		bubble.Test(t, func(t *testing.T) {
+			s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = &told{} })
+			s.owned()
+			s.waiting(func(of string) string { return of })
+			task := s.poll()[0]
+			for range 2 {
+				if status := s.tell(task, what); status != http.StatusNoContent {
+					t.Errorf("%s was answered %d", what, status)
+				}
 			}
-		}
-		for _, other := range others {
-			if status := s.tell(task, other); status != http.StatusConflict {
-				t.Errorf("%s after %s was answered %d", other, what, status)
+			for _, other := range others {
+				if status := s.tell(task, other); status != http.StatusConflict {
+					t.Errorf("%s after %s was answered %d", other, what, status)
+				}
 			}
-		}
-		if status := s.tell(handed{task.ID, task.Token[:len(task.Token)-1] + "f"}, what); status != http.StatusConflict {
-			t.Errorf("%s by another worker was answered %d", what, status)
-		}
-		// Another process does not know that it is on the log.
-		if status := s.beside(0, nil).tell(task, what); status != http.StatusServiceUnavailable {
-			t.Errorf("%s was answered %d by another process before it is on record", what, status)
-		}
+			if status := s.tell(handed{task.ID, task.Token[:len(task.Token)-1] + "f"}, what); status != http.StatusConflict {
+				t.Errorf("%s by another worker was answered %d", what, status)
+			}
+			// Another process does not know that it is on the log.
+			if status := s.beside(0, nil).tell(task, what); status != http.StatusServiceUnavailable {
+				t.Errorf("%s was answered %d by another process before it is on record", what, status)
+			}
+		})
 	}
 }
 

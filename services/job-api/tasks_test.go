@@ -44,10 +44,15 @@ func (dies) Remove(context.Context, pools.Pool, string, job.Fence, int64) (bool,
 // waiting lets a task wait that a tenant's job has given to a pool, as an executor does.
 func (s *server) waiting(incarnation func(of string) string) attempts.Key {
 	s.t.Helper()
+	return s.waitingAs("exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893492000000", incarnation)
+}
+
+func (s *server) waitingAs(id string, incarnation func(of string) string) attempts.Key {
+	s.t.Helper()
 	now := job.Instant(time.Now())
 	fire := &job.Fire{
 		Entry: job.Entry{
-			Locator: job.Locator{ExecutionID: "exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893492000000", Attempt: 1, DueAt: now},
+			Locator: job.Locator{ExecutionID: id, Attempt: 1, DueAt: now},
 			JobID:   "job_01M7ZJW5E6D77SAJPXRW35C2CA", WrittenAt: now, Tenant: job.DefaultTenant,
 		},
 		Target: job.Target{Kind: job.TargetPool, Pool: "work", Handler: "do", Timeout: time.Hour, Heartbeat: 30 * time.Second},
@@ -244,6 +249,81 @@ func TestTasksThatWaitAreNotHandedOutWhileTheirJobsAreHeld(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A process took the task and died before it began. The poll that is repeated may not begin it while it is held.
+func TestTaskThatWasTakenBeforeAPauseDoesNotBeginInIt(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		s.owned()
+		s.waiting(func(of string) string { return of })
+		pool := pools.Pool{Tenant: job.DefaultTenant, Name: "work"}
+		taken, err := s.deps.Pools.Take(t.Context(), pool, pools.Take{Poll: "poll-0001.0", Handlers: []string{"do"}, Most: 1, Now: time.Now()})
+		if must(t, err); len(taken.Tasks) != 1 {
+			t.Fatalf("%d tasks were taken", len(taken.Tasks))
+		}
+		s.answer(http.StatusOK, http.MethodPost, "/dispatch/pause", `{}`)
+		time.Sleep(heldWithin)
+		if tasks := s.poll(); len(tasks) > 0 {
+			t.Error("it began")
+		}
+	})
+}
+
+// The first task of the poll has to be judged again, so the second one is handed out in another round, and that answer is lost.
+func TestRepeatedPollHasWhatItHadInALaterRound(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { d.Log = &told{} })
+		s.owned()
+		same := func(of string) string { return of }
+		s.waiting(func(string) string { return "of a Redis that is gone" })
+		s.waitingAs("exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893492000001", same)
+		had := s.poll()
+		if len(had) != 1 {
+			t.Fatalf("%d tasks were handed out", len(had))
+		}
+		s.waitingAs("exe_01M7ZJW5E6D77SAJPXRW35C2CA-s1893492000002", same)
+		for range 2 {
+			if again := s.beside(0, nil).poll(); len(again) != 1 || again[0] != had[0] {
+				t.Errorf("it gets %v, and had %v", again, had)
+			}
+		}
+		// A request that comes when its worker has ended the task gets nothing: nobody would do it.
+		if status := s.tell(had[0], "complete"); status != http.StatusNoContent {
+			t.Errorf("the end was answered %d", status)
+		}
+		if late := s.poll(); len(late) > 0 {
+			t.Errorf("a poll that comes late gets %v", late)
+		}
+	})
+}
+
+// rows are jobs that cannot be read while they are away.
+type rows struct {
+	jobstore.Jobs
+	away bool
+}
+
+func (r *rows) GetMany(ctx context.Context, ids []string) (map[string]*job.Job, error) {
+	if r.away {
+		return nil, errors.New("the store does not answer")
+	}
+	return r.Jobs.GetMany(ctx, ids)
+}
+
+func TestRepeatedPollHasWhatHasBegunWhileLabelsCannotBeRead(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store := &rows{}
+		s := newServer(t, func(_ *jobapi.Config, d *jobapi.Deps) { store.Jobs, d.Jobs = d.Jobs, store })
+		s.waiting(func(of string) string { return of })
+		had := s.poll()
+		s.answer(http.StatusOK, http.MethodPost, "/dispatch/pause", `{"label":"team=a"}`)
+		time.Sleep(heldWithin)
+		store.away = true
+		if again := s.poll(); len(had) != 1 || len(again) != 1 || again[0] != had[0] {
+			t.Errorf("it gets %v, and had %v", again, had)
+		}
+	})
 }
 
 // heldWithin is the time within which a hold takes effect.

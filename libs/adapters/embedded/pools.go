@@ -135,25 +135,26 @@ func (p *pool) leave(one *pooled) {
 }
 
 // Take implements pools.Queue.
-func (q *Pools) Take(_ context.Context, name pools.Pool, t pools.Take) (tasks []*pools.Task, err error) {
+func (q *Pools) Take(_ context.Context, name pools.Pool, t pools.Take) (taken pools.Taken, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := q.all[name]
 	if p == nil {
-		return nil, nil
+		return taken, nil
 	}
 	maps.DeleteFunc(p.polls, func(_ string, k taking) bool { return t.Now.Sub(k.at) > pools.PollKept })
 	if k, ok := p.polls[t.Poll]; ok {
 		for _, id := range k.ids {
 			if one := p.taken[id]; one != nil {
-				tasks = append(tasks, one.give())
+				taken.Tasks = append(taken.Tasks, one.give())
 			}
 		}
-		return tasks, nil
+		taken.Again = true
+		return taken, nil
 	}
 	room, of := t.Limits.Room(t.Most, len(p.taken), t.Handlers, func(h string) int { return p.running[h] })
 	var ids []string
-	for len(tasks) < room {
+	for len(ids) < room {
 		one := p.next(t.Handlers, of)
 		if one == nil {
 			break
@@ -164,17 +165,17 @@ func (q *Pools) Take(_ context.Context, name pools.Pool, t pools.Take) (tasks []
 		handler := one.line().handler
 		of[handler]--
 		p.running[handler]++
-		ids, tasks = append(ids, one.id), append(tasks, one.give())
+		ids, taken.Tasks = append(ids, one.id), append(taken.Tasks, one.give())
 	}
 	for _, h := range t.Handlers {
-		if len(tasks) < t.Most && (len(tasks) == room || of[h] == 0) && p.waits(h) && len(p.held) < pools.MaxHeld {
+		if len(ids) < t.Most && (len(ids) == room || of[h] == 0) && p.waits(h) && len(p.held) < pools.MaxHeld {
 			p.held[h] = true
 		}
 	}
 	if len(ids) > 0 {
 		p.polls[t.Poll] = taking{ids, t.Now}
 	}
-	return tasks, nil
+	return taken, nil
 }
 
 // free takes a task from whom has it, and rings for those that limits kept from taking others.

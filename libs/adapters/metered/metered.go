@@ -101,7 +101,7 @@ func (x *poolsPort) Add(ctx context.Context, t *pools.Task, now time.Time) (err 
 	return err
 }
 
-func (x *poolsPort) Take(ctx context.Context, p pools.Pool, t pools.Take) (a []*pools.Task, err error) {
+func (x *poolsPort) Take(ctx context.Context, p pools.Pool, t pools.Take) (a pools.Taken, err error) {
 	defer func(began time.Time) { x.m.done("pools", "Take", began, err) }(time.Now())
 	a, err = x.Queue.Take(ctx, p, t)
 	return a, err

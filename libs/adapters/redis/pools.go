@@ -173,7 +173,7 @@ func (q *Pools) note(ctx context.Context, p pools.Pool, now time.Time) error {
 
 func lineName(p job.Priority, handler string) string { return "wait:" + string(p) + ":" + handler }
 
-// takeTasksScript returns, for each task, its id, the task and its lease. The order of the priorities is Turn's. From its sixth argument on it gets the
+// takeTasksScript returns whether the poll took tasks before, and for each task its id, the task and its lease. The order of the priorities is Turn's. From its sixth argument on it gets the
 // bound of the pool, and each handler with its bound; -1 for none.
 var takeTasksScript = newScript(poolLua + `
 local now, most, taken_ms, kept_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
@@ -245,7 +245,7 @@ else
     redis.call('SET', poll, table.concat(ids, ' '), 'PX', kept_ms)
   end
 end
-local answer = {}
+local answer = {kept and 1 or 0}
 for _, id in ipairs(ids) do
   answer[#answer + 1] = id
   answer[#answer + 1] = redis.call('HGET', k('tasks'), id)
@@ -254,7 +254,7 @@ end
 return answer`)
 
 // Take implements pools.Queue.
-func (q *Pools) Take(ctx context.Context, p pools.Pool, t pools.Take) (tasks []*pools.Task, err error) {
+func (q *Pools) Take(ctx context.Context, p pools.Pool, t pools.Take) (taken pools.Taken, err error) {
 	args := []any{t.Now.UnixMilli(), t.Most, pools.TakenFor.Milliseconds(), pools.PollKept.Milliseconds(), t.Poll, -1}
 	if n := t.Limits.Running; n != nil {
 		args[len(args)-1] = *n
@@ -268,9 +268,10 @@ func (q *Pools) Take(ctx context.Context, p pools.Pool, t pools.Take) (tasks []*
 	}
 	list, err := q.gather.run(ctx, takeTasksScript, []string{q.of(p, "")}, args...).Slice()
 	if err != nil {
-		return nil, fmt.Errorf("redis: take tasks: %w", err)
+		return taken, fmt.Errorf("redis: take tasks: %w", err)
 	}
-	for i := 0; i+2 < len(list); i += 3 {
+	taken.Again = len(list) > 0 && list[0] == int64(1)
+	for i := 1; i+2 < len(list); i += 3 {
 		text, there := list[i+1].(string)
 		if !there {
 			continue
@@ -280,11 +281,11 @@ func (q *Pools) Take(ctx context.Context, p pools.Pool, t pools.Take) (tasks []*
 			one.Lease, err = leaseOf(list[i+2])
 		}
 		if err != nil {
-			return nil, err
+			return taken, err
 		}
-		tasks = append(tasks, one)
+		taken.Tasks = append(taken.Tasks, one)
 	}
-	return tasks, nil
+	return taken, nil
 }
 
 // leaseOf returns the lease in an answer of Redis, nil if there is none. Its fence and its number go before it.

@@ -10,11 +10,11 @@ import (
 
 func limited(t *testing.T, q pools.Queue, at time.Time, most int, l pools.Limits, handlers ...string) []*pools.Task {
 	t.Helper()
-	tasks, err := q.Take(t.Context(), basics, pools.Take{Poll: poll(), Handlers: handlers, Most: most, Limits: l, Now: at})
+	taken, err := q.Take(t.Context(), basics, pools.Take{Poll: poll(), Handlers: handlers, Most: most, Limits: l, Now: at})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tasks
+	return taken.Tasks
 }
 
 func bounds(all int, of map[string]int) pools.Limits {

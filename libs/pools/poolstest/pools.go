@@ -23,9 +23,9 @@ func apart(t *testing.T, q pools.Queue) {
 		state, err := q.Show(t.Context(), basics, start)
 		same(t, err, nil)
 		same(t, len(state.Waiting), 0)
-		tasks, err := q.Take(t.Context(), other, pools.Take{Poll: poll(), Handlers: []string{"a"}, Most: 1, Now: start})
+		taken, err := q.Take(t.Context(), other, pools.Take{Poll: poll(), Handlers: []string{"a"}, Most: 1, Now: start})
 		same(t, err, nil)
-		same(t, len(tasks), 1)
+		same(t, len(taken.Tasks), 1)
 		leases, err := q.Lapsed(t.Context(), basics, start.Add(time.Hour))
 		same(t, err, nil)
 		same(t, len(leases), 0)
@@ -171,15 +171,15 @@ func shared(t *testing.T, q pools.Queue) {
 	for range 8 {
 		group.Go(func() {
 			for {
-				tasks, err := q.Take(t.Context(), basics, pools.Take{Poll: poll(), Handlers: []string{"a"}, Most: 7, Now: start})
-				if err != nil || len(tasks) == 0 {
+				taken, err := q.Take(t.Context(), basics, pools.Take{Poll: poll(), Handlers: []string{"a"}, Most: 7, Now: start})
+				if err != nil || len(taken.Tasks) == 0 {
 					if err != nil {
 						t.Error(err)
 					}
 					return
 				}
 				mu.Lock()
-				all = append(all, ids(tasks)...)
+				all = append(all, ids(taken.Tasks)...)
 				mu.Unlock()
 			}
 		})

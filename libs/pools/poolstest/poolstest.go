@@ -94,11 +94,11 @@ func poll() string {
 
 func take(t *testing.T, q pools.Queue, at time.Time, most int, handlers ...string) []*pools.Task {
 	t.Helper()
-	tasks, err := q.Take(t.Context(), basics, pools.Take{Poll: poll(), Handlers: handlers, Most: most, Now: at})
-	if err != nil {
-		t.Fatal(err)
+	taken, err := q.Take(t.Context(), basics, pools.Take{Poll: poll(), Handlers: handlers, Most: most, Now: at})
+	if err != nil || taken.Again {
+		t.Fatal(taken, err)
 	}
-	return tasks
+	return taken.Tasks
 }
 
 func ids(tasks []*pools.Task) (list []string) {
@@ -211,22 +211,34 @@ func repeated(t *testing.T, q pools.Queue) {
 	add(t, q, task(1, "a", ""), task(2, "a", ""), task(3, "a", ""))
 	ask := pools.Take{Poll: poll(), Handlers: []string{"a"}, Most: 2, Now: start}
 	first, err := q.Take(t.Context(), basics, ask)
-	if err != nil || len(first) != 2 {
+	if err != nil || len(first.Tasks) != 2 || first.Again {
 		t.Fatal(first, err)
 	}
-	l := lease(first[0], 1, start.Add(time.Minute))
-	bind(t, q, first[0], l, start, true)
+	l := lease(first.Tasks[0], 1, start.Add(time.Minute))
+	bind(t, q, first.Tasks[0], l, start, true)
 	ask.Now = start.Add(time.Second)
 	second, err := q.Take(t.Context(), basics, ask)
 	if err != nil {
 		t.Fatal(err)
 	}
-	first[0].Lease = l
+	first.Tasks[0].Lease, first.Again = l, true
 	same(t, second, first)
-	remove(t, q, first[0].ID(), l.Fence, true)
+	remove(t, q, first.Tasks[0].ID(), l.Fence, true)
 	third, err := q.Take(t.Context(), basics, ask)
 	same(t, err, nil)
-	same(t, ids(third), ids(first[1:]))
+	same(t, ids(third.Tasks), ids(first.Tasks[1:]))
+	// It is known of what nothing is left, and nothing else is taken.
+	remove(t, q, first.Tasks[1].ID(), job.Fence{}, true)
+	fourth, err := q.Take(t.Context(), basics, ask)
+	same(t, err, nil)
+	same(t, fourth, pools.Taken{Again: true})
+	// A call that may take nothing only asks.
+	ask.Poll, ask.Most = poll(), 0
+	for range 2 {
+		none, err := q.Take(t.Context(), basics, ask)
+		same(t, err, nil)
+		same(t, none, pools.Taken{})
+	}
 }
 
 func unbound(t *testing.T, q pools.Queue) {

@@ -365,8 +365,8 @@ class Worker:
                 return
             except (Problem, Unreachable) as e:
                 refused = isinstance(e, Problem) and 400 <= e.status < 500 and not e.passing
-                gone = isinstance(e, Problem) and e.status in (404, 409)  # the task is another worker's
-                if refused and not gone and "result" in body:  # such as one of too many values
+                invalid = isinstance(e, Problem) and e.status in (400, 413, 422)
+                if invalid and "result" in body:  # such as one of too many values
                     log.warning("the result of the task %s is refused and is not kept: %s", task.id, e)
                     body = {k: v for k, v in body.items() if k != "result"}
                     continue
@@ -393,9 +393,13 @@ def kept(task: Task, result: Any) -> dict[str, Any]:
 
 def told(e: BaseException) -> str:
     """What is told of an exception: text that JSON can carry, whatever is in its message."""
-    text = str(e) or type(e).__name__
+    try:
+        text = str(e)
+    except Exception:  # the handler's own class, which may do anything
+        text = ""
     if not isinstance(e, Exception):
-        text = f"the handler raised {type(e).__name__}: {e}"
+        text = f"the handler raised {type(e).__name__}: {text}"
+    text = text or type(e).__name__
     return text.encode(errors="replace").decode()[:MAX_ERROR]
 
 

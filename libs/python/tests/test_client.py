@@ -184,6 +184,10 @@ class TasksOfAPool(WithServer):
 
             return run
 
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("it says nothing")
+
         def later(task: Task) -> None:
             raise Retry("busy", after="soon")  # type: ignore[arg-type]
 
@@ -192,6 +196,7 @@ class TasksOfAPool(WithServer):
             "interrupt": (fails(KeyboardInterrupt()), "the handler raised KeyboardInterrupt: "),
             "surrogate": (fails(OSError("no file \udcff")), "no file ?"),
             "empty": (fails(ValueError()), "ValueError"),
+            "mute": (fails(Mute()), "Mute"),
             "later": (later, "could not convert string to float: 'soon'"),
         }
         self.work({name: run for name, (run, _) in errors.items()})

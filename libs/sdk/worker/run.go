@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -96,6 +97,9 @@ func (w *Worker) result(t *Task) json.RawMessage {
 	return text
 }
 
+// ofBodies are the answers that may be about the result. Others, such as those about a credential, are not.
+var ofBodies = []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
+
 // end tells the server how a task ended, again and again until it answers. The heartbeats of the task continue until then.
 func (w *Worker) end(ctx context.Context, t *Task, how string, body fenced) {
 	ctx, stop := context.WithTimeout(ctx, endFor)
@@ -107,8 +111,8 @@ func (w *Worker) end(ctx context.Context, t *Task, how string, body fenced) {
 		if err == nil {
 			return
 		}
-		gone := sdk.HasStatus(err, http.StatusNotFound) || sdk.HasStatus(err, http.StatusConflict) // the task is another worker's
-		if refused(err) && !gone && body.Result != nil {
+		invalid := slices.ContainsFunc(ofBodies, func(status int) bool { return sdk.HasStatus(err, status) })
+		if invalid && body.Result != nil {
 			w.settings.Logger.Warn("the result of a task is refused and is not kept", "task_id", t.ID, "error", err)
 			body.Result = nil // such as one of too many values
 			continue

@@ -144,13 +144,14 @@ func (q *queue) running(handler string) (n int) {
 }
 
 // Take implements pools.Queue.
-func (p *Pools) Take(_ context.Context, at pools.Pool, t pools.Take) (tasks []*pools.Task, err error) {
+func (p *Pools) Take(_ context.Context, at pools.Pool, t pools.Take) (taken pools.Taken, err error) {
 	p.on(at, func(q *queue) {
 		maps.DeleteFunc(q.polls, func(_ string, before polled) bool { return t.Now.Sub(before.at) > pools.PollKept })
-		if before, again := q.polls[t.Poll]; again {
+		var before polled
+		if before, taken.Again = q.polls[t.Poll]; taken.Again {
 			for _, id := range before.ids {
 				if one := q.tasks[id]; one.taken {
-					tasks = append(tasks, one.give())
+					taken.Tasks = append(taken.Tasks, one.give())
 				}
 			}
 			return
@@ -166,7 +167,7 @@ func (p *Pools) Take(_ context.Context, at pools.Pool, t pools.Take) (tasks []*p
 			of[one.task.Fire.Target.Handler]--
 			one.taken, one.until = true, t.Now.Add(pools.TakenFor)
 			q.tasks[id] = one
-			ids, tasks = append(ids, id), append(tasks, one.give())
+			ids, taken.Tasks = append(ids, id), append(taken.Tasks, one.give())
 		}
 		for _, h := range t.Handlers {
 			if len(ids) < t.Most && (len(ids) == room || of[h] == 0) && q.waits(h) {
@@ -177,7 +178,7 @@ func (p *Pools) Take(_ context.Context, at pools.Pool, t pools.Take) (tasks []*p
 			q.polls[t.Poll] = polled{ids, t.Now}
 		}
 	})
-	return tasks, nil
+	return taken, nil
 }
 
 // next returns the task that is next in turn for some handlers, of those with room.

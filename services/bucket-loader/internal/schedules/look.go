@@ -87,12 +87,17 @@ func (a *Audit) subjects(ctx context.Context, jobs []job.Job) (subjects []*subje
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if j.Deleted || j.Status != job.StatusActive || hold.Holds(j.Tenant, j.Labels) {
+		if j.Deleted || j.Status != job.StatusActive {
+			continue
+		}
+		if hold.Holds(j.Tenant, j.Labels) {
+			a.unsure = a.unsure || j.Definition.Schedule.Timezone != ""
 			continue
 		}
 		plan, err := schedule.Compile(j.Definition.Schedule, j.ID)
 		if err != nil {
 			a.Logger.Warn("a schedule cannot be read", "job_id", j.ID, "error", err) // a later release wrote it
+			a.unsure = true
 			continue
 		}
 		s := &subject{job: j, series: &occurrence.Series{JobID: j.ID, Tenant: j.Tenant, Def: &j.Definition, Plan: plan}}

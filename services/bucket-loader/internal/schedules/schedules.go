@@ -81,9 +81,11 @@ type Audit struct {
 	// elsewhere is how many jobs of that page wait where other time zone data puts them, unsure is set if that is not known of all.
 	elsewhere int
 	unsure    bool
-	// checked is when this process looked by which time zone data the schedules are planned, plannedBy what it told of that.
+	// checked is when this process looked by which time zone data the schedules are planned, plannedBy what it told of that. mixed is set if its
+	// last pass found some that other data planned.
 	checked   time.Time
 	plannedBy string
+	mixed     bool
 }
 
 // Metrics counts what an audit does.
@@ -159,7 +161,7 @@ func (a *Audit) Run(ctx context.Context) {
 			a.checked = a.Clock.Now()
 		}
 		if !a.Mine() {
-			a.mine, pause = false, lookEvery
+			a.mine, a.mixed, pause = false, false, lookEvery
 			continue
 		}
 		looked, err := a.step(ctx)

@@ -269,21 +269,40 @@ func TestSchedulesThatOtherTimeZoneDataPlannedAreTold(t *testing.T) {
 		here := schedule.TZDataVersion()
 		wants("at first", here, false)
 		f.must(f.Settings.SwapSetting(t.Context(), zoneSetting, []byte(here), []byte("2020a")))
-		j := f.create(1, job.Schedule{Type: job.ScheduleCron, CronExpr: "0 9 * * *", Timezone: "America/New_York"})
-		plan, err := schedule.Compile(j.Definition.Schedule, j.ID)
-		f.must(err)
-		next, _ := plan.First(time.Now())
-		e := f.entry(j, next)
-		at := next.Add(time.Hour)
-		e.ExecutionID, e.NominalAt, e.ScheduledFor, e.DueAt = job.ScheduleExecutionID(j.ID, at), at, at, at
-		f.must(f.Pending.Put(t.Context(), []job.Entry{job.NewEntry(e, time.Now())}))
+		// elsewhere makes a job that other data has planned, and returns the entry that this data plans.
+		elsewhere := func(n int) job.Entry {
+			j := f.create(n, job.Schedule{Type: job.ScheduleCron, CronExpr: "0 9 * * *", Timezone: "America/New_York"})
+			plan, err := schedule.Compile(j.Definition.Schedule, j.ID)
+			f.must(err)
+			next, _ := plan.First(time.Now())
+			e := f.entry(j, next)
+			at := next.Add(time.Hour)
+			e.ExecutionID, e.NominalAt, e.ScheduledFor, e.DueAt = job.ScheduleExecutionID(j.ID, at), at, at, at
+			f.must(f.Pending.Put(t.Context(), []job.Entry{job.NewEntry(e, time.Now())}))
+			return f.entry(j, next)
+		}
+		planned := elsewhere(1)
 		wants("after a change of the data", "2020a", true)
 		f.must(f.pass())
 		wants("after a pass that found an entry elsewhere", "2020a", true)
-		f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, next)}))
+		f.must(f.Pending.Put(t.Context(), []job.Entry{planned}))
+		held, _ := json.Marshal(job.DispatchHold{Hold: job.Hold{All: true}})
+		f.must(f.Settings.SwapSetting(t.Context(), jobstore.SettingDispatchHold, nil, held))
+		f.must(f.pass())
+		wants("after a pass over jobs that are held", "2020a", true)
+		f.must(f.Settings.SwapSetting(t.Context(), jobstore.SettingDispatchHold, held, []byte("{}")))
 		f.must(f.pass())
 		wants("after a pass that found each in its place", here, false)
-		for _, line := range []string{"jobs were planned by other time zone data", "schedules=1 planned_by=2020a", "all schedules are planned by"} {
+		// A process with other data has planned one since.
+		planned = elsewhere(2)
+		f.must(f.pass())
+		wants("after a pass that found another one elsewhere", here, true)
+		f.must(f.Pending.Put(t.Context(), []job.Entry{planned}))
+		f.must(f.pass())
+		wants("after a pass that found both in their place", here, false)
+		for _, line := range []string{
+			"md)\" planned_by=2020a", "schedules=1 planned_by=2020a", "all schedules are planned by", "planned_by=other tzdata", "schedules=1 planned_by=" + here,
+		} {
 			if strings.Count(told.String(), line) != 1 {
 				t.Errorf("%q is told %d times: %s", line, strings.Count(told.String(), line), told.String())
 			}

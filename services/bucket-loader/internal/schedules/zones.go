@@ -34,10 +34,16 @@ func (a *Audit) checkZones(ctx context.Context) error {
 	return nil
 }
 
+// someOther stands for other data of which nobody noted the release.
+const someOther = "other"
+
 // differs tells once of other data by which the schedules are planned; planned may be this process's own.
 func (a *Audit) differs(planned string) {
 	here := schedule.TZDataVersion()
 	a.Metrics.otherZones.Reset()
+	if planned == here && a.mixed {
+		planned = someOther
+	}
 	if planned == here {
 		a.plannedBy = ""
 		return
@@ -51,6 +57,7 @@ func (a *Audit) differs(planned string) {
 }
 
 // settleZones takes the data of this process for that by which the schedules are planned, if a pass that had no other found each in its place.
+// If it found some elsewhere, it says so, whatever is noted: a process with other data may have planned them since.
 func (a *Audit) settleZones(ctx context.Context, p *progress) error {
 	here := schedule.TZDataVersion()
 	if p.Zones != here || here == schedule.UnknownRelease {
@@ -60,14 +67,21 @@ func (a *Audit) settleZones(ctx context.Context, p *progress) error {
 	if err != nil {
 		return fmt.Errorf("read by which time zone data the schedules are planned: %w", err)
 	}
+	a.mixed = p.Elsewhere > 0
 	switch {
-	case string(value) == here:
-	case p.Elsewhere > 0:
+	case a.mixed:
 		a.Logger.Warn("schedules wait where other time zone data has put them; minutehand tzdata apply plans them (runbooks/time-zone-data.md)",
 			"schedules", p.Elsewhere, "planned_by", string(value), "tzdata", here)
+		a.differs(string(value))
+	case string(value) == here:
+		a.differs(here)
 	case p.Unsure:
 	default:
-		if err := a.Settings.SwapSetting(ctx, zoneSetting, value, []byte(here)); err != nil && !errors.Is(err, jobstore.ErrConflict) {
+		err := a.Settings.SwapSetting(ctx, zoneSetting, value, []byte(here))
+		if errors.Is(err, jobstore.ErrConflict) { // another process noted its own
+			return nil
+		}
+		if err != nil {
 			return fmt.Errorf("note by which time zone data the schedules are planned: %w", err)
 		}
 		a.Logger.Info("all schedules are planned by the time zone data of this process", "tzdata", here)

@@ -92,8 +92,12 @@ func (x *Execution) Ended() bool {
 	return false
 }
 
-// cancelling reports whether an execution of the job was cancelled, or another one takes its place, and it has not ended yet.
+// cancelling reports whether an execution of the job was cancelled, or another one takes its place, and it has not ended yet. With its job, only
+// an execution is cancelled of which no attempt is being made.
 func (x *Execution) cancelling(s job.State) bool {
+	if s.Status == job.StatusCancelled && (x.State == "pending" || x.State == "retrying") {
+		return true
+	}
 	return !x.Ended() && (s.Stops(x.ExecutionID) || x.alone && x.NominalAt.Before(s.StoppedBefore))
 }
 

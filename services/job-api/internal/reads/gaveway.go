@@ -27,19 +27,19 @@ func (a *account) displaced(o *Occurrence) bool {
 func (a *account) ofOverlaps(ctx context.Context, items []*Occurrence) error {
 	var unknown []string
 	for _, o := range items {
-		if _, known := a.called[o.GaveWayTo]; !known && o.GaveWayTo != "" && o.Disposition == job.DispositionSkippedOverlap && len(unknown) < othersTold {
-			a.called[o.GaveWayTo] = nil
+		if _, known := a.called[o.GaveWayTo]; !known && a.skips(o) && !o.skippedAt.IsZero() && len(unknown) < othersTold {
+			a.called[o.GaveWayTo] = called{}
 			unknown = append(unknown, o.GaveWayTo)
 		}
 	}
-	read := make([]*Execution, len(unknown))
+	read := make([]called, len(unknown))
 	err := run.Each(len(unknown), othersRead, func(i int) error {
 		events, err := a.rs.History.Execution(ctx, unknown[i])
 		if err != nil {
 			return fmt.Errorf("read history of execution %s: %w", unknown[i], err)
 		}
 		if list := group(events); len(list) > 0 {
-			read[i] = list[0]
+			read[i] = list[0].calls()
 		}
 		return nil
 	})
@@ -57,15 +57,25 @@ func (a *account) ofOverlaps(ctx context.Context, items []*Occurrence) error {
 	return nil
 }
 
+// overlap returns the overlap policy under which an occurrence came.
+func (a *account) overlap(o *Occurrence) job.Overlap {
+	if s := a.seriesOf(o.NominalAt); s != nil {
+		return s.Def.Overlap
+	}
+	return job.OverlapSkip
+}
+
+// skips reports whether an occurrence was skipped because another execution was in progress, and for no other reason.
+func (a *account) skips(o *Occurrence) bool {
+	return o.GaveWayTo != "" && o.Disposition == job.DispositionSkippedOverlap && a.overlap(o) == job.OverlapSkip
+}
+
 // ofOverlap says how the execution of another instant was in the way of an occurrence.
 func (a *account) ofOverlap(o *Occurrence, other string) {
-	policy := job.OverlapSkip
-	if s := a.seriesOf(o.NominalAt); s != nil {
-		policy = s.Def.Overlap
-	}
+	policy := a.overlap(o)
 	switch {
-	case o.Disposition == job.DispositionSkippedOverlap && policy == job.OverlapSkip:
-		o.Reason = fmt.Sprintf("Skipped: the execution of %s was still in %s, and the overlap_policy is skip.", other, a.called[o.GaveWayTo].progress(job.Later(o.ScheduledFor, o.skippedAt)))
+	case a.skips(o):
+		o.Reason = fmt.Sprintf("Skipped: the execution of %s was still in %s, and the overlap_policy is skip.", other, a.called[o.GaveWayTo].progress(o.skippedAt))
 	case o.Disposition == job.DispositionSkippedOverlap && (policy == job.OverlapCancelOther || policy == job.OverlapTerminateOther):
 		o.Reason = fmt.Sprintf("Skipped: the execution of %s was in progress, and nothing takes the place of a later one or of so many.", other)
 	case o.Disposition == job.DispositionSkippedOverlap:
@@ -77,24 +87,49 @@ func (a *account) ofOverlap(o *Occurrence, other string) {
 	}
 }
 
-// progress says how far an execution was at an instant, as far as that is on record: what it was still in.
-func (x *Execution) progress(at time.Time) string {
-	if x == nil {
-		return "progress"
-	}
-	for i := len(x.Attempts) - 1; i >= 0; i-- {
+// called is what is on record of when an execution was called: its attempts, of which those that were not or are not known to have been called
+// have no length. ended is set if no attempt follows.
+type called struct {
+	attempts []call
+	ended    bool
+}
+
+type call struct {
+	number     int
+	began, end time.Time
+	refused    bool
+}
+
+// calls returns when an execution was called.
+func (x *Execution) calls() called {
+	c := called{ended: x.Ended()}
+	for i := range x.Attempts {
 		a := &x.Attempts[i]
-		if a.StartedAt == nil || a.DurationMS == nil || at.Before(*a.StartedAt) {
-			continue
+		one := call{number: a.Number, refused: a.refused()}
+		if a.StartedAt != nil && a.DurationMS != nil {
+			one.began = *a.StartedAt
+			one.end = one.began.Add(time.Duration(*a.DurationMS) * time.Millisecond)
 		}
-		last := i == len(x.Attempts)-1
-		switch ended := a.StartedAt.Add(time.Duration(*a.DurationMS) * time.Millisecond); {
-		case !at.After(ended):
-			return attemptOf(a.Number)
+		c.attempts = append(c.attempts, one)
+	}
+	return c
+}
+
+// progress says how far an execution was at an instant, as far as that is on record: what it was still in.
+func (c called) progress(at time.Time) string {
+	for i := len(c.attempts) - 1; i >= 0 && !at.IsZero(); i-- {
+		one := &c.attempts[i]
+		switch last := i == len(c.attempts)-1; {
+		case one.refused || !one.began.IsZero() && at.Before(one.began):
+			continue
+		case one.began.IsZero(): // it was lost with its executor
+			return "progress"
+		case !at.After(one.end):
+			return attemptOf(one.number)
 		case !last:
-			return "the pause before " + attemptOf(a.Number+1)
-		case !x.Ended():
-			return "progress after " + attemptOf(a.Number)
+			return "the pause before " + attemptOf(one.number+1)
+		case !c.ended:
+			return "progress after " + attemptOf(one.number)
 		}
 		break
 	}

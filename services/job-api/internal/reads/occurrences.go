@@ -71,7 +71,7 @@ func (rs *Reads) listOccurrences(ctx context.Context, r *edge.Request) (edge.Res
 	if p.Before != 0 && time.UnixMilli(p.Before).Before(before) {
 		before = time.UnixMilli(p.Before).UTC()
 	}
-	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit(), called: map[string]*Execution{}, deferred: map[string]time.Time{}, inLine: map[string]string{}}
+	a := &account{rs: rs, j: &j, now: now, from: from, limit: r.Limit(), called: map[string]called{}, deferred: map[string]time.Time{}, inLine: map[string]string{}}
 	if p.Read != 0 {
 		a.cursor = jobstore.Cursor{NominalAt: time.UnixMilli(p.Read).UTC(), ExecutionID: p.ReadID}
 	}
@@ -160,8 +160,8 @@ type account struct {
 	cursor     jobstore.Cursor
 	ended, cut bool
 	read       int
-	// called are the executions among all that was read of which an attempt is on record, by id.
-	called map[string]*Execution
+	// called is when the executions were called of which an attempt is on record, among all that was read, by id.
+	called map[string]called
 	// runs are the runs of skipped instants among all that was read, deferred the executions of which a fire was deferred and nothing else
 	// is on record, with the instant at which it comes again, and inLine those among them that wait for others, with the last of these.
 	runs     []*Execution
@@ -290,7 +290,7 @@ func (a *account) recorded(ctx context.Context, pos, named time.Time) ([]*Execut
 			case x.Skipped != nil || len(x.Attempts) > 0:
 				a.records = append(a.records, x)
 				if x.Skipped == nil {
-					a.called[x.ExecutionID] = x
+					a.called[x.ExecutionID] = x.calls()
 				}
 			default:
 				a.deferred[x.ExecutionID] = x.waitsUntil
@@ -374,5 +374,5 @@ func (a *account) ofRecord(o *Occurrence, list []*Execution, named time.Time) {
 		return
 	}
 	o.ScheduledFor, o.ExecutionID, o.Attempts, o.LatenessMS = x.ScheduledFor, x.ExecutionID, len(x.Attempts), x.LatenessMS
-	o.Reason, o.skippedAt = ofAttempts(x), x.lastEnd
+	o.Reason, o.skippedAt = ofAttempts(x, a.j.Status), x.lastEnd
 }

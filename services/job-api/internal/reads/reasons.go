@@ -33,7 +33,7 @@ var (
 )
 
 // ofAttempts says how an execution came to where it is; "" if its state says everything.
-func ofAttempts(x *Execution) string {
+func ofAttempts(x *Execution, status job.Status) string {
 	n := len(x.Attempts)
 	switch {
 	case n == 0:
@@ -42,6 +42,8 @@ func ofAttempts(x *Execution) string {
 		return fmt.Sprintf("It was called, and succeeded at %s.", attemptOf(n))
 	case x.State == "retrying" && x.Cancelling:
 		return fmt.Sprintf("%s ended with %s, and then it was cancelled: no attempt follows.", capital(attemptOf(n)), x.Attempts[n-1].Outcome)
+	case x.State == "retrying" && status == job.StatusCancelled:
+		return fmt.Sprintf("%s ended with %s. The job was cancelled: no attempt follows.", capital(attemptOf(n)), x.Attempts[n-1].Outcome)
 	case x.State == "retrying":
 		return fmt.Sprintf("%s ended with %s; the next one follows.", capital(attemptOf(n)), x.Attempts[n-1].Outcome)
 	case x.State == "dead":

@@ -54,7 +54,8 @@ func (a *account) explain(ctx context.Context, items []*Occurrence) error {
 		return err
 	}
 	for _, o := range items {
-		if (stops.Stops(o.ExecutionID) || a.displaced(o)) && o.Reason != ending && (o.State == "pending" || o.State == "dispatched" || o.State == "running") {
+		with := a.j.Status == job.StatusCancelled && o.State == "pending"
+		if (with || stops.Stops(o.ExecutionID) || a.displaced(o)) && o.Reason != ending && (o.State == "pending" || o.State == "dispatched" || o.State == "running") {
 			o.Reason = stopping
 		}
 	}
@@ -175,6 +176,7 @@ func (a *account) ofHot(o *Occurrence, rec *attempts.Record) {
 	if o.Disposition == "" {
 		o.Disposition = out.Disposition
 	}
+	o.skippedAt = out.Timeline.Completed
 	switch out.Kind {
 	case job.OutcomeSucceeded:
 		o.State, o.Reason = "succeeded", ""

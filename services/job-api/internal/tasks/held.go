@@ -3,6 +3,7 @@ package tasks
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -16,9 +17,10 @@ const (
 	heldLimit = 2 * time.Second
 )
 
-// knownHold is what operators keep from being dispatched, as it was read.
+// knownHold is what operators keep from being dispatched, as it was read, or why it could never be read.
 type knownHold struct {
 	hold   *job.DispatchHold
+	err    error
 	readAt time.Time
 }
 
@@ -29,12 +31,12 @@ func (h *knownHold) fresh(ts *Tasks) bool { return h != nil && ts.deps.Clock.Sin
 func (ts *Tasks) hold(ctx context.Context) (*job.DispatchHold, error) {
 	known := ts.known.Load()
 	if known.fresh(ts) {
-		return known.hold, nil
+		return known.hold, known.err
 	}
 	select {
 	case ts.reading <- struct{}{}:
 	default:
-		if known != nil {
+		if known != nil && known.err == nil {
 			return known.hold, nil
 		}
 		select {
@@ -45,7 +47,7 @@ func (ts *Tasks) hold(ctx context.Context) (*job.DispatchHold, error) {
 	}
 	defer func() { <-ts.reading }()
 	if again := ts.known.Load(); again.fresh(ts) {
-		return again.hold, nil
+		return again.hold, again.err
 	}
 	asked := ts.deps.Clock.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), heldLimit)
@@ -53,27 +55,59 @@ func (ts *Tasks) hold(ctx context.Context) (*job.DispatchHold, error) {
 	_, read, err := ts.deps.Holds(ctx)
 	switch {
 	case err == nil:
-		known = &knownHold{&read, asked}
-	case known == nil:
-		return nil, err
+		known = &knownHold{hold: &read, readAt: asked}
+	case known == nil || known.err != nil: // those who waited for it share the failure
+		known = &knownHold{err: err, readAt: ts.deps.Clock.Now()}
 	default:
-		known = &knownHold{known.hold, asked}
+		known = &knownHold{hold: known.hold, readAt: asked}
 	}
 	ts.known.Store(known)
-	return known.hold, nil
+	return known.hold, known.err
 }
 
-// heldAmong returns the jobs among those of tasks that are held by a label. Their tasks are judged again, so that their entries wait for the end
-// of the hold.
-func (ts *Tasks) heldAmong(ctx context.Context, h *job.DispatchHold, tenant job.Tenant, list []*pools.Task) (map[string]bool, error) {
+// beginAll lets attempts begin, but for those that are held and have not begun, which are judged again. What is returned for one is nil if it has
+// not begun.
+func (ts *Tasks) beginAll(ctx context.Context, hold *job.DispatchHold, list []*pools.Task, worker string, asked *pools.Take) ([]*task, []error) {
+	begun, errs := make([]*task, len(list)), make([]error, len(list))
+	held, failed := ts.heldAmong(ctx, hold, list)
+	var all sync.WaitGroup
+	for i, t := range list {
+		all.Go(func() {
+			switch {
+			case t.Lease == nil && failed != nil:
+				errs[i] = failed
+			case t.Lease == nil && held[t.Fire.JobID]:
+				errs[i] = ts.again(ctx, t)
+			default:
+				begun[i], errs[i] = ts.begin(ctx, t, worker, asked)
+			}
+		})
+	}
+	all.Wait()
+	return begun, errs
+}
+
+// heldAmong returns the jobs that are held among those of a tenant's tasks that have not begun. Their tasks are judged again, so that their
+// entries wait for the end of the hold.
+func (ts *Tasks) heldAmong(ctx context.Context, h *job.DispatchHold, list []*pools.Task) (map[string]bool, error) {
 	held := map[string]bool{}
-	if len(list) == 0 || len(h.Labels)+len(h.Tenants[tenant].Labels) == 0 {
+	var ids []string
+	tenant := list[0].Fire.Tenant
+	all, labels := h.Holds(tenant, nil), len(h.Labels)+len(h.Tenants[tenant].Labels) > 0
+	for _, t := range list {
+		switch {
+		case t.Lease != nil:
+		case all:
+			held[t.Fire.JobID] = true
+		case labels:
+			ids = append(ids, t.Fire.JobID)
+		}
+	}
+	if len(ids) == 0 {
 		return held, nil
 	}
-	ids := make([]string, len(list))
-	for i, t := range list {
-		ids[i] = t.Fire.JobID
-	}
+	ctx, cancel := context.WithTimeout(ctx, heldLimit)
+	defer cancel()
 	rows, err := ts.deps.Jobs.GetMany(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read the labels of jobs: %w", err)

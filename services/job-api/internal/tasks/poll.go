@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/attempts"
@@ -114,7 +113,7 @@ type polling struct {
 	until time.Time
 	// running are the leases of the tasks that the worker has.
 	running []*pools.Lease
-	// round counts how often everything that was taken had to be dropped. A poll that is repeated goes through the same rounds.
+	// round counts how often everything that was taken had to be dropped. A poll that is repeated looks for what it had in the same rounds.
 	round int
 	// looks is when it looks for tasks again.
 	looks time.Time
@@ -142,7 +141,7 @@ func (x *polling) run(ctx context.Context) (answer pollResponse, err error) {
 		left := ts.deps.Clock.Until(x.until)
 		// A worker that goes on to name what was cancelled is not answered at once each time.
 		told := len(answer.Cancelled) > 0 && ts.deps.Clock.Since(began) >= cancelledEvery
-		goesOn := err == nil && left > 0 && len(answer.Tasks) == 0 && !told && x.rest(ctx, rung, left)
+		goesOn := err == nil && left > 0 && len(answer.Tasks) == 0 && !told && x.round < maxRounds && x.rest(ctx, rung, left)
 		if waiter != nil {
 			ts.deps.Queue.Bell().End(waiter)
 		}
@@ -203,11 +202,15 @@ func stopped(stops map[string]job.State, l *pools.Lease) bool {
 	return s.Stops(l.Fire.ExecutionID) || s.Displaced(&l.Fire.Entry)
 }
 
-// maxRounds bounds how often a poll takes tasks of which none may begin, before it looks again later.
+// maxRounds bounds how often a poll takes tasks of which none may begin, and so the rounds in which its repetition looks for what it had. Then it is
+// answered, and the worker's next poll goes on.
 const maxRounds = 20
 
 // take takes tasks, and makes the last check of each. What failed is handed out by a later poll, so that it does not keep what has begun from the
 // worker.
+//
+// Where the first answer of a poll was lost, its tasks may be those of a later round: if nothing is left of a round, the next one is asked for, but
+// takes nothing. A request that comes late, when the worker has ended what it was given, gets nothing.
 func (x *polling) take(ctx context.Context) (list []task, err error) {
 	ts := x.ts
 	list = []task{}
@@ -215,43 +218,37 @@ func (x *polling) take(ctx context.Context) (list []task, err error) {
 	if err != nil {
 		return list, err
 	}
-	hold, err := ts.hold(ctx)
-	if err != nil {
-		return list, err
-	}
-	limits := set.Limits()
-	if hold.Holds(x.pool.Tenant, nil) { // a poll that is repeated gets what it had all the same
-		limits = pools.Limits{Running: new(int)}
-	}
-	for range maxRounds {
+	most := x.most
+	for round := x.round; round < maxRounds; round++ {
+		hold, err := ts.hold(ctx)
+		if err != nil {
+			return list, err
+		}
 		asked := pools.Take{
-			Poll: x.body.PollID + "." + strconv.Itoa(x.round), Handlers: x.body.Handlers, Most: x.most, Limits: limits, Now: ts.deps.Clock.Now(),
+			Poll: x.body.PollID + "." + strconv.Itoa(round), Handlers: x.body.Handlers, Most: most, Limits: set.Limits(), Now: ts.deps.Clock.Now(),
+		}
+		if hold.Holds(x.pool.Tenant, nil) { // a poll that is repeated gets what has begun all the same
+			asked.Limits = pools.Limits{Running: new(int)}
 		}
 		taken, err := ts.deps.Queue.Take(ctx, x.pool, asked)
 		if err != nil {
 			return list, fmt.Errorf("take tasks: %w", err)
 		}
-		held, err := ts.heldAmong(ctx, hold, x.pool.Tenant, taken)
-		if err != nil {
-			return list, err
+		if len(taken.Tasks) == 0 && !taken.Again {
+			return list, nil
 		}
-		begun, errs := make([]*task, len(taken)), make([]error, len(taken))
-		var all sync.WaitGroup
-		for i, t := range taken {
-			if t.Lease == nil && held[t.Fire.JobID] {
-				all.Go(func() { errs[i] = ts.again(ctx, t) })
-				continue
-			}
-			all.Go(func() { begun[i], errs[i] = ts.begin(ctx, t, x.body.Worker, &asked) })
+		if len(taken.Tasks) == 0 {
+			most = 0
+			continue
 		}
-		all.Wait()
+		begun, errs := ts.beginAll(ctx, hold, taken.Tasks, x.body.Worker, &asked)
 		for _, one := range begun {
 			if one != nil {
 				list = append(list, *one)
 			}
 		}
 		err = errors.Join(errs...)
-		if len(list) > 0 || err != nil || len(taken) == 0 {
+		if len(list) > 0 || err != nil {
 			ts.handed.Add(float64(len(list)))
 			if err != nil && len(list) > 0 {
 				ts.deps.Logger.Warn("some tasks cannot be handed out now", "error", err)
@@ -259,7 +256,9 @@ func (x *polling) take(ctx context.Context) (list []task, err error) {
 			}
 			return list, err
 		}
-		x.round++ // all of them were over, stopped or somebody else's
+		if most > 0 { // all of them were over, stopped, held or somebody else's
+			x.round = round + 1
+		}
 	}
 	return list, nil
 }

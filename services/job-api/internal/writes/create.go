@@ -199,7 +199,7 @@ func (ws *Writes) created(ctx context.Context, r *edge.Request, j *job.Job, seri
 }
 
 // warn tells with a new job what its client may want to know of it.
-func (ws *Writes) warn(ctx context.Context, shown *reads.Job, text []byte, j *job.Job, series *occurrence.Series, s served) {
+func (ws *Writes) warn(ctx context.Context, shown *reads.Job, text []byte, j *job.Job, series *occurrence.Series, s *served) {
 	shown.Warnings = slices.Concat(ws.crowds.warn(ctx, text, series, shown.NextRunAt, s.now), s.warn(ctx, j), untold(j))
 }
 
@@ -209,8 +209,12 @@ func untold(j *job.Job) []reads.Warning {
 	if i < 0 || j.Definition.Deadlines != (job.Deadlines{}) {
 		return nil
 	}
+	what := "give it sla."
+	if j.Definition.Schedule.Type == job.ScheduleAfter {
+		what = "a job that follows others has none."
+	}
 	return []reads.Warning{{
-		Code: "no-deadline", Pointer: "/notify/" + strconv.Itoa(i) + "/on", Message: "Nobody will be told of sla_missed, because the job has no deadline to miss; give it sla.",
+		Code: "no-deadline", Pointer: "/notify/" + strconv.Itoa(i) + "/on", Message: "Nobody will be told of sla_missed, because the job has no deadline to miss; " + what,
 	}}
 }
 

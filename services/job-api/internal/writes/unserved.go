@@ -2,7 +2,6 @@ package writes
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/job"
@@ -10,28 +9,35 @@ import (
 	"github.com/minutehand/minutehand/services/job-api/internal/reads"
 )
 
-// served tells whether workers are there for the jobs of a request. Each pool is looked up once.
+// maxLooks bounds the pools that are looked up for the jobs of a request.
+const maxLooks = 20
+
+// served tells whether workers are there for the jobs of a request. Each pool is looked up once, and none after one of which it was not to be
+// learnt in time: a warning may be missing, and an answer may not wait for it.
 type served struct {
 	pools pools.Queue
 	now   time.Time
-	shown map[pools.Pool]func(handler string) bool
+	shown map[pools.Pool]map[string]bool
+	left  int
 }
 
-func (ws *Writes) served() served {
-	return served{pools: ws.deps.Pools, now: ws.deps.Clock.Now(), shown: map[pools.Pool]func(string) bool{}}
+func (ws *Writes) served() *served {
+	return &served{pools: ws.deps.Pools, now: ws.deps.Clock.Now(), shown: map[pools.Pool]map[string]bool{}, left: maxLooks}
 }
 
 // warn returns the warning of a job whose tasks no worker fetches, as far as is known.
-func (s served) warn(ctx context.Context, j *job.Job) []reads.Warning {
+func (s *served) warn(ctx context.Context, j *job.Job) []reads.Warning {
 	t := &j.Definition.Target
 	if t.Kind != job.TargetPool || s.pools == nil {
 		return nil
 	}
 	p := pools.Pool{Tenant: j.Tenant, Name: t.Pool}
-	if s.shown[p] == nil {
-		s.shown[p] = s.look(ctx, p)
+	handlers, looked := s.shown[p]
+	if !looked {
+		handlers = s.look(ctx, p)
+		s.shown[p] = handlers
 	}
-	if s.shown[p](t.Handler) {
+	if handlers == nil || handlers[t.Handler] {
 		return nil
 	}
 	return []reads.Warning{{
@@ -39,12 +45,24 @@ func (s served) warn(ctx context.Context, j *job.Job) []reads.Warning {
 	}}
 }
 
-// look returns which handlers the workers of a pool have: any, as far as it is not known, because a job needs no warning.
-func (s served) look(ctx context.Context, p pools.Pool) func(handler string) bool {
+// look returns which handlers the workers of a pool have; nil if that is not known.
+func (s *served) look(ctx context.Context, p pools.Pool) map[string]bool {
+	if s.left <= 0 {
+		return nil
+	}
+	s.left--
 	ctx, cancel := context.WithTimeout(ctx, hotWithin)
 	defer cancel()
 	state, err := s.pools.Show(ctx, p, s.now)
-	return func(handler string) bool {
-		return err != nil || slices.ContainsFunc(state.Workers, func(w pools.Worker) bool { return slices.Contains(w.Handlers, handler) })
+	if err != nil {
+		s.left = 0
+		return nil
 	}
+	handlers := map[string]bool{}
+	for _, w := range state.Workers {
+		for _, h := range w.Handlers {
+			handlers[h] = true
+		}
+	}
+	return handlers
 }
