@@ -87,13 +87,13 @@ func (a *account) ofOverlap(o *Occurrence, other string) {
 	}
 }
 
-// called is what is on record of when an execution was called: its attempts, of which those that were not or are not known to have been called
-// have no length. ended is set if no attempt follows.
+// called is what is on record of when an execution was called. ended is set if no attempt follows.
 type called struct {
 	attempts []call
 	ended    bool
 }
 
+// call is an attempt. It began at no time if nobody was called, or if its executor was lost before it could tell.
 type call struct {
 	number     int
 	began, end time.Time

@@ -12,8 +12,8 @@ import (
 // maxLooks bounds the pools that are looked up for the jobs of a request.
 const maxLooks = 20
 
-// served tells whether workers are there for the jobs of a request. Each pool is looked up once, and none after one of which it was not to be
-// learnt in time: a warning may be missing, and an answer may not wait for it.
+// served tells whether workers are there for the jobs of a request. It looks each pool up once, and stops after the first that does not answer in
+// time: better that a warning is missing than that the answer waits for it.
 type served struct {
 	pools pools.Queue
 	now   time.Time
