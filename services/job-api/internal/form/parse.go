@@ -127,7 +127,9 @@ func (l *faultList) target(b *target, t *job.Target) {
 	const at = "/target"
 	// of lets a member stand with its kinds only.
 	of := func(given bool, member string, kinds ...string) {
-		l.add(!given || slices.Contains(kinds, t.Kind), at+"/"+member, "conflict", member+" belongs to targets of kind "+strings.Join(kinds, " or ")+".")
+		if given && !slices.Contains(kinds, t.Kind) {
+			l.add(false, at+"/"+member, "conflict", member+" belongs to targets of kind "+strings.Join(kinds, " or ")+".")
+		}
 	}
 	of(b.URL != "", "url", job.TargetWebhook)
 	of(b.Method != "", "method", job.TargetWebhook)

@@ -94,10 +94,11 @@ func (ws *Writes) createJobs(ctx context.Context, r *edge.Request) (edge.Respons
 // idempotency key of their own, are returned separately, by their places.
 func (ws *Writes) checkBatch(
 	r *edge.Request, bodies [][]byte, c jobstore.Claim, results []batchResult,
-) (jobs []batchJob, keyed map[int]*edge.Request) {
+) (jobs []*batchJob, keyed map[int]*edge.Request) {
 	trees, _ := r.Tree.(map[string]any)["jobs"].([]any)
 	keyed = map[int]*edge.Request{}
 	names := map[string]bool{}
+	jobs = make([]*batchJob, 0, len(bodies))
 	told := 0
 	refuse := func(i int, p *problem.Problem) {
 		if told += len(p.Errors); told > maxBatchFaults && len(p.Errors) > 1 {
@@ -124,7 +125,7 @@ func (ws *Writes) checkBatch(
 			keyed[i] = single(r, raw, tree)
 			continue
 		}
-		b := batchJob{at: i}
+		b := &batchJob{at: i}
 		body, def, err := form.Parse(raw, c.AcceptedAt, nil)
 		if err == nil {
 			b.job = newJob(r.Tenant(), &body, def, derivedClaim(c, i))
@@ -141,8 +142,9 @@ func (ws *Writes) checkBatch(
 }
 
 // connected leaves out the jobs whose connections are not there.
-func (ws *Writes) connected(ctx context.Context, r *edge.Request, jobs []batchJob, results []batchResult) (there []batchJob, err error) {
+func (ws *Writes) connected(ctx context.Context, r *edge.Request, jobs []*batchJob, results []batchResult) (there []*batchJob, err error) {
 	c := connections{of: ws.deps.Settings}
+	there = make([]*batchJob, 0, len(jobs))
 	for _, b := range jobs {
 		err := c.find(ctx, r.Tenant(), &b.job.Definition.Target)
 		var p *problem.Problem
@@ -188,8 +190,8 @@ func single(r *edge.Request, raw []byte, tree any) *edge.Request {
 // missingOf leaves out what an earlier try of the request has created. A row alone does not prove that: the try may have
 // written it too late for its entry, which workers dropped meanwhile, and died before it wrote another.
 func (ws *Writes) missingOf(
-	ctx context.Context, r *edge.Request, jobs []batchJob, acceptedAt time.Time, results []batchResult,
-) (missing []batchJob, err error) {
+	ctx context.Context, r *edge.Request, jobs []*batchJob, acceptedAt time.Time, results []batchResult,
+) (missing []*batchJob, err error) {
 	for len(jobs) > 0 {
 		n := min(len(jobs), jobstore.MaxGetMany)
 		ids := make([]string, n)
@@ -231,7 +233,7 @@ func (ws *Writes) missingOf(
 const watchedAtOnce = 16
 
 // acceptAll is accept for many jobs that were accepted at one instant.
-func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []batchJob, results []batchResult, again bool) error {
+func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []*batchJob, results []batchResult, again bool) error {
 	if len(jobs) == 0 {
 		return nil
 	}
@@ -278,9 +280,9 @@ func (ws *Writes) acceptAll(ctx context.Context, r *edge.Request, jobs []batchJo
 // firstEntries returns the first entries of jobs, and their rows, and notes their results. A job without any further
 // occurrence is left out.
 func (ws *Writes) firstEntries(
-	ctx context.Context, jobs []batchJob, results []batchResult, floor, before time.Time,
+	ctx context.Context, jobs []*batchJob, results []batchResult, floor, before time.Time,
 ) (entries []job.Entry, rows []job.Job, err error) {
-	entries, rows = make([]job.Entry, 0, len(jobs)), make([]job.Job, 0, len(jobs))
+	entries, rows = make([]job.Entry, 0, 2*len(jobs)), make([]job.Job, 0, len(jobs)) // with room for what tells of the creations
 	for _, b := range jobs {
 		first, ok := ws.firstEntry(b.series, bucket.Partition(b.job.ID, ws.cfg.Partitions), floor, before)
 		if !ok {

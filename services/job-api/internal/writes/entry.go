@@ -29,7 +29,7 @@ func (ws *Writes) floor(acceptedAt time.Time) time.Time {
 func (ws *Writes) firstEntry(l *occurrence.Series, partition int, floor, before time.Time) (job.Entry, bool) {
 	e, ok := l.First(partition, job.Instant(ws.deps.Clock.Now()))
 	e = job.NewEntry(e, floor)
-	if m := job.NewEntry(e, before).Minute; m != e.Minute {
+	if m := job.Minute(job.Later(e.DueAt, before)); m != e.Minute {
 		e.Repeats = m
 	}
 	return e, ok
