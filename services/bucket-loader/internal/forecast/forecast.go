@@ -46,7 +46,7 @@ func DefaultConfig() Config {
 const (
 	// rest is for how many times as long as a page took nothing is read, restBetween the same for a pass: at most a fiftieth of the time is
 	// spent on forecasts.
-	rest, restBetween = 9, 50
+	rest, restBetween = 4, 50
 	// mostPause bounds the rest between passes: a forecast reaches no further than a day.
 	mostPause = time.Hour
 	// turnFor is for how long schedules that are behind are followed before a rest.
