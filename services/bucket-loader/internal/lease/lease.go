@@ -1,7 +1,8 @@
 // Package lease lets one process at a time do something for the whole region, under a lease in the cold store.
 //
 // It promises: while one process may take itself for the holder no other does, unless it stands still between a look at the lease and what it
-// does then; whatever is done under a lease must bear being done twice. A lease passes on after its time and clock.MaxDifference.
+// does then; whatever is done under a lease must bear being done twice. A lease passes on after its time and clock.MaxDifference. One who holds it
+// and is badly placed for the work passes it on to one who is better placed, if there is one.
 package lease
 
 import (
@@ -25,6 +26,9 @@ type Lease struct {
 	For    time.Duration
 	Clock  clock.Clock
 	Logger *slog.Logger
+	// BadlyPlaced reports whether another process had better hold the lease, if one is better placed; nil for never. It is called at most once in a
+	// call of Hold or Renew.
+	BadlyPlaced func(ctx context.Context) bool
 
 	// held is the lease that this process holds, as it is stored; nil while it has none.
 	held []byte
@@ -35,6 +39,9 @@ type Lease struct {
 type term struct {
 	Number int64     `json:"number"`
 	Until  time.Time `json:"until"`
+	// BadlyPlaced says that a process which is better placed may ask for the lease. One asks by writing the same term without that: the one who holds
+	// it cannot renew it then.
+	BadlyPlaced bool `json:"badly_placed,omitempty"`
 }
 
 // Held reports whether this process held the lease when it looked last.
@@ -59,31 +66,45 @@ func (l *Lease) Hold(ctx context.Context) (mine, taken bool, err error) {
 			l.Logger.Warn("a lease cannot be read, and is overwritten", "role", l.Name, "error", err)
 		}
 	}
-	now := l.Clock.Now()
-	if now.Before(l.last.Until.Add(clock.MaxDifference)) {
+	now, over := l.Clock.Now(), l.last.Until.Add(clock.MaxDifference)
+	switch {
+	case now.Before(over) && !l.last.BadlyPlaced:
+		return false, false, nil
+	case now.Before(over):
+		if l.badlyPlaced(ctx) {
+			return false, false, nil
+		}
+		asked := term{Number: l.last.Number + 1, Until: l.last.Until}
+		if _, err := l.store(ctx, stored, asked); err != nil && !errors.Is(err, jobstore.ErrConflict) {
+			return false, false, fmt.Errorf("ask for the lease %s: %w", l.Name, err)
+		}
 		return false, false, nil
 	}
-	mine, err = l.swap(ctx, stored, now)
+	bad := l.badlyPlaced(ctx)
+	if bad && now.Before(over.Add(l.For)) {
+		return false, false, nil // left to one who is better placed, for as long as a lease lasts
+	}
+	mine, err = l.swap(ctx, stored, now, bad)
 	return mine, mine, err
+}
+
+func (l *Lease) badlyPlaced(ctx context.Context) bool {
+	return l.BadlyPlaced != nil && l.BadlyPlaced(ctx)
 }
 
 // Renew reports whether this process still is the one that holds the lease, for half of For at least.
 func (l *Lease) Renew(ctx context.Context) (mine bool, err error) {
 	now := l.Clock.Now()
 	if l.held != nil && !now.Before(l.last.Until.Add(-l.For/2)) {
-		return l.swap(ctx, l.held, now)
+		return l.swap(ctx, l.held, now, l.badlyPlaced(ctx))
 	}
 	return l.held != nil, nil
 }
 
 // swap stores a new lease in place of one.
-func (l *Lease) swap(ctx context.Context, old []byte, now time.Time) (bool, error) {
-	next := term{Number: l.last.Number + 1, Until: job.Instant(now.Add(l.For))}
-	value, err := json.Marshal(next)
-	if err != nil {
-		return false, err
-	}
-	err = l.Settings.SwapSetting(ctx, l.Name, old, value)
+func (l *Lease) swap(ctx context.Context, old []byte, now time.Time, bad bool) (bool, error) {
+	next := term{Number: l.last.Number + 1, Until: job.Instant(now.Add(l.For)), BadlyPlaced: bad}
+	value, err := l.store(ctx, old, next)
 	if err == nil {
 		l.held, l.last = value, next
 		return true, nil
@@ -93,4 +114,13 @@ func (l *Lease) swap(ctx context.Context, old []byte, now time.Time) (bool, erro
 		return false, nil
 	}
 	return false, fmt.Errorf("say who holds the lease %s: %w", l.Name, err)
+}
+
+// store stores a term in place of another, and returns it as it is stored.
+func (l *Lease) store(ctx context.Context, old []byte, next term) ([]byte, error) {
+	value, err := json.Marshal(next)
+	if err != nil {
+		return nil, err
+	}
+	return value, l.Settings.SwapSetting(ctx, l.Name, old, value)
 }

@@ -6,7 +6,8 @@
 // is looked at again for as long as Undecided. Nothing of this depends on the services that dispatch and call: the instants follow from the
 // schedule alone, and what became of them from the cold store, and from the records of attempts as long as Redis answers.
 //
-// One process at a time watches, under a lease in the cold store. Two that do so at once, because one stood still, write the same incidents.
+// One process at a time watches, under a lease in the cold store: one that reaches Redis, if there is one, since who does not cannot tell what
+// others call. Two that watch at once, because one stood still, write the same incidents.
 //
 // It costs a job without deadlines nothing. For each occurrence and deadline it reads the job row, up to 500 of them at once, and the events
 // of the execution; the rest only of occurrences that are not on record.
@@ -152,7 +153,7 @@ func (w *Watchdog) Run(ctx context.Context) {
 // hold reports whether this process is the one that watches. One that was not before knows nothing.
 func (w *Watchdog) hold(ctx context.Context) (mine bool, err error) {
 	if w.lease == nil {
-		w.lease = &lease.Lease{Settings: w.Settings, Name: "watchdog", For: w.LeaseFor, Clock: w.Clock, Logger: w.Logger}
+		w.lease = &lease.Lease{Settings: w.Settings, Name: "watchdog", For: w.LeaseFor, Clock: w.Clock, Logger: w.Logger, BadlyPlaced: w.cutOff}
 	}
 	mine, taken, err := w.lease.Hold(ctx)
 	if taken {
@@ -181,7 +182,9 @@ func (w *Watchdog) step(ctx context.Context) error {
 			return err
 		}
 	}
-	w.probe(ctx)
+	if len(w.jobs) > 0 {
+		w.probe(ctx)
+	}
 	for {
 		var err error
 		if now := w.Clock.Now(); !now.Before(w.relist) {

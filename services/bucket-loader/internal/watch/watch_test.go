@@ -299,6 +299,96 @@ func TestOnlyOneWatchesWhileItsLeaseLasts(t *testing.T) {
 	})
 }
 
+// together lets two processes watch up to an instant, and returns how often the lease passed from one to the other.
+func (f *fixture) together(other *fixture, until time.Time) (passed int) {
+	f.t.Helper()
+	held := f.lease.Held()
+	for time.Now().Before(until) {
+		time.Sleep(f.Tick)
+		for _, one := range []*fixture{f, other} {
+			if one.turn(); one.lease.Held() && held != (one == f) {
+				passed, held = passed+1, one == f
+			}
+		}
+		if f.lease.Held() && other.lease.Held() {
+			f.t.Fatal("both hold the lease")
+		}
+	}
+	return passed
+}
+
+// process returns a watchdog of another process, which reaches Redis.
+func (f *fixture) process() *fixture {
+	h := *f.hands
+	h.away = false
+	other := &fixture{t: f.t, hands: &h, Watchdog: f.another()}
+	other.Settings, other.Records, other.Hot = &h, &h, &h
+	return other
+}
+
+// An executor has called an occurrence, the one that watches does not reach Redis, and the history is behind.
+func TestOneThatReachesRedisWatchesInPlaceOfOneThatDoesNot(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) {
+			j.Definition.Schedule.StartAt, j.Definition.Schedule.MaxOccurrences = time.Now().Add(time.Minute).UTC(), 1
+		})
+		f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, 1)}))
+		f.until(time.Now().Add(5 * time.Second))
+		other := f.process()
+		f.hands.away = true
+		if passed := f.together(other, nth(j, 1)); passed != 1 {
+			t.Fatalf("the lease has passed %d times", passed)
+		}
+		f.run(j)
+		if passed := f.together(other, nth(j, 1).Add(2*time.Minute)); passed != 0 || len(f.all()) != 0 {
+			t.Errorf("the lease has passed %d times, and it is told: %+v", passed, f.all())
+		}
+	})
+}
+
+func TestOneThatReachesRedisWatchesAfterOneThatHasDied(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.create(startOnly)
+		f.turn()
+		cut, other := f.process(), f.process() // f dies
+		cut.hands.away = true
+		began := time.Now()
+		for cut.turn(); ; cut.turn() {
+			if other.turn(); other.lease.Held() {
+				break
+			}
+			if time.Sleep(f.Tick); cut.lease.Held() || time.Since(began) > 2*f.LeaseFor {
+				t.Fatal("who reaches Redis does not watch")
+			}
+		}
+	})
+}
+
+func TestOneThatDoesNotReachRedisWatchesWhereNobodyDoes(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.StartAt = time.Now().Add(2 * time.Minute).UTC() })
+		f.until(time.Now().Add(5 * time.Second))
+		f.hands.away = true
+		other := f.process()
+		other.hands.away = true
+		if passed := f.together(other, nth(j, 1).Add(f.HotPatience+10*time.Second)); passed != 0 {
+			t.Errorf("the lease has passed %d times", passed)
+		}
+		if i := f.one(); i.Cause != incidents.CauseHotTierAway {
+			t.Errorf("%+v", i)
+		}
+		began := time.Now()
+		for time.Sleep(2 * f.LeaseFor); !other.lease.Held(); time.Sleep(f.Tick) { // the one that watches dies
+			if other.turn(); time.Since(began) > 4*f.LeaseFor {
+				t.Fatal("nobody watches")
+			}
+		}
+	})
+}
+
 func TestNothingIsConcludedWhileTheHistoryIsBehind(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)

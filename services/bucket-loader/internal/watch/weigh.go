@@ -347,8 +347,12 @@ func (w *Watchdog) records(ctx context.Context, p *place, id string, e *evidence
 // probe asks Redis, so that it is known since when it does not answer.
 func (w *Watchdog) probe(ctx context.Context) {
 	now := w.Clock.Now()
-	if len(w.jobs) == 0 || now.Before(w.probeAt) {
+	if now.Before(w.probeAt) {
 		return
+	}
+	if now.After(w.probeAt.Add(2 * w.LeaseFor)) { // nobody has asked for a while: it may have answered since
+		w.away.Clear()
+		w.probedAway.Store(0)
 	}
 	w.probeAt = now.Add(awayFor)
 	ask, cancel := context.WithTimeout(ctx, w.AskWithin)
@@ -358,6 +362,16 @@ func (w *Watchdog) probe(ctx context.Context) {
 	} else if ctx.Err() == nil {
 		w.probedAway.CompareAndSwap(0, now.UnixMilli())
 	}
+}
+
+// cutOff reports whether this process does not reach Redis. Of one that watches a single failure says nothing.
+func (w *Watchdog) cutOff(ctx context.Context) bool {
+	if w.lease.Held() && len(w.jobs) == 0 {
+		return false // it judges nothing
+	}
+	w.probe(ctx)
+	since := w.probedAway.Load()
+	return since != 0 && (!w.lease.Held() || w.Clock.Since(time.UnixMilli(since)) >= awayFor)
 }
 
 // ask asks Redis for the records.

@@ -12,8 +12,8 @@ import (
 // maxLooks bounds the pools that are looked up for the jobs of a request.
 const maxLooks = 20
 
-// served tells whether workers are there for the jobs of a request. It looks each pool up once, and stops after the first that does not answer in
-// time: better that a warning is missing than that the answer waits for it.
+// served tells whether workers are there for the jobs of a request. Each pool is looked up once. The first that does not answer in time is the
+// last: a missing warning does less harm than a late answer.
 type served struct {
 	pools pools.Queue
 	now   time.Time
