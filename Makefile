@@ -97,7 +97,7 @@ check: ## what one runs at every change: lint, unit tests, fresh seeds of the si
 test: ## everything that CI runs, with the race detector: what make check does, and end-to-end tests, mutants, a model, OpenAPI's tools
 	@mkdir -p $(BIN) && date +%s >$(BIN)/.test-began
 	@infra/kubernetes/cluster packages
-	@infra/stages ready && infra/stages 'test-servers secure-test athena-test e2e k6-test images-test' '$(COMPUTES)' 'terraform-test chart-life dashboards-test'
+	@infra/stages ready && infra/stages 'test-servers secure-test athena-test k6-test images-test' '$(COMPUTES) e2e' 'terraform-test chart-life dashboards-test'
 	@printf '\n== everything: %d s\n' $$(( $$(date +%s) - $$(cat $(BIN)/.test-began) ))
 
 .PHONY: ready

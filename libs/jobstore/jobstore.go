@@ -132,6 +132,9 @@ type Pending interface {
 	// Scan returns up to limit rows of a minute bucket in key order, after the given locator (nil: from the start). Fewer than limit
 	// means the end.
 	Scan(ctx context.Context, partition int, minute int64, after *job.Locator, limit int) ([]job.PendingRow, error)
+	// Heads returns the first rows, up to limit, of each bucket of the minutes [from, to), in the order of the minutes, and within one in key order. A
+	// bucket of which fewer than limit are returned has no more. The buckets are not read at one moment.
+	Heads(ctx context.Context, partition int, from, to int64, limit int) ([]job.PendingRow, error)
 	// FirstOpen returns the first minute in [from, to) that has a row; ok is false when none has.
 	FirstOpen(ctx context.Context, partition int, from, to int64) (minute int64, ok bool, err error)
 	// LowWater returns the first minute that has not been closed. ErrNoProgress if it was never set.

@@ -171,6 +171,7 @@ var (
 	opRow       = newOp("cold", "Row", Read, often)
 	opRows      = newOp("cold", "Rows", Read, rarely)
 	opScan      = newOp("cold", "Scan", Read, often)
+	opHeads     = newOp("cold", "Heads", Read, always)
 	opFirstOpen = newOp("cold", "FirstOpen", Read, always)
 	opLowWater  = newOp("cold", "LowWater", Read, seldom)
 	opClose     = newOp("cold", "Close", Write, seldom)
@@ -232,6 +233,12 @@ func (c pending) Scan(
 			c.p.saw(partition, minute, minute+1)
 		}
 		return c.p.w.cold.Scan(ctx, partition, minute, after, limit)
+	})
+}
+
+func (c pending) Heads(ctx context.Context, partition int, from, to int64, limit int) ([]job.PendingRow, error) {
+	return through(ctx, c.p, opHeads, fmt.Sprintf("p%d/%d", partition, from), func(ctx context.Context) ([]job.PendingRow, error) {
+		return c.p.w.cold.Heads(ctx, partition, from, to, limit)
 	})
 }
 

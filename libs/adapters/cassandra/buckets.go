@@ -126,6 +126,36 @@ func (s *Pending) scanFrom(ctx context.Context, partition int, minute int64, aft
 	}
 }
 
+// Heads implements jobstore.Pending: one request for each inRows buckets. With all rows in one page, Cassandra reads the buckets side by side.
+func (s *Pending) Heads(ctx context.Context, partition int, from, to int64, limit int) (all []job.PendingRow, err error) {
+	for ; from < to; from += inRows {
+		n := min(to-from, inRows)
+		minutes, rows, read := make([]int64, n), make([][]job.PendingRow, n), make([]int, n)
+		for i := range minutes {
+			minutes[i] = from + int64(i)
+		}
+		most := limit * len(minutes)
+		q := s.session.Query("SELECT "+cells+" FROM pending WHERE partition = ? AND minute IN ? PER PARTITION LIMIT ? LIMIT ?",
+			partition, minutes, limit, most).PageSize(most)
+		err := s.each(ctx, q, func(l job.Locator, row *job.PendingRow) {
+			i := l.Minute - from
+			if read[i]++; row != nil {
+				rows[i] = append(rows[i], *row)
+			}
+		})
+		for i := range minutes {
+			if err == nil && read[i] == limit && len(rows[i]) < limit { // some were no more than cells
+				rows[i], err = s.Scan(ctx, partition, minutes[i], nil, limit)
+			}
+			all = append(all, rows[i]...)
+		}
+		if err != nil {
+			return nil, failed("heads of buckets", err)
+		}
+	}
+	return all, nil
+}
+
 // FirstOpen implements jobstore.Pending.
 func (s *Pending) FirstOpen(ctx context.Context, partition int, from, to int64) (minute int64, ok bool, err error) {
 	for ; from < to; from += inRows {

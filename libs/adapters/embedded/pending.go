@@ -270,6 +270,21 @@ func (s *Pending) rows(ctx context.Context, lower, upper []byte, limit int) ([]j
 	return rows, nil
 }
 
+// Heads implements jobstore.Pending.
+func (s *Pending) Heads(ctx context.Context, partition int, from, to int64, limit int) (rows []job.PendingRow, err error) {
+	for {
+		minute, ok, err := s.FirstOpen(ctx, partition, from, to)
+		if err != nil || !ok {
+			return rows, err
+		}
+		some, err := s.Scan(ctx, partition, minute, nil, limit)
+		if err != nil {
+			return nil, err
+		}
+		rows, from = append(rows, some...), minute+1
+	}
+}
+
 // FirstOpen implements jobstore.Pending. A cell without an entry, written while its bucket was closed, is not a row.
 func (s *Pending) FirstOpen(ctx context.Context, partition int, from, to int64) (minute int64, ok bool, err error) {
 	if from >= to {

@@ -174,6 +174,12 @@ func (x *pendingPort) Scan(ctx context.Context, partition int, minute int64, aft
 	return a, err
 }
 
+func (x *pendingPort) Heads(ctx context.Context, partition int, from, to int64, limit int) (a []job.PendingRow, err error) {
+	defer func(began time.Time) { x.m.done("pending", "Heads", began, err) }(time.Now())
+	a, err = x.Pending.Heads(ctx, partition, from, to, limit)
+	return a, err
+}
+
 func (x *pendingPort) FirstOpen(ctx context.Context, partition int, from, to int64) (a int64, b bool, err error) {
 	defer func(began time.Time) { x.m.done("pending", "FirstOpen", began, err) }(time.Now())
 	a, b, err = x.Pending.FirstOpen(ctx, partition, from, to)

@@ -149,6 +149,38 @@ func firstOpen(t *testing.T, s buckets) {
 	}
 }
 
+func headsAreTheFirstRows(t *testing.T, s buckets) {
+	m := s.minute
+	var want []job.Entry
+	for _, b := range []struct{ minute, rows int64 }{{0, 1}, {2, 3}, {3, 7}, {49, 2}, {50, 3}, {51, 4}, {120, 1}} {
+		list := entries(suitePartition, m+b.minute, int(b.rows))
+		must(t, s.Put(t.Context(), list))
+		want = append(want, list[:min(len(list), 3)]...)
+	}
+	must(t, s.Put(t.Context(), entries(otherPartition, m+1, 1)))
+	must(t, s.MarkDone(t.Context(), []job.Locator{want[0].Locator}))
+	heads := func(from, to int64) []job.PendingRow {
+		rows, err := s.Heads(t.Context(), suitePartition, m+from, m+to, 3)
+		must(t, err)
+		return rows
+	}
+	all := heads(0, 121)
+	if len(all) != len(want) {
+		t.Fatalf("%d rows, want %d", len(all), len(want))
+	}
+	for i, r := range all {
+		if r.Entry != want[i] || r.Done != (i == 0) {
+			t.Errorf("row %d is %+v, want %+v", i, r, want[i])
+		}
+	}
+	if rows := heads(1, 3); len(rows) != 3 || rows[0].Entry != want[1] {
+		t.Errorf("of three minutes: %+v", rows)
+	}
+	if rows := append(heads(4, 49), append(heads(3, 3), heads(3, 2)...)...); len(rows) != 0 {
+		t.Errorf("of minutes without rows: %+v", rows)
+	}
+}
+
 func closeIsExact(t *testing.T, s buckets) {
 	var below, kept []job.Entry
 	for d := int64(-3); d < 0; d++ {

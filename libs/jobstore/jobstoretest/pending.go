@@ -42,6 +42,7 @@ func RunPending(t *testing.T, open func(t *testing.T) jobstore.Pending) {
 		{"buckets that are scanned at the same time are each scanned exactly", scansAtOnce},
 		{"many entries are put at once, over many buckets", manyArePut},
 		{"the first open bucket is the first that has a row", firstOpen},
+		{"the heads of buckets are their first rows", headsAreTheFirstRows},
 		{"a closed bucket is gone, those above it and other partitions' stay", closeIsExact},
 		{"partitions that are closed at the same time are each closed exactly", closesAtOnce},
 		{"the low-water mark is where it was closed to, and never goes back", lowWaterFollows},
@@ -112,6 +113,11 @@ func (s buckets) wantNoRow(t *testing.T, l job.Locator) {
 	must(t, err)
 	if ok {
 		t.Errorf("minute %d has a row", m)
+	}
+	heads, err := s.Heads(t.Context(), l.Partition, l.Minute, l.Minute+1, 1)
+	must(t, err)
+	if len(heads) != 0 {
+		t.Errorf("the bucket begins with %+v", heads)
 	}
 }
 

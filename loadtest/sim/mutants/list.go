@@ -119,7 +119,7 @@ var mutants = []mutant{
 		to:   "case e.Trigger == TriggerAfter && e.Attempt == 0 && s.Status == StatusPaused:",
 	},
 	{
-		name: "of a schedule that is behind nothing is planned", file: "services/bucket-loader/internal/forecast/forecast.go",
+		name: "of a schedule that is behind nothing is planned", file: "services/bucket-loader/internal/forecast/plan.go",
 		from: "if len(p.behind) < mostBehind {",
 		to:   "if false {",
 	},

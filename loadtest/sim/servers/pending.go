@@ -153,6 +153,19 @@ func (c *Cold) Scan(
 	return rows, nil
 }
 
+// Heads implements jobstore.Pending.
+func (c *Cold) Heads(_ context.Context, partition int, from, to int64, limit int) (rows []job.PendingRow, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for m := from; m < to; m++ {
+		b := c.buckets[partition][m]
+		for i := 0; b != nil && i < min(len(b.rows), limit); i++ {
+			rows = append(rows, copyRow(&b.rows[i]))
+		}
+	}
+	return rows, nil
+}
+
 // FirstOpen implements jobstore.Pending.
 func (c *Cold) FirstOpen(_ context.Context, partition int, from, to int64) (first int64, ok bool, err error) {
 	c.mu.Lock()

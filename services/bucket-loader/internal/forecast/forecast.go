@@ -1,8 +1,8 @@
 // Package forecast counts, again and again, what is planned for each minute of the next 24 hours.
 //
 // It promises: a pass reads the pending entries of partitions in a random order, with the rows of their jobs, and stops after the partition
-// with which it has read Config.Rows of them; so it costs the same however many jobs there are, unless one partition alone holds more. It
-// holds one page of rows, the tables, where schedules go on that are behind, and hashes of what it has counted of the last minutes, in memory.
+// with which it has read Config.Rows of them; so it costs the same however many jobs there are, unless one partition alone holds more. Of buckets
+// with few rows it reads many at once. It holds two pages of rows, the tables, where schedules go on that are behind, and hashes of what it has counted of the last minutes, in memory.
 // It writes nothing but the forecast, and nothing depends on it.
 //
 // Each entry that is not done is one planned fire. From the entry of a schedule the instants after it follow. A schedule goes on while the
@@ -25,7 +25,6 @@ import (
 	"github.com/minutehand/minutehand/libs/job"
 	"github.com/minutehand/minutehand/libs/jobstore"
 	"github.com/minutehand/minutehand/libs/run"
-	"github.com/minutehand/minutehand/libs/schedule"
 )
 
 // Config holds what an operator may change.
@@ -129,16 +128,6 @@ type pass struct {
 	met    met
 }
 
-// head is where a schedule goes on: at an instant, with its ordinal, of which most is the last; 0 for no last one.
-type head struct {
-	tenant        job.Tenant
-	plan          *schedule.Plan
-	at            time.Time
-	ordinal, most int
-	// stopped is set if the execution of that instant was cancelled, so that only what comes after it fires.
-	stopped bool
-}
-
 // Pass makes a forecast and stores it. It returns how long it was busy.
 func (f *Forecaster) Pass(ctx context.Context) (busy time.Duration, err error) {
 	now := f.Clock.Now()
@@ -182,8 +171,8 @@ func (p *pass) read(ctx context.Context, partition int) error {
 		return fmt.Errorf("read the low-water mark of partition %d: %w", partition, err)
 	}
 	end := p.from + forecast.Minutes
-	for ; minute < end; minute++ {
-		p.met.turn(minute)
+	ahead := min(job.Minute(p.began)+1, end)
+	for ; minute < ahead; minute++ {
 		found, err := p.bucket(ctx, partition, minute)
 		if err != nil {
 			return err
@@ -193,7 +182,7 @@ func (p *pass) read(ctx context.Context, partition int) error {
 		}
 		turn, next, ok := p.Clock.Now(), int64(0), false
 		err = p.try(ctx, func() (err error) {
-			next, ok, err = p.Pending.FirstOpen(ctx, partition, minute+1, end)
+			next, ok, err = p.Pending.FirstOpen(ctx, partition, minute+1, ahead)
 			return err
 		})
 		if err == nil {
@@ -206,6 +195,11 @@ func (p *pass) read(ctx context.Context, partition int) error {
 			break
 		}
 		minute = next - 1
+	}
+	for minute = max(minute, ahead); minute < end; minute += span {
+		if err := p.buckets(ctx, partition, minute, min(minute+span, end)); err != nil {
+			return err
+		}
 	}
 	turn := p.Clock.Now()
 	for _, h := range p.behind {
@@ -222,6 +216,11 @@ func (p *pass) read(ctx context.Context, partition int) error {
 // errSlow: a bucket was read so late that it may have closed before. The head of a schedule may have been in it, of which a later row tells
 // only that there was one.
 var errSlow = errors.New("buckets were read so slowly that they may have closed before")
+
+const (
+	// span is how many buckets that are ahead are read together, headRows how many rows of each; a bucket that has as many is read by itself.
+	span, headRows = 50, 10
+)
 
 // mostRest bounds a rest: a read that takes long has waited, and not worked.
 const mostRest = 5 * time.Second
@@ -259,6 +258,43 @@ func (p *pass) try(ctx context.Context, read func() error) (err error) {
 	}
 }
 
+// buckets counts what buckets hold that are ahead, all but the large ones by one request. In which order they are read does not matter, because
+// who goes on from an entry in one of them leaves it there.
+func (p *pass) buckets(ctx context.Context, partition int, from, to int64) error {
+	turn := p.Clock.Now()
+	var heads []job.PendingRow
+	err := p.try(ctx, func() (err error) {
+		heads, err = p.Pending.Heads(ctx, partition, from, to, headRows)
+		return err
+	})
+	if err == nil {
+		err = p.inTime(from)
+	}
+	if err != nil {
+		return fmt.Errorf("read buckets of partition %d: %w", partition, err)
+	}
+	var small []job.PendingRow
+	for len(heads) > 0 {
+		n, minute := 1, heads[0].Minute
+		for n < len(heads) && heads[n].Minute == minute {
+			n++
+		}
+		if n < headRows {
+			small = append(small, heads[:n]...)
+		} else {
+			if err := p.countAll(ctx, small, turn); err != nil {
+				return err
+			}
+			if _, err := p.bucket(ctx, partition, minute); err != nil {
+				return err
+			}
+			small, turn = small[:0], p.Clock.Now()
+		}
+		heads = heads[n:]
+	}
+	return p.countAll(ctx, small, turn)
+}
+
 // bucket counts what a bucket holds, and reports whether it holds anything.
 func (p *pass) bucket(ctx context.Context, partition int, minute int64) (found bool, err error) {
 	var after *job.Locator
@@ -275,15 +311,10 @@ func (p *pass) bucket(ctx context.Context, partition int, minute int64) (found b
 		if err != nil {
 			return false, fmt.Errorf("read a bucket of partition %d: %w", partition, err)
 		}
-		if err := p.count(ctx, rows); err != nil {
+		if err := p.countAll(ctx, rows, turn); err != nil {
 			return false, err
 		}
-		p.rows += len(rows)
-		p.Metrics.rows.Add(float64(len(rows)))
 		found = found || len(rows) > 0
-		if err := p.relax(ctx, turn); err != nil {
-			return false, err
-		}
 		if len(rows) < p.Page {
 			return found, nil
 		}
@@ -292,10 +323,20 @@ func (p *pass) bucket(ctx context.Context, partition int, minute int64) (found b
 	}
 }
 
+// countAll counts rows that were read since a turn began, and ends the turn.
+func (p *pass) countAll(ctx context.Context, rows []job.PendingRow, turn time.Time) error {
+	if err := p.count(ctx, rows); err != nil {
+		return err
+	}
+	p.rows += len(rows)
+	p.Metrics.rows.Add(float64(len(rows)))
+	return p.relax(ctx, turn)
+}
+
 // count counts the rows of a page.
 func (p *pass) count(ctx context.Context, rows []job.PendingRow) error {
 	var ids []string
-	asked := map[string]bool{}
+	asked := make(map[string]bool, len(rows))
 	for i := range rows {
 		if r := &rows[i]; p.counts(r) && !asked[r.JobID] {
 			asked[r.JobID], ids = true, append(ids, r.JobID)
@@ -325,124 +366,9 @@ func (p *pass) count(ctx context.Context, rows []job.PendingRow) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+			p.met.turn(r.Minute)
 			p.plan(r, jobs[r.JobID])
 		}
 	}
 	return nil
-}
-
-// counts reports whether a row may be a planned fire, or lead to some. The entry of a schedule that was ahead does so though it is done by now, and
-// so does one that was behind, however long, if a run of instants was skipped with it: some of them may have been ahead.
-func (p *pass) counts(r *job.PendingRow) bool {
-	jumped := r.Decision != nil && r.Decision.Skipped != nil
-	return r.Trigger != job.TriggerChange && (!r.Done || r.Attended() && (jumped || r.DueAt.After(p.began)))
-}
-
-// plan counts what is planned of a row, and of what follows from it, as its job is now.
-func (p *pass) plan(r *job.PendingRow, j *job.Job) {
-	state := j.State()
-	if j.Deleted || state.Judge(&r.Entry, time.Time{}) != job.VerdictProceed {
-		return
-	}
-	stopped := state.Stops(r.ExecutionID)
-	if !r.FirstOfSchedule() || r.Chained || j.Definition.Schedule.Type == job.ScheduleOneShot {
-		if minute := job.Minute(r.DueAt); !r.Done && !stopped && minute >= p.from && !p.met.has(r.ExecutionID) {
-			p.met.add(r.ExecutionID)
-			p.add(j.Tenant, minute, 1)
-		}
-		return
-	}
-	if job.DefinedAt(j.Definition.ID).After(p.began) {
-		return // the schedule that it replaced may have been counted
-	}
-	plan, err := schedule.Compile(j.Definition.Schedule, j.ID)
-	if err != nil {
-		return // a later release wrote it
-	}
-	h := head{tenant: j.Tenant, plan: plan, at: r.NominalAt, ordinal: r.Ordinal, most: j.Definition.Schedule.MaxOccurrences, stopped: stopped}
-	if p.met.has(j.ID) {
-		return
-	}
-	if !r.DueAt.After(p.began) {
-		if len(p.behind) < mostBehind {
-			h.stopped = stopped || r.Done
-			p.behind[j.ID] = h
-		}
-		return
-	}
-	if last, ok := plan.Prev(r.NominalAt); ok && r.Ordinal > j.Definition.FirstOrdinal && !last.Before(j.Definition.EffectiveAt) && plan.ScheduledFor(last).After(p.began) {
-		return // that one was ahead, too; it was counted, or what is behind will be
-	}
-	delete(p.behind, j.ID)
-	p.met.add(j.ID)
-	p.follow(h)
-}
-
-// add counts fires of one job in a minute.
-func (p *pass) add(tenant job.Tenant, minute int64, n int) {
-	p.all.Add(minute, n)
-	if t := p.of(tenant); t != nil {
-		t.Add(minute, n)
-	}
-	p.instants++
-}
-
-// follow counts the instants of a schedule from its head on, up to the end of the forecast.
-func (p *pass) follow(h head) {
-	at, ordinal, begin := h.at, h.ordinal, job.MinuteStart(p.from)
-	end := p.from + forecast.Minutes
-	from, ok := at, true
-	if h.stopped {
-		from, ok = h.plan.Next(at)
-	}
-	if from, ok = firstDue(h.plan, from, begin, ok); !ok {
-		return
-	}
-	if h.most > 0 {
-		ordinal += h.plan.Count(at, from, h.most+1)
-	}
-	at = from
-	minute, n := int64(0), 0 // fires of one minute are counted together
-	for ; ok && (h.most == 0 || ordinal <= h.most); ordinal++ {
-		due := job.Minute(h.plan.ScheduledFor(at))
-		if due >= end {
-			break
-		}
-		if due != minute && n > 0 {
-			p.add(h.tenant, minute, n)
-			n = 0
-		}
-		minute, n = due, n+1
-		p.instants++
-		at, ok = h.plan.Next(at)
-	}
-	if n > 0 {
-		p.add(h.tenant, minute, n)
-	}
-}
-
-// firstDue returns the first instant of a schedule, not before at, that is due at begin or later; ok says whether there is an instant at. What is
-// behind by then is late, and skipped or made up for before the forecast begins.
-func firstDue(plan *schedule.Plan, at, begin time.Time, ok bool) (time.Time, bool) {
-	if !ok || !plan.ScheduledFor(at).Before(begin) {
-		return at, ok
-	}
-	if last, ok := plan.Prev(begin); ok && last.After(at) && !plan.ScheduledFor(last).Before(begin) {
-		return last, true
-	}
-	return plan.First(begin)
-}
-
-// of returns the table of a tenant; nil if it has none of its own.
-func (p *pass) of(tenant job.Tenant) *forecast.Table {
-	t := p.tenants[tenant]
-	switch {
-	case t != nil:
-	case len(p.tenants) < forecast.MaxTenants:
-		t = forecast.NewTable(p.from)
-		p.tenants[tenant] = t
-	default:
-		p.others = true
-	}
-	return t
 }

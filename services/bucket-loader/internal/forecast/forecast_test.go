@@ -298,6 +298,50 @@ func TestAForecastStopsAfterItsShareOfRows(t *testing.T) {
 	})
 }
 
+// countedReads is a store that counts reads of buckets.
+type countedReads struct {
+	jobstore.Pending
+	scans, heads *int
+}
+
+func (p countedReads) Scan(ctx context.Context, partition int, minute int64, after *job.Locator, limit int) ([]job.PendingRow, error) {
+	*p.scans++
+	return p.Pending.Scan(ctx, partition, minute, after, limit)
+}
+
+func (p countedReads) Heads(ctx context.Context, partition int, from, to int64, limit int) ([]job.PendingRow, error) {
+	*p.heads++
+	return p.Pending.Heads(ctx, partition, from, to, limit)
+}
+
+func TestSmallBucketsAreReadTogetherAndLargeOnesWhole(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.Page = headRows + 2
+		n, scans, heads := 0, 0, 0
+		// put registers jobs that fire once, so many of them in the first partition.
+		put := func(in time.Duration, jobs int) {
+			for ; jobs > 0; n++ {
+				if _, e := f.register(once(in), nil); e.Partition == 0 {
+					jobs--
+				}
+			}
+		}
+		for minute := range 60 {
+			put(time.Duration(minute+2)*time.Minute, 1)
+		}
+		put(10*time.Minute, 2*f.Page)
+		put(11*time.Minute, headRows-1)
+		put(20*time.Minute, headRows-1)
+		put(23*time.Hour, 3)
+		f.Pending = countedReads{f.Pending, &scans, &heads}
+		f.want(1, day, n)
+		if most := partitions * (day/span + 2); heads > most || scans > 80 {
+			t.Errorf("%d requests for heads, %d for buckets", heads, scans)
+		}
+	})
+}
+
 func TestNothingIsStoredOfAPassThatFailed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -341,6 +385,14 @@ type opened struct {
 
 func (p opened) Scan(ctx context.Context, partition int, minute int64, after *job.Locator, limit int) ([]job.PendingRow, error) {
 	rows, err := p.Pending.Scan(ctx, partition, minute, after, limit)
+	if len(rows) > 0 {
+		p.read()
+	}
+	return rows, err
+}
+
+func (p opened) Heads(ctx context.Context, partition int, from, to int64, limit int) ([]job.PendingRow, error) {
+	rows, err := p.Pending.Heads(ctx, partition, from, to, limit)
 	if len(rows) > 0 {
 		p.read()
 	}
