@@ -85,7 +85,7 @@ cluster: binaries ## start the real servers and two of each service as processes
 	@infra/local/cluster
 
 # Three speeds: check at every change, test in CI, release for what takes long. A stage is a target that may be run by itself.
-# What waits for servers or processes has the processor before what computes beside it.
+# What waits for servers has the processor before what computes beside it. e2e comes when most of both is over.
 FAST := vet lint unit sim sim-variants
 COMPUTES := vet lint unit verify chart-test alerts-test openapi sim sim-race sim-variants sim-mutants-some model-small
 

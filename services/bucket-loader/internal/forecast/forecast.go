@@ -2,7 +2,7 @@
 //
 // It promises: a pass reads the pending entries of partitions in a random order, with the rows of their jobs, and stops after the partition
 // with which it has read Config.Rows of them; so it costs the same however many jobs there are, unless one partition alone holds more. Of buckets
-// with few rows it reads many at once. It holds two pages of rows, the tables, where schedules go on that are behind, and hashes of what it has counted of the last minutes, in memory.
+// with few rows it reads many at once. It holds three pages of rows, the tables, where schedules go on that are behind, and hashes of what it has counted of the last minutes, in memory.
 // It writes nothing but the forecast, and nothing depends on it.
 //
 // Each entry that is not done is one planned fire. From the entry of a schedule the instants after it follow. A schedule goes on while the

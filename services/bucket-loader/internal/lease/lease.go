@@ -2,7 +2,7 @@
 //
 // It promises: while one process may take itself for the holder no other does, unless it stands still between a look at the lease and what it
 // does then; whatever is done under a lease must bear being done twice. A lease passes on after its time and clock.MaxDifference. One who holds it
-// and is badly placed for the work passes it on to one who is better placed, if there is one.
+// and misses something that the work needs passes it on to one who does not, if there is one.
 package lease
 
 import (
@@ -26,26 +26,36 @@ type Lease struct {
 	For    time.Duration
 	Clock  clock.Clock
 	Logger *slog.Logger
-	// BadlyPlaced reports whether another process had better hold the lease, if one is better placed; nil for never. It is called at most once in a
-	// call of Hold or Renew.
-	BadlyPlaced func(ctx context.Context) bool
+	// Misses names something that this process does not reach, so that one that reaches it had better hold the lease; "" for nothing. It is told what
+	// the one misses that held the lease last. It is called at most once in a call of Hold or Renew; nil if there is nothing to reach.
+	Misses func(ctx context.Context, other string) string
 
-	// held is the lease that this process holds, as it is stored; nil while it has none.
-	held []byte
-	last term
+	// held is the lease that this process holds, as it is stored; nil while it has none. missing is how many terms of it in a row say that it misses
+	// something.
+	held    []byte
+	missing int
+	last    term
 }
 
 // term says until when somebody holds a lease. Each one that is stored has another number.
 type term struct {
 	Number int64     `json:"number"`
 	Until  time.Time `json:"until"`
-	// BadlyPlaced says that a process which is better placed may ask for the lease. One asks by writing the same term without that: the one who holds
-	// it cannot renew it then.
-	BadlyPlaced bool `json:"badly_placed,omitempty"`
+	// Misses is what the one who holds it does not reach. A process that reaches it asks for the lease by writing the same term with Asked: the one who
+	// holds it cannot renew it then.
+	Misses string `json:"misses,omitempty"`
+	Asked  bool   `json:"asked,omitempty"`
 }
 
 // Held reports whether this process held the lease when it looked last.
 func (l *Lease) Held() bool { return l.held != nil }
+
+// Missing reports whether the lease of this process says that it misses something. Unasked reports the same of two terms in a row, half of For
+// apart at least: nobody has asked for the lease in between, for which all look more often.
+func (l *Lease) Missing() bool { return l.missing > 0 }
+
+// Unasked is described at Missing.
+func (l *Lease) Unasked() bool { return l.missing > 1 }
 
 // Lapsed reports whether what this process held is over.
 func (l *Lease) Lapsed() bool { return l.Clock.Now().After(l.last.Until) }
@@ -68,43 +78,56 @@ func (l *Lease) Hold(ctx context.Context) (mine, taken bool, err error) {
 	}
 	now, over := l.Clock.Now(), l.last.Until.Add(clock.MaxDifference)
 	switch {
-	case now.Before(over) && !l.last.BadlyPlaced:
+	case now.Before(over) && (l.last.Misses == "" || l.last.Asked):
 		return false, false, nil
 	case now.Before(over):
-		if l.badlyPlaced(ctx) {
+		if l.misses(ctx) != "" {
 			return false, false, nil
 		}
-		asked := term{Number: l.last.Number + 1, Until: l.last.Until}
+		asked := term{Number: l.last.Number + 1, Until: l.last.Until, Misses: l.last.Misses, Asked: true}
 		if _, err := l.store(ctx, stored, asked); err != nil && !errors.Is(err, jobstore.ErrConflict) {
 			return false, false, fmt.Errorf("ask for the lease %s: %w", l.Name, err)
 		}
 		return false, false, nil
 	}
-	bad := l.badlyPlaced(ctx)
-	if bad && now.Before(over.Add(l.For)) {
-		return false, false, nil // left to one who is better placed, for as long as a lease lasts
+	missed := l.misses(ctx)
+	if missed != "" && now.Before(over.Add(l.For)) {
+		return false, false, nil // left to one who reaches it, for as long as a lease lasts
 	}
-	mine, err = l.swap(ctx, stored, now, bad)
+	mine, err = l.swap(ctx, stored, now, missed)
 	return mine, mine, err
 }
 
-func (l *Lease) badlyPlaced(ctx context.Context) bool {
-	return l.BadlyPlaced != nil && l.BadlyPlaced(ctx)
+func (l *Lease) misses(ctx context.Context) string {
+	if l.Misses == nil {
+		return ""
+	}
+	return l.Misses(ctx, l.last.Misses)
 }
 
 // Renew reports whether this process still is the one that holds the lease, for half of For at least.
 func (l *Lease) Renew(ctx context.Context) (mine bool, err error) {
 	now := l.Clock.Now()
-	if l.held != nil && !now.Before(l.last.Until.Add(-l.For/2)) {
-		return l.swap(ctx, l.held, now, l.badlyPlaced(ctx))
+	due := !now.Before(l.last.Until.Add(-l.For / 2))
+	if l.held == nil || !due && !l.Missing() {
+		return l.held != nil, nil
 	}
-	return l.held != nil, nil
+	missed := l.misses(ctx)
+	if !due && missed != "" {
+		return true, nil
+	}
+	return l.swap(ctx, l.held, now, missed) // before somebody asks, if it has just reached what it missed
 }
 
 // swap stores a new lease in place of one.
-func (l *Lease) swap(ctx context.Context, old []byte, now time.Time, bad bool) (bool, error) {
-	next := term{Number: l.last.Number + 1, Until: job.Instant(now.Add(l.For)), BadlyPlaced: bad}
+func (l *Lease) swap(ctx context.Context, old []byte, now time.Time, missed string) (bool, error) {
+	next := term{Number: l.last.Number + 1, Until: job.Instant(now.Add(l.For)), Misses: missed}
 	value, err := l.store(ctx, old, next)
+	if err != nil || missed == "" {
+		l.missing = 0
+	} else {
+		l.missing++
+	}
 	if err == nil {
 		l.held, l.last = value, next
 		return true, nil

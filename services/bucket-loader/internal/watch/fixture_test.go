@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,15 +40,17 @@ type hands struct {
 	// put returns the error of a write of an item; away lets the records of attempts not be read.
 	put  func(list string) error
 	away bool
+	// lost lets what is asked of attempts, and of the last partition, not be answered.
+	lost bool
 	// forgets lets them have forgotten everything.
 	forgets bool
 }
 
-func (h *hands) Incarnations(ctx context.Context, partitions []int) ([]string, error) {
-	if h.away {
+func (h *hands) Incarnations(ctx context.Context, asked []int) ([]string, error) {
+	if h.away || h.lost && slices.Contains(asked, partitions-1) {
 		return nil, errors.New("away")
 	}
-	return h.Buckets.Incarnations(ctx, partitions)
+	return h.Buckets.Incarnations(ctx, asked)
 }
 
 func (h *hands) Memory(ctx context.Context, jobID string) (attempts.Memory, error) {
@@ -68,7 +71,7 @@ func (h *hands) PutItem(ctx context.Context, list string, i jobstore.Item) error
 }
 
 func (h *hands) Lookup(ctx context.Context, keys []attempts.Key) ([]attempts.Record, error) {
-	if h.away {
+	if h.away || h.lost {
 		return nil, errors.New("away")
 	}
 	return h.Records.Lookup(ctx, keys)

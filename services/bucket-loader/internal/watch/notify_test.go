@@ -123,6 +123,21 @@ func TestNoticeIsTheSameWhoeverOwesIt(t *testing.T) {
 	}
 }
 
+// A job misses both of its deadlines, and its owners are told of one. Who watches dies, and the job meets them again.
+func TestOwnersAreToldThatItIsOverByTheNextThatWatches(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(told("https://team.example", job.CauseSLAMissed, job.CauseRecovered))
+		f.until(nth(j, 3))
+		for n := 3; n <= 10; n++ {
+			f.succeed(j, n)
+		}
+		f.Watchdog = f.another()
+		f.until(nth(j, 10))
+		f.wantsOwed(j, map[job.Cause][]time.Time{job.CauseSLAMissed: {nth(j, 1)}, job.CauseRecovered: {nth(j, 3)}})
+	})
+}
+
 func TestJobThatTellsNobodyOwesNothing(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)

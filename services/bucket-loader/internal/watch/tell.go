@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/minutehand/minutehand/libs/incidents"
@@ -90,6 +91,13 @@ func (w *Watchdog) close(ctx context.Context, s *subject, line *line, why string
 	i.ClosedAt, i.Closed = job.Instant(w.Clock.Now()), why
 	if err := w.store().Put(ctx, &i); err != nil {
 		return err
+	}
+	for _, other := range s.lines { // who was told of this one is told when the last incident of the job is over
+		for _, id := range line.Told {
+			if other.Open != nil && !slices.Contains(other.Told, id) {
+				other.Told = append(slices.Clip(other.Told), id)
+			}
+		}
 	}
 	line.Open, line.Told, line.behind, s.unnoted = nil, nil, false, true
 	w.Logger.Info("an incident has ended", "job_id", s.id, "tenant", i.Tenant, "deadline", i.Deadline, "reason", why)

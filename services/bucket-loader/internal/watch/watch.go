@@ -153,7 +153,7 @@ func (w *Watchdog) Run(ctx context.Context) {
 // hold reports whether this process is the one that watches. One that was not before knows nothing.
 func (w *Watchdog) hold(ctx context.Context) (mine bool, err error) {
 	if w.lease == nil {
-		w.lease = &lease.Lease{Settings: w.Settings, Name: "watchdog", For: w.LeaseFor, Clock: w.Clock, Logger: w.Logger, BadlyPlaced: w.cutOff}
+		w.lease = &lease.Lease{Settings: w.Settings, Name: "watchdog", For: w.LeaseFor, Clock: w.Clock, Logger: w.Logger, Misses: w.misses}
 	}
 	mine, taken, err := w.lease.Hold(ctx)
 	if taken {

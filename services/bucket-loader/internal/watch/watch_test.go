@@ -320,7 +320,7 @@ func (f *fixture) together(other *fixture, until time.Time) (passed int) {
 // process returns a watchdog of another process, which reaches Redis.
 func (f *fixture) process() *fixture {
 	h := *f.hands
-	h.away = false
+	h.away, h.lost = false, false
 	other := &fixture{t: f.t, hands: &h, Watchdog: f.another()}
 	other.Settings, other.Records, other.Hot = &h, &h, &h
 	return other
@@ -328,21 +328,48 @@ func (f *fixture) process() *fixture {
 
 // An executor has called an occurrence, the one that watches does not reach Redis, and the history is behind.
 func TestOneThatReachesRedisWatchesInPlaceOfOneThatDoesNot(t *testing.T) {
+	for name, cut := range map[string]func(h *hands){
+		"all of Redis":     func(h *hands) { h.away = true },
+		"a shard of Redis": func(h *hands) { h.lost = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				j := f.create(startOnly, func(j *job.Job) {
+					for bucket.Partition(j.ID, partitions) != partitions-1 {
+						j.ID = job.JobPrefix + ulid.Make().String()
+					}
+					j.Definition.Schedule.StartAt, j.Definition.Schedule.MaxOccurrences = time.Now().Add(time.Minute).UTC(), 1
+				})
+				f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, 1)}))
+				f.until(nth(j, 1).Add(-6 * time.Second))
+				other := f.process()
+				f.HotPatience = time.Second // the lease may pass more slowly than is waited for Redis
+				cut(f.hands)
+				f.until(nth(j, 1))
+				f.run(j)
+				if passed := f.together(other, nth(j, 1).Add(5*time.Minute)); passed != 1 || len(f.all()) != 0 {
+					t.Errorf("the lease has passed %d times, and it is told: %+v", passed, f.all())
+				}
+			})
+		})
+	}
+}
+
+// Redis answers again before anybody has asked for the lease.
+func TestOneThatReachesRedisAgainKeepsItsLease(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		j := f.create(startOnly, func(j *job.Job) {
-			j.Definition.Schedule.StartAt, j.Definition.Schedule.MaxOccurrences = time.Now().Add(time.Minute).UTC(), 1
-		})
-		f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, 1)}))
+		f.create(startOnly)
 		f.until(time.Now().Add(5 * time.Second))
-		other := f.process()
 		f.hands.away = true
-		if passed := f.together(other, nth(j, 1)); passed != 1 {
-			t.Fatalf("the lease has passed %d times", passed)
+		for !f.lease.Missing() {
+			f.until(time.Now().Add(f.Tick))
 		}
-		f.run(j)
-		if passed := f.together(other, nth(j, 1).Add(2*time.Minute)); passed != 0 || len(f.all()) != 0 {
-			t.Errorf("the lease has passed %d times, and it is told: %+v", passed, f.all())
+		f.hands.away = false
+		f.until(time.Now().Add(awayFor + 2*f.Tick))
+		if f.lease.Missing() || !f.lease.Held() {
+			t.Errorf("held: %v, missing something: %v", f.lease.Held(), f.lease.Missing())
 		}
 	})
 }
@@ -558,6 +585,8 @@ func TestWhatWasCalledBeforeRedisWasAwayIsNotToldWhileItIs(t *testing.T) {
 		f := newFixture(t)
 		j := f.create(startOnly, func(j *job.Job) { j.Definition.Schedule.MaxOccurrences = 1 })
 		f.must(f.Pending.Put(t.Context(), []job.Entry{f.entry(j, 1)}))
+		// It was away a day ago, too, and nobody has asked for the partition since.
+		f.away.Store(bucket.Partition(j.ID, partitions), away{since: time.Now().Add(-24 * time.Hour), until: time.Now().Add(-23 * time.Hour)})
 		f.until(nth(j, 1).Add(time.Second))
 		f.hands.away = true
 		f.until(nth(j, 1).Add(5 * time.Minute))

@@ -97,9 +97,9 @@ func (w *Watchdog) weigh(ctx context.Context, j *job.Job, p *place, d incidents.
 }
 
 // mayKnowMore reports whether Redis, when it answers, or the executors, when they have told it again, may say that an occurrence was called. One
-// that was due since Redis is away was not.
+// that was due since Redis is away was not, if Redis is away for the others, too: then nobody asks for the lease.
 func (w *Watchdog) mayKnowMore(p *place, e *evidence) bool {
-	return e.unsure && (w.Clock.Since(p.deadline) < w.HotPatience || e.away && p.due.Before(e.awaySince))
+	return e.unsure && (w.Clock.Since(p.deadline) < w.HotPatience || e.away && (p.due.Before(e.awaySince) || !w.lease.Unasked()))
 }
 
 // pausedLater reports whether a pause let an occurrence go whose deadline was over by then.
@@ -302,16 +302,6 @@ func (w *Watchdog) gather(ctx context.Context, j *job.Job, p *place) (*evidence,
 	return e, err
 }
 
-// awayFor is how long nobody else asks a Redis that did not answer.
-const awayFor = 5 * time.Second
-
-// away is since when Redis does not answer for a partition, and until when it is not asked again; or since when it answers again, zero while it
-// does not.
-type away struct{ since, until, back time.Time }
-
-// backFor is how long after Redis answers again executors tell it what they had to.
-const backFor = 10 * time.Second
-
 // records takes account of the records of those attempts of which the history does not tell.
 func (w *Watchdog) records(ctx context.Context, p *place, id string, e *evidence) error {
 	now, partition := w.Clock.Now(), bucket.Partition(p.JobID, w.Partitions)
@@ -331,7 +321,7 @@ func (w *Watchdog) records(ctx context.Context, p *place, id string, e *evidence
 		if ctx.Err() != nil {
 			return ctx.Err() // it was not Redis that was slow
 		}
-		if !isAway || !a.back.IsZero() {
+		if !isAway || !a.back.IsZero() || w.stale(a, now) {
 			a.since = now
 		}
 		a.until, a.back = w.Clock.Now().Add(awayFor), time.Time{}
@@ -342,36 +332,6 @@ func (w *Watchdog) records(ctx context.Context, p *place, id string, e *evidence
 		e.awaySince = since
 	}
 	return nil
-}
-
-// probe asks Redis, so that it is known since when it does not answer.
-func (w *Watchdog) probe(ctx context.Context) {
-	now := w.Clock.Now()
-	if now.Before(w.probeAt) {
-		return
-	}
-	if now.After(w.probeAt.Add(2 * w.LeaseFor)) { // nobody has asked for a while: it may have answered since
-		w.away.Clear()
-		w.probedAway.Store(0)
-	}
-	w.probeAt = now.Add(awayFor)
-	ask, cancel := context.WithTimeout(ctx, w.AskWithin)
-	defer cancel()
-	if _, err := w.Hot.Incarnations(ask, []int{0}); err == nil {
-		w.probedAway.Store(0)
-	} else if ctx.Err() == nil {
-		w.probedAway.CompareAndSwap(0, now.UnixMilli())
-	}
-}
-
-// cutOff reports whether this process does not reach Redis. Of one that watches a single failure says nothing.
-func (w *Watchdog) cutOff(ctx context.Context) bool {
-	if w.lease.Held() && len(w.jobs) == 0 {
-		return false // it judges nothing
-	}
-	w.probe(ctx)
-	since := w.probedAway.Load()
-	return since != 0 && (!w.lease.Held() || w.Clock.Since(time.UnixMilli(since)) >= awayFor)
 }
 
 // ask asks Redis for the records.
