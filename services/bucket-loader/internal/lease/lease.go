@@ -31,9 +31,10 @@ type Lease struct {
 	Misses func(ctx context.Context, other string) string
 
 	// held is the lease that this process holds, as it is stored; nil while it has none. missing is how many terms of it in a row say that it misses
-	// something.
+	// something, reached in how many looks in a row this process reached what the one misses that holds it.
 	held    []byte
 	missing int
+	reached int
 	last    term
 }
 
@@ -50,12 +51,15 @@ type term struct {
 // Held reports whether this process held the lease when it looked last.
 func (l *Lease) Held() bool { return l.held != nil }
 
-// Missing reports whether the lease of this process says that it misses something. Unasked reports the same of two terms in a row, half of For
-// apart at least: nobody has asked for the lease in between, for which all look more often.
+// looks is in how many looks in a row a process reaches what the holder misses before it asks for the lease: the holder, which looks as often, may
+// reach it again.
+const looks = 2
+
+// Missing reports whether the lease of this process says that it misses something.
 func (l *Lease) Missing() bool { return l.missing > 0 }
 
-// Unasked is described at Missing.
-func (l *Lease) Unasked() bool { return l.missing > 1 }
+// Unasked reports whether that has been so for three terms in a row: nobody has asked for the lease for as long as For, if each looks every third of that.
+func (l *Lease) Unasked() bool { return l.missing > 2 }
 
 // Lapsed reports whether what this process held is over.
 func (l *Lease) Lapsed() bool { return l.Clock.Now().After(l.last.Until) }
@@ -79,9 +83,13 @@ func (l *Lease) Hold(ctx context.Context) (mine, taken bool, err error) {
 	now, over := l.Clock.Now(), l.last.Until.Add(clock.MaxDifference)
 	switch {
 	case now.Before(over) && (l.last.Misses == "" || l.last.Asked):
+		l.reached = 0
 		return false, false, nil
 	case now.Before(over):
-		if l.misses(ctx) != "" {
+		if l.reached++; l.misses(ctx) != "" {
+			l.reached = 0
+		}
+		if l.reached < looks {
 			return false, false, nil
 		}
 		asked := term{Number: l.last.Number + 1, Until: l.last.Until, Misses: l.last.Misses, Asked: true}
@@ -107,13 +115,13 @@ func (l *Lease) misses(ctx context.Context) string {
 
 // Renew reports whether this process still is the one that holds the lease, for half of For at least.
 func (l *Lease) Renew(ctx context.Context) (mine bool, err error) {
-	now := l.Clock.Now()
-	due := !now.Before(l.last.Until.Add(-l.For / 2))
-	if l.held == nil || !due && !l.Missing() {
+	half := l.last.Until.Add(-l.For / 2)
+	if l.held == nil || l.Clock.Now().Before(half) && !l.Missing() {
 		return l.held != nil, nil
 	}
 	missed := l.misses(ctx)
-	if !due && missed != "" {
+	now := l.Clock.Now()
+	if now.Before(half) && missed != "" {
 		return true, nil
 	}
 	return l.swap(ctx, l.held, now, missed) // before somebody asks, if it has just reached what it missed

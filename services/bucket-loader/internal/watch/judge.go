@@ -131,6 +131,9 @@ func (w *Watchdog) judgeLine(ctx context.Context, l *look, d incidents.Deadline)
 	if err := w.flush(ctx, line); err != nil {
 		return again, err
 	}
+	if err := w.judgeAside(ctx, l, d); err != nil { // first, because they are older: a later one that met the deadline ends their incident
+		return again, err
+	}
 	again = l.now // there is more, and others come first
 	for range w.AtOnce {
 		p, ok := w.nextOf(l, d)
@@ -155,9 +158,6 @@ func (w *Watchdog) judgeLine(ctx context.Context, l *look, d incidents.Deadline)
 		if err := w.conclude(ctx, l, &p, d, v); err != nil {
 			return again, err
 		}
-	}
-	if err := w.judgeAside(ctx, l, d); err != nil {
-		return again, err
 	}
 	if len(line.Aside) > 0 {
 		again = earlier(again, l.now.Add(w.Again))

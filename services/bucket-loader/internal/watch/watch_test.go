@@ -646,6 +646,35 @@ func TestAnOccurrenceWithoutATraceIsToldHoweverLongItsDeadline(t *testing.T) {
 	})
 }
 
+// Of two occurrences in an incident it is known only later that they were late, when another process watches, and a later one met the deadline.
+func TestOneIncidentIsToldWhenAnotherWatchesAtItsEnd(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		j := f.create(startOnly)
+		for n := 2; n <= 3; n++ {
+			e := f.entry(j, n)
+			f.must(f.Pending.Put(t.Context(), []job.Entry{e}))
+			f.must(f.Pending.MarkDone(t.Context(), []job.Locator{e.Locator}))
+		}
+		f.until(nth(j, 4))
+		if l := f.jobs[j.ID].lines[incidents.StartWithin]; l.Open == nil || len(l.Aside) != 2 {
+			t.Fatalf("open: %+v, aside: %v", l.Open, l.Aside)
+		}
+		f.must(f.note(t.Context(), f.jobs[j.ID]))
+		f.Watchdog = f.another()
+		for n := 2; n <= 3; n++ {
+			f.record(j, n, 1, outcome(j, n, job.OutcomeSucceeded, 3*time.Second))
+		}
+		for n := 4; n <= 12; n++ {
+			f.succeed(j, n)
+		}
+		f.until(nth(j, 12))
+		if i := f.one(); i.Missed != 3 || i.ClosedAt.IsZero() {
+			t.Errorf("%+v", i)
+		}
+	})
+}
+
 func TestALateMissDoesNotReopenWhatIsOver(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
