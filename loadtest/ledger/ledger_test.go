@@ -182,6 +182,11 @@ func TestEveryCorruptionIsFound(t *testing.T) {
 			once.Disposition = job.DispositionSkippedMissed
 			a.ShownBefore = map[string][]ledger.Shown{jobID: {once}}
 		}},
+		{"an account that takes a refusal back", "I1", func(a *ledger.Account) {
+			once := shown(a)[jobID][2]
+			once.Disposition, once.State = job.DispositionCancelled, "cancelled"
+			a.ShownBefore = map[string][]ledger.Shown{jobID: {once}}
+		}},
 		{"an account that takes a failure back", "I1", func(a *ledger.Account) {
 			once := shown(a)[jobID][2]
 			once.State = "dead"

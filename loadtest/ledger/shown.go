@@ -78,6 +78,10 @@ func checkShownBefore(r *report, a *Account, i *index, j *JobAccount, definition
 		if again := s.Disposition == job.DispositionSkippedPaused && slices.Contains(ds, job.DispositionCancelled); again && a.HotLost {
 			continue
 		}
+		// It may forget that an executor is calling a target, and a stop refuses the attempt when it comes again; then the executor tells of its call.
+		if called := s.Disposition == job.DispositionCancelled && slices.Contains(ds, job.DispositionFired); called && a.HotLost {
+			continue
+		}
 		r.add("I1", j.Job.ID, "its account once showed instant %s as %s (%s), and the history has %v", s.NominalAt.Format(time.RFC3339Nano), s.State, s.Disposition, ds)
 	}
 }
