@@ -180,24 +180,21 @@ func (p *pass) read(ctx context.Context, partition int) error {
 		if found {
 			continue
 		}
-		turn, next, ok := p.Clock.Now(), int64(0), false
-		err = p.try(ctx, func() (err error) {
-			next, ok, err = p.Pending.FirstOpen(ctx, partition, minute+1, ahead)
-			return err
-		})
-		if err == nil {
-			err = errors.Join(p.inTime(minute+1), p.relax(ctx, turn))
-		}
+		next, err := p.skip(ctx, partition, minute+1, end)
 		if err != nil {
-			return fmt.Errorf("look for buckets of partition %d: %w", partition, err)
-		}
-		if !ok {
-			break
+			return err
 		}
 		minute = next - 1
 	}
-	for minute = max(minute, ahead); minute < end; minute += span {
-		if err := p.buckets(ctx, partition, minute, min(minute+span, end)); err != nil {
+	for minute < end {
+		found, err := p.buckets(ctx, partition, minute, min(minute+span, end))
+		if err != nil {
+			return err
+		}
+		if minute += span; found {
+			continue
+		}
+		if minute, err = p.skip(ctx, partition, minute, end); err != nil {
 			return err
 		}
 	}
@@ -211,6 +208,25 @@ func (p *pass) read(ctx context.Context, partition int) error {
 		}
 	}
 	return p.relax(ctx, turn)
+}
+
+// skip returns the first minute of [from, to) of which a bucket holds something, to if there is none.
+func (p *pass) skip(ctx context.Context, partition int, from, to int64) (int64, error) {
+	turn, next, ok := p.Clock.Now(), to, false
+	err := p.try(ctx, func() (err error) {
+		next, ok, err = p.Pending.FirstOpen(ctx, partition, from, to)
+		return err
+	})
+	if err == nil {
+		err = errors.Join(p.inTime(from), p.relax(ctx, turn))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look for buckets of partition %d: %w", partition, err)
+	}
+	if !ok {
+		return to, nil
+	}
+	return next, nil
 }
 
 // errSlow: a bucket was read so late that it may have closed before. The head of a schedule may have been in it, of which a later row tells
@@ -258,12 +274,12 @@ func (p *pass) try(ctx context.Context, read func() error) (err error) {
 	}
 }
 
-// buckets counts what buckets hold that are ahead, all but the large ones by one request. In which order they are read does not matter, because
+// buckets counts what buckets hold that are ahead, all but the large ones by one request, and reports whether they hold anything. In which order they are read does not matter, because
 // who goes on from an entry in one of them leaves it there.
-func (p *pass) buckets(ctx context.Context, partition int, from, to int64) error {
+func (p *pass) buckets(ctx context.Context, partition int, from, to int64) (found bool, err error) {
 	turn := p.Clock.Now()
 	var heads []job.PendingRow
-	err := p.try(ctx, func() (err error) {
+	err = p.try(ctx, func() (err error) {
 		heads, err = p.Pending.Heads(ctx, partition, from, to, headRows)
 		return err
 	})
@@ -271,8 +287,9 @@ func (p *pass) buckets(ctx context.Context, partition int, from, to int64) error
 		err = p.inTime(from)
 	}
 	if err != nil {
-		return fmt.Errorf("read buckets of partition %d: %w", partition, err)
+		return false, fmt.Errorf("read buckets of partition %d: %w", partition, err)
 	}
+	found = len(heads) > 0
 	var small []job.PendingRow
 	for len(heads) > 0 {
 		n, minute := 1, heads[0].Minute
@@ -283,16 +300,16 @@ func (p *pass) buckets(ctx context.Context, partition int, from, to int64) error
 			small = append(small, heads[:n]...)
 		} else {
 			if err := p.countAll(ctx, small, turn); err != nil {
-				return err
+				return false, err
 			}
 			if _, err := p.bucket(ctx, partition, minute); err != nil {
-				return err
+				return false, err
 			}
 			small, turn = small[:0], p.Clock.Now()
 		}
 		heads = heads[n:]
 	}
-	return p.countAll(ctx, small, turn)
+	return found, p.countAll(ctx, small, turn)
 }
 
 // bucket counts what a bucket holds, and reports whether it holds anything.

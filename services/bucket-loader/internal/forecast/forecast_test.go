@@ -342,6 +342,18 @@ func TestSmallBucketsAreReadTogetherAndLargeOnesWhole(t *testing.T) {
 	})
 }
 
+func TestAPassOverNothingAsksOnceForAPartition(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		scans, heads := 0, 0
+		f.Pending = countedReads{f.Pending, &scans, &heads}
+		f.want(1, day, 0)
+		if heads > 0 || scans > 2*partitions {
+			t.Errorf("%d requests for heads, %d for buckets", heads, scans)
+		}
+	})
+}
+
 func TestNothingIsStoredOfAPassThatFailed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
